@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ccbench_tests::{Bench, alone, binary, text, wait_for};
+use ccbench_tests::{Bench, beside_others, binary, text, wait_for};
 
 /// Ends the agent when the test ends, however it ends.
 struct Agent(Child);
@@ -52,7 +52,7 @@ flows = ["f"]
 
 #[test]
 fn runs_on_remote_agents_with_mutual_tls() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
     assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
@@ -89,7 +89,7 @@ fn wait_for_agents(port: u16) {
 
 #[test]
 fn a_run_survives_the_restart_of_an_agent() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let (_stays, dies) = (serve(&bench, 47_710, &[]), serve(&bench, 47_711, &[]));
     wait_for_agents(47_710);
@@ -114,7 +114,7 @@ fn a_run_survives_the_restart_of_an_agent() {
 #[test]
 fn bounds_of_clocks_hold_for_a_known_offset() {
     const OFFSET_S: i64 = 5_000;
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let _here = serve(&bench, 47_720, &[]);
     // CLOCK_MONOTONIC of a time namespace is ahead by exactly this.
@@ -134,7 +134,10 @@ fn bounds_of_clocks_hold_for_a_known_offset() {
     assert_eq!(trials.len(), 4);
     for clocks in trials.iter().map(|trial| &trial["clocks"]) {
         let number = |node: &str, key: &str| clocks[node][key].as_i64().unwrap();
-        assert_eq!((clocks["a"]["source"].as_str(), number("a", "error_bound_ns")), (Some("shared"), 0));
+        assert_eq!(
+            (clocks["a"]["source"].as_str(), number("a", "error_bound_ns")),
+            (Some("shared"), 0)
+        );
         assert_eq!(clocks["b"]["source"].as_str(), Some("exchange"));
         let offset_ns = number("b", "t0_ns") - number("a", "t0_ns");
         let error_ns = (offset_ns - OFFSET_S * 1_000_000_000).unsigned_abs();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccbench_tests::{Bench, alone, text, wait_for, watched_run};
+use ccbench_tests::{Bench, alone, beside_others, text, wait_for, watched_run};
 
 use crate::plan;
 
@@ -36,7 +36,7 @@ fn two_instances_of_one_algorithm_run_and_report_state() {
 
 #[test]
 fn killed_testbed_unregisters_congestion_controls() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &instances("20s"));
     let before = available();

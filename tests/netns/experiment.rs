@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ccbench_tests::cpu::CpuWatch;
-use ccbench_tests::{Bench, alone, binary, text, wait_for, watched_run};
+use ccbench_tests::{Bench, alone, beside_others, binary, text, wait_for, watched_run};
 
 use crate::plan;
 
@@ -166,7 +166,7 @@ pub(crate) fn kernel_plan(name: &str, repeat: u32) -> String {
 
 #[test]
 fn resume_completes_an_interrupted_run() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &kernel_plan("resume", 3));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
@@ -193,7 +193,7 @@ fn resume_completes_an_interrupted_run() {
 
 #[test]
 fn killed_flow_fails_the_trial() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &plan("dead", "4s", 1));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
@@ -216,7 +216,7 @@ fn killed_flow_fails_the_trial() {
 
 #[test]
 fn removed_results_directory_ends_the_run() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &kernel_plan("removed", 3));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
@@ -234,7 +234,7 @@ fn removed_results_directory_ends_the_run() {
 
 #[test]
 fn resume_completes_a_run_after_a_full_disk() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &kernel_plan("full", 2));
     std::fs::create_dir(bench.path("results")).unwrap();

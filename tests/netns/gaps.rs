@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccbench_tests::cpu::CpuWatch;
 use ccbench_tests::skip::skip;
-use ccbench_tests::{Bench, alone, text, wait_for};
+use ccbench_tests::{Bench, alone, beside_others, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::experiment::kernel_plan;
@@ -31,7 +31,7 @@ fn agent(bench: &Bench, node: &str) -> Pid {
 
 #[test]
 fn resume_repeats_a_trial_whose_agent_died() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = kernel_plan("lost", 1).replace("length = \"1s\"", "length = \"2s\"");
     let plan = bench.write("plan.toml", &plan);

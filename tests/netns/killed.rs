@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccbench_tests::{Bench, alone, text, wait_for};
+use ccbench_tests::{Bench, beside_others, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::plan;
@@ -26,7 +26,7 @@ impl Dice {
 
 #[test]
 fn fifty_random_kills_leave_nothing_behind() {
-    let _alone = alone();
+    let _beside = beside_others();
     std::thread::scope(|scope| {
         for lane in 0..LANES {
             scope.spawn(move || {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccbench_shaper::capture::pcapng;
 use ccbench_tests::cpu::CpuWatch;
-use ccbench_tests::{Bench, alone, csv, text, wait_for};
+use ccbench_tests::{Bench, alone, beside_others, csv, text, wait_for};
 
 /// A row of a CSV file, by its columns.
 type Row = BTreeMap<String, String>;
@@ -164,7 +164,7 @@ fn every_probe_measures_and_its_packets_are_captured() {
 
 #[test]
 fn killed_controller_leaves_no_process() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &PLAN.replace("length = \"4s\"", "length = \"60s\""));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
@@ -241,7 +241,7 @@ length = "1s"
 
 #[test]
 fn echoes_arrive_after_the_trial() {
-    let _alone = alone();
+    let _beside = beside_others();
     let bench = Bench::new();
     let plan = bench.write("plan.toml", LONG);
     let output = bench.run(&["run", &plan.to_string_lossy()]);

@@ -8,7 +8,7 @@ pub mod skip;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use cpu::{CpuReport, CpuWatch};
@@ -209,17 +209,32 @@ pub fn text(output: &Output) -> String {
     )
 }
 
-/// Checks for root and serialises tests of one test binary: on two processors experiments disturb each other.
+/// Held by the tests that measure on this machine and by those that only use it.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Checks for root and runs a test without any other of its binary: experiments that measure disturb each other.
 ///
 /// # Panics
 /// When not root.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static MACHINE: Mutex<()> = Mutex::new(());
+pub fn alone() -> RwLockWriteGuard<'static, ()> {
+    check_root();
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Checks for root and runs a test beside others: its assertions do not depend on the speed of its experiment.
+///
+/// # Panics
+/// When not root.
+pub fn beside_others() -> RwLockReadGuard<'static, ()> {
+    check_root();
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn check_root() {
     assert!(
         rustix::process::geteuid().is_root(),
         "namespace tests need root (or leave out --features netns)"
     );
-    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `ccbench run PLAN ARGS` in a place of its own, with a measurement of the CPU meanwhile.
