@@ -3,17 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::schedule::{Point, ScheduledTrial};
 use ccbench_proto::wire::NodeInfo;
-use ccbench_results::store::RunDir;
 
-use crate::agents::AgentError;
-use crate::exit::{ExitCode, from_results, of_results};
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::lab::error::LabError;
 use crate::runner::TrialQueue;
-use crate::testbed::process::TestbedError;
+
+pub mod error;
 
 /// What trials run on.
 pub trait Backend {
@@ -42,54 +38,4 @@ pub struct BackendInfo {
     pub notes: Vec<String>,
     /// Requirements of the plan that are not met yet; only printed.
     pub missing: BTreeSet<String>,
-}
-
-/// One trial to run.
-#[derive(Clone, Copy)]
-pub struct Trial<'a> {
-    /// The experiment.
-    pub experiment: &'a Experiment,
-    /// The point of its matrix.
-    pub point: &'a Point,
-    /// Repetition and seed.
-    pub scheduled: &'a ScheduledTrial,
-    /// Where the results go.
-    pub dir: &'a RunDir,
-    /// Its epoch in the lab, which follows from its place in the order of all trials.
-    pub epoch: u64,
-}
-
-/// Why a trial could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum BackendError {
-    /// SIGINT or SIGTERM.
-    #[error("interrupted")]
-    Interrupted,
-    /// An agent cannot be reached, or refused.
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    /// The testbed on this machine cannot be built.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    /// The lab's virtual machine.
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    /// Results cannot be written.
-    #[error(transparent)]
-    Results(#[from] ccbench_results::Error),
-}
-
-from_results!(BackendError: StoreError, TrialError);
-
-impl BackendError {
-    /// The process's exit code.
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Interrupted => ExitCode::Interrupted,
-            Self::Agent(error) => error.exit_code(),
-            Self::Testbed(error) => error.exit_code(),
-            Self::Lab(error) => error.exit_code(),
-            Self::Results(error) => of_results(error),
-        }
-    }
 }

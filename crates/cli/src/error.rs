@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::backend::BackendError;
+use crate::backend::error::BackendError;
 use crate::exit::{ExitCode, from_results, of_results};
 use crate::file::FileError;
 use crate::lab::error::LabError;
@@ -68,11 +68,11 @@ impl CliError {
     /// The process's exit code (see `ccbench --help`).
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Usage(_) | Self::Plan(_) | Self::Runtime { .. } => ExitCode::Usage,
+            Self::Usage(_) | Self::Plan(_) => ExitCode::Usage,
             Self::Backend(error) => error.exit_code(),
             Self::Lab(error) => error.exit_code(),
             Self::Results(error) => of_results(error),
-            Self::File(_) => ExitCode::Failure,
+            Self::File(_) | Self::Runtime { .. } => ExitCode::Failure,
             Self::Pki(error) => error.exit_code(),
             Self::StartProgram { .. } => ExitCode::Unavailable,
         }

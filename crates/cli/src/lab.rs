@@ -10,16 +10,20 @@ use ccbench_proto::topology::Topology;
 use ccbench_results::model::{LAB_NOTE, Verdict};
 use tracing::info;
 
-use crate::backend::{Backend, BackendError, BackendInfo};
+use crate::backend::error::BackendError;
+use crate::backend::{Backend, BackendInfo};
 use crate::console::message;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::runner::{RunningTrial, TrialQueue};
+use described::Preflight;
 use error::LabError;
 use jobs::Place;
 use kernel::Kernel;
-use preflight::Preflight;
 use vm::VmImage;
+
+/// Memory of a guest.
+pub const MEMORY_MIB: u32 = 768;
 
 mod cpio;
 pub mod cpu;
@@ -195,7 +199,7 @@ impl Lab {
 }
 
 /// The override of the plan that selects an engine.
-pub fn engine_set(engine: Engine) -> String {
+pub fn engine_override(engine: Engine) -> String {
     format!("lab.engine={engine}")
 }
 

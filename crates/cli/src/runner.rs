@@ -9,12 +9,27 @@ use ccbench_results::model::{Reason, Status, Verdict};
 use ccbench_results::store::RunDir;
 use tracing::{info, warn};
 
-use crate::backend::{BackendError, Trial};
+use crate::backend::error::BackendError;
 use crate::experiment::Experiment;
 use crate::progress::{Progress, TrialProgress, TrialSchedule};
 
 /// Time of a trial beyond its own length, for the estimate of the remaining time.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(1500);
+
+/// One trial to run.
+#[derive(Clone, Copy)]
+pub struct Trial<'a> {
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// The point of its matrix.
+    pub point: &'a Point,
+    /// Repetition and seed.
+    pub scheduled: &'a ScheduledTrial,
+    /// Where the results go.
+    pub dir: &'a RunDir,
+    /// Its epoch in the lab, which follows from its place in the order of all trials.
+    pub epoch: u64,
+}
 
 /// The trials of a run. A backend takes them in their order; several may run at the same time.
 pub struct TrialQueue<'a> {

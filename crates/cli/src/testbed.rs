@@ -1,4 +1,5 @@
-//! Trials on nodes with agents: in network namespaces of this machine, or on the agents that the plan names.
+//! Trials on nodes with agents. The agents run in network namespaces of this machine (`ccbench-agent testbed`), or the plan names
+//! agents on other machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,8 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{info, warn};
 
 use crate::agents::{Address, AgentError, Agents};
-use crate::backend::{Backend, BackendError, BackendInfo};
+use crate::backend::error::BackendError;
+use crate::backend::{Backend, BackendInfo};
 use crate::clock;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
@@ -193,7 +195,8 @@ impl Backend for Testbed {
 }
 
 impl Testbed {
-    /// Runs a trial; once more on a new testbed if an earlier trial may have damaged this one.
+    /// Runs a trial; once more on a new testbed if an earlier trial may have damaged this one, or when all nodes answer again
+    /// if one was lost.
     async fn run_trial(
         &mut self,
         running: &mut RunningTrial<'_>,
@@ -203,7 +206,7 @@ impl Testbed {
         self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
         let result = trial::run(*trial, self, progress, interrupt).await;
         if self.process.is_none()
-            && let Some(loss) = loss_of_node(&result)
+            && let Some(loss) = lost_node(&result)
         {
             warn!("wait for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
@@ -243,7 +246,7 @@ impl Testbed {
 }
 
 /// Why a trial measured nothing, if the reason was the loss of a node.
-fn loss_of_node(result: &Result<Verdict, BackendError>) -> Option<String> {
+fn lost_node(result: &Result<Verdict, BackendError>) -> Option<String> {
     match result {
         Err(BackendError::Agent(error @ AgentError::Call { .. })) => Some(error.to_string()),
         Ok(verdict) => {

@@ -9,7 +9,7 @@ use crate::args::CheckArgs;
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::lab::engine_set;
+use crate::lab::engine_override;
 use crate::plan_source::PlanSource;
 use crate::progress::clock_text;
 
@@ -22,7 +22,8 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
     let mut sets = source.sets(&args.plan.sets, args.quick)?;
     if args.lab {
         let in_plan = source.load_quietly(&sets)?.plan().lab.engine;
-        sets.push(engine_set(args.engine.or(in_plan).unwrap_or_default()));
+        // The rules are in `plan::check::lab`.
+        sets.push(engine_override(args.engine.or(in_plan).unwrap_or_default()));
     }
     let plan = source.load(&sets)?.plan;
     if args.expand {

@@ -39,7 +39,7 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
         print(&format!("{}: {}\n{}\n", entry.name, entry.about, size(&plan)));
     }
     let completed = block_on(run::run_plan(&args, source))?;
-    run::report(&args, completed, Tables::Claims)
+    run::conclude(&args, completed, Tables::Claims)
 }
 
 /// The claims are about emulated networks, so the lab is the default where it is installed: there they do not depend on the

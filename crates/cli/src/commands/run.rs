@@ -10,14 +10,15 @@ use ccbench_results::table;
 use tracing::info;
 
 use crate::args::{RunArgs, RunOptions};
-use crate::backend::{Backend, BackendError, BackendInfo};
+use crate::backend::error::BackendError;
+use crate::backend::{Backend, BackendInfo};
 use crate::clock;
 use crate::console::{message, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::lab::{Lab, LabOptions, engine_for, engine_set};
+use crate::lab::{Lab, LabOptions, engine_for, engine_override};
 use crate::plan_source::PlanSource;
 use crate::progress::Progress;
 use crate::runner::TrialQueue;
@@ -30,7 +31,7 @@ use crate::testbed::Testbed;
 /// The plan is invalid, the backend is not available, or results cannot be written.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let completed = block_on(run_plan(args, plan_source(args)?))?;
-    report(args, completed, Tables::All)
+    conclude(args, completed, Tables::All)
 }
 
 /// Tables that are printed after a run.
@@ -76,7 +77,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let options = &args.options;
     let mut sets = source.sets(&args.sets, options.quick)?;
     if let Some(engine) = engine(args, &source, &sets)? {
-        sets.push(engine_set(engine));
+        sets.push(engine_override(engine));
     }
     let loaded = source.load(&sets)?;
     let text = loaded.text.clone();
@@ -255,11 +256,11 @@ impl PlanRun<'_> {
     }
 }
 
-/// Writes the summary and prints it. Must be called outside the asynchronous runtime: Polars has its own.
+/// Writes the summary, prints it, and chooses the exit code. Must be called outside the asynchronous runtime: Polars has its own.
 ///
 /// # Errors
 /// The run ended with an error, or its results cannot be read.
-pub fn report(
+pub fn conclude(
     args: &RunArgs,
     completed: CompletedRun,
     tables: Tables,

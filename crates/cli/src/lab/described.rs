@@ -1,6 +1,7 @@
-//! What the boot before the first trial found out, kept in the cache: with a kernel that is repeatable to the byte it follows from
-//! the boot's inputs, which are its key.
+//! A cache for what the boot before the first trial found out. A deterministic kernel finds the same from the same inputs, which
+//! are the key.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::Series;
@@ -11,11 +12,19 @@ use sha2::{Digest as _, Sha256};
 use tracing::info;
 
 use super::kernel::{self, Kernel};
-use super::preflight::Preflight;
 use super::vm::{VmImage, next};
 
 /// Results that are kept; each has a few kilobytes.
 const MAX_FILES: usize = 500;
+
+/// What a boot before the first trial found out.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Preflight {
+    /// By node.
+    pub nodes: BTreeMap<String, wire::NodeInfo>,
+    /// How busy the guest's processor was while flows ran, percent.
+    pub busy_pct: f64,
+}
 
 /// Where the result of one boot is kept.
 pub struct Described {

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use futures_util::future::join_all;
 
-use super::vm::MEMORY_MIB;
-use super::{cpu, uml};
+use super::{MEMORY_MIB, cpu, uml};
 
 /// Where on this machine a guest runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

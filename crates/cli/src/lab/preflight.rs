@@ -1,20 +1,17 @@
 //! The boot before the first trial: describes the nodes and measures the load of the guest's processor.
 
-use std::collections::BTreeMap;
-
 use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
 use ccbench_proto::schedule::Point;
 use ccbench_proto::units::Micros;
-use ccbench_proto::wire;
 use ccbench_proto::wire::lab_message::Of;
 use tokio::sync::mpsc;
 
-use super::described::Described;
+use super::described::{Described, Preflight};
 use super::error::LabError;
 use super::jobs::Place;
 use super::trial;
 use super::vm::VmImage;
-use crate::backend::BackendError;
+use crate::backend::error::BackendError;
 use crate::console::message;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
@@ -27,17 +24,8 @@ const DESCRIPTION: Micros = Micros::from_millis(100);
 /// Seed of the boot.
 const SEED: u64 = 1;
 
-/// What a boot before the first trial found out.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Preflight {
-    /// By node.
-    pub nodes: BTreeMap<String, wire::NodeInfo>,
-    /// How busy the guest's processor was while flows ran, percent.
-    pub busy_pct: f64,
-}
-
-/// Boots once, describes every node of this point, and runs a short version of its busiest phase to measure the load. A kernel that
-/// is repeatable to the byte would say the same again, so what it said is kept in the cache.
+/// Boots once, describes every node of this point, and runs a short version of its busiest phase to measure the load. The
+/// cache keeps the result of a deterministic kernel.
 ///
 /// # Errors
 /// The virtual machine failed, or the plan cannot run in it.

@@ -20,11 +20,12 @@ use super::error::LabError;
 use super::jobs::Place;
 use super::kernel::Kernel;
 use super::vm::{VmImage, last_words};
-use crate::backend::{BackendError, Trial};
+use crate::backend::error::BackendError;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
+use crate::runner::Trial;
 
 /// From "all nodes are ready" to the first phase, guest time: the base RTT is measured meanwhile.
 const LEAD_NS: u64 = 350_000_000;

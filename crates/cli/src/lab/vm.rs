@@ -17,12 +17,9 @@ use super::jobs::Place;
 use super::kernel::{self, Kernel};
 use super::qemu::{self, MachineType, QEMU, VmConfig};
 use super::uml::{self, UmlConfig};
-use super::{cpio, cpu, userland};
+use super::{MEMORY_MIB, cpio, cpu, userland};
 use crate::clock;
 use crate::paths::agent_binary;
-
-/// Memory of a guest.
-pub const MEMORY_MIB: u32 = 768;
 
 /// A kernel and an initramfs, ready to boot.
 #[derive(Debug, Clone)]
@@ -173,8 +170,8 @@ pub fn last_words(folder: &Path) -> String {
     let console = std::fs::read(BootFiles::in_folder(folder).console).unwrap_or_default();
     let console = String::from_utf8_lossy(&console);
     // The kernel's own last words, when it powers off.
-    let said: Vec<&str> = console.lines().filter(|line| !line.starts_with("reboot: ")).collect();
-    match last_lines(said.join("\n").trim_end(), CONSOLE_LINES) {
+    let lines: Vec<&str> = console.lines().filter(|line| !line.starts_with("reboot: ")).collect();
+    match last_lines(lines.join("\n").trim_end(), CONSOLE_LINES) {
         words if words.trim().is_empty() => String::new(),
         words => format!("; the guest's console ends with:\n{words}"),
     }
@@ -192,7 +189,8 @@ pub struct Vm {
 
 /// How often the file of the guest's messages is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A guest that sends no message for this long hangs: even a slow one sends samples many times a minute.
+/// A guest that sends no message for this long hangs, or one of its processes spins: even a slow guest sends samples many times a
+/// minute.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// [`MESSAGE_TIMEOUT`], or `CCBENCH_LAB_SILENCE_S` seconds: for very slow hosts, and for tests.
@@ -240,6 +238,7 @@ impl Vm {
                     if let Some(process) = self.running_process().await {
                         reason = format!("{reason}; {process} of the guest was running");
                     }
+                    // Dropping `self` kills the machine (`kill_on_drop`).
                     return Err(self.error(reason));
                 }
                 None => tokio::time::sleep(POLL_INTERVAL).await,

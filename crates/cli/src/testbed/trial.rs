@@ -16,12 +16,13 @@ use tracing::{debug, info};
 
 use super::Testbed;
 use crate::agents::{AgentError, CALL_LIMIT};
-use crate::backend::{BackendError, Trial};
+use crate::backend::error::BackendError;
 use crate::clock;
 use crate::clock_offset::ClockPrediction;
 use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
+use crate::runner::Trial;
 
 /// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
 /// RTT to be measured on the idle path.

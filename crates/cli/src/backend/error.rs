@@ -1,0 +1,41 @@
+//! Why a trial could not be run on a backend.
+
+use crate::agents::AgentError;
+use crate::exit::{ExitCode, from_results, of_results};
+use crate::lab::error::LabError;
+use crate::testbed::process::TestbedError;
+
+/// Why a trial could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// SIGINT or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+    /// An agent cannot be reached, or refused.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The testbed on this machine cannot be built.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
+    /// The lab's virtual machine.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// Results cannot be written.
+    #[error(transparent)]
+    Results(#[from] ccbench_results::Error),
+}
+
+from_results!(BackendError: StoreError, TrialError);
+
+impl BackendError {
+    /// The process's exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Interrupted => ExitCode::Interrupted,
+            Self::Agent(error) => error.exit_code(),
+            Self::Testbed(error) => error.exit_code(),
+            Self::Lab(error) => error.exit_code(),
+            Self::Results(error) => of_results(error),
+        }
+    }
+}
