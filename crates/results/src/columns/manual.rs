@@ -37,7 +37,7 @@ fn type_of(column: &Column) -> String {
 
 /// The columns of a table and their types. A column that can be null is null in `row`, where no field is set.
 fn columns_of<C: Columns>(row: C::Row) -> BTreeMap<String, String> {
-    let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, phases: vec![] };
+    let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
     let mut columns = C::new();
     columns.put(&Origin { point_id: 0, trial: 1, node: "a", axis: &axis }, row);
     let frame = columns.take().unwrap();
@@ -56,7 +56,9 @@ fn tables() -> Vec<(&'static str, BTreeMap<String, String>)> {
         at_ns: 0,
         monotonic_t0_ns: 0,
         offset_ns: 0,
+        drift_ppb: 0,
         error_bound_ns: 0,
+        error_bound_after_ns: None,
         rtt_ns: 0,
         source: String::new(),
     };
