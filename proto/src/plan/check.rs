@@ -87,7 +87,7 @@ pub fn read_with(
     let mut found = reading.problems;
     let traces = Arc::new(traces);
     if let Some(plan) = &reading.plan {
-        found.extend(find(plan, reading.lost, &traces));
+        found.extend(find(plan, reading.unread_keys, &traces));
     }
     lines.number(&mut found);
     match reading.plan {
@@ -130,8 +130,8 @@ pub fn check_with(
 }
 
 /// Every problem of a plan, without those that only follow from unread keys.
-fn find(plan: &Plan, lost: UnreadKeys, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
-    let mut problems = Problems { found: Vec::new(), lost, traces: Arc::clone(traces) };
+fn find(plan: &Plan, unread_keys: UnreadKeys, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
+    let mut problems = Problems { found: Vec::new(), unread_keys, traces: Arc::clone(traces) };
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);
     expects::check(plan, &mut problems);

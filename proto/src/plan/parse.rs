@@ -59,7 +59,7 @@ pub(crate) struct Reading {
     /// What could not be read, and why.
     pub(crate) problems: Vec<PlanProblem>,
     /// The keys that the plan lacks because of the problems.
-    pub(crate) lost: UnreadKeys,
+    pub(crate) unread_keys: UnreadKeys,
     /// Keys that were read elsewhere than they are written: the key, and where it is written.
     pub(crate) moved: Vec<(Vec<String>, Vec<String>)>,
 }
@@ -74,19 +74,19 @@ pub(crate) fn read_text<'t>(
         return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], why) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
-    let (mut changed, mut refused, mut lost) =
+    let (mut changed, mut refused, mut unread_keys) =
         (Vec::new(), quick::check(&table), UnreadKeys::default());
     for assignment in sets {
         match set::apply(&mut table, assignment) {
             Ok(key) => changed.push(key),
             Err((path, why)) => {
                 refused.push(PlanProblem { path, ..error(&[], why.to_string()) });
-                lost.join(unset(assignment));
+                unread_keys.join(unset(assignment));
             }
         }
     }
     let mut reading = salvage(table);
-    reading.lost.join(lost);
+    reading.unread_keys.join(unread_keys);
     reading.problems.splice(0..0, refused);
     let moved = std::mem::take(&mut reading.moved);
     Ok((reading, Lines::new(text, changed, moved)))
@@ -94,18 +94,18 @@ pub(crate) fn read_text<'t>(
 
 /// The keys that the author of a refused override may have meant.
 fn unset(assignment: &str) -> UnreadKeys {
-    let mut lost = UnreadKeys::default();
+    let mut unread_keys = UnreadKeys::default();
     let key = set::split_assignment(assignment).and_then(|(key, _)| set::split_key(key).ok());
     match key {
         Some(mut key) if key[0] != "matrix" => {
             if let Some(name) = key.get_mut(1) {
                 "*".clone_into(name);
             }
-            lost.mark_uncertain(key);
+            unread_keys.mark_uncertain(key);
         }
-        _ => lost.mark_uncertain(Vec::new()),
+        _ => unread_keys.mark_uncertain(Vec::new()),
     }
-    lost
+    unread_keys
 }
 
 /// The one problem of a text that is not TOML.
@@ -139,26 +139,26 @@ pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
 pub(crate) fn salvage(table: Table) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
-    let mut lost = UnreadKeys::default();
+    let mut unread_keys = UnreadKeys::default();
     let mut moved = Vec::new();
     for _ in 0..10 * MAX_PROBLEMS {
         let misfit = match read(&value) {
-            Ok(plan) => return Reading { plan: Some(plan), problems, lost, moved },
+            Ok(plan) => return Reading { plan: Some(plan), problems, unread_keys, moved },
             Err(misfit) => narrow(&value, misfit),
         };
         let place = problem_place(&misfit);
-        if !lost.dropped(&place) {
+        if !unread_keys.dropped(&place) {
             problems.push(error(&place, describe(&misfit, &place, find(&value, &place))));
         }
         if let Some(from_to) = take_as_meant(&mut value, &misfit, &place) {
             moved.push(from_to);
             continue;
         }
-        if problems.len() >= MAX_PROBLEMS || !repair(&mut value, &misfit, &mut lost) {
+        if problems.len() >= MAX_PROBLEMS || !repair(&mut value, &misfit, &mut unread_keys) {
             break;
         }
     }
-    Reading { plan: None, problems, lost, moved }
+    Reading { plan: None, problems, unread_keys, moved }
 }
 
 fn error(place: &[String], why: String) -> PlanProblem {
@@ -400,8 +400,8 @@ fn take_as_meant(
     }
 }
 
-/// Repairs the misfit, so that reading again finds the next one, and records the keys that are lost; `false` if it cannot.
-fn repair(value: &mut Value, misfit: &Misfit, lost: &mut UnreadKeys) -> bool {
+/// Repairs the misfit, so that reading again finds the next one, and records the keys that are unread; `false` if it cannot.
+fn repair(value: &mut Value, misfit: &Misfit, unread_keys: &mut UnreadKeys) -> bool {
     let mut place = problem_place(misfit);
     if let [.., parent, last] = &place[..]
         && last == "kind"
@@ -414,16 +414,16 @@ fn repair(value: &mut Value, misfit: &Misfit, lost: &mut UnreadKeys) -> bool {
         && rest.len() < 2
     {
         let name = rest.first().map_or("", String::as_str);
-        lost.factor(name, find(value, &place));
+        unread_keys.factor(name, find(value, &place));
     }
     if let Fault::Unknown(key, known) = &misfit.fault
         && let Some((_, parent)) = place.split_last()
         && let Some(table) = find(value, parent).and_then(Value::as_table)
     {
         if OF_THE_PLAN.contains(&key.as_str()) {
-            lost.mark_unread(vec![key.clone()]);
+            unread_keys.mark_unread(vec![key.clone()]);
         } else {
-            lost.mark_misspelt(&place, table, suggest::closest(key, known), known);
+            unread_keys.mark_misspelt(&place, table, suggest::closest(key, known), known);
         }
     }
     let repaired = match misfit.fault {
@@ -433,7 +433,7 @@ fn repair(value: &mut Value, misfit: &Misfit, lost: &mut UnreadKeys) -> bool {
         Fault::Missing(_) => fill(value, misfit, &place),
         _ => remove(value, &place) || fill(value, misfit, &place),
     };
-    lost.mark_unread(place);
+    unread_keys.mark_unread(place);
     repaired
 }
 

@@ -78,7 +78,7 @@ fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
         let limited = passed(&settled, name)
             .iter()
             .any(|(_, link)| link.rate.is_some() || link.trace.is_some());
-        if !limited && !problems.lost(RATES) {
+        if !limited && !problems.is_unread(RATES) {
             let (from, to) =
                 if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
             let why = format!(

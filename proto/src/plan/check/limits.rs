@@ -55,7 +55,7 @@ fn known<'p>(
 ) -> bool {
     let known: Vec<&str> = names.clone().map(String::as_str).collect();
     if names.any(|known| known == name) {
-        return !problems.lost(&[path]);
+        return !problems.is_unread(&[path]);
     }
     problems.error_from(
         path,

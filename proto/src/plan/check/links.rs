@@ -73,9 +73,9 @@ impl<'p> Sources<'p> {
     }
 
     /// Whether one of these is written where it cannot be read.
-    fn lost(&self, keys: &[&'p str], problems: &Problems) -> bool {
+    fn is_unread(&self, keys: &[&'p str], problems: &Problems) -> bool {
         let mut reads = keys.iter().flat_map(|key| self.reads(key));
-        reads.any(|read| problems.lost(&[&read]))
+        reads.any(|read| problems.is_unread(&[&read]))
     }
 }
 
@@ -261,9 +261,9 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
         );
     }
     // The trace may give the rate, and it has not been read.
-    let rate_lost = from.lost(&["rate", "trace"], problems)
+    let rate_unread = from.is_unread(&["rate", "trace"], problems)
         || (link.trace.is_some() && !traces::is_known(link, problems));
-    if drain_rate(link).is_none() && !rate_lost {
+    if drain_rate(link).is_none() && !rate_unread {
         if link.queue.is_some() {
             let why = "needs a rate to build up at; add `rate`, or leave the queue out";
             problems.error_from(&["links", name, "queue"], &[], why);
@@ -272,7 +272,7 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
             let why = "share the link's rate, and it has none; add `rate` to the link";
             problems.error_from(&["links", name, "classes"], &[], why);
         }
-        if does_nothing(link) && !from.lost(&["delay", "loss"], problems) {
+        if does_nothing(link) && !from.is_unread(&["delay", "loss"], problems) {
             let why = "does nothing; give it a rate, a delay or a loss, or leave it out";
             problems.warning_from(&["links", name], &[], why);
         }
@@ -312,7 +312,7 @@ fn classes(plan: &Plan, from: &Sources<'_>, link: &Link, problems: &mut Problems
             "\"tbf\" has no classes; leave `shaper` out (HTB), or leave out the classes",
         );
     }
-    let link_rate = link.rate.filter(|_| !from.lost(&["rate"], problems));
+    let link_rate = link.rate.filter(|_| !from.is_unread(&["rate"], problems));
     for (class_name, class) in &link.classes {
         let at = ["links", name, "classes", class_name];
         class_rates(&at, class, link_rate, problems);
@@ -507,7 +507,7 @@ fn change_of_rate(
     if rate.bits_per_sec() == 0 || rate > MAX_RATE {
         problems.error(path, format!("must be more than zero, and {MAX_RATE} or less"));
     }
-    if link.rate.is_none() && !from.lost(&["rate"], problems) {
+    if link.rate.is_none() && !from.is_unread(&["rate"], problems) {
         let why = match link.trace {
             Some(_) => format!("the trace of `links.{name}` sets its rate; change it there"),
             None => {
@@ -531,7 +531,8 @@ fn change_of_rate(
 fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut Problems) {
     let begins = link.delay.is_some_and(|delay| delay.get() > 0)
         || link.loss.is_some_and(|loss| loss.get() > 0);
-    if begins || link.backend == Backend::Userspace || from.lost(&["delay", "loss"], problems) {
+    if begins || link.backend == Backend::Userspace || from.is_unread(&["delay", "loss"], problems)
+    {
         return;
     }
     let name = from.name;

@@ -39,7 +39,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     for (name, link) in &settled.links {
         let Some(rate) = drain_rate(link).filter(|rate| rate.bits_per_sec() > 0) else { continue };
         let key = if link.rate.is_some() { "rate" } else { "trace" };
-        if problems.lost(ROUND_TRIP) || problems.lost(&[&["links", name, key]]) {
+        if problems.is_unread(ROUND_TRIP) || problems.is_unread(&[&["links", name, key]]) {
             continue;
         }
         let rtt = base_rtt(&settled, name);
@@ -54,7 +54,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         for (class_name, class) in &link.classes {
             if let Some(queue) = &class.queue
                 && class.rate.bits_per_sec() > 0
-                && !problems.lost(&[&["links", name, "classes", class_name, "rate"]])
+                && !problems.is_unread(&[&["links", name, "classes", class_name, "rate"]])
             {
                 let path = ["links", name, "classes", class_name, "queue"];
                 buffer(&path, queue, class.rate, rtt, problems);
@@ -213,7 +213,7 @@ fn short_phases(settled: &Plan, problems: &mut Problems) {
     let least = Micros::new(rtt.get().saturating_mul(FEW_ROUND_TRIPS));
     for (index, phase) in settled.phases.iter().enumerate() {
         let number = index.to_string();
-        if problems.lost(&[&["phases", &number, "measure"]]) {
+        if problems.is_unread(&[&["phases", &number, "measure"]]) {
             continue;
         }
         if phase.measure && phase.length.get() > 0 && phase.length < least {

@@ -47,21 +47,24 @@ pub(super) struct UncheckedPoint {
     pub(super) factors: Vec<(String, String)>,
     pub(super) plan: Option<Plan>,
     /// Why there is no plan, or not all of it.
-    unread: Vec<PlanProblem>,
-    lost: UnreadKeys,
+    problems: Vec<PlanProblem>,
+    unread_keys: UnreadKeys,
     /// The keys that its levels set, each with the place where that is written.
     set_at: Vec<(Vec<String>, Vec<String>)>,
 }
 
 impl UncheckedPoint {
     /// The keys to which its levels assign a value that cannot be read.
-    fn unread_levels(&self, lost: &UnreadKeys) -> UnreadKeys {
+    fn unread_levels(&self, unread_keys: &UnreadKeys) -> UnreadKeys {
         let mut unset = UnreadKeys::default();
-        for (key, _) in self.set_at.iter().filter(|(_, place)| lost.covers(place)) {
+        for (key, _) in self.set_at.iter().filter(|(_, place)| unread_keys.covers(place)) {
             unset.mark_uncertain(key.clone());
         }
         for (factor, level) in &self.factors {
-            lost.of_level(factor, level).into_iter().for_each(|key| unset.mark_uncertain(key));
+            unread_keys
+                .of_level(factor, level)
+                .into_iter()
+                .for_each(|key| unset.mark_uncertain(key));
         }
         unset
     }
@@ -149,11 +152,11 @@ pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = UncheckedPoint> {
             (None, plan) => Reading { plan: plan.clone(), ..Reading::default() },
         };
         if chosen.iter().any(|(_, level)| level.incomplete) {
-            reading.lost.mark_uncertain(Vec::new());
+            reading.unread_keys.mark_uncertain(Vec::new());
         }
         let set_at = settings().map(|set| (set.key.clone(), set.place.clone())).collect();
-        let (plan, unread, lost) = (reading.plan, reading.problems, reading.lost);
-        UncheckedPoint { id: id as u32, factors: names, plan, unread, lost, set_at }
+        let (plan, problems, unread_keys) = (reading.plan, reading.problems, reading.unread_keys);
+        UncheckedPoint { id: id as u32, factors: names, plan, problems, unread_keys, set_at }
     })
 }
 
@@ -167,7 +170,7 @@ fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Readin
         }
     }
     let mut reading = salvage(table);
-    reading.lost.join(unset);
+    reading.unread_keys.join(unset);
     reading
 }
 
@@ -348,21 +351,21 @@ pub(super) fn check_points(
         !problems.found.iter().any(|p| p.place.first().is_some_and(|first| first == "matrix"));
     let too_many = count(plan) > MAX_POINTS;
     let some = without_empty_factors(plan, problems);
-    if problems.lost.any_key() {
+    if problems.unread_keys.any_key() {
         return;
     }
     let mut found = Found::default();
     for point in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
-        let unset = point.unread_levels(&problems.lost);
-        let whole = point.lost.is_empty() && unset.is_empty();
-        let (lost, traces) = (problems.lost.clone(), Arc::clone(&problems.traces));
-        let mut here = Problems { found: Vec::new(), lost, traces };
-        here.lost.join(unset);
+        let unset = point.unread_levels(&problems.unread_keys);
+        let whole = point.unread_keys.is_empty() && unset.is_empty();
+        let (unread_keys, traces) = (problems.unread_keys.clone(), Arc::clone(&problems.traces));
+        let mut here = Problems { found: Vec::new(), unread_keys, traces };
+        here.unread_keys.join(unset);
         if levels_are_right {
-            let news = point.unread.iter().filter(|p| !here.lost.covers(&p.place));
+            let news = point.problems.iter().filter(|p| !here.unread_keys.covers(&p.place));
             here.found = news.cloned().collect();
         }
-        here.lost.join(point.lost.clone());
+        here.unread_keys.join(point.unread_keys.clone());
         if let Some(plan) = &point.plan {
             at_point(plan, &mut here);
         }
@@ -377,7 +380,7 @@ fn without_empty_factors(plan: &Plan, problems: &mut Problems) -> Plan {
     some.matrix.retain(|name, factor| {
         let empty = levels(name, factor).is_empty();
         if empty {
-            problems.lost.factor(name, None);
+            problems.unread_keys.factor(name, None);
         }
         !empty
     });

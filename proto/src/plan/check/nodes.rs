@@ -36,7 +36,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             address_of(name, node, address, &mut addresses, problems);
         }
     }
-    if all_ours(plan) && !problems.lost(&[AGENTS]) {
+    if all_ours(plan) && !problems.is_unread(&[AGENTS]) {
         wires(plan, problems);
     }
 }

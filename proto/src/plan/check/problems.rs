@@ -11,7 +11,7 @@ use crate::plan::problem::{PlanProblem, Severity};
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) found: Vec<PlanProblem>,
-    pub(super) lost: UnreadKeys,
+    pub(super) unread_keys: UnreadKeys,
     pub(super) traces: Arc<TraceFiles>,
 }
 
@@ -37,18 +37,18 @@ impl Problems {
     }
 
     /// Whether something at, above or under one of these places could not be read.
-    pub(super) fn lost(&self, reads: &[&[&str]]) -> bool {
-        reads.iter().any(|place| self.lost.touches(place))
+    pub(super) fn is_unread(&self, reads: &[&[&str]]) -> bool {
+        reads.iter().any(|place| self.unread_keys.touches(place))
     }
 
     /// From here on, the value at the path is ignored.
     pub(super) fn mark_uncertain(&mut self, path: &[&str]) {
-        self.lost.mark_uncertain(owned(path));
+        self.unread_keys.mark_uncertain(owned(path));
     }
 
     fn add(&mut self, path: &[&str], reads: &[&[&str]], why: String, severity: Severity) {
         let place = owned(path);
-        if self.lost.covers(&place) || self.lost(reads) {
+        if self.unread_keys.covers(&place) || self.is_unread(reads) {
             return;
         }
         self.found.push(PlanProblem { path: join_key(path), why, severity, line: None, place });

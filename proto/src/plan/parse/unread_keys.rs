@@ -139,25 +139,33 @@ mod tests {
     }
 
     #[test]
-    fn lost_key_touches_parents_and_children() {
-        let mut lost = UnreadKeys::default();
-        lost.mark_unread(key("links.l.queue"));
-        assert!(lost.touches(&["links"]) && lost.touches(&["links", "*", "queue", "limit"]));
-        assert!(!lost.touches(&["links", "l", "rate"]) && !lost.touches(&["links", "m"]));
-        assert!(lost.dropped(&key("links.l.queue.kind")) && !lost.dropped(&key("links.l")));
-        lost.mark_uncertain(key("flows.*.cc"));
-        assert!(lost.covers(&key("flows.a.cc")) && !lost.dropped(&key("flows.a.cc")));
+    fn unread_key_touches_parents_and_children() {
+        let mut unread_keys = UnreadKeys::default();
+        unread_keys.mark_unread(key("links.l.queue"));
+        assert!(
+            unread_keys.touches(&["links"])
+                && unread_keys.touches(&["links", "*", "queue", "limit"])
+        );
+        assert!(
+            !unread_keys.touches(&["links", "l", "rate"]) && !unread_keys.touches(&["links", "m"])
+        );
+        assert!(
+            unread_keys.dropped(&key("links.l.queue.kind"))
+                && !unread_keys.dropped(&key("links.l"))
+        );
+        unread_keys.mark_uncertain(key("flows.*.cc"));
+        assert!(unread_keys.covers(&key("flows.a.cc")) && !unread_keys.dropped(&key("flows.a.cc")));
     }
 
     #[test]
     fn keys_of_unreadable_factor_are_in_doubt() {
         let value: Table = toml::from_str("v = [{ few = { \"flows.a.count\" = 1 } }]").unwrap();
-        let mut lost = UnreadKeys::default();
-        lost.factor("x", value.get("v"));
-        assert!(lost.touches(&["flows", "a", "count"]) && !lost.any_key());
-        lost.factor("links.l.rate", None);
-        assert!(lost.touches(&["links", "l", "rate"]) && !lost.any_key());
-        lost.factor("scheme", Some(&Value::Integer(1)));
-        assert!(lost.any_key());
+        let mut unread_keys = UnreadKeys::default();
+        unread_keys.factor("x", value.get("v"));
+        assert!(unread_keys.touches(&["flows", "a", "count"]) && !unread_keys.any_key());
+        unread_keys.factor("links.l.rate", None);
+        assert!(unread_keys.touches(&["links", "l", "rate"]) && !unread_keys.any_key());
+        unread_keys.factor("scheme", Some(&Value::Integer(1)));
+        assert!(unread_keys.any_key());
     }
 }
