@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ccbench_tests::{Bench, beside_others, binary, text, wait_for};
+use ccbench_tests::{Bench, alone, binary, text, wait_for};
 
 /// Ends the agent when the test ends, however it ends.
 struct Agent(Child);
@@ -52,7 +52,7 @@ flows = ["f"]
 
 #[test]
 fn runs_on_remote_agents_with_mutual_tls() {
-    let _beside = beside_others();
+    let _alone = alone();
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
     assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
@@ -89,7 +89,7 @@ fn wait_for_agents(port: u16) {
 
 #[test]
 fn a_run_survives_the_restart_of_an_agent() {
-    let _beside = beside_others();
+    let _alone = alone();
     let bench = Bench::new();
     let (_stays, dies) = (serve(&bench, 47_710, &[]), serve(&bench, 47_711, &[]));
     wait_for_agents(47_710);
@@ -114,7 +114,7 @@ fn a_run_survives_the_restart_of_an_agent() {
 #[test]
 fn bounds_of_clocks_hold_for_a_known_offset() {
     const OFFSET_S: i64 = 5_000;
-    let _beside = beside_others();
+    let _alone = alone();
     let bench = Bench::new();
     let _here = serve(&bench, 47_720, &[]);
     // CLOCK_MONOTONIC of a time namespace is ahead by exactly this.

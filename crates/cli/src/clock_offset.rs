@@ -210,8 +210,8 @@ mod tests {
             let mut history = ClockHistory::default();
             let mut now_ns = start_ns;
             let mut before: Option<ClockPrediction> = None;
-            for (pause_ns, forward_ns, backward_ns) in exchanges {
-                now_ns += pause_ns;
+            for (interval_ns, forward_ns, backward_ns) in exchanges {
+                now_ns += interval_ns;
                 let (t1_ns, t2_ns) = (now_ns, node(now_ns + forward_ns));
                 now_ns += forward_ns + backward_ns;
                 let measured = ClockOffset::from_timestamps(t1_ns, t2_ns, t2_ns, now_ns);

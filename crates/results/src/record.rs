@@ -199,6 +199,7 @@ fn node_json(node: &NodeInfo) -> Value {
         "ecn": node.ecn,
         "generation": node.generation,
         "last_run_id": node.last_run_id,
+        "time_ns_inode": node.time_ns_inode,
     })
 }
 
