@@ -163,8 +163,19 @@ pub fn run(command: &mut Command) -> Ended {
 
 /// A process whose outputs are collected.
 pub struct Running {
-    child: Child,
+    child: KilledOnDrop,
     outputs: [Output; 2],
+}
+
+/// A failing test leaves no process behind.
+struct KilledOnDrop(Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 struct Output {
@@ -196,7 +207,7 @@ impl Running {
             .unwrap();
         let outputs =
             [Output::of(child.stdout.take().unwrap()), Output::of(child.stderr.take().unwrap())];
-        Self { child, outputs }
+        Self { child: KilledOnDrop(child), outputs }
     }
 
     pub fn stderr(&self) -> String {
@@ -204,23 +215,23 @@ impl Running {
     }
 
     pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
+        self.child.0.try_wait().unwrap().is_some()
     }
 
     pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.child.0.kill().unwrap();
+        self.child.0.wait().unwrap();
     }
 
     /// Sends a signal and waits for the end.
     pub fn end(self, signal: Signal) -> Ended {
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        kill(Pid::from_raw(self.child.0.id() as i32), signal).unwrap();
         self.wait()
     }
 
     pub fn wait(mut self) -> Ended {
         let mut code = None;
-        wait_for("the end of a process", || match self.child.try_wait().unwrap() {
+        wait_for("the end of a process", || match self.child.0.try_wait().unwrap() {
             Some(status) => {
                 code = status.code();
                 true
@@ -242,7 +253,7 @@ impl Running {
 
     /// The first child's first child, and so on.
     pub fn youngest_child(&self) -> u32 {
-        let mut pid = self.child.id();
+        let mut pid = self.child.0.id();
         loop {
             let path = format!("/proc/{pid}/task/{pid}/children");
             let children = std::fs::read_to_string(path).unwrap_or_default();
