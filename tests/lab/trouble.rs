@@ -15,7 +15,8 @@ const REAL: &str = "tcpdump";
 const QEMU: &[&str] = &["--engine", "qemu", "--dilation", "5"];
 const UML: &[&str] = &["--engine", "uml"];
 
-/// Runs the plan in a machine in which `act` happens 4 s after a client has started.
+/// Runs the plan in a machine in which `act` happens in the middle of the trial, as root: agents ask iperf3 for its version
+/// with their own rights, and start traffic as an unprivileged user.
 fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) -> Output {
     let tools = bench.path("tools");
     std::fs::create_dir(&tools).unwrap();
@@ -23,7 +24,7 @@ fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) 
     let real = path.split(':').map(|dir| Path::new(dir).join("iperf3")).find(|file| file.exists());
     std::fs::copy(real.unwrap(), tools.join(REAL)).unwrap();
     let script = format!(
-        "#!/bin/sh\ncase \"$*\" in *-c*) ( sleep 4; {act} ) & ;; esac\nexec /bin/{REAL} \"$@\"\n"
+        "#!/bin/sh\ncase \"$*\" in *--version*) ( sleep 5; {act} ) > /dev/null 2>&1 & ;; esac\nexec /bin/{REAL} \"$@\"\n"
     );
     let fake: PathBuf = tools.join("iperf3");
     std::fs::write(&fake, script).unwrap();
