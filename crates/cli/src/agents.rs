@@ -427,7 +427,8 @@ mod tests {
             let measured = node.exchange_timestamps("node").await.unwrap();
             let error_ns = measured.offset_ns.abs_diff(OFFSET_S * 1_000_000_000);
             wrong += u32::from(error_ns > measured.error_bound_ns);
-            (widest_ns, worst_ns) = (measured.error_bound_ns.max(widest_ns), error_ns.max(worst_ns));
+            (widest_ns, worst_ns) =
+                (measured.error_bound_ns.max(widest_ns), error_ns.max(worst_ns));
         }
         println!("largest error {worst_ns} ns, largest bound {widest_ns} ns");
         assert_eq!(wrong, 0, "exchanges whose error exceeds their bound");

@@ -25,6 +25,7 @@ use vm::VmImage;
 /// Memory of a guest.
 pub const MEMORY_MIB: u32 = 768;
 
+mod boot_directory;
 mod cpio;
 pub mod cpu;
 mod described;

@@ -6,6 +6,7 @@ use ccbench_proto::units::Micros;
 use ccbench_proto::wire::lab_message::Of;
 use tokio::sync::mpsc;
 
+use super::boot_directory::BootDirectory;
 use super::described::{Described, Preflight};
 use super::error::LabError;
 use super::jobs::Place;
@@ -46,7 +47,7 @@ pub async fn run(
     if let Some(result) = described.as_ref().and_then(Described::read) {
         return Ok(result);
     }
-    let dir = trial::folder()?;
+    let dir = BootDirectory::new()?;
     let vm = image.boot(dir.path(), &task, SEED, dilation, &Place::default())?;
     let (send, mut receive) = mpsc::channel(trial::MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));

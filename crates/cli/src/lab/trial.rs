@@ -16,6 +16,7 @@ use ccbench_results::verdict::Judge;
 use tokio::sync::mpsc;
 use tracing::info;
 
+use super::boot_directory::BootDirectory;
 use super::error::LabError;
 use super::jobs::Place;
 use super::kernel::Kernel;
@@ -53,7 +54,7 @@ pub async fn run(
     let (point_id, trial, seed) = (scheduled.point_id, scheduled.trial, scheduled.seed);
     let key = TrialKey { point_id, trial, seed, epoch };
     let task = task(experiment, point, &point.plan, (scheduled.trial, scheduled.seed));
-    let files = folder()?;
+    let files = BootDirectory::new()?;
     let vm = image.boot(files.path(), &task, scheduled.seed, dilation, place)?;
     let (send, mut receive) = mpsc::channel(MESSAGES_WAITING);
     let follow = tokio::spawn(vm.follow(send));
@@ -311,12 +312,6 @@ pub fn error(failure: wire::LabFailed, folder: &Path) -> LabError {
     } else {
         LabError::Guest { node, step, reason, console: last_words(folder) }
     }
-}
-
-/// A temporary folder for the files of a boot.
-pub fn folder() -> Result<tempfile::TempDir, LabError> {
-    let made = tempfile::Builder::new().prefix("ccbench-lab-").tempdir();
-    made.map_err(LabError::io("make a folder in", &std::env::temp_dir()))
 }
 
 #[cfg(test)]
