@@ -339,7 +339,6 @@ impl Executor {
         // From now on the end of the stream shows the loss of the controller.
         (self.lease_end_ns, self.controller) = (None, None);
         let (out, rows) = Outbox::new(self.trial.cc.names());
-        start_late(request.start_at_ns, now_ns).into_iter().for_each(|e| out.offer(Of::Event(e)));
         let Some(task) = self.trial.task.clone() else {
             self.lost("the prepared trial is gone").await;
             return Err(AgentError::Stopping);
@@ -348,6 +347,7 @@ impl Executor {
         for change in std::mem::take(&mut self.trial.applied) {
             out.offer(Of::LinkChange(change));
         }
+        start_late(request.start_at_ns, now_ns).into_iter().for_each(|e| out.offer(Of::Event(e)));
         if let Err(error) = self.begin_links(request.start_at_ns) {
             self.lost("a link's trace did not begin").await;
             return Err(error);

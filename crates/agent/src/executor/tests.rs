@@ -222,7 +222,10 @@ impl Rig {
     }
 
     async fn run(&self) -> mpsc::Receiver<Outgoing> {
-        let start_at_ns = clock::now_ns() + 20_000_000;
+        self.run_at(clock::now_ns() + 20_000_000).await
+    }
+
+    async fn run_at(&self, start_at_ns: u64) -> mpsc::Receiver<Outgoing> {
         self.handle.run(wire::RunRequest { start_at_ns, epoch: 1 }).await.expect("it is prepared")
     }
 
@@ -364,6 +367,15 @@ async fn a_lost_stream_undoes_everything() {
     assert_eq!(calls[calls.len() - 3..], UNDONE, "{reply:?}");
     assert!(rig.calls().contains(&"Kill back server".to_owned()), "{:?}", rig.calls());
     assert!(rig.prepare().await.is_ok(), "the node is free again");
+}
+
+#[tokio::test]
+async fn a_start_that_has_passed_is_reported() {
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
+    rig.prepare().await.unwrap();
+    let rows = all(rig.run_at(clock::now_ns() - 30_000_000).await).await;
+    let late = |of: &Of| matches!(of, Of::Event(event) if event.name() == "start_late");
+    assert!(rows.iter().any(late));
 }
 
 #[tokio::test]
