@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-lab test-vm lab lint fmt clippy doc machete deny msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-lab test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -65,6 +65,12 @@ machete:
 deny:
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
 		else echo "skipped: cargo-deny is not installed"; fi
+
+# Runs every fuzz target for FUZZ_SECONDS, or those in FUZZ_TARGETS, with libFuzzer and AddressSanitizer. Needs a nightly
+# compiler and cargo-fuzz; skipped with a note where they are missing.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 # Builds with the oldest supported compiler (rust-version in Cargo.toml): rustup toolchain install $(MSRV)
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
+
 tonic::include_proto!("ccbench.v1");
 
 /// The encoded descriptor set, so that a test can compare row messages with result columns.
@@ -32,3 +34,61 @@ pub const REMOTE_MESSAGE_LIMIT: usize = 1 << 20;
 pub const FILES_LIMIT: usize = 56 << 20;
 /// One of the parts, in bytes.
 pub const FILE_CHUNK: usize = 256 << 10;
+
+/// A message of the lab's guest cannot be read.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LabMessageError {
+    /// What should be its length is none, or is longer than any message.
+    #[error("its length is none")]
+    Length,
+    /// It is of another kind.
+    #[error(transparent)]
+    Decode(#[from] prost::DecodeError),
+}
+
+/// Takes the first message of the lab's guest off the front of what it wrote; `None` if it is not complete yet.
+pub fn next_lab_message(bytes: &mut &[u8]) -> Option<Result<LabMessage, LabMessageError>> {
+    let mut peek = *bytes;
+    let length = match prost::decode_length_delimiter(&mut peek) {
+        Ok(length) if length <= MESSAGE_LIMIT => length,
+        // The length itself may not be complete.
+        Err(_) if bytes.len() < MAX_VARINT_BYTES => return None,
+        _ => return Some(Err(LabMessageError::Length)),
+    };
+    let message = peek.get(..length)?;
+    *bytes = &peek[length..];
+    Some(LabMessage::decode(message).map_err(LabMessageError::from))
+}
+
+/// Longest number of a message, in bytes.
+const MAX_VARINT_BYTES: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages() -> Vec<u8> {
+        let one = LabMessage { of: Some(lab_message::Of::Done(LabDone { busy_pct: 12.5 })) };
+        [one.encode_length_delimited_to_vec(), one.encode_length_delimited_to_vec()].concat()
+    }
+
+    #[test]
+    fn takes_only_complete_messages_of_the_guest() {
+        let bytes = messages();
+        let mut rest = &bytes[..bytes.len() - 1];
+        assert!(next_lab_message(&mut rest).unwrap().is_ok());
+        assert!(next_lab_message(&mut rest).is_none(), "the second is not complete");
+        assert_eq!(rest.len(), bytes.len() / 2 - 1);
+        assert!(next_lab_message(&mut [].as_slice()).is_none());
+    }
+
+    #[test]
+    fn garbage_of_the_guest_is_not_waited_for() {
+        // A length of 2^56, and a number without an end.
+        for garbage in [[0xff_u8; 7].iter().chain(&[1]).copied().collect(), vec![0xff; 64]] {
+            let next = next_lab_message(&mut garbage.as_slice());
+            assert!(matches!(next, Some(Err(LabMessageError::Length))), "{garbage:?}");
+        }
+        assert!(next_lab_message(&mut [0xff; 9].as_slice()).is_none(), "it may go on");
+    }
+}

@@ -3,6 +3,8 @@
 
 use ccbench_tests::{Bench, source_root, text};
 
+mod inputs;
+
 fn out(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

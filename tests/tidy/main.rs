@@ -57,6 +57,16 @@ fn crates_depend_only_downwards() {
         ("ccbench", &["ccbench-proto", "ccbench-io", "ccbench-results"]),
         // Test support, which every crate's tests may use.
         ("ccbench-tests", &[]),
+        (
+            "ccbench-fuzz",
+            &[
+                "ccbench-proto",
+                "ccbench-shaper",
+                "ccbench-collector",
+                "ccbench-agent",
+                "ccbench-results",
+            ],
+        ),
     ]);
     // Who may use a library outside of tests.
     let users: [(&str, &[&str]); 4] = [

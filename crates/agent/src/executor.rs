@@ -40,6 +40,8 @@ pub use acks::OpenAcks;
 use captures::Captures;
 use outbox::Outbox;
 pub use outbox::Outgoing;
+#[doc(hidden)]
+pub use prepare::task_of;
 use prepare::{Tools, Trial};
 use samples::{SampleTask, SamplerThread, TimedLink};
 

@@ -26,6 +26,35 @@ mod streams;
 use report::Reporter;
 use streams::Streams;
 
+/// For fuzzing: the report of connections whose sockets have these samples, one for each interval.
+#[doc(hidden)]
+pub fn report_lines(
+    connections: &[crate::fuzzing::Connection],
+    ends: (bool, bool),
+    zero_ns: u64,
+    interval_ns: u64,
+) -> Vec<String> {
+    use report::{Addresses, Counters};
+    let addresses = connections.iter().map(|(local, remote, _)| (*local, *remote));
+    let addresses = addresses.map(|(local, remote)| Addresses { local, remote }).collect();
+    let mut reporter = Reporter::new(addresses, ends, zero_ns);
+    let mut lines = vec![reporter.start()];
+    let intervals = connections.iter().map(|(.., samples)| samples.len()).max().unwrap_or(0);
+    let mut at_ns = zero_ns;
+    for number in 0..intervals {
+        at_ns = at_ns.saturating_add(interval_ns);
+        let sample = |samples: &[ccbench_proto::wire::FlowSample]| {
+            Counters::new(samples.get(number).cloned().unwrap_or_default(), 0)
+        };
+        let counters: Vec<_> = connections.iter().map(|(.., all)| sample(all)).collect();
+        lines.push(reporter.interval(&counters, at_ns));
+        if number + 1 == intervals {
+            lines.push(reporter.end(&counters, None, at_ns));
+        }
+    }
+    lines
+}
+
 /// `ccbench-agent generate`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {

@@ -15,6 +15,8 @@ pub mod event;
 pub mod executor;
 pub mod files;
 pub mod flow;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod generator;
 pub mod guest;
 pub mod interfaces;

@@ -17,7 +17,7 @@ use crate::sysctl::{self, Saved};
 
 mod journal;
 
-pub use journal::JournalError;
+pub use journal::{JournalError, read_journal};
 use journal::{Found, Journal, UnreadableLine, failed};
 
 /// A change to undo, with everything that undoing it needs after a kill -9.

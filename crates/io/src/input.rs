@@ -61,8 +61,15 @@ impl From<Refusal> for io::Error {
 pub fn read(path: &Path, limit: &Limit) -> io::Result<Vec<u8>> {
     // A FIFO without a writer does not block, and a terminal does not become ours.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = open(path, flags, Mode::empty())?;
-    let stat = fstat(&file)?;
+    read_open(&File::from(open(path, flags, Mode::empty())?), limit)
+}
+
+/// As [`read`], from a file that is open.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_open(file: &File, limit: &Limit) -> io::Result<Vec<u8>> {
+    let stat = fstat(file)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {}
         FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
@@ -77,7 +84,7 @@ pub fn read(path: &Path, limit: &Limit) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
     // The file may grow, and files of /proc have no length.
-    File::from(file).take(limit.max_bytes + 1).read_to_end(&mut bytes)?;
+    file.take(limit.max_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit.max_bytes {
         return Err(too_large().into());
     }

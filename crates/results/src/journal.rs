@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use ccbench_io::input;
 use ccbench_proto::column_text::as_text;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::sealed_line::{seal, unseal};
@@ -360,10 +361,9 @@ impl Journal {
     pub(crate) fn reopen(dir: &Path) -> Result<(Self, u64)> {
         let path = dir.join(FILE_NAME);
         let opened = OpenOptions::new().append(true).read(true).open(&path);
-        let mut file = opened.map_err(io_error("open", &path))?;
+        let file = opened.map_err(io_error("open", &path))?;
         lock(&file, dir)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io_error("read", &path))?;
+        let bytes = input::read_open(&file, &input::RECORD).map_err(io_error("read", &path))?;
         let state = read(&bytes, &path)?;
         if state.torn_bytes > 0 {
             file.set_len(state.good_bytes).map_err(io_error("truncate", &path))?;

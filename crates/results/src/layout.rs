@@ -11,10 +11,13 @@ pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
     parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
 }
 
+/// Files of one table of one trial, at most: each has millions of rows. A journal that says otherwise is not ccbench's.
+const MAX_FILES: usize = 1 << 16;
+
 /// All files of one table of a committed trial.
 pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
     let dir = trial_dir(&run.join("tables").join(table), end.point_id, end.trial);
-    let counted = end.files.get(table).copied().unwrap_or(1);
+    let counted = end.files.get(table).copied().unwrap_or(1).min(MAX_FILES);
     // Journals of old versions do not record the number of files.
     let later =
         (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());

@@ -25,11 +25,14 @@ pub mod error;
 pub mod expect;
 pub mod export;
 pub mod figure;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod journal;
 mod layout;
 pub mod model;
 mod open_run;
 mod parallel;
+mod parquet_file;
 mod part;
 mod points;
 pub mod reason;

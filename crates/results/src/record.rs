@@ -96,6 +96,11 @@ impl RunRecord {
         }
     }
 
+    /// Number of trials in the plan.
+    pub(crate) fn planned(&self) -> u32 {
+        u32::try_from(self.points.len()).unwrap_or(u32::MAX).saturating_mul(self.repeat)
+    }
+
     pub(crate) fn read(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(FILE_NAME);
         let not_a_run = |why| StoreError::NotResults { path: dir.to_path_buf(), why };

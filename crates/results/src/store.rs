@@ -255,13 +255,12 @@ impl RunDir {
 
     /// Number of trials in the plan.
     pub fn planned(&self) -> u32 {
-        let state = self.shared.state();
-        state.record.repeat * state.record.points.len() as u32
+        self.shared.state().record.planned()
     }
 
     /// The epoch to give the next trial: higher than any in the journal.
     pub fn next_epoch(&self) -> u64 {
-        self.shared.state().log.state().last_epoch + 1
+        self.shared.state().log.state().last_epoch.saturating_add(1)
     }
 
     /// Names of the factors, and every point's id and levels.

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ccbench_io::input;
 use ccbench_proto::plan::Plan;
 use polars::prelude::*;
 
@@ -11,6 +12,7 @@ use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
 use super::model::TrialFilter;
 use super::parallel::in_parallel;
+use super::parquet_file;
 use super::part::{write_csv, write_parquet, write_text};
 use super::six_columns::{self, UnknownGroup};
 use super::store::{RunDir, StoreError};
@@ -154,9 +156,8 @@ impl RunSummary {
 /// Reads the table `points`; it is written at the start of the run, but not as CSV.
 fn points_frame(run_dir: &Path) -> Result<DataFrame, FileError> {
     let path = run_dir.join("points.parquet");
-    let file = std::fs::File::open(&path).map_err(io_error("open", &path))?;
-    let frame = ParquetReader::new(file).read_parallel(ParallelStrategy::None).finish();
-    frame.map_err(polars_error("read", &path))
+    let bytes = input::read(&path, &input::RECORD).map_err(io_error("read", &path))?;
+    parquet_file::read(bytes, None, usize::MAX).map_err(polars_error("read", &path))
 }
 
 /// One row per committed trial; `reasons` is a list, or one text if `lists` is false.

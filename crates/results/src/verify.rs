@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ccbench_io::input;
+
 use super::damage::{Depth, compare_with_digest};
 use super::digest::FileDigest;
 use super::journal::{self, RunState, TrialEnd};
@@ -47,7 +49,7 @@ struct Wanted {
 pub fn verify(dir: &Path) -> Result<Verification> {
     let mut found = Verification::default();
     let path = dir.join(journal::FILE_NAME);
-    let bytes = match std::fs::read(&path) {
+    let bytes = match input::read(&path, &input::RECORD) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             // Only to name what is wrong with another directory.
@@ -139,7 +141,14 @@ fn trial_files(dir: &Path, state: &RunState, end: &TrialEnd, wanted: &mut Vec<Wa
 
 /// The files of the summary, which lists them as `sha256sum` does.
 fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
-    let Ok(bytes) = std::fs::read(dir.join(DIGESTS_FILE)) else { return vec![] };
+    let bytes = match input::read(&dir.join(DIGESTS_FILE), &input::RECORD) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return vec![],
+        Err(error) => {
+            found.damaged.push((DIGESTS_FILE.to_owned(), format!("cannot be read: {error}")));
+            return vec![];
+        }
+    };
     let text = String::from_utf8_lossy(&bytes);
     let mut files = Vec::new();
     for (line, number) in text.lines().zip(1..) {

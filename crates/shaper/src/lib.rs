@@ -18,6 +18,8 @@ pub mod clock;
 mod datapath;
 mod discipline;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod keep_awake;
 pub mod kernel_link;
 pub mod netlink;

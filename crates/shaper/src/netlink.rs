@@ -182,7 +182,11 @@ impl Socket {
 }
 
 /// Reads `struct nlmsgerr`: an acknowledgement is an error of zero.
-fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
+///
+/// # Errors
+/// The request was refused.
+#[doc(hidden)]
+pub fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
     let errno = message::u32_at(body, 0).unwrap_or(0).cast_signed();
     if errno == 0 {
         return Ok(());
@@ -194,7 +198,7 @@ fn acknowledgement(body: &[u8], flags: u16) -> Result<(), Refusal> {
         let explained = body.get(4 + message::HEADER_BYTES..).unwrap_or(&[]);
         message::attrs(explained).find(|a| a.kind == NLMSGERR_ATTR_MSG).map(|a| a.text())
     };
-    Err(Refusal { source: io::Error::from_raw_os_error(-errno), message })
+    Err(Refusal { source: io::Error::from_raw_os_error(errno.saturating_neg()), message })
 }
 
 /// Why the kernel refused a request.

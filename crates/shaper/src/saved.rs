@@ -110,12 +110,15 @@ fn read(socket: &mut Socket, ifindex: u32) -> Result<(SavedRoot, bool), ShaperEr
     Ok((root, children))
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+/// Two hexadecimal digits for each byte.
+#[doc(hidden)]
+pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads pairs of hexadecimal digits; malformed ones read as zero, which the kernel then refuses.
-fn from_hex(digits: &str) -> Vec<u8> {
+#[doc(hidden)]
+pub fn from_hex(digits: &str) -> Vec<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
     digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }

@@ -68,6 +68,13 @@ fn echo_reply(packet: &[u8], how: How, mark: u64) -> Option<u16> {
     ours.then(|| Some(u16::from_be_bytes([*icmp.get(6)?, *icmp.get(7)?])))?
 }
 
+/// For fuzzing: [`echo_reply`] of a packet in each form.
+#[doc(hidden)]
+pub fn echo_reply_of(packet: &[u8], mark: u64) -> Vec<Option<u16>> {
+    let forms = [How::Icmp { raw: true }, How::Icmp { raw: false }, How::Icmp6, How::Udp];
+    forms.into_iter().map(|how| echo_reply(packet, how, mark)).collect()
+}
+
 /// In what an echo is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {

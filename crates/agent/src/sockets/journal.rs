@@ -222,18 +222,27 @@ fn sweep_folder(folder: &Path) -> Outcome {
 /// Undoes the steps of a dead process, last first. A line that cannot be read fails, so its file stays.
 fn undo_lines(bytes: &[u8], path: &Path) -> Outcome {
     let mut outcome = Outcome::default();
-    for line in sealed_line::lines(bytes).iter().rev() {
-        match serde_json::from_slice::<Step>(line.object.as_deref().unwrap_or_default()) {
+    for step in steps(bytes).into_iter().rev() {
+        match step {
             Ok(step) => outcome.note(&step, step.undo()),
-            Err(_) => outcome.failed.push(format!(
-                "{}: line {} is damaged or of another version of ccbench-agent, so what it would undo is unknown: restore the \
+            Err(line) => outcome.failed.push(format!(
+                "{}: line {line} is damaged or of another version of ccbench-agent, so what it would undo is unknown: restore the \
                  congestion controls by hand or reboot, then remove the file",
-                path.display(),
-                line.number
+                path.display()
             )),
         }
     }
     outcome
+}
+
+/// The steps of a journal; of a line that cannot be read its number, counted from 1.
+pub fn steps(bytes: &[u8]) -> Vec<Result<Step, usize>> {
+    let lines = sealed_line::lines(bytes);
+    let step = |line: &sealed_line::Line<'_>| {
+        let object = line.object.as_deref().unwrap_or_default();
+        serde_json::from_slice(object).map_err(|_| line.number)
+    };
+    lines.iter().map(step).collect()
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ fn timespec(duration: Duration) -> Timespec {
 }
 
 /// Where the plan ends: before the first line that is `---END---`.
-fn plan_length(bytes: &[u8]) -> Option<usize> {
+pub fn plan_length(bytes: &[u8]) -> Option<usize> {
     let mut start = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
         if line.strip_suffix(b"\n").is_some_and(|line| line.trim_ascii_end() == END.as_bytes()) {

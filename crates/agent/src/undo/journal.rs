@@ -181,6 +181,22 @@ fn boot_id() -> String {
     text.unwrap_or_default().trim().to_owned()
 }
 
+/// For fuzzing: the steps of a journal of boot `boot_id`, the number of lines that cannot be read, and the journal that is
+/// written for both.
+#[doc(hidden)]
+pub fn read_journal(bytes: &[u8], boot_id: &str) -> io::Result<(Vec<Step>, usize, Vec<u8>)> {
+    let Found { steps, unreadable } = read(bytes, boot_id);
+    let mut again = Vec::new();
+    for line in &unreadable {
+        again.extend_from_slice(&line.bytes);
+        again.push(b'\n');
+    }
+    for step in &steps {
+        again.extend_from_slice(line(step, boot_id)?.as_bytes());
+    }
+    Ok((steps, unreadable.len(), again))
+}
+
 /// Reads a journal. The kernel took the changes of an earlier boot with it. A torn last line is of a change that was never made.
 fn read(bytes: &[u8], boot_id: &str) -> Found {
     let mut found = Found::default();

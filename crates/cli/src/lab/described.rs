@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 use tracing::info;
 
 use super::kernel::{self, Kernel};
-use super::vm::{VmImage, next};
+use super::vm::VmImage;
 
 /// Results that are kept; each has a few kilobytes.
 const MAX_FILES: usize = 500;
@@ -118,7 +118,7 @@ fn encode(result: &Preflight) -> Vec<u8> {
 fn decode(mut bytes: &[u8]) -> Option<Preflight> {
     let mut result = Preflight::default();
     loop {
-        match next(&mut bytes)?.ok()?.of? {
+        match wire::next_lab_message(&mut bytes)?.ok()?.of? {
             Of::Node(node) => result.nodes.insert(node.node, node.info?),
             Of::Done(done) => {
                 result.busy_pct = done.busy_pct;

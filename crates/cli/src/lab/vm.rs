@@ -218,7 +218,7 @@ impl Vm {
                 last_message = clock::now();
             }
             let mut rest = buffer.as_slice();
-            while let Some(message) = next(&mut rest) {
+            while let Some(message) = wire::next_lab_message(&mut rest) {
                 let message =
                     message.map_err(|e| self.error(format!("sent an unreadable message ({e})")))?;
                 debug!(kind = kind(&message), "message of the guest");
@@ -301,15 +301,6 @@ fn kind(message: &wire::LabMessage) -> &'static str {
     }
 }
 
-/// Takes a complete message off the front, if there is one.
-pub fn next(bytes: &mut &[u8]) -> Option<Result<wire::LabMessage, prost::DecodeError>> {
-    let mut peek = *bytes;
-    let length = prost::decode_length_delimiter(&mut peek).ok()?;
-    let message = peek.get(..length)?;
-    *bytes = &peek[length..];
-    Some(wire::LabMessage::decode(message))
-}
-
 fn last_lines(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
@@ -318,21 +309,6 @@ fn last_lines(text: &str, lines: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn takes_only_complete_messages() {
-        let done = wire::lab_message::Of::Done(wire::LabDone { busy_pct: 12.5 });
-        let one = wire::LabMessage { of: Some(done) };
-        let mut bytes = Vec::new();
-        one.encode_length_delimited(&mut bytes).unwrap();
-        one.encode_length_delimited(&mut bytes).unwrap();
-        let cut = bytes.len() - 1;
-        let mut rest = &bytes[..cut];
-        assert_eq!(next(&mut rest).unwrap().unwrap(), one);
-        assert!(next(&mut rest).is_none(), "the second is not complete");
-        assert_eq!(rest.len(), cut - bytes.len() / 2);
-        assert!(next(&mut [].as_slice()).is_none());
-    }
 
     #[test]
     fn last_lines_of_a_console() {

@@ -66,7 +66,8 @@ impl CpuTicks {
     /// Sum of all states.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.user + self.nice + self.system + self.softirq + self.steal + self.idle
+        let states = [self.user, self.nice, self.system, self.softirq, self.steal, self.idle];
+        states.into_iter().fold(0, u64::saturating_add)
     }
 
     /// The difference to an earlier reading; a state that decreased, as idle time does on some kernels, counts as

@@ -23,12 +23,12 @@ const BATCH_ROWS: u64 = 4_000_000;
 pub(crate) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
     let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0);
     for (at, end) in trials.iter().enumerate() {
-        let more: u64 = end.rows.values().sum();
-        if at > from && (rows + more > BATCH_ROWS || at - from == BATCH) {
+        let more = end.rows.values().fold(0, |sum: u64, rows| sum.saturating_add(*rows));
+        if at > from && (rows.saturating_add(more) > BATCH_ROWS || at - from == BATCH) {
             batches.push(&trials[from..at]);
             (from, rows) = (at, 0);
         }
-        rows += more;
+        rows = rows.saturating_add(more);
     }
     batches.extend((from < trials.len()).then(|| &trials[from..]));
     batches

@@ -1,10 +1,10 @@
 //! Traces as Parquet, with the columns of ccbench's text format.
 
-use std::io::Cursor;
-
-use ccbench_proto::trace::Steps;
+use ccbench_proto::trace::{MAX_ROWS, Steps};
 use ccbench_proto::units::{Ppm, Rate};
 use polars::prelude::*;
+
+use crate::parquet_file;
 
 /// A Parquet file is not a trace, or a trace cannot be written as Parquet.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, ParquetTraceError> {
 
 /// Converts a Parquet file to ccbench's text format; other columns are ignored.
 pub fn to_text(bytes: Vec<u8>) -> Result<String, ParquetTraceError> {
-    let frame = ParquetReader::new(Cursor::new(bytes)).finish()?;
+    let frame = parquet_file::read(bytes, Some(&COLUMNS), MAX_ROWS)?;
     let found: Vec<&Column> = COLUMNS.iter().filter_map(|name| frame.column(name).ok()).collect();
     if found.first().is_none_or(|column| column.name() != COLUMNS[0]) {
         return Err(ParquetTraceError::NoTimes);

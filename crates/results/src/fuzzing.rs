@@ -1,0 +1,45 @@
+//! Parsers for the fuzz targets (`tests/fuzz`) that are private otherwise.
+
+use ccbench_proto::wire::run_event::Of;
+use polars::prelude::PolarsResult;
+
+use crate::cells::Axis;
+use crate::columns::*;
+use crate::record::RunRecord;
+
+/// `run.json`, written again, and the number of trials that it announces.
+pub fn run_record(bytes: &[u8]) -> Result<(Vec<u8>, u32), serde_json::Error> {
+    let record: RunRecord = serde_json::from_slice(bytes)?;
+    Ok((serde_json::to_vec(&record)?, record.planned()))
+}
+
+/// Rows and columns of the table that a message becomes; of its events if it has several.
+pub fn table_of(of: Of) -> PolarsResult<(usize, usize)> {
+    match of {
+        Of::FlowSample(row) => table::<FlowSampleColumns>([row]),
+        Of::Interval(row) => table::<IntervalColumns>([row]),
+        Of::Probe(row) => table::<ProbeColumns>([row]),
+        Of::QdiscSample(row) => table::<QdiscSampleColumns>([row]),
+        Of::LinkChange(row) => table::<LinkChangeColumns>([row]),
+        Of::LinkTiming(row) => table::<LinkTimingColumns>([row]),
+        Of::LinkPacket(row) => table::<LinkPacketColumns>([row]),
+        Of::CcState(row) => table::<CcStateColumns>([row]),
+        Of::Acks(rows) => table::<AckColumns>([rows]),
+        Of::TcpEvents(rows) => table::<TcpEventColumns>(rows.events),
+        Of::AckCount(row) => table::<AckCountColumns>([row]),
+        Of::HostSample(row) => table::<HostSampleColumns>([row]),
+        Of::Event(row) => table::<EventColumns>([row.into()]),
+        Of::Flow(row) => table::<FlowColumns>([row]),
+        Of::Done(_) | Of::Raw(_) => Ok((0, 0)),
+    }
+}
+
+fn table<C: Columns>(rows: impl IntoIterator<Item = C::Row>) -> PolarsResult<(usize, usize)> {
+    let axis = Axis { t0_ns: 5, realtime_offset_ns: 7, drift_ppb: -3, phases: vec![] };
+    let origin = Origin { point_id: 0, trial: 1, node: "src", axis: &axis };
+    let mut columns = C::new();
+    let count = rows.into_iter().map(|row| columns.put(&origin, row)).sum();
+    let frame = columns.take()?;
+    debug_assert_eq!(frame.height(), count);
+    Ok((count, frame.width()))
+}

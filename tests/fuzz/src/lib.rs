@@ -1,0 +1,81 @@
+//! Fuzz targets: each gives bytes to a parser of the product and asserts what must hold for whatever it makes of them. That it
+//! does not panic (overflows included) and does not allocate without bound goes without saying.
+//!
+//! `tests/corpus.rs` runs every target on its corpus and on a few thousand deterministic mutations of it, as part of
+//! `make test`; `make fuzz` runs them with libFuzzer and AddressSanitizer (`cargo-fuzz/`).
+#![forbid(unsafe_code)]
+
+pub mod journals;
+pub mod kernel;
+pub mod messages;
+pub mod mutate;
+pub mod network;
+pub mod plans;
+#[cfg(feature = "results")]
+pub mod results;
+pub mod tools;
+pub mod traces;
+
+/// A parser with its properties.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, and that of its folder in `corpus/`.
+    pub name: &'static str,
+    /// Gives the parser an input.
+    pub run: fn(&[u8]),
+    /// Mutations that `make test` tries: fewer of slow parsers.
+    pub mutations: u32,
+}
+
+const fn target(name: &'static str, run: fn(&[u8]), mutations: u32) -> Target {
+    Target { name, run, mutations }
+}
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    target("plan", plans::plan, 300),
+    target("plan_set", plans::set, 200),
+    target("units", plans::units, 3000),
+    target("prepare", plans::prepare, 300),
+    target("trace", traces::trace, 1000),
+    target("trace_json", traces::json, 1000),
+    target("tools", tools::files, 500),
+    target("iperf3", tools::iperf3, 500),
+    target("iperf3_lines", tools::iperf3_lines, 500),
+    target("generator_report", tools::generator_report, 300),
+    target("sealed_line", journals::sealed_line, 3000),
+    target("undo_journal", journals::undo, 2000),
+    target("cc_journal", journals::cc, 2000),
+    target("inet_diag", kernel::inet_diag, 3000),
+    target("acks", kernel::acks, 2000),
+    target("cc_state", kernel::cc_state, 3000),
+    target("qdisc", kernel::qdisc, 3000),
+    target("procfs", kernel::procfs, 2000),
+    target("pcapng", kernel::pcapng, 3000),
+    target("http", network::http, 1000),
+    target("echo_reply", network::echo_reply, 3000),
+    target("control_input", network::control_input, 3000),
+    target("message", messages::message, 3000),
+    target("lab_messages", messages::lab_messages, 3000),
+    #[cfg(feature = "results")]
+    target("results_journal", results::journal, 1000),
+    #[cfg(feature = "results")]
+    target("run_record", results::run_record, 1000),
+    #[cfg(feature = "results")]
+    target("verdict", results::verdict, 300),
+    #[cfg(feature = "results")]
+    target("table", results::table, 300),
+    #[cfg(feature = "results")]
+    target("parquet", results::parquet, 300),
+];
+
+/// The target of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// The input as text; parsers of text get no other.
+fn text(data: &[u8]) -> Option<&str> {
+    std::str::from_utf8(data).ok()
+}

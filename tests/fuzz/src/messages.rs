@@ -1,0 +1,60 @@
+//! Messages between the parts of ccbench.
+
+use ccbench_proto::wire::{self, run_event::Of};
+use prost::Message;
+
+/// A message of any kind; the first byte selects it. What is decoded is encoded and decoded again.
+pub fn message(data: &[u8]) {
+    let Some((kind, data)) = data.split_first() else { return };
+    match kind % 12 {
+        0 => drop(again::<wire::DescribeRequest>(data)),
+        1 => drop(again::<wire::NodeInfo>(data)),
+        2 => drop(again::<wire::ClockReply>(data)),
+        3 => drop(again::<wire::FileChunk>(data)),
+        4 => drop(again::<wire::PrepareRequest>(data)),
+        5 => drop(again::<wire::RunRequest>(data)),
+        6 => drop(again::<wire::ResetRequest>(data)),
+        7 => drop(again::<wire::LabTask>(data)),
+        8 => drop(again::<wire::ResetReply>(data)),
+        9 => {
+            let reply = again::<wire::PrepareReply>(data).unwrap_or_default();
+            for link in &reply.links {
+                let _ = (link.why(), link.fallback().map(|fallback| fallback.cause()));
+            }
+            reply.events.iter().for_each(event);
+        }
+        _ => {
+            let message = again::<wire::RunEvent>(data).unwrap_or_default();
+            if let Some(Of::Event(one)) = &message.of {
+                event(one);
+            }
+        }
+    }
+}
+
+fn again<M: Message + Default>(data: &[u8]) -> Option<M> {
+    let message = M::decode(data).ok()?;
+    let bytes = message.encode_to_vec();
+    let same = M::decode(bytes.as_slice());
+    // NaN is not equal to itself; its bytes are.
+    assert_eq!(same.map(|same| same.encode_to_vec()).ok(), Some(bytes));
+    Some(message)
+}
+
+fn event(event: &wire::Event) {
+    if let Err(error) = event.read() {
+        assert!(!error.to_string().is_empty());
+    }
+    assert!(!event.name().is_empty());
+    let data = event.data_json();
+    assert!(data.is_empty() || serde_json::from_str::<serde_json::Value>(&data).is_ok(), "{data}");
+}
+
+/// What the lab's guest writes: whole messages, one after the other.
+pub fn lab_messages(data: &[u8]) {
+    let mut rest = data;
+    while let Some(message) = wire::next_lab_message(&mut rest) {
+        let Ok(message) = message else { break };
+        assert!(message.encoded_len() <= 11 * data.len());
+    }
+}

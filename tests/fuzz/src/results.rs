@@ -1,0 +1,93 @@
+//! Results directories, and rows on their way into one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ccbench_proto::plan::check;
+use ccbench_proto::trace;
+use ccbench_proto::wire::{RunEvent, run_event::Of};
+use ccbench_results::fuzzing;
+use ccbench_results::journal;
+use ccbench_results::model::NodeClock;
+use ccbench_results::trace::parquet as parquet_trace;
+use ccbench_results::verdict::Judge;
+use prost::Message as _;
+
+use crate::text;
+
+const PLAN: &str = include_str!("../../plans/valid/probes-and-captures.toml");
+
+/// The journal of a run: as it is, and with the lines' checksums made right.
+pub fn journal(data: &[u8]) {
+    let lines = text(data).into_iter().flat_map(str::lines).filter(|line| line.ends_with('}'));
+    let sealed: String = lines.map(ccbench_proto::sealed_line::seal).collect();
+    for bytes in [data, sealed.as_bytes()] {
+        let Ok(state) = journal::read(bytes, Path::new("journal")) else { continue };
+        assert_eq!(state.good_bytes + state.torn_bytes, bytes.len() as u64);
+        let good = &bytes[..state.good_bytes as usize];
+        let again = journal::read(good, Path::new("journal")).ok();
+        let again = again.map(|again| (again.committed, again.digests, again.last_epoch));
+        assert_eq!(again, Some((state.committed.clone(), state.digests, state.last_epoch)));
+        for end in state.committed.values() {
+            assert!(end.length_s() >= 0.0);
+            let _ = (end.needs_repeat(), end.phases.iter().map(|p| p.seconds()).sum::<f64>());
+        }
+    }
+}
+
+/// `run.json`.
+pub fn run_record(data: &[u8]) {
+    if let Ok((written, planned)) = fuzzing::run_record(data) {
+        let again = fuzzing::run_record(&written).ok();
+        assert_eq!(again, Some((written, planned)));
+    }
+}
+
+/// Messages of a node's stream, each preceded by its length.
+fn events(mut data: &[u8]) -> impl Iterator<Item = RunEvent> {
+    std::iter::from_fn(move || RunEvent::decode_length_delimited(&mut data).ok()).take(256)
+}
+
+/// The verdict on a trial with any rows.
+pub fn verdict(data: &[u8]) {
+    let Ok((plan, _)) = check::read(PLAN, &[]) else { panic!("the plan is valid") };
+    let nodes = plan.plan().nodes.keys().map(|node| (node.clone(), NodeClock::shared(1_000, 0)));
+    let clocks: BTreeMap<String, NodeClock> = nodes.collect();
+    let mut judge = Judge::new(&plan, &BTreeMap::new(), &clocks);
+    let mut done = BTreeMap::new();
+    for (number, event) in events(data).enumerate() {
+        let Some(node) = clocks.keys().nth(number % clocks.len()) else { continue };
+        match event.of {
+            Some(Of::Done(last)) => drop(done.insert(node.clone(), last)),
+            _ => judge.observe(node, &event),
+        }
+    }
+    let verdict = judge.finish(&done, &[]);
+    assert!(verdict.reasons.iter().all(|reason| !reason.code.is_empty()));
+}
+
+/// Rows of tables.
+pub fn table(data: &[u8]) {
+    for of in events(data).filter_map(|event| event.of) {
+        let rows = match &of {
+            Of::Acks(batch) => batch.at_ns.len(),
+            Of::TcpEvents(events) => events.events.len(),
+            Of::Done(_) | Of::Raw(_) => 0,
+            _ => 1,
+        };
+        match fuzzing::table_of(of) {
+            Ok((height, _)) => assert_eq!(height, rows),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A trace in Parquet.
+pub fn parquet(data: &[u8]) {
+    match parquet_trace::to_text(data.to_vec()) {
+        Ok(text) => {
+            let _ = trace::parse_as("t", text.as_bytes(), trace::Format::Ccbench);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}

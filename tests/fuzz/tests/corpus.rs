@@ -1,0 +1,67 @@
+//! Runs every target on its corpus and on mutations of it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use ccbench_fuzz::mutate::{Random, mutate};
+use ccbench_fuzz::{TARGETS, Target};
+
+mod seeds;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
+/// The inputs of a target with their names, in order.
+fn inputs(target: &Target) -> Vec<(String, Vec<u8>)> {
+    let folder = corpus().join(target.name);
+    let entries = std::fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{}: {error}: each target has a corpus", folder.display()));
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    paths.iter().map(|path| (name(path), std::fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn every_input_of_the_corpora_is_handled() {
+    for target in TARGETS {
+        let inputs = inputs(target);
+        assert!(!inputs.is_empty(), "{} has no inputs", target.name);
+        (target.run)(b"");
+        for (name, input) in inputs {
+            let run = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
+            assert!(run.is_ok(), "input corpus/{}/{name}", target.name);
+        }
+    }
+}
+
+#[test]
+fn every_corpus_belongs_to_a_target() {
+    let folders = std::fs::read_dir(corpus()).unwrap();
+    let folders: BTreeSet<String> =
+        folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(folders, TARGETS.iter().map(|target| target.name.to_owned()).collect());
+}
+
+#[test]
+fn mutations_of_the_corpora_are_handled() {
+    for target in TARGETS {
+        let inputs = inputs(target);
+        let mut random = Random::new(0x5eed);
+        for number in 0..target.mutations {
+            let input = &inputs[random.below(inputs.len())].1;
+            let other = &inputs[random.below(inputs.len())].1;
+            let input = mutate(input, other, &mut random);
+            let run = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
+            if run.is_err() {
+                let path = std::env::temp_dir().join(format!("{}-{number}", target.name));
+                std::fs::write(&path, &input).unwrap();
+                let (name, path) = (target.name, path.display());
+                panic!("{name}: mutation {number}, kept in {path}: add it to corpus/{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Inputs in binary, made by what writes them: `cargo test ... --test corpus -- --ignored write_binary_seeds` writes them again
+//! after a change of the format.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::event::{self, Kind};
+use ccbench_proto::wire::{self, run_event::Of};
+use ccbench_shaper::capture::pcapng;
+use ccbench_shaper::netlink::message::{ACK, Message};
+use prost::Message as _;
+
+const MINIMAL: &str = include_str!("../../../plans/valid/minimal.toml");
+const TRACED: &str = include_str!("../../../plans/valid/traced-links.toml");
+
+#[test]
+#[ignore = "writes into the source tree"]
+fn write_binary_seeds() {
+    let write = |target: &str, name: &str, bytes: &[u8]| {
+        let folder = super::corpus().join(target);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join(name), bytes).unwrap();
+    };
+    for (name, request) in prepare() {
+        write("prepare", name, &request.encode_to_vec());
+        write("message", name, &[&[4], &request.encode_to_vec()[..]].concat());
+    }
+    let stream: Vec<u8> = run_events().iter().flat_map(|e| e.encode_length_delimited_to_vec()).collect();
+    write("verdict", "stream", &stream);
+    write("table", "stream", &stream);
+    for (number, event) in run_events().iter().enumerate() {
+        let name = format!("run-event-{number}");
+        write("message", &name, &[&[10], &event.encode_to_vec()[..]].concat());
+        write("table", &name, &event.encode_length_delimited_to_vec());
+    }
+    write("message", "prepare-reply", &[&[9], &prepare_reply().encode_to_vec()[..]].concat());
+    write("lab_messages", "all", &lab());
+    let samples = [sample(0), sample(5), sample(u32::MAX)];
+    let samples: Vec<u8> = samples.iter().flat_map(|s| s.encode_length_delimited_to_vec()).collect();
+    write("generator_report", "samples", &samples);
+    write("inet_diag", "dump", &diag());
+    write("qdisc", "dump", &qdiscs());
+    write("qdisc", "refused", &refused());
+    write("pcapng", "capture", &capture());
+    write("acks", "records", &acks());
+    let record: Vec<u8> = (0..160).collect();
+    write("cc_state", "record", &record);
+    let mut reply = vec![0, 0, 0, 0, 0, 1, 0, 9];
+    reply.extend([7; 8]);
+    write("echo_reply", "reply", &reply);
+    write("echo_reply", "raw", &[&[0x45; 20][..], &reply].concat());
+    #[cfg(feature = "results")]
+    for (name, bytes) in parquet() {
+        write("parquet", name, &bytes);
+    }
+}
+
+fn prepare() -> Vec<(&'static str, wire::PrepareRequest)> {
+    let request = |node: &str, plan: &str| wire::PrepareRequest {
+        run_id: "r".to_owned(),
+        node: node.to_owned(),
+        plan_toml: plan.to_owned(),
+        trial: 1,
+        seed: 7,
+        epoch: 1,
+        addresses: BTreeMap::from([(node.to_owned(), "10.0.0.1".to_owned())]),
+        port_slot: u32::MAX,
+        lease_ms: 1000,
+        ..Default::default()
+    };
+    let mut traced = request("src", TRACED);
+    for file in ["a.csv", "traces/a.csv", "traces/lte.csv"] {
+        traced.files.insert(file.to_owned(), b"10,1\n0,1\n".to_vec());
+    }
+    vec![("minimal", request("src", MINIMAL)), ("traced", traced)]
+}
+
+fn sample(number: u32) -> wire::FlowSample {
+    wire::FlowSample {
+        at_ns: 2_000,
+        flow_id: "main/0".to_owned(),
+        group: "main".to_owned(),
+        side: wire::Side::Sender.into(),
+        role: wire::Role::Data.into(),
+        cc: "cubic".to_owned(),
+        cookie: Some(9),
+        sport: number,
+        rtt_us: Some(number),
+        snd_cwnd_pkts: Some(number),
+        snd_mss_bytes: Some(number),
+        bytes_sent: Some(u64::from(number) << 32),
+        bytes_retrans: Some(u64::from(number)),
+        bytes_acked: Some(u64::MAX - u64::from(number)),
+        total_retrans_pkts: Some(number),
+        delivered_pkts: Some(number),
+        delivered_ce_pkts: Some(number),
+        gap_ns: u64::from(number) << 32,
+        ..Default::default()
+    }
+}
+
+fn run_events() -> Vec<wire::RunEvent> {
+    let event = |kind| wire::Event { at_ns: 2_000, subject: "main".into(), message: "m".into(), kind: Some(kind) };
+    let acks = wire::Acks {
+        flow_id: "main/0".into(),
+        at_ns: vec![1_500, 2_000, 2_500],
+        rtt_us: vec![1, 2, 3],
+        snd_cwnd_pkts: vec![10],
+        app_limited: vec![true, false],
+        ..Default::default()
+    };
+    let rows = vec![
+        Of::FlowSample(sample(0)),
+        Of::FlowSample(sample(u32::MAX)),
+        Of::Interval(wire::Interval { at_ns: 2_000, seconds: 1e308, bytes: u64::MAX, ..Default::default() }),
+        Of::Probe(wire::Probe { at_ns: 2_000, ..Default::default() }),
+        Of::QdiscSample(wire::QdiscSample {
+            at_ns: 2_000,
+            link: "bottleneck".into(),
+            kind: "fq_codel".into(),
+            sent_bytes: u64::MAX,
+            sent_pkts: u64::MAX,
+            drops_pkts: u64::MAX,
+            ..Default::default()
+        }),
+        Of::LinkChange(wire::LinkChange { link: "bottleneck".into(), rate_bps: Some(u64::MAX), ..Default::default() }),
+        Of::LinkTiming(wire::LinkTiming { link: "bottleneck".into(), ..Default::default() }),
+        Of::LinkPacket(wire::LinkPacket::default()),
+        Of::CcState(wire::CcState::default()),
+        Of::Acks(acks),
+        Of::TcpEvents(wire::TcpEvents { events: vec![wire::TcpEvent::default(); 2] }),
+        Of::AckCount(wire::AckCount { rows: u64::MAX, lost_rows: u64::MAX, ..Default::default() }),
+        Of::HostSample(wire::HostSample { at_ns: 2_000, ..Default::default() }),
+        Of::HostSample(wire::HostSample { at_ns: u64::MAX, ..Default::default() }),
+        Of::Event(event(Kind::PhaseStart(event::NoData {}))),
+        Of::Event(event(Kind::Ecn(event::Ecn::default()))),
+        Of::Event(event(Kind::BaseRtt(event::BaseRtt::default()))),
+        Of::Event(event(Kind::Capture(event::Capture::default()))),
+        Of::Event(event(Kind::CcSockets(event::CcSockets::default()))),
+        Of::Event(event(Kind::ClockStep(event::ClockStep::default()))),
+        Of::Flow(wire::Flow { flow_id: "main/0".into(), start_s: Some(1e308), ..Default::default() }),
+        Of::Raw(wire::Raw { name: "x".into(), data: vec![1] }),
+        Of::Done(wire::Done { rows_sent: u64::MAX, rows_dropped: u64::MAX, ..Default::default() }),
+    ];
+    rows.into_iter().map(|of| wire::RunEvent { of: Some(of) }).collect()
+}
+
+fn prepare_reply() -> wire::PrepareReply {
+    let reason = Some(wire::BackendReason::missing("dualpi2", "NET_SCH_DUALPI2"));
+    let link = wire::LinkState { link: "l".into(), dev: "eth0".into(), reason, ..Default::default() };
+    wire::PrepareReply { links: vec![link], generation: 3, ..Default::default() }
+}
+
+fn lab() -> Vec<u8> {
+    use wire::lab_message::Of;
+    let messages = [
+        Of::Node(wire::LabNode { node: "a".into(), info: Some(wire::NodeInfo::default()) }),
+        Of::Prepared(wire::LabPrepared { node: "a".into(), reply: Some(prepare_reply()) }),
+        Of::Start(wire::LabStart { t0_ns: 5, realtime_minus_monotonic_ns: -5 }),
+        Of::Row(wire::LabRow { node: "a".into(), event: run_events().pop() }),
+        Of::Failed(wire::LabFailed { node: "a".into(), step: "s".into(), why: "w".into(), impossible: true }),
+        Of::Done(wire::LabDone { busy_pct: 1.5 }),
+    ];
+    messages.map(|of| wire::LabMessage { of: Some(of) }.encode_length_delimited_to_vec()).concat()
+}
+
+fn diag() -> Vec<u8> {
+    let mut fixed = [0; 72];
+    fixed[..8].copy_from_slice(&[2, 1, 0, 0, 0x27, 0x10, 0x14, 0x51]);
+    let info: Vec<u8> = (0..=255).chain(0..24).collect();
+    let socket = |cc: &str, kind: u16, state: &[u8]| {
+        Message::new(20, 2).raw(&fixed).attr(2, &info).attr_str(4, cc).attr(kind, state).finish()
+    };
+    let done = Message::new(3, 2).raw(&[0; 4]).finish();
+    [socket("bbr", 16, &[1; 20]), socket("dctcp", 9, &[1; 16]), socket("x", 23, &[1; 9]), done].concat()
+}
+
+fn qdiscs() -> Vec<u8> {
+    let words: Vec<u8> = (100..140_u32).flat_map(u32::to_ne_bytes).collect();
+    let one = |kind: &str| {
+        Message::new(36, ACK)
+            .tcmsg(7, 0x1_0000, u32::MAX, 0)
+            .attr_str(1, kind)
+            .nested(2, |m| m.attr(1, &words).attr(2, &words))
+            .nested(7, |m| m.attr(1, &words[..12]).attr(3, &words[..20]).attr(4, &words).attr_u64(8, u64::MAX))
+            .finish()
+    };
+    ["htb", "tbf", "fq", "fq_codel", "codel", "pie", "red", "dualpi2", "cake", "pfifo"].map(one).concat()
+}
+
+fn refused() -> Vec<u8> {
+    let mut body = (-22_i32).to_ne_bytes().to_vec();
+    body.extend([0; 16]);
+    body.extend(Message::attributes().attr_str(1, "bad limit").into_attributes());
+    body
+}
+
+fn capture() -> Vec<u8> {
+    let mut file = Vec::new();
+    pcapng::begin(&mut file, "eth0", "x", 128);
+    pcapng::packet(&mut file, 5, b"abcde", 1514);
+    pcapng::packet(&mut file, u64::MAX, b"", u32::MAX);
+    pcapng::end(&mut file, 9, 2, 0);
+    file
+}
+
+fn acks() -> Vec<u8> {
+    use ccbench_collector::acks::record::{EVENT_BYTES, ROW_BYTES};
+    let record = |kind: u32, length: usize| {
+        let mut bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&(10_000_u32 | 5201 << 16).to_ne_bytes());
+        bytes
+    };
+    let events = (2..=6).flat_map(|kind| record(kind, EVENT_BYTES));
+    record(1, ROW_BYTES).into_iter().chain(events).chain(record(1, ROW_BYTES)).collect()
+}
+
+#[cfg(feature = "results")]
+fn parquet() -> Vec<(&'static str, Vec<u8>)> {
+    use ccbench_proto::trace::{Trace, parse};
+    let of = |text: &str| {
+        let Ok(Trace::Steps(steps)) = parse("t.csv", text.as_bytes()) else { panic!("{text}") };
+        ccbench_results::trace::parquet::of_steps(&steps).unwrap()
+    };
+    vec![
+        ("rates.parquet", of("t_us,rate_bps\n0,1000\n5,2000\n9\n")),
+        ("all.parquet", of("t_us,rate_bps,delay_us,loss_ppm\n0,10000000,15000,0\n500000,0,,10\n2000000\n")),
+    ]
+}
