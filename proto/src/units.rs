@@ -71,7 +71,8 @@ impl Rate {
     }
     /// What this rate carries in `time`, in bytes rounded down.
     pub fn over(self, time: Micros) -> Bytes {
-        Bytes((u128::from(self.0) * u128::from(time.0) / 8_000_000) as u64)
+        let bytes = u128::from(self.0) * u128::from(time.0) / 8_000_000;
+        Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
     /// How long `bytes` take at this rate, in nanoseconds rounded up; `u64::MAX` for a rate of zero.
     pub fn ns_for(self, bytes: Bytes) -> u64 {
@@ -199,7 +200,9 @@ fn scaled(
         return Err(fail("the number is malformed"));
     };
     let denominator = 10u128.pow(fraction.len() as u32);
-    let value = (whole * denominator + part) * u128::from(factor);
+    // Up to 30 digits, with units of up to 10^12.
+    let value = (whole * denominator + part).checked_mul(u128::from(factor));
+    let value = value.ok_or_else(|| fail("it is too large"))?;
     if !value.is_multiple_of(denominator) {
         return Err(fail("it is finer than one whole unit we can keep"));
     }

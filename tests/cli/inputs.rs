@@ -29,13 +29,19 @@ fn files_of_results_that_are_none_are_refused() {
     let bench = Bench::new();
     let ping = bench.write("ping.txt", PING);
     let ping = ping.to_string_lossy();
-    for (number, file) in ["journal.ndjson", "run.json", "points.parquet", "SHA256SUMS", "plan.resolved.toml"]
-        .into_iter()
-        .enumerate()
+    for (number, file) in
+        ["journal.ndjson", "run.json", "points.parquet", "SHA256SUMS", "plan.resolved.toml"]
+            .into_iter()
+            .enumerate()
     {
         for kind in ["fifo", "zero"] {
             let results = format!("results-{number}-{kind}");
-            assert_eq!(ends(&bench, &["import", &ping, "-o", &results]).0, 0, "{}", bench.printed());
+            assert_eq!(
+                ends(&bench, &["import", &ping, "-o", &results]).0,
+                0,
+                "{}",
+                bench.printed()
+            );
             let path = bench.path(&results).join(file);
             let _ = std::fs::remove_file(&path);
             match kind {
@@ -44,7 +50,8 @@ fn files_of_results_that_are_none_are_refused() {
             }
             for command in ["verify", "summarize"] {
                 let (code, printed) = ends(&bench, &[command, &results]);
-                let needs_it = command == "verify" || file != "plan.resolved.toml" && file != "SHA256SUMS";
+                let needs_it =
+                    command == "verify" || file != "plan.resolved.toml" && file != "SHA256SUMS";
                 assert!(code > 0 || !needs_it, "{command} {results} {file}: {printed}");
             }
         }
@@ -75,7 +82,8 @@ fn deep_nesting_and_huge_numbers_are_refused() {
     let trace = bench.write("deep.json", &format!("{{\"RepeatedBwPatternConfig\":{deep}"));
     let numbers = bench.write("numbers.csv", "t_us,rate_bps\n0,1e308\n1e308,-1e308\n");
     let report = bench.write("deep-report.json", &format!("{{\"start\":{deep}"));
-    let [plan, trace, numbers, report] = [plan, trace, numbers, report].map(|p| p.display().to_string());
+    let [plan, trace, numbers, report] =
+        [plan, trace, numbers, report].map(|p| p.display().to_string());
     for arguments in [
         vec!["check", plan.as_str()],
         vec!["trace", "info", &trace],

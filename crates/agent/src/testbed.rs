@@ -26,9 +26,9 @@ pub mod sweep;
 pub(crate) mod userns;
 
 use build::Testbed;
-use control_input::{ControlInput, Wake};
 #[doc(hidden)]
 pub use control_input::plan_length;
+use control_input::{ControlInput, Wake};
 pub use error::TestbedError;
 
 /// `ccbench-agent testbed`: a resolved plan on standard input, up to a line `---END---`. The input then stays

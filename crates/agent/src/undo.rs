@@ -17,8 +17,8 @@ use crate::sysctl::{self, Saved};
 
 mod journal;
 
-pub use journal::{JournalError, read_journal};
 use journal::{Found, Journal, UnreadableLine, failed};
+pub use journal::{JournalError, read_journal};
 
 /// A change to undo, with everything that undoing it needs after a kill -9.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

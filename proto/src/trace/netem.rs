@@ -118,7 +118,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Steps, TraceError> {
         let line = u32::try_from(error.line()).unwrap_or(u32::MAX);
         refuse(line, format!("it is not JSON: {error}"))
     })?;
-    let mut player = Player { steps: Vec::new(), at_ns: 0 };
+    let mut player = Player { steps: Vec::new(), at_ns: 0, models: 0 };
     player.model(&value, "", 0).map_err(|error| refuse(0, error.to_string()))?;
     if player.steps.is_empty() {
         let mut problems = Problems::default();
@@ -131,6 +131,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Steps, TraceError> {
 struct Player {
     steps: Vec<Step>,
     at_ns: u64,
+    /// Played so far, those without a row too.
+    models: usize,
 }
 
 impl Player {
@@ -157,6 +159,10 @@ impl Player {
 
     /// `path` leads to the model, for messages.
     fn model(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), ModelError> {
+        self.models += 1;
+        if self.models > MAX_ROWS {
+            return Err(Misfit::TooManyRows.at(path));
+        }
         let tagged = value.as_object().filter(|object| object.len() == 1);
         let Some((kind, fields)) = tagged.and_then(|object| object.iter().next()) else {
             return Err(Misfit::NoModel.at(path));

@@ -30,7 +30,8 @@ pub fn http(data: &[u8]) {
 
 /// The reply to an echo.
 pub fn echo_reply(data: &[u8]) {
-    let mark = data.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(7, u64::from_be_bytes);
+    let mark =
+        data.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(7, u64::from_be_bytes);
     assert_eq!(echo_reply_of(data, mark).len(), 4);
 }
 

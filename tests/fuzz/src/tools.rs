@@ -25,7 +25,10 @@ pub fn files(data: &[u8]) {
     let sources: Vec<Source> = files.enumerate().map(source).collect();
     let gathered = gather(&sources, &BTreeMap::from([("5201".to_owned(), "bulk".to_owned())]));
     let samples: usize = sources.iter().map(|source| source.found.sockets.len()).sum();
-    assert!(gathered.rows.len() >= samples + sources.len(), "a sample of each row, an event of each file");
+    assert!(
+        gathered.rows.len() >= samples + sources.len(),
+        "a sample of each row, an event of each file"
+    );
 }
 
 fn found(bytes: &[u8]) -> Found {
@@ -71,7 +74,9 @@ fn use_report(mut report: Report, bytes: usize) {
     report.add_rest(true, 10.0);
     for interval in &report.intervals {
         let values = &interval.values;
-        assert!([values.start, values.end, values.seconds, values.bytes].iter().all(|v| v.is_finite()));
+        assert!(
+            [values.start, values.end, values.seconds, values.bytes].iter().all(|v| v.is_finite())
+        );
         let _ = values.row("bulk", Side::Sender, interval.stream, u64::MAX);
     }
 }

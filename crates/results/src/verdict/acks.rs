@@ -26,8 +26,8 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         return;
     }
     let whose = format!("{node}: {} ({})", row.flow_id, row.side().as_text());
-    if lost + refused > 0 {
-        let all = row.rows + lost + refused;
+    let missing = lost.saturating_add(refused);
+    if missing > 0 {
         // The automatic mode writes at most one row in 10 ms already.
         let fewer = if row.mode.starts_with("auto") {
             "`sample.acks = \"100ms\"`, or \"off\""
@@ -37,7 +37,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         let message = format!(
             "{whose}: {} missing from `acks`: {lost} because the ring buffer between kernel and agent was full, \
              {refused} because the queue to the controller was full; reduce the rate: {fewer}",
-            of(lost + refused, all)
+            of(missing, row.rows)
         );
         findings.add(Status::Degraded, "acks_lost", message);
     }
@@ -45,28 +45,29 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     if row.missed_segments > 0 && row.mode.contains("every-ack") {
         let message = format!(
             "{whose}: {} missing from `acks`: the kernel counted the segments but ran no BPF program for them",
-            of(row.missed_segments, row.rows + row.missed_segments)
+            of(row.missed_segments, row.rows)
         );
         findings.add(Status::Degraded, "acks_lost", message);
     }
     if row.missed_events > 0 {
         let message = format!(
             "{whose}: {} missing from `tcp_events`: the kernel ran no BPF program for them",
-            of(row.missed_events, row.events + row.missed_events)
+            of(row.missed_events, row.events)
         );
         findings.add(Status::Degraded, "tcp_events_lost", message);
     }
     if row.lost_events > 0 {
         let message = format!(
             "{whose}: {} missing from `tcp_events`: the ring buffer between kernel and agent, or the queue to the controller, was full",
-            of(row.lost_events, row.events + row.lost_events)
+            of(row.lost_events, row.events)
         );
         findings.add(Status::Degraded, "tcp_events_lost", message);
     }
 }
 
-/// "1 of 6 rows is".
-fn of(lost: u64, all: u64) -> String {
+/// "1 of 6 rows is", if there are 5.
+fn of(lost: u64, there: u64) -> String {
+    let all = lost.saturating_add(there);
     format!("{lost} of {all} rows {}", if lost == 1 { "is" } else { "are" })
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn judge_sockets(node: &str, group: &str, sockets: &CcSockets, findin
         let message = format!(
             "flows.{group}: {node}'s kernel refused {} to {refused} of {} sockets before their handshake",
             sockets.cc,
-            set + refused
+            set.saturating_add(refused)
         );
         findings.add(Status::Degraded, "cc_late", message);
     }

@@ -77,6 +77,11 @@ impl Marks {
     }
 }
 
+/// Of counters that another machine sends.
+fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
 impl EcnCheck {
     pub(crate) fn new(plan: &CheckedPlan) -> Self {
         let sample = &plan.plan().sample;
@@ -108,7 +113,7 @@ impl EcnCheck {
     pub(crate) fn queue(&mut self, node: &str, span: Span, row: &QdiscSample) {
         let marks = match (row.ecn_mark_pkts, row.ce_mark_pkts) {
             (None, None) => return,
-            (law, threshold) => law.unwrap_or(0) + threshold.unwrap_or(0),
+            (law, threshold) => law.unwrap_or(0).saturating_add(threshold.unwrap_or(0)),
         };
         let key = (node.to_owned(), row.link.clone(), row.handle.clone());
         let at = (span.seconds(row.at_ns), marks, row.drops_pkts);
@@ -146,17 +151,17 @@ impl EcnCheck {
     fn judge_counts(&self, findings: &mut Findings) {
         let flows = || self.flows.values().filter(|flow| flow.negotiated);
         let counted: f64 = flows().map(|flow| f64::from(flow.counted_pkts)).sum();
-        let marked = self.links.values().map(Marks::total).sum::<u64>() as f64;
-        let dropped = self.links.values().map(Marks::drops).sum::<u64>() as f64;
-        let twice: u64 = self.links.values().map(|marks| marks.twice).sum();
+        let marked = sum(self.links.values().map(Marks::total)) as f64;
+        let dropped = sum(self.links.values().map(Marks::drops)) as f64;
+        let twice = sum(self.links.values().map(|marks| marks.twice));
         let ends = merged(flows().map(|flow| {
             let pending_s = self.every_s + PENDING_RTTS * flow.srtt_s;
             (flow.last_s - pending_s, flow.last_s + self.every_s)
         }));
-        let pending: u64 =
-            ends.iter().flat_map(|end| self.links.values().map(|m| m.within(*end))).sum();
+        let pending = sum(ends.iter().flat_map(|end| self.links.values().map(|m| m.within(*end))));
         let slack = COUNT_SLACK_PKTS * flows().count() as f64;
-        let least = marked * (1.0 - COUNT_SHARE) - slack - (pending + twice) as f64 - dropped;
+        let least =
+            marked * (1.0 - COUNT_SHARE) - slack - pending.saturating_add(twice) as f64 - dropped;
         let most = marked * (1.0 + COUNT_SHARE) + slack;
         if counted < least || counted > most {
             let message = format!(

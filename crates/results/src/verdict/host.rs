@@ -72,7 +72,7 @@ impl HostCheck {
         let host = self.hosts.entry(node.to_owned()).or_default();
         host.samples += 1;
         host.busy += u32::from(row.cpu_max_busy_pct >= BUSY_PCT);
-        host.softnet_dropped += row.softnet_dropped;
+        host.softnet_dropped = host.softnet_dropped.saturating_add(row.softnet_dropped);
     }
 
     pub(crate) fn finish(self, findings: &mut Findings) {

@@ -16,6 +16,9 @@ const NAMED: &[(&str, &str)] = &[
     ("classes", "class"),
 ];
 
+/// Segments of a key. Tables within tables are read, cloned and dropped recursively.
+const MAX_SEGMENTS: usize = 64;
+
 /// Why a key cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SetError {
@@ -31,6 +34,8 @@ pub(crate) enum SetError {
     NoDot(String),
     #[error("the key is empty")]
     EmptyKey,
+    #[error("the key has more than {MAX_SEGMENTS} segments; no key of a plan has so many")]
+    TooManySegments,
     #[error("there is no `{0}`")]
     Absent(String),
     /// `kind` is the type of the value, with its article.
@@ -69,6 +74,9 @@ pub(crate) fn split_key(text: &str) -> Result<Vec<String>, SetError> {
             || (!matches!(first, Some('"' | '\'')) && !segment.chars().all(bare_ok))
         {
             return Err(SetError::NotAKey(text.to_owned()));
+        }
+        if segments.len() >= MAX_SEGMENTS {
+            return Err(SetError::TooManySegments);
         }
         segments.push(segment.to_owned());
         match after.strip_prefix('.') {

@@ -24,7 +24,8 @@ fn write_binary_seeds() {
         write("prepare", name, &request.encode_to_vec());
         write("message", name, &[&[4], &request.encode_to_vec()[..]].concat());
     }
-    let stream: Vec<u8> = run_events().iter().flat_map(|e| e.encode_length_delimited_to_vec()).collect();
+    let stream: Vec<u8> =
+        run_events().iter().flat_map(|e| e.encode_length_delimited_to_vec()).collect();
     write("verdict", "stream", &stream);
     write("table", "stream", &stream);
     for (number, event) in run_events().iter().enumerate() {
@@ -35,7 +36,8 @@ fn write_binary_seeds() {
     write("message", "prepare-reply", &[&[9], &prepare_reply().encode_to_vec()[..]].concat());
     write("lab_messages", "all", &lab());
     let samples = [sample(0), sample(5), sample(u32::MAX)];
-    let samples: Vec<u8> = samples.iter().flat_map(|s| s.encode_length_delimited_to_vec()).collect();
+    let samples: Vec<u8> =
+        samples.iter().flat_map(|s| s.encode_length_delimited_to_vec()).collect();
     write("generator_report", "samples", &samples);
     write("inet_diag", "dump", &diag());
     write("qdisc", "dump", &qdiscs());
@@ -99,7 +101,12 @@ fn sample(number: u32) -> wire::FlowSample {
 }
 
 fn run_events() -> Vec<wire::RunEvent> {
-    let event = |kind| wire::Event { at_ns: 2_000, subject: "main".into(), message: "m".into(), kind: Some(kind) };
+    let event = |kind| wire::Event {
+        at_ns: 2_000,
+        subject: "main".into(),
+        message: "m".into(),
+        kind: Some(kind),
+    };
     let acks = wire::Acks {
         flow_id: "main/0".into(),
         at_ns: vec![1_500, 2_000, 2_500],
@@ -111,7 +118,12 @@ fn run_events() -> Vec<wire::RunEvent> {
     let rows = vec![
         Of::FlowSample(sample(0)),
         Of::FlowSample(sample(u32::MAX)),
-        Of::Interval(wire::Interval { at_ns: 2_000, seconds: 1e308, bytes: u64::MAX, ..Default::default() }),
+        Of::Interval(wire::Interval {
+            at_ns: 2_000,
+            seconds: 1e308,
+            bytes: u64::MAX,
+            ..Default::default()
+        }),
         Of::Probe(wire::Probe { at_ns: 2_000, ..Default::default() }),
         Of::QdiscSample(wire::QdiscSample {
             at_ns: 2_000,
@@ -122,7 +134,11 @@ fn run_events() -> Vec<wire::RunEvent> {
             drops_pkts: u64::MAX,
             ..Default::default()
         }),
-        Of::LinkChange(wire::LinkChange { link: "bottleneck".into(), rate_bps: Some(u64::MAX), ..Default::default() }),
+        Of::LinkChange(wire::LinkChange {
+            link: "bottleneck".into(),
+            rate_bps: Some(u64::MAX),
+            ..Default::default()
+        }),
         Of::LinkTiming(wire::LinkTiming { link: "bottleneck".into(), ..Default::default() }),
         Of::LinkPacket(wire::LinkPacket::default()),
         Of::CcState(wire::CcState::default()),
@@ -137,7 +153,11 @@ fn run_events() -> Vec<wire::RunEvent> {
         Of::Event(event(Kind::Capture(event::Capture::default()))),
         Of::Event(event(Kind::CcSockets(event::CcSockets::default()))),
         Of::Event(event(Kind::ClockStep(event::ClockStep::default()))),
-        Of::Flow(wire::Flow { flow_id: "main/0".into(), start_s: Some(1e308), ..Default::default() }),
+        Of::Flow(wire::Flow {
+            flow_id: "main/0".into(),
+            start_s: Some(1e308),
+            ..Default::default()
+        }),
         Of::Raw(wire::Raw { name: "x".into(), data: vec![1] }),
         Of::Done(wire::Done { rows_sent: u64::MAX, rows_dropped: u64::MAX, ..Default::default() }),
     ];
@@ -146,7 +166,8 @@ fn run_events() -> Vec<wire::RunEvent> {
 
 fn prepare_reply() -> wire::PrepareReply {
     let reason = Some(wire::BackendReason::missing("dualpi2", "NET_SCH_DUALPI2"));
-    let link = wire::LinkState { link: "l".into(), dev: "eth0".into(), reason, ..Default::default() };
+    let link =
+        wire::LinkState { link: "l".into(), dev: "eth0".into(), reason, ..Default::default() };
     wire::PrepareReply { links: vec![link], generation: 3, ..Default::default() }
 }
 
@@ -157,7 +178,12 @@ fn lab() -> Vec<u8> {
         Of::Prepared(wire::LabPrepared { node: "a".into(), reply: Some(prepare_reply()) }),
         Of::Start(wire::LabStart { t0_ns: 5, realtime_minus_monotonic_ns: -5 }),
         Of::Row(wire::LabRow { node: "a".into(), event: run_events().pop() }),
-        Of::Failed(wire::LabFailed { node: "a".into(), step: "s".into(), why: "w".into(), impossible: true }),
+        Of::Failed(wire::LabFailed {
+            node: "a".into(),
+            step: "s".into(),
+            why: "w".into(),
+            impossible: true,
+        }),
         Of::Done(wire::LabDone { busy_pct: 1.5 }),
     ];
     messages.map(|of| wire::LabMessage { of: Some(of) }.encode_length_delimited_to_vec()).concat()
@@ -171,7 +197,8 @@ fn diag() -> Vec<u8> {
         Message::new(20, 2).raw(&fixed).attr(2, &info).attr_str(4, cc).attr(kind, state).finish()
     };
     let done = Message::new(3, 2).raw(&[0; 4]).finish();
-    [socket("bbr", 16, &[1; 20]), socket("dctcp", 9, &[1; 16]), socket("x", 23, &[1; 9]), done].concat()
+    [socket("bbr", 16, &[1; 20]), socket("dctcp", 9, &[1; 16]), socket("x", 23, &[1; 9]), done]
+        .concat()
 }
 
 fn qdiscs() -> Vec<u8> {
@@ -181,10 +208,14 @@ fn qdiscs() -> Vec<u8> {
             .tcmsg(7, 0x1_0000, u32::MAX, 0)
             .attr_str(1, kind)
             .nested(2, |m| m.attr(1, &words).attr(2, &words))
-            .nested(7, |m| m.attr(1, &words[..12]).attr(3, &words[..20]).attr(4, &words).attr_u64(8, u64::MAX))
+            .nested(7, |m| {
+                m.attr(1, &words[..12]).attr(3, &words[..20]).attr(4, &words).attr_u64(8, u64::MAX)
+            })
             .finish()
     };
-    ["htb", "tbf", "fq", "fq_codel", "codel", "pie", "red", "dualpi2", "cake", "pfifo"].map(one).concat()
+    ["htb", "tbf", "fq", "fq_codel", "codel", "pie", "red", "dualpi2", "cake", "pfifo"]
+        .map(one)
+        .concat()
 }
 
 fn refused() -> Vec<u8> {
@@ -224,6 +255,9 @@ fn parquet() -> Vec<(&'static str, Vec<u8>)> {
     };
     vec![
         ("rates.parquet", of("t_us,rate_bps\n0,1000\n5,2000\n9\n")),
-        ("all.parquet", of("t_us,rate_bps,delay_us,loss_ppm\n0,10000000,15000,0\n500000,0,,10\n2000000\n")),
+        (
+            "all.parquet",
+            of("t_us,rate_bps,delay_us,loss_ppm\n0,10000000,15000,0\n500000,0,,10\n2000000\n"),
+        ),
     ]
 }
