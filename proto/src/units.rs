@@ -192,7 +192,7 @@ fn scaled(
         .map(|&(_, factor)| factor)
         .ok_or_else(|| fail("the unit is unknown"))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if fraction.contains('.') || fraction.len() > 12 || whole.len() > 18 {
+    if fraction.contains('.') || fraction.len() > 12 || whole.len() > 20 {
         return Err(fail("the number is malformed"));
     }
     let digits = |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<u128>() };
@@ -200,7 +200,7 @@ fn scaled(
         return Err(fail("the number is malformed"));
     };
     let denominator = 10u128.pow(fraction.len() as u32);
-    // Up to 30 digits, with units of up to 10^12.
+    // Up to 32 digits, with units of up to 10^12.
     let value = (whole * denominator + part).checked_mul(u128::from(factor));
     let value = value.ok_or_else(|| fail("it is too large"))?;
     if !value.is_multiple_of(denominator) {

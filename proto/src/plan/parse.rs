@@ -12,6 +12,7 @@ use place::{At, Fault, Misfit};
 use unread_keys::UnreadKeys;
 
 pub(crate) mod lines;
+mod nesting;
 mod place;
 pub(crate) mod quick;
 pub(crate) mod set;
@@ -72,6 +73,11 @@ pub(crate) fn read_text<'t>(
     if text.len() > MAX_TEXT {
         let why = "is longer than 4 MiB; is this the right file?".to_owned();
         return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], why) });
+    }
+    if let Some(at) = nesting::too_deep(text) {
+        let line = u32::try_from(text[..at].matches('\n').count() + 1).ok();
+        let why = "nests tables or lists more deeply than any plan; is this the right file?".to_owned();
+        return Err(PlanProblem { path: "the plan".to_owned(), line, ..error(&[], why) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
     let (mut changed, mut refused, mut unread_keys) =

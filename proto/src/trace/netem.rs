@@ -13,6 +13,8 @@ use crate::units::Rate;
 const SECOND_NS: u64 = 1_000_000_000;
 const DEFAULT_BPS: u64 = 12_000_000;
 const DEFAULT_SEED: u64 = 42;
+/// Models without a row that are played: a pattern may repeat many of them beside one that has a row.
+const MAX_IDLE: usize = 10_000;
 /// Patterns within patterns.
 const MOST_DEPTH: usize = 16;
 
@@ -59,6 +61,8 @@ enum Misfit {
     TooShort,
     #[error("there are more than {MAX_ROWS} rows")]
     TooManyRows,
+    #[error("models without a row are played more than {MAX_IDLE} times")]
+    TooManyIdle,
     #[error("it lasts longer than 31 days")]
     LastsTooLong,
     #[error("it is not a model: {{\"StaticBwConfig\": ...}}")]
@@ -118,7 +122,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Steps, TraceError> {
         let line = u32::try_from(error.line()).unwrap_or(u32::MAX);
         refuse(line, format!("it is not JSON: {error}"))
     })?;
-    let mut player = Player { steps: Vec::new(), at_ns: 0, models: 0 };
+    let mut player = Player { steps: Vec::new(), at_ns: 0, idle: 0 };
     player.model(&value, "", 0).map_err(|error| refuse(0, error.to_string()))?;
     if player.steps.is_empty() {
         let mut problems = Problems::default();
@@ -131,8 +135,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Steps, TraceError> {
 struct Player {
     steps: Vec<Step>,
     at_ns: u64,
-    /// Played so far, those without a row too.
-    models: usize,
+    /// Models without a row so far.
+    idle: usize,
 }
 
 impl Player {
@@ -159,10 +163,6 @@ impl Player {
 
     /// `path` leads to the model, for messages.
     fn model(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), ModelError> {
-        self.models += 1;
-        if self.models > MAX_ROWS {
-            return Err(Misfit::TooManyRows.at(path));
-        }
         let tagged = value.as_object().filter(|object| object.len() == 1);
         let Some((kind, fields)) = tagged.and_then(|object| object.iter().next()) else {
             return Err(Misfit::NoModel.at(path));
@@ -207,7 +207,12 @@ impl Player {
         for _ in 0..count {
             let before = self.steps.len();
             for (index, model) in pattern.iter().enumerate() {
-                self.model(model, &format!("{path}.pattern[{index}]"), depth + 1)?;
+                let (rows, path) = (self.steps.len(), format!("{path}.pattern[{index}]"));
+                self.model(model, &path, depth + 1)?;
+                self.idle += usize::from(self.steps.len() == rows);
+                if self.idle > MAX_IDLE {
+                    return Err(Misfit::TooManyIdle.at(&path));
+                }
             }
             if self.steps.len() == before {
                 break;

@@ -21,7 +21,7 @@ const BATCH_ROWS: u64 = 4_000_000;
 
 /// Splits the trials into batches that one query reads, in order.
 pub(crate) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
-    let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0);
+    let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0_u64);
     for (at, end) in trials.iter().enumerate() {
         let more = end.rows.values().fold(0, |sum: u64, rows| sum.saturating_add(*rows));
         if at > from && (rows.saturating_add(more) > BATCH_ROWS || at - from == BATCH) {

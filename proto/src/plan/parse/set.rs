@@ -2,6 +2,7 @@
 
 use toml::{Table, Value};
 
+use super::nesting;
 use super::suggest::hint;
 use super::unrun;
 
@@ -17,7 +18,7 @@ const NAMED: &[(&str, &str)] = &[
 ];
 
 /// Segments of a key. Tables within tables are read, cloned and dropped recursively.
-const MAX_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 32;
 
 /// Why a key cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -186,7 +187,8 @@ fn element<'t>(
 /// A value as TOML, or as plain text where it is not (`50mbit`, `cubic`).
 pub(crate) fn parse_value(text: &str) -> Value {
     let text = text.trim();
-    let parsed = toml::from_str::<Table>(&format!("v = {text}")).ok();
+    let deep = nesting::too_deep(text).is_some();
+    let parsed = (!deep).then(|| toml::from_str::<Table>(&format!("v = {text}")).ok()).flatten();
     let value = parsed.filter(|t| t.len() == 1).and_then(|mut t| t.remove("v"));
     value.filter(|v| !v.is_datetime()).unwrap_or_else(|| Value::String(text.to_owned()))
 }

@@ -254,10 +254,10 @@ fn parquet() -> Vec<(&'static str, Vec<u8>)> {
         ccbench_results::trace::parquet::of_steps(&steps).unwrap()
     };
     vec![
-        ("rates.parquet", of("t_us,rate_bps\n0,1000\n5,2000\n9\n")),
+        ("rates.parquet", of("t_us,rate_bps\n0,100000\n5000,200000\n")),
         (
             "all.parquet",
-            of("t_us,rate_bps,delay_us,loss_ppm\n0,10000000,15000,0\n500000,0,,10\n2000000\n"),
+            of("t_us,rate_bps,delay_us,loss_ppm\n0,1000000,,\n1.5,,20000,1000000\n3,,,\n"),
         ),
     ]
 }
