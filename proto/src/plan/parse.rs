@@ -76,7 +76,8 @@ pub(crate) fn read_text<'t>(
     }
     if let Some(at) = nesting::too_deep(text) {
         let line = u32::try_from(text[..at].matches('\n').count() + 1).ok();
-        let why = "nests tables or lists more deeply than any plan; is this the right file?".to_owned();
+        let why =
+            "nests tables or lists more deeply than any plan; is this the right file?".to_owned();
         return Err(PlanProblem { path: "the plan".to_owned(), line, ..error(&[], why) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;

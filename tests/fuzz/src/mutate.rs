@@ -8,7 +8,7 @@ impl Random {
     /// Of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed | 1)
+        Self(seed.max(1))
     }
 
     fn next(&mut self) -> u64 {

@@ -46,12 +46,15 @@ fn every_corpus_belongs_to_a_target() {
     assert_eq!(folders, TARGETS.iter().map(|target| target.name.to_owned()).collect());
 }
 
+/// CCBENCH_FUZZ_FACTOR multiplies the mutations, and gives others.
 #[test]
 fn mutations_of_the_corpora_are_handled() {
-    for target in TARGETS {
+    let factor = std::env::var("CCBENCH_FUZZ_FACTOR").map_or(1, |text| text.parse().unwrap());
+    let only = std::env::var("CCBENCH_FUZZ_TARGET").ok();
+    for target in TARGETS.iter().filter(|t| only.as_deref().is_none_or(|only| only == t.name)) {
         let inputs = inputs(target);
-        let mut random = Random::new(0x5eed);
-        for number in 0..target.mutations {
+        let mut random = Random::new(0x5eed * u64::from(factor));
+        for number in 0..target.mutations * factor {
             let input = &inputs[random.below(inputs.len())].1;
             let other = &inputs[random.below(inputs.len())].1;
             let input = mutate(input, other, &mut random);

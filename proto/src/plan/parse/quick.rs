@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::{error, nesting};
 use super::set::{apply, overlap, split_assignment, split_key};
+use super::{error, nesting};
 use crate::plan::problem::PlanProblem;
 
 /// The assignments of `[quick]`, for `--set`.
