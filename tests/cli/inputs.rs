@@ -30,7 +30,7 @@ fn files_of_results_that_are_none_are_refused() {
     let ping = bench.write("ping.txt", PING);
     let ping = ping.to_string_lossy();
     for (number, file) in
-        ["journal.ndjson", "run.json", "points.parquet", "SHA256SUMS", "plan.resolved.toml"]
+        ["journal.ndjson", "run.json", "points.parquet", "summary.sha256", "plan.resolved.toml"]
             .into_iter()
             .enumerate()
     {
