@@ -30,7 +30,10 @@ pub fn journal(data: &[u8]) {
         assert_eq!(again, Some((state.committed.clone(), state.digests, state.last_epoch)));
         for end in state.committed.values() {
             assert!(end.length_s() >= 0.0);
-            let _ = (end.needs_repeat(), end.phases.iter().map(|p| p.seconds()).sum::<f64>());
+            let _ = (
+                end.needs_repeat(),
+                end.phases.iter().map(journal::PhaseRecord::seconds).sum::<f64>(),
+            );
         }
     }
 }

@@ -25,7 +25,7 @@ fn write_binary_seeds() {
         write("message", name, &[&[4], &request.encode_to_vec()[..]].concat());
     }
     let stream: Vec<u8> =
-        run_events().iter().flat_map(|e| e.encode_length_delimited_to_vec()).collect();
+        run_events().iter().flat_map(prost::Message::encode_length_delimited_to_vec).collect();
     write("verdict", "stream", &stream);
     write("table", "stream", &stream);
     for (number, event) in run_events().iter().enumerate() {
@@ -37,7 +37,7 @@ fn write_binary_seeds() {
     write("lab_messages", "all", &lab());
     let samples = [sample(0), sample(5), sample(u32::MAX)];
     let samples: Vec<u8> =
-        samples.iter().flat_map(|s| s.encode_length_delimited_to_vec()).collect();
+        samples.iter().flat_map(prost::Message::encode_length_delimited_to_vec).collect();
     write("generator_report", "samples", &samples);
     write("inet_diag", "dump", &diag());
     write("qdisc", "dump", &qdiscs());
