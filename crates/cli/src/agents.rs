@@ -406,6 +406,7 @@ mod tests {
 
     /// The agent runs in a time namespace, whose CLOCK_MONOTONIC is ahead by exactly this.
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "starts unshare")]
     #[ignore = "takes minutes: cargo test --lib million -- --ignored, as root, with CCBENCH_AGENT"]
     async fn bounds_hold_in_a_million_exchanges() {
         const OFFSET_S: i64 = 5_000;
