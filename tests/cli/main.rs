@@ -1,5 +1,6 @@
 //! The controller without a testbed: exit codes and messages for invalid command lines and plans.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_tests::{Bench, source_root, text};
 
