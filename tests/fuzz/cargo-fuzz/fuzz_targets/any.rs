@@ -8,6 +8,8 @@ use ccbench_fuzz::{TARGETS, Target};
 static TARGET: OnceLock<&'static Target> = OnceLock::new();
 
 fn target() -> &'static Target {
+    // That of libfuzzer-sys aborts, even if ccbench catches the panic (of Polars, with a damaged file).
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     let name = std::env::var("CCBENCH_FUZZ_TARGET").unwrap_or_default();
     ccbench_fuzz::find(&name).unwrap_or_else(|| {
         let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
