@@ -43,7 +43,15 @@ fn string_end(text: &str, begin: usize) -> usize {
             b'\\' if escapes => at += 1,
             // A string in one line: this one is not closed.
             b'\n' if end.len() == 1 => return at - 1,
-            _ if bytes[at..].starts_with(end.as_bytes()) => return at + end.len() - 1,
+            _ if bytes[at..].starts_with(end.as_bytes()) => {
+                at += end.len() - 1;
+                // One or two quotes may precede the end of a string in several lines.
+                let most = at + end.len() - 1;
+                while at < most && bytes.get(at + 1) == Some(&bytes[begin]) {
+                    at += 1;
+                }
+                return at;
+            }
             _ => {}
         }
         at += 1;
@@ -61,6 +69,7 @@ mod tests {
             "a.b.c = 1.5\n\"a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s\" = 1",
             "x = 'a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q.r.s' # .................. [[[[[[[[[[[[[[[[[[[[\ny = 2",
             "x = \"\"\"\n\\\"[[[[[[[[[[[[[[[[[[[[\"\" \"\"\"",
+            "x = '''a'''''\ny = \"[[[[[[[[[[[[[[[[[[[[\"",
             "x = \"\\\"[[[[[[[[[[[[[[[[[[[[\"",
             "x = ['', \"\", '''''', [[1.0, 2.0], [3.0]], { a.b = [{}] }]\n[[t]]\n[t.u.v]",
         ] {
@@ -71,6 +80,12 @@ mod tests {
         assert!(too_deep(&format!("{} = 1", vec!["\"a\" "; 18].join("."))).is_some());
         let inline = format!("{}1{}", "a.a.a = {".repeat(17), "}".repeat(17));
         assert!(too_deep(&inline).is_some());
+        for quotes in ["\"\"\"", "'''"] {
+            let hidden = format!("x = [{quotes}a{quotes}{}, {inline}]", &quotes[..1]);
+            assert!(too_deep(&hidden).is_some(), "{hidden}");
+            let hidden = format!("x = [{quotes}a{quotes}{}, {inline}]", &quotes[..2]);
+            assert!(too_deep(&hidden).is_some(), "{hidden}");
+        }
     }
 
     #[test]
