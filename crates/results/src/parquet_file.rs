@@ -1,11 +1,18 @@
 //! Reads Parquet files that ccbench may not have written, or that nobody has compared with a digest.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use polars::prelude::*;
+use polars_parquet_format::thrift::protocol::TCompactInputProtocol;
+use polars_parquet_format::{ColumnMetaData, FileMetaData, PageHeader};
 
-/// Reads these columns of a file, all without `columns`; those that it lacks are left out.
+/// Length of the metadata (4 bytes), and "PAR1".
+const TRAILER_BYTES: u64 = 8;
+/// Limit of a page's header, which may contain the smallest and the largest value.
+const MAX_PAGE_HEADER_BYTES: usize = 1 << 20;
+
+/// Reads the given columns of a file that it has, or all if none are given.
 ///
 /// # Errors
 /// It is damaged, or has more rows than `max_rows`.
@@ -15,9 +22,16 @@ pub(crate) fn read(
     max_rows: usize,
 ) -> PolarsResult<DataFrame> {
     let read = || {
-        let mut reader = ParquetReader::new(Cursor::new(bytes));
-        let rows = reader.get_metadata()?.num_rows;
-        polars_ensure!(rows <= max_rows, ComputeError: "it has {rows} rows; {max_rows} are allowed");
+        let mut bytes = Cursor::new(bytes);
+        let metadata = read_metadata(&mut bytes)?;
+        let rows = metadata.num_rows;
+        polars_ensure!(rows as usize <= max_rows, ComputeError: "it has {rows} rows; {max_rows} are allowed");
+        let chunks = metadata.row_groups.iter().flat_map(|group| &group.columns);
+        for chunk in chunks.filter_map(|chunk| chunk.meta_data.as_ref()) {
+            check_pages(&mut bytes, chunk)?;
+        }
+        bytes.set_position(0);
+        let mut reader = ParquetReader::new(bytes);
         let wanted = columns.map(|columns| reader.schema().map(|schema| of(columns, &schema)));
         reader
             .with_columns(wanted.transpose()?)
@@ -28,6 +42,71 @@ pub(crate) fn read(
     // Polars panics at some damage.
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(polars_err!(ComputeError: "the Parquet file is damaged")))
+}
+
+/// Checks the lengths and counts in a file's metadata.
+///
+/// # Errors
+/// The metadata is damaged.
+pub(crate) fn check_metadata(file: &mut (impl Read + Seek)) -> PolarsResult<()> {
+    read_metadata(file).map(drop)
+}
+
+fn damaged(what: &str) -> PolarsError {
+    polars_err!(ComputeError: "the Parquet file is damaged: {what}")
+}
+
+/// Reads the metadata. Polars reserves memory for its lengths and counts, and the process is aborted if there is not as much.
+fn read_metadata(file: &mut (impl Read + Seek)) -> PolarsResult<FileMetaData> {
+    let end = file.seek(SeekFrom::End(0))?;
+    let trailer_at = end.checked_sub(TRAILER_BYTES).ok_or_else(|| damaged("it is too short"))?;
+    let mut trailer = [0; TRAILER_BYTES as usize];
+    file.seek(SeekFrom::Start(trailer_at))?;
+    file.read_exact(&mut trailer)?;
+    let [a, b, c, d, magic @ ..] = trailer;
+    polars_ensure!(magic == *b"PAR1", ComputeError: "it is not a complete Parquet file");
+    let length = u32::from_le_bytes([a, b, c, d]);
+    let metadata_at = trailer_at.checked_sub(length.into());
+    file.seek(SeekFrom::Start(metadata_at.ok_or_else(|| damaged("the length of its metadata"))?))?;
+    let mut bytes = vec![0; length as usize];
+    file.read_exact(&mut bytes)?;
+    // The limit counts 8 bytes for each element of a list; an element has at least one.
+    let mut protocol = TCompactInputProtocol::new(&bytes[..], bytes.len().saturating_mul(9));
+    let metadata = FileMetaData::read_from_in_protocol(&mut protocol);
+    let metadata = metadata.map_err(|error| damaged(&format!("its metadata: {error}")))?;
+    let in_groups = metadata.row_groups.iter().try_fold(0_i64, |sum, group| {
+        sum.checked_add(group.num_rows).filter(|_| group.num_rows >= 0)
+    });
+    match in_groups == Some(metadata.num_rows) {
+        true => Ok(metadata),
+        false => Err(damaged("the number of its rows")),
+    }
+}
+
+/// Checks that no page claims more values than its column has.
+fn check_pages(file: &mut Cursor<Vec<u8>>, column: &ColumnMetaData) -> PolarsResult<()> {
+    let data_at = column.data_page_offset;
+    let begin = column.dictionary_page_offset.filter(|at| (1..data_at).contains(at));
+    let begin = begin.unwrap_or(data_at);
+    let end = begin.checked_add(column.total_compressed_size);
+    let (Ok(begin), Some(Ok(end))) = (u64::try_from(begin), end.map(u64::try_from)) else {
+        return Err(damaged("the position of a column"));
+    };
+    file.set_position(begin);
+    while file.position() < end {
+        let mut protocol = TCompactInputProtocol::new(&mut *file, MAX_PAGE_HEADER_BYTES);
+        let header = PageHeader::read_from_in_protocol(&mut protocol);
+        let header = header.map_err(|error| damaged(&format!("a page's header: {error}")))?;
+        let values = header.data_page_header.map(|page| page.num_values);
+        let values = values.or(header.data_page_header_v2.map(|page| page.num_values));
+        if !values.is_none_or(|values| (0..=column.num_values).contains(&values.into())) {
+            return Err(damaged("the number of a page's values"));
+        }
+        let length = u64::try_from(header.compressed_page_size);
+        let next = length.ok().and_then(|length| file.position().checked_add(length));
+        file.set_position(next.ok_or_else(|| damaged("the length of a page"))?);
+    }
+    Ok(())
 }
 
 fn of(columns: &[&str], schema: &ArrowSchema) -> Vec<String> {

@@ -153,11 +153,14 @@ impl RunSummary {
     }
 }
 
+/// A plan has at most 10 000.
+const MAX_POINTS: usize = 10_000;
+
 /// Reads the table `points`; it is written at the start of the run, but not as CSV.
 fn points_frame(run_dir: &Path) -> Result<DataFrame, FileError> {
     let path = run_dir.join("points.parquet");
     let bytes = input::read(&path, &input::RECORD).map_err(io_error("read", &path))?;
-    parquet_file::read(bytes, None, usize::MAX).map_err(polars_error("read", &path))
+    parquet_file::read(bytes, None, MAX_POINTS).map_err(polars_error("read", &path))
 }
 
 /// One row per committed trial; `reasons` is a list, or one text if `lists` is false.

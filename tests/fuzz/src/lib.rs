@@ -1,8 +1,9 @@
-//! Fuzz targets: each gives bytes to a parser of the product and asserts what must hold for whatever it makes of them. That it
-//! does not panic (overflows included) and does not allocate without bound goes without saying.
+//! Fuzz targets: each gives bytes to a parser of the product and asserts what must hold of the result. A panic (overflows
+//! included) is a failure in any case.
 //!
 //! `tests/corpus.rs` runs every target on its corpus and on a few thousand deterministic mutations of it, as part of
-//! `make test`; `make fuzz` runs them with libFuzzer and AddressSanitizer (`cargo-fuzz/`).
+//! `make test`; `make fuzz` runs them with libFuzzer and AddressSanitizer (`cargo-fuzz/`),
+//! which also limit memory.
 #![forbid(unsafe_code)]
 
 pub mod journals;
@@ -66,7 +67,7 @@ pub const TARGETS: &[Target] = &[
     #[cfg(feature = "results")]
     target("table", results::table, 300),
     #[cfg(feature = "results")]
-    target("parquet", results::parquet, 300),
+    target("parquet", results::parquet, 2000),
 ];
 
 /// The target of this name.

@@ -2,6 +2,7 @@
 //! group, probe, link).
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::PathBuf;
 
 use ccbench_proto::column_text::ColumnText as _;
@@ -11,8 +12,9 @@ use polars::prelude::*;
 
 use super::rows::{Texts, each_slice};
 use crate::curve::CapacityCurve;
-use crate::error::{Result, polars_error};
+use crate::error::{Result, io_error, polars_error};
 use crate::journal::TrialEnd;
+use crate::parquet_file;
 use crate::store::RunDir;
 
 /// Maximum number of trials, and of samples in them, that one query reads: bounds the memory of a summary.
@@ -287,6 +289,10 @@ pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Op
     let paths: Vec<_> = having.flat_map(|end| run.files(end, table)).collect();
     if paths.is_empty() {
         return Ok(None);
+    }
+    for path in &paths {
+        let mut file = File::open(path).map_err(io_error("open", path))?;
+        parquet_file::check_metadata(&mut file).map_err(polars_error("read", path))?;
     }
     let dir = dir(run, table);
     let failed = || polars_error("read", &dir);

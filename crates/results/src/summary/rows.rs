@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Cursor, Read as _};
+use std::io::{Cursor, Read as _, Seek as _};
 use std::path::Path;
 
 use polars::io::mmap::MmapBytesReader;
@@ -11,6 +11,7 @@ use polars::prelude::*;
 
 use crate::error::{Result, io_error, polars_error};
 use crate::journal::TrialEnd;
+use crate::parquet_file;
 use crate::store::RunDir;
 
 /// Rows of a slice: bounds the memory for a file.
@@ -126,6 +127,8 @@ pub(super) fn each_slice(
 fn open(path: &Path) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
     let mut file = File::open(path).map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
+    parquet_file::check_metadata(&mut file).map_err(polars_error("read", path))?;
+    file.rewind().map_err(io_error("read", path))?;
     if length > SMALL_FILE_BYTES {
         return Ok(ParquetReader::new(Box::new(file)));
     }

@@ -55,7 +55,8 @@ pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, ParquetTraceError> {
 
 /// Converts a Parquet file to ccbench's text format; other columns are ignored.
 pub fn to_text(bytes: Vec<u8>) -> Result<String, ParquetTraceError> {
-    let frame = parquet_file::read(bytes, Some(&COLUMNS), MAX_ROWS)?;
+    // The last row is the end.
+    let frame = parquet_file::read(bytes, Some(&COLUMNS), MAX_ROWS + 1)?;
     let found: Vec<&Column> = COLUMNS.iter().filter_map(|name| frame.column(name).ok()).collect();
     if found.first().is_none_or(|column| column.name() != COLUMNS[0]) {
         return Err(ParquetTraceError::NoTimes);
