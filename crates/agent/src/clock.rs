@@ -8,24 +8,24 @@ use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Reads of a clock; the one that was least interrupted counts.
-const LEAD_READS: usize = 4;
+const OFFSET_READS: usize = 4;
 
-/// How far a clock is ahead of CLOCK_MONOTONIC.
+/// A clock minus CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Lead {
+pub struct Offset {
     /// The difference.
     pub ns: i64,
     /// Time between the reads.
     pub uncertainty_ns: u64,
 }
 
-/// What [`leads`] returns.
+/// The offsets that the kernel keeps (`offs_real` and `offs_boot` in `timekeeper_internal.h`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Leads {
-    /// Changes if the clock is set.
-    pub realtime: Lead,
-    /// Changes if the machine is suspended.
-    pub boottime: Lead,
+pub struct Offsets {
+    /// Of CLOCK_REALTIME; changes if the clock is set.
+    pub realtime: Offset,
+    /// Of CLOCK_BOOTTIME; changes if the machine is suspended.
+    pub boottime: Offset,
 }
 
 fn read_ns(id: ClockId) -> i64 {
@@ -45,21 +45,22 @@ pub fn now_both_ns() -> (u64, i64) {
 
 /// CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds.
 pub fn realtime_minus_monotonic_ns() -> i64 {
-    read_ns(ClockId::Realtime) - read_ns(ClockId::Monotonic)
+    offset(ClockId::Realtime).ns
 }
 
-/// How far CLOCK_REALTIME and CLOCK_BOOTTIME are ahead of CLOCK_MONOTONIC.
-pub fn leads() -> Leads {
-    let lead = |id| {
-        let tries = (0..LEAD_READS).map(|_| {
-            let before_ns = read_ns(ClockId::Monotonic);
-            let clock_ns = read_ns(id);
-            let gap_ns = read_ns(ClockId::Monotonic) - before_ns;
-            Lead { ns: clock_ns - before_ns, uncertainty_ns: gap_ns.unsigned_abs() }
-        });
-        tries.min_by_key(|lead| lead.uncertainty_ns).unwrap_or_default()
-    };
-    Leads { realtime: lead(ClockId::Realtime), boottime: lead(ClockId::Boottime) }
+/// The current offsets.
+pub fn offsets() -> Offsets {
+    Offsets { realtime: offset(ClockId::Realtime), boottime: offset(ClockId::Boottime) }
+}
+
+fn offset(id: ClockId) -> Offset {
+    let reads = (0..OFFSET_READS).map(|_| {
+        let before_ns = read_ns(ClockId::Monotonic);
+        let clock_ns = read_ns(id);
+        let gap_ns = read_ns(ClockId::Monotonic) - before_ns;
+        Offset { ns: clock_ns - before_ns, uncertainty_ns: gap_ns.unsigned_abs() }
+    });
+    reads.min_by_key(|offset| offset.uncertainty_ns).unwrap_or_default()
 }
 
 /// From now to `at_ns` (CLOCK_MONOTONIC), or nothing if that is past.

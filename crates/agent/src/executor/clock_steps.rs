@@ -6,26 +6,37 @@ use std::time::Duration;
 use ccbench_proto::event::{ClockStep, Kind};
 
 use super::traffic::Stage;
-use crate::clock::{self, Lead, Leads};
+use crate::clock::{self, Offset, Offsets};
 
-/// Between two looks.
+/// Between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The kernel rounds each clock to nanoseconds by itself.
-const ROUNDING_NS: u64 = 1_000;
+/// Smaller steps do not matter: no timestamp of a capture is better than this.
+const RESOLUTION_NS: u64 = 1_000;
 
-/// Looks until the trial's end, at `end_at_ns`, and once more then.
+/// Checks every second until the trial ends at `end_at_ns`, and once then.
 pub async fn watch(stage: &Stage, end_at_ns: u64) {
-    let mut last = clock::leads();
+    let mut last = clock::offsets();
     loop {
         let until_ns = end_at_ns.min(clock::now_ns() + INTERVAL.as_nanos() as u64);
         tokio::select! {
             () = clock::sleep_until(until_ns) => {}
             () = stage.cancelled() => return,
         }
-        let now = clock::leads();
-        for (name, step_ns) in steps(last, now) {
-            let message = format!("{name} was set {:+.6} s", step_ns as f64 / 1e9);
-            stage.out.event(Kind::ClockStep(ClockStep { step_ns }), name, message).await;
+        let now = clock::offsets();
+        let Steps { set_ns, suspended_ns } = steps(last, now);
+        if let Some(step_ns) = set_ns {
+            let message = format!("CLOCK_REALTIME was set {:+.6} s", step_ns as f64 / 1e9);
+            stage
+                .out
+                .event(Kind::ClockStep(ClockStep { step_ns }), "CLOCK_REALTIME", message)
+                .await;
+        }
+        if let Some(step_ns) = suspended_ns {
+            let message = format!("the machine was suspended for {:.6} s", step_ns as f64 / 1e9);
+            stage
+                .out
+                .event(Kind::ClockStep(ClockStep { step_ns }), "CLOCK_BOOTTIME", message)
+                .await;
         }
         last = now;
         if until_ns == end_at_ns {
@@ -34,41 +45,58 @@ pub async fn watch(stage: &Stage, end_at_ns: u64) {
     }
 }
 
-/// Which clocks jumped between two looks, and by how much. Slewing changes all clocks alike.
-fn steps(before: Leads, after: Leads) -> impl Iterator<Item = (&'static str, i64)> {
-    let step = |before: Lead, after: Lead| {
-        let step_ns = after.ns - before.ns;
-        let noise_ns = before.uncertainty_ns + after.uncertainty_ns + ROUNDING_NS;
-        (step_ns.unsigned_abs() > noise_ns).then_some(step_ns)
+/// What happened to the clocks between two checks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Steps {
+    /// By how much CLOCK_REALTIME was set.
+    set_ns: Option<i64>,
+    /// How long the machine was suspended, by CLOCK_BOOTTIME. Meanwhile CLOCK_REALTIME runs on as well.
+    suspended_ns: Option<i64>,
+}
+
+/// Slewing changes all clocks alike, so it is no step.
+fn steps(before: Offsets, after: Offsets) -> Steps {
+    let suspended_ns = after.boottime.ns - before.boottime.ns;
+    let set_ns = after.realtime.ns - before.realtime.ns - suspended_ns;
+    let noise_of = |of: fn(&Offsets) -> Offset| {
+        of(&before).uncertainty_ns + of(&after).uncertainty_ns + RESOLUTION_NS
     };
-    let realtime = step(before.realtime, after.realtime);
-    let boottime = step(before.boottime, after.boottime);
-    let named = |name| move |step_ns| (name, step_ns);
-    realtime.map(named("CLOCK_REALTIME")).into_iter().chain(boottime.map(named("CLOCK_BOOTTIME")))
+    let boottime_noise_ns = noise_of(|offsets| offsets.boottime);
+    let realtime_noise_ns = noise_of(|offsets| offsets.realtime) + boottime_noise_ns;
+    let above = |step_ns: i64, noise_ns| (step_ns.unsigned_abs() > noise_ns).then_some(step_ns);
+    Steps {
+        set_ns: above(set_ns, realtime_noise_ns),
+        suspended_ns: above(suspended_ns, boottime_noise_ns),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn leads(realtime_ns: i64, boottime_ns: i64, uncertainty_ns: u64) -> Leads {
-        let lead = |ns| Lead { ns, uncertainty_ns };
-        Leads { realtime: lead(realtime_ns), boottime: lead(boottime_ns) }
+    fn offsets(realtime_ns: i64, boottime_ns: i64, uncertainty_ns: u64) -> Offsets {
+        let offset = |ns| Offset { ns, uncertainty_ns };
+        Offsets { realtime: offset(realtime_ns), boottime: offset(boottime_ns) }
     }
 
     #[test]
-    fn a_step_is_told_from_the_time_between_two_reads() {
-        let before = leads(1_000_000_000, 0, 100);
-        let found = |after| steps(before, after).collect::<Vec<_>>();
-        assert_eq!(found(leads(1_000_000_900, 200, 50)), []);
-        assert_eq!(found(leads(1_000_040_000, 0, 40_000)), [], "interrupted between the reads");
-        assert_eq!(found(leads(1_000_040_000, 0, 50)), [("CLOCK_REALTIME", 40_000)]);
-        assert_eq!(found(leads(0, 0, 50)), [("CLOCK_REALTIME", -1_000_000_000)]);
-        assert_eq!(found(leads(1_000_000_000, 5_000_000, 50)), [("CLOCK_BOOTTIME", 5_000_000)]);
+    fn an_interruption_between_two_reads_is_not_a_step() {
+        let before = offsets(1_000_000_000, 0, 100);
+        let found = |after| steps(before, after);
+        assert_eq!(found(offsets(1_000_000_900, 200, 50)), Steps::default());
+        assert_eq!(found(offsets(1_000_040_000, 0, 40_000)), Steps::default());
+        let set = |step_ns| Steps { set_ns: Some(step_ns), suspended_ns: None };
+        assert_eq!(found(offsets(1_000_040_000, 0, 50)), set(40_000));
+        assert_eq!(found(offsets(0, 0, 50)), set(-1_000_000_000));
     }
 
     #[test]
-    fn the_clocks_of_this_machine_keep_their_distance() {
-        assert_eq!(steps(clock::leads(), clock::leads()).collect::<Vec<_>>(), []);
+    fn a_suspended_machine_has_not_been_set() {
+        let found = |after| steps(offsets(1_000_000_000, 7, 100), after);
+        let slept = Some(5_000_000);
+        let suspended = Steps { set_ns: None, suspended_ns: slept };
+        assert_eq!(found(offsets(1_005_000_000, 5_000_007, 50)), suspended);
+        let both = Steps { set_ns: Some(-5_000_000), suspended_ns: slept };
+        assert_eq!(found(offsets(1_000_000_000, 5_000_007, 50)), both);
     }
 }
