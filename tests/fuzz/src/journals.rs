@@ -28,7 +28,7 @@ pub fn sealed_line(data: &[u8]) {
 }
 
 /// The lines of the input, each with its checksum, so that what is behind it is reached.
-fn sealed(data: &[u8]) -> Vec<u8> {
+pub(crate) fn sealed(data: &[u8]) -> Vec<u8> {
     let lines = text(data).into_iter().flat_map(str::lines);
     lines.filter(|line| line.ends_with('}')).map(seal).collect::<String>().into_bytes()
 }
@@ -46,7 +46,10 @@ pub fn undo(data: &[u8]) {
                 && let Ok(SavedRoot::Qdisc { options, .. }) = serde_json::from_value(before.clone())
             {
                 let bytes = from_hex(&options);
-                assert_eq!(from_hex(&to_hex(&bytes)), bytes);
+                assert_eq!(
+                    bytes.as_deref().map(to_hex),
+                    bytes.is_some().then(|| options.to_lowercase())
+                );
             }
         }
     }
@@ -57,7 +60,7 @@ pub fn cc(data: &[u8]) {
     for bytes in [data, &sealed(data)] {
         let steps = cc_journal(bytes);
         assert_eq!(steps.len(), lines(bytes).len());
-        for step in steps.into_iter().flatten() {
+        for step in steps.into_iter().filter_map(|(_, step)| step.ok()) {
             assert!(!step.to_string().is_empty());
         }
     }

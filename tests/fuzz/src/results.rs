@@ -13,15 +13,13 @@ use ccbench_results::trace::parquet as parquet_trace;
 use ccbench_results::verdict::Judge;
 use prost::Message as _;
 
-use crate::text;
+use crate::journals::sealed;
 
 const PLAN: &str = include_str!("../../plans/valid/probes-and-captures.toml");
 
 /// The journal of a run: as it is, and with the lines' checksums made right.
 pub fn journal(data: &[u8]) {
-    let lines = text(data).into_iter().flat_map(str::lines).filter(|line| line.ends_with('}'));
-    let sealed: String = lines.map(ccbench_proto::sealed_line::seal).collect();
-    for bytes in [data, sealed.as_bytes()] {
+    for bytes in [data, &sealed(data)] {
         let Ok(state) = journal::read(bytes, Path::new("journal")) else { continue };
         assert_eq!(state.good_bytes + state.torn_bytes, bytes.len() as u64);
         let good = &bytes[..state.good_bytes as usize];

@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::sealed_line::{self, seal};
@@ -183,7 +184,11 @@ fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
         };
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|e| SocketError::file("lock", &path)(e.into()))?;
-        return Ok((path, file));
+        // An agent that started before the lock has removed the empty file.
+        let metadata = file.metadata().map_err(SocketError::file("read", &path))?;
+        if metadata.nlink() > 0 {
+            return Ok((path, file));
+        }
     }
     Err(SocketError::JournalFull { folder: folder.to_owned() })
 }
@@ -205,44 +210,58 @@ fn sweep_folder(folder: &Path) -> Outcome {
         let mut bytes = Vec::new();
         let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
         let of_file = match read {
-            Ok(_) => undo_lines(&bytes, &path),
-            Err(error) => Outcome {
-                failed: vec![format!("read {}: {error}", path.display())],
-                ..Outcome::default()
-            },
+            Ok(_) => undo_file(&bytes, &path),
+            Err(error) => failed(format!("read {}: {error}", path.display())),
         };
-        if of_file.failed.is_empty() {
-            let _ = std::fs::remove_file(&path);
-        }
         outcome.merge(of_file);
     }
     outcome
 }
 
-/// Undoes the steps of a dead process, last first. A line that cannot be read fails, so its file stays.
-fn undo_lines(bytes: &[u8], path: &Path) -> Outcome {
-    let mut outcome = Outcome::default();
-    for step in steps(bytes).into_iter().rev() {
-        match step {
-            Ok(step) => outcome.note(&step, step.undo()),
-            Err(line) => outcome.failed.push(format!(
-                "{}: line {line} is damaged or of another version of ccbench-agent, so what it would undo is unknown: restore the \
-                 congestion controls by hand or reboot, then remove the file",
-                path.display()
+fn failed(message: String) -> Outcome {
+    Outcome { failed: vec![message], ..Outcome::default() }
+}
+
+/// Undoes the steps of a dead process, last first. Only the lines of those that fail stay in the file: what is undone once
+/// may be in use when the next agent starts.
+fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
+    let (mut outcome, mut kept) = (Outcome::default(), Vec::new());
+    for (line, step) in steps(bytes).into_iter().rev() {
+        let of_step = match step {
+            Ok(step) => {
+                let mut of_step = Outcome::default();
+                of_step.note(&step, step.undo());
+                of_step
+            }
+            Err(why) => failed(format!(
+                "{}: line {} {why}, so what it would undo is unknown: restore the congestion controls by hand or reboot, \
+                 then remove the file",
+                path.display(),
+                line.number
             )),
+        };
+        if !of_step.failed.is_empty() {
+            kept.insert(0, [line.bytes, b"\n"].concat());
         }
+        outcome.merge(of_step);
+    }
+    let rewritten = match kept.is_empty() {
+        true => std::fs::remove_file(path),
+        false => std::fs::write(path, kept.concat()),
+    };
+    if let Err(error) = rewritten {
+        outcome.failed.push(format!("write {}: {error}", path.display()));
     }
     outcome
 }
 
-/// The steps of a journal; of a line that cannot be read its number, counted from 1.
-pub fn steps(bytes: &[u8]) -> Vec<Result<Step, usize>> {
-    let lines = sealed_line::lines(bytes);
+/// The lines of a journal, each with its step or why it cannot be read.
+pub fn steps(bytes: &[u8]) -> Vec<(sealed_line::Line<'_>, Result<Step, &'static str>)> {
     let step = |line: &sealed_line::Line<'_>| {
-        let object = line.object.as_deref().unwrap_or_default();
-        serde_json::from_slice(object).map_err(|_| line.number)
+        let object = line.object.as_deref().ok_or("is damaged")?;
+        serde_json::from_slice(object).map_err(|_| "is of another version of ccbench-agent")
     };
-    lines.iter().map(step).collect()
+    sealed_line::lines(bytes).into_iter().map(|line| (line.clone(), step(&line))).collect()
 }
 
 #[cfg(test)]
@@ -286,6 +305,8 @@ mod tests {
         assert_eq!(outcome.undone.len(), 1, "{outcome:?}");
         let [failed] = &outcome.failed[..] else { panic!("{outcome:?}") };
         assert!(failed.contains("line 1 is damaged") && path.exists(), "{failed}");
+        let again = sweep_folder(dir.path());
+        assert_eq!((again.undone.len(), again.failed.len()), (0, 1), "undone once: {again:?}");
     }
 
     #[test]
