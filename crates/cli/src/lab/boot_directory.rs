@@ -1,38 +1,38 @@
-//! The temporary directory of a boot. A controller that was killed leaves its directory behind; the next boot removes it.
+//! The temporary directory of a boot. A controller that was killed leaves a stale directory; a later boot removes it.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use tempfile::TempDir;
 use tracing::info;
 
 use super::error::LabError;
+use crate::clock;
 
 const PREFIX: &str = "ccbench-lab-";
+/// A younger directory may not be locked yet.
+const STALE_AGE: Duration = Duration::from_secs(60);
 
-/// A directory in TMPDIR that is removed when this is dropped. It is locked until then: an unlocked one belongs to nobody.
+/// A directory in TMPDIR that is removed when this is dropped. It is locked until then: an unlocked one is stale.
 pub struct BootDirectory {
     dir: TempDir,
     _lock: OwnedFd,
 }
 
 impl BootDirectory {
-    /// Makes a directory, and removes those that killed controllers have left.
+    /// Makes a directory, and removes stale ones.
     pub fn new() -> Result<Self, LabError> {
         Self::new_in(&std::env::temp_dir())
     }
 
     fn new_in(parent: &Path) -> Result<Self, LabError> {
-        let failed = |error: rustix::io::Errno| LabError::io("lock", parent)(error.into());
-        // Locked until the new directory is, so that nobody takes that for a left one.
-        let lock = open_directory(parent).map_err(failed)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
-        remove_left(parent);
+        remove_stale(parent);
         let made = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent);
         let dir = made.map_err(LabError::io("make a directory in", parent))?;
-        let own = open_directory(dir.path()).map_err(failed)?;
-        flock(&own, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
+        let own = lock(dir.path())?;
         Ok(Self { dir, _lock: own })
     }
 
@@ -42,22 +42,30 @@ impl BootDirectory {
     }
 }
 
-fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    open(path, flags, Mode::empty())
+fn lock(directory: &Path) -> Result<OwnedFd, LabError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = open(directory, flags, Mode::empty());
+    let exclusive = FlockOperation::NonBlockingLockExclusive;
+    let locked = file.and_then(|file| flock(&file, exclusive).map(|()| file));
+    locked.map_err(|error| LabError::io("lock", directory)(error.into()))
 }
 
-fn remove_left(parent: &Path) {
+fn remove_stale(parent: &Path) {
+    let now_ns = clock::realtime_ns();
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
         let path = entry.path();
+        // Of the entry itself: a link is not followed.
+        let is_old_directory = entry.metadata().is_ok_and(|metadata| {
+            let age_s = (now_ns / 1_000_000_000).saturating_sub(metadata.mtime());
+            metadata.is_dir() && age_s >= STALE_AGE.as_secs() as i64
+        });
         // Those of other users cannot be opened.
-        let Ok(dir) = open_directory(&path) else { continue };
-        if flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        if is_old_directory && let Ok(_lock) = lock(&path) {
             let removed = std::fs::remove_dir_all(&path);
-            info!(?path, ?removed, "remove what a killed controller has left");
+            info!(?path, ?removed, "remove a stale directory");
         }
     }
 }
@@ -67,18 +75,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removes_what_a_killed_controller_has_left_and_nothing_else() {
+    fn removes_stale_directories_and_nothing_else() {
         let parent = tempfile::tempdir().unwrap();
-        let left = parent.path().join("ccbench-lab-left");
-        let other = parent.path().join("other");
-        for dir in [&left, &other] {
-            std::fs::create_dir(dir).unwrap();
-            std::fs::write(dir.join("console"), "text").unwrap();
+        let [stale, young, other] = ["ccbench-lab-stale", "ccbench-lab-young", "other"]
+            .map(|name| parent.path().join(name));
+        let make_old = |directory: &Path| {
+            let hour_ago = std::time::UNIX_EPOCH
+                + Duration::from_nanos(clock::realtime_ns().unsigned_abs())
+                - Duration::from_secs(3600);
+            std::fs::File::open(directory).unwrap().set_modified(hour_ago).unwrap();
+        };
+        for directory in [&stale, &young, &other] {
+            std::fs::create_dir(directory).unwrap();
+            std::fs::write(directory.join("console"), "text").unwrap();
         }
+        make_old(&stale);
+        make_old(&other);
         std::os::unix::fs::symlink(&other, parent.path().join("ccbench-lab-link")).unwrap();
         let running = BootDirectory::new_in(parent.path()).unwrap();
-        assert!(!left.exists() && other.join("console").exists());
-        let second = BootDirectory::new_in(parent.path()).unwrap();
+        assert!(!stale.exists() && young.exists() && other.join("console").exists());
+        make_old(running.path());
+        let alias = parent.path().join("alias");
+        std::os::unix::fs::symlink(parent.path(), &alias).unwrap();
+        let second = BootDirectory::new_in(&alias).unwrap();
         assert!(running.path().exists() && second.path().exists());
         let path = running.path().to_owned();
         drop(running);
