@@ -1,8 +1,10 @@
 //! The same plan against running agents over TCP with mutual TLS.
 
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ccbench_proto::schedule::{PORT_SLOTS, client_port};
 use ccbench_tests::{Bench, alone, binary, text, wait_for};
 
 /// Ends the agent when the test ends, however it ends.
@@ -79,6 +81,28 @@ fn runs_on_remote_agents_with_mutual_tls() {
     let output = bench.run(&["run", &plan, "--pki", "pki"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
+}
+
+#[test]
+fn a_trial_avoids_ports_that_are_in_use() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let _agents = [serve(&bench, 47_700, &[]), serve(&bench, 47_701, &[])];
+    wait_for_agents(47_700);
+    // No other process has used this address.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.1.{high}.{low}");
+    let plan = loopback_plan(47_700).replace("127.0.0.2", &address);
+    let plan = bench.write("plan.toml", &plan);
+    let hold = |slot| TcpListener::bind((address.as_str(), client_port(slot, 0))).unwrap();
+    let mut held: Vec<_> = (0..PORT_SLOTS).map(hold).collect();
+    let output = bench.run(&["run", &plan.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    assert!(text(&output).contains(": Address already in use"), "{}", text(&output));
+
+    drop(held.swap_remove(7));
+    let output = bench.run(&["run", &plan.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
 }
 
 /// Waits until both agents of a plan listen.

@@ -1,6 +1,7 @@
 //! Errors of a node: operation, object, source and hint.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ccbench_collector::SampleError;
@@ -85,6 +86,16 @@ pub enum AgentError {
         /// Why it did not start.
         source: io::Error,
     },
+    /// Another socket has a port of the trial. With other ports it can be prepared again.
+    #[error("{what}: {address}: Address already in use{}", occupied(.listener.as_deref()))]
+    PortInUse {
+        /// "flow NAME" or "probe NAME".
+        what: String,
+        /// Address and port.
+        address: SocketAddr,
+        /// Another process that listens on them.
+        listener: Option<String>,
+    },
     /// A listening server did not come up.
     #[error("flow {group}: iperf3 server on {address}: {source}")]
     Server {
@@ -157,20 +168,18 @@ impl AgentError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
     /// The process ended.
-    #[error("it ended with exit code {exit_code}: {message}{}", occupied(.occupant.as_deref()))]
+    #[error("it ended with exit code {exit_code}: {message}")]
     Ended {
         /// Exit code, or minus the signal that ended it.
         exit_code: i32,
         /// Its error message.
         message: String,
-        /// Another process that listens on the address.
-        occupant: Option<String>,
     },
     /// It took too long.
     #[error("it did not listen within 2 s")]
     Timeout,
 }
 
-fn occupied(occupant: Option<&str>) -> String {
-    occupant.map_or(String::new(), |process| format!("; {process} listens there: end it"))
+fn occupied(listener: Option<&str>) -> String {
+    listener.map_or(String::new(), |process| format!("; {process} listens there"))
 }

@@ -24,6 +24,7 @@ pub mod launch;
 pub mod link;
 pub mod listening;
 pub mod placement;
+pub mod ports;
 pub mod privileges;
 pub mod probe;
 mod rtnetlink;

@@ -102,7 +102,8 @@ impl wire::agent_server::Agent for AgentService {
 }
 
 /// The only place where an error becomes a gRPC code: wrong plan = INVALID_ARGUMENT, wrong moment =
-/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, the kernel refused = INTERNAL.
+/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, other ports are needed = ABORTED, the kernel
+/// refused = INTERNAL.
 fn status(error: &AgentError) -> Status {
     let message = error.to_string();
     match error {
@@ -123,6 +124,7 @@ fn status(error: &AgentError) -> Status {
         AgentError::CongestionControl { .. }
         | AgentError::Cc { .. }
         | AgentError::NoIperf3 { .. } => Status::unimplemented(message),
+        AgentError::PortInUse { .. } => Status::aborted(message),
         AgentError::Sysctl { .. }
         | AgentError::Server { .. }
         | AgentError::Sample { .. }

@@ -54,6 +54,14 @@ pub enum AgentError {
         /// Why, and what to do.
         reason: String,
     },
+    /// Another socket on the node has a port of the trial.
+    #[error("node {node}: prepare: {reason}")]
+    PortInUse {
+        /// Its name in the plan.
+        node: String,
+        /// Which, and what has it.
+        reason: String,
+    },
     /// The node does not support what the plan asks for.
     #[error("node {node} cannot do what the plan asks for: {reason}")]
     Unsupported {
@@ -71,7 +79,9 @@ impl AgentError {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Call { .. } | Self::Refused { .. } => ExitCode::Unavailable,
+            Self::Call { .. } | Self::Refused { .. } | Self::PortInUse { .. } => {
+                ExitCode::Unavailable
+            }
             Self::Unsupported { .. } => ExitCode::Usage,
             Self::File(_) => ExitCode::Failure,
         }
@@ -94,6 +104,8 @@ pub struct Agent {
     generation: AtomicU64,
     /// It listens on TCP, where messages are short.
     is_remote: bool,
+    /// It reads this process's clock.
+    shares_clock: bool,
     clock: ClockHistory,
 }
 
@@ -128,8 +140,10 @@ impl Agents {
                 info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
                 let generation = info.generation.into();
                 let is_remote = matches!(address, Address::Tcp(_));
+                let shares_clock = clock::is_shared(&info);
                 let clock = ClockHistory::default();
-                Ok::<_, AgentError>((node, Agent { client, info, generation, is_remote, clock }))
+                let agent = Agent { client, info, generation, is_remote, shares_clock, clock };
+                Ok::<_, AgentError>((node, agent))
             }
         });
         let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
@@ -194,9 +208,13 @@ impl Agents {
         join_all(measured).await.into_iter().collect()
     }
 
-    /// Measures the offset of every node's clock after a trial. A node that does not answer is missing.
-    pub async fn clock_offsets_after(&mut self) -> BTreeMap<String, ClockOffset> {
-        let measured = self.by_node.iter_mut().map(|(node, agent)| async move {
+    /// Measures the offset of the clocks of `nodes` after a trial. A node that does not answer is missing.
+    pub async fn clock_offsets_after(
+        &mut self,
+        nodes: impl Fn(&str) -> bool,
+    ) -> BTreeMap<String, ClockOffset> {
+        let asked = self.by_node.iter_mut().filter(|(node, _)| nodes(node));
+        let measured = asked.map(|(node, agent)| async move {
             let measured = agent.measure_clock_offset(node).await;
             let measured = measured.inspect_err(|error| warn!("{error}")).ok()?;
             agent.clock.add(measured);
@@ -290,22 +308,19 @@ impl Agent {
     /// Exchanges timestamps many times and keeps the exchange with the smallest round-trip time, which has the smallest
     /// bound. A node that reads this machine's clock needs no exchange.
     async fn measure_clock_offset(&self, node: &str) -> Result<ClockOffset, AgentError> {
-        if clock::is_shared(&self.info) {
+        if self.shares_clock {
             return Ok(ClockOffset::shared(clock::monotonic_ns()));
         }
-        let mut best: Option<ClockOffset> = None;
-        for _ in 0..CLOCK_EXCHANGES {
+        let mut best = self.exchange_timestamps(node).await?;
+        for _ in 1..CLOCK_EXCHANGES {
             let measured = self.exchange_timestamps(node).await?;
-            if best.is_none_or(|best| measured.rtt_ns < best.rtt_ns) {
-                best = Some(measured);
+            if measured.rtt_ns < best.rtt_ns {
+                best = measured;
             }
         }
-        let (step, reason) = ("clock", "no exchange".to_owned());
-        let measured =
-            best.ok_or_else(|| AgentError::Call { node: node.to_owned(), step, reason })?;
-        let ClockOffset { offset_ns, error_bound_ns, .. } = measured;
+        let ClockOffset { offset_ns, error_bound_ns, .. } = best;
         info!(node, offset_ns, error_bound_ns, "clock");
-        Ok(measured)
+        Ok(best)
     }
 
     async fn exchange_timestamps(&self, node: &str) -> Result<ClockOffset, AgentError> {
@@ -314,7 +329,14 @@ impl Agent {
         let wire::ClockReply { received_ns, sent_ns, .. } =
             call(node, "clock", client.clock(wire::ClockRequest {})).await?;
         let t4_ns = clock::monotonic_ns();
-        Ok(ClockOffset::from_timestamps(t1_ns, received_ns, sent_ns, t4_ns))
+        ClockOffset::from_timestamps(t1_ns, received_ns, sent_ns, t4_ns).ok_or_else(|| {
+            let (node, step) = (node.to_owned(), "clock");
+            let reason = format!(
+                "received at {received_ns} ns and sent at {sent_ns} ns in {} ns is impossible",
+                t4_ns - t1_ns
+            );
+            AgentError::Call { node, step, reason }
+        })
     }
 
     /// Learns the node's generation after a call whose reply may have been lost, and frees the node of a trial of this run.
@@ -362,21 +384,19 @@ pub async fn call<T>(
             debug!(node, "{step} reply");
             Ok(response.into_inner())
         }
-        Ok(Err(status))
-            if matches!(
-                status.code(),
-                tonic::Code::InvalidArgument | tonic::Code::Unimplemented
-            ) =>
-        {
-            let (node, reason) = (node.to_owned(), status.message().to_owned());
-            Err(AgentError::Unsupported { node, reason })
-        }
-        Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
-            let (node, reason) = (node.to_owned(), status.message().to_owned());
-            Err(AgentError::Refused { node, step, reason })
-        }
-        Ok(Err(status)) => Err(fail(status.message().to_owned())),
+        Ok(Err(status)) => Err(refused(node, step, &status)),
         Err(_) => Err(fail(format!("no answer within {} s", CALL_LIMIT.as_secs()))),
+    }
+}
+
+fn refused(node: &str, step: &'static str, status: &tonic::Status) -> AgentError {
+    use tonic::Code;
+    let (node, reason) = (node.to_owned(), status.message().to_owned());
+    match status.code() {
+        Code::InvalidArgument | Code::Unimplemented => AgentError::Unsupported { node, reason },
+        Code::FailedPrecondition => AgentError::Refused { node, step, reason },
+        Code::Aborted => AgentError::PortInUse { node, reason },
+        _ => AgentError::Call { node, step, reason },
     }
 }
 
@@ -407,7 +427,7 @@ mod tests {
     /// The agent runs in a time namespace, whose CLOCK_MONOTONIC is ahead by exactly this.
     #[tokio::test]
     #[expect(clippy::disallowed_methods, reason = "starts unshare")]
-    #[ignore = "takes minutes: cargo test --lib million -- --ignored, as root, with CCBENCH_AGENT"]
+    #[ignore = "takes minutes: make test-clock"]
     async fn bounds_hold_in_a_million_exchanges() {
         const OFFSET_S: i64 = 5_000;
         let dir = tempfile::tempdir().unwrap();
@@ -416,8 +436,9 @@ mod tests {
         command.args(["--time", "--monotonic", &OFFSET_S.to_string(), "--kill-child", "--fork"]);
         command.arg(crate::paths::agent_binary()).arg("serve").arg("--listen");
         command.arg(format!("unix:{}", socket.display())).kill_on_drop(true);
-        let _agent = command.spawn().unwrap();
+        let mut agent = command.spawn().unwrap();
         while !socket.exists() {
+            assert_eq!(agent.try_wait().unwrap(), None, "the agent ended");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let addresses = BTreeMap::from([("node".to_owned(), Address::Socket(socket))]);

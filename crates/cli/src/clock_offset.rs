@@ -35,16 +35,18 @@ impl ClockOffset {
 
     /// From the four timestamps: T1 is the origin timestamp, T2 the receive timestamp, T3 the transmit timestamp, T4 the
     /// destination timestamp. The error is at most half of the round-trip time, whatever the delays in each direction.
-    pub fn from_timestamps(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> Self {
-        let forward = i128::from(t2_ns) - i128::from(t1_ns);
-        let backward = i128::from(t3_ns) - i128::from(t4_ns);
-        let rtt_ns = (t4_ns - t1_ns).saturating_sub(t3_ns.saturating_sub(t2_ns)).max(1);
-        Self {
-            at_ns: t4_ns,
-            offset_ns: ((forward + backward) / 2) as i64,
-            error_bound_ns: rtt_ns.div_ceil(2),
-            rtt_ns,
+    /// `None` if no clock can give these timestamps.
+    pub fn from_timestamps(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> Option<Self> {
+        let signed = |ns| i64::try_from(ns).ok();
+        let (t1, t2, t3, t4) = (signed(t1_ns)?, signed(t2_ns)?, signed(t3_ns)?, signed(t4_ns)?);
+        let (exchange_ns, handler_ns) = (t4 - t1, t3 - t2);
+        if handler_ns < 0 || exchange_ns < handler_ns {
+            return None;
         }
+        let rtt_ns = (exchange_ns - handler_ns).unsigned_abs().max(1);
+        // No sum of the differences overflows: each is half of it.
+        let offset_ns = ((i128::from(t2 - t1) + i128::from(t3 - t4)) / 2) as i64;
+        Some(Self { at_ns: t4_ns, offset_ns, error_bound_ns: rtt_ns.div_ceil(2), rtt_ns })
     }
 
     /// The drift since an earlier measurement: how much faster the node's clock runs, in parts per billion.
@@ -162,10 +164,17 @@ mod tests {
     #[test]
     fn four_timestamps_give_offset_and_error_bound() {
         // The other clock is 1000 ahead; the forward path takes 10, the handler 5, the backward path 20.
-        let estimate = ClockOffset::from_timestamps(100, 1110, 1115, 135);
+        let estimate = ClockOffset::from_timestamps(100, 1110, 1115, 135).unwrap();
         let expected = ClockOffset { at_ns: 135, offset_ns: 995, error_bound_ns: 15, rtt_ns: 30 };
         assert_eq!(estimate, expected);
         assert!((estimate.offset_ns - 1000).unsigned_abs() <= estimate.error_bound_ns);
+        assert_eq!(
+            ClockOffset::from_timestamps(100, 1110, 1100, 135),
+            None,
+            "sent before received"
+        );
+        assert_eq!(ClockOffset::from_timestamps(100, 1110, 1146, 135), None, "36 of 35 ns");
+        assert_eq!(ClockOffset::from_timestamps(100, 1 << 63, 1 << 63, 135), None);
     }
 
     #[test]
@@ -214,7 +223,7 @@ mod tests {
                 now_ns += interval_ns;
                 let (t1_ns, t2_ns) = (now_ns, node(now_ns + forward_ns));
                 now_ns += forward_ns + backward_ns;
-                let measured = ClockOffset::from_timestamps(t1_ns, t2_ns, t2_ns, now_ns);
+                let measured = ClockOffset::from_timestamps(t1_ns, t2_ns, t2_ns, now_ns).unwrap();
                 // While the answer is on its way the clocks drift by at most 2.5 µs.
                 let slack_ns = 2_600;
                 let error_ns = |p: &ClockPrediction, at_ns| node(at_ns).abs_diff(p.node_ns(at_ns));

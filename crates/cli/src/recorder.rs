@@ -6,7 +6,6 @@ use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::wire;
 use ccbench_results::TrialError;
-use ccbench_results::model::NodeClock;
 use ccbench_results::trial::TrialWriter;
 use ccbench_results::verdict::Judge;
 use tracing::debug;
@@ -19,8 +18,6 @@ pub struct TrialRecorder<'a> {
     pub writer: TrialWriter<'a>,
     /// Judges the trial.
     pub judge: Judge,
-    /// Each node's clock.
-    pub clocks: BTreeMap<String, NodeClock>,
     /// Each node's last message.
     pub done: BTreeMap<String, wire::Done>,
     /// What went wrong, one sentence each.
@@ -28,9 +25,9 @@ pub struct TrialRecorder<'a> {
 }
 
 impl<'a> TrialRecorder<'a> {
-    /// A recorder without a row, for nodes with these clocks.
-    pub fn new(writer: TrialWriter<'a>, judge: Judge, clocks: BTreeMap<String, NodeClock>) -> Self {
-        Self { writer, judge, clocks, done: BTreeMap::new(), errors: Vec::new() }
+    /// A recorder without a row.
+    pub fn new(writer: TrialWriter<'a>, judge: Judge) -> Self {
+        Self { writer, judge, done: BTreeMap::new(), errors: Vec::new() }
     }
 
     /// Records what the nodes answered to `prepare`: events, links and congestion controls.

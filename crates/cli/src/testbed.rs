@@ -267,9 +267,9 @@ async fn pause(gap: Micros, interrupt: &mut Interrupt) -> Result<(), BackendErro
     }
 }
 
-/// Number of the next trial's range of ports, taken modulo [`ccbench_proto::schedule::PORT_SLOTS`]: one that no trial
-/// of the last minute (TIME_WAIT) has used, not even another experiment's on the same nodes. The number follows the
-/// time in steps of two seconds and never decreases.
+/// Number of the next trial's range of ports, taken modulo [`ccbench_proto::schedule::PORT_SLOTS`]. It follows the time in
+/// steps of two seconds and never decreases, so that few trials meet connections of an earlier one in TIME_WAIT, not even of
+/// another experiment's on the same nodes. An agent refuses ports that are in use; then the next range is tried.
 fn next_port_slot(last: u32, utc_ns: i64) -> u32 {
     let now = (utc_ns / 2_000_000_000) as u32;
     now.max(last + 1)

@@ -23,7 +23,9 @@ impl Axis {
     /// Nanoseconds since 1970, saturating.
     pub(crate) fn utc_ns(&self, at_ns: u64) -> i64 {
         let since_t0_ns = i128::from(at_ns) - i128::from(self.t0_ns);
-        let drift_ns = since_t0_ns * i128::from(self.drift_ppb) / 1_000_000_000;
+        let drift_ppb = i128::from(self.drift_ppb);
+        // The drift is relative to the controller's clock, and this time is the node's.
+        let drift_ns = since_t0_ns * drift_ppb / (1_000_000_000 + drift_ppb).max(1);
         let utc = i128::from(at_ns) + i128::from(self.realtime_offset_ns) - drift_ns;
         i64::try_from(utc).unwrap_or(if utc < 0 { i64::MIN } else { i64::MAX })
     }

@@ -108,9 +108,9 @@ impl<'a> TrialWriter<'a> {
         })
     }
 
-    /// Replaces the clocks, with bounds that are known after the trial. The mapping of rows stays as it is.
-    pub fn set_clocks(&mut self, clocks: BTreeMap<String, NodeClock>) {
-        self.clocks = clocks;
+    /// Each node's clock, for bounds that are known after the trial. The mapping of rows stays as it is.
+    pub fn clocks_mut(&mut self) -> &mut BTreeMap<String, NodeClock> {
+        &mut self.clocks
     }
 
     /// Writes table `clock`, once.

@@ -156,9 +156,9 @@ impl Judge {
         }
     }
 
-    /// Takes the clocks with the bounds that were measured after the trial.
-    pub fn clocks(&mut self, clocks: &BTreeMap<String, NodeClock>) {
-        clock::judge(clocks, &mut self.findings);
+    /// Takes a node's clock with the bounds that were measured after the trial.
+    pub fn clock(&mut self, node: &str, clock: &NodeClock) {
+        clock::judge(node, clock, &mut self.findings);
     }
 
     /// The verdict. `done` holds the `Done` message of every node whose stream ended properly; each of `errors` fails the

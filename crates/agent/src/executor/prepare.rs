@@ -24,6 +24,7 @@ use crate::error::AgentError;
 use crate::event::event;
 use crate::flow::{FlowEndpoint, FlowSource, Traffic};
 use crate::interfaces::Interfaces;
+use crate::ports;
 use crate::probe::serve;
 use crate::sockets::names::TrialId;
 use crate::sockets::node::Node;
@@ -143,10 +144,11 @@ pub async fn prepare(
     trial: &mut Trial,
 ) -> Result<wire::PrepareReply, AgentError> {
     let flows = || task.clients.iter().chain(&task.servers);
-    // Missing programs and kernel features are reported before anything is changed.
+    // Missing programs and ports in use are reported before anything is changed.
     for tool in flows().map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
         tools.source.find(tool).await?;
     }
+    ports::check(&task)?;
     set_sysctls(&task, tools, trial)?;
     // Traffic generators set it on both ends, so both must have it.
     let (id, node) = &tools.here;
@@ -322,6 +324,9 @@ fn answer(
     // An instance that a web server here names is in force here.
     let cc = probe.plan.cc.as_ref().and_then(|cc| Some(loaded.outcome_of(task, cc)?.0));
     serve::start(probe, cc.as_deref()).map_err(|source| {
+        if source.kind() == std::io::ErrorKind::AddrInUse {
+            return ports::in_use(format!("probe {}", probe.id), probe.to_ip, probe.port);
+        }
         let with = cc.map_or(String::new(), |cc| format!(" with congestion control {cc}"));
         let (ip, port) = (probe.to_ip, probe.port);
         AgentError::system(format!("listen on {ip} port {port} for probe {}{with}", probe.id))(

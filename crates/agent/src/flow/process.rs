@@ -1,7 +1,6 @@
 //! Traffic as processes, iperf3 or ccbench's own generator. They are started through `ccbench-agent launch`, so that they
 //! die with the agent; their output is read continuously, up to a limit.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -139,7 +138,7 @@ impl FlowSource for Generators {
             status: None,
             by_line,
             line: Vec::new(),
-            listens_on: (end == FlowEndpoint::Server).then_some((task.to_ip, task.server_port)),
+            listens_on: (end == FlowEndpoint::Server).then_some(task.server_port),
         }))
     }
 }
@@ -154,7 +153,7 @@ struct Process {
     /// A line whose end has not come yet.
     line: Vec<u8>,
     /// Of a server.
-    listens_on: Option<(IpAddr, u16)>,
+    listens_on: Option<u16>,
 }
 
 enum Read {
@@ -241,11 +240,11 @@ async fn chunk(stream: Option<&mut (impl AsyncRead + Unpin)>) -> Vec<u8> {
 impl Traffic for Process {
     fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>> {
         Box::pin(async {
-            let Some((address, port)) = self.listens_on else { return Ok(()) };
+            let Some(port) = self.listens_on else { return Ok(()) };
             let deadline = clock::now_ns() + LISTEN_LIMIT.as_nanos() as u64;
             loop {
                 if let Ok(Some(_)) = self.child.try_wait() {
-                    return Err(self.listen_error(listening::occupant(address, port)).await);
+                    return Err(self.listen_error().await);
                 }
                 if self.child.id().is_some_and(|pid| listening::listens(pid, port)) {
                     return Ok(());
@@ -277,13 +276,13 @@ impl Traffic for Process {
 
 impl Process {
     /// Reads its output to the end.
-    async fn listen_error(&mut self, occupant: Option<String>) -> ListenError {
+    async fn listen_error(&mut self) -> ListenError {
         loop {
             if let Progress::Ended(end) = self.progress().await {
                 let numbering = Numbering { client_port: 0, count: 0, listens: true };
                 let error = Report::from_json(&end.output, numbering).error;
                 let message = error.unwrap_or_else(|| end.errors.trim().to_owned());
-                return ListenError::Ended { exit_code: end.exit_code, message, occupant };
+                return ListenError::Ended { exit_code: end.exit_code, message };
             }
         }
     }

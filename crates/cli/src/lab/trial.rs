@@ -248,8 +248,8 @@ impl<'a> GuestTrial<'a> {
         if !self.engine.has_cpu_time() {
             judge.ignore_cpu_utilisation();
         }
-        let writer = self.dir.begin_announced(self.key, &phases, clocks.clone())?;
-        let mut recorder = TrialRecorder::new(writer, judge, clocks);
+        let writer = self.dir.begin_announced(self.key, &phases, clocks)?;
+        let mut recorder = TrialRecorder::new(writer, judge);
         recorder.writer.set_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));
         recorder.record_prepared(std::mem::take(&mut self.replies))?;
         self.recorder = Some(recorder);

@@ -110,8 +110,8 @@ async fn conduct<'a>(
     let phases = schedule::phases(&trial.point.plan);
     let infos = agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
     let judge = Judge::new(&trial.point.plan, &infos.collect(), &clocks);
-    let writer = trial.dir.begin_announced(key, &phases, clocks.clone())?;
-    let mut recorder = TrialRecorder::new(writer, judge, clocks);
+    let writer = trial.dir.begin_announced(key, &phases, clocks)?;
+    let mut recorder = TrialRecorder::new(writer, judge);
     recorder.record_prepared(replies)?;
     let length = schedule::length(&trial.point.plan);
     info!(nodes = agents.len(), length_s = length.as_secs_f64(), "run");
@@ -129,24 +129,43 @@ async fn conduct<'a>(
     Ok((recorder, result))
 }
 
-/// Measures the clocks again: how far each may have been off during the trial.
+/// Measures the clocks again: how far each may have been off during the trial. Lost nodes are neither waited for nor judged.
 async fn bound_clocks(
     testbed: &mut Testbed,
     offsets: &BTreeMap<String, ClockPrediction>,
     recorder: &mut TrialRecorder<'_>,
 ) {
-    let after = testbed.agents.clock_offsets_after().await;
+    let done = &recorder.done;
     let end_ns = clock::monotonic_ns();
-    for (node, clock) in &mut recorder.clocks {
+    let after = testbed.agents.clock_offsets_after(|node| done.contains_key(node)).await;
+    for (node, clock) in recorder.writer.clocks_mut() {
         if let Some(before) = offsets.get(node) {
             before.bound(clock, after.get(node), end_ns);
         }
+        if done.contains_key(node) {
+            recorder.judge.clock(node, clock);
+        }
     }
-    recorder.judge.clocks(&recorder.clocks);
-    recorder.writer.set_clocks(recorder.clocks.clone());
 }
 
+/// Prepares all nodes; once more with the next range of ports as long as another socket has one of them.
 async fn prepare(
+    trial: Trial<'_>,
+    testbed: &mut Testbed,
+    epoch: u64,
+) -> Result<BTreeMap<String, wire::PrepareReply>, AgentError> {
+    for _ in 1..schedule::PORT_SLOTS {
+        match prepare_once(trial, testbed, epoch).await {
+            Err(error @ AgentError::PortInUse { .. }) => info!("take other ports: {error}"),
+            result => return result,
+        }
+        testbed.agents.await_all(&trial.experiment.id, epoch).await?;
+        testbed.port_slot += 1;
+    }
+    prepare_once(trial, testbed, epoch).await
+}
+
+async fn prepare_once(
     trial: Trial<'_>,
     testbed: &Testbed,
     epoch: u64,

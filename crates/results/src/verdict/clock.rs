@@ -1,19 +1,21 @@
 //! Clocks that are not known well enough to compare times of different nodes.
 
-use std::collections::BTreeMap;
-
 use super::findings::Findings;
 use crate::model::{NodeClock, Status};
 
-/// A trial whose clocks are known less exactly is degraded. RTTs of interest and phases of control loops are milliseconds,
-/// and an idle network with NTP is known to 0.1 ms.
+/// A trial whose clocks are known less exactly is degraded. RTTs of interest are milliseconds, and over an idle control network
+/// in one building the bound is 0.1 ms.
 const MAX_ERROR_NS: u64 = 1_000_000;
 
-/// Judges each node's clock by the bound of its error during the trial.
-pub(super) fn judge(clocks: &BTreeMap<String, NodeClock>, findings: &mut Findings) {
-    for (node, clock) in clocks.iter().filter(|(_, clock)| clock.error_bound_ns > MAX_ERROR_NS) {
+/// Judges a node's clock by the bound of its error during the trial.
+pub(super) fn judge(node: &str, clock: &NodeClock, findings: &mut Findings) {
+    if clock.error_bound_ns > MAX_ERROR_NS {
         let cause = match clock.error_bound_after_ns {
             None => "it was not measured after the trial".to_owned(),
+            Some(after_ns) if after_ns.max(clock.rtt_ns / 2) > MAX_ERROR_NS => format!(
+                "the round-trip time of the control network, {:.3} ms, bounds it no better",
+                ms(clock.rtt_ns.max(2 * after_ns))
+            ),
             Some(after_ns) => format!(
                 "it was known within {:.3} ms after the trial, and drifted in between; a steady clock needs chrony or \
                  ptp4l on every node, and a control network without the trial's traffic",
@@ -39,9 +41,9 @@ mod tests {
 
     fn judged(error_bound_ns: u64, error_bound_after_ns: Option<u64>) -> Vec<String> {
         let shared = NodeClock::shared(0, 0);
-        let clock = NodeClock { error_bound_ns, error_bound_after_ns, ..shared };
+        let clock = NodeClock { error_bound_ns, error_bound_after_ns, rtt_ns: 60_000, ..shared };
         let mut findings = Findings::default();
-        judge(&BTreeMap::from([("dst".to_owned(), clock)]), &mut findings);
+        judge("dst", &clock, &mut findings);
         findings.0.into_iter().map(|(_, reason)| reason.message).collect()
     }
 
@@ -54,6 +56,11 @@ mod tests {
             "{drifted:?}"
         );
         assert!(drifted[0].contains("chrony"), "{drifted:?}");
+        let measured = judged(5_000_000, Some(5_000_000));
+        assert!(
+            measured[0].ends_with("control network, 10.000 ms, bounds it no better"),
+            "{measured:?}"
+        );
         assert!(judged(2_000_000, None)[0].ends_with("it was not measured after the trial"));
     }
 }
