@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-lab test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-clock test-lab test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -36,6 +36,11 @@ test-lab: lab
 # Runs the tests that need no root.
 test-fast:
 	@scripts/test.sh --locked --workspace
+
+# A million exchanges of timestamps with an agent whose clock's offset is known exactly: minutes, as root.
+test-clock: build
+	CCBENCH_AGENT=$(BIN)/ccbench-agent cargo test --locked --workspace --features netns,browser --lib -- \
+		--ignored --exact agents::tests::bounds_hold_in_a_million_exchanges --nocapture
 
 # Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
 test-vm:

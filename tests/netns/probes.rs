@@ -232,7 +232,7 @@ kind = "ping"
 from = "src"
 to = "dst"
 every = "100ms"
-timeout = "3s"
+timeout = "10s"
 
 [[phases]]
 name = "all"

@@ -1,6 +1,7 @@
 //! Runs every target on its corpus and on mutations of it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[cfg(feature = "results")]
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ fn every_input_of_the_corpora_is_handled() {
 }
 
 #[test]
+#[cfg(feature = "results")]
 fn every_corpus_belongs_to_a_target() {
     let folders = std::fs::read_dir(corpus()).unwrap();
     let folders: BTreeSet<String> =
@@ -46,7 +48,7 @@ fn every_corpus_belongs_to_a_target() {
     assert_eq!(folders, TARGETS.iter().map(|target| target.name.to_owned()).collect());
 }
 
-/// CCBENCH_FUZZ_FACTOR multiplies the mutations, and gives others.
+/// CCBENCH_FUZZ_FACTOR multiplies the number of mutations and seeds their generator.
 #[test]
 fn mutations_of_the_corpora_are_handled() {
     let factor = std::env::var("CCBENCH_FUZZ_FACTOR").map_or(1, |text| text.parse().unwrap());

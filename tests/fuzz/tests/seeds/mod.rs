@@ -1,5 +1,4 @@
-//! Inputs in binary, made by what writes them: `cargo test ... --test corpus -- --ignored write_binary_seeds` writes them again
-//! after a change of the format.
+//! Inputs in binary, made by what encodes them. After a change of a format, `UPDATE_GOLDEN=1` writes them again.
 
 use std::collections::BTreeMap;
 
@@ -13,46 +12,50 @@ const MINIMAL: &str = include_str!("../../../plans/valid/minimal.toml");
 const TRACED: &str = include_str!("../../../plans/valid/traced-links.toml");
 
 #[test]
-#[ignore = "writes into the source tree"]
-fn write_binary_seeds() {
-    let write = |target: &str, name: &str, bytes: &[u8]| {
-        let folder = super::corpus().join(target);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join(name), bytes).unwrap();
+fn binary_inputs_are_what_the_encoders_write() {
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let check = |target: &str, name: &str, bytes: &[u8]| {
+        let path = super::corpus().join(target).join(name);
+        if update {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let written = std::fs::read(&path).unwrap_or_default();
+        assert!(written == bytes, "{} differs; UPDATE_GOLDEN=1 rewrites it", path.display());
     };
     for (name, request) in prepare() {
-        write("prepare", name, &request.encode_to_vec());
-        write("message", name, &[&[4], &request.encode_to_vec()[..]].concat());
+        check("prepare", name, &request.encode_to_vec());
+        check("message", name, &[&[4], &request.encode_to_vec()[..]].concat());
     }
     let stream: Vec<u8> =
         run_events().iter().flat_map(prost::Message::encode_length_delimited_to_vec).collect();
-    write("verdict", "stream", &stream);
-    write("table", "stream", &stream);
+    check("verdict", "stream", &stream);
+    check("table", "stream", &stream);
     for (number, event) in run_events().iter().enumerate() {
         let name = format!("run-event-{number}");
-        write("message", &name, &[&[10], &event.encode_to_vec()[..]].concat());
-        write("table", &name, &event.encode_length_delimited_to_vec());
+        check("message", &name, &[&[10], &event.encode_to_vec()[..]].concat());
+        check("table", &name, &event.encode_length_delimited_to_vec());
     }
-    write("message", "prepare-reply", &[&[9], &prepare_reply().encode_to_vec()[..]].concat());
-    write("lab_messages", "all", &lab());
+    check("message", "prepare-reply", &[&[9], &prepare_reply().encode_to_vec()[..]].concat());
+    check("lab_messages", "all", &lab());
     let samples = [sample(0), sample(5), sample(u32::MAX)];
     let samples: Vec<u8> =
         samples.iter().flat_map(prost::Message::encode_length_delimited_to_vec).collect();
-    write("generator_report", "samples", &samples);
-    write("inet_diag", "dump", &diag());
-    write("qdisc", "dump", &qdiscs());
-    write("qdisc", "refused", &refused());
-    write("pcapng", "capture", &capture());
-    write("acks", "records", &acks());
+    check("generator_report", "samples", &samples);
+    check("inet_diag", "dump", &diag());
+    check("qdisc", "dump", &qdiscs());
+    check("qdisc", "refused", &refused());
+    check("pcapng", "capture", &capture());
+    check("acks", "records", &acks());
     let record: Vec<u8> = (0..160).collect();
-    write("cc_state", "record", &record);
+    check("cc_state", "record", &record);
     let mut reply = vec![0, 0, 0, 0, 0, 1, 0, 9];
     reply.extend([7; 8]);
-    write("echo_reply", "reply", &reply);
-    write("echo_reply", "raw", &[&[0x45; 20][..], &reply].concat());
+    check("echo_reply", "reply", &reply);
+    check("echo_reply", "raw", &[&[0x45; 20][..], &reply].concat());
     #[cfg(feature = "results")]
     for (name, bytes) in parquet() {
-        write("parquet", name, &bytes);
+        check("parquet", name, &bytes);
     }
 }
 
