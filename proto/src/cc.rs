@@ -53,7 +53,7 @@ pub fn scheme(name: &str) -> Option<(&'static Scheme, &'static Core)> {
 
 /// What is wrong with an instance, and at which of its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParamProblem {
+pub struct InstanceProblem {
     /// `["algorithm"]`, or `["params", NAME]`.
     pub key: Vec<String>,
     /// What is wrong, and the remedy.
@@ -99,9 +99,9 @@ fn enables_ecn(cc: &Cc, core: &Core) -> bool {
 ///
 /// # Errors
 /// Every problem that can be found without the kernel.
-pub fn resolve(cc: &Cc) -> Result<Instance, Vec<ParamProblem>> {
+pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
     if let Some(why) = refuse_kernel_name(&cc.algorithm) {
-        return Err(vec![ParamProblem { key: vec!["algorithm".into()], why }]);
+        return Err(vec![InstanceProblem { key: vec!["algorithm".into()], why }]);
     }
     if cc.ect1.is_some() && !counts_marks(cc) {
         let why = format!(
@@ -109,20 +109,20 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<ParamProblem>> {
              `prague`",
             cc.algorithm
         );
-        return Err(vec![ParamProblem { key: vec!["ect1".into()], why }]);
+        return Err(vec![InstanceProblem { key: vec!["ect1".into()], why }]);
     }
     if is_kernels(cc) && (cc.via == Via::Builtin || KERNELS.contains(&cc.algorithm.as_str())) {
         let params = cc.params.iter().map(|(name, value)| (name.clone(), value.to_string()));
         return Ok(Instance::Kernel { params: params.collect() });
     }
     let Some((scheme, core)) = scheme(&cc.algorithm) else {
-        return Err(vec![ParamProblem { key: vec!["algorithm".into()], why: unknown(cc) }]);
+        return Err(vec![InstanceProblem { key: vec!["algorithm".into()], why: unknown(cc) }]);
     };
     let mut wrong = Vec::new();
     for (name, value) in &cc.params {
         if let Err(why) = core.value(name, value) {
             let why = why.to_string();
-            wrong.push(ParamProblem { key: vec!["params".into(), name.clone()], why });
+            wrong.push(InstanceProblem { key: vec!["params".into(), name.clone()], why });
         }
     }
     if !wrong.is_empty() {
@@ -139,7 +139,7 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<ParamProblem>> {
             (param.name.clone(), value)
         })
         .collect();
-    let wrong: Vec<ParamProblem> =
+    let wrong: Vec<InstanceProblem> =
         core.rules.iter().filter_map(|rule| rule.broken_by(cc, &params)).collect();
     if wrong.is_empty() { Ok(Instance::Own { core: &core.name, params }) } else { Err(wrong) }
 }
@@ -241,7 +241,7 @@ impl Param {
 }
 
 impl Rule {
-    fn broken_by(&self, cc: &Cc, params: &[(String, u32)]) -> Option<ParamProblem> {
+    fn broken_by(&self, cc: &Cc, params: &[(String, u32)]) -> Option<InstanceProblem> {
         let of = |name: &str| params.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
         let side = |operand: &Operand| match operand {
             Operand::Number(number) => *number,
@@ -280,7 +280,7 @@ impl Rule {
         } else {
             vec!["params".into()]
         };
-        Some(ParamProblem {
+        Some(InstanceProblem {
             key,
             why: format!("{} = {}: {}{with}", self.blamed, of(&self.blamed), self.why),
         })

@@ -195,41 +195,38 @@ impl Kind {
 
     /// The first required field without a valid value.
     fn missing(&self) -> Option<&'static str> {
-        let first = |fields: &[(&'static str, bool)]| {
-            fields.iter().find(|(_, present)| !present).map(|(name, _)| *name)
-        };
         let side = |side: i32| ("side", Side::is_known(side));
         match self {
-            Self::Capture(capture) => first(&[
+            Self::Capture(capture) => first_invalid(&[
                 ("dropped", capture.dropped.is_some()),
                 ("left_out", capture.left_out.is_some()),
             ]),
-            Self::CcInForce(start) => first(&[
+            Self::CcInForce(start) => first_invalid(&[
                 side(start.side),
                 ("cc", !start.cc.is_empty()),
                 ("begins_with", !start.begins_with.is_empty()),
                 ("how", CcMethod::is_known(start.how)),
             ]),
-            Self::CcSockets(sockets) => first(&[
+            Self::CcSockets(sockets) => first_invalid(&[
                 side(sockets.side),
                 ("cc", !sockets.cc.is_empty()),
                 ("set", sockets.set.is_some()),
                 ("refused", sockets.refused.is_some()),
             ]),
-            Self::Ecn(ecn) => first(&[
+            Self::Ecn(ecn) => first_invalid(&[
                 side(ecn.side),
                 ("cc", !ecn.cc.is_empty()),
                 ("asked", EcnRequest::is_known(ecn.asked)),
                 ("mode", EcnMode::is_known(ecn.mode)),
                 ("counts_marks", ecn.counts_marks.is_some()),
             ]),
-            Self::Link(link) => first(&[
+            Self::Link(link) => first_invalid(&[
                 ("backend", link.backend() != Backend::Unspecified),
                 ("reason", link.reason.as_ref().is_some_and(|reason| reason.reason.is_some())),
             ]),
             Self::CongestionControl(instance) => {
                 let via = instance.cc.as_ref().map_or(Via::Unspecified, CongestionControl::via);
-                first(&[("via", via != Via::Unspecified)])
+                first_invalid(&[("via", via != Via::Unspecified)])
             }
             Self::BaseRtt(_)
             | Self::ClockStep(_)
@@ -281,6 +278,12 @@ impl Kind {
             without_data!() => return None,
         })
     }
+}
+
+/// The first of these fields that is absent or has no known value.
+#[must_use]
+pub fn first_invalid(fields: &[(&'static str, bool)]) -> Option<&'static str> {
+    fields.iter().find(|(_, valid)| !valid).map(|(name, _)| *name)
 }
 
 fn cc_in_force_json(start: &CcInForce) -> Value {

@@ -1,10 +1,19 @@
-//! The lines of JSON that `ccbench-agent testbed` prints for the process that started it.
+//! What `ccbench-agent testbed` reads from the process that started it, and the lines of JSON that it prints for that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+/// The line after the plan.
+pub const PLAN_END: &str = "---END---";
+
+/// What the testbed reads: the plan and the line that ends it.
+#[must_use]
+pub fn request(plan_toml: &str) -> String {
+    format!("{plan_toml}\n{PLAN_END}\n")
+}
 
 /// The first line: all agents listen, or why they do not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

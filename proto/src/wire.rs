@@ -38,10 +38,10 @@ pub const FILE_CHUNK: usize = 256 << 10;
 /// A message of the lab's guest cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LabMessageError {
-    /// What should be its length is none, or is longer than any message.
-    #[error("its length is none")]
+    /// Its length is not a number, or exceeds [`MESSAGE_LIMIT`].
+    #[error("invalid length, or longer than 64 MiB")]
     Length,
-    /// It is of another kind.
+    /// It cannot be decoded.
     #[error(transparent)]
     Decode(#[from] prost::DecodeError),
 }
@@ -60,7 +60,7 @@ pub fn next_lab_message(bytes: &mut &[u8]) -> Option<Result<LabMessage, LabMessa
     Some(LabMessage::decode(message).map_err(LabMessageError::from))
 }
 
-/// Longest number of a message, in bytes.
+/// Maximum length of a varint, in bytes.
 const MAX_VARINT_BYTES: usize = 10;
 
 #[cfg(test)]

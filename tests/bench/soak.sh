@@ -2,8 +2,8 @@
 # Soak test of `ccbench link`: four TCP flows through it between two namespaces. Samples the link's memory and counters
 # every second, prints a table, and fails if memory grows or if the link's virtual clock drifts from the real one: bytes
 # sent against rate × time, in the median second that ended with a queue, and over the longest run of full seconds (to
-# 0.05 %; in other seconds the senders, short of CPU time or recovering from losses, left the queue empty). It measures no
-# drift if the scheduling error was too large.
+# 0.05 %; in other seconds the senders, short of CPU time or recovering from losses, left the queue empty). It also
+# fails if the scheduling error was too large to judge the clock.
 # Usage: soak.sh DIRECTORY-OF-BINARIES [SECONDS] [RATE in Mbit/s]      (root; iperf3, iproute2)
 set -euo pipefail
 bin=$1

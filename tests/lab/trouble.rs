@@ -38,7 +38,7 @@ fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) 
     command.output().unwrap()
 }
 
-/// The one trial failed for a reason that holds these words, and the console output until then is kept.
+/// The one trial failed for a reason that holds these words, and the rows until then are kept.
 fn assert_failed(bench: &Bench, done: &Output, words: &[&str]) {
     let output = text(done);
     assert_eq!(done.status.code(), Some(1), "{output}");
@@ -49,7 +49,7 @@ fn assert_failed(bench: &Bench, done: &Output, words: &[&str]) {
     }
     assert!(!csv(&bench.results().join("points.csv")).is_empty());
     let samples = bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet");
-    assert!(samples.exists(), "the console output until then is kept: {output}");
+    assert!(samples.exists(), "the rows until then are kept: {output}");
 }
 
 #[test]

@@ -226,7 +226,7 @@ const SHELLS: [&str; 4] = [
     "crates/cli/src/lab/userland.rs",
 ];
 
-/// The code of every file outside of tests, benchmarks and build scripts.
+/// The code of every file outside of tests and examples.
 fn programs() -> Vec<(String, String)> {
     let mut programs = files(&[".rs"]);
     programs.retain(|(name, _)| {

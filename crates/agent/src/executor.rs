@@ -211,7 +211,7 @@ impl Executor {
                     return;
                 }
                 Wake::Ended { broken } => self.ended(broken).await,
-                Wake::Lease => self.lost("the lease ended without an order").await,
+                Wake::Lease => self.lost("the lease ended without a request").await,
                 Wake::ControllerLost => self.lost("the controller is gone").await,
             }
         }
@@ -556,7 +556,7 @@ fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
 fn start_late(start_at_ns: u64, now_ns: u64) -> Option<wire::Event> {
     let late_ns = now_ns.checked_sub(start_at_ns)?;
     let message = format!(
-        "the request to start arrived {:.1} ms after the start; the control network or a machine is too slow",
+        "the request to start arrived {:.3} ms after the start; the control network or a machine is too slow",
         late_ns as f64 / 1e6
     );
     Some(event(Kind::StartLate(NoData {}), "start", message))

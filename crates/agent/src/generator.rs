@@ -8,12 +8,13 @@
 //! from `TCP_INFO` at the end of every interval.
 
 use std::io::{self, Write as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccbench_proto::wire::FlowSample;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -26,10 +27,14 @@ mod streams;
 use report::Reporter;
 use streams::Streams;
 
+/// Both ends of a connection, and a sample of its socket at each interval.
+#[doc(hidden)]
+pub type Connection = (SocketAddr, SocketAddr, Vec<FlowSample>);
+
 /// For fuzzing: the report of connections whose sockets have these samples, one for each interval.
 #[doc(hidden)]
 pub fn report_lines(
-    connections: &[crate::fuzzing::Connection],
+    connections: &[Connection],
     ends: (bool, bool),
     zero_ns: u64,
     interval_ns: u64,

@@ -35,8 +35,6 @@ pub const AGENT: &str = "/bin/ccbench-agent";
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// Events on their way from the nodes' streams to the port.
 const EVENTS_WAITING: usize = 4096;
-/// Largest message of an agent.
-const MESSAGE_LIMIT: usize = 64 << 20;
 
 /// Never returns: switches the machine off, or executes a shell if the initramfs has no task.
 pub fn main() -> ! {
@@ -209,6 +207,9 @@ enum BuildError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// It took too long.
+    #[error("the testbed was not ready within {} s", CALL_LIMIT.as_secs())]
+    Timeout,
     /// The testbed's process ended first.
     #[error("the testbed ended before it was ready")]
     Ended,
@@ -246,11 +247,13 @@ async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathB
         return Err(BuildError::Ended);
     };
     // A testbed that is gone already shows as a missing first line.
-    let _ = life_line.write_all(format!("{plan}\n---END---\n").as_bytes()).await;
+    let _ = life_line.write_all(ccbench_proto::testbed::request(plan).as_bytes()).await;
     child.stdin = Some(life_line);
     nodes.testbed = Some(child);
     let line = timeout(CALL_LIMIT, BufReader::new(out).lines().next_line()).await;
-    let line = line.ok().and_then(Result::ok).flatten().ok_or(BuildError::Ended)?;
+    let line = line.map_err(|_| BuildError::Timeout)?;
+    let line = line.map_err(BuildError::system("read the testbed's answer".to_owned()))?;
+    let line = line.ok_or(BuildError::Ended)?;
     let ready: Ready =
         serde_json::from_str(&line).map_err(|source| BuildError::Answer { line, source })?;
     if !ready.ready {
@@ -276,8 +279,8 @@ async fn connect(
         impossible: false,
     })?;
     let mut client = AgentClient::new(channel)
-        .max_decoding_message_size(MESSAGE_LIMIT)
-        .max_encoding_message_size(MESSAGE_LIMIT);
+        .max_decoding_message_size(wire::MESSAGE_LIMIT)
+        .max_encoding_message_size(wire::MESSAGE_LIMIT);
     let info = call(node, "describe", client.describe(wire::DescribeRequest {})).await?;
     Ok((client, info))
 }

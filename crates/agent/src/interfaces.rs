@@ -1,8 +1,8 @@
 //! Changes to network interfaces: links, root qdiscs, offloads. The trait stands between the executor and the shaper, so
 //! that the executor's tests need no root.
 //!
-//! Restoring an interface that is gone, or that another one of the same name has replaced, succeeds without a change:
-//! `Saved::is_same_interface` decides it.
+//! Nothing is restored to an interface that is gone, or that another one of the same name has replaced:
+//! `Saved::is_same_interface` decides it. That is no error.
 
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_shaper::keep_awake::KeepAwake;
@@ -42,8 +42,8 @@ pub trait Interfaces: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn save_root(&self, dev: &str) -> Result<Value, ShaperError>;
-    /// Restores a saved root qdisc, and removes what a dead agent's link left. Does nothing if the interface is gone or
-    /// another one has its name.
+    /// Restores a saved root qdisc, unless the interface is gone or another one has its name. In any case removes the veth pair
+    /// of a dead agent's userspace link.
     ///
     /// # Errors
     /// The kernel refused.

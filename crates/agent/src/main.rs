@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             console::message(format_args!("ccbench-agent: {}", with_causes(&error)));
-            ExitCode::from(error.exit_code())
+            ExitCode::FAILURE
         }
     }
 }
@@ -50,19 +50,6 @@ enum MainError {
     /// `undo`.
     #[error(transparent)]
     Undo(#[from] UndoError),
-}
-
-impl MainError {
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Serve(_)
-            | Self::Testbed(_)
-            | Self::Launch(_)
-            | Self::Enter(_)
-            | Self::Clean(_)
-            | Self::Undo(_) => 1,
-        }
-    }
 }
 
 /// Why `serve` failed.

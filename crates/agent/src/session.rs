@@ -95,7 +95,7 @@ pub enum Command {
     Reset {
         /// The requesting run; empty: any.
         run_id: String,
-        /// The trial's that asks.
+        /// Of the trial that asks.
         epoch: u64,
     },
 }
@@ -129,7 +129,7 @@ pub enum Refused {
         "another controller has used this node meanwhile (generation {actual}, not {given}); run `--resume` when it is done"
     )]
     Stale {
-        /// In the order.
+        /// In the request.
         given: u64,
         /// The node's.
         actual: u64,
@@ -140,7 +140,7 @@ pub enum Refused {
     /// A Run of another trial than the one prepared.
     #[error("epoch {given} is not prepared on this node: {holder} is")]
     OtherTrial {
-        /// In the order.
+        /// In the request.
         given: u64,
         /// Who is prepared.
         holder: Holder,
@@ -151,9 +151,9 @@ pub enum Refused {
          its end, or Reset without a run_id"
     )]
     NotYours {
-        /// In the order.
+        /// In the request.
         run_id: String,
-        /// In the order.
+        /// In the request.
         epoch: u64,
         /// Whose it is.
         holder: Holder,

@@ -133,7 +133,7 @@ INLINE struct flow *flow_of(struct tcp_sock___acks *tp, u64 cookie)
 	return flow;
 }
 
-/* The state of a watched socket, with its tcp_sock and cookie; null: it is no full socket, or acks_flows is full. */
+/* The state of a watched socket, with its tcp_sock and cookie; null: it is a request or TIME_WAIT socket, or acks_flows is full. */
 INLINE struct flow *find_flow(struct sock *sk, struct tcp_sock___acks **tp, u64 *cookie)
 {
 	*tp = bpf_skc_to_tcp_sock(sk);

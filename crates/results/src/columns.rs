@@ -429,7 +429,7 @@ mod tests {
             let column = if field == "at_ns" {
                 return true;
             } else if field == "requested_at_ns" {
-                // Results written until 0.1.0 have this name, and tables have no aliases.
+                // The column keeps the name that it has in 0.1.0: tables have no aliases.
                 "asked_t_ns".to_owned()
             } else if let Some(stem) = field.strip_suffix("_at_ns") {
                 format!("{stem}_t_ns")

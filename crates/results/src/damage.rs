@@ -22,8 +22,8 @@ pub(crate) enum Depth {
     Digests,
 }
 
-/// Compares a file with the digest that the journal has of it; the result is what is wrong, `None` if nothing is. Of a file without a digest only the ends are compared, which shows
-/// whether it is a complete Parquet file.
+/// Compares a file with its digest in the journal, and describes the difference if there is one. Of a file without a digest only
+/// the ends are compared, which shows whether it is a complete Parquet file.
 pub(crate) fn compare_with_digest(
     path: &Path,
     expected: Option<&FileDigest>,

@@ -116,7 +116,7 @@ pub struct NodeClock {
     /// Upper bound of the error of the measurement after the trial; `None` if there was none.
     #[serde(default)]
     pub error_bound_after_ns: Option<u64>,
-    /// How the offset was measured: [`NodeClock::SHARED`] or `exchange`.
+    /// How the offset was measured: [`NodeClock::SHARED`], `exchange` or `imported`.
     pub source: String,
     /// Round-trip time of the best exchange before the trial.
     pub rtt_ns: u64,

@@ -75,13 +75,20 @@ pub(crate) fn restore_of(
     if read(socket, ifindex)? == (saved.clone(), false) {
         return Ok(());
     }
+    let options = match saved {
+        SavedRoot::Qdisc { options, .. } => from_hex(options).ok_or_else(|| {
+            let (op, source) = ("read saved qdisc options", std::io::ErrorKind::InvalidData.into());
+            ShaperError::System { op, source }
+        })?,
+        SavedRoot::Default => Vec::new(),
+    };
     netlink::delete_root(socket, ifindex, dev)?;
-    let SavedRoot::Qdisc { kind, handle, options } = saved else { return Ok(()) };
+    let SavedRoot::Qdisc { kind, handle, .. } = saved else { return Ok(()) };
     let mut message = Message::new(libc::RTM_NEWQDISC, CREATE)
         .tcmsg(ifindex, *handle, ROOT, 0)
         .attr_str(TCA_KIND, kind);
     if !options.is_empty() {
-        message = message.attr(options_attribute(kind), &from_hex(options));
+        message = message.attr(options_attribute(kind), &options);
     }
     socket.request(&format!("put back root qdisc {kind}"), dev, &message.finish())
 }
@@ -116,11 +123,15 @@ pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads pairs of hexadecimal digits; malformed ones read as zero, which the kernel then refuses.
+/// Reads pairs of hexadecimal digits; `None` if there is anything else.
 #[doc(hidden)]
-pub fn from_hex(digits: &str) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
-    digits.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+pub fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    };
+    digits.as_bytes().chunks(2).map(byte).collect()
 }
 
 #[cfg(test)]
@@ -129,7 +140,8 @@ mod tests {
 
     #[test]
     fn hex_is_read_back() {
-        assert_eq!(from_hex(&to_hex(&[0, 1, 0xab, 0xff])), [0, 1, 0xab, 0xff]);
+        assert_eq!(from_hex(&to_hex(&[0, 1, 0xab, 0xff])), Some(vec![0, 1, 0xab, 0xff]));
+        assert_eq!((from_hex("0g"), from_hex("012")), (None, None));
         assert_eq!(to_hex(&[]), "");
     }
 

@@ -13,8 +13,8 @@ use crate::units::Rate;
 const SECOND_NS: u64 = 1_000_000_000;
 const DEFAULT_BPS: u64 = 12_000_000;
 const DEFAULT_SEED: u64 = 42;
-/// Models without a row that are played: a pattern may repeat many of them beside one that has a row.
-const MAX_IDLE: usize = 10_000;
+/// Models of zero duration that a pattern may repeat beside one that has a row.
+const MAX_IDLE: usize = MAX_ROWS;
 /// Patterns within patterns.
 const MOST_DEPTH: usize = 16;
 
@@ -61,7 +61,7 @@ enum Misfit {
     TooShort,
     #[error("there are more than {MAX_ROWS} rows")]
     TooManyRows,
-    #[error("models without a row are played more than {MAX_IDLE} times")]
+    #[error("models of zero duration are repeated more than {MAX_IDLE} times")]
     TooManyIdle,
     #[error("it lasts longer than 31 days")]
     LastsTooLong,

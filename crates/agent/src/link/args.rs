@@ -102,7 +102,8 @@ pub struct Args {
 }
 
 fn aqm_help() -> String {
-    format!("Queue: {}, with the plan's keys (fq_codel,target=5ms,ecn)", Queue::kinds().join(", "))
+    let kinds = Queue::kinds().join(", ");
+    format!("Queue: {kinds}, with the plan's keys (fq_codel,target=5ms,ecn); cake only with --dev")
 }
 
 macro_rules! direction {

@@ -152,7 +152,7 @@ pub enum FormError {
     /// Neither a command nor interfaces.
     #[error("no link is specified")]
     NoLink,
-    /// A flag of the form with a command.
+    /// `--outside` or `--rootless` without a command.
     #[error("--outside and --rootless are for a command")]
     WithoutCommand,
 }

@@ -156,8 +156,8 @@ impl Shell {
         child.map_err(LinkError::system(format!("start {name}")))
     }
 
-    /// Handles a signal. Returns the command's exit code once it has ended. Other signals are forwarded to the command, except
-    /// those that the terminal has sent it too; the second SIGTERM kills it.
+    /// Handles a signal. Returns the command's exit code once it has ended. Forwards signals but SIGCHLD to the command, unless
+    /// the terminal has sent it them too; the second SIGTERM becomes a SIGKILL.
     pub(crate) fn on_signal(&mut self, caught: Caught) -> Option<u8> {
         let Some(command) = &mut self.command else { return Some(1) };
         if let Ok(Some(status)) = command.try_wait() {
@@ -175,8 +175,9 @@ impl Shell {
         if caught.signal == Signal::SIGCHLD || caught.typed {
             return None;
         }
-        let signal = if self.terminated { Signal::SIGKILL } else { caught.signal };
-        self.terminated |= caught.signal == Signal::SIGTERM;
+        let is_term = caught.signal == Signal::SIGTERM;
+        let signal = if is_term && self.terminated { Signal::SIGKILL } else { caught.signal };
+        self.terminated |= is_term;
         let _ = kill(pid(command), signal);
         None
     }

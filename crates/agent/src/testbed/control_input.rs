@@ -3,14 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use ccbench_proto::testbed::PLAN_END;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::TestbedError;
 
-/// The line after the plan.
-const END: &str = "---END---";
 /// Limit of a plan's size.
 const MAX_PLAN_BYTES: usize = 4 << 20;
 
@@ -159,7 +158,8 @@ fn timespec(duration: Duration) -> Timespec {
 pub fn plan_length(bytes: &[u8]) -> Option<usize> {
     let mut start = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-        if line.strip_suffix(b"\n").is_some_and(|line| line.trim_ascii_end() == END.as_bytes()) {
+        if line.strip_suffix(b"\n").is_some_and(|line| line.trim_ascii_end() == PLAN_END.as_bytes())
+        {
             return Some(start);
         }
         start += line.len();

@@ -209,7 +209,8 @@ fn write(
     verdict: &Verdict,
 ) -> Result<(), CliError> {
     let source = "imported".to_owned();
-    let clock = NodeClock { source, ..NodeClock::shared(gathered.begin_ns, 0) };
+    let shared = NodeClock::shared(gathered.begin_ns, 0);
+    let clock = NodeClock { source, error_bound_after_ns: None, ..shared };
     let clocks = gathered.rows.iter().map(|(node, _)| (node.clone(), clock.clone())).collect();
     let key = TrialKey { point_id: 0, trial, seed: 0, epoch: run.next_epoch() };
     let mut writer = run.begin_trial(key, &spans(&gathered, phases), clocks)?;

@@ -108,7 +108,7 @@ impl TestbedProcess {
         let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(TestbedError::NoPipes);
         };
-        let text = format!("{plan_toml}\n---END---\n");
+        let text = ccbench_proto::testbed::request(plan_toml);
         // If the write fails the first line is missing, and the child has printed why to standard error.
         let _ = stdin.write_all(text.as_bytes()).await;
         let mut lines = BufReader::new(stdout).lines();

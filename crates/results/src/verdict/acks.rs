@@ -65,9 +65,9 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     }
 }
 
-/// "1 of 6 rows is", if there are 5.
-fn of(lost: u64, there: u64) -> String {
-    let all = lost.saturating_add(there);
+/// "1 of 6 rows is" for 1 lost and 5 others.
+fn of(lost: u64, others: u64) -> String {
+    let all = lost.saturating_add(others);
     format!("{lost} of {all} rows {}", if lost == 1 { "is" } else { "are" })
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::column_text::ColumnText as _;
-use ccbench_proto::event::UnreadableEvent;
+use ccbench_proto::event::{UnreadableEvent, first_invalid};
 use ccbench_proto::wire::run_event::Of;
 use ccbench_proto::wire::{
     Event, NodeInfo, PacketFate, ProbeKind, Role, Side, TcpEvent, TcpEventKind, TimingKind,
@@ -22,25 +22,26 @@ pub(crate) struct Unreadable {
 
 /// The field of a row that is absent or has a value that this build does not know.
 fn invalid_field(of: &Of) -> Option<&'static str> {
-    let first = |fields: &[(&'static str, bool)]| {
-        fields.iter().find(|(_, known)| !known).map(|(name, _)| *name)
-    };
     let side = |field: i32| ("side", Side::is_known(field));
     let role = |field: i32| ("role", Role::is_known(field));
     match of {
-        Of::FlowSample(row) => first(&[side(row.side), role(row.role)]),
-        Of::Flow(row) => first(&[side(row.side), role(row.role)]),
-        Of::Acks(batch) => first(&[side(batch.side), role(batch.role)]),
+        Of::FlowSample(row) => first_invalid(&[side(row.side), role(row.role)]),
+        Of::Flow(row) => first_invalid(&[side(row.side), role(row.role)]),
+        Of::Acks(batch) => first_invalid(&[side(batch.side), role(batch.role)]),
         Of::TcpEvents(batch) => batch.events.iter().find_map(|row: &TcpEvent| {
-            first(&[side(row.side), role(row.role), ("kind", TcpEventKind::is_known(row.kind))])
+            first_invalid(&[
+                side(row.side),
+                role(row.role),
+                ("kind", TcpEventKind::is_known(row.kind)),
+            ])
         }),
         // The row of what belongs to no flow has neither.
         Of::AckCount(row) if row.flow_id.is_empty() => None,
-        Of::AckCount(row) => first(&[side(row.side), role(row.role)]),
-        Of::Interval(row) => first(&[side(row.side)]),
-        Of::Probe(row) => first(&[("kind", ProbeKind::is_known(row.kind))]),
-        Of::LinkTiming(row) => first(&[("what", TimingKind::is_known(row.what))]),
-        Of::LinkPacket(row) => first(&[("fate", PacketFate::is_known(row.fate))]),
+        Of::AckCount(row) => first_invalid(&[side(row.side), role(row.role)]),
+        Of::Interval(row) => first_invalid(&[side(row.side)]),
+        Of::Probe(row) => first_invalid(&[("kind", ProbeKind::is_known(row.kind))]),
+        Of::LinkTiming(row) => first_invalid(&[("what", TimingKind::is_known(row.what))]),
+        Of::LinkPacket(row) => first_invalid(&[("fate", PacketFate::is_known(row.fate))]),
         // They have no enums; `Event::read` checks those of events.
         Of::QdiscSample(_) | Of::LinkChange(_) | Of::HostSample(_) | Of::CcState(_) => None,
         Of::Event(_) | Of::Raw(_) | Of::Done(_) => None,
