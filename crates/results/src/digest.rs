@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _, Write};
+use std::io::{self, BufWriter, IntoInnerError, Read as _, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+/// Written at once.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Size and digest of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,8 +52,10 @@ fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A new file with the digest of everything that is written to it.
-pub(crate) struct DigestedFile {
+/// A new file with the digest of everything that is written to it. It is buffered: Polars writes metadata in single bytes.
+pub(crate) struct DigestedFile(BufWriter<Hashed>);
+
+struct Hashed {
     file: File,
     hash: Sha256,
     bytes: u64,
@@ -59,17 +64,29 @@ pub(crate) struct DigestedFile {
 impl DigestedFile {
     /// The file must be empty.
     pub(crate) fn new(file: File) -> Self {
-        Self { file, hash: Sha256::new(), bytes: 0 }
+        Self(BufWriter::with_capacity(BUFFER_BYTES, Hashed { file, hash: Sha256::new(), bytes: 0 }))
     }
 
     /// Makes the content durable; returns its digest.
     pub(crate) fn finish(self) -> io::Result<FileDigest> {
-        self.file.sync_all()?;
-        Ok(FileDigest { bytes: self.bytes, sha256: hexadecimal(self.hash.finalize().as_ref()) })
+        let Hashed { file, hash, bytes } =
+            self.0.into_inner().map_err(IntoInnerError::into_error)?;
+        file.sync_all()?;
+        Ok(FileDigest { bytes, sha256: hexadecimal(hash.finalize().as_ref()) })
     }
 }
 
 impl Write for DigestedFile {
+    fn write(&mut self, content: &[u8]) -> io::Result<usize> {
+        self.0.write(content)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Write for Hashed {
     fn write(&mut self, content: &[u8]) -> io::Result<usize> {
         let written = self.file.write(content)?;
         self.hash.update(content.get(..written).unwrap_or_default());
