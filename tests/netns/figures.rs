@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ccbench_tests::{Bench, alone, source_root, text, watched_run};
+use ccbench_tests::{Bench, alone, beside_others, source_root, text, watched_run};
 
 use crate::plan;
 
@@ -34,7 +34,7 @@ fn ends(folder: &Path, ending: &str) -> Vec<PathBuf> {
 
 #[test]
 fn figures_comparisons_exports_and_notebooks_of_a_run() {
-    let _alone = alone();
+    let measures = alone();
     let plan = plan("figures", "3s", 2)
         + "\n[matrix.scheme]\nslow = { \"links.bottleneck.rate\" = \"20mbit\" }\nfast = { \"links.bottleneck.rate\" = \"60mbit\" }\n";
     let (bench, output, cpu) = watched_run(&plan, &[]);
@@ -43,6 +43,8 @@ fn figures_comparisons_exports_and_notebooks_of_a_run() {
     if cpu.check_run(&bench.all_results(), has_run).is_none() {
         return;
     }
+    drop(measures);
+    let _beside = beside_others();
     let results = bench.results();
     let run = results.to_string_lossy().into_owned();
     figures(&bench, &run);
