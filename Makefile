@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-clock test-lab test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-faults soak test-clock test-lab test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -36,6 +36,15 @@ test-lab: lab
 # Runs the tests that need no root.
 test-fast:
 	@scripts/test.sh --locked --workspace
+
+# Faults in real processes, as root: killed or failing at system calls, and cut off from the control network. About 10 minutes.
+test-faults: build
+	@scripts/setup.sh --faults
+	cargo test --locked --workspace --features netns,browser,faults --test faults -- --test-threads=1 --nocapture
+
+# The same with every fault of every system call: hours.
+soak: export CCBENCH_FAULT_POINTS = 0
+soak: test-faults
 
 # A million exchanges of timestamps with an agent whose clock's offset is known exactly: minutes, as root.
 test-clock: build

@@ -3,6 +3,7 @@
 #   --lab   also installs what the lab needs (docs/lab.md): QEMU, and the tools that build its kernel
 #   --test  also installs what the tests need: a browser, tcpdump, and the Python packages of
 #           tests/notebooks/requirements.txt, in a directory of their own
+#   --faults also installs strace, which injects faults
 # Does nothing if everything is installed.
 set -euo pipefail
 
@@ -16,6 +17,7 @@ if [ "${1:-}" = --lab ]; then
     package+=([qemu-system-x86_64]=qemu-system-x86 [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
+[ "${1:-}" = --faults ] && package+=([strace]=strace)
 [ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump)
 # Why each package is needed.
 declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: the tests compare results with them"
@@ -26,7 +28,8 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel"
     [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel"
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
-    [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests")
+    [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests"
+    [strace]="injects faults into system calls")
 
 missing=()
 for program in "${!package[@]}"; do

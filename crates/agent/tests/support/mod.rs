@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
+use ccbench_tests::node_state;
+#[allow(unused_imports, reason = "every test target uses its own part")]
+pub use ccbench_tests::node_state::difference;
 use tonic::transport::{Channel, Endpoint};
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_ccbench-agent");
@@ -178,33 +181,7 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// All that a trial may change in a namespace with these interfaces.
 pub fn everything(namespace: &Namespace, devs: &[&str]) -> String {
-    let mut all = String::new();
-    for command in [
-        "ip -d link",
-        "ip address",
-        "ip route show table all",
-        "tc -d qdisc",
-        "sysctl -a -r ^net 2>/dev/null || true",
-    ] {
-        all += &format!("# {command}\n{}", namespace.run(&["sh", "-c", command]));
-    }
-    for dev in devs {
-        for command in ["tc filter show dev D", "tc filter show dev D egress", "ethtool -k D"] {
-            let command = command.replace('D', dev);
-            all += &format!("# {command}\n{}", namespace.run(&["sh", "-c", &command]));
-        }
-    }
-    all
-}
-
-/// What is in one text and not in the other, to be read by people.
-pub fn difference(before: &str, after: &str) -> String {
-    let lines = |text: &str, other: &str, sign: char| {
-        let other: Vec<&str> = other.lines().collect();
-        let only = text.lines().filter(|line| !other.contains(line));
-        only.map(|line| format!("{sign} {line}\n")).collect::<String>()
-    };
-    lines(before, after, '-') + &lines(after, before, '+')
+    node_state::everything(|command| namespace.run(&["sh", "-c", command]), devs)
 }
 
 /// Waits for a fact; fails after 10 s, counted in naps so that time without the CPU does not shorten it.

@@ -1,0 +1,163 @@
+//! A fault at one system call of one process, injected by strace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// The process that has the fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    /// `ccbench-agent serve` on node a, which changes the most.
+    Agent,
+    /// `ccbench run`.
+    Controller,
+}
+
+/// The system calls of a process that change something, or that a full disk, a broken disk or a limit can fail, each with what
+/// happens to it: "KILL" before it is executed, or an error instead.
+const CALLS: [(Victim, &str, &[&str]); 18] = [
+    (Victim::Agent, "sendto", &["KILL", "ENOBUFS"]),
+    (Victim::Agent, "sendmsg", &["KILL", "ENOBUFS"]),
+    (Victim::Agent, "write", &["KILL", "ENOSPC", "EIO"]),
+    (Victim::Agent, "fdatasync", &["KILL", "ENOSPC", "EIO"]),
+    (Victim::Agent, "fsync", &["KILL", "ENOSPC", "EIO"]),
+    (Victim::Agent, "rename", &["KILL", "EROFS"]),
+    (Victim::Agent, "unlink", &["KILL", "EROFS"]),
+    (Victim::Agent, "openat", &["EMFILE", "EROFS"]),
+    (Victim::Agent, "socket", &["EMFILE", "ENOBUFS"]),
+    (Victim::Agent, "bpf", &["KILL", "EPERM"]),
+    (Victim::Agent, "ioctl", &["KILL", "EIO"]),
+    (Victim::Agent, "clone3", &["KILL", "EAGAIN"]),
+    (Victim::Controller, "write", &["KILL", "ENOSPC", "EIO"]),
+    (Victim::Controller, "fdatasync", &["KILL", "ENOSPC", "EIO"]),
+    (Victim::Controller, "fsync", &["KILL", "ENOSPC", "EIO", "EIO+"]),
+    (Victim::Controller, "rename", &["KILL", "ENOSPC", "EROFS"]),
+    (Victim::Controller, "openat", &["KILL", "EMFILE", "EROFS", "ENOSPC", "EROFS+"]),
+    (Victim::Controller, "mkdir", &["KILL", "ENOSPC", "EROFS"]),
+];
+
+/// A fault; as text `agent:sendto:KILL:17`, or `controller:write:ENOSPC+:5` for the fifth call and all later ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The process.
+    pub victim: Victim,
+    /// The system call.
+    pub call: String,
+    /// "KILL" or an error; with "+" for all later calls too.
+    pub effect: String,
+    /// Which of the calls of a thread, counted from 1.
+    pub nth: u32,
+}
+
+impl Fault {
+    /// Whether it kills the process.
+    pub fn kills(&self) -> bool {
+        self.effect == "KILL"
+    }
+
+    /// Arguments of strace.
+    pub fn strace(&self) -> Vec<String> {
+        let (effect, more) =
+            self.effect.strip_suffix('+').map_or((&*self.effect, ""), |e| (e, "+"));
+        let what = if effect == "KILL" { "signal=KILL".into() } else { format!("error={effect}") };
+        let Self { call, nth, .. } = self;
+        let inject = format!("inject={call}:{what}:when={nth}{more}");
+        ["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &inject]
+            .map(str::to_owned)
+            .into()
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let victim = match self.victim {
+            Victim::Agent => "agent",
+            Victim::Controller => "controller",
+        };
+        write!(f, "{victim}:{}:{}:{}", self.call, self.effect, self.nth)
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not VICTIM:CALL:EFFECT:NUMBER");
+        let [victim, call, effect, nth] = &text.split(':').collect::<Vec<_>>()[..] else {
+            return Err(wrong());
+        };
+        let victim = match *victim {
+            "agent" => Victim::Agent,
+            "controller" => Victim::Controller,
+            _ => return Err(wrong()),
+        };
+        let nth = nth.parse().map_err(|_| wrong())?;
+        Ok(Self { victim, call: (*call).to_owned(), effect: (*effect).to_owned(), nth })
+    }
+}
+
+/// Arguments of strace that count a process's calls into this file.
+pub fn counting(victim: Victim, into: &Path) -> Vec<String> {
+    let calls = CALLS.iter().filter(|(of, ..)| *of == victim).map(|(_, call, _)| *call);
+    let trace = format!("trace={}", calls.collect::<Vec<_>>().join(","));
+    ["-f", "-y", "-qq", "-o", &into.display().to_string(), "-e", &trace].map(str::to_owned).into()
+}
+
+/// All faults of a process whose calls strace has counted. strace counts the calls of each thread by themselves.
+pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
+    let mut by_thread: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    // With whether the call writes.
+    let mut possible: BTreeSet<(&str, u32, bool)> = BTreeSet::new();
+    for line in counted.lines() {
+        // `1234 write(1</dev/null>, ...) = 5`; a second line for a call that was interrupted says "resumed".
+        let Some((thread, rest)) = line.split_once(' ') else { continue };
+        let Some((call, arguments)) = rest.trim_start().split_once('(') else { continue };
+        let nth = by_thread.entry((call, thread)).or_default();
+        *nth += 1;
+        // A pipe, a socket or an eventfd is on no disk.
+        let descriptor = arguments.trim_start_matches(|c: char| c.is_ascii_digit());
+        let is_on_disk = call != "write" || descriptor.starts_with("</");
+        // The program is not loaded without its libraries.
+        if is_on_disk && !arguments.contains(".so") {
+            let writes = ["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|f| arguments.contains(f));
+            possible.insert((call, *nth, call != "openat" || writes));
+        }
+    }
+    let mut faults = Vec::new();
+    for (_, call, effects) in CALLS.iter().filter(|(of, ..)| *of == victim) {
+        for (_, nth, writes) in possible.iter().filter(|(of, ..)| of == call) {
+            let to_disk = |effect: &str| effect.starts_with("EROFS") || effect == "ENOSPC";
+            for effect in effects.iter().filter(|effect| *writes || !to_disk(effect)) {
+                let (nth, call, effect) = (*nth, (*call).to_owned(), (*effect).to_owned());
+                faults.push(Fault { victim, call, effect, nth });
+            }
+        }
+    }
+    faults
+}
+
+/// At most `count` of them, evenly.
+pub fn sample(faults: Vec<Fault>, count: usize) -> Vec<Fault> {
+    let all = faults.len();
+    let is_kept = |at: usize| all <= count || at * count / all != (at + 1) * count / all;
+    faults.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, fault)| fault).collect()
+}
+
+#[test]
+fn a_fault_is_read_back() {
+    for text in ["agent:sendto:KILL:17", "controller:write:ENOSPC+:5"] {
+        assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
+    }
+    assert!("agent:sendto:KILL".parse::<Fault>().is_err());
+}
+
+#[test]
+fn calls_are_counted_by_thread() {
+    let counted = "7 write(1</dev/null>, \"(\", 1) = 1\n8 write(1</a>, \"a\", 1 <unfinished ...>\n\
+        8 <... write resumed>) = 1\n8 write(1</a>, \"b\") = 1\n8 write(9<anon_inode:[eventfd]>, \"\") = 8\n";
+    let found = faults(Victim::Controller, counted);
+    assert_eq!(found.len(), 2 * 3, "the first and the second, with three effects: {found:?}");
+    assert_eq!(sample(found.clone(), 4).len(), 4);
+    assert_eq!(sample(found.clone(), 100), found);
+}

@@ -1,0 +1,336 @@
+//! Fault campaign (root, strace): a fault at every system call of an agent and of the controller that changes something, and
+//! partitions of the control network. After each, the node is as it was, what was written is complete, nothing panics or hangs,
+//! and the next run is ok.
+//!
+//! `CCBENCH_FAULT_POINTS` is the number of faults of each process, evenly from all; 0 means all. `CCBENCH_FAULT=agent:sendto:KILL:17`
+//! runs only that one. A failure prints the command that repeats it.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod fault;
+mod nodes;
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter};
+use std::process::{Child, ExitStatus};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use ccbench_tests::node_state::difference;
+use ccbench_tests::{Bench, alone, csv, text};
+use fault::{Fault, Victim, counting, faults, sample};
+use nodes::{Node, certificates, controller, pair, plan, read};
+
+/// Faults of each process that `make test-faults` runs.
+const POINTS: usize = 60;
+/// When a partition begins, after the start of the controller: while it connects, prepares, runs each trial, and at the end.
+const PARTITION_AT_MS: [u64; 6] = [100, 400, 800, 1_200, 1_800, 2_600];
+/// Shorter than the silence that is tolerated, and longer.
+const PARTITION_MS: [u64; 2] = [2_000, 8_000];
+/// tokio wakes itself by a write to an eventfd, which has no disk, and panics if that fails.
+const IMPOSSIBLE: &str = "failed to wake I/O driver";
+/// Pairs of nodes at the same time. Nothing here depends on their speed.
+const LANES: usize = 4;
+/// A run of two short trials takes about 3 s; that of a lost node waits for it.
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+/// A node whose controller is gone is free again.
+const FREE_LIMIT: Duration = Duration::from_secs(20);
+
+struct Lane {
+    bench: Bench,
+    nodes: [Node; 2],
+    before: [String; 2],
+}
+
+#[test]
+fn every_fault_of_an_agent_is_survived() {
+    campaign(Victim::Agent, |lane| {
+        let trace = lane.bench.path("trace");
+        lane.start(&counting(Victim::Agent, &trace))?;
+        lane.expect_ok(&["run", "plan.toml", "--pki", "pki"])?;
+        lane.nodes[0].stop();
+        Ok(read(&trace))
+    });
+}
+
+#[test]
+fn every_fault_of_the_controller_is_survived() {
+    campaign(Victim::Controller, |lane| {
+        lane.start(&[])?;
+        let trace = lane.bench.path("trace");
+        let strace = counting(Victim::Controller, &trace);
+        lane.run(&strace, &["run", "plan.toml", "--pki", "pki"])?;
+        Ok(read(&trace))
+    });
+}
+
+/// Counts a process's system calls in a run without a fault, and injects faults into some of them.
+fn campaign(victim: Victim, count: impl FnOnce(&mut Lane) -> Result<String, String>) {
+    let _alone = alone();
+    let controls = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let before = std::fs::read_to_string(controls).unwrap();
+    let chosen = match std::env::var("CCBENCH_FAULT") {
+        Ok(text) => vec![text.parse::<Fault>().unwrap()],
+        Err(_) => {
+            let counted = count(&mut Lane::new()).unwrap();
+            let points =
+                std::env::var("CCBENCH_FAULT_POINTS").map_or(POINTS, |n| n.parse().unwrap());
+            let all = faults(victim, &counted);
+            assert!(all.len() > 100, "strace has counted next to nothing: {counted}");
+            let points = if points == 0 { all.len() } else { points };
+            println!("{} faults, of which {points}", all.len());
+            sample(all, points)
+        }
+    };
+    let chosen = chosen.into_iter().filter(|fault| fault.victim == victim).collect();
+    run_all(chosen, |lane, fault: &Fault| {
+        let result = match victim {
+            Victim::Agent => lane.fault_agent(fault),
+            Victim::Controller => lane.fault_controller(fault),
+        };
+        result.map_err(|why| format!("{why}\nrepeat: CCBENCH_FAULT={fault} make test-faults"))
+    });
+    assert_eq!(std::fs::read_to_string(controls).unwrap(), before, "congestion controls are left");
+}
+
+/// Node b is cut off from the controller on node a.
+#[derive(Debug)]
+struct Partition {
+    /// Drop what goes to node b, and what comes from it.
+    drops: [bool; 2],
+    at_ms: u64,
+    length_ms: u64,
+}
+
+impl Display for Partition {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+#[test]
+fn every_partition_is_survived() {
+    let _alone = alone();
+    let mut partitions = Vec::new();
+    for length_ms in PARTITION_MS {
+        for at_ms in PARTITION_AT_MS {
+            for drops in [[true, false], [false, true], [true, true]] {
+                partitions.push(Partition { drops, at_ms, length_ms });
+            }
+        }
+    }
+    run_all(partitions, Lane::partition);
+}
+
+/// Runs faults in several lanes and reports all that are not survived.
+fn run_all<F: Display + Send>(
+    faults: Vec<F>,
+    run: impl Fn(&mut Lane, &F) -> Result<Option<i32>, String> + Sync,
+) {
+    let waiting = Mutex::new(faults.into_iter());
+    let (failures, codes) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::new()));
+    let work = || {
+        let mut lane: Option<Lane> = None;
+        loop {
+            let Some(fault) = waiting.lock().unwrap().next() else { break };
+            match run(lane.get_or_insert_with(Lane::new), &fault) {
+                Ok(code) => *codes.lock().unwrap().entry(code).or_insert(0) += 1,
+                Err(why) => {
+                    let why = format!("{fault}: {why}\n");
+                    eprintln!("{why}");
+                    failures.lock().unwrap().push(why);
+                    // The next fault has nodes without history.
+                    lane = None;
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..LANES).for_each(|_| drop(scope.spawn(work))));
+    println!("runs by the controller's exit code: {:?}", codes.into_inner().unwrap());
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.concat());
+}
+
+impl Lane {
+    fn new() -> Self {
+        let bench = Bench::new();
+        certificates(&bench);
+        plan(&bench);
+        let nodes = pair(&bench);
+        let before = [nodes[0].state(), nodes[1].state()];
+        Self { bench, nodes, before }
+    }
+
+    /// Starts both agents, that of node a below strace if that has arguments.
+    fn start(&mut self, strace: &[String]) -> Result<bool, String> {
+        let [a, b] = &mut self.nodes;
+        if !b.is_alive() && !b.start(&self.bench, &[]) {
+            return Err(format!("node b's agent ended: {}", b.printed()));
+        }
+        Ok(a.start(&self.bench, strace))
+    }
+
+    /// `ccbench ARGS` to its end.
+    fn run(&self, strace: &[String], arguments: &[&str]) -> Result<ExitStatus, String> {
+        let mut child = controller(&self.bench, &self.nodes[0], strace, arguments).spawn().unwrap();
+        let status = wait(&mut child);
+        let printed = self.bench.printed();
+        let agents = self.nodes.iter().map(Node::printed);
+        let is_impossible = agents.chain([printed.clone()]).any(|all| all.contains(IMPOSSIBLE));
+        let panicked = printed.contains("panicked") && !is_impossible;
+        match status {
+            None => Err(format!("{arguments:?} hangs:\n{printed}")),
+            Some(_) if panicked => Err(printed),
+            Some(status) => Ok(status),
+        }
+    }
+
+    /// The same, with exit code 0 and all trials ok, but for what a busy machine excuses.
+    fn expect_ok(&self, arguments: &[&str]) -> Result<(), String> {
+        let status = self.run(&[], arguments)?;
+        let printed = self.bench.printed();
+        match status.code() {
+            Some(0) => Ok(()),
+            code => Err(format!("{arguments:?} ended with {code:?}:\n{printed}")),
+        }
+    }
+
+    fn fault_agent(&mut self, fault: &Fault) -> Result<Option<i32>, String> {
+        let (mut log, mut code) = (String::new(), None);
+        if self.start(&fault.strace())? {
+            let status = self.run(&[], &["run", "plan.toml", "--pki", "pki"])?;
+            code = status.code();
+            if !(0..=3).contains(&code.unwrap_or(-1)) {
+                return Err(format!("{status}: {}", self.bench.printed()));
+            }
+            log = self.bench.printed();
+        }
+        let was_alive = self.nodes[0].is_alive();
+        self.nodes[0].stop();
+        let printed = self.nodes[0].printed();
+        if printed.contains("panicked")
+            || (!was_alive && !fault.kills() && log.contains("trial 1/2"))
+        {
+            return Err(format!("the agent ended: {printed}"));
+        }
+        self.check_results()?;
+        // The next agent undoes what is left.
+        if !self.start(&[])? {
+            return Err(format!("the next agent ends: {}", self.nodes[0].printed()));
+        }
+        self.check_after(&["run", "plan.toml", "--pki", "pki"])?;
+        Ok(code)
+    }
+
+    fn fault_controller(&mut self, fault: &Fault) -> Result<Option<i32>, String> {
+        if !self.nodes[0].is_alive() && !self.start(&[])? {
+            return Err(format!("the agent ends: {}", self.nodes[0].printed()));
+        }
+        let status = self.run(&fault.strace(), &["run", "plan.toml", "--pki", "pki"])?;
+        let is_expected = match status.code() {
+            Some(code) => (0..=3).contains(&code),
+            None => fault.kills(),
+        };
+        if !is_expected && !self.bench.printed().contains(IMPOSSIBLE) {
+            return Err(format!("{status}: {}", self.bench.printed()));
+        }
+        // Nodes of a killed controller free themselves.
+        self.wait_until_free()?;
+        let begun = self.bench.all_results().into_iter().find(|dir| dir.join("run.json").exists());
+        match begun {
+            Some(dir) => {
+                let dir = dir.display().to_string();
+                self.check_after(&["run", "--resume", &dir, "--pki", "pki"])?;
+            }
+            None => self.check_after(&["run", "plan.toml", "--pki", "pki"])?,
+        }
+        Ok(status.code())
+    }
+
+    fn partition(&mut self, partition: &Partition) -> Result<Option<i32>, String> {
+        if !self.nodes[0].is_alive() && !self.start(&[])? {
+            return Err(format!("the agent ends: {}", self.nodes[0].printed()));
+        }
+        let arguments = ["run", "plan.toml", "--pki", "pki"];
+        let mut child = controller(&self.bench, &self.nodes[0], &[], &arguments).spawn().unwrap();
+        let [a, b] = &self.nodes;
+        let ends = [(a, b.control), (b, a.control)];
+        for (is_cut, after_ms) in [(true, partition.at_ms), (false, partition.length_ms)] {
+            std::thread::sleep(Duration::from_millis(after_ms));
+            let dropped = ends.iter().zip(partition.drops).filter(|(_, drops)| *drops);
+            dropped.for_each(|((node, address), _)| node.cut(address, is_cut));
+        }
+        let status = wait(&mut child).ok_or_else(|| format!("hangs: {}", self.bench.printed()))?;
+        let is_expected = status.code().is_some_and(|code| (0..=3).contains(&code));
+        if !is_expected || self.bench.printed().contains("panicked") {
+            return Err(format!("{status}: {}", self.bench.printed()));
+        }
+        self.check_results()?;
+        self.check_after(&arguments)?;
+        Ok(status.code())
+    }
+
+    /// Waits until both nodes are as they were.
+    fn wait_until_free(&self) -> Result<(), String> {
+        let mut left = String::new();
+        for _ in 0..FREE_LIMIT.as_millis() / 200 {
+            left = self.difference();
+            if left.is_empty() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Err(format!("a node is not free:\n{left}"))
+    }
+
+    /// How the nodes differ from what they were.
+    fn difference(&self) -> String {
+        let states = self.nodes.iter().zip(&self.before);
+        states.map(|(node, before)| difference(before, &node.state())).collect()
+    }
+
+    /// The nodes are as they were, and a run without a fault is ok.
+    fn check_after(&mut self, arguments: &[&str]) -> Result<(), String> {
+        // The other node notices the loss by itself.
+        self.wait_until_free()?;
+        if !arguments.contains(&"--resume") {
+            self.remove_results();
+        }
+        self.expect_ok(arguments)?;
+        let trials = csv(&self.bench.results().join("trials.csv"));
+        if trials.len() != 2 {
+            return Err(format!("{} trials instead of 2: {}", trials.len(), self.bench.printed()));
+        }
+        self.check_results()?;
+        self.remove_results();
+        Ok(())
+    }
+
+    /// Nothing in the results is torn.
+    fn check_results(&self) -> Result<(), String> {
+        for dir in self.bench.all_results().iter().filter(|dir| dir.join("run.json").exists()) {
+            let output = self.bench.run(&["verify", &dir.display().to_string()]);
+            if output.status.code() != Some(0) {
+                return Err(format!("verify: {}\n{}", text(&output), self.bench.printed()));
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_results(&self) {
+        let _ = std::fs::remove_dir_all(self.bench.path("results"));
+    }
+}
+
+/// Waits for a process, at most [`RUN_LIMIT`] in naps of 20 ms.
+fn wait(child: &mut Child) -> Option<ExitStatus> {
+    for _ in 0..RUN_LIMIT.as_millis() / 20 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}

@@ -1,0 +1,229 @@
+//! Two nodes: network namespaces with a wire for the control network and one for data, and an agent on each.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ccbench_tests::node_state::everything;
+use ccbench_tests::{Bench, binary, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longest life of a namespace whose test was killed.
+const HOLDER_S: &str = "20000";
+/// The control network, and that of the data.
+const DEVS: [&str; 2] = ["c", "v"];
+
+/// A node of the testbed.
+pub struct Node {
+    holder: Child,
+    agent: Option<Child>,
+    /// Its address in the control network.
+    pub control: &'static str,
+    dir: PathBuf,
+}
+
+impl Node {
+    fn new(bench: &Bench, name: &str, control: &'static str) -> Self {
+        let holder = Command::new("unshare").args(["-n", "sleep", HOLDER_S]).spawn().unwrap();
+        let own = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let pid = holder.id().to_string();
+        wait_for("the namespace", Duration::from_secs(10), || {
+            own(&pid).is_some_and(|link| Some(link) != own("self"))
+        });
+        let node = Self { holder, agent: None, control, dir: bench.path(name) };
+        std::fs::create_dir(&node.dir).unwrap();
+        node.shell("ip link set lo up");
+        node
+    }
+
+    /// A command line whose program runs inside.
+    pub fn enter(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-n", "-t", &self.holder.id().to_string(), "--"]).stdin(Stdio::null());
+        command
+    }
+
+    /// What a shell command prints inside.
+    pub fn shell(&self, command: &str) -> String {
+        let output = self.enter().args(["sh", "-c", command]).output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What a trial may change.
+    pub fn state(&self) -> String {
+        everything(|command| self.shell(command), &DEVS)
+    }
+
+    /// Starts its agent, below strace if that has arguments. `false` if it ended before it listened.
+    pub fn start(&mut self, bench: &Bench, strace: &[String]) -> bool {
+        self.stop();
+        let mut command = self.enter();
+        if !strace.is_empty() {
+            command.arg("strace").args(strace).arg("--");
+        }
+        command.arg(binary("ccbench-agent"));
+        command.args(["serve", "--listen", &format!("tcp:{}:7700", self.control), "--state-dir"]);
+        command.arg(self.dir.join("state")).arg("--tls-ca").arg(bench.path("pki/ca.pem"));
+        command.arg("--tls-cert").arg(bench.path(&format!("pki/{}.pem", self.control)));
+        command.arg("--tls-key").arg(bench.path(&format!("pki/{}.key", self.control)));
+        // Its processes are found by it.
+        command.env("CCBENCH_STATE", bench.path("state"));
+        command.stdout(Stdio::null()).stderr(File::create(self.log()).unwrap());
+        let mut agent = command.spawn().unwrap();
+        let mut is_alive = true;
+        wait_for("the agent to listen", Duration::from_secs(30), || {
+            is_alive = agent.try_wait().unwrap().is_none();
+            !is_alive || self.printed().contains("listening")
+        });
+        self.agent = Some(agent);
+        is_alive
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// What the agent has printed.
+    pub fn printed(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// Drops what it sends to this address from now on, or again sends it.
+    pub fn cut(&self, address: &str, is_cut: bool) {
+        let op = if is_cut { "add" } else { "del" };
+        self.shell(&format!("ip route {op} blackhole {address}/32"));
+    }
+
+    /// Whether its agent runs.
+    pub fn is_alive(&mut self) -> bool {
+        self.agent.as_mut().is_some_and(|agent| agent.try_wait().unwrap().is_none())
+    }
+
+    /// Ends its agent as systemd does: SIGTERM, later SIGKILL.
+    pub fn stop(&mut self) {
+        let Some(mut agent) = self.agent.take() else { return };
+        let pids = agents_below(agent.id());
+        for signal in [Signal::TERM, Signal::KILL] {
+            for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+                let _ = kill_process(pid, signal);
+            }
+            // Naps of 20 ms.
+            for _ in 0..250 {
+                if agent.try_wait().unwrap().is_some() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        let _ = agent.kill();
+        let _ = agent.wait();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// This process, or its children that are agents if it is strace.
+fn agents_below(pid: u32) -> Vec<u32> {
+    let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if name(pid).trim() != "strace" {
+        return vec![pid];
+    }
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Node a, which shapes and sends, and node b.
+pub fn pair(bench: &Bench) -> [Node; 2] {
+    let nodes = [Node::new(bench, "a", "10.8.0.1"), Node::new(bench, "b", "10.8.0.2")];
+    let [a, b] = &nodes;
+    for (dev, net) in [("c", "10.8.0"), ("v", "10.9.0")] {
+        let there = b.holder.id();
+        a.shell(&format!("ip link add {dev} type veth peer name {dev} netns {there}"));
+        a.shell(&format!("ip addr add {net}.1/24 dev {dev} && ip link set {dev} up"));
+        b.shell(&format!("ip addr add {net}.2/24 dev {dev} && ip link set {dev} up"));
+    }
+    // IPv6 addresses are tentative for some seconds.
+    wait_for("addresses", Duration::from_secs(20), || {
+        nodes.iter().all(|node| !node.shell("ip address").contains("tentative"))
+    });
+    nodes
+}
+
+/// The certificates of both nodes and of the controller.
+pub fn certificates(bench: &Bench) {
+    for arguments in
+        [&["init", "pki"][..], &["node", "pki", "10.8.0.1"], &["node", "pki", "10.8.0.2"]]
+    {
+        let output = bench.run(&[&["pki"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+/// `ccbench ARGS` on node a, below strace if that has arguments.
+pub fn controller(bench: &Bench, node: &Node, strace: &[String], arguments: &[&str]) -> Command {
+    let mut command = node.enter();
+    if !strace.is_empty() {
+        command.arg("strace").args(strace).arg("--");
+    }
+    command.arg(binary("ccbench")).args(arguments).current_dir(bench.path(""));
+    command.env("CCBENCH_STATE", bench.path("state"));
+    let file = |name: &str| Stdio::from(File::create(bench.path(name)).unwrap());
+    command.stdout(file("out")).stderr(file("err"));
+    command
+}
+
+/// Trials of 300 ms that change what a trial can change: a kernel link and a userspace link, a sysctl, offloads, a congestion
+/// control of ccbench's.
+pub fn plan(bench: &Bench) -> PathBuf {
+    bench.write(
+        "plan.toml",
+        r#"
+name = "faults"
+repeat = 2
+[nodes.a]
+agent = "10.8.0.1:7700"
+address = "10.9.0.1"
+sysctl = { "net.ipv4.tcp_no_metrics_save" = 1, "net.ipv4.tcp_wmem" = "4096 16384 8388608" }
+[nodes.b]
+agent = "10.8.0.2:7700"
+address = "10.9.0.2"
+[links.there]
+node = "a"
+dev = "v"
+rate = "5mbit"
+backend = "kernel"
+queue = { kind = "bfifo", limit = "50000B" }
+[links.back]
+node = "b"
+dev = "v"
+delay = "2ms"
+backend = "userspace"
+[flows.f]
+from = "a"
+to = "b"
+cc = "cubic"
+[probes.rtt]
+kind = "ping"
+from = "a"
+to = "b"
+every = "100ms"
+[[phases]]
+name = "only"
+length = "300ms"
+flows = ["f"]
+"#,
+    )
+}
+
+/// A file as text; empty if it cannot be read.
+pub fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
