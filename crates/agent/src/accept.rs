@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +52,7 @@ enum Stream {
 #[derive(Debug, Clone)]
 pub struct ConnectionEnd {
     id: u64,
+    peer: Option<IpAddr>,
     end: watch::Receiver<()>,
 }
 
@@ -59,6 +60,11 @@ impl ConnectionEnd {
     /// Distinguishes the connections of this process.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The address of the other end, if it came over a network.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.peer
     }
 
     /// Resolves when the connection has ended.
@@ -69,8 +75,14 @@ impl ConnectionEnd {
     /// A connection that ends when the first value is dropped.
     #[cfg(test)]
     pub(crate) fn example() -> (watch::Sender<()>, Self) {
+        Self::example_from(None)
+    }
+
+    /// The same from this address.
+    #[cfg(test)]
+    pub(crate) fn example_from(peer: Option<IpAddr>) -> (watch::Sender<()>, Self) {
         let (send, end) = watch::channel(());
-        (send, Self { id: 1, end })
+        (send, Self { id: 1, peer, end })
     }
 }
 
@@ -78,7 +90,13 @@ impl Connected for Connection {
     type ConnectInfo = ConnectionEnd;
 
     fn connect_info(&self) -> ConnectionEnd {
-        ConnectionEnd { id: self.id, end: self.end.subscribe() }
+        let peer = match &self.stream {
+            Stream::Unix(_) => None,
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Tls(stream) => stream.get_ref().0.peer_addr().ok(),
+        };
+        let peer = peer.map(|peer| peer.ip().to_canonical());
+        ConnectionEnd { id: self.id, peer, end: self.end.subscribe() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Errors of a node: operation, object, source and hint.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use ccbench_collector::SampleError;
@@ -43,6 +43,27 @@ pub enum AgentError {
     Link {
         /// The link's name in the plan.
         link: String,
+        /// Why.
+        source: ShaperError,
+    },
+    /// A link would be on the interface that leads to the controller.
+    #[error(
+        "link {link}: {dev} is the interface of the route to the controller ({controller}), which the link could cut off; use a \
+         control network of its own, or write `allow_control_interface = true`"
+    )]
+    ControlInterface {
+        /// The link's name in the plan.
+        link: String,
+        /// The interface.
+        dev: String,
+        /// The controller.
+        controller: IpAddr,
+    },
+    /// The interface that leads to the controller is not known.
+    #[error("find the interface of the route to the controller ({controller}): {source}")]
+    ControlRoute {
+        /// The controller.
+        controller: IpAddr,
         /// Why.
         source: ShaperError,
     },

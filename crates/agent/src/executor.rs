@@ -1,6 +1,7 @@
 //! Performs the session's actions and owns the current trial. One task handles one order at a time; a running trial is a
 //! task beside it, cancelled by an order, the end of its lease or the loss of the controller.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -253,7 +254,8 @@ impl Executor {
     async fn apply(&mut self, order: Order) {
         match order {
             Order::Prepare(request, controller, answer) => {
-                let reply = self.prepare(&request).await;
+                let peer = controller.as_ref().and_then(ConnectionEnd::peer);
+                let reply = self.prepare(&request, peer).await;
                 if reply.is_ok() {
                     self.controller = controller;
                 }
@@ -288,6 +290,7 @@ impl Executor {
     async fn prepare(
         &mut self,
         request: &wire::PrepareRequest,
+        controller: Option<IpAddr>,
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
         self.check_clean()?;
@@ -308,6 +311,7 @@ impl Executor {
             acks: self.parts.acks,
             undo: &mut self.parts.undo,
             traffic_group: self.parts.traffic_group.as_deref(),
+            controller,
             here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
         };
         let file = self.parts.generation_file.as_deref();

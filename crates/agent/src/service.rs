@@ -123,10 +123,12 @@ fn status(error: &AgentError) -> Status {
         },
         AgentError::CongestionControl { .. }
         | AgentError::Cc { .. }
-        | AgentError::NoIperf3 { .. } => Status::unimplemented(message),
+        | AgentError::NoIperf3 { .. }
+        | AgentError::ControlInterface { .. } => Status::unimplemented(message),
         AgentError::PortInUse { .. } => Status::aborted(message),
         AgentError::Sysctl { .. }
         | AgentError::Server { .. }
+        | AgentError::ControlRoute { .. }
         | AgentError::Sample { .. }
         | AgentError::Journal { .. }
         | AgentError::Listen { .. }

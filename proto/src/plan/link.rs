@@ -97,6 +97,10 @@ pub struct Link {
     /// Kernel qdisc that limits the rate.
     #[serde(default)]
     pub shaper: Shaper,
+    /// Shape the interface of the route to the controller, too. A node with an agent refuses that otherwise: the link could cut
+    /// the controller off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_control_interface: bool,
     /// Slices of the rate, each with its own queue; other packets use the link's own queue.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, Class>,

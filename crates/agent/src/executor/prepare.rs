@@ -15,6 +15,7 @@ use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext}
 use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
+use ccbench_shaper::ShaperError;
 
 use super::acks::{self, OpenAcks};
 use super::samples::TimedLink;
@@ -130,6 +131,8 @@ pub struct Tools<'a> {
     pub undo: &'a mut Undo,
     /// The control group of traffic, if not the agent's.
     pub traffic_group: Option<&'a Path>,
+    /// The controller's address, if it is connected over a network.
+    pub controller: Option<IpAddr>,
     /// The trial, and this node's name in the plan.
     pub here: (TrialId, &'a str),
 }
@@ -163,6 +166,7 @@ pub async fn prepare(
         }
     }
     let devices = devices(&task, tools.interfaces)?;
+    check_control(&task, &devices, tools)?;
     if !task.keep_offloads {
         // A node that ccbench made has no other use for its interfaces: super-packets would also pass through
         // those that nothing here shapes.
@@ -234,6 +238,27 @@ fn devices(
         }
     }
     Ok(found)
+}
+
+/// Refuses links on the interface of the route to the controller: a slow or broken one would cut it off.
+fn check_control(
+    task: &NodeTask,
+    devices: &BTreeMap<(&'static str, String), String>,
+    tools: &Tools<'_>,
+) -> Result<(), AgentError> {
+    let Some(controller) = tools.controller else { return Ok(()) };
+    // The route to an address of this node leaves by `lo`.
+    let control = match tools.interfaces.device(&Egress::Toward(controller)) {
+        Err(ShaperError::NotFound { .. }) => return Ok(()),
+        found => found.map_err(|source| AgentError::ControlRoute { controller, source })?,
+    };
+    for link in task.links.iter().filter(|link| !link.config.plan.allow_control_interface) {
+        let link = link.config.name.clone();
+        if devices.get(&("link", link.clone())) == Some(&control) {
+            return Err(AgentError::ControlInterface { link, dev: control, controller });
+        }
+    }
+    Ok(())
 }
 
 fn switch_offloads_off(

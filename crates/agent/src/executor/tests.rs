@@ -209,16 +209,19 @@ impl Rig {
         Self { handle, interfaces, calls }
     }
 
-    async fn prepare(&self) -> Result<wire::PrepareReply, AgentError> {
-        let request = wire::PrepareRequest {
+    fn request(&self) -> wire::PrepareRequest {
+        wire::PrepareRequest {
             run_id: "r".into(),
             node: "one".into(),
             plan_toml: PLAN.into(),
             epoch: 1,
             lease_ms: 60_000,
             ..Default::default()
-        };
-        self.handle.prepare(request, None).await
+        }
+    }
+
+    async fn prepare(&self) -> Result<wire::PrepareReply, AgentError> {
+        self.handle.prepare(self.request(), None).await
     }
 
     async fn run(&self) -> mpsc::Receiver<Outgoing> {
@@ -367,6 +370,28 @@ async fn a_lost_stream_undoes_everything() {
     assert_eq!(calls[calls.len() - 3..], UNDONE, "{reply:?}");
     assert!(rig.calls().contains(&"Kill back server".to_owned()), "{:?}", rig.calls());
     assert!(rig.prepare().await.is_ok(), "the node is free again");
+}
+
+#[tokio::test]
+async fn the_interface_of_the_controller_is_not_shaped() {
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
+    let controller = "10.8.0.9".parse().ok();
+    let prepare = async |plan: String, peer| {
+        let request = wire::PrepareRequest { plan_toml: plan, epoch: 1, ..rig.request() };
+        let (_end, connection) = ConnectionEnd::example_from(peer);
+        let reply = rig.handle.prepare(request, Some(connection)).await;
+        rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
+        reply.map(drop).map_err(|error| error.to_string())
+    };
+    let shaped = PLAN.replace("eth0", "to-10.8.0.9");
+    let refused = prepare(shaped.clone(), controller).await.unwrap_err();
+    let expected = "link l: to-10.8.0.9 is the interface of the route to the controller (10.8.0.9)";
+    assert!(refused.starts_with(expected), "{refused}");
+    assert!(!rig.interfaces.calls().iter().any(|call| call.starts_with("open ")));
+    let allowed = shaped.replace("backend =", "allow_control_interface = true\nbackend =");
+    assert_eq!(prepare(allowed, controller).await, Ok(()));
+    assert_eq!(prepare(PLAN.to_owned(), controller).await, Ok(()), "another interface");
+    assert_eq!(prepare(shaped, None).await, Ok(()), "a controller on this machine");
 }
 
 #[test]

@@ -38,7 +38,17 @@ const UNSHAPED: Rate = Rate::from_bits_per_sec(10_000_000_000);
 const MAX_QUANTUM_BYTES: u64 = 200_000;
 
 /// The keys of a link that qdiscs implement, beside those of netem. With any other key a link needs userspace.
-const KEYS: [&str; 8] = ["node", "toward", "dev", "rate", "overhead", "gso", "backend", "shaper"];
+const KEYS: [&str; 9] = [
+    "node",
+    "toward",
+    "dev",
+    "rate",
+    "overhead",
+    "gso",
+    "backend",
+    "shaper",
+    "allow_control_interface",
+];
 /// The keys of a class that qdiscs implement.
 const CLASS_KEYS: [&str; 4] = ["rate", "ceil", "priority", "match"];
 

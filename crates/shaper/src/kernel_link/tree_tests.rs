@@ -154,6 +154,8 @@ fn key_without_a_qdisc_needs_userspace() {
     };
     assert_eq!(unknown(&["rate", "jitter", "gso"]), None);
     assert_eq!(unknown(&["delay", "later", "rate"]).as_deref(), Some("later"));
+    let allowed = Link { rate: Some(mbit(10)), allow_control_interface: true, ..Link::default() };
+    assert!(plan(&with(allowed), 3, 1518).is_ok(), "it changes no packet");
 }
 
 #[test]

@@ -289,9 +289,19 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
 /// Whether it has only keys that do nothing without a rate or a delay.
 fn does_nothing(link: &Link) -> bool {
     let Link { node, toward, dev, path, queue, classes, reorder, .. } = link.clone();
-    let Link { backend, shaper, overhead, .. } = *link;
+    let Link { backend, shaper, overhead, allow_control_interface, .. } = *link;
     let place = Link { node, toward, dev, path, ..Link::default() };
-    *link == Link { queue, classes, reorder, backend, shaper, overhead, ..place }
+    *link
+        == Link {
+            queue,
+            classes,
+            reorder,
+            backend,
+            shaper,
+            overhead,
+            allow_control_interface,
+            ..place
+        }
 }
 
 fn classes(plan: &Plan, from: &Sources<'_>, link: &Link, problems: &mut Problems) {
