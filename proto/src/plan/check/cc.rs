@@ -1,6 +1,7 @@
 //! Rules about `[cc.NAME]`, from the embedded table; they need no kernel.
 
 use crate::cc::{self, Instance};
+use crate::plan::parse::suggest;
 use crate::plan::{Cc, Plan};
 
 use super::names;
@@ -23,8 +24,15 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 /// ccbench's own are loaded for an instance only.
 fn without_instance(plan: &Plan, problems: &mut Problems) {
     for (flow, cc) in plan.flows.iter().filter_map(|(name, flow)| Some((name, flow.cc.as_ref()?))) {
-        let own = cc::scheme(cc).is_some() && !cc::KERNELS.contains(&cc.as_str());
-        if own && !plan.cc.contains_key(cc) {
+        if plan.cc.contains_key(cc) || cc::KERNELS.contains(&cc.as_str()) {
+            continue;
+        }
+        if cc::scheme(cc).is_none() {
+            if cc::refuse_kernel_name(cc).is_some() {
+                continue;
+            }
+            unknown(plan, flow, cc, problems);
+        } else {
             problems.warning_from(
                 &["flows", flow, "cc"],
                 &[&["cc"]],
@@ -35,6 +43,22 @@ fn without_instance(plan: &Plan, problems: &mut Problems) {
             );
         }
     }
+}
+
+/// Kernels may have more than the mainline ones, so it is no error.
+fn unknown(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
+    let own = cc::table().schemes.iter().map(|scheme| scheme.name.as_str());
+    let instances = plan.cc.keys().map(String::as_str);
+    let known: Vec<&str> = cc::KERNELS.iter().copied().chain(instances).chain(own).collect();
+    let near = suggest::near(cc, &known);
+    problems.warning_from(
+        &["flows", flow, "cc"],
+        &[&["cc"]],
+        format!(
+            "`{cc}` is neither in mainline kernels nor ccbench's own nor a table of this plan: the kernels of both nodes must \
+             have it{near}"
+        ),
+    );
 }
 
 /// A flow's `cc` must not mean two things.

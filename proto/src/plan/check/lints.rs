@@ -2,12 +2,13 @@
 
 use crate::plan::problem::Severity;
 use crate::plan::{Flow, Plan, Queue};
-use crate::resolve::{base_rtt, bdp, drain_rate, limit_bytes, settle};
+use crate::resolve::{base_rtt, bdp, bottleneck, drain_rate, limit_bytes, settle};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
 use super::limits::AGENTS;
 use super::problems::Problems;
+use super::traces;
 
 /// Below this many packets a bandwidth-delay product or a threshold is noise.
 const FEW_PACKETS: u64 = 4;
@@ -62,6 +63,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
     }
     unlimited(plan, &settled, problems);
+    bypasses(&settled, problems);
     senders(&settled, problems);
     offloads(plan, problems);
     sampling(plan, problems);
@@ -159,6 +161,39 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
             ],
             "none has a rate: the flows are limited by this machine's CPU, and that is what is measured",
         );
+    }
+}
+
+/// A group that passes no bottleneck beside one that does: mostly another receiver behind another interface.
+fn bypasses(settled: &Plan, problems: &mut Problems) {
+    // A trace that has not been read may give a rate.
+    if settled.links.values().any(|l| l.trace.is_some() && !traces::is_known(l, problems)) {
+        return;
+    }
+    let mut groups = settled.flows.keys();
+    let Some((other, link)) = groups.find_map(|group| Some((group, bottleneck(settled, group)?.0)))
+    else {
+        return;
+    };
+    for (name, flow) in &settled.flows {
+        if flow.rate.is_none() && bottleneck(settled, name).is_none() {
+            problems.warning_from(
+                &["flows", name],
+                &[
+                    &["links"],
+                    &["wires"],
+                    &["path"],
+                    &["flows", "*", "from"],
+                    &["flows", "*", "to"],
+                    &["flows", "*", "reverse"],
+                    AGENTS,
+                ],
+                format!(
+                    "its data passes no link with a rate, that of `{other}` passes `{link}`: they have no bottleneck in \
+                     common, and this machine's CPU limits `{name}`"
+                ),
+            );
+        }
     }
 }
 

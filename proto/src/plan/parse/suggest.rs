@@ -67,10 +67,13 @@ pub(crate) fn list_of(candidates: &[&str], known: &str) -> String {
     format!("{known}: {words}")
 }
 
-/// The words, each in backquotes; at most twenty.
+/// More would not be read.
+const MOST_LISTED: usize = 24;
+
+/// The words, each in backquotes; at most [`MOST_LISTED`].
 pub(crate) fn list(words: &[&str]) -> String {
-    let quoted: Vec<String> = words.iter().take(20).map(|w| format!("`{w}`")).collect();
-    let rest = if words.len() > 20 { ", ..." } else { "" };
+    let quoted: Vec<String> = words.iter().take(MOST_LISTED).map(|w| format!("`{w}`")).collect();
+    let rest = if words.len() > MOST_LISTED { ", ..." } else { "" };
     quoted.join(", ") + rest
 }
 
