@@ -189,11 +189,14 @@
     const columns = wanted.filter(has).map(([title, metric, stat, unit, best]) => {
       const cell = (row) => rowAt.get(place(row.point, row.phase, scope, row.subject, metric, stat));
       const value = (row) => cell(row)?.value ?? null;
-      const bests = new Map(run.phases.map((phase) => {
-        const values = new Set(rows.filter((row) => row.phase === phase).map(value).filter((v) => v !== null));
-        return [phase, best && values.size > 1 ? Math[best](...values) : undefined];
-      }));
-      const isBest = (row) => value(row) === bests.get(row.phase);
+      // Rows of different points had different conditions.
+      const conditions = (row) => `${row.point} ${row.phase}`;
+      const compared = new Map(rows.map((row) => [conditions(row), new Set()]));
+      rows.filter((row) => value(row) !== null).forEach((row) => compared.get(conditions(row)).add(value(row)));
+      const isBest = (row) => {
+        const values = compared.get(conditions(row));
+        return best && values.size > 1 && value(row) === Math[best](...values);
+      };
       const showCell = (row) => {
         const shown = withInterval(cell(row), unit);
         if (shown && isBest(row)) {

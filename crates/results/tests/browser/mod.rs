@@ -205,6 +205,17 @@ fn tables_sort_and_mark_best_values() {
     assert_eq!((order, numbers.is_sorted_by(|a, b| a >= b)), (json!("descending"), true), "{sums}");
     let best = browser.eval("return document.querySelector('#groups .best').textContent");
     assert!(best.as_str().unwrap().contains("(best)"), "{best}");
+    // One group of each point and phase has the highest sum, unless it is alone there.
+    let per_point = browser.eval(
+        "const rows = [...document.querySelectorAll('#groups tbody tr')];\
+         const place = (row) => row.cells[0].textContent + row.cells[1].textContent;\
+         return rows.every((row) => {\
+             const beside = rows.filter((other) => place(other) === place(row));\
+             const best = beside.filter((other) => other.cells[5].querySelector('.best'));\
+             return best.length === (beside.length > 1 ? 1 : 0);\
+         });",
+    );
+    assert_eq!(per_point, json!(true));
     // The same with the keyboard.
     browser.keys("#groups th:nth-child(6) button", "\u{e007}");
     let order = browser.eval("return document.querySelector('#groups th:nth-child(6)').ariaSort");
