@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_proto::sealed_line::{self, seal};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::SocketError;
@@ -182,9 +183,12 @@ fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
             Err(e) => return Err(SocketError::file("make", &path)(e)),
         };
-        flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|e| SocketError::file("lock", &path)(e.into()))?;
-        // An agent that started before the lock has removed the empty file.
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // An agent that starts looks at the empty file.
+            Err(Errno::WOULDBLOCK) => continue,
+            locked => locked.map_err(|e| SocketError::file("lock", &path)(e.into()))?,
+        }
+        // It has removed the file before the lock.
         let metadata = file.metadata().map_err(SocketError::file("read", &path))?;
         if metadata.nlink() > 0 {
             return Ok((path, file));
@@ -247,12 +251,27 @@ fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
     }
     let rewritten = match kept.is_empty() {
         true => std::fs::remove_file(path),
-        false => std::fs::write(path, kept.concat()),
+        false if outcome.undone.is_empty() => Ok(()),
+        false => replace(path, &kept.concat()),
     };
     if let Err(error) = rewritten {
         outcome.failed.push(format!("write {}: {error}", path.display()));
     }
     outcome
+}
+
+/// Replaces a file, so that a kill or a full disk leaves the old one.
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let fresh = path.with_extension("fresh");
+    let written = File::create(&fresh).and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_data()
+    });
+    let replaced = written.and_then(|()| std::fs::rename(&fresh, path));
+    if replaced.is_err() {
+        let _ = std::fs::remove_file(&fresh);
+    }
+    replaced
 }
 
 /// The lines of a journal, each with its step or why it cannot be read.
