@@ -99,6 +99,7 @@ fn check_pages(file: &mut Cursor<Vec<u8>>, column: &ColumnMetaData) -> PolarsRes
         let header = header.map_err(|error| damaged(&format!("a page's header: {error}")))?;
         let values = header.data_page_header.map(|page| page.num_values);
         let values = values.or(header.data_page_header_v2.map(|page| page.num_values));
+        let values = values.or(header.dictionary_page_header.map(|page| page.num_values));
         if !values.is_none_or(|values| (0..=column.num_values).contains(&values.into())) {
             return Err(damaged("the number of a page's values"));
         }
