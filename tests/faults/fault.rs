@@ -56,17 +56,31 @@ impl Fault {
         self.effect == "KILL"
     }
 
-    /// Arguments of strace.
-    pub fn strace(&self) -> Vec<String> {
+    /// Arguments of strace, which writes the calls into this file.
+    pub fn strace(&self, into: &Path) -> Vec<String> {
         let (effect, more) =
             self.effect.strip_suffix('+').map_or((&*self.effect, ""), |e| (e, "+"));
         let what = if effect == "KILL" { "signal=KILL".into() } else { format!("error={effect}") };
         let Self { call, nth, .. } = self;
         let inject = format!("inject={call}:{what}:when={nth}{more}");
-        ["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &inject]
-            .map(str::to_owned)
-            .into()
+        [
+            "-f",
+            "-qq",
+            "-o",
+            &into.display().to_string(),
+            "-e",
+            &format!("trace={call}"),
+            "-e",
+            &inject,
+        ]
+        .map(str::to_owned)
+        .into()
     }
+}
+
+/// Whether strace injected a fault into the calls that it wrote.
+pub fn was_injected(calls: &str) -> bool {
+    calls.contains("(INJECTED)") || calls.contains("killed by SIGKILL")
 }
 
 impl fmt::Display for Fault {
@@ -126,6 +140,9 @@ pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
     }
     let mut faults = Vec::new();
     for (_, call, effects) in CALLS.iter().filter(|(of, ..)| *of == victim) {
+        if !by_thread.keys().any(|(of, _)| of == call) {
+            println!("{call} was not called");
+        }
         for (_, nth, writes) in possible.iter().filter(|(of, ..)| of == call) {
             let to_disk = |effect: &str| effect.starts_with("EROFS") || effect == "ENOSPC";
             for effect in effects.iter().filter(|effect| *writes || !to_disk(effect)) {

@@ -11,6 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest life of a namespace whose test was killed.
 const HOLDER_S: &str = "20000";
+const LISTEN_LIMIT: Duration = Duration::from_secs(30);
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// The control network, and that of the data.
 const DEVS: [&str; 2] = ["c", "v"];
 
@@ -57,8 +59,8 @@ impl Node {
     }
 
     /// Starts its agent, below strace if that has arguments. `false` if it ended before it listened.
-    pub fn start(&mut self, bench: &Bench, strace: &[String]) -> bool {
-        self.stop();
+    pub fn start(&mut self, bench: &Bench, strace: &[String]) -> Result<bool, String> {
+        self.stop()?;
         let mut command = self.enter();
         if !strace.is_empty() {
             command.arg("strace").args(strace).arg("--");
@@ -68,17 +70,21 @@ impl Node {
         command.arg(self.dir.join("state")).arg("--tls-ca").arg(bench.path("pki/ca.pem"));
         command.arg("--tls-cert").arg(bench.path(&format!("pki/{}.pem", self.control)));
         command.arg("--tls-key").arg(bench.path(&format!("pki/{}.key", self.control)));
-        // Its processes are found by it.
+        // `Bench::processes` finds its processes by it.
         command.env("CCBENCH_STATE", bench.path("state"));
         command.stdout(Stdio::null()).stderr(File::create(self.log()).unwrap());
-        let mut agent = command.spawn().unwrap();
-        let mut is_alive = true;
-        wait_for("the agent to listen", Duration::from_secs(30), || {
-            is_alive = agent.try_wait().unwrap().is_none();
-            !is_alive || self.printed().contains("listening")
-        });
-        self.agent = Some(agent);
-        is_alive
+        self.agent = Some(command.spawn().unwrap());
+        // Its log may have the fault.
+        for _ in 0..LISTEN_LIMIT.as_millis() / 20 {
+            if !self.is_alive() {
+                return Ok(false);
+            }
+            if self.shell("ss -ltnH").contains(":7700 ") {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(format!("the agent does not listen: {}", self.printed()))
     }
 
     fn log(&self) -> PathBuf {
@@ -101,30 +107,33 @@ impl Node {
         self.agent.as_mut().is_some_and(|agent| agent.try_wait().unwrap().is_none())
     }
 
-    /// Ends its agent as systemd does: SIGTERM, later SIGKILL.
-    pub fn stop(&mut self) {
-        let Some(mut agent) = self.agent.take() else { return };
+    /// Ends its agent by SIGTERM. One that does not end is killed, and that is an error.
+    pub fn stop(&mut self) -> Result<(), String> {
+        let Some(mut agent) = self.agent.take() else { return Ok(()) };
         let pids = agents_below(agent.id());
         for signal in [Signal::TERM, Signal::KILL] {
             for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
                 let _ = kill_process(pid, signal);
             }
-            // Naps of 20 ms.
-            for _ in 0..250 {
-                if agent.try_wait().unwrap().is_some() {
-                    return;
+            for _ in 0..STOP_LIMIT.as_millis() / 20 {
+                if agent.try_wait().unwrap().is_none() {
+                    std::thread::sleep(Duration::from_millis(20));
+                } else if signal == Signal::TERM {
+                    return Ok(());
+                } else {
+                    return Err(format!("the agent ignores SIGTERM: {}", self.printed()));
                 }
-                std::thread::sleep(Duration::from_millis(20));
             }
         }
         let _ = agent.kill();
         let _ = agent.wait();
+        Err(format!("the agent cannot be killed: {}", self.printed()))
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.stop();
+        let _ = self.stop();
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
@@ -209,7 +218,9 @@ backend = "userspace"
 [flows.f]
 from = "a"
 to = "b"
-cc = "cubic"
+cc = "ours"
+[cc.ours]
+algorithm = "vegas"
 [probes.rtt]
 kind = "ping"
 from = "a"
