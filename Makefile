@@ -65,7 +65,7 @@ fmt:
 	cargo fmt --all --check
 
 clippy:
-	cargo clippy --locked --workspace --all-targets --features netns,browser -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features netns,browser,faults -- -D warnings
 
 # rustdoc without warnings.
 doc:
@@ -91,7 +91,7 @@ MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)
 msrv-version:
 	@echo $(MSRV)
 msrv:
-	cargo +$(MSRV) check --locked --workspace --all-targets --features netns,browser
+	cargo +$(MSRV) check --locked --workspace --all-targets --features netns,browser,faults
 
 # Ratios measured in one run: cost of controller and agents, start-up, overhead per trial; of userspace links beside plain
 # veth; of watching sockets, by polling and at every acknowledgement, and of runs with and without; of a trial's processing beside the coexistence study's

@@ -1,4 +1,4 @@
-//! Special files, oversized files, have no end, or hold numbers and nesting that no tool writes: each command refuses them at once.
+//! Special files, endless files, and files with numbers or nesting that no tool writes: each command refuses them at once.
 
 use std::path::Path;
 use std::process::Command;

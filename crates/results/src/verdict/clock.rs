@@ -13,7 +13,7 @@ pub(super) fn judge(node: &str, clock: &NodeClock, findings: &mut Findings) {
         let cause = match clock.error_bound_after_ns {
             None => "it was not measured after the trial".to_owned(),
             Some(after_ns) if after_ns.max(clock.rtt_ns / 2) > MAX_ERROR_NS => format!(
-                "the round-trip time of the control network, {:.3} ms, bounds it no better",
+                "the control network's round-trip time of {:.3} ms does not allow a smaller bound",
                 ms(clock.rtt_ns.max(2 * after_ns))
             ),
             Some(after_ns) => format!(
@@ -58,7 +58,7 @@ mod tests {
         assert!(drifted[0].contains("chrony"), "{drifted:?}");
         let measured = judged(5_000_000, Some(5_000_000));
         assert!(
-            measured[0].ends_with("control network, 10.000 ms, bounds it no better"),
+            measured[0].ends_with("round-trip time of 10.000 ms does not allow a smaller bound"),
             "{measured:?}"
         );
         assert!(judged(2_000_000, None)[0].ends_with("it was not measured after the trial"));
