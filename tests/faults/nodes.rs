@@ -53,9 +53,11 @@ impl Node {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What a trial may change.
+    /// What a trial may change in this namespace. Other lanes change the machine's congestion controls.
     pub fn state(&self) -> String {
-        everything(|command| self.shell(command), &DEVS)
+        let state = everything(|command| self.shell(command), &DEVS);
+        let is_own = |line: &&str| !line.contains("_congestion_control = ");
+        state.lines().filter(is_own).map(|line| format!("{line}\n")).collect()
     }
 
     /// Starts its agent, below strace if that has arguments. `false` if it ended before it listened.
