@@ -24,19 +24,15 @@ pub async fn watch(stage: &Stage, end_at_ns: u64) {
         }
         let now = clock::offsets();
         let Steps { set_ns, suspended_ns } = steps(last, now);
-        if let Some(step_ns) = set_ns {
-            let message = format!("CLOCK_REALTIME was set {:+.6} s", step_ns as f64 / 1e9);
-            stage
-                .out
-                .event(Kind::ClockStep(ClockStep { step_ns }), "CLOCK_REALTIME", message)
-                .await;
-        }
-        if let Some(step_ns) = suspended_ns {
-            let message = format!("the machine was suspended for {:.6} s", step_ns as f64 / 1e9);
-            stage
-                .out
-                .event(Kind::ClockStep(ClockStep { step_ns }), "CLOCK_BOOTTIME", message)
-                .await;
+        let set = set_ns.map(|ns| {
+            (ns, "CLOCK_REALTIME", format!("CLOCK_REALTIME was set {:+.6} s", ns as f64 / 1e9))
+        });
+        let suspended = suspended_ns.map(|ns| {
+            let message = format!("the machine was suspended for {:.6} s", ns as f64 / 1e9);
+            (ns, "CLOCK_BOOTTIME", message)
+        });
+        for (step_ns, clock, message) in set.into_iter().chain(suspended) {
+            stage.out.event(Kind::ClockStep(ClockStep { step_ns }), clock, message).await;
         }
         last = now;
         if until_ns == end_at_ns {
