@@ -202,5 +202,5 @@ pub enum ListenError {
 }
 
 fn occupied(listener: Option<&str>) -> String {
-    listener.map_or(String::new(), |process| format!("; {process} listens there"))
+    listener.map_or(String::new(), |process| format!("; {process} listens there: end it"))
 }
