@@ -1,6 +1,8 @@
 //! How deeply a text in TOML nests tables and lists. The TOML library limits brackets and the segments of a key, but not their
 //! product; what it has read is read on, cloned and dropped recursively, and an agent's threads have small stacks.
 
+use toml::Table;
+
 /// Brackets within brackets.
 const MAX_BRACKETS: usize = 16;
 /// Dots in a key.
@@ -26,6 +28,11 @@ pub(super) fn too_deep(text: &str) -> Option<usize> {
         at += 1;
     }
     None
+}
+
+/// A text that is TOML and does not nest too deeply.
+pub(super) fn parse(text: &str) -> Option<Table> {
+    too_deep(text).is_none().then(|| toml::from_str(text).ok()).flatten()
 }
 
 /// The last byte of the string that begins at `begin`.

@@ -16,10 +16,7 @@ fn assignments(table: &Table) -> Vec<(String, String)> {
 /// The overrides of `--quick`: those of the plan's `[quick]`, and `sets`, which take precedence. `None` without `[quick]`.
 pub fn quick_sets(text: &str, sets: &[String]) -> Option<Vec<String>> {
     // Invalid TOML is reported when the plan is read.
-    if nesting::too_deep(text).is_some() {
-        return Some(sets.to_vec());
-    }
-    let Ok(table) = toml::from_str::<Table>(text) else { return Some(sets.to_vec()) };
+    let Some(table) = nesting::parse(text) else { return Some(sets.to_vec()) };
     table.get("quick")?;
     let key = |assignment: &str| split_key(split_assignment(assignment)?.0).ok();
     let given: Vec<Vec<String>> = sets.iter().filter_map(|set| key(set)).collect();

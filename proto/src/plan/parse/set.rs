@@ -187,8 +187,7 @@ fn element<'t>(
 /// A value as TOML, or as plain text where it is not (`50mbit`, `cubic`).
 pub(crate) fn parse_value(text: &str) -> Value {
     let text = text.trim();
-    let deep = nesting::too_deep(text).is_some();
-    let parsed = (!deep).then(|| toml::from_str::<Table>(&format!("v = {text}")).ok()).flatten();
+    let parsed = nesting::parse(&format!("v = {text}"));
     let value = parsed.filter(|t| t.len() == 1).and_then(|mut t| t.remove("v"));
     value.filter(|v| !v.is_datetime()).unwrap_or_else(|| Value::String(text.to_owned()))
 }
