@@ -7,6 +7,7 @@ use std::io::{Cursor, Read as _, Seek as _};
 use std::path::Path;
 
 use polars::io::mmap::MmapBytesReader;
+use polars::io::parquet::metadata::FileMetadataRef;
 use polars::prelude::*;
 
 use crate::error::{Result, io_error, polars_error};
@@ -94,7 +95,7 @@ pub(super) fn each_slice(
         return Ok(());
     }
     for path in run.files(end, table) {
-        let mut first = open(&path)?;
+        let mut first = open(&path, None)?;
         let metadata = first.get_metadata().map_err(polars_error("read", &path))?.clone();
         let schema = first.schema().map_err(polars_error("read", &path))?;
         let there = wanted.iter().filter(|name| schema.contains(name));
@@ -103,11 +104,7 @@ pub(super) fn each_slice(
         for from in (0..metadata.num_rows).step_by(SLICE_ROWS) {
             let reader = match first.take() {
                 Some(first) => first,
-                None => {
-                    let mut next = open(&path)?;
-                    next.set_metadata(metadata.clone());
-                    next
-                }
+                None => open(&path, Some(&metadata))?,
             };
             let frame = reader
                 .with_columns(Some(columns.clone()))
@@ -123,18 +120,29 @@ pub(super) fn each_slice(
     Ok(())
 }
 
-/// Reads a small file at once: mmap and munmap interrupt the other threads.
-fn open(path: &Path) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
+/// Checks the metadata of a file unless it is known. Reads a small file at once: mmap and munmap interrupt the other threads.
+fn open(
+    path: &Path,
+    metadata: Option<&FileMetadataRef>,
+) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
     let mut file = File::open(path).map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
-    parquet_file::check_metadata(&mut file).map_err(polars_error("read", path))?;
-    file.rewind().map_err(io_error("read", path))?;
-    if length > SMALL_FILE_BYTES {
-        return Ok(ParquetReader::new(Box::new(file)));
+    if metadata.is_none() {
+        parquet_file::check_metadata(&mut file).map_err(polars_error("read", path))?;
+        file.rewind().map_err(io_error("read", path))?;
     }
-    let mut bytes = Vec::with_capacity(length as usize + 1);
-    file.read_to_end(&mut bytes).map_err(io_error("read", path))?;
-    Ok(ParquetReader::new(Box::new(Cursor::new(bytes))))
+    let bytes: Box<dyn MmapBytesReader> = if length > SMALL_FILE_BYTES {
+        Box::new(file)
+    } else {
+        let mut bytes = Vec::with_capacity(length as usize + 1);
+        file.read_to_end(&mut bytes).map_err(io_error("read", path))?;
+        Box::new(Cursor::new(bytes))
+    };
+    let mut reader = ParquetReader::new(bytes);
+    if let Some(metadata) = metadata {
+        reader.set_metadata(metadata.clone());
+    }
+    Ok(reader)
 }
 
 /// Values by phase, group and a third name (flow, or flow and side).
