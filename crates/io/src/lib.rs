@@ -1,6 +1,7 @@
 //! What controller and agent share of input and output: [`console`] escapes what others supplied, [`input`] limits files that
-//! a user names.
+//! a user names, [`replace`](mod@replace) writes files atomically.
 #![forbid(unsafe_code)]
 
 pub mod console;
 pub mod input;
+pub mod replace;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use ccbench_io::replace::staged;
 use polars::prelude::*;
 use polars_parquet::write::{
     CompressionOptions, FileWriter, KeyValue, Version, WriteOptions, row_group_iter,
@@ -278,14 +279,8 @@ fn replace_file(staged: &Path, path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Path of the temporary file that replaces `path`.
-pub(crate) fn staged(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.new"))
-}
-
 /// Removes the temporary file after an error.
-pub(crate) fn unstage(staged: &Path, written: Result<()>) -> Result<()> {
+fn unstage(staged: &Path, written: Result<()>) -> Result<()> {
     if written.is_err() {
         // The file may not exist; the write error is the one to report.
         let _ = std::fs::remove_file(staged);

@@ -1,7 +1,7 @@
 //! `run.json`: provenance of a run. Replaced atomically.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use ccbench_io::input;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::digest::FileDigest;
 use super::journal::TrialEnd;
 use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
-use super::part::{staged, sync, unstage};
+use super::part::sync;
 use super::store::error::StoreError;
 use crate::error::{FileError, Result, io_error};
 
@@ -153,14 +153,7 @@ fn factors(info: &RunInfo) -> Vec<String> {
 /// Replaces a file atomically and syncs it to disk: readers see the old or the new content, even after a crash.
 pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = dir.join(name);
-    let staged = staged(&path);
-    let write = || {
-        let mut file = std::fs::File::create(&staged).map_err(io_error("create", &staged))?;
-        file.write_all(bytes).map_err(io_error("write", &path))?;
-        file.sync_all().map_err(io_error("make durable", &path))?;
-        std::fs::rename(&staged, &path).map_err(io_error("replace", &path))
-    };
-    unstage(&staged, write())?;
+    ccbench_io::replace::replace(&path, bytes).map_err(io_error("replace", &path))?;
     sync(dir)
 }
 

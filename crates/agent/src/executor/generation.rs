@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ccbench_io::replace::replace;
+
 use crate::undo::JournalError;
 
 /// The generation and the run of the last Prepare; 0 and an empty name if there was none.
@@ -17,10 +19,7 @@ pub(super) fn read(file: &Path) -> (u64, String) {
 /// Atomic and durable.
 pub(super) fn write(file: &Path, generation: u64, run_id: &str) -> Result<(), JournalError> {
     let failed = |source| JournalError { op: "write", path: file.to_owned(), source };
-    let fresh = file.with_extension("new");
-    std::fs::write(&fresh, format!("{generation} {run_id}\n")).map_err(failed)?;
-    std::fs::File::open(&fresh).and_then(|file| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&fresh, file).map_err(failed)
+    replace(file, format!("{generation} {run_id}\n").as_bytes()).map(drop).map_err(failed)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use ccbench_io::replace::replace;
 use ccbench_proto::sealed_line::{self, seal};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -19,6 +20,8 @@ use crate::undo::Outcome;
 
 /// Folder of the journals.
 const FOLDER: &str = "/run/ccbench/cc";
+/// Of the journals. Another sweep may be writing a file beside them.
+const EXTENSION: &str = "ndjson";
 
 /// One thing to undo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,7 +180,7 @@ impl Drop for Journal {
 fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
     std::fs::create_dir_all(folder).map_err(SocketError::file("make", folder))?;
     for count in 0..1000 {
-        let path = folder.join(format!("{}-{count}.ndjson", std::process::id()));
+        let path = folder.join(format!("{}-{count}.{EXTENSION}", std::process::id()));
         let file = match OpenOptions::new().create_new(true).append(true).open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
@@ -205,7 +208,8 @@ pub fn sweep() -> Outcome {
 fn sweep_folder(folder: &Path) -> Outcome {
     let mut outcome = Outcome::default();
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    for path in entries.map(|entry| entry.path()) {
+    let paths = entries.map(|entry| entry.path());
+    for path in paths.filter(|path| path.extension().is_some_and(|e| e == EXTENSION)) {
         let Ok(mut file) = OpenOptions::new().read(true).append(true).open(&path) else { continue };
         // A living process holds the lock of its own journal.
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -252,26 +256,12 @@ fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
     let rewritten = match kept.is_empty() {
         true => std::fs::remove_file(path),
         false if outcome.undone.is_empty() => Ok(()),
-        false => replace(path, &kept.concat()),
+        false => replace(path, &kept.concat()).map(drop),
     };
     if let Err(error) = rewritten {
         outcome.failed.push(format!("write {}: {error}", path.display()));
     }
     outcome
-}
-
-/// Replaces a file, so that a kill or a full disk leaves the old one.
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let fresh = path.with_extension("fresh");
-    let written = File::create(&fresh).and_then(|mut file| {
-        file.write_all(content)?;
-        file.sync_data()
-    });
-    let replaced = written.and_then(|()| std::fs::rename(&fresh, path));
-    if replaced.is_err() {
-        let _ = std::fs::remove_file(&fresh);
-    }
-    replaced
 }
 
 /// The lines of a journal, each with its step or why it cannot be read.

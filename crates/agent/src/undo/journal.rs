@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use ccbench_io::replace::replace;
 use ccbench_proto::sealed_line::{self, seal};
 use serde::{Deserialize, Serialize};
 
@@ -152,21 +153,23 @@ impl Journal {
             self.file.set_len(0)?;
             return self.file.sync_data();
         }
-        let fresh = self.path.with_extension("new");
-        let mut file = OpenOptions::new().create(true).append(true).open(&fresh)?;
-        file.set_len(0)?;
-        for line in unreadable {
-            file.write_all(&line.bytes)?;
-            file.write_all(b"\n")?;
-        }
-        for step in steps {
-            file.write_all(line(step, &self.boot_id)?.as_bytes())?;
-        }
-        file.sync_data()?;
-        std::fs::rename(&fresh, &self.path)?;
-        self.file = file;
+        let content = to_bytes(steps, unreadable, &self.boot_id)?;
+        self.file = replace(&self.path, &content)?;
         Ok(())
     }
+}
+
+/// A journal with these lines.
+fn to_bytes(steps: &[Step], unreadable: &[UnreadableLine], boot_id: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for line in unreadable {
+        bytes.extend_from_slice(&line.bytes);
+        bytes.push(b'\n');
+    }
+    for step in steps {
+        bytes.extend_from_slice(line(step, boot_id)?.as_bytes());
+    }
+    Ok(bytes)
 }
 
 fn line(step: &Step, boot_id: &str) -> io::Result<String> {
@@ -186,14 +189,7 @@ fn boot_id() -> String {
 #[doc(hidden)]
 pub fn read_journal(bytes: &[u8], boot_id: &str) -> io::Result<(Vec<Step>, usize, Vec<u8>)> {
     let Found { steps, unreadable } = read(bytes, boot_id);
-    let mut again = Vec::new();
-    for line in &unreadable {
-        again.extend_from_slice(&line.bytes);
-        again.push(b'\n');
-    }
-    for step in &steps {
-        again.extend_from_slice(line(step, boot_id)?.as_bytes());
-    }
+    let again = to_bytes(&steps, &unreadable, boot_id)?;
     Ok((steps, unreadable.len(), again))
 }
 

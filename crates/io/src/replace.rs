@@ -1,0 +1,53 @@
+//! Replaces a file as a whole.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Replaces a file and syncs its content to disk: readers see the old or the new content, even after a kill, a crash or a full
+/// disk. Returns the new file, to append to.
+///
+/// # Errors
+/// Those of writing, syncing and renaming a file in the same folder.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
+    let staged = staged(path);
+    let write = || {
+        let mut file = OpenOptions::new().create(true).append(true).open(&staged)?;
+        file.set_len(0)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&staged, path)?;
+        Ok(file)
+    };
+    write().inspect_err(|_| {
+        // It may not exist; the first error is the one to report.
+        let _ = std::fs::remove_file(&staged);
+    })
+}
+
+/// Path of the temporary file that replaces `path`.
+pub fn staged(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.new"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_leaves_the_old_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(staged(&path), "of a process that was killed").unwrap();
+        replace(&path, b"old").unwrap().write_all(b", appended").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"old, appended");
+        // A folder cannot be replaced by a file.
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        replace(&folder, b"new").unwrap_err();
+        assert!(folder.is_dir());
+        let left = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 2, "no temporary file is left");
+    }
+}
