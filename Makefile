@@ -48,8 +48,7 @@ soak: test-faults
 
 # A million exchanges of timestamps with an agent whose clock's offset is known exactly: minutes, as root.
 test-clock: build
-	CCBENCH_AGENT=$(BIN)/ccbench-agent cargo test --locked --workspace --features netns,browser --lib -- \
-		--ignored --exact agents::tests::bounds_hold_in_a_million_exchanges --nocapture
+	cargo run --locked -p ccbench --example clock_bounds -- $(BIN)/ccbench-agent 1000000
 
 # Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
 test-vm:

@@ -37,6 +37,9 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
+/// For `examples/clock_bounds.rs`.
+#[doc(hidden)]
+pub use agents::exchange_timestamps;
 use args::{Cli, Command};
 use commands::{agent, check, describe, import, plan, reproduce, results, run, trace};
 use console::message;
