@@ -55,6 +55,11 @@ impl Fault {
         self.effect == "KILL"
     }
 
+    /// Whether strace injected it into the calls that it wrote. It says of a killed process only how that ended.
+    pub fn was_injected(&self, calls: &str) -> bool {
+        calls.contains(if self.kills() { "killed by SIGKILL" } else { "(INJECTED)" })
+    }
+
     /// Arguments of strace, which writes the calls into this file.
     pub fn strace(&self, into: &Path) -> Vec<String> {
         let (effect, more) =
@@ -78,11 +83,6 @@ impl Fault {
     }
 }
 
-/// Whether strace injected a fault into the calls that it wrote.
-pub fn was_injected(calls: &str) -> bool {
-    calls.contains("(INJECTED)") || calls.contains("killed by SIGKILL")
-}
-
 /// Whether strace injected an error into a write to a pipe, a socket or an eventfd, which are on no disk. tokio wakes itself by
 /// them and panics or hangs then.
 pub fn is_impossible(calls: &str) -> bool {
@@ -102,11 +102,16 @@ impl fmt::Display for Fault {
     }
 }
 
-impl FromStr for Fault {
-    type Err = String;
+/// Text that names no fault.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not VICTIM:CALL:EFFECT:NUMBER")]
+pub struct NotAFault(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not VICTIM:CALL:EFFECT:NUMBER");
+impl FromStr for Fault {
+    type Err = NotAFault;
+
+    fn from_str(text: &str) -> Result<Self, NotAFault> {
+        let wrong = || NotAFault(text.to_owned());
         let [victim, call, effect, nth] = &text.split(':').collect::<Vec<_>>()[..] else {
             return Err(wrong());
         };

@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod failure;
 mod fault;
 mod nodes;
 
@@ -18,7 +19,8 @@ use std::time::Duration;
 
 use ccbench_tests::node_state::difference;
 use ccbench_tests::{Bench, alone, text};
-use fault::{Fault, Victim, counting, faults, is_impossible, sample, was_injected};
+use failure::{AgentLog, Failure};
+use fault::{Fault, Victim, counting, faults, is_impossible, sample};
 use nodes::{Node, certificates, controller, pair, plan, read};
 
 const RUN: [&str; 4] = ["run", "plan.toml", "--pki", "pki"];
@@ -64,7 +66,7 @@ fn every_fault_of_the_controller_is_survived() {
 }
 
 /// Counts a process's system calls in a run without a fault, and injects faults into some of them.
-fn campaign(victim: Victim, count: impl FnOnce(&mut Lane) -> Result<String, String>) {
+fn campaign(victim: Victim, count: impl FnOnce(&mut Lane) -> Result<String, Failure>) {
     let _alone = alone();
     let controls = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let before = std::fs::read_to_string(controls).unwrap();
@@ -82,14 +84,29 @@ fn campaign(victim: Victim, count: impl FnOnce(&mut Lane) -> Result<String, Stri
         }
     };
     let chosen = chosen.into_iter().filter(|fault| fault.victim == victim).collect();
-    run_all(chosen, |lane, fault: &Fault| {
-        let result = match victim {
-            Victim::Agent => lane.fault_agent(fault),
-            Victim::Controller => lane.fault_controller(fault),
-        };
-        result.map_err(|why| format!("{why}\nrepeat: CCBENCH_FAULT={fault} make test-faults"))
+    run_all(chosen, |lane, fault: &Fault| match victim {
+        Victim::Agent => lane.fault_agent(fault),
+        Victim::Controller => lane.fault_controller(fault),
     });
     assert_eq!(std::fs::read_to_string(controls).unwrap(), before, "congestion controls are left");
+}
+
+/// What a campaign runs.
+trait Repeated: Display {
+    /// The command that repeats it, in a line of its own.
+    fn repeated_by(&self) -> String;
+}
+
+impl Repeated for Fault {
+    fn repeated_by(&self) -> String {
+        format!("repeat: CCBENCH_FAULT={self} make test-faults\n")
+    }
+}
+
+impl Repeated for Partition {
+    fn repeated_by(&self) -> String {
+        "repeat: make test-faults\n".to_owned()
+    }
 }
 
 /// Node b is cut off from the controller on node a.
@@ -134,9 +151,9 @@ struct Survived {
 }
 
 /// Runs faults in several lanes and reports all that are not survived.
-fn run_all<F: Display + Send>(
+fn run_all<F: Repeated + Send>(
     faults: Vec<F>,
-    run: impl Fn(&mut Lane, &F) -> Result<Survived, String> + Sync,
+    run: impl Fn(&mut Lane, &F) -> Result<Survived, Failure> + Sync,
 ) {
     let waiting = Mutex::new(faults.into_iter());
     let (failures, codes) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::new()));
@@ -147,7 +164,7 @@ fn run_all<F: Display + Send>(
             match run(lane.get_or_insert_with(Lane::new), &fault) {
                 Ok(survived) => *codes.lock().unwrap().entry(survived).or_insert(0) += 1,
                 Err(why) => {
-                    let why = format!("{fault}: {why}\n");
+                    let why = format!("{fault}: {why}\n{}", fault.repeated_by());
                     eprintln!("{why}");
                     failures.lock().unwrap().push(why);
                     // The next fault has nodes without history.
@@ -179,80 +196,86 @@ impl Lane {
     }
 
     /// Starts both agents, that of node a below strace if that has arguments.
-    fn start(&mut self, strace: &[String]) -> Result<bool, String> {
+    fn start(&mut self, strace: &[String]) -> Result<(), Failure> {
         let [a, b] = &mut self.nodes;
-        if !b.is_alive() && !b.start(&self.bench, &[])? {
-            return Err(format!("node b's agent ended: {}", b.printed()));
-        }
+        b.ensure_started(&self.bench)?;
         a.start(&self.bench, strace)
     }
 
     /// `ccbench ARGS` to its end.
-    fn run(&self, strace: &[String], arguments: &[&str]) -> Result<ExitStatus, String> {
-        let mut child = controller(&self.bench, &self.nodes[0], strace, arguments).spawn().unwrap();
-        let status = wait(&mut child);
-        let printed = self.bench.printed();
-        match status {
-            None => Err(format!("{arguments:?} hangs:\n{printed}")),
-            Some(status) => Ok(status),
+    fn run(&self, strace: &[String], arguments: &[&str]) -> Result<ExitStatus, Failure> {
+        self.wait(controller(&self.bench, &self.nodes[0], strace, arguments).spawn().unwrap())
+    }
+
+    /// Waits for the controller, at most [`RUN_LIMIT`] in naps of 20 ms.
+    fn wait(&self, mut controller: Child) -> Result<ExitStatus, Failure> {
+        for _ in 0..RUN_LIMIT.as_millis() / 20 {
+            if let Some(status) = controller.try_wait().unwrap() {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = controller.kill();
+        let _ = controller.wait();
+        Err(Failure::Hangs { printed: self.bench.printed() })
+    }
+
+    /// Exit codes that a controller may have after a fault; `kills`: none, too.
+    fn check_code(&self, status: ExitStatus, kills: bool) -> Result<(), Failure> {
+        match status.code() {
+            Some(0..=3) => Ok(()),
+            None if kills => Ok(()),
+            _ => Err(Failure::Controller { status, printed: self.bench.printed() }),
         }
     }
 
     /// The same, with exit code 0: every trial is ok or degraded.
-    fn expect_ok(&self, arguments: &[&str]) -> Result<(), String> {
+    fn expect_ok(&self, arguments: &[&str]) -> Result<(), Failure> {
         let status = self.run(&[], arguments)?;
-        let printed = self.bench.printed();
-        match status.code() {
-            Some(0) => Ok(()),
-            code => Err(format!("{arguments:?} ended with {code:?}:\n{printed}")),
+        match status.success() {
+            true => Ok(()),
+            false => Err(Failure::Controller { status, printed: self.bench.printed() }),
         }
     }
 
-    fn fault_agent(&mut self, fault: &Fault) -> Result<Survived, String> {
+    fn fault_agent(&mut self, fault: &Fault) -> Result<Survived, Failure> {
         let calls = self.bench.path("calls");
         let mut code = None;
-        if self.start(&fault.strace(&calls))? {
-            let status = self.run(&[], &RUN)?;
-            code = status.code();
-            if is_impossible(&read(&calls)) {
-                return self.again();
-            }
-            if !(0..=3).contains(&code.unwrap_or(-1)) {
-                return Err(format!("{status}: {}", self.bench.printed()));
-            }
-            if !fault.kills() && !self.nodes[0].is_alive() {
-                return Err(format!("the agent ended: {}", self.nodes[0].printed()));
+        match self.start(&fault.strace(&calls)) {
+            // The fault has ended it.
+            Err(Failure::AgentEnded(AgentLog { node, .. })) if node == self.nodes[0].control => {}
+            started => {
+                started?;
+                let status = self.run(&[], &RUN)?;
+                code = status.code();
+                if is_impossible(&read(&calls)) {
+                    return self.again();
+                }
+                self.check_code(status, false)?;
+                if !fault.kills() && !self.nodes[0].is_alive() {
+                    return Err(self.nodes[0].failure(Failure::AgentEnded));
+                }
             }
         }
         self.nodes[0].stop()?;
         self.check_logs()?;
         self.check_results(code == Some(0))?;
         // The next agent undoes what is left.
-        if !self.start(&[])? {
-            return Err(format!("the next agent ends: {}", self.nodes[0].printed()));
-        }
+        self.start(&[])?;
         self.check_after(&RUN)?;
-        Ok(Survived { code, injected: was_injected(&read(&calls)) })
+        Ok(Survived { code, injected: fault.was_injected(&read(&calls)) })
     }
 
-    fn fault_controller(&mut self, fault: &Fault) -> Result<Survived, String> {
-        if !self.nodes[0].is_alive() && !self.start(&[])? {
-            return Err(format!("the agent ends: {}", self.nodes[0].printed()));
-        }
+    fn fault_controller(&mut self, fault: &Fault) -> Result<Survived, Failure> {
+        self.ensure_started()?;
         let calls = self.bench.path("calls");
         let status = self.run(&fault.strace(&calls), &RUN)?;
-        let is_expected = match status.code() {
-            Some(code) => (0..=3).contains(&code),
-            None => fault.kills(),
-        };
         if is_impossible(&read(&calls)) {
             return self.again();
         }
-        if !is_expected {
-            return Err(format!("{status}: {}", self.bench.printed()));
-        }
+        self.check_code(status, fault.kills())?;
         self.check_logs()?;
-        self.check_results(status.code() == Some(0))?;
+        self.check_results(status.success())?;
         let begun = self.bench.all_results().into_iter().find(|dir| dir.join("run.json").exists());
         match begun {
             Some(dir) => {
@@ -261,20 +284,22 @@ impl Lane {
             }
             None => self.check_after(&RUN)?,
         }
-        Ok(Survived { code: status.code(), injected: was_injected(&read(&calls)) })
+        Ok(Survived { code: status.code(), injected: fault.was_injected(&read(&calls)) })
+    }
+
+    fn ensure_started(&mut self) -> Result<(), Failure> {
+        self.nodes.iter_mut().try_for_each(|node| node.ensure_started(&self.bench))
     }
 
     /// New nodes, after a fault that cannot happen.
-    fn again(&mut self) -> Result<Survived, String> {
+    fn again(&mut self) -> Result<Survived, Failure> {
         *self = Self::new();
         Ok(Survived { code: None, injected: false })
     }
 
-    fn partition(&mut self, partition: &Partition) -> Result<Survived, String> {
-        if !self.nodes[0].is_alive() && !self.start(&[])? {
-            return Err(format!("the agent ends: {}", self.nodes[0].printed()));
-        }
-        let mut child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
+    fn partition(&mut self, partition: &Partition) -> Result<Survived, Failure> {
+        self.ensure_started()?;
+        let child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
         let [a, b] = &self.nodes;
         let ends = [(a, b.control), (b, a.control)];
         for (is_cut, after_ms) in [(true, partition.at_ms), (false, partition.length_ms)] {
@@ -282,29 +307,26 @@ impl Lane {
             let dropped = ends.iter().zip(partition.drops).filter(|(_, drops)| *drops);
             dropped.for_each(|((node, address), _)| node.cut(address, is_cut));
         }
-        let status = wait(&mut child).ok_or_else(|| format!("hangs: {}", self.bench.printed()))?;
-        let is_expected = status.code().is_some_and(|code| (0..=3).contains(&code));
-        if !is_expected {
-            return Err(format!("{status}: {}", self.bench.printed()));
-        }
+        let status = self.wait(child)?;
+        self.check_code(status, false)?;
         self.check_logs()?;
-        self.check_results(status.code() == Some(0))?;
+        self.check_results(status.success())?;
         self.check_after(&RUN)?;
         Ok(Survived { code: status.code(), injected: true })
     }
 
     /// Neither the controller nor an agent has panicked.
-    fn check_logs(&self) -> Result<(), String> {
+    fn check_logs(&self) -> Result<(), Failure> {
         let agents = self.nodes.iter().map(Node::printed);
         let panicked = |printed: &String| printed.contains("panicked");
         match agents.chain([self.bench.printed()]).find(panicked) {
-            Some(printed) => Err(printed),
+            Some(printed) => Err(Failure::Panicked { printed }),
             None => Ok(()),
         }
     }
 
     /// Waits until both nodes are as they were.
-    fn wait_until_free(&self) -> Result<(), String> {
+    fn wait_until_free(&self) -> Result<(), Failure> {
         let mut left = String::new();
         for _ in 0..FREE_LIMIT.as_millis() / 200 {
             left = self.difference();
@@ -313,7 +335,7 @@ impl Lane {
             }
             std::thread::sleep(Duration::from_millis(200));
         }
-        Err(format!("a node is not free:\n{left}"))
+        Err(Failure::NotFree { left })
     }
 
     /// How the nodes differ from what they were, and processes that are left.
@@ -329,7 +351,7 @@ impl Lane {
     }
 
     /// The nodes are as they were, and a run without a fault is ok.
-    fn check_after(&mut self, arguments: &[&str]) -> Result<(), String> {
+    fn check_after(&mut self, arguments: &[&str]) -> Result<(), Failure> {
         // The other node notices the loss by itself.
         self.wait_until_free()?;
         if !arguments.contains(&"--resume") {
@@ -343,15 +365,16 @@ impl Lane {
     }
 
     /// Nothing in the results is torn, and after exit code 0 both trials are there.
-    fn check_results(&self, is_complete: bool) -> Result<(), String> {
+    fn check_results(&self, is_complete: bool) -> Result<(), Failure> {
         for dir in self.bench.all_results().iter().filter(|dir| dir.join("run.json").exists()) {
             let output = self.bench.run(&["verify", &dir.display().to_string()]);
             if output.status.code() != Some(0) {
-                return Err(format!("verify: {}\n{}", text(&output), self.bench.printed()));
+                let (verify, printed) = (text(&output), self.bench.printed());
+                return Err(Failure::Torn { verify, printed });
             }
             let lines = read(&dir.join("trials.csv")).lines().count();
             if is_complete && lines != 3 {
-                return Err(format!("{lines} lines for 2 trials: {}", self.bench.printed()));
+                return Err(Failure::Incomplete { lines, printed: self.bench.printed() });
             }
         }
         Ok(())
@@ -360,17 +383,4 @@ impl Lane {
     fn remove_results(&self) {
         let _ = std::fs::remove_dir_all(self.bench.path("results"));
     }
-}
-
-/// Waits for a process, at most [`RUN_LIMIT`] in naps of 20 ms.
-fn wait(child: &mut Child) -> Option<ExitStatus> {
-    for _ in 0..RUN_LIMIT.as_millis() / 20 {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    None
 }

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ccbench_tests::namespace::{Namespace, children};
 use ccbench_tests::node_state::everything;
 use ccbench_tests::{Bench, binary, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longest life of a namespace whose test was killed.
-const HOLDER_S: &str = "20000";
+use crate::failure::{AgentLog, Failure};
+
 const LISTEN_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// The control network, and that of the data.
@@ -18,7 +19,7 @@ const DEVS: [&str; 2] = ["c", "v"];
 
 /// A node of the testbed.
 pub struct Node {
-    holder: Child,
+    namespace: Namespace,
     agent: Option<Child>,
     /// Its address in the control network.
     pub control: &'static str,
@@ -27,43 +28,23 @@ pub struct Node {
 
 impl Node {
     fn new(bench: &Bench, name: &str, control: &'static str) -> Self {
-        let holder = Command::new("unshare").args(["-n", "sleep", HOLDER_S]).spawn().unwrap();
-        let own = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        let pid = holder.id().to_string();
-        wait_for("the namespace", Duration::from_secs(10), || {
-            own(&pid).is_some_and(|link| Some(link) != own("self"))
-        });
-        let node = Self { holder, agent: None, control, dir: bench.path(name) };
+        let node =
+            Self { namespace: Namespace::new(), agent: None, control, dir: bench.path(name) };
         std::fs::create_dir(&node.dir).unwrap();
-        node.shell("ip link set lo up");
         node
-    }
-
-    /// A command line whose program runs inside.
-    pub fn enter(&self) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-n", "-t", &self.holder.id().to_string(), "--"]).stdin(Stdio::null());
-        command
-    }
-
-    /// What a shell command prints inside.
-    pub fn shell(&self, command: &str) -> String {
-        let output = self.enter().args(["sh", "-c", command]).output().unwrap();
-        assert!(output.status.success(), "{command}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
     }
 
     /// What a trial may change in this namespace. Other lanes change the machine's congestion controls.
     pub fn state(&self) -> String {
-        let state = everything(|command| self.shell(command), &DEVS);
+        let state = everything(|command| self.namespace.shell(command), &DEVS);
         let is_own = |line: &&str| !line.contains("_congestion_control = ");
         state.lines().filter(is_own).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Starts its agent, below strace if that has arguments. `false` if it ended before it listened.
-    pub fn start(&mut self, bench: &Bench, strace: &[String]) -> Result<bool, String> {
+    /// Starts its agent, below strace if that has arguments. An agent with a fault may end before it listens.
+    pub fn start(&mut self, bench: &Bench, strace: &[String]) -> Result<(), Failure> {
         self.stop()?;
-        let mut command = self.enter();
+        let mut command = self.namespace.enter();
         if !strace.is_empty() {
             command.arg("strace").args(strace).arg("--");
         }
@@ -79,14 +60,24 @@ impl Node {
         // Its log may have the fault.
         for _ in 0..LISTEN_LIMIT.as_millis() / 20 {
             if !self.is_alive() {
-                return Ok(false);
+                return Err(self.failure(Failure::AgentEnded));
             }
-            if self.shell("ss -ltnH").contains(":7700 ") {
-                return Ok(true);
+            if self.namespace.shell("ss -ltnH").contains(":7700 ") {
+                return Ok(());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(format!("the agent does not listen: {}", self.printed()))
+        Err(self.failure(Failure::NotListening))
+    }
+
+    /// Starts its agent if it does not run.
+    pub fn ensure_started(&mut self, bench: &Bench) -> Result<(), Failure> {
+        if self.is_alive() { Ok(()) } else { self.start(bench, &[]) }
+    }
+
+    /// A failure of its agent, which runs or has ended.
+    pub fn failure(&self, of: fn(AgentLog) -> Failure) -> Failure {
+        of(AgentLog { node: self.control, printed: self.printed() })
     }
 
     fn log(&self) -> PathBuf {
@@ -101,7 +92,7 @@ impl Node {
     /// Drops what it sends to this address from now on, or again sends it.
     pub fn cut(&self, address: &str, is_cut: bool) {
         let op = if is_cut { "add" } else { "del" };
-        self.shell(&format!("ip route {op} blackhole {address}/32"));
+        self.namespace.shell(&format!("ip route {op} blackhole {address}/32"));
     }
 
     /// Whether its agent runs.
@@ -110,7 +101,7 @@ impl Node {
     }
 
     /// Ends its agent by SIGTERM. One that does not end is killed, and that is an error.
-    pub fn stop(&mut self) -> Result<(), String> {
+    pub fn stop(&mut self) -> Result<(), Failure> {
         let Some(mut agent) = self.agent.take() else { return Ok(()) };
         let pids = agents_below(agent.id());
         for signal in [Signal::TERM, Signal::KILL] {
@@ -123,21 +114,19 @@ impl Node {
                 } else if signal == Signal::TERM {
                     return Ok(());
                 } else {
-                    return Err(format!("the agent ignores SIGTERM: {}", self.printed()));
+                    return Err(self.failure(Failure::IgnoresSigterm));
                 }
             }
         }
         let _ = agent.kill();
         let _ = agent.wait();
-        Err(format!("the agent cannot be killed: {}", self.printed()))
+        Err(self.failure(Failure::NotKilled))
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.stop();
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
     }
 }
 
@@ -147,8 +136,7 @@ fn agents_below(pid: u32) -> Vec<u32> {
     if name(pid).trim() != "strace" {
         return vec![pid];
     }
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    children.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    children(pid)
 }
 
 /// Node a, which shapes and sends, and node b.
@@ -156,14 +144,14 @@ pub fn pair(bench: &Bench) -> [Node; 2] {
     let nodes = [Node::new(bench, "a", "10.8.0.1"), Node::new(bench, "b", "10.8.0.2")];
     let [a, b] = &nodes;
     for (dev, net) in [("c", "10.8.0"), ("v", "10.9.0")] {
-        let there = b.holder.id();
-        a.shell(&format!("ip link add {dev} type veth peer name {dev} netns {there}"));
-        a.shell(&format!("ip addr add {net}.1/24 dev {dev} && ip link set {dev} up"));
-        b.shell(&format!("ip addr add {net}.2/24 dev {dev} && ip link set {dev} up"));
+        let there = b.namespace.pid();
+        a.namespace.shell(&format!("ip link add {dev} type veth peer name {dev} netns {there}"));
+        a.namespace.shell(&format!("ip addr add {net}.1/24 dev {dev} && ip link set {dev} up"));
+        b.namespace.shell(&format!("ip addr add {net}.2/24 dev {dev} && ip link set {dev} up"));
     }
     // IPv6 addresses are tentative for some seconds.
     wait_for("addresses", Duration::from_secs(20), || {
-        nodes.iter().all(|node| !node.shell("ip address").contains("tentative"))
+        nodes.iter().all(|node| !node.namespace.shell("ip address").contains("tentative"))
     });
     nodes
 }
@@ -180,7 +168,7 @@ pub fn certificates(bench: &Bench) {
 
 /// `ccbench ARGS` on node a, below strace if that has arguments.
 pub fn controller(bench: &Bench, node: &Node, strace: &[String], arguments: &[&str]) -> Command {
-    let mut command = node.enter();
+    let mut command = node.namespace.enter();
     if !strace.is_empty() {
         command.arg("strace").args(strace).arg("--");
     }

@@ -29,7 +29,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use socket2::{SockFilter, SockRef};
 use support::pair::Rows;
-use support::{Agent, Namespace, now_ns, prepare, wait_for};
+use support::{Agent, Namespace, now_ns, prepare, wait_for, wired_namespaces};
 use tonic::transport::Channel;
 
 /// Two phases of one flow over a link whose queue is short.
@@ -81,7 +81,7 @@ struct Nodes {
 
 impl Nodes {
     async fn start() -> Self {
-        let namespaces = Namespace::wired().await;
+        let namespaces = wired_namespaces();
         let agents = [Agent::inside(&namespaces[0]), Agent::inside(&namespaces[1])];
         let clients = [agents[0].connect().await, agents[1].connect().await];
         Self { namespaces, agents, clients }

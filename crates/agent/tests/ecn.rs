@@ -13,7 +13,9 @@ use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::{self, Role, Side, run_event::Of};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use serde_json::Value;
-use support::{Agent, Namespace, difference, everything, now_ns, prepare, wait_for};
+use support::{
+    Agent, Namespace, difference, everything, now_ns, prepare, wait_for, wired_namespaces,
+};
 use tonic::transport::Channel;
 
 /// A link that marks beyond 1 ms, a flow that counts marks, and one that wants none.
@@ -78,7 +80,7 @@ struct Seen {
 
 impl Nodes {
     async fn start() -> Self {
-        let namespaces = Namespace::wired().await;
+        let namespaces = wired_namespaces();
         for (namespace, dev) in namespaces.iter().zip(["v0", "v1"]) {
             let sure = || !namespace.run(&["ip", "addr", "show", dev]).contains("tentative");
             wait_for("sure addresses", sure).await;

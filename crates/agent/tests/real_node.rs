@@ -47,10 +47,10 @@ length = "2s"
 const DEVS: [&str; 2] = ["v0", "v1"];
 
 /// A namespace with a pair, one end of which already has a queue of somebody's choice.
-async fn pair() -> Namespace {
-    let namespace = Namespace::new().await;
+fn pair() -> Namespace {
+    let namespace = Namespace::new();
     make_pair(&namespace, "02:00:00:00:00:10");
-    namespace.run(&["sh", "-c", "tc qdisc add dev v1 root handle 7: pfifo limit 33"]);
+    namespace.shell("tc qdisc add dev v1 root handle 7: pfifo limit 33");
     namespace
 }
 
@@ -60,7 +60,7 @@ fn make_pair(namespace: &Namespace, address: &str) {
          address 02:00:00:00:00:20 && ip addr add 10.9.0.1/24 dev v0 && ip link set v0 up && \
          ip link set v1 up"
     );
-    namespace.run(&["sh", "-c", &script]);
+    namespace.shell(&script);
 }
 
 /// The kernel takes a moment to say that a new pair is up, and longer to be sure of its addresses.
@@ -90,7 +90,7 @@ async fn dead_agent(namespace: &Namespace) -> Agent {
 
 #[tokio::test]
 async fn the_next_start_undoes_a_killed_agent() {
-    let namespace = pair().await;
+    let namespace = pair();
     let before = settled(&namespace).await;
     let mut agent = dead_agent(&namespace).await;
     let dirty = difference(&before, &everything(&namespace, &DEVS));
@@ -107,14 +107,14 @@ async fn the_next_start_undoes_a_killed_agent() {
 
 #[tokio::test]
 async fn another_interface_that_took_the_name_is_left_alone() {
-    let namespace = pair().await;
+    let namespace = pair();
     let mut agent = dead_agent(&namespace).await;
     namespace.run(&["ip", "link", "del", "v0"]);
     // Same name and same index; only the address tells.
     make_pair(&namespace, "02:00:00:00:00:11");
     namespace.run(&["ip", "link", "set", "v1", "address", "02:00:00:00:00:21"]);
-    namespace.run(&["sh", "-c", "tc qdisc add dev v0 root handle 9: pfifo limit 44"]);
-    namespace.run(&["sh", "-c", "tc qdisc add dev v0 clsact"]);
+    namespace.shell("tc qdisc add dev v0 root handle 9: pfifo limit 44");
+    namespace.shell("tc qdisc add dev v0 clsact");
     let qdiscs = namespace.run(&["tc", "qdisc"]);
     let features = namespace.run(&["ethtool", "-k", "v0"]);
     agent.again(namespace.enter());
@@ -127,7 +127,7 @@ async fn another_interface_that_took_the_name_is_left_alone() {
 
 #[tokio::test]
 async fn an_interface_that_is_gone_leaves_nothing_of_ours() {
-    let namespace = pair().await;
+    let namespace = pair();
     let mut agent = dead_agent(&namespace).await;
     namespace.run(&["ip", "link", "del", "v0"]);
     assert!(namespace.run(&["ip", "link"]).contains("ccbu50a"));
@@ -139,7 +139,7 @@ async fn an_interface_that_is_gone_leaves_nothing_of_ours() {
 
 #[tokio::test]
 async fn a_journal_of_an_earlier_boot_is_discarded() {
-    let namespace = pair().await;
+    let namespace = pair();
     let mut agent = dead_agent(&namespace).await;
     let journal = agent.state_dir().join("undo.ndjson");
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -159,7 +159,7 @@ async fn a_journal_of_an_earlier_boot_is_discarded() {
 
 #[tokio::test]
 async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
-    let namespace = pair().await;
+    let namespace = pair();
     // Two pages: one for the generation, one for the journal's beginning.
     let script = r#"mount -t tmpfs -o size=8k none "$0" && exec "$@""#;
     let agent = Agent::by(|dir| {
@@ -188,7 +188,7 @@ async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
 
 #[tokio::test]
 async fn settings_that_change_others_are_undone_with_them() {
-    let namespace = pair().await;
+    let namespace = pair();
     // One interface is unlike the others.
     namespace.run(&["sysctl", "-q", "-w", "net.ipv4.conf.v1.forwarding=1"]);
     namespace.run(&["sysctl", "-q", "-w", "net.ipv4.conf.v1.accept_redirects=0"]);
@@ -269,7 +269,7 @@ async fn notes(agent: &Agent) -> Vec<String> {
 
 #[tokio::test]
 async fn traffic_of_a_service_has_its_own_group() {
-    let namespace = Namespace::new().await;
+    let namespace = Namespace::new();
     let Some(top) = writable_top() else {
         // The other documented behaviour: traffic stays, and if the agent's group is a service or has
         // limits, that is said.
@@ -328,7 +328,7 @@ fn stray_in(group: &Path) -> std::process::Child {
 
 #[tokio::test]
 async fn control_group_errors_have_a_hint() {
-    let namespace = Namespace::new().await;
+    let namespace = Namespace::new();
     // Without a writable version 2 the other test sees what is documented for that.
     let Some(top) = writable_top() else {
         assert!(!notes(&Agent::inside(&namespace)).await.iter().any(|n| n.contains("Delegate")));
@@ -364,7 +364,7 @@ fn limit_descriptors(pid: u32, current: Option<u64>) -> Option<u64> {
 
 #[tokio::test]
 async fn what_cannot_be_undone_is_reported_and_blocks_the_next_trial() {
-    let namespace = pair().await;
+    let namespace = pair();
     let agent = Agent::inside(&namespace);
     let mut client = agent.connect().await;
     let before = settled(&namespace).await;
@@ -388,7 +388,7 @@ async fn what_cannot_be_undone_is_reported_and_blocks_the_next_trial() {
 
 #[tokio::test]
 async fn a_damaged_journal_blocks_trials_until_its_operator_discards_it() {
-    let namespace = pair().await;
+    let namespace = pair();
     let mut agent = dead_agent(&namespace).await;
     let journal = agent.state_dir().join("undo.ndjson");
     let text = std::fs::read_to_string(&journal).unwrap();

@@ -47,7 +47,7 @@ async fn both_ends_report_a_killed_server() {
 
 #[tokio::test]
 async fn missing_iperf3_has_a_hint() {
-    let namespace = Namespace::new().await;
+    let namespace = Namespace::new();
     let agent = Agent::by(|dir| {
         let mut command = namespace.enter();
         command.arg("env").arg(format!("PATH={}", dir.display())).arg(AGENT);

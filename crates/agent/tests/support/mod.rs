@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
+#[allow(unused_imports, reason = "every test target uses its own part")]
+pub use ccbench_tests::namespace::{Namespace, children};
 use ccbench_tests::node_state;
 #[allow(unused_imports, reason = "every test target uses its own part")]
 pub use ccbench_tests::node_state::difference;
@@ -104,61 +106,16 @@ impl Agent {
     }
 }
 
-/// A network namespace, loopback up, that lives as long as this does.
-pub struct Namespace {
-    holder: Child,
-}
-
-impl Namespace {
-    /// Two, with a wire between them: `v0` has 10.9.0.1/24 in the first, `v1` 10.9.0.2/24 in the second.
-    pub async fn wired() -> [Self; 2] {
-        let namespaces = [Self::new().await, Self::new().await];
-        let script = format!(
-            "ip link add v0 address 02:00:00:00:00:10 type veth peer name v1 address 02:00:00:00:00:20 && \
-             ip link set v1 netns {} && ip addr add 10.9.0.1/24 dev v0 && ip link set v0 up",
-            namespaces[1].pid()
-        );
-        namespaces[0].run(&["sh", "-c", &script]);
-        namespaces[1].run(&["sh", "-c", "ip addr add 10.9.0.2/24 dev v1 && ip link set v1 up"]);
-        namespaces
-    }
-
-    pub async fn new() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "this test makes a namespace: run it as root");
-        let holder = Command::new("unshare").args(["-n", "sleep", "600"]).spawn().unwrap();
-        let namespace = Self { holder };
-        let link = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-        let pid = namespace.holder.id().to_string();
-        wait_for("the namespace", || link(&pid).is_some_and(|own| Some(own) != link("self"))).await;
-        namespace.run(&["ip", "link", "set", "lo", "up"]);
-        namespace
-    }
-
-    /// A process inside.
-    pub fn pid(&self) -> u32 {
-        self.holder.id()
-    }
-
-    /// The beginning of a command line whose program runs inside.
-    pub fn enter(&self) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-n", "-t", &self.holder.id().to_string(), "--"]);
-        command
-    }
-
-    /// What a command prints inside.
-    pub fn run(&self, command: &[&str]) -> String {
-        let output = self.enter().args(command).output().unwrap();
-        assert!(output.status.success(), "{command:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        drop(self.holder.kill());
-        drop(self.holder.wait());
-    }
+/// Two namespaces with a wire between them: `v0` has 10.9.0.1/24 in the first, `v1` 10.9.0.2/24 in the second.
+pub fn wired_namespaces() -> [Namespace; 2] {
+    let [a, b] = [Namespace::new(), Namespace::new()];
+    a.shell(&format!(
+        "ip link add v0 address 02:00:00:00:00:10 type veth peer name v1 address 02:00:00:00:00:20 && \
+         ip link set v1 netns {} && ip addr add 10.9.0.1/24 dev v0 && ip link set v0 up",
+        b.pid()
+    ));
+    b.shell("ip addr add 10.9.0.2/24 dev v1 && ip link set v1 up");
+    [a, b]
 }
 
 impl Drop for Agent {
@@ -174,14 +131,9 @@ fn serve(dir: &tempfile::TempDir, mut command: Command) -> Child {
     command.stdin(Stdio::null()).spawn().unwrap()
 }
 
-fn children(pid: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse().ok()).collect()
-}
-
 /// All that a trial may change in a namespace with these interfaces.
 pub fn everything(namespace: &Namespace, devs: &[&str]) -> String {
-    node_state::everything(|command| namespace.run(&["sh", "-c", command]), devs)
+    node_state::everything(|command| namespace.shell(command), devs)
 }
 
 /// Waits for a fact; fails after 10 s, counted in naps so that time without the CPU does not shorten it.

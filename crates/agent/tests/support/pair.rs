@@ -21,7 +21,7 @@ pub struct Pair {
 
 impl Pair {
     pub async fn start() -> Self {
-        let namespace = Namespace::new().await;
+        let namespace = Namespace::new();
         let before = state_of(&namespace);
         let (one, two) = (Agent::inside(&namespace), Agent::inside(&namespace));
         let clients = [one.connect().await, two.connect().await];
