@@ -33,6 +33,8 @@ pub const MAX_LINE_BYTES: usize = 64 << 10;
 pub const MAX_ROWS: usize = 4_000_000;
 /// Longest trace, nanoseconds: 31 days.
 pub const MAX_LENGTH_NS: u64 = 31 * 86_400 * 1_000_000_000;
+/// Longest trace of opportunities, nanoseconds: a day. Their rates are counted over windows, however few they are.
+pub const MAX_OPPORTUNITIES_LENGTH_NS: u64 = 86_400 * 1_000_000_000;
 /// Highest rate of a row.
 pub const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
 /// Longest one-way delay of a row, nanoseconds: a minute.

@@ -4,7 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::random::Draws;
-use super::{Format, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Steps, Trace};
+use super::{
+    Format, MAX_LENGTH_NS, MAX_OPPORTUNITIES_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step,
+    Steps, Trace,
+};
 use crate::units::{Micros, Rate};
 
 mod walk;
@@ -44,6 +47,9 @@ pub enum GenerateError {
     /// The trace would have too many rows.
     #[error("the trace would have {0} rows; {MAX_ROWS} are allowed")]
     TooManyRows(usize),
+    /// A trace of opportunities would last too long.
+    #[error("the length {0} is out of range: a trace of opportunities lasts a day at most")]
+    LengthOfOpportunities(Micros),
     /// The trace would have too many opportunities.
     #[error("the trace would have more than {MAX_ROWS} opportunities")]
     TooManyOpportunities,
@@ -414,7 +420,7 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError
         }
         few_enough(&at_ns)?;
     }
-    Ok(until(at_ns, length_ms))
+    until(at_ns, length_ms)
 }
 
 /// Packets of 1500 bytes at exponential gaps, each in the millisecond that it falls into.
@@ -427,7 +433,7 @@ fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities,
         next_ns += draws.exponential() * gap_ns;
         few_enough(&at_ns)?;
     }
-    Ok(until(at_ns, length_ms))
+    until(at_ns, length_ms)
 }
 
 fn few_enough(at_ns: &[u64]) -> Result<(), GenerateError> {
@@ -438,9 +444,13 @@ fn few_enough(at_ns: &[u64]) -> Result<(), GenerateError> {
 }
 
 /// mahimahi's traces end with their last instant.
-fn until(mut at_ns: Vec<u64>, length_ms: u64) -> Opportunities {
-    at_ns.push(length_ms * MS_NS);
-    Opportunities { at_ns, bytes: BYTES, length_ns: length_ms * MS_NS }
+fn until(mut at_ns: Vec<u64>, length_ms: u64) -> Result<Opportunities, GenerateError> {
+    let length_ns = length_ms * MS_NS;
+    if length_ns > MAX_OPPORTUNITIES_LENGTH_NS {
+        return Err(GenerateError::LengthOfOpportunities(Micros::from_millis(length_ms)));
+    }
+    at_ns.push(length_ns);
+    Ok(Opportunities { at_ns, bytes: BYTES, length_ns })
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use super::error::Problems;
 use super::lines::{fields, lines, shown};
 use super::number::{NumberError, scaled};
 use super::{
-    Format, MAX_DELAY_NS, MAX_LENGTH_NS, MAX_RATE, MAX_ROWS, Opportunities, Step, Steps, Trace,
-    TraceError,
+    Format, MAX_DELAY_NS, MAX_LENGTH_NS, MAX_OPPORTUNITIES_LENGTH_NS, MAX_RATE, MAX_ROWS,
+    Opportunities, Step, Steps, Trace, TraceError,
 };
 use crate::units::{Ppm, Rate};
 
@@ -24,6 +24,8 @@ pub(super) enum RowError {
     NotMilliseconds(String),
     #[error("`{0}` is beyond {days} days", days = MAX_LENGTH_NS / 86_400_000_000_000)]
     TooLate(String),
+    #[error("`{0}` is beyond a day, the limit of a mahimahi trace; it is repeated anyway")]
+    OpportunityTooLate(String),
     #[error("time goes back to {0} ms")]
     BackToMs(u64),
     #[error(
@@ -168,8 +170,9 @@ impl Reader {
 
     fn take_opportunity(&mut self, line: &str) -> Result<(), RowError> {
         let ms: u64 = line.parse().map_err(|_| RowError::NotMilliseconds(shown(line)))?;
-        let at_ns = ms.checked_mul(1_000_000).filter(|&at_ns| at_ns <= MAX_LENGTH_NS);
-        let at_ns = at_ns.ok_or_else(|| RowError::TooLate(shown(line)))?;
+        let at_ns = ms.checked_mul(1_000_000);
+        let at_ns = at_ns.filter(|&at_ns| at_ns <= MAX_OPPORTUNITIES_LENGTH_NS);
+        let at_ns = at_ns.ok_or_else(|| RowError::OpportunityTooLate(shown(line)))?;
         if self.at_ns.last().is_some_and(|&last| at_ns < last) {
             return Err(RowError::BackToMs(ms));
         }

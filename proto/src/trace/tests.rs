@@ -191,6 +191,7 @@ fn files_that_are_no_traces_are_refused() {
     assert!(why("10,1\n10,0.0000009\n").contains("line 2: a row lasts less than a microsecond"));
     assert!(why("t_us,rate_bps\n0,1\n0.9,2\n").contains("line 3: a row lasts less"));
     assert!(why("1,9999999\n").contains("beyond 31 days"));
+    assert!(why("0\n86400001\n").contains("beyond a day"));
     assert!(why("rate_mbit,dwell_s\n").contains("no rows"));
     let error = parse("t", b"1,1\n\xff\xfe").unwrap_err();
     assert_eq!((error.problems[0].line, error.name.as_str()), (2, "t"));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::number::text;
-use super::{Format, Opportunities, Step, Steps, Trace};
+use super::{Format, MAX_OPPORTUNITIES_LENGTH_NS, Opportunities, Step, Steps, Trace};
 use crate::units::Ppm;
 
 /// Why a format cannot hold a trace.
@@ -20,7 +20,10 @@ pub enum WriteError {
     /// A mahimahi trace needs a packet and a length above zero.
     #[error("the trace has no packet, or is shorter than a millisecond")]
     Empty,
-    /// The mahimahi trace would be too long.
+    /// The mahimahi trace would last too long.
+    #[error("it lasts longer than a day, the limit of a mahimahi trace")]
+    TooLong,
+    /// The mahimahi trace would have too many lines.
     #[error("the file would have more than {MOST_OPPORTUNITIES} lines")]
     TooManyLines,
 }
@@ -152,6 +155,9 @@ fn mahimahi(all: &Opportunities) -> Result<String, WriteError> {
 /// An opportunity whenever the rate has carried another 1500 bytes.
 fn opportunities(steps: &Steps) -> Result<Opportunities, WriteError> {
     only_rates(steps)?;
+    if steps.length_ns > MAX_OPPORTUNITIES_LENGTH_NS {
+        return Err(WriteError::TooLong);
+    }
     let bytes = 1500;
     let quantum = u128::from(bytes) * 8_000_000_000;
     let (mut at_ns, mut credit) = (Vec::new(), 0_u128);
