@@ -96,14 +96,19 @@ fn play(config: LinkConfig, seconds: f64, window_s: f64) -> Outcome {
     let watch = CpuWatch::start();
     // The queue fills at the first row.
     std::thread::sleep(Duration::from_millis(300));
+    let sample = |link: &mut dyn Link| {
+        let before_ns = monotonic_ns();
+        let bytes = charged(link);
+        (before_ns.midpoint(monotonic_ns()), bytes as f64)
+    };
+    // There is a sample before the beginning and one after the end, however late this thread is.
+    let mut samples = vec![sample(&mut *link)];
     let begin_ns = monotonic_ns() + 50_000_000;
     link.begin(begin_ns).unwrap();
     let end_ns = begin_ns + (seconds * 1e9) as u64;
-    let (mut samples, mut changes, mut timing) = (Vec::new(), Vec::new(), Vec::new());
-    while monotonic_ns() < end_ns + 50_000_000 {
-        let before_ns = monotonic_ns();
-        let bytes = charged(&mut *link);
-        samples.push((before_ns.midpoint(monotonic_ns()), bytes as f64));
+    let (mut changes, mut timing) = (Vec::new(), Vec::new());
+    while samples.last().is_some_and(|(at_ns, _)| *at_ns <= end_ns) {
+        samples.push(sample(&mut *link));
         link.changes(&mut changes);
         std::thread::sleep(Duration::from_millis(4));
     }
