@@ -78,7 +78,7 @@ const MIN_SLOTS: u64 = 16_384;
 /// Memory limit of one link. Pages are touched only when they are needed.
 const MEMORY_CAP_BYTES: u64 = 512 << 20;
 /// Header of an Ethernet frame.
-const ETHERNET_BYTES: u32 = 14;
+pub(crate) const ETHERNET_BYTES: u32 = 14;
 /// The smallest Ethernet frame, to turn bytes into a number of frames.
 const MIN_FRAME_BYTES: u64 = 60;
 /// Assumed rate of an unshaped link to size its memory.
@@ -145,6 +145,11 @@ enum Sent {
     Refused,
 }
 
+/// Bytes of a frame slot: vnet header, Ethernet header with a VLAN tag, and the MTU.
+pub(crate) fn slot_bytes(mtu_bytes: u32) -> usize {
+    (VNET_BYTES + 18 + mtu_bytes as usize).next_multiple_of(64)
+}
+
 /// Number of frame slots: queue and delay in small frames, within the memory limit.
 pub(crate) fn slots_for(spec: &LinkSpec, slot_bytes: usize) -> u32 {
     let queue = spec.max_packets(MIN_FRAME_BYTES);
@@ -163,7 +168,7 @@ impl Datapath {
         wake: Arc<OwnedFd>,
         shared: Arc<Shared>,
     ) -> Self {
-        let slot_bytes = (VNET_BYTES + 18 + ends.mtu_bytes as usize).next_multiple_of(64);
+        let slot_bytes = slot_bytes(ends.mtu_bytes);
         let slots = slots_for(spec, slot_bytes);
         let frame_bytes = ends.mtu_bytes + ETHERNET_BYTES;
         Self {
@@ -204,7 +209,7 @@ impl Datapath {
             } else {
                 before_ns.max(last_ns)
             };
-            self.advance(horizon_ns);
+            self.recorder.advance(&mut self.model, horizon_ns, self.arena.free_list());
             self.mark();
             let sent = self.transmit();
             self.counters.demotions = class.demotions();
@@ -223,11 +228,11 @@ impl Datapath {
             self.rate_generation = generation;
             let at_ns = shared.rate_at_ns.load(Relaxed);
             let rate_bps = shared.rate_bps.load(Relaxed);
-            let freed = self.arena.free_list().len();
-            self.model.set_rate(at_ns, Some(rate_bps), self.arena.free_list());
-            self.log_drops(freed);
+            let freed = self.arena.free_list();
+            let before = freed.len();
+            self.model.set_rate(at_ns, Some(rate_bps), freed);
+            self.recorder.dropped_by_queue(&freed[before..], &self.model);
         }
-        let shared = &*self.shared;
         let generation = shared.delay_generation.load(Acquire);
         if generation != self.delay_generation {
             self.delay_generation = generation;
@@ -243,30 +248,6 @@ impl Datapath {
         if begin_at_ns != self.begin_at_ns {
             self.begin_at_ns = begin_at_ns;
             self.model.begin(begin_at_ns);
-        }
-    }
-
-    /// Advances the model to `horizon_ns`. With a packet log, event by event, to attribute the cause of each drop.
-    fn advance(&mut self, horizon_ns: u64) {
-        if !self.recorder.is_logging() {
-            return self.model.advance(horizon_ns, self.arena.free_list());
-        }
-        loop {
-            let step_ns = self.model.next_event_ns().min(horizon_ns);
-            let freed = self.arena.free_list().len();
-            self.model.advance(step_ns, self.arena.free_list());
-            self.log_drops(freed);
-            if step_ns >= horizon_ns {
-                return;
-            }
-        }
-    }
-
-    /// Logs the packets that the queue dropped since there were `before` free slots.
-    fn log_drops(&mut self, before: usize) {
-        if self.recorder.is_logging() && self.arena.free_list().len() > before {
-            let slots = &self.arena.free_list()[before..];
-            self.recorder.dropped_by_queue(slots, self.model.queue_stats());
         }
     }
 
@@ -389,29 +370,8 @@ impl Datapath {
     }
 
     fn publish(&mut self) {
-        let counts = self.model.counts();
-        let queue = self.model.queue_stats();
-        let (backlog_pkts, backlog_bytes) = self.model.backlog();
-        self.counters.lost_pkts = counts.lost;
-        self.counters.overlimit_pkts = queue.drop_overlimit;
-        self.counters.queue_overmemory_pkts = queue.drop_overmemory;
-        self.counters.early_pkts = queue.drop_early;
-        self.counters.ecn_mark_pkts = queue.ecn_mark;
-        self.counters.ce_mark_pkts = queue.ce_mark;
-        self.counters.step_mark_pkts = queue.step_mark;
-        self.counters.prob = queue.prob;
-        self.counters.delay_c_ns = queue.delay_c_ns;
-        self.counters.delay_l_ns = queue.delay_l_ns;
-        self.counters.pkts_in_c = queue.pkts_in_c;
-        self.counters.pkts_in_l = queue.pkts_in_l;
-        self.counters.credit = queue.credit.cast_unsigned();
-        self.counters.maxq_pkts = queue.maxq;
-        self.counters.flows = queue.flows;
-        self.counters.backlog_pkts = backlog_pkts;
-        self.counters.backlog_bytes = backlog_bytes;
+        self.counters.take_over(&self.model);
         self.counters.memory_bytes = (self.arena.used() * self.arena.slot_bytes()) as u64;
-        self.counters.rate_bps = self.model.rate_bps().unwrap_or(u64::MAX);
-        self.counters.trace_began_ns = self.model.trace_began_ns();
         self.shared.counters.publish(&self.counters);
     }
 

@@ -9,6 +9,8 @@
 //!   htb/tbf + leaf
 //! ```
 //!
+//! [`virtual_link`] is the model of a userspace link without the rest, for the simulator.
+//!
 //! This crate uses neither gRPC nor tokio and reads no plan files; it blocks, and its hot threads never allocate, log or
 //! lock.
 
@@ -32,6 +34,7 @@ pub mod route;
 pub mod saved;
 mod sys;
 pub mod user_link;
+pub mod virtual_link;
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::Backend;

@@ -24,8 +24,8 @@ use plumbing::Plumbing;
 use spec::spec_of;
 
 pub(crate) mod plumbing;
-mod report;
-mod spec;
+pub(crate) mod report;
+pub(crate) mod spec;
 mod wire_form;
 
 pub use plumbing::cleanup;
@@ -154,9 +154,6 @@ impl UserLink {
 
 impl Link for UserLink {
     fn state(&self) -> wire::LinkState {
-        let rate = self.spec.rate_bps().map_or("none".to_owned(), |bps| format!("{bps}bit"));
-        let queue = self.spec.queue.describe();
-        let (delay_us, loss_ppm) = (self.spec.delay_ns() / 1000, self.spec.loss_ppm());
         wire::LinkState {
             link: self.name.clone(),
             dev: self.dev.clone(),
@@ -167,7 +164,7 @@ impl Link for UserLink {
                     PacketSource::Redirected(_) => "clsact".to_owned(),
                     PacketSource::Bridged { from } => format!("packet socket on {from}"),
                 },
-                format!("userspace {queue} rate {rate} delay {delay_us}us loss {loss_ppm}ppm"),
+                format!("userspace {}", self.spec.describe()),
                 self.privileges.describe(self.shared.counters.read().demotions),
             ],
         }
@@ -206,35 +203,8 @@ impl Link for UserLink {
         self.socket_drops += sys::take_packet_drops(self.rx.as_fd())
             .map_err(system("read a packet socket's statistics"))?;
         let now = self.shared.counters.read();
-        let overmemory = now.overmemory_pkts + now.queue_overmemory_pkts + self.socket_drops;
-        let mut row = wire::QdiscSample {
-            at_ns,
-            link: self.name.clone(),
-            iface: self.dev.clone(),
-            parent: "root".to_owned(),
-            kind: "userspace".to_owned(),
-            sent_bytes: now.sent_bytes,
-            sent_pkts: now.sent_pkts,
-            drops_pkts: now.lost_pkts
-                + now.overlimit_pkts
-                + now.early_pkts
-                + overmemory
-                + now.unfit_pkts
-                + now.device_pkts,
-            backlog_bytes: now.backlog_bytes,
-            qlen_pkts: now.backlog_pkts,
-            drop_overlimit_pkts: Some(now.overlimit_pkts),
-            drop_overmemory_pkts: Some(overmemory),
-            drop_early_pkts: Some(now.early_pkts),
-            drop_lost_pkts: Some(now.lost_pkts),
-            memory_used_bytes: Some(now.memory_bytes),
-            rate_bps: (now.rate_bps != u64::MAX).then_some(now.rate_bps),
-            late_pkts: Some(now.late_pkts),
-            max_late_us: Some(now.max_late_ns.div_ceil(1000)),
-            ..wire::QdiscSample::default()
-        };
-        self.spec.queue.fill_row(&now, &mut row);
-        into.push(row);
+        let names = (self.name.as_str(), self.dev.as_str());
+        into.push(report::qdisc_sample(&self.spec, &now, self.socket_drops, at_ns, names));
         Ok(())
     }
 
@@ -266,14 +236,7 @@ impl Link for UserLink {
             iface: self.dev.clone(),
             ..wire::LinkTiming::default()
         };
-        if let Some(played) = self.played.as_ref().filter(|played| played.count() > 0) {
-            // The model applies steps exactly when they are due.
-            into.push(wire::LinkTiming {
-                what: wire::TimingKind::Steps.into(),
-                count: played.count(),
-                ..row.clone()
-            });
-        }
+        into.extend(report::steps_timing(self.played.as_ref(), row.clone()));
         let late = self.shared.counters.read().late_pkts;
         into.push(report::packets_timing(&self.shared.scheduling_error, late, row.clone()));
         into.extend(self.shared.log.as_ref().map(|log| report::log_timing(log, row)));

@@ -38,7 +38,8 @@ impl Ecn {
         }
     }
 
-    fn of(bits: u8) -> Self {
+    /// The value of the two lowest of these bits.
+    pub(crate) fn of(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::NotEct,
             1 => Self::Ect1,

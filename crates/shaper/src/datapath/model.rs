@@ -72,6 +72,14 @@ impl LinkSpec {
         self.delay_ns().max(longest_ns).saturating_add(typical_jitter_ns(self.plan.jitter))
     }
 
+    /// The queue and the initial values as text.
+    pub(crate) fn describe(&self) -> String {
+        let queue = self.queue.describe();
+        let rate = self.rate_bps().map_or("none".to_owned(), |bps| format!("{bps}bit"));
+        let (delay_us, loss_ppm) = (self.delay_ns() / 1000, self.loss_ppm());
+        format!("{queue} rate {rate} delay {delay_us}us loss {loss_ppm}ppm")
+    }
+
     /// Whether a queue or a class reads packet headers.
     pub(crate) fn classifies(&self) -> bool {
         self.queue.reads_headers() || !self.classes.is_empty()
@@ -215,9 +223,9 @@ impl LinkModel {
         self.next_row_ns = traced.next_ns();
     }
 
-    /// When the trace began or will begin; 0: not known yet.
-    pub(crate) fn trace_began_ns(&self) -> u64 {
-        self.traced.as_ref().map_or(0, |traced| traced.began_ns())
+    /// When the trace began or will begin; `None`: not known yet.
+    pub(crate) fn trace_began_ns(&self) -> Option<u64> {
+        self.traced.as_ref().and_then(|traced| traced.began_ns())
     }
 
     /// Applies the delay and loss of the trace to packets that arrive at `at_ns`.
@@ -309,10 +317,27 @@ impl LinkModel {
         }
     }
 
-    /// When [`Self::advance`] has something to do next.
+    /// When [`Self::advance`] has something to do next; `u64::MAX`: never, if no packet arrives and nothing is set.
     pub(crate) fn next_event_ns(&self) -> u64 {
-        let serves_ns = if self.line.is_busy() { self.line.end_ns() } else { self.wake_ns };
+        let serves_ns = if self.line.is_busy() {
+            self.line.end_ns()
+        } else {
+            self.wake_ns.min(self.next_step_ns())
+        };
         serves_ns.min(self.delay.next_ns())
+    }
+
+    /// No packet departs before this, if none arrives before; `u64::MAX`: never. Exact while a packet is transmitted.
+    pub(crate) fn next_departure_ns(&self) -> u64 {
+        if self.line.is_busy() { self.line.end_ns() } else { self.next_event_ns() }
+    }
+
+    /// When a trace step may allow a class to send that waits at the idle line; `u64::MAX`: none waits.
+    fn next_step_ns(&self) -> u64 {
+        match &self.stage {
+            Stage::Classes(classes) if classes.backlog().0 > 0 => self.line.next_step_ns(),
+            Stage::Classes(_) | Stage::One(_) => u64::MAX,
+        }
     }
 
     fn end_transmission(&mut self, freed: &mut Vec<u32>) {
@@ -414,13 +439,7 @@ impl LinkModel {
         let entering = self.delay.next().map_or(u64::MAX, |packet| {
             self.line.would_end_ns(packet.at_ns, line_bytes(packet.bytes, self.extra_bytes))
         });
-        // A trace step may allow a waiting class to send.
-        let step_ns = if self.wake_ns == u64::MAX && self.backlog().0 == 0 {
-            u64::MAX
-        } else {
-            self.line.next_step_ns()
-        };
-        entering.min(self.wake_ns).min(step_ns)
+        entering.min(self.wake_ns).min(self.next_step_ns())
     }
 
     /// The departed packets in order, with `at_ns` the time when each was due.
@@ -431,6 +450,10 @@ impl LinkModel {
     /// Removes the first departed packet.
     pub(crate) fn pop_departed(&mut self) -> Option<Packet> {
         let packet = self.departed.pop_front()?;
+        if self.departed.is_empty() {
+            // Restart at the beginning of the buffer, which is in the cache.
+            self.departed.clear();
+        }
         self.counts.departed += 1;
         Some(packet)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::header::Ecn;
 use super::log::{Fate, Log, Passed, Row};
+use super::model::LinkModel;
 use super::packet::Packet;
 use super::shared::Shared;
 use crate::discipline::QueueStats;
@@ -60,9 +61,30 @@ impl Recorder {
         self.write(&Row { arrived_ns: at_ns, bytes, flow, ecn, fate, marked: false, passed: None });
     }
 
-    /// The queue dropped the packets in `slots` in one step and has the counters `stats` afterwards. With several causes
-    /// in one step, their assignment to packets is a guess.
-    pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], stats: QueueStats) {
+    /// Advances `model` to `horizon_ns`; slots of packets that the queue dropped go to `freed`. With a log, event by
+    /// event, to attribute the cause of each drop.
+    pub(crate) fn advance(&mut self, model: &mut LinkModel, horizon_ns: u64, freed: &mut Vec<u32>) {
+        if !self.is_logging() {
+            return model.advance(horizon_ns, freed);
+        }
+        loop {
+            let step_ns = model.next_event_ns().min(horizon_ns);
+            let before = freed.len();
+            model.advance(step_ns, freed);
+            self.dropped_by_queue(&freed[before..], model);
+            if step_ns >= horizon_ns {
+                return;
+            }
+        }
+    }
+
+    /// The queue of `model` dropped the packets in `slots` in one step. With several causes in one step, their
+    /// assignment to packets is a guess.
+    pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], model: &LinkModel) {
+        if slots.is_empty() || !self.is_logging() {
+            return;
+        }
+        let stats = model.queue_stats();
         let early = stats.drop_early - self.reported.drop_early;
         let overlimit = stats.drop_overlimit - self.reported.drop_overlimit;
         self.reported = stats;
@@ -105,7 +127,8 @@ impl Recorder {
         }
     }
 
-    fn log(&self) -> Option<&Log> {
+    /// The log, if enabled.
+    pub(crate) fn log(&self) -> Option<&Log> {
         self.shared.log.as_ref()
     }
 }

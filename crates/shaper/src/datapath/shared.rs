@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::histogram::Histogram;
 use super::log::Log;
+use super::model::LinkModel;
 
 /// Shared by one packet loop and its control side.
 #[derive(Debug, Default)]
@@ -57,6 +58,31 @@ impl Shared {
         self.rate_at_ns.store(at_ns, Relaxed);
         self.rate_bps.store(rate_bps, Relaxed);
         self.rate_generation.fetch_add(1, Release);
+    }
+}
+
+impl Counters {
+    /// Takes over the counters and the state of `model`; what is counted outside of it stays.
+    pub(crate) fn take_over(&mut self, model: &LinkModel) {
+        let queue = model.queue_stats();
+        (self.backlog_pkts, self.backlog_bytes) = model.backlog();
+        self.lost_pkts = model.counts().lost;
+        self.overlimit_pkts = queue.drop_overlimit;
+        self.queue_overmemory_pkts = queue.drop_overmemory;
+        self.early_pkts = queue.drop_early;
+        self.ecn_mark_pkts = queue.ecn_mark;
+        self.ce_mark_pkts = queue.ce_mark;
+        self.step_mark_pkts = queue.step_mark;
+        self.prob = queue.prob;
+        self.delay_c_ns = queue.delay_c_ns;
+        self.delay_l_ns = queue.delay_l_ns;
+        self.pkts_in_c = queue.pkts_in_c;
+        self.pkts_in_l = queue.pkts_in_l;
+        self.credit = queue.credit.cast_unsigned();
+        self.maxq_pkts = queue.maxq;
+        self.flows = queue.flows;
+        self.rate_bps = model.rate_bps().unwrap_or(u64::MAX);
+        self.trace_began_ns = model.trace_began_ns().unwrap_or(0);
     }
 }
 

@@ -4,9 +4,51 @@ use ccbench_proto::wire;
 
 use crate::datapath::histogram::Histogram;
 use crate::datapath::log::{Log, Row};
+use crate::datapath::{Counters, LinkSpec};
+use crate::replay::PlayedRows;
+
+/// The counters `now` of a link and its interface at `at_ns`. `socket_drops`: packets that the receiving socket had no
+/// room for.
+pub(crate) fn qdisc_sample(
+    spec: &LinkSpec,
+    now: &Counters,
+    socket_drops: u64,
+    at_ns: u64,
+    (link, iface): (&str, &str),
+) -> wire::QdiscSample {
+    let overmemory = now.overmemory_pkts + now.queue_overmemory_pkts + socket_drops;
+    let mut row = wire::QdiscSample {
+        at_ns,
+        link: link.to_owned(),
+        iface: iface.to_owned(),
+        parent: "root".to_owned(),
+        kind: "userspace".to_owned(),
+        sent_bytes: now.sent_bytes,
+        sent_pkts: now.sent_pkts,
+        drops_pkts: now.lost_pkts
+            + now.overlimit_pkts
+            + now.early_pkts
+            + overmemory
+            + now.unfit_pkts
+            + now.device_pkts,
+        backlog_bytes: now.backlog_bytes,
+        qlen_pkts: now.backlog_pkts,
+        drop_overlimit_pkts: Some(now.overlimit_pkts),
+        drop_overmemory_pkts: Some(overmemory),
+        drop_early_pkts: Some(now.early_pkts),
+        drop_lost_pkts: Some(now.lost_pkts),
+        memory_used_bytes: Some(now.memory_bytes),
+        rate_bps: (now.rate_bps != u64::MAX).then_some(now.rate_bps),
+        late_pkts: Some(now.late_pkts),
+        max_late_us: Some(now.max_late_ns.div_ceil(1000)),
+        ..wire::QdiscSample::default()
+    };
+    spec.queue.fill_row(now, &mut row);
+    row
+}
 
 /// A row of the packet log.
-pub(super) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
+pub(crate) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
     let passed = row.passed;
     wire::LinkPacket {
         at_ns: row.arrived_ns,
@@ -24,8 +66,18 @@ pub(super) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
     }
 }
 
+/// Steps of a trace, if there were any. The model applies them exactly when they are due.
+pub(crate) fn steps_timing(
+    played: Option<&PlayedRows>,
+    row: wire::LinkTiming,
+) -> Option<wire::LinkTiming> {
+    let count = played.map_or(0, PlayedRows::count);
+    let what = wire::TimingKind::Steps.into();
+    (count > 0).then_some(wire::LinkTiming { what, count, ..row })
+}
+
 /// Scheduling errors of packets; `late` counts those above 1 ms.
-pub(super) fn packets_timing(
+pub(crate) fn packets_timing(
     scheduling_error: &Histogram,
     late: u64,
     row: wire::LinkTiming,
@@ -45,7 +97,7 @@ pub(super) fn packets_timing(
 }
 
 /// Rows of the packet log; `missed` counts packets that it had no room for.
-pub(super) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
+pub(crate) fn log_timing(log: &Log, row: wire::LinkTiming) -> wire::LinkTiming {
     let (count, missed) = log.counts();
     wire::LinkTiming { what: wire::TimingKind::Log.into(), count, missed, ..row }
 }

@@ -10,7 +10,7 @@ use crate::qdisc::BadQueue;
 use crate::replay::with_mean_rate;
 
 /// The parameters of the data path for `config`.
-pub(super) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
+pub(crate) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
     let config = &*with_mean_rate(config);
     let refuse = |bad: BadQueue| ShaperError::Unsupported {
         link: config.name.clone(),

@@ -364,7 +364,7 @@ mod traces {
         // Delay and transmission: 1 and 1 ms; 5 (configured delay) and 2 ms; 2 and 1 ms.
         let at = [100 * MS, 111 * MS, 121 * MS];
         assert_eq!(due(&mut model, &at), [102 * MS, 118 * MS, 124 * MS]);
-        assert_eq!(model.trace_began_ns(), 100 * MS);
+        assert_eq!(model.trace_began_ns(), Some(100 * MS));
     }
 
     #[test]
@@ -378,7 +378,7 @@ mod traces {
         model.begin(60 * MS);
         let at = [50 * MS, 70 * MS, 71 * MS, 72 * MS];
         assert_eq!(due(&mut model, &at), [51 * MS, 71 * MS, 72 * MS, 74 * MS]);
-        assert_eq!(model.trace_began_ns(), 70 * MS);
+        assert_eq!(model.trace_began_ns(), Some(70 * MS));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) struct ArrivalTrace {
     first_packet: bool,
     /// The first packet from this time on begins the trace.
     armed_ns: u64,
-    began_ns: u64,
+    began_ns: Option<u64>,
     /// End of the last row returned.
     until_ns: u64,
     /// For rows without a value.
@@ -35,7 +35,7 @@ impl ArrivalTrace {
             cursor,
             first_packet: replay.plan.start == TraceStart::FirstPacket,
             armed_ns: u64::MAX,
-            began_ns: 0,
+            began_ns: None,
             delay_ns,
             loss_ppm,
             min_delay_ns: least.unwrap_or(delay_ns).min(delay_ns),
@@ -63,7 +63,7 @@ impl ArrivalTrace {
     }
 
     fn begin_at(&mut self, at_ns: u64) {
-        self.began_ns = at_ns;
+        self.began_ns = Some(at_ns);
         if let Some(cursor) = &mut self.cursor {
             cursor.begin(at_ns);
             self.until_ns = 0;
@@ -88,8 +88,8 @@ impl ArrivalTrace {
         self.until_ns.min(self.armed_ns)
     }
 
-    /// When the trace began or will begin; 0: not known yet.
-    pub(super) fn began_ns(&self) -> u64 {
+    /// When the trace began or will begin; `None`: not known yet.
+    pub(super) fn began_ns(&self) -> Option<u64> {
         self.began_ns
     }
 
