@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bbr.h"
 #include "cubic.h"
 #include "reno.h"
 #include "../core/schemes.h"
 
-#define HOST(NAME, WANTS)                                                                          \
+/* TEXT is the name that users write. */
+#define HOST_AS(NAME, TEXT, WANTS)                                                                 \
 	static int NAME##_check(const u32 *p, struct cc_fault *fault)                              \
 	{                                                                                          \
 		return cc_##NAME##_check((const struct cc_##NAME##_params *)p, fault);             \
@@ -45,7 +47,7 @@
 				 (struct cc_##NAME##_stats *)stats);                               \
 	}                                                                                          \
 	static const struct cc_ops NAME##_ops = {                                                  \
-		.name = #NAME,                                                                     \
+		.name = TEXT,                                                                      \
 		.wants = WANTS,                                                                    \
 		.state_bytes = sizeof(struct cc_##NAME##_state),                                   \
 		.params = cc_##NAME##_table,                                                       \
@@ -63,9 +65,12 @@
 		.read = NAME##_read,                                                               \
 	};
 
+#define HOST(NAME, WANTS) HOST_AS(NAME, #NAME, WANTS)
+
 CC_CORES(HOST)
 HOST(cubic, 0)
 HOST(reno, 0)
+HOST_AS(bbr1, "bbr", CC_BBR1_WANTS)
 
 #define BURSTS(NAME)                                                                               \
 	static u32 NAME##_burst_segs(const u32 *p, u64 pacing_bytes_per_sec, u32 mtu_bytes)        \
@@ -78,6 +83,7 @@ HOST(reno, 0)
 		return cc_##NAME##_burst_shift((const struct cc_##NAME##_params *)p);              \
 	}
 
+BURSTS(bbr1)
 BURSTS(bbr2)
 BURSTS(prague)
 
@@ -86,10 +92,14 @@ static const struct {
 	const struct cc_ops *ops;
 	u32 (*segs)(const u32 *params, u64 pacing_bytes_per_sec, u32 mtu_bytes);
 	u32 (*shift)(const u32 *params);
-} bursts[] = {{&bbr2_ops, bbr2_burst_segs, bbr2_burst_shift}, {&prague_ops, prague_burst_segs, prague_burst_shift}};
+} bursts[] = {
+	{&bbr1_ops, bbr1_burst_segs, bbr1_burst_shift},
+	{&bbr2_ops, bbr2_burst_segs, bbr2_burst_shift},
+	{&prague_ops, prague_burst_segs, prague_burst_shift},
+};
 
 #define ENTRY(NAME, WANTS) &NAME##_ops,
-static const struct cc_ops *const all[] = {CC_CORES(ENTRY) & cubic_ops, &reno_ops};
+static const struct cc_ops *const all[] = {CC_CORES(ENTRY) & cubic_ops, &reno_ops, &bbr1_ops};
 
 #define SCHEME(NAME, CORE, PRESET) {#NAME, #CORE, PRESET},
 static const struct cc_scheme schemes[] = {CC_SCHEMES(SCHEME)};
@@ -234,14 +244,6 @@ struct cc_bursts cc_conn_bursts(const struct cc_conn *conn, u64 pacing_bytes_per
 			return (struct cc_bursts){bursts[i].segs(conn->params, pacing_bytes_per_sec, mtu_bytes),
 						  bursts[i].shift(conn->params)};
 	return of_stack;
-}
-
-void cc_violation(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value)
-{
-	fprintf(stderr, "%s: %s: %llu (cwnd %u, ssthresh %u, clamp %u, now %llu us)\n",
-		conn->ops->name, what, (unsigned long long)value, a->cwnd_pkts, a->ssthresh_pkts,
-		a->cwnd_clamp_pkts, (unsigned long long)a->now_us);
-	exit(3);
 }
 
 /* The word after the core's state. */

@@ -51,6 +51,8 @@ struct cc_conn {
 	u64 state[CC_STORAGE_BYTES / 8 + 1]; /* the last word is a canary */
 	cc_trace_fn *trace;
 	void *trace_context;
+	const char *violation; /* the first violated invariant, if ffi.c is linked */
+	u64 violation_value;
 };
 
 /* The core with this name ("ta"), or null. */
@@ -88,8 +90,11 @@ void cc_call_event(struct cc_conn *conn, u32 event, const struct cc_ack *a, stru
 u32 cc_call_undo(struct cc_conn *conn, const struct cc_ack *a);
 void cc_call_read(const struct cc_conn *conn, const struct cc_ack *a, u32 *stats);
 
-/* Prints a violated invariant and exits with status 3. */
-void cc_violation(const struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value);
+/*
+ * Called for a violated invariant. violation.c, of the C programs: prints it and exits with status 3. ffi.c: keeps it in
+ * the connection and returns, so the call's result must not be used.
+ */
+void cc_violation(struct cc_conn *conn, const struct cc_ack *a, const char *what, u64 value);
 
 /* Small deterministic generator (xorshift64*); *seed must not be zero. */
 u32 cc_random(u64 *seed);
