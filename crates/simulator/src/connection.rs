@@ -1,0 +1,222 @@
+//! One TCP connection of a flow group: handshake, both ends, and the application at both.
+
+use ccbench_proto::schedule::FlowTask;
+
+use crate::core::Connection as CongestionControl;
+use crate::packet::{Ack, Body, Packet, Segment};
+use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig};
+
+/// TCP_TIMEOUT_INIT: until a SYN or SYN-ACK is sent again.
+const HANDSHAKE_TIMEOUT_NS: u64 = 1_000_000_000;
+/// Attempts of a handshake: `tcp_syn_retries` + 1.
+const MAX_ATTEMPTS: u32 = 7;
+/// An application with a rate writes at this interval, as iperf3 does.
+pub const WRITE_INTERVAL_NS: u64 = 1_000_000;
+
+/// A connection and what a plan says of it.
+pub struct Connection {
+    pub task: FlowTask,
+    /// "group/0".
+    pub id: String,
+    pub number: u32,
+    /// Nodes with the sender and the receiver.
+    pub nodes: [String; 2],
+    /// From the sender to the receiver, and back.
+    pub routes: [u32; 2],
+    /// The name in the plan of the congestion control and its algorithm, if its state has rows.
+    pub instance: Option<(String, String)>,
+    /// The name in the plan of the congestion control.
+    pub algorithm: String,
+    pub config: SenderConfig,
+    /// Buffer of the receiving socket, bytes.
+    pub receive_buffer: u64,
+    cc: Option<CongestionControl>,
+    pub state: State,
+    pub counters: HandshakeCounters,
+    /// CLOCK_MONOTONIC when the connection was made.
+    pub zero_ns: Option<u64>,
+    /// The application has stopped.
+    pub stopped_ns: Option<u64>,
+    /// Times of the events that are queued: timer and pacing of the sender, timer of the receiver.
+    pub queued_ns: [u64; 3],
+}
+
+/// Where a connection is.
+pub enum State {
+    Closed,
+    /// A SYN was sent so often, last at this time; the listener has answered at that time.
+    Opening {
+        attempts: u32,
+        syn_ns: u64,
+        answered_ns: Option<u64>,
+    },
+    Established {
+        sender: Box<Sender>,
+        receiver: Box<Receiver>,
+    },
+    /// No answer.
+    Failed,
+}
+
+/// Segments of the handshake.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HandshakeCounters {
+    pub attempts: u32,
+}
+
+impl Connection {
+    pub fn new(
+        (task, number): (FlowTask, u32),
+        routes: [u32; 2],
+        instance: Option<(String, String)>,
+        cc: CongestionControl,
+        config: SenderConfig,
+        receive_buffer: u64,
+    ) -> Self {
+        let (from, to) = (task.plan.from.clone(), task.plan.to.clone());
+        let nodes = if task.plan.reverse { [to, from] } else { [from, to] };
+        Self {
+            id: format!("{}/{number}", task.group),
+            number,
+            nodes,
+            routes,
+            instance,
+            algorithm: String::new(),
+            cc: Some(cc),
+            config,
+            receive_buffer,
+            state: State::Closed,
+            counters: HandshakeCounters::default(),
+            zero_ns: None,
+            stopped_ns: None,
+            queued_ns: [u64::MAX; 3],
+            task,
+        }
+    }
+
+    /// Route of packets of the node that connects, or of the other one.
+    fn route_of(&self, is_client: bool) -> u32 {
+        self.routes[usize::from(is_client == self.task.plan.reverse)]
+    }
+
+    /// Sends a SYN, also again; returns it and when to try again.
+    pub fn open(&mut self, now_ns: u64) -> Option<(Packet, u64)> {
+        let attempts = match self.state {
+            State::Closed => 0,
+            State::Opening { attempts, .. } => attempts,
+            _ => return None,
+        };
+        if attempts >= MAX_ATTEMPTS {
+            self.state = State::Failed;
+            return None;
+        }
+        let answered_ns = None;
+        self.state = State::Opening { attempts: attempts + 1, syn_ns: now_ns, answered_ns };
+        self.counters.attempts = attempts + 1;
+        let again_ns = now_ns + (HANDSHAKE_TIMEOUT_NS << attempts);
+        Some((Packet::new(self.route_of(true), 0, Body::Syn), again_ns))
+    }
+
+    /// A segment of the handshake arrives; returns the answer. The connection is established once its sender may send.
+    pub fn on_handshake(&mut self, now_ns: u64, body: &Body) -> Option<Packet> {
+        let State::Opening { syn_ns, answered_ns, .. } = &mut self.state else {
+            // The last segment of the handshake was lost.
+            let again = matches!(body, Body::SynAck);
+            return again.then(|| Packet::new(self.route_of(true), 0, Body::HandshakeAck));
+        };
+        let syn_ns = *syn_ns;
+        match body {
+            Body::Syn => {
+                answered_ns.get_or_insert(now_ns);
+                Some(Packet::new(self.route_of(false), 0, Body::SynAck))
+            }
+            Body::SynAck => {
+                if !self.task.plan.reverse {
+                    self.establish(now_ns, now_ns - syn_ns);
+                }
+                Some(Packet::new(self.route_of(true), 0, Body::HandshakeAck))
+            }
+            _ => {
+                if let Some(answered_ns) = *answered_ns {
+                    self.establish(now_ns, now_ns - answered_ns);
+                }
+                None
+            }
+        }
+    }
+
+    fn establish(&mut self, now_ns: u64, rtt_ns: u64) {
+        let Some(cc) = self.cc.take() else { return };
+        let receiver = Receiver::new(self.config.ecn, self.receive_buffer, now_ns, rtt_ns);
+        let rtt_us = (rtt_ns / 1000) as u32;
+        let sender = Sender::new(self.config.clone(), cc, now_ns, rtt_us, receiver.window_end());
+        self.state = State::Established { sender: Box::new(sender), receiver: Box::new(receiver) };
+        self.zero_ns = Some(now_ns);
+    }
+
+    pub fn sender(&mut self) -> Option<&mut Sender> {
+        match &mut self.state {
+            State::Established { sender, .. } => Some(sender),
+            _ => None,
+        }
+    }
+
+    pub fn receiver(&mut self) -> Option<&mut Receiver> {
+        match &mut self.state {
+            State::Established { receiver, .. } => Some(receiver),
+            _ => None,
+        }
+    }
+
+    /// The application writes what it has at this time; returns when it writes again.
+    pub fn write(&mut self, now_ns: u64) -> Option<u64> {
+        if self.stopped_ns.is_some() {
+            return None;
+        }
+        let since_ns = now_ns - self.zero_ns?;
+        let rate = self.task.plan.rate;
+        let sender = self.sender()?;
+        let Some(rate) = rate else {
+            // Never at its end, and never idle.
+            sender.write(now_ns, u64::MAX / 2);
+            return None;
+        };
+        let due_ns = u128::from(since_ns + WRITE_INTERVAL_NS);
+        let bytes = u128::from(rate.bits_per_sec()) * due_ns / 8_000_000_000;
+        sender.write(now_ns, bytes as u64);
+        Some(now_ns + WRITE_INTERVAL_NS)
+    }
+
+    /// The application stops: what is not sent yet is not sent any more.
+    pub fn stop(&mut self, now_ns: u64) {
+        self.stopped_ns = Some(now_ns);
+        if let Some(sender) = self.sender() {
+            sender.close(now_ns);
+        }
+    }
+
+    /// A segment with data arrives.
+    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: u8) -> [Option<Packet>; 2] {
+        let route = self.routes[1];
+        let Some(receiver) = self.receiver() else { return [None, None] };
+        let packet = |ack| Packet::new(route, 0, Body::Ack(ack));
+        receiver.on_segment(now_ns, segment, ecn).map(|reply| reply.map(packet))
+    }
+
+    /// An acknowledgement arrives.
+    pub fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
+        if let Some(sender) = self.sender() {
+            sender.on_ack(now_ns, ack);
+        }
+    }
+
+    /// Whether packets carry an ECN-capable code point.
+    pub fn ecn(&self) -> EcnMode {
+        self.config.ecn
+    }
+
+    /// Bytes of new data that the sender has sent.
+    pub fn sent_bytes(&mut self) -> u64 {
+        self.sender().map_or(0, |sender| sender.sent_bytes())
+    }
+}

@@ -1,0 +1,149 @@
+use super::*;
+
+const SCHEMES: &str =
+    "cubic reno bbr vegas ta ta_grad ta_per cx cx_rttvar cx_shadow dctcp prague bbr2 bbr3";
+
+fn connection(algorithm: &str, params: &[(&str, u32)]) -> Result<Connection, CoreError> {
+    let params = params.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    Connection::new(algorithm, &params)
+}
+fn why(algorithm: &str, params: &[(&str, u32)]) -> String {
+    connection(algorithm, params).unwrap_err().to_string()
+}
+fn ack() -> Ack {
+    Ack {
+        now_us: 5_000_000,
+        rtt_us: 10_000,
+        srtt_us: 10_000,
+        rtt_min_us: 10_000,
+        acked_pkts: 2,
+        inflight_pkts: 18,
+        prior_inflight_pkts: 20,
+        cwnd_pkts: 20,
+        ssthresh_pkts: 0x7fff_ffff,
+        cwnd_clamp_pkts: 100_000,
+        nxt_seq: 20 * 1448,
+        mss_bytes: 1448,
+        mtu_bytes: 1500,
+        flags: flags::CWND_LIMITED | flags::CWND_FULL,
+        ..Ack::default()
+    }
+}
+fn stat(connection: &Connection, name: &str) -> u32 {
+    connection.read(&ack()).iter().find(|stat| stat.name == name).unwrap().value
+}
+
+#[test]
+fn structs_are_those_of_c() {
+    let rust = [size_of::<Ack>(), size_of::<Out>(), size_of::<Fault>(), size_of::<Bursts>()];
+    assert_eq!(rust, [1, 2, 3, 4].map(|which| cc_ffi_size(which)));
+    assert!(align_of::<u64>() >= align_of::<Ack>());
+}
+
+#[test]
+fn fields_have_the_order_of_c() {
+    let header = include_str!("../../../../kmod/core/cc.h");
+    for (name, debug) in
+        [("cc_ack", format!("{:?}", Ack::default())), ("cc_out", format!("{:?}", Out::default()))]
+    {
+        let body = header.split_once(&format!("struct {name} {{")).unwrap().1;
+        let body = body.split_once("};").unwrap().0;
+        let of_c: Vec<&str> = body
+            .lines()
+            .filter_map(|line| line.trim().split_once(';')?.0.split_once(' '))
+            .map(|(_, field)| field)
+            .collect();
+        let fields = debug.split_once('{').unwrap().1;
+        let of_rust: Vec<&str> = fields
+            .split(',')
+            .map(|field| field.split(':').next().unwrap_or_default().trim())
+            .collect();
+        assert_eq!(of_rust, of_c);
+    }
+}
+
+#[test]
+fn every_scheme_starts_with_few_enough_stats() {
+    for name in SCHEMES.split(' ') {
+        let mut connection = connection(name, &[]).unwrap();
+        let out = connection.init(&ack());
+        assert_eq!((out.cwnd_pkts, connection.violation()), (20, None), "{name}");
+        assert!((1..STATS_MAX).contains(&connection.read(&ack()).len()), "{name}");
+    }
+    assert_eq!(connection("ta_grad", &[]).unwrap().name(), "ta");
+}
+
+#[test]
+fn wrong_names_and_parameters_are_refused() {
+    assert_eq!(why("cubik", &[]), "the simulator has no congestion control `cubik`");
+    assert!(why("cubic,beta=5", &[]).contains("no congestion control `cubic,beta=5`"));
+    assert!(why("cu\0bic", &[]).contains("`cu\\0bic`"));
+    let of_vegas = "`vegas` has no parameter `delta` (it has alpha, beta, gamma";
+    assert!(why("vegas", &[("delta", 1)]).starts_with(of_vegas));
+    assert_eq!(
+        why("cubic", &[("beta", 1024)]),
+        "`cubic`: beta = 1024 is out of range: it is from 1 to 1023 (1/1024)"
+    );
+    assert_eq!(
+        why("ta", &[("P1", 20), ("comeback", 0)]),
+        "`ta`: P1 = 20: periodic backoff needs comeback = 1"
+    );
+}
+
+#[test]
+fn requirements_depend_on_parameters() {
+    let bbr = connection("bbr", &[]).unwrap();
+    let paced = Wants { owns_cwnd: true, pacing: true, bursts: true, ..Wants::default() };
+    assert_eq!(bbr.wants(), paced);
+    assert_eq!(bbr.bursts(149_999, 1500), Bursts { least_segs: 1, pacing_shift: 10 });
+    assert_eq!(connection("cubic", &[]).unwrap().wants(), Wants::default());
+    assert!(!connection("bbr3", &[]).unwrap().wants().ecn);
+    assert!(connection("bbr3", &[("ecn_enable", 1)]).unwrap().wants().ecn);
+    assert!(connection("prague", &[]).unwrap().wants().ect1);
+}
+
+/// Two acknowledged in slow start; 22 * 717 / 1024 = 15 are left by a loss.
+#[test]
+fn cubic_grows_and_backs_off() {
+    let mut cubic = connection("cubic", &[]).unwrap();
+    cubic.init(&ack());
+    assert!(!cubic.on_sample(&ack()));
+    let out = cubic.on_ack(&ack());
+    assert_eq!((out.cwnd_pkts, out.pacing_bytes_per_sec, out.ends_round()), (22, 0, false));
+    let lost = Ack { cwnd_pkts: 22, ..ack() };
+    assert_eq!(cubic.on_loss(&lost), 15);
+    assert_eq!((stat(&cubic, "wmax_pkts"), stat(&cubic, "delay_min_us")), (22, 10_000));
+    assert_eq!(cubic.on_event(CaState::Recovery.into(), &lost).cwnd_pkts, 22);
+    assert_eq!(cubic.undo(&Ack { prior_cwnd_pkts: 40, ..lost }), 40);
+    cubic.on_event(Event::Loss, &lost);
+    assert_eq!((stat(&cubic, "wmax_pkts"), cubic.violation()), (0, None));
+}
+
+/// 20 packets per 10 ms at a gain of 739/256 and 99 %; then 20 packets delivered in 10 ms are 23.1 Mbit/s.
+#[test]
+fn bbr_paces_and_ends_rounds() {
+    let mut bbr = connection("bbr", &[]).unwrap();
+    let rate = bbr.init(&ack()).pacing_bytes_per_sec;
+    assert_eq!(rate, (((33_554 * 1448 * 739) >> 8) * 990_000) >> 24);
+    let sample = Ack { rate_delivered_pkts: 20, rate_interval_us: 10_000, ..ack() };
+    let out = bbr.on_ack(&Ack { pacing_bytes_per_sec: rate, ..sample });
+    assert!(out.ends_round());
+    assert_eq!((out.cwnd_pkts, out.pacing_bytes_per_sec), (22, 0));
+    assert_eq!(stat(&bbr, "bw_kbps"), 23_167);
+    assert_eq!(bbr.violation(), None);
+}
+
+/// Without `init` the state has no mark at its end.
+#[test]
+fn a_violation_is_reported_and_the_first_is_kept() {
+    let mut reno = connection("reno", &[]).unwrap();
+    reno.on_sample(&ack());
+    reno.on_ack(&ack());
+    assert_eq!(reno.violation().unwrap(), "reno: a call wrote beyond the state: 1");
+}
+
+#[test]
+fn connections_go_to_threads() {
+    fn send<T: Send>(_: &T) {}
+    send(&connection("cubic", &[]).unwrap());
+}

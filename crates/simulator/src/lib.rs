@@ -1,0 +1,32 @@
+//! A trial as a discrete-event simulation. Links are the shaper's own models on virtual time ([`ccbench_shaper::virtual_link`]),
+//! congestion controls are the C cores that the kernel modules and BPF programs are made of ([`core`](mod@core)), and TCP around
+//! them follows Linux ([`tcp`]). Time is in integer nanoseconds, every element has its own random stream, and nothing depends
+//! on the machine: the same plan and seed give the same rows everywhere.
+//!
+//! - `simulation` is the loop: it takes the next event and lets it happen.
+//! - `network` has links and routes, `connection` a TCP connection with its applications, `probes` echoes.
+//! - `rows` turns their state into the rows of the protocol, those that an agent would send.
+
+mod core;
+
+mod connection;
+mod error;
+mod event_queue;
+mod network;
+mod packet;
+mod prepare;
+mod probes;
+mod rows;
+mod simulation;
+mod tcp;
+
+pub use crate::core::CoreError;
+pub use error::SimulatorError;
+pub use simulation::Simulation;
+
+/// Version of the model. Results of different versions may differ.
+pub const MODEL_VERSION: u32 = 1;
+/// CLOCK_MONOTONIC of every node when the trial begins, nanoseconds; all nodes share one clock.
+pub const T0_NS: u64 = 1_000_000_000;
+/// CLOCK_REALTIME minus CLOCK_MONOTONIC in every run, nanoseconds: CLOCK_MONOTONIC 0 is 2026-01-01T00:00:00Z.
+pub const REALTIME_MINUS_MONOTONIC_NS: i64 = 1_767_225_600_000_000_000;

@@ -1,0 +1,154 @@
+//! Packets on the simulated path. They have lengths and header fields, but no bytes.
+
+use ccbench_shaper::virtual_link::Payload;
+
+/// Ethernet header.
+pub const ETHERNET_BYTES: u32 = 14;
+/// IPv4 header without options.
+pub const IP_BYTES: u32 = 20;
+/// TCP header with the timestamp option.
+pub const TCP_BYTES: u32 = 32;
+/// Payload of a full segment on an MTU of 1500 bytes.
+pub const MSS_BYTES: u32 = 1448;
+/// IP packet of a full segment.
+pub const MTU_BYTES: u32 = MSS_BYTES + TCP_BYTES + IP_BYTES;
+/// An ICMP echo of 56 bytes, or a UDP echo of 64 bytes, as a frame.
+pub const PING_BYTES: u32 = ETHERNET_BYTES + IP_BYTES + 8 + 56;
+pub const UDP_BYTES: u32 = ETHERNET_BYTES + IP_BYTES + 8 + 64;
+/// A SYN or SYN-ACK with the usual options.
+const SYN_BYTES: u32 = ETHERNET_BYTES + IP_BYTES + 40;
+/// The first SACK block's option with its padding, and each further block.
+const SACK_BYTES: u32 = 4;
+const SACK_BLOCK_BYTES: u32 = 8;
+
+/// SACK blocks that fit beside the timestamp option.
+pub const MAX_SACK_BLOCKS: usize = 3;
+
+/// The IP header's ECN field.
+pub mod ecn {
+    pub const NOT_ECT: u8 = 0;
+    pub const ECT1: u8 = 1;
+    pub const ECT0: u8 = 2;
+    pub const CE: u8 = 3;
+}
+
+/// Half-open range of sequence numbers, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Range {
+    pub begin: u64,
+    pub end: u64,
+}
+
+/// A segment with data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    pub seq: u64,
+    pub bytes: u32,
+    /// The timestamp option's TSval.
+    pub sent_ns: u64,
+    pub cwr: bool,
+}
+
+/// A segment without data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ack {
+    pub ack: u64,
+    /// Right edge of the receive window.
+    pub window_end: u64,
+    pub blocks: [Range; MAX_SACK_BLOCKS],
+    pub block_count: u8,
+    /// The first block is a D-SACK (RFC 2883).
+    pub dsack: bool,
+    /// The timestamp option's TSecr.
+    pub echoed_ns: u64,
+    /// RFC 3168.
+    pub ece: bool,
+    /// AccECN: packets that arrived with CE so far.
+    pub ce_pkts: u32,
+}
+
+impl Ack {
+    /// Its SACK blocks.
+    pub fn sacked(&self) -> &[Range] {
+        &self.blocks[..usize::from(self.block_count)]
+    }
+}
+
+/// An echo request or its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Echo {
+    /// Index of the probe.
+    pub probe: u32,
+    pub seq: u32,
+    pub is_reply: bool,
+    pub frame_bytes: u32,
+}
+
+/// What a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body {
+    Syn,
+    SynAck,
+    /// The third segment of the handshake.
+    HandshakeAck,
+    Segment(Segment),
+    Ack(Ack),
+    Echo(Echo),
+}
+
+/// A packet on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packet {
+    /// Index of the route.
+    pub route: u32,
+    /// Links of the route that it has passed.
+    pub hop: u16,
+    pub ecn: u8,
+    /// A bit was flipped: the receiver's checksum fails.
+    pub is_corrupt: bool,
+    pub body: Body,
+}
+
+impl Packet {
+    /// A packet at the beginning of its route.
+    pub fn new(route: u32, ecn: u8, body: Body) -> Self {
+        Self { route, hop: 0, ecn, is_corrupt: false, body }
+    }
+
+    /// Ethernet frame without preamble and checksum.
+    pub fn frame_bytes(&self) -> u32 {
+        const HEADERS: u32 = ETHERNET_BYTES + IP_BYTES + TCP_BYTES;
+        match &self.body {
+            Body::Syn | Body::SynAck => SYN_BYTES,
+            Body::HandshakeAck => HEADERS,
+            Body::Segment(segment) => HEADERS + segment.bytes,
+            Body::Ack(ack) => match u32::from(ack.block_count) {
+                0 => HEADERS,
+                blocks => HEADERS + SACK_BYTES + SACK_BLOCK_BYTES * blocks,
+            },
+            Body::Echo(echo) => echo.frame_bytes,
+        }
+    }
+}
+
+impl Payload for Packet {
+    fn corrupt(&mut self) {
+        self.is_corrupt = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_have_the_lengths_that_linux_sends() {
+        let frame = |body| Packet::new(0, ecn::NOT_ECT, body).frame_bytes();
+        let full = Segment { seq: 0, bytes: MSS_BYTES, sent_ns: 0, cwr: false };
+        assert_eq!(frame(Body::Segment(full)), 1514);
+        assert_eq!(frame(Body::Ack(Ack::default())), 66);
+        assert_eq!(frame(Body::Ack(Ack { block_count: 1, ..Ack::default() })), 78);
+        assert_eq!(frame(Body::Syn), 74);
+        assert_eq!(PING_BYTES, 98);
+    }
+}

@@ -1,0 +1,89 @@
+//! Probes: echoes over ICMP and UDP.
+
+use ccbench_proto::plan::{ProbeKind, Repeat};
+use ccbench_proto::schedule::ProbeTask;
+use ccbench_proto::wire;
+
+use crate::packet::{Body, Echo, PING_BYTES, Packet, UDP_BYTES};
+
+/// A probe and its echoes.
+pub struct SimulatedProbe {
+    pub node: String,
+    task: ProbeTask,
+    index: u32,
+    /// There and back.
+    pub routes: [u32; 2],
+    next_seq: u32,
+    /// Echoes without an answer: number and time of the request.
+    waiting: Vec<(u32, u64)>,
+}
+
+/// What a probe does at an instant.
+pub struct Sent {
+    pub packet: Packet,
+    /// When the echo is lost.
+    pub timeout_ns: u64,
+    /// When the next one is sent, if that is known already.
+    pub next_ns: Option<u64>,
+}
+
+impl SimulatedProbe {
+    pub fn new(node: String, task: ProbeTask, index: u32, routes: [u32; 2]) -> Self {
+        Self { node, task, index, routes, next_seq: 0, waiting: Vec::new() }
+    }
+
+    /// Time of the first echo after the trial's beginning, nanoseconds.
+    pub fn start_ns(&self) -> u64 {
+        self.task.plan.start.nanos()
+    }
+
+    /// Sends the next echo.
+    pub fn send(&mut self, now_ns: u64) -> Sent {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.waiting.push((seq, now_ns));
+        let is_ping = self.task.plan.kind == ProbeKind::Ping;
+        let frame_bytes = if is_ping { PING_BYTES } else { UDP_BYTES };
+        let echo = Echo { probe: self.index, seq, is_reply: false, frame_bytes };
+        let repeats = self.task.plan.repeat == Repeat::Interval;
+        Sent {
+            packet: Packet::new(self.routes[0], self.task.plan.tos & 3, Body::Echo(echo)),
+            timeout_ns: now_ns + self.task.plan.timeout().nanos(),
+            next_ns: repeats.then(|| now_ns + self.task.plan.every.nanos()),
+        }
+    }
+
+    /// The other node answers a request, with the ECN field that it has.
+    pub fn answer(&self, echo: Echo) -> Packet {
+        let reply = Echo { is_reply: true, ..echo };
+        Packet::new(self.routes[1], self.task.plan.tos & 3, Body::Echo(reply))
+    }
+
+    /// An answer arrives, or the time for it is over; `None` if it is no news.
+    pub fn finish(&mut self, now_ns: u64, seq: u32, is_lost: bool) -> Option<wire::Probe> {
+        let at = self.waiting.iter().position(|(waiting, _)| *waiting == seq)?;
+        let (_, sent_ns) = self.waiting.swap_remove(at);
+        let rtt_us = (now_ns - sent_ns) as f64 / 1000.0;
+        let kind = match self.task.plan.kind {
+            ProbeKind::Ping => wire::ProbeKind::Ping,
+            ProbeKind::Udp => wire::ProbeKind::Udp,
+            ProbeKind::TcpConnect => wire::ProbeKind::TcpConnect,
+            ProbeKind::Http => wire::ProbeKind::Http,
+        };
+        Some(wire::Probe {
+            at_ns: sent_ns,
+            probe_id: self.task.id.clone(),
+            seq,
+            rtt_us: (!is_lost).then_some(rtt_us),
+            lost: is_lost,
+            tos: self.task.plan.tos.into(),
+            kind: kind.into(),
+            ..wire::Probe::default()
+        })
+    }
+
+    /// Whether the next echo follows the end of the last one.
+    pub fn is_back_to_back(&self) -> bool {
+        self.task.plan.repeat == Repeat::BackToBack
+    }
+}

@@ -1,0 +1,412 @@
+//! The rows of the protocol, as an agent of each node would send them.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::event::{Kind, NoData};
+use ccbench_proto::resolve::TimedChange;
+use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::units::{Micros, Ppm, Rate};
+use ccbench_proto::wire;
+use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::wire::{Role, SampleSource, Side};
+
+use crate::T0_NS;
+use crate::connection::Connection;
+use crate::core::Stat;
+use crate::network::SimulatedLink;
+use crate::packet::{MSS_BYTES, MTU_BYTES};
+
+/// TCP_ESTABLISHED.
+const ESTABLISHED: u32 = 1;
+/// Timestamps, SACK and window scaling in `tcpi_options`; with ECN in addition.
+const OPTIONS: u32 = 1 | 2 | 4;
+const OPTION_ECN: u32 = 8;
+
+/// Takes rows.
+type Emit<'a> = dyn FnMut(&str, wire::RunEvent) -> bool + 'a;
+
+/// Where rows go, and how many went there by node.
+pub struct Rows<'a> {
+    emit: &'a mut Emit<'a>,
+    counts: BTreeMap<String, u64>,
+    is_stopped: bool,
+}
+
+impl<'a> Rows<'a> {
+    pub fn new(emit: &'a mut Emit<'a>) -> Self {
+        Self { emit, counts: BTreeMap::new(), is_stopped: false }
+    }
+
+    /// Whether nobody takes rows any more.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    /// A row of a node.
+    pub fn push(&mut self, node: &str, of: Of) {
+        match self.counts.get_mut(node) {
+            Some(count) => *count += 1,
+            None => drop(self.counts.insert(node.to_owned(), 1)),
+        }
+        self.is_stopped |= !(self.emit)(node, wire::RunEvent { of: Some(of) });
+    }
+
+    pub fn event(&mut self, at_ns: u64, node: &str, kind: Kind, subject: &str, message: &str) {
+        let (subject, message) = (subject.to_owned(), message.to_owned());
+        let event = wire::Event { at_ns, subject, message, kind: Some(kind) };
+        self.push(node, Of::Event(event));
+    }
+
+    pub fn flow_start(&mut self, now_ns: u64, connection: &Connection) {
+        let task = &connection.task;
+        self.event(now_ns, &task.plan.from, Kind::FlowStart(NoData {}), &task.group, "");
+    }
+
+    pub fn flow_end(&mut self, now_ns: u64, connection: &Connection) {
+        let task = &connection.task;
+        if connection.number == 0 {
+            self.event(now_ns, &task.plan.from, Kind::FlowEnd(NoData {}), &task.group, "");
+        }
+        if connection.zero_ns.is_none() {
+            let why = format!("connection {}: no answer to its SYN", connection.id);
+            self.event(now_ns, &task.plan.from, Kind::FlowError(NoData {}), &task.group, &why);
+        }
+    }
+
+    /// The state of a congestion control of ccbench's, after a round.
+    pub fn cc_state(&mut self, now_ns: u64, connection: &Connection, round: u64, stats: &[Stat]) {
+        let Some((cc, algorithm)) = &connection.instance else { return };
+        let ports = connection.ports(Side::Sender);
+        for stat in stats {
+            let row = wire::CcState {
+                at_ns: now_ns,
+                flow_id: connection.id.clone(),
+                group: connection.task.group.clone(),
+                cc: cc.clone(),
+                algorithm: algorithm.clone(),
+                cookie: Some(connection.cookie()),
+                sport: ports.0,
+                dport: ports.1,
+                round,
+                variable: stat.name.to_owned(),
+                unit: stat.unit.to_owned(),
+                value: stat.value.into(),
+            };
+            self.push(&connection.nodes[0], Of::CcState(row));
+        }
+    }
+
+    /// The configuration of a link at the beginning.
+    pub fn first_change(&mut self, link: &SimulatedLink, nodes: &BTreeMap<String, NodeTask>) {
+        let tasks = nodes.get(&link.node).map_or(&[][..], |task| &task.links);
+        let Some(task) = tasks.iter().find(|task| task.config.name == link.name) else { return };
+        let plan = &task.config.plan;
+        let row = wire::LinkChange {
+            requested_at_ns: T0_NS,
+            applied_at_ns: T0_NS,
+            link: link.name.clone(),
+            iface: link.dev.clone(),
+            rate_bps: link.link.rate().map(Rate::bits_per_sec),
+            delay_us: plan.delay.map(Micros::get),
+            loss_ppm: plan.loss.map(Ppm::get),
+            source: "plan".to_owned(),
+            rc: 0,
+        };
+        self.push(&link.node, Of::LinkChange(row));
+    }
+
+    /// A change of the plan.
+    pub fn link_change(
+        &mut self,
+        now_ns: u64,
+        link: &SimulatedLink,
+        change: &TimedChange,
+        failed: bool,
+    ) {
+        const EOPNOTSUPP: i32 = 95;
+        let row = wire::LinkChange {
+            requested_at_ns: now_ns,
+            applied_at_ns: now_ns,
+            link: link.name.clone(),
+            iface: link.dev.clone(),
+            rate_bps: change.rate.map(Rate::bits_per_sec),
+            delay_us: change.delay.map(Micros::get),
+            loss_ppm: change.loss.map(Ppm::get),
+            source: change.source.clone(),
+            rc: if failed { -EOPNOTSUPP } else { 0 },
+        };
+        self.push(&link.node, Of::LinkChange(row));
+    }
+
+    /// Counters of a link, and what its trace and its packet log have brought since the last call.
+    pub fn sample_link(&mut self, now_ns: u64, link: &mut SimulatedLink) {
+        let names = (link.name.as_str(), link.dev.as_str());
+        let (mut changes, mut packets) = (Vec::new(), Vec::new());
+        link.link.changes(now_ns, names, &mut changes);
+        link.link.packets(names, &mut packets);
+        let sample = link.link.sample(now_ns, names);
+        self.push(&link.node, Of::QdiscSample(sample));
+        changes.into_iter().for_each(|row| self.push(&link.node, Of::LinkChange(row)));
+        packets.into_iter().for_each(|row| self.push(&link.node, Of::LinkPacket(row)));
+    }
+
+    /// The last rows of a link.
+    pub fn finish_link(&mut self, now_ns: u64, link: &mut SimulatedLink) {
+        link.link.advance(now_ns);
+        self.sample_link(now_ns, link);
+        let mut timing = Vec::new();
+        link.link.timing(now_ns, (&link.name, &link.dev), &mut timing);
+        timing.into_iter().for_each(|row| self.push(&link.node, Of::LinkTiming(row)));
+    }
+
+    /// The last rows of a node.
+    pub fn finish_node(&mut self, now_ns: u64, node: &str) {
+        self.event(now_ns, node, Kind::TrialEnd(NoData {}), "", "");
+        let rows_sent = self.counts.get(node).copied().unwrap_or(0);
+        let done = wire::Done { rows_sent, ..wire::Done::default() };
+        self.is_stopped |= !(self.emit)(node, wire::RunEvent { of: Some(Of::Done(done)) });
+    }
+}
+
+/// What the rows of a connection need of earlier rows.
+pub struct FlowRows {
+    sampled_ns: Option<u64>,
+    interval_ns: u64,
+    /// End of the last interval, and the bytes sent and received and the retransmissions until then.
+    last_ns: u64,
+    last_bytes: [u64; 2],
+    last_retransmits: u32,
+    is_finished: bool,
+}
+
+impl FlowRows {
+    pub fn new(connection: &Connection) -> Self {
+        Self {
+            sampled_ns: None,
+            interval_ns: connection.task.plan.interval.nanos().max(1),
+            last_ns: 0,
+            last_bytes: [0; 2],
+            last_retransmits: 0,
+            is_finished: false,
+        }
+    }
+
+    /// The connection is made; returns when its first interval ends.
+    pub fn begin(&mut self, now_ns: u64, _connection: &Connection) -> u64 {
+        self.last_ns = now_ns;
+        now_ns + self.interval_ns
+    }
+
+    /// An interval ends; returns when the next one does.
+    pub fn interval(
+        &mut self,
+        now_ns: u64,
+        connection: &mut Connection,
+        rows: &mut Rows<'_>,
+    ) -> Option<u64> {
+        let zero_ns = connection.zero_ns?;
+        let stopped = connection.stopped_ns.is_some_and(|stopped_ns| stopped_ns <= now_ns);
+        let end_ns = connection.stopped_ns.unwrap_or(now_ns).min(now_ns);
+        if self.is_finished || end_ns <= self.last_ns {
+            return None;
+        }
+        let info = connection.sender()?.info(now_ns);
+        let counters = connection.sender()?.counters.clone();
+        let bytes = [connection.sent_bytes(), connection.receiver()?.received()];
+        let seconds = |ns: u64| (ns - zero_ns) as f64 / 1e9;
+        let (start_s, end_s) = (seconds(self.last_ns), seconds(end_ns));
+        for (side, at) in [(Side::Sender, 0), (Side::Receiver, 1)] {
+            let moved = bytes[at] - self.last_bytes[at];
+            let mut row = wire::Interval {
+                flow_id: connection.id.clone(),
+                group: connection.task.group.clone(),
+                stream: connection.number,
+                at_ns: end_ns,
+                start_s,
+                end_s,
+                seconds: end_s - start_s,
+                bytes: moved,
+                bits_per_second: moved as f64 * 8.0 / (end_s - start_s),
+                side: side.into(),
+                ..wire::Interval::default()
+            };
+            if side == Side::Sender {
+                row.retransmits = Some(counters.total_retrans - self.last_retransmits);
+                row.snd_cwnd_bytes = Some(u64::from(info.cwnd) * u64::from(MSS_BYTES));
+                row.snd_wnd_bytes = Some(info.snd_wnd.into());
+                row.rtt_us = Some(info.srtt_us);
+                row.rttvar_us = Some(info.rttvar_us);
+                row.pmtu_bytes = Some(MTU_BYTES);
+                row.reorder_pkts = Some(counters.reord_seen);
+            }
+            rows.push(&connection.nodes[at], Of::Interval(row));
+        }
+        (self.last_ns, self.last_bytes) = (end_ns, bytes);
+        self.last_retransmits = counters.total_retrans;
+        (!stopped).then_some(now_ns + self.interval_ns)
+    }
+
+    /// TCP_INFO of both ends.
+    pub fn sample(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
+        if connection.zero_ns.is_none() || self.sampled_ns == Some(now_ns) {
+            return;
+        }
+        let gap_ns = self.sampled_ns.map_or(0, |before_ns| now_ns - before_ns);
+        self.sampled_ns = Some(now_ns);
+        for (side, at) in [(Side::Sender, 0), (Side::Receiver, 1)] {
+            let mut row = connection.sample_base(now_ns, side);
+            row.gap_ns = gap_ns;
+            let filled = match side {
+                Side::Sender => fill_sender(now_ns, connection, &mut row),
+                _ => fill_receiver(connection, &mut row),
+            };
+            if filled.is_some() {
+                rows.push(&connection.nodes[at], Of::FlowSample(row));
+            }
+        }
+    }
+
+    /// The last rows.
+    pub fn finish(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
+        self.sample(now_ns, connection, rows);
+        self.interval(now_ns, connection, rows);
+        self.is_finished = true;
+        let stop_s = connection.stopped_ns.unwrap_or(now_ns).saturating_sub(T0_NS) as f64 / 1e9;
+        let start_s = connection.zero_ns.map(|zero_ns| (zero_ns - T0_NS) as f64 / 1e9);
+        let acked = connection.sender().map_or(0, |sender| sender.info(now_ns).bytes_acked);
+        let received = connection.receiver().map_or(0, |receiver| receiver.received());
+        let cc = connection.cc_name();
+        for (side, at, bytes) in [(Side::Sender, 0, acked), (Side::Receiver, 1, received)] {
+            let task = &connection.task;
+            let row = wire::Flow {
+                flow_id: connection.id.clone(),
+                group: task.group.clone(),
+                node_src: task.plan.from.clone(),
+                node_dst: task.plan.to.clone(),
+                cc_requested: task.plan.cc.clone().unwrap_or_default(),
+                cc_actual: if side == Side::Sender { cc.clone() } else { String::new() },
+                src_ip: task.from_ip.to_string(),
+                dst_ip: task.to_ip.to_string(),
+                sport: u32::from(task.client_port) + connection.number,
+                dport: task.server_port.into(),
+                cookie: Some(connection.cookie()),
+                start_s,
+                stop_s: start_s.map(|_| stop_s),
+                bytes,
+                tool: "simulator".to_owned(),
+                role: Role::Data.into(),
+                side: side.into(),
+                ..wire::Flow::default()
+            };
+            rows.push(&connection.nodes[at], Of::Flow(row));
+        }
+    }
+}
+
+impl Connection {
+    /// A number that identifies the socket, as the kernel's cookie.
+    pub fn cookie(&self) -> u64 {
+        u64::from(self.routes[0]) + 1
+    }
+
+    /// Local and remote port of one end.
+    pub fn ports(&self, side: Side) -> (u32, u32) {
+        let client = u32::from(self.task.client_port) + self.number;
+        let server = u32::from(self.task.server_port);
+        let is_client = (side == Side::Sender) != self.task.plan.reverse;
+        if is_client { (client, server) } else { (server, client) }
+    }
+
+    /// The congestion control, as the plan names its instance.
+    pub fn cc_name(&mut self) -> String {
+        match (&self.instance, &self.algorithm) {
+            (Some((name, _)), _) => name.clone(),
+            (None, algorithm) => algorithm.clone(),
+        }
+    }
+
+    /// The part of a sample that both ends have.
+    fn sample_base(&mut self, now_ns: u64, side: Side) -> wire::FlowSample {
+        let (sport, dport) = self.ports(side);
+        let has_ecn = self.ecn() != crate::tcp::EcnMode::Off;
+        wire::FlowSample {
+            at_ns: now_ns,
+            flow_id: self.id.clone(),
+            group: self.task.group.clone(),
+            cc: if side == Side::Sender { self.cc_name() } else { String::new() },
+            cookie: Some(self.cookie()),
+            sport,
+            dport,
+            state: Some(ESTABLISHED),
+            options: Some(OPTIONS | if has_ecn { OPTION_ECN } else { 0 }),
+            snd_mss_bytes: Some(MSS_BYTES),
+            rcv_mss_bytes: Some(MSS_BYTES),
+            advmss_bytes: Some(MSS_BYTES),
+            pmtu_bytes: Some(MTU_BYTES),
+            side: side.into(),
+            role: Role::Data.into(),
+            sample_src: SampleSource::Diag.into(),
+            ..wire::FlowSample::default()
+        }
+    }
+}
+
+fn fill_sender(now_ns: u64, connection: &mut Connection, row: &mut wire::FlowSample) -> Option<()> {
+    let sender = connection.sender()?;
+    let info = sender.info(now_ns);
+    let counters = &sender.counters;
+    row.ca_state = Some(info.ca_state);
+    row.retransmits = Some(info.retransmits);
+    row.backoff = Some(info.backoff);
+    row.probes = Some(0);
+    row.app_limited = Some(info.is_app_limited);
+    row.rto_us = Some(info.rto_us);
+    row.unacked_pkts = Some(info.packets_out);
+    row.sacked_pkts = Some(info.sacked_out);
+    row.lost_pkts = Some(info.lost_out);
+    row.retrans_pkts = Some(info.retrans_out);
+    row.last_data_sent_ms = Some((info.since_sent_ns / 1_000_000) as u32);
+    row.last_ack_recv_ms = Some((info.since_ack_ns / 1_000_000) as u32);
+    row.rtt_us = Some(info.srtt_us);
+    row.rttvar_us = Some(info.rttvar_us);
+    row.snd_ssthresh_pkts = info.ssthresh;
+    row.snd_cwnd_pkts = Some(info.cwnd);
+    row.total_retrans_pkts = Some(counters.total_retrans);
+    row.pacing_rate_bytes_per_s = Some(info.pacing_rate);
+    row.bytes_acked = Some(info.bytes_acked);
+    row.bytes_received = Some(0);
+    row.segs_out_pkts = Some(counters.data_segs_out);
+    row.segs_in_pkts = Some(counters.segs_in);
+    row.notsent_bytes = Some(info.notsent_bytes);
+    row.min_rtt_us = info.min_rtt_us;
+    row.data_segs_in_pkts = Some(0);
+    row.data_segs_out_pkts = Some(counters.data_segs_out);
+    row.delivery_rate_bytes_per_s = Some(info.delivery_rate);
+    row.busy_us = Some(counters.busy_ns / 1000);
+    row.rwnd_limited_us = Some(counters.rwnd_limited_ns / 1000);
+    row.sndbuf_limited_us = Some(counters.sndbuf_limited_ns / 1000);
+    row.delivered_pkts = Some(info.delivered);
+    row.delivered_ce_pkts = Some(info.delivered_ce);
+    row.bytes_sent = Some(counters.bytes_sent);
+    row.bytes_retrans = Some(counters.bytes_retrans);
+    row.dsack_dups_pkts = Some(counters.dsack_dups);
+    row.reord_seen = Some(counters.reord_seen);
+    row.snd_wnd_bytes = Some(info.snd_wnd);
+    row.total_rto = Some(counters.total_rto);
+    Some(())
+}
+
+fn fill_receiver(connection: &mut Connection, row: &mut wire::FlowSample) -> Option<()> {
+    let receiver = connection.receiver()?;
+    row.ca_state = Some(0);
+    row.bytes_acked = Some(0);
+    row.bytes_received = Some(receiver.received());
+    row.segs_out_pkts = Some(receiver.segs_out);
+    row.segs_in_pkts = Some(receiver.segs_in);
+    row.data_segs_in_pkts = Some(receiver.data_segs_in);
+    row.data_segs_out_pkts = Some(0);
+    row.rcv_ooopack_pkts = Some(receiver.out_of_order_pkts);
+    row.rcv_wnd_bytes = Some(receiver.window().min(u32::MAX.into()) as u32);
+    row.received_ce_pkts = Some(receiver.ce_pkts());
+    Some(())
+}

@@ -1,0 +1,410 @@
+//! The loop: takes the next event and lets it happen.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ccbench_proto::event::{Kind, NoData};
+use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::topology::Topology;
+use ccbench_proto::wire;
+use ccbench_proto::wire::run_event::Of;
+
+use crate::T0_NS;
+use crate::connection::{Connection, State};
+use crate::error::SimulatorError;
+use crate::event_queue::EventQueue;
+use crate::network::Network;
+use crate::packet::{Body, Packet, ecn};
+use crate::probes::SimulatedProbe;
+use crate::rows::{FlowRows, Rows};
+
+/// What happens at an instant.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// A link has something to do.
+    Link(usize),
+    /// An application connects, or the handshake's timer expires.
+    Open(usize),
+    /// An application with a rate writes.
+    Write(usize),
+    Stop(usize),
+    /// A socket's timer; the number is the place in [`Connection::queued_ns`].
+    Timer(usize, usize),
+    /// The plan changes a link.
+    Change(usize, usize),
+    Probe(usize),
+    ProbeTimeout(usize, u32),
+    SampleFlows,
+    SampleLinks,
+    Intervals(usize),
+    Phase(usize),
+}
+
+/// Places in [`Connection::queued_ns`].
+const RETRANSMISSION: usize = 0;
+const PACING: usize = 1;
+const DELAYED_ACK: usize = 2;
+
+/// A trial to be simulated.
+pub struct Simulation {
+    pub(crate) nodes: BTreeMap<String, NodeTask>,
+    pub(crate) infos: BTreeMap<String, wire::NodeInfo>,
+    pub(crate) network: Network,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) probes: Vec<SimulatedProbe>,
+    events: EventQueue<Event>,
+    end_ns: u64,
+    flow_rows: Vec<FlowRows>,
+    /// Packets of this instant that wait for their next link.
+    moving: VecDeque<Packet>,
+}
+
+impl Simulation {
+    /// `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the settled plan.
+    ///
+    /// # Errors
+    /// The plan has something that cannot be simulated.
+    pub fn new(
+        nodes: BTreeMap<String, NodeTask>,
+        topology: &Topology,
+        seed: u64,
+    ) -> Result<Self, SimulatorError> {
+        let mut network = Network::new(&nodes, topology, 0, T0_NS)?;
+        let connections = crate::prepare::connections(&nodes, topology, &mut network, seed)?;
+        let probes = crate::prepare::probes(&nodes, topology, &mut network)?;
+        let length_ns = nodes.values().map(|task| task.length.nanos()).max().unwrap_or(0);
+        Ok(Self {
+            infos: crate::prepare::infos(&nodes, topology),
+            flow_rows: connections.iter().map(FlowRows::new).collect(),
+            network,
+            connections,
+            probes,
+            events: EventQueue::new(),
+            end_ns: T0_NS + length_ns,
+            moving: VecDeque::new(),
+            nodes,
+        })
+    }
+
+    /// What the nodes would answer to Describe, by node.
+    pub fn infos(&self) -> BTreeMap<String, wire::NodeInfo> {
+        self.infos.clone()
+    }
+
+    /// What the nodes would answer to Prepare, by node.
+    pub fn replies(&self) -> BTreeMap<String, wire::PrepareReply> {
+        crate::prepare::replies(&self.nodes, &self.network, &self.connections)
+    }
+
+    /// Runs it to its end. `emit` takes each row of a node, and returns false to stop.
+    ///
+    /// # Errors
+    /// It was stopped, or a congestion control broke a rule.
+    pub fn run(
+        mut self,
+        emit: &mut dyn FnMut(&str, wire::RunEvent) -> bool,
+    ) -> Result<(), SimulatorError> {
+        let mut rows = Rows::new(emit);
+        self.schedule();
+        self.report_first_changes(&mut rows);
+        while let Some((now_ns, event)) = self.events.pop() {
+            if now_ns > self.end_ns {
+                break;
+            }
+            self.happen(now_ns, event, &mut rows);
+            self.move_packets(now_ns, &mut rows);
+            if rows.is_stopped() {
+                return Err(SimulatorError::Stopped);
+            }
+        }
+        self.finish(&mut rows)
+    }
+
+    /// Queues what is known from the beginning.
+    fn schedule(&mut self) {
+        for (index, connection) in self.connections.iter().enumerate() {
+            let task = &connection.task;
+            self.events.add(T0_NS + task.start.nanos(), Event::Open(index));
+            self.events.add(T0_NS + task.stop.nanos(), Event::Stop(index));
+        }
+        for (index, link) in self.network.links.iter().enumerate() {
+            for (number, change) in link.changes.iter().enumerate() {
+                self.events.add(T0_NS + change.at.nanos(), Event::Change(index, number));
+            }
+        }
+        for (index, probe) in self.probes.iter().enumerate() {
+            self.events.add(T0_NS + probe.start_ns(), Event::Probe(index));
+        }
+        if let Some(task) = self.nodes.values().next() {
+            for (number, phase) in task.phases.iter().enumerate() {
+                self.events.add(T0_NS + phase.start.nanos(), Event::Phase(number));
+            }
+        }
+        self.events.add(T0_NS, Event::SampleFlows);
+        self.events.add(T0_NS, Event::SampleLinks);
+    }
+
+    fn happen(&mut self, now_ns: u64, event: Event, rows: &mut Rows<'_>) {
+        match event {
+            Event::Link(index) => {
+                self.network.links[index].queued_ns = u64::MAX;
+                self.serve_link(now_ns, index);
+            }
+            Event::Open(index) => self.open(now_ns, index, rows),
+            Event::Write(index) => self.write(now_ns, index, rows),
+            Event::Stop(index) => {
+                self.connections[index].stop(now_ns);
+                rows.flow_end(now_ns, &self.connections[index]);
+            }
+            Event::Timer(index, place) => self.timer(now_ns, index, place, rows),
+            Event::Change(index, number) => self.change(now_ns, index, number, rows),
+            Event::Probe(index) => self.probe(now_ns, index),
+            Event::ProbeTimeout(index, seq) => self.probe_ends(now_ns, index, seq, true, rows),
+            Event::SampleFlows => self.sample_flows(now_ns, rows),
+            Event::SampleLinks => self.sample_links(now_ns, rows),
+            Event::Intervals(index) => {
+                let connection = &mut self.connections[index];
+                if let Some(next_ns) = self.flow_rows[index].interval(now_ns, connection, rows) {
+                    self.events.add(next_ns, Event::Intervals(index));
+                }
+            }
+            Event::Phase(number) => {
+                for (node, task) in &self.nodes {
+                    if let Some(phase) = task.phases.get(number) {
+                        rows.event(now_ns, node, Kind::PhaseStart(NoData {}), &phase.name, "");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets every packet of this instant go on until it is in a link or at the end of its route.
+    fn move_packets(&mut self, now_ns: u64, rows: &mut Rows<'_>) {
+        while let Some(packet) = self.moving.pop_front() {
+            match self.network.forward(now_ns, packet) {
+                Ok(index) => self.serve_link(now_ns, index),
+                Err(packet) => self.arrive(now_ns, packet, rows),
+            }
+        }
+    }
+
+    /// Lets a link do what is due, and queues its next event.
+    fn serve_link(&mut self, now_ns: u64, index: usize) {
+        self.network.links[index].link.advance(now_ns);
+        while let Some(departure) = self.network.links[index].link.pop() {
+            let mut packet = departure.payload;
+            packet.hop += 1;
+            if departure.marked {
+                packet.ecn = ecn::CE;
+            }
+            self.moving.push_back(packet);
+        }
+        let link = &mut self.network.links[index];
+        let next_ns = link.link.next_event_ns();
+        if next_ns < link.queued_ns {
+            link.queued_ns = next_ns;
+            self.events.add(next_ns.max(now_ns), Event::Link(index));
+        }
+    }
+
+    /// A packet is at the end of its route.
+    fn arrive(&mut self, now_ns: u64, packet: Packet, rows: &mut Rows<'_>) {
+        if packet.is_corrupt {
+            return;
+        }
+        if let Body::Echo(echo) = packet.body {
+            let index = echo.probe as usize;
+            if echo.is_reply {
+                return self.probe_ends(now_ns, index, echo.seq, false, rows);
+            }
+            let answer = self.probes[index].answer(echo);
+            return self.moving.push_back(answer);
+        }
+        // Routes of connections come first, two for each.
+        let index = packet.route as usize / 2;
+        let connection = &mut self.connections[index];
+        match packet.body {
+            Body::Segment(segment) => {
+                let replies = connection.on_segment(now_ns, &segment, packet.ecn);
+                self.queue_timer(now_ns, index, DELAYED_ACK);
+                self.moving.extend(replies.into_iter().flatten());
+            }
+            Body::Ack(ack) => {
+                connection.on_ack(now_ns, &ack);
+                self.after_sender(now_ns, index, rows);
+            }
+            body => {
+                let was_open = connection.zero_ns.is_some();
+                let answer = connection.on_handshake(now_ns, &body);
+                let is_open = connection.zero_ns.is_some();
+                self.moving.extend(answer);
+                if is_open && !was_open {
+                    self.established(now_ns, index, rows);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let connection = &mut self.connections[index];
+        if connection.number == 0 && matches!(connection.state, State::Closed) {
+            rows.flow_start(now_ns, connection);
+        }
+        if let Some((syn, again_ns)) = connection.open(now_ns) {
+            self.events.add(again_ns, Event::Open(index));
+            self.moving.push_back(syn);
+        }
+    }
+
+    /// A connection has just been made.
+    fn established(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let first_ns = self.flow_rows[index].begin(now_ns, &self.connections[index]);
+        self.events.add(first_ns, Event::Intervals(index));
+        self.write(now_ns, index, rows);
+    }
+
+    fn write(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        if let Some(next_ns) = self.connections[index].write(now_ns) {
+            self.events.add(next_ns, Event::Write(index));
+        }
+        self.after_sender(now_ns, index, rows);
+    }
+
+    fn timer(&mut self, now_ns: u64, index: usize, place: usize, rows: &mut Rows<'_>) {
+        let connection = &mut self.connections[index];
+        connection.queued_ns[place] = u64::MAX;
+        let route = connection.routes[1];
+        let State::Established { sender, receiver } = &mut connection.state else { return };
+        match place {
+            RETRANSMISSION => sender.on_timer(now_ns),
+            PACING => sender.on_pacing_timer(now_ns),
+            _ => {
+                let reply = receiver.on_timer(now_ns);
+                self.queue_timer(now_ns, index, DELAYED_ACK);
+                self.moving.extend(reply.map(|ack| Packet::new(route, 0, Body::Ack(ack))));
+                return;
+            }
+        }
+        self.after_sender(now_ns, index, rows);
+    }
+
+    /// Transmits what a sender has put out, and queues its timers.
+    fn after_sender(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let connection = &mut self.connections[index];
+        let (route, mode) = (connection.routes[0], connection.ecn());
+        let Some(sender) = connection.sender() else { return };
+        self.moving.extend(sender.outbox.drain(..).map(|(segment, is_retransmission)| {
+            Packet::new(route, mode.field(is_retransmission), Body::Segment(segment))
+        }));
+        if let Some((round, stats)) = sender.take_round(now_ns) {
+            rows.cc_state(now_ns, &self.connections[index], round, &stats);
+        }
+        self.queue_timer(now_ns, index, RETRANSMISSION);
+        self.queue_timer(now_ns, index, PACING);
+    }
+
+    /// Queues an event for a timer, unless one is queued that comes earlier. That one queues the next.
+    fn queue_timer(&mut self, now_ns: u64, index: usize, place: usize) {
+        let connection = &mut self.connections[index];
+        let State::Established { sender, receiver } = &connection.state else { return };
+        let wanted_ns = match place {
+            RETRANSMISSION => sender.timer_ns(),
+            PACING => sender.pacing_until_ns(),
+            _ => receiver.timer_ns(),
+        };
+        let Some(wanted_ns) = wanted_ns.filter(|at_ns| *at_ns < connection.queued_ns[place]) else {
+            return;
+        };
+        let at_ns = wanted_ns.max(now_ns);
+        connection.queued_ns[place] = at_ns;
+        self.events.add(at_ns, Event::Timer(index, place));
+    }
+
+    fn probe(&mut self, now_ns: u64, index: usize) {
+        let sent = self.probes[index].send(now_ns);
+        if let Body::Echo(echo) = sent.packet.body {
+            self.events.add(sent.timeout_ns, Event::ProbeTimeout(index, echo.seq));
+        }
+        if let Some(next_ns) = sent.next_ns {
+            self.events.add(next_ns, Event::Probe(index));
+        }
+        self.moving.push_back(sent.packet);
+    }
+
+    fn probe_ends(
+        &mut self,
+        now_ns: u64,
+        index: usize,
+        seq: u32,
+        is_lost: bool,
+        rows: &mut Rows<'_>,
+    ) {
+        let probe = &mut self.probes[index];
+        let Some(row) = probe.finish(now_ns, seq, is_lost) else { return };
+        rows.push(&probe.node, Of::Probe(row));
+        if probe.is_back_to_back() {
+            self.events.add(now_ns, Event::Probe(index));
+        }
+    }
+
+    fn change(&mut self, now_ns: u64, index: usize, number: usize, rows: &mut Rows<'_>) {
+        let link = &mut self.network.links[index];
+        let change = link.changes[number].clone();
+        let mut failed = false;
+        if let Some(rate) = change.rate {
+            failed = link.link.set_rate(now_ns, rate).is_err();
+        }
+        if let Some(delay) = change.delay {
+            link.link.set_delay(now_ns, delay);
+        }
+        if let Some(loss) = change.loss {
+            link.link.set_loss(loss);
+        }
+        rows.link_change(now_ns, link, &change, failed);
+        self.serve_link(now_ns, index);
+    }
+
+    /// The configuration of every link at the beginning.
+    fn report_first_changes(&mut self, rows: &mut Rows<'_>) {
+        for link in &self.network.links {
+            rows.first_change(link, &self.nodes);
+        }
+    }
+
+    fn sample_flows(&mut self, now_ns: u64, rows: &mut Rows<'_>) {
+        for (connection, flow) in self.connections.iter_mut().zip(&mut self.flow_rows) {
+            flow.sample(now_ns, connection, rows);
+        }
+        let intervals = self.nodes.values().map(|task| task.sample.tcp.nanos());
+        let next_ns = now_ns + intervals.min().unwrap_or(u64::MAX / 4).max(1);
+        self.events.add(next_ns, Event::SampleFlows);
+    }
+
+    fn sample_links(&mut self, now_ns: u64, rows: &mut Rows<'_>) {
+        for index in 0..self.network.links.len() {
+            self.serve_link(now_ns, index);
+            rows.sample_link(now_ns, &mut self.network.links[index]);
+        }
+        let intervals = self.nodes.values().map(|task| task.sample.qdisc.nanos());
+        let next_ns = now_ns + intervals.min().unwrap_or(u64::MAX / 4).max(1);
+        self.events.add(next_ns, Event::SampleLinks);
+    }
+
+    /// The last rows.
+    fn finish(mut self, rows: &mut Rows<'_>) -> Result<(), SimulatorError> {
+        let end_ns = self.end_ns;
+        for (connection, flow) in self.connections.iter_mut().zip(&mut self.flow_rows) {
+            flow.finish(end_ns, connection, rows);
+            if let Some(what) = connection.sender().and_then(|sender| sender.violation()) {
+                let flow = connection.task.group.clone();
+                return Err(SimulatorError::Violation { flow, what });
+            }
+        }
+        for link in &mut self.network.links {
+            rows.finish_link(end_ns, link);
+        }
+        for node in self.nodes.keys() {
+            rows.finish_node(end_ns, node);
+        }
+        if rows.is_stopped() { Err(SimulatorError::Stopped) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,282 @@
+//! Acknowledgements at the sender: `tcp_ack()` and what it calls before the congestion states.
+
+use super::EcnMode;
+use super::delivery_rate::RateSample;
+use super::recovery::Rexmit;
+use super::sender::{AckInfo, Sender};
+use crate::core::CaState;
+use crate::packet::{Ack, MSS_BYTES, Range};
+
+/// What an acknowledgement has brought: the kernel's `flag` and `struct tcp_sacktag_state`.
+#[derive(Debug, Default)]
+pub(super) struct AckState {
+    pub ack: u64,
+    pub echoed_ns: u64,
+    /// FLAG_SND_UNA_ADVANCED.
+    pub una_advanced: bool,
+    /// FLAG_DATA_ACKED.
+    pub data_acked: bool,
+    /// FLAG_DATA_SACKED.
+    pub has_sacked: bool,
+    /// FLAG_DSACKING_ACK.
+    pub has_dsack: bool,
+    /// FLAG_ECE.
+    pub has_ece: bool,
+    /// It carries nothing new.
+    pub is_duplicate: bool,
+    /// FLAG_ORIG_SACK_ACKED.
+    pub original_sacked: bool,
+    /// FLAG_LOST_RETRANS.
+    pub lost_retransmission: bool,
+    /// FLAG_SET_XMIT_TIMER.
+    pub sets_timer: bool,
+    /// FLAG_RETRANS_DATA_ACKED.
+    retransmission_acked: bool,
+    is_ack_delayed: bool,
+    /// Of data that was sent once: the first and the last transmission that is acknowledged, cumulatively or selectively.
+    first_sent_ns: Option<u64>,
+    last_sent_ns: Option<u64>,
+    first_sacked_ns: Option<u64>,
+    last_sacked_ns: Option<u64>,
+    newly_delivered: u32,
+    prior_lost: u32,
+    rtt_us: Option<u32>,
+    sample: RateSample,
+}
+
+impl AckState {
+    /// What the congestion control learns, with `lost` packets marked so far.
+    pub fn info(&self, lost: u32) -> AckInfo {
+        AckInfo {
+            rtt_us: self.rtt_us,
+            acked: self.newly_delivered,
+            lost: lost.wrapping_sub(self.prior_lost),
+            is_ack_delayed: self.is_ack_delayed,
+            sample: self.sample,
+        }
+    }
+
+    /// FLAG_CA_ALERT, or nothing of FLAG_NOT_DUP.
+    fn is_dubious(&self) -> bool {
+        self.is_duplicate || self.has_sacked || self.has_ece || self.has_dsack
+    }
+}
+
+impl Sender {
+    /// An acknowledgement arrives.
+    pub fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
+        self.counters.segs_in += 1;
+        self.last_ack_ns = now_ns;
+        let (prior_una, prior_delivered) = (self.snd_una, self.rate.delivered);
+        let mut state = AckState {
+            ack: ack.ack,
+            echoed_ns: ack.echoed_ns,
+            prior_lost: self.queue.lost,
+            ..AckState::default()
+        };
+        self.prior_in_flight = self.queue.in_flight();
+        let had_data = !self.queue.is_empty();
+        let window_grew = ack.window_end > self.snd_wnd_end;
+        self.snd_wnd_end = self.snd_wnd_end.max(ack.window_end);
+        if ack.ack > self.snd_una {
+            self.snd_una = ack.ack;
+            self.retransmits = 0;
+            state.una_advanced = true;
+        }
+        self.take_sacks(now_ns, ack, prior_una, &mut state);
+        let acked_pkts = self.clean_queue(now_ns, &mut state);
+        self.take_marks(ack, prior_delivered, &mut state);
+        state.is_duplicate = had_data && !state.una_advanced && !window_grew;
+        if had_data {
+            self.update_rtt(now_ns, &mut state);
+            state.newly_delivered = self.rate.delivered.wrapping_sub(prior_delivered);
+            state.is_ack_delayed &= acked_pkts == 1 && state.newly_delivered == 1;
+            self.respond(now_ns, &mut state);
+        }
+        self.send(now_ns);
+    }
+
+    /// Loss detection, congestion states, congestion control and retransmissions.
+    fn respond(&mut self, now_ns: u64, state: &mut AckState) {
+        self.rack.update_window(state.sample.prior_delivered, self.rate.delivered);
+        self.process_tlp_ack(now_ns, state);
+        let mut rexmit = Rexmit::None;
+        if state.is_dubious() || self.ca_state != CaState::Open {
+            rexmit = self.alert(now_ns, state);
+        }
+        if state.sets_timer {
+            self.set_transmit_timer(now_ns);
+        }
+        let newly = state.newly_delivered;
+        self.rate.finish(now_ns, newly, self.rtt.min_us(), &mut state.sample);
+        if newly > 0 {
+            let view = self.view(now_ns, &state.info(self.queue.lost));
+            self.round_ended |= self.cc.on_sample(&view);
+        }
+        self.congestion_control(now_ns, state);
+        match rexmit {
+            Rexmit::None => {}
+            Rexmit::Lost => self.retransmit_lost(now_ns),
+            Rexmit::New => {
+                self.send(now_ns);
+                if self.snd_nxt <= self.high_seq {
+                    self.frto = false;
+                    self.retransmit_lost(now_ns);
+                }
+            }
+        }
+    }
+
+    /// `tcp_sacktag_write_queue()`.
+    fn take_sacks(&mut self, now_ns: u64, ack: &Ack, prior_una: u64, state: &mut AckState) {
+        let mut blocks = ack.sacked();
+        if ack.dsack
+            && let Some((first, rest)) = blocks.split_first()
+        {
+            self.take_dsack(*first, state);
+            blocks = rest;
+        }
+        for block in blocks {
+            if block.end > self.snd_nxt || block.end <= self.snd_una.max(prior_una) {
+                continue;
+            }
+            let highest = self.queue.sacked.end();
+            let mut new = [Range::default(); 8];
+            let mut count = 0;
+            self.queue.sacked.insert(*block, |range| {
+                // More gaps than this in one block are not told apart: the range is looked at as a whole.
+                count = (count + 1).min(new.len());
+                let slot = &mut new[count - 1];
+                *slot = if slot.end == 0 { range } else { Range { begin: slot.begin, ..range } };
+            });
+            for range in &new[..count] {
+                self.sack_range(now_ns, *range, highest, state);
+            }
+        }
+    }
+
+    /// `tcp_check_dsack()`: the receiver had this already.
+    fn take_dsack(&mut self, range: Range, state: &mut AckState) {
+        state.has_dsack = true;
+        let segments = (range.end - range.begin).div_ceil(MSS_BYTES.into()).max(1);
+        self.counters.dsack_dups += segments as u32;
+        self.rack.see_dsack();
+        if self.undo_marker.is_some_and(|marker| range.end > marker) && self.undo_retrans > 0 {
+            self.undo_retrans = (self.undo_retrans - segments as i64).max(0);
+        }
+    }
+
+    /// Newly selectively acknowledged data; `highest` was the end of what was known before.
+    fn sack_range(
+        &mut self,
+        now_ns: u64,
+        range: Range,
+        highest: Option<u64>,
+        state: &mut AckState,
+    ) {
+        let (rate, rack, min_rtt_us) = (&mut self.rate, &mut self.rack, self.rtt.min_us());
+        let (high_seq, mut reordered) = (self.high_seq, false);
+        self.queue.sack(range, |segment| {
+            if !segment.was_retransmitted {
+                // A hole is filled by the original: packets were reordered.
+                reordered |= highest.is_some_and(|highest| segment.seq < highest);
+                state.original_sacked |= segment.end() <= high_seq;
+                state.first_sacked_ns.get_or_insert(segment.sent_ns);
+                state.last_sacked_ns = Some(segment.sent_ns);
+            }
+            state.has_sacked = true;
+            rate.delivered = rate.delivered.wrapping_add(1);
+            rate.delivered(segment, &mut state.sample);
+            rack.advance(now_ns, segment, min_rtt_us);
+        });
+        if reordered {
+            self.see_reordering();
+        }
+    }
+
+    fn see_reordering(&mut self) {
+        self.reordering_seen = true;
+        self.counters.reord_seen += 1;
+    }
+
+    /// `tcp_clean_rtx_queue()`; returns the number of packets.
+    fn clean_queue(&mut self, now_ns: u64, state: &mut AckState) -> u32 {
+        let highest_sacked = self.queue.sacked.end();
+        let min_rtt_us = self.rtt.min_us();
+        let (mut count, mut reordered) = (0, false);
+        while let Some(segment) = self.queue.pop_acked(self.snd_una) {
+            count += 1;
+            state.data_acked = true;
+            if segment.was_retransmitted {
+                state.retransmission_acked = true;
+            } else if !segment.is_sacked {
+                state.first_sent_ns.get_or_insert(segment.sent_ns);
+                state.last_sent_ns = Some(segment.sent_ns);
+                reordered |= highest_sacked.is_some_and(|highest| segment.end() < highest);
+                state.original_sacked |= segment.end() <= self.high_seq;
+            }
+            if !segment.is_sacked {
+                self.rate.delivered = self.rate.delivered.wrapping_add(1);
+                self.rate.delivered(&segment, &mut state.sample);
+                self.rack.advance(now_ns, &segment, min_rtt_us);
+            }
+            state.is_ack_delayed = segment.bytes < MSS_BYTES && highest_sacked.is_none();
+        }
+        self.queue.sacked.remove_below(self.snd_una);
+        if reordered {
+            self.see_reordering();
+        }
+        if count > 0 {
+            self.backoff = 0;
+            state.sets_timer = true;
+        } else if let (Some(sacked_ns), Some(head)) = (state.first_sacked_ns, self.queue.head()) {
+            // The RTO starts from the head's transmission unless this is of later data.
+            state.sets_timer = now_ns - sacked_ns > now_ns - head.sent_ns;
+        }
+        count
+    }
+
+    /// ECE, or a higher count of marks.
+    fn take_marks(&mut self, ack: &Ack, prior_delivered: u32, state: &mut AckState) {
+        match self.config.ecn {
+            EcnMode::Off => {}
+            EcnMode::Classic => {
+                state.has_ece = ack.ece;
+                if ack.ece {
+                    let newly = self.rate.delivered.wrapping_sub(prior_delivered);
+                    self.rate.delivered_ce = self.rate.delivered_ce.wrapping_add(newly);
+                }
+            }
+            EcnMode::Accurate { .. } => {
+                let newly = ack.ce_pkts.wrapping_sub(self.received_ce);
+                if (newly as i32) > 0 {
+                    self.received_ce = ack.ce_pkts;
+                    self.rate.delivered_ce = self.rate.delivered_ce.wrapping_add(newly);
+                    state.has_ece = true;
+                }
+            }
+        }
+    }
+
+    /// `tcp_ack_update_rtt()`.
+    fn update_rtt(&mut self, now_ns: u64, state: &mut AckState) {
+        const TICK_NS: u64 = 1_000_000;
+        let since_us = |sent_ns: u64| ((now_ns - sent_ns) / 1000) as u32;
+        let exact = !state.retransmission_acked;
+        let mut seq_rtt_us = state.first_sent_ns.filter(|_| exact).map(since_us);
+        let mut ca_rtt_us = state.last_sent_ns.filter(|_| exact).map(since_us);
+        if let Some(sacked_ns) = state.first_sacked_ns {
+            seq_rtt_us = seq_rtt_us.or(Some(since_us(sacked_ns)));
+            ca_rtt_us = state.last_sacked_ns.map(since_us);
+        }
+        if seq_rtt_us.is_none() && state.data_acked && state.echoed_ns > 0 {
+            let ticks = now_ns / TICK_NS - state.echoed_ns / TICK_NS;
+            let rtt_us = (ticks.max(1) * (TICK_NS / 1000)) as u32;
+            (seq_rtt_us, ca_rtt_us) = (Some(rtt_us), Some(rtt_us));
+        }
+        state.rtt_us = ca_rtt_us;
+        let (Some(seq_rtt_us), Some(ca_rtt_us)) = (seq_rtt_us, ca_rtt_us) else { return };
+        self.rtt.add_to_min(now_ns, ca_rtt_us);
+        self.rtt.add(seq_rtt_us, self.snd_una, self.snd_nxt);
+    }
+}

@@ -1,0 +1,89 @@
+//! Disjoint ranges of sequence numbers: what a receiver holds out of order, and what its sender knows of it.
+
+use crate::packet::Range;
+
+/// Ranges in ascending order, with gaps between them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<Range>);
+
+impl Ranges {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The end of the last range.
+    pub fn end(&self) -> Option<u64> {
+        self.0.last().map(|range| range.end)
+    }
+
+    /// The range that contains this byte.
+    pub fn containing(&self, at: u64) -> Option<Range> {
+        let index = self.0.partition_point(|range| range.end <= at);
+        self.0.get(index).copied().filter(|range| range.begin <= at)
+    }
+
+    /// Adds a range; passes those parts of it that are new to `added`.
+    pub fn insert(&mut self, range: Range, mut added: impl FnMut(Range)) {
+        if range.begin >= range.end {
+            return;
+        }
+        let first = self.0.partition_point(|known| known.end < range.begin);
+        let (mut merged, mut at, mut last) = (range, range.begin, first);
+        while let Some(known) = self.0.get(last).filter(|known| known.begin <= range.end) {
+            if known.begin > at {
+                added(Range { begin: at, end: known.begin });
+            }
+            at = at.max(known.end);
+            merged.begin = merged.begin.min(known.begin);
+            merged.end = merged.end.max(known.end);
+            last += 1;
+        }
+        if at < range.end {
+            added(Range { begin: at, end: range.end });
+        }
+        if last == first + 1 {
+            self.0[first] = merged;
+        } else {
+            self.0.splice(first..last, [merged]);
+        }
+    }
+
+    /// Removes everything below `at`.
+    pub fn remove_below(&mut self, at: u64) {
+        let gone = self.0.partition_point(|range| range.end <= at);
+        self.0.drain(..gone);
+        if let Some(first) = self.0.first_mut() {
+            first.begin = first.begin.max(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(begin: u64, end: u64) -> Range {
+        Range { begin, end }
+    }
+
+    #[test]
+    fn only_what_is_new_is_reported() {
+        let mut ranges = Ranges::default();
+        let mut insert = |begin, end| {
+            let mut added = Vec::new();
+            ranges.insert(range(begin, end), |part| added.push((part.begin, part.end)));
+            added
+        };
+        assert_eq!(insert(10, 20), [(10, 20)]);
+        assert_eq!(insert(30, 40), [(30, 40)]);
+        assert_eq!(insert(12, 18), []);
+        assert_eq!(insert(5, 35), [(5, 10), (20, 30)]);
+        assert_eq!(insert(40, 41), [(40, 41)]);
+        assert_eq!(insert(7, 7), []);
+        assert_eq!(ranges.0, [range(5, 41)]);
+        assert_eq!(ranges.containing(40), Some(range(5, 41)));
+        assert_eq!(ranges.containing(41), None);
+        ranges.remove_below(11);
+        assert_eq!(ranges.0, [range(11, 41)]);
+    }
+}

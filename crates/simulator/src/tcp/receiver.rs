@@ -1,0 +1,288 @@
+//! The receiving end of a connection: `tcp_data_queue()`, delayed and compressed acknowledgements, the receive window.
+
+use super::EcnMode;
+use super::ranges::Ranges;
+use crate::packet::{Ack, MAX_SACK_BLOCKS, MSS_BYTES, Range, Segment, ecn};
+
+/// TCP_DELACK_MIN, TCP_ATO_MIN.
+const DELAYED_ACK_NS: u64 = 40_000_000;
+/// TCP_MAX_QUICKACKS.
+const QUICK_ACKS: u32 = 16;
+/// After a change of the CE mark.
+const QUICK_ACKS_AFTER_CE: u32 = 2;
+/// `tcp_comp_sack_nr`, `tcp_comp_sack_delay_ns`.
+const COMPRESSED_ACKS: u32 = 44;
+const COMPRESSED_ACK_NS: u64 = 1_000_000;
+/// TCP_FASTRETRANS_THRESH: so many duplicates are not compressed.
+const UNCOMPRESSED_DUPLICATES: u32 = 3;
+/// Share of the buffer that holds payload: a full segment of 1448 bytes takes 2304 bytes with its `struct sk_buff`.
+const PAYLOAD_NUMERATOR: u64 = 1448;
+const PAYLOAD_DENOMINATOR: u64 = 2304;
+/// The receive window of a new socket.
+const INITIAL_WINDOW_BYTES: u64 = 65_535;
+
+/// A segment that a receiver sends at once.
+type Reply = Option<Ack>;
+
+/// A receiving socket.
+#[derive(Debug)]
+pub struct Receiver {
+    ecn: EcnMode,
+    rcv_nxt: u64,
+    /// `rcv_nxt` of the last acknowledgement.
+    rcv_wup: u64,
+    window_end: u64,
+    /// The window's size, and its limit by `tcp_rmem`.
+    window: u64,
+    max_window: u64,
+    out_of_order: Ranges,
+    /// Ranges in the order in which they last grew.
+    recent: [Range; MAX_SACK_BLOCKS + 1],
+    recent_count: usize,
+    dsack: Option<Range>,
+    ts_recent_ns: u64,
+    quick_acks: u32,
+    delayed_ns: Option<u64>,
+    compressed_ns: Option<u64>,
+    compressed: u32,
+    duplicates: u32,
+    duplicates_of: u64,
+    /// RFC 3168: echo until the sender's CWR.
+    echo: bool,
+    last_ce: bool,
+    ce_pkts: u32,
+    /// Dynamic right-sizing (`tcp_rcv_space_adjust()`): the RTT as the receiver sees it, and the last measurement.
+    rtt_ns: u64,
+    space: u64,
+    space_seq: u64,
+    space_ns: u64,
+    /// Counters for tables.
+    pub segs_in: u32,
+    pub data_segs_in: u32,
+    pub segs_out: u32,
+    pub out_of_order_pkts: u32,
+}
+
+impl Receiver {
+    /// A socket that may hold `buffer_bytes` (`tcp_rmem`), on a path of this RTT.
+    pub fn new(ecn: EcnMode, buffer_bytes: u64, now_ns: u64, rtt_ns: u64) -> Self {
+        let max_window = buffer_bytes * PAYLOAD_NUMERATOR / PAYLOAD_DENOMINATOR;
+        let window = INITIAL_WINDOW_BYTES.min(max_window);
+        Self {
+            ecn,
+            rcv_nxt: 0,
+            rcv_wup: 0,
+            window_end: window,
+            window,
+            max_window,
+            out_of_order: Ranges::default(),
+            recent: [Range::default(); MAX_SACK_BLOCKS + 1],
+            recent_count: 0,
+            dsack: None,
+            ts_recent_ns: 0,
+            quick_acks: QUICK_ACKS,
+            delayed_ns: None,
+            compressed_ns: None,
+            compressed: 0,
+            duplicates: 0,
+            duplicates_of: 0,
+            echo: false,
+            last_ce: false,
+            ce_pkts: 0,
+            rtt_ns,
+            space: 10 * u64::from(MSS_BYTES),
+            space_seq: 0,
+            space_ns: now_ns,
+            segs_in: 0,
+            data_segs_in: 0,
+            segs_out: 0,
+            out_of_order_pkts: 0,
+        }
+    }
+
+    /// Bytes that the application has read.
+    pub fn received(&self) -> u64 {
+        self.rcv_nxt
+    }
+
+    /// Right edge of the window that the sender knows after the handshake.
+    pub fn window_end(&self) -> u64 {
+        self.window_end
+    }
+
+    /// The window in bytes.
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Packets that came with CE.
+    pub fn ce_pkts(&self) -> u32 {
+        self.ce_pkts
+    }
+
+    /// When [`Self::on_timer`] is due.
+    pub fn timer_ns(&self) -> Option<u64> {
+        match (self.delayed_ns, self.compressed_ns) {
+            (Some(delayed_ns), Some(compressed_ns)) => Some(delayed_ns.min(compressed_ns)),
+            (delayed_ns, compressed_ns) => delayed_ns.or(compressed_ns),
+        }
+    }
+
+    /// A timer is due.
+    pub fn on_timer(&mut self, now_ns: u64) -> Reply {
+        self.timer_ns().filter(|at_ns| *at_ns <= now_ns).map(|_| self.ack())
+    }
+
+    /// A segment arrives with this ECN field. An acknowledgement of what came before may have to go first.
+    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, field: u8) -> [Reply; 2] {
+        self.segs_in += 1;
+        self.data_segs_in += 1;
+        let first = self.take_mark(segment, field);
+        let (begin, end) = (segment.seq, segment.seq + u64::from(segment.bytes));
+        if begin <= self.rcv_wup {
+            self.ts_recent_ns = self.ts_recent_ns.max(segment.sent_ns);
+        }
+        if end <= self.rcv_nxt || self.out_of_order.containing(begin).is_some_and(|r| r.end >= end)
+        {
+            self.dsack = Some(Range { begin, end });
+            self.quick_acks = QUICK_ACKS;
+            return [first, Some(self.ack())];
+        }
+        if begin > self.rcv_nxt {
+            self.hold(Range { begin, end });
+            return [first, self.duplicate_ack(now_ns)];
+        }
+        let filled_hole = !self.out_of_order.is_empty();
+        self.rcv_nxt = end;
+        if let Some(range) =
+            self.out_of_order.containing(end).or(self.out_of_order.containing(begin))
+        {
+            self.rcv_nxt = self.rcv_nxt.max(range.end);
+        }
+        self.out_of_order.remove_below(self.rcv_nxt);
+        self.adjust_window(now_ns);
+        if self.out_of_order.is_empty() {
+            self.recent_count = 0;
+        }
+        [first, self.in_order_ack(now_ns, filled_hole)]
+    }
+
+    /// CE and CWR: `tcp_ecn_check_ce()`. With accurate feedback a change of CE is acknowledged at once.
+    fn take_mark(&mut self, segment: &Segment, field: u8) -> Reply {
+        let has_ce = field == ecn::CE;
+        self.ce_pkts = self.ce_pkts.wrapping_add(u32::from(has_ce));
+        match self.ecn {
+            EcnMode::Off => None,
+            EcnMode::Classic => {
+                if segment.cwr {
+                    self.echo = false;
+                }
+                if has_ce && !self.echo {
+                    self.quick_acks = self.quick_acks.max(QUICK_ACKS_AFTER_CE);
+                    self.echo = true;
+                }
+                None
+            }
+            EcnMode::Accurate { .. } => {
+                let changed = std::mem::replace(&mut self.last_ce, has_ce) != has_ce;
+                if changed {
+                    self.quick_acks = self.quick_acks.max(1);
+                }
+                None
+            }
+        }
+    }
+
+    /// Keeps a segment beyond a gap.
+    fn hold(&mut self, range: Range) {
+        self.out_of_order_pkts += 1;
+        self.out_of_order.insert(range, |_| {});
+        let Some(merged) = self.out_of_order.containing(range.begin) else { return };
+        let known = &mut self.recent[..self.recent_count];
+        let is_old = |r: &Range| r.begin >= merged.begin && r.end <= merged.end;
+        let mut kept = 0;
+        for at in 0..known.len() {
+            if !is_old(&known[at]) {
+                known[kept] = known[at];
+                kept += 1;
+            }
+        }
+        kept = kept.min(MAX_SACK_BLOCKS);
+        self.recent.copy_within(0..kept, 1);
+        self.recent[0] = merged;
+        self.recent_count = kept + 1;
+    }
+
+    /// `__tcp_ack_snd_check()` with data out of order.
+    fn duplicate_ack(&mut self, now_ns: u64) -> Reply {
+        if self.duplicates_of != self.rcv_nxt {
+            (self.duplicates_of, self.duplicates) = (self.rcv_nxt, 0);
+        }
+        if self.compressed >= COMPRESSED_ACKS {
+            return Some(self.ack());
+        }
+        if self.duplicates < UNCOMPRESSED_DUPLICATES {
+            self.duplicates += 1;
+            return Some(self.ack());
+        }
+        self.compressed += 1;
+        if self.compressed_ns.is_none() {
+            let delay_ns = COMPRESSED_ACK_NS.min(self.rtt_ns / 20);
+            self.compressed_ns = Some(now_ns + delay_ns);
+        }
+        None
+    }
+
+    /// `__tcp_ack_snd_check()` with data in order.
+    fn in_order_ack(&mut self, now_ns: u64, filled_hole: bool) -> Reply {
+        let is_full = self.rcv_nxt - self.rcv_wup > u64::from(MSS_BYTES);
+        if is_full || filled_hole || self.quick_acks > 0 {
+            return Some(self.ack());
+        }
+        self.delayed_ns.get_or_insert(now_ns + DELAYED_ACK_NS);
+        None
+    }
+
+    /// `tcp_rcv_space_adjust()`: the window is twice what the application read in the last RTT, and more while it grows.
+    fn adjust_window(&mut self, now_ns: u64) {
+        if now_ns - self.space_ns < self.rtt_ns {
+            return;
+        }
+        let copied = self.rcv_nxt - self.space_seq;
+        if copied > self.space {
+            let mut wanted = 2 * copied + 16 * u64::from(MSS_BYTES);
+            wanted += 2 * wanted * (copied - self.space) / self.space;
+            self.window = self.window.max(wanted).min(self.max_window);
+            self.space = copied;
+        }
+        (self.space_seq, self.space_ns) = (self.rcv_nxt, now_ns);
+    }
+
+    /// The acknowledgement of everything so far.
+    fn ack(&mut self) -> Ack {
+        self.segs_out += 1;
+        self.quick_acks = self.quick_acks.saturating_sub(1);
+        (self.delayed_ns, self.compressed_ns, self.compressed) = (None, None, 0);
+        self.rcv_wup = self.rcv_nxt;
+        self.window_end = self.window_end.max(self.rcv_nxt + self.window);
+        let mut ack = Ack {
+            ack: self.rcv_nxt,
+            window_end: self.window_end,
+            echoed_ns: self.ts_recent_ns,
+            ece: self.echo && self.ecn == EcnMode::Classic,
+            ce_pkts: self.ce_pkts,
+            ..Ack::default()
+        };
+        let mut count = 0;
+        if let Some(dsack) = self.dsack.take() {
+            (ack.blocks[0], ack.dsack, count) = (dsack, true, 1);
+        }
+        let held = self.recent[..self.recent_count].iter().filter(|r| r.end > self.rcv_nxt);
+        for range in held.take(MAX_SACK_BLOCKS - count) {
+            ack.blocks[count] = *range;
+            count += 1;
+        }
+        ack.block_count = count as u8;
+        ack
+    }
+}

@@ -1,0 +1,347 @@
+//! Congestion states, recovery and its undo: `tcp_fastretrans_alert()` and what it calls, PRR (RFC 6937), F-RTO (RFC 5682).
+
+use super::ack::AckState;
+use super::sender::Sender;
+use super::{EcnMode, sender::INFINITE_SSTHRESH};
+use crate::core::{CaState, Out, flags};
+
+/// What to send after an acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rexmit {
+    None,
+    Lost,
+    New,
+}
+
+impl Sender {
+    /// `tcp_fastretrans_alert()`.
+    pub(super) fn alert(&mut self, now_ns: u64, ack: &mut AckState) -> Rexmit {
+        if ack.has_ece {
+            self.prior_ssthresh = 0;
+        }
+        if self.ca_state == CaState::Open {
+            self.retrans_ns = 0;
+        } else if self.snd_una >= self.high_seq {
+            match self.ca_state {
+                CaState::Cwr if self.snd_una != self.high_seq => {
+                    self.end_cwnd_reduction();
+                    self.set_ca_state(now_ns, CaState::Open);
+                }
+                CaState::Recovery => {
+                    self.try_undo_recovery(now_ns, ack);
+                    self.end_cwnd_reduction();
+                }
+                _ => {}
+            }
+        }
+        match self.ca_state {
+            CaState::Recovery => {
+                if ack.una_advanced && self.try_undo_partial(now_ns, ack) {
+                    return Rexmit::None;
+                }
+                if self.try_undo_dsack(now_ns) {
+                    self.try_to_open(now_ns, ack);
+                }
+                self.identify_loss(now_ns, ack);
+                if self.ca_state != CaState::Recovery {
+                    if self.queue.lost_out == 0 {
+                        return Rexmit::None;
+                    }
+                    self.enter_recovery(now_ns, ack.has_ece);
+                }
+            }
+            CaState::Loss => {
+                let rexmit = self.process_loss(now_ns, ack);
+                self.identify_loss(now_ns, ack);
+                if self.ca_state != CaState::Open && !ack.lost_retransmission {
+                    return rexmit;
+                }
+                if !self.recover_or_open(now_ns, ack) {
+                    return rexmit;
+                }
+            }
+            _ => {
+                if self.ca_state <= CaState::Disorder {
+                    self.try_undo_dsack(now_ns);
+                }
+                self.identify_loss(now_ns, ack);
+                if !self.recover_or_open(now_ns, ack) {
+                    return Rexmit::None;
+                }
+            }
+        }
+        Rexmit::Lost
+    }
+
+    /// Enters recovery if something is lost (`tcp_time_to_recover()`), otherwise stays or becomes open.
+    fn recover_or_open(&mut self, now_ns: u64, ack: &AckState) -> bool {
+        if self.queue.lost_out == 0 {
+            self.try_to_open(now_ns, ack);
+            return false;
+        }
+        self.enter_recovery(now_ns, ack.has_ece);
+        true
+    }
+
+    /// `tcp_identify_packet_loss()`.
+    fn identify_loss(&mut self, now_ns: u64, ack: &mut AckState) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let retransmitted = self.queue.retrans_out;
+        if self.rack_mark_lost(now_ns) {
+            ack.sets_timer = false;
+        }
+        ack.lost_retransmission |= retransmitted > self.queue.retrans_out;
+    }
+
+    /// `tcp_enter_recovery()`.
+    pub(super) fn enter_recovery(&mut self, now_ns: u64, has_ece: bool) {
+        self.prior_ssthresh = 0;
+        self.init_undo();
+        if !self.in_cwnd_reduction() {
+            if !has_ece {
+                self.prior_ssthresh = self.current_ssthresh();
+            }
+            self.init_cwnd_reduction(now_ns);
+        }
+        self.set_ca_state(now_ns, CaState::Recovery);
+        self.high_seq = self.snd_nxt;
+    }
+
+    /// `tcp_enter_cwr()`.
+    pub(super) fn enter_cwr(&mut self, now_ns: u64) {
+        self.prior_ssthresh = 0;
+        if self.ca_state < CaState::Cwr {
+            self.undo_marker = None;
+            self.init_cwnd_reduction(now_ns);
+            self.set_ca_state(now_ns, CaState::Cwr);
+        }
+    }
+
+    /// `tcp_init_cwnd_reduction()`.
+    fn init_cwnd_reduction(&mut self, now_ns: u64) {
+        self.high_seq = self.snd_nxt;
+        self.tlp_high_seq = None;
+        self.prior_cwnd = self.cwnd;
+        (self.prr_delivered, self.prr_out) = (0, 0);
+        self.ssthresh = self.cc_ssthresh(now_ns);
+        self.cwr_pending = self.config.ecn == EcnMode::Classic;
+    }
+
+    /// `tcp_end_cwnd_reduction()`.
+    fn end_cwnd_reduction(&mut self) {
+        if self.wants.owns_cwnd {
+            return;
+        }
+        let is_reduced = self.ca_state == CaState::Cwr || self.undo_marker.is_some();
+        if self.ssthresh < INFINITE_SSTHRESH && is_reduced {
+            self.cwnd = self.ssthresh;
+        }
+    }
+
+    /// `tcp_cwnd_reduction()`: PRR.
+    pub(super) fn reduce_cwnd(
+        &mut self,
+        newly_delivered: u32,
+        newly_lost: u32,
+        una_advanced: bool,
+    ) {
+        if newly_delivered == 0 || self.prior_cwnd == 0 {
+            return;
+        }
+        self.prr_delivered += newly_delivered;
+        let in_flight = self.queue.in_flight();
+        let mut send = if let Some(room) = self.ssthresh.checked_sub(in_flight) {
+            let owed = self.prr_delivered.saturating_sub(self.prr_out).max(newly_delivered);
+            room.min(owed + u32::from(una_advanced && newly_lost == 0))
+        } else {
+            let share = u64::from(self.ssthresh) * u64::from(self.prr_delivered);
+            let share = share.div_ceil(u64::from(self.prior_cwnd)) as u32;
+            share.saturating_sub(self.prr_out)
+        };
+        // A fast retransmission at the beginning of recovery.
+        send = send.max(u32::from(self.prr_out == 0));
+        self.cwnd = in_flight + send;
+    }
+
+    /// `tcp_init_undo()`.
+    pub(super) fn init_undo(&mut self) {
+        self.undo_marker = Some(self.snd_una);
+        // Unknown while the first retransmission of a tail loss probe is out.
+        self.undo_retrans =
+            if self.queue.retrans_out > 0 { i64::from(self.queue.retrans_out) } else { -1 };
+    }
+
+    /// `tcp_packet_delayed()`: Eifel detection (RFC 3522): the acknowledgement is of a transmission before the first
+    /// retransmission. Timestamps have a resolution of 1 ms.
+    fn is_packet_delayed(&self, ack: &AckState) -> bool {
+        const TICK_NS: u64 = 1_000_000;
+        self.retrans_ns != 0
+            && ack.echoed_ns > 0
+            && ack.echoed_ns / TICK_NS < self.retrans_ns / TICK_NS
+    }
+
+    /// `tcp_may_undo()`.
+    fn may_undo(&self, ack: &AckState) -> bool {
+        self.undo_marker.is_some() && (self.undo_retrans == 0 || self.is_packet_delayed(ack))
+    }
+
+    /// `tcp_undo_cwnd_reduction()`.
+    fn undo_cwnd_reduction(&mut self, now_ns: u64, unmark_loss: bool) {
+        if unmark_loss {
+            self.queue.unmark_lost();
+        }
+        if self.prior_ssthresh != 0 {
+            let view = self.view(now_ns, &super::sender::AckInfo::default());
+            self.cwnd = self.cc.undo(&view);
+            if self.prior_ssthresh > self.ssthresh {
+                self.ssthresh = self.prior_ssthresh;
+                self.cwr_pending = false;
+            }
+        }
+        self.cwnd_stamp_ns = now_ns;
+        self.undo_marker = None;
+        self.rack.advanced = true;
+    }
+
+    /// `tcp_try_undo_recovery()`.
+    fn try_undo_recovery(&mut self, now_ns: u64, ack: &AckState) {
+        if self.may_undo(ack) {
+            self.undo_cwnd_reduction(now_ns, false);
+        } else {
+            self.rack.end_recovery();
+        }
+        self.set_ca_state(now_ns, CaState::Open);
+    }
+
+    /// `tcp_try_undo_dsack()`: every retransmission was a duplicate.
+    fn try_undo_dsack(&mut self, now_ns: u64) -> bool {
+        if self.undo_marker.is_none() || self.undo_retrans != 0 {
+            return false;
+        }
+        self.rack.keep_window();
+        self.undo_cwnd_reduction(now_ns, false);
+        true
+    }
+
+    /// `tcp_try_undo_partial()`.
+    fn try_undo_partial(&mut self, now_ns: u64, ack: &AckState) -> bool {
+        if self.undo_marker.is_none() || !self.is_packet_delayed(ack) {
+            return false;
+        }
+        self.reordering_seen = true;
+        if self.queue.retrans_out > 0 {
+            return true;
+        }
+        self.retrans_ns = 0;
+        self.undo_cwnd_reduction(now_ns, true);
+        self.try_keep_open(now_ns);
+        true
+    }
+
+    /// `tcp_try_undo_loss()`.
+    fn try_undo_loss(&mut self, now_ns: u64, ack: &AckState, by_frto: bool) -> bool {
+        if !by_frto && !self.may_undo(ack) {
+            return false;
+        }
+        self.undo_cwnd_reduction(now_ns, true);
+        self.retransmits = 0;
+        self.set_ca_state(now_ns, CaState::Open);
+        true
+    }
+
+    /// `tcp_process_loss()`.
+    fn process_loss(&mut self, now_ns: u64, ack: &AckState) -> Rexmit {
+        let recovered = self.snd_una >= self.high_seq;
+        if ack.una_advanced && self.try_undo_loss(now_ns, ack, false) {
+            return Rexmit::None;
+        }
+        if self.frto {
+            if ack.original_sacked && self.try_undo_loss(now_ns, ack, true) {
+                return Rexmit::None;
+            }
+            if self.snd_nxt > self.high_seq {
+                if ack.has_sacked || ack.is_duplicate {
+                    self.frto = false;
+                }
+            } else if ack.una_advanced && !recovered {
+                self.high_seq = self.snd_nxt;
+                if self.written > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
+                    return Rexmit::New;
+                }
+                self.frto = false;
+            }
+        }
+        if recovered {
+            self.try_undo_recovery(now_ns, ack);
+            return Rexmit::None;
+        }
+        Rexmit::Lost
+    }
+
+    /// `tcp_try_to_open()`.
+    fn try_to_open(&mut self, now_ns: u64, ack: &AckState) {
+        if self.queue.retrans_out == 0 {
+            self.retrans_ns = 0;
+        }
+        if ack.has_ece {
+            self.enter_cwr(now_ns);
+        }
+        if self.ca_state != CaState::Cwr {
+            self.try_keep_open(now_ns);
+        }
+    }
+
+    /// `tcp_try_keep_open()`.
+    pub(super) fn try_keep_open(&mut self, now_ns: u64) {
+        let is_clean = self.queue.left_out() == 0 && self.queue.retrans_out == 0;
+        let state = if is_clean { CaState::Open } else { CaState::Disorder };
+        if self.ca_state != state {
+            self.set_ca_state(now_ns, state);
+            self.high_seq = self.snd_nxt;
+        }
+    }
+
+    /// `tcp_process_tlp_ack()`.
+    pub(super) fn process_tlp_ack(&mut self, now_ns: u64, ack: &AckState) {
+        let Some(high_seq) = self.tlp_high_seq.filter(|high_seq| ack.ack >= *high_seq) else {
+            return;
+        };
+        if !self.tlp_retrans || ack.has_dsack {
+            self.tlp_high_seq = None;
+        } else if ack.ack > high_seq {
+            // The probe repaired a loss.
+            self.init_cwnd_reduction(now_ns);
+            self.set_ca_state(now_ns, CaState::Cwr);
+            self.end_cwnd_reduction();
+            self.try_keep_open(now_ns);
+        } else if !ack.una_advanced && !ack.has_sacked && ack.is_duplicate {
+            self.tlp_high_seq = None;
+        }
+    }
+
+    /// `tcp_cong_control()`.
+    pub(super) fn congestion_control(&mut self, now_ns: u64, ack: &AckState) {
+        let info = ack.info(self.queue.lost);
+        if self.wants.owns_cwnd {
+            return self.cong_avoid(now_ns, &info);
+        }
+        if self.in_cwnd_reduction() {
+            self.reduce_cwnd(info.acked, info.lost, ack.una_advanced);
+        } else if ack.data_acked || (self.reordering_seen && ack.has_sacked) {
+            self.cong_avoid(now_ns, &info);
+        }
+        // A congestion control that sets a pacing rate keeps it.
+        if !self.wants.pacing {
+            self.update_pacing_rate();
+        }
+    }
+
+    fn cong_avoid(&mut self, now_ns: u64, info: &super::sender::AckInfo) {
+        let view = self.view(now_ns, info);
+        debug_assert!(view.flags & !flags::ALL == 0);
+        let out: Out = self.cc.on_ack(&view);
+        self.apply(&out);
+    }
+}

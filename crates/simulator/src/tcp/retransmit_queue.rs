@@ -1,0 +1,230 @@
+//! The retransmission queue: segments that are sent and not yet acknowledged cumulatively.
+
+use std::collections::VecDeque;
+
+use super::ranges::Ranges;
+use crate::packet::Range;
+
+/// A segment and what the kernel keeps of it (`struct tcp_skb_cb`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SentSegment {
+    pub seq: u64,
+    pub bytes: u32,
+    /// Of the last transmission.
+    pub sent_ns: u64,
+    /// `TCPCB_SACKED_ACKED`.
+    pub is_sacked: bool,
+    /// `TCPCB_LOST`.
+    pub is_lost: bool,
+    /// `TCPCB_SACKED_RETRANS`: retransmitted, and not lost again.
+    pub is_retransmitted: bool,
+    /// `TCPCB_EVER_RETRANS`.
+    pub was_retransmitted: bool,
+    /// State of the connection at the last transmission, for the delivery rate.
+    pub at_send: AtSend,
+}
+
+/// `TCP_SKB_CB(skb)->tx`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AtSend {
+    pub first_tx_ns: u64,
+    pub delivered_ns: u64,
+    pub delivered: u32,
+    pub delivered_ce: u32,
+    pub is_app_limited: bool,
+    /// The sample of this transmission has been taken.
+    pub is_taken: bool,
+}
+
+impl SentSegment {
+    pub fn end(&self) -> u64 {
+        self.seq + u64::from(self.bytes)
+    }
+}
+
+/// A transmission, in the order of time (`tsorted_sent_queue`).
+#[derive(Debug, Clone, Copy)]
+struct Transmission {
+    seq: u64,
+    sent_ns: u64,
+}
+
+/// The queue with the kernel's counters, in packets.
+#[derive(Debug, Default)]
+pub struct RetransmitQueue {
+    segments: VecDeque<SentSegment>,
+    by_time: VecDeque<Transmission>,
+    /// Starts of segments that may be waiting for retransmission, ascending.
+    waiting: VecDeque<u64>,
+    /// What the receiver has beyond the cumulative acknowledgement.
+    pub sacked: Ranges,
+    pub sacked_out: u32,
+    pub lost_out: u32,
+    pub retrans_out: u32,
+    /// `tp->lost`: packets marked lost so far.
+    pub lost: u32,
+}
+
+impl RetransmitQueue {
+    pub fn packets_out(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// `tcp_packets_in_flight()`.
+    pub fn in_flight(&self) -> u32 {
+        (self.packets_out() + self.retrans_out).saturating_sub(self.left_out())
+    }
+
+    /// `tcp_left_out()`.
+    pub fn left_out(&self) -> u32 {
+        self.sacked_out + self.lost_out
+    }
+
+    pub fn head(&self) -> Option<&SentSegment> {
+        self.segments.front()
+    }
+
+    pub fn tail(&self) -> Option<&SentSegment> {
+        self.segments.back()
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &SentSegment> {
+        self.segments.iter()
+    }
+
+    fn index_of(&self, seq: u64) -> Option<usize> {
+        let index = self.segments.partition_point(|segment| segment.end() <= seq);
+        self.segments.get(index).filter(|segment| segment.seq == seq).map(|_| index)
+    }
+
+    /// A segment that begins here.
+    pub fn get(&self, seq: u64) -> Option<&SentSegment> {
+        self.segments.get(self.index_of(seq)?)
+    }
+
+    /// A new segment is sent.
+    pub fn push(&mut self, segment: SentSegment) {
+        self.by_time.push_back(Transmission { seq: segment.seq, sent_ns: segment.sent_ns });
+        self.segments.push_back(segment);
+    }
+
+    /// A segment is sent again.
+    pub fn retransmit(&mut self, seq: u64, sent_ns: u64, at_send: AtSend) {
+        let Some(index) = self.index_of(seq) else { return };
+        let segment = &mut self.segments[index];
+        self.retrans_out += u32::from(!segment.is_retransmitted);
+        (segment.is_retransmitted, segment.was_retransmitted) = (true, true);
+        (segment.sent_ns, segment.at_send) = (sent_ns, at_send);
+        self.by_time.push_back(Transmission { seq, sent_ns });
+    }
+
+    /// Removes the first segment if it ends at `ack` or before.
+    pub fn pop_acked(&mut self, ack: u64) -> Option<SentSegment> {
+        let segment = *self.segments.front().filter(|segment| segment.end() <= ack)?;
+        self.segments.pop_front();
+        while self.by_time.front().is_some_and(|sent| sent.seq < segment.end()) {
+            self.by_time.pop_front();
+        }
+        self.sacked_out -= u32::from(segment.is_sacked);
+        self.lost_out -= u32::from(segment.is_lost);
+        self.retrans_out -= u32::from(segment.is_retransmitted);
+        Some(segment)
+    }
+
+    /// `tcp_sacktag_one()` for each segment of a range that was not selectively acknowledged before, in order; passes them as they
+    /// were.
+    pub fn sack(&mut self, range: Range, mut newly: impl FnMut(&SentSegment)) {
+        let mut index = self.segments.partition_point(|segment| segment.seq < range.begin);
+        while let Some(segment) = self.segments.get_mut(index).filter(|s| s.end() <= range.end) {
+            if !segment.is_sacked {
+                newly(segment);
+                self.sacked_out += 1;
+                self.lost_out -= u32::from(segment.is_lost);
+                self.retrans_out -= u32::from(segment.is_retransmitted);
+                (segment.is_sacked, segment.is_lost) = (true, false);
+                segment.is_retransmitted = false;
+                segment.at_send.is_taken = true;
+            }
+            index += 1;
+        }
+    }
+
+    /// `tcp_mark_skb_lost()`.
+    pub fn mark_lost(&mut self, seq: u64) {
+        let Some(index) = self.index_of(seq) else { return };
+        let segment = &mut self.segments[index];
+        if segment.is_sacked || (segment.is_lost && !segment.is_retransmitted) {
+            return;
+        }
+        self.lost += 1;
+        if segment.is_retransmitted {
+            segment.is_retransmitted = false;
+            self.retrans_out -= 1;
+        }
+        if !segment.is_lost {
+            segment.is_lost = true;
+            self.lost_out += 1;
+        }
+        match self.waiting.back() {
+            Some(last) if *last >= seq => {
+                let at = self.waiting.partition_point(|known| *known < seq);
+                if self.waiting.get(at) != Some(&seq) {
+                    self.waiting.insert(at, seq);
+                }
+            }
+            _ => self.waiting.push_back(seq),
+        }
+    }
+
+    /// Forgets that segments are lost: the timeout or recovery was spurious.
+    pub fn unmark_lost(&mut self) {
+        for segment in &mut self.segments {
+            segment.is_lost = false;
+        }
+        self.lost_out = 0;
+        self.waiting.clear();
+    }
+
+    /// The first lost segment that is not retransmitted yet.
+    pub fn next_lost(&mut self) -> Option<SentSegment> {
+        while let Some(&seq) = self.waiting.front() {
+            let found = self.get(seq).copied();
+            match found.filter(|s| s.is_lost && !s.is_retransmitted && !s.is_sacked) {
+                Some(segment) => return Some(segment),
+                None => drop(self.waiting.pop_front()),
+            }
+        }
+        None
+    }
+
+    /// Calls `judge` for every segment that is in flight, in the order of the last transmission, until it returns
+    /// `None`; marks those lost for which it returns true.
+    pub fn judge_in_flight(&mut self, mut judge: impl FnMut(&SentSegment) -> Option<bool>) {
+        let mut at = 0;
+        while let Some(&Transmission { seq, sent_ns }) = self.by_time.get(at) {
+            let segment = self.get(seq).copied();
+            let current = segment.filter(|s| {
+                s.sent_ns == sent_ns && !s.is_sacked && (!s.is_lost || s.is_retransmitted)
+            });
+            let is_lost = match &current {
+                None => None,
+                Some(segment) => match judge(segment) {
+                    None => return,
+                    Some(is_lost) => Some(is_lost),
+                },
+            };
+            match is_lost {
+                Some(false) => at += 1,
+                Some(true) => {
+                    self.mark_lost(seq);
+                    self.by_time.remove(at);
+                }
+                None => drop(self.by_time.remove(at)),
+            }
+        }
+    }
+}

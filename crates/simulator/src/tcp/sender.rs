@@ -1,0 +1,422 @@
+//! The sending end of a connection: its state, and what the congestion control sees of it and changes.
+
+use super::delivery_rate::DeliveryRate;
+use super::rack::Rack;
+use super::retransmit_queue::RetransmitQueue;
+use super::rtt::{NO_RTT_US, Rtt};
+use super::timers::Timer;
+use crate::core::{self, CaState, Connection, Event, Out, Wants, flags};
+use crate::packet::{MSS_BYTES, MTU_BYTES, Segment, ecn};
+
+/// TCP_INIT_CWND.
+pub const INITIAL_CWND: u32 = 10;
+/// TCP_INFINITE_SSTHRESH.
+pub const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
+/// `snd_cwnd_clamp` of a socket that sets none.
+const CWND_CLAMP: u32 = u32::MAX;
+
+/// How marks come back to the sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EcnMode {
+    /// Packets are not ECN-capable.
+    #[default]
+    Off,
+    /// Once per window (RFC 3168).
+    Classic,
+    /// Each mark is counted (AccECN), and packets carry this code point.
+    Accurate {
+        /// [`ecn::ECT0`] or [`ecn::ECT1`].
+        ect: u8,
+    },
+}
+
+impl EcnMode {
+    /// The ECN field of data; of retransmissions only with accurate feedback.
+    pub fn field(self, is_retransmission: bool) -> u8 {
+        match self {
+            Self::Off => ecn::NOT_ECT,
+            Self::Classic if is_retransmission => ecn::NOT_ECT,
+            Self::Classic => ecn::ECT0,
+            Self::Accurate { ect } => ect,
+        }
+    }
+}
+
+/// What a plan sets at a sending socket.
+#[derive(Debug, Clone)]
+pub struct SenderConfig {
+    pub ecn: EcnMode,
+    /// The largest number of bytes in flight and waiting that `tcp_wmem` allows.
+    pub buffer_bytes: u64,
+    /// `tcp_slow_start_after_idle`.
+    pub slow_start_after_idle: bool,
+    /// Seeds the congestion control's random numbers; not 0.
+    pub seed: u64,
+}
+
+/// Counters for tables.
+#[derive(Debug, Clone, Default)]
+pub struct SenderCounters {
+    pub bytes_sent: u64,
+    pub bytes_retrans: u64,
+    pub data_segs_out: u32,
+    pub segs_in: u32,
+    pub total_retrans: u32,
+    pub dsack_dups: u32,
+    pub reord_seen: u32,
+    pub total_rto: u32,
+    pub busy_ns: u64,
+    pub rwnd_limited_ns: u64,
+    pub sndbuf_limited_ns: u64,
+}
+
+/// A sending socket after the handshake.
+#[derive(Debug)]
+pub struct Sender {
+    pub(super) config: SenderConfig,
+    pub(super) cc: Connection,
+    pub(super) wants: Wants,
+    pub(super) queue: RetransmitQueue,
+    pub rtt: Rtt,
+    pub(super) rate: DeliveryRate,
+    pub(super) rack: Rack,
+    pub(super) snd_una: u64,
+    pub(super) snd_nxt: u64,
+    pub(super) snd_wnd_end: u64,
+    /// What the application has written so far.
+    pub(super) written: u64,
+    pub(super) cwnd: u32,
+    pub(super) ssthresh: u32,
+    pub(super) prior_cwnd: u32,
+    pub(super) prior_ssthresh: u32,
+    pub(super) ca_state: CaState,
+    pub(super) high_seq: u64,
+    pub(super) undo_marker: Option<u64>,
+    pub(super) undo_retrans: i64,
+    /// Time of the first retransmission of this recovery; 0 if there is none.
+    pub(super) retrans_ns: u64,
+    pub(super) prr_delivered: u32,
+    pub(super) prr_out: u32,
+    pub(super) is_cwnd_limited: bool,
+    pub(super) max_packets_out: u32,
+    pub(super) cwnd_usage_seq: u64,
+    pub(super) cwnd_used: u32,
+    pub(super) cwnd_stamp_ns: u64,
+    pub(super) reordering_seen: bool,
+    pub(super) tlp_high_seq: Option<u64>,
+    pub(super) tlp_retrans: bool,
+    pub(super) frto: bool,
+    pub(super) retransmits: u32,
+    pub(super) backoff: u32,
+    pub(super) timer: Option<Timer>,
+    pub(super) pacing_rate: u64,
+    /// Earliest departure of the next packet, `tcp_wstamp_ns`.
+    pub(super) wstamp_ns: u64,
+    pub(super) pacing_until_ns: Option<u64>,
+    pub(super) last_sent_ns: u64,
+    pub(super) cwr_pending: bool,
+    pub(super) received_ce: u32,
+    pub(super) prior_in_flight: u32,
+    seed: u64,
+    /// A round of the congestion control has ended.
+    pub(super) round_ended: bool,
+    rounds: u64,
+    pub(super) last_ack_ns: u64,
+    pub counters: SenderCounters,
+    pub(super) limited_since_ns: u64,
+    pub(super) limit: Limit,
+    /// Segments to transmit, each with whether it is a retransmission.
+    pub outbox: Vec<(Segment, bool)>,
+}
+
+/// What keeps a busy connection from sending (`tcp_chrono`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    Idle,
+    Busy,
+    ReceiveWindow,
+    SendBuffer,
+}
+
+/// What the congestion control learns of an acknowledgement.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AckInfo {
+    pub rtt_us: Option<u32>,
+    pub acked: u32,
+    pub lost: u32,
+    pub is_ack_delayed: bool,
+    pub sample: super::delivery_rate::RateSample,
+}
+
+impl Sender {
+    /// A socket whose handshake took `handshake_rtt_us` and ended at `now_ns`.
+    pub fn new(
+        config: SenderConfig,
+        cc: Connection,
+        now_ns: u64,
+        handshake_rtt_us: u32,
+        window_end: u64,
+    ) -> Self {
+        let mut rtt = Rtt::new();
+        rtt.add(handshake_rtt_us, 0, 0);
+        rtt.add_to_min(now_ns, handshake_rtt_us);
+        let mut sender = Self {
+            wants: cc.wants(),
+            seed: config.seed.max(1),
+            config,
+            cc,
+            queue: RetransmitQueue::default(),
+            rtt,
+            rate: DeliveryRate::default(),
+            rack: Rack::new(),
+            snd_una: 0,
+            snd_nxt: 0,
+            snd_wnd_end: window_end,
+            written: 0,
+            cwnd: INITIAL_CWND,
+            ssthresh: INFINITE_SSTHRESH,
+            prior_cwnd: 0,
+            prior_ssthresh: 0,
+            ca_state: CaState::Open,
+            high_seq: 0,
+            undo_marker: None,
+            undo_retrans: 0,
+            retrans_ns: 0,
+            prr_delivered: 0,
+            prr_out: 0,
+            is_cwnd_limited: false,
+            max_packets_out: 0,
+            cwnd_usage_seq: 0,
+            cwnd_used: 0,
+            cwnd_stamp_ns: now_ns,
+            reordering_seen: false,
+            tlp_high_seq: None,
+            tlp_retrans: false,
+            frto: false,
+            retransmits: 0,
+            backoff: 0,
+            timer: None,
+            pacing_rate: 0,
+            wstamp_ns: 0,
+            pacing_until_ns: None,
+            last_sent_ns: now_ns,
+            cwr_pending: false,
+            received_ce: 0,
+            prior_in_flight: 0,
+            round_ended: false,
+            rounds: 0,
+            last_ack_ns: now_ns,
+            counters: SenderCounters::default(),
+            limited_since_ns: now_ns,
+            limit: Limit::Idle,
+            outbox: Vec::new(),
+        };
+        sender.update_pacing_rate();
+        let view = sender.view(now_ns, &AckInfo::default());
+        let out = sender.cc.init(&view);
+        sender.apply(&out);
+        sender
+    }
+
+    /// What the congestion control sees of the socket.
+    pub(super) fn view(&mut self, now_ns: u64, info: &AckInfo) -> core::Ack {
+        let sample = &info.sample;
+        let mut set = 0;
+        let mut flag = |flag: u32, on: bool| set |= if on { flag } else { 0 };
+        flag(flags::CWND_LIMITED, self.is_cwnd_limited());
+        flag(flags::CWND_FULL, self.is_cwnd_limited);
+        let is_event = info.acked == 0;
+        flag(flags::APP_LIMITED, sample.is_app_limited || (is_event && self.rate.app_limited != 0));
+        flag(flags::ECN, self.config.ecn != EcnMode::Off);
+        flag(flags::ACK_DELAYED, info.is_ack_delayed);
+        core::Ack {
+            now_us: now_ns / 1000,
+            pacing_bytes_per_sec: self.pacing_rate,
+            rtt_us: info.rtt_us.map_or(0, |rtt_us| rtt_us.max(1)),
+            srtt_us: self.rtt.smoothed_us(),
+            mdev_us: self.rtt.mdev4_us(),
+            rtt_min_us: self.rtt.min_us(),
+            acked_pkts: info.acked,
+            lost_pkts: info.lost,
+            inflight_pkts: self.queue.in_flight(),
+            prior_inflight_pkts: self.prior_in_flight,
+            cwnd_pkts: self.cwnd,
+            ssthresh_pkts: self.ssthresh,
+            cwnd_clamp_pkts: CWND_CLAMP,
+            prior_cwnd_pkts: self.prior_cwnd,
+            una_seq: self.snd_una as u32,
+            nxt_seq: self.snd_nxt as u32,
+            delivered_pkts: self.rate.delivered,
+            delivered_ce_pkts: self.rate.delivered_ce,
+            total_lost_pkts: self.queue.lost,
+            rate_prior_delivered_pkts: sample.prior_delivered,
+            rate_delivered_pkts: if sample.interval_us > 0 { sample.delivered } else { 0 },
+            rate_delivered_ce_pkts: sample.delivered_ce,
+            rate_interval_us: sample.interval_us,
+            edt_delay_us: (self.wstamp_ns.saturating_sub(now_ns) / 1000) as u32,
+            mss_bytes: MSS_BYTES,
+            mtu_bytes: MTU_BYTES,
+            random: self.random(),
+            ca_state: self.ca_state as u32,
+            flags: set,
+        }
+    }
+
+    /// Uniform over 32 bits: xorshift64*.
+    fn random(&mut self) -> u32 {
+        let mut x = self.seed;
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.seed = x;
+        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
+    }
+
+    pub(super) fn apply(&mut self, out: &Out) {
+        if out.pacing_bytes_per_sec != 0 {
+            self.pacing_rate = out.pacing_bytes_per_sec;
+        }
+        self.cwnd = out.cwnd_pkts;
+        self.ssthresh = out.ssthresh_pkts;
+        self.round_ended |= out.ends_round();
+    }
+
+    /// `tcp_set_ca_state()`.
+    pub(super) fn set_ca_state(&mut self, now_ns: u64, state: CaState) {
+        self.cc_event(now_ns, state.into());
+        self.ca_state = state;
+    }
+
+    pub(super) fn cc_event(&mut self, now_ns: u64, event: Event) {
+        let view = self.view(now_ns, &AckInfo::default());
+        let out = self.cc.on_event(event, &view);
+        self.apply(&out);
+    }
+
+    /// `icsk_ca_ops->ssthresh()`.
+    pub(super) fn cc_ssthresh(&mut self, now_ns: u64) -> u32 {
+        let view = self.view(now_ns, &AckInfo::default());
+        self.cc.on_loss(&view)
+    }
+
+    /// `tcp_is_cwnd_limited()`.
+    pub(super) fn is_cwnd_limited(&self) -> bool {
+        self.is_cwnd_limited
+            || (self.cwnd < self.ssthresh && self.cwnd < self.max_packets_out.saturating_mul(2))
+    }
+
+    /// `tcp_current_ssthresh()`.
+    pub(super) fn current_ssthresh(&self) -> u32 {
+        match self.ca_state {
+            CaState::Cwr | CaState::Recovery => self.ssthresh,
+            _ => self.ssthresh.max((self.cwnd >> 1) + (self.cwnd >> 2)),
+        }
+    }
+
+    /// `tcp_in_cwnd_reduction()`.
+    pub(super) fn in_cwnd_reduction(&self) -> bool {
+        matches!(self.ca_state, CaState::Cwr | CaState::Recovery)
+    }
+
+    /// `tcp_update_pacing_rate()`: twice the window per RTT in slow start, 1.2 times otherwise.
+    pub(super) fn update_pacing_rate(&mut self) {
+        let percent = if self.cwnd < self.ssthresh / 2 { 200 } else { 120 };
+        let packets = self.cwnd.max(self.queue.packets_out());
+        let rate = u64::from(MSS_BYTES) * (10_000 << 3) * percent * u64::from(packets);
+        self.pacing_rate = rate / u64::from(self.rtt.srtt8_us().max(1));
+    }
+
+    /// The rows of the congestion control's state, if a round has ended since the last call: the number of the round and the
+    /// values.
+    pub fn take_round(&mut self, now_ns: u64) -> Option<(u64, Vec<core::Stat>)> {
+        if !std::mem::take(&mut self.round_ended) {
+            return None;
+        }
+        self.rounds += 1;
+        let view = self.view(now_ns, &AckInfo::default());
+        Some((self.rounds, self.cc.read(&view)))
+    }
+
+    /// A rule that the congestion control broke.
+    pub fn violation(&self) -> Option<String> {
+        self.cc.violation()
+    }
+
+    /// Accounts for the time that has passed with what limited the connection.
+    pub(super) fn set_limit(&mut self, now_ns: u64, limit: Limit) {
+        let passed_ns = now_ns - self.limited_since_ns;
+        self.limited_since_ns = now_ns;
+        let counters = &mut self.counters;
+        counters.busy_ns += if self.limit == Limit::Idle { 0 } else { passed_ns };
+        match self.limit {
+            Limit::Idle | Limit::Busy => {}
+            Limit::ReceiveWindow => counters.rwnd_limited_ns += passed_ns,
+            Limit::SendBuffer => counters.sndbuf_limited_ns += passed_ns,
+        }
+        self.limit = limit;
+    }
+
+    /// TCP_INFO at this instant.
+    pub fn info(&mut self, now_ns: u64) -> Info {
+        self.set_limit(now_ns, self.limit);
+        Info {
+            ca_state: self.ca_state as u32,
+            retransmits: self.retransmits,
+            backoff: self.backoff,
+            rto_us: self.rtt.backed_off_us(self.backoff) as u32,
+            packets_out: self.queue.packets_out(),
+            sacked_out: self.queue.sacked_out,
+            lost_out: self.queue.lost_out,
+            retrans_out: self.queue.retrans_out,
+            cwnd: self.cwnd,
+            ssthresh: Some(self.ssthresh).filter(|ssthresh| *ssthresh < INFINITE_SSTHRESH),
+            srtt_us: self.rtt.smoothed_us(),
+            rttvar_us: self.rtt.mdev4_us() >> 2,
+            min_rtt_us: Some(self.rtt.min_us()).filter(|rtt_us| *rtt_us != NO_RTT_US),
+            pacing_rate: self.pacing_rate,
+            bytes_acked: self.snd_una,
+            notsent_bytes: self.written.saturating_sub(self.snd_nxt).min(u32::MAX.into()) as u32,
+            delivered: self.rate.delivered,
+            delivered_ce: self.rate.delivered_ce,
+            delivery_rate: self.delivery_rate(),
+            is_app_limited: self.rate.rate_app_limited,
+            snd_wnd: (self.snd_wnd_end - self.snd_una).min(u32::MAX.into()) as u32,
+            since_sent_ns: now_ns - self.last_sent_ns,
+            since_ack_ns: now_ns - self.last_ack_ns,
+        }
+    }
+
+    /// Bytes per second of the latest sample.
+    fn delivery_rate(&self) -> u64 {
+        let bytes = u64::from(self.rate.rate_delivered) * u64::from(MSS_BYTES);
+        bytes.saturating_mul(1_000_000).checked_div(self.rate.rate_interval_us.into()).unwrap_or(0)
+    }
+}
+
+/// A part of TCP_INFO; lengths in bytes, windows in packets, rates in bytes per second.
+#[derive(Debug, Clone, Copy)]
+pub struct Info {
+    pub ca_state: u32,
+    pub retransmits: u32,
+    pub backoff: u32,
+    pub rto_us: u32,
+    pub packets_out: u32,
+    pub sacked_out: u32,
+    pub lost_out: u32,
+    pub retrans_out: u32,
+    pub cwnd: u32,
+    pub ssthresh: Option<u32>,
+    pub srtt_us: u32,
+    pub rttvar_us: u32,
+    pub min_rtt_us: Option<u32>,
+    pub pacing_rate: u64,
+    pub bytes_acked: u64,
+    pub notsent_bytes: u32,
+    pub delivered: u32,
+    pub delivered_ce: u32,
+    pub delivery_rate: u64,
+    pub is_app_limited: bool,
+    pub snd_wnd: u32,
+    pub since_sent_ns: u64,
+    pub since_ack_ns: u64,
+}

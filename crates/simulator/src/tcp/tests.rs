@@ -1,0 +1,187 @@
+//! Sender and receiver together on an ideal path, in the manner of packetdrill scripts.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::core::Connection;
+use crate::packet::{Ack, MSS_BYTES, Range, Segment, ecn};
+
+const MS: u64 = 1_000_000;
+const RTT_US: u32 = 20_000;
+const MSS: u64 = MSS_BYTES as u64;
+const ALL: u64 = u64::MAX / 2;
+
+fn sender(cc: &str, ecn: EcnMode) -> Sender {
+    let config = SenderConfig { ecn, buffer_bytes: ALL, slow_start_after_idle: true, seed: 1 };
+    let cc = Connection::new(cc, &BTreeMap::new()).unwrap();
+    Sender::new(config, cc, 0, RTT_US, ALL)
+}
+
+/// The first bytes of what was sent, in segments, and whether each is a retransmission.
+fn sent(sender: &mut Sender) -> Vec<(u64, bool)> {
+    sender.outbox.drain(..).map(|(segment, again)| (segment.seq / MSS, again)).collect()
+}
+
+fn ack(up_to: u64) -> Ack {
+    Ack { ack: up_to * MSS, window_end: ALL, ..Ack::default() }
+}
+
+fn sacked(up_to: u64, blocks: &[(u64, u64)]) -> Ack {
+    let mut ack = ack(up_to);
+    for (slot, (begin, end)) in ack.blocks.iter_mut().zip(blocks) {
+        *slot = Range { begin: begin * MSS, end: end * MSS };
+    }
+    ack.block_count = blocks.len() as u8;
+    ack
+}
+
+#[test]
+fn slow_start_doubles_the_window_each_round() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    assert_eq!(sent(&mut sender).len(), 10);
+    for two in 1..=5 {
+        sender.on_ack(20 * MS, &ack(2 * two));
+    }
+    assert_eq!(sender.info(20 * MS).cwnd, 20);
+    assert_eq!(sent(&mut sender).len(), 20);
+}
+
+#[test]
+fn a_hole_is_repaired_once_rack_is_sure() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    // The first segment is lost. Without reordering before, three segments after it are enough.
+    sender.on_ack(20 * MS, &sacked(0, &[(1, 2)]));
+    sender.on_ack(20 * MS, &sacked(0, &[(1, 3)]));
+    assert!(sent(&mut sender).iter().all(|(_, again)| !again));
+    sender.on_ack(20 * MS, &sacked(0, &[(1, 4)]));
+    assert_eq!(sent(&mut sender)[0], (0, true));
+    let info = sender.info(20 * MS);
+    assert_eq!((info.ca_state, info.ssthresh, info.retrans_out), (3, Some(5), 1));
+    // PRR brings the window down to ssthresh; the hole's acknowledgement ends recovery.
+    for (at, end) in (5..=10).enumerate() {
+        sender.on_ack((21 + at as u64) * MS, &sacked(0, &[(1, end)]));
+    }
+    let high = sender.snd_nxt / MSS;
+    sender.on_ack(41 * MS, &ack(high));
+    let info = sender.info(41 * MS);
+    assert_eq!(info.ca_state, 0);
+    assert!((5..=7).contains(&info.cwnd), "{}", info.cwnd);
+}
+
+#[test]
+fn a_lost_tail_is_probed_and_then_repaired() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, 4 * MSS);
+    assert_eq!(sent(&mut sender).len(), 4);
+    sender.on_ack(20 * MS, &ack(2));
+    // Two RTTs later the last segment is sent again as a probe.
+    let at_ns = sender.timer_ns().unwrap();
+    assert!((58 * MS..=64 * MS).contains(&at_ns), "{at_ns}");
+    sender.on_timer(at_ns);
+    assert_eq!(sent(&mut sender), [(3, true)]);
+    // The probe's selective acknowledgement shows that segment 2 is lost.
+    sender.on_ack(at_ns + 20 * MS, &sacked(2, &[(3, 4)]));
+    assert_eq!(sent(&mut sender), [(2, true)]);
+}
+
+#[test]
+fn a_timeout_shrinks_the_window_and_backs_off() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, 2 * MSS);
+    sent(&mut sender);
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    assert_eq!(sent(&mut sender), [(1, true)]);
+    let rto_ns = sender.timer_ns().unwrap();
+    sender.on_timer(rto_ns);
+    assert_eq!(sent(&mut sender)[0], (0, true));
+    let info = sender.info(rto_ns);
+    assert_eq!((info.ca_state, info.cwnd, info.backoff), (4, 1, 1));
+    let second_ns = sender.timer_ns().unwrap();
+    assert_eq!(second_ns - rto_ns, 2 * sender.rtt.rto_us() * 1000);
+}
+
+#[test]
+fn a_spurious_timeout_is_undone() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    let rto_ns = sender.timer_ns().unwrap();
+    sender.on_timer(rto_ns);
+    assert_eq!(sender.info(rto_ns).ca_state, 4);
+    sent(&mut sender);
+    // The originals arrive after all: their timestamps are older than the retransmission.
+    let late = Ack { echoed_ns: 1, ..ack(2) };
+    sender.on_ack(rto_ns + MS, &late);
+    let info = sender.info(rto_ns + MS);
+    assert_eq!(info.ca_state, 0);
+    assert!(info.cwnd >= 10, "{}", info.cwnd);
+}
+
+#[test]
+fn ece_reduces_once_per_window() {
+    let mut sender = sender("reno", EcnMode::Classic);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    sender.on_ack(20 * MS, &Ack { ece: true, ..ack(2) });
+    assert_eq!(sender.info(20 * MS).ca_state, 2);
+    sender.on_ack(21 * MS, &Ack { ece: true, ..ack(4) });
+    assert_eq!(sender.info(21 * MS).ssthresh, Some(5));
+}
+
+fn segment(at: u64) -> Segment {
+    Segment { seq: at * MSS, bytes: MSS_BYTES, sent_ns: 1, cwr: false }
+}
+
+#[test]
+fn every_second_segment_is_acknowledged() {
+    let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 20 * MS);
+    let mut acks = |from: u64, to: u64, at_ns: u64| {
+        (from..to)
+            .flat_map(|at| receiver.on_segment(at_ns, &segment(at), ecn::NOT_ECT))
+            .flatten()
+            .count()
+    };
+    assert_eq!(acks(0, 16, MS), 16, "quick acknowledgements at the beginning");
+    assert_eq!(acks(16, 36, MS), 10);
+    assert_eq!(acks(36, 37, MS), 0);
+    assert_eq!(receiver.timer_ns(), Some(41 * MS));
+    assert_eq!(receiver.on_timer(41 * MS).unwrap().ack, 37 * MSS);
+}
+
+#[test]
+fn gaps_are_reported_most_recent_first() {
+    let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 20 * MS);
+    let mut last = |at: u64| {
+        let replies = receiver.on_segment(MS, &segment(at), ecn::NOT_ECT);
+        replies.into_iter().flatten().last().unwrap()
+    };
+    last(0);
+    last(2);
+    let ack = last(5);
+    let blocks: Vec<_> = ack.sacked().iter().map(|r| (r.begin / MSS, r.end / MSS)).collect();
+    assert_eq!((ack.ack / MSS, blocks), (1, vec![(5, 6), (2, 3)]));
+    let ack = last(2);
+    assert!(ack.dsack && ack.sacked()[0].begin == 2 * MSS);
+    let ack = last(1);
+    assert_eq!((ack.ack / MSS, ack.sacked().len()), (3, 1));
+}
+
+#[test]
+fn a_mark_is_echoed_until_cwr_or_counted() {
+    let mut receiver = Receiver::new(EcnMode::Classic, 1 << 22, 0, 20 * MS);
+    let mut ece = |at: u64, field: u8, cwr: bool| {
+        let segment = Segment { cwr, ..segment(at) };
+        receiver.on_segment(MS, &segment, field)[1].unwrap().ece
+    };
+    assert!(!ece(0, ecn::ECT0, false) && ece(1, ecn::CE, false) && ece(2, ecn::ECT0, false));
+    assert!(!ece(3, ecn::ECT0, true));
+    let mut receiver = Receiver::new(EcnMode::Accurate { ect: ecn::ECT1 }, 1 << 22, 0, 20 * MS);
+    receiver.on_segment(MS, &segment(0), ecn::CE);
+    assert_eq!(receiver.on_segment(MS, &segment(1), ecn::CE)[1].unwrap().ce_pkts, 2);
+}

@@ -1,0 +1,183 @@
+//! The timers of a sending socket: `tcp_timer.c`, and the tail loss probe of RFC 8985. As in the kernel one timer is armed at
+//! a time.
+
+use super::sender::Sender;
+use crate::core::{CaState, Event};
+
+/// `icsk_pending`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimerKind {
+    /// ICSK_TIME_RETRANS.
+    Retransmission,
+    /// ICSK_TIME_LOSS_PROBE.
+    LossProbe,
+    /// ICSK_TIME_REO_TIMEOUT.
+    Reordering,
+}
+
+/// The timer that is armed.
+#[derive(Debug, Clone, Copy)]
+pub struct Timer {
+    pub kind: TimerKind,
+    pub at_ns: u64,
+}
+
+impl Sender {
+    /// When [`Self::on_timer`] is due.
+    pub fn timer_ns(&self) -> Option<u64> {
+        self.timer.map(|timer| timer.at_ns)
+    }
+
+    fn is_armed(&self, kind: TimerKind) -> bool {
+        self.timer.is_some_and(|timer| timer.kind == kind)
+    }
+
+    pub(super) fn has_retransmission_timer(&self) -> bool {
+        self.is_armed(TimerKind::Retransmission)
+    }
+
+    pub(super) fn has_reordering_timer(&self) -> bool {
+        self.is_armed(TimerKind::Reordering)
+    }
+
+    fn arm(&mut self, kind: TimerKind, at_ns: u64) {
+        self.timer = Some(Timer { kind, at_ns });
+    }
+
+    pub(super) fn arm_reordering_timer(&mut self, now_ns: u64, after_ns: u64) {
+        self.arm(TimerKind::Reordering, now_ns + after_ns);
+    }
+
+    /// The retransmission timer, a full timeout from now.
+    pub(super) fn arm_rto(&mut self, now_ns: u64) {
+        self.arm(TimerKind::Retransmission, now_ns + self.rto_ns());
+    }
+
+    fn rto_ns(&self) -> u64 {
+        self.rtt.backed_off_us(self.backoff) * 1000
+    }
+
+    /// `tcp_rto_delta_us()`: until a timeout from the transmission of the first segment.
+    fn until_rto_ns(&self, now_ns: u64) -> u64 {
+        let sent_ns = self.queue.head().map_or(now_ns, |head| head.sent_ns);
+        (sent_ns + self.rto_ns()).saturating_sub(now_ns)
+    }
+
+    /// `tcp_rearm_rto()`.
+    pub(super) fn rearm_rto(&mut self, now_ns: u64) {
+        if self.queue.is_empty() {
+            self.timer = None;
+        } else if self.is_armed(TimerKind::LossProbe) || self.is_armed(TimerKind::Reordering) {
+            let after_ns = self.until_rto_ns(now_ns).max(1_000);
+            self.arm(TimerKind::Retransmission, now_ns + after_ns);
+        } else {
+            self.arm_rto(now_ns);
+        }
+    }
+
+    /// `tcp_set_xmit_timer()`.
+    pub(super) fn set_transmit_timer(&mut self, now_ns: u64) {
+        if !self.schedule_loss_probe(now_ns, true) {
+            self.rearm_rto(now_ns);
+        }
+    }
+
+    /// `tcp_schedule_loss_probe()`: two RTTs after the last transmission or acknowledgement.
+    pub(super) fn schedule_loss_probe(&mut self, now_ns: u64, advancing_rto: bool) -> bool {
+        if !matches!(self.ca_state, CaState::Open | CaState::Cwr) || self.queue.is_empty() {
+            // New data needs a timer in every state.
+            if self.timer.is_none() && !self.queue.is_empty() {
+                self.arm_rto(now_ns);
+            }
+            return false;
+        }
+        let mut after_ns = u64::from(self.rtt.srtt8_us() >> 2) * 1000;
+        after_ns += match self.queue.packets_out() {
+            1 => super::rtt::RTO_MIN_US * 1000,
+            _ => super::rack::TIMEOUT_MIN_NS,
+        };
+        let rto_ns = if advancing_rto { self.rto_ns() } else { self.until_rto_ns(now_ns) };
+        if rto_ns > 0 {
+            after_ns = after_ns.min(rto_ns);
+        }
+        self.arm(TimerKind::LossProbe, now_ns + after_ns);
+        true
+    }
+
+    /// The timer is due.
+    pub fn on_timer(&mut self, now_ns: u64) {
+        let Some(timer) = self.timer.filter(|timer| timer.at_ns <= now_ns) else { return };
+        self.timer = None;
+        match timer.kind {
+            TimerKind::Retransmission => self.retransmission_timeout(now_ns),
+            TimerKind::LossProbe => self.send_loss_probe(now_ns),
+            TimerKind::Reordering => self.reordering_timeout(now_ns),
+        }
+        self.send(now_ns);
+    }
+
+    /// `tcp_retransmit_timer()`.
+    fn retransmission_timeout(&mut self, now_ns: u64) {
+        if self.queue.is_empty() {
+            return;
+        }
+        self.counters.total_rto += 1;
+        self.enter_loss(now_ns);
+        self.retransmits += 1;
+        if let Some(head) = self.queue.head().copied() {
+            self.retransmit(now_ns, head.seq, head.bytes);
+        }
+        self.backoff += 1;
+        self.arm_rto(now_ns);
+    }
+
+    /// `tcp_enter_loss()`.
+    fn enter_loss(&mut self, now_ns: u64) {
+        let is_new_recovery = self.ca_state < CaState::Recovery;
+        self.mark_lost_by_timeout(now_ns);
+        if self.ca_state <= CaState::Disorder
+            || self.high_seq <= self.snd_una
+            || (self.ca_state == CaState::Loss && self.retransmits == 0)
+        {
+            self.prior_ssthresh = self.current_ssthresh();
+            self.prior_cwnd = self.cwnd;
+            self.ssthresh = self.cc_ssthresh(now_ns);
+            self.cc_event(now_ns, Event::Rto);
+            self.init_undo();
+        }
+        self.cwnd = self.queue.in_flight() + 1;
+        (self.cwnd_stamp_ns, self.tlp_high_seq) = (now_ns, None);
+        self.set_ca_state(now_ns, CaState::Loss);
+        self.high_seq = self.snd_nxt;
+        self.cwr_pending = self.config.ecn == super::EcnMode::Classic;
+        self.frto = is_new_recovery || self.retransmits > 0;
+    }
+
+    /// `tcp_timeout_mark_lost()`: all but what was sent recently.
+    fn mark_lost_by_timeout(&mut self, now_ns: u64) {
+        let head = self.queue.head().map(|head| head.seq);
+        let rack = &self.rack;
+        let is_lost = |segment: &&super::retransmit_queue::SentSegment| {
+            Some(segment.seq) == head || rack.timeout_ns(now_ns, segment.sent_ns, 0) == 0
+        };
+        let lost: Vec<u64> = self.queue.iter().filter(is_lost).map(|segment| segment.seq).collect();
+        lost.into_iter().for_each(|seq| self.queue.mark_lost(seq));
+    }
+
+    /// `tcp_send_loss_probe()`: new data if there is any, otherwise the last segment again.
+    fn send_loss_probe(&mut self, now_ns: u64) {
+        if self.tlp_high_seq.is_none() && !self.queue.is_empty() {
+            self.tlp_retrans = false;
+            let is_new = self.written > self.snd_nxt && self.send_new(now_ns);
+            if !is_new && let Some(tail) = self.queue.tail().copied() {
+                self.retransmit(now_ns, tail.seq, tail.bytes);
+                self.tlp_retrans = true;
+            }
+            self.tlp_high_seq = Some(self.snd_nxt);
+        }
+        if !self.queue.is_empty() {
+            let after_ns = self.until_rto_ns(now_ns).max(1_000);
+            self.arm(TimerKind::Retransmission, now_ns + after_ns);
+        }
+    }
+}
