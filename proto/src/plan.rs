@@ -218,14 +218,14 @@ pub struct Flow {
     /// alone at the start of the trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Micros>,
-    /// Delays the start by a random time of up to this, from the trial's seed; absent: none, in the lab `10ms`.
+    /// Delays the start by a random time of up to this, from the trial's seed; absent: none, in the lab and the simulator `10ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_jitter: Option<Micros>,
     /// When it stops; absent: at the end of the last phase that lists it, or with `start` alone at the end of the
     /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Micros>,
-    /// What generates the traffic; absent: `iperf3`, in the lab `ccbench`.
+    /// What generates the traffic; absent: `iperf3`, in the lab and the simulator `ccbench`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<Tool>,
     /// Interval of the tool's reports.

@@ -17,6 +17,8 @@ use ccbench_proto::topology::Topology;
 
 #[path = "plans/salvage.rs"]
 mod salvage;
+#[path = "plans/simulator.rs"]
+mod simulator;
 #[path = "plans/traces.rs"]
 mod traces;
 

@@ -1,15 +1,15 @@
 //! `--jobs`: concurrent trials have the same results as sequential ones, and end with the controller.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
+use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::plan;
 use crate::uml::{descendants, started_at};
-use crate::{plan, tables};
 
 /// The plan with this number of trials, each of this length.
 fn plan_file(bench: &Bench, repeat: u32, length: &str) -> String {
@@ -22,26 +22,6 @@ fn arguments<'a>(first: &[&'a str], jobs: &'a str) -> Vec<&'a str> {
     [first, &["--lab", "--jobs", jobs]].concat()
 }
 
-/// All tables and summaries, by path.
-fn results(bench: &Bench) -> BTreeMap<String, Vec<u8>> {
-    let mut found = tables(bench);
-    for name in ["trials", "points", "summary_phase", "summary_point"] {
-        for ending in ["csv", "parquet"] {
-            let file = format!("{name}.{ending}");
-            let bytes = std::fs::read(bench.results().join(&file)).unwrap();
-            found.insert(file, bytes);
-        }
-    }
-    found
-}
-
-fn assert_equal(one: &BTreeMap<String, Vec<u8>>, other: &BTreeMap<String, Vec<u8>>) {
-    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
-    for (name, bytes) in one {
-        assert!(other.get(name) == Some(bytes), "{name} differs");
-    }
-}
-
 fn same_for_any_number_of_jobs(engine: &[&str]) {
     let run = |jobs| {
         let bench = Bench::new();
@@ -50,7 +30,7 @@ fn same_for_any_number_of_jobs(engine: &[&str]) {
         assert_eq!(done.status.code(), Some(0), "{}", text(&done));
         let output = text(&done);
         assert_eq!(output.contains("2/3    3 s"), jobs != "1", "lines name their trial: {output}");
-        results(&bench)
+        tables_and_summaries(&bench)
     };
     let one = run("1");
     assert_equal(&one, &run("2"));

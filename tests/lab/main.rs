@@ -20,6 +20,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use ccbench_tests::run_files::tables;
 use ccbench_tests::{Bench, text};
 
 /// Two nodes and netem between them: what no other kernel here has.
@@ -55,25 +56,6 @@ fn plan(seed: u32) -> String {
         flows = ["f"]
         "#
     )
-}
-
-/// Every table's bytes, by path below `tables`.
-fn tables(bench: &Bench) -> BTreeMap<String, Vec<u8>> {
-    fn walk(root: &Path, dir: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
-        for entry in std::fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(root, &path, found);
-            } else {
-                let name = path.strip_prefix(root).unwrap().display().to_string();
-                found.insert(name, std::fs::read(&path).unwrap());
-            }
-        }
-    }
-    let root = bench.results().join("tables");
-    let mut found = BTreeMap::new();
-    walk(&root, &root, &mut found);
-    found
 }
 
 /// Runs the plan in the lab; `None` where there is none.

@@ -164,7 +164,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "DIR", requires = "name", value_hint = ValueHint::DirPath)]
     pub write: Option<PathBuf>,
     /// Run in network namespaces of this machine although the lab is installed.
-    #[arg(long, conflicts_with_all = ["lab", "engine", "jobs"])]
+    #[arg(long, conflicts_with_all = ["lab", "engine", "sim", "jobs"])]
     pub no_lab: bool,
     /// Options of the run.
     #[command(flatten)]
@@ -208,8 +208,13 @@ pub struct RunOptions {
     /// [default: calibrated].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
-    /// Trials that run at the same time in the lab, each on a CPU of its own and with 768 MiB. The results are the same for any
-    /// number [default: the number of CPUs].
+    /// Simulate every trial with models of hosts, TCP and links instead of a kernel. Needs no root, and is faster than the
+    /// lab; the result depends only on the plan and its seed. Not all of a plan can be simulated: see `ccbench check --sim`.
+    // Not with --pki: it may come from the environment.
+    #[arg(long, conflicts_with_all = ["lab", "engine", "kernel", "dilation", "rootless"])]
+    pub sim: bool,
+    /// Trials that run at the same time: in the lab each on a CPU of its own and with 768 MiB, in the simulator each in its
+    /// thread. The results are the same for any number [default: the number of CPUs].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub jobs: Option<u32>,
     /// Options for agents over TCP.
@@ -258,6 +263,9 @@ pub struct CheckArgs {
     /// The lab's engine: qemu or uml [default: qemu].
     #[arg(long, requires = "lab")]
     pub engine: Option<Engine>,
+    /// Also check whether the plan can be simulated, as `ccbench run --sim`.
+    #[arg(long, conflicts_with_all = ["lab", "engine"])]
+    pub sim: bool,
 }
 
 /// Sub-commands of `plan`.

@@ -1,5 +1,5 @@
 //! What trials run on: the [`Backend`] trait and its errors. [`crate::testbed`] drives agents on nodes,
-//! [`crate::lab`] boots a virtual machine for each trial.
+//! [`crate::lab`] boots a virtual machine for each trial, [`crate::simulator`] simulates it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +9,7 @@ use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::runner::TrialQueue;
 
+pub mod choice;
 pub mod error;
 
 /// What trials run on.

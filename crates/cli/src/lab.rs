@@ -177,7 +177,7 @@ impl Backend for Lab {
             let result = self.run_trial(place, &mut running, interrupt.clone()).await;
             queue.end(running, result, false);
         };
-        jobs::run_in(&places, next, run).await;
+        crate::jobs::run_in(&places, next, run).await;
     }
 
     async fn close(self) {}

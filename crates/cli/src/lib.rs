@@ -2,8 +2,8 @@
 //! no kernel setting itself and knows nodes only through the wire protocol.
 //!
 //! - `args` is the command line; `commands` has one module per sub-command.
-//! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes) or `lab`
-//!   (virtual machines). `recorder` keeps a trial's rows, `progress` prints what happens.
+//! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes), `lab`
+//!   (virtual machines) or `simulator`. `recorder` keeps a trial's rows, `progress` prints what happens.
 //! - `error` maps every error to an exit code.
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod exit;
 mod experiment;
 mod file;
 mod interrupt;
+mod jobs;
 mod lab;
 mod message;
 mod paths;
@@ -28,8 +29,10 @@ mod progress;
 mod recorder;
 mod runner;
 mod runtime;
+mod simulator;
 mod testbed;
 mod trace_files;
+mod virtual_trial;
 
 use std::ffi::OsString;
 use std::path::Path;

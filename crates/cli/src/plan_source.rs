@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
-use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity};
+use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity, Target};
 use ccbench_proto::trace::TraceError;
 
 use crate::console::message;
@@ -61,6 +61,7 @@ pub struct PlanSource {
     path: PathBuf,
     text: String,
     embedded: Embedded,
+    target: Target,
 }
 
 impl PlanSource {
@@ -71,12 +72,20 @@ impl PlanSource {
     pub fn read(path: &Path) -> Result<Self, PlanSourceError> {
         let text = input::read_to_string(path, &input::PLAN)
             .map_err(|source| PlanSourceError::Read { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), text, embedded: &[] })
+        Ok(Self { path: path.to_owned(), text, embedded: &[], target: Target::default() })
     }
 
     /// An embedded plan; messages call it `path`.
     pub fn embedded(path: &str, text: &str, files: Embedded) -> Self {
-        Self { path: path.into(), text: text.to_owned(), embedded: files }
+        let (text, target) = (text.to_owned(), Target::default());
+        Self { path: path.into(), text, embedded: files, target }
+    }
+
+    /// The same plan, to be checked for the simulator if it is `simulated`.
+    #[must_use]
+    pub fn for_simulator(self, simulated: bool) -> Self {
+        let target = if simulated { Target::Simulator } else { self.target };
+        Self { target, ..self }
     }
 
     /// The overrides `sets`; with `quick` the plan's `[quick]` overrides come before them.
@@ -124,10 +133,11 @@ impl PlanSource {
         let in_traces = invalid.iter().map(|(_, error)| error.problems.len() + error.more).sum();
         let failed =
             |problems| PlanSourceError::Invalid { path: path.clone(), problems, in_traces };
-        let (plan, warnings) = check::read_with(text, sets, facts).map_err(|problems| {
-            print_problems(path, &problems);
-            failed(problems)
-        })?;
+        let (plan, warnings) =
+            check::read_for(self.target, text, sets, facts).map_err(|problems| {
+                print_problems(path, &problems);
+                failed(problems)
+            })?;
         if !invalid.is_empty() {
             print_problems(path, &warnings);
             return Err(failed(warnings));

@@ -6,9 +6,10 @@ use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::wire;
 use ccbench_results::TrialError;
+use ccbench_results::model::Verdict;
 use ccbench_results::trial::TrialWriter;
 use ccbench_results::verdict::Judge;
-use tracing::debug;
+use tracing::{debug, info};
 
 use crate::message;
 
@@ -71,5 +72,21 @@ impl<'a> TrialRecorder<'a> {
             self.judge.observe(node, &event);
         }
         self.writer.push(node, event)
+    }
+
+    /// Judges the trial and commits it. `amended` may add reasons to the verdict.
+    ///
+    /// # Errors
+    /// A table cannot be written.
+    pub async fn commit(
+        mut self,
+        amended: impl FnOnce(Verdict) -> Verdict,
+    ) -> Result<Verdict, TrialError> {
+        let verdict = amended(self.judge.finish(&self.done, &self.errors));
+        // Other trials go on while the writer finishes.
+        self.writer.finished().await;
+        info!("commit");
+        self.writer.commit(&verdict)?;
+        Ok(verdict)
     }
 }

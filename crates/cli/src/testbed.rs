@@ -223,9 +223,12 @@ impl Testbed {
         }
         let error = match &result {
             Ok(_) | Err(BackendError::Interrupted | BackendError::Results(_)) => return result,
-            Err(BackendError::Agent(_) | BackendError::Testbed(_) | BackendError::Lab(_))
-                if self.process.is_none() || !self.used =>
-            {
+            Err(
+                BackendError::Agent(_)
+                | BackendError::Testbed(_)
+                | BackendError::Lab(_)
+                | BackendError::Simulator(_),
+            ) if self.process.is_none() || !self.used => {
                 return result;
             }
             Err(error) => error,

@@ -150,6 +150,13 @@ pub(crate) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Opti
 
 /// Prefix of the note that every run in the lab has.
 pub const LAB_NOTE: &str = "lab: ";
+/// Prefix of the note that every simulated run has; the version of the model follows.
+pub const SIMULATED_NOTE: &str = "simulated: ";
+
+/// Whether the trials of a run with these notes had a virtual clock, which no host's load delays.
+pub(crate) fn had_virtual_clock(notes: &[String]) -> bool {
+    notes.iter().any(|note| [LAB_NOTE, SIMULATED_NOTE].iter().any(|of| note.starts_with(of)))
+}
 
 /// Description of a run, written to `run.json` as its provenance.
 #[derive(Debug, Clone, PartialEq)]

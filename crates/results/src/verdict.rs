@@ -83,6 +83,12 @@ impl Judge {
         self.hosts.ignores_cpu = true;
     }
 
+    /// Expects no samples of machines: for nodes that have none.
+    pub fn ignore_machines(&mut self) {
+        self.ignore_cpu_utilisation();
+        self.gaps.ignore_machines();
+    }
+
     /// Updates the checks with one message of a node's stream.
     pub fn observe(&mut self, node: &str, event: &RunEvent) {
         let Some(&span) = self.spans.get(node) else { return };

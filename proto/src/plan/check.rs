@@ -25,6 +25,7 @@ mod nodes;
 mod probes;
 mod problems;
 mod queues;
+mod simulator;
 mod timeline;
 mod traces;
 
@@ -33,6 +34,16 @@ use problems::Problems;
 pub use super::checked::{CheckedPlan, Point, TraceFacts, TraceFiles, UnreadableTrace};
 pub use super::parse::quick::quick_sets;
 pub use super::problem::{PlanProblem, Severity};
+
+/// What will run a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Target {
+    /// Kernels: nodes, network namespaces or the lab, as the plan and the command line say.
+    #[default]
+    Kernel,
+    /// The simulator, which has models of some of what kernels can do.
+    Simulator,
+}
 
 impl CheckedPlan {
     /// How many points the matrix has; 1 without one.
@@ -83,11 +94,24 @@ pub fn read_with(
     sets: &[String],
     traces: TraceFiles,
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
+    read_for(Target::Kernel, text, sets, traces)
+}
+
+/// As [`read_with`], for a plan that this target will run.
+///
+/// # Errors
+/// As [`read_with`]; what the target cannot run is a problem of the plan.
+pub fn read_for(
+    target: Target,
+    text: &str,
+    sets: &[String],
+    traces: TraceFiles,
+) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     let (reading, lines) = read_text(text, sets).map_err(|problem| vec![problem])?;
     let mut found = reading.problems;
     let traces = Arc::new(traces);
     if let Some(plan) = &reading.plan {
-        found.extend(find(plan, reading.unread_keys, &traces));
+        found.extend(find(plan, reading.unread_keys, &traces, target));
     }
     lines.number(&mut found);
     match reading.plan {
@@ -122,7 +146,7 @@ pub fn check_with(
     traces: TraceFiles,
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     let traces = Arc::new(traces);
-    let found = find(&plan, UnreadKeys::default(), &traces);
+    let found = find(&plan, UnreadKeys::default(), &traces, Target::Kernel);
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);
     }
@@ -130,8 +154,14 @@ pub fn check_with(
 }
 
 /// Every problem of a plan, without those that only follow from unread keys.
-fn find(plan: &Plan, unread_keys: UnreadKeys, traces: &Arc<TraceFiles>) -> Vec<PlanProblem> {
-    let mut problems = Problems { found: Vec::new(), unread_keys, traces: Arc::clone(traces) };
+fn find(
+    plan: &Plan,
+    unread_keys: UnreadKeys,
+    traces: &Arc<TraceFiles>,
+    target: Target,
+) -> Vec<PlanProblem> {
+    let traces = Arc::clone(traces);
+    let mut problems = Problems { found: Vec::new(), unread_keys, traces, target };
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);
     expects::check(plan, &mut problems);
@@ -153,6 +183,9 @@ fn at_point(plan: &Plan, problems: &mut Problems) {
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
     lab::check(plan, problems);
+    if problems.target == Target::Simulator {
+        simulator::check(plan, problems);
+    }
     timeline::check_trial(plan, problems);
     links::check(plan, problems);
     cc::check(plan, problems);

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use ccbench_agent::fuzzing::task_of;
-use ccbench_proto::plan::check::{self, CheckedPlan, Severity};
+use ccbench_proto::plan::check::{self, CheckedPlan, Severity, Target, TraceFiles};
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 use ccbench_proto::wire::PrepareRequest;
 use ccbench_proto::{resolve, schedule};
@@ -36,8 +36,10 @@ pub fn set(data: &[u8]) {
 /// Reads a plan; what is valid is written and read back.
 fn read(text: &str, sets: &[String]) {
     let _ = (check::trace_files(text, sets), check::quick_sets(text, sets));
+    let simulated = check::read_for(Target::Simulator, text, sets, TraceFiles::new());
     match check::read(text, sets) {
         Err(problems) => {
+            assert!(simulated.is_err(), "the simulator has rules in addition");
             assert!(problems.iter().any(|problem| problem.severity == Severity::Error));
             for problem in problems {
                 assert!(!problem.to_string().is_empty());

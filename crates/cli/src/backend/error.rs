@@ -3,6 +3,7 @@
 use crate::agents::AgentError;
 use crate::exit::{ExitCode, from_results, of_results};
 use crate::lab::error::LabError;
+use crate::simulator::error::SimulationError;
 use crate::testbed::process::TestbedError;
 
 /// Why a trial could not be run.
@@ -20,6 +21,9 @@ pub enum BackendError {
     /// The lab's virtual machine.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The simulator.
+    #[error(transparent)]
+    Simulator(#[from] SimulationError),
     /// Results cannot be written.
     #[error(transparent)]
     Results(#[from] ccbench_results::Error),
@@ -35,6 +39,7 @@ impl BackendError {
             Self::Agent(error) => error.exit_code(),
             Self::Testbed(error) => error.exit_code(),
             Self::Lab(error) => error.exit_code(),
+            Self::Simulator(error) => error.exit_code(),
             Self::Results(error) => of_results(error),
         }
     }

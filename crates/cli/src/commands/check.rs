@@ -18,7 +18,7 @@ use crate::progress::clock_text;
 /// # Errors
 /// The plan is invalid.
 pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
-    let source = PlanSource::read(&args.plan.plan)?;
+    let source = PlanSource::read(&args.plan.plan)?.for_simulator(args.sim);
     let mut sets = source.sets(&args.plan.sets, args.quick)?;
     if args.lab {
         let in_plan = source.load_quietly(&sets)?.plan().lab.engine;

@@ -32,7 +32,8 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
     if let Some(dir) = &args.write {
         return write(entry, dir);
     }
-    let (source, args) = (entry.source(), run_args(args));
+    let args = run_args(args);
+    let source = entry.source().for_simulator(args.options.sim);
     let sets = source.sets(&args.sets, args.options.quick)?;
     if !args.options.json {
         let plan = source.load_quietly(&sets)?;
@@ -46,7 +47,8 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
 /// machine.
 fn run_args(args: ReproduceArgs) -> RunArgs {
     let ReproduceArgs { sets, mut options, no_lab, .. } = args;
-    if !options.lab && !no_lab && !options.rootless && built_engine().is_some() {
+    let decided = options.lab || no_lab || options.sim || options.rootless;
+    if !decided && built_engine().is_some() {
         message(format_args!(
             "note: runs in the lab; `--no-lab` runs in network namespaces of this machine"
         ));

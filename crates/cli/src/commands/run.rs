@@ -3,13 +3,14 @@
 use ccbench_proto::plan::Engine;
 use ccbench_proto::schedule;
 use ccbench_results::expect::Outcome;
-use ccbench_results::model::{LAB_NOTE, RunInfo, RunStatus, TrialFilter};
+use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
 use tracing::info;
 
-use crate::args::{RunArgs, RunOptions};
+use crate::args::RunArgs;
+use crate::backend::choice::Choice;
 use crate::backend::error::BackendError;
 use crate::backend::{Backend, BackendInfo};
 use crate::clock;
@@ -18,11 +19,12 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::lab::{Lab, LabOptions, engine_for, engine_override};
+use crate::lab::{Lab, engine_for, engine_override};
 use crate::plan_source::PlanSource;
 use crate::progress::Progress;
 use crate::runner::TrialQueue;
 use crate::runtime::block_on;
+use crate::simulator::Simulator;
 use crate::testbed::Testbed;
 
 /// Runs the command.
@@ -75,6 +77,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let mut interrupt = Interrupt::on_signals()
         .map_err(|source| CliError::Runtime { op: "catch signals", source })?;
     let options = &args.options;
+    let source = source.for_simulator(options.sim);
     let mut sets = source.sets(&args.sets, options.quick)?;
     if let Some(engine) = engine(args, &source, &sets)? {
         sets.push(engine_override(engine));
@@ -83,10 +86,10 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let text = loaded.text.clone();
     let pki = options.tls.pki.clone();
     let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
-    let lab = lab_options(args, &experiment)?;
+    let choice = Choice::of(options, &experiment)?;
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
-        check_same_backend(&dir, lab.is_some())?;
+        choice.check_resumes(&dir)?;
         let is_done = || experiment.remaining(&dir, args.retry_failed).is_empty();
         if is_done() {
             // What looks finished may be damaged; reading all tables takes time.
@@ -98,12 +101,15 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         }
     }
     let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets };
-    match lab {
-        Some(options) => {
+    match choice {
+        Choice::Testbed => run.run_on(Testbed::open(&experiment).await?, interrupt).await,
+        Choice::Lab(options) => {
             let lab = Lab::open(&experiment, options, &mut interrupt).await?;
             run.run_on(lab, interrupt).await
         }
-        None => run.run_on(Testbed::open(&experiment).await?, interrupt).await,
+        Choice::Simulator { jobs } => {
+            run.run_on(Simulator::open(&experiment, jobs)?, interrupt).await
+        }
     }
 }
 
@@ -128,46 +134,6 @@ fn engine(
         message(format_args!("note: {note}"));
     }
     Ok(note.map(|_| engine))
-}
-
-/// Options of the lab, if the command line or the plan asks for it.
-fn lab_options(args: &RunArgs, experiment: &Experiment) -> Result<Option<LabOptions>, CliError> {
-    let points = experiment.plan.points();
-    let in_plan = points.iter().find_map(|point| point.plan.plan().kernel());
-    let options = &args.options;
-    let in_lab = options.lab || points.iter().any(|point| point.plan.plan().in_lab());
-    if let (Some(in_plan), Some(kernel)) = (in_plan, options.kernel) {
-        return Err(CliError::Usage(format!(
-            "--kernel {kernel} conflicts with the plan, which names its kernels itself (for example {in_plan}); leave \
-             out --kernel, or change the plan with `--set 'lab.kernel=\"{kernel}\"'`"
-        )));
-    }
-    if in_lab {
-        let kernel = options.kernel.unwrap_or_default();
-        let RunOptions { dilation, jobs, .. } = *options;
-        return Ok(Some(LabOptions { kernel, dilation, jobs }));
-    }
-    if let Some(jobs) = options.jobs.filter(|jobs| *jobs != 1) {
-        return Err(CliError::Usage(format!(
-            "--jobs {jobs} needs the lab: outside of it, trials that run at the same time disturb each other; add --lab, or leave out \
-             --jobs"
-        )));
-    }
-    if options.kernel.is_some() || options.dilation.is_some() {
-        return Err(CliError::Usage("--kernel and --dilation need --lab".to_owned()));
-    }
-    Ok(None)
-}
-
-/// Refuses to resume on another backend: trials in the lab and outside are not repetitions of one point.
-fn check_same_backend(dir: &RunDir, in_lab: bool) -> Result<(), CliError> {
-    let began_in_lab = dir.notes().iter().any(|note| note.starts_with(LAB_NOTE));
-    let reason = match (began_in_lab, in_lab) {
-        (true, false) => "this run began in the lab; add --lab",
-        (false, true) => "this run did not begin in the lab; leave out --lab",
-        (true, true) | (false, false) => return Ok(()),
-    };
-    Err(CliError::Usage(format!("{}: {reason}", dir.path().display())))
 }
 
 /// A plan and how to run it.
@@ -224,6 +190,7 @@ impl PlanRun<'_> {
                 BackendError::Agent(_)
                 | BackendError::Testbed(_)
                 | BackendError::Lab(_)
+                | BackendError::Simulator(_)
                 | BackendError::Results(_),
             ) => RunStatus::Failed,
         })?;

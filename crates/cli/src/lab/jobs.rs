@@ -1,10 +1,9 @@
-//! How many trials run at the same time (`--jobs`), and where: each on a CPU of its own, with memory for all.
+//! Where the trials run that run at the same time (`--jobs`): each on a CPU of its own, with memory for all.
 
 use std::path::PathBuf;
 
-use futures_util::future::join_all;
-
 use super::{MEMORY_MIB, cpu, uml};
+use crate::jobs;
 
 /// Where on this machine a guest runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,8 +17,7 @@ pub struct Place {
 /// A place for each trial that runs at the same time, and a note if there are fewer than wanted. `in_folder`: the engine uml keeps
 /// the guests' memory in files.
 pub fn places(wanted: Option<u32>, trials: usize, in_folder: bool) -> (Vec<Place>, Option<String>) {
-    let cpus = cpu::allowed().len();
-    let wanted_jobs = wanted.map_or(cpus, |jobs| jobs as usize).min(trials).max(1);
+    let wanted_jobs = jobs::count(wanted, trials);
     let folders = if in_folder { uml::memory_folders() } else { Vec::new() };
     let room = Room { available_mib: available_mib(), folders };
     let (jobs, memory_folder, note) = room.for_jobs(wanted_jobs);
@@ -81,21 +79,8 @@ fn available_in(meminfo: &str) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// Does `work` in every place until there is no `next`.
-pub async fn run_in<P, T>(places: &[P], next: impl Fn() -> Option<T>, work: impl AsyncFn(&P, T)) {
-    let (next, work) = (&next, &work);
-    let worker = |place| async move {
-        while let Some(item) = next() {
-            work(place, item).await;
-        }
-    };
-    join_all(places.iter().map(worker)).await;
-}
-
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
     use super::*;
 
     fn room(available_mib: u64, folders: &[(&str, u64)]) -> Room {
@@ -137,38 +122,5 @@ mod tests {
         let meminfo = "MemTotal:       24000000 kB\nMemAvailable:    2048000 kB\n";
         assert_eq!(available_in(meminfo), Some(2000));
         assert_eq!(available_in("MemTotal: 1 kB\n"), None);
-    }
-
-    /// Runs five items of these lengths (in turns of the scheduler) in places; the order in which they begin and end.
-    fn run(places: usize, lengths: [usize; 5], last: usize) -> (Vec<usize>, Vec<usize>) {
-        let (begun, ended) = (RefCell::new(vec![]), RefCell::new(vec![]));
-        let next = || {
-            let item = begun.borrow().len();
-            // After `last` has ended, none begins.
-            let go_on = item < lengths.len() && !ended.borrow().contains(&last);
-            go_on.then(|| begun.borrow_mut().push(item)).map(|()| item)
-        };
-        let work = async |_: &usize, item: usize| {
-            for _ in 0..lengths[item] {
-                tokio::task::yield_now().await;
-            }
-            ended.borrow_mut().push(item);
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let places: Vec<usize> = (0..places).collect();
-        runtime.block_on(run_in(&places, next, work));
-        (begun.into_inner(), ended.into_inner())
-    }
-
-    #[test]
-    fn items_begin_in_their_order_and_end_in_any() {
-        let none = usize::MAX;
-        assert_eq!(run(1, [9, 1, 1, 1, 1], none).1, [0, 1, 2, 3, 4]);
-        let (begun, ended) = run(2, [9, 1, 1, 1, 1], none);
-        assert_eq!(begun, [0, 1, 2, 3, 4]);
-        assert_eq!(ended, [1, 2, 3, 4, 0], "the long one does not delay the others");
-        let (begun, ended) = run(2, [9, 1, 1, 1, 1], 1);
-        assert_eq!((begun, ended), (vec![0, 1], vec![1, 0]), "what runs is not stopped");
-        assert_eq!(run(8, [1; 5], none).0, [0, 1, 2, 3, 4]);
     }
 }

@@ -7,12 +7,10 @@ use ccbench_proto::plan::Engine;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::{self, Point};
 use ccbench_proto::topology::Topology;
-use ccbench_proto::units::Micros;
 use ccbench_proto::wire::lab_message::Of;
 use ccbench_proto::{event, resolve, wire};
-use ccbench_results::model::{NodeClock, Reason, Status, TrialKey, Verdict};
+use ccbench_results::model::{Reason, Status, TrialKey, Verdict};
 use ccbench_results::store::RunDir;
-use ccbench_results::verdict::Judge;
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -27,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
 use crate::runner::Trial;
+use crate::virtual_trial::{Answers, VirtualClock, VirtualTrial};
 
 /// From "all nodes are ready" to the first phase, guest time: the base RTT is measured meanwhile.
 const LEAD_NS: u64 = 350_000_000;
@@ -64,8 +63,8 @@ pub async fn run(
             biased;
             () = interrupt.requested() => {
                 follow.abort();
-                if let Some(recorder) = guest.recorder {
-                    recorder.writer.abandon("interrupted")?;
+                if let Some(trial) = guest.trial {
+                    trial.recorder.writer.abandon("interrupted")?;
                 }
                 return Err(BackendError::Interrupted);
             }
@@ -75,7 +74,7 @@ pub async fn run(
         guest.handle(of, progress)?;
     }
     let ended = follow.await.map_err(LabError::Reader)?;
-    let Some(mut recorder) = guest.recorder else {
+    let Some(VirtualTrial { mut recorder, .. }) = guest.trial else {
         let error = ended.err().unwrap_or(LabError::NoTrial);
         dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
         return Err(error.into());
@@ -94,16 +93,12 @@ pub async fn run(
     recorder.errors.extend(ended.err().map(|error| error.to_string()));
     let busy_pct = image.kernel().engine.has_cpu_time().then_some(guest.busy_pct);
     note_machine(&mut recorder, image, dilation, scheduled.seed, busy_pct)?;
-    let verdict = recorder.judge.finish(&recorder.done, &recorder.errors);
-    let verdict = match busy_pct {
+    info!(busy_pct, "the guest has ended");
+    let amended = |verdict| match busy_pct {
         Some(busy_pct) => with_busy(verdict, busy_pct, &busy_hint(image.kernel(), dilation)),
         None => verdict,
     };
-    // Other trials go on while the writer finishes.
-    recorder.writer.finished().await;
-    info!(busy_pct, "commit");
-    recorder.writer.commit(&verdict)?;
-    Ok(verdict)
+    Ok(recorder.commit(amended).await?)
 }
 
 /// How to reduce the load of the guest's processor.
@@ -148,15 +143,12 @@ struct GuestTrial<'a> {
     dir: &'a RunDir,
     engine: Engine,
     folder: PathBuf,
-    infos: BTreeMap<String, wire::NodeInfo>,
-    replies: BTreeMap<String, wire::PrepareReply>,
-    /// Once the trial has started.
-    recorder: Option<TrialRecorder<'a>>,
+    answers: Answers,
+    /// Once it has started.
+    trial: Option<VirtualTrial<'a>>,
     errors: Vec<String>,
     /// Rows that no table takes: only a guest of another version sends them.
     rows_before_start: u64,
-    t0_ns: u64,
-    utc_minus_guest_ns: i64,
     busy_pct: f64,
 }
 
@@ -173,44 +165,39 @@ impl<'a> GuestTrial<'a> {
             dir,
             engine,
             folder: folder.to_owned(),
-            infos: BTreeMap::new(),
-            replies: BTreeMap::new(),
-            recorder: None,
+            answers: Answers::default(),
+            trial: None,
             errors: Vec::new(),
             rows_before_start: 0,
-            t0_ns: 0,
-            utc_minus_guest_ns: 0,
             busy_pct: 0.0,
         }
     }
 
     /// The next message, once the writer has room for it.
     async fn next<T>(&self, receive: &mut mpsc::Receiver<T>) -> Option<T> {
-        if let Some(recorder) = &self.recorder {
-            recorder.writer.room().await;
+        match &self.trial {
+            Some(trial) => trial.next(receive).await,
+            None => receive.recv().await,
         }
-        receive.recv().await
     }
 
     fn handle(&mut self, of: Of, progress: &mut TrialProgress<'_>) -> Result<(), BackendError> {
-        match (of, &mut self.recorder) {
+        match (of, &mut self.trial) {
             (Of::Node(node), _) => {
-                self.infos.insert(node.node, node.info.unwrap_or_default());
+                self.answers.infos.insert(node.node, node.info.unwrap_or_default());
             }
             (Of::Prepared(prepared), _) => {
                 info!(node = prepared.node, "prepared");
-                self.replies.insert(prepared.node, prepared.reply.unwrap_or_default());
+                let reply = prepared.reply.unwrap_or_default();
+                self.answers.replies.insert(prepared.node, reply);
             }
             (Of::Start(start), _) => self.start(start)?,
-            (Of::Row(row), Some(recorder)) => {
+            (Of::Row(row), Some(trial)) => {
                 let event = row.event.unwrap_or_default();
                 if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
-                    progress.tick(Micros::new(sample.at_ns.saturating_sub(self.t0_ns) / 1000));
-                    let utc_ns = sample.at_ns.saturating_add_signed(self.utc_minus_guest_ns);
-                    recorder.writer.set_time(utc_ns);
+                    trial.tick(sample.at_ns, progress);
                 }
-                progress.record(&row.node, &event);
-                recorder.record(&row.node, event)?;
+                trial.row(&row.node, event, progress)?;
             }
             (Of::End(end), _) if !end.why.is_empty() => {
                 self.errors.push(format!("node {}: stream failed: {}", end.node, end.why));
@@ -236,23 +223,16 @@ impl<'a> GuestTrial<'a> {
     }
 
     fn start(&mut self, start: wire::LabStart) -> Result<(), BackendError> {
-        info!(nodes = self.infos.len(), "run");
-        self.t0_ns = start.t0_ns;
-        self.utc_minus_guest_ns = start.realtime_minus_monotonic_ns;
-        self.dir.announce_trial(self.key)?;
-        let clock = NodeClock::shared(start.t0_ns, start.realtime_minus_monotonic_ns);
-        let clocks: BTreeMap<_, _> =
-            self.infos.keys().map(|node| (node.clone(), clock.clone())).collect();
-        let phases = schedule::phases(&self.point.plan);
-        let mut judge = Judge::new(&self.point.plan, &self.infos, &clocks);
-        if !self.engine.has_cpu_time() {
-            judge.ignore_cpu_utilisation();
-        }
-        let writer = self.dir.begin_announced(self.key, &phases, clocks)?;
-        let mut recorder = TrialRecorder::new(writer, judge);
-        recorder.writer.set_time(self.t0_ns.saturating_add_signed(self.utc_minus_guest_ns));
-        recorder.record_prepared(std::mem::take(&mut self.replies))?;
-        self.recorder = Some(recorder);
+        let wire::LabStart { t0_ns, realtime_minus_monotonic_ns } = start;
+        let clock = VirtualClock { t0_ns, realtime_minus_monotonic_ns };
+        let answers = std::mem::take(&mut self.answers);
+        let Self { key, point, dir, engine, .. } = *self;
+        let trial = VirtualTrial::begin(dir, key, point, answers, clock, |judge| {
+            if !engine.has_cpu_time() {
+                judge.ignore_cpu_utilisation();
+            }
+        })?;
+        self.trial = Some(trial);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::write_limited;
 use crate::expect::number_ranges;
 use crate::journal::TrialEnd;
-use crate::model::{LAB_NOTE, Reason, TrialStatus, level_of};
+use crate::model::{Reason, TrialStatus, had_virtual_clock, level_of};
 use crate::summary::Summary;
 use crate::summary::steal::lacks_cpu;
 
@@ -109,9 +109,10 @@ fn trial_name(summary: &Summary, end: &TrialEnd) -> String {
     }
 }
 
-/// The measured steal of trials that lacked CPU time, and what helps. None for the lab, where the host's CPU does not matter.
+/// The measured steal of trials that lacked CPU time, and what helps. None for the lab and
+/// the simulator, where the host's CPU does not matter.
 fn advice(summary: &Summary) -> Option<String> {
-    if summary.notes.iter().any(|note| note.starts_with(LAB_NOTE)) {
+    if had_virtual_clock(&summary.notes) {
         return None;
     }
     let affected: Vec<&TrialEnd> = summary.trials.iter().filter(|end| lacks_cpu(end)).collect();

@@ -257,6 +257,11 @@ impl GapCheck {
         }
     }
 
+    /// Expects no samples of machines.
+    pub(super) fn ignore_machines(&mut self) {
+        self.hosts.clear();
+    }
+
     /// A row of any table.
     pub(super) fn row(&mut self, node: &str, span: Span, of: &Of) {
         match of {

@@ -83,6 +83,8 @@ struct Scenario {
     timing: Option<LinkTiming>,
     /// The nodes' CPU utilisation has no meaning.
     ignores_cpu: bool,
+    /// The nodes have no machines, so there are no samples of any.
+    without_machines: bool,
     /// This node's agent is stopped from and to these instants.
     stopped: Option<(&'static str, u64, u64)>,
 }
@@ -115,6 +117,7 @@ impl Default for Scenario {
             traced: false,
             timing: None,
             ignores_cpu: false,
+            without_machines: false,
             stopped: None,
         }
     }
@@ -147,6 +150,9 @@ impl Scenario {
         if self.ignores_cpu {
             judge.ignore_cpu_utilisation();
         }
+        if self.without_machines {
+            judge.ignore_machines();
+        }
         let mut see = |node: &str, of: Of| {
             if !self.is_lost(node, &of) {
                 judge.observe(node, &RunEvent { of: Some(of) });
@@ -163,11 +169,12 @@ impl Scenario {
         judge.finish(&done, &[])
     }
 
-    /// Whether the agent was stopped when it should have taken this sample.
+    /// Whether the agent was stopped when it should have taken this sample, or could not.
     fn is_lost(&self, node: &str, of: &Of) -> bool {
         let at_ns = match of {
             Of::FlowSample(row) => row.at_ns,
             Of::QdiscSample(row) => row.at_ns,
+            Of::HostSample(_) if self.without_machines => return true,
             Of::HostSample(row) => row.at_ns,
             _ => return false,
         };

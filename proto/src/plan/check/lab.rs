@@ -42,7 +42,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 }
 
 /// The kernels that the plan names, and where.
-fn kernels(plan: &Plan) -> Vec<(Series, Vec<&str>)> {
+pub(super) fn kernels(plan: &Plan) -> Vec<(Series, Vec<&str>)> {
     let of_lab = plan.lab.kernel.map(|kernel| (kernel, vec!["lab", "kernel"]));
     let of_nodes = plan.nodes.iter().filter_map(|(name, node)| {
         node.kernel.map(|kernel| (kernel, vec!["nodes", name, "kernel"]))
@@ -73,6 +73,17 @@ fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
         let why = "with the engine uml, threads that never sleep stop the clock, and its CPU needs none: leave it out";
         problems.error_from(&["keep_awake"], &[ENGINE], why);
     }
+    let why = "the CPU of the engine uml is infinitely fast, so the flow would never end";
+    unlimited_flows(plan, &[ENGINE], (why, ", or use the engine qemu"), problems);
+}
+
+/// Rejects flows that nothing limits if computing takes no time: `why` says so, and ends with another remedy.
+pub(super) fn unlimited_flows(
+    plan: &Plan,
+    reads: &[&[&str]],
+    (why, remedy): (&str, &str),
+    problems: &mut Problems,
+) {
     let settled = settle(plan);
     for (name, flow) in plan.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
         let limited = passed(&settled, name)
@@ -82,10 +93,10 @@ fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
             let (from, to) =
                 if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
             let why = format!(
-                "no link from {from} to {to} has a rate, and the CPU of the engine uml is infinitely fast, so the flow would never \
-                 end: give a link a `rate`, or the flow one (`rate = \"1gbit\"`), or use the engine qemu"
+                "no link from {from} to {to} has a rate, and {why}: give a link a `rate`, or the flow one (`rate = \"1gbit\"`)\
+                 {remedy}"
             );
-            problems.error_from(&["flows", name], &[ENGINE], why);
+            problems.error_from(&["flows", name], reads, why);
         }
     }
 }

@@ -359,7 +359,8 @@ pub(super) fn check_points(
         let unset = point.unread_levels(&problems.unread_keys);
         let whole = point.unread_keys.is_empty() && unset.is_empty();
         let (unread_keys, traces) = (problems.unread_keys.clone(), Arc::clone(&problems.traces));
-        let mut here = Problems { found: Vec::new(), unread_keys, traces };
+        let target = problems.target;
+        let mut here = Problems { found: Vec::new(), unread_keys, traces, target };
         here.unread_keys.join(unset);
         if levels_are_right {
             let news = point.problems.iter().filter(|p| !here.unread_keys.covers(&p.place));

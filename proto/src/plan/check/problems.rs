@@ -7,12 +7,15 @@ use crate::plan::parse::set::join_key;
 use crate::plan::parse::unread_keys::UnreadKeys;
 use crate::plan::problem::{PlanProblem, Severity};
 
+use super::Target;
+
 /// The problems found so far, and the keys that cannot be checked.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) found: Vec<PlanProblem>,
     pub(super) unread_keys: UnreadKeys,
     pub(super) traces: Arc<TraceFiles>,
+    pub(super) target: Target,
 }
 
 impl Problems {
@@ -24,6 +27,11 @@ impl Problems {
     /// An error that follows from the values at these places.
     pub(super) fn error_from(&mut self, path: &[&str], reads: &[&[&str]], why: impl Into<String>) {
         self.add(path, reads, why.into(), Severity::Error);
+    }
+
+    /// A warning that follows from what is at the path and under it.
+    pub(super) fn warning(&mut self, path: &[&str], why: impl Into<String>) {
+        self.warning_from(path, &[path], why);
     }
 
     /// A warning that follows from the values at these places.

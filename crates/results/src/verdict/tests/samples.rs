@@ -67,3 +67,11 @@ fn lost_node_has_one_reason() {
     let scenario = Scenario { lost: true, stopped, busy_samples: 0, ..Scenario::default() };
     only(&scenario, Status::Failed, "node_lost");
 }
+
+#[test]
+fn nodes_without_machines_need_no_samples_of_them() {
+    fine(&Scenario { without_machines: true, ..Scenario::default() });
+    let stopped = Some(("mid", 4_000, 7_000));
+    let messages = missing(&Scenario { without_machines: true, stopped, ..Scenario::default() });
+    assert_eq!(messages.len(), 1, "of the link alone: {messages:?}");
+}

@@ -1,0 +1,82 @@
+//! The simulator: every trial is a discrete-event simulation of the plan's network, in this process. It takes the same plan as
+//! the lab and gives the same tables, but from models of TCP and of links instead of a kernel.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccbench_proto::schedule::Point;
+use ccbench_proto::topology::Topology;
+use ccbench_proto::wire::NodeInfo;
+use ccbench_results::model::SIMULATED_NOTE;
+use ccbench_simulator::MODEL_VERSION;
+
+use crate::backend::error::BackendError;
+use crate::backend::{Backend, BackendInfo};
+use crate::experiment::Experiment;
+use crate::interrupt::Interrupt;
+use crate::jobs;
+use crate::runner::{RunningTrial, TrialQueue};
+
+pub mod error;
+mod trial;
+
+/// Simulates every trial.
+pub struct Simulator {
+    /// How many trials run at the same time; `None`: as many as there are CPUs.
+    jobs: Option<u32>,
+    /// Of the first point: all points have the same nodes.
+    nodes: BTreeMap<String, NodeInfo>,
+}
+
+impl Simulator {
+    /// Describes the nodes.
+    ///
+    /// # Errors
+    /// The first point cannot be simulated.
+    pub fn open(experiment: &Experiment, jobs: Option<u32>) -> Result<Self, BackendError> {
+        let points = experiment.plan.points();
+        let describe = |point: &Point| Ok::<_, BackendError>(trial::simulation(point, 0)?.infos());
+        let nodes = points.first().map(describe).transpose()?.unwrap_or_default();
+        Ok(Self { jobs, nodes })
+    }
+}
+
+impl Backend for Simulator {
+    fn has_virtual_time(&self) -> bool {
+        true
+    }
+
+    fn info(&self, experiment: &Experiment) -> BackendInfo {
+        BackendInfo {
+            topology: format!("{:#?}", Topology::build(experiment.plan.plan())),
+            nodes: self.nodes.clone(),
+            notes: vec![note()],
+            missing: BTreeSet::new(),
+        }
+    }
+
+    /// Each in a thread of its own, as many at a time as there are CPUs: a trial cannot disturb another one.
+    async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt) {
+        let places = vec![(); jobs::count(self.jobs, queue.count())];
+        queue.use_jobs(places.len(), None);
+        let run = async |_: &(), mut running: RunningTrial<'_>| {
+            let RunningTrial { trial, progress, .. } = &mut running;
+            let result = trial::run(*trial, progress, &mut interrupt.clone()).await;
+            queue.end(running, result, false);
+        };
+        jobs::run_in(&places, || queue.start(), run).await;
+    }
+
+    async fn close(self) {}
+}
+
+/// The beginning of the note that a run of this version of the model has.
+pub fn model_note() -> String {
+    format!("{SIMULATED_NOTE}model {MODEL_VERSION},")
+}
+
+fn note() -> String {
+    let model = model_note();
+    format!(
+        "{model} no kernel; the model is provisional, so compare results with the lab (docs/simulator.md)"
+    )
+}

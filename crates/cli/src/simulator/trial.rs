@@ -1,0 +1,153 @@
+//! One simulated trial: the same plan, rows, verdicts and tables as in the lab.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ccbench_proto::schedule::{self, NodeTask, Point, TrialContext};
+use ccbench_proto::topology::Topology;
+use ccbench_proto::wire::RunEvent;
+use ccbench_proto::wire::run_event::Of;
+use ccbench_results::model::{Reason, TrialKey, Verdict};
+use ccbench_results::verdict::Judge;
+use ccbench_simulator::{REALTIME_MINUS_MONOTONIC_NS, Simulation, SimulatorError, T0_NS};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tracing::info;
+
+use super::error::SimulationError;
+use crate::backend::error::BackendError;
+use crate::interrupt::Interrupt;
+use crate::progress::TrialProgress;
+use crate::runner::Trial;
+use crate::virtual_trial::{Answers, VirtualClock, VirtualTrial};
+
+/// Rows that the simulation's thread hands over at once.
+const BATCH_ROWS: usize = 256;
+/// Batches between that thread and the recorder. With the writer's queue they bound the memory of a trial.
+const BATCHES_WAITING: usize = 16;
+
+/// Rows with their nodes, in the order in which the simulation emitted them.
+type Batch = Vec<(String, RunEvent)>;
+
+/// Runs a trial and commits it.
+///
+/// # Errors
+/// The trial could not be run. The results directory has a record of that.
+pub async fn run(
+    Trial { point, scheduled, dir, epoch, .. }: Trial<'_>,
+    progress: &mut TrialProgress<'_>,
+    interrupt: &mut Interrupt,
+) -> Result<Verdict, BackendError> {
+    let (point_id, trial, seed) = (scheduled.point_id, scheduled.trial, scheduled.seed);
+    let key = TrialKey { point_id, trial, seed, epoch };
+    let simulation = match simulation(point, seed) {
+        Ok(simulation) => simulation,
+        Err(error) => {
+            dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+            return Err(error.into());
+        }
+    };
+    let answers = Answers { infos: simulation.infos(), replies: simulation.replies() };
+    let realtime_minus_monotonic_ns = REALTIME_MINUS_MONOTONIC_NS;
+    let clock = VirtualClock { t0_ns: T0_NS, realtime_minus_monotonic_ns };
+    let mut trial = VirtualTrial::begin(dir, key, point, answers, clock, Judge::ignore_machines)?;
+    let (send, receive) = mpsc::channel(BATCHES_WAITING);
+    let thread = spawn_blocking(move || simulate(simulation, &send));
+    let recorded = record(&mut trial, receive, progress, interrupt).await;
+    // If the recorder has stopped, nobody takes its next row, and it ends.
+    let ended = thread.await;
+    match recorded {
+        Ok(()) => {}
+        Err(BackendError::Interrupted) => {
+            trial.recorder.writer.abandon("interrupted")?;
+            return Err(BackendError::Interrupted);
+        }
+        Err(error) => return Err(error),
+    }
+    let error = match ended {
+        Ok(result) => result.err().map(SimulationError::Failed),
+        Err(_) => Some(SimulationError::Panicked),
+    };
+    info!(failed = error.is_some(), "the simulation has ended");
+    trial.recorder.errors.extend(error.map(|error| error.to_string()));
+    Ok(trial.recorder.commit(|verdict| verdict).await?)
+}
+
+/// The simulation of a trial. Its inputs are those of the nodes in the lab: the plan and the seed.
+///
+/// # Errors
+/// The simulator has no model of what the plan asks for.
+pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulationError> {
+    let plan = point.plan.with_lab_defaults();
+    let topology = Topology::build(plan.plan());
+    let files = plan.plan().links.values().filter_map(|link| Some(&link.trace.as_ref()?.file));
+    let trace = |file: &String| Some((file.clone(), Arc::clone(plan.trace(file)?)));
+    let context = TrialContext {
+        addresses: topology.addresses(),
+        port_slot: 0,
+        seed,
+        traces: files.filter_map(trace).collect(),
+    };
+    let task = |node: &String| {
+        let mut task = schedule::task_for(&plan, node, &context);
+        // As in an agent: a group that no phase names never runs.
+        task.servers.retain(|flow| flow.start < flow.stop);
+        task.clients.retain(|flow| flow.start < flow.stop);
+        (node.clone(), task)
+    };
+    let nodes: BTreeMap<String, NodeTask> = plan.plan().nodes.keys().map(task).collect();
+    Ok(Simulation::new(nodes, &topology, seed)?)
+}
+
+/// Runs a simulation to its end, or until nobody takes its rows.
+///
+/// # Errors
+/// The simulation failed.
+fn simulate(simulation: Simulation, send: &mpsc::Sender<Batch>) -> Result<(), SimulatorError> {
+    let mut batch = Batch::with_capacity(BATCH_ROWS);
+    let ended = simulation.run(&mut |node: &str, event: RunEvent| {
+        batch.push((node.to_owned(), event));
+        if batch.len() < BATCH_ROWS {
+            // So that an interrupted simulation ends at once.
+            return !send.is_closed();
+        }
+        let full = std::mem::replace(&mut batch, Batch::with_capacity(BATCH_ROWS));
+        send.blocking_send(full).is_ok()
+    });
+    // A send fails only when the trial has ended.
+    let _ = send.blocking_send(batch);
+    ended
+}
+
+/// Records rows until the simulation has ended, or the user stops.
+async fn record(
+    trial: &mut VirtualTrial<'_>,
+    mut receive: mpsc::Receiver<Batch>,
+    progress: &mut TrialProgress<'_>,
+    interrupt: &mut Interrupt,
+) -> Result<(), BackendError> {
+    loop {
+        let batch = tokio::select! {
+            biased;
+            () = interrupt.requested() => return Err(BackendError::Interrupted),
+            batch = trial.next(&mut receive) => batch,
+        };
+        let Some(batch) = batch else { return Ok(()) };
+        for (node, event) in batch {
+            if let Some(at_ns) = taken_ns(&event) {
+                trial.tick(at_ns, progress);
+            }
+            trial.row(&node, event, progress)?;
+        }
+    }
+}
+
+/// When a sample was taken, on the virtual clock. Other rows may have an earlier time than those before them.
+fn taken_ns(event: &RunEvent) -> Option<u64> {
+    match event.of.as_ref()? {
+        Of::FlowSample(row) => Some(row.at_ns),
+        Of::QdiscSample(row) => Some(row.at_ns),
+        Of::Event(row) => Some(row.at_ns),
+        _ => None,
+    }
+}

@@ -1,0 +1,194 @@
+//! Rules about the simulator: what it has no model of is an error, a key without effect there is a warning.
+
+use crate::cc;
+use crate::plan::{Backend, Cc, Plan, Queue, Shaper, SysctlValue, Tool, Via};
+use crate::resolve::settle;
+
+use super::lab;
+use super::problems::Problems;
+
+/// Congestion controls of the kernel that the simulator has models of.
+const KERNELS: &[&str] = &["cubic", "reno", "bbr"];
+
+/// Sysctls that the simulator knows.
+const SYSCTLS: &[&str] = &[
+    "net.core.default_qdisc",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    // Another rule rejects it.
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_early_retrans",
+    "net.ipv4.tcp_ecn",
+    "net.ipv4.tcp_no_metrics_save",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_wmem",
+];
+
+/// Sysctls of which the simulator knows only one value: 1.
+const ALWAYS_ONE: &[&str] =
+    &["net.ipv4.tcp_recovery", "net.ipv4.tcp_sack", "net.ipv4.tcp_timestamps"];
+
+pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    without_kernels(plan, problems);
+    nodes(plan, problems);
+    links(plan, problems);
+    for (name, cc) in &plan.cc {
+        instance(name, cc, problems);
+    }
+    flows(plan, problems);
+    for (name, probe) in plan.probes.iter().filter(|(_, probe)| probe.kind.connects()) {
+        let why = format!(
+            "the simulator has no probes of kind {}: take `ping` or `udp`, or run the plan without --sim",
+            probe.kind.as_str()
+        );
+        problems.error(&["probes", name, "kind"], why);
+    }
+    for name in plan.capture.keys() {
+        let why = "packets of the simulator have no contents to capture: leave it out, or run the plan without --sim";
+        problems.error(&["capture", name], why);
+    }
+}
+
+/// A plan that names a kernel is about that kernel; an engine is only a way to run one.
+fn without_kernels(plan: &Plan, problems: &mut Problems) {
+    for (kernel, path) in lab::kernels(plan) {
+        let why = format!(
+            "the simulator runs no kernel, so not {kernel} either: leave it out, or run the plan without --sim"
+        );
+        problems.error(&path, why);
+    }
+    if plan.lab.engine.is_some() {
+        let why = "has no effect with --sim, which runs no engine of the lab";
+        problems.warning(&["lab", "engine"], why);
+    }
+    if plan.keep_awake {
+        let why = "has no effect with --sim, whose results do not depend on this machine's CPUs";
+        problems.warning(&["keep_awake"], why);
+    }
+}
+
+fn nodes(plan: &Plan, problems: &mut Problems) {
+    for (name, node) in &plan.nodes {
+        if node.agent.is_some() {
+            let why = "the simulator makes its nodes itself: leave out `agent` and `address` and write [wires], or run the plan \
+                       without --sim";
+            problems.error(&["nodes", name, "agent"], why);
+        }
+        if node.offloads {
+            let why = "has no effect with --sim: its hosts have no segmentation offloads";
+            problems.warning(&["nodes", name, "offloads"], why);
+        }
+        for (key, value) in &node.sysctl {
+            sysctl(&["nodes", name, "sysctl", key], key, value, problems);
+        }
+    }
+}
+
+fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems) {
+    if ALWAYS_ONE.contains(&key) {
+        if value.to_string().trim() != "1" {
+            let why = format!(
+                "the simulator's TCP always has `{key} = 1`, not {value}: leave it out, or run the plan without --sim"
+            );
+            problems.error(path, why);
+        }
+    } else if !SYSCTLS.contains(&key) {
+        problems.warning(path, format!("the simulator has no `{key}`: it has no effect"));
+    }
+}
+
+fn links(plan: &Plan, problems: &mut Problems) {
+    for (name, link) in &plan.links {
+        if link.packet_log.is_some() {
+            let why =
+                "the simulator has no packet log: leave it out, or run the plan without --sim";
+            problems.error(&["links", name, "packet_log"], why);
+        }
+        if link.backend == Backend::Kernel {
+            let why = "the simulator has no qdiscs of a kernel: the link is simulated as with `backend = \"userspace\"`";
+            problems.warning(&["links", name, "backend"], why);
+        }
+        if link.shaper != Shaper::default() {
+            let why = "has no effect with --sim, which has no qdiscs of a kernel";
+            problems.warning(&["links", name, "shaper"], why);
+        }
+    }
+    // Queues may come from a preset.
+    for (name, link) in &settle(plan).links {
+        let why = "the simulator has every queue but CAKE: take another one, for example `fq_codel`, or run the plan without --sim";
+        let is_cake = |queue: Option<&Queue>| matches!(queue, Some(Queue::Cake(_)));
+        if is_cake(link.queue.as_ref()) {
+            let reads: &[&[&str]] =
+                &[&["links", name, "queue"], &["links", name, "path"], &["path"]];
+            problems.error_from(&["links", name, "queue"], reads, why);
+        }
+        for (class, _) in link.classes.iter().filter(|(_, class)| is_cake(class.queue.as_ref())) {
+            problems.error(&["links", name, "classes", class, "queue"], why);
+        }
+    }
+}
+
+fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
+    // Another rule says what is wrong with it.
+    if cc::resolve(cc).is_err() {
+        return;
+    }
+    if cc::is_kernels(cc) {
+        let algorithm = cc.algorithm.as_str();
+        if !KERNELS.contains(&algorithm) {
+            let why = unknown(algorithm);
+            problems.error_from(&["cc", name, "algorithm"], &[&["cc", name]], why);
+        } else if !cc.params.is_empty() {
+            let why = format!(
+                "the simulator's {algorithm} has no parameters of a module: leave them out, or run the plan without --sim"
+            );
+            problems.error_from(&["cc", name, "params"], &[&["cc", name]], why);
+        }
+    }
+    if matches!(cc.via, Via::Bpf | Via::Module) {
+        let why = "has no effect with --sim, which calls the algorithm's C core itself";
+        problems.warning(&["cc", name, "via"], why);
+    }
+}
+
+fn flows(plan: &Plan, problems: &mut Problems) {
+    for (name, flow) in &plan.flows {
+        if flow.tool == Some(Tool::Iperf3) {
+            let why =
+                "has no effect with --sim, which generates traffic as the tool `ccbench` does";
+            problems.warning(&["flows", name, "tool"], why);
+        }
+        let Some(cc) = &flow.cc else { continue };
+        if !plan.cc.contains_key(cc) && !KERNELS.contains(&cc.as_str()) {
+            problems.error_from(
+                &["flows", name, "cc"],
+                &[&["flows", name, "cc"], &["cc"]],
+                unknown(cc),
+            );
+        }
+    }
+    let why = "simulated hosts are infinitely fast, so the flow would never end";
+    lab::unlimited_flows(plan, &[], (why, ", or run the plan without --sim"), problems);
+}
+
+/// Why the simulator does not have this congestion control of a kernel.
+fn unknown(algorithm: &str) -> String {
+    let known = KERNELS.join(", ");
+    let remedy = if cc::scheme(algorithm).is_some() {
+        let instance = if cc::KERNELS.contains(&algorithm) {
+            format!("my_{algorithm}")
+        } else {
+            algorithm.to_owned()
+        };
+        format!(
+            "for ccbench's own of that name write `[cc.{instance}]` with `algorithm = \"{algorithm}\"`, without \
+             `via = \"builtin\"`, and let flows have `cc = \"{instance}\"`"
+        )
+    } else {
+        "take one of these, or run the plan without --sim".to_owned()
+    };
+    format!(
+        "the simulator has no model of the kernel's `{algorithm}`, only of {known} and ccbench's own: {remedy}"
+    )
+}

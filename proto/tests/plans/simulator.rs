@@ -1,0 +1,155 @@
+//! What the simulator cannot run, and what has no effect there.
+
+use ccbench_proto::plan::check::{PlanProblem, Severity, Target, TraceFiles, read_for};
+
+/// A plan that the simulator runs. Tests insert lines at `# nodes`, `# link` and `# flow`.
+const PLAN: &str = r#"
+name = "simulated"
+repeat = 2
+[nodes]
+src = {}
+router = {}
+dst = {}
+# nodes
+[wires]
+path = ["src", "router", "dst"]
+[links.l]
+node = "router"
+toward = "dst"
+rate = "10mbit"
+delay = "10ms"
+# link
+[flows.f]
+from = "src"
+to = "dst"
+# flow
+[[phases]]
+name = "all"
+length = "20s"
+flows = ["f"]
+"#;
+
+/// The problems of a plan that this target will run.
+fn problems(target: Target, text: &str) -> Vec<PlanProblem> {
+    match read_for(target, text, &[], TraceFiles::new()) {
+        Ok((_, warnings)) => warnings,
+        Err(problems) => problems,
+    }
+}
+
+fn with(place: &str, lines: &str) -> String {
+    PLAN.replacen(&format!("# {place}\n"), &format!("{lines}\n"), 1)
+}
+
+/// Asserts that the simulator alone has one problem with a plan: `key: why`, with this beginning and its line.
+#[track_caller]
+fn has(severity: Severity, text: &str, key: &str, why: &str) {
+    let [kernel, simulator] = [Target::Kernel, Target::Simulator].map(|t| problems(t, text));
+    let others: Vec<&PlanProblem> = simulator.iter().filter(|p| !kernel.contains(p)).collect();
+    let [problem] = others[..] else { panic!("one problem: {others:#?}") };
+    assert_eq!((problem.severity, problem.path.as_str()), (severity, key), "{problem}");
+    assert!(problem.why.starts_with(why), "{problem}");
+    assert!(problem.line.is_some(), "{problem}");
+    let fix = ["leave", "take", "write", "without --sim", "no effect", "simulated as"];
+    assert!(fix.iter().any(|fix| problem.why.contains(fix)), "{problem}");
+}
+
+#[test]
+fn runs_what_it_has_models_of() {
+    let flow = "cc = \"mine\"\n[flows.other]\nfrom = \"dst\"\nto = \"src\"\nrate = \"1mbit\"\ncc = \"bbr\"\n\
+                [cc.mine]\nalgorithm = \"vegas\"\n[probes.rtt]\nkind = \"udp\"\nfrom = \"src\"\nto = \"dst\"";
+    let nodes = "[nodes.dst.sysctl]\n\"net.ipv4.tcp_rmem\" = \"4096 131072 6291456\"\n\"net.ipv4.tcp_sack\" = 1\n\
+                 \"net.core.default_qdisc\" = \"fq\"";
+    let plan =
+        PLAN.replace("dst = {}\n", "").replace("flows = [\"f\"]", "flows = [\"f\", \"other\"]");
+    let plan = plan.replace("# flow", flow).replace("# nodes", nodes);
+    let found = problems(Target::Simulator, &plan);
+    assert_eq!(found, problems(Target::Kernel, &plan));
+    assert!(found.iter().all(|p| p.severity == Severity::Warning), "{found:#?}");
+}
+
+#[test]
+fn rejects_what_it_has_no_model_of() {
+    let error = |place, lines: &str, key, why| has(Severity::Error, &with(place, lines), key, why);
+    error("nodes", "[lab]\nkernel = \"6.12\"", "lab.kernel", "the simulator runs no kernel");
+    error("link", "packet_log = \"1MB\"", "links.l.packet_log", "the simulator has no packet log");
+    let cake = "queue = { kind = \"cake\" }";
+    error("link", cake, "links.l.queue", "the simulator has every queue but CAKE");
+    let vegas = "the simulator has no model of the kernel's `vegas`, only of cubic, reno, bbr and ccbench's own: for";
+    error("flow", "cc = \"vegas\"", "flows.f.cc", vegas);
+    let nv = "the simulator has no model of the kernel's `nv`, only of cubic, reno, bbr and ccbench's own: take";
+    error("flow", "cc = \"nv\"", "flows.f.cc", nv);
+    let builtin = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"dctcp\"\nvia = \"builtin\"";
+    error(
+        "flow",
+        builtin,
+        "cc.mine.algorithm",
+        "the simulator has no model of the kernel's `dctcp`",
+    );
+    let params = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"cubic\"\nparams = { beta = 700 }";
+    error("flow", params, "cc.mine.params", "the simulator's cubic has no parameters");
+    for kind in ["tcp_connect", "http"] {
+        let bytes = if kind == "http" { "bytes = \"1000B\"\n" } else { "" };
+        let probe = format!("[probes.p]\nkind = \"{kind}\"\n{bytes}from = \"src\"\nto = \"dst\"");
+        error("flow", &probe, "probes.p.kind", "the simulator has no probes of kind");
+    }
+    let capture = "[capture.c]\nnode = \"router\"\ntoward = \"dst\"";
+    error("flow", capture, "capture.c", "packets of the simulator have no contents");
+}
+
+#[test]
+fn rejects_nodes_with_agents_and_values_of_sysctls() {
+    let sack = PLAN.replace("dst = {}", "[nodes.dst.sysctl]\n\"net.ipv4.tcp_sack\" = 0");
+    let key = "nodes.dst.sysctl.\"net.ipv4.tcp_sack\"";
+    let found = problems(Target::Simulator, &sack);
+    let error = found.iter().find(|p| p.severity == Severity::Error).unwrap();
+    assert!(error.path == key || error.path.ends_with("tcp_sack"), "{error}");
+    assert!(error.why.contains("always has `net.ipv4.tcp_sack = 1`, not 0"), "{error}");
+    let agent = |name: &str, host: u8| {
+        format!("{name} = {{ agent = \"h{host}:7700\", address = \"10.0.0.{host}\" }}")
+    };
+    let mut agents = PLAN.to_owned();
+    for (host, name) in (1..).zip(["src", "router", "dst"]) {
+        agents = agents.replace(&format!("{name} = {{}}"), &agent(name, host));
+    }
+    let found = problems(Target::Simulator, &agents);
+    let of = |name: &str| {
+        let path = format!("nodes.{name}.agent");
+        found.iter().any(|p| p.path == path && p.why.contains("makes its nodes itself"))
+    };
+    assert!(["src", "router", "dst"].into_iter().all(of), "{found:#?}");
+}
+
+#[test]
+fn rejects_a_flow_that_nothing_limits() {
+    let plan = PLAN.replace("rate = \"10mbit\"\n", "");
+    let why = "no link from src to dst has a rate, and simulated hosts are infinitely fast";
+    has(Severity::Error, &plan, "flows.f", why);
+}
+
+#[test]
+fn warns_of_what_has_no_effect() {
+    let warning =
+        |place, lines: &str, key, why| has(Severity::Warning, &with(place, lines), key, why);
+    let kernel = "the simulator has no qdiscs of a kernel: the link is simulated as with `backend = \"userspace\"`";
+    warning("link", "backend = \"kernel\"", "links.l.backend", kernel);
+    warning("link", "shaper = \"tbf\"", "links.l.shaper", "has no effect with --sim");
+    warning("flow", "tool = \"iperf3\"", "flows.f.tool", "has no effect with --sim");
+    warning("nodes", "[lab]\nengine = \"qemu\"", "lab.engine", "has no effect with --sim");
+    let via = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"vegas\"\nvia = \"module\"";
+    warning("flow", via, "cc.mine.via", "has no effect with --sim");
+    let awake = PLAN.replace("repeat = 2", "repeat = 2\nkeep_awake = true");
+    has(Severity::Warning, &awake, "keep_awake", "has no effect with --sim");
+    let offloads = PLAN.replace("src = {}", "src = { offloads = true }");
+    has(Severity::Warning, &offloads, "nodes.src.offloads", "has no effect with --sim");
+}
+
+#[test]
+fn names_the_level_of_a_factor() {
+    let matrix = "[matrix]\n\"lab.kernel\" = [\"own\", \"6.12\"]\n[[phases]]";
+    let found = problems(Target::Simulator, &PLAN.replace("[[phases]]", matrix));
+    let errors = found.iter().filter(|p| p.severity == Severity::Error);
+    let errors: Vec<String> = errors.map(ToString::to_string).collect();
+    assert_eq!(errors.len(), 2, "one for each level: {errors:#?}");
+    assert!(errors[0].contains("not own either") && errors[1].contains("6.12"), "{errors:#?}");
+}

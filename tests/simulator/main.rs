@@ -1,0 +1,141 @@
+//! The simulator: trials without a kernel. No test needs root or the lab.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::time::Duration;
+
+use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
+use ccbench_tests::{Bench, csv, text, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// CUBIC and then BBR over a bottleneck of 20 Mbit/s, 10 ms each way.
+const PLAN: &str = r#"
+name = "simulated"
+seed = 1
+[nodes]
+src = {}
+router = {}
+dst = {}
+[wires]
+path = ["src", "router", "dst"]
+[links.bottleneck]
+node = "router"
+toward = "dst"
+rate = "20mbit"
+delay = "10ms"
+queue = { kind = "bfifo", limit = "75000B" }
+[links.back]
+node = "router"
+toward = "src"
+delay = "10ms"
+[flows.f]
+from = "src"
+to = "dst"
+[probes.rtt]
+kind = "ping"
+from = "src"
+to = "dst"
+every = "200ms"
+[[phases]]
+name = "only"
+length = "3s"
+flows = ["f"]
+[matrix]
+"flows.f.cc" = ["cubic", "bbr"]
+"#;
+
+/// The plan's file, with this number of trials of each point.
+fn plan_file(bench: &Bench, repeat: u32) -> String {
+    let text = PLAN.replace("seed = 1", &format!("seed = 1\nrepeat = {repeat}"));
+    bench.write("plan.toml", &text).display().to_string()
+}
+
+/// A finished run whose trials are all ok.
+fn run(repeat: u32, arguments: &[&str]) -> (Bench, String) {
+    let bench = Bench::new();
+    let plan = plan_file(&bench, repeat);
+    let done = bench.run(&[&["run", &plan, "--sim"], arguments].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let trials = csv(&bench.results().join("trials.csv"));
+    assert_eq!(trials.len(), 2 * repeat as usize);
+    assert!(trials.iter().all(|trial| trial["status"] == "ok"), "{}", text(&done));
+    (bench, text(&done))
+}
+
+#[test]
+fn fills_the_bottleneck_and_the_verdict_is_ok() {
+    let (bench, printed) = run(1, &[]);
+    assert!(printed.contains("note: simulated: model "), "{printed}");
+    let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
+    assert!(record.contains("\"simulated: model "), "{record}");
+    let rows = csv(&bench.results().join("summary_phase.csv"));
+    let value = |point: &str, metric: &str| {
+        let wanted =
+            [("point_id", point), ("scope", "group"), ("metric", metric), ("stat", "mean")];
+        let row =
+            rows.iter().find(|row| wanted.iter().all(|(column, value)| row[*column] == *value));
+        let row = row.unwrap_or_else(|| panic!("no {metric} of point {point}"));
+        row["value"].parse::<f64>().unwrap()
+    };
+    for (point, cc) in [("0", "cubic"), ("1", "bbr")] {
+        // 1448 of 1514 bytes are payload; start and first recovery take some tenths of a second.
+        let goodput = value(point, "throughput_sum") / 20e6;
+        assert!((0.75..0.96).contains(&goodput), "{cc}: {goodput} of the rate");
+        // Both delays, and at most a full queue (30 ms) and a packet on the line.
+        let srtt_ms = value(point, "srtt") / 1e3;
+        assert!((20.0..51.0).contains(&srtt_ms), "{cc}: {srtt_ms} ms");
+    }
+    assert!(rows.iter().any(|row| row["subject"] == "rtt"), "the probe has rows");
+    let verified = bench.run(&["verify", &bench.results().display().to_string()]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
+}
+
+#[test]
+fn two_runs_are_equal_for_any_number_of_jobs() {
+    let files = |jobs: &str| tables_and_summaries(&run(2, &["--jobs", jobs]).0);
+    let one = files("1");
+    for table in ["flow_samples", "intervals", "flows", "qdisc_samples", "probes", "events"] {
+        assert!(one.keys().any(|name| name.starts_with(table)), "{table}: {:?}", one.keys());
+    }
+    assert_equal(&one, &files("1"));
+    assert_equal(&one, &files("2"));
+    assert_equal(&one, &files("4"));
+}
+
+#[test]
+fn another_seed_is_another_trial() {
+    let samples = |bench: &Bench| {
+        let all = tables(bench);
+        all.into_iter().filter(|(name, _)| name.starts_with("flow_samples")).collect::<Vec<_>>()
+    };
+    let (one, _) = run(1, &[]);
+    let (other, _) = run(1, &["--set", "seed=2"]);
+    assert!(samples(&one) != samples(&other));
+}
+
+/// Ctrl-C discards the running trials; the resumed run has the results of one that was not interrupted.
+#[test]
+fn an_interrupted_run_is_resumed() {
+    let bench = Bench::new();
+    let plan = plan_file(&bench, 1);
+    // Long enough that it does not end before the signal.
+    let length = ["--set", "phases.0.length=6h"];
+    let words = [&["run", &plan, "--sim", "--jobs", "2"][..], &length].concat();
+    let mut controller = bench.spawn(&words);
+    let begun = || {
+        let dir = bench.all_results().into_iter().next().unwrap_or_default();
+        let journal = std::fs::read_to_string(dir.join("journal.ndjson")).unwrap_or_default();
+        journal.matches("\"trial_begin\"").count() == 2
+    };
+    wait_for("two trials", Duration::from_secs(60), begun);
+    let pid = Pid::from_raw(i32::try_from(controller.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let status = controller.wait().unwrap();
+    assert_eq!(status.code(), Some(130), "{}", bench.printed());
+    let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
+    assert_eq!(record.matches("\"aborted\"").count(), 2 * 2, "status and reason: {record}");
+    let dir = bench.results().display().to_string();
+    let outside = bench.run(&["run", "--resume", &dir]);
+    assert_eq!(outside.status.code(), Some(2), "{}", text(&outside));
+    assert!(text(&outside).contains("this run was simulated; add --sim"), "{}", text(&outside));
+}
