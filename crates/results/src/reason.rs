@@ -16,8 +16,9 @@ pub enum Cause {
 pub const DAMAGED: &str = "damaged";
 
 /// Every reason code that can fail a trial.
-pub const FAILING: [(&str, Cause); 10] = [
+pub const FAILING: [(&str, Cause); 11] = [
     ("cc_not_in_force", Cause::Trial),
+    ("cc_state_missing", Cause::Trial),
     (DAMAGED, Cause::Infrastructure),
     ("error", Cause::Infrastructure),
     ("flow_dead", Cause::Trial),

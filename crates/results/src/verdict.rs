@@ -1,7 +1,7 @@
 //! Judges a trial while its rows arrive: a few counters per flow, link and host, without a second pass over the files.
 //!
-//! Each check is a module with its limits and their reasons: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`, `clock`,
-//! [`ecn`], [`acks`], [`path`], [`probe`], [`gaps`] and `unreadable`. The worst problem decides the status.
+//! Each check is a module with its limits and their reasons: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`,
+//! `cc_state`, `clock`, [`ecn`], [`acks`], [`path`], [`probe`], [`gaps`] and `unreadable`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,7 @@ use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
 
 use crate::curve;
 use crate::model::{NodeClock, Status, Verdict};
+use cc_state::CcStateCheck;
 use ecn::EcnCheck;
 use findings::{Findings, Span};
 use flow::FlowCheck;
@@ -24,6 +25,7 @@ use unreadable::Unreadable;
 
 pub mod acks;
 mod cc_start;
+mod cc_state;
 mod clock;
 pub mod ecn;
 mod findings;
@@ -47,6 +49,7 @@ pub struct Judge {
     probes: ProbeCheck,
     gaps: GapCheck,
     ecn: EcnCheck,
+    states: CcStateCheck,
     unreadable: Unreadable,
     findings: Findings,
 }
@@ -73,6 +76,7 @@ impl Judge {
             probes: ProbeCheck::new(plan),
             gaps: GapCheck::new(plan, clocks.keys()),
             ecn: EcnCheck::new(plan),
+            states: CcStateCheck::default(),
             unreadable: Unreadable::new(nodes),
             findings: Findings::default(),
         }
@@ -99,6 +103,7 @@ impl Judge {
             Of::FlowSample(row) => {
                 self.flows.sample(node, span, row);
                 self.ecn.sample(span, row);
+                self.states.sample(node, row);
             }
             Of::Interval(row) => self.flows.interval(span, row),
             Of::Flow(row) => self.flows.flow(row),
@@ -112,7 +117,8 @@ impl Judge {
             Of::Event(row) => self.event(node, row),
             Of::AckCount(row) => acks::lost(node, row, &mut self.findings),
             Of::Probe(row) => self.probes.row(row),
-            Of::LinkPacket(_) | Of::CcState(_) | Of::Raw(_) | Of::Done(_) => {}
+            Of::CcState(row) => self.states.state(row),
+            Of::LinkPacket(_) | Of::Raw(_) | Of::Done(_) => {}
             Of::Acks(_) | Of::TcpEvents(_) => {}
         }
     }
@@ -137,6 +143,12 @@ impl Judge {
             Kind::CcSockets(sockets) => {
                 cc_start::judge_sockets(node, group, sockets, &mut self.findings);
             }
+            Kind::CongestionControl(loaded) => {
+                if let Some(cc) = &loaded.cc {
+                    self.states.loaded(cc);
+                }
+            }
+            Kind::CcStateError(_) | Kind::CcStateThinned(_) => self.states.unreadable(node),
             _ => {}
         }
         let status = match kind.severity() {
@@ -195,6 +207,7 @@ impl Judge {
         self.probes.finish(&mut findings);
         self.gaps.finish(done, &mut findings);
         self.ecn.finish(&mut findings);
+        self.states.finish(&mut findings);
         self.unreadable.finish(&mut findings);
         findings.verdict()
     }
