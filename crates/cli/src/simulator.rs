@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::schedule::Point;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::NodeInfo;
 use ccbench_results::model::SIMULATED_NOTE;
@@ -23,7 +22,7 @@ mod trial;
 pub struct Simulator {
     /// How many trials run at the same time; `None`: as many as there are CPUs.
     jobs: Option<u32>,
-    /// Of the first point: all points have the same nodes.
+    /// All points have the same nodes.
     nodes: BTreeMap<String, NodeInfo>,
 }
 
@@ -31,11 +30,12 @@ impl Simulator {
     /// Describes the nodes.
     ///
     /// # Errors
-    /// The first point cannot be simulated.
+    /// A point cannot be simulated.
     pub fn open(experiment: &Experiment, jobs: Option<u32>) -> Result<Self, BackendError> {
-        let points = experiment.plan.points();
-        let describe = |point: &Point| Ok::<_, BackendError>(trial::simulation(point, 0)?.infos());
-        let nodes = points.first().map(describe).transpose()?.unwrap_or_default();
+        let mut nodes = BTreeMap::new();
+        for point in experiment.plan.points() {
+            nodes = trial::simulation(&point, 0)?.infos();
+        }
         Ok(Self { jobs, nodes })
     }
 }
@@ -54,7 +54,7 @@ impl Backend for Simulator {
         }
     }
 
-    /// Each in a thread of its own, as many at a time as there are CPUs: a trial cannot disturb another one.
+    /// Each in a thread of its own, some at a time: a trial cannot disturb another one.
     async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt) {
         let places = vec![(); jobs::count(self.jobs, queue.count())];
         queue.use_jobs(places.len(), None);

@@ -10,8 +10,8 @@ use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig};
 const HANDSHAKE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Attempts of a handshake: `tcp_syn_retries` + 1.
 const MAX_ATTEMPTS: u32 = 7;
-/// An application with a rate writes at this interval, as iperf3 does.
-pub const WRITE_INTERVAL_NS: u64 = 1_000_000;
+/// An application with a rate writes at this interval, as ccbench's traffic generator does.
+const WRITE_INTERVAL_NS: u64 = 10_000_000;
 
 /// A connection and what a plan says of it.
 pub struct Connection {
@@ -32,7 +32,6 @@ pub struct Connection {
     pub receive_buffer: u64,
     cc: Option<CongestionControl>,
     pub state: State,
-    pub counters: HandshakeCounters,
     /// CLOCK_MONOTONIC when the connection was made.
     pub zero_ns: Option<u64>,
     /// The application has stopped.
@@ -56,12 +55,8 @@ pub enum State {
     },
     /// No answer.
     Failed,
-}
-
-/// Segments of the handshake.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct HandshakeCounters {
-    pub attempts: u32,
+    /// The application has ended and reset the connection.
+    Ended,
 }
 
 impl Connection {
@@ -86,7 +81,6 @@ impl Connection {
             config,
             receive_buffer,
             state: State::Closed,
-            counters: HandshakeCounters::default(),
             zero_ns: None,
             stopped_ns: None,
             queued_ns: [u64::MAX; 3],
@@ -112,7 +106,6 @@ impl Connection {
         }
         let answered_ns = None;
         self.state = State::Opening { attempts: attempts + 1, syn_ns: now_ns, answered_ns };
-        self.counters.attempts = attempts + 1;
         let again_ns = now_ns + (HANDSHAKE_TIMEOUT_NS << attempts);
         Some((Packet::new(self.route_of(true), 0, Body::Syn), again_ns))
     }
@@ -121,7 +114,8 @@ impl Connection {
     pub fn on_handshake(&mut self, now_ns: u64, body: &Body) -> Option<Packet> {
         let State::Opening { syn_ns, answered_ns, .. } = &mut self.state else {
             // The last segment of the handshake was lost.
-            let again = matches!(body, Body::SynAck);
+            let is_open = matches!(self.state, State::Established { .. });
+            let again = is_open && matches!(body, Body::SynAck);
             return again.then(|| Packet::new(self.route_of(true), 0, Body::HandshakeAck));
         };
         let syn_ns = *syn_ns;
@@ -185,14 +179,6 @@ impl Connection {
         let bytes = u128::from(rate.bits_per_sec()) * due_ns / 8_000_000_000;
         sender.write(now_ns, bytes as u64);
         Some(now_ns + WRITE_INTERVAL_NS)
-    }
-
-    /// The application stops: what is not sent yet is not sent any more.
-    pub fn stop(&mut self, now_ns: u64) {
-        self.stopped_ns = Some(now_ns);
-        if let Some(sender) = self.sender() {
-            sender.close(now_ns);
-        }
     }
 
     /// A segment with data arrives.

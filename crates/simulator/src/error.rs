@@ -47,7 +47,7 @@ pub enum SimulatorError {
         /// Which.
         what: String,
     },
-    /// The receiver of the rows wants no more.
+    /// Its owner wants no more.
     #[error("the simulation was stopped")]
     Stopped,
 }

@@ -23,6 +23,8 @@ pub struct SimulatedLink {
     pub link: VirtualLink<Packet>,
     /// Time of the event that is queued for it; `u64::MAX`: none.
     pub queued_ns: u64,
+    /// When it was sampled last.
+    pub sampled_ns: Option<u64>,
 }
 
 /// The links from one node to another, for packets of one connection.
@@ -88,6 +90,7 @@ impl Network {
                     changes: link.changes.clone(),
                     link: model,
                     queued_ns: u64::MAX,
+                    sampled_ns: None,
                 });
             }
         }

@@ -101,21 +101,19 @@ fn connection(
     let none = NodeTask::default();
     let settings = |node: &String| Sysctls(nodes.get(node).unwrap_or(&none));
     let (sending, receiving) = (settings(sender), settings(receiver));
-    let name = task.plan.cc.as_deref();
-    let name = name.or_else(|| sending.get("net.ipv4.tcp_congestion_control"));
-    let name = name.unwrap_or(DEFAULT_CC);
+    let name = task.plan.cc.as_deref().unwrap_or(DEFAULT_CC);
     let instance = sending.0.cc.get(name);
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let params = instance.map_or(Ok(BTreeMap::new()), |cc| params(&task.group, cc))?;
     let cc = CongestionControl::new(algorithm, &params)
         .map_err(|source| SimulatorError::CongestionControl { flow: task.group.clone(), source })?;
     let wants = cc.wants();
-    let ecn = if wants.ecn {
+    let (client, server) = (settings(&task.plan.from).ecn(), settings(&task.plan.to).ecn());
+    let ecn = if wants.ecn && client != 0 && server != 0 {
         let ect1 = instance.and_then(|cc| cc.ect1).unwrap_or(wants.ect1);
         EcnMode::Accurate { ect: if ect1 { ecn::ECT1 } else { ecn::ECT0 } }
     } else {
-        let (client, server) = (settings(&task.plan.from).ecn(), settings(&task.plan.to).ecn());
-        match client == 1 && matches!(server, 1 | 2) {
+        match client == 1 && !wants.ecn && matches!(server, 1 | 2) {
             true => EcnMode::Classic,
             false => EcnMode::Off,
         }

@@ -23,23 +23,17 @@ const OPTIONS: u32 = 1 | 2 | 4;
 const OPTION_ECN: u32 = 8;
 
 /// Takes rows.
-type Emit<'a> = dyn FnMut(&str, wire::RunEvent) -> bool + 'a;
+type Emit<'a> = dyn FnMut(&str, wire::RunEvent) + 'a;
 
 /// Where rows go, and how many went there by node.
 pub struct Rows<'a> {
     emit: &'a mut Emit<'a>,
     counts: BTreeMap<String, u64>,
-    is_stopped: bool,
 }
 
 impl<'a> Rows<'a> {
     pub fn new(emit: &'a mut Emit<'a>) -> Self {
-        Self { emit, counts: BTreeMap::new(), is_stopped: false }
-    }
-
-    /// Whether nobody takes rows any more.
-    pub fn is_stopped(&self) -> bool {
-        self.is_stopped
+        Self { emit, counts: BTreeMap::new() }
     }
 
     /// A row of a node.
@@ -48,7 +42,7 @@ impl<'a> Rows<'a> {
             Some(count) => *count += 1,
             None => drop(self.counts.insert(node.to_owned(), 1)),
         }
-        self.is_stopped |= !(self.emit)(node, wire::RunEvent { of: Some(of) });
+        (self.emit)(node, wire::RunEvent { of: Some(of) });
     }
 
     pub fn event(&mut self, at_ns: u64, node: &str, kind: Kind, subject: &str, message: &str) {
@@ -140,6 +134,9 @@ impl<'a> Rows<'a> {
 
     /// Counters of a link, and what its trace and its packet log have brought since the last call.
     pub fn sample_link(&mut self, now_ns: u64, link: &mut SimulatedLink) {
+        if link.sampled_ns.replace(now_ns) == Some(now_ns) {
+            return;
+        }
         let names = (link.name.as_str(), link.dev.as_str());
         let (mut changes, mut packets) = (Vec::new(), Vec::new());
         link.link.changes(now_ns, names, &mut changes);
@@ -164,7 +161,7 @@ impl<'a> Rows<'a> {
         self.event(now_ns, node, Kind::TrialEnd(NoData {}), "", "");
         let rows_sent = self.counts.get(node).copied().unwrap_or(0);
         let done = wire::Done { rows_sent, ..wire::Done::default() };
-        self.is_stopped |= !(self.emit)(node, wire::RunEvent { of: Some(Of::Done(done)) });
+        (self.emit)(node, wire::RunEvent { of: Some(Of::Done(done)) });
     }
 }
 
@@ -192,7 +189,7 @@ impl FlowRows {
     }
 
     /// The connection is made; returns when its first interval ends.
-    pub fn begin(&mut self, now_ns: u64, _connection: &Connection) -> u64 {
+    pub fn begin(&mut self, now_ns: u64) -> u64 {
         self.last_ns = now_ns;
         now_ns + self.interval_ns
     }
@@ -248,7 +245,7 @@ impl FlowRows {
 
     /// TCP_INFO of both ends.
     pub fn sample(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
-        if connection.zero_ns.is_none() || self.sampled_ns == Some(now_ns) {
+        if self.is_finished || connection.zero_ns.is_none() || self.sampled_ns == Some(now_ns) {
             return;
         }
         let gap_ns = self.sampled_ns.map_or(0, |before_ns| now_ns - before_ns);
@@ -268,6 +265,9 @@ impl FlowRows {
 
     /// The last rows.
     pub fn finish(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
+        if self.is_finished {
+            return;
+        }
         self.sample(now_ns, connection, rows);
         self.interval(now_ns, connection, rows);
         self.is_finished = true;

@@ -53,6 +53,8 @@ pub struct Simulation {
     pub(crate) probes: Vec<SimulatedProbe>,
     events: EventQueue<Event>,
     end_ns: u64,
+    /// A rule that a congestion control broke.
+    violation: Option<SimulatorError>,
     flow_rows: Vec<FlowRows>,
     /// Packets of this instant that wait for their next link.
     moving: VecDeque<Packet>,
@@ -80,6 +82,7 @@ impl Simulation {
             probes,
             events: EventQueue::new(),
             end_ns: T0_NS + length_ns,
+            violation: None,
             moving: VecDeque::new(),
             nodes,
         })
@@ -95,15 +98,17 @@ impl Simulation {
         crate::prepare::replies(&self.nodes, &self.network, &self.connections)
     }
 
-    /// Runs it to its end. `emit` takes each row of a node, and returns false to stop.
+    /// Runs it to its end, or until `goes_on`, which is asked often, returns false. `emit` takes each row of a node.
     ///
     /// # Errors
     /// It was stopped, or a congestion control broke a rule.
     pub fn run(
         mut self,
-        emit: &mut dyn FnMut(&str, wire::RunEvent) -> bool,
+        emit: &mut dyn FnMut(&str, wire::RunEvent),
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<(), SimulatorError> {
-        let mut rows = Rows::new(emit);
+        const EVENTS: u64 = 4096;
+        let (mut rows, mut count) = (Rows::new(emit), 0_u64);
         self.schedule();
         self.report_first_changes(&mut rows);
         while let Some((now_ns, event)) = self.events.pop() {
@@ -112,11 +117,16 @@ impl Simulation {
             }
             self.happen(now_ns, event, &mut rows);
             self.move_packets(now_ns, &mut rows);
-            if rows.is_stopped() {
+            if let Some(error) = self.violation.take() {
+                return Err(error);
+            }
+            count += 1;
+            if count.is_multiple_of(EVENTS) && !goes_on() {
                 return Err(SimulatorError::Stopped);
             }
         }
-        self.finish(&mut rows)
+        self.finish(&mut rows);
+        Ok(())
     }
 
     /// Queues what is known from the beginning.
@@ -146,15 +156,16 @@ impl Simulation {
     fn happen(&mut self, now_ns: u64, event: Event, rows: &mut Rows<'_>) {
         match event {
             Event::Link(index) => {
-                self.network.links[index].queued_ns = u64::MAX;
-                self.serve_link(now_ns, index);
+                let link = &mut self.network.links[index];
+                // An earlier event has taken its place.
+                if link.queued_ns == now_ns {
+                    link.queued_ns = u64::MAX;
+                    self.serve_link(now_ns, index);
+                }
             }
             Event::Open(index) => self.open(now_ns, index, rows),
             Event::Write(index) => self.write(now_ns, index, rows),
-            Event::Stop(index) => {
-                self.connections[index].stop(now_ns);
-                rows.flow_end(now_ns, &self.connections[index]);
-            }
+            Event::Stop(index) => self.stop(now_ns, index, rows),
             Event::Timer(index, place) => self.timer(now_ns, index, place, rows),
             Event::Change(index, number) => self.change(now_ns, index, number, rows),
             Event::Probe(index) => self.probe(now_ns, index),
@@ -199,10 +210,10 @@ impl Simulation {
             self.moving.push_back(packet);
         }
         let link = &mut self.network.links[index];
-        let next_ns = link.link.next_event_ns();
+        let next_ns = link.link.next_event_ns().max(now_ns);
         if next_ns < link.queued_ns {
             link.queued_ns = next_ns;
-            self.events.add(next_ns.max(now_ns), Event::Link(index));
+            self.events.add(next_ns, Event::Link(index));
         }
     }
 
@@ -255,9 +266,18 @@ impl Simulation {
         }
     }
 
+    /// The application ends, and resets its connection.
+    fn stop(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let connection = &mut self.connections[index];
+        connection.stopped_ns = Some(now_ns);
+        self.flow_rows[index].finish(now_ns, connection, rows);
+        rows.flow_end(now_ns, connection);
+        connection.state = State::Ended;
+    }
+
     /// A connection has just been made.
     fn established(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
-        let first_ns = self.flow_rows[index].begin(now_ns, &self.connections[index]);
+        let first_ns = self.flow_rows[index].begin(now_ns);
         self.events.add(first_ns, Event::Intervals(index));
         self.write(now_ns, index, rows);
     }
@@ -271,6 +291,10 @@ impl Simulation {
 
     fn timer(&mut self, now_ns: u64, index: usize, place: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
+        // An earlier event has taken its place.
+        if connection.queued_ns[place] != now_ns {
+            return;
+        }
         connection.queued_ns[place] = u64::MAX;
         let route = connection.routes[1];
         let State::Established { sender, receiver } = &mut connection.state else { return };
@@ -295,6 +319,11 @@ impl Simulation {
         self.moving.extend(sender.outbox.drain(..).map(|(segment, is_retransmission)| {
             Packet::new(route, mode.field(is_retransmission), Body::Segment(segment))
         }));
+        if let Some(what) = sender.violation() {
+            let flow = connection.task.group.clone();
+            self.violation = Some(SimulatorError::Violation { flow, what });
+            return;
+        }
         if let Some((round, stats)) = sender.take_round(now_ns) {
             rows.cc_state(now_ns, &self.connections[index], round, &stats);
         }
@@ -390,21 +419,15 @@ impl Simulation {
     }
 
     /// The last rows.
-    fn finish(mut self, rows: &mut Rows<'_>) -> Result<(), SimulatorError> {
-        let end_ns = self.end_ns;
+    fn finish(mut self, rows: &mut Rows<'_>) {
         for (connection, flow) in self.connections.iter_mut().zip(&mut self.flow_rows) {
-            flow.finish(end_ns, connection, rows);
-            if let Some(what) = connection.sender().and_then(|sender| sender.violation()) {
-                let flow = connection.task.group.clone();
-                return Err(SimulatorError::Violation { flow, what });
-            }
+            flow.finish(self.end_ns, connection, rows);
         }
         for link in &mut self.network.links {
-            rows.finish_link(end_ns, link);
+            rows.finish_link(self.end_ns, link);
         }
         for node in self.nodes.keys() {
-            rows.finish_node(end_ns, node);
+            rows.finish_node(self.end_ns, node);
         }
-        if rows.is_stopped() { Err(SimulatorError::Stopped) } else { Ok(()) }
     }
 }

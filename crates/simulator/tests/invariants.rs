@@ -2,7 +2,7 @@
 //! of a congestion control is broken, nothing stalls, rows come in the order of time, and the same seed gives the same rows.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ccbench_proto::plan::check;
@@ -90,16 +90,14 @@ fn rows(text: &str, seed: u64) -> Result<Vec<(String, RunEvent)>, SimulatorError
     let task = |node: &String| (node.clone(), schedule::task_for(&plan, node, &context));
     let nodes = plan.plan().nodes.keys().map(task).collect();
     let mut rows = Vec::new();
-    Simulation::new(nodes, &topology, seed)?.run(&mut |node, event| {
-        rows.push((node.to_owned(), event));
-        true
-    })?;
+    let simulation = Simulation::new(nodes, &topology, seed)?;
+    simulation.run(&mut |node, event| rows.push((node.to_owned(), event)), &|| true)?;
     Ok(rows)
 }
 
 /// Checks what always holds; returns the bytes received by both flows.
 fn check_rows(what: &str, rows: &[(String, RunEvent)]) -> u64 {
-    let mut last_ns = 0;
+    let (mut last_ns, mut sampled) = (0, BTreeSet::new());
     let mut ends: BTreeMap<(String, Side), (u64, u64)> = BTreeMap::new();
     let mut before: BTreeMap<(String, Side), (u64, u32)> = BTreeMap::new();
     for (_, event) in rows {
@@ -127,6 +125,7 @@ fn check_rows(what: &str, rows: &[(String, RunEvent)]) -> u64 {
             Of::QdiscSample(row) => {
                 assert!(row.at_ns >= last_ns, "{what}: time goes back");
                 last_ns = row.at_ns;
+                assert!(sampled.insert((row.link.clone(), row.at_ns)), "{what}: sampled twice");
             }
             _ => {}
         }

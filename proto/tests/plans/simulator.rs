@@ -72,7 +72,6 @@ fn runs_what_it_has_models_of() {
 fn rejects_what_it_has_no_model_of() {
     let error = |place, lines: &str, key, why| has(Severity::Error, &with(place, lines), key, why);
     error("nodes", "[lab]\nkernel = \"6.12\"", "lab.kernel", "the simulator runs no kernel");
-    error("link", "packet_log = \"1MB\"", "links.l.packet_log", "the simulator has no packet log");
     let cake = "queue = { kind = \"cake\" }";
     error("link", cake, "links.l.queue", "the simulator has every queue but CAKE");
     let vegas = "the simulator has no model of the kernel's `vegas`, only of cubic, reno, bbr and ccbench's own: for";
@@ -135,6 +134,8 @@ fn warns_of_what_has_no_effect() {
     warning("link", "backend = \"kernel\"", "links.l.backend", kernel);
     warning("link", "shaper = \"tbf\"", "links.l.shaper", "has no effect with --sim");
     warning("flow", "tool = \"iperf3\"", "flows.f.tool", "has no effect with --sim");
+    let acks = "has no effect with --sim, which writes no rows";
+    warning("flow", "[sample]\nacks = \"every-ack\"", "sample.acks", acks);
     warning("nodes", "[lab]\nengine = \"qemu\"", "lab.engine", "has no effect with --sim");
     let via = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"vegas\"\nvia = \"module\"";
     warning("flow", via, "cc.mine.via", "has no effect with --sim");

@@ -105,16 +105,15 @@ pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulationErro
 /// The simulation failed.
 fn simulate(simulation: Simulation, send: &mpsc::Sender<Batch>) -> Result<(), SimulatorError> {
     let mut batch = Batch::with_capacity(BATCH_ROWS);
-    let ended = simulation.run(&mut |node: &str, event: RunEvent| {
+    let emit = &mut |node: &str, event: RunEvent| {
         batch.push((node.to_owned(), event));
-        if batch.len() < BATCH_ROWS {
-            // So that an interrupted simulation ends at once.
-            return !send.is_closed();
+        if batch.len() >= BATCH_ROWS {
+            let full = std::mem::replace(&mut batch, Batch::with_capacity(BATCH_ROWS));
+            // A send fails only when the trial has ended.
+            let _ = send.blocking_send(full);
         }
-        let full = std::mem::replace(&mut batch, Batch::with_capacity(BATCH_ROWS));
-        send.blocking_send(full).is_ok()
-    });
-    // A send fails only when the trial has ended.
+    };
+    let ended = simulation.run(emit, &|| !send.is_closed());
     let _ = send.blocking_send(batch);
     ended
 }
@@ -134,6 +133,11 @@ async fn record(
         };
         let Some(batch) = batch else { return Ok(()) };
         for (node, event) in batch {
+            tokio::select! {
+                biased;
+                () = interrupt.requested() => return Err(BackendError::Interrupted),
+                () = trial.recorder.writer.room() => {}
+            }
             if let Some(at_ns) = taken_ns(&event) {
                 trial.tick(at_ns, progress);
             }

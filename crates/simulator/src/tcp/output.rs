@@ -38,14 +38,6 @@ impl Sender {
         self.send(now_ns);
     }
 
-    /// The application writes no more; what is not sent yet stays unsent.
-    pub fn close(&mut self, now_ns: u64) {
-        self.written = self.snd_nxt;
-        if self.queue.is_empty() {
-            self.set_limit(now_ns, Limit::Idle);
-        }
-    }
-
     /// Bytes of the stream that were sent at least once.
     pub fn sent_bytes(&self) -> u64 {
         self.snd_nxt

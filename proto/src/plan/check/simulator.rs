@@ -10,16 +10,16 @@ use super::problems::Problems;
 /// Congestion controls of the kernel that the simulator has models of.
 const KERNELS: &[&str] = &["cubic", "reno", "bbr"];
 
-/// Sysctls that the simulator knows.
+/// Sysctls that the simulator knows, and those that change nothing there because it has neither queues in its hosts, sockets
+/// that ask for buffers, nor a cache of earlier connections.
 const SYSCTLS: &[&str] = &[
     "net.core.default_qdisc",
     "net.core.rmem_max",
     "net.core.wmem_max",
+    "net.ipv4.tcp_no_metrics_save",
     // Another rule rejects it.
     "net.ipv4.tcp_congestion_control",
-    "net.ipv4.tcp_early_retrans",
     "net.ipv4.tcp_ecn",
-    "net.ipv4.tcp_no_metrics_save",
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_slow_start_after_idle",
     "net.ipv4.tcp_wmem",
@@ -62,6 +62,10 @@ fn without_kernels(plan: &Plan, problems: &mut Problems) {
         let why = "has no effect with --sim, which runs no engine of the lab";
         problems.warning(&["lab", "engine"], why);
     }
+    if !plan.sample.acks.is_auto() && !plan.sample.acks.is_off() {
+        let why = "has no effect with --sim, which writes no rows of `acks` and `tcp_events`";
+        problems.warning(&["sample", "acks"], why);
+    }
     if plan.keep_awake {
         let why = "has no effect with --sim, whose results do not depend on this machine's CPUs";
         problems.warning(&["keep_awake"], why);
@@ -93,6 +97,11 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
             );
             problems.error(path, why);
         }
+    } else if key == "net.ipv4.tcp_ecn" && !matches!(value.to_string().trim(), "0" | "1" | "2") {
+        let why = format!(
+            "the simulator knows 0, 1 and 2, not {value}: take one of them, or run the plan without --sim"
+        );
+        problems.error(path, why);
     } else if !SYSCTLS.contains(&key) {
         problems.warning(path, format!("the simulator has no `{key}`: it has no effect"));
     }
@@ -100,11 +109,6 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
 
 fn links(plan: &Plan, problems: &mut Problems) {
     for (name, link) in &plan.links {
-        if link.packet_log.is_some() {
-            let why =
-                "the simulator has no packet log: leave it out, or run the plan without --sim";
-            problems.error(&["links", name, "packet_log"], why);
-        }
         if link.backend == Backend::Kernel {
             let why = "the simulator has no qdiscs of a kernel: the link is simulated as with `backend = \"userspace\"`";
             problems.warning(&["links", name, "backend"], why);
