@@ -3,15 +3,16 @@
 use ccbench_proto::schedule::FlowTask;
 
 use crate::core::Connection as CongestionControl;
-use crate::packet::{Ack, Body, Packet, Segment};
+use crate::packet::{Ack, Body, MSS_BYTES, Packet, Segment};
 use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig};
 
 /// TCP_TIMEOUT_INIT: until a SYN or SYN-ACK is sent again.
 const HANDSHAKE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Attempts of a handshake: `tcp_syn_retries` + 1.
 const MAX_ATTEMPTS: u32 = 7;
-/// An application with a rate writes at this interval, as ccbench's traffic generator does.
-const WRITE_INTERVAL_NS: u64 = 10_000_000;
+/// Limits of what an application with a rate writes at once.
+const LEAST_BLOCK_BYTES: u128 = MSS_BYTES as u128;
+const MOST_BLOCK_BYTES: u128 = 128 << 10;
 
 /// A connection and what a plan says of it.
 pub struct Connection {
@@ -167,7 +168,8 @@ impl Connection {
         if self.stopped_ns.is_some() {
             return None;
         }
-        let since_ns = now_ns - self.zero_ns?;
+        let zero_ns = self.zero_ns?;
+        let since_ns = now_ns - zero_ns;
         let rate = self.task.plan.rate;
         let sender = self.sender()?;
         let Some(rate) = rate else {
@@ -175,18 +177,20 @@ impl Connection {
             sender.write(now_ns, u64::MAX / 2);
             return None;
         };
-        let due_ns = u128::from(since_ns + WRITE_INTERVAL_NS);
-        let bytes = u128::from(rate.bits_per_sec()) * due_ns / 8_000_000_000;
-        sender.write(now_ns, bytes as u64);
-        Some(now_ns + WRITE_INTERVAL_NS)
+        // As ccbench's generator: blocks of 10 ms of the rate, each at its time.
+        let bits_per_s = u128::from(rate.bits_per_sec().max(1));
+        let block = (bits_per_s / 800).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES);
+        let block_ns = block * 8_000_000_000;
+        let blocks = u128::from(since_ns) * bits_per_s / block_ns + 1;
+        sender.write(now_ns, (blocks * block) as u64);
+        Some(zero_ns + (blocks * block_ns).div_ceil(bits_per_s) as u64)
     }
 
     /// A segment with data arrives.
-    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: u8) -> [Option<Packet>; 2] {
+    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: u8) -> Option<Packet> {
         let route = self.routes[1];
-        let Some(receiver) = self.receiver() else { return [None, None] };
-        let packet = |ack| Packet::new(route, 0, Body::Ack(ack));
-        receiver.on_segment(now_ns, segment, ecn).map(|reply| reply.map(packet))
+        let reply = self.receiver()?.on_segment(now_ns, segment, ecn);
+        reply.map(|ack| Packet::new(route, 0, Body::Ack(ack)))
     }
 
     /// An acknowledgement arrives.

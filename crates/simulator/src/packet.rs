@@ -46,6 +46,8 @@ pub struct Segment {
     pub bytes: u32,
     /// The timestamp option's TSval.
     pub sent_ns: u64,
+    /// The timestamp option's TSecr: when the receiver sent the last acknowledgement that has arrived; 0 before.
+    pub echoed_ns: u64,
     pub cwr: bool,
 }
 
@@ -59,6 +61,8 @@ pub struct Ack {
     pub block_count: u8,
     /// The first block is a D-SACK (RFC 2883).
     pub dsack: bool,
+    /// The timestamp option's TSval.
+    pub sent_ns: u64,
     /// The timestamp option's TSecr.
     pub echoed_ns: u64,
     /// RFC 3168.
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn frames_have_the_lengths_that_linux_sends() {
         let frame = |body| Packet::new(0, ecn::NOT_ECT, body).frame_bytes();
-        let full = Segment { seq: 0, bytes: MSS_BYTES, sent_ns: 0, cwr: false };
+        let full = Segment { seq: 0, bytes: MSS_BYTES, sent_ns: 0, echoed_ns: 0, cwr: false };
         assert_eq!(frame(Body::Segment(full)), 1514);
         assert_eq!(frame(Body::Ack(Ack::default())), 66);
         assert_eq!(frame(Body::Ack(Ack { block_count: 1, ..Ack::default() })), 78);

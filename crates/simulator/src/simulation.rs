@@ -235,9 +235,9 @@ impl Simulation {
         let connection = &mut self.connections[index];
         match packet.body {
             Body::Segment(segment) => {
-                let replies = connection.on_segment(now_ns, &segment, packet.ecn);
+                let reply = connection.on_segment(now_ns, &segment, packet.ecn);
                 self.queue_timer(now_ns, index, DELAYED_ACK);
-                self.moving.extend(replies.into_iter().flatten());
+                self.moving.extend(reply);
             }
             Body::Ack(ack) => {
                 connection.on_ack(now_ns, &ack);

@@ -20,9 +20,11 @@ pub(super) struct AckState {
     pub has_sacked: bool,
     /// FLAG_DSACKING_ACK.
     pub has_dsack: bool,
+    /// FLAG_DSACK_TLP.
+    pub is_dsack_of_probe: bool,
     /// FLAG_ECE.
     pub has_ece: bool,
-    /// It carries nothing new.
+    /// It neither advances the acknowledgement nor opens the window.
     pub is_duplicate: bool,
     /// FLAG_ORIG_SACK_ACKED.
     pub original_sacked: bool,
@@ -56,7 +58,7 @@ impl AckState {
         }
     }
 
-    /// FLAG_CA_ALERT, or nothing of FLAG_NOT_DUP.
+    /// `tcp_ack_is_dubious()`, without the test of the state.
     fn is_dubious(&self) -> bool {
         self.is_duplicate || self.has_sacked || self.has_ece || self.has_dsack
     }
@@ -67,6 +69,7 @@ impl Sender {
     pub fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
         self.counters.segs_in += 1;
         self.last_ack_ns = now_ns;
+        self.echo_ns = ack.sent_ns;
         let (prior_una, prior_delivered) = (self.snd_una, self.rate.delivered);
         let mut state = AckState {
             ack: ack.ack,
@@ -83,11 +86,18 @@ impl Sender {
             self.retransmits = 0;
             state.una_advanced = true;
         }
+        // As before this acknowledgement: its own blocks are no evidence of reordering.
+        let prior_highest = self.queue.sacked.end();
         self.take_sacks(now_ns, ack, prior_una, &mut state);
-        let acked_pkts = self.clean_queue(now_ns, &mut state);
+        let acked_pkts = self.clean_queue(now_ns, prior_highest, &mut state);
         self.take_marks(ack, prior_delivered, &mut state);
-        state.is_duplicate = had_data && !state.una_advanced && !window_grew;
-        if had_data {
+        state.is_duplicate = !state.una_advanced && !window_grew;
+        if !had_data {
+            if state.has_dsack {
+                self.alert(now_ns, &mut state);
+            }
+            self.process_tlp_ack(now_ns, &state);
+        } else {
             self.update_rtt(now_ns, &mut state);
             state.newly_delivered = self.rate.delivered.wrapping_sub(prior_delivered);
             state.is_ack_delayed &= acked_pkts == 1 && state.newly_delivered == 1;
@@ -129,14 +139,18 @@ impl Sender {
 
     /// `tcp_sacktag_write_queue()`.
     fn take_sacks(&mut self, now_ns: u64, ack: &Ack, prior_una: u64, state: &mut AckState) {
-        let mut blocks = ack.sacked();
+        let (mut sorted, mut blocks) = (ack.blocks, ack.sacked());
         if ack.dsack
             && let Some((first, rest)) = blocks.split_first()
         {
             self.take_dsack(*first, state);
             blocks = rest;
         }
-        for block in blocks {
+        // The most recent block comes first; reordering shows only in ascending order.
+        let sorted = &mut sorted[..blocks.len()];
+        sorted.copy_from_slice(blocks);
+        sorted.sort_unstable_by_key(|block| block.begin);
+        for block in &*sorted {
             if block.end > self.snd_nxt || block.end <= self.snd_una.max(prior_una) {
                 continue;
             }
@@ -157,10 +171,18 @@ impl Sender {
 
     /// `tcp_check_dsack()`: the receiver had this already.
     fn take_dsack(&mut self, range: Range, state: &mut AckState) {
-        state.has_dsack = true;
         let segments = (range.end - range.begin).div_ceil(MSS_BYTES.into()).max(1);
+        let is_of_probe = segments == 1 && self.tlp_high_seq == Some(range.end);
+        state.is_dsack_of_probe |= is_of_probe;
         self.counters.dsack_dups += segments as u32;
-        self.rack.see_dsack();
+        // More duplicates than retransmissions: the network made them.
+        if self.counters.dsack_dups > self.counters.total_retrans {
+            return;
+        }
+        state.has_dsack = true;
+        if self.reordering_seen && !is_of_probe {
+            self.rack.see_dsack();
+        }
         if self.undo_marker.is_some_and(|marker| range.end > marker) && self.undo_retrans > 0 {
             self.undo_retrans = (self.undo_retrans - segments as i64).max(0);
         }
@@ -189,7 +211,7 @@ impl Sender {
             rate.delivered(segment, &mut state.sample);
             rack.advance(now_ns, segment, min_rtt_us);
         });
-        if reordered {
+        if reordered && (self.ca_state != CaState::Loss || self.undo_marker.is_some()) {
             self.see_reordering();
         }
     }
@@ -200,8 +222,12 @@ impl Sender {
     }
 
     /// `tcp_clean_rtx_queue()`; returns the number of packets.
-    fn clean_queue(&mut self, now_ns: u64, state: &mut AckState) -> u32 {
-        let highest_sacked = self.queue.sacked.end();
+    fn clean_queue(
+        &mut self,
+        now_ns: u64,
+        highest_sacked: Option<u64>,
+        state: &mut AckState,
+    ) -> u32 {
         let min_rtt_us = self.rtt.min_us();
         let (mut count, mut reordered) = (0, false);
         while let Some(segment) = self.queue.pop_acked(self.snd_una) {

@@ -168,14 +168,15 @@ impl Sender {
         }
         let Some(head) = self.queue.head() else { return Defer::SendNow };
         // The next acknowledgement is far away.
-        if now_ns - head.sent_ns < u64::from(self.rtt.srtt8_us() >> 4) * 1000 {
+        let srtt_ns = u64::from(self.rtt.srtt8_us()) * 125;
+        if head.sent_ns + srtt_ns > now_ns + (srtt_ns / 2).min(DEFER_NS) {
             return Defer::SendNow;
         }
         Defer::Wait(if room < send_window { Limit::Busy } else { Limit::ReceiveWindow })
     }
 
     /// New segments, at most `quota`; returns how many.
-    fn send_burst(&mut self, now_ns: u64, quota: u32) -> u32 {
+    pub(super) fn send_burst(&mut self, now_ns: u64, quota: u32) -> u32 {
         let (mut sent, mut sent_bytes) = (0, 0);
         while sent < quota && self.send_new(now_ns) {
             sent += 1;
@@ -215,12 +216,24 @@ impl Sender {
         self.after_send(now_ns, bytes.into());
     }
 
+    /// The last segment again as a probe: `__tcp_retransmit_skb()` alone.
+    pub(super) fn retransmit_probe(&mut self, now_ns: u64, seq: u64, bytes: u32) {
+        let at_send = self.rate.sent(now_ns, false);
+        self.queue.probe(seq, now_ns, at_send);
+        self.counters.total_retrans += 1;
+        self.counters.bytes_retrans += u64::from(bytes);
+        self.transmit(seq, bytes, now_ns, true);
+        self.after_send(now_ns, bytes.into());
+    }
+
     fn transmit(&mut self, seq: u64, bytes: u32, now_ns: u64, is_retransmission: bool) {
         let cwr = !is_retransmission && std::mem::take(&mut self.cwr_pending);
         self.counters.data_segs_out += 1;
         self.counters.bytes_sent += u64::from(bytes);
         self.last_sent_ns = now_ns;
-        self.outbox.push((Segment { seq, bytes, sent_ns: now_ns, cwr }, is_retransmission));
+        let echoed_ns = self.echo_ns;
+        let segment = Segment { seq, bytes, sent_ns: now_ns, echoed_ns, cwr };
+        self.outbox.push((segment, is_retransmission));
     }
 
     /// `tcp_update_skb_after_send()`: when the next burst may leave.
@@ -232,7 +245,7 @@ impl Sender {
             return;
         }
         let length_ns = bytes * 1_000_000_000 / self.pacing_rate;
-        // Time that was not used makes up for at most half of it.
+        // Idle time before this burst shortens the wait, by at most half of its length.
         let credit_ns = (self.wstamp_ns - before_ns).min(length_ns / 2);
         self.wstamp_ns += length_ns - credit_ns;
     }
@@ -256,7 +269,7 @@ impl Sender {
         }
     }
 
-    /// The time of the last packet's departure has come.
+    /// The earliest departure time of the next packet has come.
     pub fn on_pacing_timer(&mut self, now_ns: u64) {
         if self.pacing_until_ns.take().is_none() {
             return;

@@ -53,6 +53,9 @@ pub struct Receiver {
     ce_pkts: u32,
     /// Dynamic right-sizing (`tcp_rcv_space_adjust()`): the RTT as the receiver sees it, and the last measurement.
     rtt_ns: u64,
+    /// Of the handshake.
+    handshake_rtt_ns: u64,
+    last_echo_ns: u64,
     space: u64,
     space_seq: u64,
     space_ns: u64,
@@ -90,6 +93,8 @@ impl Receiver {
             last_ce: false,
             ce_pkts: 0,
             rtt_ns,
+            handshake_rtt_ns: rtt_ns,
+            last_echo_ns: 0,
             space: 10 * u64::from(MSS_BYTES),
             space_seq: 0,
             space_ns: now_ns,
@@ -130,14 +135,15 @@ impl Receiver {
 
     /// A timer is due.
     pub fn on_timer(&mut self, now_ns: u64) -> Reply {
-        self.timer_ns().filter(|at_ns| *at_ns <= now_ns).map(|_| self.ack())
+        self.timer_ns().filter(|at_ns| *at_ns <= now_ns).map(|_| self.ack(now_ns))
     }
 
-    /// A segment arrives with this ECN field. An acknowledgement of what came before may have to go first.
-    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, field: u8) -> [Reply; 2] {
+    /// A segment arrives with this ECN field.
+    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, field: u8) -> Reply {
         self.segs_in += 1;
         self.data_segs_in += 1;
-        let first = self.take_mark(segment, field);
+        self.take_mark(segment, field);
+        self.measure_rtt(now_ns, segment);
         let (begin, end) = (segment.seq, segment.seq + u64::from(segment.bytes));
         if begin <= self.rcv_wup {
             self.ts_recent_ns = self.ts_recent_ns.max(segment.sent_ns);
@@ -146,11 +152,11 @@ impl Receiver {
         {
             self.dsack = Some(Range { begin, end });
             self.quick_acks = QUICK_ACKS;
-            return [first, Some(self.ack())];
+            return Some(self.ack(now_ns));
         }
         if begin > self.rcv_nxt {
             self.hold(Range { begin, end });
-            return [first, self.duplicate_ack(now_ns)];
+            return self.duplicate_ack(now_ns);
         }
         let filled_hole = !self.out_of_order.is_empty();
         self.rcv_nxt = end;
@@ -164,33 +170,45 @@ impl Receiver {
         if self.out_of_order.is_empty() {
             self.recent_count = 0;
         }
-        [first, self.in_order_ack(now_ns, filled_hole)]
+        self.in_order_ack(now_ns, filled_hole)
     }
 
-    /// CE and CWR: `tcp_ecn_check_ce()`. With accurate feedback a change of CE is acknowledged at once.
-    fn take_mark(&mut self, segment: &Segment, field: u8) -> Reply {
+    /// CE and CWR: `tcp_ecn_check_ce()`, `tcp_ecn_accept_cwr()`. A change is acknowledged at once.
+    fn take_mark(&mut self, segment: &Segment, field: u8) {
         let has_ce = field == ecn::CE;
         self.ce_pkts = self.ce_pkts.wrapping_add(u32::from(has_ce));
         match self.ecn {
-            EcnMode::Off => None,
+            EcnMode::Off => {}
             EcnMode::Classic => {
                 if segment.cwr {
                     self.echo = false;
+                    self.quick_acks = self.quick_acks.max(1);
                 }
                 if has_ce && !self.echo {
                     self.quick_acks = self.quick_acks.max(QUICK_ACKS_AFTER_CE);
                     self.echo = true;
                 }
-                None
             }
             EcnMode::Accurate { .. } => {
-                let changed = std::mem::replace(&mut self.last_ce, has_ce) != has_ce;
-                if changed {
+                if std::mem::replace(&mut self.last_ce, has_ce) != has_ce {
                     self.quick_acks = self.quick_acks.max(1);
                 }
-                None
             }
         }
+    }
+
+    /// `tcp_rcv_rtt_measure_ts()`, `tcp_rcv_rtt_update()`: the RTT with its queues; a lower sample counts at once.
+    fn measure_rtt(&mut self, now_ns: u64, segment: &Segment) {
+        let echoed_ns = segment.echoed_ns;
+        if echoed_ns == 0 || echoed_ns == self.last_echo_ns || segment.bytes < MSS_BYTES {
+            return;
+        }
+        self.last_echo_ns = echoed_ns;
+        let sample_ns = now_ns - echoed_ns;
+        self.rtt_ns = match sample_ns < self.rtt_ns {
+            true => sample_ns,
+            false => self.rtt_ns - self.rtt_ns / 8 + sample_ns / 8,
+        };
     }
 
     /// Keeps a segment beyond a gap.
@@ -219,15 +237,15 @@ impl Receiver {
             (self.duplicates_of, self.duplicates) = (self.rcv_nxt, 0);
         }
         if self.compressed >= COMPRESSED_ACKS {
-            return Some(self.ack());
+            return Some(self.ack(now_ns));
         }
         if self.duplicates < UNCOMPRESSED_DUPLICATES {
             self.duplicates += 1;
-            return Some(self.ack());
+            return Some(self.ack(now_ns));
         }
         self.compressed += 1;
         if self.compressed_ns.is_none() {
-            let delay_ns = COMPRESSED_ACK_NS.min(self.rtt_ns / 20);
+            let delay_ns = COMPRESSED_ACK_NS.min(self.rtt_ns.min(self.handshake_rtt_ns) / 20);
             self.compressed_ns = Some(now_ns + delay_ns);
         }
         None
@@ -237,7 +255,7 @@ impl Receiver {
     fn in_order_ack(&mut self, now_ns: u64, filled_hole: bool) -> Reply {
         let is_full = self.rcv_nxt - self.rcv_wup > u64::from(MSS_BYTES);
         if is_full || filled_hole || self.quick_acks > 0 {
-            return Some(self.ack());
+            return Some(self.ack(now_ns));
         }
         self.delayed_ns.get_or_insert(now_ns + DELAYED_ACK_NS);
         None
@@ -259,7 +277,7 @@ impl Receiver {
     }
 
     /// The acknowledgement of everything so far.
-    fn ack(&mut self) -> Ack {
+    fn ack(&mut self, now_ns: u64) -> Ack {
         self.segs_out += 1;
         self.quick_acks = self.quick_acks.saturating_sub(1);
         (self.delayed_ns, self.compressed_ns, self.compressed) = (None, None, 0);
@@ -268,6 +286,7 @@ impl Receiver {
         let mut ack = Ack {
             ack: self.rcv_nxt,
             window_end: self.window_end,
+            sent_ns: now_ns,
             echoed_ns: self.ts_recent_ns,
             ece: self.echo && self.ecn == EcnMode::Classic,
             ce_pkts: self.ce_pkts,

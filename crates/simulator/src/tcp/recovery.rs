@@ -106,7 +106,6 @@ impl Sender {
             self.init_cwnd_reduction(now_ns);
         }
         self.set_ca_state(now_ns, CaState::Recovery);
-        self.high_seq = self.snd_nxt;
     }
 
     /// `tcp_enter_cwr()`.
@@ -168,9 +167,10 @@ impl Sender {
     /// `tcp_init_undo()`.
     pub(super) fn init_undo(&mut self) {
         self.undo_marker = Some(self.snd_una);
-        // Unknown while the first retransmission of a tail loss probe is out.
-        self.undo_retrans =
-            if self.queue.retrans_out > 0 { i64::from(self.queue.retrans_out) } else { -1 };
+        let out = i64::from(self.queue.retrans_out)
+            + i64::from(self.tlp_high_seq.is_some() && self.tlp_retrans);
+        // -1: nothing is retransmitted yet; 0 would mean that all retransmissions were duplicates.
+        self.undo_retrans = if out == 0 { -1 } else { out };
     }
 
     /// `tcp_packet_delayed()`: Eifel detection (RFC 3522): the acknowledgement is of a transmission before the first
@@ -308,7 +308,7 @@ impl Sender {
         let Some(high_seq) = self.tlp_high_seq.filter(|high_seq| ack.ack >= *high_seq) else {
             return;
         };
-        if !self.tlp_retrans || ack.has_dsack {
+        if !self.tlp_retrans || ack.is_dsack_of_probe {
             self.tlp_high_seq = None;
         } else if ack.ack > high_seq {
             // The probe repaired a loss.
@@ -332,10 +332,7 @@ impl Sender {
         } else if ack.data_acked || (self.reordering_seen && ack.has_sacked) {
             self.cong_avoid(now_ns, &info);
         }
-        // A congestion control that sets a pacing rate keeps it.
-        if !self.wants.pacing {
-            self.update_pacing_rate();
-        }
+        self.update_pacing_rate();
     }
 
     fn cong_avoid(&mut self, now_ns: u64, info: &super::sender::AckInfo) {

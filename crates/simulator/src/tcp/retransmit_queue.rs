@@ -122,6 +122,15 @@ impl RetransmitQueue {
         self.by_time.push_back(Transmission { seq, sent_ns });
     }
 
+    /// A segment is sent again as a tail loss probe, which does not count as a retransmission in flight.
+    pub fn probe(&mut self, seq: u64, sent_ns: u64, at_send: AtSend) {
+        let Some(index) = self.index_of(seq) else { return };
+        let segment = &mut self.segments[index];
+        segment.was_retransmitted = true;
+        (segment.sent_ns, segment.at_send) = (sent_ns, at_send);
+        self.by_time.push_back(Transmission { seq, sent_ns });
+    }
+
     /// Removes the first segment if it ends at `ack` or before.
     pub fn pop_acked(&mut self, ack: u64) -> Option<SentSegment> {
         let segment = *self.segments.front().filter(|segment| segment.end() <= ack)?;
@@ -207,23 +216,23 @@ impl RetransmitQueue {
         let mut at = 0;
         while let Some(&Transmission { seq, sent_ns }) = self.by_time.get(at) {
             let segment = self.get(seq).copied();
-            let current = segment.filter(|s| {
-                s.sent_ns == sent_ns && !s.is_sacked && (!s.is_lost || s.is_retransmitted)
-            });
-            let is_lost = match &current {
-                None => None,
-                Some(segment) => match judge(segment) {
-                    None => return,
-                    Some(is_lost) => Some(is_lost),
-                },
+            let current = segment.filter(|s| s.sent_ns == sent_ns && !s.is_sacked);
+            let Some(segment) = current else {
+                self.by_time.remove(at);
+                continue;
             };
-            match is_lost {
+            if segment.is_lost && !segment.is_retransmitted {
+                // It is in flight again after an undo.
+                at += 1;
+                continue;
+            }
+            match judge(&segment) {
+                None => return,
                 Some(false) => at += 1,
                 Some(true) => {
                     self.mark_lost(seq);
                     self.by_time.remove(at);
                 }
-                None => drop(self.by_time.remove(at)),
             }
         }
     }

@@ -46,7 +46,7 @@ impl EcnMode {
 #[derive(Debug, Clone)]
 pub struct SenderConfig {
     pub ecn: EcnMode,
-    /// The largest number of bytes in flight and waiting that `tcp_wmem` allows.
+    /// Largest number of unacknowledged bytes, by `tcp_wmem`; unsent data does not count.
     pub buffer_bytes: u64,
     /// `tcp_slow_start_after_idle`.
     pub slow_start_after_idle: bool,
@@ -116,6 +116,8 @@ pub struct Sender {
     pub(super) last_sent_ns: u64,
     pub(super) cwr_pending: bool,
     pub(super) received_ce: u32,
+    /// TSval of the last acknowledgement.
+    pub(super) echo_ns: u64,
     pub(super) prior_in_flight: u32,
     seed: u64,
     /// A round of the congestion control has ended.
@@ -202,6 +204,7 @@ impl Sender {
             last_sent_ns: now_ns,
             cwr_pending: false,
             received_ce: 0,
+            echo_ns: 0,
             prior_in_flight: 0,
             round_ended: false,
             rounds: 0,
@@ -375,7 +378,7 @@ impl Sender {
             min_rtt_us: Some(self.rtt.min_us()).filter(|rtt_us| *rtt_us != NO_RTT_US),
             pacing_rate: self.pacing_rate,
             bytes_acked: self.snd_una,
-            notsent_bytes: self.written.saturating_sub(self.snd_nxt).min(u32::MAX.into()) as u32,
+            notsent_bytes: self.notsent_bytes(),
             delivered: self.rate.delivered,
             delivered_ce: self.rate.delivered_ce,
             delivery_rate: self.delivery_rate(),
@@ -384,6 +387,12 @@ impl Sender {
             since_sent_ns: now_ns - self.last_sent_ns,
             since_ack_ns: now_ns - self.last_ack_ns,
         }
+    }
+
+    /// What waits in the socket: an application without a limit fills its buffer.
+    fn notsent_bytes(&self) -> u32 {
+        let room = self.config.buffer_bytes.saturating_sub(self.snd_nxt - self.snd_una);
+        (self.written - self.snd_nxt).min(room).min(u32::MAX.into()) as u32
     }
 
     /// Bytes per second of the latest sample.

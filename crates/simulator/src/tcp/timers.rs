@@ -164,20 +164,27 @@ impl Sender {
         lost.into_iter().for_each(|seq| self.queue.mark_lost(seq));
     }
 
-    /// `tcp_send_loss_probe()`: new data if there is any, otherwise the last segment again.
+    /// `tcp_send_loss_probe()`: new data if there is any, otherwise the last segment again. Then a full timeout begins.
     fn send_loss_probe(&mut self, now_ns: u64) {
-        if self.tlp_high_seq.is_none() && !self.queue.is_empty() {
+        if self.queue.is_empty() {
+            return;
+        }
+        if self.tlp_high_seq.is_none() {
             self.tlp_retrans = false;
-            let is_new = self.written > self.snd_nxt && self.send_new(now_ns);
-            if !is_new && let Some(tail) = self.queue.tail().copied() {
-                self.retransmit(now_ns, tail.seq, tail.bytes);
+            if self.written > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
+                if self.send_burst(now_ns, 1) > 0 {
+                    self.tlp_high_seq = Some(self.snd_nxt);
+                }
+            } else if let Some(tail) = self.queue.tail().copied() {
+                self.retransmit_probe(now_ns, tail.seq, tail.bytes);
                 self.tlp_retrans = true;
+                self.tlp_high_seq = Some(self.snd_nxt);
             }
-            self.tlp_high_seq = Some(self.snd_nxt);
+            if self.tlp_high_seq.is_some() {
+                return self.arm_rto(now_ns);
+            }
         }
-        if !self.queue.is_empty() {
-            let after_ns = self.until_rto_ns(now_ns).max(1_000);
-            self.arm(TimerKind::Retransmission, now_ns + after_ns);
-        }
+        let after_ns = self.until_rto_ns(now_ns).max(1_000_000);
+        self.arm(TimerKind::Retransmission, now_ns + after_ns);
     }
 }
