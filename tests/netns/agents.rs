@@ -67,7 +67,7 @@ fn runs_on_remote_agents_with_mutual_tls() {
         "pki/127.0.0.1.key",
     ];
     let _agents = [serve(&bench, 47_700, &tls), serve(&bench, 47_701, &tls)];
-    wait_for_agents(47_700);
+    wait_for_agents(&bench, 47_700);
     let plan = bench.write("plan.toml", &loopback_plan(47_700));
     let plan = plan.to_string_lossy();
 
@@ -88,7 +88,7 @@ fn a_trial_avoids_ports_that_are_in_use() {
     let _alone = alone();
     let bench = Bench::new();
     let _agents = [serve(&bench, 47_700, &[]), serve(&bench, 47_701, &[])];
-    wait_for_agents(47_700);
+    wait_for_agents(&bench, 47_700);
     // No other process has used this address.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.1.{high}.{low}");
@@ -106,9 +106,16 @@ fn a_trial_avoids_ports_that_are_in_use() {
 }
 
 /// Waits until both agents of a plan listen.
-fn wait_for_agents(port: u16) {
+fn wait_for_agents(bench: &Bench, port: u16) {
     let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-    wait_for("both agents", Duration::from_secs(10), || listening(port) && listening(port + 1));
+    for _ in 0..500 {
+        if listening(port) && listening(port + 1) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let printed = |port| std::fs::read_to_string(bench.path(&format!("agent-{port}.err")));
+    panic!("both agents do not listen: {:?} {:?}", printed(port), printed(port + 1));
 }
 
 #[test]
@@ -116,7 +123,7 @@ fn a_run_survives_the_restart_of_an_agent() {
     let _alone = alone();
     let bench = Bench::new();
     let (_stays, dies) = (serve(&bench, 47_710, &[]), serve(&bench, 47_711, &[]));
-    wait_for_agents(47_710);
+    wait_for_agents(&bench, 47_710);
     let plan = loopback_plan(47_710).replace("length = \"1s\"", "length = \"4s\"");
     let plan = bench.write("plan.toml", &plan);
     let mut command = bench.command(&["run", &plan.to_string_lossy(), "-v"]);
@@ -146,7 +153,7 @@ fn bounds_of_clocks_hold_for_a_known_offset() {
     elsewhere.args(["--time", "--monotonic", &OFFSET_S.to_string(), "--kill-child", "--fork"]);
     elsewhere.arg(binary("ccbench-agent"));
     let _elsewhere = serve_with(elsewhere, &bench, 47_721, &[]);
-    wait_for_agents(47_720);
+    wait_for_agents(&bench, 47_720);
     let plan = format!("repeat = 4\n{}", loopback_plan(47_720).trim_start());
     let plan = bench.write("plan.toml", &plan);
     let output = bench.run(&["run", &plan.to_string_lossy()]);
