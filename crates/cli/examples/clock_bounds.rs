@@ -11,25 +11,33 @@ use std::time::Duration;
 use tokio::process::Command;
 
 const OFFSET_S: i64 = 5_000;
+/// How long the agent may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, agent, count] = &arguments[..] else {
-        eprintln!("usage: clock_bounds AGENT EXCHANGES");
-        return ExitCode::from(2);
+    let count = |text: &String| text.parse().ok().filter(|&count| count > 0);
+    let (agent, count) = match &arguments[..] {
+        [_, agent, exchanges] if let Some(count) = count(exchanges) => (agent, count),
+        _ => {
+            eprintln!("usage: clock_bounds AGENT EXCHANGES, where EXCHANGES is a number above 0");
+            return ExitCode::from(2);
+        }
     };
-    let count = count.parse().expect("EXCHANGES is a number");
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("agent.sock");
     let mut command = Command::new("unshare");
     command.args(["--time", "--monotonic", &OFFSET_S.to_string(), "--kill-child", "--fork", agent]);
     command.args(["serve", "--listen", &format!("unix:{}", socket.display()), "--state-dir"]);
     let mut running = command.arg(dir.path().join("state")).kill_on_drop(true).spawn().unwrap();
-    while !socket.exists() {
-        assert_eq!(running.try_wait().unwrap(), None, "the agent ended");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let listens = async {
+        while !socket.exists() {
+            assert_eq!(running.try_wait().unwrap(), None, "the agent ended");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(START_LIMIT, listens).await.expect("the agent does not listen");
     let offsets = ccbench::exchange_timestamps(socket, count).await.unwrap();
     let error_ns = |offset_ns: i64| offset_ns.abs_diff(OFFSET_S * 1_000_000_000);
     let wrong = offsets.iter().filter(|o| error_ns(o.offset_ns) > o.error_bound_ns).count();
