@@ -1,19 +1,27 @@
 //! The same plan against running agents over TCP with mutual TLS.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccbench_proto::schedule::{PORT_SLOTS, client_port};
 use ccbench_tests::{Bench, alone, binary, text, wait_for};
 
-/// Ends the agent when the test ends, however it ends.
-struct Agent(Child);
+/// Ends the agent when the test ends, however it ends; a test that fails shows what the agent printed.
+struct Agent {
+    process: Child,
+    stderr: PathBuf,
+}
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let status = self.process.wait();
+        if std::thread::panicking() {
+            let printed = std::fs::read_to_string(&self.stderr);
+            eprintln!("agent: {status:?}, {}: {printed:?}", self.stderr.display());
+        }
     }
 }
 
@@ -25,8 +33,9 @@ fn serve_with(mut command: Command, bench: &Bench, port: u16, arguments: &[&str]
     command.args(["serve", "--listen", &format!("tcp:127.0.0.1:{port}")]).args(arguments);
     command.arg("--state-dir").arg(bench.path(&format!("agent-{port}")));
     command.current_dir(bench.path("")).stdin(Stdio::null());
-    command.stderr(std::fs::File::create(bench.path(&format!("agent-{port}.err"))).unwrap());
-    Agent(command.spawn().unwrap())
+    let stderr = bench.path(&format!("agent-{port}.err"));
+    command.stderr(std::fs::File::create(&stderr).unwrap());
+    Agent { process: command.spawn().unwrap(), stderr }
 }
 
 fn loopback_plan(port: u16) -> String {
@@ -67,7 +76,7 @@ fn runs_on_remote_agents_with_mutual_tls() {
         "pki/127.0.0.1.key",
     ];
     let _agents = [serve(&bench, 47_700, &tls), serve(&bench, 47_701, &tls)];
-    wait_for_agents(&bench, 47_700);
+    wait_for_agents(47_700);
     let plan = bench.write("plan.toml", &loopback_plan(47_700));
     let plan = plan.to_string_lossy();
 
@@ -88,7 +97,7 @@ fn a_trial_avoids_ports_that_are_in_use() {
     let _alone = alone();
     let bench = Bench::new();
     let _agents = [serve(&bench, 47_700, &[]), serve(&bench, 47_701, &[])];
-    wait_for_agents(&bench, 47_700);
+    wait_for_agents(47_700);
     // No other process has used this address.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.1.{high}.{low}");
@@ -106,16 +115,11 @@ fn a_trial_avoids_ports_that_are_in_use() {
 }
 
 /// Waits until both agents of a plan listen.
-fn wait_for_agents(bench: &Bench, port: u16) {
+fn wait_for_agents(port: u16) {
     let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-    for _ in 0..500 {
-        if listening(port) && listening(port + 1) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let printed = |port| std::fs::read_to_string(bench.path(&format!("agent-{port}.err")));
-    panic!("both agents do not listen: {:?} {:?}", printed(port), printed(port + 1));
+    wait_for("both agents to listen", Duration::from_secs(10), || {
+        listening(port) && listening(port + 1)
+    });
 }
 
 #[test]
@@ -123,12 +127,12 @@ fn a_run_survives_the_restart_of_an_agent() {
     let _alone = alone();
     let bench = Bench::new();
     let (_stays, dies) = (serve(&bench, 47_710, &[]), serve(&bench, 47_711, &[]));
-    wait_for_agents(&bench, 47_710);
+    wait_for_agents(47_710);
     let plan = loopback_plan(47_710).replace("length = \"1s\"", "length = \"4s\"");
     let plan = bench.write("plan.toml", &plan);
     let mut command = bench.command(&["run", &plan.to_string_lossy(), "-v"]);
     let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = dies.0.id();
+    let pid = dies.process.id();
     let children = format!("/proc/{pid}/task/{pid}/children");
     wait_for("the trial", Duration::from_secs(20), || {
         std::fs::read_to_string(&children).is_ok_and(|children| !children.is_empty())
@@ -153,7 +157,7 @@ fn bounds_of_clocks_hold_for_a_known_offset() {
     elsewhere.args(["--time", "--monotonic", &OFFSET_S.to_string(), "--kill-child", "--fork"]);
     elsewhere.arg(binary("ccbench-agent"));
     let _elsewhere = serve_with(elsewhere, &bench, 47_721, &[]);
-    wait_for_agents(&bench, 47_720);
+    wait_for_agents(47_720);
     let plan = format!("repeat = 4\n{}", loopback_plan(47_720).trim_start());
     let plan = bench.write("plan.toml", &plan);
     let output = bench.run(&["run", &plan.to_string_lossy()]);
