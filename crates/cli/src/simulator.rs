@@ -27,16 +27,14 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// Describes the nodes.
+    /// Describes the nodes, from the first point.
     ///
     /// # Errors
-    /// A point cannot be simulated.
+    /// The point cannot be simulated.
     pub fn open(experiment: &Experiment, jobs: Option<u32>) -> Result<Self, BackendError> {
-        let mut nodes = BTreeMap::new();
-        for point in experiment.plan.points() {
-            nodes = trial::simulation(&point, 0)?.infos();
-        }
-        Ok(Self { jobs, nodes })
+        let points = experiment.plan.points();
+        let nodes = points.first().map(|point| trial::simulation(point, 0)).transpose()?;
+        Ok(Self { jobs, nodes: nodes.map(|simulation| simulation.infos()).unwrap_or_default() })
     }
 }
 
