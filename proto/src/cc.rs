@@ -31,6 +31,9 @@ pub const KERNELS: &[&str] = &[
     "yeah",
 ];
 
+/// Those of which the simulator has models, with the names of the kernel's.
+pub const SIMULATED_KERNELS: [&str; 3] = ["cubic", "reno", "bbr"];
+
 /// Longest name that the kernel takes.
 pub const MAX_KERNEL_NAME: usize = 15;
 

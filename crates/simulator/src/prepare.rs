@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::cc::SIMULATED_KERNELS;
 use ccbench_proto::plan::{Cc, SysctlValue};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::topology::Topology;
@@ -20,8 +21,6 @@ const DEFAULT_CC: &str = "cubic";
 /// The third numbers of `tcp_wmem` and `tcp_rmem`, bytes.
 const WMEM_BYTES: u64 = 4_194_304;
 const RMEM_BYTES: u64 = 6_291_456;
-/// Congestion controls of the kernel, whose state has no rows.
-const KERNELS: [&str; 3] = ["cubic", "reno", "bbr"];
 
 /// Settings of a node.
 struct Sysctls<'a>(&'a NodeTask);
@@ -125,7 +124,9 @@ fn connection(
         seed: seed.max(1),
     };
     let receive_buffer = receiving.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES);
-    let shown = (!KERNELS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
+    // The state of the kernel's has no rows.
+    let shown =
+        (!SIMULATED_KERNELS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
     let mut connection =
         Connection::new((task.clone(), number), routes, shown, cc, config, receive_buffer);
     name.clone_into(&mut connection.algorithm);
@@ -202,8 +203,8 @@ pub fn infos(
         hostname: node.to_owned(),
         kernel: format!("simulator {}", crate::MODEL_VERSION),
         cpus: 1,
-        congestion_controls: KERNELS.map(str::to_owned).into(),
-        allowed_congestion_controls: KERNELS.map(str::to_owned).into(),
+        congestion_controls: SIMULATED_KERNELS.map(str::to_owned).into(),
+        allowed_congestion_controls: SIMULATED_KERNELS.map(str::to_owned).into(),
         default_congestion_control: DEFAULT_CC.to_owned(),
         interfaces: interfaces(node),
         can_userspace_link: true,

@@ -1,14 +1,11 @@
 //! Rules about the simulator: what it has no model of is an error, a key without effect there is a warning.
 
-use crate::cc;
+use crate::cc::{self, SIMULATED_KERNELS};
 use crate::plan::{Backend, Cc, Plan, Queue, Shaper, SysctlValue, Tool, Via};
 use crate::resolve::settle;
 
 use super::lab;
 use super::problems::Problems;
-
-/// Congestion controls of the kernel that the simulator has models of.
-const KERNELS: &[&str] = &["cubic", "reno", "bbr"];
 
 /// Sysctls that the simulator knows, and those that change nothing there because it has neither queues in its hosts, sockets
 /// that ask for buffers, nor a cache of earlier connections.
@@ -140,7 +137,7 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
     }
     if cc::is_kernels(cc) {
         let algorithm = cc.algorithm.as_str();
-        if !KERNELS.contains(&algorithm) {
+        if !SIMULATED_KERNELS.contains(&algorithm) {
             let why = unknown(algorithm);
             problems.error_from(&["cc", name, "algorithm"], &[&["cc", name]], why);
         } else if !cc.params.is_empty() {
@@ -164,7 +161,7 @@ fn flows(plan: &Plan, problems: &mut Problems) {
             problems.warning(&["flows", name, "tool"], why);
         }
         let Some(cc) = &flow.cc else { continue };
-        if !plan.cc.contains_key(cc) && !KERNELS.contains(&cc.as_str()) {
+        if !plan.cc.contains_key(cc) && !SIMULATED_KERNELS.contains(&cc.as_str()) {
             problems.error_from(
                 &["flows", name, "cc"],
                 &[&["flows", name, "cc"], &["cc"]],
@@ -178,7 +175,7 @@ fn flows(plan: &Plan, problems: &mut Problems) {
 
 /// Why the simulator does not have this congestion control of a kernel.
 fn unknown(algorithm: &str) -> String {
-    let known = KERNELS.join(", ");
+    let known = SIMULATED_KERNELS.join(", ");
     let remedy = if cc::scheme(algorithm).is_some() {
         let instance = if cc::KERNELS.contains(&algorithm) {
             format!("my_{algorithm}")
