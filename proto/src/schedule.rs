@@ -20,11 +20,13 @@ use crate::topology::Topology;
 use crate::trace::{Replay, Trace};
 use crate::units::Micros;
 
+mod blocks;
 mod captures;
 mod probes;
 
 pub use crate::plan::checked::Point;
 pub use crate::plan::timeline::PhaseSpan;
+pub use blocks::{block_bytes, block_due_ns};
 pub use captures::CaptureTask;
 pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
 

@@ -1,18 +1,15 @@
 //! One TCP connection of a flow group: handshake, both ends, and the application at both.
 
-use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::schedule::{FlowTask, block_bytes, block_due_ns};
 
 use crate::core::Connection as CongestionControl;
-use crate::packet::{Ack, Body, MSS_BYTES, Packet, Segment};
+use crate::packet::{Ack, Body, Packet, Segment};
 use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig};
 
 /// TCP_TIMEOUT_INIT: until a SYN or SYN-ACK is sent again.
 const HANDSHAKE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Attempts of a handshake: `tcp_syn_retries` + 1.
 const MAX_ATTEMPTS: u32 = 7;
-/// Limits of what an application with a rate writes at once.
-const LEAST_BLOCK_BYTES: u128 = MSS_BYTES as u128;
-const MOST_BLOCK_BYTES: u128 = 128 << 10;
 
 /// A connection and what a plan says of it.
 pub struct Connection {
@@ -37,6 +34,8 @@ pub struct Connection {
     pub zero_ns: Option<u64>,
     /// The application has stopped.
     pub stopped_ns: Option<u64>,
+    /// Blocks that an application with a rate has written.
+    written_blocks: u64,
     /// Times of the events that are queued: timer and pacing of the sender, timer of the receiver.
     pub queued_ns: [u64; 3],
 }
@@ -84,6 +83,7 @@ impl Connection {
             state: State::Closed,
             zero_ns: None,
             stopped_ns: None,
+            written_blocks: 0,
             queued_ns: [u64::MAX; 3],
             task,
         }
@@ -117,7 +117,8 @@ impl Connection {
             // The last segment of the handshake was lost.
             let is_open = matches!(self.state, State::Established { .. });
             let again = is_open && matches!(body, Body::SynAck);
-            return again.then(|| Packet::new(self.route_of(true), 0, Body::HandshakeAck));
+            return again
+                .then(|| Packet::new(self.route_of(true), 0, Body::HandshakeAck));
         };
         let syn_ns = *syn_ns;
         match body {
@@ -170,20 +171,21 @@ impl Connection {
         }
         let zero_ns = self.zero_ns?;
         let since_ns = now_ns - zero_ns;
-        let rate = self.task.plan.rate;
-        let sender = self.sender()?;
-        let Some(rate) = rate else {
+        let Some(rate) = self.task.plan.rate else {
             // Never at its end, and never idle.
-            sender.write(now_ns, u64::MAX / 2);
+            self.sender()?.write(now_ns, u64::MAX / 2);
             return None;
         };
-        // As ccbench's generator: blocks of 10 ms of the rate, each at its time.
-        let bits_per_s = u128::from(rate.bits_per_sec().max(1));
-        let block = (bits_per_s / 800).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES);
-        let block_ns = block * 8_000_000_000;
-        let blocks = u128::from(since_ns) * bits_per_s / block_ns + 1;
-        sender.write(now_ns, (blocks * block) as u64);
-        Some(zero_ns + (blocks * block_ns).div_ceil(bits_per_s) as u64)
+        // As ccbench's generator.
+        let block_bytes = block_bytes(rate);
+        let due_ns = |block| block_due_ns(rate.bits_per_sec(), block_bytes, block);
+        let mut blocks = self.written_blocks;
+        while due_ns(blocks) <= since_ns {
+            blocks += 1;
+        }
+        self.written_blocks = blocks;
+        self.sender()?.write(now_ns, blocks * block_bytes);
+        Some(zero_ns.saturating_add(due_ns(blocks)))
     }
 
     /// A segment with data arrives.

@@ -1,9 +1,9 @@
 //! Arguments of ccbench's own traffic generator from a task.
 
-use ccbench_proto::schedule::FlowTask;
+use ccbench_proto::schedule::{FlowTask, block_bytes};
 use ccbench_proto::wire::Side;
 
-use super::{FlowEndpoint, iperf3};
+use super::FlowEndpoint;
 
 /// Arguments of `ccbench-agent`.
 pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
@@ -23,7 +23,7 @@ pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
     }
     if let Some(rate) = task.plan.rate {
         push("rate-bps", rate.bits_per_sec().to_string());
-        push("block-bytes", iperf3::block_bytes(rate).to_string());
+        push("block-bytes", block_bytes(rate).to_string());
     }
     if task.plan.reverse {
         args.push("--reverse".to_owned());

@@ -3,8 +3,7 @@
 
 use std::fmt;
 
-use ccbench_proto::schedule::FlowTask;
-use ccbench_proto::units::Rate;
+use ccbench_proto::schedule::{FlowTask, block_bytes};
 
 /// iperf3's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,17 +84,6 @@ pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
 
 /// How much longer than planned a client would run if it were not ended.
 const SPARE_SECONDS: u64 = 5;
-/// A segment on a path of 1500 bytes.
-const LEAST_BLOCK_BYTES: u64 = 1448;
-/// What iperf3 writes at once by itself.
-const MOST_BLOCK_BYTES: u64 = 128 << 10;
-
-/// What a limited flow writes at once: 10 ms of its rate. iperf3 limits whole blocks, and its own ones are
-/// bursts of 90 packets.
-pub(super) fn block_bytes(rate: Rate) -> u64 {
-    (rate.bits_per_sec() / 8 / 100).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES)
-}
-
 fn push_common(args: &mut Vec<String>, task: &FlowTask, version: Version) {
     // iperf3 itself refuses intervals outside 0.1 to 60 s.
     let interval = task.plan.interval.get().clamp(100_000, 60_000_000);

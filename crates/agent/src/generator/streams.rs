@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ccbench_collector::tcp_info::{self, KernelVersion};
 use ccbench_io::console::message;
+use ccbench_proto::schedule::block_due_ns;
 use ccbench_proto::wire::{FlowSample, Side};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -248,11 +249,9 @@ impl Schedule {
         Self { zero_ns, block_bytes, rate_bps }
     }
 
-    /// When block number `block` is due. A flow that was held up catches up: the mean rate since the start is kept.
+    /// When block number `block` is due.
     fn due_ns(&self, block: u64) -> Option<u64> {
-        let rate_bps = u128::from(self.rate_bps?);
-        let bits = u128::from(block) * u128::from(self.block_bytes) * 8;
-        let after_ns = u64::try_from(bits * 1_000_000_000 / rate_bps.max(1)).unwrap_or(u64::MAX);
+        let after_ns = block_due_ns(self.rate_bps?, self.block_bytes, block);
         Some(self.zero_ns.saturating_add(after_ns))
     }
 }

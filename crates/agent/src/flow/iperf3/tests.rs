@@ -46,9 +46,3 @@ fn builds_the_arguments() {
          --connect-timeout 3000 -R"
     );
 }
-
-#[test]
-fn block_size_of_a_limited_flow_is_10_ms() {
-    let block = |mbit: u64| block_bytes(Rate::from_bits_per_sec(mbit * 1_000_000));
-    assert_eq!([1, 8, 104, 10_000].map(block), [1_448, 10_000, 130_000, 131_072]);
-}
