@@ -78,7 +78,7 @@ const MIN_SLOTS: u64 = 16_384;
 /// Memory limit of one link. Pages are touched only when they are needed.
 const MEMORY_CAP_BYTES: u64 = 512 << 20;
 /// Header of an Ethernet frame.
-pub(crate) const ETHERNET_BYTES: u32 = 14;
+pub(crate) const ETHERNET_BYTES: u32 = ccbench_proto::resolve::ETHERNET_BYTES.get() as u32;
 /// The smallest Ethernet frame, to turn bytes into a number of frames.
 const MIN_FRAME_BYTES: u64 = 60;
 /// Assumed rate of an unshaped link to size its memory.

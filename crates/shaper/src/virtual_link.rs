@@ -45,8 +45,8 @@ pub struct Header {
     pub flow: u32,
     /// Number of the class in the link's configuration, from 1; 0 is the default class.
     pub class: u8,
-    /// ECN field, 0 to 3.
-    pub ecn: u8,
+    /// The IP header's ECN field.
+    pub ecn: Ecn,
 }
 
 /// A packet that has left the link.
@@ -196,7 +196,7 @@ impl<P: Payload> VirtualLink<P> {
         Header {
             flow: header::flow(frame),
             class: self.matcher.class_of(frame),
-            ecn: header::ecn(frame).bits() as u8,
+            ecn: header::ecn(frame),
         }
     }
 
@@ -205,7 +205,6 @@ impl<P: Payload> VirtualLink<P> {
     pub fn arrive(&mut self, at_ns: u64, header: Header, frame_bytes: u32, payload: P) {
         self.arrived += 1;
         let Header { flow, class, ecn } = header;
-        let ecn = Ecn::of(ecn);
         let packet = Packet { bytes: frame_bytes, at_ns, flow, class, ecn, ..Packet::default() };
         if frame_bytes > self.max_frame_bytes {
             self.counters.unfit_pkts += 1;

@@ -1,5 +1,6 @@
 //! One TCP connection of a flow group: handshake, both ends, and the application at both.
 
+use ccbench_proto::plan::Ecn;
 use ccbench_proto::schedule::{FlowTask, block_bytes, block_due_ns};
 
 use crate::core::Connection as CongestionControl;
@@ -108,7 +109,7 @@ impl Connection {
         let answered_ns = None;
         self.state = State::Opening { attempts: attempts + 1, syn_ns: now_ns, answered_ns };
         let again_ns = now_ns + (HANDSHAKE_TIMEOUT_NS << attempts);
-        Some((Packet::new(self.route_of(true), 0, Body::Syn), again_ns))
+        Some((Packet::new(self.route_of(true), Ecn::NotEct, Body::Syn), again_ns))
     }
 
     /// A segment of the handshake arrives; returns the answer. The connection is established once its sender may send.
@@ -118,19 +119,19 @@ impl Connection {
             let is_open = matches!(self.state, State::Established { .. });
             let again = is_open && matches!(body, Body::SynAck);
             return again
-                .then(|| Packet::new(self.route_of(true), 0, Body::HandshakeAck));
+                .then(|| Packet::new(self.route_of(true), Ecn::NotEct, Body::HandshakeAck));
         };
         let syn_ns = *syn_ns;
         match body {
             Body::Syn => {
                 answered_ns.get_or_insert(now_ns);
-                Some(Packet::new(self.route_of(false), 0, Body::SynAck))
+                Some(Packet::new(self.route_of(false), Ecn::NotEct, Body::SynAck))
             }
             Body::SynAck => {
                 if !self.task.plan.reverse {
                     self.establish(now_ns, now_ns - syn_ns);
                 }
-                Some(Packet::new(self.route_of(true), 0, Body::HandshakeAck))
+                Some(Packet::new(self.route_of(true), Ecn::NotEct, Body::HandshakeAck))
             }
             _ => {
                 if let Some(answered_ns) = *answered_ns {
@@ -189,10 +190,10 @@ impl Connection {
     }
 
     /// A segment with data arrives.
-    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: u8) -> Option<Packet> {
+    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: Ecn) -> Option<Packet> {
         let route = self.routes[1];
         let reply = self.receiver()?.on_segment(now_ns, segment, ecn);
-        reply.map(|ack| Packet::new(route, 0, Body::Ack(ack)))
+        reply.map(|ack| Packet::new(route, Ecn::NotEct, Body::Ack(ack)))
     }
 
     /// An acknowledgement arrives.

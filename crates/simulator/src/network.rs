@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ccbench_proto::plan::Ecn;
 use ccbench_proto::resolve::{self, TimedChange};
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::topology::Topology;
@@ -10,9 +11,6 @@ use ccbench_shaper::virtual_link::{Header, VirtualLink};
 
 use crate::error::SimulatorError;
 use crate::packet::{MTU_BYTES, Packet};
-
-/// ECN fields.
-const FIELDS: usize = 4;
 
 /// A link and where it is.
 pub struct SimulatedLink {
@@ -31,7 +29,7 @@ pub struct SimulatedLink {
 #[derive(Debug)]
 struct Route {
     /// Index of the link, and its classification of the packet by ECN field.
-    hops: Vec<(usize, [Header; FIELDS])>,
+    hops: Vec<(usize, [Header; Ecn::ALL.len()])>,
 }
 
 /// All links and routes.
@@ -78,7 +76,12 @@ impl Network {
                 let devs = topology.nodes.get(node).map_or(&[][..], |made| &made.interfaces);
                 let mut devs = devs.iter().map(|interface| interface.dev.as_str());
                 let dev = devs.find(|dev| resolve::shapes(&config.plan, topology, (node, dev)));
-                let dev = dev.ok_or_else(|| fail("its interface does not exist".to_owned()))?;
+                let dev = dev.ok_or_else(|| {
+                    fail(
+                        "no interface of its node carries it: connect the node in [wires]"
+                            .to_owned(),
+                    )
+                })?;
                 let mut model = VirtualLink::new(config, MTU_BYTES, at_ns)
                     .map_err(|error| fail(error.to_string()))?;
                 model.begin(begin_ns);
@@ -112,8 +115,8 @@ impl Network {
         });
         let hops = shaped.map(|index| {
             let link = &self.links[index].link;
-            let by_ecn = |ecn: u8| link.classify(&endpoints.frame((tos & !3) | ecn));
-            (index, [by_ecn(0), by_ecn(1), by_ecn(2), by_ecn(3)])
+            let by_ecn = |ecn: Ecn| link.classify(&endpoints.frame((tos & !3) | ecn.bits()));
+            (index, Ecn::ALL.map(by_ecn))
         });
         let hops = hops.collect();
         self.routes.push(Route { hops });
@@ -126,7 +129,7 @@ impl Network {
         let Some((index, headers)) = route.hops.get(usize::from(packet.hop)) else {
             return Err(packet);
         };
-        let header = headers[usize::from(packet.ecn) % FIELDS];
+        let header = headers[usize::from(packet.ecn.bits())];
         self.links[*index].link.arrive(at_ns, header, packet.frame_bytes(), packet);
         Ok(*index)
     }

@@ -1,9 +1,11 @@
 //! Packets on the simulated path. They have lengths and header fields, but no bytes.
 
+use ccbench_proto::plan::Ecn;
+use ccbench_proto::resolve;
 use ccbench_shaper::virtual_link::Payload;
 
 /// Ethernet header.
-pub const ETHERNET_BYTES: u32 = 14;
+pub const ETHERNET_BYTES: u32 = resolve::ETHERNET_BYTES.get() as u32;
 /// IPv4 header without options.
 pub const IP_BYTES: u32 = 20;
 /// TCP header with the timestamp option.
@@ -23,14 +25,6 @@ const SACK_BLOCK_BYTES: u32 = 8;
 
 /// SACK blocks that fit beside the timestamp option.
 pub const MAX_SACK_BLOCKS: usize = 3;
-
-/// The IP header's ECN field.
-pub mod ecn {
-    pub const NOT_ECT: u8 = 0;
-    pub const ECT1: u8 = 1;
-    pub const ECT0: u8 = 2;
-    pub const CE: u8 = 3;
-}
 
 /// Half-open range of sequence numbers, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,7 +101,7 @@ pub struct Packet {
     pub route: u32,
     /// Links of the route that it has passed.
     pub hop: u16,
-    pub ecn: u8,
+    pub ecn: Ecn,
     /// A bit was flipped: the receiver's checksum fails.
     pub is_corrupt: bool,
     pub body: Body,
@@ -115,7 +109,7 @@ pub struct Packet {
 
 impl Packet {
     /// A packet at the beginning of its route.
-    pub fn new(route: u32, ecn: u8, body: Body) -> Self {
+    pub fn new(route: u32, ecn: Ecn, body: Body) -> Self {
         Self { route, hop: 0, ecn, is_corrupt: false, body }
     }
 
@@ -147,7 +141,7 @@ mod tests {
 
     #[test]
     fn frames_have_the_lengths_that_linux_sends() {
-        let frame = |body| Packet::new(0, ecn::NOT_ECT, body).frame_bytes();
+        let frame = |body| Packet::new(0, Ecn::NotEct, body).frame_bytes();
         let full = Segment { seq: 0, bytes: MSS_BYTES, sent_ns: 0, echoed_ns: 0, cwr: false };
         assert_eq!(frame(Body::Segment(full)), 1514);
         assert_eq!(frame(Body::Ack(Ack::default())), 66);

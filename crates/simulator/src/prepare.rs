@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::cc::SIMULATED_KERNELS;
-use ccbench_proto::plan::{Cc, SysctlValue};
+use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, backend_reason};
@@ -12,7 +12,6 @@ use crate::connection::Connection;
 use crate::core::Connection as CongestionControl;
 use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};
-use crate::packet::ecn;
 use crate::probes::SimulatedProbe;
 use crate::tcp::{EcnMode, SenderConfig};
 
@@ -110,7 +109,7 @@ fn connection(
     let (client, server) = (settings(&task.plan.from).ecn(), settings(&task.plan.to).ecn());
     let ecn = if wants.ecn && client != 0 && server != 0 {
         let ect1 = instance.and_then(|cc| cc.ect1).unwrap_or(wants.ect1);
-        EcnMode::Accurate { ect: if ect1 { ecn::ECT1 } else { ecn::ECT0 } }
+        EcnMode::Accurate { ect: if ect1 { Ecn::Ect1 } else { Ecn::Ect0 } }
     } else {
         match client == 1 && !wants.ecn && matches!(server, 1 | 2) {
             true => EcnMode::Classic,

@@ -1,6 +1,6 @@
 //! Probes: echoes over ICMP and UDP.
 
-use ccbench_proto::plan::{ProbeKind, Repeat};
+use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::wire;
 
@@ -47,7 +47,7 @@ impl SimulatedProbe {
         let echo = Echo { probe: self.index, seq, is_reply: false, frame_bytes };
         let repeats = self.task.plan.repeat == Repeat::Interval;
         Sent {
-            packet: Packet::new(self.routes[0], self.task.plan.tos & 3, Body::Echo(echo)),
+            packet: Packet::new(self.routes[0], Ecn::of(self.task.plan.tos), Body::Echo(echo)),
             timeout_ns: now_ns + self.task.plan.timeout().nanos(),
             next_ns: repeats.then(|| now_ns + self.task.plan.every.nanos()),
         }
@@ -56,7 +56,7 @@ impl SimulatedProbe {
     /// The other node answers a request, with the ECN field that it has.
     pub fn answer(&self, echo: Echo) -> Packet {
         let reply = Echo { is_reply: true, ..echo };
-        Packet::new(self.routes[1], self.task.plan.tos & 3, Body::Echo(reply))
+        Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(reply))
     }
 
     /// An answer arrives, or the time for it is over; `None` if it is no news.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ccbench_proto::event::{Kind, NoData};
+use ccbench_proto::plan::Ecn;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire;
@@ -13,7 +14,7 @@ use crate::connection::{Connection, State};
 use crate::error::SimulatorError;
 use crate::event_queue::EventQueue;
 use crate::network::Network;
-use crate::packet::{Body, Packet, ecn};
+use crate::packet::{Body, Packet};
 use crate::probes::SimulatedProbe;
 use crate::rows::{FlowRows, Rows};
 
@@ -205,7 +206,7 @@ impl Simulation {
             let mut packet = departure.payload;
             packet.hop += 1;
             if departure.marked {
-                packet.ecn = ecn::CE;
+                packet.ecn = Ecn::Ce;
             }
             self.moving.push_back(packet);
         }
@@ -304,7 +305,8 @@ impl Simulation {
             _ => {
                 let reply = receiver.on_timer(now_ns);
                 self.queue_timer(now_ns, index, DELAYED_ACK);
-                self.moving.extend(reply.map(|ack| Packet::new(route, 0, Body::Ack(ack))));
+                self.moving
+                    .extend(reply.map(|ack| Packet::new(route, Ecn::NotEct, Body::Ack(ack))));
                 return;
             }
         }

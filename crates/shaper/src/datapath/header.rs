@@ -1,7 +1,9 @@
 //! Headers of a frame: the fields that queues and classes look at, the offsets that segmentation needs, and what a
 //! link changes: the ECN field (a mark) or a bit (corruption).
 
-const ETHERNET_BYTES: usize = 14;
+pub(crate) use ccbench_proto::plan::Ecn;
+
+const ETHERNET_BYTES: usize = super::ETHERNET_BYTES as usize;
 /// Maximum number of VLAN tags in front of the EtherType.
 const TAGS: usize = 2;
 const TCP_BYTES: usize = 20;
@@ -9,45 +11,6 @@ const UDP_BYTES: usize = 8;
 pub(crate) const IPV6_BYTES: usize = 40;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
-
-/// The ECN field (RFC 3168, RFC 9331).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Ecn {
-    /// Not ECN-capable, or not IP.
-    #[default]
-    NotEct,
-    /// ECN-capable, L4S.
-    Ect1,
-    /// ECN-capable, classic.
-    Ect0,
-    /// Congestion experienced.
-    Ce,
-}
-
-impl Ecn {
-    /// By number, in the order of declaration.
-    pub(crate) const ALL: [Self; 4] = [Self::NotEct, Self::Ect1, Self::Ect0, Self::Ce];
-
-    /// The field's two bits.
-    pub(crate) fn bits(self) -> u32 {
-        match self {
-            Self::NotEct => 0,
-            Self::Ect1 => 1,
-            Self::Ect0 => 2,
-            Self::Ce => 3,
-        }
-    }
-
-    /// The value of the two lowest of these bits.
-    pub(crate) fn of(bits: u8) -> Self {
-        match bits & 3 {
-            0 => Self::NotEct,
-            1 => Self::Ect1,
-            2 => Self::Ect0,
-            _ => Self::Ce,
-        }
-    }
-}
 
 /// An IP header and where in the frame it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

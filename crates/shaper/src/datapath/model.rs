@@ -92,9 +92,6 @@ impl LinkSpec {
     }
 }
 
-/// Size of an Ethernet header.
-const ETHERNET_BYTES: u32 = 14;
-
 /// Packet counters since the start. `arrived + duplicated = lost + dropped + in the link + departed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -171,7 +168,7 @@ impl LinkModel {
             let random = Random::new(spec.seed, Purpose::Queue(index));
             queue.build(Setup { capacity, frame_bytes, random })
         };
-        let extra_bytes = spec.overhead_bytes().cast_signed() - ETHERNET_BYTES.cast_signed();
+        let extra_bytes = spec.overhead_bytes().cast_signed() - super::ETHERNET_BYTES.cast_signed();
         let traced = spec.trace.as_ref().map(|replay| Box::new(ArrivalTrace::new(replay, spec)));
         let stage = match spec.rate_bps() {
             Some(rate_bps) if !spec.classes.is_empty() => {

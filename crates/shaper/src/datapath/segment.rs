@@ -7,7 +7,7 @@ use super::vnet::{
     GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VNET_BYTES, Vnet,
 };
 
-const ETHERNET_BYTES: usize = 14;
+const ETHERNET_BYTES: usize = super::ETHERNET_BYTES as usize;
 const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;

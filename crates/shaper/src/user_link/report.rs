@@ -56,7 +56,7 @@ pub(crate) fn packet(link: &str, iface: &str, row: &Row) -> wire::LinkPacket {
         iface: iface.to_owned(),
         bytes: row.bytes,
         flow: row.flow,
-        ecn: row.ecn.bits(),
+        ecn: row.ecn.bits().into(),
         fate: row.fate.on_wire().into(),
         marked: row.marked,
         queued_ns: passed.map(|passed| passed.queued_ns),

@@ -100,7 +100,7 @@ impl Run {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let draw = (state >> 33) as u32;
             at_ns += u64::from(if draw.is_multiple_of(8) { draw % 6_000_000 } else { 0 });
-            let header = Header { flow: draw >> 8 & 3, class: 0, ecn: (draw >> 10 & 3) as u8 };
+            let header = Header { flow: draw >> 8 & 3, class: 0, ecn: Ecn::of((draw >> 10) as u8) };
             self.arrive(at_ns, header, 60 + (draw >> 12) % 1455);
         }
         self.until(at_ns + 3_000 * MS);
@@ -178,7 +178,7 @@ fn marks_reach_the_departure() {
     for json in queues {
         let mut run = Run::new(&config(rated(10, 0), json), u64::MAX);
         for number in 0..60 {
-            run.arrive(0, Header { ecn: number % 4, ..Header::default() }, FRAME);
+            run.arrive(0, Header { ecn: Ecn::of(number), ..Header::default() }, FRAME);
         }
         run.until(1_000 * MS);
         assert_eq!(run.link.model.next_marked(), None);
@@ -248,7 +248,7 @@ fn classes_share_the_rate() {
     let mut run = Run::new(&config, u64::MAX);
     assert!(run.link.reads_headers());
     let headers = [5201, 80].map(|port| run.link.classify(&frame(port)));
-    assert_eq!(headers.map(|header| (header.class, header.ecn)), [(1, 2), (0, 2)]);
+    assert_eq!(headers.map(|header| (header.class, header.ecn)), [(1, Ecn::Ect0), (0, Ecn::Ect0)]);
     assert_ne!(headers[0].flow, headers[1].flow);
     assert_eq!(headers[0].flow, header::flow(&frame(5201)));
     for header in headers.repeat(600) {
@@ -362,7 +362,7 @@ fn packets_without_memory_and_large_frames_are_counted() {
 fn packet_log_has_every_packet() {
     let plan = Link { packet_log: Some(Bytes::new(1 << 20)), ..rated(8, 1) };
     let mut run = Run::new(&config(plan, r#"{"kind": "pfifo", "limit": "1p"}"#), u64::MAX);
-    for ecn in 0..3 {
+    for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0] {
         run.arrive(MS, Header { flow: 9, class: 0, ecn }, 1000);
     }
     run.until(10 * MS);

@@ -1,8 +1,10 @@
 //! The receiving end of a connection: `tcp_data_queue()`, delayed and compressed acknowledgements, the receive window.
 
+use ccbench_proto::plan::Ecn;
+
 use super::EcnMode;
 use super::ranges::Ranges;
-use crate::packet::{Ack, MAX_SACK_BLOCKS, MSS_BYTES, Range, Segment, ecn};
+use crate::packet::{Ack, MAX_SACK_BLOCKS, MSS_BYTES, Range, Segment};
 
 /// TCP_DELACK_MIN, TCP_ATO_MIN.
 const DELAYED_ACK_NS: u64 = 40_000_000;
@@ -139,7 +141,7 @@ impl Receiver {
     }
 
     /// A segment arrives with this ECN field.
-    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, field: u8) -> Reply {
+    pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, field: Ecn) -> Reply {
         self.segs_in += 1;
         self.data_segs_in += 1;
         self.take_mark(segment, field);
@@ -174,8 +176,8 @@ impl Receiver {
     }
 
     /// CE and CWR: `tcp_ecn_check_ce()`, `tcp_ecn_accept_cwr()`. A change is acknowledged at once.
-    fn take_mark(&mut self, segment: &Segment, field: u8) {
-        let has_ce = field == ecn::CE;
+    fn take_mark(&mut self, segment: &Segment, field: Ecn) {
+        let has_ce = field == Ecn::Ce;
         self.ce_pkts = self.ce_pkts.wrapping_add(u32::from(has_ce));
         match self.ecn {
             EcnMode::Off => {}

@@ -1,12 +1,14 @@
 //! The sending end of a connection: its state, and what the congestion control sees of it and changes.
 
+use ccbench_proto::plan::Ecn;
+
 use super::delivery_rate::DeliveryRate;
 use super::rack::Rack;
 use super::retransmit_queue::RetransmitQueue;
 use super::rtt::{NO_RTT_US, Rtt};
 use super::timers::Timer;
 use crate::core::{self, CaState, Connection, Event, Out, Wants, flags};
-use crate::packet::{MSS_BYTES, MTU_BYTES, Segment, ecn};
+use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
 /// TCP_INIT_CWND.
 pub const INITIAL_CWND: u32 = 10;
@@ -25,18 +27,18 @@ pub enum EcnMode {
     Classic,
     /// Each mark is counted (AccECN), and packets carry this code point.
     Accurate {
-        /// [`ecn::ECT0`] or [`ecn::ECT1`].
-        ect: u8,
+        /// [`Ecn::Ect0`] or [`Ecn::Ect1`].
+        ect: Ecn,
     },
 }
 
 impl EcnMode {
     /// The ECN field of data; of retransmissions only with accurate feedback.
-    pub fn field(self, is_retransmission: bool) -> u8 {
+    pub fn field(self, is_retransmission: bool) -> Ecn {
         match self {
-            Self::Off => ecn::NOT_ECT,
-            Self::Classic if is_retransmission => ecn::NOT_ECT,
-            Self::Classic => ecn::ECT0,
+            Self::Off => Ecn::NotEct,
+            Self::Classic if is_retransmission => Ecn::NotEct,
+            Self::Classic => Ecn::Ect0,
             Self::Accurate { ect } => ect,
         }
     }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::plan::Ecn;
+
 use super::*;
 use crate::core::Connection;
-use crate::packet::{Ack, MSS_BYTES, Range, Segment, ecn};
+use crate::packet::{Ack, MSS_BYTES, Range, Segment};
 
 const MS: u64 = 1_000_000;
 const RTT_US: u32 = 20_000;
@@ -157,7 +159,7 @@ fn segment(at: u64) -> Segment {
 fn every_second_segment_is_acknowledged() {
     let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 20 * MS);
     let mut acks = |from: u64, to: u64, at_ns: u64| {
-        (from..to).filter_map(|at| receiver.on_segment(at_ns, &segment(at), ecn::NOT_ECT)).count()
+        (from..to).filter_map(|at| receiver.on_segment(at_ns, &segment(at), Ecn::NotEct)).count()
     };
     assert_eq!(acks(0, 16, MS), 16, "quick acknowledgements at the beginning");
     assert_eq!(acks(16, 36, MS), 10);
@@ -169,7 +171,7 @@ fn every_second_segment_is_acknowledged() {
 #[test]
 fn gaps_are_reported_most_recent_first() {
     let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 20 * MS);
-    let mut last = |at: u64| receiver.on_segment(MS, &segment(at), ecn::NOT_ECT).unwrap();
+    let mut last = |at: u64| receiver.on_segment(MS, &segment(at), Ecn::NotEct).unwrap();
     last(0);
     last(2);
     let ack = last(5);
@@ -184,13 +186,13 @@ fn gaps_are_reported_most_recent_first() {
 #[test]
 fn a_mark_is_echoed_until_cwr_or_counted() {
     let mut receiver = Receiver::new(EcnMode::Classic, 1 << 22, 0, 20 * MS);
-    let mut ece = |at: u64, field: u8, cwr: bool| {
+    let mut ece = |at: u64, field: Ecn, cwr: bool| {
         let segment = Segment { cwr, ..segment(at) };
         receiver.on_segment(MS, &segment, field).unwrap().ece
     };
-    assert!(!ece(0, ecn::ECT0, false) && ece(1, ecn::CE, false) && ece(2, ecn::ECT0, false));
-    assert!(!ece(3, ecn::ECT0, true));
-    let mut receiver = Receiver::new(EcnMode::Accurate { ect: ecn::ECT1 }, 1 << 22, 0, 20 * MS);
-    receiver.on_segment(MS, &segment(0), ecn::CE);
-    assert_eq!(receiver.on_segment(MS, &segment(1), ecn::CE).unwrap().ce_pkts, 2);
+    assert!(!ece(0, Ecn::Ect0, false) && ece(1, Ecn::Ce, false) && ece(2, Ecn::Ect0, false));
+    assert!(!ece(3, Ecn::Ect0, true));
+    let mut receiver = Receiver::new(EcnMode::Accurate { ect: Ecn::Ect1 }, 1 << 22, 0, 20 * MS);
+    receiver.on_segment(MS, &segment(0), Ecn::Ce);
+    assert_eq!(receiver.on_segment(MS, &segment(1), Ecn::Ce).unwrap().ce_pkts, 2);
 }
