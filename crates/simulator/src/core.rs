@@ -276,6 +276,7 @@ const WANTS_BURSTS: u32 = 16;
 
 unsafe extern "C" {
     safe fn cc_ffi_size(which: u32) -> usize;
+    safe fn cc_random(seed: &mut u64) -> u32;
     fn cc_ffi_start(conn: *mut Conn, scheme: *const c_char) -> c_int;
     fn cc_ffi_set(conn: *mut Conn, name: *const c_char, value: u32) -> c_int;
     fn cc_ffi_check(conn: *const Conn, fault: &mut Fault) -> c_int;
@@ -293,6 +294,11 @@ unsafe extern "C" {
     fn cc_call_event(conn: *mut Conn, event: u32, ack: &Ack, out: &mut Out);
     fn cc_call_undo(conn: *mut Conn, ack: &Ack) -> u32;
     fn cc_call_read(conn: *const Conn, ack: &Ack, stats: *mut u32);
+}
+
+/// Uniform over 32 bits (xorshift64*). The seed is not 0 and stays so.
+pub fn random(seed: &mut u64) -> u32 {
+    cc_random(seed)
 }
 
 /// A constant string of the C program; empty for null.

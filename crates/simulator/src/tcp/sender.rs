@@ -261,20 +261,10 @@ impl Sender {
             edt_delay_us: (self.wstamp_ns.saturating_sub(now_ns) / 1000) as u32,
             mss_bytes: MSS_BYTES,
             mtu_bytes: MTU_BYTES,
-            random: self.random(),
+            random: core::random(&mut self.seed),
             ca_state: self.ca_state as u32,
             flags: set,
         }
-    }
-
-    /// Uniform over 32 bits: xorshift64*.
-    fn random(&mut self) -> u32 {
-        let mut x = self.seed;
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.seed = x;
-        (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as u32
     }
 
     pub(super) fn apply(&mut self, out: &Out) {
