@@ -40,7 +40,10 @@ pub enum SimulatorError {
         value: String,
     },
     /// A congestion control returned an impossible value.
-    #[error("flow {flow}: the congestion control broke a rule: {what}")]
+    #[error(
+        "flow {flow}: the congestion control returned an impossible value: {what}; this is a defect of its C core, so report \
+         it with the plan"
+    )]
     Violation {
         /// Flow group.
         flow: String,
