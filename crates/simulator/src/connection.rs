@@ -5,12 +5,14 @@ use ccbench_proto::schedule::{FlowTask, block_bytes, block_due_ns};
 
 use crate::core::Connection as CongestionControl;
 use crate::packet::{Ack, Body, Packet, Segment};
-use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig};
+use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig, wheel_ns};
 
 /// TCP_TIMEOUT_INIT: until a SYN or SYN-ACK is sent again.
 const HANDSHAKE_TIMEOUT_NS: u64 = 1_000_000_000;
-/// Attempts of a handshake: `tcp_syn_retries` + 1.
-const MAX_ATTEMPTS: u32 = 7;
+/// `tcp_syn_linear_timeouts`: so many timeouts come before the first that doubles.
+const LINEAR_TIMEOUTS: u32 = 4;
+/// Attempts of a handshake: `tcp_syn_retries` + `tcp_syn_linear_timeouts` + 1.
+const MAX_ATTEMPTS: u32 = 11;
 
 /// A connection and what a plan says of it.
 pub struct Connection {
@@ -108,7 +110,8 @@ impl Connection {
         }
         let answered_ns = None;
         self.state = State::Opening { attempts: attempts + 1, syn_ns: now_ns, answered_ns };
-        let again_ns = now_ns + (HANDSHAKE_TIMEOUT_NS << attempts);
+        let timeout_ns = HANDSHAKE_TIMEOUT_NS << attempts.saturating_sub(LINEAR_TIMEOUTS);
+        let again_ns = wheel_ns(now_ns, timeout_ns);
         Some((Packet::new(self.route_of(true), Ecn::NotEct, Body::Syn), again_ns))
     }
 

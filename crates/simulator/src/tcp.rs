@@ -1,5 +1,5 @@
 //! TCP as Linux does it around a congestion control. Names are the kernel's; each function names the one that it follows
-//! (Linux 6.18, net/ipv4). Sequence numbers do not wrap; lengths of segments are those of the application's data.
+//! (Linux 7.3, net/ipv4). Sequence numbers do not wrap; lengths of segments are those of the application's data.
 
 mod ack;
 mod delivery_rate;
@@ -15,6 +15,7 @@ mod timers;
 
 pub use receiver::Receiver;
 pub use sender::{EcnMode, Sender, SenderConfig};
+pub use timers::wheel_ns;
 
 #[cfg(test)]
 mod tests;

@@ -3,14 +3,30 @@
 use super::EcnMode;
 use super::delivery_rate::RateSample;
 use super::recovery::Rexmit;
+use super::retransmit_queue::SentSegment;
 use super::sender::{AckInfo, Sender};
 use crate::core::CaState;
 use crate::packet::{Ack, MSS_BYTES, Range};
+
+/// `tcp_max_reordering`.
+const MAX_REORDERING: u32 = 300;
+
+/// The timestamp option's clock, ms.
+pub(super) fn timestamp(at_ns: u64) -> u64 {
+    at_ns / 1_000_000
+}
+
+/// `tcp_skb_spurious_retrans()`: the timestamp that came back is older than the retransmission.
+fn is_spurious_retransmission(segment: &SentSegment, echoed_ns: u64) -> bool {
+    segment.was_retransmitted && echoed_ns > 0 && timestamp(echoed_ns) < timestamp(segment.sent_ns)
+}
 
 /// What an acknowledgement has brought: the kernel's `flag` and `struct tcp_sacktag_state`.
 #[derive(Debug, Default)]
 pub(super) struct AckState {
     pub ack: u64,
+    /// `snd_una` before it.
+    pub prior_una: u64,
     pub echoed_ns: u64,
     /// FLAG_SND_UNA_ADVANCED.
     pub una_advanced: bool,
@@ -34,12 +50,15 @@ pub(super) struct AckState {
     pub sets_timer: bool,
     /// FLAG_RETRANS_DATA_ACKED.
     retransmission_acked: bool,
+    /// FLAG_ACK_MAYBE_DELAYED.
     is_ack_delayed: bool,
     /// Of data that was sent once: the first and the last transmission that is acknowledged, cumulatively or selectively.
     first_sent_ns: Option<u64>,
     last_sent_ns: Option<u64>,
     first_sacked_ns: Option<u64>,
     last_sacked_ns: Option<u64>,
+    /// Start of the lowest segment that was sent once and is newly acknowledged selectively below others.
+    reordered_seq: Option<u64>,
     newly_delivered: u32,
     prior_lost: u32,
     rtt_us: Option<u32>,
@@ -68,11 +87,15 @@ impl Sender {
     /// An acknowledgement arrives.
     pub fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
         self.counters.segs_in += 1;
-        self.last_ack_ns = now_ns;
         self.echo_ns = ack.sent_ns;
+        if ack.ack < self.snd_una {
+            return self.on_old_ack(now_ns, ack);
+        }
+        self.last_ack_ns = now_ns;
         let (prior_una, prior_delivered) = (self.snd_una, self.rate.delivered);
         let mut state = AckState {
             ack: ack.ack,
+            prior_una,
             echoed_ns: ack.echoed_ns,
             prior_lost: self.queue.lost,
             ..AckState::default()
@@ -87,9 +110,14 @@ impl Sender {
             state.una_advanced = true;
         }
         // As before this acknowledgement: its own blocks are no evidence of reordering.
-        let prior_highest = self.queue.sacked.end();
-        self.take_sacks(now_ns, ack, prior_una, &mut state);
+        let (prior_highest, prior_sacked) = (self.queue.sacked.end(), self.queue.sacked_out);
+        self.take_sacks(now_ns, ack, &mut state);
         let acked_pkts = self.clean_queue(now_ns, prior_highest, &mut state);
+        let is_runt = self.snd_una - prior_una < u64::from(MSS_BYTES);
+        let only_this = state.sample.prior_delivered.wrapping_add(1) == self.rate.delivered;
+        let is_exact = state.first_sent_ns.is_some() && !state.retransmission_acked;
+        state.is_ack_delayed =
+            acked_pkts == 1 && prior_sacked == 0 && is_runt && only_this && is_exact;
         self.take_marks(ack, prior_delivered, &mut state);
         state.is_duplicate = !state.una_advanced && !window_grew;
         if !had_data {
@@ -99,9 +127,25 @@ impl Sender {
             self.process_tlp_ack(now_ns, &state);
         } else {
             self.update_rtt(now_ns, &mut state);
+            self.cc_sample(now_ns, acked_pkts, &state);
             state.newly_delivered = self.rate.delivered.wrapping_sub(prior_delivered);
-            state.is_ack_delayed &= acked_pkts == 1 && state.newly_delivered == 1;
             self.respond(now_ns, &mut state);
+        }
+        self.send(now_ns);
+    }
+
+    /// An acknowledgement that a later one has overtaken: only its SACK blocks count (`old_ack` in `tcp_ack()`).
+    fn on_old_ack(&mut self, now_ns: u64, ack: &Ack) {
+        if ack.block_count > 0 {
+            let mut state = AckState {
+                ack: ack.ack,
+                prior_una: self.snd_una,
+                echoed_ns: ack.echoed_ns,
+                ..AckState::default()
+            };
+            self.take_sacks(now_ns, ack, &mut state);
+            let rexmit = self.alert(now_ns, &mut state);
+            self.transmit_recovery(now_ns, rexmit);
         }
         self.send(now_ns);
     }
@@ -119,11 +163,22 @@ impl Sender {
         }
         let newly = state.newly_delivered;
         self.rate.finish(now_ns, newly, self.rtt.min_us(), &mut state.sample);
-        if newly > 0 {
-            let view = self.view(now_ns, &state.info(self.queue.lost));
-            self.round_ended |= self.cc.on_sample(&view);
-        }
         self.congestion_control(now_ns, state);
+        self.transmit_recovery(now_ns, rexmit);
+    }
+
+    /// `icsk_ca_ops->pkts_acked()`, which congestion controls with `cong_control()` do not have.
+    fn cc_sample(&mut self, now_ns: u64, acked_pkts: u32, state: &AckState) {
+        if self.wants.owns_cwnd {
+            return;
+        }
+        let info = AckInfo { rtt_us: state.rtt_us, acked: acked_pkts, ..AckInfo::default() };
+        let view = self.view(now_ns, &info);
+        self.round_ended |= self.cc.on_sample(&view);
+    }
+
+    /// `tcp_xmit_recovery()`.
+    fn transmit_recovery(&mut self, now_ns: u64, rexmit: Rexmit) {
         match rexmit {
             Rexmit::None => {}
             Rexmit::Lost => self.retransmit_lost(now_ns),
@@ -138,7 +193,7 @@ impl Sender {
     }
 
     /// `tcp_sacktag_write_queue()`.
-    fn take_sacks(&mut self, now_ns: u64, ack: &Ack, prior_una: u64, state: &mut AckState) {
+    fn take_sacks(&mut self, now_ns: u64, ack: &Ack, state: &mut AckState) {
         let (mut sorted, mut blocks) = (ack.blocks, ack.sacked());
         if ack.dsack
             && let Some((first, rest)) = blocks.split_first()
@@ -151,7 +206,7 @@ impl Sender {
         sorted.copy_from_slice(blocks);
         sorted.sort_unstable_by_key(|block| block.begin);
         for block in &*sorted {
-            if block.end > self.snd_nxt || block.end <= self.snd_una.max(prior_una) {
+            if block.end > self.snd_nxt || block.end <= self.snd_una {
                 continue;
             }
             let highest = self.queue.sacked.end();
@@ -166,6 +221,9 @@ impl Sender {
             for range in &new[..count] {
                 self.sack_range(now_ns, *range, highest, state);
             }
+        }
+        if self.ca_state != CaState::Loss || self.undo_marker.is_some() {
+            self.check_reordering(state.reordered_seq);
         }
     }
 
@@ -197,11 +255,13 @@ impl Sender {
         state: &mut AckState,
     ) {
         let (rate, rack, min_rtt_us) = (&mut self.rate, &mut self.rack, self.rtt.min_us());
-        let (high_seq, mut reordered) = (self.high_seq, false);
+        let high_seq = self.high_seq;
         self.queue.sack(range, |segment| {
             if !segment.was_retransmitted {
                 // A hole is filled by the original: packets were reordered.
-                reordered |= highest.is_some_and(|highest| segment.seq < highest);
+                if highest.is_some_and(|highest| segment.seq < highest) {
+                    state.reordered_seq.get_or_insert(segment.seq);
+                }
                 state.original_sacked |= segment.end() <= high_seq;
                 state.first_sacked_ns.get_or_insert(segment.sent_ns);
                 state.last_sacked_ns = Some(segment.sent_ns);
@@ -211,12 +271,19 @@ impl Sender {
             rate.delivered(segment, &mut state.sample);
             rack.advance(now_ns, segment, min_rtt_us);
         });
-        if reordered && (self.ca_state != CaState::Loss || self.undo_marker.is_some()) {
-            self.see_reordering();
-        }
     }
 
-    fn see_reordering(&mut self) {
+    /// `tcp_check_sack_reordering()`: a segment from here on was delivered after later ones.
+    pub(super) fn check_reordering(&mut self, low_seq: Option<u64>) {
+        let highest = self.queue.sacked.end().unwrap_or(self.snd_una);
+        let Some(distance) = low_seq.and_then(|low_seq| highest.checked_sub(low_seq)) else {
+            return;
+        };
+        if distance == 0 {
+            return;
+        }
+        let packets = distance.div_ceil(MSS_BYTES.into()).min(MAX_REORDERING.into());
+        self.reordering = self.reordering.max(packets as u32);
         self.reordering_seen = true;
         self.counters.reord_seen += 1;
     }
@@ -229,7 +296,7 @@ impl Sender {
         state: &mut AckState,
     ) -> u32 {
         let min_rtt_us = self.rtt.min_us();
-        let (mut count, mut reordered) = (0, false);
+        let (mut count, mut reordered_seq) = (0, None);
         while let Some(segment) = self.queue.pop_acked(self.snd_una) {
             count += 1;
             state.data_acked = true;
@@ -238,20 +305,21 @@ impl Sender {
             } else if !segment.is_sacked {
                 state.first_sent_ns.get_or_insert(segment.sent_ns);
                 state.last_sent_ns = Some(segment.sent_ns);
-                reordered |= highest_sacked.is_some_and(|highest| segment.end() < highest);
+                if highest_sacked.is_some_and(|highest| segment.seq < highest) {
+                    reordered_seq.get_or_insert(segment.seq);
+                }
                 state.original_sacked |= segment.end() <= self.high_seq;
             }
             if !segment.is_sacked {
                 self.rate.delivered = self.rate.delivered.wrapping_add(1);
                 self.rate.delivered(&segment, &mut state.sample);
-                self.rack.advance(now_ns, &segment, min_rtt_us);
+                if !is_spurious_retransmission(&segment, state.echoed_ns) {
+                    self.rack.advance(now_ns, &segment, min_rtt_us);
+                }
             }
-            state.is_ack_delayed = segment.bytes < MSS_BYTES && highest_sacked.is_none();
         }
         self.queue.sacked.remove_below(self.snd_una);
-        if reordered {
-            self.see_reordering();
-        }
+        self.check_reordering(reordered_seq);
         if count > 0 {
             self.backoff = 0;
             state.sets_timer = true;
@@ -286,7 +354,6 @@ impl Sender {
 
     /// `tcp_ack_update_rtt()`.
     fn update_rtt(&mut self, now_ns: u64, state: &mut AckState) {
-        const TICK_NS: u64 = 1_000_000;
         let since_us = |sent_ns: u64| ((now_ns - sent_ns) / 1000) as u32;
         let exact = !state.retransmission_acked;
         let mut seq_rtt_us = state.first_sent_ns.filter(|_| exact).map(since_us);
@@ -296,13 +363,16 @@ impl Sender {
             ca_rtt_us = state.last_sacked_ns.map(since_us);
         }
         if seq_rtt_us.is_none() && state.data_acked && state.echoed_ns > 0 {
-            let ticks = now_ns / TICK_NS - state.echoed_ns / TICK_NS;
-            let rtt_us = (ticks.max(1) * (TICK_NS / 1000)) as u32;
+            let ticks = timestamp(now_ns) - timestamp(state.echoed_ns);
+            let rtt_us = (ticks.max(1) * 1000) as u32;
             (seq_rtt_us, ca_rtt_us) = (Some(rtt_us), Some(rtt_us));
         }
         state.rtt_us = ca_rtt_us;
         let (Some(seq_rtt_us), Some(ca_rtt_us)) = (seq_rtt_us, ca_rtt_us) else { return };
-        self.rtt.add_to_min(now_ns, ca_rtt_us);
+        // A delayed acknowledgement says nothing about the path.
+        if !state.is_ack_delayed || ca_rtt_us <= self.rtt.min_us() {
+            self.rtt.add_to_min(now_ns, ca_rtt_us);
+        }
         self.rtt.add(seq_rtt_us, self.snd_una, self.snd_nxt);
     }
 }

@@ -29,12 +29,14 @@ impl Sender {
         if up_to <= self.written {
             return;
         }
-        let was_idle = self.queue.is_empty() && self.written == self.snd_nxt;
-        self.written = up_to;
-        if was_idle {
-            self.set_limit(now_ns, Limit::Busy);
+        self.check_app_limited();
+        if self.queue.is_empty() {
             self.restart_after_idle(now_ns);
+            if self.written == self.snd_nxt {
+                self.set_limit(now_ns, Limit::Busy);
+            }
         }
+        self.written = up_to;
         self.send(now_ns);
     }
 
@@ -43,7 +45,7 @@ impl Sender {
         self.snd_nxt
     }
 
-    /// `tcp_slow_start_after_idle_check()`, `tcp_cwnd_restart()`, and the event of the first transmission.
+    /// `tcp_slow_start_after_idle_check()`, `tcp_cwnd_restart()`.
     fn restart_after_idle(&mut self, now_ns: u64) {
         let idle_ns = now_ns - self.last_sent_ns;
         let rto_ns = self.rtt.rto_us() * 1000;
@@ -60,7 +62,6 @@ impl Sender {
             self.cwnd = self.cwnd.max(least);
             (self.cwnd_stamp_ns, self.cwnd_used) = (now_ns, 0);
         }
-        self.cc_event(now_ns, Event::TxStart);
     }
 
     /// Sends what window, pacing and the application allow: `tcp_write_xmit()`.
@@ -90,10 +91,11 @@ impl Sender {
                 limit = by;
                 break;
             }
-            match self.send_burst(now_ns, quota) {
+            match self.send_burst(now_ns, quota, self.is_held_by_nagle()) {
                 // The window has no room for a full segment.
                 0 => {
-                    limit = Limit::ReceiveWindow;
+                    let is_part = self.written - self.snd_nxt < MSS_BYTES.into();
+                    limit = if is_part { Limit::Busy } else { Limit::ReceiveWindow };
                     break;
                 }
                 burst => sent += burst,
@@ -111,10 +113,9 @@ impl Sender {
         }
         let idle = self.queue.is_empty() && self.written == self.snd_nxt;
         self.set_limit(now_ns, if idle { Limit::Idle } else { limit });
-        self.check_app_limited();
     }
 
-    /// `tcp_rate_check_app_limited()`: the application has nothing to send while there is room.
+    /// `tcp_rate_check_app_limited()`: when the application writes, what it wrote before is sent and there is room for more.
     fn check_app_limited(&mut self) {
         let in_flight = self.queue.in_flight();
         if self.written.saturating_sub(self.snd_nxt) < u64::from(MSS_BYTES)
@@ -175,10 +176,10 @@ impl Sender {
         Defer::Wait(if room < send_window { Limit::Busy } else { Limit::ReceiveWindow })
     }
 
-    /// New segments, at most `quota`; returns how many.
-    pub(super) fn send_burst(&mut self, now_ns: u64, quota: u32) -> u32 {
+    /// New segments, at most `quota`; returns how many. `only_full`: no part of a segment.
+    pub(super) fn send_burst(&mut self, now_ns: u64, quota: u32, only_full: bool) -> u32 {
         let (mut sent, mut sent_bytes) = (0, 0);
-        while sent < quota && self.send_new(now_ns) {
+        while sent < quota && self.send_new(now_ns, only_full) {
             sent += 1;
             sent_bytes += u64::from(self.outbox.last().map_or(0, |(segment, _)| segment.bytes));
         }
@@ -187,23 +188,40 @@ impl Sender {
     }
 
     /// One new segment, if there is data and the receiver has room.
-    pub(super) fn send_new(&mut self, now_ns: u64) -> bool {
+    fn send_new(&mut self, now_ns: u64, only_full: bool) -> bool {
         let end = self.written.min(self.snd_wnd_end);
         let bytes = end.saturating_sub(self.snd_nxt).min(MSS_BYTES.into()) as u32;
         // Silly window: a part of a segment only if it is the last one that the application has.
-        if bytes == 0 || (bytes < MSS_BYTES && end != self.written) {
+        if bytes == 0 || (bytes < MSS_BYTES && (end != self.written || only_full)) {
             return false;
         }
+        self.before_transmit(now_ns);
         let at_send = self.rate.sent(now_ns, self.queue.is_empty());
         let (seq, sent_ns) = (self.snd_nxt, now_ns);
         self.queue.push(SentSegment { seq, bytes, sent_ns, at_send, ..SentSegment::default() });
         self.snd_nxt += u64::from(bytes);
+        if bytes < MSS_BYTES {
+            self.small_end = self.snd_nxt;
+        }
         self.transmit(seq, bytes, now_ns, false);
         true
     }
 
+    /// `tcp_nagle_check()`, `tcp_minshall_check()`: a part of a segment waits until the last one is acknowledged.
+    fn is_held_by_nagle(&self) -> bool {
+        self.small_end > self.snd_una
+    }
+
+    /// `tcp_event_data_sent()`: the pipe was empty.
+    fn before_transmit(&mut self, now_ns: u64) {
+        if self.queue.in_flight() == 0 {
+            self.cc_event(now_ns, Event::TxStart);
+        }
+    }
+
     /// `tcp_retransmit_skb()`, `tcp_xmit_retransmit_queue()` for one segment.
     pub(super) fn retransmit(&mut self, now_ns: u64, seq: u64, bytes: u32) {
+        self.before_transmit(now_ns);
         let at_send = self.rate.sent(now_ns, false);
         self.queue.retransmit(seq, now_ns, at_send);
         if self.retrans_ns == 0 {

@@ -9,7 +9,7 @@ pub const TIMEOUT_MIN_NS: u64 = 2_000_000;
 /// Recoveries during which a larger window for reordering stays.
 const PERSIST: u32 = 16;
 /// `tp->reordering` while no reordering has been seen.
-const DUPTHRESH: u32 = 3;
+pub const DUPTHRESH: u32 = 3;
 
 /// `tp->rack`.
 #[derive(Debug, Clone, Default)]
@@ -88,7 +88,8 @@ impl Rack {
 impl Sender {
     /// `tcp_rack_reo_wnd()`.
     fn reordering_window_ns(&self) -> u64 {
-        let is_sure = self.ca_state >= CaState::Recovery || self.queue.sacked_out >= DUPTHRESH;
+        let is_sure =
+            self.ca_state >= CaState::Recovery || self.queue.sacked_out >= self.reordering;
         if !self.reordering_seen && is_sure {
             return 0;
         }
@@ -129,7 +130,7 @@ impl Sender {
     /// `tcp_rack_reo_timeout()`.
     pub(super) fn reordering_timeout(&mut self, now_ns: u64) {
         let (in_flight, lost) = (self.queue.in_flight(), self.queue.lost);
-        let left_ns = self.detect_loss(now_ns);
+        self.detect_loss(now_ns);
         if self.queue.in_flight() != in_flight {
             if self.ca_state != CaState::Recovery {
                 self.enter_recovery(now_ns, false);
@@ -139,9 +140,7 @@ impl Sender {
             }
             self.retransmit_lost(now_ns);
         }
-        if left_ns > 0 {
-            self.arm_reordering_timer(now_ns, left_ns + TIMEOUT_MIN_NS);
-        } else if !self.has_retransmission_timer() {
+        if !self.has_retransmission_timer() {
             self.rearm_rto(now_ns);
         }
     }

@@ -4,17 +4,24 @@ use ccbench_proto::plan::Ecn;
 
 use super::EcnMode;
 use super::ranges::Ranges;
+use super::rtt::RTO_MIN_US;
+use super::timers::wheel_ns;
 use crate::packet::{Ack, MAX_SACK_BLOCKS, MSS_BYTES, Range, Segment};
 
-/// TCP_DELACK_MIN, TCP_ATO_MIN.
-const DELAYED_ACK_NS: u64 = 40_000_000;
+/// TCP_ATO_MIN, TCP_DELACK_MIN.
+const ATO_MIN_NS: u64 = 40_000_000;
+/// TCP_DELACK_MAX.
+const DELAYED_ACK_MAX_NS: u64 = 200_000_000;
 /// TCP_MAX_QUICKACKS.
 const QUICK_ACKS: u32 = 16;
 /// After a change of the CE mark.
 const QUICK_ACKS_AFTER_CE: u32 = 2;
-/// `tcp_comp_sack_nr`, `tcp_comp_sack_delay_ns`.
+/// `tcp_comp_sack_nr`, `tcp_comp_sack_delay_ns`, `tcp_comp_sack_rtt_percent`.
 const COMPRESSED_ACKS: u32 = 44;
 const COMPRESSED_ACK_NS: u64 = 1_000_000;
+const COMPRESSED_ACK_RTT_PERCENT: u64 = 33;
+/// `tcp_rcvbuf_low_rtt`.
+const LOW_RTT_NS: u64 = 1_000_000;
 /// TCP_FASTRETRANS_THRESH: so many duplicates are not compressed.
 const UNCOMPRESSED_DUPLICATES: u32 = 3;
 /// Share of the buffer that holds payload: a full segment of 1448 bytes takes 2304 bytes with its `struct sk_buff`.
@@ -44,6 +51,10 @@ pub struct Receiver {
     dsack: Option<Range>,
     ts_recent_ns: u64,
     quick_acks: u32,
+    /// Delay of an acknowledgement, `icsk_ack.ato`; 0 before the first segment.
+    ato_ns: u64,
+    /// `icsk_ack.lrcvtime`.
+    last_segment_ns: u64,
     delayed_ns: Option<u64>,
     compressed_ns: Option<u64>,
     compressed: u32,
@@ -85,7 +96,9 @@ impl Receiver {
             recent_count: 0,
             dsack: None,
             ts_recent_ns: 0,
-            quick_acks: QUICK_ACKS,
+            quick_acks: 0,
+            ato_ns: 0,
+            last_segment_ns: now_ns,
             delayed_ns: None,
             compressed_ns: None,
             compressed: 0,
@@ -137,7 +150,17 @@ impl Receiver {
 
     /// A timer is due.
     pub fn on_timer(&mut self, now_ns: u64) -> Reply {
-        self.timer_ns().filter(|at_ns| *at_ns <= now_ns).map(|_| self.ack(now_ns))
+        self.timer_ns().filter(|at_ns| *at_ns <= now_ns)?;
+        if self.delayed_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            // The delay was too short for the next segment.
+            self.ato_ns = (self.ato_ns << 1).min(self.rto_ns());
+        }
+        Some(self.ack(now_ns))
+    }
+
+    /// `icsk_rto` of a socket that sends nothing.
+    fn rto_ns(&self) -> u64 {
+        self.handshake_rtt_ns + RTO_MIN_US * 1000
     }
 
     /// A segment arrives with this ECN field.
@@ -153,14 +176,18 @@ impl Receiver {
         if end <= self.rcv_nxt || self.out_of_order.containing(begin).is_some_and(|r| r.end >= end)
         {
             self.dsack = Some(Range { begin, end });
-            self.quick_acks = QUICK_ACKS;
-            return Some(self.ack(now_ns));
+            if end <= self.rcv_nxt {
+                self.enter_quick_acks(QUICK_ACKS);
+                return Some(self.ack(now_ns));
+            }
+            return self.check_ack(now_ns, false);
         }
+        self.estimate_ato(now_ns);
         if begin > self.rcv_nxt {
             self.hold(Range { begin, end });
-            return self.duplicate_ack(now_ns);
+            return self.check_ack(now_ns, false);
         }
-        let filled_hole = !self.out_of_order.is_empty();
+        let had_hole = !self.out_of_order.is_empty();
         self.rcv_nxt = end;
         if let Some(range) =
             self.out_of_order.containing(end).or(self.out_of_order.containing(begin))
@@ -172,7 +199,29 @@ impl Receiver {
         if self.out_of_order.is_empty() {
             self.recent_count = 0;
         }
-        self.in_order_ack(now_ns, filled_hole)
+        self.check_ack(now_ns, had_hole && self.out_of_order.is_empty())
+    }
+
+    /// `tcp_event_data_recv()`: the delay of acknowledgements follows the distance of segments.
+    fn estimate_ato(&mut self, now_ns: u64) {
+        let since_ns = now_ns - std::mem::replace(&mut self.last_segment_ns, now_ns);
+        if self.ato_ns == 0 {
+            self.quick_acks = self.quick_acks.max(QUICK_ACKS);
+            self.ato_ns = ATO_MIN_NS;
+        } else if since_ns <= ATO_MIN_NS / 2 {
+            self.ato_ns = self.ato_ns / 2 + ATO_MIN_NS / 2;
+        } else if since_ns < self.ato_ns {
+            let longest_ns = self.rto_ns().min(DELAYED_ACK_MAX_NS);
+            self.ato_ns = (self.ato_ns / 2 + since_ns).min(longest_ns);
+        } else if since_ns > self.rto_ns() {
+            self.quick_acks = self.quick_acks.max(QUICK_ACKS);
+        }
+    }
+
+    /// `tcp_enter_quickack_mode()`.
+    fn enter_quick_acks(&mut self, most: u32) {
+        self.quick_acks = self.quick_acks.max(most);
+        self.ato_ns = ATO_MIN_NS;
     }
 
     /// CE and CWR: `tcp_ecn_check_ce()`, `tcp_ecn_accept_cwr()`. A change is acknowledged at once.
@@ -187,7 +236,7 @@ impl Receiver {
                     self.quick_acks = self.quick_acks.max(1);
                 }
                 if has_ce && !self.echo {
-                    self.quick_acks = self.quick_acks.max(QUICK_ACKS_AFTER_CE);
+                    self.enter_quick_acks(QUICK_ACKS_AFTER_CE);
                     self.echo = true;
                 }
             }
@@ -233,13 +282,20 @@ impl Receiver {
         self.recent_count = kept + 1;
     }
 
-    /// `__tcp_ack_snd_check()` with data out of order.
-    fn duplicate_ack(&mut self, now_ns: u64) -> Reply {
-        if self.duplicates_of != self.rcv_nxt {
-            (self.duplicates_of, self.duplicates) = (self.rcv_nxt, 0);
+    /// `__tcp_ack_snd_check()`. `at_once`: the last hole was filled.
+    fn check_ack(&mut self, now_ns: u64, at_once: bool) -> Reply {
+        let is_full = self.rcv_nxt - self.rcv_wup > u64::from(MSS_BYTES);
+        if is_full || at_once || self.quick_acks > 0 {
+            return Some(self.ack(now_ns));
+        }
+        if self.out_of_order.is_empty() {
+            return self.delay_ack(now_ns);
         }
         if self.compressed >= COMPRESSED_ACKS {
             return Some(self.ack(now_ns));
+        }
+        if self.duplicates_of != self.rcv_nxt {
+            (self.duplicates_of, self.duplicates) = (self.rcv_nxt, 0);
         }
         if self.duplicates < UNCOMPRESSED_DUPLICATES {
             self.duplicates += 1;
@@ -247,31 +303,39 @@ impl Receiver {
         }
         self.compressed += 1;
         if self.compressed_ns.is_none() {
-            let delay_ns = COMPRESSED_ACK_NS.min(self.rtt_ns.min(self.handshake_rtt_ns) / 20);
+            let rtt_ns = self.rtt_ns.min(self.handshake_rtt_ns);
+            let delay_ns = COMPRESSED_ACK_NS.min(rtt_ns * COMPRESSED_ACK_RTT_PERCENT / 100);
             self.compressed_ns = Some(now_ns + delay_ns);
         }
         None
     }
 
-    /// `__tcp_ack_snd_check()` with data in order.
-    fn in_order_ack(&mut self, now_ns: u64, filled_hole: bool) -> Reply {
-        let is_full = self.rcv_nxt - self.rcv_wup > u64::from(MSS_BYTES);
-        if is_full || filled_hole || self.quick_acks > 0 {
+    /// `tcp_send_delayed_ack()`.
+    fn delay_ack(&mut self, now_ns: u64) -> Reply {
+        let longest_ns = self.handshake_rtt_ns.clamp(ATO_MIN_NS, DELAYED_ACK_MAX_NS);
+        let ato_ns = self.ato_ns.min(longest_ns);
+        if self.delayed_ns.is_some_and(|at_ns| at_ns <= now_ns + ato_ns / 4) {
             return Some(self.ack(now_ns));
         }
-        self.delayed_ns.get_or_insert(now_ns + DELAYED_ACK_NS);
+        let at_ns = wheel_ns(now_ns, ato_ns);
+        self.delayed_ns = Some(self.delayed_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
         None
     }
 
-    /// `tcp_rcv_space_adjust()`: the window is twice what the application read in the last RTT, and more while it grows.
+    /// `tcp_rcv_space_adjust()`, `tcp_rcvbuf_grow()`: the window is twice what the application read in the last RTT, and more
+    /// while it grows.
     fn adjust_window(&mut self, now_ns: u64) {
         if now_ns - self.space_ns < self.rtt_ns {
             return;
         }
         let copied = self.rcv_nxt - self.space_seq;
         if copied > self.space {
-            let mut wanted = 2 * copied + 16 * u64::from(MSS_BYTES);
-            wanted += 2 * wanted * (copied - self.space) / self.space;
+            let mut wanted = 2 * copied;
+            wanted += match self.rtt_ns < LOW_RTT_NS {
+                true => wanted * self.rtt_ns / LOW_RTT_NS,
+                false => 2 * wanted * (copied - self.space) / self.space,
+            };
+            wanted += self.out_of_order.end().map_or(0, |end| end - self.rcv_nxt);
             self.window = self.window.max(wanted).min(self.max_window);
             self.space = copied;
         }

@@ -1,9 +1,10 @@
 //! Congestion states, recovery and its undo: `tcp_fastretrans_alert()` and what it calls, PRR (RFC 6937), F-RTO (RFC 5682).
 
-use super::ack::AckState;
-use super::sender::Sender;
-use super::{EcnMode, sender::INFINITE_SSTHRESH};
-use crate::core::{CaState, Out, flags};
+use super::EcnMode;
+use super::ack::{AckState, timestamp};
+use super::rack::DUPTHRESH;
+use super::sender::{AckInfo, INFINITE_SSTHRESH, Sender};
+use crate::core::{self, CaState, Out, flags};
 
 /// What to send after an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,7 @@ impl Sender {
 
     /// `tcp_enter_recovery()`.
     pub(super) fn enter_recovery(&mut self, now_ns: u64, has_ece: bool) {
+        self.clean_retrans_stamp();
         self.prior_ssthresh = 0;
         self.init_undo();
         if !self.in_cwnd_reduction() {
@@ -173,13 +175,23 @@ impl Sender {
         self.undo_retrans = if out == 0 { -1 } else { out };
     }
 
-    /// `tcp_packet_delayed()`: Eifel detection (RFC 3522): the acknowledgement is of a transmission before the first
-    /// retransmission. Timestamps have a resolution of 1 ms.
+    /// `tcp_packet_delayed()`: nothing was retransmitted, or the acknowledgement is of a transmission before the first
+    /// retransmission (Eifel detection, RFC 3522).
     fn is_packet_delayed(&self, ack: &AckState) -> bool {
-        const TICK_NS: u64 = 1_000_000;
-        self.retrans_ns != 0
-            && ack.echoed_ns > 0
-            && ack.echoed_ns / TICK_NS < self.retrans_ns / TICK_NS
+        let is_older = ack.echoed_ns > 0 && timestamp(ack.echoed_ns) < timestamp(self.retrans_ns);
+        self.retrans_ns == 0 || is_older
+    }
+
+    /// `tcp_any_retrans_done()`.
+    fn is_retransmission_out(&self) -> bool {
+        self.queue.retrans_out > 0 || self.queue.head().is_some_and(|head| head.was_retransmitted)
+    }
+
+    /// `tcp_retrans_stamp_cleanup()`.
+    fn clean_retrans_stamp(&mut self) {
+        if !self.is_retransmission_out() {
+            self.retrans_ns = 0;
+        }
     }
 
     /// `tcp_may_undo()`.
@@ -193,7 +205,7 @@ impl Sender {
             self.queue.unmark_lost();
         }
         if self.prior_ssthresh != 0 {
-            let view = self.view(now_ns, &super::sender::AckInfo::default());
+            let view = self.view(now_ns, &AckInfo::default());
             self.cwnd = self.cc.undo(&view);
             if self.prior_ssthresh > self.ssthresh {
                 self.ssthresh = self.prior_ssthresh;
@@ -225,19 +237,19 @@ impl Sender {
         true
     }
 
-    /// `tcp_try_undo_partial()`.
+    /// `tcp_try_undo_partial()`: returns whether to wait, because retransmissions are on the way.
     fn try_undo_partial(&mut self, now_ns: u64, ack: &AckState) -> bool {
         if self.undo_marker.is_none() || !self.is_packet_delayed(ack) {
             return false;
         }
-        self.reordering_seen = true;
+        self.check_reordering(Some(ack.prior_una));
         if self.queue.retrans_out > 0 {
             return true;
         }
-        self.retrans_ns = 0;
+        self.clean_retrans_stamp();
         self.undo_cwnd_reduction(now_ns, true);
         self.try_keep_open(now_ns);
-        true
+        false
     }
 
     /// `tcp_try_undo_loss()`.
@@ -282,9 +294,7 @@ impl Sender {
 
     /// `tcp_try_to_open()`.
     fn try_to_open(&mut self, now_ns: u64, ack: &AckState) {
-        if self.queue.retrans_out == 0 {
-            self.retrans_ns = 0;
-        }
+        self.clean_retrans_stamp();
         if ack.has_ece {
             self.enter_cwr(now_ns);
         }
@@ -325,18 +335,25 @@ impl Sender {
     pub(super) fn congestion_control(&mut self, now_ns: u64, ack: &AckState) {
         let info = ack.info(self.queue.lost);
         if self.wants.owns_cwnd {
-            return self.cong_avoid(now_ns, &info);
+            let view = self.view(now_ns, &info);
+            return self.call_on_ack(view);
         }
+        // `tcp_may_raise_cwnd()`.
+        let raises = ack.data_acked || (self.reordering > DUPTHRESH && ack.has_sacked);
         if self.in_cwnd_reduction() {
             self.reduce_cwnd(info.acked, info.lost, ack.una_advanced);
-        } else if ack.data_acked || (self.reordering_seen && ack.has_sacked) {
-            self.cong_avoid(now_ns, &info);
+        } else if raises {
+            // `cong_avoid()` learns nothing of the rate and of losses.
+            let mut view = self.view(now_ns, &AckInfo { acked: info.acked, ..AckInfo::default() });
+            view.prior_inflight_pkts = view.inflight_pkts + info.acked;
+            self.call_on_ack(view);
+            self.cwnd_stamp_ns = now_ns;
         }
         self.update_pacing_rate();
     }
 
-    fn cong_avoid(&mut self, now_ns: u64, info: &super::sender::AckInfo) {
-        let view = self.view(now_ns, info);
+    fn call_on_ack(&mut self, mut view: core::Ack) {
+        view.flags |= self.cwnd_flags();
         debug_assert!(view.flags & !flags::ALL == 0);
         let out: Out = self.cc.on_ack(&view);
         self.apply(&out);

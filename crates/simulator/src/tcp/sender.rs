@@ -3,7 +3,7 @@
 use ccbench_proto::plan::Ecn;
 
 use super::delivery_rate::DeliveryRate;
-use super::rack::Rack;
+use super::rack::{DUPTHRESH, Rack};
 use super::retransmit_queue::RetransmitQueue;
 use super::rtt::{NO_RTT_US, Rtt};
 use super::timers::Timer;
@@ -104,7 +104,11 @@ pub struct Sender {
     pub(super) cwnd_usage_seq: u64,
     pub(super) cwnd_used: u32,
     pub(super) cwnd_stamp_ns: u64,
+    /// `tp->reordering`, packets.
+    pub(super) reordering: u32,
     pub(super) reordering_seen: bool,
+    /// End of the last segment that was not full, `snd_sml`.
+    pub(super) small_end: u64,
     pub(super) tlp_high_seq: Option<u64>,
     pub(super) tlp_retrans: bool,
     pub(super) frto: bool,
@@ -171,7 +175,8 @@ impl Sender {
             cc,
             queue: RetransmitQueue::default(),
             rtt,
-            rate: DeliveryRate::default(),
+            // The SYN or SYN-ACK counts.
+            rate: DeliveryRate { delivered: 1, ..DeliveryRate::default() },
             rack: Rack::new(),
             snd_una: 0,
             snd_nxt: 0,
@@ -193,7 +198,9 @@ impl Sender {
             cwnd_usage_seq: 0,
             cwnd_used: 0,
             cwnd_stamp_ns: now_ns,
+            reordering: DUPTHRESH,
             reordering_seen: false,
+            small_end: 0,
             tlp_high_seq: None,
             tlp_retrans: false,
             frto: false,
@@ -228,10 +235,7 @@ impl Sender {
         let sample = &info.sample;
         let mut set = 0;
         let mut flag = |flag: u32, on: bool| set |= if on { flag } else { 0 };
-        flag(flags::CWND_LIMITED, self.is_cwnd_limited());
-        flag(flags::CWND_FULL, self.is_cwnd_limited);
-        let is_event = info.acked == 0;
-        flag(flags::APP_LIMITED, sample.is_app_limited || (is_event && self.rate.app_limited != 0));
+        flag(flags::APP_LIMITED, sample.is_app_limited);
         flag(flags::ECN, self.config.ecn != EcnMode::Off);
         flag(flags::ACK_DELAYED, info.is_ack_delayed);
         core::Ack {
@@ -283,7 +287,8 @@ impl Sender {
     }
 
     pub(super) fn cc_event(&mut self, now_ns: u64, event: Event) {
-        let view = self.view(now_ns, &AckInfo::default());
+        let mut view = self.view(now_ns, &AckInfo::default());
+        view.flags |= if self.rate.app_limited != 0 { flags::APP_LIMITED } else { 0 };
         let out = self.cc.on_event(event, &view);
         self.apply(&out);
     }
@@ -292,6 +297,12 @@ impl Sender {
     pub(super) fn cc_ssthresh(&mut self, now_ns: u64) -> u32 {
         let view = self.view(now_ns, &AckInfo::default());
         self.cc.on_loss(&view)
+    }
+
+    /// Whether the window was full when packets were last sent, and `tcp_is_cwnd_limited()`.
+    pub(super) fn cwnd_flags(&self) -> u32 {
+        let full = if self.is_cwnd_limited { flags::CWND_FULL } else { 0 };
+        full | if self.is_cwnd_limited() { flags::CWND_LIMITED } else { 0 }
     }
 
     /// `tcp_is_cwnd_limited()`.

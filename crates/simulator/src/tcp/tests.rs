@@ -112,13 +112,22 @@ fn a_timeout_shrinks_the_window_and_backs_off() {
     sender.on_timer(probe_ns);
     assert_eq!(sent(&mut sender), [(1, true)]);
     let rto_ns = sender.timer_ns().unwrap();
-    assert_eq!(rto_ns - probe_ns, sender.rtt.rto_us() * 1000, "a full timeout after the probe");
+    let timeout_ns = sender.rtt.rto_us() * 1000;
+    assert_eq!(rto_ns, wheel_ns(probe_ns, timeout_ns), "a full timeout after the probe");
     sender.on_timer(rto_ns);
     assert_eq!(sent(&mut sender)[0], (0, true));
     let info = sender.info(rto_ns);
     assert_eq!((info.ca_state, info.cwnd, info.backoff), (4, 1, 1));
-    let second_ns = sender.timer_ns().unwrap();
-    assert_eq!(second_ns - rto_ns, 2 * sender.rtt.rto_us() * 1000);
+    assert_eq!(sender.timer_ns(), Some(wheel_ns(rto_ns, 2 * timeout_ns)));
+}
+
+#[test]
+fn timers_fire_at_the_ends_of_buckets() {
+    let ends_ms = |now_us: u64, after_ms: u64| wheel_ns(now_us * 1000, after_ms * MS) / MS;
+    assert_eq!([0, 1, 40, 62].map(|after_ms| ends_ms(0, after_ms)), [1, 2, 41, 63]);
+    assert_eq!(ends_ms(999, 1), 2, "whole ticks from the beginning of this one");
+    assert_eq!([63, 220, 503].map(|after_ms| ends_ms(0, after_ms)), [64, 224, 504], "8 ms");
+    assert_eq!([504, 1000].map(|after_ms| ends_ms(0, after_ms)), [512, 1024], "64 ms");
 }
 
 #[test]
@@ -164,8 +173,8 @@ fn every_second_segment_is_acknowledged() {
     assert_eq!(acks(0, 16, MS), 16, "quick acknowledgements at the beginning");
     assert_eq!(acks(16, 36, MS), 10);
     assert_eq!(acks(36, 37, MS), 0);
-    assert_eq!(receiver.timer_ns(), Some(41 * MS));
-    assert_eq!(receiver.on_timer(41 * MS).unwrap().ack, 37 * MSS);
+    assert_eq!(receiver.timer_ns(), Some(42 * MS));
+    assert_eq!(receiver.on_timer(42 * MS).unwrap().ack, 37 * MSS);
 }
 
 #[test]
@@ -195,4 +204,94 @@ fn a_mark_is_echoed_until_cwr_or_counted() {
     let mut receiver = Receiver::new(EcnMode::Accurate { ect: Ecn::Ect1 }, 1 << 22, 0, 20 * MS);
     receiver.on_segment(MS, &segment(0), Ecn::Ce);
     assert_eq!(receiver.on_segment(MS, &segment(1), Ecn::Ce).unwrap().ce_pkts, 2);
+}
+
+#[test]
+fn an_overtaken_acknowledgement_brings_only_its_blocks() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    sender.on_ack(20 * MS, &ack(4));
+    let before = sender.info(20 * MS);
+    sender.on_ack(21 * MS, &Ack { window_end: 0, ..sacked(2, &[(6, 7)]) });
+    let after = sender.info(21 * MS);
+    assert_eq!((after.sacked_out, after.delivered), (1, before.delivered + 1));
+    assert_eq!((after.cwnd, after.snd_wnd, after.ca_state), (before.cwnd, before.snd_wnd, 1));
+}
+
+#[test]
+fn a_part_of_a_segment_waits_for_the_last_one() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, MSS / 2);
+    assert_eq!(sent(&mut sender).len(), 1);
+    sender.write(MS, MSS);
+    assert_eq!(sent(&mut sender), [], "Nagle: the first part is on the way");
+    sender.write(2 * MS, 2 * MSS);
+    assert_eq!(sender.outbox[0].0.bytes, MSS_BYTES, "a full segment does not wait");
+    sent(&mut sender);
+    sender.on_ack(20 * MS, &Ack { ack: MSS / 2, window_end: ALL, ..Ack::default() });
+    assert_eq!(sender.snd_nxt, 2 * MSS);
+}
+
+#[test]
+fn reordering_is_measured_in_packets() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    sender.on_ack(20 * MS, &sacked(1, &[(2, 3)]));
+    assert_eq!(sender.reordering, 3);
+    sender.on_ack(20 * MS, &sacked(1, &[(8, 9), (2, 3)]));
+    // Segment 3 was overtaken by 8.
+    sender.on_ack(20 * MS, &sacked(1, &[(2, 4), (8, 9)]));
+    assert_eq!((sender.reordering, sender.counters.reord_seen), (6, 1));
+}
+
+#[test]
+fn an_early_retransmission_is_undone_while_recovery_lasts() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    sender.on_ack(20 * MS, &sacked(0, &[(3, 9)]));
+    let info = sender.info(20 * MS);
+    assert_eq!((info.ca_state, info.ssthresh), (3, Some(5)));
+    assert!(sent(&mut sender).contains(&(0, true)));
+    // The originals arrive: their acknowledgements carry timestamps before the retransmissions.
+    let high = sender.snd_nxt / MSS;
+    sender.on_ack(24 * MS, &Ack { echoed_ns: MS, ..ack(9) });
+    sender.on_ack(25 * MS, &Ack { echoed_ns: MS, ..ack(high) });
+    let info = sender.info(25 * MS);
+    assert_eq!(info.ca_state, 0);
+    assert!(info.cwnd >= 10 && info.ssthresh.is_none(), "{info:?}");
+}
+
+#[test]
+fn a_lone_runt_may_be_a_delayed_acknowledgement() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, MSS / 2);
+    let acks = |up_to| Ack { ack: up_to, window_end: ALL, ..Ack::default() };
+    sender.on_ack(60 * MS, &acks(MSS / 2));
+    assert_eq!(sender.rtt.min_us(), RTT_US);
+    assert!(sender.rtt.smoothed_us() > RTT_US, "the smoothed RTT has it");
+}
+
+#[test]
+fn delayed_acknowledgements_follow_the_distance_of_segments() {
+    let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 300 * MS);
+    let mut at_ns = MS;
+    for number in 0..16 {
+        assert!(receiver.on_segment(at_ns, &segment(number), Ecn::NotEct).is_some());
+    }
+    // Segments every 100 ms come after the delay, which grows until it covers them.
+    let mut delayed = 0;
+    for number in 16..24 {
+        at_ns += 100 * MS;
+        if receiver.on_segment(at_ns, &segment(number), Ecn::NotEct).is_none() {
+            let due_ns = receiver.timer_ns().unwrap();
+            if due_ns < at_ns + 100 * MS {
+                delayed += 1;
+                assert!(receiver.on_timer(due_ns).is_some());
+            }
+        }
+    }
+    assert!((1..=3).contains(&delayed), "{delayed}");
 }

@@ -1,8 +1,25 @@
 //! The timers of a sending socket: `tcp_timer.c`, and the tail loss probe of RFC 8985. As in the kernel one timer is armed at
 //! a time.
 
+use super::rack::DUPTHRESH;
 use super::sender::Sender;
 use crate::core::{CaState, Event};
+
+/// A tick of the kernel: HZ = 1000.
+const TICK_NS: u64 = 1_000_000;
+
+/// When a timer of the kernel's wheel fires that is set for this delay: the delay is whole ticks, and the wheel rounds the end up, the
+/// more the longer the delay is (`calc_index()` in kernel/time/timer.c).
+pub fn wheel_ns(now_ns: u64, after_ns: u64) -> u64 {
+    const BUCKETS: u64 = 64;
+    const LEVEL_BITS: u32 = 3;
+    let ticks = after_ns.div_ceil(TICK_NS);
+    let mut shift = 0;
+    while shift < 8 * LEVEL_BITS && ticks >= (BUCKETS - 1) << shift {
+        shift += LEVEL_BITS;
+    }
+    (((now_ns / TICK_NS + ticks) >> shift) + 1 << shift) * TICK_NS
+}
 
 /// `icsk_pending`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,17 +57,22 @@ impl Sender {
         self.is_armed(TimerKind::Reordering)
     }
 
-    fn arm(&mut self, kind: TimerKind, at_ns: u64) {
-        self.timer = Some(Timer { kind, at_ns });
+    fn arm(&mut self, kind: TimerKind, now_ns: u64, after_ns: u64) {
+        self.timer = Some(Timer { kind, at_ns: wheel_ns(now_ns, after_ns) });
     }
 
     pub(super) fn arm_reordering_timer(&mut self, now_ns: u64, after_ns: u64) {
-        self.arm(TimerKind::Reordering, now_ns + after_ns);
+        self.arm(TimerKind::Reordering, now_ns, after_ns);
     }
 
     /// The retransmission timer, a full timeout from now.
     pub(super) fn arm_rto(&mut self, now_ns: u64) {
-        self.arm(TimerKind::Retransmission, now_ns + self.rto_ns());
+        self.arm(TimerKind::Retransmission, now_ns, self.rto_ns());
+    }
+
+    /// `tcp_pacing_delay()`: until the last packet leaves, whole ticks.
+    fn pacing_delay_ns(&self, now_ns: u64) -> u64 {
+        self.wstamp_ns.saturating_sub(now_ns) / TICK_NS * TICK_NS
     }
 
     fn rto_ns(&self) -> u64 {
@@ -68,10 +90,11 @@ impl Sender {
         if self.queue.is_empty() {
             self.timer = None;
         } else if self.is_armed(TimerKind::LossProbe) || self.is_armed(TimerKind::Reordering) {
-            let after_ns = self.until_rto_ns(now_ns).max(1_000);
-            self.arm(TimerKind::Retransmission, now_ns + after_ns);
+            let after_ns = self.until_rto_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
+            self.arm(TimerKind::Retransmission, now_ns, after_ns);
         } else {
-            self.arm_rto(now_ns);
+            let after_ns = self.rto_ns() + self.pacing_delay_ns(now_ns);
+            self.arm(TimerKind::Retransmission, now_ns, after_ns);
         }
     }
 
@@ -100,17 +123,23 @@ impl Sender {
         if rto_ns > 0 {
             after_ns = after_ns.min(rto_ns);
         }
-        self.arm(TimerKind::LossProbe, now_ns + after_ns);
+        self.arm(TimerKind::LossProbe, now_ns, after_ns + self.pacing_delay_ns(now_ns));
         true
     }
 
     /// The timer is due.
     pub fn on_timer(&mut self, now_ns: u64) {
         let Some(timer) = self.timer.filter(|timer| timer.at_ns <= now_ns) else { return };
-        self.timer = None;
         match timer.kind {
-            TimerKind::Retransmission => self.retransmission_timeout(now_ns),
-            TimerKind::LossProbe => self.send_loss_probe(now_ns),
+            TimerKind::Retransmission => {
+                self.timer = None;
+                self.retransmission_timeout(now_ns);
+            }
+            TimerKind::LossProbe => {
+                self.timer = None;
+                self.send_loss_probe(now_ns);
+            }
+            // It counts as armed until another one is.
             TimerKind::Reordering => self.reordering_timeout(now_ns),
         }
         self.send(now_ns);
@@ -147,6 +176,9 @@ impl Sender {
         }
         self.cwnd = self.queue.in_flight() + 1;
         (self.cwnd_stamp_ns, self.tlp_high_seq) = (now_ns, None);
+        if self.ca_state <= CaState::Disorder && self.queue.sacked_out >= DUPTHRESH {
+            self.reordering = DUPTHRESH;
+        }
         self.set_ca_state(now_ns, CaState::Loss);
         self.high_seq = self.snd_nxt;
         self.cwr_pending = self.config.ecn == super::EcnMode::Classic;
@@ -172,7 +204,7 @@ impl Sender {
         if self.tlp_high_seq.is_none() {
             self.tlp_retrans = false;
             if self.written > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
-                if self.send_burst(now_ns, 1) > 0 {
+                if self.send_burst(now_ns, 1, false) > 0 {
                     self.tlp_high_seq = Some(self.snd_nxt);
                 }
             } else if let Some(tail) = self.queue.tail().copied() {
@@ -185,6 +217,6 @@ impl Sender {
             }
         }
         let after_ns = self.until_rto_ns(now_ns).max(1_000_000);
-        self.arm(TimerKind::Retransmission, now_ns + after_ns);
+        self.arm(TimerKind::Retransmission, now_ns, after_ns);
     }
 }
