@@ -1,4 +1,5 @@
-//! The same plan against running agents over TCP with mutual TLS.
+//! The same plan against running agents over TCP with mutual TLS. Their ports are above those of trials and below those that the
+//! kernel gives to connections.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -75,9 +76,9 @@ fn runs_on_remote_agents_with_mutual_tls() {
         "--tls-key",
         "pki/127.0.0.1.key",
     ];
-    let _agents = [serve(&bench, 47_700, &tls), serve(&bench, 47_701, &tls)];
-    wait_for_agents(47_700);
-    let plan = bench.write("plan.toml", &loopback_plan(47_700));
+    let _agents = [serve(&bench, 30_700, &tls), serve(&bench, 30_701, &tls)];
+    wait_for_agents(30_700);
+    let plan = bench.write("plan.toml", &loopback_plan(30_700));
     let plan = plan.to_string_lossy();
 
     let refused = bench.run(&["run", &plan]);
@@ -96,12 +97,12 @@ fn runs_on_remote_agents_with_mutual_tls() {
 fn a_trial_avoids_ports_that_are_in_use() {
     let _alone = alone();
     let bench = Bench::new();
-    let _agents = [serve(&bench, 47_700, &[]), serve(&bench, 47_701, &[])];
-    wait_for_agents(47_700);
+    let _agents = [serve(&bench, 30_700, &[]), serve(&bench, 30_701, &[])];
+    wait_for_agents(30_700);
     // No other process has used this address.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.1.{high}.{low}");
-    let plan = loopback_plan(47_700).replace("127.0.0.2", &address);
+    let plan = loopback_plan(30_700).replace("127.0.0.2", &address);
     let plan = bench.write("plan.toml", &plan);
     let hold = |slot| TcpListener::bind((address.as_str(), client_port(slot, 0))).unwrap();
     let mut held: Vec<_> = (0..PORT_SLOTS).map(hold).collect();
@@ -126,9 +127,9 @@ fn wait_for_agents(port: u16) {
 fn a_run_survives_the_restart_of_an_agent() {
     let _alone = alone();
     let bench = Bench::new();
-    let (_stays, dies) = (serve(&bench, 47_710, &[]), serve(&bench, 47_711, &[]));
-    wait_for_agents(47_710);
-    let plan = loopback_plan(47_710).replace("length = \"1s\"", "length = \"4s\"");
+    let (_stays, dies) = (serve(&bench, 30_710, &[]), serve(&bench, 30_711, &[]));
+    wait_for_agents(30_710);
+    let plan = loopback_plan(30_710).replace("length = \"1s\"", "length = \"4s\"");
     let plan = bench.write("plan.toml", &plan);
     let mut command = bench.command(&["run", &plan.to_string_lossy(), "-v"]);
     let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -140,7 +141,7 @@ fn a_run_survives_the_restart_of_an_agent() {
     std::thread::sleep(Duration::from_secs(1));
     drop(dies);
     std::thread::sleep(Duration::from_secs(2));
-    let _again = serve(&bench, 47_711, &[]);
+    let _again = serve(&bench, 30_711, &[]);
     let output = run.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("trying again when every node answers"), "{}", text(&output));
@@ -151,14 +152,14 @@ fn bounds_of_clocks_hold_for_a_known_offset() {
     const OFFSET_S: i64 = 5_000;
     let _alone = alone();
     let bench = Bench::new();
-    let _here = serve(&bench, 47_720, &[]);
+    let _here = serve(&bench, 30_720, &[]);
     // CLOCK_MONOTONIC of a time namespace is ahead by exactly this.
     let mut elsewhere = Command::new("unshare");
     elsewhere.args(["--time", "--monotonic", &OFFSET_S.to_string(), "--kill-child", "--fork"]);
     elsewhere.arg(binary("ccbench-agent"));
-    let _elsewhere = serve_with(elsewhere, &bench, 47_721, &[]);
-    wait_for_agents(47_720);
-    let plan = format!("repeat = 4\n{}", loopback_plan(47_720).trim_start());
+    let _elsewhere = serve_with(elsewhere, &bench, 30_721, &[]);
+    wait_for_agents(30_720);
+    let plan = format!("repeat = 4\n{}", loopback_plan(30_720).trim_start());
     let plan = bench.write("plan.toml", &plan);
     let output = bench.run(&["run", &plan.to_string_lossy()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
