@@ -121,6 +121,23 @@ fn every_queue_of_the_kernel_carries_traffic() {
     assert!(rates.iter().all(|bps| (6e6..1e7).contains(bps)), "{rates:?}");
 }
 
+#[test]
+fn controls_with_their_state_in_socket_storage_fill_the_link() {
+    let bench = Bench::new();
+    let instances = ["bbr2", "bbr3"].map(|name| format!("[cc.{name}]\nalgorithm = \"{name}\"\n"));
+    let matrix = "[matrix]\n\"flows.f.cc\" = [\"bbr2\", \"bbr3\"]\n";
+    let path = bench.write("plan.toml", &(plan(1) + &instances.concat() + matrix));
+    let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let rates: Vec<f64> = ccbench_tests::csv(&bench.results().join("summary_point.csv"))
+        .iter()
+        .filter(|row| row["scope"] == "group" && row["metric"] == "throughput_sum")
+        .map(|row| row["value"].parse().unwrap())
+        .collect();
+    assert_eq!(rates.len(), 2, "{rates:?}");
+    assert!(rates.iter().all(|bps| (6e6..1e7).contains(bps)), "{rates:?}");
+}
+
 /// Killed in the middle of a trial: neither the kernel nor a process of the guest survives.
 #[cfg(feature = "lab")]
 #[test]

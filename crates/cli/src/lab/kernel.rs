@@ -29,7 +29,7 @@ macro_rules! file {
 }
 
 /// Files that build or fetch kernels. Their contents are part of a kernel's key in the cache.
-const RECIPE: [(&str, &str, Use); 13] = [
+const RECIPE: [(&str, &str, Use); 14] = [
     file!("apt.sh", Use::All),
     file!("kernel.sh", Use::Own),
     file!("kernel.config", Use::Of(Engine::Qemu)),
@@ -42,6 +42,7 @@ const RECIPE: [(&str, &str, Use); 13] = [
     file!("uml/patches/0004-um-labport.patch", Use::Of(Engine::Uml)),
     file!("uml/patches/0005-um-bpf-jit.patch", Use::Of(Engine::Uml)),
     file!("uml/patches/0006-um-controller.patch", Use::Of(Engine::Uml)),
+    file!("uml/patches/0007-um-aligned-struct-page.patch", Use::Of(Engine::Uml)),
     file!("debian.sh", Use::Stock),
 ];
 
