@@ -4,7 +4,7 @@ use ccbench_proto::plan::Ecn;
 use ccbench_proto::schedule::{FlowTask, block_bytes, block_due_ns};
 
 use crate::core::Connection as CongestionControl;
-use crate::packet::{Ack, Body, Packet, Segment};
+use crate::packet::{Body, Packet, Segment};
 use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig, wheel_ns};
 
 /// TCP_TIMEOUT_INIT: until a SYN or SYN-ACK is sent again.
@@ -197,13 +197,6 @@ impl Connection {
         let route = self.routes[1];
         let reply = self.receiver()?.on_segment(now_ns, segment, ecn);
         reply.map(|ack| Packet::new(route, Ecn::NotEct, Body::Ack(ack)))
-    }
-
-    /// An acknowledgement arrives.
-    pub fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
-        if let Some(sender) = self.sender() {
-            sender.on_ack(now_ns, ack);
-        }
     }
 
     /// Whether packets carry an ECN-capable code point.

@@ -5,10 +5,11 @@
 //!
 //! - `simulation` is the loop: it takes the next event and lets it happen.
 //! - `network` has links and routes, `connection` a TCP connection with its applications, `probes` echoes.
-//! - `rows` turns their state into the rows of the protocol, those that an agent would send.
+//! - `rows` turns their state into the rows of the protocol, those that an agent would send; `acks` those that eBPF programs write.
 
 mod core;
 
+mod acks;
 mod connection;
 mod error;
 mod event_queue;

@@ -326,7 +326,7 @@ impl Connection {
     }
 
     /// The part of a sample that both ends have.
-    fn sample_base(&mut self, now_ns: u64, side: Side) -> wire::FlowSample {
+    pub fn sample_base(&mut self, now_ns: u64, side: Side) -> wire::FlowSample {
         let (sport, dport) = self.ports(side);
         let has_ecn = self.ecn() != crate::tcp::EcnMode::Off;
         wire::FlowSample {
@@ -351,7 +351,12 @@ impl Connection {
     }
 }
 
-fn fill_sender(now_ns: u64, connection: &mut Connection, row: &mut wire::FlowSample) -> Option<()> {
+/// The sending end's part of a sample; `None`: there is no connection.
+pub fn fill_sender(
+    now_ns: u64,
+    connection: &mut Connection,
+    row: &mut wire::FlowSample,
+) -> Option<()> {
     let sender = connection.sender()?;
     let info = sender.info(now_ns);
     let counters = &sender.counters;
@@ -396,7 +401,8 @@ fn fill_sender(now_ns: u64, connection: &mut Connection, row: &mut wire::FlowSam
     Some(())
 }
 
-fn fill_receiver(connection: &mut Connection, row: &mut wire::FlowSample) -> Option<()> {
+/// The receiving end's part of a sample; `None`: there is no connection.
+pub fn fill_receiver(connection: &mut Connection, row: &mut wire::FlowSample) -> Option<()> {
     let receiver = connection.receiver()?;
     row.ca_state = Some(0);
     row.bytes_acked = Some(0);

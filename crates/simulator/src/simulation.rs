@@ -10,6 +10,7 @@ use ccbench_proto::wire;
 use ccbench_proto::wire::run_event::Of;
 
 use crate::T0_NS;
+use crate::acks::AckRows;
 use crate::connection::{Connection, State};
 use crate::error::SimulatorError;
 use crate::event_queue::EventQueue;
@@ -57,6 +58,7 @@ pub struct Simulation {
     /// A rule that a congestion control broke.
     violation: Option<SimulatorError>,
     flow_rows: Vec<FlowRows>,
+    ack_rows: Vec<AckRows>,
     /// Packets of this instant that wait for their next link.
     moving: VecDeque<Packet>,
 }
@@ -78,6 +80,7 @@ impl Simulation {
         Ok(Self {
             infos: crate::prepare::infos(&nodes, topology),
             flow_rows: connections.iter().map(FlowRows::new).collect(),
+            ack_rows: connections.iter().map(|flow| AckRows::new(flow, &nodes)).collect(),
             network,
             connections,
             probes,
@@ -236,12 +239,18 @@ impl Simulation {
         let connection = &mut self.connections[index];
         match packet.body {
             Body::Segment(segment) => {
+                self.ack_rows[index].on_segment(now_ns, connection, packet.ecn, rows);
                 let reply = connection.on_segment(now_ns, &segment, packet.ecn);
                 self.queue_timer(now_ns, index, DELAYED_ACK);
                 self.moving.extend(reply);
             }
             Body::Ack(ack) => {
-                connection.on_ack(now_ns, &ack);
+                let Some(sender) = connection.sender() else { return };
+                sender.take_ack(now_ns, &ack);
+                self.ack_rows[index].on_ack(now_ns, connection, rows);
+                if let Some(sender) = connection.sender() {
+                    sender.send(now_ns);
+                }
                 self.after_sender(now_ns, index, rows);
             }
             body => {
@@ -278,8 +287,10 @@ impl Simulation {
 
     /// A connection has just been made.
     fn established(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let connection = &mut self.connections[index];
         let first_ns = self.flow_rows[index].begin(now_ns);
         self.events.add(first_ns, Event::Intervals(index));
+        self.ack_rows[index].established(now_ns, connection, rows);
         self.write(now_ns, index, rows);
     }
 
@@ -316,6 +327,7 @@ impl Simulation {
     /// Transmits what a sender has put out, and queues its timers.
     fn after_sender(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
+        AckRows::sender_events(connection, rows);
         let (route, mode) = (connection.routes[0], connection.ecn());
         let Some(sender) = connection.sender() else { return };
         self.moving.extend(sender.outbox.drain(..).map(|(segment, is_retransmission)| {
@@ -424,6 +436,9 @@ impl Simulation {
     fn finish(mut self, rows: &mut Rows<'_>) {
         for (connection, flow) in self.connections.iter_mut().zip(&mut self.flow_rows) {
             flow.finish(self.end_ns, connection, rows);
+        }
+        for (connection, acks) in self.connections.iter_mut().zip(&mut self.ack_rows) {
+            acks.finish(connection, rows);
         }
         for link in &mut self.network.links {
             rows.finish_link(self.end_ns, link);

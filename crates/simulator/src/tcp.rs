@@ -14,7 +14,7 @@ mod sender;
 mod timers;
 
 pub use receiver::Receiver;
-pub use sender::{EcnMode, Sender, SenderConfig};
+pub use sender::{EcnMode, INFINITE_SSTHRESH, INITIAL_CWND, Sender, SenderConfig};
 pub use timers::wheel_ns;
 
 #[cfg(test)]

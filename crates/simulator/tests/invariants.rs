@@ -1,5 +1,6 @@
 //! What holds in every simulation, whatever the congestion control, the queue and the impairments: bytes are conserved, no rule
-//! of a congestion control is broken, nothing stalls, rows come in the order of time, and the same seed gives the same rows.
+//! of a congestion control is broken, nothing stalls, rows come in the order of time, the same seed gives the same rows, and
+//! `acks` and `tcp_events` agree with the counters of the sockets.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +10,7 @@ use ccbench_proto::plan::check;
 use ccbench_proto::schedule::{self, TrialContext};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::run_event::Of;
-use ccbench_proto::wire::{RunEvent, Side};
+use ccbench_proto::wire::{Acks, FlowSample, RunEvent, Side, TcpEvent, TcpEventKind};
 use ccbench_simulator::{Simulation, SimulatorError, T0_NS};
 
 const RATE_BPS: f64 = 10e6;
@@ -219,4 +220,191 @@ fn marks_are_counted_at_both_ends() {
         let received = marked[&(flow.to_owned(), Side::Receiver)];
         assert!(sent > 20 && sent <= received && received - sent < 50, "{sent} of {received}");
     }
+}
+
+/// A plan whose flows and rows of acknowledgements are these.
+fn watched(cc: &str, queue: &str, link: &str, flow: &str, acks: &str) -> String {
+    format!("{}[sample]\ntcp = \"10ms\"\nacks = \"{acks}\"\n", plan(cc, queue, link, flow))
+}
+
+/// What the tables have of one socket.
+#[derive(Default)]
+struct Socket<'a> {
+    samples: Vec<&'a FlowSample>,
+    acks: Vec<&'a Acks>,
+    events: Vec<&'a TcpEvent>,
+}
+
+impl<'a> Socket<'a> {
+    fn of(rows: &'a [(String, RunEvent)], flow: &str, side: Side) -> Self {
+        let mut socket = Self::default();
+        for (_, event) in rows {
+            match event.of.as_ref().unwrap() {
+                Of::FlowSample(row) if (row.flow_id.as_str(), row.side()) == (flow, side) => {
+                    socket.samples.push(row);
+                }
+                Of::Acks(batch) if (batch.flow_id.as_str(), batch.side()) == (flow, side) => {
+                    socket.acks.push(batch);
+                }
+                Of::TcpEvents(all) => {
+                    let is_own =
+                        |event: &&TcpEvent| (event.flow_id.as_str(), event.side()) == (flow, side);
+                    socket.events.extend(all.events.iter().filter(is_own));
+                }
+                _ => {}
+            }
+        }
+        socket
+    }
+
+    /// A column of `acks`.
+    fn column<T: Copy>(&self, values: impl Fn(&Acks) -> &[T]) -> Vec<T> {
+        let mut column = Vec::new();
+        for batch in &self.acks {
+            match values(batch) {
+                [one] => column.extend(batch.at_ns.iter().map(|_| *one)),
+                each => {
+                    assert_eq!(each.len(), batch.at_ns.len(), "values of a batch");
+                    column.extend(each);
+                }
+            }
+        }
+        column
+    }
+
+    /// The sum of `count` over the events of a kind.
+    fn count(&self, kind: TcpEventKind) -> u32 {
+        self.events.iter().filter(|event| event.kind() == kind).map(|event| event.count).sum()
+    }
+
+    fn last(&self) -> &FlowSample {
+        self.samples.last().unwrap()
+    }
+}
+
+#[test]
+fn every_acknowledgement_has_one_row() {
+    for cc in CONTROLS {
+        for (link, flow) in [("", ""), ("loss = \"2%\"", ""), ("", "reverse = true")] {
+            let what = format!("{cc} {link} {flow}");
+            let rows = rows(&watched(cc, QUEUES[0], link, flow, "every-ack"), 1).unwrap();
+            for flow in ["f/0", "f/1"] {
+                check_acks(&what, &Socket::of(&rows, flow, Side::Sender));
+            }
+        }
+    }
+}
+
+/// Compares every row of a sender with the counters, and with the sample after it.
+fn check_acks(what: &str, socket: &Socket<'_>) {
+    let (at_ns, acked) =
+        (socket.column(|acks| &acks.at_ns), socket.column(|acks| &acks.bytes_acked));
+    assert!(at_ns.is_sorted() && acked.is_sorted(), "{what}");
+    // The first row is of the handshake, which `segs_in` does not count.
+    let counted: Vec<u32> = (0..=socket.last().segs_in_pkts.unwrap()).collect();
+    assert_eq!(socket.column(|acks| &acks.segs_in_pkts), counted, "{what}");
+    let segments: Vec<u64> = (1..=counted.len() as u64).collect();
+    assert_eq!(socket.column(|acks| &acks.segments), segments, "{what}");
+    assert_eq!(acked.last(), socket.last().bytes_acked.as_ref(), "{what}");
+    let delivered = socket.column(|acks| &acks.delivered_pkts);
+    let min_rtt_us = socket.column(|acks| &acks.min_rtt_us);
+    let cwnd_pkts = socket.column(|acks| &acks.snd_cwnd_pkts);
+    let ssthresh_pkts = socket.column(|acks| &acks.snd_ssthresh_pkts);
+    let mut compared = 0;
+    for sample in &socket.samples {
+        let row = sample.segs_in_pkts.unwrap() as usize;
+        assert!(at_ns[row] <= sample.at_ns, "{what}");
+        let next = at_ns.get(row + 1);
+        assert!(next.is_none_or(|next_ns| *next_ns >= sample.at_ns), "{what}");
+        let known = (sample.bytes_acked, sample.delivered_pkts, sample.min_rtt_us);
+        assert_eq!(
+            known,
+            (Some(acked[row]), Some(delivered[row]), Some(min_rtt_us[row])),
+            "{what}"
+        );
+        // Timers change the window without an acknowledgement.
+        let passed = at_ns[row] + 1..=sample.at_ns;
+        if !socket.events.iter().any(|event| passed.contains(&event.at_ns)) {
+            let window = (sample.snd_cwnd_pkts, sample.snd_ssthresh_pkts.unwrap_or(0x7fff_ffff));
+            assert_eq!(window, (Some(cwnd_pkts[row]), ssthresh_pkts[row]), "{what}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 100, "{what}: {compared} of {}", socket.samples.len());
+}
+
+#[test]
+fn events_agree_with_the_counters() {
+    let mut timeouts = 0;
+    for cc in CONTROLS {
+        for link in ["", "loss = \"20%\"", "reorder = { share = \"5%\" }"] {
+            let what = format!("{cc} {link}");
+            let rows = rows(&watched(cc, QUEUES[7], link, "", "auto"), 1).unwrap();
+            for flow in ["f/0", "f/1"] {
+                let (sender, receiver) = (
+                    Socket::of(&rows, flow, Side::Sender),
+                    Socket::of(&rows, flow, Side::Receiver),
+                );
+                let count = |kind| Some(sender.count(kind));
+                let last = sender.last();
+                assert_eq!(count(TcpEventKind::Retransmit), last.total_retrans_pkts, "{what}");
+                assert_eq!(count(TcpEventKind::Ce), last.delivered_ce_pkts, "{what}");
+                let of_kind = |kind| sender.events.iter().filter(move |row| row.kind() == kind);
+                let (rto, cc) = (of_kind(TcpEventKind::Rto), of_kind(TcpEventKind::Cc));
+                let expired = rto.count() as u32;
+                assert_eq!(Some(expired), last.total_rto, "{what}");
+                timeouts += expired;
+                assert_eq!(cc.map(|row| &row.cc).collect::<Vec<_>>(), [&last.cc], "{what}");
+                let mut state = 0;
+                for event in &sender.events {
+                    let before = event.ca_state_before.unwrap_or(event.ca_state);
+                    assert_eq!(before, state, "{what}: {event:?}");
+                    state = event.ca_state;
+                }
+                assert_eq!(Some(state), last.ca_state, "{what}");
+                let marks = receiver.count(TcpEventKind::Ce);
+                assert_eq!(Some(marks), receiver.last().received_ce_pkts, "{what}");
+            }
+        }
+    }
+    assert!(timeouts > 10, "{timeouts}");
+}
+
+#[test]
+fn the_plan_selects_the_rows() {
+    let all =
+        |acks: &str| rows(&watched("prague", QUEUES[7], "loss = \"1%\"", "", acks), 1).unwrap();
+    let others = |rows: &[(String, RunEvent)]| -> Vec<(String, RunEvent)> {
+        let is_other = |(_, event): &&(String, RunEvent)| {
+            !matches!(event.of, Some(Of::Acks(_) | Of::TcpEvents(_) | Of::Done(_)))
+        };
+        rows.iter().filter(is_other).cloned().collect()
+    };
+    let [off, auto, change, every] = ["off", "auto", "on-change", "every-ack"].map(all);
+    assert!(!off.iter().any(|(_, row)| matches!(row.of, Some(Of::Acks(_) | Of::TcpEvents(_)))));
+    for watched in [&auto, &change, &every] {
+        assert_eq!(others(watched), others(&off), "watching changes nothing else");
+    }
+    let [auto, change, every] =
+        [&auto, &change, &every].map(|rows| Socket::of(rows, "f/0", Side::Sender));
+    assert_eq!((&auto.events, &change.events), (&every.events, &every.events));
+    let at_ns = auto.column(|acks| &acks.at_ns);
+    assert!(at_ns.windows(2).all(|two| two[1] - two[0] >= 10_000_000));
+    assert!((200..=300).contains(&at_ns.len()), "{}", at_ns.len());
+    let changes = change.column(|acks| &acks.at_ns).len();
+    assert!(changes > 10 && changes < every.column(|acks| &acks.at_ns).len(), "{changes}");
+}
+
+#[test]
+fn a_receiver_has_a_row_before_a_segment_at_most_every_10_ms() {
+    let rows = rows(&watched("cubic", QUEUES[0], "", "", "every-ack"), 1).unwrap();
+    let socket = Socket::of(&rows, "f/0", Side::Receiver);
+    let at_ns = socket.column(|acks| &acks.at_ns);
+    assert!(at_ns.len() > 200 && at_ns.windows(2).all(|two| two[1] - two[0] >= 10_000_000));
+    let segments = socket.column(|acks| &acks.segments);
+    assert!(segments.last() <= socket.last().segs_in_pkts.map(u64::from).as_ref());
+    for (received, at) in socket.column(|acks| &acks.bytes_received).iter().zip(&segments) {
+        assert!(*received <= (at - 1) * 1448, "{received} B in {at} segments");
+    }
+    assert!(socket.events.is_empty());
 }

@@ -57,7 +57,8 @@ fn has(severity: Severity, text: &str, key: &str, why: &str) {
 #[test]
 fn runs_what_it_has_models_of() {
     let flow = "cc = \"mine\"\n[flows.other]\nfrom = \"dst\"\nto = \"src\"\nrate = \"1mbit\"\ncc = \"bbr\"\n\
-                [cc.mine]\nalgorithm = \"vegas\"\n[probes.rtt]\nkind = \"udp\"\nfrom = \"src\"\nto = \"dst\"";
+                [cc.mine]\nalgorithm = \"vegas\"\n[probes.rtt]\nkind = \"udp\"\nfrom = \"src\"\nto = \"dst\"\n\
+                [sample]\nacks = \"every-ack\"";
     let nodes = "[nodes.dst.sysctl]\n\"net.ipv4.tcp_rmem\" = \"4096 131072 6291456\"\n\"net.ipv4.tcp_sack\" = 1\n\
                  \"net.core.default_qdisc\" = \"fq\"";
     let plan =
@@ -134,8 +135,6 @@ fn warns_of_what_has_no_effect() {
     warning("link", "backend = \"kernel\"", "links.l.backend", kernel);
     warning("link", "shaper = \"tbf\"", "links.l.shaper", "has no effect with --sim");
     warning("flow", "tool = \"iperf3\"", "flows.f.tool", "has no effect with --sim");
-    let acks = "has no effect with --sim, which writes no rows";
-    warning("flow", "[sample]\nacks = \"every-ack\"", "sample.acks", acks);
     warning("nodes", "[lab]\nengine = \"qemu\"", "lab.engine", "has no effect with --sim");
     let via = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"vegas\"\nvia = \"module\"";
     warning("flow", via, "cc.mine.via", "has no effect with --sim");

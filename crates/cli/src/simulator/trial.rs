@@ -104,10 +104,15 @@ pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulationErro
 /// # Errors
 /// The simulation failed.
 fn simulate(simulation: Simulation, send: &mpsc::Sender<Batch>) -> Result<(), SimulatorError> {
-    let mut batch = Batch::with_capacity(BATCH_ROWS);
+    let (mut batch, mut rows) = (Batch::with_capacity(BATCH_ROWS), 0);
     let emit = &mut |node: &str, event: RunEvent| {
+        rows += match &event.of {
+            Some(Of::Acks(acks)) => acks.at_ns.len(),
+            _ => 1,
+        };
         batch.push((node.to_owned(), event));
-        if batch.len() >= BATCH_ROWS {
+        if rows >= BATCH_ROWS {
+            rows = 0;
             let full = std::mem::replace(&mut batch, Batch::with_capacity(BATCH_ROWS));
             // A send fails only when the trial has ended.
             let _ = send.blocking_send(full);

@@ -84,8 +84,8 @@ impl AckState {
 }
 
 impl Sender {
-    /// An acknowledgement arrives.
-    pub fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
+    /// An acknowledgement arrives. [`Self::send`] then sends what it permits.
+    pub fn take_ack(&mut self, now_ns: u64, ack: &Ack) {
         self.counters.segs_in += 1;
         self.echo_ns = ack.sent_ns;
         if ack.ack < self.snd_una {
@@ -131,7 +131,6 @@ impl Sender {
             state.newly_delivered = self.rate.delivered.wrapping_sub(prior_delivered);
             self.respond(now_ns, &mut state);
         }
-        self.send(now_ns);
     }
 
     /// An acknowledgement that a later one has overtaken: only its SACK blocks count (`old_ack` in `tcp_ack()`).
@@ -147,7 +146,6 @@ impl Sender {
             let rexmit = self.alert(now_ns, &mut state);
             self.transmit_recovery(now_ns, rexmit);
         }
-        self.send(now_ns);
     }
 
     /// Loss detection, congestion states, congestion control and retransmissions.

@@ -1,5 +1,7 @@
 //! Sending: `tcp_output.c`.
 
+use ccbench_proto::wire::TcpEventKind;
+
 use super::retransmit_queue::SentSegment;
 use super::sender::{INITIAL_CWND, Limit, Sender};
 use crate::core::{CaState, Event};
@@ -252,6 +254,9 @@ impl Sender {
         let echoed_ns = self.echo_ns;
         let segment = Segment { seq, bytes, sent_ns: now_ns, echoed_ns, cwr };
         self.outbox.push((segment, is_retransmission));
+        if is_retransmission {
+            self.report(now_ns, TcpEventKind::Retransmit, 1);
+        }
     }
 
     /// `tcp_update_skb_after_send()`: when the next burst may leave.

@@ -135,6 +135,11 @@ impl Receiver {
         self.window
     }
 
+    /// Smoothed RTT of a socket that sends no data.
+    pub fn handshake_rtt_us(&self) -> u32 {
+        (self.handshake_rtt_ns / 1000) as u32
+    }
+
     /// Packets that came with CE.
     pub fn ce_pkts(&self) -> u32 {
         self.ce_pkts

@@ -1,6 +1,7 @@
 //! The sending end of a connection: its state, and what the congestion control sees of it and changes.
 
 use ccbench_proto::plan::Ecn;
+use ccbench_proto::wire::{TcpEvent, TcpEventKind};
 
 use super::delivery_rate::DeliveryRate;
 use super::rack::{DUPTHRESH, Rack};
@@ -135,6 +136,8 @@ pub struct Sender {
     pub(super) limit: Limit,
     /// Segments to transmit, each with whether it is a retransmission.
     pub outbox: Vec<(Segment, bool)>,
+    /// What has happened, without the fields that name the flow; `None`: nobody asks.
+    pub events: Option<Vec<TcpEvent>>,
 }
 
 /// What keeps a busy connection from sending (`tcp_chrono`).
@@ -222,6 +225,7 @@ impl Sender {
             limited_since_ns: now_ns,
             limit: Limit::Idle,
             outbox: Vec::new(),
+            events: None,
         };
         sender.update_pacing_rate();
         let view = sender.view(now_ns, &AckInfo::default());
@@ -282,6 +286,12 @@ impl Sender {
 
     /// `tcp_set_ca_state()`.
     pub(super) fn set_ca_state(&mut self, now_ns: u64, state: CaState) {
+        if state != self.ca_state {
+            let (before, after) = (self.ca_state as u32, state as u32);
+            let changed =
+                |event| TcpEvent { ca_state: after, ca_state_before: Some(before), ..event };
+            self.report_with(now_ns, TcpEventKind::CaState, changed);
+        }
         self.cc_event(now_ns, state.into());
         self.ca_state = state;
     }
@@ -348,6 +358,33 @@ impl Sender {
         self.cc.violation()
     }
 
+    /// Adds to [`Self::events`].
+    pub fn report(&mut self, now_ns: u64, kind: TcpEventKind, count: u32) {
+        self.report_with(now_ns, kind, |event| TcpEvent { count, ..event });
+    }
+
+    /// The same with what `complete` sets.
+    pub(super) fn report_with(
+        &mut self,
+        now_ns: u64,
+        kind: TcpEventKind,
+        complete: impl FnOnce(TcpEvent) -> TcpEvent,
+    ) {
+        let Some(events) = &mut self.events else { return };
+        events.push(complete(TcpEvent {
+            at_ns: now_ns,
+            kind: kind.into(),
+            ca_state: self.ca_state as u32,
+            snd_cwnd_pkts: self.cwnd,
+            snd_ssthresh_pkts: Some(self.ssthresh).filter(|pkts| *pkts < INFINITE_SSTHRESH),
+            rtt_us: self.rtt.smoothed_us(),
+            unacked_pkts: self.queue.packets_out(),
+            lost_pkts: self.queue.lost_out,
+            total_retrans_pkts: self.counters.total_retrans,
+            ..TcpEvent::default()
+        }));
+    }
+
     /// Accounts for the time that has passed with what limited the connection.
     pub(super) fn set_limit(&mut self, now_ns: u64, limit: Limit) {
         let passed_ns = now_ns - self.limited_since_ns;
@@ -384,6 +421,8 @@ impl Sender {
             notsent_bytes: self.notsent_bytes(),
             delivered: self.rate.delivered,
             delivered_ce: self.rate.delivered_ce,
+            rate_delivered: self.rate.rate_delivered,
+            rate_interval_us: self.rate.rate_interval_us,
             delivery_rate: self.delivery_rate(),
             is_app_limited: self.rate.rate_app_limited,
             snd_wnd: (self.snd_wnd_end - self.snd_una).min(u32::MAX.into()) as u32,
@@ -426,6 +465,9 @@ pub struct Info {
     pub notsent_bytes: u32,
     pub delivered: u32,
     pub delivered_ce: u32,
+    /// The sample that gives the delivery rate: packets, and the time that they took.
+    pub rate_delivered: u32,
+    pub rate_interval_us: u32,
     pub delivery_rate: u64,
     pub is_app_limited: bool,
     pub snd_wnd: u32,

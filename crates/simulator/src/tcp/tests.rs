@@ -19,6 +19,14 @@ fn sender(cc: &str, ecn: EcnMode) -> Sender {
     Sender::new(config, cc, 0, RTT_US, ALL)
 }
 
+impl Sender {
+    /// An acknowledgement arrives, and the socket sends.
+    fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
+        self.take_ack(now_ns, ack);
+        self.send(now_ns);
+    }
+}
+
 /// The first bytes of what was sent, in segments, and whether each is a retransmission.
 fn sent(sender: &mut Sender) -> Vec<(u64, bool)> {
     sender.outbox.drain(..).map(|(segment, again)| (segment.seq / MSS, again)).collect()

@@ -1,6 +1,8 @@
 //! The timers of a sending socket: `tcp_timer.c`, and the tail loss probe of RFC 8985. As in the kernel one timer is armed at
 //! a time.
 
+use ccbench_proto::wire::{TcpEvent, TcpEventKind};
+
 use super::rack::DUPTHRESH;
 use super::sender::Sender;
 use crate::core::{CaState, Event};
@@ -154,6 +156,10 @@ impl Sender {
         self.enter_loss(now_ns);
         self.retransmits += 1;
         if let Some(head) = self.queue.head().copied() {
+            // The program sees a timeout only when the kernel has counted its retransmission.
+            let (count, total_retrans_pkts) = (self.retransmits, self.counters.total_retrans + 1);
+            let retransmitted = |event| TcpEvent { count, total_retrans_pkts, ..event };
+            self.report_with(now_ns, TcpEventKind::Rto, retransmitted);
             self.retransmit(now_ns, head.seq, head.bytes);
         }
         self.backoff += 1;

@@ -59,10 +59,6 @@ fn without_kernels(plan: &Plan, problems: &mut Problems) {
         let why = "has no effect with --sim, which runs no engine of the lab";
         problems.warning(&["lab", "engine"], why);
     }
-    if !plan.sample.acks.is_auto() && !plan.sample.acks.is_off() {
-        let why = "has no effect with --sim, which writes no rows of `acks` and `tcp_events`";
-        problems.warning(&["sample", "acks"], why);
-    }
     if plan.keep_awake {
         let why = "has no effect with --sim, whose results do not depend on this machine's CPUs";
         problems.warning(&["keep_awake"], why);
