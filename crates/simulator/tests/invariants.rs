@@ -400,7 +400,9 @@ fn a_receiver_has_a_row_before_a_segment_at_most_every_10_ms() {
     let rows = rows(&watched("cubic", QUEUES[0], "", "", "every-ack"), 1).unwrap();
     let socket = Socket::of(&rows, "f/0", Side::Receiver);
     let at_ns = socket.column(|acks| &acks.at_ns);
-    assert!(at_ns.len() > 200 && at_ns.windows(2).all(|two| two[1] - two[0] >= 10_000_000));
+    // The two flows send in bursts, up to 41 ms apart.
+    assert!((100..=300).contains(&at_ns.len()), "{}", at_ns.len());
+    assert!(at_ns.windows(2).all(|two| two[1] - two[0] >= 10_000_000));
     let segments = socket.column(|acks| &acks.segments);
     assert!(segments.last() <= socket.last().segs_in_pkts.map(u64::from).as_ref());
     for (received, at) in socket.column(|acks| &acks.bytes_received).iter().zip(&segments) {

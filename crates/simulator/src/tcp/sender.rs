@@ -227,11 +227,16 @@ impl Sender {
             outbox: Vec::new(),
             events: None,
         };
-        sender.update_pacing_rate();
-        let view = sender.view(now_ns, &AckInfo::default());
-        let out = sender.cc.init(&view);
-        sender.apply(&out);
+        sender.init_congestion_control(now_ns);
         sender
+    }
+
+    /// `tcp_init_congestion_control()`.
+    fn init_congestion_control(&mut self, now_ns: u64) {
+        self.update_pacing_rate();
+        let view = self.view(now_ns, &AckInfo::default());
+        let out = self.cc.init(&view);
+        self.apply(&out);
     }
 
     /// What the congestion control sees of the socket.
