@@ -20,7 +20,7 @@ pub fn wheel_ns(now_ns: u64, after_ns: u64) -> u64 {
     while shift < 8 * LEVEL_BITS && ticks >= (BUCKETS - 1) << shift {
         shift += LEVEL_BITS;
     }
-    (((now_ns / TICK_NS + ticks) >> shift) + 1 << shift) * TICK_NS
+    ((((now_ns / TICK_NS + ticks) >> shift) + 1) << shift) * TICK_NS
 }
 
 /// `icsk_pending`.
