@@ -96,7 +96,6 @@ fn every_queue_of_the_kernel_carries_traffic() {
         "dualpi2",
         "tbf",
     ];
-    let bench = Bench::new();
     let levels = KINDS.map(|name| {
         let (kind, shaper) = if name == "tbf" { ("bfifo", "tbf") } else { (name, "htb") };
         let limit = match kind {
@@ -109,24 +108,22 @@ fn every_queue_of_the_kernel_carries_traffic() {
         )
     });
     let matrix = format!("[matrix.queue]\n{}", levels.concat());
-    let path = bench.write("plan.toml", &(plan(1) + &matrix));
-    let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
-    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
-    let rates: Vec<f64> = ccbench_tests::csv(&bench.results().join("summary_point.csv"))
-        .iter()
-        .filter(|row| row["scope"] == "group" && row["metric"] == "throughput_sum")
-        .map(|row| row["value"].parse().unwrap())
-        .collect();
-    assert_eq!(rates.len(), KINDS.len(), "{rates:?}");
-    assert!(rates.iter().all(|bps| (6e6..1e7).contains(bps)), "{rates:?}");
+    every_point_fills_the_link(&matrix, KINDS.len());
 }
 
+#[cfg(feature = "lab")]
 #[test]
 fn controls_with_their_state_in_socket_storage_fill_the_link() {
-    let bench = Bench::new();
     let instances = ["bbr2", "bbr3"].map(|name| format!("[cc.{name}]\nalgorithm = \"{name}\"\n"));
     let matrix = "[matrix]\n\"flows.f.cc\" = [\"bbr2\", \"bbr3\"]\n";
-    let path = bench.write("plan.toml", &(plan(1) + &instances.concat() + matrix));
+    every_point_fills_the_link(&(instances.concat() + matrix), 2);
+}
+
+/// Runs the plan with these sections, which make this many points.
+#[cfg(feature = "lab")]
+fn every_point_fills_the_link(sections: &str, points: usize) {
+    let bench = Bench::new();
+    let path = bench.write("plan.toml", &(plan(1) + sections));
     let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     let rates: Vec<f64> = ccbench_tests::csv(&bench.results().join("summary_point.csv"))
@@ -134,7 +131,7 @@ fn controls_with_their_state_in_socket_storage_fill_the_link() {
         .filter(|row| row["scope"] == "group" && row["metric"] == "throughput_sum")
         .map(|row| row["value"].parse().unwrap())
         .collect();
-    assert_eq!(rates.len(), 2, "{rates:?}");
+    assert_eq!(rates.len(), points, "{rates:?}");
     assert!(rates.iter().all(|bps| (6e6..1e7).contains(bps)), "{rates:?}");
 }
 
