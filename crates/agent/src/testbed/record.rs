@@ -12,6 +12,8 @@ use super::identity::{Identity, boot_id};
 
 /// Name of the file in the run directory.
 pub const FILE: &str = "testbed.json";
+/// Its name while it is written.
+pub(super) const FILE_NEW: &str = "testbed.json.new";
 
 /// A testbed and its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +71,7 @@ impl Record {
     /// # Errors
     /// Those of writing and renaming a file in `dir`.
     pub fn store(&self, dir: &Path) -> io::Result<()> {
-        let new = dir.join(format!("{FILE}.new"));
+        let new = dir.join(FILE_NEW);
         std::fs::write(&new, serde_json::to_vec(self)?)?;
         std::fs::rename(&new, dir.join(FILE))
     }
@@ -96,7 +98,7 @@ pub fn remove_files(dir: &Path, nodes: &mut dyn Iterator<Item = &str>) {
         let _ = std::fs::remove_file(socket_path(dir, node));
         let _ = std::fs::remove_file(log_path(dir, node));
     }
-    let _ = std::fs::remove_file(dir.join(format!("{FILE}.new")));
+    let _ = std::fs::remove_file(dir.join(FILE_NEW));
     let _ = std::fs::remove_file(dir.join(FILE));
 }
 

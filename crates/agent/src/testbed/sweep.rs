@@ -3,8 +3,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::record::{FILE, Record, remove_files};
+use super::record::{FILE, FILE_NEW, Record, remove_files};
+
+/// A killed testbed needs this long at most to end its agents, a few milliseconds on an idle machine.
+const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// What was done with the run directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,8 +22,8 @@ pub struct Swept {
 }
 
 /// Removes the run directories under `root` whose testbed is dead: those with a `testbed.json` of an earlier
-/// boot, or of a process that has ended, and empty ones that no controller has locked (it was killed before its
-/// testbed's first act). Every other directory is left alone, and no process is touched: agents of a dead
+/// boot, or of a process that has ended, and those without a record that no controller has locked (it was killed before
+/// its testbed had written one). Every other directory is left alone, and no process is touched: agents of a dead
 /// testbed cannot exist.
 ///
 /// # Errors
@@ -42,14 +46,20 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
         }
         if path.join(FILE).is_file() {
             dirs.push(path);
-        } else if !locked(&path) && std::fs::remove_dir(&path).is_ok() {
-            swept.removed.push(path);
+        } else if !locked(&path) {
+            // Killed between writing the file and renaming it.
+            let _ = std::fs::remove_file(path.join(FILE_NEW));
+            if std::fs::remove_dir(&path).is_ok() {
+                swept.removed.push(path);
+            }
         }
     }
     dirs.sort();
     for dir in dirs {
         match Record::load(&dir) {
-            Ok(record) if record.is_live() => swept.live.push(dir),
+            Ok(record) if record.is_live() || !record.process.wait_exit(EXIT_LIMIT) => {
+                swept.live.push(dir);
+            }
             Ok(_) => match remove(&dir)? {
                 true => swept.removed.push(dir),
                 false => swept.emptied.push(dir),
@@ -58,6 +68,7 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
             Err(_) => {}
         }
     }
+    swept.removed.sort();
     Ok(swept)
 }
 
@@ -108,7 +119,8 @@ mod tests {
             dir
         };
         let (gone, kept, live, other) = (make("gone"), make("kept"), make("live"), make("other"));
-        let (early, starting) = (make("early"), make("starting"));
+        let (early, starting, writing) = (make("early"), make("starting"), make("writing"));
+        std::fs::write(writing.join(FILE_NEW), "{").unwrap();
         let lock = std::fs::File::open(&starting).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
         dead().store(&gone).unwrap();
@@ -122,7 +134,8 @@ mod tests {
         let swept = sweep(root.path()).unwrap();
 
         assert!(starting.exists() && !make("agent-1").as_os_str().is_empty());
-        let expected = Swept { removed: vec![early, gone], emptied: vec![kept], live: vec![live] };
+        let expected =
+            Swept { removed: vec![early, gone, writing], emptied: vec![kept], live: vec![live] };
         assert_eq!(swept, expected);
         assert!(root.path().join("kept/results.parquet").exists());
         assert!(root.path().join("other/src.sock").exists());

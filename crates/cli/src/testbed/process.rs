@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use ccbench_proto::testbed::Ready;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use tracing::info;
@@ -74,7 +74,7 @@ impl TestbedError {
 pub struct TestbedProcess {
     child: Child,
     /// Closing it ends the process.
-    stdin: Option<ChildStdin>,
+    stdin: ChildStdin,
     dir: PathBuf,
     /// Held while this process lives: `ccbench clean` removes only folders that nobody locks.
     _lock: std::fs::File,
@@ -112,16 +112,13 @@ impl TestbedProcess {
         // If the write fails the first line is missing, and the child has printed why to standard error.
         let _ = stdin.write_all(text.as_bytes()).await;
         let mut lines = BufReader::new(stdout).lines();
-        let first =
-            timeout(START_LIMIT, lines.next_line()).await.map_err(|_| TestbedError::Timeout)?;
-        let first = first.ok().flatten().ok_or(TestbedError::Ended)?;
-        let ready: Ready = serde_json::from_str(&first)
-            .map_err(|source| TestbedError::Report { line: first, source })?;
-        if !ready.ready {
-            let _ = timeout(STOP_LIMIT, child.wait()).await;
-            let _ = std::fs::remove_dir_all(&dir);
-            return Err(TestbedError::Build(ready.error));
-        }
+        let ready = match ready(&mut lines).await {
+            Ok(ready) => ready,
+            Err(error) => {
+                end(&mut child, stdin, &dir).await;
+                return Err(error);
+            }
+        };
         let (report, deaths) = tokio::sync::mpsc::channel(64);
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
@@ -130,17 +127,31 @@ impl TestbedProcess {
                 }
             }
         });
-        Ok(Self { child, stdin: Some(stdin), dir, _lock: lock, ready, deaths })
+        Ok(Self { child, stdin, dir, _lock: lock, ready, deaths })
     }
 
     /// Ends the process and everything in its namespaces, and waits for the end.
     pub async fn stop(mut self) {
-        drop(self.stdin.take());
-        if timeout(STOP_LIMIT, self.child.wait()).await.is_err() {
-            let _ = self.child.kill().await;
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
+        end(&mut self.child, self.stdin, &self.dir).await;
     }
+}
+
+/// The first line of the process, if it reports a testbed.
+async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Ready, TestbedError> {
+    let line = timeout(START_LIMIT, lines.next_line()).await.map_err(|_| TestbedError::Timeout)?;
+    let line = line.ok().flatten().ok_or(TestbedError::Ended)?;
+    let ready: Ready =
+        serde_json::from_str(&line).map_err(|source| TestbedError::Report { line, source })?;
+    if ready.ready { Ok(ready) } else { Err(TestbedError::Build(ready.error)) }
+}
+
+/// Closes the process's input, waits for its end, and removes its directory.
+async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
+    drop(stdin);
+    if timeout(STOP_LIMIT, child.wait()).await.is_err() {
+        let _ = child.kill().await;
+    }
+    let _ = std::fs::remove_dir_all(dir);
 }
 
 /// Makes the folder and locks it.
