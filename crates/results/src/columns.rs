@@ -282,6 +282,7 @@ table! { QdiscSampleColumns, "qdisc_samples", wire::QdiscSample, |row, _| row.at
     rate_bps: Opt<UInt64Type>,
     late_pkts: Opt<UInt64Type>,
     max_late_us: Opt<UInt64Type>,
+    idle_us: Opt<UInt64Type>,
 } }
 
 table! { LinkChangeColumns, "link_changes", wire::LinkChange, |row, _| row.applied_at_ns.into(), ["link", "t_ns"], {

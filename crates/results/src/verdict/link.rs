@@ -29,6 +29,9 @@ pub const SLACK_BYTES: f64 = 4.0 * FRAME_BYTES as f64;
 pub const CHANGE_NS: u64 = 200_000_000;
 /// Timing error of applying a traced rate and of sampling; at a rate step it amounts to many bytes.
 pub const STEP_NS: u64 = 2_000_000;
+/// Share of a window in which a userspace link may have had nothing to send, if the window is to count as backlogged. Samples
+/// do not show it: bursts arrive more often than samples are taken.
+pub const IDLE_SHARE: f64 = 0.001;
 /// Share of a delivery opportunity that a packet may leave unused.
 pub const LOW_OPPORTUNITY_SHARE: f64 = 0.1;
 
@@ -202,6 +205,7 @@ struct Instant {
     root_waits: bool,
     queue_waits: bool,
     delays: bool,
+    idle_us: Option<u64>,
 }
 
 impl Instant {
@@ -211,6 +215,7 @@ impl Instant {
         let sent = (row.sent_bytes, row.sent_pkts);
         self.most_sent = self.most_sent.max(sent);
         self.delays |= row.kind == "netem";
+        self.idle_us = self.idle_us.or(row.idle_us);
         if !class && row.parent == "root" {
             self.root_sent = Some(sent);
             self.root_waits |= waits;
@@ -225,6 +230,7 @@ impl Instant {
             interval: self.interval,
             sent: self.root_sent.unwrap_or(self.most_sent),
             backlogged: self.queue_waits || (self.root_waits && !self.delays && !self.has_classes),
+            idle_us: self.idle_us,
         }
     }
 }
@@ -236,6 +242,16 @@ struct Window {
     /// Bytes and packets.
     sent: (u64, u64),
     backlogged: bool,
+    /// Of a userspace link: time without a transmission, for differences.
+    idle_us: Option<u64>,
+}
+
+impl Window {
+    /// Whether the link had a packet to send until `end`, but for a short time.
+    fn is_busy_until(&self, end: &Self, ns: u64) -> bool {
+        let idle_us = end.idle_us.zip(self.idle_us).map(|(end, begin)| end.saturating_sub(begin));
+        idle_us.is_none_or(|us| us as f64 * 1e3 <= IDLE_SHARE * ns as f64)
+    }
 }
 
 /// Bytes sent in a window, and its ideal.
@@ -370,7 +386,7 @@ impl Series {
         let bytes = (bytes as f64 + rated.extra_bytes * packets).max(0.0);
         let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
         let seen = self.seen.entry(interval).or_default();
-        if window.backlogged && seen.full.len() < MOST_WINDOWS {
+        if window.backlogged && window.is_busy_until(&fresh, ns) && seen.full.len() < MOST_WINDOWS {
             seen.full.push(sent);
         }
         if seen.fastest.is_none_or(|fastest| sent.above() > fastest.above()) {
@@ -404,7 +420,7 @@ impl Windows {
             ns: sum.ns + one.ns,
         };
         let whole = self.full.iter().fold(none, add);
-        // A single second may have had a moment without a queue between two samples.
+        // A kernel's link may have had a moment without a queue between two samples.
         let part = |sent: &Sent| sent.bytes / sent.ideal_bytes;
         let some = self.full.iter().filter(|sent| sent.ideal_bytes > 0.0);
         let Some(lowest) = some.min_by(|a, b| part(a).total_cmp(&part(b))) else { return };

@@ -78,6 +78,8 @@ struct Scenario {
     change: Option<(u64, &'static str)>,
     /// From this instant on the bottleneck sends half.
     halved_ms: u64,
+    /// Per second without a transmission of the bottleneck; `None`: it is the kernel's.
+    idle_us_per_s: Option<u64>,
     /// The bottleneck's rate comes from a trace: 8 Mbit/s, from 4 s on 4.
     traced: bool,
     timing: Option<LinkTiming>,
@@ -114,6 +116,7 @@ impl Default for Scenario {
             queue: "bfifo",
             change: None,
             halved_ms: u64::MAX,
+            idle_us_per_s: None,
             traced: false,
             timing: None,
             ignores_cpu: false,
@@ -216,6 +219,7 @@ impl Scenario {
                     sent_pkts: 1000,
                     backlog_bytes: self.backlog_bytes * share,
                     late_pkts: Some(self.late_pkts),
+                    idle_us: self.idle_us_per_s.map(|us| 5_000_000 + i * us / 10),
                     ..Default::default()
                 };
                 see("mid", Of::QdiscSample(row));
@@ -371,6 +375,17 @@ fn backlogged_link_below_its_rate_degrades_idle_one_does_not() {
     fine(&Scenario { bytes_per_s: 100_000, queue: "fq", ..Scenario::default() });
     // A class is full, the link is not.
     fine(&Scenario { bytes_per_s: 500_000, queue: "classes", ..Scenario::default() });
+}
+
+#[test]
+fn a_link_that_was_idle_between_samples_is_not_low() {
+    let bursty = |idle_us_per_s| Scenario {
+        bytes_per_s: 850_000,
+        idle_us_per_s: Some(idle_us_per_s),
+        ..Scenario::default()
+    };
+    fine(&bursty(150_000));
+    only(&bursty(500), Status::Degraded, "link_rate_low");
 }
 
 #[test]

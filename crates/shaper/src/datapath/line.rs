@@ -20,6 +20,8 @@ pub(crate) struct Line {
     /// The time that `work` refers to, `CLOCK_MONOTONIC` nanoseconds; when idle, the end of the last packet.
     mark_ns: u64,
     work: u64,
+    /// Time without a transmission until `mark_ns`.
+    idle_ns: u64,
     /// While busy: when the transmission ends, and the work left by rounding.
     end_ns: u64,
     left: u64,
@@ -110,7 +112,7 @@ impl Line {
     }
 
     fn at(pace: Pace) -> Self {
-        Self { pace, busy: false, mark_ns: 0, work: 0, end_ns: 0, left: 0 }
+        Self { pace, busy: false, mark_ns: 0, work: 0, idle_ns: 0, end_ns: 0, left: 0 }
     }
 
     /// The rate in bit/s (with a trace: at the last reported change); `None` is unlimited.
@@ -192,11 +194,18 @@ impl Line {
         self.busy
     }
 
+    /// Time without a transmission until `now_ns`, from zero of the clock on.
+    pub(crate) fn idle_ns(&self, now_ns: u64) -> u64 {
+        let idle_now_ns = if self.busy { 0 } else { now_ns.saturating_sub(self.mark_ns) };
+        self.idle_ns + idle_now_ns
+    }
+
     /// Starts to transmit a packet that is ready at `ready_ns`, but not before the last packet ended. The line must be
     /// idle.
     pub(crate) fn start(&mut self, ready_ns: u64, bytes: u32) {
         debug_assert!(!self.busy, "one packet at a time");
         if ready_ns > self.mark_ns {
+            self.idle_ns += ready_ns - self.mark_ns;
             self.mark_ns = ready_ns;
             self.work = 0;
         }
@@ -327,7 +336,9 @@ mod tests {
         assert_eq!(line.finish(), 1_100);
         assert_eq!(line.would_end_ns(5_000, 1000), 6_000);
         line.start(5_000, 1000);
-        assert_eq!(line.finish(), 6_000);
+        assert_eq!((line.end_ns(), line.idle_ns(5_500)), (6_000, 100 + 3_900));
+        line.finish();
+        assert_eq!(line.idle_ns(6_200), 100 + 3_900 + 200);
     }
 
     #[test]

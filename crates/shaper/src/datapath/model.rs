@@ -468,6 +468,11 @@ impl LinkModel {
         }
     }
 
+    /// Time without a packet on the line, from zero of the clock until the last processed time; for differences.
+    pub(crate) fn idle_ns(&self) -> u64 {
+        self.line.idle_ns(self.advanced_ns)
+    }
+
     /// The rate in bit/s; `None` is unlimited.
     pub(crate) fn rate_bps(&self) -> Option<u64> {
         self.line.rate_bps()

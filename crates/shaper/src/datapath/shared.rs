@@ -83,6 +83,7 @@ impl Counters {
         self.flows = queue.flows;
         self.rate_bps = model.rate_bps().unwrap_or(u64::MAX);
         self.trace_began_ns = model.trace_began_ns().unwrap_or(0);
+        self.idle_ns = model.idle_ns();
     }
 }
 
@@ -162,4 +163,6 @@ counters! {
     demotions,
     /// When the trace began or will begin, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     trace_began_ns,
+    /// Time without a packet on the line, nanoseconds since zero of the clock.
+    idle_ns,
 }

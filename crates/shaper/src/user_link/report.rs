@@ -41,6 +41,7 @@ pub(crate) fn qdisc_sample(
         rate_bps: (now.rate_bps != u64::MAX).then_some(now.rate_bps),
         late_pkts: Some(now.late_pkts),
         max_late_us: Some(now.max_late_ns.div_ceil(1000)),
+        idle_us: (now.rate_bps != u64::MAX).then_some(now.idle_ns / 1000),
         ..wire::QdiscSample::default()
     };
     spec.queue.fill_row(now, &mut row);
