@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 
 /// Bits of [`Ack::flags`].
-pub mod flags {
+pub mod ack_flags {
     /// `tcp_is_cwnd_limited()`: in slow start also while half of the window is used.
     pub const CWND_LIMITED: u32 = 1;
     /// The rate sample was taken while the application had nothing to send; for events `tp->app_limited`.
@@ -104,7 +104,7 @@ pub struct Out {
 const OUT_ROUND: u32 = 1;
 
 impl Out {
-    /// Whether a round ended, so that [`Connection::read`] has new values.
+    /// Whether a round ended, so that [`CongestionControl::read`] has new values.
     pub fn ends_round(&self) -> bool {
         self.flags & OUT_ROUND != 0
     }
@@ -127,7 +127,7 @@ pub enum CaState {
     Loss,
 }
 
-/// What [`Connection::on_event`] reports.
+/// What [`CongestionControl::on_event`] reports.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -145,7 +145,7 @@ pub enum Event {
     Restart,
     /// First transmission with nothing in flight.
     TxStart,
-    /// Retransmission timeout; [`Connection::on_loss`] has just been called.
+    /// Retransmission timeout; [`CongestionControl::on_loss`] has just been called.
     Rto,
 }
 
@@ -172,7 +172,7 @@ pub struct Wants {
     pub ect1: bool,
     /// Pacing.
     pub pacing: bool,
-    /// [`Connection::bursts`] is its own.
+    /// [`CongestionControl::bursts`] is its own.
     pub bursts: bool,
 }
 
@@ -257,7 +257,7 @@ struct Fault {
     max: u32,
 }
 
-/// `struct cc_conn`, only in memory that [`Connection`] owns.
+/// `struct cc_conn`, only in memory that [`CongestionControl`] owns.
 #[repr(C)]
 struct Conn {
     _opaque: [u8; 0],
@@ -313,20 +313,20 @@ unsafe fn constant(text: *const c_char) -> &'static str {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?")
 }
 
-/// The congestion control of one connection. After [`Connection::violation`] returned something, results of calls mean
+/// The congestion control of one connection. After [`CongestionControl::violation`] returned something, results of calls mean
 /// nothing.
-pub struct Connection {
+pub struct CongestionControl {
     /// A `struct cc_conn` that `cc_ffi_start` initialised. It points only to constants.
     conn: Box<[u64]>,
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for CongestionControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("name", &self.name()).finish_non_exhaustive()
+        f.debug_struct("CongestionControl").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
-impl Connection {
+impl CongestionControl {
     /// `algorithm` is a core or a scheme: "cubic", "bbr", "ta_grad". Parameters that are not given have the scheme's values.
     ///
     /// # Errors
@@ -410,9 +410,9 @@ impl Connection {
     }
 
     /// Sizes of TSO bursts; those of the stack if it has no opinion.
-    pub fn bursts(&self, pacing_bytes_per_s: u64, mtu_bytes: u32) -> Bursts {
+    pub fn bursts(&self, pacing_bytes_per_sec: u64, mtu_bytes: u32) -> Bursts {
         // SAFETY: an initialised connection.
-        unsafe { cc_conn_bursts(self.as_ptr(), pacing_bytes_per_s, mtu_bytes) }
+        unsafe { cc_conn_bursts(self.as_ptr(), pacing_bytes_per_sec, mtu_bytes) }
     }
 
     /// Begins the connection; before every other call.

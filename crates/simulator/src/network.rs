@@ -22,7 +22,7 @@ pub struct SimulatedLink {
     /// Time of the event that is queued for it; `u64::MAX`: none.
     pub queued_ns: u64,
     /// When it was sampled last.
-    pub sampled_ns: Option<u64>,
+    pub last_sample_ns: Option<u64>,
 }
 
 /// The links from one node to another, for packets of one connection.
@@ -93,7 +93,7 @@ impl Network {
                     changes: link.changes.clone(),
                     link: model,
                     queued_ns: u64::MAX,
-                    sampled_ns: None,
+                    last_sample_ns: None,
                 });
             }
         }

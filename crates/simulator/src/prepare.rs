@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::cc::SIMULATED_KERNELS;
+use ccbench_proto::cc::SIMULATED_BUILTINS;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, backend_reason};
 
 use crate::connection::Connection;
-use crate::core::Connection as CongestionControl;
+use crate::core::CongestionControl;
 use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};
 use crate::probes::SimulatedProbe;
@@ -118,17 +118,17 @@ fn connection(
     };
     let config = SenderConfig {
         ecn,
-        buffer_bytes: sending.number("net.ipv4.tcp_wmem", 2).unwrap_or(WMEM_BYTES),
+        sndbuf_bytes: sending.number("net.ipv4.tcp_wmem", 2).unwrap_or(WMEM_BYTES),
         slow_start_after_idle: sending.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),
         seed: seed.max(1),
     };
-    let receive_buffer = receiving.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES);
+    let rcvbuf_bytes = receiving.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES);
     // The state of the kernel's has no rows.
-    let shown =
-        (!SIMULATED_KERNELS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
+    let instance =
+        (!SIMULATED_BUILTINS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
     let mut connection =
-        Connection::new((task.clone(), number), routes, shown, cc, config, receive_buffer);
-    name.clone_into(&mut connection.algorithm);
+        Connection::new((task.clone(), number), routes, instance, cc, config, rcvbuf_bytes);
+    name.clone_into(&mut connection.cc_name);
     Ok(connection)
 }
 
@@ -202,8 +202,8 @@ pub fn infos(
         hostname: node.to_owned(),
         kernel: format!("simulator {}", crate::MODEL_VERSION),
         cpus: 1,
-        congestion_controls: SIMULATED_KERNELS.map(str::to_owned).into(),
-        allowed_congestion_controls: SIMULATED_KERNELS.map(str::to_owned).into(),
+        congestion_controls: SIMULATED_BUILTINS.map(str::to_owned).into(),
+        allowed_congestion_controls: SIMULATED_BUILTINS.map(str::to_owned).into(),
         default_congestion_control: DEFAULT_CC.to_owned(),
         interfaces: interfaces(node),
         can_userspace_link: true,
@@ -250,7 +250,7 @@ fn congestion_controls(
     let Some(task) = nodes.get(node) else { return Vec::new() };
     let is_used = |name: &str| {
         let mut own = connections.iter().filter(|connection| connection.nodes[0] == node);
-        own.any(|connection| connection.algorithm == name)
+        own.any(|connection| connection.cc_name == name)
     };
     let instance = |(name, cc): (&String, &Cc)| wire::CongestionControl {
         name: name.clone(),

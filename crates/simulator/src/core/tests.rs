@@ -3,9 +3,9 @@ use super::*;
 const SCHEMES: &str =
     "cubic reno bbr vegas ta ta_grad ta_per cx cx_rttvar cx_shadow dctcp prague bbr2 bbr3";
 
-fn connection(algorithm: &str, params: &[(&str, u32)]) -> Result<Connection, CoreError> {
+fn connection(algorithm: &str, params: &[(&str, u32)]) -> Result<CongestionControl, CoreError> {
     let params = params.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-    Connection::new(algorithm, &params)
+    CongestionControl::new(algorithm, &params)
 }
 fn why(algorithm: &str, params: &[(&str, u32)]) -> String {
     connection(algorithm, params).unwrap_err().to_string()
@@ -25,11 +25,11 @@ fn ack() -> Ack {
         nxt_seq: 20 * 1448,
         mss_bytes: 1448,
         mtu_bytes: 1500,
-        flags: flags::CWND_LIMITED | flags::CWND_FULL,
+        flags: ack_flags::CWND_LIMITED | ack_flags::CWND_FULL,
         ..Ack::default()
     }
 }
-fn stat(connection: &Connection, name: &str) -> u32 {
+fn stat(connection: &CongestionControl, name: &str) -> u32 {
     connection.read(&ack()).iter().find(|stat| stat.name == name).unwrap().value
 }
 
