@@ -6,10 +6,8 @@ use ccbench_proto::wire::{self, Role, SampleSource, Side};
 
 use crate::core::CongestionControl;
 use crate::packet::{Body, MSS_BYTES, MTU_BYTES, Packet, Segment};
-use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig, wheel_ns};
+use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig, TCP_TIMEOUT_INIT_US, wheel_ns};
 
-/// TCP_TIMEOUT_INIT: until a SYN or SYN-ACK is sent again.
-const HANDSHAKE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// `tcp_syn_linear_timeouts`: so many timeouts come before the first that doubles.
 const LINEAR_TIMEOUTS: u32 = 4;
 /// Attempts of a handshake: `tcp_syn_retries` + `tcp_syn_linear_timeouts` + 1.
@@ -119,7 +117,7 @@ impl Connection {
         let syn_ack_sent_ns = None;
         self.state =
             State::SynSent { attempts: attempts + 1, syn_sent_ns: now_ns, syn_ack_sent_ns };
-        let timeout_ns = HANDSHAKE_TIMEOUT_NS << attempts.saturating_sub(LINEAR_TIMEOUTS);
+        let timeout_ns = (TCP_TIMEOUT_INIT_US * 1000) << attempts.saturating_sub(LINEAR_TIMEOUTS);
         let retry_ns = wheel_ns(now_ns, timeout_ns);
         Some((Packet::new(self.route_of(true), Ecn::NotEct, Body::Syn), retry_ns))
     }

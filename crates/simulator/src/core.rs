@@ -248,6 +248,7 @@ pub enum CoreError {
 
 /// `struct cc_fault`.
 #[repr(C)]
+#[derive(Debug)]
 struct Fault {
     name: *const c_char,
     unit: *const c_char,

@@ -10,6 +10,7 @@ use ccbench_proto::wire::{self, Backend, Via, backend_reason};
 
 use crate::connection::Connection;
 use crate::core::CongestionControl;
+use crate::ecn_events::ecn_events;
 use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};
 use crate::probes::SimulatedProbe;
@@ -22,7 +23,7 @@ const WMEM_BYTES: u64 = 4_194_304;
 const RMEM_BYTES: u64 = 6_291_456;
 
 /// Settings of a node.
-struct Sysctls<'a>(&'a NodeTask);
+pub struct Sysctls<'a>(pub &'a NodeTask);
 
 impl Sysctls<'_> {
     fn get(&self, name: &str) -> Option<&str> {
@@ -34,7 +35,8 @@ impl Sysctls<'_> {
         self.get(name)?.split_whitespace().nth(at)?.parse().ok()
     }
 
-    fn ecn(&self) -> u64 {
+    /// `tcp_ecn`.
+    pub fn ecn(&self) -> u64 {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
     }
 }
@@ -235,6 +237,7 @@ pub fn replies(
         wire::PrepareReply {
             links: links.map(link_state).collect(),
             congestion_controls: congestion_controls(node, nodes, connections),
+            events: nodes.get(node).map(ecn_events).unwrap_or_default(),
             ..wire::PrepareReply::default()
         }
     };

@@ -15,6 +15,7 @@ use crate::connection::Connection;
 use crate::core::Stat;
 use crate::network::SimulatedLink;
 use crate::packet::{MSS_BYTES, MTU_BYTES};
+use crate::tcp::TCP_FASTRETRANS_THRESH;
 
 /// Takes rows.
 type Emit<'a> = dyn FnMut(&str, wire::RunEvent) + 'a;
@@ -349,6 +350,8 @@ pub fn fill_sender(
     row.bytes_sent = Some(counters.bytes_sent);
     row.bytes_retrans = Some(counters.bytes_retrans);
     row.dsack_dups_pkts = Some(counters.dsack_dups);
+    row.rcv_rtt_us = Some(0);
+    row.reordering_pkts = Some(info.reordering);
     row.reord_seen = Some(counters.reord_seen);
     row.snd_wnd_bytes = Some(info.snd_wnd);
     row.total_rto = Some(counters.total_rto);
@@ -366,6 +369,8 @@ pub fn fill_receiver(connection: &mut Connection, row: &mut wire::FlowSample) ->
     row.data_segs_in_pkts = Some(receiver.data_segs_in);
     row.data_segs_out_pkts = Some(0);
     row.rcv_ooopack_pkts = Some(receiver.rcv_ooopack);
+    row.reordering_pkts = Some(TCP_FASTRETRANS_THRESH);
+    row.rcv_rtt_us = Some(receiver.rcv_rtt_us());
     row.rcv_wnd_bytes = Some(receiver.rcv_wnd_bytes().min(u32::MAX.into()) as u32);
     row.received_ce_pkts = Some(receiver.ce_pkts());
     Some(())

@@ -16,7 +16,9 @@ mod sender;
 mod timer_wheel;
 mod timers;
 
+pub use rack::TCP_FASTRETRANS_THRESH;
 pub use receiver::Receiver;
+pub use rtt::TCP_TIMEOUT_INIT_US;
 pub use sender::{EcnMode, Sender, SenderConfig, TCP_INFINITE_SSTHRESH, TCP_INIT_CWND};
 pub use timer_wheel::wheel_ns;
 

@@ -1,4 +1,5 @@
-//! Delivery-rate samples: `tcp_rate.c`, draft-cheng-iccrg-delivery-rate-estimation.
+//! Delivery-rate samples: `tcp_rate_*()` in tcp_input.c, tcp_output.c and tcp.c (tcp_rate.c before Linux 7.0);
+//! draft-cheng-iccrg-delivery-rate-estimation.
 
 use super::retransmit_queue::{SentSegment, TxState};
 

@@ -6,7 +6,7 @@ use super::retransmit_queue::SentSegment;
 pub const TIMEOUT_MIN_NS: u64 = 2_000_000;
 /// Recoveries during which a larger window for reordering stays.
 const TCP_RACK_RECOVERY_THRESH: u32 = 16;
-/// `tp->reordering` while no reordering has been seen.
+/// `tp->reordering` while no reordering has been seen, and so many duplicates a receiver does not compress.
 pub const TCP_FASTRETRANS_THRESH: u32 = 3;
 
 /// `tp->rack`, and the part of `tcp_recovery.c` that needs nothing else.

@@ -3,6 +3,7 @@
 use ccbench_proto::plan::Ecn;
 
 use super::EcnMode;
+use super::rack::TCP_FASTRETRANS_THRESH;
 use super::ranges::Ranges;
 use super::rtt::RTO_MIN_US;
 use super::timer_wheel::wheel_ns;
@@ -22,8 +23,6 @@ const COMP_SACK_DELAY_NS: u64 = 1_000_000;
 const COMP_SACK_RTT_PERCENT: u64 = 33;
 /// `tcp_rcvbuf_low_rtt`.
 const RCVBUF_LOW_RTT_NS: u64 = 1_000_000;
-/// TCP_FASTRETRANS_THRESH: so many duplicates are not compressed.
-const UNCOMPRESSED_DUPLICATES: u32 = 3;
 /// Share of the buffer that holds payload: a full segment of 1448 bytes takes 2304 bytes with its `struct sk_buff`.
 const PAYLOAD_NUMERATOR: u64 = 1448;
 const PAYLOAD_DENOMINATOR: u64 = 2304;
@@ -141,6 +140,11 @@ impl Receiver {
         (self.handshake_rtt_ns / 1000) as u32
     }
 
+    /// The RTT as the receiver sees it (`tcpi_rcv_rtt`).
+    pub fn rcv_rtt_us(&self) -> u32 {
+        (self.rcv_rtt_ns / 1000) as u32
+    }
+
     /// Packets that came with CE.
     pub fn ce_pkts(&self) -> u32 {
         self.ce_pkts
@@ -231,7 +235,7 @@ impl Receiver {
         self.ato_ns = TCP_ATO_MIN_NS;
     }
 
-    /// CE and CWR: `tcp_ecn_check_ce()`, `tcp_ecn_accept_cwr()`. A change is acknowledged at once.
+    /// CE and CWR: `tcp_data_ecn_check()`, `tcp_ecn_accept_cwr()`. A change of CE is acknowledged at once.
     fn data_ecn_check(&mut self, segment: &Segment, ecn: Ecn) {
         let has_ce = ecn == Ecn::Ce;
         self.ce_pkts = self.ce_pkts.wrapping_add(u32::from(has_ce));
@@ -304,7 +308,7 @@ impl Receiver {
         if self.compressed_ack_rcv_nxt != self.rcv_nxt {
             (self.compressed_ack_rcv_nxt, self.dup_ack_counter) = (self.rcv_nxt, 0);
         }
-        if self.dup_ack_counter < UNCOMPRESSED_DUPLICATES {
+        if self.dup_ack_counter < TCP_FASTRETRANS_THRESH {
             self.dup_ack_counter += 1;
             return Some(self.ack(now_ns));
         }

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 pub const RTO_MIN_US: u64 = 200_000;
 /// TCP_RTO_MAX.
 const RTO_MAX_US: u64 = 120_000_000;
-/// TCP_TIMEOUT_INIT.
-const RTO_INIT_US: u64 = 1_000_000;
+/// The timeout before the first sample, also of a SYN.
+pub const TCP_TIMEOUT_INIT_US: u64 = 1_000_000;
 /// Window of the running minimum: `tcp_min_rtt_wlen`.
 const MIN_RTT_WINDOW_NS: u64 = 300_000_000_000;
 /// No sample yet.
@@ -122,7 +122,7 @@ impl Rtt {
     /// The timeout without backoff.
     pub fn rto_us(&self) -> u64 {
         if self.srtt_us == 0 {
-            return RTO_INIT_US;
+            return TCP_TIMEOUT_INIT_US;
         }
         let rto_us = ((self.srtt_us >> 3) + self.rttvar_us).cast_unsigned();
         rto_us.clamp(RTO_MIN_US, RTO_MAX_US)

@@ -429,6 +429,7 @@ impl Sender {
             pacing_rate_bytes_per_s: self.pacing_rate_bytes_per_s,
             bytes_acked: self.snd_una,
             notsent_bytes: self.notsent_bytes(),
+            reordering: self.reordering,
             delivered: self.rate.delivered,
             delivered_ce: self.rate.delivered_ce,
             rate_delivered: self.rate.rate_delivered,
@@ -473,6 +474,7 @@ pub struct TcpInfo {
     pub pacing_rate_bytes_per_s: u64,
     pub bytes_acked: u64,
     pub notsent_bytes: u32,
+    pub reordering: u32,
     pub delivered: u32,
     pub delivered_ce: u32,
     /// The sample that gives the delivery rate: packets, and the time that they took.
