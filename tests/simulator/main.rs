@@ -153,28 +153,23 @@ fn ecn_that_is_off_degrades_those_that_count_marks() {
             .replace("[\"cubic\", \"bbr\"]", "[\"d\", \"p\", \"cubic\"]")
             + "[cc.d]\nalgorithm = \"dctcp\"\n[cc.p]\nalgorithm = \"prague\"\n"
     };
-    // What is wrong with each trial, in order.
-    let reasons = |sysctl: &str| {
+    // The codes of the reasons of each trial, in order, and what was printed.
+    let run = |sysctl: &str| {
         let bench = Bench::new();
         let plan = bench.write("plan.toml", &text_of(sysctl)).display().to_string();
-        bench.run(&["run", &plan, "--sim"]);
+        let printed = text(&bench.run(&["run", &plan, "--sim"]));
         let trials = csv(&bench.results().join("trials.csv"));
         let mut reasons: Vec<_> =
             trials.iter().map(|trial| trial["reasons"].replace('"', "")).collect();
         reasons.sort_unstable();
-        reasons
+        (reasons, printed)
     };
-    assert_eq!(reasons(""), [""; 3]);
-    let found = reasons("sysctl = { \"net.ipv4.tcp_ecn\" = 0 }");
-    let end = "dst uses none: the plan sets tcp_ecn = 0 on this node";
-    assert_eq!(found.len(), 3);
-    assert_eq!(found[0], "");
-    for (reason, asked) in
-        found[1..].iter().zip(["d requested dctcp_feedback", "p requested accecn"])
-    {
-        assert!(
-            reason.contains("ecn_fallback") && reason.contains(&format!("flows.f: {asked}, {end}")),
-            "{reason}"
-        );
+    let (reasons, printed) = run("");
+    assert_eq!(reasons, [""; 3], "{printed}");
+    let (reasons, printed) = run("sysctl = { \"net.ipv4.tcp_ecn\" = 0 }");
+    assert_eq!(reasons, ["", "ecn_fallback", "ecn_fallback"], "{printed}");
+    for asked in ["d requested dctcp_feedback", "p requested accecn"] {
+        let why = "dst uses none: the plan sets tcp_ecn = 0 on this node";
+        assert!(printed.contains(&format!("flows.f: {asked}, {why}")), "{printed}");
     }
 }

@@ -19,7 +19,7 @@ const ESTABLISHED: u32 = 1;
 const OPTIONS: u32 = 1 | 2 | 4;
 const OPTION_ECN: u32 = 8;
 
-/// A connection and what a plan says of it.
+/// A TCP connection and its part of the plan.
 pub struct Connection {
     pub task: FlowTask,
     /// "group/0".

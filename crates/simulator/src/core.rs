@@ -26,9 +26,9 @@ pub mod ack_flags {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ack {
-    /// Time.
+    /// CLOCK_MONOTONIC, µs (`tcp_mstamp`).
     pub now_us: u64,
-    /// Current pacing rate.
+    /// Current pacing rate, bytes per second.
     pub pacing_bytes_per_sec: u64,
     /// RTT sample of the newest packet that this ACK acknowledges; 0 if none.
     pub rtt_us: u32,
@@ -127,7 +127,7 @@ pub enum CaState {
     Loss,
 }
 
-/// What [`CongestionControl::on_event`] reports.
+/// An event that is passed to [`CongestionControl::on_event`].
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -197,7 +197,24 @@ pub struct Stat {
     pub value: u32,
 }
 
-/// Why there is no such congestion control.
+/// An invariant that a call broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Violation {
+    /// The core.
+    pub core: &'static str,
+    /// What does not hold.
+    pub invariant: &'static str,
+    /// The value that breaks it.
+    pub value: u64,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}: {}", self.core, self.invariant, self.value)
+    }
+}
+
+/// Why a congestion control cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CoreError {
     /// No core and no scheme has this name.
@@ -217,7 +234,7 @@ pub enum CoreError {
         known: String,
     },
     /// A value is out of range.
-    #[error("`{core}`: {name} = {value} is out of range: it is from {min} to {max} ({unit})")]
+    #[error("`{core}`: {name} = {value} is out of range: allowed: {min} to {max} ({unit})")]
     Range {
         /// The core.
         core: &'static str,
@@ -410,7 +427,7 @@ impl CongestionControl {
         }
     }
 
-    /// Sizes of TSO bursts; those of the stack if it has no opinion.
+    /// Sizes of TSO bursts; the stack's defaults if the core sets none.
     pub fn bursts(&self, pacing_bytes_per_sec: u64, mtu_bytes: u32) -> Bursts {
         // SAFETY: an initialised connection.
         unsafe { cc_conn_bursts(self.as_ptr(), pacing_bytes_per_sec, mtu_bytes) }
@@ -476,11 +493,11 @@ impl CongestionControl {
     }
 
     /// The first invariant that a call broke.
-    pub fn violation(&self) -> Option<String> {
+    pub fn violation(&self) -> Option<Violation> {
         let mut value = 0;
         // SAFETY: an initialised connection; the text is null or a constant.
-        let what = unsafe { constant(cc_ffi_violation(self.as_ptr(), &mut value)) };
-        (!what.is_empty()).then(|| format!("{}: {what}: {value}", self.name()))
+        let invariant = unsafe { constant(cc_ffi_violation(self.as_ptr(), &mut value)) };
+        (!invariant.is_empty()).then(|| Violation { core: self.name(), invariant, value })
     }
 }
 

@@ -3,7 +3,7 @@
 //! them follows Linux ([`tcp`]). Time is in integer nanoseconds, every element has its own random stream, and nothing depends
 //! on the machine: the same plan and seed give the same rows everywhere.
 //!
-//! - `simulation` is the loop: it takes the next event and lets it happen.
+//! - `simulation` is the event loop.
 //! - `network` has links and routes, `connection` a TCP connection with its applications, `probes` echoes.
 //! - `rows` turns their state into the rows of the protocol, those that an agent would send; `acks` those that eBPF programs write.
 
@@ -22,7 +22,7 @@ mod rows;
 mod simulation;
 mod tcp;
 
-pub use crate::core::CoreError;
+pub use crate::core::{CoreError, Violation};
 pub use error::SimulatorError;
 pub use simulation::Simulation;
 

@@ -59,23 +59,17 @@ impl SimulatedProbe {
         }
     }
 
-    /// The other node answers a request, with the ECN field that it has.
+    /// The other node's reply, with the same TOS byte.
     pub fn answer(&self, echo: Echo) -> Packet {
         let reply = Echo { is_reply: true, ..echo };
         Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(reply))
     }
 
-    /// An answer arrives, or the time for it is over; `None` if it is no news.
+    /// Ends an echo with its reply or its timeout. `None`: it has already ended.
     pub fn finish(&mut self, now_ns: u64, seq: u32, is_lost: bool) -> Option<wire::Probe> {
         let at = self.outstanding.iter().position(|echo| echo.seq == seq)?;
         let OutstandingEcho { sent_ns, .. } = self.outstanding.swap_remove(at);
         let rtt_us = (now_ns - sent_ns) as f64 / 1000.0;
-        let kind = match self.task.plan.kind {
-            ProbeKind::Ping => wire::ProbeKind::Ping,
-            ProbeKind::Udp => wire::ProbeKind::Udp,
-            ProbeKind::TcpConnect => wire::ProbeKind::TcpConnect,
-            ProbeKind::Http => wire::ProbeKind::Http,
-        };
         Some(wire::Probe {
             at_ns: sent_ns,
             probe_id: self.task.id.clone(),
@@ -83,7 +77,7 @@ impl SimulatedProbe {
             rtt_us: (!is_lost).then_some(rtt_us),
             lost: is_lost,
             tos: self.task.plan.tos.into(),
-            kind: kind.into(),
+            kind: wire::ProbeKind::from(self.task.plan.kind).into(),
             ..wire::Probe::default()
         })
     }

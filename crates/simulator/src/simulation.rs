@@ -1,4 +1,4 @@
-//! The loop: takes the next event and lets it happen.
+//! The event loop.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::acks::AckRows;
 use crate::connection::{Connection, State};
 use crate::error::SimulatorError;
 use crate::event_queue::EventQueue;
-use crate::network::Network;
+use crate::network::{Forwarded, Network};
 use crate::packet::{Body, Packet};
 use crate::probes::SimulatedProbe;
 use crate::rows::{FlowRows, Rows};
@@ -48,11 +48,11 @@ const DELAYED_ACK: usize = 2;
 
 /// A trial to be simulated.
 pub struct Simulation {
-    pub(crate) nodes: BTreeMap<String, NodeTask>,
-    pub(crate) infos: BTreeMap<String, wire::NodeInfo>,
-    pub(crate) network: Network,
-    pub(crate) connections: Vec<Connection>,
-    pub(crate) probes: Vec<SimulatedProbe>,
+    nodes: BTreeMap<String, NodeTask>,
+    infos: BTreeMap<String, wire::NodeInfo>,
+    network: Network,
+    connections: Vec<Connection>,
+    probes: Vec<SimulatedProbe>,
     events: EventQueue<Event>,
     end_ns: u64,
     /// A rule that a congestion control broke.
@@ -66,8 +66,11 @@ pub struct Simulation {
 impl Simulation {
     /// `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the settled plan.
     ///
+    /// `seed` is the trial's.
+    ///
     /// # Errors
-    /// The plan has something that cannot be simulated.
+    /// What cannot be simulated: [`SimulatorError::Link`], [`SimulatorError::NoInterface`], [`SimulatorError::NoPath`],
+    /// [`SimulatorError::CongestionControl`], [`SimulatorError::Parameter`].
     pub fn new(
         nodes: BTreeMap<String, NodeTask>,
         topology: &Topology,
@@ -102,10 +105,10 @@ impl Simulation {
         crate::prepare::replies(&self.nodes, &self.network, &self.connections)
     }
 
-    /// Runs it to its end, or until `goes_on`, which is asked often, returns false. `emit` takes each row of a node.
+    /// Runs to the end, or until `should_continue` returns false (checked every 4096 events). `emit` takes each row of a node.
     ///
     /// # Errors
-    /// It was stopped, or a congestion control broke a rule.
+    /// [`SimulatorError::Stopped`], or [`SimulatorError::Violation`] of a congestion control.
     pub fn run(
         mut self,
         emit: &mut dyn FnMut(&str, wire::RunEvent),
@@ -161,7 +164,7 @@ impl Simulation {
         match event {
             Event::Link(index) => {
                 let link = &mut self.network.links[index];
-                // An earlier event has taken its place.
+                // Stale: the timer was queued again for another time.
                 if link.queued_ns == now_ns {
                     link.queued_ns = u64::MAX;
                     self.serve_link(now_ns, index);
@@ -196,8 +199,8 @@ impl Simulation {
     fn move_packets(&mut self, now_ns: u64, rows: &mut Rows<'_>) {
         while let Some(packet) = self.in_transit.pop_front() {
             match self.network.forward(now_ns, packet) {
-                Ok(index) => self.serve_link(now_ns, index),
-                Err(packet) => self.arrive(now_ns, packet, rows),
+                Forwarded::ToLink(index) => self.serve_link(now_ns, index),
+                Forwarded::Arrived(packet) => self.arrive(now_ns, packet, rows),
             }
         }
     }
@@ -303,7 +306,7 @@ impl Simulation {
 
     fn timer(&mut self, now_ns: u64, index: usize, place: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
-        // An earlier event has taken its place.
+        // Stale: the timer was queued again for another time.
         if connection.queued_event_ns[place] != now_ns {
             return;
         }
@@ -333,9 +336,9 @@ impl Simulation {
         self.in_transit.extend(sender.outbox.drain(..).map(|(segment, is_retransmission)| {
             Packet::new(route, mode.field(is_retransmission), Body::Segment(segment))
         }));
-        if let Some(what) = sender.violation() {
+        if let Some(violation) = sender.violation() {
             let flow = connection.task.group.clone();
-            self.violation = Some(SimulatorError::Violation { flow, what });
+            self.violation = Some(SimulatorError::Violation { flow, violation });
             return;
         }
         if let Some((round, stats)) = sender.take_round(now_ns) {
@@ -345,7 +348,7 @@ impl Simulation {
         self.queue_timer(now_ns, index, PACING);
     }
 
-    /// Queues an event for a timer, unless one is queued that comes earlier. That one queues the next.
+    /// Queues the timer's event unless an earlier one is queued, which queues the next.
     fn queue_timer(&mut self, now_ns: u64, index: usize, place: usize) {
         let connection = &mut self.connections[index];
         let State::Established { sender, receiver } = &connection.state else { return };

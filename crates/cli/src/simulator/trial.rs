@@ -54,7 +54,7 @@ pub async fn run(
     let (send, receive) = mpsc::channel(QUEUED_BATCHES);
     let thread = spawn_blocking(move || simulate(simulation, &send));
     let recorded = record(&mut trial, receive, progress, interrupt).await;
-    // If the recorder has stopped, nobody takes its next row, and it ends.
+    // If the recorder stopped, the channel is closed and the simulation ends.
     let ended = thread.await;
     match recorded {
         Ok(()) => {}
@@ -99,7 +99,7 @@ pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulatedTrial
     Ok(Simulation::new(nodes, &topology, seed)?)
 }
 
-/// Runs a simulation to its end, or until nobody takes its rows.
+/// Runs a simulation to its end, or until the receiver is dropped.
 ///
 /// # Errors
 /// The simulation failed.

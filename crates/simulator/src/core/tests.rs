@@ -149,7 +149,7 @@ fn wrong_names_and_parameters_are_refused() {
     assert!(why("vegas", &[("delta", 1)]).starts_with(of_vegas));
     assert_eq!(
         why("cubic", &[("beta", 1024)]),
-        "`cubic`: beta = 1024 is out of range: it is from 1 to 1023 (1/1024)"
+        "`cubic`: beta = 1024 is out of range: allowed: 1 to 1023 (1/1024)"
     );
     assert_eq!(
         why("ta", &[("P1", 20), ("comeback", 0)]),
@@ -206,7 +206,7 @@ fn a_violation_is_reported_and_the_first_is_kept() {
     let mut reno = connection("reno", &[]).unwrap();
     reno.on_sample(&ack());
     reno.on_ack(&ack());
-    assert_eq!(reno.violation().unwrap(), "reno: a call wrote beyond the state: 1");
+    assert_eq!(reno.violation().unwrap().to_string(), "reno: a call wrote beyond the state: 1");
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Sender {
             let mut new = [SeqRange::default(); 8];
             let mut count = 0;
             self.rtx_queue.sacked.insert(*block, |range| {
-                // More gaps than this in one block are not told apart: the range is looked at as a whole.
+                // A block with more gaps than this is treated as one range.
                 count = (count + 1).min(new.len());
                 let slot = &mut new[count - 1];
                 *slot = if slot.end_seq == 0 {
@@ -168,7 +168,7 @@ impl Sender {
         let is_of_probe = segments == 1 && self.tlp_high_seq == Some(range.end_seq);
         state.is_dsack_tlp |= is_of_probe;
         self.counters.dsack_dups += segments as u32;
-        // More duplicates than retransmissions: the network made them.
+        // More duplicates than retransmissions: the network duplicated packets.
         if self.counters.dsack_dups > self.counters.total_retrans {
             return;
         }

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_reported() {
+    fn insert_reports_only_new_ranges() {
         let mut ranges = Ranges::default();
         let mut insert = |begin, end| {
             let mut added = Vec::new();

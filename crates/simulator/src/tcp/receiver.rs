@@ -162,7 +162,7 @@ impl Receiver {
     pub fn on_timer(&mut self, now_ns: u64) -> Reply {
         self.timer_ns().filter(|at_ns| *at_ns <= now_ns)?;
         if self.delack_timer_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-            // The delay was too short for the next segment.
+            // No further segment came within the delay.
             self.ato_ns = (self.ato_ns << 1).min(self.rto_ns());
         }
         Some(self.ack(now_ns))

@@ -138,7 +138,7 @@ pub struct Sender {
     pub(super) chrono_type: Chrono,
     /// Segments to transmit, each with whether it is a retransmission.
     pub outbox: Vec<(Segment, bool)>,
-    /// What has happened, without the fields that name the flow; `None`: nobody asks.
+    /// What has happened, without the fields that name the flow; `None`: not recorded.
     pub events: Option<Vec<TcpEvent>>,
 }
 
@@ -364,7 +364,7 @@ impl Sender {
     }
 
     /// A rule that the congestion control broke.
-    pub fn violation(&self) -> Option<String> {
+    pub fn violation(&self) -> Option<core::Violation> {
         self.cc.violation()
     }
 

@@ -58,7 +58,7 @@ fn slow_start_doubles_the_window_each_round() {
 }
 
 #[test]
-fn a_hole_is_repaired_once_rack_is_sure() {
+fn three_sacked_segments_start_recovery() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     sent(&mut sender);
