@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Experiment E1 in the simulator: N flows of a scheme from 0 to 3 phases, M CUBIC flows in the second phase;
+ * Experiment E1 in ccsim: N flows of a scheme from 0 to 3 phases, M CUBIC flows in the second phase;
  * 100 Mbit/s, FIFO of 187 500 bytes, 10 ms.
  */
 #ifndef CC_E1_H

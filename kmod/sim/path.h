@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Internal interface of the simulator: sim.c is the senders and the clock, path.c the queue, the wire and the receivers. */
+/* Internal interface of ccsim: sim.c is the senders and the clock, path.c the queue, the wire and the receivers. */
 #ifndef CC_SIM_PATH_H
 #define CC_SIM_PATH_H
 

@@ -359,7 +359,7 @@ static void find_losses(struct flow *f, u64 index)
 	}
 }
 
-/* RFC 6937 with the stack's safe reduction bound. */
+/* RFC 9937 with the stack's safe reduction bound. */
 static void prr(struct flow *f, u32 acked)
 {
 	u32 send, grant;

@@ -11,7 +11,7 @@ pub mod table;
 pub use table::{Core, Operand, Param, Rule, Scheme, Stat, Table};
 
 /// What mainline kernels call theirs, in the image or as modules.
-pub const KERNELS: &[&str] = &[
+pub const BUILTINS: &[&str] = &[
     "reno",
     "cubic",
     "bbr",
@@ -32,7 +32,7 @@ pub const KERNELS: &[&str] = &[
 ];
 
 /// Those of which the simulator has models, with the names of the kernel's.
-pub const SIMULATED_KERNELS: [&str; 3] = ["cubic", "reno", "bbr"];
+pub const SIMULATED_BUILTINS: [&str; 3] = ["cubic", "reno", "bbr"];
 
 /// Longest name that the kernel takes.
 pub const MAX_KERNEL_NAME: usize = 15;
@@ -114,7 +114,7 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
         );
         return Err(vec![InstanceProblem { key: vec!["ect1".into()], why }]);
     }
-    if is_kernels(cc) && (cc.via == Via::Builtin || KERNELS.contains(&cc.algorithm.as_str())) {
+    if is_kernels(cc) && (cc.via == Via::Builtin || BUILTINS.contains(&cc.algorithm.as_str())) {
         let params = cc.params.iter().map(|(name, value)| (name.clone(), value.to_string()));
         return Ok(Instance::Kernel { params: params.collect() });
     }
@@ -151,7 +151,7 @@ fn unknown(cc: &Cc) -> String {
     let own: Vec<&str> = TABLE.schemes.iter().map(|scheme| scheme.name.as_str()).collect();
     let hint = suggest::hint(&cc.algorithm, &own, "ccbench's own");
     if cc.via == Via::Auto {
-        let known: Vec<&str> = own.iter().chain(KERNELS).copied().collect();
+        let known: Vec<&str> = own.iter().chain(BUILTINS).copied().collect();
         let near = suggest::near(&cc.algorithm, &known);
         return format!(
             "`{}` is none of ccbench's congestion controls and none of Linux's{near} (ccbench's own: {}); for one \

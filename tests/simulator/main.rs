@@ -143,3 +143,33 @@ fn an_interrupted_run_is_resumed() {
     // `trials.csv` has the interrupted trial, too.
     assert_equal(&tables(&bench), &tables(&whole));
 }
+
+/// The simulator reports the ECN mode of both ends as an agent does, and the verdict draws the same conclusions.
+#[test]
+fn ecn_that_is_off_degrades_those_that_count_marks() {
+    let text_of = |sysctl: &str| {
+        PLAN.replace("dst = {}", &format!("dst = {{ {sysctl} }}"))
+            .replace("kind = \"bfifo\", limit = \"75000B\"", "kind = \"dualpi2\"")
+            .replace("[\"cubic\", \"bbr\"]", "[\"d\", \"p\", \"cubic\"]")
+            + "[cc.d]\nalgorithm = \"dctcp\"\n[cc.p]\nalgorithm = \"prague\"\n"
+    };
+    // The codes of the reasons of each trial, in order, and what was printed.
+    let run = |sysctl: &str| {
+        let bench = Bench::new();
+        let plan = bench.write("plan.toml", &text_of(sysctl)).display().to_string();
+        let printed = text(&bench.run(&["run", &plan, "--sim"]));
+        let trials = csv(&bench.results().join("trials.csv"));
+        let mut reasons: Vec<_> =
+            trials.iter().map(|trial| trial["reasons"].replace('"', "")).collect();
+        reasons.sort_unstable();
+        (reasons, printed)
+    };
+    let (reasons, printed) = run("");
+    assert_eq!(reasons, [""; 3], "{printed}");
+    let (reasons, printed) = run("sysctl = { \"net.ipv4.tcp_ecn\" = 0 }");
+    assert_eq!(reasons, ["", "ecn_fallback", "ecn_fallback"], "{printed}");
+    for asked in ["d requested dctcp_feedback", "p requested accecn"] {
+        let why = "dst uses none: the plan sets tcp_ecn = 0 on this node";
+        assert!(printed.contains(&format!("flows.f: {asked}, {why}")), "{printed}");
+    }
+}

@@ -52,7 +52,7 @@ impl Backend for Simulator {
         }
     }
 
-    /// Each in a thread of its own, some at a time: a trial cannot disturb another one.
+    /// One blocking thread per running trial; trials share no state.
     async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt) {
         let places = vec![(); jobs::count(self.jobs, queue.count())];
         queue.use_jobs(places.len(), None);
@@ -67,7 +67,7 @@ impl Backend for Simulator {
     async fn close(self) {}
 }
 
-/// The beginning of the note that a run of this version of the model has.
+/// Prefix of the note of runs with this model version.
 pub fn model_note() -> String {
     format!("{SIMULATED_NOTE}model {MODEL_VERSION},")
 }

@@ -33,7 +33,7 @@ impl VirtualClock {
 
 /// What the nodes answered before the start, by node.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct NodeReplies {
     /// To Describe.
     pub infos: BTreeMap<String, wire::NodeInfo>,
     /// To Prepare.
@@ -48,7 +48,7 @@ pub struct VirtualTrial<'a> {
 }
 
 impl<'a> VirtualTrial<'a> {
-    /// Starts to record a trial. `limit` tells the judge what these nodes do not have.
+    /// Starts to record a trial. `configure_judge` tells the judge what these nodes do not have.
     ///
     /// # Errors
     /// The results directory cannot be written.
@@ -56,9 +56,9 @@ impl<'a> VirtualTrial<'a> {
         dir: &'a RunDir,
         key: TrialKey,
         point: &Point,
-        Answers { infos, replies }: Answers,
+        NodeReplies { infos, replies }: NodeReplies,
         clock: VirtualClock,
-        limit: impl FnOnce(&mut Judge),
+        configure_judge: impl FnOnce(&mut Judge),
     ) -> Result<Self, BackendError> {
         info!(nodes = infos.len(), "run");
         dir.announce_trial(key)?;
@@ -67,7 +67,7 @@ impl<'a> VirtualTrial<'a> {
             infos.keys().map(|node| (node.clone(), node_clock.clone())).collect();
         let phases = schedule::phases(&point.plan);
         let mut judge = Judge::new(&point.plan, &infos, &clocks);
-        limit(&mut judge);
+        configure_judge(&mut judge);
         let writer = dir.begin_announced(key, &phases, clocks)?;
         let mut recorder = TrialRecorder::new(writer, judge);
         recorder.writer.set_time(clock.utc_ns(clock.t0_ns));

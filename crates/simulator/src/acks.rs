@@ -10,17 +10,17 @@ use ccbench_proto::wire::{self, FlowSample, Side, TcpEvent, TcpEventKind};
 
 use crate::connection::Connection;
 use crate::rows::{Rows, fill_receiver, fill_sender};
-use crate::tcp::{INFINITE_SSTHRESH, INITIAL_CWND};
+use crate::tcp::{TCP_INFINITE_SSTHRESH, TCP_INIT_CWND};
 
 /// Rows of a socket in one message: enough to make the cost of its other fields negligible.
 const BATCH_ROWS: usize = 128;
 /// Minimum time between two rows of a receiver, except in the mode that sets an interval.
-const RECEIVER_GAP_NS: u64 = 10_000_000;
+const RECEIVER_MIN_INTERVAL_NS: u64 = 10_000_000;
 
 /// Both ends of a connection.
 pub struct AckRows {
-    sender: Socket,
-    receiver: Socket,
+    sender: SocketRows,
+    receiver: SocketRows,
     /// `delivered_ce` at the last acknowledgement.
     delivered_ce: u32,
     /// What the mode `on-change` compares, at the last acknowledgement.
@@ -29,7 +29,7 @@ pub struct AckRows {
 
 impl AckRows {
     pub fn new(connection: &Connection, nodes: &BTreeMap<String, NodeTask>) -> Self {
-        let socket = |at: usize, side| Socket::new(nodes.get(&connection.nodes[at]), side);
+        let socket = |at: usize, side| SocketRows::new(nodes.get(&connection.nodes[at]), side);
         Self {
             sender: socket(0, Side::Sender),
             receiver: socket(1, Side::Receiver),
@@ -44,7 +44,7 @@ impl AckRows {
             return;
         };
         sender.events = Some(Vec::new());
-        sender.report(now_ns, TcpEventKind::Cc, 0);
+        sender.push_event(now_ns, TcpEventKind::Cc, 0);
         self.on_ack(now_ns, connection, rows);
     }
 
@@ -58,13 +58,13 @@ impl AckRows {
         let info = sender.info(now_ns);
         let marks = info.delivered_ce.wrapping_sub(self.delivered_ce);
         if marks != 0 {
-            sender.report(now_ns, TcpEventKind::Ce, marks);
+            sender.push_event(now_ns, TcpEventKind::Ce, marks);
         }
         self.delivered_ce = info.delivered_ce;
         if self.sender.mode == Acks::Change {
             let compared = [
-                info.cwnd,
-                info.ssthresh.unwrap_or(INFINITE_SSTHRESH),
+                info.snd_cwnd,
+                info.snd_ssthresh.unwrap_or(TCP_INFINITE_SSTHRESH),
                 sender.counters.total_retrans,
                 info.lost_out,
                 info.delivered_ce,
@@ -81,11 +81,11 @@ impl AckRows {
         }
         // A column has a value in every row: the kernel's for "none".
         row.min_rtt_us.get_or_insert(u32::MAX);
-        row.snd_ssthresh_pkts.get_or_insert(INFINITE_SSTHRESH);
+        row.snd_ssthresh_pkts.get_or_insert(TCP_INFINITE_SSTHRESH);
         let batch = &mut self.sender.batch;
         batch.rate_delivered_pkts.push(info.rate_delivered);
         batch.rate_interval_us.push(info.rate_interval_us);
-        self.sender.put(now_ns, &row, connection, rows);
+        self.sender.push_row(now_ns, &row, connection, rows);
     }
 
     /// A segment arrives at the receiver, which has not processed it yet.
@@ -107,7 +107,7 @@ impl AckRows {
                 at_ns: now_ns,
                 kind: TcpEventKind::Ce.into(),
                 count: 1,
-                snd_cwnd_pkts: INITIAL_CWND,
+                snd_cwnd_pkts: TCP_INIT_CWND,
                 rtt_us: receiver.handshake_rtt_us(),
                 ..TcpEvent::default()
             };
@@ -120,7 +120,7 @@ impl AckRows {
         // The kernel counts a segment, in `tcp_segs_in()`, before it processes it.
         row.segs_in_pkts = row.segs_in_pkts.map(|pkts| pkts + 1);
         row.data_segs_in_pkts = row.data_segs_in_pkts.map(|pkts| pkts + 1);
-        self.receiver.put(now_ns, &row, connection, rows);
+        self.receiver.push_row(now_ns, &row, connection, rows);
     }
 
     /// The events of the sender since the last call.
@@ -154,21 +154,21 @@ fn node_of(side: Side, connection: &Connection) -> &str {
 }
 
 /// One end.
-struct Socket {
+struct SocketRows {
     side: Side,
     /// [`Acks::Auto`] is resolved.
     mode: Acks,
     /// Minimum time between two rows.
-    gap_ns: u64,
+    min_interval_ns: u64,
     /// Time of the last row.
-    last_ns: Option<u64>,
+    last_row_ns: Option<u64>,
     /// That came so far.
     segments: u64,
     /// Rows that are not sent yet; the fields that name the flow are empty.
     batch: wire::Acks,
 }
 
-impl Socket {
+impl SocketRows {
     fn new(node: Option<&NodeTask>, side: Side) -> Self {
         let mode = node.map_or(Acks::Off, |node| {
             // As a node's agent counts them: a group has a control connection, too.
@@ -176,26 +176,27 @@ impl Socket {
             let sockets = groups.map(|flow| u64::from(flow.plan.count) + 1).sum();
             node.sample.acks.of_sockets(sockets)
         });
-        let gap_ns = match (mode, side) {
+        let min_interval_ns = match (mode, side) {
             (Acks::AtMost(gap), _) => gap.nanos(),
-            (_, Side::Receiver) => RECEIVER_GAP_NS,
+            (_, Side::Receiver) => RECEIVER_MIN_INTERVAL_NS,
             _ => 0,
         };
         let batch = wire::Acks::default();
-        Self { side, mode, gap_ns, last_ns: None, segments: 0, batch }
+        Self { side, mode, min_interval_ns, last_row_ns: None, segments: 0, batch }
     }
 
     /// Whether the last row is old enough for another one, which must then follow.
     fn is_due(&mut self, now_ns: u64) -> bool {
-        let due = self.last_ns.is_none_or(|last_ns| now_ns - last_ns >= self.gap_ns);
+        let due =
+            self.last_row_ns.is_none_or(|last_row_ns| now_ns - last_row_ns >= self.min_interval_ns);
         if due {
-            self.last_ns = Some(now_ns);
+            self.last_row_ns = Some(now_ns);
         }
         due
     }
 
     /// Adds a row with the columns that `flow_samples` has, too.
-    fn put(
+    fn push_row(
         &mut self,
         now_ns: u64,
         row: &FlowSample,
@@ -212,7 +213,7 @@ impl Socket {
             bytes_acked bytes_received bytes_sent bytes_retrans pacing_rate_bytes_per_s rtt_us rttvar_us min_rtt_us rto_us
             snd_cwnd_pkts snd_ssthresh_pkts unacked_pkts sacked_pkts lost_pkts retrans_pkts delivered_pkts delivered_ce_pkts
             total_retrans_pkts segs_out_pkts segs_in_pkts data_segs_out_pkts data_segs_in_pkts notsent_bytes snd_wnd_bytes
-            rcv_wnd_bytes rcv_ooopack_pkts dsack_dups_pkts reord_seen busy_us rwnd_limited_us sndbuf_limited_us total_rto
+            rcv_wnd_bytes rcv_rtt_us rcv_ooopack_pkts dsack_dups_pkts reordering_pkts reord_seen busy_us rwnd_limited_us sndbuf_limited_us total_rto
             received_ce_pkts ca_state retransmits backoff probes app_limited
         }
         if self.batch.at_ns.len() >= BATCH_ROWS {

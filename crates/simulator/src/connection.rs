@@ -2,24 +2,30 @@
 
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::schedule::{FlowTask, block_bytes, block_due_ns};
+use ccbench_proto::wire::{self, Role, SampleSource, Side};
 
-use crate::core::Connection as CongestionControl;
-use crate::packet::{Body, Packet, Segment};
-use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig, wheel_ns};
+use crate::core::CongestionControl;
+use crate::packet::{Body, MSS_BYTES, MTU_BYTES, Packet, Segment};
+use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig, TCP_TIMEOUT_INIT_US, wheel_ns};
 
-/// TCP_TIMEOUT_INIT: until a SYN or SYN-ACK is sent again.
-const HANDSHAKE_TIMEOUT_NS: u64 = 1_000_000_000;
 /// `tcp_syn_linear_timeouts`: so many timeouts come before the first that doubles.
 const LINEAR_TIMEOUTS: u32 = 4;
 /// Attempts of a handshake: `tcp_syn_retries` + `tcp_syn_linear_timeouts` + 1.
 const MAX_ATTEMPTS: u32 = 11;
 
-/// A connection and what a plan says of it.
+/// TCP_ESTABLISHED.
+const ESTABLISHED: u32 = 1;
+/// Timestamps, SACK and window scaling in `tcpi_options`; with ECN in addition.
+const OPTIONS: u32 = 1 | 2 | 4;
+const OPTION_ECN: u32 = 8;
+
+/// A TCP connection and its part of the plan.
 pub struct Connection {
     pub task: FlowTask,
     /// "group/0".
     pub id: String,
-    pub number: u32,
+    /// Number of the connection within its group.
+    pub stream: u32,
     /// Nodes with the sender and the receiver.
     pub nodes: [String; 2],
     /// From the sender to the receiver, and back.
@@ -27,30 +33,30 @@ pub struct Connection {
     /// The name in the plan of the congestion control and its algorithm, if its state has rows.
     pub instance: Option<(String, String)>,
     /// The name in the plan of the congestion control.
-    pub algorithm: String,
+    pub cc_name: String,
     pub config: SenderConfig,
     /// Buffer of the receiving socket, bytes.
-    pub receive_buffer: u64,
+    pub rcvbuf_bytes: u64,
     cc: Option<CongestionControl>,
     pub state: State,
     /// CLOCK_MONOTONIC when the connection was made.
-    pub zero_ns: Option<u64>,
+    pub established_ns: Option<u64>,
     /// The application has stopped.
     pub stopped_ns: Option<u64>,
     /// Blocks that an application with a rate has written.
     written_blocks: u64,
     /// Times of the events that are queued: timer and pacing of the sender, timer of the receiver.
-    pub queued_ns: [u64; 3],
+    pub queued_event_ns: [u64; 3],
 }
 
 /// Where a connection is.
 pub enum State {
     Closed,
     /// A SYN was sent so often, last at this time; the listener has answered at that time.
-    Opening {
+    SynSent {
         attempts: u32,
-        syn_ns: u64,
-        answered_ns: Option<u64>,
+        syn_sent_ns: u64,
+        syn_ack_sent_ns: Option<u64>,
     },
     Established {
         sender: Box<Sender>,
@@ -64,30 +70,30 @@ pub enum State {
 
 impl Connection {
     pub fn new(
-        (task, number): (FlowTask, u32),
+        (task, stream): (FlowTask, u32),
         routes: [u32; 2],
         instance: Option<(String, String)>,
         cc: CongestionControl,
         config: SenderConfig,
-        receive_buffer: u64,
+        rcvbuf_bytes: u64,
     ) -> Self {
         let (from, to) = (task.plan.from.clone(), task.plan.to.clone());
         let nodes = if task.plan.reverse { [to, from] } else { [from, to] };
         Self {
-            id: format!("{}/{number}", task.group),
-            number,
+            id: format!("{}/{stream}", task.group),
+            stream,
             nodes,
             routes,
             instance,
-            algorithm: String::new(),
+            cc_name: String::new(),
             cc: Some(cc),
             config,
-            receive_buffer,
+            rcvbuf_bytes,
             state: State::Closed,
-            zero_ns: None,
+            established_ns: None,
             stopped_ns: None,
             written_blocks: 0,
-            queued_ns: [u64::MAX; 3],
+            queued_event_ns: [u64::MAX; 3],
             task,
         }
     }
@@ -101,44 +107,45 @@ impl Connection {
     pub fn open(&mut self, now_ns: u64) -> Option<(Packet, u64)> {
         let attempts = match self.state {
             State::Closed => 0,
-            State::Opening { attempts, .. } => attempts,
+            State::SynSent { attempts, .. } => attempts,
             _ => return None,
         };
         if attempts >= MAX_ATTEMPTS {
             self.state = State::Failed;
             return None;
         }
-        let answered_ns = None;
-        self.state = State::Opening { attempts: attempts + 1, syn_ns: now_ns, answered_ns };
-        let timeout_ns = HANDSHAKE_TIMEOUT_NS << attempts.saturating_sub(LINEAR_TIMEOUTS);
-        let again_ns = wheel_ns(now_ns, timeout_ns);
-        Some((Packet::new(self.route_of(true), Ecn::NotEct, Body::Syn), again_ns))
+        let syn_ack_sent_ns = None;
+        self.state =
+            State::SynSent { attempts: attempts + 1, syn_sent_ns: now_ns, syn_ack_sent_ns };
+        let timeout_ns = (TCP_TIMEOUT_INIT_US * 1000) << attempts.saturating_sub(LINEAR_TIMEOUTS);
+        let retry_ns = wheel_ns(now_ns, timeout_ns);
+        Some((Packet::new(self.route_of(true), Ecn::NotEct, Body::Syn), retry_ns))
     }
 
     /// A segment of the handshake arrives; returns the answer. The connection is established once its sender may send.
     pub fn on_handshake(&mut self, now_ns: u64, body: &Body) -> Option<Packet> {
-        let State::Opening { syn_ns, answered_ns, .. } = &mut self.state else {
+        let State::SynSent { syn_sent_ns, syn_ack_sent_ns, .. } = &mut self.state else {
             // The last segment of the handshake was lost.
             let is_open = matches!(self.state, State::Established { .. });
             let again = is_open && matches!(body, Body::SynAck);
             return again
                 .then(|| Packet::new(self.route_of(true), Ecn::NotEct, Body::HandshakeAck));
         };
-        let syn_ns = *syn_ns;
+        let syn_sent_ns = *syn_sent_ns;
         match body {
             Body::Syn => {
-                answered_ns.get_or_insert(now_ns);
+                syn_ack_sent_ns.get_or_insert(now_ns);
                 Some(Packet::new(self.route_of(false), Ecn::NotEct, Body::SynAck))
             }
             Body::SynAck => {
                 if !self.task.plan.reverse {
-                    self.establish(now_ns, now_ns - syn_ns);
+                    self.establish(now_ns, now_ns - syn_sent_ns);
                 }
                 Some(Packet::new(self.route_of(true), Ecn::NotEct, Body::HandshakeAck))
             }
             _ => {
-                if let Some(answered_ns) = *answered_ns {
-                    self.establish(now_ns, now_ns - answered_ns);
+                if let Some(syn_ack_sent_ns) = *syn_ack_sent_ns {
+                    self.establish(now_ns, now_ns - syn_ack_sent_ns);
                 }
                 None
             }
@@ -147,11 +154,11 @@ impl Connection {
 
     fn establish(&mut self, now_ns: u64, rtt_ns: u64) {
         let Some(cc) = self.cc.take() else { return };
-        let receiver = Receiver::new(self.config.ecn, self.receive_buffer, now_ns, rtt_ns);
+        let receiver = Receiver::new(self.config.ecn, self.rcvbuf_bytes, now_ns, rtt_ns);
         let rtt_us = (rtt_ns / 1000) as u32;
-        let sender = Sender::new(self.config.clone(), cc, now_ns, rtt_us, receiver.window_end());
+        let sender = Sender::new(self.config.clone(), cc, now_ns, rtt_us, receiver.rcv_wnd_end());
         self.state = State::Established { sender: Box::new(sender), receiver: Box::new(receiver) };
-        self.zero_ns = Some(now_ns);
+        self.established_ns = Some(now_ns);
     }
 
     pub fn sender(&mut self) -> Option<&mut Sender> {
@@ -173,8 +180,8 @@ impl Connection {
         if self.stopped_ns.is_some() {
             return None;
         }
-        let zero_ns = self.zero_ns?;
-        let since_ns = now_ns - zero_ns;
+        let established_ns = self.established_ns?;
+        let since_ns = now_ns - established_ns;
         let Some(rate) = self.task.plan.rate else {
             // Never at its end, and never idle.
             self.sender()?.write(now_ns, u64::MAX / 2);
@@ -189,7 +196,7 @@ impl Connection {
         }
         self.written_blocks = blocks;
         self.sender()?.write(now_ns, blocks * block_bytes);
-        Some(zero_ns.saturating_add(due_ns(blocks)))
+        Some(established_ns.saturating_add(due_ns(blocks)))
     }
 
     /// A segment with data arrives.
@@ -207,5 +214,43 @@ impl Connection {
     /// Bytes of new data that the sender has sent.
     pub fn sent_bytes(&mut self) -> u64 {
         self.sender().map_or(0, |sender| sender.sent_bytes())
+    }
+
+    /// A number that identifies the socket, as the kernel's cookie.
+    pub fn cookie(&self) -> u64 {
+        u64::from(self.routes[0]) + 1
+    }
+
+    /// Local and remote port of one end.
+    pub fn ports(&self, side: Side) -> (u32, u32) {
+        let client = u32::from(self.task.client_port) + self.stream;
+        let server = u32::from(self.task.server_port);
+        let is_client = (side == Side::Sender) != self.task.plan.reverse;
+        if is_client { (client, server) } else { (server, client) }
+    }
+
+    /// The part of a sample that both ends have.
+    pub fn sample_base(&self, now_ns: u64, side: Side) -> wire::FlowSample {
+        let (sport, dport) = self.ports(side);
+        let has_ecn = self.ecn() != EcnMode::Off;
+        wire::FlowSample {
+            at_ns: now_ns,
+            flow_id: self.id.clone(),
+            group: self.task.group.clone(),
+            cc: if side == Side::Sender { self.cc_name.clone() } else { String::new() },
+            cookie: Some(self.cookie()),
+            sport,
+            dport,
+            state: Some(ESTABLISHED),
+            options: Some(OPTIONS | if has_ecn { OPTION_ECN } else { 0 }),
+            snd_mss_bytes: Some(MSS_BYTES),
+            rcv_mss_bytes: Some(MSS_BYTES),
+            advmss_bytes: Some(MSS_BYTES),
+            pmtu_bytes: Some(MTU_BYTES),
+            side: side.into(),
+            role: Role::Data.into(),
+            sample_src: SampleSource::Diag.into(),
+            ..wire::FlowSample::default()
+        }
     }
 }

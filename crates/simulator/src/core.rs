@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 
 /// Bits of [`Ack::flags`].
-pub mod flags {
+pub mod ack_flags {
     /// `tcp_is_cwnd_limited()`: in slow start also while half of the window is used.
     pub const CWND_LIMITED: u32 = 1;
     /// The rate sample was taken while the application had nothing to send; for events `tp->app_limited`.
@@ -26,9 +26,9 @@ pub mod flags {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ack {
-    /// Time.
+    /// CLOCK_MONOTONIC, µs (`tcp_mstamp`).
     pub now_us: u64,
-    /// Current pacing rate.
+    /// Current pacing rate, bytes per second.
     pub pacing_bytes_per_sec: u64,
     /// RTT sample of the newest packet that this ACK acknowledges; 0 if none.
     pub rtt_us: u32,
@@ -104,7 +104,7 @@ pub struct Out {
 const OUT_ROUND: u32 = 1;
 
 impl Out {
-    /// Whether a round ended, so that [`Connection::read`] has new values.
+    /// Whether a round ended, so that [`CongestionControl::read`] has new values.
     pub fn ends_round(&self) -> bool {
         self.flags & OUT_ROUND != 0
     }
@@ -127,7 +127,7 @@ pub enum CaState {
     Loss,
 }
 
-/// What [`Connection::on_event`] reports.
+/// An event that is passed to [`CongestionControl::on_event`].
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -145,7 +145,7 @@ pub enum Event {
     Restart,
     /// First transmission with nothing in flight.
     TxStart,
-    /// Retransmission timeout; [`Connection::on_loss`] has just been called.
+    /// Retransmission timeout; [`CongestionControl::on_loss`] has just been called.
     Rto,
 }
 
@@ -172,7 +172,7 @@ pub struct Wants {
     pub ect1: bool,
     /// Pacing.
     pub pacing: bool,
-    /// [`Connection::bursts`] is its own.
+    /// [`CongestionControl::bursts`] is its own.
     pub bursts: bool,
 }
 
@@ -197,7 +197,24 @@ pub struct Stat {
     pub value: u32,
 }
 
-/// Why there is no such congestion control.
+/// An invariant that a call broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Violation {
+    /// The core.
+    pub core: &'static str,
+    /// What does not hold.
+    pub invariant: &'static str,
+    /// The value that breaks it.
+    pub value: u64,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}: {}", self.core, self.invariant, self.value)
+    }
+}
+
+/// Why a congestion control cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CoreError {
     /// No core and no scheme has this name.
@@ -217,7 +234,7 @@ pub enum CoreError {
         known: String,
     },
     /// A value is out of range.
-    #[error("`{core}`: {name} = {value} is out of range: it is from {min} to {max} ({unit})")]
+    #[error("`{core}`: {name} = {value} is out of range: allowed: {min} to {max} ({unit})")]
     Range {
         /// The core.
         core: &'static str,
@@ -248,6 +265,7 @@ pub enum CoreError {
 
 /// `struct cc_fault`.
 #[repr(C)]
+#[derive(Debug)]
 struct Fault {
     name: *const c_char,
     unit: *const c_char,
@@ -257,7 +275,7 @@ struct Fault {
     max: u32,
 }
 
-/// `struct cc_conn`, only in memory that [`Connection`] owns.
+/// `struct cc_conn`, only in memory that [`CongestionControl`] owns.
 #[repr(C)]
 struct Conn {
     _opaque: [u8; 0],
@@ -313,20 +331,20 @@ unsafe fn constant(text: *const c_char) -> &'static str {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?")
 }
 
-/// The congestion control of one connection. After [`Connection::violation`] returned something, results of calls mean
+/// The congestion control of one connection. After [`CongestionControl::violation`] returned something, results of calls mean
 /// nothing.
-pub struct Connection {
+pub struct CongestionControl {
     /// A `struct cc_conn` that `cc_ffi_start` initialised. It points only to constants.
     conn: Box<[u64]>,
 }
 
-impl std::fmt::Debug for Connection {
+impl std::fmt::Debug for CongestionControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").field("name", &self.name()).finish_non_exhaustive()
+        f.debug_struct("CongestionControl").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
-impl Connection {
+impl CongestionControl {
     /// `algorithm` is a core or a scheme: "cubic", "bbr", "ta_grad". Parameters that are not given have the scheme's values.
     ///
     /// # Errors
@@ -409,10 +427,10 @@ impl Connection {
         }
     }
 
-    /// Sizes of TSO bursts; those of the stack if it has no opinion.
-    pub fn bursts(&self, pacing_bytes_per_s: u64, mtu_bytes: u32) -> Bursts {
+    /// Sizes of TSO bursts; the stack's defaults if the core sets none.
+    pub fn bursts(&self, pacing_bytes_per_sec: u64, mtu_bytes: u32) -> Bursts {
         // SAFETY: an initialised connection.
-        unsafe { cc_conn_bursts(self.as_ptr(), pacing_bytes_per_s, mtu_bytes) }
+        unsafe { cc_conn_bursts(self.as_ptr(), pacing_bytes_per_sec, mtu_bytes) }
     }
 
     /// Begins the connection; before every other call.
@@ -475,11 +493,11 @@ impl Connection {
     }
 
     /// The first invariant that a call broke.
-    pub fn violation(&self) -> Option<String> {
+    pub fn violation(&self) -> Option<Violation> {
         let mut value = 0;
         // SAFETY: an initialised connection; the text is null or a constant.
-        let what = unsafe { constant(cc_ffi_violation(self.as_ptr(), &mut value)) };
-        (!what.is_empty()).then(|| format!("{}: {what}: {value}", self.name()))
+        let invariant = unsafe { constant(cc_ffi_violation(self.as_ptr(), &mut value)) };
+        (!invariant.is_empty()).then(|| Violation { core: self.name(), invariant, value })
     }
 }
 

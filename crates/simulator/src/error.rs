@@ -1,6 +1,8 @@
 //! Why a trial cannot be simulated.
 
-use crate::core::CoreError;
+use ccbench_shaper::ShaperError;
+
+use crate::core::{CoreError, Violation};
 
 /// An error of the simulator.
 #[derive(Debug, thiserror::Error)]
@@ -10,23 +12,29 @@ pub enum SimulatorError {
     CongestionControl {
         /// Flow group.
         flow: String,
-        /// Why.
+        /// The cause.
         source: CoreError,
     },
     /// A link cannot be emulated in userspace.
-    #[error("link {link}: {reason}")]
+    #[error("link {link}: {source}")]
     Link {
         /// Its name in the plan.
         link: String,
-        /// Why.
-        reason: String,
+        /// The cause.
+        source: ShaperError,
+    },
+    /// No interface of a link's node leads where the link does.
+    #[error("link {link}: no interface of its node carries it; connect the node in [wires]")]
+    NoInterface {
+        /// Its name in the plan.
+        link: String,
     },
     /// Two nodes are not connected.
     #[error("there is no path from {from} to {to}: connect them in [wires]")]
     NoPath {
-        /// Node.
+        /// Source node.
         from: String,
-        /// Node.
+        /// Destination node.
         to: String,
     },
     /// A parameter of a congestion control is not a number.
@@ -41,16 +49,16 @@ pub enum SimulatorError {
     },
     /// A congestion control returned an impossible value.
     #[error(
-        "flow {flow}: the congestion control returned an impossible value: {what}; this is a defect of its C core, so report \
+        "flow {flow}: the congestion control returned an impossible value: {violation}; this is a defect of its C core, so report \
          it with the plan"
     )]
     Violation {
         /// Flow group.
         flow: String,
-        /// Which.
-        what: String,
+        /// The violated invariant.
+        violation: Violation,
     },
-    /// Its owner wants no more.
+    /// `should_continue` returned false.
     #[error("the simulation was stopped")]
     Stopped,
 }

@@ -14,13 +14,13 @@ pub struct EventQueue<E> {
 #[derive(Debug)]
 struct Entry<E> {
     at_ns: u64,
-    number: u64,
+    sequence: u64,
     event: E,
 }
 
 impl<E> PartialEq for Entry<E> {
     fn eq(&self, other: &Self) -> bool {
-        (self.at_ns, self.number) == (other.at_ns, other.number)
+        (self.at_ns, self.sequence) == (other.at_ns, other.sequence)
     }
 }
 
@@ -34,7 +34,7 @@ impl<E> PartialOrd for Entry<E> {
 
 impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+        (self.at_ns, self.sequence).cmp(&(other.at_ns, other.sequence))
     }
 }
 
@@ -47,7 +47,7 @@ impl<E> EventQueue<E> {
     /// Adds an event. It must not lie in the past.
     pub fn add(&mut self, at_ns: u64, event: E) {
         self.added += 1;
-        self.heap.push(Reverse(Entry { at_ns, number: self.added, event }));
+        self.heap.push(Reverse(Entry { at_ns, sequence: self.added, event }));
     }
 
     /// The next event and its time.

@@ -3,7 +3,7 @@
 //! them follows Linux ([`tcp`]). Time is in integer nanoseconds, every element has its own random stream, and nothing depends
 //! on the machine: the same plan and seed give the same rows everywhere.
 //!
-//! - `simulation` is the loop: it takes the next event and lets it happen.
+//! - `simulation` is the event loop.
 //! - `network` has links and routes, `connection` a TCP connection with its applications, `probes` echoes.
 //! - `rows` turns their state into the rows of the protocol, those that an agent would send; `acks` those that eBPF programs write.
 
@@ -11,6 +11,7 @@ mod core;
 
 mod acks;
 mod connection;
+mod ecn_events;
 mod error;
 mod event_queue;
 mod network;
@@ -21,12 +22,12 @@ mod rows;
 mod simulation;
 mod tcp;
 
-pub use crate::core::CoreError;
+pub use crate::core::{CoreError, Violation};
 pub use error::SimulatorError;
 pub use simulation::Simulation;
 
 /// Version of the model. Results of different versions may differ.
-pub const MODEL_VERSION: u32 = 2;
+pub const MODEL_VERSION: u32 = 3;
 /// CLOCK_MONOTONIC of every node when the trial begins, nanoseconds; all nodes share one clock.
 pub const T0_NS: u64 = 1_000_000_000;
 /// CLOCK_REALTIME minus CLOCK_MONOTONIC in every run, nanoseconds: CLOCK_MONOTONIC 0 is 2026-01-01T00:00:00Z.

@@ -22,7 +22,7 @@ pub struct SimulatedLink {
     /// Time of the event that is queued for it; `u64::MAX`: none.
     pub queued_ns: u64,
     /// When it was sampled last.
-    pub sampled_ns: Option<u64>,
+    pub last_sample_ns: Option<u64>,
 }
 
 /// The links from one node to another, for packets of one connection.
@@ -30,6 +30,14 @@ pub struct SimulatedLink {
 struct Route {
     /// Index of the link, and its classification of the packet by ECN field.
     hops: Vec<(usize, [Header; Ecn::ALL.len()])>,
+}
+
+/// Where a packet is after [`Network::forward`].
+pub enum Forwarded {
+    /// In the link of this index.
+    ToLink(usize),
+    /// At the end of its route.
+    Arrived(Packet),
 }
 
 /// All links and routes.
@@ -71,19 +79,13 @@ impl Network {
         for (node, task) in nodes {
             for link in &task.links {
                 let config = &link.config;
-                let fail =
-                    |reason: String| SimulatorError::Link { link: config.name.clone(), reason };
                 let devs = topology.nodes.get(node).map_or(&[][..], |made| &made.interfaces);
                 let mut devs = devs.iter().map(|interface| interface.dev.as_str());
                 let dev = devs.find(|dev| resolve::shapes(&config.plan, topology, (node, dev)));
-                let dev = dev.ok_or_else(|| {
-                    fail(
-                        "no interface of its node carries it: connect the node in [wires]"
-                            .to_owned(),
-                    )
-                })?;
+                let no_interface = || SimulatorError::NoInterface { link: config.name.clone() };
+                let dev = dev.ok_or_else(no_interface)?;
                 let mut model = VirtualLink::new(config, MTU_BYTES, at_ns)
-                    .map_err(|error| fail(error.to_string()))?;
+                    .map_err(|source| SimulatorError::Link { link: config.name.clone(), source })?;
                 model.begin(begin_ns);
                 network.by_interface.insert((node.clone(), dev.to_owned()), network.links.len());
                 network.links.push(SimulatedLink {
@@ -93,7 +95,7 @@ impl Network {
                     changes: link.changes.clone(),
                     link: model,
                     queued_ns: u64::MAX,
-                    sampled_ns: None,
+                    last_sample_ns: None,
                 });
             }
         }
@@ -123,20 +125,20 @@ impl Network {
         Ok(self.routes.len() as u32 - 1)
     }
 
-    /// A packet arrives at the next link of its route; returns the link's index, or the packet at the end of its route.
-    pub fn forward(&mut self, at_ns: u64, packet: Packet) -> Result<usize, Packet> {
+    /// A packet arrives at the next link of its route; or at the end of the route.
+    pub fn forward(&mut self, at_ns: u64, packet: Packet) -> Forwarded {
         let route = &self.routes[packet.route as usize];
         let Some((index, headers)) = route.hops.get(usize::from(packet.hop)) else {
-            return Err(packet);
+            return Forwarded::Arrived(packet);
         };
         let header = headers[usize::from(packet.ecn.bits())];
         self.links[*index].link.arrive(at_ns, header, packet.frame_bytes(), packet);
-        Ok(*index)
+        Forwarded::ToLink(*index)
     }
 }
 
 impl Endpoints {
-    /// The way back.
+    /// The reverse direction.
     pub fn reversed(self) -> Self {
         Self {
             from: self.to,

@@ -7,20 +7,20 @@ use ccbench_shaper::virtual_link::Payload;
 /// Ethernet header.
 pub const ETHERNET_BYTES: u32 = resolve::ETHERNET_BYTES.get() as u32;
 /// IPv4 header without options.
-pub const IP_BYTES: u32 = 20;
+pub const IP_HEADER_BYTES: u32 = 20;
 /// TCP header with the timestamp option.
-pub const TCP_BYTES: u32 = 32;
+pub const TCP_HEADER_BYTES: u32 = 32;
 /// Payload of a full segment on an MTU of 1500 bytes.
 pub const MSS_BYTES: u32 = 1448;
 /// IP packet of a full segment.
-pub const MTU_BYTES: u32 = MSS_BYTES + TCP_BYTES + IP_BYTES;
+pub const MTU_BYTES: u32 = MSS_BYTES + TCP_HEADER_BYTES + IP_HEADER_BYTES;
 /// An ICMP echo of 56 bytes, or a UDP echo of 64 bytes, as a frame.
-pub const PING_BYTES: u32 = ETHERNET_BYTES + IP_BYTES + 8 + 56;
-pub const UDP_BYTES: u32 = ETHERNET_BYTES + IP_BYTES + 8 + 64;
+pub const PING_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 8 + 56;
+pub const UDP_ECHO_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 8 + 64;
 /// A SYN or SYN-ACK with the usual options.
-const SYN_BYTES: u32 = ETHERNET_BYTES + IP_BYTES + 40;
+const SYN_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 40;
 /// The first SACK block's option with its padding, and each further block.
-const SACK_BYTES: u32 = 4;
+const SACK_OPTION_BYTES: u32 = 4;
 const SACK_BLOCK_BYTES: u32 = 8;
 
 /// SACK blocks that fit beside the timestamp option.
@@ -28,9 +28,9 @@ pub const MAX_SACK_BLOCKS: usize = 3;
 
 /// Half-open range of sequence numbers, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Range {
-    pub begin: u64,
-    pub end: u64,
+pub struct SeqRange {
+    pub start_seq: u64,
+    pub end_seq: u64,
 }
 
 /// A segment with data.
@@ -39,35 +39,35 @@ pub struct Segment {
     pub seq: u64,
     pub bytes: u32,
     /// The timestamp option's TSval.
-    pub sent_ns: u64,
+    pub tsval_ns: u64,
     /// The timestamp option's TSecr: when the receiver sent the last acknowledgement that has arrived; 0 before.
-    pub echoed_ns: u64,
+    pub tsecr_ns: u64,
     pub cwr: bool,
 }
 
 /// A segment without data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ack {
-    pub ack: u64,
+pub struct AckSegment {
+    pub ack_seq: u64,
     /// Right edge of the receive window.
     pub window_end: u64,
-    pub blocks: [Range; MAX_SACK_BLOCKS],
+    pub blocks: [SeqRange; MAX_SACK_BLOCKS],
     pub block_count: u8,
     /// The first block is a D-SACK (RFC 2883).
-    pub dsack: bool,
+    pub is_dsack: bool,
     /// The timestamp option's TSval.
-    pub sent_ns: u64,
+    pub tsval_ns: u64,
     /// The timestamp option's TSecr.
-    pub echoed_ns: u64,
+    pub tsecr_ns: u64,
     /// RFC 3168.
     pub ece: bool,
     /// AccECN: packets that arrived with CE so far.
     pub ce_pkts: u32,
 }
 
-impl Ack {
+impl AckSegment {
     /// Its SACK blocks.
-    pub fn sacked(&self) -> &[Range] {
+    pub fn sacked(&self) -> &[SeqRange] {
         &self.blocks[..usize::from(self.block_count)]
     }
 }
@@ -90,7 +90,7 @@ pub enum Body {
     /// The third segment of the handshake.
     HandshakeAck,
     Segment(Segment),
-    Ack(Ack),
+    Ack(AckSegment),
     Echo(Echo),
 }
 
@@ -115,14 +115,14 @@ impl Packet {
 
     /// Ethernet frame without preamble and checksum.
     pub fn frame_bytes(&self) -> u32 {
-        const HEADERS: u32 = ETHERNET_BYTES + IP_BYTES + TCP_BYTES;
+        const HEADERS: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + TCP_HEADER_BYTES;
         match &self.body {
-            Body::Syn | Body::SynAck => SYN_BYTES,
+            Body::Syn | Body::SynAck => SYN_FRAME_BYTES,
             Body::HandshakeAck => HEADERS,
             Body::Segment(segment) => HEADERS + segment.bytes,
             Body::Ack(ack) => match u32::from(ack.block_count) {
                 0 => HEADERS,
-                blocks => HEADERS + SACK_BYTES + SACK_BLOCK_BYTES * blocks,
+                blocks => HEADERS + SACK_OPTION_BYTES + SACK_BLOCK_BYTES * blocks,
             },
             Body::Echo(echo) => echo.frame_bytes,
         }
@@ -142,11 +142,11 @@ mod tests {
     #[test]
     fn frames_have_the_lengths_that_linux_sends() {
         let frame = |body| Packet::new(0, Ecn::NotEct, body).frame_bytes();
-        let full = Segment { seq: 0, bytes: MSS_BYTES, sent_ns: 0, echoed_ns: 0, cwr: false };
+        let full = Segment { seq: 0, bytes: MSS_BYTES, tsval_ns: 0, tsecr_ns: 0, cwr: false };
         assert_eq!(frame(Body::Segment(full)), 1514);
-        assert_eq!(frame(Body::Ack(Ack::default())), 66);
-        assert_eq!(frame(Body::Ack(Ack { block_count: 1, ..Ack::default() })), 78);
+        assert_eq!(frame(Body::Ack(AckSegment::default())), 66);
+        assert_eq!(frame(Body::Ack(AckSegment { block_count: 1, ..AckSegment::default() })), 78);
         assert_eq!(frame(Body::Syn), 74);
-        assert_eq!(PING_BYTES, 98);
+        assert_eq!(PING_FRAME_BYTES, 98);
     }
 }

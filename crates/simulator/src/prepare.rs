@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::cc::SIMULATED_KERNELS;
+use ccbench_proto::cc::SIMULATED_BUILTINS;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, backend_reason};
 
 use crate::connection::Connection;
-use crate::core::Connection as CongestionControl;
+use crate::core::CongestionControl;
+use crate::ecn_events::ecn_events;
 use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};
 use crate::probes::SimulatedProbe;
@@ -22,7 +23,7 @@ const WMEM_BYTES: u64 = 4_194_304;
 const RMEM_BYTES: u64 = 6_291_456;
 
 /// Settings of a node.
-struct Sysctls<'a>(&'a NodeTask);
+pub struct Sysctls<'a>(pub &'a NodeTask);
 
 impl Sysctls<'_> {
     fn get(&self, name: &str) -> Option<&str> {
@@ -34,7 +35,8 @@ impl Sysctls<'_> {
         self.get(name)?.split_whitespace().nth(at)?.parse().ok()
     }
 
-    fn ecn(&self) -> u64 {
+    /// `tcp_ecn`.
+    pub fn ecn(&self) -> u64 {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
     }
 }
@@ -118,17 +120,17 @@ fn connection(
     };
     let config = SenderConfig {
         ecn,
-        buffer_bytes: sending.number("net.ipv4.tcp_wmem", 2).unwrap_or(WMEM_BYTES),
+        sndbuf_bytes: sending.number("net.ipv4.tcp_wmem", 2).unwrap_or(WMEM_BYTES),
         slow_start_after_idle: sending.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),
         seed: seed.max(1),
     };
-    let receive_buffer = receiving.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES);
+    let rcvbuf_bytes = receiving.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES);
     // The state of the kernel's has no rows.
-    let shown =
-        (!SIMULATED_KERNELS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
+    let instance =
+        (!SIMULATED_BUILTINS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
     let mut connection =
-        Connection::new((task.clone(), number), routes, shown, cc, config, receive_buffer);
-    name.clone_into(&mut connection.algorithm);
+        Connection::new((task.clone(), number), routes, instance, cc, config, rcvbuf_bytes);
+    name.clone_into(&mut connection.cc_name);
     Ok(connection)
 }
 
@@ -202,8 +204,8 @@ pub fn infos(
         hostname: node.to_owned(),
         kernel: format!("simulator {}", crate::MODEL_VERSION),
         cpus: 1,
-        congestion_controls: SIMULATED_KERNELS.map(str::to_owned).into(),
-        allowed_congestion_controls: SIMULATED_KERNELS.map(str::to_owned).into(),
+        congestion_controls: SIMULATED_BUILTINS.map(str::to_owned).into(),
+        allowed_congestion_controls: SIMULATED_BUILTINS.map(str::to_owned).into(),
         default_congestion_control: DEFAULT_CC.to_owned(),
         interfaces: interfaces(node),
         can_userspace_link: true,
@@ -235,6 +237,7 @@ pub fn replies(
         wire::PrepareReply {
             links: links.map(link_state).collect(),
             congestion_controls: congestion_controls(node, nodes, connections),
+            events: nodes.get(node).map(ecn_events).unwrap_or_default(),
             ..wire::PrepareReply::default()
         }
     };
@@ -250,7 +253,7 @@ fn congestion_controls(
     let Some(task) = nodes.get(node) else { return Vec::new() };
     let is_used = |name: &str| {
         let mut own = connections.iter().filter(|connection| connection.nodes[0] == node);
-        own.any(|connection| connection.algorithm == name)
+        own.any(|connection| connection.cc_name == name)
     };
     let instance = |(name, cc): (&String, &Cc)| wire::CongestionControl {
         name: name.clone(),

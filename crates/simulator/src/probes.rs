@@ -4,7 +4,7 @@ use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::wire;
 
-use crate::packet::{Body, Echo, PING_BYTES, Packet, UDP_BYTES};
+use crate::packet::{Body, Echo, PING_FRAME_BYTES, Packet, UDP_ECHO_FRAME_BYTES};
 
 /// A probe and its echoes.
 pub struct SimulatedProbe {
@@ -14,12 +14,18 @@ pub struct SimulatedProbe {
     /// There and back.
     pub routes: [u32; 2],
     next_seq: u32,
-    /// Echoes without an answer: number and time of the request.
-    waiting: Vec<(u32, u64)>,
+    /// Echoes without an answer.
+    outstanding: Vec<OutstandingEcho>,
+}
+
+/// An echo request that is not answered yet.
+struct OutstandingEcho {
+    seq: u32,
+    sent_ns: u64,
 }
 
 /// What a probe does at an instant.
-pub struct Sent {
+pub struct SentEcho {
     pub packet: Packet,
     /// When the echo is lost.
     pub timeout_ns: u64,
@@ -29,7 +35,7 @@ pub struct Sent {
 
 impl SimulatedProbe {
     pub fn new(node: String, task: ProbeTask, index: u32, routes: [u32; 2]) -> Self {
-        Self { node, task, index, routes, next_seq: 0, waiting: Vec::new() }
+        Self { node, task, index, routes, next_seq: 0, outstanding: Vec::new() }
     }
 
     /// Time of the first echo after the trial's beginning, nanoseconds.
@@ -38,38 +44,32 @@ impl SimulatedProbe {
     }
 
     /// Sends the next echo.
-    pub fn send(&mut self, now_ns: u64) -> Sent {
+    pub fn send(&mut self, now_ns: u64) -> SentEcho {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.waiting.push((seq, now_ns));
+        self.outstanding.push(OutstandingEcho { seq, sent_ns: now_ns });
         let is_ping = self.task.plan.kind == ProbeKind::Ping;
-        let frame_bytes = if is_ping { PING_BYTES } else { UDP_BYTES };
+        let frame_bytes = if is_ping { PING_FRAME_BYTES } else { UDP_ECHO_FRAME_BYTES };
         let echo = Echo { probe: self.index, seq, is_reply: false, frame_bytes };
         let repeats = self.task.plan.repeat == Repeat::Interval;
-        Sent {
+        SentEcho {
             packet: Packet::new(self.routes[0], Ecn::of(self.task.plan.tos), Body::Echo(echo)),
             timeout_ns: now_ns + self.task.plan.timeout().nanos(),
             next_ns: repeats.then(|| now_ns + self.task.plan.every.nanos()),
         }
     }
 
-    /// The other node answers a request, with the ECN field that it has.
+    /// The other node's reply, with the same TOS byte.
     pub fn answer(&self, echo: Echo) -> Packet {
         let reply = Echo { is_reply: true, ..echo };
         Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(reply))
     }
 
-    /// An answer arrives, or the time for it is over; `None` if it is no news.
+    /// Ends an echo with its reply or its timeout. `None`: it has already ended.
     pub fn finish(&mut self, now_ns: u64, seq: u32, is_lost: bool) -> Option<wire::Probe> {
-        let at = self.waiting.iter().position(|(waiting, _)| *waiting == seq)?;
-        let (_, sent_ns) = self.waiting.swap_remove(at);
+        let at = self.outstanding.iter().position(|echo| echo.seq == seq)?;
+        let OutstandingEcho { sent_ns, .. } = self.outstanding.swap_remove(at);
         let rtt_us = (now_ns - sent_ns) as f64 / 1000.0;
-        let kind = match self.task.plan.kind {
-            ProbeKind::Ping => wire::ProbeKind::Ping,
-            ProbeKind::Udp => wire::ProbeKind::Udp,
-            ProbeKind::TcpConnect => wire::ProbeKind::TcpConnect,
-            ProbeKind::Http => wire::ProbeKind::Http,
-        };
         Some(wire::Probe {
             at_ns: sent_ns,
             probe_id: self.task.id.clone(),
@@ -77,7 +77,7 @@ impl SimulatedProbe {
             rtt_us: (!is_lost).then_some(rtt_us),
             lost: is_lost,
             tos: self.task.plan.tos.into(),
-            kind: kind.into(),
+            kind: wire::ProbeKind::from(self.task.plan.kind).into(),
             ..wire::Probe::default()
         })
     }

@@ -8,19 +8,14 @@ use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire;
 use ccbench_proto::wire::run_event::Of;
-use ccbench_proto::wire::{Role, SampleSource, Side};
+use ccbench_proto::wire::{Role, Side};
 
 use crate::T0_NS;
 use crate::connection::Connection;
 use crate::core::Stat;
 use crate::network::SimulatedLink;
 use crate::packet::{MSS_BYTES, MTU_BYTES};
-
-/// TCP_ESTABLISHED.
-const ESTABLISHED: u32 = 1;
-/// Timestamps, SACK and window scaling in `tcpi_options`; with ECN in addition.
-const OPTIONS: u32 = 1 | 2 | 4;
-const OPTION_ECN: u32 = 8;
+use crate::tcp::TCP_FASTRETRANS_THRESH;
 
 /// Takes rows.
 type Emit<'a> = dyn FnMut(&str, wire::RunEvent) + 'a;
@@ -58,10 +53,10 @@ impl<'a> Rows<'a> {
 
     pub fn flow_end(&mut self, now_ns: u64, connection: &Connection) {
         let task = &connection.task;
-        if connection.number == 0 {
+        if connection.stream == 0 {
             self.event(now_ns, &task.plan.from, Kind::FlowEnd(NoData {}), &task.group, "");
         }
-        if connection.zero_ns.is_none() {
+        if connection.established_ns.is_none() {
             let why = format!("connection {}: no answer to its SYN", connection.id);
             self.event(now_ns, &task.plan.from, Kind::FlowError(NoData {}), &task.group, &why);
         }
@@ -91,7 +86,11 @@ impl<'a> Rows<'a> {
     }
 
     /// The configuration of a link at the beginning.
-    pub fn first_change(&mut self, link: &SimulatedLink, nodes: &BTreeMap<String, NodeTask>) {
+    pub fn initial_link_change(
+        &mut self,
+        link: &SimulatedLink,
+        nodes: &BTreeMap<String, NodeTask>,
+    ) {
         let tasks = nodes.get(&link.node).map_or(&[][..], |task| &task.links);
         let Some(task) = tasks.iter().find(|task| task.config.name == link.name) else { return };
         let plan = &task.config.plan;
@@ -134,7 +133,7 @@ impl<'a> Rows<'a> {
 
     /// Counters of a link, and what its trace and its packet log have brought since the last call.
     pub fn sample_link(&mut self, now_ns: u64, link: &mut SimulatedLink) {
-        if link.sampled_ns.replace(now_ns) == Some(now_ns) {
+        if link.last_sample_ns.replace(now_ns) == Some(now_ns) {
             return;
         }
         let names = (link.name.as_str(), link.dev.as_str());
@@ -167,7 +166,7 @@ impl<'a> Rows<'a> {
 
 /// What the rows of a connection need of earlier rows.
 pub struct FlowRows {
-    sampled_ns: Option<u64>,
+    last_sample_ns: Option<u64>,
     interval_ns: u64,
     /// End of the last interval, and the bytes sent and received and the retransmissions until then.
     last_ns: u64,
@@ -179,7 +178,7 @@ pub struct FlowRows {
 impl FlowRows {
     pub fn new(connection: &Connection) -> Self {
         Self {
-            sampled_ns: None,
+            last_sample_ns: None,
             interval_ns: connection.task.plan.interval.nanos().max(1),
             last_ns: 0,
             last_bytes: [0; 2],
@@ -201,7 +200,7 @@ impl FlowRows {
         connection: &mut Connection,
         rows: &mut Rows<'_>,
     ) -> Option<u64> {
-        let zero_ns = connection.zero_ns?;
+        let established_ns = connection.established_ns?;
         let stopped = connection.stopped_ns.is_some_and(|stopped_ns| stopped_ns <= now_ns);
         let end_ns = connection.stopped_ns.unwrap_or(now_ns).min(now_ns);
         if self.is_finished || end_ns <= self.last_ns {
@@ -209,15 +208,15 @@ impl FlowRows {
         }
         let info = connection.sender()?.info(now_ns);
         let counters = connection.sender()?.counters.clone();
-        let bytes = [connection.sent_bytes(), connection.receiver()?.received()];
-        let seconds = |ns: u64| (ns - zero_ns) as f64 / 1e9;
+        let bytes = [connection.sent_bytes(), connection.receiver()?.bytes_received()];
+        let seconds = |ns: u64| (ns - established_ns) as f64 / 1e9;
         let (start_s, end_s) = (seconds(self.last_ns), seconds(end_ns));
         for (side, at) in [(Side::Sender, 0), (Side::Receiver, 1)] {
             let moved = bytes[at] - self.last_bytes[at];
             let mut row = wire::Interval {
                 flow_id: connection.id.clone(),
                 group: connection.task.group.clone(),
-                stream: connection.number,
+                stream: connection.stream,
                 at_ns: end_ns,
                 start_s,
                 end_s,
@@ -229,7 +228,7 @@ impl FlowRows {
             };
             if side == Side::Sender {
                 row.retransmits = Some(counters.total_retrans - self.last_retransmits);
-                row.snd_cwnd_bytes = Some(u64::from(info.cwnd) * u64::from(MSS_BYTES));
+                row.snd_cwnd_bytes = Some(u64::from(info.snd_cwnd) * u64::from(MSS_BYTES));
                 row.snd_wnd_bytes = Some(info.snd_wnd.into());
                 row.rtt_us = Some(info.srtt_us);
                 row.rttvar_us = Some(info.rttvar_us);
@@ -245,11 +244,14 @@ impl FlowRows {
 
     /// TCP_INFO of both ends.
     pub fn sample(&mut self, now_ns: u64, connection: &mut Connection, rows: &mut Rows<'_>) {
-        if self.is_finished || connection.zero_ns.is_none() || self.sampled_ns == Some(now_ns) {
+        if self.is_finished
+            || connection.established_ns.is_none()
+            || self.last_sample_ns == Some(now_ns)
+        {
             return;
         }
-        let gap_ns = self.sampled_ns.map_or(0, |before_ns| now_ns - before_ns);
-        self.sampled_ns = Some(now_ns);
+        let gap_ns = self.last_sample_ns.map_or(0, |before_ns| now_ns - before_ns);
+        self.last_sample_ns = Some(now_ns);
         for (side, at) in [(Side::Sender, 0), (Side::Receiver, 1)] {
             let mut row = connection.sample_base(now_ns, side);
             row.gap_ns = gap_ns;
@@ -272,10 +274,11 @@ impl FlowRows {
         self.interval(now_ns, connection, rows);
         self.is_finished = true;
         let stop_s = connection.stopped_ns.unwrap_or(now_ns).saturating_sub(T0_NS) as f64 / 1e9;
-        let start_s = connection.zero_ns.map(|zero_ns| (zero_ns - T0_NS) as f64 / 1e9);
+        let start_s =
+            connection.established_ns.map(|established_ns| (established_ns - T0_NS) as f64 / 1e9);
         let acked = connection.sender().map_or(0, |sender| sender.info(now_ns).bytes_acked);
-        let received = connection.receiver().map_or(0, |receiver| receiver.received());
-        let cc = connection.cc_name();
+        let received = connection.receiver().map_or(0, |receiver| receiver.bytes_received());
+        let cc = connection.cc_name.clone();
         for (side, at, bytes) in [(Side::Sender, 0, acked), (Side::Receiver, 1, received)] {
             let task = &connection.task;
             let row = wire::Flow {
@@ -287,7 +290,7 @@ impl FlowRows {
                 cc_actual: if side == Side::Sender { cc.clone() } else { String::new() },
                 src_ip: task.from_ip.to_string(),
                 dst_ip: task.to_ip.to_string(),
-                sport: u32::from(task.client_port) + connection.number,
+                sport: u32::from(task.client_port) + connection.stream,
                 dport: task.server_port.into(),
                 cookie: Some(connection.cookie()),
                 start_s,
@@ -299,54 +302,6 @@ impl FlowRows {
                 ..wire::Flow::default()
             };
             rows.push(&connection.nodes[at], Of::Flow(row));
-        }
-    }
-}
-
-impl Connection {
-    /// A number that identifies the socket, as the kernel's cookie.
-    pub fn cookie(&self) -> u64 {
-        u64::from(self.routes[0]) + 1
-    }
-
-    /// Local and remote port of one end.
-    pub fn ports(&self, side: Side) -> (u32, u32) {
-        let client = u32::from(self.task.client_port) + self.number;
-        let server = u32::from(self.task.server_port);
-        let is_client = (side == Side::Sender) != self.task.plan.reverse;
-        if is_client { (client, server) } else { (server, client) }
-    }
-
-    /// The congestion control, as the plan names its instance.
-    pub fn cc_name(&mut self) -> String {
-        match (&self.instance, &self.algorithm) {
-            (Some((name, _)), _) => name.clone(),
-            (None, algorithm) => algorithm.clone(),
-        }
-    }
-
-    /// The part of a sample that both ends have.
-    pub fn sample_base(&mut self, now_ns: u64, side: Side) -> wire::FlowSample {
-        let (sport, dport) = self.ports(side);
-        let has_ecn = self.ecn() != crate::tcp::EcnMode::Off;
-        wire::FlowSample {
-            at_ns: now_ns,
-            flow_id: self.id.clone(),
-            group: self.task.group.clone(),
-            cc: if side == Side::Sender { self.cc_name() } else { String::new() },
-            cookie: Some(self.cookie()),
-            sport,
-            dport,
-            state: Some(ESTABLISHED),
-            options: Some(OPTIONS | if has_ecn { OPTION_ECN } else { 0 }),
-            snd_mss_bytes: Some(MSS_BYTES),
-            rcv_mss_bytes: Some(MSS_BYTES),
-            advmss_bytes: Some(MSS_BYTES),
-            pmtu_bytes: Some(MTU_BYTES),
-            side: side.into(),
-            role: Role::Data.into(),
-            sample_src: SampleSource::Diag.into(),
-            ..wire::FlowSample::default()
         }
     }
 }
@@ -374,10 +329,10 @@ pub fn fill_sender(
     row.last_ack_recv_ms = Some((info.since_ack_ns / 1_000_000) as u32);
     row.rtt_us = Some(info.srtt_us);
     row.rttvar_us = Some(info.rttvar_us);
-    row.snd_ssthresh_pkts = info.ssthresh;
-    row.snd_cwnd_pkts = Some(info.cwnd);
+    row.snd_ssthresh_pkts = info.snd_ssthresh;
+    row.snd_cwnd_pkts = Some(info.snd_cwnd);
     row.total_retrans_pkts = Some(counters.total_retrans);
-    row.pacing_rate_bytes_per_s = Some(info.pacing_rate);
+    row.pacing_rate_bytes_per_s = Some(info.pacing_rate_bytes_per_s);
     row.bytes_acked = Some(info.bytes_acked);
     row.bytes_received = Some(0);
     row.segs_out_pkts = Some(counters.data_segs_out);
@@ -386,7 +341,7 @@ pub fn fill_sender(
     row.min_rtt_us = info.min_rtt_us;
     row.data_segs_in_pkts = Some(0);
     row.data_segs_out_pkts = Some(counters.data_segs_out);
-    row.delivery_rate_bytes_per_s = Some(info.delivery_rate);
+    row.delivery_rate_bytes_per_s = Some(info.delivery_rate_bytes_per_s);
     row.busy_us = Some(counters.busy_ns / 1000);
     row.rwnd_limited_us = Some(counters.rwnd_limited_ns / 1000);
     row.sndbuf_limited_us = Some(counters.sndbuf_limited_ns / 1000);
@@ -395,6 +350,8 @@ pub fn fill_sender(
     row.bytes_sent = Some(counters.bytes_sent);
     row.bytes_retrans = Some(counters.bytes_retrans);
     row.dsack_dups_pkts = Some(counters.dsack_dups);
+    row.rcv_rtt_us = Some(0);
+    row.reordering_pkts = Some(info.reordering);
     row.reord_seen = Some(counters.reord_seen);
     row.snd_wnd_bytes = Some(info.snd_wnd);
     row.total_rto = Some(counters.total_rto);
@@ -406,13 +363,15 @@ pub fn fill_receiver(connection: &mut Connection, row: &mut wire::FlowSample) ->
     let receiver = connection.receiver()?;
     row.ca_state = Some(0);
     row.bytes_acked = Some(0);
-    row.bytes_received = Some(receiver.received());
+    row.bytes_received = Some(receiver.bytes_received());
     row.segs_out_pkts = Some(receiver.segs_out);
     row.segs_in_pkts = Some(receiver.segs_in);
     row.data_segs_in_pkts = Some(receiver.data_segs_in);
     row.data_segs_out_pkts = Some(0);
-    row.rcv_ooopack_pkts = Some(receiver.out_of_order_pkts);
-    row.rcv_wnd_bytes = Some(receiver.window().min(u32::MAX.into()) as u32);
+    row.rcv_ooopack_pkts = Some(receiver.rcv_ooopack);
+    row.reordering_pkts = Some(TCP_FASTRETRANS_THRESH);
+    row.rcv_rtt_us = Some(receiver.rcv_rtt_us());
+    row.rcv_wnd_bytes = Some(receiver.rcv_wnd_bytes().min(u32::MAX.into()) as u32);
     row.received_ce_pkts = Some(receiver.ce_pkts());
     Some(())
 }

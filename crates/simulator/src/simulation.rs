@@ -1,4 +1,4 @@
-//! The loop: takes the next event and lets it happen.
+//! The event loop.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::acks::AckRows;
 use crate::connection::{Connection, State};
 use crate::error::SimulatorError;
 use crate::event_queue::EventQueue;
-use crate::network::Network;
+use crate::network::{Forwarded, Network};
 use crate::packet::{Body, Packet};
 use crate::probes::SimulatedProbe;
 use crate::rows::{FlowRows, Rows};
@@ -25,19 +25,19 @@ enum Event {
     /// A link has something to do.
     Link(usize),
     /// An application connects, or the handshake's timer expires.
-    Open(usize),
+    Connect(usize),
     /// An application with a rate writes.
     Write(usize),
-    Stop(usize),
+    StopFlow(usize),
     /// A socket's timer; the number is the place in [`Connection::queued_ns`].
     Timer(usize, usize),
     /// The plan changes a link.
-    Change(usize, usize),
+    LinkChange(usize, usize),
     Probe(usize),
     ProbeTimeout(usize, u32),
     SampleFlows,
     SampleLinks,
-    Intervals(usize),
+    IntervalEnd(usize),
     Phase(usize),
 }
 
@@ -48,11 +48,11 @@ const DELAYED_ACK: usize = 2;
 
 /// A trial to be simulated.
 pub struct Simulation {
-    pub(crate) nodes: BTreeMap<String, NodeTask>,
-    pub(crate) infos: BTreeMap<String, wire::NodeInfo>,
-    pub(crate) network: Network,
-    pub(crate) connections: Vec<Connection>,
-    pub(crate) probes: Vec<SimulatedProbe>,
+    nodes: BTreeMap<String, NodeTask>,
+    infos: BTreeMap<String, wire::NodeInfo>,
+    network: Network,
+    connections: Vec<Connection>,
+    probes: Vec<SimulatedProbe>,
     events: EventQueue<Event>,
     end_ns: u64,
     /// A rule that a congestion control broke.
@@ -60,14 +60,17 @@ pub struct Simulation {
     flow_rows: Vec<FlowRows>,
     ack_rows: Vec<AckRows>,
     /// Packets of this instant that wait for their next link.
-    moving: VecDeque<Packet>,
+    in_transit: VecDeque<Packet>,
 }
 
 impl Simulation {
     /// `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the settled plan.
     ///
+    /// `seed` is the trial's.
+    ///
     /// # Errors
-    /// The plan has something that cannot be simulated.
+    /// What cannot be simulated: [`SimulatorError::Link`], [`SimulatorError::NoInterface`], [`SimulatorError::NoPath`],
+    /// [`SimulatorError::CongestionControl`], [`SimulatorError::Parameter`].
     pub fn new(
         nodes: BTreeMap<String, NodeTask>,
         topology: &Topology,
@@ -87,7 +90,7 @@ impl Simulation {
             events: EventQueue::new(),
             end_ns: T0_NS + length_ns,
             violation: None,
-            moving: VecDeque::new(),
+            in_transit: VecDeque::new(),
             nodes,
         })
     }
@@ -102,30 +105,30 @@ impl Simulation {
         crate::prepare::replies(&self.nodes, &self.network, &self.connections)
     }
 
-    /// Runs it to its end, or until `goes_on`, which is asked often, returns false. `emit` takes each row of a node.
+    /// Runs to the end, or until `should_continue` returns false (checked every 4096 events). `emit` takes each row of a node.
     ///
     /// # Errors
-    /// It was stopped, or a congestion control broke a rule.
+    /// [`SimulatorError::Stopped`], or [`SimulatorError::Violation`] of a congestion control.
     pub fn run(
         mut self,
         emit: &mut dyn FnMut(&str, wire::RunEvent),
-        goes_on: &dyn Fn() -> bool,
+        should_continue: &dyn Fn() -> bool,
     ) -> Result<(), SimulatorError> {
-        const EVENTS: u64 = 4096;
+        const EVENTS_PER_STOP_CHECK: u64 = 4096;
         let (mut rows, mut count) = (Rows::new(emit), 0_u64);
         self.schedule();
-        self.report_first_changes(&mut rows);
+        self.report_initial_link_changes(&mut rows);
         while let Some((now_ns, event)) = self.events.pop() {
             if now_ns > self.end_ns {
                 break;
             }
-            self.happen(now_ns, event, &mut rows);
+            self.handle_event(now_ns, event, &mut rows);
             self.move_packets(now_ns, &mut rows);
             if let Some(error) = self.violation.take() {
                 return Err(error);
             }
             count += 1;
-            if count.is_multiple_of(EVENTS) && !goes_on() {
+            if count.is_multiple_of(EVENTS_PER_STOP_CHECK) && !should_continue() {
                 return Err(SimulatorError::Stopped);
             }
         }
@@ -137,12 +140,12 @@ impl Simulation {
     fn schedule(&mut self) {
         for (index, connection) in self.connections.iter().enumerate() {
             let task = &connection.task;
-            self.events.add(T0_NS + task.start.nanos(), Event::Open(index));
-            self.events.add(T0_NS + task.stop.nanos(), Event::Stop(index));
+            self.events.add(T0_NS + task.start.nanos(), Event::Connect(index));
+            self.events.add(T0_NS + task.stop.nanos(), Event::StopFlow(index));
         }
         for (index, link) in self.network.links.iter().enumerate() {
             for (number, change) in link.changes.iter().enumerate() {
-                self.events.add(T0_NS + change.at.nanos(), Event::Change(index, number));
+                self.events.add(T0_NS + change.at.nanos(), Event::LinkChange(index, number));
             }
         }
         for (index, probe) in self.probes.iter().enumerate() {
@@ -157,29 +160,29 @@ impl Simulation {
         self.events.add(T0_NS, Event::SampleLinks);
     }
 
-    fn happen(&mut self, now_ns: u64, event: Event, rows: &mut Rows<'_>) {
+    fn handle_event(&mut self, now_ns: u64, event: Event, rows: &mut Rows<'_>) {
         match event {
             Event::Link(index) => {
                 let link = &mut self.network.links[index];
-                // An earlier event has taken its place.
+                // Stale: the timer was queued again for another time.
                 if link.queued_ns == now_ns {
                     link.queued_ns = u64::MAX;
                     self.serve_link(now_ns, index);
                 }
             }
-            Event::Open(index) => self.open(now_ns, index, rows),
+            Event::Connect(index) => self.open(now_ns, index, rows),
             Event::Write(index) => self.write(now_ns, index, rows),
-            Event::Stop(index) => self.stop(now_ns, index, rows),
+            Event::StopFlow(index) => self.stop(now_ns, index, rows),
             Event::Timer(index, place) => self.timer(now_ns, index, place, rows),
-            Event::Change(index, number) => self.change(now_ns, index, number, rows),
-            Event::Probe(index) => self.probe(now_ns, index),
-            Event::ProbeTimeout(index, seq) => self.probe_ends(now_ns, index, seq, true, rows),
+            Event::LinkChange(index, number) => self.change_link(now_ns, index, number, rows),
+            Event::Probe(index) => self.send_probe(now_ns, index),
+            Event::ProbeTimeout(index, seq) => self.end_probe(now_ns, index, seq, true, rows),
             Event::SampleFlows => self.sample_flows(now_ns, rows),
             Event::SampleLinks => self.sample_links(now_ns, rows),
-            Event::Intervals(index) => {
+            Event::IntervalEnd(index) => {
                 let connection = &mut self.connections[index];
                 if let Some(next_ns) = self.flow_rows[index].interval(now_ns, connection, rows) {
-                    self.events.add(next_ns, Event::Intervals(index));
+                    self.events.add(next_ns, Event::IntervalEnd(index));
                 }
             }
             Event::Phase(number) => {
@@ -194,10 +197,10 @@ impl Simulation {
 
     /// Lets every packet of this instant go on until it is in a link or at the end of its route.
     fn move_packets(&mut self, now_ns: u64, rows: &mut Rows<'_>) {
-        while let Some(packet) = self.moving.pop_front() {
+        while let Some(packet) = self.in_transit.pop_front() {
             match self.network.forward(now_ns, packet) {
-                Ok(index) => self.serve_link(now_ns, index),
-                Err(packet) => self.arrive(now_ns, packet, rows),
+                Forwarded::ToLink(index) => self.serve_link(now_ns, index),
+                Forwarded::Arrived(packet) => self.arrive(now_ns, packet, rows),
             }
         }
     }
@@ -211,7 +214,7 @@ impl Simulation {
             if departure.marked {
                 packet.ecn = Ecn::Ce;
             }
-            self.moving.push_back(packet);
+            self.in_transit.push_back(packet);
         }
         let link = &mut self.network.links[index];
         let next_ns = link.link.next_event_ns().max(now_ns);
@@ -229,10 +232,10 @@ impl Simulation {
         if let Body::Echo(echo) = packet.body {
             let index = echo.probe as usize;
             if echo.is_reply {
-                return self.probe_ends(now_ns, index, echo.seq, false, rows);
+                return self.end_probe(now_ns, index, echo.seq, false, rows);
             }
             let answer = self.probes[index].answer(echo);
-            return self.moving.push_back(answer);
+            return self.in_transit.push_back(answer);
         }
         // Routes of connections come first, two for each.
         let index = packet.route as usize / 2;
@@ -242,22 +245,22 @@ impl Simulation {
                 self.ack_rows[index].on_segment(now_ns, connection, packet.ecn, rows);
                 let reply = connection.on_segment(now_ns, &segment, packet.ecn);
                 self.queue_timer(now_ns, index, DELAYED_ACK);
-                self.moving.extend(reply);
+                self.in_transit.extend(reply);
             }
             Body::Ack(ack) => {
                 let Some(sender) = connection.sender() else { return };
-                sender.take_ack(now_ns, &ack);
+                sender.on_ack(now_ns, &ack);
                 self.ack_rows[index].on_ack(now_ns, connection, rows);
                 if let Some(sender) = connection.sender() {
-                    sender.send(now_ns);
+                    sender.write_xmit(now_ns);
                 }
                 self.after_sender(now_ns, index, rows);
             }
             body => {
-                let was_open = connection.zero_ns.is_some();
+                let was_open = connection.established_ns.is_some();
                 let answer = connection.on_handshake(now_ns, &body);
-                let is_open = connection.zero_ns.is_some();
-                self.moving.extend(answer);
+                let is_open = connection.established_ns.is_some();
+                self.in_transit.extend(answer);
                 if is_open && !was_open {
                     self.established(now_ns, index, rows);
                 }
@@ -267,12 +270,12 @@ impl Simulation {
 
     fn open(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
-        if connection.number == 0 && matches!(connection.state, State::Closed) {
+        if connection.stream == 0 && matches!(connection.state, State::Closed) {
             rows.flow_start(now_ns, connection);
         }
-        if let Some((syn, again_ns)) = connection.open(now_ns) {
-            self.events.add(again_ns, Event::Open(index));
-            self.moving.push_back(syn);
+        if let Some((syn, retry_ns)) = connection.open(now_ns) {
+            self.events.add(retry_ns, Event::Connect(index));
+            self.in_transit.push_back(syn);
         }
     }
 
@@ -289,7 +292,7 @@ impl Simulation {
     fn established(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
         let first_ns = self.flow_rows[index].begin(now_ns);
-        self.events.add(first_ns, Event::Intervals(index));
+        self.events.add(first_ns, Event::IntervalEnd(index));
         self.ack_rows[index].established(now_ns, connection, rows);
         self.write(now_ns, index, rows);
     }
@@ -303,11 +306,11 @@ impl Simulation {
 
     fn timer(&mut self, now_ns: u64, index: usize, place: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
-        // An earlier event has taken its place.
-        if connection.queued_ns[place] != now_ns {
+        // Stale: the timer was queued again for another time.
+        if connection.queued_event_ns[place] != now_ns {
             return;
         }
-        connection.queued_ns[place] = u64::MAX;
+        connection.queued_event_ns[place] = u64::MAX;
         let route = connection.routes[1];
         let State::Established { sender, receiver } = &mut connection.state else { return };
         match place {
@@ -316,7 +319,7 @@ impl Simulation {
             _ => {
                 let reply = receiver.on_timer(now_ns);
                 self.queue_timer(now_ns, index, DELAYED_ACK);
-                self.moving
+                self.in_transit
                     .extend(reply.map(|ack| Packet::new(route, Ecn::NotEct, Body::Ack(ack))));
                 return;
             }
@@ -330,12 +333,12 @@ impl Simulation {
         AckRows::sender_events(connection, rows);
         let (route, mode) = (connection.routes[0], connection.ecn());
         let Some(sender) = connection.sender() else { return };
-        self.moving.extend(sender.outbox.drain(..).map(|(segment, is_retransmission)| {
+        self.in_transit.extend(sender.outbox.drain(..).map(|(segment, is_retransmission)| {
             Packet::new(route, mode.field(is_retransmission), Body::Segment(segment))
         }));
-        if let Some(what) = sender.violation() {
+        if let Some(violation) = sender.violation() {
             let flow = connection.task.group.clone();
-            self.violation = Some(SimulatorError::Violation { flow, what });
+            self.violation = Some(SimulatorError::Violation { flow, violation });
             return;
         }
         if let Some((round, stats)) = sender.take_round(now_ns) {
@@ -345,7 +348,7 @@ impl Simulation {
         self.queue_timer(now_ns, index, PACING);
     }
 
-    /// Queues an event for a timer, unless one is queued that comes earlier. That one queues the next.
+    /// Queues the timer's event unless an earlier one is queued, which queues the next.
     fn queue_timer(&mut self, now_ns: u64, index: usize, place: usize) {
         let connection = &mut self.connections[index];
         let State::Established { sender, receiver } = &connection.state else { return };
@@ -354,15 +357,16 @@ impl Simulation {
             PACING => sender.pacing_until_ns(),
             _ => receiver.timer_ns(),
         };
-        let Some(wanted_ns) = wanted_ns.filter(|at_ns| *at_ns < connection.queued_ns[place]) else {
+        let Some(wanted_ns) = wanted_ns.filter(|at_ns| *at_ns < connection.queued_event_ns[place])
+        else {
             return;
         };
         let at_ns = wanted_ns.max(now_ns);
-        connection.queued_ns[place] = at_ns;
+        connection.queued_event_ns[place] = at_ns;
         self.events.add(at_ns, Event::Timer(index, place));
     }
 
-    fn probe(&mut self, now_ns: u64, index: usize) {
+    fn send_probe(&mut self, now_ns: u64, index: usize) {
         let sent = self.probes[index].send(now_ns);
         if let Body::Echo(echo) = sent.packet.body {
             self.events.add(sent.timeout_ns, Event::ProbeTimeout(index, echo.seq));
@@ -370,10 +374,10 @@ impl Simulation {
         if let Some(next_ns) = sent.next_ns {
             self.events.add(next_ns, Event::Probe(index));
         }
-        self.moving.push_back(sent.packet);
+        self.in_transit.push_back(sent.packet);
     }
 
-    fn probe_ends(
+    fn end_probe(
         &mut self,
         now_ns: u64,
         index: usize,
@@ -389,7 +393,7 @@ impl Simulation {
         }
     }
 
-    fn change(&mut self, now_ns: u64, index: usize, number: usize, rows: &mut Rows<'_>) {
+    fn change_link(&mut self, now_ns: u64, index: usize, number: usize, rows: &mut Rows<'_>) {
         let link = &mut self.network.links[index];
         let change = link.changes[number].clone();
         let mut failed = false;
@@ -407,9 +411,9 @@ impl Simulation {
     }
 
     /// The configuration of every link at the beginning.
-    fn report_first_changes(&mut self, rows: &mut Rows<'_>) {
+    fn report_initial_link_changes(&mut self, rows: &mut Rows<'_>) {
         for link in &self.network.links {
-            rows.first_change(link, &self.nodes);
+            rows.initial_link_change(link, &self.nodes);
         }
     }
 

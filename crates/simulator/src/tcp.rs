@@ -2,7 +2,9 @@
 //! (Linux 7.3, net/ipv4). Sequence numbers do not wrap; lengths of segments are those of the application's data.
 
 mod ack;
+mod ack_state;
 mod delivery_rate;
+mod loss_detection;
 mod output;
 mod rack;
 mod ranges;
@@ -11,11 +13,14 @@ mod recovery;
 mod retransmit_queue;
 mod rtt;
 mod sender;
+mod timer_wheel;
 mod timers;
 
+pub use rack::TCP_FASTRETRANS_THRESH;
 pub use receiver::Receiver;
-pub use sender::{EcnMode, INFINITE_SSTHRESH, INITIAL_CWND, Sender, SenderConfig};
-pub use timers::wheel_ns;
+pub use rtt::TCP_TIMEOUT_INIT_US;
+pub use sender::{EcnMode, Sender, SenderConfig, TCP_INFINITE_SSTHRESH, TCP_INIT_CWND};
+pub use timer_wheel::wheel_ns;
 
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,8 @@ use ccbench_simulator::{Simulation, SimulatorError, T0_NS};
 
 const RATE_BPS: f64 = 10e6;
 const LENGTH_S: f64 = 3.0;
-/// Payload of a full frame.
-const GOODPUT: f64 = 1448.0 / 1514.0;
+/// Share of a full frame that is payload.
+const PAYLOAD_SHARE: f64 = 1448.0 / 1514.0;
 
 const CONTROLS: [&str; 12] = [
     "cubic", "reno", "bbr", "vegas", "ta", "ta_grad", "ta_per", "cx", "dctcp", "prague", "bbr2",
@@ -142,7 +142,7 @@ fn check_rows(what: &str, rows: &[(String, RunEvent)]) -> u64 {
             sum += received;
         }
     }
-    assert!(sum as f64 * 8.0 <= RATE_BPS * LENGTH_S * GOODPUT + 1e5, "{what}: {sum} B");
+    assert!(sum as f64 * 8.0 <= RATE_BPS * LENGTH_S * PAYLOAD_SHARE + 1e5, "{what}: {sum} B");
     sum
 }
 
@@ -152,7 +152,8 @@ fn every_congestion_control_works_with_every_queue() {
         for queue in QUEUES {
             let what = format!("{cc} {queue}");
             let rows = rows(&plan(cc, queue, "", ""), 1).unwrap_or_else(|e| panic!("{what}: {e}"));
-            let share = check_rows(&what, &rows) as f64 * 8.0 / (RATE_BPS * LENGTH_S * GOODPUT);
+            let share =
+                check_rows(&what, &rows) as f64 * 8.0 / (RATE_BPS * LENGTH_S * PAYLOAD_SHARE);
             // Five packets of queue are next to nothing; CX takes longer than this trial to get to its share.
             let least = if queue.contains("5p") { 0.3 } else { 0.6 };
             let least = if cc == "cx" { 0.4_f64.min(least) } else { least };
@@ -183,7 +184,7 @@ fn impairments_lose_nothing_for_good() {
 }
 
 #[test]
-fn applications_and_directions() {
+fn rate_limited_and_reverse_flows_reach_their_rate() {
     for cc in CONTROLS {
         let slow = rows(&plan(cc, QUEUES[0], "", "rate = \"1mbit\""), 1).unwrap();
         let bits = check_rows(cc, &slow) as f64 * 8.0;
@@ -371,7 +372,7 @@ fn events_agree_with_the_counters() {
 }
 
 #[test]
-fn the_plan_selects_the_rows() {
+fn sample_acks_selects_rows() {
     let all =
         |acks: &str| rows(&watched("prague", QUEUES[7], "loss = \"1%\"", "", acks), 1).unwrap();
     let others = |rows: &[(String, RunEvent)]| -> Vec<(String, RunEvent)> {

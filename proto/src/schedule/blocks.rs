@@ -1,16 +1,15 @@
-//! How an application with a rate writes: in blocks, each at its time.
+//! How an application with a `rate` writes: blocks at fixed times.
 
 use crate::units::Rate;
 
-/// A segment on a path of 1500 bytes.
-const LEAST_BLOCK_BYTES: u64 = 1448;
-/// What iperf3 writes at once by itself.
-const MOST_BLOCK_BYTES: u64 = 128 << 10;
+/// Payload of one full segment (MTU 1500): a smaller block would be a partial segment.
+const MIN_BLOCK_BYTES: u64 = 1448;
+/// iperf3's default block (`-l`).
+const MAX_BLOCK_BYTES: u64 = 128 << 10;
 
-/// What a flow with this rate writes at once: 10 ms of its rate. iperf3 limits whole blocks, and its own ones are bursts of
-/// 90 packets.
+/// Block length: 10 ms of the rate. iperf3 paces whole blocks, and its default of 128 KiB would be a burst of 90 packets.
 pub fn block_bytes(rate: Rate) -> u64 {
-    (rate.bits_per_sec() / 8 / 100).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES)
+    (rate.bits_per_sec() / 8 / 100).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
 /// When a flow with this rate may write block `number`, counted from 0, in nanoseconds after its start. A flow that was held up

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use ccbench_io::console::{self, message};
-use ccbench_proto::cc::{self, Core, KERNELS, Scheme};
+use ccbench_proto::cc::{self, BUILTINS, Core, Scheme};
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::plan::{Cc, SysctlValue, Via};
@@ -221,11 +221,11 @@ fn list() -> String {
         } else {
             format!("; parameters: {}", params.join(", "))
         };
-        let kind = if KERNELS.contains(&name.as_str()) { "builtin" } else { "registered now" };
+        let kind = if BUILTINS.contains(&name.as_str()) { "builtin" } else { "registered now" };
         let _ = writeln!(text, "  {name:<15} {kind}{with}");
     }
     let release = sysfs::release();
-    for name in KERNELS.iter().filter(|name| !available.iter().any(|a| a == *name)) {
+    for name in BUILTINS.iter().filter(|name| !available.iter().any(|a| a == *name)) {
         let module = format!("tcp_{name}");
         let there = sysfs::on_disk(Path::new("/lib/modules"), &release, &module);
         let how = match there {
@@ -364,7 +364,7 @@ fn check_name(name: &str) -> Result<(), NameError> {
     if name.is_empty() || !name.chars().all(good) {
         return Err(NameError::Characters(name.to_owned()));
     }
-    match KERNELS.contains(&name) {
+    match BUILTINS.contains(&name) {
         true => Err(NameError::Kernels(name.to_owned())),
         false => Ok(()),
     }
@@ -441,7 +441,7 @@ fn wait() {
 }
 
 fn unload(name: &str) -> Result<String, CommandError> {
-    if KERNELS.contains(&name) {
+    if BUILTINS.contains(&name) {
         return Err(CommandError::BuiltIn(name.to_owned()));
     }
     if !sysfs::available().iter().any(|there| there == name) {

@@ -3,7 +3,7 @@
 use crate::agents::AgentError;
 use crate::exit::{ExitCode, from_results, of_results};
 use crate::lab::error::LabError;
-use crate::simulator::error::SimulationError;
+use crate::simulator::error::SimulatedTrialError;
 use crate::testbed::process::TestbedError;
 
 /// Why a trial could not be run.
@@ -23,7 +23,7 @@ pub enum BackendError {
     Lab(#[from] LabError),
     /// The simulator.
     #[error(transparent)]
-    Simulator(#[from] SimulationError),
+    Simulator(#[from] SimulatedTrialError),
     /// Results cannot be written.
     #[error(transparent)]
     Results(#[from] ccbench_results::Error),

@@ -55,7 +55,7 @@ impl Described {
             &dilation.unwrap_or(0).to_le_bytes(),
             &task.encode_to_vec(),
         ];
-        Some(Self { file: kernel::cache().join("described").join(digest(&inputs)) })
+        Some(Self { file: kernel::lab_cache_dir().join("described").join(digest(&inputs)) })
     }
 
     /// The result, if it is there and complete.

@@ -8,52 +8,52 @@ use tracing::info;
 
 use super::error::LabError;
 
-/// What a file of the recipe is for.
+/// Which kernels a file of the recipe is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum Scope {
     /// All kernels.
-    All,
+    AllKernels,
     /// The kernel `own`, for both engines.
-    Own,
+    OwnKernel,
     /// The kernel `own` for one engine.
-    Of(Engine),
+    OwnKernelFor(Engine),
     /// Stock kernels.
-    Stock,
+    StockKernels,
 }
 
-/// A file of the recipe: name below `lab/`, contents, and use.
-macro_rules! file {
-    ($name:literal, $for:expr) => {
-        ($name, include_str!(concat!("../../../../lab/", $name)), $for)
+/// A file of the recipe: name below `lab/`, contents, and scope.
+macro_rules! recipe_file {
+    ($name:literal, $scope:expr) => {
+        ($name, include_str!(concat!("../../../../lab/", $name)), $scope)
     };
 }
 
 /// Files that build or fetch kernels. Their contents are part of a kernel's key in the cache.
-const RECIPE: [(&str, &str, Use); 14] = [
-    file!("apt.sh", Use::All),
-    file!("kernel.sh", Use::Own),
-    file!("kernel.config", Use::Of(Engine::Qemu)),
-    file!("patches/0001-idle-nops.patch", Use::Of(Engine::Qemu)),
-    file!("patches/0002-lapic-timer-mhz.patch", Use::Of(Engine::Qemu)),
-    file!("uml/kernel.config", Use::Of(Engine::Uml)),
-    file!("uml/patches/0001-um-hz-and-events.patch", Use::Of(Engine::Uml)),
-    file!("uml/patches/0002-um-clock.patch", Use::Of(Engine::Uml)),
-    file!("uml/patches/0003-um-host-inputs.patch", Use::Of(Engine::Uml)),
-    file!("uml/patches/0004-um-labport.patch", Use::Of(Engine::Uml)),
-    file!("uml/patches/0005-um-bpf-jit.patch", Use::Of(Engine::Uml)),
-    file!("uml/patches/0006-um-controller.patch", Use::Of(Engine::Uml)),
-    file!("uml/patches/0007-um-aligned-struct-page.patch", Use::Of(Engine::Uml)),
-    file!("debian.sh", Use::Stock),
+const RECIPE: [(&str, &str, Scope); 14] = [
+    recipe_file!("apt.sh", Scope::AllKernels),
+    recipe_file!("kernel.sh", Scope::OwnKernel),
+    recipe_file!("kernel.config", Scope::OwnKernelFor(Engine::Qemu)),
+    recipe_file!("patches/0001-idle-nops.patch", Scope::OwnKernelFor(Engine::Qemu)),
+    recipe_file!("patches/0002-lapic-timer-mhz.patch", Scope::OwnKernelFor(Engine::Qemu)),
+    recipe_file!("uml/kernel.config", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0001-um-hz-and-events.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0002-um-clock.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0003-um-host-inputs.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0004-um-labport.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0005-um-bpf-jit.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0006-um-controller.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0007-um-aligned-struct-page.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("debian.sh", Scope::StockKernels),
 ];
 
 /// SHA-256 of everything that decides on a kernel besides its source: scripts, configuration and patches.
 fn recipe_sha256(engine: Engine, series: Series) -> String {
-    let parts = RECIPE.iter().filter(|(_, _, part)| match (part, series) {
-        (Use::All, _) => true,
-        (Use::Own, series) => series == Series::Own,
-        (Use::Of(of), Series::Own) => *of == engine,
-        (Use::Of(_), _) => false,
-        (Use::Stock, series) => series != Series::Own,
+    let parts = RECIPE.iter().filter(|(_, _, scope)| match (scope, series) {
+        (Scope::AllKernels, _) => true,
+        (Scope::OwnKernel, series) => series == Series::Own,
+        (Scope::OwnKernelFor(of), Series::Own) => *of == engine,
+        (Scope::OwnKernelFor(_), _) => false,
+        (Scope::StockKernels, series) => series != Series::Own,
     });
     let mut hash = Sha256::new();
     for (name, text, _) in parts {
@@ -68,8 +68,8 @@ fn recipe_sha256(engine: Engine, series: Series) -> String {
 /// Where a kernel is kept.
 fn kernel_folder(engine: Engine, series: Series) -> PathBuf {
     let key = &recipe_sha256(engine, series)[..12];
-    let of_engine = if engine == Engine::Qemu { "" } else { "-uml" };
-    cache().join(format!("kernel-{series}{of_engine}-{key}"))
+    let engine_suffix = if engine == Engine::Qemu { "" } else { "-uml" };
+    lab_cache_dir().join(format!("kernel-{series}{engine_suffix}-{key}"))
 }
 
 /// File name of the kernel image in that folder.
@@ -115,7 +115,7 @@ impl Kernel {
 }
 
 /// The lab's folder in the user's cache.
-pub fn cache() -> PathBuf {
+pub fn lab_cache_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     base.unwrap_or_else(std::env::temp_dir).join("ccbench/lab")
@@ -124,14 +124,14 @@ pub fn cache() -> PathBuf {
 /// A kernel, if it is built or fetched.
 pub fn find(engine: Engine, series: Series) -> Option<Kernel> {
     let folder = kernel_folder(engine, series);
-    let text = |name: &str| {
+    let read_trimmed = |name: &str| {
         std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned())
     };
     let image = folder.join(image_name(series));
     // The scripts move the image there last.
     image.exists().then_some(())?;
     let modules = (series != Series::Own).then(|| folder.join("modules"));
-    let (release, version) = (text("release")?, text("version")?);
+    let (release, version) = (read_trimmed("release")?, read_trimmed("version")?);
     let recipe_sha256 = recipe_sha256(engine, series);
     Some(Kernel { engine, series, image, modules, release, version, recipe_sha256 })
 }
@@ -147,18 +147,18 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
     }
     let folder = kernel_folder(engine, series);
     info!(%series, %engine, folder = %folder.display(), "build the lab's kernel");
-    let recipe =
+    let recipe_dir =
         tempfile::tempdir().map_err(LabError::io("make a folder in", &std::env::temp_dir()))?;
     for (name, text, _) in RECIPE {
-        let path = recipe.path().join(name);
+        let path = recipe_dir.path().join(name);
         let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         made.and_then(|()| std::fs::write(&path, text)).map_err(LabError::io("write", &path))?;
     }
     let script = if series == Series::Own { "kernel.sh" } else { "debian.sh" };
     let mut command = std::process::Command::new("bash");
-    command.arg(recipe.path().join(script)).arg(recipe.path()).arg(&folder);
+    command.arg(recipe_dir.path().join(script)).arg(recipe_dir.path()).arg(&folder);
     command.arg(if series == Series::Own { engine.name() } else { series.name() });
-    let status = command.status().map_err(LabError::io("start bash for", recipe.path()))?;
+    let status = command.status().map_err(LabError::io("start bash for", recipe_dir.path()))?;
     if !status.success() {
         return Err(LabError::Build { status });
     }

@@ -25,7 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
 use crate::runner::Trial;
-use crate::virtual_trial::{Answers, VirtualClock, VirtualTrial};
+use crate::virtual_trial::{NodeReplies, VirtualClock, VirtualTrial};
 
 /// From "all nodes are ready" to the first phase, guest time: the base RTT is measured meanwhile.
 const LEAD_NS: u64 = 350_000_000;
@@ -143,7 +143,7 @@ struct GuestTrial<'a> {
     dir: &'a RunDir,
     engine: Engine,
     folder: PathBuf,
-    answers: Answers,
+    answers: NodeReplies,
     /// Once it has started.
     trial: Option<VirtualTrial<'a>>,
     errors: Vec<String>,
@@ -165,7 +165,7 @@ impl<'a> GuestTrial<'a> {
             dir,
             engine,
             folder: folder.to_owned(),
-            answers: Answers::default(),
+            answers: NodeReplies::default(),
             trial: None,
             errors: Vec::new(),
             rows_before_start: 0,

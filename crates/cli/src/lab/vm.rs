@@ -72,7 +72,7 @@ impl VmImage {
     /// A file cannot be written.
     #[expect(clippy::disallowed_methods, reason = "starts QEMU")]
     pub fn shell(&self, dilation: u32) -> Result<std::process::Command, LabError> {
-        let folder = kernel::cache().join("shell");
+        let folder = kernel::lab_cache_dir().join("shell");
         std::fs::create_dir_all(&folder).map_err(LabError::io("make", &folder))?;
         let files = BootFiles::in_folder(&folder);
         std::fs::write(&files.initramfs, &self.userland)

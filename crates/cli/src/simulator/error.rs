@@ -6,7 +6,7 @@ use crate::exit::ExitCode;
 
 /// Why the simulator cannot run a trial.
 #[derive(Debug, thiserror::Error)]
-pub enum SimulationError {
+pub enum SimulatedTrialError {
     /// The simulator has no model of what the plan asks for.
     #[error("the simulator cannot run this plan: {0}; change that, or leave out --sim")]
     Unsupported(#[from] SimulatorError),
@@ -18,7 +18,7 @@ pub enum SimulationError {
     Panicked,
 }
 
-impl SimulationError {
+impl SimulatedTrialError {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {

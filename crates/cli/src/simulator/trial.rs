@@ -14,17 +14,17 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tracing::info;
 
-use super::error::SimulationError;
+use super::error::SimulatedTrialError;
 use crate::backend::error::BackendError;
 use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::runner::Trial;
-use crate::virtual_trial::{Answers, VirtualClock, VirtualTrial};
+use crate::virtual_trial::{NodeReplies, VirtualClock, VirtualTrial};
 
 /// Rows that the simulation's thread hands over at once.
 const BATCH_ROWS: usize = 256;
 /// Batches between that thread and the recorder. With the writer's queue they bound the memory of a trial.
-const BATCHES_WAITING: usize = 16;
+const QUEUED_BATCHES: usize = 16;
 
 /// Rows with their nodes, in the order in which the simulation emitted them.
 type Batch = Vec<(String, RunEvent)>;
@@ -47,14 +47,14 @@ pub async fn run(
             return Err(error.into());
         }
     };
-    let answers = Answers { infos: simulation.infos(), replies: simulation.replies() };
+    let answers = NodeReplies { infos: simulation.infos(), replies: simulation.replies() };
     let realtime_minus_monotonic_ns = REALTIME_MINUS_MONOTONIC_NS;
     let clock = VirtualClock { t0_ns: T0_NS, realtime_minus_monotonic_ns };
     let mut trial = VirtualTrial::begin(dir, key, point, answers, clock, Judge::ignore_machines)?;
-    let (send, receive) = mpsc::channel(BATCHES_WAITING);
+    let (send, receive) = mpsc::channel(QUEUED_BATCHES);
     let thread = spawn_blocking(move || simulate(simulation, &send));
     let recorded = record(&mut trial, receive, progress, interrupt).await;
-    // If the recorder has stopped, nobody takes its next row, and it ends.
+    // If the recorder stopped, the channel is closed and the simulation ends.
     let ended = thread.await;
     match recorded {
         Ok(()) => {}
@@ -65,8 +65,8 @@ pub async fn run(
         Err(error) => return Err(error),
     }
     let error = match ended {
-        Ok(result) => result.err().map(SimulationError::Failed),
-        Err(_) => Some(SimulationError::Panicked),
+        Ok(result) => result.err().map(SimulatedTrialError::Failed),
+        Err(_) => Some(SimulatedTrialError::Panicked),
     };
     info!(failed = error.is_some(), "the simulation has ended");
     trial.recorder.errors.extend(error.map(|error| error.to_string()));
@@ -77,7 +77,7 @@ pub async fn run(
 ///
 /// # Errors
 /// The simulator has no model of what the plan asks for.
-pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulationError> {
+pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulatedTrialError> {
     let plan = point.plan.with_lab_defaults();
     let topology = Topology::build(plan.plan());
     let files = plan.plan().links.values().filter_map(|link| Some(&link.trace.as_ref()?.file));
@@ -99,7 +99,7 @@ pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulationErro
     Ok(Simulation::new(nodes, &topology, seed)?)
 }
 
-/// Runs a simulation to its end, or until nobody takes its rows.
+/// Runs a simulation to its end, or until the receiver is dropped.
 ///
 /// # Errors
 /// The simulation failed.
@@ -143,7 +143,7 @@ async fn record(
                 () = interrupt.requested() => return Err(BackendError::Interrupted),
                 () = trial.recorder.writer.room() => {}
             }
-            if let Some(at_ns) = taken_ns(&event) {
+            if let Some(at_ns) = sampled_at_ns(&event) {
                 trial.tick(at_ns, progress);
             }
             trial.row(&node, event, progress)?;
@@ -152,7 +152,7 @@ async fn record(
 }
 
 /// When a sample was taken, on the virtual clock. Other rows may have an earlier time than those before them.
-fn taken_ns(event: &RunEvent) -> Option<u64> {
+fn sampled_at_ns(event: &RunEvent) -> Option<u64> {
     match event.of.as_ref()? {
         Of::FlowSample(row) => Some(row.at_ns),
         Of::QdiscSample(row) => Some(row.at_ns),

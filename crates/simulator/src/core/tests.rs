@@ -3,9 +3,9 @@ use super::*;
 const SCHEMES: &str =
     "cubic reno bbr vegas ta ta_grad ta_per cx cx_rttvar cx_shadow dctcp prague bbr2 bbr3";
 
-fn connection(algorithm: &str, params: &[(&str, u32)]) -> Result<Connection, CoreError> {
+fn connection(algorithm: &str, params: &[(&str, u32)]) -> Result<CongestionControl, CoreError> {
     let params = params.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-    Connection::new(algorithm, &params)
+    CongestionControl::new(algorithm, &params)
 }
 fn why(algorithm: &str, params: &[(&str, u32)]) -> String {
     connection(algorithm, params).unwrap_err().to_string()
@@ -25,41 +25,108 @@ fn ack() -> Ack {
         nxt_seq: 20 * 1448,
         mss_bytes: 1448,
         mtu_bytes: 1500,
-        flags: flags::CWND_LIMITED | flags::CWND_FULL,
+        flags: ack_flags::CWND_LIMITED | ack_flags::CWND_FULL,
         ..Ack::default()
     }
 }
-fn stat(connection: &Connection, name: &str) -> u32 {
+fn stat(connection: &CongestionControl, name: &str) -> u32 {
     connection.read(&ack()).iter().find(|stat| stat.name == name).unwrap().value
 }
 
 #[test]
-fn structs_are_those_of_c() {
+fn struct_sizes_match_c() {
     let rust = [size_of::<Ack>(), size_of::<Out>(), size_of::<Fault>(), size_of::<Bursts>()];
     assert_eq!(rust, [1, 2, 3, 4].map(|which| cc_ffi_size(which)));
     assert!(align_of::<u64>() >= align_of::<Ack>());
 }
 
-#[test]
-fn fields_have_the_order_of_c() {
-    let header = include_str!("../../../../kmod/core/cc.h");
-    for (name, debug) in
-        [("cc_ack", format!("{:?}", Ack::default())), ("cc_out", format!("{:?}", Out::default()))]
-    {
-        let body = header.split_once(&format!("struct {name} {{")).unwrap().1;
-        let body = body.split_once("};").unwrap().0;
-        let of_c: Vec<&str> = body
-            .lines()
-            .filter_map(|line| line.trim().split_once(';')?.0.split_once(' '))
-            .map(|(_, field)| field)
-            .collect();
-        let fields = debug.split_once('{').unwrap().1;
-        let of_rust: Vec<&str> = fields
-            .split(',')
-            .map(|field| field.split(':').next().unwrap_or_default().trim())
-            .collect();
-        assert_eq!(of_rust, of_c);
+const CC_H: &str = include_str!("../../../../kmod/core/cc.h");
+const HOST_H: &str = include_str!("../../../../kmod/sim/host.h");
+
+/// What is between the braces of a definition, without comments.
+fn body(header: &str, definition: &str) -> String {
+    let body = header.split_once(&format!("{definition} {{")).unwrap().1.split_once('}').unwrap().0;
+    let mut code = String::new();
+    for part in body.split("/*") {
+        code += part.split_once("*/").map_or(part, |(_, code)| code);
     }
+    code
+}
+
+/// Names of the fields of a C struct, in their order.
+fn fields_of_c(header: &str, name: &str) -> Vec<String> {
+    let code = body(header, &format!("struct {name}"));
+    let names = code.split([';', ',']).filter_map(|field| field.split_whitespace().last());
+    names.map(|name| name.trim_start_matches('*').to_owned()).collect()
+}
+
+/// The same of a Rust struct.
+fn fields_of_rust(value: &dyn std::fmt::Debug) -> Vec<String> {
+    let text = format!("{value:?}");
+    let fields = text.split_once('{').unwrap().1.split(',');
+    fields.map(|field| field.split(':').next().unwrap_or_default().trim().to_owned()).collect()
+}
+
+#[test]
+fn field_order_matches_c() {
+    let fault = Fault { name: null(), unit: null(), why: null(), value: 0, min: 0, max: 0 };
+    assert_eq!(fields_of_rust(&Ack::default()), fields_of_c(CC_H, "cc_ack"));
+    assert_eq!(fields_of_rust(&Out::default()), fields_of_c(CC_H, "cc_out"));
+    assert_eq!(fields_of_rust(&fault), fields_of_c(CC_H, "cc_fault"));
+    assert_eq!(fields_of_rust(&Bursts::default()), fields_of_c(HOST_H, "cc_bursts"));
+}
+
+#[test]
+fn constants_match_c() {
+    let value = |name: &str| -> u32 {
+        let rest = CC_H.split_once(&format!("#define {name} ")).unwrap().1;
+        rest.split_whitespace().next().unwrap().trim_end_matches('u').parse().unwrap()
+    };
+    let flags = [
+        ("CC_CWND_LIMITED", ack_flags::CWND_LIMITED),
+        ("CC_APP_LIMITED", ack_flags::APP_LIMITED),
+        ("CC_ECN", ack_flags::ECN),
+        ("CC_CWND_FULL", ack_flags::CWND_FULL),
+        ("CC_ACK_DELAYED", ack_flags::ACK_DELAYED),
+    ];
+    let others = [
+        ("CC_OUT_ROUND", OUT_ROUND),
+        ("CC_OWNS_CWND", OWNS_CWND),
+        ("CC_WANTS_ECN", WANTS_ECN),
+        ("CC_WANTS_ECT1", WANTS_ECT1),
+        ("CC_WANTS_PACING", WANTS_PACING),
+        ("CC_WANTS_BURSTS", WANTS_BURSTS),
+        ("CC_PARAMS_MAX", STATS_MAX as u32),
+    ];
+    for (name, of_rust) in flags.iter().chain(&others) {
+        assert_eq!(*of_rust, value(name), "{name}");
+    }
+    assert_eq!(flags.iter().fold(0, |all, (_, flag)| all | flag), ack_flags::ALL);
+}
+
+#[test]
+fn enums_match_c() {
+    let names = |definition: &str| -> Vec<String> {
+        body(CC_H, definition).split(',').map(|name| name.trim().to_owned()).collect()
+    };
+    let in_c = |prefix: &str, variants: &[(String, u32)]| -> Vec<String> {
+        assert!(variants.iter().map(|(_, value)| *value).eq(0..variants.len() as u32));
+        let upper = |name: &String| {
+            let word = |c: char| if c.is_uppercase() { format!("_{c}") } else { c.to_string() };
+            name.chars().map(word).collect::<String>().to_uppercase()
+        };
+        variants.iter().map(|(name, _)| format!("{prefix}{}", upper(name))).collect()
+    };
+    use CaState::{Cwr, Disorder, Loss, Open, Recovery};
+    let states = [Open, Disorder, Cwr, Recovery, Loss];
+    let named: Vec<_> = states.iter().map(|state| (format!("{state:?}"), *state as u32)).collect();
+    assert_eq!(in_c("CC", &named), names("enum cc_ca_state"));
+    let rest = [Event::Restart, Event::TxStart, Event::Rto];
+    let events = states.into_iter().map(Event::from).chain(rest);
+    let named: Vec<_> = events.map(|event| (format!("{event:?}"), event as u32)).collect();
+    let of_c = names("enum cc_event");
+    let (count, of_c) = of_c.split_last().unwrap();
+    assert_eq!((in_c("CC_EVENT", &named).as_slice(), count.as_str()), (of_c, "CC_EVENTS"));
 }
 
 #[test]
@@ -82,7 +149,7 @@ fn wrong_names_and_parameters_are_refused() {
     assert!(why("vegas", &[("delta", 1)]).starts_with(of_vegas));
     assert_eq!(
         why("cubic", &[("beta", 1024)]),
-        "`cubic`: beta = 1024 is out of range: it is from 1 to 1023 (1/1024)"
+        "`cubic`: beta = 1024 is out of range: allowed: 1 to 1023 (1/1024)"
     );
     assert_eq!(
         why("ta", &[("P1", 20), ("comeback", 0)]),
@@ -139,11 +206,11 @@ fn a_violation_is_reported_and_the_first_is_kept() {
     let mut reno = connection("reno", &[]).unwrap();
     reno.on_sample(&ack());
     reno.on_ack(&ack());
-    assert_eq!(reno.violation().unwrap(), "reno: a call wrote beyond the state: 1");
+    assert_eq!(reno.violation().unwrap().to_string(), "reno: a call wrote beyond the state: 1");
 }
 
 #[test]
-fn connections_go_to_threads() {
+fn congestion_control_is_send() {
     fn send<T: Send>(_: &T) {}
     send(&connection("cubic", &[]).unwrap());
 }

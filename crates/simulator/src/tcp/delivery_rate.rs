@@ -1,6 +1,7 @@
-//! Delivery-rate samples: `tcp_rate.c`, draft-cheng-iccrg-delivery-rate-estimation.
+//! Delivery-rate samples: `tcp_rate_*()` in tcp_input.c, tcp_output.c and tcp.c (tcp_rate.c before Linux 7.0);
+//! draft-cheng-iccrg-delivery-rate-estimation.
 
-use super::retransmit_queue::{AtSend, SentSegment};
+use super::retransmit_queue::{SentSegment, TxState};
 
 /// The connection's part of the state.
 #[derive(Debug, Clone, Default)]
@@ -9,9 +10,9 @@ pub struct DeliveryRate {
     pub delivered: u32,
     pub delivered_ce: u32,
     /// When `delivered` last grew.
-    pub delivered_ns: u64,
+    pub delivered_mstamp_ns: u64,
     /// Transmission time of the packet that was delivered last.
-    pub first_tx_ns: u64,
+    pub first_tx_mstamp_ns: u64,
     /// `delivered` at which the pipe is free of the last bubble; 0 if the application does not limit.
     pub app_limited: u32,
     /// For TCP_INFO: the sample with the highest rate that the application did not limit, or the last.
@@ -37,13 +38,13 @@ pub struct RateSample {
 
 impl DeliveryRate {
     /// `tcp_rate_skb_sent()`.
-    pub fn sent(&mut self, now_ns: u64, nothing_in_flight: bool) -> AtSend {
+    pub fn skb_sent(&mut self, now_ns: u64, nothing_in_flight: bool) -> TxState {
         if nothing_in_flight {
-            (self.first_tx_ns, self.delivered_ns) = (now_ns, now_ns);
+            (self.first_tx_mstamp_ns, self.delivered_mstamp_ns) = (now_ns, now_ns);
         }
-        AtSend {
-            first_tx_ns: self.first_tx_ns,
-            delivered_ns: self.delivered_ns,
+        TxState {
+            first_tx_mstamp_ns: self.first_tx_mstamp_ns,
+            delivered_mstamp_ns: self.delivered_mstamp_ns,
             delivered: self.delivered,
             delivered_ce: self.delivered_ce,
             is_app_limited: self.app_limited != 0,
@@ -52,31 +53,38 @@ impl DeliveryRate {
     }
 
     /// `tcp_rate_skb_delivered()`: keeps the packet that was sent last.
-    pub fn delivered(&mut self, segment: &SentSegment, sample: &mut RateSample) {
-        let at_send = &segment.at_send;
-        if at_send.is_taken {
+    pub fn skb_delivered(&mut self, segment: &SentSegment, sample: &mut RateSample) {
+        let tx = &segment.tx;
+        if tx.is_taken {
             return;
         }
-        let is_later = (segment.sent_ns, segment.end()) > (self.first_tx_ns, sample.last_end);
+        let is_later =
+            (segment.sent_ns, segment.end()) > (self.first_tx_mstamp_ns, sample.last_end);
         if sample.prior_ns != 0 && !is_later {
             return;
         }
-        sample.prior_ns = at_send.delivered_ns;
-        sample.prior_delivered = at_send.delivered;
-        sample.prior_delivered_ce = at_send.delivered_ce;
-        sample.is_app_limited = at_send.is_app_limited;
+        sample.prior_ns = tx.delivered_mstamp_ns;
+        sample.prior_delivered = tx.delivered;
+        sample.prior_delivered_ce = tx.delivered_ce;
+        sample.is_app_limited = tx.is_app_limited;
         sample.last_end = segment.end();
-        sample.snd_interval_ns = segment.sent_ns - at_send.first_tx_ns;
-        self.first_tx_ns = segment.sent_ns;
+        sample.snd_interval_ns = segment.sent_ns - tx.first_tx_mstamp_ns;
+        self.first_tx_mstamp_ns = segment.sent_ns;
     }
 
     /// `tcp_rate_gen()`: `newly` packets were delivered by this acknowledgement.
-    pub fn finish(&mut self, now_ns: u64, newly: u32, min_rtt_us: u32, sample: &mut RateSample) {
+    pub fn rate_gen(
+        &mut self,
+        now_ns: u64,
+        delivered_pkts: u32,
+        min_rtt_us: u32,
+        sample: &mut RateSample,
+    ) {
         if self.app_limited != 0 && (self.delivered.wrapping_sub(self.app_limited) as i32) > 0 {
             self.app_limited = 0;
         }
-        if newly > 0 {
-            self.delivered_ns = now_ns;
+        if delivered_pkts > 0 {
+            self.delivered_mstamp_ns = now_ns;
         }
         if sample.prior_ns == 0 {
             return;

@@ -3,7 +3,7 @@
 use ccbench_proto::wire::TcpEventKind;
 
 use super::retransmit_queue::SentSegment;
-use super::sender::{INITIAL_CWND, Limit, Sender};
+use super::sender::{Chrono, Sender, TCP_INIT_CWND};
 use crate::core::{CaState, Event};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
@@ -22,24 +22,24 @@ const DEFER_NS: u64 = 1_000_000;
 /// What `tcp_tso_should_defer()` decides.
 enum Defer {
     SendNow,
-    Wait(Limit),
+    Wait(Chrono),
 }
 
 impl Sender {
     /// The application has written up to this byte of the stream.
-    pub fn write(&mut self, now_ns: u64, up_to: u64) {
-        if up_to <= self.written {
+    pub fn write(&mut self, now_ns: u64, write_seq: u64) {
+        if write_seq <= self.write_seq {
             return;
         }
-        self.check_app_limited();
-        if self.queue.is_empty() {
-            self.restart_after_idle(now_ns);
-            if self.written == self.snd_nxt {
-                self.set_limit(now_ns, Limit::Busy);
+        self.rate_check_app_limited();
+        if self.rtx_queue.is_empty() {
+            self.slow_start_after_idle_check(now_ns);
+            if self.write_seq == self.snd_nxt {
+                self.chrono_set(now_ns, Chrono::Busy);
             }
         }
-        self.written = up_to;
-        self.send(now_ns);
+        self.write_seq = write_seq;
+        self.write_xmit(now_ns);
     }
 
     /// Bytes of the stream that were sent at least once.
@@ -48,134 +48,139 @@ impl Sender {
     }
 
     /// `tcp_slow_start_after_idle_check()`, `tcp_cwnd_restart()`.
-    fn restart_after_idle(&mut self, now_ns: u64) {
-        let idle_ns = now_ns - self.last_sent_ns;
+    fn slow_start_after_idle_check(&mut self, now_ns: u64) {
+        let idle_ns = now_ns - self.lsndtime_ns;
         let rto_ns = self.rtt.rto_us() * 1000;
         let restarts = self.config.slow_start_after_idle && !self.wants.owns_cwnd;
         if self.snd_nxt > 0 && restarts && idle_ns > rto_ns {
             self.cc_event(now_ns, Event::Restart);
-            self.ssthresh = self.current_ssthresh();
-            let least = INITIAL_CWND.min(self.cwnd);
+            self.snd_ssthresh = self.current_ssthresh();
+            let min_cwnd = TCP_INIT_CWND.min(self.snd_cwnd);
             let mut left_ns = idle_ns - rto_ns;
-            while left_ns > 0 && self.cwnd > least {
-                self.cwnd >>= 1;
+            while left_ns > 0 && self.snd_cwnd > min_cwnd {
+                self.snd_cwnd >>= 1;
                 left_ns = left_ns.saturating_sub(rto_ns);
             }
-            self.cwnd = self.cwnd.max(least);
-            (self.cwnd_stamp_ns, self.cwnd_used) = (now_ns, 0);
+            self.snd_cwnd = self.snd_cwnd.max(min_cwnd);
+            (self.snd_cwnd_stamp_ns, self.snd_cwnd_used) = (now_ns, 0);
         }
     }
 
     /// Sends what window, pacing and the application allow: `tcp_write_xmit()`.
-    pub fn send(&mut self, now_ns: u64) {
-        let (mut sent, mut is_cwnd_limited) = (0, false);
-        let mut limit = Limit::Busy;
-        while self.written > self.snd_nxt {
-            if self.waits_for_pacing(now_ns) {
+    pub fn write_xmit(&mut self, now_ns: u64) {
+        let (mut sent_pkts, mut is_cwnd_limited) = (0, false);
+        let mut chrono = Chrono::Busy;
+        while self.write_seq > self.snd_nxt {
+            if self.pacing_check(now_ns) {
                 break;
             }
-            let in_flight = self.queue.in_flight();
-            if in_flight >= self.cwnd {
+            let in_flight = self.rtx_queue.in_flight();
+            if in_flight >= self.snd_cwnd {
                 break;
             }
             if self.snd_nxt >= self.snd_wnd_end {
-                limit = Limit::ReceiveWindow;
+                chrono = Chrono::RwndLimited;
                 break;
             }
-            if self.snd_nxt - self.snd_una >= self.config.buffer_bytes {
-                limit = Limit::SendBuffer;
+            if self.snd_nxt - self.snd_una >= self.config.sndbuf_bytes {
+                chrono = Chrono::SndbufLimited;
                 break;
             }
-            let goal = self.burst_segments();
-            let quota = (self.cwnd - in_flight).min((self.cwnd >> 1).max(1)).min(goal);
-            if let Defer::Wait(by) = self.should_defer(now_ns, goal) {
-                is_cwnd_limited = by == Limit::Busy;
-                limit = by;
+            let max_segs = self.tso_autosize();
+            let cwnd_quota =
+                (self.snd_cwnd - in_flight).min((self.snd_cwnd >> 1).max(1)).min(max_segs);
+            if let Defer::Wait(by) = self.tso_should_defer(now_ns, max_segs) {
+                is_cwnd_limited = by == Chrono::Busy;
+                chrono = by;
                 break;
             }
-            match self.send_burst(now_ns, quota, self.is_held_by_nagle()) {
+            match self.send_burst(now_ns, cwnd_quota, self.nagle_check()) {
                 // The window has no room for a full segment.
                 0 => {
-                    let is_part = self.written - self.snd_nxt < MSS_BYTES.into();
-                    limit = if is_part { Limit::Busy } else { Limit::ReceiveWindow };
+                    let is_part = self.write_seq - self.snd_nxt < MSS_BYTES.into();
+                    chrono = if is_part { Chrono::Busy } else { Chrono::RwndLimited };
                     break;
                 }
-                burst => sent += burst,
+                burst_pkts => sent_pkts += burst_pkts,
             }
         }
-        is_cwnd_limited |= self.queue.in_flight() >= self.cwnd;
-        if sent > 0 || is_cwnd_limited {
-            self.validate_cwnd(now_ns, is_cwnd_limited);
+        is_cwnd_limited |= self.rtx_queue.in_flight() >= self.snd_cwnd;
+        if sent_pkts > 0 || is_cwnd_limited {
+            self.cwnd_validate(now_ns, is_cwnd_limited);
         }
-        if sent > 0 {
+        if sent_pkts > 0 {
             if self.in_cwnd_reduction() {
-                self.prr_out += sent;
+                self.prr_out += sent_pkts;
             }
             self.schedule_loss_probe(now_ns, false);
         }
-        let idle = self.queue.is_empty() && self.written == self.snd_nxt;
-        self.set_limit(now_ns, if idle { Limit::Idle } else { limit });
+        let idle = self.rtx_queue.is_empty() && self.write_seq == self.snd_nxt;
+        self.chrono_set(now_ns, if idle { Chrono::Idle } else { chrono });
     }
 
     /// `tcp_rate_check_app_limited()`: when the application writes, what it wrote before is sent and there is room for more.
-    fn check_app_limited(&mut self) {
-        let in_flight = self.queue.in_flight();
-        if self.written.saturating_sub(self.snd_nxt) < u64::from(MSS_BYTES)
-            && in_flight < self.cwnd
-            && self.queue.lost_out <= self.queue.retrans_out
+    fn rate_check_app_limited(&mut self) {
+        let in_flight = self.rtx_queue.in_flight();
+        if self.write_seq.saturating_sub(self.snd_nxt) < u64::from(MSS_BYTES)
+            && in_flight < self.snd_cwnd
+            && self.rtx_queue.lost_out <= self.rtx_queue.retrans_out
         {
             self.rate.app_limited = self.rate.delivered.wrapping_add(in_flight).max(1);
         }
     }
 
     /// `tcp_pacing_check()`.
-    pub(super) fn waits_for_pacing(&mut self, now_ns: u64) -> bool {
-        if !self.wants.pacing || self.wstamp_ns <= now_ns {
+    pub(super) fn pacing_check(&mut self, now_ns: u64) -> bool {
+        if !self.wants.pacing || self.tcp_wstamp_ns <= now_ns {
             return false;
         }
-        self.pacing_until_ns = Some(self.wstamp_ns);
+        self.pacing_until_ns = Some(self.tcp_wstamp_ns);
         true
     }
 
     /// `tcp_tso_autosize()`: segments per burst, what the pacing rate gives in 2^-shift s, more on short paths.
-    fn burst_segments(&self) -> u32 {
-        let bursts = self.cc.bursts(self.pacing_rate, MTU_BYTES);
-        let mut bytes = self.pacing_rate >> (bursts.pacing_shift & 31);
+    fn tso_autosize(&self) -> u32 {
+        let bursts = self.cc.bursts(self.pacing_rate_bytes_per_s, MTU_BYTES);
+        let mut bytes = self.pacing_rate_bytes_per_s >> (bursts.pacing_shift & 31);
         let shift = self.rtt.min_us() >> TSO_RTT_LOG;
         if shift < u32::BITS {
             bytes += GSO_MAX_BYTES >> shift;
         }
-        let most = GSO_MAX_BYTES - 1 - GSO_HEADERS_BYTES;
-        ((bytes.min(most) / u64::from(MSS_BYTES)) as u32).max(bursts.least_segs)
+        let max_bytes = GSO_MAX_BYTES - 1 - GSO_HEADERS_BYTES;
+        ((bytes.min(max_bytes) / u64::from(MSS_BYTES)) as u32).max(bursts.least_segs)
     }
 
     /// `tcp_tso_should_defer()`: waits for more window instead of sending a small burst.
-    fn should_defer(&self, now_ns: u64, goal: u32) -> Defer {
+    fn tso_should_defer(&self, now_ns: u64, max_segs: u32) -> Defer {
         let mss = u64::from(MSS_BYTES);
-        let waiting = self.written - self.snd_nxt;
-        if waiting <= mss || self.ca_state >= CaState::Recovery {
+        let unsent_bytes = self.write_seq - self.snd_nxt;
+        if unsent_bytes <= mss || self.ca_state >= CaState::Recovery {
             return Defer::SendNow;
         }
-        if now_ns.saturating_sub(self.wstamp_ns) > DEFER_NS {
+        if now_ns.saturating_sub(self.tcp_wstamp_ns) > DEFER_NS {
             return Defer::SendNow;
         }
-        let send_window = self.snd_wnd_end - self.snd_nxt;
-        let room = u64::from(self.cwnd - self.queue.in_flight()) * mss;
-        let limit = send_window.min(room);
-        if limit >= u64::from(goal) * mss || limit >= waiting {
+        let send_win_bytes = self.snd_wnd_end - self.snd_nxt;
+        let cong_win_bytes = u64::from(self.snd_cwnd - self.rtx_queue.in_flight()) * mss;
+        let limit_bytes = send_win_bytes.min(cong_win_bytes);
+        if limit_bytes >= u64::from(max_segs) * mss || limit_bytes >= unsent_bytes {
             return Defer::SendNow;
         }
-        let window = (self.snd_wnd_end - self.snd_una).min(u64::from(self.cwnd) * mss);
-        if limit >= (window / u64::from(TSO_WIN_DIVISOR)).max(mss) {
+        let win_bytes = (self.snd_wnd_end - self.snd_una).min(u64::from(self.snd_cwnd) * mss);
+        if limit_bytes >= (win_bytes / u64::from(TSO_WIN_DIVISOR)).max(mss) {
             return Defer::SendNow;
         }
-        let Some(head) = self.queue.head() else { return Defer::SendNow };
+        let Some(head) = self.rtx_queue.head() else { return Defer::SendNow };
         // The next acknowledgement is far away.
-        let srtt_ns = u64::from(self.rtt.srtt8_us()) * 125;
+        let srtt_ns = u64::from(self.rtt.srtt_us()) * 125;
         if head.sent_ns + srtt_ns > now_ns + (srtt_ns / 2).min(DEFER_NS) {
             return Defer::SendNow;
         }
-        Defer::Wait(if room < send_window { Limit::Busy } else { Limit::ReceiveWindow })
+        Defer::Wait(if cong_win_bytes < send_win_bytes {
+            Chrono::Busy
+        } else {
+            Chrono::RwndLimited
+        })
     }
 
     /// New segments, at most `quota`; returns how many. `only_full`: no part of a segment.
@@ -185,103 +190,103 @@ impl Sender {
             sent += 1;
             sent_bytes += u64::from(self.outbox.last().map_or(0, |(segment, _)| segment.bytes));
         }
-        self.after_send(now_ns, sent_bytes);
+        self.update_skb_after_send(now_ns, sent_bytes);
         sent
     }
 
     /// One new segment, if there is data and the receiver has room.
     fn send_new(&mut self, now_ns: u64, only_full: bool) -> bool {
-        let end = self.written.min(self.snd_wnd_end);
+        let end = self.write_seq.min(self.snd_wnd_end);
         let bytes = end.saturating_sub(self.snd_nxt).min(MSS_BYTES.into()) as u32;
         // Silly window: a part of a segment only if it is the last one that the application has.
-        if bytes == 0 || (bytes < MSS_BYTES && (end != self.written || only_full)) {
+        if bytes == 0 || (bytes < MSS_BYTES && (end != self.write_seq || only_full)) {
             return false;
         }
-        self.before_transmit(now_ns);
-        let at_send = self.rate.sent(now_ns, self.queue.is_empty());
+        self.event_data_sent(now_ns);
+        let tx = self.rate.skb_sent(now_ns, self.rtx_queue.is_empty());
         let (seq, sent_ns) = (self.snd_nxt, now_ns);
-        self.queue.push(SentSegment { seq, bytes, sent_ns, at_send, ..SentSegment::default() });
+        self.rtx_queue.push(SentSegment { seq, bytes, sent_ns, tx, ..SentSegment::default() });
         self.snd_nxt += u64::from(bytes);
         if bytes < MSS_BYTES {
-            self.small_end = self.snd_nxt;
+            self.snd_sml = self.snd_nxt;
         }
         self.transmit(seq, bytes, now_ns, false);
         true
     }
 
     /// `tcp_nagle_check()`, `tcp_minshall_check()`: a part of a segment waits until the last one is acknowledged.
-    fn is_held_by_nagle(&self) -> bool {
-        self.small_end > self.snd_una
+    fn nagle_check(&self) -> bool {
+        self.snd_sml > self.snd_una
     }
 
     /// `tcp_event_data_sent()`: the pipe was empty.
-    fn before_transmit(&mut self, now_ns: u64) {
-        if self.queue.in_flight() == 0 {
+    fn event_data_sent(&mut self, now_ns: u64) {
+        if self.rtx_queue.in_flight() == 0 {
             self.cc_event(now_ns, Event::TxStart);
         }
     }
 
     /// `tcp_retransmit_skb()`, `tcp_xmit_retransmit_queue()` for one segment.
-    pub(super) fn retransmit(&mut self, now_ns: u64, seq: u64, bytes: u32) {
-        self.before_transmit(now_ns);
-        let at_send = self.rate.sent(now_ns, false);
-        self.queue.retransmit(seq, now_ns, at_send);
-        if self.retrans_ns == 0 {
-            self.retrans_ns = now_ns;
+    pub(super) fn retransmit_skb(&mut self, now_ns: u64, seq: u64, bytes: u32) {
+        self.event_data_sent(now_ns);
+        let tx = self.rate.skb_sent(now_ns, false);
+        self.rtx_queue.retransmit(seq, now_ns, tx);
+        if self.retrans_stamp_ns == 0 {
+            self.retrans_stamp_ns = now_ns;
         }
         self.undo_retrans = self.undo_retrans.max(0) + 1;
         self.counters.total_retrans += 1;
         self.counters.bytes_retrans += u64::from(bytes);
         self.transmit(seq, bytes, now_ns, true);
-        self.after_send(now_ns, bytes.into());
+        self.update_skb_after_send(now_ns, bytes.into());
     }
 
     /// The last segment again as a probe: `__tcp_retransmit_skb()` alone.
     pub(super) fn retransmit_probe(&mut self, now_ns: u64, seq: u64, bytes: u32) {
-        let at_send = self.rate.sent(now_ns, false);
-        self.queue.probe(seq, now_ns, at_send);
+        let tx = self.rate.skb_sent(now_ns, false);
+        self.rtx_queue.probe(seq, now_ns, tx);
         self.counters.total_retrans += 1;
         self.counters.bytes_retrans += u64::from(bytes);
         self.transmit(seq, bytes, now_ns, true);
-        self.after_send(now_ns, bytes.into());
+        self.update_skb_after_send(now_ns, bytes.into());
     }
 
     fn transmit(&mut self, seq: u64, bytes: u32, now_ns: u64, is_retransmission: bool) {
         let cwr = !is_retransmission && std::mem::take(&mut self.cwr_pending);
         self.counters.data_segs_out += 1;
         self.counters.bytes_sent += u64::from(bytes);
-        self.last_sent_ns = now_ns;
-        let echoed_ns = self.echo_ns;
-        let segment = Segment { seq, bytes, sent_ns: now_ns, echoed_ns, cwr };
+        self.lsndtime_ns = now_ns;
+        let tsecr_ns = self.ts_recent_ns;
+        let segment = Segment { seq, bytes, tsval_ns: now_ns, tsecr_ns, cwr };
         self.outbox.push((segment, is_retransmission));
         if is_retransmission {
-            self.report(now_ns, TcpEventKind::Retransmit, 1);
+            self.push_event(now_ns, TcpEventKind::Retransmit, 1);
         }
     }
 
     /// `tcp_update_skb_after_send()`: when the next burst may leave.
-    fn after_send(&mut self, now_ns: u64, bytes: u64) {
-        let before_ns = self.wstamp_ns;
-        self.wstamp_ns = before_ns.max(now_ns);
+    fn update_skb_after_send(&mut self, now_ns: u64, bytes: u64) {
+        let before_ns = self.tcp_wstamp_ns;
+        self.tcp_wstamp_ns = before_ns.max(now_ns);
         let unpaced = self.counters.data_segs_out < UNPACED_SEGMENTS;
-        if !self.wants.pacing || unpaced || self.pacing_rate == 0 {
+        if !self.wants.pacing || unpaced || self.pacing_rate_bytes_per_s == 0 {
             return;
         }
-        let length_ns = bytes * 1_000_000_000 / self.pacing_rate;
+        let length_ns = bytes * 1_000_000_000 / self.pacing_rate_bytes_per_s;
         // Idle time before this burst shortens the wait, by at most half of its length.
-        let credit_ns = (self.wstamp_ns - before_ns).min(length_ns / 2);
-        self.wstamp_ns += length_ns - credit_ns;
+        let credit_ns = (self.tcp_wstamp_ns - before_ns).min(length_ns / 2);
+        self.tcp_wstamp_ns += length_ns - credit_ns;
     }
 
     /// `tcp_xmit_retransmit_queue()`.
-    pub(super) fn retransmit_lost(&mut self, now_ns: u64) {
+    pub(super) fn xmit_retransmit_queue(&mut self, now_ns: u64) {
         let mut rearm = false;
-        while let Some(segment) = self.queue.next_lost() {
-            if self.waits_for_pacing(now_ns) || self.queue.in_flight() >= self.cwnd {
+        while let Some(segment) = self.rtx_queue.next_lost() {
+            if self.pacing_check(now_ns) || self.rtx_queue.in_flight() >= self.snd_cwnd {
                 break;
             }
             let is_head = segment.seq == self.snd_una;
-            self.retransmit(now_ns, segment.seq, segment.bytes);
+            self.retransmit_skb(now_ns, segment.seq, segment.bytes);
             if self.in_cwnd_reduction() {
                 self.prr_out += 1;
             }
@@ -297,10 +302,11 @@ impl Sender {
         if self.pacing_until_ns.take().is_none() {
             return;
         }
-        if self.ca_state == CaState::Loss || self.in_cwnd_reduction() || self.queue.lost_out > 0 {
-            self.retransmit_lost(now_ns);
+        if self.ca_state == CaState::Loss || self.in_cwnd_reduction() || self.rtx_queue.lost_out > 0
+        {
+            self.xmit_retransmit_queue(now_ns);
         }
-        self.send(now_ns);
+        self.write_xmit(now_ns);
     }
 
     /// When [`Self::on_pacing_timer`] is due.
@@ -309,8 +315,8 @@ impl Sender {
     }
 
     /// `tcp_cwnd_validate()`.
-    fn validate_cwnd(&mut self, now_ns: u64, is_cwnd_limited: bool) {
-        let packets_out = self.queue.packets_out();
+    fn cwnd_validate(&mut self, now_ns: u64, is_cwnd_limited: bool) {
+        let packets_out = self.rtx_queue.packets_out();
         if self.snd_una >= self.cwnd_usage_seq
             || is_cwnd_limited
             || (!self.is_cwnd_limited && packets_out > self.max_packets_out)
@@ -319,30 +325,30 @@ impl Sender {
             self.max_packets_out = packets_out;
             self.cwnd_usage_seq = self.snd_nxt;
         }
-        if self.is_cwnd_limited() {
-            (self.cwnd_used, self.cwnd_stamp_ns) = (0, now_ns);
+        if self.tcp_is_cwnd_limited() {
+            (self.snd_cwnd_used, self.snd_cwnd_stamp_ns) = (0, now_ns);
             return;
         }
-        self.cwnd_used = self.cwnd_used.max(packets_out);
-        let since_ns = now_ns - self.cwnd_stamp_ns;
+        self.snd_cwnd_used = self.snd_cwnd_used.max(packets_out);
+        let since_ns = now_ns - self.snd_cwnd_stamp_ns;
         if self.config.slow_start_after_idle
             && !self.wants.owns_cwnd
             && since_ns >= self.rtt.rto_us() * 1000
         {
-            self.limit_cwnd_by_application(now_ns);
+            self.cwnd_application_limited(now_ns);
         }
     }
 
     /// `tcp_cwnd_application_limited()`.
-    fn limit_cwnd_by_application(&mut self, now_ns: u64) {
-        if self.ca_state == CaState::Open && self.limit != Limit::SendBuffer {
-            let used = self.cwnd_used.max(INITIAL_CWND);
-            if used < self.cwnd {
-                self.ssthresh = self.current_ssthresh();
-                self.cwnd = (self.cwnd + used) >> 1;
+    fn cwnd_application_limited(&mut self, now_ns: u64) {
+        if self.ca_state == CaState::Open && self.chrono_type != Chrono::SndbufLimited {
+            let used = self.snd_cwnd_used.max(TCP_INIT_CWND);
+            if used < self.snd_cwnd {
+                self.snd_ssthresh = self.current_ssthresh();
+                self.snd_cwnd = (self.snd_cwnd + used) >> 1;
             }
-            self.cwnd_used = 0;
+            self.snd_cwnd_used = 0;
         }
-        self.cwnd_stamp_ns = now_ns;
+        self.snd_cwnd_stamp_ns = now_ns;
     }
 }

@@ -1,10 +1,10 @@
 //! Disjoint ranges of sequence numbers: what a receiver holds out of order, and what its sender knows of it.
 
-use crate::packet::Range;
+use crate::packet::SeqRange;
 
 /// Ranges in ascending order, with gaps between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<Range>);
+pub struct Ranges(Vec<SeqRange>);
 
 impl Ranges {
     pub fn is_empty(&self) -> bool {
@@ -13,33 +13,33 @@ impl Ranges {
 
     /// The end of the last range.
     pub fn end(&self) -> Option<u64> {
-        self.0.last().map(|range| range.end)
+        self.0.last().map(|range| range.end_seq)
     }
 
     /// The range that contains this byte.
-    pub fn containing(&self, at: u64) -> Option<Range> {
-        let index = self.0.partition_point(|range| range.end <= at);
-        self.0.get(index).copied().filter(|range| range.begin <= at)
+    pub fn containing(&self, at: u64) -> Option<SeqRange> {
+        let index = self.0.partition_point(|range| range.end_seq <= at);
+        self.0.get(index).copied().filter(|range| range.start_seq <= at)
     }
 
     /// Adds a range; passes those parts of it that are new to `added`.
-    pub fn insert(&mut self, range: Range, mut added: impl FnMut(Range)) {
-        if range.begin >= range.end {
+    pub fn insert(&mut self, range: SeqRange, mut added: impl FnMut(SeqRange)) {
+        if range.start_seq >= range.end_seq {
             return;
         }
-        let first = self.0.partition_point(|known| known.end < range.begin);
-        let (mut merged, mut at, mut last) = (range, range.begin, first);
-        while let Some(known) = self.0.get(last).filter(|known| known.begin <= range.end) {
-            if known.begin > at {
-                added(Range { begin: at, end: known.begin });
+        let first = self.0.partition_point(|known| known.end_seq < range.start_seq);
+        let (mut merged, mut at, mut last) = (range, range.start_seq, first);
+        while let Some(known) = self.0.get(last).filter(|known| known.start_seq <= range.end_seq) {
+            if known.start_seq > at {
+                added(SeqRange { start_seq: at, end_seq: known.start_seq });
             }
-            at = at.max(known.end);
-            merged.begin = merged.begin.min(known.begin);
-            merged.end = merged.end.max(known.end);
+            at = at.max(known.end_seq);
+            merged.start_seq = merged.start_seq.min(known.start_seq);
+            merged.end_seq = merged.end_seq.max(known.end_seq);
             last += 1;
         }
-        if at < range.end {
-            added(Range { begin: at, end: range.end });
+        if at < range.end_seq {
+            added(SeqRange { start_seq: at, end_seq: range.end_seq });
         }
         if last == first + 1 {
             self.0[first] = merged;
@@ -50,10 +50,10 @@ impl Ranges {
 
     /// Removes everything below `at`.
     pub fn remove_below(&mut self, at: u64) {
-        let gone = self.0.partition_point(|range| range.end <= at);
+        let gone = self.0.partition_point(|range| range.end_seq <= at);
         self.0.drain(..gone);
         if let Some(first) = self.0.first_mut() {
-            first.begin = first.begin.max(at);
+            first.start_seq = first.start_seq.max(at);
         }
     }
 }
@@ -62,16 +62,16 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    fn range(begin: u64, end: u64) -> Range {
-        Range { begin, end }
+    fn range(begin: u64, end: u64) -> SeqRange {
+        SeqRange { start_seq: begin, end_seq: end }
     }
 
     #[test]
-    fn only_what_is_new_is_reported() {
+    fn insert_reports_only_new_ranges() {
         let mut ranges = Ranges::default();
         let mut insert = |begin, end| {
             let mut added = Vec::new();
-            ranges.insert(range(begin, end), |part| added.push((part.begin, part.end)));
+            ranges.insert(range(begin, end), |part| added.push((part.start_seq, part.end_seq)));
             added
         };
         assert_eq!(insert(10, 20), [(10, 20)]);

@@ -1,27 +1,19 @@
-//! Congestion states, recovery and its undo: `tcp_fastretrans_alert()` and what it calls, PRR (RFC 6937), F-RTO (RFC 5682).
+//! Congestion states, recovery and its undo: `tcp_fastretrans_alert()` and what it calls, PRR (RFC 9937), F-RTO (RFC 5682).
 
 use super::EcnMode;
-use super::ack::{AckState, timestamp};
-use super::rack::DUPTHRESH;
-use super::sender::{AckInfo, INFINITE_SSTHRESH, Sender};
-use crate::core::{self, CaState, Out, flags};
-
-/// What to send after an acknowledgement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rexmit {
-    None,
-    Lost,
-    New,
-}
+use super::ack_state::{AckState, Rexmit, tsval_ms};
+use super::rack::TCP_FASTRETRANS_THRESH;
+use super::sender::{CcSample, Sender, TCP_INFINITE_SSTHRESH};
+use crate::core::{self, CaState, Out, ack_flags};
 
 impl Sender {
     /// `tcp_fastretrans_alert()`.
-    pub(super) fn alert(&mut self, now_ns: u64, ack: &mut AckState) -> Rexmit {
+    pub(super) fn fastretrans_alert(&mut self, now_ns: u64, ack: &mut AckState) -> Rexmit {
         if ack.has_ece {
             self.prior_ssthresh = 0;
         }
         if self.ca_state == CaState::Open {
-            self.retrans_ns = 0;
+            self.retrans_stamp_ns = 0;
         } else if self.snd_una >= self.high_seq {
             match self.ca_state {
                 CaState::Cwr if self.snd_una != self.high_seq => {
@@ -43,9 +35,9 @@ impl Sender {
                 if self.try_undo_dsack(now_ns) {
                     self.try_to_open(now_ns, ack);
                 }
-                self.identify_loss(now_ns, ack);
+                self.identify_packet_loss(now_ns, ack);
                 if self.ca_state != CaState::Recovery {
-                    if self.queue.lost_out == 0 {
+                    if self.rtx_queue.lost_out == 0 {
                         return Rexmit::None;
                     }
                     self.enter_recovery(now_ns, ack.has_ece);
@@ -53,7 +45,7 @@ impl Sender {
             }
             CaState::Loss => {
                 let rexmit = self.process_loss(now_ns, ack);
-                self.identify_loss(now_ns, ack);
+                self.identify_packet_loss(now_ns, ack);
                 if self.ca_state != CaState::Open && !ack.lost_retransmission {
                     return rexmit;
                 }
@@ -65,7 +57,7 @@ impl Sender {
                 if self.ca_state <= CaState::Disorder {
                     self.try_undo_dsack(now_ns);
                 }
-                self.identify_loss(now_ns, ack);
+                self.identify_packet_loss(now_ns, ack);
                 if !self.recover_or_open(now_ns, ack) {
                     return Rexmit::None;
                 }
@@ -76,7 +68,7 @@ impl Sender {
 
     /// Enters recovery if something is lost (`tcp_time_to_recover()`), otherwise stays or becomes open.
     fn recover_or_open(&mut self, now_ns: u64, ack: &AckState) -> bool {
-        if self.queue.lost_out == 0 {
+        if self.rtx_queue.lost_out == 0 {
             self.try_to_open(now_ns, ack);
             return false;
         }
@@ -85,20 +77,20 @@ impl Sender {
     }
 
     /// `tcp_identify_packet_loss()`.
-    fn identify_loss(&mut self, now_ns: u64, ack: &mut AckState) {
-        if self.queue.is_empty() {
+    fn identify_packet_loss(&mut self, now_ns: u64, ack: &mut AckState) {
+        if self.rtx_queue.is_empty() {
             return;
         }
-        let retransmitted = self.queue.retrans_out;
+        let retransmitted = self.rtx_queue.retrans_out;
         if self.rack_mark_lost(now_ns) {
             ack.sets_timer = false;
         }
-        ack.lost_retransmission |= retransmitted > self.queue.retrans_out;
+        ack.lost_retransmission |= retransmitted > self.rtx_queue.retrans_out;
     }
 
     /// `tcp_enter_recovery()`.
     pub(super) fn enter_recovery(&mut self, now_ns: u64, has_ece: bool) {
-        self.clean_retrans_stamp();
+        self.retrans_stamp_cleanup();
         self.prior_ssthresh = 0;
         self.init_undo();
         if !self.in_cwnd_reduction() {
@@ -124,9 +116,9 @@ impl Sender {
     fn init_cwnd_reduction(&mut self, now_ns: u64) {
         self.high_seq = self.snd_nxt;
         self.tlp_high_seq = None;
-        self.prior_cwnd = self.cwnd;
+        self.prior_cwnd = self.snd_cwnd;
         (self.prr_delivered, self.prr_out) = (0, 0);
-        self.ssthresh = self.cc_ssthresh(now_ns);
+        self.snd_ssthresh = self.cc_ssthresh(now_ns);
         self.cwr_pending = self.config.ecn == EcnMode::Classic;
     }
 
@@ -136,40 +128,40 @@ impl Sender {
             return;
         }
         let is_reduced = self.ca_state == CaState::Cwr || self.undo_marker.is_some();
-        if self.ssthresh < INFINITE_SSTHRESH && is_reduced {
-            self.cwnd = self.ssthresh;
+        if self.snd_ssthresh < TCP_INFINITE_SSTHRESH && is_reduced {
+            self.snd_cwnd = self.snd_ssthresh;
         }
     }
 
     /// `tcp_cwnd_reduction()`: PRR.
-    pub(super) fn reduce_cwnd(
+    pub(super) fn cwnd_reduction(
         &mut self,
-        newly_delivered: u32,
+        newly_acked_sacked: u32,
         newly_lost: u32,
         una_advanced: bool,
     ) {
-        if newly_delivered == 0 || self.prior_cwnd == 0 {
+        if newly_acked_sacked == 0 || self.prior_cwnd == 0 {
             return;
         }
-        self.prr_delivered += newly_delivered;
-        let in_flight = self.queue.in_flight();
-        let mut send = if let Some(room) = self.ssthresh.checked_sub(in_flight) {
-            let owed = self.prr_delivered.saturating_sub(self.prr_out).max(newly_delivered);
-            room.min(owed + u32::from(una_advanced && newly_lost == 0))
+        self.prr_delivered += newly_acked_sacked;
+        let in_flight = self.rtx_queue.in_flight();
+        let mut sndcnt = if let Some(delta_pkts) = self.snd_ssthresh.checked_sub(in_flight) {
+            let owed_pkts = self.prr_delivered.saturating_sub(self.prr_out).max(newly_acked_sacked);
+            delta_pkts.min(owed_pkts + u32::from(una_advanced && newly_lost == 0))
         } else {
-            let share = u64::from(self.ssthresh) * u64::from(self.prr_delivered);
+            let share = u64::from(self.snd_ssthresh) * u64::from(self.prr_delivered);
             let share = share.div_ceil(u64::from(self.prior_cwnd)) as u32;
             share.saturating_sub(self.prr_out)
         };
         // A fast retransmission at the beginning of recovery.
-        send = send.max(u32::from(self.prr_out == 0));
-        self.cwnd = in_flight + send;
+        sndcnt = sndcnt.max(u32::from(self.prr_out == 0));
+        self.snd_cwnd = in_flight + sndcnt;
     }
 
     /// `tcp_init_undo()`.
     pub(super) fn init_undo(&mut self) {
         self.undo_marker = Some(self.snd_una);
-        let out = i64::from(self.queue.retrans_out)
+        let out = i64::from(self.rtx_queue.retrans_out)
             + i64::from(self.tlp_high_seq.is_some() && self.tlp_retrans);
         // -1: nothing is retransmitted yet; 0 would mean that all retransmissions were duplicates.
         self.undo_retrans = if out == 0 { -1 } else { out };
@@ -177,42 +169,43 @@ impl Sender {
 
     /// `tcp_packet_delayed()`: nothing was retransmitted, or the acknowledgement is of a transmission before the first
     /// retransmission (Eifel detection, RFC 3522).
-    fn is_packet_delayed(&self, ack: &AckState) -> bool {
-        let is_older = ack.echoed_ns > 0 && timestamp(ack.echoed_ns) < timestamp(self.retrans_ns);
-        self.retrans_ns == 0 || is_older
+    fn packet_delayed(&self, ack: &AckState) -> bool {
+        let is_older = ack.tsecr_ns > 0 && tsval_ms(ack.tsecr_ns) < tsval_ms(self.retrans_stamp_ns);
+        self.retrans_stamp_ns == 0 || is_older
     }
 
     /// `tcp_any_retrans_done()`.
-    fn is_retransmission_out(&self) -> bool {
-        self.queue.retrans_out > 0 || self.queue.head().is_some_and(|head| head.was_retransmitted)
+    fn any_retrans_done(&self) -> bool {
+        self.rtx_queue.retrans_out > 0
+            || self.rtx_queue.head().is_some_and(|head| head.was_retransmitted)
     }
 
     /// `tcp_retrans_stamp_cleanup()`.
-    fn clean_retrans_stamp(&mut self) {
-        if !self.is_retransmission_out() {
-            self.retrans_ns = 0;
+    fn retrans_stamp_cleanup(&mut self) {
+        if !self.any_retrans_done() {
+            self.retrans_stamp_ns = 0;
         }
     }
 
     /// `tcp_may_undo()`.
     fn may_undo(&self, ack: &AckState) -> bool {
-        self.undo_marker.is_some() && (self.undo_retrans == 0 || self.is_packet_delayed(ack))
+        self.undo_marker.is_some() && (self.undo_retrans == 0 || self.packet_delayed(ack))
     }
 
     /// `tcp_undo_cwnd_reduction()`.
     fn undo_cwnd_reduction(&mut self, now_ns: u64, unmark_loss: bool) {
         if unmark_loss {
-            self.queue.unmark_lost();
+            self.rtx_queue.unmark_lost();
         }
         if self.prior_ssthresh != 0 {
-            let view = self.view(now_ns, &AckInfo::default());
-            self.cwnd = self.cc.undo(&view);
-            if self.prior_ssthresh > self.ssthresh {
-                self.ssthresh = self.prior_ssthresh;
+            let view = self.view(now_ns, &CcSample::default());
+            self.snd_cwnd = self.cc.undo(&view);
+            if self.prior_ssthresh > self.snd_ssthresh {
+                self.snd_ssthresh = self.prior_ssthresh;
                 self.cwr_pending = false;
             }
         }
-        self.cwnd_stamp_ns = now_ns;
+        self.snd_cwnd_stamp_ns = now_ns;
         self.undo_marker = None;
         self.rack.advanced = true;
     }
@@ -232,21 +225,21 @@ impl Sender {
         if self.undo_marker.is_none() || self.undo_retrans != 0 {
             return false;
         }
-        self.rack.keep_window();
+        self.rack.extend_reo_wnd_persist();
         self.undo_cwnd_reduction(now_ns, false);
         true
     }
 
     /// `tcp_try_undo_partial()`: returns whether to wait, because retransmissions are on the way.
     fn try_undo_partial(&mut self, now_ns: u64, ack: &AckState) -> bool {
-        if self.undo_marker.is_none() || !self.is_packet_delayed(ack) {
+        if self.undo_marker.is_none() || !self.packet_delayed(ack) {
             return false;
         }
-        self.check_reordering(Some(ack.prior_una));
-        if self.queue.retrans_out > 0 {
+        self.check_sack_reordering(Some(ack.prior_una));
+        if self.rtx_queue.retrans_out > 0 {
             return true;
         }
-        self.clean_retrans_stamp();
+        self.retrans_stamp_cleanup();
         self.undo_cwnd_reduction(now_ns, true);
         self.try_keep_open(now_ns);
         false
@@ -279,7 +272,7 @@ impl Sender {
                 }
             } else if ack.una_advanced && !recovered {
                 self.high_seq = self.snd_nxt;
-                if self.written > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
+                if self.write_seq > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
                     return Rexmit::New;
                 }
                 self.frto = false;
@@ -294,7 +287,7 @@ impl Sender {
 
     /// `tcp_try_to_open()`.
     fn try_to_open(&mut self, now_ns: u64, ack: &AckState) {
-        self.clean_retrans_stamp();
+        self.retrans_stamp_cleanup();
         if ack.has_ece {
             self.enter_cwr(now_ns);
         }
@@ -305,7 +298,7 @@ impl Sender {
 
     /// `tcp_try_keep_open()`.
     pub(super) fn try_keep_open(&mut self, now_ns: u64) {
-        let is_clean = self.queue.left_out() == 0 && self.queue.retrans_out == 0;
+        let is_clean = self.rtx_queue.left_out() == 0 && self.rtx_queue.retrans_out == 0;
         let state = if is_clean { CaState::Open } else { CaState::Disorder };
         if self.ca_state != state {
             self.set_ca_state(now_ns, state);
@@ -315,12 +308,12 @@ impl Sender {
 
     /// `tcp_process_tlp_ack()`.
     pub(super) fn process_tlp_ack(&mut self, now_ns: u64, ack: &AckState) {
-        let Some(high_seq) = self.tlp_high_seq.filter(|high_seq| ack.ack >= *high_seq) else {
+        let Some(high_seq) = self.tlp_high_seq.filter(|high_seq| ack.ack_seq >= *high_seq) else {
             return;
         };
-        if !self.tlp_retrans || ack.is_dsack_of_probe {
+        if !self.tlp_retrans || ack.is_dsack_tlp {
             self.tlp_high_seq = None;
-        } else if ack.ack > high_seq {
+        } else if ack.ack_seq > high_seq {
             // The probe repaired a loss.
             self.init_cwnd_reduction(now_ns);
             self.set_ca_state(now_ns, CaState::Cwr);
@@ -332,29 +325,30 @@ impl Sender {
     }
 
     /// `tcp_cong_control()`.
-    pub(super) fn congestion_control(&mut self, now_ns: u64, ack: &AckState) {
-        let info = ack.info(self.queue.lost);
+    pub(super) fn cong_control(&mut self, now_ns: u64, ack: &AckState) {
+        let sample = ack.cc_sample(self.rtx_queue.lost);
         if self.wants.owns_cwnd {
-            let view = self.view(now_ns, &info);
+            let view = self.view(now_ns, &sample);
             return self.call_on_ack(view);
         }
         // `tcp_may_raise_cwnd()`.
-        let raises = ack.data_acked || (self.reordering > DUPTHRESH && ack.has_sacked);
+        let raises = ack.data_acked || (self.reordering > TCP_FASTRETRANS_THRESH && ack.has_sacked);
         if self.in_cwnd_reduction() {
-            self.reduce_cwnd(info.acked, info.lost, ack.una_advanced);
+            self.cwnd_reduction(sample.acked_pkts, sample.lost_pkts, ack.una_advanced);
         } else if raises {
             // `cong_avoid()` learns nothing of the rate and of losses.
-            let mut view = self.view(now_ns, &AckInfo { acked: info.acked, ..AckInfo::default() });
-            view.prior_inflight_pkts = view.inflight_pkts + info.acked;
+            let mut view = self
+                .view(now_ns, &CcSample { acked_pkts: sample.acked_pkts, ..CcSample::default() });
+            view.prior_inflight_pkts = view.inflight_pkts + sample.acked_pkts;
             self.call_on_ack(view);
-            self.cwnd_stamp_ns = now_ns;
+            self.snd_cwnd_stamp_ns = now_ns;
         }
         self.update_pacing_rate();
     }
 
     fn call_on_ack(&mut self, mut view: core::Ack) {
         view.flags |= self.cwnd_flags();
-        debug_assert!(view.flags & !flags::ALL == 0);
+        debug_assert!(view.flags & !ack_flags::ALL == 0);
         let out: Out = self.cc.on_ack(&view);
         self.apply(&out);
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::ranges::Ranges;
-use crate::packet::Range;
+use crate::packet::SeqRange;
 
 /// A segment and what the kernel keeps of it (`struct tcp_skb_cb`).
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,14 +21,14 @@ pub struct SentSegment {
     /// `TCPCB_EVER_RETRANS`.
     pub was_retransmitted: bool,
     /// State of the connection at the last transmission, for the delivery rate.
-    pub at_send: AtSend,
+    pub tx: TxState,
 }
 
 /// `TCP_SKB_CB(skb)->tx`.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct AtSend {
-    pub first_tx_ns: u64,
-    pub delivered_ns: u64,
+pub struct TxState {
+    pub first_tx_mstamp_ns: u64,
+    pub delivered_mstamp_ns: u64,
     pub delivered: u32,
     pub delivered_ce: u32,
     pub is_app_limited: bool,
@@ -53,9 +53,9 @@ struct Transmission {
 #[derive(Debug, Default)]
 pub struct RetransmitQueue {
     segments: VecDeque<SentSegment>,
-    by_time: VecDeque<Transmission>,
+    tsorted_sent_queue: VecDeque<Transmission>,
     /// Starts of segments that may be waiting for retransmission, ascending.
-    waiting: VecDeque<u64>,
+    lost_seqs: VecDeque<u64>,
     /// What the receiver has beyond the cumulative acknowledgement.
     pub sacked: Ranges,
     pub sacked_out: u32,
@@ -108,35 +108,36 @@ impl RetransmitQueue {
 
     /// A new segment is sent.
     pub fn push(&mut self, segment: SentSegment) {
-        self.by_time.push_back(Transmission { seq: segment.seq, sent_ns: segment.sent_ns });
+        self.tsorted_sent_queue
+            .push_back(Transmission { seq: segment.seq, sent_ns: segment.sent_ns });
         self.segments.push_back(segment);
     }
 
     /// A segment is sent again.
-    pub fn retransmit(&mut self, seq: u64, sent_ns: u64, at_send: AtSend) {
+    pub fn retransmit(&mut self, seq: u64, sent_ns: u64, tx: TxState) {
         let Some(index) = self.index_of(seq) else { return };
         let segment = &mut self.segments[index];
         self.retrans_out += u32::from(!segment.is_retransmitted);
         (segment.is_retransmitted, segment.was_retransmitted) = (true, true);
-        (segment.sent_ns, segment.at_send) = (sent_ns, at_send);
-        self.by_time.push_back(Transmission { seq, sent_ns });
+        (segment.sent_ns, segment.tx) = (sent_ns, tx);
+        self.tsorted_sent_queue.push_back(Transmission { seq, sent_ns });
     }
 
     /// A segment is sent again as a tail loss probe, which does not count as a retransmission in flight.
-    pub fn probe(&mut self, seq: u64, sent_ns: u64, at_send: AtSend) {
+    pub fn probe(&mut self, seq: u64, sent_ns: u64, tx: TxState) {
         let Some(index) = self.index_of(seq) else { return };
         let segment = &mut self.segments[index];
         segment.was_retransmitted = true;
-        (segment.sent_ns, segment.at_send) = (sent_ns, at_send);
-        self.by_time.push_back(Transmission { seq, sent_ns });
+        (segment.sent_ns, segment.tx) = (sent_ns, tx);
+        self.tsorted_sent_queue.push_back(Transmission { seq, sent_ns });
     }
 
     /// Removes the first segment if it ends at `ack` or before.
     pub fn pop_acked(&mut self, ack: u64) -> Option<SentSegment> {
         let segment = *self.segments.front().filter(|segment| segment.end() <= ack)?;
         self.segments.pop_front();
-        while self.by_time.front().is_some_and(|sent| sent.seq < segment.end()) {
-            self.by_time.pop_front();
+        while self.tsorted_sent_queue.front().is_some_and(|sent| sent.seq < segment.end()) {
+            self.tsorted_sent_queue.pop_front();
         }
         self.sacked_out -= u32::from(segment.is_sacked);
         self.lost_out -= u32::from(segment.is_lost);
@@ -146,9 +147,10 @@ impl RetransmitQueue {
 
     /// `tcp_sacktag_one()` for each segment of a range that was not selectively acknowledged before, in order; passes them as they
     /// were.
-    pub fn sack(&mut self, range: Range, mut newly: impl FnMut(&SentSegment)) {
-        let mut index = self.segments.partition_point(|segment| segment.seq < range.begin);
-        while let Some(segment) = self.segments.get_mut(index).filter(|s| s.end() <= range.end) {
+    pub fn sack(&mut self, range: SeqRange, mut newly: impl FnMut(&SentSegment)) {
+        let mut index = self.segments.partition_point(|segment| segment.seq < range.start_seq);
+        while let Some(segment) = self.segments.get_mut(index).filter(|s| s.end() <= range.end_seq)
+        {
             if !segment.is_sacked {
                 newly(segment);
                 self.sacked_out += 1;
@@ -156,7 +158,7 @@ impl RetransmitQueue {
                 self.retrans_out -= u32::from(segment.is_retransmitted);
                 (segment.is_sacked, segment.is_lost) = (true, false);
                 segment.is_retransmitted = false;
-                segment.at_send.is_taken = true;
+                segment.tx.is_taken = true;
             }
             index += 1;
         }
@@ -178,14 +180,14 @@ impl RetransmitQueue {
             segment.is_lost = true;
             self.lost_out += 1;
         }
-        match self.waiting.back() {
+        match self.lost_seqs.back() {
             Some(last) if *last >= seq => {
-                let at = self.waiting.partition_point(|known| *known < seq);
-                if self.waiting.get(at) != Some(&seq) {
-                    self.waiting.insert(at, seq);
+                let at = self.lost_seqs.partition_point(|known| *known < seq);
+                if self.lost_seqs.get(at) != Some(&seq) {
+                    self.lost_seqs.insert(at, seq);
                 }
             }
-            _ => self.waiting.push_back(seq),
+            _ => self.lost_seqs.push_back(seq),
         }
     }
 
@@ -195,16 +197,16 @@ impl RetransmitQueue {
             segment.is_lost = false;
         }
         self.lost_out = 0;
-        self.waiting.clear();
+        self.lost_seqs.clear();
     }
 
     /// The first lost segment that is not retransmitted yet.
     pub fn next_lost(&mut self) -> Option<SentSegment> {
-        while let Some(&seq) = self.waiting.front() {
+        while let Some(&seq) = self.lost_seqs.front() {
             let found = self.get(seq).copied();
             match found.filter(|s| s.is_lost && !s.is_retransmitted && !s.is_sacked) {
                 Some(segment) => return Some(segment),
-                None => drop(self.waiting.pop_front()),
+                None => drop(self.lost_seqs.pop_front()),
             }
         }
         None
@@ -212,13 +214,13 @@ impl RetransmitQueue {
 
     /// Calls `judge` for every segment that is in flight, in the order of the last transmission, until it returns
     /// `None`; marks those lost for which it returns true.
-    pub fn judge_in_flight(&mut self, mut judge: impl FnMut(&SentSegment) -> Option<bool>) {
+    pub fn mark_lost_where(&mut self, mut is_lost: impl FnMut(&SentSegment) -> Option<bool>) {
         let mut at = 0;
-        while let Some(&Transmission { seq, sent_ns }) = self.by_time.get(at) {
+        while let Some(&Transmission { seq, sent_ns }) = self.tsorted_sent_queue.get(at) {
             let segment = self.get(seq).copied();
             let current = segment.filter(|s| s.sent_ns == sent_ns && !s.is_sacked);
             let Some(segment) = current else {
-                self.by_time.remove(at);
+                self.tsorted_sent_queue.remove(at);
                 continue;
             };
             if segment.is_lost && !segment.is_retransmitted {
@@ -226,12 +228,12 @@ impl RetransmitQueue {
                 at += 1;
                 continue;
             }
-            match judge(&segment) {
+            match is_lost(&segment) {
                 None => return,
                 Some(false) => at += 1,
                 Some(true) => {
                     self.mark_lost(seq);
-                    self.by_time.remove(at);
+                    self.tsorted_sent_queue.remove(at);
                 }
             }
         }

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 pub const RTO_MIN_US: u64 = 200_000;
 /// TCP_RTO_MAX.
 const RTO_MAX_US: u64 = 120_000_000;
-/// TCP_TIMEOUT_INIT.
-const RTO_INIT_US: u64 = 1_000_000;
+/// The timeout before the first sample, also of a SYN.
+pub const TCP_TIMEOUT_INIT_US: u64 = 1_000_000;
 /// Window of the running minimum: `tcp_min_rtt_wlen`.
 const MIN_RTT_WINDOW_NS: u64 = 300_000_000_000;
 /// No sample yet.
@@ -17,22 +17,31 @@ pub const NO_RTT_US: u32 = u32::MAX;
 #[derive(Debug, Clone)]
 pub struct Rtt {
     /// 8 times the smoothed RTT.
-    srtt8_us: i64,
+    srtt_us: i64,
     /// 4 times the mean deviation.
-    mdev4_us: i64,
+    mdev_us: i64,
+    /// Largest `mdev_us` of the last RTT, in the same scale.
     mdev_max_us: i64,
+    /// `mdev_max_us` smoothed, in the same scale: the timeout is this beyond the smoothed RTT.
     rttvar_us: i64,
     /// The deviation's maximum is kept until this is acknowledged.
     rtt_seq: u64,
-    /// When and how long, increasing in both.
-    minima: VecDeque<(u64, u32)>,
+    /// Increasing in both time and RTT.
+    minima: VecDeque<MinRtt>,
+}
+
+/// A sample of the running minimum (`struct minmax_sample`).
+#[derive(Debug, Clone, Copy)]
+struct MinRtt {
+    at_ns: u64,
+    rtt_us: u32,
 }
 
 impl Rtt {
     pub fn new() -> Self {
         Self {
-            srtt8_us: 0,
-            mdev4_us: 0,
+            srtt_us: 0,
+            mdev_us: 0,
             mdev_max_us: 0,
             rttvar_us: 0,
             rtt_seq: 0,
@@ -41,31 +50,31 @@ impl Rtt {
     }
 
     /// A sample for the smoothed RTT.
-    pub fn add(&mut self, rtt_us: u32, snd_una: u64, snd_nxt: u64) {
+    pub fn rtt_estimator(&mut self, rtt_us: u32, snd_una: u64, snd_nxt: u64) {
         let rto_min_us = RTO_MIN_US as i64;
         let mut error_us = i64::from(rtt_us.max(1));
-        if self.srtt8_us == 0 {
-            self.srtt8_us = error_us << 3;
-            self.mdev4_us = error_us << 1;
-            self.rttvar_us = self.mdev4_us.max(rto_min_us);
+        if self.srtt_us == 0 {
+            self.srtt_us = error_us << 3;
+            self.mdev_us = error_us << 1;
+            self.rttvar_us = self.mdev_us.max(rto_min_us);
             self.mdev_max_us = self.rttvar_us;
             self.rtt_seq = snd_nxt;
             return;
         }
-        error_us -= self.srtt8_us >> 3;
-        self.srtt8_us += error_us;
+        error_us -= self.srtt_us >> 3;
+        self.srtt_us += error_us;
         if error_us < 0 {
-            error_us = -error_us - (self.mdev4_us >> 2);
+            error_us = -error_us - (self.mdev_us >> 2);
             // A lower RTT is no reason for a larger timeout.
             if error_us > 0 {
                 error_us >>= 3;
             }
         } else {
-            error_us -= self.mdev4_us >> 2;
+            error_us -= self.mdev_us >> 2;
         }
-        self.mdev4_us += error_us;
-        if self.mdev4_us > self.mdev_max_us {
-            self.mdev_max_us = self.mdev4_us;
+        self.mdev_us += error_us;
+        if self.mdev_us > self.mdev_max_us {
+            self.mdev_max_us = self.mdev_us;
             self.rttvar_us = self.rttvar_us.max(self.mdev_max_us);
         }
         if snd_una > self.rtt_seq {
@@ -78,44 +87,44 @@ impl Rtt {
     }
 
     /// A sample for the minimum.
-    pub fn add_to_min(&mut self, now_ns: u64, rtt_us: u32) {
-        while self.minima.back().is_some_and(|(_, known_us)| *known_us >= rtt_us) {
+    pub fn update_rtt_min(&mut self, now_ns: u64, rtt_us: u32) {
+        while self.minima.back().is_some_and(|known| known.rtt_us >= rtt_us) {
             self.minima.pop_back();
         }
-        self.minima.push_back((now_ns, rtt_us));
-        while self.minima.len() > 1 && self.minima[0].0 + MIN_RTT_WINDOW_NS < now_ns {
+        self.minima.push_back(MinRtt { at_ns: now_ns, rtt_us });
+        while self.minima.len() > 1 && self.minima[0].at_ns + MIN_RTT_WINDOW_NS < now_ns {
             self.minima.pop_front();
         }
         // The kernel keeps three minima.
         self.minima.truncate(3);
     }
 
-    /// `srtt_us`, 8 times the smoothed RTT; 0 without a sample.
-    pub fn srtt8_us(&self) -> u32 {
-        u32::try_from(self.srtt8_us).unwrap_or(u32::MAX)
+    /// 8 times the smoothed RTT; 0 without a sample.
+    pub fn srtt_us(&self) -> u32 {
+        u32::try_from(self.srtt_us).unwrap_or(u32::MAX)
     }
 
     /// Smoothed RTT; 0 without a sample.
     pub fn smoothed_us(&self) -> u32 {
-        self.srtt8_us() >> 3
+        self.srtt_us() >> 3
     }
 
-    /// `mdev_us`, in the kernel's scale.
-    pub fn mdev4_us(&self) -> u32 {
-        u32::try_from(self.mdev4_us).unwrap_or(u32::MAX)
+    /// 4 times the mean deviation.
+    pub fn mdev_us(&self) -> u32 {
+        u32::try_from(self.mdev_us).unwrap_or(u32::MAX)
     }
 
     /// [`NO_RTT_US`] without a sample.
     pub fn min_us(&self) -> u32 {
-        self.minima.front().map_or(NO_RTT_US, |(_, rtt_us)| *rtt_us)
+        self.minima.front().map_or(NO_RTT_US, |min| min.rtt_us)
     }
 
     /// The timeout without backoff.
     pub fn rto_us(&self) -> u64 {
-        if self.srtt8_us == 0 {
-            return RTO_INIT_US;
+        if self.srtt_us == 0 {
+            return TCP_TIMEOUT_INIT_US;
         }
-        let rto_us = ((self.srtt8_us >> 3) + self.rttvar_us).cast_unsigned();
+        let rto_us = ((self.srtt_us >> 3) + self.rttvar_us).cast_unsigned();
         rto_us.clamp(RTO_MIN_US, RTO_MAX_US)
     }
 
@@ -134,7 +143,7 @@ mod tests {
         let mut rtt = Rtt::new();
         assert_eq!(rtt.rto_us(), 1_000_000);
         for round in 0..200 {
-            rtt.add(20_000, round * 100, round * 100 + 100);
+            rtt.rtt_estimator(20_000, round * 100, round * 100 + 100);
         }
         assert_eq!(rtt.smoothed_us(), 20_000);
         assert_eq!(rtt.rto_us(), 220_000);
@@ -144,11 +153,11 @@ mod tests {
     #[test]
     fn the_minimum_forgets_after_its_window() {
         let mut rtt = Rtt::new();
-        rtt.add_to_min(0, 10);
-        rtt.add_to_min(1, 30);
-        rtt.add_to_min(2, 20);
+        rtt.update_rtt_min(0, 10);
+        rtt.update_rtt_min(1, 30);
+        rtt.update_rtt_min(2, 20);
         assert_eq!(rtt.min_us(), 10);
-        rtt.add_to_min(MIN_RTT_WINDOW_NS + 1, 40);
+        rtt.update_rtt_min(MIN_RTT_WINDOW_NS + 1, 40);
         assert_eq!(rtt.min_us(), 20);
     }
 }

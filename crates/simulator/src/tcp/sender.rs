@@ -4,17 +4,17 @@ use ccbench_proto::plan::Ecn;
 use ccbench_proto::wire::{TcpEvent, TcpEventKind};
 
 use super::delivery_rate::DeliveryRate;
-use super::rack::{DUPTHRESH, Rack};
+use super::rack::{Rack, TCP_FASTRETRANS_THRESH};
 use super::retransmit_queue::RetransmitQueue;
 use super::rtt::{NO_RTT_US, Rtt};
-use super::timers::Timer;
-use crate::core::{self, CaState, Connection, Event, Out, Wants, flags};
+use super::timer_wheel::Timer;
+use crate::core::{self, CaState, CongestionControl, Event, Out, Wants, ack_flags};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
-/// TCP_INIT_CWND.
-pub const INITIAL_CWND: u32 = 10;
-/// TCP_INFINITE_SSTHRESH.
-pub const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
+/// Window of a new connection, packets (RFC 6928).
+pub const TCP_INIT_CWND: u32 = 10;
+/// The slow start threshold before the first loss, packets.
+pub const TCP_INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// `snd_cwnd_clamp` of a socket that sets none.
 const CWND_CLAMP: u32 = u32::MAX;
 
@@ -50,7 +50,7 @@ impl EcnMode {
 pub struct SenderConfig {
     pub ecn: EcnMode,
     /// Largest number of unacknowledged bytes, by `tcp_wmem`; unsent data does not count.
-    pub buffer_bytes: u64,
+    pub sndbuf_bytes: u64,
     /// `tcp_slow_start_after_idle`.
     pub slow_start_after_idle: bool,
     /// Seeds the congestion control's random numbers; not 0.
@@ -77,9 +77,9 @@ pub struct SenderCounters {
 #[derive(Debug)]
 pub struct Sender {
     pub(super) config: SenderConfig,
-    pub(super) cc: Connection,
+    pub(super) cc: CongestionControl,
     pub(super) wants: Wants,
-    pub(super) queue: RetransmitQueue,
+    pub(super) rtx_queue: RetransmitQueue,
     pub rtt: Rtt,
     pub(super) rate: DeliveryRate,
     pub(super) rack: Rack,
@@ -87,9 +87,9 @@ pub struct Sender {
     pub(super) snd_nxt: u64,
     pub(super) snd_wnd_end: u64,
     /// What the application has written so far.
-    pub(super) written: u64,
-    pub(super) cwnd: u32,
-    pub(super) ssthresh: u32,
+    pub(super) write_seq: u64,
+    pub(super) snd_cwnd: u32,
+    pub(super) snd_ssthresh: u32,
     pub(super) prior_cwnd: u32,
     pub(super) prior_ssthresh: u32,
     pub(super) ca_state: CaState,
@@ -97,64 +97,68 @@ pub struct Sender {
     pub(super) undo_marker: Option<u64>,
     pub(super) undo_retrans: i64,
     /// Time of the first retransmission of this recovery; 0 if there is none.
-    pub(super) retrans_ns: u64,
+    pub(super) retrans_stamp_ns: u64,
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
+    /// The window was full when packets were last sent.
     pub(super) is_cwnd_limited: bool,
     pub(super) max_packets_out: u32,
     pub(super) cwnd_usage_seq: u64,
-    pub(super) cwnd_used: u32,
-    pub(super) cwnd_stamp_ns: u64,
+    pub(super) snd_cwnd_used: u32,
+    pub(super) snd_cwnd_stamp_ns: u64,
     /// `tp->reordering`, packets.
     pub(super) reordering: u32,
     pub(super) reordering_seen: bool,
-    /// End of the last segment that was not full, `snd_sml`.
-    pub(super) small_end: u64,
+    /// End of the last segment that was not full.
+    pub(super) snd_sml: u64,
     pub(super) tlp_high_seq: Option<u64>,
     pub(super) tlp_retrans: bool,
     pub(super) frto: bool,
     pub(super) retransmits: u32,
     pub(super) backoff: u32,
     pub(super) timer: Option<Timer>,
-    pub(super) pacing_rate: u64,
-    /// Earliest departure of the next packet, `tcp_wstamp_ns`.
-    pub(super) wstamp_ns: u64,
+    pub(super) pacing_rate_bytes_per_s: u64,
+    /// Earliest departure of the next packet.
+    pub(super) tcp_wstamp_ns: u64,
     pub(super) pacing_until_ns: Option<u64>,
-    pub(super) last_sent_ns: u64,
+    pub(super) lsndtime_ns: u64,
     pub(super) cwr_pending: bool,
-    pub(super) received_ce: u32,
-    /// TSval of the last acknowledgement.
-    pub(super) echo_ns: u64,
+    /// Packets that the receiver has counted with CE (AccECN).
+    pub(super) peer_ce_pkts: u32,
+    /// `rx_opt.ts_recent`: TSval of the last acknowledgement.
+    pub(super) ts_recent_ns: u64,
     pub(super) prior_in_flight: u32,
     seed: u64,
     /// A round of the congestion control has ended.
     pub(super) round_ended: bool,
     rounds: u64,
-    pub(super) last_ack_ns: u64,
+    pub(super) rcv_tstamp_ns: u64,
     pub counters: SenderCounters,
-    pub(super) limited_since_ns: u64,
-    pub(super) limit: Limit,
+    pub(super) chrono_start_ns: u64,
+    pub(super) chrono_type: Chrono,
     /// Segments to transmit, each with whether it is a retransmission.
     pub outbox: Vec<(Segment, bool)>,
-    /// What has happened, without the fields that name the flow; `None`: nobody asks.
+    /// What has happened, without the fields that name the flow; `None`: not recorded.
     pub events: Option<Vec<TcpEvent>>,
 }
 
 /// What keeps a busy connection from sending (`tcp_chrono`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Limit {
+pub(super) enum Chrono {
     Idle,
     Busy,
-    ReceiveWindow,
-    SendBuffer,
+    RwndLimited,
+    SndbufLimited,
 }
 
 /// What the congestion control learns of an acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct AckInfo {
+pub(super) struct CcSample {
     pub rtt_us: Option<u32>,
-    pub acked: u32,
-    pub lost: u32,
+    /// Newly delivered.
+    pub acked_pkts: u32,
+    /// Newly marked lost.
+    pub lost_pkts: u32,
     pub is_ack_delayed: bool,
     pub sample: super::delivery_rate::RateSample,
 }
@@ -163,20 +167,20 @@ impl Sender {
     /// A socket whose handshake took `handshake_rtt_us` and ended at `now_ns`.
     pub fn new(
         config: SenderConfig,
-        cc: Connection,
+        cc: CongestionControl,
         now_ns: u64,
         handshake_rtt_us: u32,
         window_end: u64,
     ) -> Self {
         let mut rtt = Rtt::new();
-        rtt.add(handshake_rtt_us, 0, 0);
-        rtt.add_to_min(now_ns, handshake_rtt_us);
+        rtt.rtt_estimator(handshake_rtt_us, 0, 0);
+        rtt.update_rtt_min(now_ns, handshake_rtt_us);
         let mut sender = Self {
             wants: cc.wants(),
             seed: config.seed.max(1),
             config,
             cc,
-            queue: RetransmitQueue::default(),
+            rtx_queue: RetransmitQueue::default(),
             rtt,
             // The SYN or SYN-ACK counts.
             rate: DeliveryRate { delivered: 1, ..DeliveryRate::default() },
@@ -184,46 +188,46 @@ impl Sender {
             snd_una: 0,
             snd_nxt: 0,
             snd_wnd_end: window_end,
-            written: 0,
-            cwnd: INITIAL_CWND,
-            ssthresh: INFINITE_SSTHRESH,
+            write_seq: 0,
+            snd_cwnd: TCP_INIT_CWND,
+            snd_ssthresh: TCP_INFINITE_SSTHRESH,
             prior_cwnd: 0,
             prior_ssthresh: 0,
             ca_state: CaState::Open,
             high_seq: 0,
             undo_marker: None,
             undo_retrans: 0,
-            retrans_ns: 0,
+            retrans_stamp_ns: 0,
             prr_delivered: 0,
             prr_out: 0,
             is_cwnd_limited: false,
             max_packets_out: 0,
             cwnd_usage_seq: 0,
-            cwnd_used: 0,
-            cwnd_stamp_ns: now_ns,
-            reordering: DUPTHRESH,
+            snd_cwnd_used: 0,
+            snd_cwnd_stamp_ns: now_ns,
+            reordering: TCP_FASTRETRANS_THRESH,
             reordering_seen: false,
-            small_end: 0,
+            snd_sml: 0,
             tlp_high_seq: None,
             tlp_retrans: false,
             frto: false,
             retransmits: 0,
             backoff: 0,
             timer: None,
-            pacing_rate: 0,
-            wstamp_ns: 0,
+            pacing_rate_bytes_per_s: 0,
+            tcp_wstamp_ns: 0,
             pacing_until_ns: None,
-            last_sent_ns: now_ns,
+            lsndtime_ns: now_ns,
             cwr_pending: false,
-            received_ce: 0,
-            echo_ns: 0,
+            peer_ce_pkts: 0,
+            ts_recent_ns: 0,
             prior_in_flight: 0,
             round_ended: false,
             rounds: 0,
-            last_ack_ns: now_ns,
+            rcv_tstamp_ns: now_ns,
             counters: SenderCounters::default(),
-            limited_since_ns: now_ns,
-            limit: Limit::Idle,
+            chrono_start_ns: now_ns,
+            chrono_type: Chrono::Idle,
             outbox: Vec::new(),
             events: None,
         };
@@ -234,44 +238,44 @@ impl Sender {
     /// `tcp_init_congestion_control()`.
     fn init_congestion_control(&mut self, now_ns: u64) {
         self.update_pacing_rate();
-        let view = self.view(now_ns, &AckInfo::default());
+        let view = self.view(now_ns, &CcSample::default());
         let out = self.cc.init(&view);
         self.apply(&out);
     }
 
     /// What the congestion control sees of the socket.
-    pub(super) fn view(&mut self, now_ns: u64, info: &AckInfo) -> core::Ack {
-        let sample = &info.sample;
+    pub(super) fn view(&mut self, now_ns: u64, cc_sample: &CcSample) -> core::Ack {
+        let sample = &cc_sample.sample;
         let mut set = 0;
         let mut flag = |flag: u32, on: bool| set |= if on { flag } else { 0 };
-        flag(flags::APP_LIMITED, sample.is_app_limited);
-        flag(flags::ECN, self.config.ecn != EcnMode::Off);
-        flag(flags::ACK_DELAYED, info.is_ack_delayed);
+        flag(ack_flags::APP_LIMITED, sample.is_app_limited);
+        flag(ack_flags::ECN, self.config.ecn != EcnMode::Off);
+        flag(ack_flags::ACK_DELAYED, cc_sample.is_ack_delayed);
         core::Ack {
             now_us: now_ns / 1000,
-            pacing_bytes_per_sec: self.pacing_rate,
-            rtt_us: info.rtt_us.map_or(0, |rtt_us| rtt_us.max(1)),
+            pacing_bytes_per_sec: self.pacing_rate_bytes_per_s,
+            rtt_us: cc_sample.rtt_us.map_or(0, |rtt_us| rtt_us.max(1)),
             srtt_us: self.rtt.smoothed_us(),
-            mdev_us: self.rtt.mdev4_us(),
+            mdev_us: self.rtt.mdev_us(),
             rtt_min_us: self.rtt.min_us(),
-            acked_pkts: info.acked,
-            lost_pkts: info.lost,
-            inflight_pkts: self.queue.in_flight(),
+            acked_pkts: cc_sample.acked_pkts,
+            lost_pkts: cc_sample.lost_pkts,
+            inflight_pkts: self.rtx_queue.in_flight(),
             prior_inflight_pkts: self.prior_in_flight,
-            cwnd_pkts: self.cwnd,
-            ssthresh_pkts: self.ssthresh,
+            cwnd_pkts: self.snd_cwnd,
+            ssthresh_pkts: self.snd_ssthresh,
             cwnd_clamp_pkts: CWND_CLAMP,
             prior_cwnd_pkts: self.prior_cwnd,
             una_seq: self.snd_una as u32,
             nxt_seq: self.snd_nxt as u32,
             delivered_pkts: self.rate.delivered,
             delivered_ce_pkts: self.rate.delivered_ce,
-            total_lost_pkts: self.queue.lost,
+            total_lost_pkts: self.rtx_queue.lost,
             rate_prior_delivered_pkts: sample.prior_delivered,
             rate_delivered_pkts: if sample.interval_us > 0 { sample.delivered } else { 0 },
             rate_delivered_ce_pkts: sample.delivered_ce,
             rate_interval_us: sample.interval_us,
-            edt_delay_us: (self.wstamp_ns.saturating_sub(now_ns) / 1000) as u32,
+            edt_delay_us: (self.tcp_wstamp_ns.saturating_sub(now_ns) / 1000) as u32,
             mss_bytes: MSS_BYTES,
             mtu_bytes: MTU_BYTES,
             random: core::random(&mut self.seed),
@@ -282,10 +286,10 @@ impl Sender {
 
     pub(super) fn apply(&mut self, out: &Out) {
         if out.pacing_bytes_per_sec != 0 {
-            self.pacing_rate = out.pacing_bytes_per_sec;
+            self.pacing_rate_bytes_per_s = out.pacing_bytes_per_sec;
         }
-        self.cwnd = out.cwnd_pkts;
-        self.ssthresh = out.ssthresh_pkts;
+        self.snd_cwnd = out.cwnd_pkts;
+        self.snd_ssthresh = out.ssthresh_pkts;
         self.round_ended |= out.ends_round();
     }
 
@@ -295,42 +299,43 @@ impl Sender {
             let (before, after) = (self.ca_state as u32, state as u32);
             let changed =
                 |event| TcpEvent { ca_state: after, ca_state_before: Some(before), ..event };
-            self.report_with(now_ns, TcpEventKind::CaState, changed);
+            self.push_event_with(now_ns, TcpEventKind::CaState, changed);
         }
         self.cc_event(now_ns, state.into());
         self.ca_state = state;
     }
 
     pub(super) fn cc_event(&mut self, now_ns: u64, event: Event) {
-        let mut view = self.view(now_ns, &AckInfo::default());
-        view.flags |= if self.rate.app_limited != 0 { flags::APP_LIMITED } else { 0 };
+        let mut view = self.view(now_ns, &CcSample::default());
+        view.flags |= if self.rate.app_limited != 0 { ack_flags::APP_LIMITED } else { 0 };
         let out = self.cc.on_event(event, &view);
         self.apply(&out);
     }
 
     /// `icsk_ca_ops->ssthresh()`.
     pub(super) fn cc_ssthresh(&mut self, now_ns: u64) -> u32 {
-        let view = self.view(now_ns, &AckInfo::default());
+        let view = self.view(now_ns, &CcSample::default());
         self.cc.on_loss(&view)
     }
 
     /// Whether the window was full when packets were last sent, and `tcp_is_cwnd_limited()`.
     pub(super) fn cwnd_flags(&self) -> u32 {
-        let full = if self.is_cwnd_limited { flags::CWND_FULL } else { 0 };
-        full | if self.is_cwnd_limited() { flags::CWND_LIMITED } else { 0 }
+        let full = if self.is_cwnd_limited { ack_flags::CWND_FULL } else { 0 };
+        full | if self.tcp_is_cwnd_limited() { ack_flags::CWND_LIMITED } else { 0 }
     }
 
     /// `tcp_is_cwnd_limited()`.
-    pub(super) fn is_cwnd_limited(&self) -> bool {
+    pub(super) fn tcp_is_cwnd_limited(&self) -> bool {
         self.is_cwnd_limited
-            || (self.cwnd < self.ssthresh && self.cwnd < self.max_packets_out.saturating_mul(2))
+            || (self.snd_cwnd < self.snd_ssthresh
+                && self.snd_cwnd < self.max_packets_out.saturating_mul(2))
     }
 
     /// `tcp_current_ssthresh()`.
     pub(super) fn current_ssthresh(&self) -> u32 {
         match self.ca_state {
-            CaState::Cwr | CaState::Recovery => self.ssthresh,
-            _ => self.ssthresh.max((self.cwnd >> 1) + (self.cwnd >> 2)),
+            CaState::Cwr | CaState::Recovery => self.snd_ssthresh,
+            _ => self.snd_ssthresh.max((self.snd_cwnd >> 1) + (self.snd_cwnd >> 2)),
         }
     }
 
@@ -341,10 +346,10 @@ impl Sender {
 
     /// `tcp_update_pacing_rate()`: twice the window per RTT in slow start, 1.2 times otherwise.
     pub(super) fn update_pacing_rate(&mut self) {
-        let percent = if self.cwnd < self.ssthresh / 2 { 200 } else { 120 };
-        let packets = self.cwnd.max(self.queue.packets_out());
+        let percent = if self.snd_cwnd < self.snd_ssthresh / 2 { 200 } else { 120 };
+        let packets = self.snd_cwnd.max(self.rtx_queue.packets_out());
         let rate = u64::from(MSS_BYTES) * (10_000 << 3) * percent * u64::from(packets);
-        self.pacing_rate = rate / u64::from(self.rtt.srtt8_us().max(1));
+        self.pacing_rate_bytes_per_s = rate / u64::from(self.rtt.srtt_us().max(1));
     }
 
     /// The rows of the congestion control's state, if a round has ended since the last call: the number of the round and the
@@ -354,22 +359,22 @@ impl Sender {
             return None;
         }
         self.rounds += 1;
-        let view = self.view(now_ns, &AckInfo::default());
+        let view = self.view(now_ns, &CcSample::default());
         Some((self.rounds, self.cc.read(&view)))
     }
 
     /// A rule that the congestion control broke.
-    pub fn violation(&self) -> Option<String> {
+    pub fn violation(&self) -> Option<core::Violation> {
         self.cc.violation()
     }
 
     /// Adds to [`Self::events`].
-    pub fn report(&mut self, now_ns: u64, kind: TcpEventKind, count: u32) {
-        self.report_with(now_ns, kind, |event| TcpEvent { count, ..event });
+    pub fn push_event(&mut self, now_ns: u64, kind: TcpEventKind, count: u32) {
+        self.push_event_with(now_ns, kind, |event| TcpEvent { count, ..event });
     }
 
     /// The same with what `complete` sets.
-    pub(super) fn report_with(
+    pub(super) fn push_event_with(
         &mut self,
         now_ns: u64,
         kind: TcpEventKind,
@@ -380,70 +385,71 @@ impl Sender {
             at_ns: now_ns,
             kind: kind.into(),
             ca_state: self.ca_state as u32,
-            snd_cwnd_pkts: self.cwnd,
-            snd_ssthresh_pkts: Some(self.ssthresh).filter(|pkts| *pkts < INFINITE_SSTHRESH),
+            snd_cwnd_pkts: self.snd_cwnd,
+            snd_ssthresh_pkts: Some(self.snd_ssthresh).filter(|pkts| *pkts < TCP_INFINITE_SSTHRESH),
             rtt_us: self.rtt.smoothed_us(),
-            unacked_pkts: self.queue.packets_out(),
-            lost_pkts: self.queue.lost_out,
+            unacked_pkts: self.rtx_queue.packets_out(),
+            lost_pkts: self.rtx_queue.lost_out,
             total_retrans_pkts: self.counters.total_retrans,
             ..TcpEvent::default()
         }));
     }
 
     /// Accounts for the time that has passed with what limited the connection.
-    pub(super) fn set_limit(&mut self, now_ns: u64, limit: Limit) {
-        let passed_ns = now_ns - self.limited_since_ns;
-        self.limited_since_ns = now_ns;
+    pub(super) fn chrono_set(&mut self, now_ns: u64, chrono_type: Chrono) {
+        let passed_ns = now_ns - self.chrono_start_ns;
+        self.chrono_start_ns = now_ns;
         let counters = &mut self.counters;
-        counters.busy_ns += if self.limit == Limit::Idle { 0 } else { passed_ns };
-        match self.limit {
-            Limit::Idle | Limit::Busy => {}
-            Limit::ReceiveWindow => counters.rwnd_limited_ns += passed_ns,
-            Limit::SendBuffer => counters.sndbuf_limited_ns += passed_ns,
+        counters.busy_ns += if self.chrono_type == Chrono::Idle { 0 } else { passed_ns };
+        match self.chrono_type {
+            Chrono::Idle | Chrono::Busy => {}
+            Chrono::RwndLimited => counters.rwnd_limited_ns += passed_ns,
+            Chrono::SndbufLimited => counters.sndbuf_limited_ns += passed_ns,
         }
-        self.limit = limit;
+        self.chrono_type = chrono_type;
     }
 
     /// TCP_INFO at this instant.
-    pub fn info(&mut self, now_ns: u64) -> Info {
-        self.set_limit(now_ns, self.limit);
-        Info {
+    pub fn info(&mut self, now_ns: u64) -> TcpInfo {
+        self.chrono_set(now_ns, self.chrono_type);
+        TcpInfo {
             ca_state: self.ca_state as u32,
             retransmits: self.retransmits,
             backoff: self.backoff,
             rto_us: self.rtt.backed_off_us(self.backoff) as u32,
-            packets_out: self.queue.packets_out(),
-            sacked_out: self.queue.sacked_out,
-            lost_out: self.queue.lost_out,
-            retrans_out: self.queue.retrans_out,
-            cwnd: self.cwnd,
-            ssthresh: Some(self.ssthresh).filter(|ssthresh| *ssthresh < INFINITE_SSTHRESH),
+            packets_out: self.rtx_queue.packets_out(),
+            sacked_out: self.rtx_queue.sacked_out,
+            lost_out: self.rtx_queue.lost_out,
+            retrans_out: self.rtx_queue.retrans_out,
+            snd_cwnd: self.snd_cwnd,
+            snd_ssthresh: Some(self.snd_ssthresh).filter(|pkts| *pkts < TCP_INFINITE_SSTHRESH),
             srtt_us: self.rtt.smoothed_us(),
-            rttvar_us: self.rtt.mdev4_us() >> 2,
+            rttvar_us: self.rtt.mdev_us() >> 2,
             min_rtt_us: Some(self.rtt.min_us()).filter(|rtt_us| *rtt_us != NO_RTT_US),
-            pacing_rate: self.pacing_rate,
+            pacing_rate_bytes_per_s: self.pacing_rate_bytes_per_s,
             bytes_acked: self.snd_una,
             notsent_bytes: self.notsent_bytes(),
+            reordering: self.reordering,
             delivered: self.rate.delivered,
             delivered_ce: self.rate.delivered_ce,
             rate_delivered: self.rate.rate_delivered,
             rate_interval_us: self.rate.rate_interval_us,
-            delivery_rate: self.delivery_rate(),
+            delivery_rate_bytes_per_s: self.delivery_rate_bytes_per_s(),
             is_app_limited: self.rate.rate_app_limited,
             snd_wnd: (self.snd_wnd_end - self.snd_una).min(u32::MAX.into()) as u32,
-            since_sent_ns: now_ns - self.last_sent_ns,
-            since_ack_ns: now_ns - self.last_ack_ns,
+            since_sent_ns: now_ns - self.lsndtime_ns,
+            since_ack_ns: now_ns - self.rcv_tstamp_ns,
         }
     }
 
     /// What waits in the socket: an application without a limit fills its buffer.
     fn notsent_bytes(&self) -> u32 {
-        let room = self.config.buffer_bytes.saturating_sub(self.snd_nxt - self.snd_una);
-        (self.written - self.snd_nxt).min(room).min(u32::MAX.into()) as u32
+        let room = self.config.sndbuf_bytes.saturating_sub(self.snd_nxt - self.snd_una);
+        (self.write_seq - self.snd_nxt).min(room).min(u32::MAX.into()) as u32
     }
 
     /// Bytes per second of the latest sample.
-    fn delivery_rate(&self) -> u64 {
+    fn delivery_rate_bytes_per_s(&self) -> u64 {
         let bytes = u64::from(self.rate.rate_delivered) * u64::from(MSS_BYTES);
         bytes.saturating_mul(1_000_000).checked_div(self.rate.rate_interval_us.into()).unwrap_or(0)
     }
@@ -451,7 +457,7 @@ impl Sender {
 
 /// A part of TCP_INFO; lengths in bytes, windows in packets, rates in bytes per second.
 #[derive(Debug, Clone, Copy)]
-pub struct Info {
+pub struct TcpInfo {
     pub ca_state: u32,
     pub retransmits: u32,
     pub backoff: u32,
@@ -460,20 +466,21 @@ pub struct Info {
     pub sacked_out: u32,
     pub lost_out: u32,
     pub retrans_out: u32,
-    pub cwnd: u32,
-    pub ssthresh: Option<u32>,
+    pub snd_cwnd: u32,
+    pub snd_ssthresh: Option<u32>,
     pub srtt_us: u32,
     pub rttvar_us: u32,
     pub min_rtt_us: Option<u32>,
-    pub pacing_rate: u64,
+    pub pacing_rate_bytes_per_s: u64,
     pub bytes_acked: u64,
     pub notsent_bytes: u32,
+    pub reordering: u32,
     pub delivered: u32,
     pub delivered_ce: u32,
     /// The sample that gives the delivery rate: packets, and the time that they took.
     pub rate_delivered: u32,
     pub rate_interval_us: u32,
-    pub delivery_rate: u64,
+    pub delivery_rate_bytes_per_s: u64,
     pub is_app_limited: bool,
     pub snd_wnd: u32,
     pub since_sent_ns: u64,

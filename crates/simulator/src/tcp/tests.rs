@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ccbench_proto::plan::Ecn;
 
 use super::*;
-use crate::core::Connection;
-use crate::packet::{Ack, MSS_BYTES, Range, Segment};
+use crate::core::CongestionControl;
+use crate::packet::{AckSegment, MSS_BYTES, Segment, SeqRange};
 
 const MS: u64 = 1_000_000;
 const RTT_US: u32 = 20_000;
@@ -14,16 +14,16 @@ const MSS: u64 = MSS_BYTES as u64;
 const ALL: u64 = u64::MAX / 2;
 
 fn sender(cc: &str, ecn: EcnMode) -> Sender {
-    let config = SenderConfig { ecn, buffer_bytes: ALL, slow_start_after_idle: true, seed: 1 };
-    let cc = Connection::new(cc, &BTreeMap::new()).unwrap();
+    let config = SenderConfig { ecn, sndbuf_bytes: ALL, slow_start_after_idle: true, seed: 1 };
+    let cc = CongestionControl::new(cc, &BTreeMap::new()).unwrap();
     Sender::new(config, cc, 0, RTT_US, ALL)
 }
 
 impl Sender {
     /// An acknowledgement arrives, and the socket sends.
-    fn on_ack(&mut self, now_ns: u64, ack: &Ack) {
-        self.take_ack(now_ns, ack);
-        self.send(now_ns);
+    fn on_ack_and_send(&mut self, now_ns: u64, ack: &AckSegment) {
+        self.on_ack(now_ns, ack);
+        self.write_xmit(now_ns);
     }
 }
 
@@ -32,14 +32,14 @@ fn sent(sender: &mut Sender) -> Vec<(u64, bool)> {
     sender.outbox.drain(..).map(|(segment, again)| (segment.seq / MSS, again)).collect()
 }
 
-fn ack(up_to: u64) -> Ack {
-    Ack { ack: up_to * MSS, window_end: ALL, ..Ack::default() }
+fn ack(up_to: u64) -> AckSegment {
+    AckSegment { ack_seq: up_to * MSS, window_end: ALL, ..AckSegment::default() }
 }
 
-fn sacked(up_to: u64, blocks: &[(u64, u64)]) -> Ack {
+fn sacked(up_to: u64, blocks: &[(u64, u64)]) -> AckSegment {
     let mut ack = ack(up_to);
     for (slot, (begin, end)) in ack.blocks.iter_mut().zip(blocks) {
-        *slot = Range { begin: begin * MSS, end: end * MSS };
+        *slot = SeqRange { start_seq: begin * MSS, end_seq: end * MSS };
     }
     ack.block_count = blocks.len() as u8;
     ack
@@ -51,34 +51,34 @@ fn slow_start_doubles_the_window_each_round() {
     sender.write(0, ALL);
     assert_eq!(sent(&mut sender).len(), 10);
     for two in 1..=5 {
-        sender.on_ack(20 * MS, &ack(2 * two));
+        sender.on_ack_and_send(20 * MS, &ack(2 * two));
     }
-    assert_eq!(sender.info(20 * MS).cwnd, 20);
+    assert_eq!(sender.info(20 * MS).snd_cwnd, 20);
     assert_eq!(sent(&mut sender).len(), 20);
 }
 
 #[test]
-fn a_hole_is_repaired_once_rack_is_sure() {
+fn three_sacked_segments_start_recovery() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     sent(&mut sender);
     // The first segment is lost. Without reordering before, three segments after it are enough.
-    sender.on_ack(20 * MS, &sacked(0, &[(1, 2)]));
-    sender.on_ack(20 * MS, &sacked(0, &[(1, 3)]));
+    sender.on_ack_and_send(20 * MS, &sacked(0, &[(1, 2)]));
+    sender.on_ack_and_send(20 * MS, &sacked(0, &[(1, 3)]));
     assert!(sent(&mut sender).iter().all(|(_, again)| !again));
-    sender.on_ack(20 * MS, &sacked(0, &[(1, 4)]));
+    sender.on_ack_and_send(20 * MS, &sacked(0, &[(1, 4)]));
     assert_eq!(sent(&mut sender)[0], (0, true));
     let info = sender.info(20 * MS);
-    assert_eq!((info.ca_state, info.ssthresh, info.retrans_out), (3, Some(5), 1));
+    assert_eq!((info.ca_state, info.snd_ssthresh, info.retrans_out), (3, Some(5), 1));
     // PRR brings the window down to ssthresh; the hole's acknowledgement ends recovery.
     for (at, end) in (5..=10).enumerate() {
-        sender.on_ack((21 + at as u64) * MS, &sacked(0, &[(1, end)]));
+        sender.on_ack_and_send((21 + at as u64) * MS, &sacked(0, &[(1, end)]));
     }
     let high = sender.snd_nxt / MSS;
-    sender.on_ack(41 * MS, &ack(high));
+    sender.on_ack_and_send(41 * MS, &ack(high));
     let info = sender.info(41 * MS);
     assert_eq!(info.ca_state, 0);
-    assert!((5..=7).contains(&info.cwnd), "{}", info.cwnd);
+    assert!((5..=7).contains(&info.snd_cwnd), "{}", info.snd_cwnd);
 }
 
 #[test]
@@ -87,11 +87,11 @@ fn a_loss_is_not_taken_for_reordering() {
     sender.write(0, ALL);
     sent(&mut sender);
     // Segment 0 waited for a delayed acknowledgement, 1 is lost, 2 arrives; then two blocks, the later one first.
-    sender.on_ack(20 * MS, &sacked(1, &[(2, 3)]));
-    sender.on_ack(20 * MS, &sacked(1, &[(6, 7), (4, 5), (2, 3)]));
+    sender.on_ack_and_send(20 * MS, &sacked(1, &[(2, 3)]));
+    sender.on_ack_and_send(20 * MS, &sacked(1, &[(6, 7), (4, 5), (2, 3)]));
     assert_eq!(sender.counters.reord_seen, 0);
     // Segment 3 was behind 4 and 6.
-    sender.on_ack(20 * MS, &sacked(1, &[(2, 5), (6, 7)]));
+    sender.on_ack_and_send(20 * MS, &sacked(1, &[(2, 5), (6, 7)]));
     assert_eq!(sender.counters.reord_seen, 1);
 }
 
@@ -100,14 +100,14 @@ fn a_lost_tail_is_probed_and_then_repaired() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, 4 * MSS);
     assert_eq!(sent(&mut sender).len(), 4);
-    sender.on_ack(20 * MS, &ack(2));
+    sender.on_ack_and_send(20 * MS, &ack(2));
     // Two RTTs later the last segment is sent again as a probe.
     let at_ns = sender.timer_ns().unwrap();
     assert!((58 * MS..=64 * MS).contains(&at_ns), "{at_ns}");
     sender.on_timer(at_ns);
     assert_eq!(sent(&mut sender), [(3, true)]);
     // The probe's selective acknowledgement shows that segment 2 is lost.
-    sender.on_ack(at_ns + 20 * MS, &sacked(2, &[(3, 4)]));
+    sender.on_ack_and_send(at_ns + 20 * MS, &sacked(2, &[(3, 4)]));
     assert_eq!(sent(&mut sender), [(2, true)]);
 }
 
@@ -125,7 +125,7 @@ fn a_timeout_shrinks_the_window_and_backs_off() {
     sender.on_timer(rto_ns);
     assert_eq!(sent(&mut sender)[0], (0, true));
     let info = sender.info(rto_ns);
-    assert_eq!((info.ca_state, info.cwnd, info.backoff), (4, 1, 1));
+    assert_eq!((info.ca_state, info.snd_cwnd, info.backoff), (4, 1, 1));
     assert_eq!(sender.timer_ns(), Some(wheel_ns(rto_ns, 2 * timeout_ns)));
 }
 
@@ -150,11 +150,11 @@ fn a_spurious_timeout_is_undone() {
     assert_eq!(sender.info(rto_ns).ca_state, 4);
     sent(&mut sender);
     // The originals arrive after all: their timestamps are older than the retransmission.
-    let late = Ack { echoed_ns: 1, ..ack(2) };
-    sender.on_ack(rto_ns + MS, &late);
+    let late = AckSegment { tsecr_ns: 1, ..ack(2) };
+    sender.on_ack_and_send(rto_ns + MS, &late);
     let info = sender.info(rto_ns + MS);
     assert_eq!(info.ca_state, 0);
-    assert!(info.cwnd >= 10, "{}", info.cwnd);
+    assert!(info.snd_cwnd >= 10, "{}", info.snd_cwnd);
 }
 
 #[test]
@@ -162,14 +162,14 @@ fn ece_reduces_once_per_window() {
     let mut sender = sender("reno", EcnMode::Classic);
     sender.write(0, ALL);
     sent(&mut sender);
-    sender.on_ack(20 * MS, &Ack { ece: true, ..ack(2) });
+    sender.on_ack_and_send(20 * MS, &AckSegment { ece: true, ..ack(2) });
     assert_eq!(sender.info(20 * MS).ca_state, 2);
-    sender.on_ack(21 * MS, &Ack { ece: true, ..ack(4) });
-    assert_eq!(sender.info(21 * MS).ssthresh, Some(5));
+    sender.on_ack_and_send(21 * MS, &AckSegment { ece: true, ..ack(4) });
+    assert_eq!(sender.info(21 * MS).snd_ssthresh, Some(5));
 }
 
 fn segment(at: u64) -> Segment {
-    Segment { seq: at * MSS, bytes: MSS_BYTES, sent_ns: 1, echoed_ns: 0, cwr: false }
+    Segment { seq: at * MSS, bytes: MSS_BYTES, tsval_ns: 1, tsecr_ns: 0, cwr: false }
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn every_second_segment_is_acknowledged() {
     assert_eq!(acks(16, 36, MS), 10);
     assert_eq!(acks(36, 37, MS), 0);
     assert_eq!(receiver.timer_ns(), Some(42 * MS));
-    assert_eq!(receiver.on_timer(42 * MS).unwrap().ack, 37 * MSS);
+    assert_eq!(receiver.on_timer(42 * MS).unwrap().ack_seq, 37 * MSS);
 }
 
 #[test]
@@ -192,12 +192,13 @@ fn gaps_are_reported_most_recent_first() {
     last(0);
     last(2);
     let ack = last(5);
-    let blocks: Vec<_> = ack.sacked().iter().map(|r| (r.begin / MSS, r.end / MSS)).collect();
-    assert_eq!((ack.ack / MSS, blocks), (1, vec![(5, 6), (2, 3)]));
+    let blocks: Vec<_> =
+        ack.sacked().iter().map(|r| (r.start_seq / MSS, r.end_seq / MSS)).collect();
+    assert_eq!((ack.ack_seq / MSS, blocks), (1, vec![(5, 6), (2, 3)]));
     let ack = last(2);
-    assert!(ack.dsack && ack.sacked()[0].begin == 2 * MSS);
+    assert!(ack.is_dsack && ack.sacked()[0].start_seq == 2 * MSS);
     let ack = last(1);
-    assert_eq!((ack.ack / MSS, ack.sacked().len()), (3, 1));
+    assert_eq!((ack.ack_seq / MSS, ack.sacked().len()), (3, 1));
 }
 
 #[test]
@@ -219,12 +220,15 @@ fn an_overtaken_acknowledgement_brings_only_its_blocks() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     sent(&mut sender);
-    sender.on_ack(20 * MS, &ack(4));
+    sender.on_ack_and_send(20 * MS, &ack(4));
     let before = sender.info(20 * MS);
-    sender.on_ack(21 * MS, &Ack { window_end: 0, ..sacked(2, &[(6, 7)]) });
+    sender.on_ack_and_send(21 * MS, &AckSegment { window_end: 0, ..sacked(2, &[(6, 7)]) });
     let after = sender.info(21 * MS);
     assert_eq!((after.sacked_out, after.delivered), (1, before.delivered + 1));
-    assert_eq!((after.cwnd, after.snd_wnd, after.ca_state), (before.cwnd, before.snd_wnd, 1));
+    assert_eq!(
+        (after.snd_cwnd, after.snd_wnd, after.ca_state),
+        (before.snd_cwnd, before.snd_wnd, 1)
+    );
 }
 
 #[test]
@@ -237,7 +241,10 @@ fn a_part_of_a_segment_waits_for_the_last_one() {
     sender.write(2 * MS, 2 * MSS);
     assert_eq!(sender.outbox[0].0.bytes, MSS_BYTES, "a full segment does not wait");
     sent(&mut sender);
-    sender.on_ack(20 * MS, &Ack { ack: MSS / 2, window_end: ALL, ..Ack::default() });
+    sender.on_ack_and_send(
+        20 * MS,
+        &AckSegment { ack_seq: MSS / 2, window_end: ALL, ..AckSegment::default() },
+    );
     assert_eq!(sender.snd_nxt, 2 * MSS);
 }
 
@@ -246,11 +253,11 @@ fn reordering_is_measured_in_packets() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     sent(&mut sender);
-    sender.on_ack(20 * MS, &sacked(1, &[(2, 3)]));
+    sender.on_ack_and_send(20 * MS, &sacked(1, &[(2, 3)]));
     assert_eq!(sender.reordering, 3);
-    sender.on_ack(20 * MS, &sacked(1, &[(8, 9), (2, 3)]));
+    sender.on_ack_and_send(20 * MS, &sacked(1, &[(8, 9), (2, 3)]));
     // Segment 3 was overtaken by 8.
-    sender.on_ack(20 * MS, &sacked(1, &[(2, 4), (8, 9)]));
+    sender.on_ack_and_send(20 * MS, &sacked(1, &[(2, 4), (8, 9)]));
     assert_eq!((sender.reordering, sender.counters.reord_seen), (6, 1));
 }
 
@@ -259,25 +266,25 @@ fn an_early_retransmission_is_undone_while_recovery_lasts() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     sent(&mut sender);
-    sender.on_ack(20 * MS, &sacked(0, &[(3, 9)]));
+    sender.on_ack_and_send(20 * MS, &sacked(0, &[(3, 9)]));
     let info = sender.info(20 * MS);
-    assert_eq!((info.ca_state, info.ssthresh), (3, Some(5)));
+    assert_eq!((info.ca_state, info.snd_ssthresh), (3, Some(5)));
     assert!(sent(&mut sender).contains(&(0, true)));
     // The originals arrive: their acknowledgements carry timestamps before the retransmissions.
     let high = sender.snd_nxt / MSS;
-    sender.on_ack(24 * MS, &Ack { echoed_ns: MS, ..ack(9) });
-    sender.on_ack(25 * MS, &Ack { echoed_ns: MS, ..ack(high) });
+    sender.on_ack_and_send(24 * MS, &AckSegment { tsecr_ns: MS, ..ack(9) });
+    sender.on_ack_and_send(25 * MS, &AckSegment { tsecr_ns: MS, ..ack(high) });
     let info = sender.info(25 * MS);
     assert_eq!(info.ca_state, 0);
-    assert!(info.cwnd >= 10 && info.ssthresh.is_none(), "{info:?}");
+    assert!(info.snd_cwnd >= 10 && info.snd_ssthresh.is_none(), "{info:?}");
 }
 
 #[test]
 fn a_lone_runt_may_be_a_delayed_acknowledgement() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, MSS / 2);
-    let acks = |up_to| Ack { ack: up_to, window_end: ALL, ..Ack::default() };
-    sender.on_ack(60 * MS, &acks(MSS / 2));
+    let acks = |up_to| AckSegment { ack_seq: up_to, window_end: ALL, ..AckSegment::default() };
+    sender.on_ack_and_send(60 * MS, &acks(MSS / 2));
     assert_eq!(sender.rtt.min_us(), RTT_US);
     assert!(sender.rtt.smoothed_us() > RTT_US, "the smoothed RTT has it");
 }

@@ -3,43 +3,10 @@
 
 use ccbench_proto::wire::{TcpEvent, TcpEventKind};
 
-use super::rack::DUPTHRESH;
+use super::rack::TCP_FASTRETRANS_THRESH;
 use super::sender::Sender;
+use super::timer_wheel::{TICK_NS, Timer, TimerKind, wheel_ns};
 use crate::core::{CaState, Event};
-
-/// A tick of the kernel: HZ = 1000.
-const TICK_NS: u64 = 1_000_000;
-
-/// When a timer of the kernel's wheel fires that is set for this delay: the delay is whole ticks, and the wheel rounds the end up, the
-/// more the longer the delay is (`calc_index()` in kernel/time/timer.c).
-pub fn wheel_ns(now_ns: u64, after_ns: u64) -> u64 {
-    const BUCKETS: u64 = 64;
-    const LEVEL_BITS: u32 = 3;
-    let ticks = after_ns.div_ceil(TICK_NS);
-    let mut shift = 0;
-    while shift < 8 * LEVEL_BITS && ticks >= (BUCKETS - 1) << shift {
-        shift += LEVEL_BITS;
-    }
-    ((((now_ns / TICK_NS + ticks) >> shift) + 1) << shift) * TICK_NS
-}
-
-/// `icsk_pending`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimerKind {
-    /// ICSK_TIME_RETRANS.
-    Retransmission,
-    /// ICSK_TIME_LOSS_PROBE.
-    LossProbe,
-    /// ICSK_TIME_REO_TIMEOUT.
-    Reordering,
-}
-
-/// The timer that is armed.
-#[derive(Debug, Clone, Copy)]
-pub struct Timer {
-    pub kind: TimerKind,
-    pub at_ns: u64,
-}
 
 impl Sender {
     /// When [`Self::on_timer`] is due.
@@ -59,12 +26,12 @@ impl Sender {
         self.is_armed(TimerKind::Reordering)
     }
 
-    fn arm(&mut self, kind: TimerKind, now_ns: u64, after_ns: u64) {
-        self.timer = Some(Timer { kind, at_ns: wheel_ns(now_ns, after_ns) });
+    fn arm(&mut self, kind: TimerKind, now_ns: u64, delay_ns: u64) {
+        self.timer = Some(Timer { kind, at_ns: wheel_ns(now_ns, delay_ns) });
     }
 
-    pub(super) fn arm_reordering_timer(&mut self, now_ns: u64, after_ns: u64) {
-        self.arm(TimerKind::Reordering, now_ns, after_ns);
+    pub(super) fn arm_reordering_timer(&mut self, now_ns: u64, delay_ns: u64) {
+        self.arm(TimerKind::Reordering, now_ns, delay_ns);
     }
 
     /// The retransmission timer, a full timeout from now.
@@ -74,7 +41,7 @@ impl Sender {
 
     /// `tcp_pacing_delay()`: until the last packet leaves, whole ticks.
     fn pacing_delay_ns(&self, now_ns: u64) -> u64 {
-        self.wstamp_ns.saturating_sub(now_ns) / TICK_NS * TICK_NS
+        self.tcp_wstamp_ns.saturating_sub(now_ns) / TICK_NS * TICK_NS
     }
 
     fn rto_ns(&self) -> u64 {
@@ -82,26 +49,26 @@ impl Sender {
     }
 
     /// `tcp_rto_delta_us()`: until a timeout from the transmission of the first segment.
-    fn until_rto_ns(&self, now_ns: u64) -> u64 {
-        let sent_ns = self.queue.head().map_or(now_ns, |head| head.sent_ns);
+    fn rto_delta_ns(&self, now_ns: u64) -> u64 {
+        let sent_ns = self.rtx_queue.head().map_or(now_ns, |head| head.sent_ns);
         (sent_ns + self.rto_ns()).saturating_sub(now_ns)
     }
 
     /// `tcp_rearm_rto()`.
     pub(super) fn rearm_rto(&mut self, now_ns: u64) {
-        if self.queue.is_empty() {
+        if self.rtx_queue.is_empty() {
             self.timer = None;
         } else if self.is_armed(TimerKind::LossProbe) || self.is_armed(TimerKind::Reordering) {
-            let after_ns = self.until_rto_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
-            self.arm(TimerKind::Retransmission, now_ns, after_ns);
+            let delay_ns = self.rto_delta_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
+            self.arm(TimerKind::Retransmission, now_ns, delay_ns);
         } else {
-            let after_ns = self.rto_ns() + self.pacing_delay_ns(now_ns);
-            self.arm(TimerKind::Retransmission, now_ns, after_ns);
+            let delay_ns = self.rto_ns() + self.pacing_delay_ns(now_ns);
+            self.arm(TimerKind::Retransmission, now_ns, delay_ns);
         }
     }
 
     /// `tcp_set_xmit_timer()`.
-    pub(super) fn set_transmit_timer(&mut self, now_ns: u64) {
+    pub(super) fn set_xmit_timer(&mut self, now_ns: u64) {
         if !self.schedule_loss_probe(now_ns, true) {
             self.rearm_rto(now_ns);
         }
@@ -109,23 +76,23 @@ impl Sender {
 
     /// `tcp_schedule_loss_probe()`: two RTTs after the last transmission or acknowledgement.
     pub(super) fn schedule_loss_probe(&mut self, now_ns: u64, advancing_rto: bool) -> bool {
-        if !matches!(self.ca_state, CaState::Open | CaState::Cwr) || self.queue.is_empty() {
+        if !matches!(self.ca_state, CaState::Open | CaState::Cwr) || self.rtx_queue.is_empty() {
             // New data needs a timer in every state.
-            if self.timer.is_none() && !self.queue.is_empty() {
+            if self.timer.is_none() && !self.rtx_queue.is_empty() {
                 self.arm_rto(now_ns);
             }
             return false;
         }
-        let mut after_ns = u64::from(self.rtt.srtt8_us() >> 2) * 1000;
-        after_ns += match self.queue.packets_out() {
+        let mut delay_ns = u64::from(self.rtt.srtt_us() >> 2) * 1000;
+        delay_ns += match self.rtx_queue.packets_out() {
             1 => super::rtt::RTO_MIN_US * 1000,
             _ => super::rack::TIMEOUT_MIN_NS,
         };
-        let rto_ns = if advancing_rto { self.rto_ns() } else { self.until_rto_ns(now_ns) };
+        let rto_ns = if advancing_rto { self.rto_ns() } else { self.rto_delta_ns(now_ns) };
         if rto_ns > 0 {
-            after_ns = after_ns.min(rto_ns);
+            delay_ns = delay_ns.min(rto_ns);
         }
-        self.arm(TimerKind::LossProbe, now_ns, after_ns + self.pacing_delay_ns(now_ns));
+        self.arm(TimerKind::LossProbe, now_ns, delay_ns + self.pacing_delay_ns(now_ns));
         true
     }
 
@@ -135,32 +102,32 @@ impl Sender {
         match timer.kind {
             TimerKind::Retransmission => {
                 self.timer = None;
-                self.retransmission_timeout(now_ns);
+                self.retransmit_timer(now_ns);
             }
             TimerKind::LossProbe => {
                 self.timer = None;
                 self.send_loss_probe(now_ns);
             }
             // It counts as armed until another one is.
-            TimerKind::Reordering => self.reordering_timeout(now_ns),
+            TimerKind::Reordering => self.rack_reo_timeout(now_ns),
         }
-        self.send(now_ns);
+        self.write_xmit(now_ns);
     }
 
     /// `tcp_retransmit_timer()`.
-    fn retransmission_timeout(&mut self, now_ns: u64) {
-        if self.queue.is_empty() {
+    fn retransmit_timer(&mut self, now_ns: u64) {
+        if self.rtx_queue.is_empty() {
             return;
         }
         self.counters.total_rto += 1;
         self.enter_loss(now_ns);
         self.retransmits += 1;
-        if let Some(head) = self.queue.head().copied() {
+        if let Some(head) = self.rtx_queue.head().copied() {
             // The program sees a timeout only when the kernel has counted its retransmission.
             let (count, total_retrans_pkts) = (self.retransmits, self.counters.total_retrans + 1);
             let retransmitted = |event| TcpEvent { count, total_retrans_pkts, ..event };
-            self.report_with(now_ns, TcpEventKind::Rto, retransmitted);
-            self.retransmit(now_ns, head.seq, head.bytes);
+            self.push_event_with(now_ns, TcpEventKind::Rto, retransmitted);
+            self.retransmit_skb(now_ns, head.seq, head.bytes);
         }
         self.backoff += 1;
         self.arm_rto(now_ns);
@@ -169,21 +136,22 @@ impl Sender {
     /// `tcp_enter_loss()`.
     fn enter_loss(&mut self, now_ns: u64) {
         let is_new_recovery = self.ca_state < CaState::Recovery;
-        self.mark_lost_by_timeout(now_ns);
+        self.timeout_mark_lost(now_ns);
         if self.ca_state <= CaState::Disorder
             || self.high_seq <= self.snd_una
             || (self.ca_state == CaState::Loss && self.retransmits == 0)
         {
             self.prior_ssthresh = self.current_ssthresh();
-            self.prior_cwnd = self.cwnd;
-            self.ssthresh = self.cc_ssthresh(now_ns);
+            self.prior_cwnd = self.snd_cwnd;
+            self.snd_ssthresh = self.cc_ssthresh(now_ns);
             self.cc_event(now_ns, Event::Rto);
             self.init_undo();
         }
-        self.cwnd = self.queue.in_flight() + 1;
-        (self.cwnd_stamp_ns, self.tlp_high_seq) = (now_ns, None);
-        if self.ca_state <= CaState::Disorder && self.queue.sacked_out >= DUPTHRESH {
-            self.reordering = DUPTHRESH;
+        self.snd_cwnd = self.rtx_queue.in_flight() + 1;
+        (self.snd_cwnd_stamp_ns, self.tlp_high_seq) = (now_ns, None);
+        if self.ca_state <= CaState::Disorder && self.rtx_queue.sacked_out >= TCP_FASTRETRANS_THRESH
+        {
+            self.reordering = TCP_FASTRETRANS_THRESH;
         }
         self.set_ca_state(now_ns, CaState::Loss);
         self.high_seq = self.snd_nxt;
@@ -192,28 +160,29 @@ impl Sender {
     }
 
     /// `tcp_timeout_mark_lost()`: all but what was sent recently.
-    fn mark_lost_by_timeout(&mut self, now_ns: u64) {
-        let head = self.queue.head().map(|head| head.seq);
+    fn timeout_mark_lost(&mut self, now_ns: u64) {
+        let head = self.rtx_queue.head().map(|head| head.seq);
         let rack = &self.rack;
         let is_lost = |segment: &&super::retransmit_queue::SentSegment| {
-            Some(segment.seq) == head || rack.timeout_ns(now_ns, segment.sent_ns, 0) == 0
+            Some(segment.seq) == head || rack.skb_timeout_ns(now_ns, segment.sent_ns, 0) == 0
         };
-        let lost: Vec<u64> = self.queue.iter().filter(is_lost).map(|segment| segment.seq).collect();
-        lost.into_iter().for_each(|seq| self.queue.mark_lost(seq));
+        let lost: Vec<u64> =
+            self.rtx_queue.iter().filter(is_lost).map(|segment| segment.seq).collect();
+        lost.into_iter().for_each(|seq| self.rtx_queue.mark_lost(seq));
     }
 
     /// `tcp_send_loss_probe()`: new data if there is any, otherwise the last segment again. Then a full timeout begins.
     fn send_loss_probe(&mut self, now_ns: u64) {
-        if self.queue.is_empty() {
+        if self.rtx_queue.is_empty() {
             return;
         }
         if self.tlp_high_seq.is_none() {
             self.tlp_retrans = false;
-            if self.written > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
+            if self.write_seq > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
                 if self.send_burst(now_ns, 1, false) > 0 {
                     self.tlp_high_seq = Some(self.snd_nxt);
                 }
-            } else if let Some(tail) = self.queue.tail().copied() {
+            } else if let Some(tail) = self.rtx_queue.tail().copied() {
                 self.retransmit_probe(now_ns, tail.seq, tail.bytes);
                 self.tlp_retrans = true;
                 self.tlp_high_seq = Some(self.snd_nxt);
@@ -222,7 +191,7 @@ impl Sender {
                 return self.arm_rto(now_ns);
             }
         }
-        let after_ns = self.until_rto_ns(now_ns).max(1_000_000);
-        self.arm(TimerKind::Retransmission, now_ns, after_ns);
+        let delay_ns = self.rto_delta_ns(now_ns).max(1_000_000);
+        self.arm(TimerKind::Retransmission, now_ns, delay_ns);
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 /// ccbench's own are loaded for an instance only.
 fn without_instance(plan: &Plan, problems: &mut Problems) {
     for (flow, cc) in plan.flows.iter().filter_map(|(name, flow)| Some((name, flow.cc.as_ref()?))) {
-        if plan.cc.contains_key(cc) || cc::KERNELS.contains(&cc.as_str()) {
+        if plan.cc.contains_key(cc) || cc::BUILTINS.contains(&cc.as_str()) {
             continue;
         }
         if cc::scheme(cc).is_none() {
@@ -49,7 +49,7 @@ fn without_instance(plan: &Plan, problems: &mut Problems) {
 fn unknown(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
     let own = cc::table().schemes.iter().map(|scheme| scheme.name.as_str());
     let instances = plan.cc.keys().map(String::as_str);
-    let known: Vec<&str> = cc::KERNELS.iter().copied().chain(instances).chain(own).collect();
+    let known: Vec<&str> = cc::BUILTINS.iter().copied().chain(instances).chain(own).collect();
     let near = suggest::near(cc, &known);
     problems.warning_from(
         &["flows", flow, "cc"],
@@ -64,7 +64,7 @@ fn unknown(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
 /// A flow's `cc` must not mean two things.
 fn shadows(name: &str, cc: &Cc, problems: &mut Problems) {
     let same = cc::is_kernels(cc) && cc.algorithm == name;
-    if cc::KERNELS.contains(&name) && !same {
+    if cc::BUILTINS.contains(&name) && !same {
         problems.error_from(
             &["cc", name],
             &[],

@@ -1,6 +1,6 @@
 //! Rules about the simulator: what it has no model of is an error, a key without effect there is a warning.
 
-use crate::cc::{self, SIMULATED_KERNELS};
+use crate::cc::{self, SIMULATED_BUILTINS};
 use crate::plan::{Backend, Cc, Plan, Queue, Shaper, SysctlValue, Tool, Via};
 use crate::resolve::settle;
 
@@ -133,7 +133,7 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
     }
     if cc::is_kernels(cc) {
         let algorithm = cc.algorithm.as_str();
-        if !SIMULATED_KERNELS.contains(&algorithm) {
+        if !SIMULATED_BUILTINS.contains(&algorithm) {
             let why = unknown(algorithm);
             problems.error_from(&["cc", name, "algorithm"], &[&["cc", name]], why);
         } else if !cc.params.is_empty() {
@@ -157,7 +157,7 @@ fn flows(plan: &Plan, problems: &mut Problems) {
             problems.warning(&["flows", name, "tool"], why);
         }
         let Some(cc) = &flow.cc else { continue };
-        if !plan.cc.contains_key(cc) && !SIMULATED_KERNELS.contains(&cc.as_str()) {
+        if !plan.cc.contains_key(cc) && !SIMULATED_BUILTINS.contains(&cc.as_str()) {
             problems.error_from(
                 &["flows", name, "cc"],
                 &[&["flows", name, "cc"], &["cc"]],
@@ -171,9 +171,9 @@ fn flows(plan: &Plan, problems: &mut Problems) {
 
 /// Why the simulator does not have this congestion control of a kernel.
 fn unknown(algorithm: &str) -> String {
-    let known = SIMULATED_KERNELS.join(", ");
+    let known = SIMULATED_BUILTINS.join(", ");
     let remedy = if cc::scheme(algorithm).is_some() {
-        let instance = if cc::KERNELS.contains(&algorithm) {
+        let instance = if cc::BUILTINS.contains(&algorithm) {
             format!("my_{algorithm}")
         } else {
             algorithm.to_owned()

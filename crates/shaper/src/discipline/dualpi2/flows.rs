@@ -4,7 +4,7 @@
 //! of 1514 bytes, 20 s after 10 s of warm-up.
 //!
 //! The senders are models: window arithmetic, one acknowledgement for two packets, a reduction spread over a
-//! round trip (RFC 6937), losses noticed by the next acknowledgement. No host delays; the only timers are delayed
+//! round trip (PRR, RFC 9937), losses noticed by the next acknowledgement. No host delays; the only timers are delayed
 //! acknowledgements and the retransmission timeout.
 
 use std::cmp::Reverse;
