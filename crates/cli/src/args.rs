@@ -10,6 +10,7 @@ use ccbench_proto::trace::generate::{Between, Kind};
 use ccbench_proto::units::{Micros, Rate};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use ccbench_results::compare::Tolerance;
 use ccbench_results::figure;
 
 use values::{TraceFormat, column, day, group, levels, millimetres, phase};
@@ -391,6 +392,10 @@ pub struct CompareArgs {
     /// Metrics of the summary instead of the default ones: `srtt`, `srtt:p95`, `throughput_sum:mean`.
     #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
     pub metrics: Vec<String>,
+    /// By how many percent of A's mean a metric may differ where A and B agree; may be repeated. Two runs with several common
+    /// points also have the tolerances throughput_sum=2, srtt=6 and retransmission_share=25 (or 0.1 percentage points).
+    #[arg(long = "tolerance", value_name = "METRIC=PERCENT", value_delimiter = ',')]
+    pub tolerances: Vec<Tolerance>,
     /// Also write the table as CSV; - writes CSV to standard output instead of the table.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub csv: Option<PathBuf>,

@@ -126,17 +126,18 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     };
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
     warn_about_renamed(&args.metrics);
-    let (names, compared) = compare::compare(&args.a, &with, &args.metrics, filter)?;
+    let differences = compare::compare(&args.a, &with, &args.metrics, &args.tolerances, filter)?;
     if let Some(path) = &args.csv {
-        let csv = compare::csv(&compared);
+        let csv = compare::csv(&differences);
         if path.as_os_str() == "-" {
             print(&csv);
             return Ok(ExitCode::Success);
         }
         std::fs::write(path, csv).map_err(FileError::of("write", path))?;
     }
-    let differences = args.b.as_ref().and_then(|other| compare::plans_differ(&args.a, other));
-    print(&(compare::text(&names, &compared) + &differences.unwrap_or_default()));
+    let plans = args.b.as_ref().and_then(|other| compare::plans_differ(&args.a, other));
+    let agreement = compare::agreement(&differences);
+    print(&(compare::text(&differences) + &plans.unwrap_or_default() + &agreement));
     Ok(ExitCode::Success)
 }
 

@@ -4,17 +4,21 @@ use std::collections::BTreeSet;
 
 use comfy_table::{Cell as TableCell, CellAlignment, ContentArrangement, Table as Printed};
 
-use super::Compared;
-use crate::csv::Table;
+use super::{Compared, Differences, unmatched};
+use crate::csv::{Cell, Table};
 use crate::display::{TABLE_STYLE, readable};
 
-/// The table for the terminal, without metrics that are zero on both sides.
-pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
+/// The table for the terminal, without metrics that are zero on both sides, the points that are not compared, and how many
+/// points agree.
+pub fn text(differences: &Differences) -> String {
+    let (a, b) = &differences.names;
+    let compared = &differences.rows;
     let mut printed = Printed::new();
     printed.load_style(TABLE_STYLE);
     printed.set_content_arrangement(ContentArrangement::Disabled);
     let points: BTreeSet<&str> = compared.iter().map(|one| one.point.as_str()).collect();
-    let point = |one: &Compared| (points.len() > 1).then(|| one.point.clone());
+    let has_points = points.len() > 1 || !differences.unmatched.is_empty();
+    let is_judged = !differences.judged.is_empty();
     let head = [
         "phase",
         "of",
@@ -28,21 +32,47 @@ pub fn text((a, b): &(String, String), compared: &[Compared]) -> String {
         "g",
         "n",
     ];
-    printed.set_header((points.len() > 1).then_some("point").into_iter().chain(head));
+    let first = has_points.then_some("point");
+    printed.set_header(first.into_iter().chain(head).chain(is_judged.then_some("agrees")));
     for one in compared.iter().filter(|one| one.numbers.means != (0.0, 0.0)) {
-        let texts = point(one).into_iter().chain(names(one)).map(TableCell::new);
+        let point = has_points.then(|| one.point.clone());
+        let texts = point.into_iter().chain(names(one)).map(TableCell::new);
         let numbers = formatted_numbers(one)
             .map(|text| TableCell::new(text).set_alignment(CellAlignment::Right));
-        printed.add_row(texts.chain(numbers).collect::<Vec<_>>());
+        let agrees = match one.agrees {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "",
+        };
+        let agrees = is_judged.then(|| TableCell::new(agrees));
+        printed.add_row(texts.chain(numbers).chain(agrees).collect::<Vec<_>>());
     }
     let lines: Vec<String> = printed.lines().map(|line| line.trim_end().to_owned()).collect();
     format!(
         "A: {a}\nB: {b}\n\n{}\n\n\
+         A, B: means, ± half of their 95 % interval by Student's t.\n\
          95 % (t): of the difference, by Student's t (pairs: of the trials' differences; else Welch's); *: it leaves out 0.\n\
          95 % (bootstrap): by percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
-         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n",
-        lines.join("\n")
+         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}",
+        lines.join("\n"),
+        unmatched::lines(&differences.unmatched)
     )
+}
+
+/// Which points do not agree, and how many do; empty if none was judged. It is the end of the output.
+pub fn agreement(differences: &Differences) -> String {
+    let judged = &differences.judged;
+    if judged.is_empty() {
+        return String::new();
+    }
+    let mut text = String::new();
+    for one in judged.iter().filter(|one| !one.exceeded.is_empty()) {
+        let point = if one.point.is_empty() { String::new() } else { format!(" {}", one.point) };
+        text += &format!("does not agree:{point}: {}\n", one.exceeded.join("; "));
+    }
+    let agree = judged.iter().filter(|one| one.exceeded.is_empty()).count();
+    let points = if judged.len() == 1 { "point agrees" } else { "points agree" };
+    text + &format!("{agree} of {} {points}\n", judged.len())
 }
 
 /// Phase, subject and metric of a row.
@@ -71,9 +101,13 @@ fn formatted_numbers(one: &Compared) -> [String; 8] {
     let mark = if n.differs() == Some(true) { " *" } else { "" };
     let sign = if n.difference > 0.0 { "+" } else { "" };
     let maybe = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let mean = |mean: f64, interval: Option<(f64, f64)>| {
+        let half = interval.map(|(low, high)| format!(" ± {}", number((high - low) / 2.0)));
+        number(mean) + &half.unwrap_or_default()
+    };
     [
-        number(n.means.0),
-        number(n.means.1),
+        mean(n.means.0, n.intervals.0),
+        mean(n.means.1, n.intervals.1),
         format!("{sign}{}", number(n.difference)),
         ends(n.t) + mark,
         ends(n.bootstrap),
@@ -87,8 +121,12 @@ fn formatted_numbers(one: &Compared) -> [String; 8] {
     ]
 }
 
-/// The comparison as CSV, in the units of the summary.
-pub fn csv(compared: &[Compared]) -> String {
+/// Columns of the CSV.
+const COLUMNS: usize = 27;
+
+/// The comparison as CSV, in the units of the summary: the rows of the table, those that are zero on both sides, and a row
+/// without numbers for every point that is not compared, whose `note` says why.
+pub fn csv(differences: &Differences) -> String {
     let mut table = Table::new(&[
         "point",
         "phase",
@@ -98,7 +136,11 @@ pub fn csv(compared: &[Compared]) -> String {
         "stat",
         "unit",
         "mean_a",
+        "a95_low",
+        "a95_high",
         "mean_b",
+        "b95_low",
+        "b95_high",
         "n_a",
         "n_b",
         "paired",
@@ -111,8 +153,10 @@ pub fn csv(compared: &[Compared]) -> String {
         "ratio_bootstrap95_low",
         "ratio_bootstrap95_high",
         "hedges_g",
+        "agrees",
+        "note",
     ]);
-    for one in compared {
+    for one in &differences.rows {
         let n = &one.numbers;
         let (low, high) = (
             |ends: Option<(f64, f64)>| ends.map(|e| e.0),
@@ -127,7 +171,11 @@ pub fn csv(compared: &[Compared]) -> String {
             one.stat.into(),
             one.unit.into(),
             n.means.0.into(),
+            low(n.intervals.0).into(),
+            high(n.intervals.0).into(),
             n.means.1.into(),
+            low(n.intervals.1).into(),
+            high(n.intervals.1).into(),
             f64::from(n.n.0).into(),
             f64::from(n.n.1).into(),
             if n.paired { "true" } else { "false" }.into(),
@@ -140,7 +188,15 @@ pub fn csv(compared: &[Compared]) -> String {
             low(n.ratio_bootstrap).into(),
             high(n.ratio_bootstrap).into(),
             n.hedges_g.into(),
+            one.agrees.map_or("", |agrees| if agrees { "true" } else { "false" }).into(),
+            "".into(),
         ]);
+    }
+    for one in &differences.unmatched {
+        let mut row: [Cell; COLUMNS] = std::array::from_fn(|_| Cell::Empty);
+        row[0] = one.point.as_str().into();
+        row[COLUMNS - 1] = one.why().into();
+        table.row(&row);
     }
     table.finish()
 }

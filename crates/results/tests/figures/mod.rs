@@ -475,9 +475,10 @@ fn compares_two_points_and_a_run_with_itself() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     let with = Comparison::Levels("buffer", "20", "40");
-    let (names, compared) =
-        compare(&run, &with, &["throughput_sum".to_owned()], TrialFilter::default()).unwrap();
-    assert_eq!(names, ("buffer=20".to_owned(), "buffer=40".to_owned()));
+    let metrics = ["throughput_sum".to_owned()];
+    let found = compare(&run, &with, &metrics, &[], TrialFilter::default()).unwrap();
+    assert_eq!(found.names, ("buffer=20".to_owned(), "buffer=40".to_owned()));
+    let compared = found.rows;
     let alone = compared
         .iter()
         .find(|one| one.phase == "alone" && one.subject == "under_test" && one.stat == "mean");
@@ -487,11 +488,16 @@ fn compares_two_points_and_a_run_with_itself() {
     // 90 and 92 Mbit/s against 90; the failed trial is excluded.
     assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
     assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
-    let (_, same) = compare(&run, &Comparison::Run(&run), &[], TrialFilter::default()).unwrap();
+    let same = compare(&run, &Comparison::Run(&run), &[], &[], TrialFilter::default()).unwrap();
+    assert!(same.unmatched.is_empty() && same.judged.len() == 2, "{same:?}");
+    assert!(same.judged.iter().all(|one| one.exceeded.is_empty()), "{same:?}");
+    assert!(same.rows.iter().any(|one| one.agrees == Some(true)));
+    let same = same.rows;
     assert!(same.iter().all(|one| one.numbers.difference == 0.0), "{same:?}");
     assert!(same.iter().any(|one| one.numbers.paired));
-    let error = compare(&run, &Comparison::Levels("aqm", "a", "b"), &[], TrialFilter::default())
-        .unwrap_err();
+    let error =
+        compare(&run, &Comparison::Levels("aqm", "a", "b"), &[], &[], TrialFilter::default())
+            .unwrap_err();
     assert!(error.to_string().contains("its factors: scheme, buffer"), "{error}");
 }
 

@@ -1,0 +1,75 @@
+//! `ccbench compare` of two runs with several points.
+
+use ccbench_tests::{Bench, text};
+
+use crate::PLAN;
+
+/// A finished run of [`PLAN`] with these changes.
+fn run(changes: &[(&str, &str)]) -> (Bench, String) {
+    let bench = Bench::new();
+    let plan = changes.iter().fold(PLAN.to_owned(), |plan, (from, to)| {
+        assert!(plan.contains(from), "{from}");
+        plan.replace(from, to)
+    });
+    let plan = bench.write("plan.toml", &plan.replace("seed = 1", "seed = 1\nrepeat = 2"));
+    let done = bench.run(&["run", &plan.display().to_string(), "--sim"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let dir = bench.results().display().to_string();
+    (bench, dir)
+}
+
+fn compare(a: &(Bench, String), b: &(Bench, String), arguments: &[&str]) -> String {
+    let done = a.0.run(&[&["compare", &a.1, &b.1], arguments].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+#[test]
+fn points_are_matched_judged_and_counted() {
+    let first = run(&[]);
+    let slower = run(&[
+        ("rate = \"20mbit\"", "rate = \"10mbit\""),
+        ("[\"cubic\", \"bbr\"]", "[\"bbr\", \"cubic\", \"reno\"]"),
+    ]);
+    let printed = compare(&first, &slower, &[]);
+    assert!(printed.contains("not compared: 1 point only in B: reno\n"), "{printed}");
+    assert!(printed.contains("does not agree: cubic: throughput_sum of "), "{printed}");
+    assert!(printed.contains("note: the plans differ in links.bottleneck.rate"), "{printed}");
+    assert!(printed.ends_with("\n0 of 2 points agree\n"), "{printed}");
+    let wide = "throughput_sum=60,srtt=200,retransmission_share=100000";
+    let printed = compare(&first, &slower, &["--tolerance", wide]);
+    assert!(printed.ends_with("\n2 of 2 points agree\n"), "{printed}");
+    // A requested metric leaves out the tolerances of others.
+    let wide = ["--metric", "srtt", "--tolerance", "srtt=200"];
+    let printed = compare(&first, &slower, &wide);
+    assert!(!printed.contains("throughput_sum"), "{printed}");
+    assert!(printed.ends_with("\n2 of 2 points agree\n"), "{printed}");
+    let swapped = compare(&slower, &first, &[]);
+    assert!(swapped.contains("not compared: 1 point only in A: reno\n"), "{swapped}");
+    let same = compare(&first, &first, &[]);
+    assert!(same.ends_with("\n2 of 2 points agree\n"), "{same}");
+
+    let csv = compare(&first, &slower, &["--csv", "-"]);
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let at = |name: &str| rows[0].iter().position(|column| *column == name).unwrap();
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{csv}");
+    let of = |row: &&Vec<&str>| {
+        (row[at("point")], row[at("scope")], row[at("metric")])
+            == ("cubic", "group", "throughput_sum")
+    };
+    let cubic = rows.iter().find(of).unwrap();
+    assert_eq!(cubic[at("agrees")], "false");
+    let [low, mean, high] =
+        ["b95_low", "mean_b", "b95_high"].map(|name| cubic[at(name)].parse::<f64>().unwrap());
+    assert!(low < mean && mean < high && mean < 10e6, "{cubic:?}");
+    let reno = rows.iter().find(|row| row[at("point")] == "reno").unwrap();
+    assert_eq!((reno[at("mean_b")], reno[at("note")]), ("", "only in B"));
+}
+
+#[test]
+fn a_tolerance_is_a_metric_and_a_percentage() {
+    let bench = Bench::new();
+    let done = bench.run(&["compare", "a", "b", "--tolerance", "srtt"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(text(&done).contains("write METRIC=PERCENT, as in srtt=6"), "{}", text(&done));
+}
