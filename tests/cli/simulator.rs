@@ -34,9 +34,9 @@ fn check_and_run_name_file_line_and_fix() {
     for command in ["check", "run"] {
         let done = bench.run(&[command, &plan, "--sim"]);
         assert_eq!(done.status.code(), Some(2), "{command}: {}", text(&done));
-        let expected = format!("error: {plan}:{line}: capture.c: packets of the simulator");
+        let expected = format!("error: {plan}:{line}: capture.c: simulated packets");
         assert!(err(&done).contains(&expected), "{command}: {}", text(&done));
-        assert!(err(&done).contains("leave it out, or run the plan without --sim"), "{command}");
+        assert!(err(&done).contains("remove it, or run without --sim"), "{command}");
     }
     assert!(bench.all_results().is_empty(), "nothing may run");
 }
@@ -57,7 +57,7 @@ fn reproduce_names_what_cannot_be_simulated() {
     let bench = Bench::new();
     let done = bench.run(&["reproduce", "bufferbloat", "--quick", "--sim"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
-    assert!(err(&done).contains("the simulator has no probes of kind http"), "{}", text(&done));
+    assert!(err(&done).contains("the simulator does not model http probes"), "{}", text(&done));
     assert!(bench.all_results().is_empty(), "nothing may run");
 }
 

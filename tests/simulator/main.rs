@@ -169,7 +169,8 @@ fn ecn_that_is_off_degrades_those_that_count_marks() {
     let (reasons, printed) = run("");
     assert_eq!(reasons, [""; 3], "{printed}");
     let (reasons, printed) = run("sysctl = { \"net.ipv4.tcp_ecn\" = 0 }");
-    assert_eq!(reasons, ["", "ecn_fallback", "ecn_fallback"], "{printed}");
+    let codes: Vec<_> = reasons.iter().map(|reason| reason.split(':').next()).collect();
+    assert_eq!(codes, ["", "ecn_fallback", "ecn_fallback"].map(Some), "{printed}");
     for asked in ["d requested dctcp_feedback", "p requested accecn"] {
         let why = "dst uses none: the plan sets tcp_ecn = 0 on this node";
         assert!(printed.contains(&format!("flows.f: {asked}, {why}")), "{printed}");

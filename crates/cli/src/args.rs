@@ -210,12 +210,12 @@ pub struct RunOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
     /// Simulate every trial with models of hosts, TCP and links instead of a kernel. Needs no root, and is faster than the
-    /// lab; the result depends only on the plan and its seed. Not all of a plan can be simulated: see `ccbench check --sim`.
+    /// lab; the result depends only on the plan and its seed. Some plans cannot be simulated; `ccbench check --sim` says why.
     // Not with --pki: it may come from the environment.
     #[arg(long, conflicts_with_all = ["lab", "engine", "kernel", "dilation", "rootless"])]
     pub sim: bool,
-    /// Trials that run at the same time: in the lab each on a CPU of its own and with 768 MiB, in the simulator each in its
-    /// thread. The results are the same for any number [default: the number of CPUs].
+    /// Trials that run at the same time: in the lab each on a CPU of its own and with 768 MiB, in the simulator one thread
+    /// each. The results are the same for any number [default: the number of CPUs].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub jobs: Option<u32>,
     /// Options for agents over TCP.

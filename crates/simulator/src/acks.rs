@@ -213,8 +213,8 @@ impl SocketRows {
             bytes_acked bytes_received bytes_sent bytes_retrans pacing_rate_bytes_per_s rtt_us rttvar_us min_rtt_us rto_us
             snd_cwnd_pkts snd_ssthresh_pkts unacked_pkts sacked_pkts lost_pkts retrans_pkts delivered_pkts delivered_ce_pkts
             total_retrans_pkts segs_out_pkts segs_in_pkts data_segs_out_pkts data_segs_in_pkts notsent_bytes snd_wnd_bytes
-            rcv_wnd_bytes rcv_rtt_us rcv_ooopack_pkts dsack_dups_pkts reordering_pkts reord_seen busy_us rwnd_limited_us sndbuf_limited_us total_rto
-            received_ce_pkts ca_state retransmits backoff probes app_limited
+            rcv_wnd_bytes rcv_rtt_us rcv_ooopack_pkts dsack_dups_pkts reordering_pkts reord_seen busy_us rwnd_limited_us
+            sndbuf_limited_us total_rto received_ce_pkts ca_state retransmits backoff probes app_limited
         }
         if self.batch.at_ns.len() >= BATCH_ROWS {
             self.flush(connection, rows);

@@ -36,18 +36,22 @@ pub struct SeqRange {
 /// A segment with data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
+    /// First byte of the stream that it has.
     pub seq: u64,
+    /// Payload.
     pub bytes: u32,
     /// The timestamp option's TSval.
     pub tsval_ns: u64,
     /// The timestamp option's TSecr: when the receiver sent the last acknowledgement that has arrived; 0 before.
     pub tsecr_ns: u64,
+    /// CWR (RFC 3168): the window was reduced because of ECE.
     pub cwr: bool,
 }
 
 /// A segment without data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AckSegment {
+    /// First byte that is not received yet.
     pub ack_seq: u64,
     /// Right edge of the receive window.
     pub window_end: u64,
@@ -59,7 +63,7 @@ pub struct AckSegment {
     pub tsval_ns: u64,
     /// The timestamp option's TSecr.
     pub tsecr_ns: u64,
-    /// RFC 3168.
+    /// ECE (RFC 3168): a segment came with CE, and no CWR since.
     pub ece: bool,
     /// AccECN: packets that arrived with CE so far.
     pub ce_pkts: u32,

@@ -12,12 +12,12 @@ pub fn block_bytes(rate: Rate) -> u64 {
     (rate.bits_per_sec() / 8 / 100).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// When a flow with this rate may write block `number`, counted from 0, in nanoseconds after its start. A flow that was held up
-/// catches up: the mean rate since the start is kept.
-pub fn block_due_ns(rate_bps: u64, block_bytes: u64, number: u64) -> u64 {
-    let bits = u128::from(number) * u128::from(block_bytes) * 8;
-    let due_ns = bits.saturating_mul(1_000_000_000) / u128::from(rate_bps.max(1));
-    u64::try_from(due_ns).unwrap_or(u64::MAX)
+/// When a flow with this rate may write a block, counted from 0, in nanoseconds after its start. A flow that was held up catches
+/// up: the mean rate since the start is kept. A rate of 0 counts as 1 bit/s.
+pub fn block_offset_ns(rate: Rate, block_bytes: u64, block: u64) -> u64 {
+    let bits = u128::from(block) * u128::from(block_bytes) * 8;
+    let offset_ns = bits.saturating_mul(1_000_000_000) / u128::from(rate.bits_per_sec().max(1));
+    u64::try_from(offset_ns).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -28,5 +28,16 @@ mod tests {
     fn a_block_is_10_ms_within_limits() {
         let block = |mbit: u64| block_bytes(Rate::from_bits_per_sec(mbit * 1_000_000));
         assert_eq!([1, 8, 104, 10_000].map(block), [1_448, 10_000, 130_000, 131_072]);
+    }
+
+    #[test]
+    fn blocks_keep_the_mean_rate() {
+        let offset = |bps, block| block_offset_ns(Rate::from_bits_per_sec(bps), 1250, block);
+        assert_eq!(
+            [0, 1, 300].map(|block| offset(1_000_000, block)),
+            [0, 10_000_000, 3_000_000_000]
+        );
+        assert_eq!(offset(0, 1), 10_000_000_000_000);
+        assert_eq!(offset(1, u64::MAX), u64::MAX);
     }
 }

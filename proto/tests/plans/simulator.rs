@@ -50,7 +50,8 @@ fn has(severity: Severity, text: &str, key: &str, why: &str) {
     assert_eq!((problem.severity, problem.path.as_str()), (severity, key), "{problem}");
     assert!(problem.why.starts_with(why), "{problem}");
     assert!(problem.line.is_some(), "{problem}");
-    let fix = ["leave", "take", "write", "without --sim", "no effect", "simulated as"];
+    let fix =
+        ["leave", "take", "remove", "use ", "write", "without --sim", "no effect", "simulated as"];
     assert!(fix.iter().any(|fix| problem.why.contains(fix)), "{problem}");
 }
 
@@ -74,7 +75,7 @@ fn rejects_what_it_has_no_model_of() {
     let error = |place, lines: &str, key, why| has(Severity::Error, &with(place, lines), key, why);
     error("nodes", "[lab]\nkernel = \"6.12\"", "lab.kernel", "the simulator runs no kernel");
     let cake = "queue = { kind = \"cake\" }";
-    error("link", cake, "links.l.queue", "the simulator has every queue but CAKE");
+    error("link", cake, "links.l.queue", "the simulator does not model CAKE");
     let vegas = "the simulator has no model of the kernel's `vegas`, only of cubic, reno, bbr and ccbench's own: for";
     error("flow", "cc = \"vegas\"", "flows.f.cc", vegas);
     let nv = "the simulator has no model of the kernel's `nv`, only of cubic, reno, bbr and ccbench's own: take";
@@ -91,10 +92,10 @@ fn rejects_what_it_has_no_model_of() {
     for kind in ["tcp_connect", "http"] {
         let bytes = if kind == "http" { "bytes = \"1000B\"\n" } else { "" };
         let probe = format!("[probes.p]\nkind = \"{kind}\"\n{bytes}from = \"src\"\nto = \"dst\"");
-        error("flow", &probe, "probes.p.kind", "the simulator has no probes of kind");
+        error("flow", &probe, "probes.p.kind", "the simulator does not model");
     }
     let capture = "[capture.c]\nnode = \"router\"\ntoward = \"dst\"";
-    error("flow", capture, "capture.c", "packets of the simulator have no contents");
+    error("flow", capture, "capture.c", "simulated packets have no payload");
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use ccbench_collector::tcp_info::{self, KernelVersion};
 use ccbench_io::console::message;
-use ccbench_proto::schedule::block_due_ns;
+use ccbench_proto::schedule::block_offset_ns;
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire::{FlowSample, Side};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -251,7 +252,8 @@ impl Schedule {
 
     /// When block number `block` is due.
     fn due_ns(&self, block: u64) -> Option<u64> {
-        let after_ns = block_due_ns(self.rate_bps?, self.block_bytes, block);
+        let after_ns =
+            block_offset_ns(Rate::from_bits_per_sec(self.rate_bps?), self.block_bytes, block);
         Some(self.zero_ns.saturating_add(after_ns))
     }
 }

@@ -68,7 +68,7 @@ impl Choice {
         let has = |prefix: &str| notes.iter().any(|note| note.starts_with(prefix));
         let reason = match (has(LAB_NOTE), has(SIMULATED_NOTE), self) {
             (_, true, Self::Simulator { .. }) if !has(&model_note()) => {
-                "it was simulated with another version of the model, whose results may differ; run its plan again, without --resume"
+                "this run was simulated with another version of the model, whose results may differ; start a new run of its plan"
             }
             (true, _, Self::Lab(_))
             | (_, true, Self::Simulator { .. })

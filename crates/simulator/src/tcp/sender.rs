@@ -57,7 +57,7 @@ pub struct SenderConfig {
     pub seed: u64,
 }
 
-/// Counters for tables.
+/// Counters for tables; those without a unit in their name are packets, `reord_seen` and `total_rto` events.
 #[derive(Debug, Clone, Default)]
 pub struct SenderCounters {
     pub bytes_sent: u64,
@@ -455,7 +455,8 @@ impl Sender {
     }
 }
 
-/// A part of TCP_INFO; lengths in bytes, windows in packets, rates in bytes per second.
+/// A part of TCP_INFO. `packets_out`, `*_out`, `snd_cwnd`, `snd_ssthresh`, `reordering` and `delivered*` are packets, `snd_wnd` bytes,
+/// `retransmits` and `backoff` timeouts in a row.
 #[derive(Debug, Clone, Copy)]
 pub struct TcpInfo {
     pub ca_state: u32,

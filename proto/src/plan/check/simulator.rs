@@ -36,13 +36,13 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     flows(plan, problems);
     for (name, probe) in plan.probes.iter().filter(|(_, probe)| probe.kind.connects()) {
         let why = format!(
-            "the simulator has no probes of kind {}: take `ping` or `udp`, or run the plan without --sim",
+            "the simulator does not model {} probes: use ping or udp, or run without --sim",
             probe.kind.as_str()
         );
         problems.error(&["probes", name, "kind"], why);
     }
     for name in plan.capture.keys() {
-        let why = "packets of the simulator have no contents to capture: leave it out, or run the plan without --sim";
+        let why = "simulated packets have no payload to capture: remove it, or run without --sim";
         problems.error(&["capture", name], why);
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 fn without_kernels(plan: &Plan, problems: &mut Problems) {
     for (kernel, path) in lab::kernels(plan) {
         let why = format!(
-            "the simulator runs no kernel, so not {kernel} either: leave it out, or run the plan without --sim"
+            "the simulator runs no kernel, so it cannot run {kernel}: remove the key, or run without --sim"
         );
         problems.error(&path, why);
     }
@@ -68,7 +68,7 @@ fn without_kernels(plan: &Plan, problems: &mut Problems) {
 fn nodes(plan: &Plan, problems: &mut Problems) {
     for (name, node) in &plan.nodes {
         if node.agent.is_some() {
-            let why = "the simulator makes its nodes itself: leave out `agent` and `address` and write [wires], or run the plan \
+            let why = "the simulator creates its own nodes: remove `agent` and `address` and write [wires], or run \
                        without --sim";
             problems.error(&["nodes", name, "agent"], why);
         }
@@ -92,11 +92,11 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
         }
     } else if key == "net.ipv4.tcp_ecn" && !matches!(value.to_string().trim(), "0" | "1" | "2") {
         let why = format!(
-            "the simulator knows 0, 1 and 2, not {value}: take one of them, or run the plan without --sim"
+            "the simulator supports 0, 1 and 2, not {value}: use one of them, or run without --sim"
         );
         problems.error(path, why);
     } else if !SYSCTLS.contains(&key) {
-        problems.warning(path, format!("the simulator has no `{key}`: it has no effect"));
+        problems.warning(path, format!("`{key}` has no effect in the simulator"));
     }
 }
 
@@ -113,7 +113,7 @@ fn links(plan: &Plan, problems: &mut Problems) {
     }
     // Queues may come from a preset.
     for (name, link) in &settle(plan).links {
-        let why = "the simulator has every queue but CAKE: take another one, for example `fq_codel`, or run the plan without --sim";
+        let why = "the simulator does not model CAKE: use another queue, for example `fq_codel`, or run without --sim";
         let is_cake = |queue: Option<&Queue>| matches!(queue, Some(Queue::Cake(_)));
         if is_cake(link.queue.as_ref()) {
             let reads: &[&[&str]] =
