@@ -156,11 +156,12 @@ fn levels(data: &Selection, factor: &str) -> Vec<String> {
 fn quantity(level: &str) -> Option<f64> {
     use ccbench_proto::units::{Bytes, Micros, Rate};
     let number = level.parse::<f64>().ok();
-    let bdp = || level.strip_suffix("bdp")?.parse::<f64>().ok();
+    let limit = |unit: &str| level.strip_suffix(unit)?.parse::<f64>().ok();
+    let limit = || limit("bdp").or_else(|| limit("p"));
     let rate = || level.parse::<Rate>().ok().map(|rate| rate.bits_per_sec() as f64);
     let time = || level.parse::<Micros>().ok().map(Micros::as_secs_f64);
     let size = || level.parse::<Bytes>().ok().map(|size| size.get() as f64);
-    number.or_else(bdp).or_else(rate).or_else(time).or_else(size)
+    number.or_else(limit).or_else(rate).or_else(time).or_else(size)
 }
 
 /// The point with these levels, by its levels of all factors on axes, panels and files.
@@ -184,6 +185,7 @@ mod tests {
     fn parses_levels_with_units() {
         assert!(quantity("100mbit") > quantity("25mbit") && quantity("1s") > quantity("15ms"));
         assert!(quantity("0.5bdp") < quantity("16bdp"));
+        assert!(quantity("75p") < quantity("250p") && quantity("p").is_none());
         assert_eq!((quantity("0.5"), quantity("cubic")), (Some(0.5), None));
     }
 
