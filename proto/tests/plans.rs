@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check, read};
+use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check, quick_sets, read};
 use ccbench_proto::plan::parse::{parse, parse_with};
 use ccbench_proto::plan::{self, Acks, Link, Probe, ProbeKind, Queue};
 use ccbench_proto::resolve::{ETHERNET_BYTES, to_toml};
@@ -124,6 +124,27 @@ fn valid_plans_become_their_golden_schedules() {
         let golden_file = root().join("tests/golden/schedule").join(stem(&file) + ".txt");
         golden(&golden_file, &shown, &mut wrong);
         round_trips(&file, &plan);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Plans with thousands of points: the schedule of the whole plan would have megabytes, so the golden one is that of the
+/// `[quick]` overrides.
+#[test]
+fn sweeps_become_their_golden_quick_schedules() {
+    let mut wrong = Vec::new();
+    for file in tomls("plans/sweeps") {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (plan, _) =
+            checked(&text).unwrap_or_else(|e| panic!("{}: {}", file.display(), print(&e)));
+        assert!(plan.points().len() >= 1000, "{}: belongs to another folder", file.display());
+        let sets = quick_sets(&text, &[]).unwrap();
+        let (quick, warnings) = read(&text, &sets)
+            .unwrap_or_else(|e| panic!("{} --quick: {}", file.display(), print(&e)));
+        let golden_file =
+            root().join("tests/golden/schedule").join(format!("{}-quick.txt", stem(&file)));
+        golden(&golden_file, &describe(&quick, &warnings), &mut wrong);
+        round_trips(&file, &quick);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -417,10 +417,16 @@ pub struct PlotArgs {
     /// figure cannot show several points, each point gets its own figure.
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
     pub wheres: Vec<(String, String)>,
-    /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap; `throughput`, `srtt`, `cwnd`,
+    /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap, which also has `throughput_share`; `throughput`, `srtt`, `cwnd`,
     /// `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables for cc_state.
     #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
     pub metrics: Vec<String>,
+    /// Factor on the horizontal axis of a heatmap [default: the last factor that varies].
+    #[arg(long, value_name = "FACTOR")]
+    pub x: Option<String>,
+    /// Factor on the vertical axis of a heatmap [default: the last one but one]. Each combination of the other factors has a panel.
+    #[arg(long, value_name = "FACTOR")]
+    pub y: Option<String>,
     /// A folder, or one file that ends in .svg or .png [default: `figures` in the results directory].
     #[arg(long, short, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
     pub output: Option<PathBuf>,

@@ -151,6 +151,8 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
         kind: args.kind,
         wheres: args.wheres,
         metrics: args.metrics,
+        x: args.x,
+        y: args.y,
         width_mm: args.width_mm,
         height_mm: args.height_mm,
         trial_filter: TrialFilter { include_failed: args.include_failed, ..<_>::default() },

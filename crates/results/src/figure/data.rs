@@ -196,9 +196,25 @@ impl Selection {
         ids.into_iter().collect()
     }
 
+    /// All points of the run that the filters accept, ascending, also those without a selected trial.
+    pub(super) fn planned_points(&self) -> Vec<u32> {
+        let accepts = |id: u32, column: &str, value: &str| match column {
+            "point_id" => id.to_string() == value,
+            factor => !self.is_factor(factor) || self.level(id, factor) == Some(value),
+        };
+        let is_planned = |id: &u32| {
+            self.request.wheres.iter().all(|(column, value)| accepts(*id, column, value))
+        };
+        self.points.keys().copied().filter(is_planned).collect()
+    }
+
     /// Factors in which the selected points differ.
     pub(super) fn varying_factors(&self) -> Vec<&str> {
-        let points = self.points();
+        self.factors_of(&self.points())
+    }
+
+    /// Factors in which these points differ.
+    pub(super) fn factors_of(&self, points: &[u32]) -> Vec<&str> {
         let differs = |factor: &&str| {
             let levels: BTreeSet<_> = points.iter().map(|id| self.level(*id, factor)).collect();
             levels.len() > 1
@@ -246,7 +262,10 @@ impl Selection {
     /// File name: kind, filters and, if there are several points, the point.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
         let Request { wheres, metrics, trial_filter, .. } = &self.request;
-        let chosen = wheres.iter().map(|(column, value)| format!("{column}={value}"));
+        let axes = [("x", &self.request.x), ("y", &self.request.y)];
+        let axes =
+            axes.iter().filter_map(|(axis, factor)| Some(format!("{axis}={}", factor.as_ref()?)));
+        let chosen = wheres.iter().map(|(column, value)| format!("{column}={value}")).chain(axes);
         let metrics = metrics.iter().map(|metric| format!("metric={metric}"));
         let trials =
             [(trial_filter.include_failed, "include-failed"), (trial_filter.only_ok, "only-ok")];

@@ -41,6 +41,16 @@ pub enum FigureError {
         /// What is wrong, and which values exist.
         why: String,
     },
+    /// `--x` or `--y` names no factor that varies.
+    #[error("{option} {factor}: the factors for two different axes are: {known}")]
+    Axis {
+        /// `--x` or `--y`.
+        option: &'static str,
+        /// As given.
+        factor: String,
+        /// The factors that vary.
+        known: String,
+    },
     /// The figure has no such metric.
     #[error("there is no metric `{metric}` here; there are: {known}")]
     UnknownMetric {
@@ -88,6 +98,7 @@ impl FigureError {
             Self::Store(error) => error.class(),
             Self::NoData { .. }
             | Self::Where { .. }
+            | Self::Axis { .. }
             | Self::UnknownMetric { .. }
             | Self::OneFile { .. }
             | Self::Format { .. } => ErrorClass::Usage,

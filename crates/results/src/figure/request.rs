@@ -25,7 +25,7 @@ pub enum Kind {
     Ecdf,
     /// Strip plot: goodput of every flow, beside the fair share.
     Strips,
-    /// A metric over two factors of the matrix.
+    /// A metric over two factors of the matrix, one panel per combination of the others.
     Heatmap,
     /// Internal state of a congestion control below its cwnd.
     #[value(name = "cc_state", alias = "cc-state")]
@@ -78,6 +78,10 @@ pub struct Request {
     pub wheres: Vec<(String, String)>,
     /// Metrics to show; empty: the default of the kind.
     pub metrics: Vec<String>,
+    /// Factor on the horizontal axis of a heatmap, if not the default.
+    pub x: Option<String>,
+    /// Factor on its vertical axis.
+    pub y: Option<String>,
     /// Width, if not the default.
     pub width_mm: Option<f64>,
     /// Height, if not the default.

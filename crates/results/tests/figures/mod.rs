@@ -11,6 +11,8 @@ fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
         kind,
         wheres: wheres.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
         metrics: vec![],
+        x: None,
+        y: None,
         width_mm: None,
         height_mm: None,
         trial_filter: TrialFilter::default(),
@@ -384,7 +386,7 @@ fn file_names_include_filters() {
 }
 
 #[test]
-fn heatmap_of_three_factors_suggests_filter_and_other_kinds() {
+fn heatmap_of_three_factors_has_panels() {
     let root = tempfile::tempdir().unwrap();
     let level = |nth: u32, factor: u32| {
         (format!("f{factor}"), ["low", "high"][(nth >> factor & 1) as usize].to_owned())
@@ -400,11 +402,25 @@ fn heatmap_of_three_factors_suggests_filter_and_other_kinds() {
         let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
         figure::draw(run.path(), &Request { metrics, ..request(kind, wheres) })
     };
-    let error = draw(Kind::Heatmap, &[], &[]).unwrap_err().to_string();
-    assert!(error.contains("leave two, as in --where f0=low"), "{error}");
-    assert!(error.ends_with("has data for: phases, series, plane, ecdf, strips"), "{error}");
+    let figures = draw(Kind::Heatmap, &[], &[]).unwrap();
+    let [one] = figures.as_slice() else { panic!("{} figures", figures.len()) };
+    assert!(one.svg.contains(">panels: f0<") && one.svg.contains(">8 points"), "{}", one.svg);
+    assert!(one.svg.contains("Share of under_test in the throughput, phase compete (%)"));
+    let shares = cells(one, &[("f0", "low"), ("status", "ok")], "mean");
+    let is_share = |share: &String| (0.0..1.0).contains(&share.parse::<f64>().unwrap());
+    assert!(shares.len() == 4 && shares.iter().all(is_share), "{shares:?}");
+    let axes = Request { x: Some("f0".to_owned()), ..request(Kind::Heatmap, &[]) };
+    let figures = figure::draw(run.path(), &axes).unwrap();
+    assert!(figures[0].svg.contains(">panels: f1<"), "{}", figures[0].svg);
+    assert_eq!(figures[0].stem, "heatmap-x=f0");
+    let axes = Request { x: Some("f9".to_owned()), ..request(Kind::Heatmap, &[]) };
+    let error = figure::draw(run.path(), &axes).unwrap_err().to_string();
+    assert!(error.starts_with("--x f9: ") && error.ends_with("f0, f1, f2"), "{error}");
     let error = draw(Kind::CcState, &[], &[]).unwrap_err().to_string();
-    assert!(error.ends_with("has data for: phases, series, plane, ecdf, strips"), "{error}");
+    assert!(
+        error.ends_with("has data for: phases, series, plane, ecdf, strips, heatmap"),
+        "{error}"
+    );
     let jain = draw(Kind::Heatmap, &[("f0", "low")], &["jain_fairness_of_mean"]).unwrap();
     assert!(jain[0].svg.contains("index of all flows, phase "), "{}", jain[0].svg);
 }

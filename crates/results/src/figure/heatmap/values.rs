@@ -1,0 +1,226 @@
+//! The value of each point: a metric of the summary, or a group's share of the throughput.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
+
+use crate::display::readable;
+use crate::figure::data::{Selection, comma_separated, group_of};
+use crate::figure::error::{FigureError, Result};
+use crate::figure::phases::titled;
+use crate::model::name_and_stat;
+use crate::summary::statistics::mean_with_interval;
+use crate::summary::{PointRow, Summary};
+
+/// A group's throughput over that of all groups, a value that only heatmaps have.
+pub(super) const SHARE: &str = "throughput_share";
+
+/// The values of a heatmap.
+pub(super) struct Values {
+    /// What they are, with the unit.
+    pub(super) title: String,
+    pub(super) phase: String,
+    pub(super) subject: String,
+    pub(super) metric: String,
+    pub(super) stat: &'static str,
+    /// Of the CSV.
+    pub(super) unit: &'static str,
+    /// A value of the CSV divided by this is the number of the figure.
+    pub(super) scale: f64,
+    pub(super) points: BTreeMap<u32, Value>,
+    /// The group of the share and its competitors.
+    pub(super) groups: Option<(String, Vec<String>)>,
+}
+
+/// The value of one point.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Value {
+    pub(super) mean: f64,
+    pub(super) interval: Option<(f64, f64)>,
+    pub(super) trials: u32,
+    /// The share if all flows got the same.
+    pub(super) equal: Option<f64>,
+}
+
+impl Values {
+    /// Of the requested metric; without one, of throughput, or of its share if there are several `panels`.
+    pub(super) fn of(data: &Selection, summary: &Summary, panels: bool) -> Result<Option<Self>> {
+        let requested = data.request.metrics.first().map(String::as_str);
+        match requested {
+            Some(SHARE) => shares(data, summary).map(Some),
+            None if panels => shares(data, summary).or_else(|_| metric(data, summary)).map(Some),
+            _ => metric_if_any(data, summary),
+        }
+    }
+}
+
+fn metric(data: &Selection, summary: &Summary) -> Result<Values> {
+    metric_if_any(data, summary)?.ok_or_else(|| data.no_data("no point has a value"))
+}
+
+fn metric_if_any(data: &Selection, summary: &Summary) -> Result<Option<Values>> {
+    let rows = rows(data, summary)?;
+    let Some(first) = rows.first() else { return Ok(None) };
+    let (scale, unit) = readable(first.unit);
+    let value = |row: &PointRow| Value {
+        mean: row.value,
+        interval: row.interval,
+        trials: row.n_trials,
+        equal: None,
+    };
+    Ok(Some(Values {
+        title: format!(
+            "{} of {}, {}{}",
+            titled(first.metric, first.stat),
+            if first.scope == Scope::Net { "all flows" } else { &first.subject },
+            spoken_phase(&first.phase),
+            if unit == "1" { String::new() } else { format!(" ({unit})") }
+        ),
+        phase: first.phase.clone(),
+        subject: first.subject.clone(),
+        metric: first.metric.to_owned(),
+        stat: first.stat,
+        unit: first.unit,
+        scale,
+        points: rows.iter().map(|row| (row.point_id, value(row))).collect(),
+        groups: None,
+    }))
+}
+
+fn spoken_phase(phase: &str) -> String {
+    if phase == WHOLE_TRIAL { "whole trials".to_owned() } else { format!("phase {phase}") }
+}
+
+/// The share of the group under test in the throughput of all groups of the phase in which most flows run.
+fn shares(data: &Selection, summary: &Summary) -> Result<Values> {
+    let phase = data.points().first().and_then(|id| data.busiest_phase(*id));
+    let phase = phase.map_or(String::new(), |phase| phase.name);
+    // Bits per second of each group, by point and trial.
+    let mut trials: BTreeMap<(u32, u16), BTreeMap<&str, f64>> = BTreeMap::new();
+    let is_throughput = |row: &&crate::summary::PhaseRow| {
+        (row.metric, row.stat, row.scope) == ("throughput_sum", "mean", Scope::Group)
+            && row.phase == phase
+    };
+    for row in summary.phase_rows.iter().filter(is_throughput) {
+        trials.entry((row.point_id, row.trial)).or_default().insert(&row.subject, row.value);
+    }
+    let groups: BTreeSet<&str> = trials.values().flat_map(|trial| trial.keys().copied()).collect();
+    let names: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+    let subject = data.group_under_test(&names).filter(|_| names.len() > 1).ok_or_else(|| {
+        data.no_data(&format!(
+            "a share of the throughput needs two groups in one {}",
+            spoken_phase(&phase)
+        ))
+    })?;
+    let mut per_point: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for ((point, _), trial) in &trials {
+        let all: f64 = trial.values().sum();
+        let own = trial.get(subject.as_str()).filter(|_| trial.len() > 1 && all > 0.0);
+        per_point.entry(*point).or_default().extend(own.map(|own| own / all));
+    }
+    let value = |(point, shares): (u32, Vec<f64>)| {
+        let mean = mean_with_interval(&shares)?;
+        let running = data.running_groups(point, &phase);
+        let flows: u32 = running.values().sum();
+        let own = running.get(subject.as_str()).copied().unwrap_or(0);
+        let equal = if flows > 0 { f64::from(own) / f64::from(flows) } else { 0.5 };
+        let trials = shares.len() as u32;
+        Some((
+            point,
+            Value { mean: mean.value, interval: mean.interval, trials, equal: Some(equal) },
+        ))
+    };
+    let others = names.into_iter().filter(|name| *name != subject).collect();
+    let points = per_point.into_iter().filter_map(value).collect();
+    Ok(Values {
+        title: format!("Share of {subject} in the throughput, {} (%)", spoken_phase(&phase)),
+        phase,
+        metric: SHARE.to_owned(),
+        stat: "mean",
+        unit: "1",
+        scale: 0.01,
+        points,
+        groups: Some((subject.clone(), others)),
+        subject,
+    })
+}
+
+/// The rows of the requested metric, one per point: in the selected phase or the one with most flows; of the selected
+/// group, or of all flows together if there is such a row.
+fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
+    let requested = data.request.metrics.first().map_or("throughput_sum", String::as_str);
+    let (name, stat) = name_and_stat(requested);
+    let phase = data.points().first().and_then(|id| data.busiest_phase(*id));
+    let phase = phase.map_or(String::new(), |phase| phase.name);
+    let fits = |row: &&PointRow| row.metric == name && stat.is_none_or(|stat| row.stat == stat);
+    let anywhere: Vec<&PointRow> = summary.point_rows.iter().filter(fits).collect();
+    // Some metrics cover whole trials; settling times exist only in the phase in which a flow starts or stops.
+    let phases: BTreeSet<&str> = anywhere.iter().map(|row| row.phase.as_str()).collect();
+    let only = phases.first().filter(|_| phases.len() == 1);
+    let only = only.filter(|only| **only == WHOLE_TRIAL || data.wanted("phase").is_none());
+    let phase = only.map_or(phase, |only| (*only).to_owned());
+    let of_metric: Vec<&PointRow> =
+        anywhere.iter().copied().filter(|row| row.phase == phase).collect();
+    if of_metric.is_empty() && !anywhere.is_empty() {
+        let phases: Vec<&str> = phases.into_iter().collect();
+        let why = format!(
+            "`{requested}` has no value in this phase; it has values in {}",
+            phases.join(", ")
+        );
+        return Err(FigureError::Where { column: "phase".to_owned(), value: phase, why });
+    }
+    if of_metric.is_empty() {
+        let mut known: Vec<String> =
+            summary.point_rows.iter().map(|row| format!("{}:{}", row.metric, row.stat)).collect();
+        known.sort();
+        known.dedup();
+        return Err(FigureError::UnknownMetric {
+            metric: requested.to_owned(),
+            known: known.join(", "),
+        });
+    }
+    let subject = |row: &PointRow| (row.scope, row.subject.clone());
+    let wanted = ["flow_id", "link", "group"].into_iter().find_map(|c| Some((c, data.wanted(c)?)));
+    let chosen = match wanted {
+        Some((column, value)) => {
+            let found = of_metric.iter().find(|row| of_wanted(data, row));
+            Some(found.ok_or_else(|| {
+                let subjects: BTreeSet<&String> =
+                    of_metric.iter().map(|row| &row.subject).collect();
+                let why = format!(
+                    "`{requested}` has no value for it; it has values for {}",
+                    comma_separated(subjects)
+                );
+                FigureError::Where { column: column.to_owned(), value: value.to_owned(), why }
+            })?)
+        }
+        None => {
+            let group = data.group_under_test(&summary.groups());
+            let of_group = |row: &&&PointRow| {
+                row.scope == Scope::Group && Some(&row.subject) == group.as_ref()
+            };
+            let of_group = of_metric.iter().find(of_group);
+            of_group.or_else(|| of_metric.iter().min_by_key(|row| subject(row)))
+        }
+    };
+    let Some(chosen) = chosen else { return Ok(vec![]) };
+    let (of, stat) = (subject(chosen), chosen.stat);
+    Ok(of_metric
+        .into_iter()
+        .filter(|row| subject(row) == of && row.stat == stat)
+        .cloned()
+        .collect())
+}
+
+/// Whether all filters accept a row's group, flow or link.
+fn of_wanted(data: &Selection, row: &PointRow) -> bool {
+    let is = |column: &str, scope: Scope| {
+        data.wanted(column).is_none_or(|name| row.scope == scope && row.subject == name)
+    };
+    let of_group = data.wanted("group").is_none_or(|group| match row.scope {
+        Scope::Group => row.subject == group,
+        Scope::Flow => data.wanted("flow_id").is_some() && group_of(&row.subject) == group,
+        _ => false,
+    });
+    is("flow_id", Scope::Flow) && is("link", Scope::Link) && of_group
+}
