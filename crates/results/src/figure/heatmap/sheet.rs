@@ -164,7 +164,7 @@ impl<'a> Sheets<'a> {
         let request = &self.data.request;
         let (xs, ys) = self.size();
         let lines = file.panels.len().div_ceil(file.columns);
-        let is_narrow = file.columns == 1 && xs <= MAX_PER_COLUMN;
+        let is_narrow = file.columns * xs <= MAX_PER_COLUMN;
         let usual = if is_narrow { COLUMN_MM } else { TWO_COLUMNS_MM };
         let width = points(request.width_mm.unwrap_or(usual));
         let [x, y] = self.axes(true);
