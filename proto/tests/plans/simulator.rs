@@ -116,7 +116,7 @@ fn rejects_nodes_with_agents_and_values_of_sysctls() {
     let found = problems(Target::Simulator, &agents);
     let of = |name: &str| {
         let path = format!("nodes.{name}.agent");
-        found.iter().any(|p| p.path == path && p.why.contains("makes its nodes itself"))
+        found.iter().any(|p| p.path == path && p.why.contains("creates its own nodes"))
     };
     assert!(["src", "router", "dst"].into_iter().all(of), "{found:#?}");
 }
@@ -152,5 +152,5 @@ fn names_the_level_of_a_factor() {
     let errors = found.iter().filter(|p| p.severity == Severity::Error);
     let errors: Vec<String> = errors.map(ToString::to_string).collect();
     assert_eq!(errors.len(), 2, "one for each level: {errors:#?}");
-    assert!(errors[0].contains("not own either") && errors[1].contains("6.12"), "{errors:#?}");
+    assert!(errors[0].contains("cannot run own") && errors[1].contains("cannot run 6.12"), "{errors:#?}");
 }
