@@ -106,8 +106,8 @@ fn formatted_numbers(one: &Compared) -> [String; 8] {
         number(mean) + &half.unwrap_or_default()
     };
     [
-        mean(n.means.0, n.intervals.0),
-        mean(n.means.1, n.intervals.1),
+        mean(n.means.0, n.intervals[0]),
+        mean(n.means.1, n.intervals[1]),
         format!("{sign}{}", number(n.difference)),
         ends(n.t) + mark,
         ends(n.bootstrap),
@@ -171,11 +171,11 @@ pub fn csv(differences: &Differences) -> String {
             one.stat.into(),
             one.unit.into(),
             n.means.0.into(),
-            low(n.intervals.0).into(),
-            high(n.intervals.0).into(),
+            low(n.intervals[0]).into(),
+            high(n.intervals[0]).into(),
             n.means.1.into(),
-            low(n.intervals.1).into(),
-            high(n.intervals.1).into(),
+            low(n.intervals[1]).into(),
+            high(n.intervals[1]).into(),
             f64::from(n.n.0).into(),
             f64::from(n.n.1).into(),
             if n.paired { "true" } else { "false" }.into(),

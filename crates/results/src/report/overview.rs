@@ -64,7 +64,7 @@ pub(super) fn html(summary: &Summary, trial_filter: TrialFilter) -> String {
 }
 
 /// The trials whose curves the report has: all, or of a run with many points those that are not ok, and the first ones.
-pub(super) fn with_curves<'a>(summary: &'a Summary) -> Vec<&'a TrialEnd> {
+pub(super) fn with_curves(summary: &Summary) -> Vec<&TrialEnd> {
     let all = || summary.trials.iter();
     if !is_needed(summary) {
         return all().collect();
