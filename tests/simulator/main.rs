@@ -9,6 +9,7 @@ use ccbench_tests::{Bench, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod compare;
+mod sweep;
 
 /// CUBIC and then BBR over a bottleneck of 20 Mbit/s, 10 ms each way.
 const PLAN: &str = r#"

@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::expect::Expectation;
-use super::journal::TrialEnd;
+use super::journal::{PhaseRecord, TrialEnd};
+use super::model::{Reason, TrialFilter, TrialStatus};
 use super::series;
 use super::store::RunDir;
 use super::store::StoreError;
@@ -15,6 +16,7 @@ use super::summary::{PointRow, Summary};
 use crate::error::{ErrorClass, FileError, io_error};
 use ccbench_io::input;
 
+mod overview;
 mod snippets;
 
 const PAGE: &str = include_str!("report/page.html");
@@ -42,7 +44,11 @@ struct Page<'a> {
     factors: &'a [String],
     points: Vec<Value>,
     phases: &'a [String],
-    trials: &'a [TrialEnd],
+    trials: Vec<Trial<'a>>,
+    /// Whether the page begins with an overview.
+    overview: bool,
+    /// Whether rows of some metrics are left out.
+    main_metrics: bool,
     rows: Vec<Value>,
     run: Value,
     plan: String,
@@ -52,6 +58,23 @@ struct Page<'a> {
     ccs: Vec<(u32, &'a str, &'a str)>,
     /// Points whose trials all failed, with the number of trials.
     lost: Vec<(u32, usize)>,
+}
+
+/// A trial with its verdict.
+#[derive(Serialize)]
+struct Trial<'a> {
+    point_id: u32,
+    trial: u16,
+    status: TrialStatus,
+    reasons: &'a [Reason],
+    phases: &'a [PhaseRecord],
+}
+
+impl<'a> Trial<'a> {
+    fn of(end: &'a TrialEnd) -> Self {
+        let TrialEnd { point_id, trial, status, reasons, phases, .. } = end;
+        Self { point_id: *point_id, trial: *trial, status: *status, reasons, phases }
+    }
 }
 
 /// The report cannot be written.
@@ -93,6 +116,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
     };
     let record: Value = serde_json::from_str(&read("run.json")?).unwrap_or_default();
     let directory = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let rows = overview::rows(summary);
     let page = Page {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
         snippets: snippets::of(&directory, summary),
@@ -107,14 +131,17 @@ pub fn html(run: &RunSummary) -> Result<String> {
         factors: &summary.factors,
         points: points_json(summary),
         phases: &summary.phases,
-        trials: &summary.trials,
-        rows: summary.point_rows.iter().map(point_row_json).collect(),
+        trials: summary.trials.iter().map(Trial::of).collect(),
+        overview: overview::is_needed(summary),
+        main_metrics: rows.len() < summary.point_rows.len(),
+        rows: rows.into_iter().map(point_row_json).collect(),
         plan: read("plan.toml")?,
         run: record,
     };
     let mut curves = String::new();
-    let stretches = bins_per_curve(&summary.trials);
-    for end in &summary.trials {
+    let with_curves = overview::with_curves(summary);
+    let stretches = bins_per_curve(&with_curves);
+    for end in with_curves {
         let mut panels = series::panels(&run, end, stretches, |title| title != series::RATE)?;
         panels.extend(series::cc_state_panels(&run, end, stretches)?);
         let id = format!("curves-{}-{}", end.point_id, end.trial);
@@ -123,6 +150,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
     Ok(render_template(&[
         ("title", &escape_html(&page.name)),
         ("style", &format!("{CHART_STYLE}\n{STYLE}")),
+        ("overview", &overview::html(summary, TrialFilter::default())),
         ("data", &json_script("run", &page)),
         ("curves", &curves),
         ("chart", CHART_SCRIPT),
@@ -139,7 +167,7 @@ pub fn write(run: &RunSummary, file: &Path) -> Result<()> {
 }
 
 /// Time bins per curve such that all curves together stay within [`MAX_POINTS`].
-fn bins_per_curve(trials: &[TrialEnd]) -> u32 {
+fn bins_per_curve(trials: &[&TrialEnd]) -> u32 {
     let rows = |end: &TrialEnd| end.rows.get("flows").copied().unwrap_or(0);
     // Most flows have a data and a control socket with two ends each.
     let flows: u64 = trials.iter().map(|end| rows(end).div_ceil(4) + 1).sum();
@@ -202,7 +230,7 @@ mod tests {
 
     #[test]
     fn fills_each_placeholder_once() {
-        let parts = ["title", "style", "data", "curves", "chart", "script"];
+        let parts = ["title", "style", "overview", "data", "curves", "chart", "script"];
         let parts: Vec<(&str, &str)> = parts.iter().map(|name| (*name, "{{style}}")).collect();
         let page = render_template(&parts);
         assert_eq!(page.matches("{{style}}").count(), parts.len());
@@ -230,7 +258,7 @@ mod tests {
             serde_json::from_value::<TrialEnd>(json).unwrap()
         };
         assert_eq!(bins_per_curve(&[]), 1000);
-        assert_eq!(bins_per_curve(&vec![end(8); 5]), 1000);
-        assert_eq!(bins_per_curve(&vec![end(44); 63]), 40);
+        assert_eq!(bins_per_curve(&[&end(8); 5]), 1000);
+        assert_eq!(bins_per_curve(&[&end(44); 63]), 40);
     }
 }

@@ -16,7 +16,7 @@ pub struct Numbers {
     /// Mean of each side.
     pub means: (f64, f64),
     /// 95 % confidence interval of each mean by Student's t; `None` with one trial.
-    pub intervals: (Option<(f64, f64)>, Option<(f64, f64)>),
+    pub intervals: [Option<(f64, f64)>; 2],
     /// Second mean minus the first.
     pub difference: f64,
     /// 95 % confidence interval of the difference: Student's t for pairs, Welch's t otherwise.
@@ -85,7 +85,7 @@ impl Numbers {
             paired,
             left_out: 0,
             means,
-            intervals: (interval(a), interval(b)),
+            intervals: [interval(a), interval(b)],
             difference: means.1 - means.0,
             t,
             bootstrap,

@@ -106,8 +106,8 @@ fn formatted_numbers(one: &Compared) -> [String; 8] {
         number(mean) + &half.unwrap_or_default()
     };
     [
-        mean(n.means.0, n.intervals.0),
-        mean(n.means.1, n.intervals.1),
+        mean(n.means.0, n.intervals[0]),
+        mean(n.means.1, n.intervals[1]),
         format!("{sign}{}", number(n.difference)),
         ends(n.t) + mark,
         ends(n.bootstrap),
@@ -122,40 +122,40 @@ fn formatted_numbers(one: &Compared) -> [String; 8] {
 }
 
 /// Columns of the CSV.
-const COLUMNS: usize = 27;
+const COLUMNS: [&str; 27] = [
+    "point",
+    "phase",
+    "scope",
+    "subject",
+    "metric",
+    "stat",
+    "unit",
+    "mean_a",
+    "a95_low",
+    "a95_high",
+    "mean_b",
+    "b95_low",
+    "b95_high",
+    "n_a",
+    "n_b",
+    "paired",
+    "difference",
+    "t95_low",
+    "t95_high",
+    "bootstrap95_low",
+    "bootstrap95_high",
+    "ratio",
+    "ratio_bootstrap95_low",
+    "ratio_bootstrap95_high",
+    "hedges_g",
+    "agrees",
+    "note",
+];
 
 /// The comparison as CSV, in the units of the summary: the rows of the table, those that are zero on both sides, and a row
 /// without numbers for every point that is not compared, whose `note` says why.
 pub fn csv(differences: &Differences) -> String {
-    let mut table = Table::new(&[
-        "point",
-        "phase",
-        "scope",
-        "subject",
-        "metric",
-        "stat",
-        "unit",
-        "mean_a",
-        "a95_low",
-        "a95_high",
-        "mean_b",
-        "b95_low",
-        "b95_high",
-        "n_a",
-        "n_b",
-        "paired",
-        "difference",
-        "t95_low",
-        "t95_high",
-        "bootstrap95_low",
-        "bootstrap95_high",
-        "ratio",
-        "ratio_bootstrap95_low",
-        "ratio_bootstrap95_high",
-        "hedges_g",
-        "agrees",
-        "note",
-    ]);
+    let mut table = Table::new(&COLUMNS);
     for one in &differences.rows {
         let n = &one.numbers;
         let (low, high) = (
@@ -171,11 +171,11 @@ pub fn csv(differences: &Differences) -> String {
             one.stat.into(),
             one.unit.into(),
             n.means.0.into(),
-            low(n.intervals.0).into(),
-            high(n.intervals.0).into(),
+            low(n.intervals[0]).into(),
+            high(n.intervals[0]).into(),
             n.means.1.into(),
-            low(n.intervals.1).into(),
-            high(n.intervals.1).into(),
+            low(n.intervals[1]).into(),
+            high(n.intervals[1]).into(),
             f64::from(n.n.0).into(),
             f64::from(n.n.1).into(),
             if n.paired { "true" } else { "false" }.into(),
@@ -193,9 +193,9 @@ pub fn csv(differences: &Differences) -> String {
         ]);
     }
     for one in &differences.unmatched {
-        let mut row: [Cell; COLUMNS] = std::array::from_fn(|_| Cell::Empty);
+        let mut row = COLUMNS.map(|_| Cell::Empty);
         row[0] = one.point.as_str().into();
-        row[COLUMNS - 1] = one.why().into();
+        row[COLUMNS.len() - 1] = one.why().into();
         table.row(&row);
     }
     table.finish()

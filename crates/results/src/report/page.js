@@ -16,7 +16,9 @@
   /** Text that may wrap after dots and underscores, but not within words. */
   const wrappable = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
   const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
-  const levels = (point) => run.points.find((p) => p.id === point)?.levels ?? [];
+  const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
+  const levels = (point) => levelsAt.get(point) ?? [];
+  const MAX_ROWS = 500;
   const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
   const trialName = (end) => `${pointLabel(end.point_id)}trial ${end.trial}`;
 
@@ -27,7 +29,7 @@
     const draw = () => {
       const value = by === null ? null : columns[by].value;
       const order = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === descending ? 1 : -1);
-      const sorted = value ? [...rows].sort((a, b) => order(value(a), value(b))) : rows;
+      const sorted = (value ? [...rows].sort((a, b) => order(value(a), value(b))) : rows).slice(0, MAX_ROWS);
       const head = make("tr");
       columns.forEach((column, nth) => {
         const cell = make("th", undefined, { scope: "col", className: column.number ? "number" : "" });
@@ -56,7 +58,8 @@
       }
       const top = make("thead");
       top.append(head);
-      element.replaceChildren(make("caption", caption), top, body);
+      const shown = rows.length > MAX_ROWS ? `${caption}: the first ${MAX_ROWS} of ${rows.length} rows` : caption;
+      element.replaceChildren(make("caption", shown), top, body);
     };
     draw();
   };
@@ -78,11 +81,11 @@
     if (!counts[status]) continue;
     byId("tally").append(make("span", `${counts[status]} ${status}`, { className: status }), " ");
   }
-  // List each reason once with all trials that have it.
+  // List each reason once with all trials that have it; of many points, each kind of reason with the first message.
   const byReason = new Map();
   for (const end of run.trials) {
     for (const reason of end.reasons) {
-      const key = [end.status, reason.code, reason.message].join("\n");
+      const key = [end.status, reason.code, run.overview ? "" : reason.message].join("\n");
       const known = byReason.get(key) ?? { reason, ends: [] };
       known.ends.push(end);
       byReason.set(key, known);
@@ -121,9 +124,31 @@
     { title: "trial", value: ({ ends }) => trialNames(ends), show: open, className: "trial" },
     { title: "verdict", value: ({ end }) => end.status, show: ({ end }) => make("span", end.status, { className: end.status }) },
     { title: "reason", value: ({ reason }) => reason.code },
-    { title: "details", value: ({ reason }) => reason.message, className: "reason" },
+    { title: "details", value: ({ reason, ends }) => (run.overview && ends.length > 1 ? "for example: " : "") + reason.message, className: "reason" },
   ], reasonRows);
   for (const note of [...run.fallbacks, ...run.notes]) byId("notes").append(make("li", note));
+
+  // The overview of a run with many points.
+  const statuses = ["ok", "degraded", "failed", "aborted"];
+  if (run.overview) {
+    for (const element of document.querySelectorAll("#overview, nav a[href='#overview']")) element.hidden = false;
+    const perPoint = new Map(run.points.map(({ id }) => [id, { point: id, ends: [] }]));
+    for (const end of run.trials) perPoint.get(end.point_id)?.ends.push(end);
+    const count = ({ ends }, status) => ends.filter((end) => end.status === status).length;
+    // A point without a trial is the worst; then the point with the worst trial.
+    const rank = ({ ends }) => (ends.length ? Math.max(...ends.map((end) => statuses.indexOf(end.status))) : statuses.length);
+    const ranked = [...perPoint.values()].sort((a, b) => rank(b) - rank(a) || a.point - b.point);
+    const clean = ranked.filter((row) => rank(row) === 0).length;
+    table(byId("points"), `Points by verdict: ${clean} of ${plural(ranked.length, "point")} without a degraded or failed trial`, [
+      ...run.factors.map((factor, nth) => ({ title: factor, value: (row) => levels(row.point)[nth] })),
+      { title: "verdict", value: rank, show: (row) => {
+        const status = statuses[rank(row)];
+        return make("span", status ?? "no trial", { className: status ?? "failed" });
+      } },
+      ...statuses.map((status) => ({ title: status, value: (row) => count(row, status), number: true })),
+      { title: "reasons", value: ({ ends }) => [...new Set(ends.flatMap((end) => end.reasons.map((reason) => reason.code)))].join(", ") },
+    ], ranked);
+  }
 
   // Claims.
   const VERDICT_CLASS = { holds: "ok", does_not_hold: "failed", not_measured: "degraded" };
@@ -316,7 +341,9 @@
     byId("verdict").replaceChildren(make("span", end.status, { className: end.status }),
       end.reasons.length ? `: ${end.reasons.map((reason) => `${reason.code}: ${reason.message}`).join("; ")}` : "");
     const panels = read(`curves-${end.point_id}-${end.trial}`) ?? [];
-    if (!panels.length) place.append(make("p", "This trial has no samples."));
+    if (!panels.length) place.append(make("p", run.overview
+      ? `This report has no curves of this trial; they are drawn by ccbench plot RUN --kind series --where point_id=${end.point_id} --where trial=${end.trial}`
+      : "This trial has no samples."));
     // All panels share one time range that covers the trial and all samples.
     const times = panels.flatMap((panel) => panel.curves.flatMap((curve) => [curve.t_s[0] ?? 0, curve.t_s.at(-1) ?? 0]));
     const whole = [Math.min(0, ...times), Math.max(...end.phases.map((phase) => phase.end_us / 1e6), 0, ...times)];
@@ -346,7 +373,6 @@
   const options = (id, values) => byId(id).append(...["all", ...values].map((value) => make("option", value, { value })));
   options("phase", [...new Set(run.rows.map((row) => row.phase))]);
   options("scope", [...new Set(run.rows.map((row) => row.scope))]);
-  const MAX_ROWS = 500;
   const listMetrics = () => {
     const [phase, scope] = ["phase", "scope"].map((id) => byId(id).value);
     const text = byId("search").value.toLowerCase();
@@ -362,6 +388,7 @@
       { title: "unit", value: (r) => r.unit }, { title: "trials", value: (r) => r.trials, number: true }];
     if (rows.length) table(fresh, "Means over trials", columns, rows.slice(0, MAX_ROWS));
   };
+  if (run.main_metrics) byId("metrics").append(make("p", "summary_point.csv in the results directory has links, probes and all other metrics.", { className: "note" }));
   for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", listMetrics);
 
   // Load the data.

@@ -402,10 +402,16 @@ fn heatmap_of_three_factors_has_panels() {
         let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
         figure::draw(run.path(), &Request { metrics, ..request(kind, wheres) })
     };
-    let figures = draw(Kind::Heatmap, &[], &[]).unwrap();
+    let competing = [("phase", "compete"), ("group", "under_test")];
+    let figures = draw(Kind::Heatmap, &competing, &[]).unwrap();
     let [one] = figures.as_slice() else { panic!("{} figures", figures.len()) };
-    assert!(one.svg.contains(">panels: f0<") && one.svg.contains(">8 points"), "{}", one.svg);
-    assert!(one.svg.contains("Share of under_test in the throughput, phase compete (%)"));
+    assert!(
+        one.svg.contains(">panels: f0<") && one.svg.contains(" 8 points, one trial each."),
+        "{}",
+        one.svg
+    );
+    let title = "Share of under_test in the throughput, phase compete (%)";
+    assert!(one.svg.contains(title), "{}", one.svg);
     let shares = cells(one, &[("f0", "low"), ("status", "ok")], "mean");
     let is_share = |share: &String| (0.0..1.0).contains(&share.parse::<f64>().unwrap());
     assert!(shares.len() == 4 && shares.iter().all(is_share), "{shares:?}");

@@ -84,14 +84,15 @@ impl Scale {
         let bar = (width * 0.34).clamp(60.0, 150.0);
         let room = (width - bar) / 2.0 - 4.0;
         let names = names.map(|name| truncate_end(&name, style, room));
-        let from =
-            left + text_width(&names[0], style) + if names[0].is_empty() { 4.0 } else { 5.0 };
+        // Fonts that replace the embedded one may be wider.
+        let from = left + text_width(&names[0], style) * 1.1 + 5.0;
         let wide = bar / STEPS as f64;
         for step in 0..STEPS {
             let colour = self.colour(step as f64 / (STEPS - 1) as f64);
             canvas.rect((from + wide * step as f64, top), (wide + 0.2, BAR), &colour);
         }
-        canvas.text((left, top + BAR - 1.2), style, &names[0]);
+        let before = Style { anchor: Anchor::End, ..style };
+        canvas.text((from - 5.0, top + BAR - 1.2), before, &names[0]);
         canvas.text((from + bar + 5.0, top + BAR - 1.2), style, &names[1]);
         let small = Style { colour: FAINT, ..Style::new(SMALL - 0.5, Anchor::Middle) };
         for (nth, text) in ticks.iter().enumerate() {

@@ -373,8 +373,11 @@ impl<'a> Sheets<'a> {
     }
 
     fn table(&self, file: &File) -> String {
-        let quoted: Vec<String> =
-            self.factors.iter().map(|factor| crate::csv::quoted(factor)).collect();
+        let mut factors = self.factors.clone();
+        // Those of the axes come first.
+        let Layout { x, y, .. } = self.layout;
+        factors.sort_by_key(|factor| (*factor != x.name, *factor != y.name));
+        let quoted: Vec<String> = factors.iter().map(|factor| crate::csv::quoted(factor)).collect();
         let rest = [
             "phase",
             "subject",
@@ -400,7 +403,7 @@ impl<'a> Sheets<'a> {
             };
             let mut row: Vec<crate::csv::Cell> = vec![f64::from(point).into()];
             let level = |factor: &&str| self.data.level(point, factor).unwrap_or_default().into();
-            row.extend(self.factors.iter().map(level));
+            row.extend(factors.iter().map(level));
             row.extend([phase.as_str(), subject, metric, stat, unit].map(Into::into));
             row.extend([
                 value.map(|value| value.mean).into(),
