@@ -152,5 +152,8 @@ fn names_the_level_of_a_factor() {
     let errors = found.iter().filter(|p| p.severity == Severity::Error);
     let errors: Vec<String> = errors.map(ToString::to_string).collect();
     assert_eq!(errors.len(), 2, "one for each level: {errors:#?}");
-    assert!(errors[0].contains("cannot run own") && errors[1].contains("cannot run 6.12"), "{errors:#?}");
+    assert!(
+        errors[0].contains("cannot run own") && errors[1].contains("cannot run 6.12"),
+        "{errors:#?}"
+    );
 }
