@@ -160,12 +160,12 @@ impl Kind {
             | Self::AgentError(_)
             | Self::ClockStep(_)
             | Self::StartLate(_)
+            | Self::Iperf3Unread(_)
             | Self::Iperf3Error(_) => Severity::Degraded,
             Self::PhaseStart(_)
             | Self::TrialEnd(_)
             | Self::FlowStart(_)
             | Self::FlowEnd(_)
-            | Self::Iperf3Unread(_)
             | Self::ProbeUnfinished(_)
             | Self::Sysctl(_)
             | Self::OffloadsOff(_)
