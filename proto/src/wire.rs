@@ -1,11 +1,16 @@
 //! The generated messages and service stubs of `ccbench/v1/agent.proto`.
-#![allow(missing_docs, clippy::all, unreachable_pub)]
 
 use std::time::Duration;
 
 use prost::Message as _;
 
-tonic::include_proto!("ccbench.v1");
+mod generated {
+    #![allow(missing_docs, clippy::all, unreachable_pub, reason = "generated")]
+
+    tonic::include_proto!("ccbench.v1");
+}
+
+pub use generated::*;
 
 /// The encoded descriptor set, so that a test can compare row messages with result columns.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.descriptors.bin"));
@@ -39,7 +44,7 @@ pub const FILE_CHUNK: usize = 256 << 10;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LabMessageError {
     /// Its length is not a number, or exceeds [`MESSAGE_LIMIT`].
-    #[error("invalid length, or longer than 64 MiB")]
+    #[error("invalid length, or longer than {} MiB", MESSAGE_LIMIT >> 20)]
     Length,
     /// It cannot be decoded.
     #[error(transparent)]
