@@ -83,7 +83,7 @@ pub fn open(_: &Watch<'_>) -> Result<Box<dyn AckSource>, AcksError> {
 }
 
 /// Size of the ring, a power of two in bytes, and the time between drains.
-#[cfg_attr(not(feature = "ebpf"), allow(dead_code))]
+#[cfg_attr(not(feature = "ebpf"), allow(dead_code, reason = "only eBPF has a ring"))]
 fn ring(watch: &Watch<'_>) -> (u32, Duration) {
     let Acks::AtMost(gap) = watch.acks() else { return (RING_BYTES, PERIOD) };
     let rows = LONG_PERIOD.as_micros() as u64 / gap.get().max(1) + 1;

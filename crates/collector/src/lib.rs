@@ -1,7 +1,7 @@
 //! Turns kernel state into rows: `TCP_INFO` of sockets, counters of the host. Independent of gRPC, plan files and tokio.
 //! Callers pass the time of a sample and decide when to take one.
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
 pub mod acks;
 mod bytes;

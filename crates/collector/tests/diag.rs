@@ -1,6 +1,6 @@
 //! inet_diag with real TCP sockets, compared with `ss`. Each test has its own network namespace.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic, and is no library")]
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

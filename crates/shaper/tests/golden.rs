@@ -2,7 +2,7 @@
 //! the kernel's headers, for no released `tc` that we could capture from knew it; the lab's kernel (7.3) accepts it and
 //! marks by it, as all others (`tests/lab/judge.rs`).
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use ccbench_proto::plan::{self, BurstLoss, Distribution, Jitter, Link, Queue, Reorder};
 use ccbench_proto::resolve::PacketMatch;

@@ -2,7 +2,7 @@
 //! tbf, u32 and veth; without them they fail.
 
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::process::Command;
 
