@@ -41,6 +41,8 @@ pub struct Connection {
     pub state: State,
     /// CLOCK_MONOTONIC when the connection was made.
     pub established_ns: Option<u64>,
+    /// All connections of the group were made, and the application began to write.
+    pub started_ns: Option<u64>,
     /// The application has stopped.
     pub stopped_ns: Option<u64>,
     /// Blocks that an application with a rate has written.
@@ -91,6 +93,7 @@ impl Connection {
             rcvbuf_bytes,
             state: State::Closed,
             established_ns: None,
+            started_ns: None,
             stopped_ns: None,
             written_blocks: 0,
             queued_event_ns: [u64::MAX; 3],
@@ -180,8 +183,8 @@ impl Connection {
         if self.stopped_ns.is_some() {
             return None;
         }
-        let established_ns = self.established_ns?;
-        let since_ns = now_ns - established_ns;
+        let started_ns = self.started_ns?;
+        let since_ns = now_ns - started_ns;
         let Some(rate) = self.task.plan.rate else {
             // Never at its end, and never idle.
             self.sender()?.write(now_ns, u64::MAX / 2);
@@ -196,7 +199,7 @@ impl Connection {
         }
         self.written_blocks = blocks;
         self.sender()?.write(now_ns, blocks * block_bytes);
-        Some(established_ns.saturating_add(due_ns(blocks)))
+        Some(started_ns.saturating_add(due_ns(blocks)))
     }
 
     /// A segment with data arrives.

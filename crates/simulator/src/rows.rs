@@ -187,7 +187,7 @@ impl FlowRows {
         }
     }
 
-    /// The connection is made; returns when its first interval ends.
+    /// The application starts; returns when its first interval ends.
     pub fn begin(&mut self, now_ns: u64) -> u64 {
         self.last_ns = now_ns;
         now_ns + self.interval_ns
@@ -200,7 +200,7 @@ impl FlowRows {
         connection: &mut Connection,
         rows: &mut Rows<'_>,
     ) -> Option<u64> {
-        let established_ns = connection.established_ns?;
+        let started_ns = connection.started_ns?;
         let stopped = connection.stopped_ns.is_some_and(|stopped_ns| stopped_ns <= now_ns);
         let end_ns = connection.stopped_ns.unwrap_or(now_ns).min(now_ns);
         if self.is_finished || end_ns <= self.last_ns {
@@ -209,7 +209,7 @@ impl FlowRows {
         let info = connection.sender()?.info(now_ns);
         let counters = connection.sender()?.counters.clone();
         let bytes = [connection.sent_bytes(), connection.receiver()?.bytes_received()];
-        let seconds = |ns: u64| (ns - established_ns) as f64 / 1e9;
+        let seconds = |ns: u64| (ns - started_ns) as f64 / 1e9;
         let (start_s, end_s) = (seconds(self.last_ns), seconds(end_ns));
         for (side, at) in [(Side::Sender, 0), (Side::Receiver, 1)] {
             let moved = bytes[at] - self.last_bytes[at];
@@ -274,8 +274,7 @@ impl FlowRows {
         self.interval(now_ns, connection, rows);
         self.is_finished = true;
         let stop_s = connection.stopped_ns.unwrap_or(now_ns).saturating_sub(T0_NS) as f64 / 1e9;
-        let start_s =
-            connection.established_ns.map(|established_ns| (established_ns - T0_NS) as f64 / 1e9);
+        let start_s = connection.started_ns.map(|started_ns| (started_ns - T0_NS) as f64 / 1e9);
         let acked = connection.sender().map_or(0, |sender| sender.info(now_ns).bytes_acked);
         let received = connection.receiver().map_or(0, |receiver| receiver.bytes_received());
         let cc = connection.cc_name.clone();

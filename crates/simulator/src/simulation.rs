@@ -140,7 +140,9 @@ impl Simulation {
     fn schedule(&mut self) {
         for (index, connection) in self.connections.iter().enumerate() {
             let task = &connection.task;
-            self.events.add(T0_NS + task.start.nanos(), Event::Connect(index));
+            if connection.stream == 0 {
+                self.events.add(T0_NS + task.start.nanos(), Event::Connect(index));
+            }
             self.events.add(T0_NS + task.stop.nanos(), Event::StopFlow(index));
         }
         for (index, link) in self.network.links.iter().enumerate() {
@@ -264,6 +266,9 @@ impl Simulation {
                 if is_open && !was_open {
                     self.established(now_ns, index, rows);
                 }
+                if matches!(body, Body::SynAck) {
+                    self.open_next(now_ns, index, rows);
+                }
             }
         }
     }
@@ -279,6 +284,15 @@ impl Simulation {
         }
     }
 
+    /// The application connects again once it is connected, as ccbench's generator and iperf3 do.
+    fn open_next(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let stream = self.connections[index].stream;
+        let next = self.connections.get(index + 1);
+        if next.is_some_and(|next| next.stream > stream && matches!(next.state, State::Closed)) {
+            self.open(now_ns, index + 1, rows);
+        }
+    }
+
     /// The application ends, and resets its connection.
     fn stop(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
@@ -288,13 +302,21 @@ impl Simulation {
         connection.state = State::Ended;
     }
 
-    /// A connection has just been made.
+    /// A connection has just been made. The application starts once it has all connections of its group.
     fn established(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
-        let first_ns = self.flow_rows[index].begin(now_ns);
-        self.events.add(first_ns, Event::IntervalEnd(index));
         self.ack_rows[index].established(now_ns, connection, rows);
-        self.write(now_ns, index, rows);
+        let first = index - connection.stream as usize;
+        let group = first..first + connection.task.plan.count as usize;
+        if self.connections[group.clone()].iter().any(|other| other.established_ns.is_none()) {
+            return self.after_sender(now_ns, index, rows);
+        }
+        for index in group {
+            self.connections[index].started_ns = Some(now_ns);
+            let first_ns = self.flow_rows[index].begin(now_ns);
+            self.events.add(first_ns, Event::IntervalEnd(index));
+            self.write(now_ns, index, rows);
+        }
     }
 
     fn write(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {

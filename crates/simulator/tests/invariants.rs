@@ -196,6 +196,25 @@ fn rate_limited_and_reverse_flows_reach_their_rate() {
     }
 }
 
+/// As `connect()` of ccbench's generator and of iperf3, which blocks: two round trips of 20 ms for two connections.
+#[test]
+fn connections_are_made_in_turn_and_start_together() {
+    for flow in ["", "reverse = true"] {
+        let rows = rows(&plan("reno", QUEUES[0], "", flow), 1).unwrap();
+        let mut starts_ms = Vec::new();
+        for (_, event) in &rows {
+            if let Some(Of::Flow(row)) = &event.of {
+                starts_ms.push(row.start_s.unwrap() * 1e3);
+            }
+        }
+        assert_eq!(starts_ms.len(), 4, "both ends of both");
+        assert!(starts_ms.iter().all(|at_ms| *at_ms == starts_ms[0]), "{flow}: {starts_ms:?}");
+        // The sender knows that the connection is made half a round trip later if it listens.
+        let expected_ms = if flow.is_empty() { 40.0 } else { 50.0 };
+        assert!((0.0..1.0).contains(&(starts_ms[0] - expected_ms)), "{flow}: {starts_ms:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_rows() {
     let text = plan("bbr", QUEUES[3], "loss = \"1%\"", "");

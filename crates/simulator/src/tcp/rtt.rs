@@ -1,7 +1,5 @@
 //! Round-trip times and the retransmission timeout: `tcp_rtt_estimator()`, `tcp_update_rtt_min()`, RFC 6298.
 
-use std::collections::VecDeque;
-
 /// TCP_RTO_MIN.
 pub const RTO_MIN_US: u64 = 200_000;
 /// TCP_RTO_MAX.
@@ -9,7 +7,7 @@ const RTO_MAX_US: u64 = 120_000_000;
 /// The timeout before the first sample, also of a SYN.
 pub const TCP_TIMEOUT_INIT_US: u64 = 1_000_000;
 /// Window of the running minimum: `tcp_min_rtt_wlen`.
-const MIN_RTT_WINDOW_NS: u64 = 300_000_000_000;
+const MIN_RTT_WINDOW_MS: u64 = 300_000;
 /// No sample yet.
 pub const NO_RTT_US: u32 = u32::MAX;
 
@@ -26,15 +24,56 @@ pub struct Rtt {
     rttvar_us: i64,
     /// The deviation's maximum is kept until this is acknowledged.
     rtt_seq: u64,
-    /// Increasing in both time and RTT.
-    minima: VecDeque<MinRtt>,
+    rtt_min: MinMax,
 }
 
-/// A sample of the running minimum (`struct minmax_sample`).
+/// A sample of the running minimum (`struct minmax_sample`). The time is in jiffies of 1 ms.
 #[derive(Debug, Clone, Copy)]
-struct MinRtt {
-    at_ns: u64,
+struct MinMaxSample {
+    at_ms: u64,
     rtt_us: u32,
+}
+
+/// The minimum over a window, from three samples (`struct minmax`, `lib/win_minmax.c`).
+#[derive(Debug, Clone)]
+struct MinMax([MinMaxSample; 3]);
+
+impl MinMax {
+    /// `minmax_reset()`.
+    fn reset(sample: MinMaxSample) -> Self {
+        Self([sample; 3])
+    }
+
+    /// `minmax_running_min()`.
+    fn running_min(&mut self, sample: MinMaxSample) {
+        let best = &mut self.0;
+        if sample.rtt_us <= best[0].rtt_us || sample.at_ms - best[2].at_ms > MIN_RTT_WINDOW_MS {
+            *self = Self::reset(sample);
+            return;
+        }
+        if sample.rtt_us <= best[1].rtt_us {
+            (best[1], best[2]) = (sample, sample);
+        } else if sample.rtt_us <= best[2].rtt_us {
+            best[2] = sample;
+        }
+        self.subwin_update(sample);
+    }
+
+    /// `minmax_subwin_update()`: after a quarter and a half of the window, the second and the third choice are newer samples.
+    fn subwin_update(&mut self, sample: MinMaxSample) {
+        let best = &mut self.0;
+        let since_ms = sample.at_ms - best[0].at_ms;
+        if since_ms > MIN_RTT_WINDOW_MS {
+            *best = [best[1], best[2], sample];
+            if sample.at_ms - best[0].at_ms > MIN_RTT_WINDOW_MS {
+                *best = [best[1], best[2], sample];
+            }
+        } else if best[1].at_ms == best[0].at_ms && since_ms > MIN_RTT_WINDOW_MS / 4 {
+            (best[1], best[2]) = (sample, sample);
+        } else if best[2].at_ms == best[1].at_ms && since_ms > MIN_RTT_WINDOW_MS / 2 {
+            best[2] = sample;
+        }
+    }
 }
 
 impl Rtt {
@@ -45,7 +84,7 @@ impl Rtt {
             mdev_max_us: 0,
             rttvar_us: 0,
             rtt_seq: 0,
-            minima: VecDeque::new(),
+            rtt_min: MinMax::reset(MinMaxSample { at_ms: 0, rtt_us: NO_RTT_US }),
         }
     }
 
@@ -88,15 +127,7 @@ impl Rtt {
 
     /// A sample for the minimum.
     pub fn update_rtt_min(&mut self, now_ns: u64, rtt_us: u32) {
-        while self.minima.back().is_some_and(|known| known.rtt_us >= rtt_us) {
-            self.minima.pop_back();
-        }
-        self.minima.push_back(MinRtt { at_ns: now_ns, rtt_us });
-        while self.minima.len() > 1 && self.minima[0].at_ns + MIN_RTT_WINDOW_NS < now_ns {
-            self.minima.pop_front();
-        }
-        // The kernel keeps three minima.
-        self.minima.truncate(3);
+        self.rtt_min.running_min(MinMaxSample { at_ms: now_ns / 1_000_000, rtt_us });
     }
 
     /// 8 times the smoothed RTT; 0 without a sample.
@@ -116,7 +147,7 @@ impl Rtt {
 
     /// [`NO_RTT_US`] without a sample.
     pub fn min_us(&self) -> u32 {
-        self.minima.front().map_or(NO_RTT_US, |min| min.rtt_us)
+        self.rtt_min.0[0].rtt_us
     }
 
     /// The timeout without backoff.
@@ -150,14 +181,22 @@ mod tests {
         assert_eq!(rtt.backed_off_us(3), 8 * 220_000);
     }
 
-    #[test]
-    fn the_minimum_forgets_after_its_window() {
+    /// Samples of seconds and microseconds; returns the minimum.
+    fn min_us(samples: &[(u64, u32)]) -> u32 {
         let mut rtt = Rtt::new();
-        rtt.update_rtt_min(0, 10);
-        rtt.update_rtt_min(1, 30);
-        rtt.update_rtt_min(2, 20);
-        assert_eq!(rtt.min_us(), 10);
-        rtt.update_rtt_min(MIN_RTT_WINDOW_NS + 1, 40);
-        assert_eq!(rtt.min_us(), 20);
+        samples.iter().for_each(|(at_s, rtt_us)| rtt.update_rtt_min(at_s * 1_000_000_000, *rtt_us));
+        rtt.min_us()
+    }
+
+    #[test]
+    fn the_minimum_is_that_of_five_minutes() {
+        assert_eq!(min_us(&[]), NO_RTT_US);
+        assert_eq!(min_us(&[(1, 10), (2, 30), (301, 20)]), 10);
+        assert_eq!(min_us(&[(1, 10), (2, 10), (302, 20)]), 10, "an equal sample is newer");
+        assert_eq!(min_us(&[(1, 10), (2, 30), (302, 20)]), 20, "nothing else is in the window");
+        // After a quarter of the window 30 becomes the second choice, after a half 40 the third.
+        assert_eq!(min_us(&[(1, 10), (80, 30), (160, 40), (302, 50)]), 30);
+        assert_eq!(min_us(&[(1, 10), (80, 30), (160, 40), (302, 50), (381, 50)]), 40);
+        assert_eq!(min_us(&[(1, 10), (80, 30), (160, 40), (462, 50)]), 50);
     }
 }
