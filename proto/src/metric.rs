@@ -75,6 +75,9 @@ pub const SAMPLED: [&str; 8] = ["mean", "median", "p5", "p95", "p99", "std", "mi
 /// [`SAMPLED`], and the coefficient of variation.
 const SAMPLED_WITH_COV: &[&str] =
     &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "cov"];
+/// [`SAMPLED`], and the Kaplan-Meier median.
+const SAMPLED_OR_CENSORED: &[&str] =
+    &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median"];
 const MEAN: &[&str] = &["mean"];
 const SUM: &[&str] = &["sum"];
 const MEAN_OF_DEFINED: &[&str] = &["mean", "undefined"];
@@ -140,7 +143,8 @@ pub const METRICS: &[Metric] = &[
     metric("dns_time", PROBE, "us", &SAMPLED),
     metric("connect_time", PROBE, "us", &SAMPLED),
     metric("first_byte_time", PROBE, "us", &SAMPLED),
-    metric("fetch_time", PROBE, "us", &SAMPLED),
+    metric("fetch_time", PROBE, "us", SAMPLED_OR_CENSORED),
+    metric("unfinished_fetches", PROBE, "1", SUM),
     metric("loss_share", PROBE, "1", MEAN),
     metric("utilisation", LINK, "1", MEAN),
     metric("queue_delay", LINK, "us", &SAMPLED),
@@ -206,6 +210,8 @@ mod tests {
         let throughput = find("throughput", Scope::Flow).unwrap();
         let depends = ["mean", "cov"].map(|stat| throughput.depends_on_timescale(stat));
         assert_eq!(depends, [false, true]);
-        assert_eq!(SAMPLED_WITH_COV.split_last(), Some((&"cov", &SAMPLED[..])));
+        for (extended, last) in [(SAMPLED_WITH_COV, "cov"), (SAMPLED_OR_CENSORED, "km_median")] {
+            assert_eq!(extended.split_last(), Some((&last, &SAMPLED[..])));
+        }
     }
 }

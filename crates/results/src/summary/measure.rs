@@ -36,7 +36,7 @@ use super::schedule::{Schedule, group_of};
 use super::settling::{self, BIN_S};
 use super::statistics::{self, jain_index};
 use super::tables::PhaseRow;
-use super::{completion, convergence, derived, harm, recovery};
+use super::{completion, convergence, derived, fetches, harm, recovery};
 use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
@@ -121,6 +121,7 @@ fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measure
     let (mut measured, _) = of_flows(run, end, schedule)?;
     measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
     measured.rows.extend(completion::completion_times(run, end)?);
+    measured.rows.extend(fetches::fetches(run, end, schedule)?);
     Ok(measured)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::TraceUse;
+use ccbench_proto::plan::{Probe, TraceUse};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::sample::LEAST_TIMESCALE;
 use ccbench_proto::schedule::{self, FlowTask, Point};
@@ -29,6 +29,7 @@ struct Timing {
     /// Times at which a link changes or a flow starts or stops.
     steps_s: Vec<f64>,
     network: Network,
+    probes: BTreeMap<String, Probe>,
     /// Length of the instants of instantaneous metrics.
     timescale_s: f64,
 }
@@ -51,7 +52,8 @@ impl Timing {
             |used: &TraceUse| trace(used).is_some_and(|trace| trace.summary().delay.is_some());
         let network = Network::of(point.plan.plan(), sets_delay);
         let timescale = point.plan.plan().sample.timescale(network.longest_rtt());
-        Self { groups, steps_s, network, timescale_s: timescale.as_secs_f64() }
+        let probes = point.plan.plan().probes.clone();
+        Self { groups, steps_s, network, probes, timescale_s: timescale.as_secs_f64() }
     }
 }
 
@@ -73,6 +75,11 @@ impl Schedule {
     /// The network of a point; `None` if the plan cannot be read.
     pub(super) fn network(&self, point_id: u32) -> Option<&Network> {
         Some(&self.timing(point_id)?.network)
+    }
+
+    /// A probe of a point; `None` also if the plan cannot be read.
+    pub(super) fn probe(&self, point_id: u32, probe: &str) -> Option<&Probe> {
+        self.timing(point_id)?.probes.get(probe)
     }
 
     /// Length of the instants of instantaneous metrics in seconds.

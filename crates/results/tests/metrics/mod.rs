@@ -1,10 +1,11 @@
 //! Metrics that need the plan, and tables that the made-up run does not have.
 
+use ccbench_proto::event::NoData;
 use ccbench_proto::metric::{WHOLE_TRIAL, find};
 
 use super::*;
 
-/// Two flows, the second one late.
+/// A late flow, and a page that is fetched every 4 s.
 const PLAN: &str = two_nodes!(
     r#"
 [links.bottleneck]
@@ -20,6 +21,13 @@ from = "src"
 to = "dst"
 start = "2s"
 stop = "12s"
+[probes.page]
+kind = "http"
+from = "src"
+to = "dst"
+bytes = "100000B"
+every = "4s"
+timeout = "2s"
 [[phases]]
 name = "both"
 length = "12s"
@@ -95,6 +103,28 @@ fn push_recoveries(writer: &mut TrialWriter<'_>) {
     push(writer, "src", Of::TcpEvents(wire::TcpEvents { events }));
 }
 
+/// Fetches of 0.5 s and 1.5 s; the third one, which begins at 8 s, is cut off.
+fn push_fetches(writer: &mut TrialWriter<'_>) {
+    for (seq, total_us) in [0.5e6, 1.5e6].into_iter().enumerate() {
+        let probe = wire::Probe {
+            at_ns: at_ns(0, seq as f64 * 4.0),
+            probe_id: "page".into(),
+            kind: wire::ProbeKind::Http.into(),
+            seq: seq as u32,
+            total_us: Some(total_us),
+            ..Default::default()
+        };
+        push(writer, "src", Of::Probe(probe));
+    }
+    let unfinished = wire::Event {
+        at_ns: at_ns(0, 12.0),
+        subject: "page".into(),
+        kind: Some(Kind::ProbeUnfinished(NoData {})),
+        ..Default::default()
+    };
+    push(writer, "src", Of::Event(unfinished));
+}
+
 /// The summary of one trial with both flows.
 fn summary_of(root: &Path) -> RunSummary {
     let info =
@@ -105,6 +135,7 @@ fn summary_of(root: &Path) -> RunSummary {
     push_flow(&mut writer, "first", 0.0);
     push_flow(&mut writer, "late", 2.0);
     push_recoveries(&mut writer);
+    push_fetches(&mut writer);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     run.finish(RunStatus::Complete).unwrap();
     RunSummary::compute(run.path(), TrialFilter::default()).unwrap()
@@ -148,4 +179,18 @@ fn plan_and_tables_give_the_metrics_of_flows() {
         assert_eq!(metric.unit_of(row.stat), row.unit, "{row:?}");
         assert_eq!(metric.whole_trial, row.phase == WHOLE_TRIAL, "{row:?}");
     }
+}
+
+#[test]
+fn unfinished_fetches_are_printed_beside_their_median() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = summary_of(root.path());
+    let page = |metric, stat| summary.summary.find(0, "both", Scope::Probe, "page", metric, stat);
+    let unfinished = page("unfinished_fetches", "sum").unwrap();
+    assert_eq!((unfinished.value, unfinished.n), (1.0, 3));
+    assert_eq!(page("fetch_time", "mean").map(|row| row.value), Some(1e6));
+    assert_eq!(page("fetch_time", "km_median").map(|row| row.value), Some(1.5e6));
+    let printed = table::text(&summary, 120);
+    let line = printed.lines().find(|line| line.contains(" page ")).unwrap_or(&printed);
+    assert!(line.contains("1500.00") && line.ends_with("1 of 3"), "{printed}");
 }
