@@ -51,16 +51,42 @@ impl Metric {
     pub fn unit_of(&self, stat: &str) -> &'static str {
         if ["cov", "undefined"].contains(&stat) { "1" } else { self.unit }
     }
+
+    /// Whether this statistic depends on the timescale (`sample.timescale`).
+    pub fn depends_on_timescale(&self, stat: &str) -> bool {
+        let is_throughput = ["throughput", "throughput_sum"].contains(&self.name);
+        INSTANTANEOUS.contains(&self.name) || is_throughput && ["std", "cov"].contains(&stat)
+    }
 }
+
+/// Metrics that are computed over instants and then averaged.
+const INSTANTANEOUS: [&str; 7] = [
+    "power",
+    "jain_fairness",
+    "product_fairness",
+    "entropy_fairness",
+    "min_max_ratio",
+    "utility_pf",
+    "utility_mpd",
+];
 
 /// The statistics of samples.
 pub const SAMPLED: [&str; 8] = ["mean", "median", "p5", "p95", "p99", "std", "min", "max"];
+/// [`SAMPLED`], and the coefficient of variation.
+const SAMPLED_WITH_COV: &[&str] =
+    &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "cov"];
+/// [`SAMPLED`], and the Kaplan-Meier median.
+const SAMPLED_OR_CENSORED: &[&str] =
+    &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median"];
 const MEAN: &[&str] = &["mean"];
 const SUM: &[&str] = &["sum"];
 const MEAN_OF_DEFINED: &[&str] = &["mean", "undefined"];
 const SCHEDULING_ERROR: &[&str] = &["p50", "p90", "p99", "max"];
 const ALL_OR_GROUP: &[Scope] = &[Scope::Net, Scope::Group];
+const EVERY_FLOW: &[Scope] = &[Scope::Net, Scope::Group, Scope::Flow];
 const NET: &[Scope] = &[Scope::Net];
+const GROUP: &[Scope] = &[Scope::Group];
+const FLOW: &[Scope] = &[Scope::Flow];
 const SENDERS: &[Scope] = &[Scope::Group, Scope::Flow];
 const PROBE: &[Scope] = &[Scope::Probe];
 const LINK: &[Scope] = &[Scope::Link];
@@ -79,44 +105,65 @@ pub const METRICS: &[Metric] = &[
     metric("throughput", &[Scope::Flow, Scope::Link], "bit/s", &["mean", "std", "cov"]),
     metric("throughput_sum", ALL_OR_GROUP, "bit/s", &["mean", "std", "cov"]),
     metric("throughput_per_flow_mean", ALL_OR_GROUP, "bit/s", MEAN),
-    metric("coverage_share", &[Scope::Group], "1", MEAN),
-    metric("retransmissions", &[Scope::Net, Scope::Group, Scope::Flow], "packets", SUM),
+    metric("coverage_share", GROUP, "1", MEAN),
+    metric("bandwidth_utilisation", FLOW, "1", MEAN),
+    metric("bandwidth_utilisation", NET, "1", SUM),
+    metric("max_min_fair_share", SENDERS, "1", MEAN),
+    metric("max_min_fair_share", NET, "1", &["min"]),
+    metric("retransmissions", EVERY_FLOW, "packets", SUM),
     metric("retransmission_share", ALL_OR_GROUP, "1", MEAN),
+    metric("rtos", EVERY_FLOW, "1", SUM),
+    metric("recovery_time", SENDERS, "us", MEAN_OF_DEFINED),
     metric("srtt", SENDERS, "us", &SAMPLED),
+    metric("estimated_queue_delay", SENDERS, "us", &SAMPLED),
     metric("cwnd", SENDERS, "packets", &SAMPLED),
-    metric("power", &[Scope::Flow], "bit/s/s", MEAN_OF_DEFINED),
+    metric("in_flight", SENDERS, "packets", SAMPLED_WITH_COV),
+    metric("in_flight", NET, "packets", SUM),
+    metric("bdp_utilisation", FLOW, "1", MEAN),
+    metric("bdp_utilisation", NET, "1", SUM),
+    metric("delivery_rate", SENDERS, "bit/s", &SAMPLED),
+    metric("timescale", NET, "us", MEAN),
+    metric("power", FLOW, "bit/s/s", MEAN_OF_DEFINED),
     metric("jain_fairness_of_mean", ALL_OR_GROUP, "1", MEAN),
     metric("jain_fairness", NET, "1", MEAN_OF_DEFINED),
     metric("product_fairness", NET, "(Mbit/s)^flows", MEAN_OF_DEFINED),
     metric("entropy_fairness", NET, "1", MEAN_OF_DEFINED),
-    metric("max_min_fairness", NET, "1", MEAN_OF_DEFINED),
+    metric("min_max_ratio", NET, "1", MEAN_OF_DEFINED),
     metric("convergence_time", NET, "us", MEAN_OF_DEFINED),
-    metric("settling_time", &[Scope::Net, Scope::Group, Scope::Flow], "us", MEAN_OF_DEFINED),
+    metric("jain_convergence_time", NET, "us", MEAN_OF_DEFINED),
+    metric("settling_time", EVERY_FLOW, "us", MEAN_OF_DEFINED),
     metric("srtt_settling_time", SENDERS, "us", MEAN_OF_DEFINED),
-    metric("utility_pf", &[Scope::Flow], "ln(Mbit/s)", MEAN_OF_DEFINED),
+    metric("utility_pf", FLOW, "ln(Mbit/s)", MEAN_OF_DEFINED),
     metric("utility_pf", NET, "ln(Mbit/s)", SUM),
-    metric("utility_mpd", &[Scope::Flow], "s/Mbit", MEAN_OF_DEFINED),
+    metric("utility_mpd", FLOW, "s/Mbit", MEAN_OF_DEFINED),
     metric("utility_mpd", NET, "s/Mbit", SUM),
-    metric("harm_throughput", &[Scope::Group], "1", MEAN),
-    metric("harm_srtt", &[Scope::Group], "1", MEAN),
+    metric("harm_throughput", GROUP, "1", MEAN),
+    metric("harm_srtt", GROUP, "1", MEAN),
     metric("rtt", PROBE, "us", &SAMPLED),
     metric("dns_time", PROBE, "us", &SAMPLED),
     metric("connect_time", PROBE, "us", &SAMPLED),
     metric("first_byte_time", PROBE, "us", &SAMPLED),
-    metric("fetch_time", PROBE, "us", &SAMPLED),
+    metric("fetch_time", PROBE, "us", SAMPLED_OR_CENSORED),
+    metric("unfinished_fetches", PROBE, "1", SUM),
     metric("loss_share", PROBE, "1", MEAN),
     metric("utilisation", LINK, "1", MEAN),
     metric("queue_delay", LINK, "us", &SAMPLED),
     metric("drops", LINK, "packets", SUM),
     metric("marks", LINK, "packets", SUM),
     metric("backlog", LINK, "bytes", &SAMPLED),
+    Metric { whole_trial: true, ..metric("flow_completion_time", FLOW, "us", MEAN) },
+    Metric { whole_trial: true, ..metric("flow_completion_time", GROUP, "us", &SAMPLED) },
     Metric { whole_trial: true, ..metric("packet_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
     Metric { whole_trial: true, ..metric("step_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
 ];
 
 /// Deprecated metric names and their replacements. Plans and `--metric` accept them with a warning.
-const RENAMED: [(&str, &str); 2] =
-    [("packet_lateness", "packet_scheduling_error"), ("step_lateness", "step_scheduling_error")];
+const RENAMED: [(&str, &str); 3] = [
+    ("packet_lateness", "packet_scheduling_error"),
+    ("step_lateness", "step_scheduling_error"),
+    // It is the quotient of RFC 5166's epsilon-fairness, not a max-min fair allocation.
+    ("max_min_fairness", "min_max_ratio"),
+];
 
 /// The replacement of a deprecated metric name; `None` for all other names.
 pub fn replacement(name: &str) -> Option<&'static str> {
@@ -153,9 +200,18 @@ mod tests {
         assert_eq!(find("throughput", Scope::Flow).map(|m| m.name), Some("throughput"));
         assert_eq!(find("srtt", Scope::Link), None);
         for (old, new) in RENAMED {
-            assert_eq!(find(old, Scope::Link).map(|m| m.name), Some(new));
+            let scopes = [Scope::Link, Scope::Net];
+            let found = scopes.iter().find_map(|scope| find(old, *scope));
+            assert_eq!(found.map(|m| m.name), Some(new));
             assert!(METRICS.iter().all(|m| m.name != old), "{old} is a metric and deprecated");
         }
         assert_eq!(find("throughput_sum", Scope::Net).unwrap().unit_of("cov"), "1");
+        assert!(INSTANTANEOUS.iter().all(|name| METRICS.iter().any(|metric| metric.name == *name)));
+        let throughput = find("throughput", Scope::Flow).unwrap();
+        let depends = ["mean", "cov"].map(|stat| throughput.depends_on_timescale(stat));
+        assert_eq!(depends, [false, true]);
+        for (extended, last) in [(SAMPLED_WITH_COV, "cov"), (SAMPLED_OR_CENSORED, "km_median")] {
+            assert_eq!(extended.split_last(), Some((&last, &SAMPLED[..])));
+        }
     }
 }

@@ -219,14 +219,41 @@ pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
 
 /// The links that data of a flow group passes, with their names. Where the cabling is not known (nodes with agents), all.
 pub fn passed<'p>(plan: &'p Plan, group: &str) -> Vec<(&'p str, &'p Link)> {
+    passed_in(plan, &Topology::build(plan), group)
+}
+
+/// As [`passed`], in the topology of this plan.
+pub fn passed_in<'p>(
+    plan: &'p Plan,
+    topology: &Topology,
+    group: &str,
+) -> Vec<(&'p str, &'p Link)> {
     let Some(flow) = plan.flows.get(group) else { return vec![] };
     let (from, to) = if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
-    let topology = Topology::build(plan);
-    let hops = topology.path(from, to);
-    let passed = |link: &Link| {
-        hops.as_ref().is_none_or(|hops| hops.iter().any(|hop| shapes(link, &topology, *hop)))
+    links_on(plan, topology, topology.path(from, to).as_deref())
+}
+
+/// The links that data and acknowledgements of a flow group pass in the topology of this plan, with their names. Where the
+/// cabling is not known (nodes with agents), all.
+pub fn on_round_trip<'p>(
+    plan: &'p Plan,
+    topology: &Topology,
+    group: &str,
+) -> Vec<(&'p str, &'p Link)> {
+    let Some(flow) = plan.flows.get(group) else { return vec![] };
+    links_on(plan, topology, topology.round_trip(&flow.from, &flow.to).as_deref())
+}
+
+/// The links that shape one of these interfaces (node and device); `None`: all.
+fn links_on<'p>(
+    plan: &'p Plan,
+    topology: &Topology,
+    hops: Option<&[(&str, &str)]>,
+) -> Vec<(&'p str, &'p Link)> {
+    let on_it = |link: &Link| {
+        hops.is_none_or(|hops| hops.iter().any(|hop| shapes(link, topology, *hop)))
     };
-    let links = plan.links.iter().filter(|(_, link)| passed(link));
+    let links = plan.links.iter().filter(|(_, link)| on_it(link));
     links.map(|(name, link)| (name.as_str(), link)).collect()
 }
 
@@ -327,6 +354,10 @@ mod tests {
         assert_eq!(base_rtt(&plan, "back"), ms(15));
         assert_eq!(base_rtt(&plan, "elsewhere"), ms(45), "no flow passes: the sum of all");
         assert_eq!(base_rtt(&settle(&plan), "elsewhere"), ms(45));
+        let of_data: Vec<&str> = passed(&plan, "f").into_iter().map(|(name, _)| name).collect();
+        let both = on_round_trip(&plan, &Topology::build(&plan), "f");
+        let both: Vec<&str> = both.into_iter().map(|(name, _)| name).collect();
+        assert_eq!((of_data, both), (vec!["there"], vec!["back", "there"]));
     }
 
     #[test]

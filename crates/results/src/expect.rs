@@ -46,6 +46,8 @@ enum NotMeasured {
     AllFailed { trials: usize, reason: String },
     #[error("no trial that counts has the {number}")]
     NoValue { number: String },
+    #[error("the {number} is undefined in {trials} of the trials that count")]
+    Undefined { number: String, trials: usize },
 }
 
 /// All claims of a plan, in its order, each at every point that it is about.
@@ -107,7 +109,7 @@ impl<'a> Index<'a> {
             let mut row = Expectation {
                 point_id: Some(point_id),
                 levels: self.open_levels(point_id, &points),
-                number: words(&claim),
+                number: self.in_words(point_id, &claim),
                 test: Some(claim.test),
                 ..bare.clone()
             };
@@ -115,6 +117,17 @@ impl<'a> Index<'a> {
             row
         };
         points.iter().map(|point_id| row(*point_id)).collect()
+    }
+
+    /// What a claim measures, with the timescale if it depends on that.
+    fn in_words(&self, point_id: u32, claim: &Claim) -> String {
+        let Numbered { phase, metric, stat, .. } = &claim.number;
+        let key = (point_id, phase.as_str(), Scope::Net, "all", "timescale", "mean");
+        let timescale = self.values.get(&key).and_then(|values| values.values().next());
+        match timescale.filter(|_| metric.depends_on_timescale(stat)) {
+            Some(us) => format!("{} (timescale {})", words(claim), quantity(*us, "us")),
+            None => words(claim),
+        }
     }
 
     /// The points that a claim is about.
@@ -158,6 +171,7 @@ impl<'a> Index<'a> {
         if ends.is_some_and(|ends| ends.iter().any(|end| claim.test.holds(*end) != holds)) {
             known.push("the 95 % interval reaches across the limit".to_owned());
         }
+        known.extend(self.undefined_in_some(point_id, &claim.number));
         known.extend(self.caveat(point_id));
         row.why = known;
     }
@@ -186,15 +200,8 @@ impl<'a> Index<'a> {
 
     fn of(&self, point_id: u32, number: &Numbered) -> Result<Values, NotMeasured> {
         let point = self.other_point(point_id, number)?;
-        let key = (
-            point,
-            number.phase.as_str(),
-            number.scope,
-            number.subject.as_str(),
-            number.metric.name,
-            number.stat,
-        );
-        self.values.get(&key).cloned().ok_or_else(|| self.why_none(point, number))
+        let values = self.values_of(point, number, number.stat);
+        values.ok_or_else(|| self.why_none(point, number))
     }
 
     /// The point itself, or the point with the levels of the number's `where`.
@@ -216,6 +223,28 @@ impl<'a> Index<'a> {
         })
     }
 
+    /// The values of a statistic of a number's subject and phase.
+    fn values_of(&self, point: u32, number: &Numbered, stat: &str) -> Option<Values> {
+        let Numbered { phase, scope, subject, metric, .. } = number;
+        let key = (point, phase.as_str(), *scope, subject.as_str(), metric.name, stat);
+        self.values.get(&key).cloned()
+    }
+
+    /// Trials that have no value because it is undefined there.
+    fn undefined(&self, point_id: u32, number: &Numbered) -> usize {
+        let Ok(point) = self.other_point(point_id, number) else { return 0 };
+        let defined = self.values_of(point, number, number.stat).unwrap_or_default();
+        let undefined = self.values_of(point, number, "undefined").unwrap_or_default();
+        undefined.keys().filter(|trial| !defined.contains_key(*trial)).count()
+    }
+
+    /// A note on the trials that are missing from a mean because the number is undefined there.
+    fn undefined_in_some(&self, point_id: u32, number: &Numbered) -> Option<String> {
+        let trials = self.undefined(point_id, number);
+        let all = self.trials_of(point_id).count();
+        (trials > 0).then(|| format!("undefined in {trials} of {all} trials"))
+    }
+
     fn trials_of(&self, point_id: u32) -> impl Iterator<Item = &'a TrialEnd> {
         self.summary.trials.iter().filter(move |end| end.point_id == point_id)
     }
@@ -235,7 +264,13 @@ impl<'a> Index<'a> {
                     trials => NotMeasured::AllFailed { trials, reason },
                 }
             }
-            _ => NotMeasured::NoValue { number: named(number) },
+            _ => {
+                let own = Numbered { at: BTreeMap::new(), ..number.clone() };
+                match self.undefined(point_id, &own) {
+                    0 => NotMeasured::NoValue { number: named(number) },
+                    trials => NotMeasured::Undefined { number: named(number), trials },
+                }
+            }
         }
     }
 

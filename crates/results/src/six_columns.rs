@@ -39,8 +39,10 @@ const COLUMNS: [(&str, &str, f64); 3] = [
 /// `throughput_per_flow_mean_mbit_s.<phase>`, then `srtt_mean_ms.<phase>`. A group that does not run in a phase
 /// has empty fields there.
 pub fn csv(summary: &Summary, group: &str) -> Result<String, UnknownGroup> {
-    let of_group =
-        |row: &&PhaseRow| row.scope == Scope::Group && row.subject == group && row.stat == "mean";
+    let of_group = |row: &&PhaseRow| {
+        (row.scope, row.subject.as_str(), row.stat) == (Scope::Group, group, "mean")
+            && summary.phases.contains(&row.phase)
+    };
     let rows: Vec<&PhaseRow> = summary.phase_rows.iter().filter(of_group).collect();
     if rows.is_empty() {
         let known = summary.groups().join(", ");

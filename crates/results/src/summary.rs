@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use ccbench_proto::event;
 use ccbench_proto::link_state::Fallback;
-use ccbench_proto::metric::Scope;
+use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
 
 use super::journal::TrialEnd;
 use super::model::RunStatus;
@@ -17,10 +17,18 @@ use super::store::RunDir;
 use crate::error::Result;
 
 mod ccs;
+mod completion;
+mod convergence;
+mod derived;
+mod fair_share;
+mod fetches;
 mod flows;
 mod harm;
+mod kaplan_meier;
 mod measure;
+mod network;
 pub(crate) mod query;
+mod recovery;
 mod rows;
 pub(crate) mod sampled;
 mod schedule;
@@ -35,7 +43,7 @@ use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
 
 /// Tables that neither summary nor report reads; they are by far the largest.
-const PER_PACKET_TABLES: [&str; 3] = ["acks", "link_packets", "tcp_events"];
+const PER_PACKET_TABLES: [&str; 2] = ["acks", "link_packets"];
 
 /// The summary of a run.
 #[derive(Debug)]
@@ -213,7 +221,11 @@ impl Summary {
 
     /// Names of the flow groups.
     pub fn groups(&self) -> Vec<String> {
-        let groups = self.phase_rows.iter().filter(|row| row.scope == Scope::Group);
+        // Completion times are also those of groups that run in no measured phase.
+        let groups = self
+            .phase_rows
+            .iter()
+            .filter(|row| row.scope == Scope::Group && row.phase != WHOLE_TRIAL);
         let names: std::collections::BTreeSet<&String> = groups.map(|row| &row.subject).collect();
         names.into_iter().cloned().collect()
     }

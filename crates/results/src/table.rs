@@ -106,11 +106,7 @@ pub fn text(run: &RunSummary, width: u16) -> String {
         let header = ["phase", "probe", "rtt ms", "median", "p95", "lost %"];
         let _ = write!(out, "\n{}", render(summary, &header, probes, width));
     }
-    let fetches = fetch_rows(summary);
-    if !fetches.is_empty() {
-        let header = ["phase", "fetch", "total ms", "median", "p95", "first byte ms", "failed %"];
-        let _ = write!(out, "\n{}", render(summary, &header, fetches, width));
-    }
+    write_fetches(&mut out, summary, width);
     let late = scheduling_error_rows(summary);
     if !late.is_empty() {
         let header = ["link", "scheduling error", "p50 µs", "p90 µs", "p99 µs", "max µs"];
@@ -340,7 +336,9 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
 fn loss_rows(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
     let lost =
         summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
-    lost.filter(move |row| probe_stat(summary, row, "fetch_time", "mean").is_some() == fetches)
+    let is_fetch =
+        move |row: &PointRow| probe_stat(summary, row, "unfinished_fetches", "sum").is_some();
+    lost.filter(move |row| is_fetch(row) == fetches)
 }
 
 /// Another metric of the same probe and phase.
@@ -354,28 +352,50 @@ fn probe_stat<'a>(
 }
 
 fn probe_rows(summary: &Summary) -> Vec<Line> {
-    loss_rows(summary, false).map(|lost| probe_line(summary, lost, "rtt", &[])).collect()
+    loss_rows(summary, false).map(|lost| probe_line(summary, lost, "rtt", "median")).collect()
+}
+
+/// Writes the table of fetches, if there are any.
+fn write_fetches(out: &mut String, summary: &Summary, width: u16) {
+    let fetches = fetch_rows(summary);
+    if fetches.is_empty() {
+        return;
+    }
+    let times = ["total ms", "KM median", "p95", "first byte ms"];
+    let header = [&["phase", "fetch"][..], &times, &["failed %", "unfinished"]].concat();
+    let _ = write!(out, "\n{}", render(summary, &header, fetches, width));
+    out.push_str(
+        "\ntotal, p95: of completed fetches. KM median: Kaplan-Meier estimate with the unfinished ones, which failed, timed\n\
+         out or were cut off.\n",
+    );
 }
 
 /// Fetches from a web server.
 fn fetch_rows(summary: &Summary) -> Vec<Line> {
-    loss_rows(summary, true)
-        .map(|lost| probe_line(summary, lost, "fetch_time", &["first_byte_time"]))
-        .collect()
+    let line = |lost: &PointRow| {
+        let (point_id, mut cells) = probe_line(summary, lost, "fetch_time", "km_median");
+        let first_byte = plain(probe_stat(summary, lost, "first_byte_time", "mean"), 1e3);
+        cells.insert(cells.len() - 1, first_byte);
+        let unfinished = probe_stat(summary, lost, "unfinished_fetches", "sum");
+        cells.push(unfinished.map_or("-".to_owned(), |row| {
+            format!("{:.0} of {}", row.value * f64::from(row.n_trials), row.n)
+        }));
+        (point_id, cells)
+    };
+    loss_rows(summary, true).map(line).collect()
 }
 
-/// Mean, median and 95th percentile of a probe's times, the means of the `further` times, and the loss.
-fn probe_line(summary: &Summary, lost: &PointRow, time: &str, further: &[&str]) -> Line {
+/// Mean, median and 95th percentile of a probe's times, and the loss.
+fn probe_line(summary: &Summary, lost: &PointRow, time: &str, median: &str) -> Line {
     let find = |stat| probe_stat(summary, lost, time, stat);
-    let mut cells = vec![
+    let cells = vec![
         lost.phase.clone(),
         lost.subject.clone(),
         with_interval(find("mean"), 1e3),
-        plain(find("median"), 1e3),
+        plain(find(median), 1e3),
         plain(find("p95"), 1e3),
+        format!("{:.1}", lost.value * 100.0),
     ];
-    cells.extend(further.iter().map(|time| plain(probe_stat(summary, lost, time, "mean"), 1e3)));
-    cells.push(format!("{:.1}", lost.value * 100.0));
     (lost.point_id, cells)
 }
 

@@ -33,6 +33,7 @@ mod browser;
 mod figures;
 mod golden;
 mod lost;
+mod metrics;
 mod order;
 mod reasons;
 

@@ -26,6 +26,11 @@ pub struct Sample {
     /// CPU and softirq of every node's machine.
     #[schemars(extend("x-from" = "1ms", "x-to" = "1h"))]
     pub host: Micros,
+    /// Length of the instants over which fairness indices, utilities, power and the variation of throughput are computed
+    /// before they are averaged, a multiple of 100ms; absent: four base RTTs of the longest path, at least 100ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-from" = "100ms", "x-to" = "1h"))]
+    pub timescale: Option<Micros>,
 }
 
 impl Default for Sample {
@@ -35,7 +40,24 @@ impl Default for Sample {
             acks: Acks::default(),
             qdisc: Micros::from_millis(100),
             host: Micros::from_millis(500),
+            timescale: None,
         }
+    }
+}
+
+/// Shortest timescale, of which all are multiples: the usual interval of a receiver's reports.
+pub const LEAST_TIMESCALE: Micros = Micros::from_millis(100);
+/// Base RTTs in a timescale that is not configured. Within one RTT, rates show bursts and not shares.
+const RTTS_OF_TIMESCALE: u64 = 4;
+
+impl Sample {
+    /// The timescale, for paths of at most this base RTT.
+    pub fn timescale(&self, base_rtt: Micros) -> Micros {
+        self.timescale.unwrap_or_else(|| {
+            let least = LEAST_TIMESCALE.get();
+            let several = base_rtt.get().saturating_mul(RTTS_OF_TIMESCALE);
+            Micros::new(several.div_ceil(least).max(1).saturating_mul(least))
+        })
     }
 }
 
@@ -153,6 +175,16 @@ mod tests {
             assert_eq!(acks.to_string(), text);
         }
         assert!("sometimes".parse::<Acks>().is_err());
+    }
+
+    #[test]
+    fn timescale_is_several_base_rtts() {
+        let ms = Micros::from_millis;
+        let default = |rtt| Sample::default().timescale(rtt);
+        assert_eq!([0, 15, 25].map(|rtt| default(ms(rtt))), [ms(100); 3]);
+        assert_eq!([26, 60, 600].map(|rtt| default(ms(rtt))), [ms(200), ms(300), ms(2400)]);
+        let configured = Sample { timescale: Some(ms(500)), ..Sample::default() };
+        assert_eq!(configured.timescale(ms(600)), ms(500));
     }
 
     #[test]

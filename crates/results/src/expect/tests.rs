@@ -169,6 +169,55 @@ fn unmeasured_claim_has_a_reason() {
 }
 
 #[test]
+fn undefined_values_are_counted() {
+    let of_net = |trial, metric, stat, value| PhaseRow {
+        scope: Scope::Net,
+        subject: "all".to_owned(),
+        stat,
+        ..row(0, trial, "loaded", metric, value)
+    };
+    let time = |trial, stat, value| of_net(trial, "convergence_time", stat, value);
+    let claims = "\n[[expect]]\nclaim = \"c\"\nmetric = \"convergence_time\"\nphase = \"loaded\"\n\
+                  where = { queue = \"large\" }\nbelow = \"60s\"\n";
+    let in_some = [time(1, "mean", 4e6), time(2, "undefined", 1.0), time(3, "mean", 6e6)];
+    let found = judged(claims, &summary(in_some.to_vec(), ok(0)));
+    assert_eq!((found[0].measured, found[0].n_trials), (Some(5e6), 2));
+    assert_eq!(found[0].why, ["undefined in 1 of 3 trials"]);
+    let never = (1..=3).map(|trial| time(trial, "undefined", 1.0)).collect();
+    let found = judged(claims, &summary(never, ok(0)));
+    assert_eq!(found[0].outcome, Outcome::NotMeasured);
+    let why = "is undefined in 3 of the trials that count";
+    assert_eq!(found[0].why, [format!("the convergence_time of all flows in loaded {why}")]);
+    // Instants in which an index is undefined do not take the trial's value away; the timescale is part of the number.
+    let of_index = [
+        of_net(1, "jain_fairness", "mean", 0.9),
+        of_net(1, "jain_fairness", "undefined", 7.0),
+        of_net(1, "timescale", "mean", 300_000.0),
+    ];
+    let claims = claims.replace("convergence_time", "jain_fairness").replace("\"60s\"", "1");
+    let found = judged(&claims, &summary(of_index.to_vec(), ok(0)));
+    assert_eq!((found[0].measured, found[0].why.len()), (Some(0.9), 0));
+    assert_eq!(found[0].number, "jain_fairness of all flows in loaded (timescale 300 ms)");
+}
+
+/// Ware et al., HotNets 2019: harm relative to a solo run at another point, and compared with self-harm.
+#[test]
+fn harm_relates_points_of_the_matrix() {
+    let share = |point_id, mbit: f64| row(point_id, 1, "loaded", "throughput_sum", mbit * 1e6);
+    let summary = summary(vec![share(0, 2.0), share(1, 15.0)], [ok(0), ok(1)].concat());
+    let claim = |relation: &str| {
+        format!(
+            "\n[[expect]]\nclaim = \"c\"\nmetric = \"throughput\"\ngroup = \"long\"\nphase = \"loaded\"\n\
+             where = {{ queue = \"large\" }}\nover = {{ where = {{ queue = \"small\" }} }}\n{relation}\n"
+        )
+    };
+    // 2 of 15 Mbit/s is a harm of 0.87.
+    let found = judged(&(claim("above = 0.5") + &claim("near = [0.1333, 0.0001]")), &summary);
+    let outcomes = [found[0].outcome, found[1].outcome];
+    assert_eq!(outcomes, [Outcome::DoesNotHold, Outcome::Holds]);
+}
+
+#[test]
 fn printed_claims_fit_the_width() {
     let rows = (1..=3).map(|trial| row(0, trial, "loaded", "srtt", 513_000.0 + f64::from(trial)));
     let summary = summary(rows.collect(), ok(0));

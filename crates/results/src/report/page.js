@@ -257,7 +257,9 @@
     ["median ms", "rtt", "median", 1e3, "min"],
     ["p95 ms", "rtt", "p95", 1e3, "min"],
     ["fetch ms", "fetch_time", "mean", 1e3, "min"],
+    ["fetch KM median ms", "fetch_time", "km_median", 1e3, "min"],
     ["fetch p95 ms", "fetch_time", "p95", 1e3, "min"],
+    ["unfinished", "unfinished_fetches", "sum", 1, "min"],
     ["lost %", "loss_share", "mean", 0.01, "min"],
   ]);
 

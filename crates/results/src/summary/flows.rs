@@ -28,15 +28,21 @@ pub(super) struct Sampled {
     pub(super) srtt_us: Vec<f64>,
     /// Congestion windows.
     pub(super) cwnd_pkts: Vec<f64>,
+    /// Packets in flight, as `tcp_packets_in_flight` in include/net/tcp.h computes them.
+    pub(super) in_flight_pkts: Vec<f64>,
+    /// TCP's estimates of the delivery rate.
+    pub(super) delivery_rate_bps: Vec<f64>,
     /// Times of the first and the last sample in seconds since the start of the trial.
     pub(super) span_s: Option<(f64, f64)>,
     /// Samples that have a time.
     pub(super) rows: u32,
-    /// Largest values of `total_retrans_pkts`, `data_segs_out_pkts` and `bytes_acked`.
-    pub(super) counters: [Option<f64>; 3],
+    /// Largest values of `total_retrans_pkts`, `data_segs_out_pkts`, `bytes_acked` and `total_rto`.
+    pub(super) counters: [Option<f64>; 4],
 }
 
-const COUNTERS: [&str; 3] = ["total_retrans_pkts", "data_segs_out_pkts", "bytes_acked"];
+const COUNTERS: [&str; 4] =
+    ["total_retrans_pkts", "data_segs_out_pkts", "bytes_acked", "total_rto"];
+const IN_FLIGHT: [&str; 4] = ["unacked_pkts", "sacked_pkts", "lost_pkts", "retrans_pkts"];
 
 /// The flows of one trial.
 pub(super) struct Flows {
@@ -96,15 +102,16 @@ fn intervals(
 }
 
 fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(Names, Sampled)>> {
-    const COLUMNS: [&str; 8] =
-        ["phase", "group", "flow_id", "role", "side", "t_s", "rtt_us", "snd_cwnd_pkts"];
-    let columns = [&COLUMNS[..], &COUNTERS].concat();
+    const COLUMNS: [&str; 6] = ["phase", "group", "flow_id", "role", "side", "t_s"];
+    const GAUGES: [&str; 3] = ["rtt_us", "snd_cwnd_pkts", "delivery_rate_bytes_per_s"];
+    let columns = [&COLUMNS[..], &GAUGES, &IN_FLIGHT, &COUNTERS].concat();
     let mut found: GroupedRows<Sampled> = GroupedRows::new();
     each_slice(run, "flow_samples", end, &columns, |slice| {
         let [phase, group, flow, role, side] =
             ["phase", "group", "flow_id", "role", "side"].map(|name| slice.texts(name));
-        let [at_s, srtt_us, cwnd_pkts] =
-            ["t_s", "rtt_us", "snd_cwnd_pkts"].map(|name| slice.numbers(name));
+        let at_s = slice.numbers("t_s");
+        let [srtt_us, cwnd_pkts, delivery_rate] = GAUGES.map(|name| slice.numbers(name));
+        let in_flight = IN_FLIGHT.map(|name| slice.numbers(name));
         let counters = COUNTERS.map(|name| slice.numbers(name));
         for row in 0..slice.len() {
             if role.get(row) != Some("data") || side.get(row) != Some("snd") {
@@ -119,6 +126,13 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
             let sampled = found.at([phase, group.get(row).unwrap_or_default(), flow]);
             sampled.srtt_us.extend(srtt_us);
             sampled.cwnd_pkts.extend(cwnd_pkts.get(row));
+            let [unacked, sacked, lost, retrans] = in_flight.each_ref().map(|part| part.get(row));
+            let parts = unacked.zip(sacked).zip(lost.zip(retrans));
+            let pkts = parts.map(|((unacked, sacked), (lost, retrans))| {
+                (unacked - sacked - lost + retrans).max(0.0)
+            });
+            sampled.in_flight_pkts.extend(pkts);
+            sampled.delivery_rate_bps.extend(delivery_rate.get(row).map(|bytes| bytes * 8.0));
             if let Some(at_s) = at_s {
                 let (first_s, last_s) = sampled.span_s.unwrap_or((at_s, at_s));
                 sampled.span_s = Some((first_s.min(at_s), last_s.max(at_s)));

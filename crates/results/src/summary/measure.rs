@@ -18,7 +18,8 @@
 //!   divided by the bytes that the trace offered. **queue_delay** is the time that the backlog takes at the rate of that
 //!   time, or as the trace continues; links without a rate have none.
 //! - **Fairness** is Jain's index over the mean throughput of each flow (`_of_mean`). Indices, utilities and power that are
-//!   computed in time bins and then averaged are in [`super::sampled`].
+//!   computed in time bins and then averaged are in [`super::sampled`]. What follows from these metrics and the plan's paths is
+//!   in [`super::derived`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,14 +28,15 @@ use ccbench_proto::wire::TimingKind;
 use polars::prelude::{Expr, col, lit};
 
 use super::flows::{Flows, Sampled, Transferred};
-use super::harm;
+use super::network::Curves;
 use super::query::{self, Lines, count, first, last, samples, sum};
 use super::rows::Names;
-use super::sampled::BinnedFlows;
+use super::sampled::{self, BinnedFlows};
 use super::schedule::{Schedule, group_of};
-use super::settling;
+use super::settling::{self, BIN_S};
 use super::statistics::{self, jain_index};
 use super::tables::PhaseRow;
+use super::{completion, convergence, derived, fetches, harm, recovery};
 use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
@@ -55,6 +57,10 @@ const PROBE_METRICS: [(&str, &str); 5] = [
     ("total_us", "fetch_time"),
 ];
 
+/// Metrics of the samples of senders' sockets, and their units.
+const SOCKET_METRICS: [(&str, &str); 4] =
+    [("srtt", "us"), ("cwnd", "packets"), ("in_flight", "packets"), ("delivery_rate", "bit/s")];
+
 /// Point and repetition.
 type Trial = (u32, u16);
 /// Trial, phase, group.
@@ -67,6 +73,7 @@ struct GroupPhase {
     sent: BTreeMap<String, Transferred>,
     acked: BTreeMap<String, Transferred>,
     retransmissions: BTreeMap<String, f64>,
+    rtos: BTreeMap<String, f64>,
     segments: BTreeMap<String, f64>,
 }
 
@@ -80,7 +87,7 @@ pub(super) struct Measured {
 /// All metrics of these trials.
 pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
     let mut measured = Measured::default();
-    for of_trial in in_parallel(trials, |end| of_flows(run, end, schedule).map(|found| found.0)) {
+    for of_trial in in_parallel(trials, |end| of_trial(run, end, schedule)) {
         let Measured { rows, notes } = of_trial?;
         measured.rows.extend(rows);
         measured.notes.extend(notes);
@@ -109,6 +116,15 @@ pub(crate) fn flows_of(
     found.map(|found| found.map(|(measured, bins)| (measured.rows, bins))).collect()
 }
 
+/// The metrics of one trial that are computed row by row.
+fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measured> {
+    let (mut measured, _) = of_flows(run, end, schedule)?;
+    measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
+    measured.rows.extend(completion::completion_times(run, end)?);
+    measured.rows.extend(fetches::fetches(run, end, schedule)?);
+    Ok(measured)
+}
+
 /// The metrics of one trial without those of links and probes, and its flows in time bins.
 fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, BinnedFlows)> {
     let mut measured = Measured::default();
@@ -127,13 +143,15 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
     let mut out = RowCollector { timeline: &timeline, schedule, measured: &mut measured };
     out.throughputs(&groups, &names);
     out.samples(trial, sampled, &groups);
-    out.binned(trial, &bins);
+    let curve = |link: &str| run.traced().curve(end.point_id, link);
+    out.binned(trial, &bins, &curve);
     for row in query::timing(run, end)? {
         out.timing(trial, &row);
     }
     let nth = |row: &PhaseRow| timeline.phase(trial, &row.phase).map(|at| at.0);
     let harm = harm::harm(&measured.rows, nth);
-    measured.rows.extend(harm);
+    let derived = derived::derived(&measured.rows, &end.phases, schedule, &curve);
+    measured.rows.extend(harm.into_iter().chain(derived));
     Ok((measured, bins))
 }
 
@@ -181,24 +199,28 @@ fn add_socket_counters(
     let mut order: Vec<&(Names, Sampled)> =
         sampled.iter().filter(|row| of_phase(row).is_some()).collect();
     order.sort_by_key(of_phase);
-    let mut before: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
+    let mut before: BTreeMap<&str, [f64; 5]> = BTreeMap::new();
     for ([phase, group, flow], sampled) in order {
-        let [retrans, segments, acked] = sampled.counters;
-        let begin = [0.0, 0.0, 0.0, sampled.span_s.map_or(0.0, |(first_s, _)| first_s)];
+        let [retrans, segments, acked, rtos] = sampled.counters;
+        let begin = [0.0, 0.0, 0.0, 0.0, sampled.span_s.map_or(0.0, |(first_s, _)| first_s)];
         let past = before.entry(flow).or_insert(begin);
         let now = [
             retrans.unwrap_or(past[0]),
             segments.unwrap_or(past[1]),
             acked.unwrap_or(past[2]),
-            sampled.span_s.map_or(past[3], |(_, last_s)| last_s),
+            rtos.unwrap_or(past[3]),
+            sampled.span_s.map_or(past[4], |(_, last_s)| last_s),
         ];
-        let [new_retrans, segments, bytes, seconds] =
+        let [new_retrans, segments, bytes, new_rtos, seconds] =
             std::array::from_fn(|i| (now[i] - past[i]).max(0.0));
         *past = now;
         names.entry((trial, group.clone())).or_default().insert(flow.clone());
         let phase = groups.entry((trial, phase.clone(), group.clone())).or_default();
         if retrans.is_some() {
             *phase.retransmissions.entry(flow.clone()).or_default() += new_retrans;
+        }
+        if rtos.is_some() {
+            *phase.rtos.entry(flow.clone()).or_default() += new_rtos;
         }
         *phase.segments.entry(flow.clone()).or_default() += segments;
         let acked = phase.acked.entry(flow.clone()).or_default();
@@ -306,10 +328,14 @@ impl RowCollector<'_> {
                 if let Some(packets) = data.retransmissions.get(*flow) {
                     self.row(place, "retransmissions", "packets", "sum", *packets, 1);
                 }
+                if let Some(rtos) = data.rtos.get(*flow) {
+                    self.row(place, "rtos", "1", "sum", *rtos, 1);
+                }
             }
             let totals = GroupTotals {
                 bytes: flow_bytes.iter().map(|(_, bytes)| *bytes).collect(),
                 retransmissions: data.retransmissions.values().copied().collect(),
+                rtos: data.rtos.values().copied().collect(),
                 segments: data.segments.values().sum(),
             };
             let place = (*trial, phase.as_str(), Scope::Group, group.as_str());
@@ -350,6 +376,10 @@ impl RowCollector<'_> {
         if let Some(index) = jain_index(&all.bytes) {
             self.row(place, "jain_fairness_of_mean", "1", "mean", index, flows);
         }
+        if !all.rtos.is_empty() {
+            let rtos = all.rtos.iter().sum();
+            self.row(place, "rtos", "1", "sum", rtos, all.rtos.len() as u32);
+        }
         if all.retransmissions.is_empty() {
             return;
         }
@@ -361,20 +391,21 @@ impl RowCollector<'_> {
         }
     }
 
-    /// Smoothed RTT and congestion window, in phases in which the group runs.
+    /// Samples of the senders' sockets, in phases in which the group runs.
     fn samples(
         &mut self,
         trial: Trial,
         sampled: Vec<(Names, Sampled)>,
         groups: &BTreeMap<GroupKey, GroupPhase>,
     ) {
-        let mut of_group: Vec<([String; 2], [Vec<f64>; 2])> = Vec::new();
+        let mut of_group: Vec<([String; 2], [Vec<f64>; SOCKET_METRICS.len()])> = Vec::new();
         for ([phase, group, flow], sampled) in sampled {
             let data = groups.get(&(trial, phase.clone(), group.clone()));
             if data.and_then(|data| self.running_s(trial, &phase, &group, data)).is_none() {
                 continue;
             }
-            let mut values = [sampled.srtt_us, sampled.cwnd_pkts];
+            let Sampled { srtt_us, cwnd_pkts, in_flight_pkts, delivery_rate_bps, .. } = sampled;
+            let mut values = [srtt_us, cwnd_pkts, in_flight_pkts, delivery_rate_bps];
             self.statistics((trial, &phase, Scope::Flow, &flow), &mut values);
             // Sorted by phase, then group.
             match of_group.last_mut() {
@@ -391,13 +422,19 @@ impl RowCollector<'_> {
         }
     }
 
-    /// All statistics of smoothed RTTs and congestion windows.
-    fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; 2]) {
-        for ((metric, unit), values) in
-            [("srtt", "us"), ("cwnd", "packets")].into_iter().zip(values)
-        {
-            for (stat, value) in statistics::of_samples(values) {
-                self.row(place, metric, unit, stat, value, values.len() as u32);
+    /// All statistics of [`SOCKET_METRICS`].
+    fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; SOCKET_METRICS.len()]) {
+        for ((metric, unit), values) in SOCKET_METRICS.into_iter().zip(values) {
+            let n = values.len() as u32;
+            let found = statistics::of_samples(values);
+            let of = |stat: &str| found.iter().find(|(name, _)| *name == stat).map(|(_, v)| *v);
+            let spread = of("std").zip(of("mean").filter(|mean| *mean > 0.0));
+            let cov = spread.map(|(std, mean)| std / mean);
+            for (stat, value) in found {
+                self.row(place, metric, unit, stat, value, n);
+            }
+            if let Some(cov) = cov.filter(|_| metric == "in_flight") {
+                self.row(place, metric, "1", "cov", cov, n);
             }
         }
     }
@@ -423,16 +460,26 @@ impl RowCollector<'_> {
     }
 
     /// Metrics computed in time bins, and settling times after steps.
-    fn binned(&mut self, trial: Trial, bins: &BinnedFlows) {
+    fn binned(&mut self, trial: Trial, bins: &BinnedFlows, curves: Curves<'_, '_>) {
         let phases = self.timeline.0.get(&trial).copied().unwrap_or_default();
         let schedule = self.schedule;
         let runs = |(from_s, to_s): (f64, f64)| {
             move |flow: &str| schedule.allows(trial.0, group_of(flow), (from_s, to_s))
         };
         let steps = schedule.steps(trial.0, phases);
+        let per = (schedule.timescale_s(trial.0) / BIN_S).round() as usize;
         for record in phases.iter().filter(|phase| phase.measure) {
             let (start_s, end_s) = record.span_s();
-            let numbers = bins.between(start_s, end_s).numbers(runs(record.span_s()));
+            let mut numbers = bins.between(start_s, end_s).numbers(runs(record.span_s()), per);
+            if !numbers.is_empty() {
+                let timescale_us = (per as f64 * BIN_S * 1e6).round();
+                numbers.push((None, "timescale", "us", "mean", timescale_us, 1));
+            }
+            let converged =
+                convergence::of_phase(bins, schedule, trial.0, record.span_s(), curves);
+            if let Some(time) = converged {
+                sampled::once("convergence_time", "us", time, &mut numbers);
+            }
             for (flow, metric, unit, stat, value, n) in numbers {
                 let (scope, subject) = flow.map_or((Scope::Net, "all"), |flow| (Scope::Flow, flow));
                 self.row((trial, &record.name, scope, subject), metric, unit, stat, value, n);
@@ -521,6 +568,7 @@ impl RowCollector<'_> {
 struct GroupTotals {
     bytes: Vec<f64>,
     retransmissions: Vec<f64>,
+    rtos: Vec<f64>,
     segments: f64,
 }
 
@@ -528,6 +576,7 @@ impl GroupTotals {
     fn add(&mut self, other: Self) {
         self.bytes.extend(other.bytes);
         self.retransmissions.extend(other.retransmissions);
+        self.rtos.extend(other.rtos);
         self.segments += other.segments;
     }
 }

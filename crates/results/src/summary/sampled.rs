@@ -1,7 +1,9 @@
 //! Metrics that are computed in each time bin and then averaged, unlike metrics of means (`_of_mean`): the mean of a
 //! logarithm, a product or a ratio differs from that of the means. All flows use the same time bins.
 //!
-//! Bins in which a metric is undefined (a flow without data, the logarithm of zero) are excluded and counted.
+//! These metrics are of **instants**: several bins, as many as make the timescale of the plan (`sample.timescale`). Over less
+//! than some round trips, rates are bursts and not shares. Instants in which a metric is undefined (a flow without data, the
+//! logarithm of zero) are excluded and counted.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +11,11 @@ use ccbench_proto::metric::Scope;
 
 use super::schedule::group_of;
 use super::settling::{BIN_S, Settled, settled};
-use super::statistics::{self, entropy, jain_index, max_min, product};
+use super::statistics::{self, entropy, jain_index, min_max_ratio, product};
 
 /// A bin needs reports for at least this share of its length.
 const MIN_COVERED_SHARE: f64 = 0.5;
-/// Flows have converged when Jain's index over this many bins (one second) reaches [`CONVERGED_JAIN`].
+/// `jain_convergence_time`: Jain's index over this many bins (one second) reaches [`CONVERGED_JAIN`].
 const CONVERGED_BINS: usize = 10;
 const CONVERGED_JAIN: f64 = 0.9;
 /// Without a plan: a flow runs in a phase if it has data in at least this share of the bins.
@@ -31,7 +33,23 @@ pub(super) struct Bin {
 impl Bin {
     /// Goodput in Mbit/s.
     fn mbit_per_s(self) -> Option<f64> {
-        (self.covered_s >= MIN_COVERED_SHARE * BIN_S).then(|| self.bytes * 8e-6 / self.covered_s)
+        self.mbit_per_s_over(1)
+    }
+
+    /// Goodput in Mbit/s of this many bins together.
+    fn mbit_per_s_over(self, bins: usize) -> Option<f64> {
+        let least_s = MIN_COVERED_SHARE * BIN_S * bins as f64;
+        (self.covered_s >= least_s).then(|| self.bytes * 8e-6 / self.covered_s)
+    }
+
+    /// The sums of two bins.
+    fn and(self, other: Self) -> Self {
+        let ((sum, samples), (more, further)) = (self.srtt_us, other.srtt_us);
+        Self {
+            bytes: self.bytes + other.bytes,
+            covered_s: self.covered_s + other.covered_s,
+            srtt_us: (sum + more, samples + further),
+        }
     }
 
     /// Mean smoothed RTT in µs.
@@ -149,16 +167,45 @@ impl<'a> BinSpan<'a> {
         flows
     }
 
-    /// All metrics of the flows that run in this span according to `runs` (`None`: unknown).
-    pub(super) fn numbers(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Number<'a>> {
+    /// Goodput in Mbit/s of the flows that run in this span according to `runs` (`None`: unknown), in every bin.
+    pub(super) fn rates(
+        self,
+        runs: impl Fn(&str) -> Option<bool>,
+    ) -> Vec<(&'a str, Vec<Option<f64>>)> {
+        let rates = |bins: &[Bin]| -> Vec<Option<f64>> {
+            bins.iter().map(|bin| bin.mbit_per_s()).collect()
+        };
+        self.flows(runs).into_iter().map(|(flow, bins)| (flow, rates(bins))).collect()
+    }
+
+    /// All metrics of the flows that run in this span according to `runs` (`None`: unknown), over instants of `per` bins.
+    pub(super) fn numbers(
+        self,
+        runs: impl Fn(&str) -> Option<bool>,
+        per: usize,
+    ) -> Vec<Number<'a>> {
+        let per = per.max(1);
+        let instants = |bins: &[Bin]| -> Vec<Bin> {
+            let whole = bins.chunks_exact(per);
+            whole.map(|bins| bins.iter().fold(Bin::default(), |sum, bin| sum.and(*bin))).collect()
+        };
         let flows = self.flows(runs);
         let mut numbers = Vec::new();
+        let jain_converged = (flows.len() > 1).then(|| {
+            let together = |nth: usize| -> Option<Vec<f64>> {
+                flows.iter().map(|(_, bins)| bins[nth].mbit_per_s()).collect()
+            };
+            jain_convergence_us(&(0..self.count).map(together).collect::<Vec<_>>())
+        });
+        let flows: Vec<(&str, Vec<Bin>)> =
+            flows.into_iter().map(|(flow, bins)| (flow, instants(bins))).collect();
         let mut sums = [0.0; 2];
         for (flow, bins) in &flows {
             let flow = Some(*flow);
-            let rates: Vec<f64> = bins.iter().filter_map(|bin| bin.mbit_per_s()).collect();
+            let rate = |bin: &Bin| bin.mbit_per_s_over(per);
+            let rates: Vec<f64> = bins.iter().filter_map(rate).collect();
             spread(flow, "throughput", &rates, &mut numbers);
-            let power = |bin: &Bin| Some(bin.mbit_per_s()? * 1e6 / (bin.srtt_us()? / 1e6));
+            let power = |bin: &Bin| Some(rate(bin)? * 1e6 / (bin.srtt_us()? / 1e6));
             mean(flow, "power", "bit/s/s", bins.iter().map(power), &mut numbers);
             let positive = |rate: f64| (rate > 0.0).then_some(rate);
             let utilities: [(_, _, Utility); 2] = [
@@ -173,8 +220,8 @@ impl<'a> BinSpan<'a> {
         if flows.is_empty() {
             return numbers;
         }
-        let together: Vec<Option<Vec<f64>>> = (0..self.count)
-            .map(|nth| flows.iter().map(|(_, bins)| bins[nth].mbit_per_s()).collect())
+        let together: Vec<Option<Vec<f64>>> = (0..self.count / per)
+            .map(|nth| flows.iter().map(|(_, bins)| bins[nth].mbit_per_s_over(per)).collect())
             .collect();
         let totals: Vec<f64> = together.iter().flatten().map(|rates| rates.iter().sum()).collect();
         spread(None, "throughput_sum", &totals, &mut numbers);
@@ -185,22 +232,9 @@ impl<'a> BinSpan<'a> {
                 numbers.push((None, metric, unit, "sum", sum, flows.len() as u32));
             }
         }
-        if flows.len() > 1 {
-            let indices: [(_, _, Index); 4] = [
-                ("jain_fairness", "1", jain_index),
-                ("product_fairness", "(Mbit/s)^flows", product),
-                ("entropy_fairness", "1", entropy),
-                ("max_min_fairness", "1", max_min),
-            ];
-            for (metric, unit, of) in indices {
-                let values = together.iter().map(|rates| of(rates.as_ref()?));
-                mean(None, metric, unit, values, &mut numbers);
-            }
-            let converged = convergence_us(&together);
-            mean(None, "convergence_time", "us", std::iter::once(converged), &mut numbers);
-            if converged.is_none() {
-                numbers.push((None, "convergence_time", "1", "undefined", 1.0, 1));
-            }
+        if let Some(converged) = jain_converged {
+            fairness(&together, &mut numbers);
+            once("jain_convergence_time", "us", converged, &mut numbers);
         }
         numbers
     }
@@ -237,8 +271,34 @@ impl<'a> BinSpan<'a> {
     }
 }
 
+/// Means of the fairness indices of several flows.
+fn fairness(together: &[Option<Vec<f64>>], into: &mut Vec<Number<'_>>) {
+    let indices: [(_, _, Index); 4] = [
+        ("jain_fairness", "1", jain_index),
+        ("product_fairness", "(Mbit/s)^flows", product),
+        ("entropy_fairness", "1", entropy),
+        ("min_max_ratio", "1", min_max_ratio),
+    ];
+    for (metric, unit, of) in indices {
+        mean(None, metric, unit, together.iter().map(|rates| of(rates.as_ref()?)), into);
+    }
+}
+
+/// Adds a value that a phase has once, or that it is undefined.
+pub(super) fn once(
+    metric: &'static str,
+    unit: &'static str,
+    value: Option<f64>,
+    into: &mut Vec<Number<'_>>,
+) {
+    into.push(match value {
+        Some(value) => (None, metric, unit, "mean", value, 1),
+        None => (None, metric, "1", "undefined", 1.0, 1),
+    });
+}
+
 /// Time until the start of the first second in which all flows have data and Jain's index reaches [`CONVERGED_JAIN`].
-fn convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
+fn jain_convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
     let fair = |second: &[Option<Vec<f64>>]| {
         let rates: Option<Vec<&Vec<f64>>> = second.iter().map(Option::as_ref).collect();
         let rates = rates?;
@@ -308,7 +368,7 @@ mod tests {
         metric: &str,
         stat: &str,
     ) -> Option<(f64, u32)> {
-        let numbers = whole(grid).numbers(|_| None);
+        let numbers = whole(grid).numbers(|_| None, 1);
         let found = numbers.iter().find(|n| (n.0, n.1, n.3) == (flow, metric, stat))?;
         Some((found.4, found.5))
     }
@@ -352,7 +412,7 @@ mod tests {
         let aligned = two(&[(26.30, 4.49); 5]);
         assert_close(find(&aligned, None, "utility_pf", "sum"), 26.30_f64.ln() + 4.49_f64.ln());
         assert_close(find(&aligned, None, "utility_mpd", "sum"), -1.0 / 26.30 - 1.0 / 4.49);
-        assert_close(find(&aligned, None, "max_min_fairness", "mean"), 4.49 / 26.30);
+        assert_close(find(&aligned, None, "min_max_ratio", "mean"), 4.49 / 26.30);
         assert_close(find(&aligned, None, "throughput_sum", "cov"), 0.0);
     }
 
@@ -371,10 +431,35 @@ mod tests {
     }
 
     #[test]
+    fn longer_instants_measure_shares_instead_of_bursts() {
+        // Two flows take turns: unfair in each bin, fair over two of them.
+        let turns: Vec<(f64, f64)> =
+            (0..9).map(|nth| if nth % 2 == 0 { (20.0, 0.0) } else { (0.0, 20.0) }).collect();
+        let grid = two(&turns);
+        let of = |per: usize, metric: &str, stat: &str| {
+            let numbers = whole(&grid).numbers(|_| None, per);
+            let found = numbers.iter().find(|n| n.0.is_none() && (n.1, n.3) == (metric, stat));
+            found.map(|n| (n.4, n.5))
+        };
+        assert_close(of(1, "jain_fairness", "mean"), 0.5);
+        // The last bin is no whole instant.
+        assert_close(of(2, "jain_fairness", "mean"), 1.0);
+        assert_eq!(of(2, "jain_fairness", "mean").map(|found| found.1), Some(4));
+        assert_eq!(of(2, "product_fairness", "undefined"), None);
+        assert_eq!(of(10, "jain_fairness", "mean"), None, "no whole instant");
+        let std = |per: usize| {
+            let numbers = whole(&grid).numbers(|_| None, per);
+            let of_a = numbers.iter().find(|n| (n.0, n.1, n.3) == (Some("a"), "throughput", "std"));
+            of_a.map(|n| n.4)
+        };
+        assert!(std(1) > Some(10e6) && std(2) == Some(0.0), "{:?} {:?}", std(1), std(2));
+    }
+
+    #[test]
     fn ignores_a_flow_that_drains_into_the_next_phase() {
         let mut aligned = two(&[(10.0, 30.0); 4]);
         aligned.interval("drained", 0.1, 0.1, 1.0);
-        let numbers = whole(&aligned).numbers(|flow| Some(flow != "drained"));
+        let numbers = whole(&aligned).numbers(|flow| Some(flow != "drained"), 1);
         let jain = numbers.iter().find(|n| n.1 == "jain_fairness").unwrap();
         assert!((jain.4 - 0.8).abs() < 1e-9 && jain.5 == 4, "{jain:?}");
     }
@@ -385,13 +470,13 @@ mod tests {
         rates.extend([(19.0, 11.0); 10]);
         rates.extend([(15.0, 15.0); 10]);
         // 19 to 11 is an index of 0.93; with one bin of the second before it is 0.896.
-        assert_close(find(&two(&rates), None, "convergence_time", "mean"), 2e6);
+        assert_close(find(&two(&rates), None, "jain_convergence_time", "mean"), 2e6);
         let never = two(&[(30.0, 1.0); 30]);
-        assert_eq!(find(&never, None, "convergence_time", "mean"), None);
-        assert_eq!(find(&never, None, "convergence_time", "undefined"), Some((1.0, 1)));
+        assert_eq!(find(&never, None, "jain_convergence_time", "mean"), None);
+        assert_eq!(find(&never, None, "jain_convergence_time", "undefined"), Some((1.0, 1)));
         // Independent of scale and order.
         let turned: Vec<(f64, f64)> = rates.iter().map(|(a, b)| (b * 7.0, a * 7.0)).collect();
-        assert_close(find(&two(&turned), None, "convergence_time", "mean"), 2e6);
+        assert_close(find(&two(&turned), None, "jain_convergence_time", "mean"), 2e6);
     }
 
     #[test]
@@ -411,7 +496,7 @@ mod tests {
             before.iter().zip(wanted).all(|(a, b)| (a.unwrap() - b).abs() < 1e-9),
             "{before:?}"
         );
-        let numbers = grid.between(1.0, 1.3).numbers(|_| None);
+        let numbers = grid.between(1.0, 1.3).numbers(|_| None, 1);
         let power = numbers.iter().find(|n| n.1 == "power").unwrap();
         assert!((power.4 - 0.08e6 / 0.02).abs() < 1e-6 && power.5 == 1, "{power:?}");
         // Outside of the phase, and of the trial.

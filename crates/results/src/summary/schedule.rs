@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::plan::{Probe, TraceUse};
 use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::sample::LEAST_TIMESCALE;
 use ccbench_proto::schedule::{self, FlowTask, Point};
 
+use super::network::Network;
 use crate::journal::PhaseRecord;
 
 /// Start and end in seconds since the start of the trial.
@@ -25,6 +28,10 @@ struct Timing {
     groups: BTreeMap<String, Group>,
     /// Times at which a link changes or a flow starts or stops.
     steps_s: Vec<f64>,
+    network: Network,
+    probes: BTreeMap<String, Probe>,
+    /// Length of the instants of instantaneous metrics.
+    timescale_s: f64,
 }
 
 impl Timing {
@@ -40,7 +47,13 @@ impl Timing {
             groups.values().flat_map(|group| [group.span.0, group.span.1]).chain(changes).collect();
         steps_s.sort_by(f64::total_cmp);
         steps_s.dedup();
-        Self { groups, steps_s }
+        let trace = |used: &TraceUse| point.plan.trace(&used.file);
+        let sets_delay =
+            |used: &TraceUse| trace(used).is_some_and(|trace| trace.summary().delay.is_some());
+        let network = Network::of(point.plan.plan(), sets_delay);
+        let timescale = point.plan.plan().sample.timescale(network.longest_rtt());
+        let probes = point.plan.plan().probes.clone();
+        Self { groups, steps_s, network, probes, timescale_s: timescale.as_secs_f64() }
     }
 }
 
@@ -51,14 +64,33 @@ impl Schedule {
         Self(plan.map(|plan| plan.points().into_iter().map(timing).collect()))
     }
 
+    fn timing(&self, point_id: u32) -> Option<&Timing> {
+        self.0.as_ref()?.get(&point_id)
+    }
+
     fn group(&self, point_id: u32, group: &str) -> Option<Span> {
-        Some(self.0.as_ref()?.get(&point_id)?.groups.get(group)?.span)
+        Some(self.timing(point_id)?.groups.get(group)?.span)
+    }
+
+    /// The network of a point; `None` if the plan cannot be read.
+    pub(super) fn network(&self, point_id: u32) -> Option<&Network> {
+        Some(&self.timing(point_id)?.network)
+    }
+
+    /// A probe of a point; `None` also if the plan cannot be read.
+    pub(super) fn probe(&self, point_id: u32, probe: &str) -> Option<&Probe> {
+        self.timing(point_id)?.probes.get(probe)
+    }
+
+    /// Length of the instants of instantaneous metrics in seconds.
+    pub(super) fn timescale_s(&self, point_id: u32) -> f64 {
+        let timing = self.timing(point_id);
+        timing.map_or(LEAST_TIMESCALE.as_secs_f64(), |timing| timing.timescale_s)
     }
 
     /// The groups of a point; empty if the plan cannot be read.
     pub(crate) fn groups(&self, point_id: u32) -> impl Iterator<Item = (&str, Group)> {
-        let timing = self.0.as_ref().and_then(|points| points.get(&point_id));
-        let groups = timing.into_iter().flat_map(|timing| &timing.groups);
+        let groups = self.timing(point_id).into_iter().flat_map(|timing| &timing.groups);
         groups.map(|(name, group)| (name.as_str(), *group))
     }
 

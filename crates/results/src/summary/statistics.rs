@@ -234,8 +234,9 @@ pub fn entropy(shares: &[f64]) -> Option<f64> {
     (shares.len() >= 2 && sum > 0.0).then(|| bits / (shares.len() as f64).log2())
 }
 
-/// The smallest share divided by the largest. `None` for fewer than two shares, and if all are zero.
-pub fn max_min(shares: &[f64]) -> Option<f64> {
+/// The smallest share divided by the largest, as in epsilon-fairness (RFC 5166). `None` for fewer than two shares, and if all
+/// are zero.
+pub fn min_max_ratio(shares: &[f64]) -> Option<f64> {
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let most = shares.iter().copied().fold(0.0, f64::max);
     (shares.len() >= 2 && most > 0.0).then(|| least / most)
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn fairness_is_independent_of_order_and_scale() {
         let shares = [3.0, 1.0, 4.0, 1.5];
-        for index in [jain_index, entropy, max_min] {
+        for index in [jain_index, entropy, min_max_ratio] {
             let value = index(&shares).unwrap();
             let scaled = index(&shares.map(|x| x * 1e6)).unwrap();
             let turned = index(&[1.5, 4.0, 1.0, 3.0]).unwrap();
@@ -357,7 +358,7 @@ mod tests {
         }
         // Entropy in bits of the two published flows.
         assert!((entropy(&[26.30, 4.49]).unwrap() - 0.5993).abs() < 1e-3);
-        assert_eq!((entropy(&[1.0, 0.0]), max_min(&[1.0, 0.0])), (Some(0.0), Some(0.0)));
+        assert_eq!((entropy(&[1.0, 0.0]), min_max_ratio(&[1.0, 0.0])), (Some(0.0), Some(0.0)));
         assert_eq!((product(&[26.0, 4.0]), product(&[26.0])), (Some(104.0), None));
     }
 }

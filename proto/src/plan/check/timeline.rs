@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::plan::sample::LEAST_TIMESCALE;
 use crate::plan::{Acks, Plan, timeline};
 use crate::units::Micros;
 
@@ -45,8 +46,8 @@ pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// Rules about one trial.
-pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
+/// Rules about sampling intervals.
+fn check_sample(plan: &Plan, problems: &mut Problems) {
     let one_ms = Micros::from_millis(1);
     let sample = &plan.sample;
     for (key, every) in [("tcp", sample.tcp), ("qdisc", sample.qdisc), ("host", sample.host)] {
@@ -60,6 +61,19 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
         let why = "must be from 1ms to 1h, or \"auto\", \"every-ack\", \"on-change\" or \"off\"";
         problems.error(&["sample", "acks"], why);
     }
+    if let Some(timescale) = sample.timescale
+        && (!(LEAST_TIMESCALE..=MAX_INTERVAL).contains(&timescale)
+            || !timescale.get().is_multiple_of(LEAST_TIMESCALE.get()))
+    {
+        let why = "must be a multiple of 100ms from 100ms to 1h";
+        problems.error(&["sample", "timescale"], why);
+    }
+}
+
+/// Rules about one trial.
+pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
+    check_sample(plan, problems);
+    let sample = &plan.sample;
     if plan.phases.is_empty() {
         problems.error(
             &["phases"],

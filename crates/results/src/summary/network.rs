@@ -1,0 +1,378 @@
+//! What the plan makes possible at a point: capacities and base RTTs of the paths of flow groups, and max-min fair shares.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::{Flow, Link, Plan, Setting, TraceUse};
+use ccbench_proto::resolve;
+use ccbench_proto::topology::Topology;
+use ccbench_proto::units::{FRAME_BYTES, Micros};
+
+use super::fair_share::{self, FlowClass};
+use super::schedule::{Group, Span};
+use crate::curve::{CapacityCurve, overhead};
+
+/// Payload of a full packet: MTU 1500, IPv4, TCP with timestamps.
+const PAYLOAD_BYTES: f64 = 1448.0;
+const MTU_BYTES: f64 = 1500.0;
+
+/// The capacity curve of a link, if it has a trace.
+pub(super) type Curves<'a, 'c> = &'a (dyn Fn(&str) -> Option<&'c CapacityCurve> + 'a);
+
+/// A setting of a link over a trial: times in seconds since the start of the trial, ascending from 0, and the value from
+/// each of them on.
+#[derive(Debug, Clone, PartialEq)]
+struct Steps(Vec<(f64, f64)>);
+
+impl Steps {
+    /// The value of the plan, and the values of its changes.
+    fn of(first: f64, changes: impl Iterator<Item = (f64, f64)>) -> Self {
+        let mut later: Vec<(f64, f64)> = changes.collect();
+        later.sort_by(|a, b| a.0.total_cmp(&b.0));
+        later.insert(0, (0.0, first));
+        Self(later)
+    }
+
+    /// The mean over a span.
+    fn mean(&self, (from_s, to_s): Span) -> f64 {
+        let ends = self.0.iter().skip(1).map(|(at_s, _)| *at_s).chain([f64::INFINITY]);
+        let overlap = |begin_s: f64, end_s: f64| (end_s.min(to_s) - begin_s.max(from_s)).max(0.0);
+        let parts = self.0.iter().zip(ends);
+        let sum: f64 = parts.map(|((at_s, value), end_s)| value * overlap(*at_s, end_s)).sum();
+        sum / (to_s - from_s)
+    }
+
+    /// The value, if it does not change in a span.
+    fn constant(&self, (from_s, to_s): Span) -> Option<f64> {
+        let before = self.0.iter().rfind(|(at_s, _)| *at_s <= from_s)?;
+        let mut inside = self.0.iter().filter(|(at_s, _)| *at_s > from_s && *at_s < to_s);
+        inside.all(|(_, value)| *value == before.1).then_some(before.1)
+    }
+}
+
+/// A link as far as it limits flows.
+#[derive(Debug, Clone)]
+struct PathLink {
+    name: String,
+    /// Rate in bit/s. Of a link with a trace, its mean, for traces without a curve. `None`: not shaped.
+    rate_bps: Option<Steps>,
+    /// One-way delay in us; `None`: a trace sets it.
+    delay_us: Option<Steps>,
+    /// Payload per byte that counts against the rate.
+    payload_share: f64,
+    /// Its classes divide its capacity.
+    has_classes: bool,
+}
+
+/// The path of a group, as indices of links.
+#[derive(Debug, Clone)]
+struct Path {
+    data: Vec<usize>,
+    round_trip: Vec<usize>,
+    /// Rate limit of each flow's application in bit/s.
+    limit_bps: f64,
+}
+
+/// The links of a point, and the paths of its flow groups.
+#[derive(Debug, Clone)]
+pub(super) struct Network {
+    links: Vec<PathLink>,
+    paths: BTreeMap<String, Path>,
+}
+
+/// The slowest link of a path in a span.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Bottleneck {
+    /// Which link.
+    pub(super) link: usize,
+    /// Its mean rate in bit/s.
+    pub(super) rate_bps: f64,
+}
+
+impl Bottleneck {
+    /// Bandwidth-delay product in full frames.
+    pub(super) fn bdp_packets(self, rtt_us: f64) -> f64 {
+        self.rate_bps * rtt_us / 8e6 / FRAME_BYTES as f64
+    }
+}
+
+impl Network {
+    /// The network of a point's plan; `sets_delay`: whether a trace has delays.
+    pub(super) fn of(plan: &Plan, sets_delay: impl Fn(&TraceUse) -> bool) -> Self {
+        let changed = |name: &str, key: &str| -> Vec<(f64, Setting)> {
+            let key = format!("links.{name}.{key}");
+            let change = |at: Micros, set: Option<&Setting>| Some((at.as_secs_f64(), *set?));
+            plan.changes.iter().filter_map(|entry| change(entry.at, entry.set.get(&key))).collect()
+        };
+        let link = |(name, link): (&String, &Link)| {
+            let rates = changed(name, "rate").into_iter().filter_map(|(at_s, set)| match set {
+                Setting::Rate(rate) => Some((at_s, rate.bits_per_sec() as f64)),
+                _ => None,
+            });
+            let delays = changed(name, "delay").into_iter().filter_map(|(at_s, set)| match set {
+                Setting::Delay(delay) => Some((at_s, delay.get() as f64)),
+                _ => None,
+            });
+            let rate = resolve::drain_rate(link).map(|rate| rate.bits_per_sec() as f64);
+            let delay_us = link.delay.unwrap_or_default().get() as f64;
+            PathLink {
+                name: name.clone(),
+                rate_bps: rate.map(|rate| Steps::of(rate, rates)),
+                delay_us: (!link.trace.as_ref().is_some_and(&sets_delay))
+                    .then(|| Steps::of(delay_us, delays)),
+                payload_share: PAYLOAD_BYTES / (MTU_BYTES + overhead(link)),
+                has_classes: !link.classes.is_empty(),
+            }
+        };
+        let links: Vec<PathLink> = plan.links.iter().map(link).collect();
+        let topology = Topology::build(plan);
+        let indices = |passed: Vec<(&str, &Link)>| -> Vec<usize> {
+            let position = |name: &str| links.iter().position(|link| link.name == name);
+            passed.into_iter().filter_map(|(name, _)| position(name)).collect()
+        };
+        let path = |(group, flow): (&String, &Flow)| {
+            let path = Path {
+                data: indices(resolve::passed_in(plan, &topology, group)),
+                round_trip: indices(resolve::on_round_trip(plan, &topology, group)),
+                limit_bps: flow.rate.map_or(f64::INFINITY, |rate| rate.bits_per_sec() as f64),
+            };
+            (group.clone(), path)
+        };
+        let paths = plan.flows.iter().map(path).collect();
+        Self { links, paths }
+    }
+
+    /// The longest base RTT of a path without traces that set delays, at any time of the trial.
+    pub(super) fn longest_rtt(&self) -> Micros {
+        let mut longest_us = 0.0_f64;
+        for at_s in self.changes_s().chain([0.0]) {
+            for path in self.paths.values() {
+                let links = path.round_trip.iter().map(|nth| &self.links[*nth]);
+                let delays =
+                    links.filter_map(|link| link.delay_us.as_ref()?.constant((at_s, at_s)));
+                longest_us = longest_us.max(delays.sum());
+            }
+        }
+        Micros::new(longest_us as u64)
+    }
+
+    /// The base RTT of a group in us: the sum of the delays on its path. `None` if it changes in this span, or if a trace
+    /// sets it.
+    pub(super) fn base_rtt_us(&self, group: &str, span: Span) -> Option<f64> {
+        let path = self.paths.get(group)?;
+        path.round_trip.iter().map(|nth| self.links[*nth].delay_us.as_ref()?.constant(span)).sum()
+    }
+
+    /// The mean rate of a link in a span; `None`: not shaped.
+    fn rate_bps(&self, link: usize, span: Span, curves: Curves<'_, '_>) -> Option<f64> {
+        let link = &self.links[link];
+        let (from_s, to_s) = span;
+        let ns = |s: f64| (s * 1e9).round() as u64;
+        let bytes = curves(&link.name).map(|curve| curve.bytes(ns(from_s), ns(to_s)));
+        let traced = bytes.map(|bytes| bytes * 8.0 / (to_s - from_s));
+        traced.or_else(|| Some(link.rate_bps.as_ref()?.mean(span)))
+    }
+
+    /// The slowest link that data of a group passes; `None` if no link of its path has a rate.
+    pub(super) fn bottleneck(
+        &self,
+        group: &str,
+        span: Span,
+        curves: Curves<'_, '_>,
+    ) -> Option<Bottleneck> {
+        let links = self.paths.get(group)?.data.iter();
+        let rated = links.filter_map(|link| {
+            Some(Bottleneck { link: *link, rate_bps: self.rate_bps(*link, span, curves)? })
+        });
+        rated.min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps))
+    }
+
+    /// Times at which the network changes.
+    fn changes_s(&self) -> impl Iterator<Item = f64> {
+        self.links.iter().flat_map(PathLink::changes_s)
+    }
+
+    /// The max-min fair goodput of one flow of each of these groups in bit/s, if all of them run throughout the span;
+    /// infinite if nothing limits it. `None` if a link on a path has classes, or if a group is not in the plan.
+    fn max_min(
+        &self,
+        groups: &[(&str, u32)],
+        span: Span,
+        curves: Curves<'_, '_>,
+    ) -> Option<Vec<f64>> {
+        let paths: Option<Vec<&Path>> =
+            groups.iter().map(|(group, _)| self.paths.get(*group)).collect();
+        let paths = paths?;
+        if paths.iter().flat_map(|path| &path.data).any(|link| self.links[*link].has_classes) {
+            return None;
+        }
+        let capacity = |link: usize| {
+            let rate = self.rate_bps(link, span, curves);
+            rate.map_or(f64::INFINITY, |rate| rate * self.links[link].payload_share)
+        };
+        let capacities: Vec<f64> = (0..self.links.len()).map(capacity).collect();
+        let classes: Vec<FlowClass<'_>> = paths
+            .iter()
+            .zip(groups)
+            .map(|(path, (_, flows))| FlowClass {
+                flows: f64::from(*flows),
+                limit: path.limit_bps,
+                links: &path.data,
+            })
+            .collect();
+        Some(fair_share::max_min(&capacities, &classes))
+    }
+
+    /// The max-min fair goodput of one flow of each group in bit/s, averaged over the time that the group runs in this span;
+    /// without groups that do not run, or that nothing limits. `None` as for [`Self::max_min`].
+    pub(super) fn fair_shares<'g>(
+        &self,
+        all: &[(&'g str, Group)],
+        (from_s, to_s): Span,
+        curves: Curves<'_, '_>,
+    ) -> Option<BTreeMap<&'g str, f64>> {
+        let ends = all.iter().flat_map(|(_, group)| [group.span.0, group.span.1]);
+        let mut times: Vec<f64> = ends.chain(self.changes_s()).chain([from_s, to_s]).collect();
+        times.retain(|at_s| (from_s..=to_s).contains(at_s));
+        times.sort_by(f64::total_cmp);
+        times.dedup();
+        let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+        for pair in times.windows(2) {
+            let span = (pair[0], pair[1]);
+            let runs = |group: &Group| group.span.0 <= span.0 && group.span.1 >= span.1;
+            let running: Vec<(&'g str, u32)> = all
+                .iter()
+                .filter(|(_, group)| runs(group))
+                .map(|(name, group)| (*name, group.flows))
+                .collect();
+            let length_s = span.1 - span.0;
+            for ((name, _), share) in running.iter().zip(self.max_min(&running, span, curves)?) {
+                let (sum, seconds) = sums.entry(*name).or_default();
+                *sum += share * length_s;
+                *seconds += length_s;
+            }
+        }
+        let means = sums.into_iter().map(|(name, (sum, seconds))| (name, sum / seconds));
+        Some(means.filter(|(_, share)| share.is_finite()).collect())
+    }
+}
+
+impl PathLink {
+    /// Times at which it changes.
+    fn changes_s(&self) -> impl Iterator<Item = f64> {
+        let steps = self.rate_bps.iter().chain(&self.delay_us);
+        steps.flat_map(|steps| steps.0.iter().skip(1).map(|(at_s, _)| *at_s))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::parse::parse;
+
+    use super::*;
+
+    /// Two bottlenecks in a row: `long` passes both, `first` and `second` one each.
+    const PARKING_LOT: &str = r#"
+        name = "t"
+        [nodes]
+        a = {}
+        b = {}
+        c = {}
+        [wires]
+        path = ["a", "b", "c"]
+        [links.one]
+        node = "a"
+        toward = "b"
+        rate = "12mbit"
+        delay = "10ms"
+        [links.two]
+        node = "b"
+        toward = "c"
+        rate = "30mbit"
+        delay = "5ms"
+        [links.back]
+        node = "c"
+        toward = "b"
+        delay = "7ms"
+        [flows.long]
+        from = "a"
+        to = "c"
+        [flows.first]
+        from = "a"
+        to = "b"
+        [flows.second]
+        from = "b"
+        to = "c"
+        count = 2
+        [[phases]]
+        name = "p"
+        length = "20s"
+        flows = ["long", "first", "second"]
+        [[changes]]
+        at = "10s"
+        set = { "links.one.rate" = "24mbit", "links.back.delay" = "27ms" }
+    "#;
+    const PAYLOAD: f64 = 1448.0 / 1514.0;
+
+    fn none(_: &str) -> Option<&'static CapacityCurve> {
+        None
+    }
+
+    fn network(text: &str) -> Network {
+        Network::of(&parse(text).unwrap_or_else(|e| panic!("{e:?}")), |_| false)
+    }
+
+    fn groups(spans: [(&'static str, u32, Span); 3]) -> Vec<(&'static str, Group)> {
+        spans.into_iter().map(|(name, flows, span)| (name, Group { flows, span })).collect()
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-9 * b.abs().max(1.0)
+    }
+
+    #[test]
+    fn path_has_bottleneck_and_base_rtt() {
+        let network = network(PARKING_LOT);
+        let slowest = |group, span| network.bottleneck(group, span, &none).unwrap();
+        assert_eq!(slowest("long", (0.0, 10.0)).rate_bps, 12e6);
+        assert_eq!(slowest("long", (5.0, 15.0)).rate_bps, 18e6, "the mean of both rates");
+        assert_eq!(slowest("second", (0.0, 10.0)).rate_bps, 30e6);
+        assert_eq!(network.base_rtt_us("long", (0.0, 10.0)), Some(22_000.0));
+        assert_eq!(network.base_rtt_us("long", (5.0, 15.0)), None, "it changes");
+        assert_eq!(network.base_rtt_us("long", (10.0, 15.0)), Some(42_000.0));
+        assert_eq!(network.base_rtt_us("first", (0.0, 20.0)), Some(10_000.0));
+        assert_eq!(network.longest_rtt(), Micros::from_millis(42));
+        let bdp = Bottleneck { link: 0, rate_bps: 32e6 }.bdp_packets(15_000.0);
+        assert!((bdp - 39.63).abs() < 0.01, "{bdp}");
+    }
+
+    #[test]
+    fn fair_shares_are_those_of_the_time_that_a_group_runs() {
+        let network = network(PARKING_LOT);
+        let always = (0.0, 20.0);
+        let all = groups([("long", 1, always), ("first", 1, (5.0, 10.0)), ("second", 2, always)]);
+        let shares = |span| network.fair_shares(&all, span, &none).unwrap();
+        // Alone on the first link, `long` gets a third of the second one.
+        let alone = shares((0.0, 5.0));
+        assert!(close(alone["long"], 10e6 * PAYLOAD) && !alone.contains_key("first"), "{alone:?}");
+        // `first` takes half of the first link; the rest of the second one is for `second`.
+        let crossed = shares((5.0, 10.0));
+        assert!(close(crossed["long"], 6e6 * PAYLOAD) && close(crossed["first"], 6e6 * PAYLOAD));
+        assert!(close(crossed["second"], 12e6 * PAYLOAD), "{crossed:?}");
+        // Averages over the time that each of them runs.
+        let both = shares((0.0, 10.0));
+        assert!(close(both["long"], 8e6 * PAYLOAD) && close(both["first"], 6e6 * PAYLOAD));
+        assert!(close(both["second"], 11e6 * PAYLOAD), "{both:?}");
+    }
+
+    #[test]
+    fn rate_limited_groups_get_their_rate_and_classes_have_no_shares() {
+        let limited = PARKING_LOT.replace("to = \"b\"\n", "to = \"b\"\nrate = \"1mbit\"\n");
+        let all = [("long", 1), ("first", 1), ("second", 2)]
+            .map(|(name, flows)| (name, Group { flows, span: (0.0, 9.0) }));
+        let shares = network(&limited).fair_shares(&all, (0.0, 9.0), &none).unwrap();
+        assert!(close(shares["first"], 1e6) && close(shares["long"], 10e6 * PAYLOAD), "{shares:?}");
+        let class = "[links.two.classes.c]\nrate = \"1mbit\"\nmatch = { flow = \"long\" }\n";
+        let divided = network(&(PARKING_LOT.to_owned() + class));
+        assert_eq!(divided.fair_shares(&all, (0.0, 9.0), &none), None);
+    }
+}

@@ -1,0 +1,196 @@
+//! Metrics that need the plan, and tables that the made-up run does not have.
+
+use ccbench_proto::event::NoData;
+use ccbench_proto::metric::{WHOLE_TRIAL, find};
+
+use super::*;
+
+/// A late flow, and a page that is fetched every 4 s.
+const PLAN: &str = two_nodes!(
+    r#"
+[links.bottleneck]
+node = "src"
+toward = "dst"
+rate = "40mbit"
+delay = "10ms"
+[flows.first]
+from = "src"
+to = "dst"
+[flows.late]
+from = "src"
+to = "dst"
+start = "2s"
+stop = "12s"
+[probes.page]
+kind = "http"
+from = "src"
+to = "dst"
+bytes = "100000B"
+every = "4s"
+timeout = "2s"
+[[phases]]
+name = "both"
+length = "12s"
+flows = ["first"]
+"#
+);
+
+fn at_ns(node: usize, s: f64) -> u64 {
+    T0_NS[node].1 + (s * 1e9).round() as u64
+}
+
+/// A flow of 18 Mbit/s from a time on.
+fn push_flow(writer: &mut TrialWriter<'_>, group: &str, start_s: f64) {
+    let flow_id = format!("{group}/0");
+    for step in (start_s * 10.0).round() as u64..120 {
+        let begin_s = step as f64 / 10.0;
+        let interval = wire::Interval {
+            at_ns: at_ns(1, begin_s + 0.1),
+            flow_id: flow_id.clone(),
+            group: group.into(),
+            side: Side::Receiver.into(),
+            seconds: 0.1,
+            bytes: 225_000,
+            ..Default::default()
+        };
+        push(writer, "dst", Of::Interval(interval));
+        let sample = wire::FlowSample {
+            at_ns: at_ns(0, begin_s),
+            flow_id: flow_id.clone(),
+            group: group.into(),
+            side: Side::Sender.into(),
+            role: Role::Data.into(),
+            rtt_us: Some(14_000),
+            snd_cwnd_pkts: Some(20),
+            unacked_pkts: Some(20),
+            sacked_pkts: Some(3),
+            lost_pkts: Some(2),
+            retrans_pkts: Some(1),
+            delivery_rate_bytes_per_s: Some(2_250_000),
+            total_rto: Some((begin_s / 4.0) as u32),
+            ..Default::default()
+        };
+        push(writer, "src", Of::FlowSample(sample));
+    }
+    for (node, side, stop_s) in [("src", Side::Sender, 12.0), ("dst", Side::Receiver, 11.5)] {
+        let flow = wire::Flow {
+            flow_id: flow_id.clone(),
+            group: group.into(),
+            role: Role::Data.into(),
+            side: side.into(),
+            start_s: Some(start_s),
+            stop_s: Some(stop_s),
+            ..Default::default()
+        };
+        push(writer, node, Of::Flow(flow));
+    }
+}
+
+/// A recovery of 20 ms, and one that does not end.
+fn push_recoveries(writer: &mut TrialWriter<'_>) {
+    let event = |(s, before, after)| wire::TcpEvent {
+        at_ns: at_ns(0, s),
+        flow_id: "first/0".into(),
+        group: "first".into(),
+        side: Side::Sender.into(),
+        role: Role::Data.into(),
+        kind: wire::TcpEventKind::CaState.into(),
+        ca_state: after,
+        ca_state_before: Some(before),
+        ..Default::default()
+    };
+    let events = [(3.0, 0, 3), (3.02, 3, 0), (11.9, 1, 4)].map(event).into();
+    push(writer, "src", Of::TcpEvents(wire::TcpEvents { events }));
+}
+
+/// Fetches of 0.5 s and 1.5 s; the third one, which begins at 8 s, is cut off.
+fn push_fetches(writer: &mut TrialWriter<'_>) {
+    for (seq, total_us) in [0.5e6, 1.5e6].into_iter().enumerate() {
+        let probe = wire::Probe {
+            at_ns: at_ns(0, seq as f64 * 4.0),
+            probe_id: "page".into(),
+            kind: wire::ProbeKind::Http.into(),
+            seq: seq as u32,
+            total_us: Some(total_us),
+            ..Default::default()
+        };
+        push(writer, "src", Of::Probe(probe));
+    }
+    let unfinished = wire::Event {
+        at_ns: at_ns(0, 12.0),
+        subject: "page".into(),
+        kind: Some(Kind::ProbeUnfinished(NoData {})),
+        ..Default::default()
+    };
+    push(writer, "src", Of::Event(unfinished));
+}
+
+/// The summary of one trial with both flows.
+fn summary_of(root: &Path) -> RunSummary {
+    let info =
+        RunInfo { resolved_text: PLAN.into(), points: vec![(0, vec![])], repeat: 1, ..info() };
+    let run = RunDir::create(root, &info).unwrap();
+    let key = TrialKey { point_id: 0, trial: 1, seed: 3, epoch: run.next_epoch() };
+    let mut writer = run.begin_trial(key, &[phase("both", 0, 12, true)], clocks()).unwrap();
+    push_flow(&mut writer, "first", 0.0);
+    push_flow(&mut writer, "late", 2.0);
+    push_recoveries(&mut writer);
+    push_fetches(&mut writer);
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    RunSummary::compute(run.path(), TrialFilter::default()).unwrap()
+}
+
+#[test]
+fn plan_and_tables_give_the_metrics_of_flows() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = summary_of(root.path());
+    let of = |phase, scope, subject, metric, stat| {
+        let found = summary.summary.find(0, phase, scope, subject, metric, stat);
+        found.map(|row| (row.value * 1e3).round() / 1e3)
+    };
+    let flow = |metric, stat| of("both", Scope::Flow, "first/0", metric, stat).unwrap();
+    let net = |metric, stat| of("both", Scope::Net, "all", metric, stat);
+    assert_eq!((flow("in_flight", "mean"), flow("in_flight", "cov")), (16.0, 0.0));
+    assert_eq!(net("in_flight", "sum"), Some(32.0));
+    assert_eq!(flow("delivery_rate", "median"), 18e6);
+    assert_eq!(flow("estimated_queue_delay", "mean"), 4000.0);
+    assert_eq!((flow("rtos", "sum"), net("rtos", "sum")), (2.0, Some(4.0)));
+    let recovered = (flow("recovery_time", "mean"), flow("recovery_time", "undefined"));
+    assert_eq!(recovered, (20_000.0, 1.0));
+    assert_eq!(flow("bandwidth_utilisation", "mean"), 0.45);
+    assert_eq!(net("bandwidth_utilisation", "sum"), Some(0.9));
+    // The bandwidth-delay product is 33.03 frames.
+    assert_eq!(flow("bdp_utilisation", "mean"), 0.484);
+    // Alone for 2 s, the first flow could have 38.26 Mbit/s, then 19.13.
+    assert_eq!(flow("max_min_fair_share", "mean"), 0.807);
+    assert_eq!(of("both", Scope::Group, "late", "max_min_fair_share", "mean"), Some(0.941));
+    assert_eq!(net("max_min_fair_share", "min"), Some(0.807));
+    assert_eq!((net("convergence_time", "mean"), net("timescale", "mean")), (Some(0.0), Some(1e5)));
+    // Jain's version counts from the start of the phase.
+    assert_eq!(net("jain_convergence_time", "mean"), Some(2e6));
+    let completed =
+        |scope, subject| of(WHOLE_TRIAL, scope, subject, "flow_completion_time", "mean");
+    assert_eq!(completed(Scope::Flow, "late/0"), Some(9.5e6), "the receiver's");
+    assert_eq!(completed(Scope::Group, "first"), Some(11.5e6));
+    for row in &summary.summary.phase_rows {
+        let metric = find(row.metric, row.scope).unwrap_or_else(|| panic!("{row:?}"));
+        assert!(metric.stats.contains(&row.stat), "{row:?}");
+        assert_eq!(metric.unit_of(row.stat), row.unit, "{row:?}");
+        assert_eq!(metric.whole_trial, row.phase == WHOLE_TRIAL, "{row:?}");
+    }
+}
+
+#[test]
+fn unfinished_fetches_are_printed_beside_their_median() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = summary_of(root.path());
+    let page = |metric, stat| summary.summary.find(0, "both", Scope::Probe, "page", metric, stat);
+    let unfinished = page("unfinished_fetches", "sum").unwrap();
+    assert_eq!((unfinished.value, unfinished.n), (1.0, 3));
+    assert_eq!(page("fetch_time", "mean").map(|row| row.value), Some(1e6));
+    assert_eq!(page("fetch_time", "km_median").map(|row| row.value), Some(1.5e6));
+    let printed = table::text(&summary, 120);
+    let line = printed.lines().find(|line| line.contains(" page ")).unwrap_or(&printed);
+    assert!(line.contains("1500.00") && line.ends_with("1 of 3"), "{printed}");
+}
