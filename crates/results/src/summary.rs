@@ -44,6 +44,8 @@ pub struct Summary {
     pub run_dir: PathBuf,
     /// Status of the run.
     pub status: RunStatus,
+    /// Which trials the metrics include.
+    pub trial_filter: TrialFilter,
     /// Names of the factors.
     pub factors: Vec<String>,
     /// Factors and levels of each point, in the order of the factors.
@@ -69,12 +71,19 @@ pub struct Summary {
 }
 
 /// Computes the summary of the trials that the filter includes.
+///
+/// # Errors
+/// A table cannot be read.
 pub fn compute(run: &RunDir, filter: TrialFilter) -> Result<Summary> {
-    compute_of(run, |end| filter.includes(end.status))
+    compute_of(run, filter, |end| filter.includes(end.status))
 }
 
-/// Like [`compute`], for the trials that `includes` accepts.
-pub(crate) fn compute_of(run: &RunDir, includes: impl Fn(&TrialEnd) -> bool) -> Result<Summary> {
+/// Like [`compute`], for the trials that `includes` accepts; `trial_filter` is the part of this selection by verdict.
+pub(crate) fn compute_of(
+    run: &RunDir,
+    trial_filter: TrialFilter,
+    includes: impl Fn(&TrialEnd) -> bool,
+) -> Result<Summary> {
     run.check(|table| !PER_PACKET_TABLES.contains(&table));
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| includes(end)).collect();
@@ -100,6 +109,7 @@ pub(crate) fn compute_of(run: &RunDir, includes: impl Fn(&TrialEnd) -> bool) -> 
     Ok(Summary {
         run_dir: run.path().to_path_buf(),
         status: run.status(),
+        trial_filter,
         planned: run.planned(),
         fallbacks: links.into_iter().collect(),
         factors,

@@ -59,6 +59,7 @@ fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
     Summary {
         run_dir: PathBuf::new(),
         status: RunStatus::Complete,
+        trial_filter: TrialFilter::default(),
         factors: vec!["queue".to_owned()],
         points: BTreeMap::from([(0, at("large")), (1, at("small"))]),
         ccs: BTreeMap::new(),
