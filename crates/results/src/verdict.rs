@@ -194,8 +194,11 @@ impl Judge {
         for (node, done) in done {
             if done.rows_dropped > 0 {
                 let (dropped, sent) = (done.rows_dropped, done.rows_sent);
+                let total = dropped.saturating_add(sent);
                 let message = format!(
-                    "{node}: {dropped} rows dropped, {sent} sent: the controller was too slow"
+                    "{node}: {dropped} of {total} rows dropped because the queue to the controller was full; use a release \
+                     build (`make install`), sample less often (`sample.tcp`, `sample.acks`), or give the controller an \
+                     idle CPU"
                 );
                 findings.add(Status::Degraded, "rows_dropped", message);
             }
