@@ -68,14 +68,29 @@ impl From<Status> for TrialStatus {
 pub struct Reason {
     /// Stable name of the check: `cpu_bound`, `rows_dropped`, ...
     pub code: String,
+    /// See [`Reason::subject`]. `None` for errors, and in journals of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
     /// For people: where, the measured value and the limit.
     pub message: String,
 }
 
 impl Reason {
-    /// Creates a reason.
+    /// An error, whose message begins with what it is about.
     pub fn new(code: &str, message: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), message: message.into() }
+        Self { code: code.to_owned(), subject: None, message: message.into() }
+    }
+
+    /// A reason of a subject.
+    pub fn about(code: &str, subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { subject: Some(subject.into()), ..Self::new(code, message) }
+    }
+
+    /// The link, flow, probe, node or machine that the reason is about, without measured values; empty: the whole trial.
+    /// Reasons of one code and subject are one problem of several trials.
+    pub fn subject(&self) -> &str {
+        let first_part = || self.message.split_once(": ").map_or("", |(subject, _)| subject);
+        self.subject.as_deref().unwrap_or_else(first_part)
     }
 }
 

@@ -33,11 +33,6 @@ pub(super) fn write(summary: &Summary, out: &mut String, most: usize) {
     }
 }
 
-/// The link, flow or node that a message begins with.
-fn subject(message: &str) -> &str {
-    message.split_once(": ").map_or("", |(subject, _)| subject)
-}
-
 /// Reasons by status, code and subject, in the order of their first trials.
 fn groups(summary: &Summary) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
@@ -46,7 +41,7 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
             let known = groups.iter_mut().find(|group| {
                 group.trials[0].status == end.status
                     && group.reason.code == reason.code
-                    && subject(&group.reason.message) == subject(&reason.message)
+                    && group.reason.subject() == reason.subject()
             });
             match known {
                 Some(group) => {

@@ -16,7 +16,7 @@ pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut F
         start.cc,
         method(start.how()),
     );
-    findings.add(Status::Degraded, "cc_late", message);
+    findings.add(Status::Degraded, "cc_late", format!("flows.{group}"), message);
 }
 
 /// When or by what it was set.
@@ -39,7 +39,7 @@ pub(crate) fn judge_sockets(node: &str, group: &str, sockets: &CcSockets, findin
             sockets.cc,
             set.saturating_add(refused)
         );
-        findings.add(Status::Degraded, "cc_late", message);
+        findings.add(Status::Degraded, "cc_late", format!("flows.{group}"), message);
     }
 }
 

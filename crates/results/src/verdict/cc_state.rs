@@ -63,7 +63,7 @@ impl CcStateCheck {
                 "flow {flow}: {cc} has no state in the kernel, so it did nothing and the window stayed as it was: use another \
                  kernel (in the lab another --engine), or `via = \"module\"`"
             );
-            findings.add(Status::Failed, "cc_state_missing", message);
+            findings.add(Status::Failed, "cc_state_missing", format!("flow {flow}"), message);
         }
     }
 }

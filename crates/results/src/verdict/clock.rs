@@ -27,7 +27,7 @@ pub(super) fn judge(node: &str, clock: &NodeClock, findings: &mut Findings) {
             ms(clock.error_bound_ns),
             ms(MAX_ERROR_NS)
         );
-        findings.add(Status::Degraded, "clock_uncertain", message);
+        findings.add(Status::Degraded, "clock_uncertain", node, message);
     }
 }
 

@@ -129,8 +129,9 @@ impl EcnCheck {
         for (group, ends) in &self.ends {
             if let Some(why) = fallback(ends).or_else(|| self.not_negotiated(group)) {
                 all_count = false;
-                let message = format!("flows.{group}: {why}");
-                findings.add(Status::Degraded, "ecn_fallback", message);
+                let subject = format!("flows.{group}");
+                let message = format!("{subject}: {why}");
+                findings.add(Status::Degraded, "ecn_fallback", subject, message);
             }
         }
         // Marks on packets of other flows are counted by no sender here.
@@ -171,7 +172,7 @@ impl EcnCheck {
                 least.max(0.0),
                 COUNT_SHARE * 100.0
             );
-            findings.add(Status::Degraded, "ce_count_off", message);
+            findings.add(Status::Degraded, "ce_count_off", "", message);
         }
     }
 }
@@ -263,7 +264,10 @@ mod tests {
         findings
             .0
             .into_iter()
-            .map(|(_, reason)| format!("{} {}", reason.code, reason.message))
+            .map(|(_, reason)| {
+                assert!(reason.code != "ce_count_off" || reason.subject().is_empty());
+                format!("{} {}", reason.code, reason.message)
+            })
             .collect()
     }
 

@@ -8,13 +8,25 @@ use crate::reason::FAILING;
 pub(crate) struct Findings(pub(super) Vec<(Status, Reason)>);
 
 impl Findings {
+    /// Adds a problem of a subject (see [`Reason::subject`]). The message names the subject, too.
+    pub(crate) fn add(
+        &mut self,
+        status: Status,
+        code: &str,
+        subject: impl Into<String>,
+        message: String,
+    ) {
+        self.push(status, Reason::about(code, subject, message));
+    }
+
     /// Adds a problem.
-    pub(crate) fn add(&mut self, status: Status, code: &str, message: String) {
+    pub(super) fn push(&mut self, status: Status, reason: Reason) {
         debug_assert!(
-            status != Status::Failed || FAILING.iter().any(|(known, _)| *known == code),
-            "{code} is missing in reason::FAILING"
+            status != Status::Failed || FAILING.iter().any(|(known, _)| *known == reason.code),
+            "{} is missing in reason::FAILING",
+            reason.code
         );
-        self.0.push((status, Reason::new(code, message)));
+        self.0.push((status, reason));
     }
 
     /// The verdict, worst reason first.

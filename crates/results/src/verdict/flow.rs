@@ -224,17 +224,18 @@ impl FlowCheck {
                 self.samples_by_node.get(node).copied().unwrap_or(0).max(done.samples_late).max(1);
             let share = done.samples_late as f64 / seen as f64;
             (share > LATE_SAMPLES_SHARE).then(|| {
-                format!(
+                let message = format!(
                     "{node}: {:.0} % of {seen} TCP samples came more than 1.5 intervals after the previous one \
                      (limit {:.0} %), {} were missed",
                     share * 100.0,
                     LATE_SAMPLES_SHARE * 100.0,
                     done.samples_missed
-                )
+                );
+                (node.clone(), message)
             })
         };
-        for message in done.iter().filter_map(late_samples) {
-            findings.add(Status::Degraded, "samples_late", message);
+        for (node, message) in done.iter().filter_map(late_samples) {
+            findings.add(Status::Degraded, "samples_late", node, message);
         }
         for task in self.groups.values() {
             let mut problems = Problems::default();
@@ -264,7 +265,9 @@ impl Problems {
             } else {
                 String::new()
             };
-            findings.add(status, code, format!("flows.{}{of}: {first}", task.group));
+            let subject = format!("flows.{}", task.group);
+            let message = format!("{subject}{of}: {first}");
+            findings.add(status, code, subject, message);
         }
     }
 }

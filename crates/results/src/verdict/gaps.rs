@@ -350,7 +350,7 @@ impl GapCheck {
         for ((table, node, subject), (flows, count, missing)) in problems {
             let of = if count > 1 { format!(" ({flows} of {count} flows)") } else { String::new() };
             let message = format!("{node}: table {table}, {subject}{of}: {missing}");
-            findings.add(Status::Degraded, "samples_missing", message);
+            findings.add(Status::Degraded, "samples_missing", node, message);
         }
     }
 }

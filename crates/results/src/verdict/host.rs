@@ -86,14 +86,14 @@ impl HostCheck {
                     host.samples,
                     BUSY_SHARE * 100.0
                 );
-                findings.add(Status::Degraded, "cpu_bound", message);
+                findings.add(Status::Degraded, "cpu_bound", machine, message);
             }
             if host.softnet_dropped > 0 {
                 let message = format!(
                     "{machine}: the kernel dropped {} packets before they reached a queue of the plan (softnet_stat)",
                     host.softnet_dropped
                 );
-                findings.add(Status::Degraded, "softnet_dropped", message);
+                findings.add(Status::Degraded, "softnet_dropped", machine, message);
             }
         }
     }

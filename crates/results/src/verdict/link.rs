@@ -338,8 +338,9 @@ impl LinkCheck {
     /// `spans`: the trial on each node's clock.
     pub(crate) fn finish(mut self, spans: &BTreeMap<String, Span>, findings: &mut Findings) {
         for (link, (count, first)) in self.failed_changes {
-            let message = format!("link {link}: {count} changes failed; first error: {first}");
-            findings.add(Status::Degraded, "link_change_failed", message);
+            let subject = format!("link {link}");
+            let message = format!("{subject}: {count} changes failed; first error: {first}");
+            findings.add(Status::Degraded, "link_change_failed", subject, message);
         }
         for ((node, link), series) in &mut self.series {
             let (Some(rated), Some(span)) = (self.rated.get(link), spans.get(node)) else {
@@ -411,7 +412,7 @@ impl Windows {
                 fastest.mbit(fastest.ideal_bytes),
                 HIGH_SHARE * 100.0
             );
-            findings.add(Status::Degraded, "link_rate_high", message);
+            findings.add(Status::Degraded, "link_rate_high", link, message);
         }
     }
 }
@@ -447,7 +448,7 @@ impl Backlogged {
                 whole.mbit(whole.ideal_bytes),
                 share * 100.0
             );
-            findings.add(Status::Degraded, "link_rate_low", message);
+            findings.add(Status::Degraded, "link_rate_low", link, message);
         }
     }
 }

@@ -73,7 +73,7 @@ impl PathCheck {
                     least.max(0.0) / 1e3,
                     most / 1e3
                 );
-                findings.add(Status::Degraded, "base_rtt", message);
+                findings.add(Status::Degraded, "base_rtt", format!("{from} to {to}"), message);
             }
         }
     }

@@ -50,7 +50,8 @@ impl ProbeCheck {
         for (name, counts) in self.0 {
             let Counts { kind, connects, sent, failed, error } = counts;
             let because = if error.is_empty() { error } else { format!("; first error: {error}") };
-            let mut degraded = |code, message| findings.add(Status::Degraded, code, message);
+            let mut degraded =
+                |code, message| findings.add(Status::Degraded, code, name.as_str(), message);
             if sent == 0 {
                 degraded("probe_dead", format!("{name}: no {kind} probe finished in this trial"));
             } else if sent == failed {

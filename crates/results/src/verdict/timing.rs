@@ -77,7 +77,8 @@ impl Timing {
                 "link {}: the packet log misses {} packets and holds {}; raise `packet_log`",
                 row.link, row.missed, row.count
             );
-            findings.add(Status::Degraded, "packets_not_logged", message);
+            let subject = format!("link {}", row.link);
+            findings.add(Status::Degraded, "packets_not_logged", subject, message);
         }
     }
 }
@@ -100,7 +101,7 @@ impl Packets {
             LATE_SHARE * 100.0,
             MAX_LATE_US
         );
-        findings.add(status, "link_late", message);
+        findings.add(status, "link_late", format!("link {link}"), message);
     }
 }
 
@@ -122,5 +123,5 @@ fn judge_steps(row: &LinkTiming, findings: &mut Findings) {
         row.count,
         MISSED_SHARE * 100.0
     );
-    findings.add(status, "trace_late", message);
+    findings.add(status, "trace_late", format!("link {}", row.link), message);
 }

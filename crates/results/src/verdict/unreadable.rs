@@ -101,7 +101,7 @@ impl Unreadable {
                 "{node}: messages that cannot be read: {messages} (the first: {first}); {versions}; install the same build \
                  on both"
             );
-            findings.add(Status::Degraded, "event_unreadable", message);
+            findings.add(Status::Degraded, "event_unreadable", node, message);
         }
     }
 }

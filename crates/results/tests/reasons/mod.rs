@@ -76,6 +76,21 @@ fn separates_reasons_of_different_links() {
     );
 }
 
+/// Messages with other measured values, even before their first colon, are one reason.
+#[test]
+fn measured_values_do_not_separate_reasons() {
+    let root = tempfile::tempdir().unwrap();
+    let trial = |trial, counted: u32| {
+        let message = format!("senders counted {counted} CE marks (limits 9 to {counted}: 2 %)");
+        let reasons = vec![Reason::about("ce_count_off", "", message)];
+        (0, trial, 0.0, Verdict { status: Status::Degraded, reasons })
+    };
+    let run = made_of(root.path(), [trial(1, 5), trial(2, 7)]);
+    let text = table::text(&RunSummary::compute(&run, TrialFilter::default()).unwrap(), 120);
+    assert_eq!(text.matches("ce_count_off").count(), 1, "{text}");
+    assert!(text.contains(", trials 1, 2]: point 0, trial 1: senders counted 5"), "{text}");
+}
+
 #[test]
 fn low_steal_blames_this_machine() {
     let text = printed(&[(&[("cpu_bound", "src: busy")], &[(0.2, 1_000)])]);
