@@ -116,6 +116,29 @@ pub struct TrialKey {
     pub epoch: u64,
 }
 
+/// How the offset of a node's clock was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClockSource {
+    /// Not at all: the node reads the controller's clock.
+    Shared,
+    /// By exchanges of four timestamps (RFC 5905, section 8).
+    Exchange,
+    /// Not at all: the rows are those of imported files.
+    Imported,
+}
+
+impl ClockSource {
+    /// The value in table `clock` and in the journal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Exchange => "exchange",
+            Self::Imported => "imported",
+        }
+    }
+}
+
 /// Relation of a node's clock to the controller's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeClock {
@@ -131,16 +154,13 @@ pub struct NodeClock {
     /// Upper bound of the error of the measurement after the trial; `None` if there was none.
     #[serde(default)]
     pub error_bound_after_ns: Option<u64>,
-    /// How the offset was measured: [`NodeClock::SHARED`], `exchange` or `imported`.
-    pub source: String,
+    /// How the offset was measured.
+    pub source: ClockSource,
     /// Round-trip time of the best exchange before the trial.
     pub rtt_ns: u64,
 }
 
 impl NodeClock {
-    /// The `source` of a node that reads the controller's clock.
-    pub const SHARED: &str = "shared";
-
     /// Of a node that reads the controller's clock, whose UTC is `realtime_offset_ns` ahead of it.
     pub fn shared(t0_ns: u64, realtime_offset_ns: i64) -> Self {
         Self {
@@ -149,7 +169,7 @@ impl NodeClock {
             drift_ppb: 0,
             error_bound_ns: 0,
             error_bound_after_ns: Some(0),
-            source: Self::SHARED.to_owned(),
+            source: ClockSource::Shared,
             rtt_ns: 0,
         }
     }
@@ -278,4 +298,19 @@ pub(crate) fn name_and_stat(metric: &str) -> (&str, Option<&str>) {
     let (name, stat) =
         metric.split_once(':').map_or((metric, None), |(name, stat)| (name, Some(stat)));
     (replacement(name).unwrap_or(name), stat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_have_the_same_source_in_journal_and_table() {
+        for source in [ClockSource::Shared, ClockSource::Exchange, ClockSource::Imported] {
+            let clock = NodeClock { source, ..NodeClock::shared(1, 2) };
+            let journal = serde_json::to_value(&clock).unwrap();
+            assert_eq!(journal["source"], source.as_str());
+            assert_eq!(serde_json::from_value::<NodeClock>(journal).unwrap(), clock);
+        }
+    }
 }

@@ -127,7 +127,7 @@ impl<'a> TrialWriter<'a> {
                 error_bound_ns: clock.error_bound_ns,
                 error_bound_after_ns: clock.error_bound_after_ns,
                 rtt_ns: clock.rtt_ns,
-                source: clock.source.clone(),
+                source: clock.source.as_str().to_owned(),
             };
             self.writing.push(Job { node: node.clone(), what: JobKind::Clock(row) })?;
         }

@@ -20,7 +20,8 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
 use ccbench_results::model::{
-    Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
+    ClockSource, Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey,
+    Verdict,
 };
 use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
@@ -208,7 +209,7 @@ fn write(
     phases: &[(String, Micros)],
     verdict: &Verdict,
 ) -> Result<(), CliError> {
-    let source = "imported".to_owned();
+    let source = ClockSource::Imported;
     let shared = NodeClock::shared(gathered.begin_ns, 0);
     let clock = NodeClock { source, error_bound_after_ns: None, ..shared };
     let clocks = gathered.rows.iter().map(|(node, _)| (node.clone(), clock.clone())).collect();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ccbench_proto::wire::{HostSample, NodeInfo};
 
 use super::findings::{Findings, Span};
-use crate::model::{NodeClock, Status};
+use crate::model::{ClockSource, NodeClock, Status};
 
 /// A CPU this busy delays packets itself, because their softirq has to wait.
 pub const BUSY_PCT: f64 = 95.0;
@@ -48,8 +48,9 @@ impl HostCheck {
             if names.len() == 1 {
                 return Some((representative.clone(), representative));
             }
-            let here =
-                clocks.get(&representative).is_some_and(|clock| clock.source == NodeClock::SHARED);
+            let here = clocks
+                .get(&representative)
+                .is_some_and(|clock| clock.source == ClockSource::Shared);
             let host = nodes.get(&representative).map_or("", |info| info.hostname.as_str());
             let machine = match host {
                 _ if here => "this machine",
