@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::wire::NodeInfo;
+use serde_json::Value;
 
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
@@ -32,7 +33,7 @@ pub trait Backend {
 /// What is known of a backend before the first trial.
 pub struct BackendInfo {
     /// Devices, addresses and routes, or where the agents are; for `run.json`.
-    pub topology: String,
+    pub topology: Value,
     /// By node.
     pub nodes: BTreeMap<String, NodeInfo>,
     /// Limitations and settings; kept with the results.

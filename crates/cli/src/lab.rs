@@ -8,6 +8,7 @@ use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::schedule::Point;
 use ccbench_proto::topology::Topology;
 use ccbench_results::model::{LAB_NOTE, Verdict};
+use serde_json::json;
 use tracing::info;
 
 use crate::backend::error::BackendError;
@@ -160,7 +161,7 @@ impl Backend for Lab {
 
     fn info(&self, experiment: &Experiment) -> BackendInfo {
         BackendInfo {
-            topology: format!("{:#?}", Topology::build(experiment.plan.plan())),
+            topology: json!(Topology::build(experiment.plan.plan())),
             nodes: self.preflight.nodes.clone(),
             notes: self.notes.clone(),
             missing: BTreeSet::new(),

@@ -7,6 +7,7 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::NodeInfo;
 use ccbench_results::model::SIMULATED_NOTE;
 use ccbench_simulator::MODEL_VERSION;
+use serde_json::json;
 
 use crate::backend::error::BackendError;
 use crate::backend::{Backend, BackendInfo};
@@ -45,7 +46,7 @@ impl Backend for Simulator {
 
     fn info(&self, experiment: &Experiment) -> BackendInfo {
         BackendInfo {
-            topology: format!("{:#?}", Topology::build(experiment.plan.plan())),
+            topology: json!(Topology::build(experiment.plan.plan())),
             nodes: self.nodes.clone(),
             notes: vec![note()],
             missing: BTreeSet::new(),

@@ -7,6 +7,7 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_results::model::{Status, Verdict};
+use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{info, warn};
 
@@ -35,7 +36,7 @@ pub struct Testbed {
     /// Limitations of this machine, each with its reason.
     notes: Vec<String>,
     /// Devices, addresses and routes, or where the agents are; for `run.json`.
-    topology: String,
+    topology: Value,
     /// A node in a namespace of this machine does not answer, or could not be reset.
     broken: bool,
     /// A trial has been prepared on the nodes.
@@ -69,7 +70,7 @@ impl Testbed {
             Some((name.clone(), node.address?.to_string()))
         };
         let addresses: BTreeMap<_, _> = nodes.iter().filter_map(address).collect();
-        let topology = format!("{addresses:#?}");
+        let topology = json!(addresses);
         Ok(Self::new(None, agents, addresses, Vec::new(), topology))
     }
 
@@ -90,7 +91,7 @@ impl Testbed {
             let host = suggest::Host::of(&agent.info);
             notes.extend(suggest::suggestion(&experiment.plan, &host, built_engine()));
         }
-        Ok(Self::new(Some(process), agents, addresses, notes, format!("{topology:#?}")))
+        Ok(Self::new(Some(process), agents, addresses, notes, json!(topology)))
     }
 
     fn new(
@@ -98,7 +99,7 @@ impl Testbed {
         agents: Agents,
         addresses: BTreeMap<String, String>,
         notes: Vec<String>,
-        topology: String,
+        topology: Value,
     ) -> Self {
         let (broken, used, port_slot) = (false, false, 0);
         Self { process, agents, addresses, notes, topology, broken, used, port_slot }

@@ -49,7 +49,7 @@ fn info(trials: u16) -> RunInfo {
         ccbench_version: env!("CARGO_PKG_VERSION").into(),
         started_utc: jiff::Timestamp::UNIX_EPOCH,
         nodes: BTreeMap::new(),
-        topology: String::new(),
+        topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),

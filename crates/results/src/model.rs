@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ccbench_proto::metric::replacement;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Version of the results directory's layout and of the tables' columns; incremented when readers must adapt.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -218,8 +219,8 @@ pub struct RunInfo {
     pub started_utc: jiff::Timestamp,
     /// Each node's description of itself.
     pub nodes: BTreeMap<String, NodeInfo>,
-    /// Description of the testbed that ccbench built; empty if it built none.
-    pub topology: String,
+    /// The topology that ccbench built, or the address of each node that has an agent; null if there is neither.
+    pub topology: Value,
     /// Limitations of the testbed, each with its reason.
     pub notes: Vec<String>,
     /// `--set` overrides.

@@ -33,7 +33,8 @@ pub(crate) struct RunRecord {
     pub(crate) points: Vec<Point>,
     /// The first session and every resumed one.
     pub(crate) sessions: Vec<RunSession>,
-    pub(crate) topology: String,
+    /// A text in runs of earlier versions.
+    pub(crate) topology: Value,
     /// Committed trials with their clocks; filled whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
     /// Notes for readers: truncated journal, removed incomplete trials.

@@ -60,7 +60,7 @@ fn info() -> RunInfo {
         ccbench_version: "0.1.0".into(),
         started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
         nodes: BTreeMap::from([("src".into(), wire::NodeInfo::default())]),
-        topology: String::new(),
+        topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),

@@ -267,7 +267,7 @@ fn info(files: &[File], trials: u32) -> RunInfo {
         ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
         started_utc: clock::utc(),
         nodes: BTreeMap::new(),
-        topology: String::new(),
+        topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
