@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
+use ccbench_results::backend::RunBackend;
 use ccbench_results::model::{Status, Verdict};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TryRecvError;
@@ -155,6 +156,7 @@ impl Backend for Testbed {
     fn info(&self, experiment: &Experiment) -> BackendInfo {
         let agents = self.agents.by_node.iter();
         BackendInfo {
+            backend: RunBackend::Testbed,
             topology: self.topology.clone(),
             nodes: agents.map(|(node, agent)| (node.clone(), agent.info.clone())).collect(),
             notes: self.notes.iter().cloned().chain(self.other_versions()).collect(),

@@ -49,6 +49,7 @@ fn info(trials: u16) -> RunInfo {
         ccbench_version: env!("CARGO_PKG_VERSION").into(),
         started_utc: jiff::Timestamp::UNIX_EPOCH,
         nodes: BTreeMap::new(),
+        backend: ccbench_results::backend::RunBackend::Testbed,
         topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],

@@ -354,6 +354,7 @@ flows = ["f"]
             ccbench_version: String::new(),
             started_utc: jiff::Timestamp::UNIX_EPOCH,
             nodes: BTreeMap::new(),
+            backend: crate::backend::RunBackend::Testbed,
             topology: serde_json::Value::Null,
             notes: vec![],
             sets: vec![],

@@ -8,6 +8,8 @@ use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::backend::RunBackend;
+
 /// Version of the results directory's layout and of the tables' columns; incremented when readers must adapt.
 pub const SCHEMA_VERSION: u32 = 1;
 
@@ -184,16 +186,6 @@ pub(crate) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Opti
     levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
 }
 
-/// Prefix of the note that every run in the lab has.
-pub const LAB_NOTE: &str = "lab: ";
-/// Prefix of the note that every simulated run has; the version of the model follows.
-pub const SIMULATED_NOTE: &str = "simulated: ";
-
-/// Whether the trials of a run with these notes had a virtual clock, which no host's load delays.
-pub(crate) fn had_virtual_clock(notes: &[String]) -> bool {
-    notes.iter().any(|note| [LAB_NOTE, SIMULATED_NOTE].iter().any(|of| note.starts_with(of)))
-}
-
 /// Description of a run, written to `run.json` as its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunInfo {
@@ -219,9 +211,11 @@ pub struct RunInfo {
     pub started_utc: jiff::Timestamp,
     /// Each node's description of itself.
     pub nodes: BTreeMap<String, NodeInfo>,
+    /// Where the trials take place.
+    pub backend: RunBackend,
     /// The topology that ccbench built, or the address of each node that has an agent; null if there is neither.
     pub topology: Value,
-    /// Limitations of the testbed, each with its reason.
+    /// Notes on the backend ([`RunBackend::notes`]), and limitations of the nodes, each with its reason.
     pub notes: Vec<String>,
     /// `--set` overrides.
     pub sets: Vec<String>,

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
+use super::backend::RunBackend;
 use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
@@ -175,6 +176,11 @@ impl RunDir {
             Some(what) => Err(FileError::Damaged { path: file.to_path_buf(), what }),
             None => Ok(()),
         }
+    }
+
+    /// Where the trials took place.
+    pub fn backend(&self) -> RunBackend {
+        self.shared.state().record.backend()
     }
 
     /// The status in `run.json`.

@@ -10,6 +10,7 @@ use ccbench_proto::event;
 use ccbench_proto::link_state::Fallback;
 use ccbench_proto::metric::Scope;
 
+use super::backend::RunBackend;
 use super::journal::TrialEnd;
 use super::model::RunStatus;
 use super::model::TrialFilter;
@@ -44,6 +45,8 @@ pub struct Summary {
     pub run_dir: PathBuf,
     /// Status of the run.
     pub status: RunStatus,
+    /// Where the trials took place.
+    pub backend: RunBackend,
     /// Which trials the metrics include.
     pub trial_filter: TrialFilter,
     /// Names of the factors.
@@ -109,6 +112,7 @@ pub(crate) fn compute_of(
     Ok(Summary {
         run_dir: run.path().to_path_buf(),
         status: run.status(),
+        backend: run.backend(),
         trial_filter,
         planned: run.planned(),
         fallbacks: links.into_iter().collect(),

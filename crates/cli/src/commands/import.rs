@@ -19,6 +19,7 @@ use crate::console::{print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+use ccbench_results::backend::RunBackend;
 use ccbench_results::model::{
     ClockSource, Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey,
     Verdict,
@@ -267,6 +268,7 @@ fn info(files: &[File], trials: u32) -> RunInfo {
         ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
         started_utc: clock::utc(),
         nodes: BTreeMap::new(),
+        backend: RunBackend::Import,
         topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],

@@ -3,7 +3,8 @@ use std::path::PathBuf;
 use ccbench_proto::plan::check;
 
 use super::*;
-use crate::model::{Reason, RunStatus, TrialKey};
+use crate::backend::RunBackend;
+use crate::model::{Reason, RunStatus, TrialFilter, TrialKey};
 
 const PLAN: &str = r#"
     name = "t"
@@ -59,6 +60,7 @@ fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
     Summary {
         run_dir: PathBuf::new(),
         status: RunStatus::Complete,
+        backend: RunBackend::Testbed,
         trial_filter: TrialFilter::default(),
         factors: vec!["queue".to_owned()],
         points: BTreeMap::from([(0, at("large")), (1, at("small"))]),

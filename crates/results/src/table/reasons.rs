@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::write_limited;
 use crate::expect::number_ranges;
 use crate::journal::TrialEnd;
-use crate::model::{Reason, TrialStatus, had_virtual_clock, level_of};
+use crate::model::{Reason, TrialStatus, level_of};
 use crate::summary::Summary;
 use crate::summary::steal::lacks_cpu;
 
@@ -107,7 +107,7 @@ fn trial_name(summary: &Summary, end: &TrialEnd) -> String {
 /// The measured steal of trials that lacked CPU time, and what helps. None for the lab and
 /// the simulator, where the host's CPU does not matter.
 fn advice(summary: &Summary) -> Option<String> {
-    if had_virtual_clock(&summary.notes) {
+    if summary.backend.has_virtual_clock() {
         return None;
     }
     let affected: Vec<&TrialEnd> = summary.trials.iter().filter(|end| lacks_cpu(end)).collect();

@@ -24,6 +24,7 @@ pub(crate) fn info() -> RunInfo {
         ccbench_version: "0.1.0".into(),
         started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
         nodes: BTreeMap::new(),
+        backend: crate::backend::RunBackend::Testbed,
         topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],
