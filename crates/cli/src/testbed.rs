@@ -8,6 +8,7 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
 use ccbench_results::backend::RunBackend;
 use ccbench_results::model::{Status, Verdict};
+use ccbench_results::reason::ReasonCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{info, warn};
@@ -256,10 +257,10 @@ fn lost_node(result: &Result<Verdict, BackendError>) -> Option<String> {
     match result {
         Err(BackendError::Agent(error @ AgentError::Call { .. })) => Some(error.to_string()),
         Ok(verdict) => {
-            let of = |code: &str| verdict.reasons.iter().find(|reason| reason.code == code);
+            let of = |code: ReasonCode| verdict.reasons.iter().find(|reason| reason.code == code);
             // The other nodes are stopped then, so their streams end early too: the error names the first.
-            let lost = of("node_lost")?;
-            Some(of("error").unwrap_or(lost).message.clone())
+            let lost = of(ReasonCode::NodeLost)?;
+            Some(of(ReasonCode::Error).unwrap_or(lost).message.clone())
         }
         Err(_) => None,
     }

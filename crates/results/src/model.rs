@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::backend::RunBackend;
+use crate::reason::ReasonCode;
 
 /// Version of the results directory's layout and of the tables' columns; incremented when readers must adapt.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -69,8 +70,8 @@ impl From<Status> for TrialStatus {
 /// Why a trial is degraded, failed or aborted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// Stable name of the check: `cpu_bound`, `rows_dropped`, ...
-    pub code: String,
+    /// The check that the trial did not pass.
+    pub code: ReasonCode,
     /// See [`Reason::subject`]. `None` for errors, and in journals of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     subject: Option<String>,
@@ -80,12 +81,16 @@ pub struct Reason {
 
 impl Reason {
     /// An error, whose message begins with what it is about.
-    pub fn new(code: &str, message: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), subject: None, message: message.into() }
+    pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
+        Self { code, subject: None, message: message.into() }
     }
 
     /// A reason of a subject.
-    pub fn about(code: &str, subject: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn about(
+        code: ReasonCode,
+        subject: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
         Self { subject: Some(subject.into()), ..Self::new(code, message) }
     }
 

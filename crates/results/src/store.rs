@@ -97,7 +97,7 @@ impl RunDir {
     }
 
     /// Opens for reading. Changes nothing, so it is safe during a run. A trial with a table file that is missing or has another
-    /// size is [failed](crate::reason::DAMAGED) and has no rows.
+    /// size is [failed](crate::reason::ReasonCode::Damaged) and has no rows.
     ///
     /// # Errors
     /// It is no results directory, or `run.json` or the journal cannot be read or is damaged.

@@ -32,6 +32,7 @@ use super::layout::{STAGING, trial_dir};
 use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
 use super::open_run::OpenRun;
 use super::part::{self, Metadata, sync};
+use super::reason::ReasonCode;
 use super::writing::{Files, Job, JobKind, Writing, Written};
 use crate::error::io_error;
 
@@ -232,7 +233,7 @@ impl<'a> TrialWriter<'a> {
 
     /// Commits the rows of a trial that was stopped early, with status `aborted`.
     pub fn abandon(self, reason: &str) -> Result<()> {
-        self.stage(TrialStatus::Aborted, &[Reason::new("aborted", reason)])?.publish()
+        self.stage(TrialStatus::Aborted, &[Reason::new(ReasonCode::Aborted, reason)])?.publish()
     }
 
     /// Step 2 of the commit.

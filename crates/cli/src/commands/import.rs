@@ -24,6 +24,7 @@ use ccbench_results::model::{
     ClockSource, Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey,
     Verdict,
 };
+use ccbench_results::reason::ReasonCode;
 use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
@@ -200,7 +201,7 @@ fn verdict(unread: u64, sources: &[&Source]) -> Verdict {
     let message = format!(
         "{unread} of {lines} lines could not be read, or only in part (table events, kind import)"
     );
-    Verdict { status: Status::Degraded, reasons: vec![Reason::new("lines_unread", message)] }
+    Verdict { status: Status::Degraded, reasons: vec![Reason::new(ReasonCode::LinesUnread, message)] }
 }
 
 fn write(

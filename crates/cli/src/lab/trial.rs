@@ -10,6 +10,7 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::lab_message::Of;
 use ccbench_proto::{event, resolve, wire};
 use ccbench_results::model::{Reason, Status, TrialKey, Verdict};
+use ccbench_results::reason::ReasonCode;
 use ccbench_results::store::RunDir;
 use tokio::sync::mpsc;
 use tracing::info;
@@ -76,7 +77,7 @@ pub async fn run(
     let ended = follow.await.map_err(LabError::Reader)?;
     let Some(VirtualTrial { mut recorder, .. }) = guest.trial else {
         let error = ended.err().unwrap_or(LabError::NoTrial);
-        dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+        dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string()))?;
         return Err(error.into());
     };
     recorder.errors = guest.errors;
@@ -208,7 +209,7 @@ impl<'a> GuestTrial<'a> {
             }
             (Of::Failed(failure), None) => {
                 let error = error(failure, &self.folder);
-                let reason = Reason::new("not_run", error.to_string());
+                let reason = Reason::new(ReasonCode::NotRun, error.to_string());
                 self.dir.record_not_run(self.key, &reason)?;
                 return Err(error.into());
             }
@@ -244,7 +245,7 @@ fn with_busy(mut verdict: Verdict, busy_pct: f64, hint: &str) -> Verdict {
         );
         let status = if busy_pct > BUSY_FAILED_PCT { Status::Failed } else { Status::Degraded };
         verdict.status = verdict.status.max(status);
-        verdict.reasons.push(Reason::about("lab_busy", "", why));
+        verdict.reasons.push(Reason::about(ReasonCode::LabBusy, "", why));
     }
     verdict
 }

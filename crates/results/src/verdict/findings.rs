@@ -1,7 +1,7 @@
 //! The problems that the checks of a trial find, and the trial's time span on a node's clock.
 
 use crate::model::{Reason, Status, Verdict};
-use crate::reason::FAILING;
+use crate::reason::ReasonCode;
 
 /// Problems found so far, each with the status it leads to.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ impl Findings {
     pub(crate) fn add(
         &mut self,
         status: Status,
-        code: &str,
+        code: ReasonCode,
         subject: impl Into<String>,
         message: String,
     ) {
@@ -22,8 +22,8 @@ impl Findings {
     /// Adds a problem.
     pub(super) fn push(&mut self, status: Status, reason: Reason) {
         debug_assert!(
-            status != Status::Failed || FAILING.iter().any(|(known, _)| *known == reason.code),
-            "{} is missing in reason::FAILING",
+            status != Status::Failed || reason.code.cause().is_some(),
+            "{} fails no trial: ReasonCode::cause",
             reason.code
         );
         self.0.push((status, reason));

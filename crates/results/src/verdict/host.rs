@@ -6,6 +6,7 @@ use ccbench_proto::wire::{HostSample, NodeInfo};
 
 use super::findings::{Findings, Span};
 use crate::model::{ClockSource, NodeClock, Status};
+use crate::reason::ReasonCode;
 
 /// A CPU this busy delays packets itself, because their softirq has to wait.
 pub const BUSY_PCT: f64 = 95.0;
@@ -87,14 +88,14 @@ impl HostCheck {
                     host.samples,
                     BUSY_SHARE * 100.0
                 );
-                findings.add(Status::Degraded, "cpu_bound", machine, message);
+                findings.add(Status::Degraded, ReasonCode::CpuBound, machine, message);
             }
             if host.softnet_dropped > 0 {
                 let message = format!(
                     "{machine}: the kernel dropped {} packets before they reached a queue of the plan (softnet_stat)",
                     host.softnet_dropped
                 );
-                findings.add(Status::Degraded, "softnet_dropped", machine, message);
+                findings.add(Status::Degraded, ReasonCode::SoftnetDropped, machine, message);
             }
         }
     }

@@ -13,6 +13,7 @@ use super::findings::{Findings, Span};
 use super::timing::Timing;
 use crate::curve::{self, CapacityCurve};
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// A backlogged link may send this share less than its rate: several times the error of HTB's rate table and of the
 /// sampling instant.
@@ -340,7 +341,7 @@ impl LinkCheck {
         for (link, (count, first)) in self.failed_changes {
             let subject = format!("link {link}");
             let message = format!("{subject}: {count} changes failed; first error: {first}");
-            findings.add(Status::Degraded, "link_change_failed", subject, message);
+            findings.add(Status::Degraded, ReasonCode::LinkChangeFailed, subject, message);
         }
         for ((node, link), series) in &mut self.series {
             let (Some(rated), Some(span)) = (self.rated.get(link), spans.get(node)) else {
@@ -412,7 +413,7 @@ impl Windows {
                 fastest.mbit(fastest.ideal_bytes),
                 HIGH_SHARE * 100.0
             );
-            findings.add(Status::Degraded, "link_rate_high", link, message);
+            findings.add(Status::Degraded, ReasonCode::LinkRateHigh, link, message);
         }
     }
 }
@@ -448,7 +449,7 @@ impl Backlogged {
                 whole.mbit(whole.ideal_bytes),
                 share * 100.0
             );
-            findings.add(Status::Degraded, "link_rate_low", link, message);
+            findings.add(Status::Degraded, ReasonCode::LinkRateLow, link, message);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! How the reasons of degraded and failed trials are printed.
 
+use ccbench_results::reason::ReasonCode;
+
 use super::*;
 
 /// A trial: its reasons, and the CPU steal of its host samples in percent with their lengths in milliseconds.
@@ -82,7 +84,7 @@ fn measured_values_do_not_separate_reasons() {
     let root = tempfile::tempdir().unwrap();
     let trial = |trial, counted: u32| {
         let message = format!("senders counted {counted} CE marks (limits 9 to {counted}: 2 %)");
-        let reasons = vec![Reason::about("ce_count_off", "", message)];
+        let reasons = vec![Reason::about(ReasonCode::CeCountOff, "", message)];
         (0, trial, 0.0, Verdict { status: Status::Degraded, reasons })
     };
     let run = made_of(root.path(), [trial(1, 5), trial(2, 7)]);

@@ -24,7 +24,8 @@ fn dropped_rows_and_late_or_missing_samples_degrade() {
 fn missing(scenario: &Scenario) -> Vec<String> {
     let verdict = scenario.judged();
     assert_eq!(verdict.status, Status::Degraded);
-    assert!(verdict.reasons.iter().all(|r| r.code == "samples_missing"), "{:?}", verdict.reasons);
+    let is_gap = |reason: &Reason| reason.code == ReasonCode::SamplesMissing;
+    assert!(verdict.reasons.iter().all(is_gap), "{:?}", verdict.reasons);
     verdict.reasons.into_iter().map(|reason| reason.message).collect()
 }
 
