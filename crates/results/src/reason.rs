@@ -13,7 +13,7 @@ pub enum Cause {
 
 macro_rules! reason_codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal,)+) => {
-        /// The check that a trial did not pass. Event: the code is the event's kind. docs/results.md has the limits.
+        /// The check that a trial did not pass; for an event, its kind. docs/results.md has the limits.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(from = "String", into = "String")]
         pub enum ReasonCode {
