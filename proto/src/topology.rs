@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
+use serde::{Serialize, Serializer};
+
 use crate::plan::Plan;
 
-/// All of it. Same plan, same topology, to the address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// All of it. Same plan, same topology, to the address. Serialised in `run.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Topology {
     /// By node name.
     pub nodes: BTreeMap<String, TopoNode>,
@@ -16,7 +18,7 @@ pub struct Topology {
 }
 
 /// One namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct TopoNode {
     /// In the order of the wires.
     pub interfaces: Vec<Interface>,
@@ -25,24 +27,26 @@ pub struct TopoNode {
 }
 
 /// One end of a wire.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Interface {
     /// `to-<peer>`, cut to 15 characters and made unique.
     pub dev: String,
     /// Its address; the subnet is a /24.
     pub address: Ipv4Addr,
     /// Its MAC address.
+    #[serde(serialize_with = "mac_text")]
     pub mac: [u8; 6],
     /// The node at the other end.
     pub peer: String,
     /// The other end's address, for a permanent neighbour entry.
     pub peer_address: Ipv4Addr,
     /// The other end's MAC address.
+    #[serde(serialize_with = "mac_text")]
     pub peer_mac: [u8; 6],
 }
 
 /// How to reach a subnet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Route {
     /// The subnet (/24).
     pub subnet: Ipv4Addr,
@@ -53,7 +57,7 @@ pub struct Route {
 }
 
 /// The two ends of a virtual Ethernet pair: node and interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Wire {
     /// One end.
     pub a: (String, String),
@@ -252,6 +256,12 @@ impl Topology {
     }
 }
 
+/// Serialises a MAC address as text: `02:00:0a:4d:01:01`.
+fn mac_text<S: Serializer>(mac: &[u8; 6], serializer: S) -> Result<S::Ok, S::Error> {
+    let bytes = mac.map(|byte| format!("{byte:02x}"));
+    serializer.serialize_str(&bytes.join(":"))
+}
+
 /// The /24 of an address.
 fn subnet(address: Ipv4Addr) -> Ipv4Addr {
     let [a, b, c, _] = address.octets();
@@ -310,6 +320,18 @@ mod tests {
         assert_eq!((b.address, b.mac), (a.peer_address, a.peer_mac));
         assert_eq!(a.mac[0] & 3, 2, "locally administered, unicast");
         assert_ne!(a.mac, b.mac);
+    }
+
+    #[test]
+    fn run_json_has_addresses_as_text() {
+        let json = serde_json::to_value(topology("a b", r#"w = ["a", "b"]"#)).unwrap();
+        let interface = &json["nodes"]["a"]["interfaces"][0];
+        assert_eq!(interface["dev"], "to-b");
+        assert_eq!(interface["address"], "10.77.1.1");
+        let mac = interface["mac"].as_str().unwrap();
+        let bytes: Vec<&str> = mac.split(':').collect();
+        assert!(bytes.len() == 6 && bytes.iter().all(|byte| byte.len() == 2), "{mac}");
+        assert_eq!(json["wires"][0]["b"], serde_json::json!(["b", "to-a"]));
     }
 
     #[test]

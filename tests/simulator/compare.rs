@@ -72,4 +72,7 @@ fn a_tolerance_is_a_metric_and_a_percentage() {
     let done = bench.run(&["compare", "a", "b", "--tolerance", "srtt"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
     assert!(text(&done).contains("write METRIC=PERCENT, as in srtt=6"), "{}", text(&done));
+    let printed = text(&bench.run(&["compare", "a", "b", "--tolerance", "packet_lateness:p99=3"]));
+    let warning = "metric `packet_lateness` is deprecated; use `packet_scheduling_error`";
+    assert!(printed.contains(warning), "{printed}");
 }

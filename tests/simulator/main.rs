@@ -71,6 +71,8 @@ fn fills_the_bottleneck_and_the_verdict_is_ok() {
     assert!(printed.contains("note: simulated: model "), "{printed}");
     let record = std::fs::read_to_string(bench.results().join("run.json")).unwrap();
     assert!(record.contains("\"simulated: model "), "{record}");
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["topology"]["nodes"]["src"]["interfaces"][0]["peer"], "router");
     let rows = csv(&bench.results().join("summary_phase.csv"));
     let value = |point: &str, metric: &str| {
         let wanted =
@@ -145,6 +147,40 @@ fn an_interrupted_run_is_resumed() {
     let (whole, _) = run(REPEAT, &[]);
     // `trials.csv` has the interrupted trial, too.
     assert_equal(&tables(&bench), &tables(&whole));
+}
+
+/// Trials of another backend or model are not repetitions of the same point.
+#[test]
+fn a_run_of_another_backend_or_model_is_not_resumed() {
+    let (bench, _) = run(1, &[]);
+    let file = bench.results().join("run.json");
+    let record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(record["backend"]["kind"], "simulator");
+    let resume = |record: &serde_json::Value, options: &[&str]| {
+        std::fs::write(&file, record.to_string()).unwrap();
+        let dir = bench.results().display().to_string();
+        let done = bench.run(&[&["run", "--resume", &dir][..], options].concat());
+        (done.status.code(), text(&done))
+    };
+    let mut other = record.clone();
+    other["backend"]["model_version"] = 1.into();
+    let (code, printed) = resume(&other, &["--sim"]);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("with another version of the model"), "{printed}");
+    other["backend"] = serde_json::json!({ "kind": "testbed" });
+    let (code, printed) = resume(&other, &["--sim"]);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("this run was not simulated; leave out --sim"), "{printed}");
+    // A run of an earlier version has a note only.
+    let mut earlier = record;
+    earlier.as_object_mut().unwrap().remove("backend");
+    let (code, printed) = resume(&earlier, &[]);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("this run was simulated; add --sim"), "{printed}");
+    let (code, printed) = resume(&earlier, &["--sim"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("nothing is left to run"), "{printed}");
 }
 
 /// The simulator reports the ECN mode of both ends as an agent does, and the verdict draws the same conclusions.

@@ -105,9 +105,9 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Write man pages to a folder.
+    /// Write man pages to a directory.
     Man {
-        /// The folder.
+        /// The directory.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
@@ -161,7 +161,7 @@ pub struct ReproduceArgs {
     /// Override a key of its plan, as in `ccbench run`.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "name")]
     pub sets: Vec<String>,
-    /// Write the plan and its traces to this folder, to edit and run with `ccbench run`, instead of running it.
+    /// Write the plan and its traces to this directory, to edit and run with `ccbench run`, instead of running it.
     #[arg(long, value_name = "DIR", requires = "name", value_hint = ValueHint::DirPath)]
     pub write: Option<PathBuf>,
     /// Run in network namespaces of this machine although the lab is installed.
@@ -178,7 +178,7 @@ pub struct RunOptions {
     /// Apply the plan's `[quick]` overrides (fewer trials, shorter phases). `--set` takes precedence.
     #[arg(long)]
     pub quick: bool,
-    /// Parent folder of the results directory.
+    /// Parent directory of the results.
     #[arg(long, default_value = "results", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
     /// Print one JSON object per line instead of text.
@@ -205,12 +205,13 @@ pub struct RunOptions {
     /// Kernel in the lab if the plan names none (`lab.kernel`): own, 6.1, 6.12 or 7.2 [default: own].
     #[arg(long)]
     pub kernel: Option<Series>,
-    /// Dilation in the lab: how much faster the guest's processor is relative to its network; not with the engine uml
+    /// Dilation in the lab: how much faster the guest's CPU is relative to its network; not with the engine uml
     /// [default: calibrated].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
     /// Simulate every trial with models of hosts, TCP and links instead of a kernel. Needs no root, and is faster than the
-    /// lab; the result depends only on the plan and its seed. Some plans cannot be simulated; `ccbench check --sim` says why.
+    /// lab; the result depends only on the plan and its seed. Some plans cannot be simulated; `ccbench check --sim` gives the
+    /// reason.
     // Not with --pki: it may come from the environment.
     #[arg(long, conflicts_with_all = ["lab", "engine", "kernel", "dilation", "rootless"])]
     pub sim: bool,
@@ -240,7 +241,7 @@ pub enum LabCommand {
         /// own, 6.1, 6.12 or 7.2.
         #[arg(long, default_value_t)]
         kernel: Series,
-        /// How much faster the guest's processor is relative to its network.
+        /// How much faster the guest's CPU is relative to its network.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
         dilation: u32,
     },
@@ -302,7 +303,7 @@ pub struct SummarizeArgs {
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Output of `ss -ti` (with or without ts(1)), iperf3 (text, -J, --json-stream) and ping: files, or folders of files.
+    /// Output of `ss -ti` (with or without ts(1)), iperf3 (text, -J, --json-stream) and ping: files, or directories of files.
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub files: Vec<PathBuf>,
     /// The results directory to create.
@@ -356,7 +357,7 @@ pub enum ExportCommand {
         /// Only these tables: `flow_samples`, `intervals`, `summary_point` …
         #[arg(long = "table", value_name = "NAME", value_delimiter = ',')]
         tables: Vec<String>,
-        /// The output folder; - is standard output.
+        /// The output directory; - is standard output.
         #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         output: PathBuf,
     },
@@ -372,7 +373,7 @@ pub struct ExportArgs {
     /// The results directory.
     #[arg(value_hint = ValueHint::DirPath)]
     pub run: PathBuf,
-    /// The output folder.
+    /// The output directory.
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub output: PathBuf,
 }
@@ -427,10 +428,10 @@ pub struct PlotArgs {
     /// Factor on the vertical axis of a heatmap [default: the last one but one]. Each combination of the other factors has a panel.
     #[arg(long, value_name = "FACTOR")]
     pub y: Option<String>,
-    /// A folder, or one file that ends in .svg or .png [default: `figures` in the results directory].
+    /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory].
     #[arg(long, short, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
     pub output: Option<PathBuf>,
-    /// Formats to write into a folder.
+    /// Formats to write into a directory.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["svg", "png"])]
     pub format: Vec<figure::Format>,
     /// Width [default: 85 (one column of a paper) or 175 (two columns), depending on the kind].
@@ -487,13 +488,13 @@ pub struct ExecArgs {
 pub enum PkiCommand {
     /// Create a certificate authority and the controller's certificate.
     Init {
-        /// The folder to create.
+        /// The directory to create.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
     /// Issue a node's certificate, to be copied to that node together with `ca.pem`.
     Node {
-        /// The folder of `pki init`.
+        /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// Host name or address by which controllers reach the node.

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::wire::NodeInfo;
+use ccbench_results::backend::RunBackend;
+use serde_json::Value;
 
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
@@ -14,11 +16,6 @@ pub mod error;
 
 /// What trials run on.
 pub trait Backend {
-    /// Whether trials run on a virtual clock.
-    fn has_virtual_time(&self) -> bool {
-        false
-    }
-
     /// What is known before the first trial.
     fn info(&self, experiment: &Experiment) -> BackendInfo;
 
@@ -31,11 +28,13 @@ pub trait Backend {
 
 /// What is known of a backend before the first trial.
 pub struct BackendInfo {
+    /// For `run.json`.
+    pub backend: RunBackend,
     /// Devices, addresses and routes, or where the agents are; for `run.json`.
-    pub topology: String,
+    pub topology: Value,
     /// By node.
     pub nodes: BTreeMap<String, NodeInfo>,
-    /// Limitations and settings; kept with the results.
+    /// Limitations of the nodes; kept with the results.
     pub notes: Vec<String>,
     /// Requirements of the plan that are not met yet; only printed.
     pub missing: BTreeSet<String>,

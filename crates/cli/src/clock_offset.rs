@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use ccbench_results::model::NodeClock;
+use ccbench_results::model::{ClockSource, NodeClock};
 
 /// A drift is computed from two measurements that are at least this far apart: with bounds of 50 µs it is then known to
 /// 10 ppm.
@@ -118,7 +118,7 @@ impl ClockPrediction {
             drift_ppb: self.drift_ppb,
             error_bound_ns: self.from.error_bound_ns,
             error_bound_after_ns: None,
-            source: if self.is_shared() { NodeClock::SHARED } else { "exchange" }.to_owned(),
+            source: if self.is_shared() { ClockSource::Shared } else { ClockSource::Exchange },
             rtt_ns: self.from.rtt_ns,
         }
     }

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::schedule::Point;
 use ccbench_proto::topology::Topology;
-use ccbench_results::model::{LAB_NOTE, Verdict};
+use ccbench_results::backend::{Dilation, DilationSource, LabImage, RunBackend};
+use ccbench_results::model::Verdict;
+use serde_json::json;
 use tracing::info;
 
 use crate::backend::error::BackendError;
@@ -65,7 +67,8 @@ pub struct Lab {
     /// The image and the dilation, if there is one, of each engine and kernel.
     images: BTreeMap<(Engine, Series), (VmImage, Option<u32>)>,
     preflight: Preflight,
-    notes: Vec<String>,
+    /// The images, for `run.json`.
+    described: Vec<LabImage>,
 }
 
 impl Lab {
@@ -82,9 +85,10 @@ impl Lab {
         if let Some((node, _)) = plan.nodes.iter().find(|(_, node)| node.agent.is_some()) {
             return Err(LabError::NodeWithAgent { node: node.clone() }.into());
         }
-        let (images, notes) = (BTreeMap::new(), Vec::new());
+        let (images, described) = (BTreeMap::new(), Vec::new());
         let preflight = Preflight::default();
-        let mut lab = Self { kernel: options.kernel, jobs: options.jobs, images, preflight, notes };
+        let LabOptions { kernel, jobs, .. } = options;
+        let mut lab = Self { kernel, jobs, images, preflight, described };
         let points = experiment.plan.points();
         let kernels: BTreeSet<_> = points.iter().map(|point| lab.machine(point)).collect();
         let open = |(engine, series)| Ok(((engine, series), VmImage::open(engine, series)?));
@@ -115,11 +119,12 @@ impl Lab {
         interrupt: &mut Interrupt,
     ) -> Result<(), BackendError> {
         let has_cpu_time = image.kernel().engine.has_cpu_time();
-        let (mut dilation, how) = match (image.kernel().can_dilate(), given) {
-            (false, _) if !has_cpu_time => (None, ""),
-            (false, _) => (Some(1), "the only one of a stock kernel"),
-            (true, Some(dilation)) => (Some(dilation), "given"),
-            (true, None) => (Some(CALIBRATION_DILATION), "chosen by a short calibration"),
+        let dilated = |factor, source| Some(Dilation { factor, source });
+        let mut dilation = match (image.kernel().can_dilate(), given) {
+            (false, _) if !has_cpu_time => None,
+            (false, _) => dilated(1, DilationSource::StockKernel),
+            (true, Some(factor)) => dilated(factor, DilationSource::Given),
+            (true, None) => dilated(CALIBRATION_DILATION, DilationSource::Calibrated),
         };
         let calibrates = image.kernel().can_dilate() && given.is_none();
         // Points differ in cost: the most expensive one decides, so that all points stay comparable. Without a calibration
@@ -132,37 +137,39 @@ impl Lab {
         }
         let mut busy_pct = 0.0_f64;
         for point in points.into_iter().take(boots) {
-            let result = preflight::run(&image, experiment, point, dilation, interrupt).await?;
+            let factor = dilation.map(|dilation| dilation.factor);
+            let result = preflight::run(&image, experiment, point, factor, interrupt).await?;
             busy_pct = busy_pct.max(result.busy_pct);
             self.preflight.nodes.extend(result.nodes);
         }
         if calibrates {
-            dilation = Some(dilation_for(busy_pct));
-            info!(busy_pct, dilation, "calibration");
+            let factor = dilation_for(busy_pct);
+            dilation = dilated(factor, DilationSource::Calibrated);
+            info!(busy_pct, factor, "calibration");
         }
         let Kernel { version, release, series, engine, recipe_sha256, .. } = image.kernel();
-        let dilation_text =
-            dilation.map_or(String::new(), |dilation| format!(", dilation {dilation} ({how})"));
-        self.notes.push(format!(
-            "{LAB_NOTE}engine {engine} (sha256 {}), {version} {release}, {}{dilation_text}",
-            &recipe_sha256[..12],
-            image.emulator
-        ));
-        self.images.insert((*engine, *series), (image, dilation));
+        self.described.push(LabImage {
+            engine: *engine,
+            engine_sha256: recipe_sha256.clone(),
+            emulator: image.emulator.clone(),
+            kernel: *series,
+            source: version.clone(),
+            release: release.clone(),
+            dilation,
+        });
+        let factor = dilation.map(|dilation| dilation.factor);
+        self.images.insert((*engine, *series), (image, factor));
         Ok(())
     }
 }
 
 impl Backend for Lab {
-    fn has_virtual_time(&self) -> bool {
-        true
-    }
-
     fn info(&self, experiment: &Experiment) -> BackendInfo {
         BackendInfo {
-            topology: format!("{:#?}", Topology::build(experiment.plan.plan())),
+            backend: RunBackend::Lab { images: self.described.clone() },
+            topology: json!(Topology::build(experiment.plan.plan())),
             nodes: self.preflight.nodes.clone(),
-            notes: self.notes.clone(),
+            notes: vec![],
             missing: BTreeSet::new(),
         }
     }

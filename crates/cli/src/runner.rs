@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ccbench_proto::schedule::{self, Point, ScheduledTrial};
 use ccbench_results::model::{Reason, Status, Verdict};
+use ccbench_results::reason::ReasonCode;
 use ccbench_results::store::RunDir;
 use tracing::{info, warn};
 
@@ -149,7 +150,7 @@ impl<'a> TrialQueue<'a> {
             }
             Err(error) => {
                 warn!("the trial was not run: {error}");
-                let reason = Reason::new("not_run", error.to_string());
+                let reason = Reason::new(ReasonCode::NotRun, error.to_string());
                 running.progress.end(&Verdict { status: Status::Failed, reasons: vec![reason] });
                 let stops = !goes_on && !self.experiment.keep_going;
                 if stops || matches!(error, BackendError::Results(_)) {

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::NodeInfo;
-use ccbench_results::model::SIMULATED_NOTE;
+use ccbench_results::backend::RunBackend;
 use ccbench_simulator::MODEL_VERSION;
+use serde_json::json;
 
 use crate::backend::error::BackendError;
 use crate::backend::{Backend, BackendInfo};
@@ -39,15 +40,12 @@ impl Simulator {
 }
 
 impl Backend for Simulator {
-    fn has_virtual_time(&self) -> bool {
-        true
-    }
-
     fn info(&self, experiment: &Experiment) -> BackendInfo {
         BackendInfo {
-            topology: format!("{:#?}", Topology::build(experiment.plan.plan())),
+            backend: RunBackend::Simulator { model_version: MODEL_VERSION },
+            topology: json!(Topology::build(experiment.plan.plan())),
             nodes: self.nodes.clone(),
-            notes: vec![note()],
+            notes: vec![],
             missing: BTreeSet::new(),
         }
     }
@@ -65,16 +63,4 @@ impl Backend for Simulator {
     }
 
     async fn close(self) {}
-}
-
-/// Prefix of the note of runs with this model version.
-pub fn model_note() -> String {
-    format!("{SIMULATED_NOTE}model {MODEL_VERSION},")
-}
-
-fn note() -> String {
-    let model = model_note();
-    format!(
-        "{model} no kernel; the model is provisional, so compare results with the lab (docs/simulator.md)"
-    )
 }

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::units::Micros;
+use ccbench_results::backend::RunBackend;
 use ccbench_results::model::{Status, Verdict};
+use ccbench_results::reason::ReasonCode;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{info, warn};
 
@@ -35,7 +38,7 @@ pub struct Testbed {
     /// Limitations of this machine, each with its reason.
     notes: Vec<String>,
     /// Devices, addresses and routes, or where the agents are; for `run.json`.
-    topology: String,
+    topology: Value,
     /// A node in a namespace of this machine does not answer, or could not be reset.
     broken: bool,
     /// A trial has been prepared on the nodes.
@@ -69,7 +72,7 @@ impl Testbed {
             Some((name.clone(), node.address?.to_string()))
         };
         let addresses: BTreeMap<_, _> = nodes.iter().filter_map(address).collect();
-        let topology = format!("{addresses:#?}");
+        let topology = json!(addresses);
         Ok(Self::new(None, agents, addresses, Vec::new(), topology))
     }
 
@@ -90,7 +93,7 @@ impl Testbed {
             let host = suggest::Host::of(&agent.info);
             notes.extend(suggest::suggestion(&experiment.plan, &host, built_engine()));
         }
-        Ok(Self::new(Some(process), agents, addresses, notes, format!("{topology:#?}")))
+        Ok(Self::new(Some(process), agents, addresses, notes, json!(topology)))
     }
 
     fn new(
@@ -98,7 +101,7 @@ impl Testbed {
         agents: Agents,
         addresses: BTreeMap<String, String>,
         notes: Vec<String>,
-        topology: String,
+        topology: Value,
     ) -> Self {
         let (broken, used, port_slot) = (false, false, 0);
         Self { process, agents, addresses, notes, topology, broken, used, port_slot }
@@ -154,6 +157,7 @@ impl Backend for Testbed {
     fn info(&self, experiment: &Experiment) -> BackendInfo {
         let agents = self.agents.by_node.iter();
         BackendInfo {
+            backend: RunBackend::Testbed,
             topology: self.topology.clone(),
             nodes: agents.map(|(node, agent)| (node.clone(), agent.info.clone())).collect(),
             notes: self.notes.iter().cloned().chain(self.other_versions()).collect(),
@@ -253,10 +257,10 @@ fn lost_node(result: &Result<Verdict, BackendError>) -> Option<String> {
     match result {
         Err(BackendError::Agent(error @ AgentError::Call { .. })) => Some(error.to_string()),
         Ok(verdict) => {
-            let of = |code: &str| verdict.reasons.iter().find(|reason| reason.code == code);
+            let of = |code: ReasonCode| verdict.reasons.iter().find(|reason| reason.code == code);
             // The other nodes are stopped then, so their streams end early too: the error names the first.
-            let lost = of("node_lost")?;
-            Some(of("error").unwrap_or(lost).message.clone())
+            let lost = of(ReasonCode::NodeLost)?;
+            Some(of(ReasonCode::Error).unwrap_or(lost).message.clone())
         }
         Err(_) => None,
     }

@@ -48,7 +48,7 @@ pub struct VirtualTrial<'a> {
 }
 
 impl<'a> VirtualTrial<'a> {
-    /// Starts to record a trial. `configure_judge` tells the judge what these nodes do not have.
+    /// Starts to record a trial. `configure_judge` switches off checks that these nodes do not support.
     ///
     /// # Errors
     /// The results directory cannot be written.

@@ -354,7 +354,8 @@ flows = ["f"]
             ccbench_version: String::new(),
             started_utc: jiff::Timestamp::UNIX_EPOCH,
             nodes: BTreeMap::new(),
-            topology: String::new(),
+            backend: crate::backend::RunBackend::Testbed,
+            topology: serde_json::Value::Null,
             notes: vec![],
             sets: vec![],
             // Files with the same name in different folders stay distinct.

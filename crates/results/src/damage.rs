@@ -11,7 +11,7 @@ use super::journal::{RunState, TrialEnd};
 use super::layout::table_files;
 use super::model::{Reason, TrialStatus};
 use super::parallel::in_parallel;
-use super::reason::DAMAGED;
+use super::reason::ReasonCode;
 
 /// How files are compared with the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(crate) fn mark(
             "{first}{more}; `ccbench verify` lists every damaged file, `ccbench run --resume` repeats the trial"
         );
         end.status = TrialStatus::Failed;
-        end.reasons.insert(0, Reason::new(DAMAGED, message));
+        end.reasons.insert(0, Reason::new(ReasonCode::Damaged, message));
         end.rows.clear();
         end.files.clear();
     }

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::io_error;
+use crate::summary::Summary;
 
 mod axes;
 mod canvas;
@@ -44,6 +45,27 @@ pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
+/// The heatmaps of all points, from a computed summary of the run.
+///
+/// # Errors
+/// The run cannot be read, or has no data for them.
+pub(crate) fn draw_heatmaps(summary: &Summary) -> Result<Vec<Figure>> {
+    let request = Request {
+        kind: Kind::Heatmap,
+        wheres: vec![],
+        metrics: vec![],
+        x: None,
+        y: None,
+        width_mm: None,
+        height_mm: None,
+        trial_filter: summary.trial_filter,
+    };
+    let data = Selection::open(&summary.run_dir, &request)?;
+    let mut figures = not_empty(&data, heatmap::draw_summary(&data, summary)?)?;
+    make_stems_unique(&mut figures);
+    Ok(figures)
+}
+
 fn draw_kind(data: &Selection) -> Result<Vec<Figure>> {
     let figures = match data.request.kind {
         Kind::Phases => phases::draw(data),
@@ -52,6 +74,10 @@ fn draw_kind(data: &Selection) -> Result<Vec<Figure>> {
         Kind::Ecdf | Kind::Strips => spread::draw(data),
         Kind::Heatmap => heatmap::draw(data),
     }?;
+    not_empty(data, figures)
+}
+
+fn not_empty(data: &Selection, figures: Vec<Figure>) -> Result<Vec<Figure>> {
     match figures.is_empty() {
         true => Err(data.no_data("none of the selected trials has data for it")),
         false => Ok(figures),
@@ -63,7 +89,8 @@ fn other_kinds(data: &Selection) -> Option<String> {
     let (run_dir, request) = (data.run.path(), &data.request);
     let others = Kind::ALL.into_iter().filter(|kind| *kind != request.kind);
     let can = |kind: &Kind| {
-        let mut request = Request { kind: *kind, metrics: vec![], ..request.clone() };
+        let (metrics, x, y) = (vec![], None, None);
+        let mut request = Request { kind: *kind, metrics, x, y, ..request.clone() };
         request.wheres.retain(|(column, _)| data.can_filter_by(*kind, column));
         Selection::open(run_dir, &request)
             .is_ok_and(|data| draw_kind(&data.sample_trials()).is_ok())

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::{Digests, FileDigest};
 use super::model::{NodeClock, Reason, TrialKey, TrialStatus};
+use super::reason::Cause;
 use crate::error::{ErrorClass, FileError, io_error};
 
 /// The journal cannot be read or written.
@@ -217,6 +218,17 @@ impl TrialEnd {
             phases: vec![],
             clocks: BTreeMap::new(),
             congestion_controls: vec![],
+        }
+    }
+
+    /// Whether a resumed run repeats the trial without being asked for it: it was aborted, or the infrastructure failed.
+    pub fn needs_repeat(&self) -> bool {
+        let is_infrastructure =
+            |reason: &Reason| reason.code.cause() == Some(Cause::Infrastructure);
+        match self.status {
+            TrialStatus::Aborted => true,
+            TrialStatus::Failed => self.reasons.iter().any(is_infrastructure),
+            TrialStatus::Ok | TrialStatus::Degraded => false,
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! - [`store`] creates and opens a results directory; [`trial`] writes a trial's rows into it.
 //! - [`columns`] defines the columns of every table.
+//! - [`backend`] is the run's backend in `run.json`.
 //! - [`journal`] is the append-only record that decides which trials exist.
-//! - [`verdict`] judges a trial while its rows arrive; [`reason`] decides which failed trials a resumed run repeats.
+//! - [`verdict`] judges a trial while its rows arrive; [`reason`] lists its reasons.
 //! - [`verify`] compares every file with the [digests](digest) in the journal.
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools.
@@ -11,6 +12,7 @@
 //!   [`summarize`] composes and writes both, [`table`] prints them.
 #![forbid(unsafe_code)]
 
+pub mod backend;
 mod cells;
 pub mod clock;
 pub mod columns;

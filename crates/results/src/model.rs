@@ -6,6 +6,10 @@ use std::path::PathBuf;
 use ccbench_proto::metric::replacement;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::backend::RunBackend;
+use crate::reason::ReasonCode;
 
 /// Version of the results directory's layout and of the tables' columns; incremented when readers must adapt.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -66,16 +70,35 @@ impl From<Status> for TrialStatus {
 /// Why a trial is degraded, failed or aborted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// Stable name of the check: `cpu_bound`, `rows_dropped`, ...
-    pub code: String,
+    /// The check that the trial did not pass.
+    pub code: ReasonCode,
+    /// See [`Reason::subject`]. `None` for errors, and in journals of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
     /// For people: where, the measured value and the limit.
     pub message: String,
 }
 
 impl Reason {
-    /// Creates a reason.
-    pub fn new(code: &str, message: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), message: message.into() }
+    /// An error, whose message begins with what it is about.
+    pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
+        Self { code, subject: None, message: message.into() }
+    }
+
+    /// A reason of a subject.
+    pub fn about(
+        code: ReasonCode,
+        subject: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { subject: Some(subject.into()), ..Self::new(code, message) }
+    }
+
+    /// The link, flow, probe, node or machine that the reason is about, without measured values; empty: the whole trial.
+    /// Reasons of one code and subject are one problem of several trials.
+    pub fn subject(&self) -> &str {
+        let first_part = || self.message.split_once(": ").map_or("", |(subject, _)| subject);
+        self.subject.as_deref().unwrap_or_else(first_part)
     }
 }
 
@@ -101,6 +124,29 @@ pub struct TrialKey {
     pub epoch: u64,
 }
 
+/// How the offset of a node's clock was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClockSource {
+    /// Not at all: the node reads the controller's clock.
+    Shared,
+    /// By exchanges of four timestamps (RFC 5905, section 8).
+    Exchange,
+    /// Not at all: the rows are those of imported files.
+    Imported,
+}
+
+impl ClockSource {
+    /// The value in table `clock` and in the journal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Exchange => "exchange",
+            Self::Imported => "imported",
+        }
+    }
+}
+
 /// Relation of a node's clock to the controller's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeClock {
@@ -116,16 +162,13 @@ pub struct NodeClock {
     /// Upper bound of the error of the measurement after the trial; `None` if there was none.
     #[serde(default)]
     pub error_bound_after_ns: Option<u64>,
-    /// How the offset was measured: [`NodeClock::SHARED`], `exchange` or `imported`.
-    pub source: String,
+    /// How the offset was measured.
+    pub source: ClockSource,
     /// Round-trip time of the best exchange before the trial.
     pub rtt_ns: u64,
 }
 
 impl NodeClock {
-    /// The `source` of a node that reads the controller's clock.
-    pub const SHARED: &str = "shared";
-
     /// Of a node that reads the controller's clock, whose UTC is `realtime_offset_ns` ahead of it.
     pub fn shared(t0_ns: u64, realtime_offset_ns: i64) -> Self {
         Self {
@@ -134,7 +177,7 @@ impl NodeClock {
             drift_ppb: 0,
             error_bound_ns: 0,
             error_bound_after_ns: Some(0),
-            source: Self::SHARED.to_owned(),
+            source: ClockSource::Shared,
             rtt_ns: 0,
         }
     }
@@ -146,16 +189,6 @@ pub type Levels = Vec<(String, String)>;
 /// The level of a factor; `None` if the factor is absent.
 pub(crate) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Option<&'a str> {
     levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
-}
-
-/// Prefix of the note that every run in the lab has.
-pub const LAB_NOTE: &str = "lab: ";
-/// Prefix of the note that every simulated run has; the version of the model follows.
-pub const SIMULATED_NOTE: &str = "simulated: ";
-
-/// Whether the trials of a run with these notes had a virtual clock, which no host's load delays.
-pub(crate) fn had_virtual_clock(notes: &[String]) -> bool {
-    notes.iter().any(|note| [LAB_NOTE, SIMULATED_NOTE].iter().any(|of| note.starts_with(of)))
 }
 
 /// Description of a run, written to `run.json` as its provenance.
@@ -183,9 +216,11 @@ pub struct RunInfo {
     pub started_utc: jiff::Timestamp,
     /// Each node's description of itself.
     pub nodes: BTreeMap<String, NodeInfo>,
-    /// Description of the testbed that ccbench built; empty if it built none.
-    pub topology: String,
-    /// Limitations of the testbed, each with its reason.
+    /// Where the trials take place.
+    pub backend: RunBackend,
+    /// The topology that ccbench built, or the address of each node that has an agent; null if there is neither.
+    pub topology: Value,
+    /// Notes on the backend ([`RunBackend::notes`]), and limitations of the nodes, each with its reason.
     pub notes: Vec<String>,
     /// `--set` overrides.
     pub sets: Vec<String>,
@@ -263,4 +298,19 @@ pub(crate) fn name_and_stat(metric: &str) -> (&str, Option<&str>) {
     let (name, stat) =
         metric.split_once(':').map_or((metric, None), |(name, stat)| (name, Some(stat)));
     (replacement(name).unwrap_or(name), stat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_have_the_same_source_in_journal_and_table() {
+        for source in [ClockSource::Shared, ClockSource::Exchange, ClockSource::Imported] {
+            let clock = NodeClock { source, ..NodeClock::shared(1, 2) };
+            let journal = serde_json::to_value(&clock).unwrap();
+            assert_eq!(journal["source"], source.as_str());
+            assert_eq!(serde_json::from_value::<NodeClock>(journal).unwrap(), clock);
+        }
+    }
 }

@@ -1,7 +1,6 @@
-//! The reasons that fail a trial, and whether a resumed run repeats it because of them.
+//! The reasons for which trials are degraded, failed or aborted.
 
-use crate::journal::TrialEnd;
-use crate::model::TrialStatus;
+use serde::{Deserialize, Serialize};
 
 /// What failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,39 +11,197 @@ pub enum Cause {
     Trial,
 }
 
-/// Reason of a committed trial whose files are not those that were committed.
-pub const DAMAGED: &str = "damaged";
+macro_rules! reason_codes {
+    ($($(#[$doc:meta])* $code:ident = $name:literal,)+) => {
+        /// The check that a trial did not pass; for an event, its kind. docs/results.md has the limits.
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(from = "String", into = "String")]
+        pub enum ReasonCode {
+            $($(#[$doc])* $code,)+
+            /// A code of another version of ccbench.
+            Other(String),
+        }
 
-/// Every reason code that can fail a trial.
-pub const FAILING: [(&str, Cause); 11] = [
-    ("cc_not_in_force", Cause::Trial),
-    ("cc_state_missing", Cause::Trial),
-    (DAMAGED, Cause::Infrastructure),
-    ("error", Cause::Infrastructure),
-    ("flow_dead", Cause::Trial),
-    ("flow_error", Cause::Trial),
-    ("lab_busy", Cause::Trial),
-    ("link_late", Cause::Trial),
-    ("node_lost", Cause::Infrastructure),
-    ("not_run", Cause::Infrastructure),
-    ("trace_late", Cause::Trial),
-];
+        impl ReasonCode {
+            /// Every code of this version, in alphabetical order.
+            pub const ALL: &'static [Self] = &[$(Self::$code),+];
 
-/// What failed according to a reason of a failed trial; for codes of later versions, the trial.
-pub fn cause(code: &str) -> Cause {
-    let known = FAILING.iter().find(|(known, _)| *known == code);
-    known.map_or(Cause::Trial, |(_, cause)| *cause)
+            /// The text in the journal and in `trials.parquet`.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$code => $name,)+
+                    Self::Other(name) => name,
+                }
+            }
+        }
+
+        impl From<&str> for ReasonCode {
+            fn from(name: &str) -> Self {
+                match name {
+                    $($name => Self::$code,)+
+                    other => Self::Other(other.to_owned()),
+                }
+            }
+        }
+    };
 }
 
-impl TrialEnd {
-    /// Whether a resumed run repeats the trial without being asked for it: it was aborted, or the infrastructure failed.
-    pub fn needs_repeat(&self) -> bool {
-        let infrastructure = |code: &str| cause(code) == Cause::Infrastructure;
-        match self.status {
-            TrialStatus::Aborted => true,
-            TrialStatus::Failed => self.reasons.iter().any(|reason| infrastructure(&reason.code)),
-            TrialStatus::Ok | TrialStatus::Degraded => false,
+reason_codes! {
+    /// The trial ended early.
+    Aborted = "aborted",
+    /// Event: rows at acknowledgements cannot be read.
+    AcksError = "acks_error",
+    /// Rows of table `acks` are missing.
+    AcksLost = "acks_lost",
+    /// Event: an error of the agent.
+    AgentError = "agent_error",
+    /// The idle RTT is not the sum of the configured delays.
+    BaseRtt = "base_rtt",
+    /// Event: a capture does not see every packet.
+    CaptureCaveat = "capture_caveat",
+    /// Packets arrived faster than a capture could record them.
+    CaptureDropped = "capture_dropped",
+    /// Event: an error of a capture.
+    CaptureError = "capture_error",
+    /// A capture's only file was full.
+    CaptureFull = "capture_full",
+    /// A sender's sockets started with another congestion control.
+    CcLate = "cc_late",
+    /// The kernel used another congestion control.
+    CcNotInForce = "cc_not_in_force",
+    /// Event: the state of a congestion control cannot be read.
+    CcStateError = "cc_state_error",
+    /// A congestion control has no state, so it did nothing.
+    CcStateMissing = "cc_state_missing",
+    /// The senders' count of CE marks is not the links'.
+    CeCountOff = "ce_count_off",
+    /// A node's CLOCK_REALTIME was set.
+    ClockStep = "clock_step",
+    /// The times of a node may be off by too much.
+    ClockUncertain = "clock_uncertain",
+    /// A machine was too busy.
+    CpuBound = "cpu_bound",
+    /// The trial's files are not those that were committed.
+    Damaged = "damaged",
+    /// A congestion control did not get the ECN feedback for it.
+    EcnFallback = "ecn_fallback",
+    /// An error occurred.
+    Error = "error",
+    /// The controller cannot read a message of a node.
+    EventUnreadable = "event_unreadable",
+    /// No data arrived.
+    FlowDead = "flow_dead",
+    /// A flow ended early.
+    FlowEarly = "flow_early",
+    /// Event: an error of a flow.
+    FlowError = "flow_error",
+    /// A traffic generator ended with an error.
+    FlowExit = "flow_exit",
+    /// A flow started late.
+    FlowLate = "flow_late",
+    /// Data arrived after a flow's stop.
+    FlowOverrun = "flow_overrun",
+    /// An unlimited flow had no new data for some time.
+    FlowStalled = "flow_stalled",
+    /// Event: an error of iperf3.
+    Iperf3Error = "iperf3_error",
+    /// Event: the CPU's sleep states cannot be limited.
+    KeepAwakeError = "keep_awake_error",
+    /// The CPU of the lab's guest was too busy.
+    LabBusy = "lab_busy",
+    /// Lines of an imported file are not completely in the tables.
+    LinesUnread = "lines_unread",
+    /// The kernel rejected a change of a link.
+    LinkChangeFailed = "link_change_failed",
+    /// Event: an error of a link.
+    LinkError = "link_error",
+    /// The userspace datapath released packets late.
+    LinkLate = "link_late",
+    /// A link sent more than its rate.
+    LinkRateHigh = "link_rate_high",
+    /// A backlogged link sent less than its rate.
+    LinkRateLow = "link_rate_low",
+    /// A node's stream ended without its last message.
+    NodeLost = "node_lost",
+    /// The trial could not be prepared.
+    NotRun = "not_run",
+    /// The packet log misses packets.
+    PacketsNotLogged = "packets_not_logged",
+    /// A probe has no result.
+    ProbeDead = "probe_dead",
+    /// Event: an error of a probe.
+    ProbeError = "probe_error",
+    /// A connection or a fetch failed.
+    ProbeFailed = "probe_failed",
+    /// The queue to the controller was full.
+    RowsDropped = "rows_dropped",
+    /// Event: an error of a sampler.
+    SampleError = "sample_error",
+    /// TCP samples came late.
+    SamplesLate = "samples_late",
+    /// A table has gaps.
+    SamplesMissing = "samples_missing",
+    /// A machine dropped packets before any queue of the plan.
+    SoftnetDropped = "softnet_dropped",
+    /// A node received the request to start after the start.
+    StartLate = "start_late",
+    /// Rows of table `tcp_events` are missing.
+    TcpEventsLost = "tcp_events_lost",
+    /// Steps of a trace were applied late.
+    TraceLate = "trace_late",
+}
+
+impl ReasonCode {
+    /// What failed in a trial that failed for this reason; `None` for reasons that fail no trial.
+    pub const fn cause(&self) -> Option<Cause> {
+        match self {
+            Self::Damaged | Self::Error | Self::NodeLost | Self::NotRun => {
+                Some(Cause::Infrastructure)
+            }
+            Self::CcNotInForce
+            | Self::CcStateMissing
+            | Self::FlowDead
+            | Self::FlowError
+            | Self::LabBusy
+            | Self::LinkLate
+            | Self::TraceLate
+            | Self::Other(_) => Some(Cause::Trial),
+            _ => None,
         }
+    }
+
+    /// Whether a lack of CPU time can cause it.
+    pub const fn lacks_cpu(&self) -> bool {
+        matches!(
+            self,
+            Self::AcksLost
+                | Self::CpuBound
+                | Self::FlowLate
+                | Self::LinkLate
+                | Self::LinkRateLow
+                | Self::SamplesLate
+                | Self::SamplesMissing
+                | Self::SoftnetDropped
+                | Self::TraceLate
+        )
+    }
+}
+
+impl From<String> for ReasonCode {
+    fn from(name: String) -> Self {
+        Self::from(name.as_str())
+    }
+}
+
+impl From<ReasonCode> for String {
+    fn from(code: ReasonCode) -> Self {
+        code.as_str().to_owned()
+    }
+}
+
+impl std::fmt::Display for ReasonCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -54,21 +211,59 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn manual_lists_the_reasons_that_fail_a_trial() {
-        let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results.md");
-        let manual = std::fs::read_to_string(manual).unwrap();
+    /// The codes in the table of reasons of docs/results.md whose verdict `takes` accepts.
+    fn listed(manual: &str, takes: impl Fn(&str) -> bool) -> BTreeSet<&str> {
         let rows = manual.lines().filter_map(|line| {
             let mut cells = line.strip_prefix("| ")?.split(" | ");
             let (codes, verdict) = (cells.next()?, cells.next()?);
-            verdict.split(", ").any(|status| status == "failed").then_some(codes)
+            takes(verdict).then_some(codes)
         });
-        let listed: BTreeSet<&str> = rows.flat_map(|codes| codes.split(", ")).collect();
-        let known: BTreeSet<&str> = FAILING.iter().map(|(code, _)| *code).collect();
-        assert_eq!(listed, known);
-        let repeated = FAILING.iter().filter(|(_, cause)| *cause == Cause::Infrastructure);
-        let repeated: Vec<String> = repeated.map(|(code, _)| format!("`{code}`")).collect();
+        rows.flat_map(|codes| codes.split(", ")).collect()
+    }
+
+    fn manual() -> String {
+        let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results.md");
+        std::fs::read_to_string(manual).unwrap()
+    }
+
+    #[test]
+    fn manual_lists_every_reason() {
+        let manual = manual();
+        let is_status = |verdict: &str| {
+            verdict.split(", ").all(|status| ["degraded", "failed"].contains(&status))
+        };
+        // The manual has one sentence on events of kind `..._error`, and a status for aborted trials.
+        let is_listed = |code: &&ReasonCode| {
+            **code != ReasonCode::Aborted
+                && (code.cause().is_some() || !code.as_str().ends_with("_error"))
+        };
+        let known = ReasonCode::ALL.iter().filter(is_listed).map(ReasonCode::as_str);
+        assert_eq!(listed(&manual, is_status), known.collect());
+    }
+
+    #[test]
+    fn manual_lists_the_reasons_that_fail_a_trial() {
+        let manual = manual();
+        let fails = |verdict: &str| verdict.split(", ").any(|status| status == "failed");
+        let known = ReasonCode::ALL.iter().filter(|code| code.cause().is_some());
+        assert_eq!(listed(&manual, fails), known.map(ReasonCode::as_str).collect());
+        let repeated = ReasonCode::ALL.iter();
+        let repeated = repeated.filter(|code| code.cause() == Some(Cause::Infrastructure));
+        let repeated: Vec<String> = repeated.map(|code| format!("`{code}`")).collect();
         let sentence = format!("({})", repeated.join(", "));
         assert!(manual.contains(&sentence), "docs/results.md lacks {sentence}");
+    }
+
+    #[test]
+    fn codes_are_texts_in_the_journal() {
+        for code in ReasonCode::ALL {
+            let json = serde_json::to_value(code).unwrap();
+            assert_eq!(json, code.as_str());
+            assert_eq!(&serde_json::from_value::<ReasonCode>(json).unwrap(), code);
+        }
+        let later: ReasonCode = serde_json::from_str("\"queue_on_fire\"").unwrap();
+        assert_eq!(later, ReasonCode::Other("queue_on_fire".to_owned()));
+        assert_eq!(serde_json::to_string(&later).unwrap(), "\"queue_on_fire\"");
+        assert!(ReasonCode::ALL.is_sorted_by_key(ReasonCode::as_str));
     }
 }

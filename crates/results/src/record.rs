@@ -10,6 +10,7 @@ use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::backend::RunBackend;
 use super::digest::FileDigest;
 use super::journal::TrialEnd;
 use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
@@ -33,7 +34,11 @@ pub(crate) struct RunRecord {
     pub(crate) points: Vec<Point>,
     /// The first session and every resumed one.
     pub(crate) sessions: Vec<RunSession>,
-    pub(crate) topology: String,
+    /// See [`RunRecord::backend`]; `None` in runs of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backend: Option<RunBackend>,
+    /// A text in runs of earlier versions.
+    pub(crate) topology: Value,
     /// Committed trials with their clocks; filled whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
     /// Notes for readers: truncated journal, removed incomplete trials.
@@ -89,10 +94,20 @@ impl RunRecord {
             factors: factors(info),
             points: points.collect(),
             sessions: vec![RunSession::new(info)],
+            backend: Some(info.backend.clone()),
             topology: info.topology.clone(),
             trials: vec![],
             notes: info.notes.clone(),
             imported: info.imported.clone(),
+        }
+    }
+
+    /// Where the trials took place.
+    pub(crate) fn backend(&self) -> RunBackend {
+        match &self.backend {
+            Some(backend) => backend.clone(),
+            None if !self.imported.is_empty() => RunBackend::Import,
+            None => RunBackend::of_notes(&self.notes),
         }
     }
 

@@ -150,7 +150,8 @@ pub fn html(run: &RunSummary) -> Result<String> {
     Ok(render_template(&[
         ("title", &escape_html(&page.name)),
         ("style", &format!("{CHART_STYLE}\n{STYLE}")),
-        ("overview", &overview::html(summary, TrialFilter::default())),
+        ("overview", &overview::html(summary)),
+        ("included", included_trials(summary.trial_filter)),
         ("data", &json_script("run", &page)),
         ("curves", &curves),
         ("chart", CHART_SCRIPT),
@@ -164,6 +165,15 @@ pub fn html(run: &RunSummary) -> Result<String> {
 /// The directory cannot be read, or the file cannot be written.
 pub fn write(run: &RunSummary, file: &Path) -> Result<()> {
     Ok(std::fs::write(file, html(run)?).map_err(io_error("write", file))?)
+}
+
+/// Which trials the means include, as the end of a sentence.
+const fn included_trials(filter: TrialFilter) -> &'static str {
+    match (filter.only_ok, filter.include_failed) {
+        (true, _) => "only trials that are ok are included",
+        (false, true) => "failed and aborted trials are included (<code>--include-failed</code>)",
+        (false, false) => "failed and aborted trials are excluded",
+    }
 }
 
 /// Time bins per curve such that all curves together stay within [`MAX_POINTS`].
@@ -230,7 +240,8 @@ mod tests {
 
     #[test]
     fn fills_each_placeholder_once() {
-        let parts = ["title", "style", "overview", "data", "curves", "chart", "script"];
+        let parts =
+            ["title", "style", "overview", "included", "data", "curves", "chart", "script"];
         let parts: Vec<(&str, &str)> = parts.iter().map(|name| (*name, "{{style}}")).collect();
         let page = render_template(&parts);
         assert_eq!(page.matches("{{style}}").count(), parts.len());

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
+use super::backend::RunBackend;
 use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
@@ -55,6 +56,9 @@ pub struct RunDir {
 
 impl RunDir {
     /// Makes `root/<plan>-<utc>-<shorthash>/`; two runs of a plan in one second get different names.
+    ///
+    /// # Errors
+    /// The directory cannot be created or written.
     pub fn create(root: &Path, info: &RunInfo) -> Result<Self> {
         std::fs::create_dir_all(root).map_err(io_error("create", root))?;
         let path = make_unique(root, &directory_name(info))?;
@@ -64,6 +68,9 @@ impl RunDir {
     }
 
     /// Makes exactly this directory, which must not exist or be empty.
+    ///
+    /// # Errors
+    /// It has files, or it cannot be created or written.
     pub fn create_at(path: &Path, info: &RunInfo) -> Result<Self> {
         std::fs::create_dir_all(path).map_err(io_error("create", path))?;
         if !list(path)?.is_empty() {
@@ -90,7 +97,10 @@ impl RunDir {
     }
 
     /// Opens for reading. Changes nothing, so it is safe during a run. A trial with a table file that is missing or has another
-    /// size is [failed](crate::reason::DAMAGED) and has no rows.
+    /// size is [failed](crate::reason::ReasonCode::Damaged) and has no rows.
+    ///
+    /// # Errors
+    /// It is no results directory, or `run.json` or the journal cannot be read or is damaged.
     pub fn open(path: &Path) -> Result<Self> {
         let record = RunRecord::read(path)?;
         let file = path.join(journal::FILE_NAME);
@@ -104,6 +114,9 @@ impl RunDir {
     /// Opens to continue the run: takes the lock, cuts a torn journal, removes files of uncommitted trials, and rejects
     /// another plan. [`RunDir::notes`] lists the repairs. The tables of every trial are compared with their digests; damaged
     /// trials are failed.
+    ///
+    /// # Errors
+    /// It cannot be opened (see [`RunDir::open`]) or written, another process is writing to it, or the plan is another one.
     pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
         let mut record = RunRecord::read(path)?;
         if record.plan_sha256 != info.plan_sha256 {
@@ -175,6 +188,11 @@ impl RunDir {
             Some(what) => Err(FileError::Damaged { path: file.to_path_buf(), what }),
             None => Ok(()),
         }
+    }
+
+    /// Where the trials took place.
+    pub fn backend(&self) -> RunBackend {
+        self.shared.state().record.backend()
     }
 
     /// The status in `run.json`.
@@ -290,6 +308,9 @@ impl RunDir {
     }
 
     /// Begins a trial. What an aborted or failed attempt at it left is removed.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or is open for reading only.
     pub fn begin_trial(
         &self,
         run: TrialKey,
@@ -302,11 +323,17 @@ impl RunDir {
 
     /// The part of [`RunDir::begin_trial`] that waits for the disk: to be done before the instant of the trial's
     /// beginning is chosen.
+    ///
+    /// # Errors
+    /// As [`RunDir::begin_trial`].
     pub fn announce_trial(&self, run: TrialKey) -> Result<(), TrialError> {
         TrialWriter::announce(&self.shared, run)
     }
 
     /// The rest of [`RunDir::begin_trial`], once the clocks are known.
+    ///
+    /// # Errors
+    /// As [`RunDir::begin_trial`].
     pub fn begin_announced(
         &self,
         run: TrialKey,
@@ -318,6 +345,9 @@ impl RunDir {
 
     /// Commits a trial that could not even be prepared: failed for this reason (its code is `not_run`), without a row.
     /// What an earlier attempt at it left is removed.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or is open for reading only.
     pub fn record_not_run(&self, run: TrialKey, reason: &Reason) -> Result<()> {
         let TrialKey { point_id, trial, seed, epoch } = run;
         self.shared.append(Entry::TrialBegin { point_id, trial, seed, epoch })?;
@@ -328,6 +358,9 @@ impl RunDir {
     }
 
     /// Writes the run's status, and the committed trials with their clocks and congestion controls, to `run.json`.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or is open for reading only.
     pub fn finish(&self, status: RunStatus) -> Result<()> {
         let (bytes, digest) = {
             let mut state = self.shared.state();

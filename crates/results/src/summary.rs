@@ -10,6 +10,7 @@ use ccbench_proto::event;
 use ccbench_proto::link_state::Fallback;
 use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
 
+use super::backend::RunBackend;
 use super::journal::TrialEnd;
 use super::model::RunStatus;
 use super::model::TrialFilter;
@@ -52,6 +53,10 @@ pub struct Summary {
     pub run_dir: PathBuf,
     /// Status of the run.
     pub status: RunStatus,
+    /// Where the trials took place.
+    pub backend: RunBackend,
+    /// Which trials the metrics include.
+    pub trial_filter: TrialFilter,
     /// Names of the factors.
     pub factors: Vec<String>,
     /// Factors and levels of each point, in the order of the factors.
@@ -77,12 +82,19 @@ pub struct Summary {
 }
 
 /// Computes the summary of the trials that the filter includes.
+///
+/// # Errors
+/// A table cannot be read.
 pub fn compute(run: &RunDir, filter: TrialFilter) -> Result<Summary> {
-    compute_of(run, |end| filter.includes(end.status))
+    compute_of(run, filter, |end| filter.includes(end.status))
 }
 
-/// Like [`compute`], for the trials that `includes` accepts.
-pub(crate) fn compute_of(run: &RunDir, includes: impl Fn(&TrialEnd) -> bool) -> Result<Summary> {
+/// Like [`compute`], for the trials that `includes` accepts; `trial_filter` is the part of this selection by verdict.
+pub(crate) fn compute_of(
+    run: &RunDir,
+    trial_filter: TrialFilter,
+    includes: impl Fn(&TrialEnd) -> bool,
+) -> Result<Summary> {
     run.check(|table| !PER_PACKET_TABLES.contains(&table));
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| includes(end)).collect();
@@ -108,6 +120,8 @@ pub(crate) fn compute_of(run: &RunDir, includes: impl Fn(&TrialEnd) -> bool) -> 
     Ok(Summary {
         run_dir: run.path().to_path_buf(),
         status: run.status(),
+        backend: run.backend(),
+        trial_filter,
         planned: run.planned(),
         fallbacks: links.into_iter().collect(),
         factors,

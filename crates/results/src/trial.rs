@@ -32,6 +32,7 @@ use super::layout::{STAGING, trial_dir};
 use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
 use super::open_run::OpenRun;
 use super::part::{self, Metadata, sync};
+use super::reason::ReasonCode;
 use super::writing::{Files, Job, JobKind, Writing, Written};
 use crate::error::io_error;
 
@@ -127,7 +128,7 @@ impl<'a> TrialWriter<'a> {
                 error_bound_ns: clock.error_bound_ns,
                 error_bound_after_ns: clock.error_bound_after_ns,
                 rtt_ns: clock.rtt_ns,
-                source: clock.source.clone(),
+                source: clock.source.as_str().to_owned(),
             };
             self.writing.push(Job { node: node.clone(), what: JobKind::Clock(row) })?;
         }
@@ -232,7 +233,7 @@ impl<'a> TrialWriter<'a> {
 
     /// Commits the rows of a trial that was stopped early, with status `aborted`.
     pub fn abandon(self, reason: &str) -> Result<()> {
-        self.stage(TrialStatus::Aborted, &[Reason::new("aborted", reason)])?.publish()
+        self.stage(TrialStatus::Aborted, &[Reason::new(ReasonCode::Aborted, reason)])?.publish()
     }
 
     /// Step 2 of the commit.

@@ -11,7 +11,8 @@ use ccbench_proto::schedule;
 use ccbench_proto::wire::{Done, Event, NodeInfo, RunEvent, run_event::Of};
 
 use crate::curve;
-use crate::model::{NodeClock, Status, Verdict};
+use crate::model::{NodeClock, Reason, Status, Verdict};
+use crate::reason::ReasonCode;
 use cc_state::CcStateCheck;
 use ecn::EcnCheck;
 use findings::{Findings, Span};
@@ -158,7 +159,8 @@ impl Judge {
         };
         self.findings.add(
             status,
-            kind.name(),
+            kind.name().into(),
+            node,
             format!("{node}: {}: {}", event.subject, event.message),
         );
     }
@@ -167,10 +169,10 @@ impl Judge {
     fn capture(&mut self, node: &str, event: &Event, capture: &Capture) {
         let message = || format!("{node}: {}: {}", event.subject, event.message);
         if capture.dropped() > 0 {
-            self.findings.add(Status::Degraded, "capture_dropped", message());
+            self.findings.add(Status::Degraded, ReasonCode::CaptureDropped, node, message());
         }
         if capture.left_out() > 0 {
-            self.findings.add(Status::Degraded, "capture_full", message());
+            self.findings.add(Status::Degraded, ReasonCode::CaptureFull, node, message());
         }
     }
 
@@ -184,20 +186,23 @@ impl Judge {
     pub fn finish(self, done: &BTreeMap<String, Done>, errors: &[String]) -> Verdict {
         let mut findings = self.findings;
         for error in errors {
-            findings.add(Status::Failed, "error", error.clone());
+            findings.push(Status::Failed, Reason::new(ReasonCode::Error, error.clone()));
         }
         for node in self.spans.keys().filter(|node| !done.contains_key(*node)) {
             let message =
                 format!("{node}: its stream ended without a `Done` message; rows may be missing");
-            findings.add(Status::Failed, "node_lost", message);
+            findings.add(Status::Failed, ReasonCode::NodeLost, node, message);
         }
         for (node, done) in done {
             if done.rows_dropped > 0 {
                 let (dropped, sent) = (done.rows_dropped, done.rows_sent);
+                let total = dropped.saturating_add(sent);
                 let message = format!(
-                    "{node}: {dropped} rows dropped, {sent} sent: the controller was too slow"
+                    "{node}: {dropped} of {total} rows dropped because the queue to the controller was full; use a release \
+                     build (`make install`), sample less often (`sample.tcp`, `sample.acks`), or give the controller an \
+                     idle CPU"
                 );
-                findings.add(Status::Degraded, "rows_dropped", message);
+                findings.add(Status::Degraded, ReasonCode::RowsDropped, node, message);
             }
         }
         self.flows.finish(done, &mut findings);

@@ -11,6 +11,7 @@ use ccbench_proto::wire::{self, Backend, BackendReason, Role, SampleSource, Side
 use ccbench_proto::{
     column_text::ColumnText as _, event::Kind, metric::Scope, schedule::PhaseSpan, units::Micros,
 };
+use ccbench_results::backend::RunBackend;
 use ccbench_results::model::{
     NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
 };
@@ -61,7 +62,8 @@ fn info() -> RunInfo {
         ccbench_version: "0.1.0".into(),
         started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
         nodes: BTreeMap::from([("src".into(), wire::NodeInfo::default())]),
-        topology: String::new(),
+        backend: RunBackend::Testbed,
+        topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
@@ -246,7 +248,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
 fn verdict(status: Status, reasons: &[(&str, &str)]) -> Verdict {
     Verdict {
         status,
-        reasons: reasons.iter().map(|(code, message)| Reason::new(code, *message)).collect(),
+        reasons: reasons.iter().map(|(code, message)| Reason::new((*code).into(), *message)).collect(),
     }
 }
 

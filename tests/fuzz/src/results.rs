@@ -64,7 +64,7 @@ pub fn verdict(data: &[u8]) {
         }
     }
     let verdict = judge.finish(&done, &[]);
-    assert!(verdict.reasons.iter().all(|reason| !reason.code.is_empty()));
+    assert!(verdict.reasons.iter().all(|reason| !reason.code.as_str().is_empty()));
 }
 
 /// Rows of tables.

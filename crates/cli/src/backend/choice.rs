@@ -1,17 +1,17 @@
 //! Which backend the trials of a command run on.
 
-use ccbench_results::model::{LAB_NOTE, SIMULATED_NOTE};
+use ccbench_results::backend::RunBackend;
 use ccbench_results::store::RunDir;
+use ccbench_simulator::MODEL_VERSION;
 
 use crate::args::RunOptions;
 use crate::error::CliError;
 use crate::experiment::Experiment;
 use crate::lab::LabOptions;
-use crate::simulator::model_note;
 
 /// A backend and its options.
 #[derive(Debug, Clone, Copy)]
-pub enum Choice {
+pub enum BackendChoice {
     /// Agents on nodes or in namespaces of this machine.
     Testbed,
     /// The lab.
@@ -23,7 +23,7 @@ pub enum Choice {
     },
 }
 
-impl Choice {
+impl BackendChoice {
     /// The backend that the command line or the plan asks for.
     ///
     /// # Errors
@@ -64,23 +64,29 @@ impl Choice {
     /// # Errors
     /// Another backend began the run, or another version of the simulator's model.
     pub fn check_resumes(&self, dir: &RunDir) -> Result<(), CliError> {
-        let notes = dir.notes();
-        let has = |prefix: &str| notes.iter().any(|note| note.starts_with(prefix));
-        let reason = match (has(LAB_NOTE), has(SIMULATED_NOTE), self) {
-            (_, true, Self::Simulator { .. }) if !has(&model_note()) => {
+        let reason = match (dir.backend(), self) {
+            (RunBackend::Simulator { model_version }, Self::Simulator { .. })
+                if model_version != MODEL_VERSION =>
+            {
                 "this run was simulated with another version of the model, whose results may differ; start a new run of its plan"
             }
-            (true, _, Self::Lab(_))
-            | (_, true, Self::Simulator { .. })
-            | (false, false, Self::Testbed) => return Ok(()),
-            (true, _, Self::Simulator { .. }) => {
+            (RunBackend::Lab { .. }, Self::Lab(_))
+            | (RunBackend::Simulator { .. }, Self::Simulator { .. })
+            | (RunBackend::Testbed | RunBackend::Import, Self::Testbed) => return Ok(()),
+            (RunBackend::Lab { .. }, Self::Simulator { .. }) => {
                 "this run began in the lab; add --lab, and leave out --sim"
             }
-            (true, _, Self::Testbed) => "this run began in the lab; add --lab",
-            (_, true, Self::Lab(_)) => "this run was simulated; add --sim, and leave out --lab",
-            (_, true, Self::Testbed) => "this run was simulated; add --sim",
-            (false, false, Self::Lab(_)) => "this run did not begin in the lab; leave out --lab",
-            (false, false, Self::Simulator { .. }) => "this run was not simulated; leave out --sim",
+            (RunBackend::Lab { .. }, Self::Testbed) => "this run began in the lab; add --lab",
+            (RunBackend::Simulator { .. }, Self::Lab(_)) => {
+                "this run was simulated; add --sim, and leave out --lab"
+            }
+            (RunBackend::Simulator { .. }, Self::Testbed) => "this run was simulated; add --sim",
+            (RunBackend::Testbed | RunBackend::Import, Self::Lab(_)) => {
+                "this run did not begin in the lab; leave out --lab"
+            }
+            (RunBackend::Testbed | RunBackend::Import, Self::Simulator { .. }) => {
+                "this run was not simulated; leave out --sim"
+            }
         };
         Err(CliError::Usage(format!("{}: {reason}", dir.path().display())))
     }

@@ -19,9 +19,12 @@ use crate::console::{print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+use ccbench_results::backend::RunBackend;
 use ccbench_results::model::{
-    Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
+    ClockSource, Imported, NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey,
+    Verdict,
 };
+use ccbench_results::reason::ReasonCode;
 use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
@@ -198,7 +201,7 @@ fn verdict(unread: u64, sources: &[&Source]) -> Verdict {
     let message = format!(
         "{unread} of {lines} lines could not be read, or only in part (table events, kind import)"
     );
-    Verdict { status: Status::Degraded, reasons: vec![Reason::new("lines_unread", message)] }
+    Verdict { status: Status::Degraded, reasons: vec![Reason::new(ReasonCode::LinesUnread, message)] }
 }
 
 fn write(
@@ -208,7 +211,7 @@ fn write(
     phases: &[(String, Micros)],
     verdict: &Verdict,
 ) -> Result<(), CliError> {
-    let source = "imported".to_owned();
+    let source = ClockSource::Imported;
     let shared = NodeClock::shared(gathered.begin_ns, 0);
     let clock = NodeClock { source, error_bound_after_ns: None, ..shared };
     let clocks = gathered.rows.iter().map(|(node, _)| (node.clone(), clock.clone())).collect();
@@ -266,7 +269,8 @@ fn info(files: &[File], trials: u32) -> RunInfo {
         ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
         started_utc: clock::utc(),
         nodes: BTreeMap::new(),
-        topology: String::new(),
+        backend: RunBackend::Import,
+        topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),

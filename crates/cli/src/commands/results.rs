@@ -104,8 +104,8 @@ pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
-/// Warns about deprecated names in `--metric`.
-fn warn_about_renamed(metrics: &[String]) {
+/// Warns about deprecated names in `--metric` and `--tolerance`.
+fn warn_about_renamed<'a>(metrics: impl IntoIterator<Item = &'a String>) {
     for metric in metrics {
         let name = metric.split(':').next().unwrap_or(metric);
         if let Some(new) = metric::replacement(name) {
@@ -125,7 +125,8 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
         (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
     };
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
-    warn_about_renamed(&args.metrics);
+    let tolerances = args.tolerances.iter().map(|tolerance| &tolerance.metric);
+    warn_about_renamed(args.metrics.iter().chain(tolerances));
     let differences = compare::compare(&args.a, &with, &args.metrics, &args.tolerances, filter)?;
     if let Some(path) = &args.csv {
         let csv = compare::csv(&differences);

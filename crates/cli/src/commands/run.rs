@@ -10,7 +10,7 @@ use ccbench_results::table;
 use tracing::info;
 
 use crate::args::RunArgs;
-use crate::backend::choice::Choice;
+use crate::backend::choice::BackendChoice;
 use crate::backend::error::BackendError;
 use crate::backend::{Backend, BackendInfo};
 use crate::clock;
@@ -86,7 +86,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let text = loaded.text.clone();
     let pki = options.tls.pki.clone();
     let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
-    let choice = Choice::of(options, &experiment)?;
+    let choice = BackendChoice::of(options, &experiment)?;
     if let Some(path) = &args.resume {
         let dir = RunDir::open(path)?;
         choice.check_resumes(&dir)?;
@@ -102,12 +102,12 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     }
     let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets };
     match choice {
-        Choice::Testbed => run.run_on(Testbed::open(&experiment).await?, interrupt).await,
-        Choice::Lab(options) => {
+        BackendChoice::Testbed => run.run_on(Testbed::open(&experiment).await?, interrupt).await,
+        BackendChoice::Lab(options) => {
             let lab = Lab::open(&experiment, options, &mut interrupt).await?;
             run.run_on(lab, interrupt).await
         }
-        Choice::Simulator { jobs } => {
+        BackendChoice::Simulator { jobs } => {
             run.run_on(Simulator::open(&experiment, jobs)?, interrupt).await
         }
     }
@@ -169,7 +169,7 @@ impl PlanRun<'_> {
         };
         let remaining = experiment.remaining(&dir, args.retry_failed);
         let mut progress = Progress::new(args.options.json, remaining.len());
-        if backend.has_virtual_time() {
+        if record.backend.has_virtual_clock() {
             progress.use_virtual_time();
         }
         for note in record.notes.iter().chain(&missing) {
@@ -213,10 +213,11 @@ impl PlanRun<'_> {
             command_line: std::env::args().collect(),
             started_utc: clock::utc(),
             topology: info.topology,
+            notes: info.backend.notes().into_iter().chain(info.notes).collect(),
+            backend: info.backend,
             ccbench_version: env!("CARGO_PKG_VERSION").to_owned(),
             sets: sets.to_vec(),
             nodes: info.nodes,
-            notes: info.notes,
             traces: experiment.stored_traces(),
             imported: vec![],
         }

@@ -56,7 +56,7 @@ pub enum LabError {
         step: String,
         /// Why it failed.
         reason: String,
-        /// [`super::vm::last_words`]
+        /// [`super::vm::console_tail`]
         console: String,
     },
     /// A node's kernel does not support what the plan asks for.

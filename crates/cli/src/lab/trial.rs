@@ -10,6 +10,7 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::lab_message::Of;
 use ccbench_proto::{event, resolve, wire};
 use ccbench_results::model::{Reason, Status, TrialKey, Verdict};
+use ccbench_results::reason::ReasonCode;
 use ccbench_results::store::RunDir;
 use tokio::sync::mpsc;
 use tracing::info;
@@ -18,7 +19,7 @@ use super::boot_directory::BootDirectory;
 use super::error::LabError;
 use super::jobs::Place;
 use super::kernel::Kernel;
-use super::vm::{VmImage, last_words};
+use super::vm::{VmImage, console_tail};
 use crate::backend::error::BackendError;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
@@ -76,7 +77,7 @@ pub async fn run(
     let ended = follow.await.map_err(LabError::Reader)?;
     let Some(VirtualTrial { mut recorder, .. }) = guest.trial else {
         let error = ended.err().unwrap_or(LabError::NoTrial);
-        dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+        dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string()))?;
         return Err(error.into());
     };
     recorder.errors = guest.errors;
@@ -87,8 +88,8 @@ pub async fn run(
         ));
     }
     if let Some(first) = recorder.errors.first_mut() {
-        // What a panic of an agent says is only there.
-        first.push_str(&last_words(files.path()));
+        // Only the console has the message of an agent's panic.
+        first.push_str(&console_tail(files.path()));
     }
     recorder.errors.extend(ended.err().map(|error| error.to_string()));
     let busy_pct = image.kernel().engine.has_cpu_time().then_some(guest.busy_pct);
@@ -208,7 +209,7 @@ impl<'a> GuestTrial<'a> {
             }
             (Of::Failed(failure), None) => {
                 let error = error(failure, &self.folder);
-                let reason = Reason::new("not_run", error.to_string());
+                let reason = Reason::new(ReasonCode::NotRun, error.to_string());
                 self.dir.record_not_run(self.key, &reason)?;
                 return Err(error.into());
             }
@@ -244,7 +245,7 @@ fn with_busy(mut verdict: Verdict, busy_pct: f64, hint: &str) -> Verdict {
         );
         let status = if busy_pct > BUSY_FAILED_PCT { Status::Failed } else { Status::Degraded };
         verdict.status = verdict.status.max(status);
-        verdict.reasons.push(Reason::new("lab_busy", why));
+        verdict.reasons.push(Reason::about(ReasonCode::LabBusy, "", why));
     }
     verdict
 }
@@ -290,7 +291,7 @@ pub fn error(failure: wire::LabFailed, folder: &Path) -> LabError {
     if impossible && !node.is_empty() {
         LabError::Unsupported { node, reason }
     } else {
-        LabError::Guest { node, step, reason, console: last_words(folder) }
+        LabError::Guest { node, step, reason, console: console_tail(folder) }
     }
 }
 
@@ -304,5 +305,7 @@ mod tests {
         assert_eq!(with_busy(ok(), 60.0, "").status, Status::Ok);
         assert_eq!(with_busy(ok(), 61.0, "").status, Status::Degraded);
         assert_eq!(with_busy(ok(), 91.0, "").status, Status::Failed);
+        let hint = "a stock kernel cannot be dilated: reduce the traffic";
+        assert_eq!(with_busy(ok(), 61.0, hint).reasons[0].subject(), "", "it has no measured value");
     }
 }

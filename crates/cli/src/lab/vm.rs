@@ -164,16 +164,16 @@ impl BootFiles {
     }
 }
 
-/// What processes of the guest wrote to the console at last, with a text that introduces it; empty if they wrote nothing. `folder`
-/// has the files of the boot.
-pub fn last_words(folder: &Path) -> String {
+/// The last lines that processes of the guest wrote to the console, with an introduction; empty if there are none. `folder` has
+/// the files of the boot.
+pub fn console_tail(folder: &Path) -> String {
     let console = std::fs::read(BootFiles::in_folder(folder).console).unwrap_or_default();
     let console = String::from_utf8_lossy(&console);
-    // The kernel's own last words, when it powers off.
+    // The kernel's line when it powers off.
     let lines: Vec<&str> = console.lines().filter(|line| !line.starts_with("reboot: ")).collect();
     match last_lines(lines.join("\n").trim_end(), CONSOLE_LINES) {
-        words if words.trim().is_empty() => String::new(),
-        words => format!("; the guest's console ends with:\n{words}"),
+        tail if tail.trim().is_empty() => String::new(),
+        tail => format!("; the guest's console ends with:\n{tail}"),
     }
 }
 

@@ -8,6 +8,7 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::RunEvent;
 use ccbench_proto::wire::run_event::Of;
 use ccbench_results::model::{Reason, TrialKey, Verdict};
+use ccbench_results::reason::ReasonCode;
 use ccbench_results::verdict::Judge;
 use ccbench_simulator::{REALTIME_MINUS_MONOTONIC_NS, Simulation, SimulatorError, T0_NS};
 use tokio::sync::mpsc;
@@ -43,7 +44,7 @@ pub async fn run(
     let simulation = match simulation(point, seed) {
         Ok(simulation) => simulation,
         Err(error) => {
-            dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+            dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string()))?;
             return Err(error.into());
         }
     };

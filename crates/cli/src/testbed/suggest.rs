@@ -77,8 +77,8 @@ fn in_netem(link: &Link) -> bool {
             || link.corrupt.is_some())
 }
 
-/// Wall-clock time of all trials in the lab. The cost of a second grows with the number of packets: docs/lab.md has the
-/// measurements.
+/// Wall-clock time of all trials in the lab. The cost of a second grows with the number of packets: docs/benchmarks.md has
+/// the measurements.
 fn lab_seconds(plan: &CheckedPlan, engine: Engine, cpus: u32) -> f64 {
     let trials = f64::from(plan.plan().repeat) / f64::from(cpus.max(1));
     let of_point = |point: schedule::Point| {

@@ -8,6 +8,7 @@ use ccbench_proto::schedule;
 use ccbench_proto::units::Micros;
 use ccbench_proto::{resolve, wire};
 use ccbench_results::model::{Reason, TrialKey, Verdict};
+use ccbench_results::reason::ReasonCode;
 use ccbench_results::trial::TrialWriter;
 use ccbench_results::verdict::Judge;
 use tokio::sync::mpsc;
@@ -58,7 +59,7 @@ pub(super) async fn run(
         Ok(replies) => replies,
         Err(error) => {
             testbed.agents.reset(run_id, key.epoch).await;
-            trial.dir.record_not_run(key, &Reason::new("not_run", error.to_string()))?;
+            trial.dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string()))?;
             return Err(error.into());
         }
     };

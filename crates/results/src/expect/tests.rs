@@ -3,7 +3,9 @@ use std::path::PathBuf;
 use ccbench_proto::plan::check;
 
 use super::*;
-use crate::model::{Reason, RunStatus, TrialKey};
+use crate::backend::RunBackend;
+use crate::model::{Reason, RunStatus, TrialFilter, TrialKey};
+use crate::reason::ReasonCode;
 
 const PLAN: &str = r#"
     name = "t"
@@ -59,6 +61,8 @@ fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
     Summary {
         run_dir: PathBuf::new(),
         status: RunStatus::Complete,
+        backend: RunBackend::Testbed,
+        trial_filter: TrialFilter::default(),
         factors: vec!["queue".to_owned()],
         points: BTreeMap::from([(0, at("large")), (1, at("small"))]),
         ccs: BTreeMap::new(),
@@ -141,7 +145,7 @@ fn ratios_pair_the_same_repetition() {
 
 #[test]
 fn unmeasured_claim_has_a_reason() {
-    let failed = vec![Reason::new("not_run", "no such congestion control")];
+    let failed = vec![Reason::new(ReasonCode::NotRun, "no such congestion control")];
     let mut trials: Vec<TrialEnd> =
         (1..=2).map(|trial| end(0, trial, TrialStatus::Failed, failed.clone())).collect();
     let of_none = summary(vec![], trials.clone());
@@ -158,7 +162,7 @@ fn unmeasured_claim_has_a_reason() {
         ("queue=large", "queue=small")
     );
     // A degraded trial counts, and a note reports it.
-    trials.push(end(0, 3, TrialStatus::Degraded, vec![Reason::new("link_late", "so late")]));
+    trials.push(end(0, 3, TrialStatus::Degraded, vec![Reason::new(ReasonCode::LinkLate, "so late")]));
     let of_one = summary(vec![row(0, 3, "loaded", "srtt", 2000.0)], trials);
     let found = judged(&claims, &of_one);
     assert_eq!(found[0].outcome, Outcome::Holds);

@@ -67,6 +67,7 @@ fn columns(kind: Kind) -> &'static [&'static str] {
 impl Selection {
     /// Opens a run and applies the filters of a request.
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
+        request.check_axes()?;
         let run = RunDir::open(path)?;
         run.check(|_| true);
         let (factors, points) = run.points();
@@ -324,7 +325,8 @@ impl Selection {
     pub(super) fn summary(&self) -> Result<Summary> {
         let chosen: BTreeSet<(u32, u16)> =
             self.trials.iter().map(|end| (end.point_id, end.trial)).collect();
-        Ok(compute_of(&self.run, |end| chosen.contains(&(end.point_id, end.trial)))?)
+        let includes = |end: &TrialEnd| chosen.contains(&(end.point_id, end.trial));
+        Ok(compute_of(&self.run, self.request.trial_filter, includes)?)
     }
 
     /// Groups that the plan schedules for most of a phase, with their number of flows.

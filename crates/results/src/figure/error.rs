@@ -51,6 +51,12 @@ pub enum FigureError {
         /// The factors that vary.
         known: String,
     },
+    /// `--x` or `--y` for a figure without such axes.
+    #[error("{option} is for heatmaps; leave it out, or use --kind heatmap")]
+    NotAHeatmap {
+        /// `--x` or `--y`.
+        option: &'static str,
+    },
     /// The figure has no such metric.
     #[error("there is no metric `{metric}` here; there are: {known}")]
     UnknownMetric {
@@ -99,6 +105,7 @@ impl FigureError {
             Self::NoData { .. }
             | Self::Where { .. }
             | Self::Axis { .. }
+            | Self::NotAHeatmap { .. }
             | Self::UnknownMetric { .. }
             | Self::OneFile { .. }
             | Self::Format { .. } => ErrorClass::Usage,

@@ -8,6 +8,7 @@
 use super::data::Selection;
 use super::error::Result;
 use super::request::Figure;
+use crate::summary::Summary;
 
 mod colours;
 mod grid;
@@ -18,8 +19,17 @@ mod values;
 pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let layout = grid::Layout::of(data)?;
     let summary = data.summary()?;
+    draw_layout(data, &layout, &summary)
+}
+
+/// Draws the figures from a computed summary of the selected trials.
+pub(super) fn draw_summary(data: &Selection, summary: &Summary) -> Result<Vec<Figure>> {
+    draw_layout(data, &grid::Layout::of(data)?, summary)
+}
+
+fn draw_layout(data: &Selection, layout: &grid::Layout, summary: &Summary) -> Result<Vec<Figure>> {
     let panels = layout.files.iter().map(|file| file.panels.len()).sum::<usize>() > 1;
-    let Some(values) = values::Values::of(data, &summary, panels)? else { return Ok(vec![]) };
-    let sheets = sheet::Sheets::new(data, &summary, &layout, &values);
+    let Some(values) = values::Values::of(data, summary, panels)? else { return Ok(vec![]) };
+    let sheets = sheet::Sheets::new(data, summary, layout, &values);
     Ok(layout.files.iter().map(|file| sheets.figure(file)).collect())
 }

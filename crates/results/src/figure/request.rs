@@ -90,6 +90,22 @@ pub struct Request {
     pub trial_filter: TrialFilter,
 }
 
+impl Request {
+    /// Rejects axes for figures that have none.
+    ///
+    /// # Errors
+    /// `x` or `y` is set, and the kind is not [`Kind::Heatmap`].
+    pub(super) fn check_axes(&self) -> Result<()> {
+        let axes = [("--x", &self.x), ("--y", &self.y)];
+        match axes.into_iter().find(|(_, factor)| factor.is_some()) {
+            Some((option, _)) if self.kind != Kind::Heatmap => {
+                Err(FigureError::NotAHeatmap { option })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A figure and its data.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::escape_html;
-use crate::figure::{self, Kind, Request};
+use crate::figure;
 use crate::journal::TrialEnd;
-use crate::model::{TrialFilter, TrialStatus};
+use crate::model::TrialStatus;
 use crate::summary::{PointRow, Summary};
 use ccbench_proto::metric::Scope;
 
@@ -31,21 +31,11 @@ pub(super) fn is_needed(summary: &Summary) -> bool {
 }
 
 /// The heatmaps as HTML; empty if it is not needed.
-pub(super) fn html(summary: &Summary, trial_filter: TrialFilter) -> String {
+pub(super) fn html(summary: &Summary) -> String {
     if !is_needed(summary) {
         return String::new();
     }
-    let request = Request {
-        kind: Kind::Heatmap,
-        wheres: vec![],
-        metrics: vec![],
-        x: None,
-        y: None,
-        width_mm: None,
-        height_mm: None,
-        trial_filter,
-    };
-    let figures = match figure::draw(&summary.run_dir, &request) {
+    let figures = match figure::draw_heatmaps(summary) {
         Ok(figures) => figures,
         // The report has tables, too.
         Err(error) => {

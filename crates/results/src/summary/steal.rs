@@ -10,22 +10,10 @@ use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
 const TABLE: &str = "host_samples";
-/// Reason codes that lack of CPU time can cause.
-const CPU_REASONS: [&str; 9] = [
-    "acks_lost",
-    "cpu_bound",
-    "flow_late",
-    "link_late",
-    "link_rate_low",
-    "samples_late",
-    "samples_missing",
-    "softnet_dropped",
-    "trace_late",
-];
 
 /// Whether a reason of the trial points to a lack of CPU time.
 pub(crate) fn lacks_cpu(end: &TrialEnd) -> bool {
-    end.reasons.iter().any(|reason| CPU_REASONS.contains(&reason.code.as_str()))
+    end.reasons.iter().any(|reason| reason.code.lacks_cpu())
 }
 
 /// Mean steal of each trial in percent of all CPUs, weighted by the length of the samples; of several machines, the

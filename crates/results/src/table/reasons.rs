@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::write_limited;
 use crate::expect::number_ranges;
 use crate::journal::TrialEnd;
-use crate::model::{Reason, TrialStatus, had_virtual_clock, level_of};
+use crate::model::{Reason, TrialStatus, level_of};
 use crate::summary::Summary;
 use crate::summary::steal::lacks_cpu;
 
@@ -33,11 +33,6 @@ pub(super) fn write(summary: &Summary, out: &mut String, most: usize) {
     }
 }
 
-/// The link, flow or node that a message begins with.
-fn subject(message: &str) -> &str {
-    message.split_once(": ").map_or("", |(subject, _)| subject)
-}
-
 /// Reasons by status, code and subject, in the order of their first trials.
 fn groups(summary: &Summary) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
@@ -46,7 +41,7 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
             let known = groups.iter_mut().find(|group| {
                 group.trials[0].status == end.status
                     && group.reason.code == reason.code
-                    && subject(&group.reason.message) == subject(&reason.message)
+                    && group.reason.subject() == reason.subject()
             });
             match known {
                 Some(group) => {
@@ -112,7 +107,7 @@ fn trial_name(summary: &Summary, end: &TrialEnd) -> String {
 /// The measured steal of trials that lacked CPU time, and what helps. None for the lab and
 /// the simulator, where the host's CPU does not matter.
 fn advice(summary: &Summary) -> Option<String> {
-    if had_virtual_clock(&summary.notes) {
+    if summary.backend.has_virtual_clock() {
         return None;
     }
     let affected: Vec<&TrialEnd> = summary.trials.iter().filter(|end| lacks_cpu(end)).collect();

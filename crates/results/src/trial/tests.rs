@@ -24,7 +24,8 @@ pub(crate) fn info() -> RunInfo {
         ccbench_version: "0.1.0".into(),
         started_utc: jiff::Timestamp::from_second(1_700_000_000).unwrap(),
         nodes: BTreeMap::new(),
-        topology: String::new(),
+        backend: crate::backend::RunBackend::Testbed,
+        topology: serde_json::Value::Null,
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
@@ -183,10 +184,10 @@ fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 1).commit(&good()).unwrap();
-    let failed = Verdict { status: Status::Failed, reasons: vec![Reason::new("flow_dead", "why")] };
+    let failed = Verdict { status: Status::Failed, reasons: vec![Reason::new(ReasonCode::FlowDead, "why")] };
     filled(&run, 2).commit(&failed).unwrap();
-    run.record_not_run(key(&run, 2), &Reason::new("not_run", "a port is taken")).unwrap();
-    run.record_not_run(key(&run, 3), &Reason::new("not_run", "a port is taken")).unwrap();
+    run.record_not_run(key(&run, 2), &Reason::new(ReasonCode::NotRun, "a port is taken")).unwrap();
+    run.record_not_run(key(&run, 3), &Reason::new(ReasonCode::NotRun, "a port is taken")).unwrap();
     filled(&run, 4).abandon("interrupted").unwrap();
     assert!(!run.part("flow_samples", 0, 2).exists(), "what the failed attempt left is replaced");
     let path = run.path().to_path_buf();
@@ -211,12 +212,12 @@ fn resume_repeats_what_the_infrastructure_failed_and_keeps_what_the_plan_failed(
     let run = RunDir::create(root.path(), &info()).unwrap();
     let failed = |codes: &[&str]| Verdict {
         status: Status::Failed,
-        reasons: codes.iter().map(|code| Reason::new(code, "why")).collect(),
+        reasons: codes.iter().map(|code| Reason::new((*code).into(), "why")).collect(),
     };
     filled(&run, 1).commit(&failed(&["flow_dead"])).unwrap();
     filled(&run, 2).commit(&failed(&["flow_dead", "node_lost"])).unwrap();
     filled(&run, 3).commit(&failed(&["error"])).unwrap();
-    let degraded = vec![Reason::new("node_lost", "only failed trials are repeated")];
+    let degraded = vec![Reason::new(ReasonCode::NodeLost, "only failed trials are repeated")];
     filled(&run, 4).commit(&Verdict { status: Status::Degraded, reasons: degraded }).unwrap();
     let path = run.path().to_path_buf();
     drop(run);
@@ -256,7 +257,7 @@ fn removed_renamed_or_replaced_directory_takes_no_trial() {
         assert!(error.contains(expected), "{name}: {error}");
         let error = run.announce_trial(key(&run, 3)).unwrap_err().to_string();
         assert!(error.contains(expected), "{name}: {error}");
-        let error = run.record_not_run(key(&run, 3), &Reason::new("not_run", "")).unwrap_err();
+        let error = run.record_not_run(key(&run, 3), &Reason::new(ReasonCode::NotRun, "")).unwrap_err();
         assert!(error.to_string().contains(expected), "{name}: {error}");
         let error = run.finish(RunStatus::Failed).unwrap_err().to_string();
         assert!(error.contains(expected), "{name}: {error}");

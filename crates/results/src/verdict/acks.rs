@@ -5,6 +5,7 @@ use ccbench_proto::wire::AckCount;
 
 use super::findings::Findings;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// Judges the counts of one socket. A single missing row degrades the trial, because `acks` is meant to be complete.
 pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
@@ -14,14 +15,14 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
             let message = format!(
                 "{node}: {lost} segments have no row in `acks`: they belong to sockets beyond the 4096 that a node can watch"
             );
-            findings.add(Status::Degraded, "acks_lost", message);
+            findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
         }
         if refused > 0 {
             let message = format!(
                 "{node}: {refused} records of BPF programs could not be read: agent and programs are of different builds; \
                  reinstall the agent, or set `sample.acks = \"off\"`"
             );
-            findings.add(Status::Degraded, "acks_lost", message);
+            findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
         }
         return;
     }
@@ -39,7 +40,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
              {refused} because the queue to the controller was full; reduce the rate: {fewer}",
             of(missing, row.rows)
         );
-        findings.add(Status::Degraded, "acks_lost", message);
+        findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
     }
     // Of rows at intervals or on change, the next segment brings what one missed.
     if row.missed_segments > 0 && row.mode.contains("every-ack") {
@@ -47,21 +48,21 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
             "{whose}: {} missing from `acks`: the kernel counted the segments but ran no BPF program for them",
             of(row.missed_segments, row.rows)
         );
-        findings.add(Status::Degraded, "acks_lost", message);
+        findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
     }
     if row.missed_events > 0 {
         let message = format!(
             "{whose}: {} missing from `tcp_events`: the kernel ran no BPF program for them",
             of(row.missed_events, row.events)
         );
-        findings.add(Status::Degraded, "tcp_events_lost", message);
+        findings.add(Status::Degraded, ReasonCode::TcpEventsLost, node, message);
     }
     if row.lost_events > 0 {
         let message = format!(
             "{whose}: {} missing from `tcp_events`: the ring buffer between kernel and agent, or the queue to the controller, was full",
             of(row.lost_events, row.events)
         );
-        findings.add(Status::Degraded, "tcp_events_lost", message);
+        findings.add(Status::Degraded, ReasonCode::TcpEventsLost, node, message);
     }
 }
 
@@ -82,7 +83,7 @@ mod tests {
         lost("src", count, &mut findings);
         let verdict = findings.verdict();
         assert_eq!(verdict.status == Status::Ok, verdict.reasons.is_empty());
-        verdict.reasons.into_iter().map(|reason| (reason.code, reason.message)).collect()
+        verdict.reasons.into_iter().map(|reason| (reason.code.to_string(), reason.message)).collect()
     }
 
     #[test]

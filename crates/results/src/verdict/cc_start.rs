@@ -5,6 +5,7 @@ use ccbench_proto::event::{CcInForce, CcMethod, CcSockets};
 
 use super::findings::Findings;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// Checks the congestion control that the sockets of one end of a flow group started with.
 pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut Findings) {
@@ -16,7 +17,7 @@ pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut F
         start.cc,
         method(start.how()),
     );
-    findings.add(Status::Degraded, "cc_late", message);
+    findings.add(Status::Degraded, ReasonCode::CcLate, format!("flows.{group}"), message);
 }
 
 /// When or by what it was set.
@@ -39,7 +40,7 @@ pub(crate) fn judge_sockets(node: &str, group: &str, sockets: &CcSockets, findin
             sockets.cc,
             set.saturating_add(refused)
         );
-        findings.add(Status::Degraded, "cc_late", message);
+        findings.add(Status::Degraded, ReasonCode::CcLate, format!("flows.{group}"), message);
     }
 }
 

@@ -7,6 +7,7 @@ use ccbench_proto::wire::{CcState, CongestionControl, FlowSample, Role, Side, Vi
 
 use super::findings::Findings;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// A flow that has delivered fewer packets may be too short for a round.
 const LEAST_PKTS: u32 = 1_000;
@@ -63,7 +64,7 @@ impl CcStateCheck {
                 "flow {flow}: {cc} has no state in the kernel, so it did nothing and the window stayed as it was: use another \
                  kernel (in the lab another --engine), or `via = \"module\"`"
             );
-            findings.add(Status::Failed, "cc_state_missing", message);
+            findings.add(Status::Failed, ReasonCode::CcStateMissing, format!("flow {flow}"), message);
         }
     }
 }

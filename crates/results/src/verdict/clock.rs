@@ -2,6 +2,7 @@
 
 use super::findings::Findings;
 use crate::model::{NodeClock, Status};
+use crate::reason::ReasonCode;
 
 /// A trial whose clocks are known less exactly is degraded. RTTs of interest are milliseconds, and over an idle control network
 /// in one building the bound is 0.1 ms.
@@ -27,7 +28,7 @@ pub(super) fn judge(node: &str, clock: &NodeClock, findings: &mut Findings) {
             ms(clock.error_bound_ns),
             ms(MAX_ERROR_NS)
         );
-        findings.add(Status::Degraded, "clock_uncertain", message);
+        findings.add(Status::Degraded, ReasonCode::ClockUncertain, node, message);
     }
 }
 

@@ -10,6 +10,7 @@ use ccbench_proto::wire::{FlowSample, QdiscSample, Role, Side};
 
 use super::findings::{Findings, Span};
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// Counted and made marks may differ by this share (retransmissions acknowledged twice, marks on segments that the
 /// receiver coalesced) ...
@@ -129,8 +130,9 @@ impl EcnCheck {
         for (group, ends) in &self.ends {
             if let Some(why) = fallback(ends).or_else(|| self.not_negotiated(group)) {
                 all_count = false;
-                let message = format!("flows.{group}: {why}");
-                findings.add(Status::Degraded, "ecn_fallback", message);
+                let subject = format!("flows.{group}");
+                let message = format!("{subject}: {why}");
+                findings.add(Status::Degraded, ReasonCode::EcnFallback, subject, message);
             }
         }
         // Marks on packets of other flows are counted by no sender here.
@@ -171,7 +173,7 @@ impl EcnCheck {
                 least.max(0.0),
                 COUNT_SHARE * 100.0
             );
-            findings.add(Status::Degraded, "ce_count_off", message);
+            findings.add(Status::Degraded, ReasonCode::CeCountOff, "", message);
         }
     }
 }
@@ -263,7 +265,10 @@ mod tests {
         findings
             .0
             .into_iter()
-            .map(|(_, reason)| format!("{} {}", reason.code, reason.message))
+            .map(|(_, reason)| {
+                assert!(reason.code != ReasonCode::CeCountOff || reason.subject().is_empty());
+                format!("{} {}", reason.code, reason.message)
+            })
             .collect()
     }
 

@@ -1,20 +1,32 @@
 //! The problems that the checks of a trial find, and the trial's time span on a node's clock.
 
 use crate::model::{Reason, Status, Verdict};
-use crate::reason::FAILING;
+use crate::reason::ReasonCode;
 
 /// Problems found so far, each with the status it leads to.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(pub(super) Vec<(Status, Reason)>);
 
 impl Findings {
+    /// Adds a problem of a subject (see [`Reason::subject`]). The message names the subject, too.
+    pub(crate) fn add(
+        &mut self,
+        status: Status,
+        code: ReasonCode,
+        subject: impl Into<String>,
+        message: String,
+    ) {
+        self.push(status, Reason::about(code, subject, message));
+    }
+
     /// Adds a problem.
-    pub(crate) fn add(&mut self, status: Status, code: &str, message: String) {
+    pub(super) fn push(&mut self, status: Status, reason: Reason) {
         debug_assert!(
-            status != Status::Failed || FAILING.iter().any(|(known, _)| *known == code),
-            "{code} is missing in reason::FAILING"
+            status != Status::Failed || reason.code.cause().is_some(),
+            "{} fails no trial: ReasonCode::cause",
+            reason.code
         );
-        self.0.push((status, Reason::new(code, message)));
+        self.0.push((status, reason));
     }
 
     /// The verdict, worst reason first.

@@ -13,6 +13,7 @@ use ccbench_proto::wire::{Done, Flow, FlowSample, Interval, Role, Side};
 use super::findings::{Findings, Span};
 use crate::curve::CapacityCurve;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// Limit for a flow's late start, plus what iperf3 needs before its first byte ...
 pub const LATE_S: f64 = 1.0;
@@ -224,17 +225,18 @@ impl FlowCheck {
                 self.samples_by_node.get(node).copied().unwrap_or(0).max(done.samples_late).max(1);
             let share = done.samples_late as f64 / seen as f64;
             (share > LATE_SAMPLES_SHARE).then(|| {
-                format!(
+                let message = format!(
                     "{node}: {:.0} % of {seen} TCP samples came more than 1.5 intervals after the previous one \
                      (limit {:.0} %), {} were missed",
                     share * 100.0,
                     LATE_SAMPLES_SHARE * 100.0,
                     done.samples_missed
-                )
+                );
+                (node.clone(), message)
             })
         };
-        for message in done.iter().filter_map(late_samples) {
-            findings.add(Status::Degraded, "samples_late", message);
+        for (node, message) in done.iter().filter_map(late_samples) {
+            findings.add(Status::Degraded, ReasonCode::SamplesLate, node, message);
         }
         for task in self.groups.values() {
             let mut problems = Problems::default();
@@ -250,10 +252,10 @@ impl FlowCheck {
 
 /// Problems of a flow group: one finding for each code, with the number of flows and the first message.
 #[derive(Debug, Default)]
-struct Problems(BTreeMap<&'static str, (Status, u32, String)>);
+struct Problems(BTreeMap<ReasonCode, (Status, u32, String)>);
 
 impl Problems {
-    fn add(&mut self, status: Status, code: &'static str, first: String) {
+    fn add(&mut self, status: Status, code: ReasonCode, first: String) {
         self.0.entry(code).or_insert((status, 0, first)).1 += 1;
     }
 
@@ -264,7 +266,9 @@ impl Problems {
             } else {
                 String::new()
             };
-            findings.add(status, code, format!("flows.{}{of}: {first}", task.group));
+            let subject = format!("flows.{}", task.group);
+            let message = format!("{subject}{of}: {first}");
+            findings.add(status, code, subject, message);
         }
     }
 }
@@ -305,13 +309,13 @@ impl FlowState {
         if let Some(code) = self.exit_code {
             problems.add(
                 Status::Degraded,
-                "flow_exit",
+                ReasonCode::FlowExit,
                 format!("iperf3 ended with exit code {code}"),
             );
         }
         let Some(first_s) = self.first_data_s() else {
             let why = "no data arrived".to_owned();
-            problems.add(Status::Failed, "flow_dead", why);
+            problems.add(Status::Failed, ReasonCode::FlowDead, why);
             return;
         };
         let late_s = first_s - start_s;
@@ -321,13 +325,13 @@ impl FlowState {
                 "first data at {first_s:.2} s, {late_s:.2} s after its start at {start_s:.1} s (limit {limit_s:.2} s: \
                  {LATE_S:.0} s plus connection set-up)"
             );
-            problems.add(Status::Degraded, "flow_late", why);
+            problems.add(Status::Degraded, ReasonCode::FlowLate, why);
         }
         if let Some(wanted) =
             task.plan.cc.as_ref().filter(|cc| !self.cc.is_empty() && **cc != self.cc)
         {
             let why = format!("the kernel used `{}`, the plan requires `{wanted}`", self.cc);
-            problems.add(Status::Failed, "cc_not_in_force", why);
+            problems.add(Status::Failed, ReasonCode::CcNotInForce, why);
         }
         self.judge_delivery(task, stop_s, problems);
         self.judge_end(stop_s, every, problems);
@@ -342,7 +346,7 @@ impl FlowState {
                  plus outages of traced links)",
                 stall.length_s, stall.from_s, stall.limit_s
             );
-            problems.add(Status::Degraded, "flow_stalled", why);
+            problems.add(Status::Degraded, ReasonCode::FlowStalled, why);
         }
         let limit_s = OVERRUN_S.max(OVERRUN_RTTS * self.srtt_s);
         if let Some(last_s) = self.last_data_s().filter(|last_s| *last_s > stop_s + limit_s) {
@@ -351,7 +355,7 @@ impl FlowState {
                  (limit {limit_s:.2} s: {OVERRUN_S} s or {OVERRUN_RTTS:.0} srtt)",
                 last_s - stop_s
             );
-            problems.add(Status::Degraded, "flow_overrun", why);
+            problems.add(Status::Degraded, ReasonCode::FlowOverrun, why);
         }
     }
 
@@ -359,7 +363,7 @@ impl FlowState {
         let Some(last_s) = self.last_sample_s else {
             problems.add(
                 Status::Degraded,
-                "samples_missing",
+                ReasonCode::SamplesMissing,
                 "no TCP sample of the sender".to_owned(),
             );
             return;
@@ -368,7 +372,7 @@ impl FlowState {
         if early_s > EARLY_S + 2.0 * every.as_secs_f64() {
             let why =
                 format!("its socket closed {early_s:.2} s before its end (limit {EARLY_S:.0} s)");
-            problems.add(Status::Degraded, "flow_early", why);
+            problems.add(Status::Degraded, ReasonCode::FlowEarly, why);
         }
     }
 }

@@ -16,6 +16,7 @@ use ccbench_proto::wire::{Done, FlowSample, Role, Side};
 use super::findings::{Findings, Span};
 use super::flow::SET_UP_RTTS;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// A time without samples that is longer than this ...
 pub const GAP_S: f64 = 1.0;
@@ -350,7 +351,7 @@ impl GapCheck {
         for ((table, node, subject), (flows, count, missing)) in problems {
             let of = if count > 1 { format!(" ({flows} of {count} flows)") } else { String::new() };
             let message = format!("{node}: table {table}, {subject}{of}: {missing}");
-            findings.add(Status::Degraded, "samples_missing", message);
+            findings.add(Status::Degraded, ReasonCode::SamplesMissing, node, message);
         }
     }
 }

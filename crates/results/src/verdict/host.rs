@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ccbench_proto::wire::{HostSample, NodeInfo};
 
 use super::findings::{Findings, Span};
-use crate::model::{NodeClock, Status};
+use crate::model::{ClockSource, NodeClock, Status};
+use crate::reason::ReasonCode;
 
 /// A CPU this busy delays packets itself, because their softirq has to wait.
 pub const BUSY_PCT: f64 = 95.0;
@@ -48,8 +49,9 @@ impl HostCheck {
             if names.len() == 1 {
                 return Some((representative.clone(), representative));
             }
-            let here =
-                clocks.get(&representative).is_some_and(|clock| clock.source == NodeClock::SHARED);
+            let here = clocks
+                .get(&representative)
+                .is_some_and(|clock| clock.source == ClockSource::Shared);
             let host = nodes.get(&representative).map_or("", |info| info.hostname.as_str());
             let machine = match host {
                 _ if here => "this machine",
@@ -86,14 +88,14 @@ impl HostCheck {
                     host.samples,
                     BUSY_SHARE * 100.0
                 );
-                findings.add(Status::Degraded, "cpu_bound", message);
+                findings.add(Status::Degraded, ReasonCode::CpuBound, machine, message);
             }
             if host.softnet_dropped > 0 {
                 let message = format!(
                     "{machine}: the kernel dropped {} packets before they reached a queue of the plan (softnet_stat)",
                     host.softnet_dropped
                 );
-                findings.add(Status::Degraded, "softnet_dropped", message);
+                findings.add(Status::Degraded, ReasonCode::SoftnetDropped, machine, message);
             }
         }
     }

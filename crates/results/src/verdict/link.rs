@@ -13,6 +13,7 @@ use super::findings::{Findings, Span};
 use super::timing::Timing;
 use crate::curve::{self, CapacityCurve};
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// A backlogged link may send this share less than its rate: several times the error of HTB's rate table and of the
 /// sampling instant.
@@ -187,10 +188,19 @@ struct Series {
 /// Windows within one interval.
 #[derive(Debug, Default)]
 struct Windows {
-    /// Those with a backlog throughout.
-    full: Vec<Sent>,
+    backlogged: Backlogged,
     /// The one that exceeded its limit most.
     fastest: Option<Sent>,
+}
+
+/// Windows with a backlog throughout: sums, because a trial may last a week.
+#[derive(Debug, Default)]
+struct Backlogged {
+    count: u64,
+    low: u64,
+    whole: Sent,
+    /// The one with the smallest share of its ideal.
+    lowest: Option<Sent>,
 }
 
 /// The counters of all qdiscs and classes of a link, read together. The root qdisc has sent everything; its backlog
@@ -255,16 +265,13 @@ impl Window {
 }
 
 /// Bytes sent in a window, and its ideal.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Sent {
     bytes: f64,
     ideal_bytes: f64,
     slack_bytes: f64,
     ns: u64,
 }
-
-/// Windows kept per series; a longer trial is judged by its first hours.
-const MOST_WINDOWS: usize = 20_000;
 
 impl Sent {
     fn is_low(self, share: f64) -> bool {
@@ -332,8 +339,9 @@ impl LinkCheck {
     /// `spans`: the trial on each node's clock.
     pub(crate) fn finish(mut self, spans: &BTreeMap<String, Span>, findings: &mut Findings) {
         for (link, (count, first)) in self.failed_changes {
-            let message = format!("link {link}: {count} changes failed; first error: {first}");
-            findings.add(Status::Degraded, "link_change_failed", message);
+            let subject = format!("link {link}");
+            let message = format!("{subject}: {count} changes failed; first error: {first}");
+            findings.add(Status::Degraded, ReasonCode::LinkChangeFailed, subject, message);
         }
         for ((node, link), series) in &mut self.series {
             let (Some(rated), Some(span)) = (self.rated.get(link), spans.get(node)) else {
@@ -344,7 +352,7 @@ impl LinkCheck {
                 let name = rated.name(link, *interval);
                 seen.judge_high(&name, findings);
                 if rated.work_conserving {
-                    seen.judge_low(&name, rated.low_share(), findings);
+                    seen.backlogged.judge(&name, rated.low_share(), findings);
                 }
             }
         }
@@ -386,8 +394,8 @@ impl Series {
         let bytes = (bytes as f64 + rated.extra_bytes * packets).max(0.0);
         let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
         let seen = self.seen.entry(interval).or_default();
-        if window.backlogged && window.is_busy_until(&fresh, ns) && seen.full.len() < MOST_WINDOWS {
-            seen.full.push(sent);
+        if window.backlogged && window.is_busy_until(&fresh, ns) {
+            seen.backlogged.add(sent, rated.low_share());
         }
         if seen.fastest.is_none_or(|fastest| sent.above() > fastest.above()) {
             seen.fastest = Some(sent);
@@ -405,37 +413,68 @@ impl Windows {
                 fastest.mbit(fastest.ideal_bytes),
                 HIGH_SHARE * 100.0
             );
-            findings.add(Status::Degraded, "link_rate_high", message);
+            findings.add(Status::Degraded, ReasonCode::LinkRateHigh, link, message);
+        }
+    }
+}
+
+impl Backlogged {
+    /// `share`: how far below its ideal a window is low.
+    fn add(&mut self, sent: Sent, share: f64) {
+        self.count += 1;
+        self.low += u64::from(sent.is_low(share));
+        self.whole = Sent {
+            bytes: self.whole.bytes + sent.bytes,
+            ideal_bytes: self.whole.ideal_bytes + sent.ideal_bytes,
+            slack_bytes: SLACK_BYTES,
+            ns: self.whole.ns + sent.ns,
+        };
+        let part = |sent: Sent| sent.bytes / sent.ideal_bytes;
+        if sent.ideal_bytes > 0.0 && self.lowest.is_none_or(|lowest| part(sent) < part(lowest)) {
+            self.lowest = Some(sent);
         }
     }
 
-    fn judge_low(&self, link: &str, share: f64, findings: &mut Findings) {
-        let low = self.full.iter().filter(|sent| sent.is_low(share)).count();
-        let low_share = low as f64 / self.full.len().max(1) as f64;
-        let none = Sent { bytes: 0.0, ideal_bytes: 0.0, slack_bytes: SLACK_BYTES, ns: 0 };
-        let add = |sum: Sent, one: &Sent| Sent {
-            bytes: sum.bytes + one.bytes,
-            ideal_bytes: sum.ideal_bytes + one.ideal_bytes,
-            slack_bytes: sum.slack_bytes,
-            ns: sum.ns + one.ns,
-        };
-        let whole = self.full.iter().fold(none, add);
+    fn judge(&self, link: &str, share: f64, findings: &mut Findings) {
+        let Self { count, low, whole, lowest: Some(lowest) } = self else { return };
+        let low_share = *low as f64 / *count as f64;
         // A kernel's link may have had a moment without a queue between two samples.
-        let part = |sent: &Sent| sent.bytes / sent.ideal_bytes;
-        let some = self.full.iter().filter(|sent| sent.ideal_bytes > 0.0);
-        let Some(lowest) = some.min_by(|a, b| part(a).total_cmp(&part(b))) else { return };
-        if whole.is_low(share) || (low > 1 && low_share > LOW_WINDOWS_SHARE) {
+        if whole.is_low(share) || (*low > 1 && low_share > LOW_WINDOWS_SHARE) {
             let message = format!(
-                "{link}: {} while its queue was not empty, low in {low} of {} seconds (lowest: {} instead of {}); \
+                "{link}: {} while its queue was not empty, low in {low} of {count} seconds (lowest: {} instead of {}); \
                  the plan sets {}, and a second is low if it is {:.0} % below",
                 whole.mbit(whole.bytes),
-                self.full.len(),
                 lowest.mbit(lowest.bytes),
                 lowest.mbit(lowest.ideal_bytes),
                 whole.mbit(whole.ideal_bytes),
                 share * 100.0
             );
-            findings.add(Status::Degraded, "link_rate_low", message);
+            findings.add(Status::Degraded, ReasonCode::LinkRateLow, link, message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_hours_of_a_long_trial_are_judged() {
+        let window = |bytes| Sent { bytes, ideal_bytes: 1e6, slack_bytes: SLACK_BYTES, ns: WINDOW_NS };
+        let mut backlogged = Backlogged::default();
+        for _ in 0..30_000 {
+            backlogged.add(window(1e6), LOW_SHARE);
+        }
+        let message = |backlogged: &Backlogged| {
+            let mut findings = Findings::default();
+            backlogged.judge("link l", LOW_SHARE, &mut findings);
+            findings.verdict().reasons.pop().map(|reason| reason.message)
+        };
+        assert_eq!(message(&backlogged), None);
+        for _ in 0..4_000 {
+            backlogged.add(window(0.5e6), LOW_SHARE);
+        }
+        let message = message(&backlogged).unwrap();
+        assert!(message.contains("low in 4000 of 34000 seconds (lowest: 4.000"), "{message}");
     }
 }

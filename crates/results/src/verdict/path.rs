@@ -10,6 +10,7 @@ use ccbench_proto::topology::Topology;
 
 use super::findings::Findings;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// The idle RTT may exceed the configured delay by this share ...
 pub const OVER_SHARE: f64 = 0.10;
@@ -73,7 +74,7 @@ impl PathCheck {
                     least.max(0.0) / 1e3,
                     most / 1e3
                 );
-                findings.add(Status::Degraded, "base_rtt", message);
+                findings.add(Status::Degraded, ReasonCode::BaseRtt, format!("{from} to {to}"), message);
             }
         }
     }

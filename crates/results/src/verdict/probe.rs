@@ -10,6 +10,7 @@ use ccbench_proto::wire::Probe;
 
 use super::findings::Findings;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// Judges the probes of a trial.
 #[derive(Debug)]
@@ -50,17 +51,18 @@ impl ProbeCheck {
         for (name, counts) in self.0 {
             let Counts { kind, connects, sent, failed, error } = counts;
             let because = if error.is_empty() { error } else { format!("; first error: {error}") };
-            let mut degraded = |code, message| findings.add(Status::Degraded, code, message);
+            let mut degraded =
+                |code, message| findings.add(Status::Degraded, code, name.as_str(), message);
             if sent == 0 {
-                degraded("probe_dead", format!("{name}: no {kind} probe finished in this trial"));
+                degraded(ReasonCode::ProbeDead, format!("{name}: no {kind} probe finished in this trial"));
             } else if sent == failed {
                 degraded(
-                    "probe_dead",
+                    ReasonCode::ProbeDead,
                     format!("{name}: none of {sent} {kind} probes was answered{because}"),
                 );
             } else if connects && failed > 0 {
                 degraded(
-                    "probe_failed",
+                    ReasonCode::ProbeFailed,
                     format!("{name}: {failed} of {sent} {kind} probes failed{because}"),
                 );
             }
@@ -102,7 +104,7 @@ mod tests {
         }
         let mut findings = Findings::default();
         check.finish(&mut findings);
-        findings.verdict().reasons.into_iter().map(|r| (r.code, r.message)).collect()
+        findings.verdict().reasons.into_iter().map(|r| (r.code.to_string(), r.message)).collect()
     }
 
     #[test]

@@ -564,7 +564,7 @@ fn node_without_done_message_fails_the_trial() {
 #[test]
 fn userspace_link_with_late_packets_degrades() {
     let verdict = Scenario { late_pkts: 11, ..Scenario::default() }.judged();
-    assert!(verdict.reasons.iter().all(|r| r.code == "link_late"));
+    assert!(verdict.reasons.iter().all(|r| r.code == ReasonCode::LinkLate));
     assert_eq!(verdict.status, Status::Degraded);
     fine(&Scenario { late_pkts: 10, ..Scenario::default() });
 }

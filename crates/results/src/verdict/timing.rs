@@ -6,6 +6,7 @@ use ccbench_proto::wire::{LinkTiming, QdiscSample, TimingKind};
 
 use super::findings::Findings;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// Share of packets that the userspace datapath may release more than 1 ms late.
 pub const LATE_SHARE: f64 = 0.01;
@@ -77,7 +78,8 @@ impl Timing {
                 "link {}: the packet log misses {} packets and holds {}; raise `packet_log`",
                 row.link, row.missed, row.count
             );
-            findings.add(Status::Degraded, "packets_not_logged", message);
+            let subject = format!("link {}", row.link);
+            findings.add(Status::Degraded, ReasonCode::PacketsNotLogged, subject, message);
         }
     }
 }
@@ -100,7 +102,7 @@ impl Packets {
             LATE_SHARE * 100.0,
             MAX_LATE_US
         );
-        findings.add(status, "link_late", message);
+        findings.add(status, ReasonCode::LinkLate, format!("link {link}"), message);
     }
 }
 
@@ -122,5 +124,5 @@ fn judge_steps(row: &LinkTiming, findings: &mut Findings) {
         row.count,
         MISSED_SHARE * 100.0
     );
-    findings.add(status, "trace_late", message);
+    findings.add(status, ReasonCode::TraceLate, format!("link {}", row.link), message);
 }

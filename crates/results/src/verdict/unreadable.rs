@@ -12,6 +12,7 @@ use ccbench_proto::wire::{
 
 use super::findings::Findings;
 use crate::model::Status;
+use crate::reason::ReasonCode;
 
 /// Unreadable messages per node.
 #[derive(Debug, Default)]
@@ -101,7 +102,7 @@ impl Unreadable {
                 "{node}: messages that cannot be read: {messages} (the first: {first}); {versions}; install the same build \
                  on both"
             );
-            findings.add(Status::Degraded, "event_unreadable", message);
+            findings.add(Status::Degraded, ReasonCode::EventUnreadable, node, message);
         }
     }
 }

@@ -6,7 +6,7 @@ use ccbench_results::figure::{self, Figure, Format, Kind, Request};
 
 use super::*;
 
-fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
+pub fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
     Request {
         kind,
         wheres: wheres.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect(),
@@ -32,7 +32,7 @@ fn draw_error(kind: Kind, wheres: &[(&str, &str)]) -> String {
 }
 
 /// Values of a CSV column in the rows that match `wanted`.
-fn cells(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> Vec<String> {
+pub fn cells(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> Vec<String> {
     let mut lines = figure.csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let header = lines.next().unwrap();
     let at = |name: &str| header.iter().position(|column| *column == name).unwrap();
@@ -429,6 +429,21 @@ fn heatmap_of_three_factors_has_panels() {
     );
     let jain = draw(Kind::Heatmap, &[("f0", "low")], &["jain_fairness_of_mean"]).unwrap();
     assert!(jain[0].svg.contains("index of all flows, phase "), "{}", jain[0].svg);
+}
+
+#[test]
+fn only_heatmaps_have_axes() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let y = Some("buffer".to_owned());
+    let error = figure::draw(&run, &Request { y: y.clone(), ..request(Kind::Phases, &[]) });
+    let error = error.unwrap_err();
+    assert!(error.class() == ErrorClass::Usage, "{error}");
+    assert!(error.to_string().starts_with("--y is for heatmaps"), "{error}");
+    // They do not hide the kinds that the run has data for.
+    let one_point = Request { y, ..request(Kind::Heatmap, &[("scheme", "cubic")]) };
+    let error = figure::draw(&run, &one_point).unwrap_err().to_string();
+    assert!(error.contains("this run has data for: phases"), "{error}");
 }
 
 /// Both groups start together; `cross` ends when `compete` starts.

@@ -1,5 +1,9 @@
 //! Points without a number.
 
+use ccbench_results::figure::{self, Kind, Request};
+use ccbench_results::report;
+
+use super::figures::{cells, request};
 use super::*;
 
 /// Point 0 failed twice.
@@ -19,4 +23,51 @@ fn a_point_whose_trials_all_failed_has_a_line() {
     let filter = TrialFilter { include_failed: true, ..TrialFilter::default() };
     let printed = table::text(&RunSummary::compute(&path, filter).unwrap(), 120);
     assert!(!printed.contains("all 2 failed"), "{printed}");
+}
+
+/// 5 by 10 points. The trial of point 0 failed, that of point 1 is ok; point 2 has a failed trial and one without rows.
+fn sweep(root: &Path) -> PathBuf {
+    let level = |factor: &str, nth: u32| (factor.to_owned(), nth.to_string());
+    let points = (0..50).map(|id| (id, vec![level("row", id / 10), level("column", id % 10)]));
+    let run = RunDir::create(root, &RunInfo { points: points.collect(), ..info() }).unwrap();
+    let dead = verdict(Status::Failed, &[("flow_dead", "flows.cross: not one byte of data")]);
+    let ok = verdict(Status::Ok, &[]);
+    let trials = [(0, 1, &dead, true), (1, 1, &ok, true), (2, 1, &dead, false), (2, 2, &ok, false)];
+    for (point_id, trial, verdict, has_rows) in trials {
+        let mut writer = begin(&run, point_id, trial);
+        if has_rows {
+            fill(&mut writer, 0.0);
+        }
+        writer.commit(verdict).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    run.path().to_path_buf()
+}
+
+#[test]
+fn only_a_point_whose_trials_all_failed_is_hatched() {
+    let root = tempfile::tempdir().unwrap();
+    let heatmap = Request {
+        metrics: vec!["throughput_sum".to_owned()],
+        ..request(Kind::Heatmap, &[("phase", "alone"), ("group", "under_test")])
+    };
+    let figure = figure::draw(&sweep(root.path()), &heatmap).unwrap().remove(0);
+    let status = |point: &str| cells(&figure, &[("point_id", point)], "status");
+    assert_eq!(["0", "1", "2", "3"].map(status), ["failed", "ok", "missing", "missing"].map(|s| [s]));
+}
+
+#[test]
+fn heatmaps_and_tables_of_a_report_include_the_same_trials() {
+    let root = tempfile::tempdir().unwrap();
+    let run = sweep(root.path());
+    let page = |include_failed| {
+        let filter = TrialFilter { include_failed, ..TrialFilter::default() };
+        report::html(&RunSummary::compute(&run, filter).unwrap()).unwrap()
+    };
+    let excluded = page(false);
+    assert!(excluded.contains("failed and aborted trials are excluded."));
+    assert!(excluded.contains("(hatched)"));
+    let included = page(true);
+    assert!(included.contains("failed and aborted trials are included (<code>--include-failed"));
+    assert!(included.contains("<figure>") && !included.contains("(hatched)"));
 }

@@ -1,16 +1,19 @@
 //! How the reasons of degraded and failed trials are printed.
 
+use ccbench_results::reason::ReasonCode;
+
 use super::*;
 
 /// A trial: its reasons, and the CPU steal of its host samples in percent with their lengths in milliseconds.
 type Trial<'a> = (&'a [(&'a str, &'a str)], &'a [(f64, u64)]);
 
 /// A run of one point.
-fn run_with(root: &Path, trials: &[Trial], notes: &[&str]) -> PathBuf {
+fn run_with(root: &Path, trials: &[Trial], backend: RunBackend) -> PathBuf {
     let points = vec![(0, vec![])];
     let repeat = trials.len() as u32;
-    let notes = notes.iter().map(|note| (*note).to_owned()).collect();
-    let run = RunDir::create(root, &RunInfo { points, repeat, notes, ..info() }).unwrap();
+    let notes = backend.notes();
+    let run = RunInfo { points, repeat, backend, notes, ..info() };
+    let run = RunDir::create(root, &run).unwrap();
     for ((reasons, samples), trial) in trials.iter().zip(1..) {
         let mut writer = begin(&run, 0, trial);
         fill(&mut writer, 0.0);
@@ -34,13 +37,12 @@ fn run_with(root: &Path, trials: &[Trial], notes: &[&str]) -> PathBuf {
 }
 
 fn printed(trials: &[Trial]) -> String {
-    printed_with(trials, &[])
+    let root = tempfile::tempdir().unwrap();
+    text_of(&run_with(root.path(), trials, RunBackend::Testbed))
 }
 
-fn printed_with(trials: &[Trial], notes: &[&str]) -> String {
-    let root = tempfile::tempdir().unwrap();
-    let run = run_with(root.path(), trials, notes);
-    table::text(&RunSummary::compute(&run, TrialFilter::default()).unwrap(), 120)
+fn text_of(run: &Path) -> String {
+    table::text(&RunSummary::compute(run, TrialFilter::default()).unwrap(), 120)
 }
 
 const ADVICE: &str = "What helps: `--lab` (virtual time, independent of the host's load), fewer nodes per CPU core, an idle machine.\n";
@@ -76,6 +78,21 @@ fn separates_reasons_of_different_links() {
     );
 }
 
+/// Messages with other measured values, even before their first colon, are one reason.
+#[test]
+fn measured_values_do_not_separate_reasons() {
+    let root = tempfile::tempdir().unwrap();
+    let trial = |trial, counted: u32| {
+        let message = format!("senders counted {counted} CE marks (limits 9 to {counted}: 2 %)");
+        let reasons = vec![Reason::about(ReasonCode::CeCountOff, "", message)];
+        (0, trial, 0.0, Verdict { status: Status::Degraded, reasons })
+    };
+    let run = made_of(root.path(), [trial(1, 5), trial(2, 7)]);
+    let text = text_of(&run);
+    assert_eq!(text.matches("ce_count_off").count(), 1, "{text}");
+    assert!(text.contains(", trials 1, 2]: point 0, trial 1: senders counted 5"), "{text}");
+}
+
 #[test]
 fn low_steal_blames_this_machine() {
     let text = printed(&[(&[("cpu_bound", "src: busy")], &[(0.2, 1_000)])]);
@@ -101,9 +118,23 @@ fn gives_no_advice_without_a_lack_of_cpu_time() {
 
 /// On a virtual clock, reasons do not follow from the host's load.
 #[test]
-fn gives_no_advice_in_the_lab() {
+fn gives_no_advice_on_a_virtual_clock() {
     let trials: &[Trial] = &[(&[("samples_missing", "flows.x: 3 of 9")], &[(50.0, 1_000)])];
     assert!(printed(trials).contains("What helps"));
-    let text = printed_with(trials, &["lab: engine uml"]);
-    assert!(text.contains("samples_missing") && !text.contains("What helps"), "{text}");
+    let root = tempfile::tempdir().unwrap();
+    let simulator = RunBackend::Simulator { model_version: 3 };
+    for backend in [RunBackend::Lab { images: vec![] }, simulator] {
+        let text = text_of(&run_with(root.path(), trials, backend));
+        assert!(text.contains("samples_missing") && !text.contains("What helps"), "{text}");
+    }
+    // Runs of earlier versions have a note only.
+    let run = run_with(root.path(), trials, RunBackend::Simulator { model_version: 2 });
+    let file = run.join("run.json");
+    let record = std::fs::read(&file).unwrap();
+    let mut record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    assert!(record.as_object_mut().unwrap().remove("backend").is_some());
+    record["topology"] = "Topology { nodes: {} }".into();
+    std::fs::write(file, record.to_string()).unwrap();
+    let text = text_of(&run);
+    assert!(text.contains("note: simulated: model 2,") && !text.contains("What helps"), "{text}");
 }

@@ -13,7 +13,6 @@ use crate::figure::canvas::{
 use crate::figure::data::Selection;
 use crate::figure::png::points;
 use crate::figure::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
-use crate::model::TrialStatus;
 use crate::summary::Summary;
 
 /// Maximum number of levels in a single-column figure.
@@ -35,7 +34,7 @@ enum Cell {
     Value(Value),
     /// All trials failed.
     Failed,
-    /// No trial, or trials without a value.
+    /// No trial, or no value although a trial is ok or degraded.
     Empty,
 }
 
@@ -71,9 +70,7 @@ impl<'a> Sheets<'a> {
         values: &'a Values,
     ) -> Self {
         let factors = data.factors_of(&data.planned_points());
-        let is_failed = |status| matches!(status, TrialStatus::Failed | TrialStatus::Aborted);
-        let failed = summary.trials.iter().filter(|end| is_failed(end.status));
-        let failed = failed.map(|end| end.point_id).collect();
+        let failed = summary.lost_points().into_keys().collect();
         let ids = index(data, &factors);
         Self { data, summary, layout, values, factors, ids, failed }
     }

@@ -5,7 +5,10 @@ use super::*;
 #[test]
 fn dropped_rows_and_late_or_missing_samples_degrade() {
     let done = |rows_dropped, samples_late| Done { rows_dropped, samples_late, ..Done::default() };
-    only(&Scenario { done: done(1, 0), ..Scenario::default() }, Status::Degraded, "rows_dropped");
+    let dropped = Scenario { done: Done { rows_sent: 9, ..done(1, 0) }, ..Scenario::default() };
+    let message = only(&dropped, Status::Degraded, "rows_dropped");
+    let expected = "src: 1 of 10 rows dropped because the queue to the controller was full; use";
+    assert!(message.starts_with(expected), "{message}");
     only(&Scenario { done: done(0, 12), ..Scenario::default() }, Status::Degraded, "samples_late");
     fine(&Scenario { done: done(0, 9), ..Scenario::default() });
     let messages = missing(&Scenario { sample_every_ms: 120, ..Scenario::default() });
@@ -21,7 +24,8 @@ fn dropped_rows_and_late_or_missing_samples_degrade() {
 fn missing(scenario: &Scenario) -> Vec<String> {
     let verdict = scenario.judged();
     assert_eq!(verdict.status, Status::Degraded);
-    assert!(verdict.reasons.iter().all(|r| r.code == "samples_missing"), "{:?}", verdict.reasons);
+    let is_gap = |reason: &Reason| reason.code == ReasonCode::SamplesMissing;
+    assert!(verdict.reasons.iter().all(is_gap), "{:?}", verdict.reasons);
     verdict.reasons.into_iter().map(|reason| reason.message).collect()
 }
 
