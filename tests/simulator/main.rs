@@ -8,7 +8,9 @@ use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
+mod columns;
 mod compare;
+mod probes;
 mod sweep;
 
 /// CUBIC and then BBR over a bottleneck of 20 Mbit/s, 10 ms each way.

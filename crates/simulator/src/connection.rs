@@ -5,13 +5,10 @@ use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns};
 use ccbench_proto::wire::{self, Role, SampleSource, Side};
 
 use crate::core::CongestionControl;
+use crate::half_connection::HalfConnection;
+use crate::handshake::Handshake;
 use crate::packet::{Body, MSS_BYTES, MTU_BYTES, Packet, Segment};
-use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig, TCP_TIMEOUT_INIT_US, wheel_ns};
-
-/// `tcp_syn_linear_timeouts`: so many timeouts come before the first that doubles.
-const LINEAR_TIMEOUTS: u32 = 4;
-/// Attempts of a handshake: `tcp_syn_retries` + `tcp_syn_linear_timeouts` + 1.
-const MAX_ATTEMPTS: u32 = 11;
+use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig};
 
 /// TCP_ESTABLISHED.
 const ESTABLISHED: u32 = 1;
@@ -38,6 +35,7 @@ pub struct Connection {
     /// Buffer of the receiving socket, bytes.
     pub rcvbuf_bytes: u64,
     cc: Option<CongestionControl>,
+    handshake: Handshake,
     pub state: State,
     /// CLOCK_MONOTONIC when the connection was made.
     pub established_ns: Option<u64>,
@@ -47,23 +45,15 @@ pub struct Connection {
     pub stopped_ns: Option<u64>,
     /// Blocks that an application with a rate has written.
     written_blocks: u64,
-    /// Times of the events that are queued: timer and pacing of the sender, timer of the receiver.
-    pub queued_event_ns: [u64; 3],
 }
 
 /// Where a connection is.
 pub enum State {
     Closed,
-    /// A SYN was sent so often, last at this time; the listener has answered at that time.
-    SynSent {
-        attempts: u32,
-        syn_sent_ns: u64,
-        syn_ack_sent_ns: Option<u64>,
-    },
-    Established {
-        sender: Box<Sender>,
-        receiver: Box<Receiver>,
-    },
+    /// A SYN was sent.
+    SynSent,
+    /// The sender may send.
+    Established(Box<HalfConnection>),
     /// No answer.
     Failed,
     /// The application has ended and reset the connection.
@@ -81,6 +71,8 @@ impl Connection {
     ) -> Self {
         let (from, to) = (task.plan.from.clone(), task.plan.to.clone());
         let nodes = if task.plan.reverse { [to, from] } else { [from, to] };
+        let [there, back] = routes;
+        let handshake_routes = if task.plan.reverse { [back, there] } else { [there, back] };
         Self {
             id: format!("{}/{stream}", task.group),
             stream,
@@ -91,68 +83,40 @@ impl Connection {
             cc: Some(cc),
             config,
             rcvbuf_bytes,
+            handshake: Handshake::new(handshake_routes),
             state: State::Closed,
             established_ns: None,
             started_ns: None,
             stopped_ns: None,
             written_blocks: 0,
-            queued_event_ns: [u64::MAX; 3],
             task,
         }
     }
 
-    /// Route of packets of the node that connects, or of the other one.
-    fn route_of(&self, is_client: bool) -> u32 {
-        self.routes[usize::from(is_client == self.task.plan.reverse)]
-    }
-
     /// Sends a SYN, also again; returns it and when to try again.
     pub fn open(&mut self, now_ns: u64) -> Option<(Packet, u64)> {
-        let attempts = match self.state {
-            State::Closed => 0,
-            State::SynSent { attempts, .. } => attempts,
-            _ => return None,
-        };
-        if attempts >= MAX_ATTEMPTS {
-            self.state = State::Failed;
+        if !matches!(self.state, State::Closed | State::SynSent) {
             return None;
         }
-        let syn_ack_sent_ns = None;
-        self.state =
-            State::SynSent { attempts: attempts + 1, syn_sent_ns: now_ns, syn_ack_sent_ns };
-        let timeout_ns = (TCP_TIMEOUT_INIT_US * 1000) << attempts.saturating_sub(LINEAR_TIMEOUTS);
-        let retry_ns = wheel_ns(now_ns, timeout_ns);
-        Some((Packet::new(self.route_of(true), Ecn::NotEct, Body::Syn), retry_ns))
+        let opened = self.handshake.open(now_ns);
+        self.state = if opened.is_some() { State::SynSent } else { State::Failed };
+        opened
     }
 
     /// A segment of the handshake arrives; returns the answer. The connection is established once its sender may send.
     pub fn on_handshake(&mut self, now_ns: u64, body: &Body) -> Option<Packet> {
-        let State::SynSent { syn_sent_ns, syn_ack_sent_ns, .. } = &mut self.state else {
+        if !matches!(self.state, State::SynSent) {
             // The last segment of the handshake was lost.
-            let is_open = matches!(self.state, State::Established { .. });
+            let is_open = matches!(self.state, State::Established(_));
             let again = is_open && matches!(body, Body::SynAck);
-            return again
-                .then(|| Packet::new(self.route_of(true), Ecn::NotEct, Body::HandshakeAck));
-        };
-        let syn_sent_ns = *syn_sent_ns;
-        match body {
-            Body::Syn => {
-                syn_ack_sent_ns.get_or_insert(now_ns);
-                Some(Packet::new(self.route_of(false), Ecn::NotEct, Body::SynAck))
-            }
-            Body::SynAck => {
-                if !self.task.plan.reverse {
-                    self.establish(now_ns, now_ns - syn_sent_ns);
-                }
-                Some(Packet::new(self.route_of(true), Ecn::NotEct, Body::HandshakeAck))
-            }
-            _ => {
-                if let Some(syn_ack_sent_ns) = *syn_ack_sent_ns {
-                    self.establish(now_ns, now_ns - syn_ack_sent_ns);
-                }
-                None
-            }
+            return again.then(|| self.handshake.acknowledge());
         }
+        let step = self.handshake.on_segment(now_ns, body);
+        let is_at_client = matches!(body, Body::SynAck);
+        if let Some(rtt_ns) = step.rtt_ns.filter(|_| is_at_client != self.task.plan.reverse) {
+            self.establish(now_ns, rtt_ns);
+        }
+        step.answer
     }
 
     fn establish(&mut self, now_ns: u64, rtt_ns: u64) {
@@ -160,22 +124,24 @@ impl Connection {
         let receiver = Receiver::new(self.config.ecn, self.rcvbuf_bytes, now_ns, rtt_ns);
         let rtt_us = (rtt_ns / 1000) as u32;
         let sender = Sender::new(self.config.clone(), cc, now_ns, rtt_us, receiver.rcv_wnd_end());
-        self.state = State::Established { sender: Box::new(sender), receiver: Box::new(receiver) };
+        let half = HalfConnection::new(sender, receiver, self.routes, self.config.ecn);
+        self.state = State::Established(Box::new(half));
         self.established_ns = Some(now_ns);
     }
 
-    pub fn sender(&mut self) -> Option<&mut Sender> {
+    pub fn half(&mut self) -> Option<&mut HalfConnection> {
         match &mut self.state {
-            State::Established { sender, .. } => Some(sender),
+            State::Established(half) => Some(half),
             _ => None,
         }
     }
 
+    pub fn sender(&mut self) -> Option<&mut Sender> {
+        self.half().map(|half| &mut half.sender)
+    }
+
     pub fn receiver(&mut self) -> Option<&mut Receiver> {
-        match &mut self.state {
-            State::Established { receiver, .. } => Some(receiver),
-            _ => None,
-        }
+        self.half().map(|half| &mut half.receiver)
     }
 
     /// The application writes what it has at this time; returns when it writes again.
@@ -204,9 +170,7 @@ impl Connection {
 
     /// A segment with data arrives.
     pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: Ecn) -> Option<Packet> {
-        let route = self.routes[1];
-        let reply = self.receiver()?.on_segment(now_ns, segment, ecn);
-        reply.map(|ack| Packet::new(route, Ecn::NotEct, Body::Ack(ack)))
+        self.half()?.on_segment(now_ns, segment, ecn)
     }
 
     /// Whether packets carry an ECN-capable code point.

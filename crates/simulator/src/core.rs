@@ -333,6 +333,7 @@ unsafe fn constant(text: *const c_char) -> &'static str {
 
 /// The congestion control of one connection. After [`CongestionControl::violation`] returned something, results of calls mean
 /// nothing.
+#[derive(Clone)]
 pub struct CongestionControl {
     /// A `struct cc_conn` that `cc_ffi_start` initialised. It points only to constants.
     conn: Box<[u64]>,

@@ -7,11 +7,11 @@ use crate::core::{CoreError, Violation};
 /// An error of the simulator.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
-    /// A flow's congestion control does not exist or refuses its parameters.
-    #[error("flow {flow}: {source}")]
+    /// A congestion control does not exist or refuses its parameters.
+    #[error("{subject}: {source}")]
     CongestionControl {
-        /// Flow group.
-        flow: String,
+        /// What uses it: "flow first", "probe page".
+        subject: String,
         /// The cause.
         source: CoreError,
     },
@@ -38,10 +38,10 @@ pub enum SimulatorError {
         to: String,
     },
     /// A parameter of a congestion control is not a number.
-    #[error("flow {flow}: parameter {name} = {value:?} is not a whole number below 2^32")]
+    #[error("{subject}: parameter {name} = {value:?} is not a whole number below 2^32")]
     Parameter {
-        /// Flow group.
-        flow: String,
+        /// What uses it.
+        subject: String,
         /// The parameter.
         name: String,
         /// Its value in the plan.
@@ -49,12 +49,12 @@ pub enum SimulatorError {
     },
     /// A congestion control returned an impossible value.
     #[error(
-        "flow {flow}: the congestion control returned an impossible value: {violation}; this is a defect of its C core, so report \
+        "{subject}: the congestion control returned an impossible value: {violation}; this is a defect of its C core, so report \
          it with the plan"
     )]
     Violation {
-        /// Flow group.
-        flow: String,
+        /// What uses it.
+        subject: String,
         /// The violated invariant.
         violation: Violation,
     },

@@ -4,7 +4,8 @@
 //! on the machine: the same plan and seed give the same rows everywhere.
 //!
 //! - `simulation` is the event loop.
-//! - `network` has links and routes, `connection` a TCP connection with its applications, `probes` echoes.
+//! - `network` has links and routes, `connection` a TCP connection of a flow with its applications, `probes` echoes, `tcp_probes`
+//!   connections and fetches of probes.
 //! - `rows` turns their state into the rows of the protocol, those that an agent would send; `acks` those that eBPF programs write.
 
 mod core;
@@ -14,6 +15,8 @@ mod connection;
 mod ecn_events;
 mod error;
 mod event_queue;
+mod half_connection;
+mod handshake;
 mod network;
 mod packet;
 mod prepare;
@@ -21,6 +24,7 @@ mod probes;
 mod rows;
 mod simulation;
 mod tcp;
+mod tcp_probes;
 
 pub use crate::core::{CoreError, Violation};
 pub use error::SimulatorError;

@@ -115,14 +115,25 @@ impl Network {
         let shaped = interfaces.iter().filter_map(|(node, dev)| {
             self.by_interface.get(&((*node).to_owned(), (*dev).to_owned())).copied()
         });
-        let hops = shaped.map(|index| {
+        let links = shaped.collect();
+        Ok(self.push_route(links, endpoints, tos))
+    }
+
+    /// The route of another connection over the links of a route; returns its index.
+    pub fn add_parallel_route(&mut self, route: u32, endpoints: Endpoints, tos: u8) -> u32 {
+        let links = self.routes[route as usize].hops.iter().map(|(index, _)| *index).collect();
+        self.push_route(links, endpoints, tos)
+    }
+
+    fn push_route(&mut self, links: Vec<usize>, endpoints: Endpoints, tos: u8) -> u32 {
+        let hops = links.into_iter().map(|index| {
             let link = &self.links[index].link;
             let by_ecn = |ecn: Ecn| link.classify(&endpoints.frame((tos & !3) | ecn.bits()));
             (index, Ecn::ALL.map(by_ecn))
         });
         let hops = hops.collect();
         self.routes.push(Route { hops });
-        Ok(self.routes.len() as u32 - 1)
+        self.routes.len() as u32 - 1
     }
 
     /// A packet arrives at the next link of its route; or at the end of the route.

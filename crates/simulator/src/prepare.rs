@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::cc::SIMULATED_BUILTINS;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
-use ccbench_proto::schedule::{FlowTask, NodeTask};
+use ccbench_proto::schedule::{FlowTask, NodeTask, ProbeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, backend_reason};
 
+use crate::T0_NS;
 use crate::connection::Connection;
 use crate::core::CongestionControl;
 use crate::ecn_events::ecn_events;
@@ -15,6 +16,7 @@ use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};
 use crate::probes::SimulatedProbe;
 use crate::tcp::{EcnMode, SenderConfig};
+use crate::tcp_probes::{Socket, TcpProbe};
 
 /// The kernel's default congestion control.
 const DEFAULT_CC: &str = "cubic";
@@ -38,6 +40,33 @@ impl Sysctls<'_> {
     /// `tcp_ecn`.
     pub fn ecn(&self) -> u64 {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
+    }
+
+    fn sender_config(&self, ecn: EcnMode, seed: u64) -> SenderConfig {
+        SenderConfig {
+            ecn,
+            sndbuf_bytes: self.number("net.ipv4.tcp_wmem", 2).unwrap_or(WMEM_BYTES),
+            slow_start_after_idle: self.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),
+            seed: seed.max(1),
+        }
+    }
+
+    fn rcvbuf_bytes(&self) -> u64 {
+        self.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES)
+    }
+
+    /// The congestion control with this name in the plan; `subject` is what uses it.
+    fn congestion_control(
+        &self,
+        subject: &str,
+        name: &str,
+    ) -> Result<CongestionControl, SimulatorError> {
+        let instance = self.0.cc.get(name);
+        let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
+        let params = instance.map_or(Ok(BTreeMap::new()), |cc| params(subject, cc))?;
+        CongestionControl::new(algorithm, &params).map_err(|source| {
+            SimulatorError::CongestionControl { subject: subject.to_owned(), source }
+        })
     }
 }
 
@@ -104,9 +133,7 @@ fn connection(
     let name = task.plan.cc.as_deref().unwrap_or(DEFAULT_CC);
     let instance = sending.0.cc.get(name);
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
-    let params = instance.map_or(Ok(BTreeMap::new()), |cc| params(&task.group, cc))?;
-    let cc = CongestionControl::new(algorithm, &params)
-        .map_err(|source| SimulatorError::CongestionControl { flow: task.group.clone(), source })?;
+    let cc = sending.congestion_control(&format!("flow {}", task.group), name)?;
     let wants = cc.wants();
     let (client, server) = (settings(&task.plan.from).ecn(), settings(&task.plan.to).ecn());
     let ecn = if wants.ecn && client != 0 && server != 0 {
@@ -118,13 +145,7 @@ fn connection(
             false => EcnMode::Off,
         }
     };
-    let config = SenderConfig {
-        ecn,
-        sndbuf_bytes: sending.number("net.ipv4.tcp_wmem", 2).unwrap_or(WMEM_BYTES),
-        slow_start_after_idle: sending.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),
-        seed: seed.max(1),
-    };
-    let rcvbuf_bytes = receiving.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES);
+    let (config, rcvbuf_bytes) = (sending.sender_config(ecn, seed), receiving.rcvbuf_bytes());
     // The state of the kernel's has no rows.
     let instance =
         (!SIMULATED_BUILTINS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
@@ -134,21 +155,21 @@ fn connection(
     Ok(connection)
 }
 
-fn params(flow: &str, cc: &Cc) -> Result<BTreeMap<String, u32>, SimulatorError> {
+fn params(subject: &str, cc: &Cc) -> Result<BTreeMap<String, u32>, SimulatorError> {
     let number = |(name, value): (&String, &SysctlValue)| {
         let value = value.to_string();
         match value.trim().parse() {
             Ok(number) => Ok((name.clone(), number)),
             Err(_) => {
-                let (flow, name) = (flow.to_owned(), name.clone());
-                Err(SimulatorError::Parameter { flow, name, value })
+                let (subject, name) = (subject.to_owned(), name.clone());
+                Err(SimulatorError::Parameter { subject, name, value })
             }
         }
     };
     cc.params.iter().map(number).collect()
 }
 
-/// Every probe, in the order of nodes and names.
+/// Every probe that sends echoes, in the order of nodes and names.
 pub fn probes(
     nodes: &BTreeMap<String, NodeTask>,
     topology: &Topology,
@@ -156,7 +177,7 @@ pub fn probes(
 ) -> Result<Vec<SimulatedProbe>, SimulatorError> {
     let mut probes = Vec::new();
     for (node, task) in nodes {
-        for probe in &task.probes {
+        for probe in task.probes.iter().filter(|probe| !probe.plan.kind.connects()) {
             let (from, to) = (probe.plan.from.as_str(), probe.plan.to.as_str());
             let no_path = || SimulatorError::NoPath { from: from.to_owned(), to: to.to_owned() };
             let protocol = match probe.port {
@@ -179,6 +200,67 @@ pub fn probes(
         }
     }
     Ok(probes)
+}
+
+/// Every probe that connects, in the order of nodes and names.
+pub fn tcp_probes(
+    nodes: &BTreeMap<String, NodeTask>,
+    topology: &Topology,
+    network: &mut Network,
+    (seed, end_ns): (u64, u64),
+) -> Result<Vec<TcpProbe>, SimulatorError> {
+    let mut probes = Vec::new();
+    for (node, task) in nodes {
+        for probe in task.probes.iter().filter(|probe| probe.plan.kind.connects()) {
+            let (from, to) = (probe.plan.from.as_str(), probe.plan.to.as_str());
+            let no_path = || SimulatorError::NoPath { from: from.to_owned(), to: to.to_owned() };
+            let there = Endpoints {
+                from: topology.address(node).ok_or_else(no_path)?,
+                to: probe.to_ip,
+                from_port: 0,
+                to_port: probe.port,
+                protocol: Protocol::Tcp,
+            };
+            let path = [
+                network.add_route(topology, (from, to), there, probe.plan.tos)?,
+                network.add_route(topology, (to, from), there.reversed(), probe.plan.tos)?,
+            ];
+            let number = probes.len() as u32;
+            let seed = seed ^ (u64::from(number) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let sockets = probe_sockets(nodes, probe, seed)?;
+            let times = (T0_NS + probe.plan.start.nanos(), end_ns);
+            let node = (node.clone(), number);
+            probes.push(TcpProbe::new(node, probe.clone(), sockets, path, there, times));
+        }
+    }
+    Ok(probes)
+}
+
+/// Of the node that measures, which has the default congestion control, and of the one that answers.
+fn probe_sockets(
+    nodes: &BTreeMap<String, NodeTask>,
+    probe: &ProbeTask,
+    seed: u64,
+) -> Result<[Socket; 2], SimulatorError> {
+    let none = NodeTask::default();
+    let settings = |node: &String| Sysctls(nodes.get(node).unwrap_or(&none));
+    let (client, server) = (settings(&probe.plan.from), settings(&probe.plan.to));
+    let subject = format!("probe {}", probe.id);
+    let name = probe.plan.cc.as_deref().unwrap_or(DEFAULT_CC);
+    let answering = server.congestion_control(&subject, name)?;
+    // The plan does not set the congestion control of the end that connects, so its SYN asks for no more than RFC 3168.
+    let accepts = matches!(server.ecn(), 1 | 2) || answering.wants().ecn;
+    let ecn = match client.ecn() == 1 && accepts {
+        true => EcnMode::Classic,
+        false => EcnMode::Off,
+    };
+    let socket = |settings: &Sysctls<'_>, cc| Socket {
+        cc,
+        config: settings.sender_config(ecn, seed),
+        rcvbuf_bytes: settings.rcvbuf_bytes(),
+    };
+    let asking = client.congestion_control(&subject, DEFAULT_CC)?;
+    Ok([socket(&client, asking), socket(&server, answering)])
 }
 
 /// What nodes would answer to Describe.
@@ -244,7 +326,7 @@ pub fn replies(
     nodes.keys().map(|node| (node.clone(), reply(node))).collect()
 }
 
-/// The instances that connections of a node use.
+/// The instances that connections of a node and its web servers use.
 fn congestion_controls(
     node: &str,
     nodes: &BTreeMap<String, NodeTask>,
@@ -254,6 +336,7 @@ fn congestion_controls(
     let is_used = |name: &str| {
         let mut own = connections.iter().filter(|connection| connection.nodes[0] == node);
         own.any(|connection| connection.cc_name == name)
+            || task.served.iter().any(|probe| probe.plan.cc.as_deref() == Some(name))
     };
     let instance = |(name, cc): (&String, &Cc)| wire::CongestionControl {
         name: name.clone(),

@@ -33,6 +33,18 @@ pub struct SentEcho {
     pub next_ns: Option<u64>,
 }
 
+/// The row of a measurement that has just begun.
+pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
+    wire::Probe {
+        at_ns,
+        probe_id: task.id.clone(),
+        kind: wire::ProbeKind::from(task.plan.kind).into(),
+        seq,
+        tos: task.plan.tos.into(),
+        ..wire::Probe::default()
+    }
+}
+
 impl SimulatedProbe {
     pub fn new(node: String, task: ProbeTask, index: u32, routes: [u32; 2]) -> Self {
         Self { node, task, index, routes, next_seq: 0, outstanding: Vec::new() }
@@ -70,16 +82,8 @@ impl SimulatedProbe {
         let at = self.outstanding.iter().position(|echo| echo.seq == seq)?;
         let OutstandingEcho { sent_ns, .. } = self.outstanding.swap_remove(at);
         let rtt_us = (now_ns - sent_ns) as f64 / 1000.0;
-        Some(wire::Probe {
-            at_ns: sent_ns,
-            probe_id: self.task.id.clone(),
-            seq,
-            rtt_us: (!is_lost).then_some(rtt_us),
-            lost: is_lost,
-            tos: self.task.plan.tos.into(),
-            kind: wire::ProbeKind::from(self.task.plan.kind).into(),
-            ..wire::Probe::default()
-        })
+        let rtt_us = (!is_lost).then_some(rtt_us);
+        Some(wire::Probe { rtt_us, lost: is_lost, ..row(&self.task, seq, sent_ns) })
     }
 
     /// Whether the next echo follows the end of the last one.

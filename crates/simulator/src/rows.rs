@@ -62,6 +62,12 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// The trial's end cut off a connection or a fetch.
+    pub fn probe_unfinished(&mut self, now_ns: u64, node: &str, probe: &str) {
+        let why = "the trial ended before its last 1 did: no row, neither measured nor lost";
+        self.event(now_ns, node, Kind::ProbeUnfinished(NoData {}), probe, why);
+    }
+
     /// The state of a congestion control of ccbench's, after a round.
     pub fn cc_state(&mut self, now_ns: u64, connection: &Connection, round: u64, stats: &[Stat]) {
         let Some((cc, algorithm)) = &connection.instance else { return };

@@ -14,10 +14,12 @@ use crate::acks::AckRows;
 use crate::connection::{Connection, State};
 use crate::error::SimulatorError;
 use crate::event_queue::EventQueue;
+use crate::half_connection::SocketTimer;
 use crate::network::{Forwarded, Network};
 use crate::packet::{Body, Packet};
 use crate::probes::SimulatedProbe;
 use crate::rows::{FlowRows, Rows};
+use crate::tcp_probes::{MeasurementEvent, TcpProbe};
 
 /// What happens at an instant.
 #[derive(Debug, Clone, Copy)]
@@ -29,22 +31,17 @@ enum Event {
     /// An application with a rate writes.
     Write(usize),
     StopFlow(usize),
-    /// A socket's timer; the number is the place in [`Connection::queued_ns`].
-    Timer(usize, usize),
+    Timer(usize, SocketTimer),
     /// The plan changes a link.
     LinkChange(usize, usize),
     Probe(usize),
     ProbeTimeout(usize, u32),
+    TcpProbe(usize, MeasurementEvent),
     SampleFlows,
     SampleLinks,
     IntervalEnd(usize),
     Phase(usize),
 }
-
-/// Places in [`Connection::queued_ns`].
-const RETRANSMISSION: usize = 0;
-const PACING: usize = 1;
-const DELAYED_ACK: usize = 2;
 
 /// A trial to be simulated.
 pub struct Simulation {
@@ -53,6 +50,7 @@ pub struct Simulation {
     network: Network,
     connections: Vec<Connection>,
     probes: Vec<SimulatedProbe>,
+    tcp_probes: Vec<TcpProbe>,
     events: EventQueue<Event>,
     end_ns: u64,
     /// A rule that a congestion control broke.
@@ -80,6 +78,9 @@ impl Simulation {
         let connections = crate::prepare::connections(&nodes, topology, &mut network, seed)?;
         let probes = crate::prepare::probes(&nodes, topology, &mut network)?;
         let length_ns = nodes.values().map(|task| task.length.nanos()).max().unwrap_or(0);
+        let end_ns = T0_NS + length_ns;
+        let tcp_probes =
+            crate::prepare::tcp_probes(&nodes, topology, &mut network, (seed, end_ns))?;
         Ok(Self {
             infos: crate::prepare::infos(&nodes, topology),
             flow_rows: connections.iter().map(FlowRows::new).collect(),
@@ -87,8 +88,9 @@ impl Simulation {
             network,
             connections,
             probes,
+            tcp_probes,
             events: EventQueue::new(),
-            end_ns: T0_NS + length_ns,
+            end_ns,
             violation: None,
             in_transit: VecDeque::new(),
             nodes,
@@ -153,6 +155,10 @@ impl Simulation {
         for (index, probe) in self.probes.iter().enumerate() {
             self.events.add(T0_NS + probe.start_ns(), Event::Probe(index));
         }
+        for (index, probe) in self.tcp_probes.iter().enumerate() {
+            let begin = Event::TcpProbe(index, MeasurementEvent::Begin);
+            self.events.add(probe.start_ns(), begin);
+        }
         if let Some(task) = self.nodes.values().next() {
             for (number, phase) in task.phases.iter().enumerate() {
                 self.events.add(T0_NS + phase.start.nanos(), Event::Phase(number));
@@ -175,10 +181,14 @@ impl Simulation {
             Event::Connect(index) => self.open(now_ns, index, rows),
             Event::Write(index) => self.write(now_ns, index, rows),
             Event::StopFlow(index) => self.stop(now_ns, index, rows),
-            Event::Timer(index, place) => self.timer(now_ns, index, place, rows),
+            Event::Timer(index, timer) => self.timer(now_ns, index, timer, rows),
             Event::LinkChange(index, number) => self.change_link(now_ns, index, number, rows),
             Event::Probe(index) => self.send_probe(now_ns, index),
             Event::ProbeTimeout(index, seq) => self.end_probe(now_ns, index, seq, true, rows),
+            Event::TcpProbe(index, event) => {
+                self.tcp_probes[index].on_event(now_ns, event, &mut self.network);
+                self.after_tcp_probe(index, rows);
+            }
             Event::SampleFlows => self.sample_flows(now_ns, rows),
             Event::SampleLinks => self.sample_links(now_ns, rows),
             Event::IntervalEnd(index) => {
@@ -241,12 +251,14 @@ impl Simulation {
         }
         // Routes of connections come first, two for each.
         let index = packet.route as usize / 2;
-        let connection = &mut self.connections[index];
+        let Some(connection) = self.connections.get_mut(index) else {
+            return self.arrive_at_tcp_probe(now_ns, &packet, rows);
+        };
         match packet.body {
             Body::Segment(segment) => {
                 self.ack_rows[index].on_segment(now_ns, connection, packet.ecn, rows);
                 let reply = connection.on_segment(now_ns, &segment, packet.ecn);
-                self.queue_timer(now_ns, index, DELAYED_ACK);
+                self.queue_timer(now_ns, index, SocketTimer::DelayedAck);
                 self.in_transit.extend(reply);
             }
             Body::Ack(ack) => {
@@ -326,25 +338,16 @@ impl Simulation {
         self.after_sender(now_ns, index, rows);
     }
 
-    fn timer(&mut self, now_ns: u64, index: usize, place: usize, rows: &mut Rows<'_>) {
-        let connection = &mut self.connections[index];
-        // Stale: the timer was queued again for another time.
-        if connection.queued_event_ns[place] != now_ns {
+    fn timer(&mut self, now_ns: u64, index: usize, timer: SocketTimer, rows: &mut Rows<'_>) {
+        let Some(half) = self.connections[index].half() else { return };
+        if !half.take_event(now_ns, timer) {
             return;
         }
-        connection.queued_event_ns[place] = u64::MAX;
-        let route = connection.routes[1];
-        let State::Established { sender, receiver } = &mut connection.state else { return };
-        match place {
-            RETRANSMISSION => sender.on_timer(now_ns),
-            PACING => sender.on_pacing_timer(now_ns),
-            _ => {
-                let reply = receiver.on_timer(now_ns);
-                self.queue_timer(now_ns, index, DELAYED_ACK);
-                self.in_transit
-                    .extend(reply.map(|ack| Packet::new(route, Ecn::NotEct, Body::Ack(ack))));
-                return;
-            }
+        let reply = half.on_timer(now_ns, timer);
+        if timer == SocketTimer::DelayedAck {
+            self.queue_timer(now_ns, index, timer);
+            self.in_transit.extend(reply);
+            return;
         }
         self.after_sender(now_ns, index, rows);
     }
@@ -353,39 +356,25 @@ impl Simulation {
     fn after_sender(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
         AckRows::sender_events(connection, rows);
-        let (route, mode) = (connection.routes[0], connection.ecn());
-        let Some(sender) = connection.sender() else { return };
-        self.in_transit.extend(sender.outbox.drain(..).map(|(segment, is_retransmission)| {
-            Packet::new(route, mode.field(is_retransmission), Body::Segment(segment))
-        }));
-        if let Some(violation) = sender.violation() {
-            let flow = connection.task.group.clone();
-            self.violation = Some(SimulatorError::Violation { flow, violation });
+        let Some(half) = connection.half() else { return };
+        self.in_transit.extend(half.sent());
+        if let Some(violation) = half.sender.violation() {
+            let subject = format!("flow {}", connection.task.group);
+            self.violation = Some(SimulatorError::Violation { subject, violation });
             return;
         }
-        if let Some((round, stats)) = sender.take_round(now_ns) {
+        if let Some((round, stats)) = half.sender.take_round(now_ns) {
             rows.cc_state(now_ns, &self.connections[index], round, &stats);
         }
-        self.queue_timer(now_ns, index, RETRANSMISSION);
-        self.queue_timer(now_ns, index, PACING);
+        self.queue_timer(now_ns, index, SocketTimer::Retransmission);
+        self.queue_timer(now_ns, index, SocketTimer::Pacing);
     }
 
-    /// Queues the timer's event unless an earlier one is queued, which queues the next.
-    fn queue_timer(&mut self, now_ns: u64, index: usize, place: usize) {
-        let connection = &mut self.connections[index];
-        let State::Established { sender, receiver } = &connection.state else { return };
-        let wanted_ns = match place {
-            RETRANSMISSION => sender.timer_ns(),
-            PACING => sender.pacing_until_ns(),
-            _ => receiver.timer_ns(),
-        };
-        let Some(wanted_ns) = wanted_ns.filter(|at_ns| *at_ns < connection.queued_event_ns[place])
-        else {
-            return;
-        };
-        let at_ns = wanted_ns.max(now_ns);
-        connection.queued_event_ns[place] = at_ns;
-        self.events.add(at_ns, Event::Timer(index, place));
+    fn queue_timer(&mut self, now_ns: u64, index: usize, timer: SocketTimer) {
+        let half = self.connections[index].half();
+        if let Some(at_ns) = half.and_then(|half| half.queue_event(now_ns, timer)) {
+            self.events.add(at_ns, Event::Timer(index, timer));
+        }
     }
 
     fn send_probe(&mut self, now_ns: u64, index: usize) {
@@ -412,6 +401,31 @@ impl Simulation {
         rows.push(&probe.node, Of::Probe(row));
         if probe.is_back_to_back() {
             self.events.add(now_ns, Event::Probe(index));
+        }
+    }
+
+    /// A packet of a measurement's connection is at the end of its route. Those of earlier connections are ignored.
+    fn arrive_at_tcp_probe(&mut self, now_ns: u64, packet: &Packet, rows: &mut Rows<'_>) {
+        let index = self.tcp_probes.iter().position(|probe| probe.has_route(packet.route));
+        if let Some(index) = index {
+            self.tcp_probes[index].on_packet(now_ns, packet);
+            self.after_tcp_probe(index, rows);
+        }
+    }
+
+    /// Transmits, queues and reports what a probe has put out.
+    fn after_tcp_probe(&mut self, index: usize, rows: &mut Rows<'_>) {
+        let probe = &mut self.tcp_probes[index];
+        self.in_transit.extend(probe.outbox.drain(..));
+        for (at_ns, event) in probe.events.drain(..) {
+            self.events.add(at_ns, Event::TcpProbe(index, event));
+        }
+        if let Some(violation) = probe.violation() {
+            let subject = format!("probe {}", probe.id());
+            self.violation = Some(SimulatorError::Violation { subject, violation });
+        }
+        if let Some(row) = probe.ended.take() {
+            rows.push(&probe.node, Of::Probe(row));
         }
     }
 
@@ -468,6 +482,9 @@ impl Simulation {
         }
         for link in &mut self.network.links {
             rows.finish_link(self.end_ns, link);
+        }
+        for probe in self.tcp_probes.iter().filter(|probe| probe.is_measuring()) {
+            rows.probe_unfinished(self.end_ns, &probe.node, probe.id());
         }
         for node in self.nodes.keys() {
             rows.finish_node(self.end_ns, node);

@@ -4,14 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use ccbench_proto::plan::check;
-use ccbench_proto::schedule::{self, TrialContext};
-use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::run_event::Of;
 use ccbench_proto::wire::{Acks, FlowSample, RunEvent, Side, TcpEvent, TcpEventKind};
-use ccbench_simulator::{Simulation, SimulatorError, T0_NS};
+use ccbench_simulator::T0_NS;
+
+mod support;
+
+use support::rows;
 
 const RATE_BPS: f64 = 10e6;
 const LENGTH_S: f64 = 3.0;
@@ -76,24 +76,6 @@ length = "3s"
 flows = ["f"]
 {instance}"#
     )
-}
-
-/// All rows of a simulation, by node.
-fn rows(text: &str, seed: u64) -> Result<Vec<(String, RunEvent)>, SimulatorError> {
-    let (plan, _) = check::read(text, &[]).unwrap();
-    let topology = Topology::build(plan.plan());
-    let context = TrialContext {
-        addresses: topology.addresses(),
-        port_slot: 0,
-        seed,
-        traces: BTreeMap::<String, Arc<ccbench_proto::trace::Trace>>::new(),
-    };
-    let task = |node: &String| (node.clone(), schedule::task_for(&plan, node, &context));
-    let nodes = plan.plan().nodes.keys().map(task).collect();
-    let mut rows = Vec::new();
-    let simulation = Simulation::new(nodes, &topology, seed)?;
-    simulation.run(&mut |node, event| rows.push((node.to_owned(), event)), &|| true)?;
-    Ok(rows)
 }
 
 /// Checks what always holds; returns the bytes received by both flows.

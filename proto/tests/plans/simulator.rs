@@ -59,6 +59,8 @@ fn has(severity: Severity, text: &str, key: &str, why: &str) {
 fn runs_what_it_has_models_of() {
     let flow = "cc = \"mine\"\n[flows.other]\nfrom = \"dst\"\nto = \"src\"\nrate = \"1mbit\"\ncc = \"bbr\"\n\
                 [cc.mine]\nalgorithm = \"vegas\"\n[probes.rtt]\nkind = \"udp\"\nfrom = \"src\"\nto = \"dst\"\n\
+                [probes.page]\nkind = \"http\"\nfrom = \"dst\"\nto = \"src\"\nbytes = \"177669B\"\ncc = \"mine\"\n\
+                [probes.connect]\nkind = \"tcp_connect\"\nfrom = \"src\"\nto = \"dst\"\n\
                 [sample]\nacks = \"every-ack\"";
     let nodes = "[nodes.dst.sysctl]\n\"net.ipv4.tcp_rmem\" = \"4096 131072 6291456\"\n\"net.ipv4.tcp_sack\" = 1\n\
                  \"net.core.default_qdisc\" = \"fq\"";
@@ -89,11 +91,11 @@ fn rejects_what_it_has_no_model_of() {
     );
     let params = "cc = \"mine\"\n[cc.mine]\nalgorithm = \"cubic\"\nparams = { beta = 700 }";
     error("flow", params, "cc.mine.params", "the simulator's cubic has no parameters");
-    for kind in ["tcp_connect", "http"] {
-        let bytes = if kind == "http" { "bytes = \"1000B\"\n" } else { "" };
-        let probe = format!("[probes.p]\nkind = \"{kind}\"\n{bytes}from = \"src\"\nto = \"dst\"");
-        error("flow", &probe, "probes.p.kind", "the simulator does not model");
-    }
+    let page = "[probes.p]\nkind = \"http\"\nbytes = \"1000B\"\nfrom = \"src\"\nto = \"dst\"\n";
+    error("flow", &format!("{page}cc = \"vegas\""), "probes.p.cc", vegas);
+    error("flow", &format!("{page}cc = \"nv\""), "probes.p.cc", nv);
+    let named = format!("{page}host = \"localhost\"");
+    error("flow", &named, "probes.p.host", "simulated nodes resolve no names");
     let capture = "[capture.c]\nnode = \"router\"\ntoward = \"dst\"";
     error("flow", capture, "capture.c", "simulated packets have no payload");
 }

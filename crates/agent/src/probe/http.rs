@@ -1,30 +1,11 @@
 //! As much of HTTP/1.1 (RFC 9112) as a fetch needs, over `httparse`. Pure.
 
+pub use ccbench_proto::http::{answer, request};
 use httparse::{EMPTY_HEADER, Request, Response, Status};
 
 /// Longest head of a request or an answer, and most fields in it.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_FIELDS: usize = 128;
-
-/// The request for a file.
-pub fn request(host: &str) -> Vec<u8> {
-    format!("GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: ccbench\r\nAccept: */*\r\nConnection: close\r\n\r\n")
-        .into_bytes()
-}
-
-/// The head of the answer to it.
-pub fn answer(status: u16, bytes: u64) -> Vec<u8> {
-    let reason = match status {
-        200 => "OK",
-        405 => "Method Not Allowed",
-        _ => "Bad Request",
-    };
-    format!(
-        "HTTP/1.1 {status} {reason}\r\nContent-Type: application/octet-stream\r\nContent-Length: {bytes}\r\n\
-         Connection: close\r\n\r\n"
-    )
-    .into_bytes()
-}
 
 /// An incremental parser of requests.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Rules about the simulator: what it has no model of is an error, a key without effect there is a warning.
 
 use crate::cc::{self, SIMULATED_BUILTINS};
-use crate::plan::{Backend, Cc, Plan, Queue, Shaper, SysctlValue, Tool, Via};
+use crate::plan::{Backend, Cc, Plan, ProbeKind, Queue, Shaper, SysctlValue, Tool, Via};
 use crate::resolve::settle;
 
 use super::lab;
@@ -34,13 +34,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         instance(name, cc, problems);
     }
     flows(plan, problems);
-    for (name, probe) in plan.probes.iter().filter(|(_, probe)| probe.kind.connects()) {
-        let why = format!(
-            "the simulator does not model {} probes: use ping or udp, or run without --sim",
-            probe.kind.as_str()
-        );
-        problems.error(&["probes", name, "kind"], why);
-    }
+    probes(plan, problems);
     for name in plan.capture.keys() {
         let why = "simulated packets have no payload to capture: remove it, or run without --sim";
         problems.error(&["capture", name], why);
@@ -156,17 +150,34 @@ fn flows(plan: &Plan, problems: &mut Problems) {
                 "has no effect with --sim, which generates traffic as the tool `ccbench` does";
             problems.warning(&["flows", name, "tool"], why);
         }
-        let Some(cc) = &flow.cc else { continue };
-        if !plan.cc.contains_key(cc) && !SIMULATED_BUILTINS.contains(&cc.as_str()) {
-            problems.error_from(
-                &["flows", name, "cc"],
-                &[&["flows", name, "cc"], &["cc"]],
-                unknown(cc),
-            );
-        }
+        congestion_control(plan, &["flows", name, "cc"], flow.cc.as_deref(), problems);
     }
     let why = "simulated hosts are infinitely fast, so the flow would never end";
     lab::unlimited_flows(plan, &[], (why, ", or run the plan without --sim"), problems);
+}
+
+fn probes(plan: &Plan, problems: &mut Problems) {
+    for (name, probe) in &plan.probes {
+        // Another rule rejects it at probes of other kinds.
+        if probe.kind != ProbeKind::Http {
+            continue;
+        }
+        congestion_control(plan, &["probes", name, "cc"], probe.cc.as_deref(), problems);
+        if probe.host.is_some() {
+            let why = "simulated nodes resolve no names: remove it, or run without --sim";
+            problems.error(&["probes", name, "host"], why);
+        }
+    }
+}
+
+/// Rejects the name, at `path`, of a kernel's congestion control that has no model.
+fn congestion_control(plan: &Plan, path: &[&str], cc: Option<&str>, problems: &mut Problems) {
+    if let Some(cc) = cc
+        && !plan.cc.contains_key(cc)
+        && !SIMULATED_BUILTINS.contains(&cc)
+    {
+        problems.error_from(path, &[path, &["cc"]], unknown(cc));
+    }
 }
 
 /// Why the simulator does not have this congestion control of a kernel.
@@ -180,7 +191,7 @@ fn unknown(algorithm: &str) -> String {
         };
         format!(
             "for ccbench's own of that name write `[cc.{instance}]` with `algorithm = \"{algorithm}\"`, without \
-             `via = \"builtin\"`, and let flows have `cc = \"{instance}\"`"
+             `via = \"builtin\"`, and use it with `cc = \"{instance}\"`"
         )
     } else {
         "take one of these, or run the plan without --sim".to_owned()

@@ -1,0 +1,407 @@
+//! Probes over TCP: the duration of connect() (`tcp_connect`), and fetches of a file (`http`). A probe makes one measurement after the
+//! other, as the agent's does (`crates/agent/src/probe/tcp.rs`), each over a new connection with a port of its own.
+//!
+//! A connection has two half-connections, whose acknowledgements do not travel on data, and ends without FIN: packets of an
+//! earlier connection pass the links and are ignored where they arrive.
+
+use std::net::SocketAddr;
+
+use ccbench_proto::http;
+use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
+use ccbench_proto::schedule::ProbeTask;
+use ccbench_proto::wire;
+
+use crate::core::{CongestionControl, Violation};
+use crate::half_connection::{HalfConnection, SocketTimer};
+use crate::handshake::Handshake;
+use crate::network::{Endpoints, Network};
+use crate::packet::{Body, Packet, Segment};
+use crate::probes::row;
+use crate::tcp::{Receiver, Sender, SenderConfig};
+
+/// Back-to-back measurements begin at least so far apart, as in an agent.
+const PAUSE_NS: u64 = 1_000_000;
+/// `ip_local_port_range`: the first port, and how many there are.
+const FIRST_LOCAL_PORT: u16 = 32_768;
+const LOCAL_PORTS: u64 = 28_232;
+/// Distance of the first ports of two probes.
+const PORTS_PER_PROBE: u64 = 800;
+/// What an agent reports for a measurement that reaches its timeout, and for a connect() that the kernel gives up (ETIMEDOUT).
+const TIMED_OUT: &str = "timed out";
+const SYN_TIMED_OUT: &str = "Connection timed out (os error 110)";
+
+/// The settings of one node's sockets.
+pub struct Socket {
+    /// Before its first call.
+    pub cc: CongestionControl,
+    pub config: SenderConfig,
+    /// Limit of the receive buffer, bytes.
+    pub rcvbuf_bytes: u64,
+}
+
+/// The direction of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the node that measures.
+    Request,
+    /// From the node that answers.
+    Answer,
+}
+
+impl Direction {
+    const ALL: [Self; 2] = [Self::Request, Self::Answer];
+
+    fn reversed(self) -> Self {
+        match self {
+            Self::Request => Self::Answer,
+            Self::Answer => Self::Request,
+        }
+    }
+}
+
+/// What happens to a probe at an instant. Numbers are those of measurements.
+#[derive(Debug, Clone, Copy)]
+pub enum MeasurementEvent {
+    Begin,
+    /// The handshake's timer expires.
+    Connect(u32),
+    Timer(Direction, SocketTimer),
+    Timeout(u32),
+}
+
+/// A probe and its present measurement.
+pub struct TcpProbe {
+    /// The node that measures.
+    pub node: String,
+    task: ProbeTask,
+    /// Of the node that measures and of the one that answers.
+    sockets: [Socket; 2],
+    /// Routes there and back over the same links as those of measurements.
+    path: [u32; 2],
+    /// Of the packets there, but for the local port.
+    endpoints: Endpoints,
+    /// Counts the probes of the trial.
+    number: u32,
+    /// No measurement begins or fails from the trial's end on.
+    end_ns: u64,
+    request_bytes: u64,
+    /// Of the answer's head.
+    head_bytes: u64,
+    /// Of its body.
+    body_bytes: u64,
+    next_seq: u32,
+    due_ns: u64,
+    measurement: Option<Measurement>,
+    /// Packets to be sent.
+    pub outbox: Vec<Packet>,
+    /// Events to be queued, with their times.
+    pub events: Vec<(u64, MeasurementEvent)>,
+    /// The row of a measurement that has ended.
+    pub ended: Option<wire::Probe>,
+}
+
+/// A measurement under way.
+struct Measurement {
+    /// What is known so far.
+    row: wire::Probe,
+    /// From the node that measures, and back.
+    routes: [u32; 2],
+    handshake: Handshake,
+    /// When connect() returned, and the RTT of the handshake then.
+    connected_ns: u64,
+    handshake_rtt_ns: u64,
+    /// By [`Direction`]; each from the moment at which its sender may send.
+    halves: [Option<Box<HalfConnection>>; 2],
+}
+
+impl TcpProbe {
+    /// `number` counts the probes of a trial; `start_ns` and `end_ns`: when the probe and the trial begin and end.
+    pub fn new(
+        (node, number): (String, u32),
+        task: ProbeTask,
+        sockets: [Socket; 2],
+        path: [u32; 2],
+        endpoints: Endpoints,
+        (start_ns, end_ns): (u64, u64),
+    ) -> Self {
+        let host = SocketAddr::new(task.to_ip, task.port).to_string();
+        let body_bytes = task.plan.bytes.unwrap_or_default().get();
+        Self {
+            node,
+            sockets,
+            path,
+            endpoints,
+            number,
+            end_ns,
+            request_bytes: http::request(&host).len() as u64,
+            head_bytes: http::answer(200, body_bytes).len() as u64,
+            body_bytes,
+            next_seq: 0,
+            due_ns: start_ns,
+            measurement: None,
+            outbox: Vec::new(),
+            events: Vec::new(),
+            ended: None,
+            task,
+        }
+    }
+
+    /// When the first measurement begins.
+    pub fn start_ns(&self) -> u64 {
+        self.due_ns
+    }
+
+    /// Its name in the plan.
+    pub fn id(&self) -> &str {
+        &self.task.id
+    }
+
+    /// Whether a measurement is under way.
+    pub fn is_measuring(&self) -> bool {
+        self.measurement.is_some()
+    }
+
+    /// Whether a route is one of the present connection's.
+    pub fn has_route(&self, route: u32) -> bool {
+        self.measurement.as_ref().is_some_and(|measurement| measurement.routes.contains(&route))
+    }
+
+    /// An invariant that a congestion control broke.
+    pub fn violation(&self) -> Option<Violation> {
+        let halves = self.measurement.iter().flat_map(|measurement| &measurement.halves);
+        halves.flatten().find_map(|half| half.sender.violation())
+    }
+
+    /// An event has come.
+    pub fn on_event(&mut self, now_ns: u64, event: MeasurementEvent, network: &mut Network) {
+        match event {
+            MeasurementEvent::Begin => self.begin(now_ns, network),
+            MeasurementEvent::Connect(seq) => self.send_syn(now_ns, seq),
+            MeasurementEvent::Timer(direction, timer) => {
+                if let Some(half) = self.half(direction)
+                    && half.take_event(now_ns, timer)
+                {
+                    let ack = half.on_timer(now_ns, timer);
+                    self.outbox.extend(ack);
+                }
+            }
+            MeasurementEvent::Timeout(seq) => {
+                let present = self.measurement.as_ref().map(|measurement| measurement.row.seq);
+                if present == Some(seq) && now_ns < self.end_ns {
+                    self.fail(now_ns, TIMED_OUT);
+                }
+            }
+        }
+        self.after_sockets(now_ns);
+    }
+
+    /// A packet of the present connection has arrived.
+    pub fn on_packet(&mut self, now_ns: u64, packet: &Packet) {
+        let Some(measurement) = &self.measurement else { return };
+        let direction = match packet.route == measurement.routes[0] {
+            true => Direction::Request,
+            false => Direction::Answer,
+        };
+        match &packet.body {
+            Body::Segment(segment) => self.on_segment(now_ns, direction, segment, packet.ecn),
+            Body::Ack(ack) => {
+                if let Some(half) = self.half(direction.reversed()) {
+                    half.sender.on_ack(now_ns, ack);
+                    half.sender.write_xmit(now_ns);
+                }
+            }
+            body => self.on_handshake(now_ns, body),
+        }
+        self.after_sockets(now_ns);
+    }
+
+    fn half(&mut self, direction: Direction) -> Option<&mut HalfConnection> {
+        self.measurement.as_mut()?.halves[direction as usize].as_deref_mut()
+    }
+
+    fn begin(&mut self, now_ns: u64, network: &mut Network) {
+        if now_ns >= self.end_ns {
+            return;
+        }
+        let (seq, tos) = (self.next_seq, self.task.plan.tos);
+        self.next_seq += 1;
+        let there = Endpoints { from_port: local_port(self.number, seq), ..self.endpoints };
+        let routes = [
+            network.add_parallel_route(self.path[0], there, tos),
+            network.add_parallel_route(self.path[1], there.reversed(), tos),
+        ];
+        self.measurement = Some(Measurement {
+            row: row(&self.task, seq, now_ns),
+            routes,
+            handshake: Handshake::new(routes),
+            connected_ns: 0,
+            handshake_rtt_ns: 0,
+            halves: [None, None],
+        });
+        let timeout_ns = now_ns + self.task.plan.timeout().nanos();
+        self.events.push((timeout_ns, MeasurementEvent::Timeout(seq)));
+        self.send_syn(now_ns, seq);
+    }
+
+    /// Sends a SYN, also again.
+    fn send_syn(&mut self, now_ns: u64, seq: u32) {
+        let Some(measurement) = &mut self.measurement else { return };
+        if measurement.row.seq != seq || measurement.row.connect_us.is_some() {
+            return;
+        }
+        match measurement.handshake.open(now_ns) {
+            Some((syn, retry_ns)) => {
+                self.outbox.push(syn);
+                self.events.push((retry_ns, MeasurementEvent::Connect(seq)));
+            }
+            None => self.fail(now_ns, SYN_TIMED_OUT),
+        }
+    }
+
+    fn on_handshake(&mut self, now_ns: u64, body: &Body) {
+        let Some(measurement) = &mut self.measurement else { return };
+        let step = measurement.handshake.on_segment(now_ns, body);
+        self.outbox.extend(step.answer);
+        // The answer to a SYN that was sent again may have been lost, so that the listener has no sample.
+        let rtt_ns = step.rtt_ns.unwrap_or(measurement.handshake_rtt_ns);
+        match body {
+            Body::SynAck if measurement.row.connect_us.is_none() => self.connected(now_ns, rtt_ns),
+            Body::HandshakeAck => self.accepted(now_ns, rtt_ns),
+            _ => {}
+        }
+    }
+
+    /// connect() returns. A fetch sends its request.
+    fn connected(&mut self, now_ns: u64, rtt_ns: u64) {
+        let Some(measurement) = &mut self.measurement else { return };
+        (measurement.connected_ns, measurement.handshake_rtt_ns) = (now_ns, rtt_ns);
+        let row = &mut measurement.row;
+        row.connect_us = Some(us(row.at_ns, now_ns));
+        if self.task.plan.kind == ProbeKind::TcpConnect {
+            row.rtt_us = row.connect_us;
+            return self.end(now_ns);
+        }
+        self.open_half(now_ns, Direction::Request, rtt_ns);
+        let request_bytes = self.request_bytes;
+        if let Some(half) = self.half(Direction::Request) {
+            half.sender.write(now_ns, request_bytes);
+        }
+    }
+
+    /// The answering node's socket exists.
+    fn accepted(&mut self, now_ns: u64, rtt_ns: u64) {
+        if self.half(Direction::Answer).is_none() {
+            self.open_half(now_ns, Direction::Answer, rtt_ns);
+        }
+    }
+
+    fn open_half(&mut self, now_ns: u64, direction: Direction, rtt_ns: u64) {
+        let Some(measurement) = &mut self.measurement else { return };
+        let [client, server] = &self.sockets;
+        let (sending, receiving) = match direction {
+            Direction::Request => (client, server),
+            Direction::Answer => (server, client),
+        };
+        let mut config = sending.config.clone();
+        config.seed ^= (u64::from(measurement.row.seq) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (ecn, routes) = (config.ecn, measurement.routes);
+        let routes = match direction {
+            Direction::Request => routes,
+            Direction::Answer => [routes[1], routes[0]],
+        };
+        // The receiver of the node that measures is as old as its socket.
+        let Measurement { connected_ns, handshake_rtt_ns, .. } = *measurement;
+        let rcvbuf_bytes = receiving.rcvbuf_bytes;
+        let receiver = Receiver::new(ecn, rcvbuf_bytes, connected_ns, handshake_rtt_ns);
+        let (cc, rtt_us) = (sending.cc.clone(), (rtt_ns / 1000) as u32);
+        let sender = Sender::new(config, cc, now_ns, rtt_us, receiver.rcv_wnd_end());
+        let half = HalfConnection::new(sender, receiver, routes, ecn);
+        measurement.halves[direction as usize] = Some(Box::new(half));
+    }
+
+    /// Data arrives, and the application reads it at once.
+    fn on_segment(&mut self, now_ns: u64, direction: Direction, segment: &Segment, ecn: Ecn) {
+        if direction == Direction::Request {
+            // It acknowledges the SYN-ACK, too.
+            self.on_handshake(now_ns, &Body::HandshakeAck);
+        }
+        let Some(half) = self.half(direction) else { return };
+        let ack = half.on_segment(now_ns, segment, ecn);
+        let received_bytes = half.receiver.bytes_received();
+        self.outbox.extend(ack);
+        match direction {
+            Direction::Request if received_bytes >= self.request_bytes => {
+                let answer_bytes = self.head_bytes + self.body_bytes;
+                if let Some(half) = self.half(Direction::Answer) {
+                    half.sender.write(now_ns, answer_bytes);
+                }
+            }
+            Direction::Request => {}
+            Direction::Answer => self.read_answer(now_ns, received_bytes),
+        }
+    }
+
+    fn read_answer(&mut self, now_ns: u64, received_bytes: u64) {
+        let Some(measurement) = &mut self.measurement else { return };
+        if received_bytes == 0 {
+            return;
+        }
+        let row = &mut measurement.row;
+        let since_begin_us = us(row.at_ns, now_ns);
+        row.ttfb_us.get_or_insert(since_begin_us);
+        row.status = (received_bytes >= self.head_bytes).then_some(200);
+        row.bytes = Some(received_bytes.saturating_sub(self.head_bytes));
+        if received_bytes >= self.head_bytes + self.body_bytes {
+            row.total_us = Some(since_begin_us);
+            self.end(now_ns);
+        }
+    }
+
+    fn fail(&mut self, now_ns: u64, error: &str) {
+        let Some(measurement) = &mut self.measurement else { return };
+        let to = SocketAddr::new(self.task.to_ip, self.task.port);
+        let row = &mut measurement.row;
+        let operation = if row.connect_us.is_none() { "connect to" } else { "fetch from" };
+        (row.lost, row.error) = (true, format!("{operation} {to}: {error}"));
+        self.end(now_ns);
+    }
+
+    /// The measurement has ended; the next one is queued.
+    fn end(&mut self, now_ns: u64) {
+        let Some(measurement) = self.measurement.take() else { return };
+        let begin_ns = measurement.row.at_ns;
+        self.ended = Some(measurement.row);
+        let every_ns = self.task.plan.every.nanos().max(1);
+        self.due_ns = match self.task.plan.repeat {
+            Repeat::Once => return,
+            Repeat::BackToBack => now_ns.max(begin_ns + PAUSE_NS),
+            // A measurement longer than the interval skips the missed ones.
+            Repeat::Interval => self.due_ns + every_ns * (1 + (now_ns - self.due_ns) / every_ns),
+        };
+        self.events.push((self.due_ns, MeasurementEvent::Begin));
+    }
+
+    /// Transmits what the senders have put out, and queues the timers of both half-connections.
+    fn after_sockets(&mut self, now_ns: u64) {
+        for direction in Direction::ALL {
+            let Some(measurement) = &mut self.measurement else { return };
+            let Some(half) = &mut measurement.halves[direction as usize] else { continue };
+            self.outbox.extend(half.sent());
+            for timer in SocketTimer::ALL {
+                if let Some(at_ns) = half.queue_event(now_ns, timer) {
+                    self.events.push((at_ns, MeasurementEvent::Timer(direction, timer)));
+                }
+            }
+        }
+    }
+}
+
+/// The port that connect() takes for a measurement of a probe: every second one, as in Linux.
+fn local_port(probe: u32, seq: u32) -> u16 {
+    let offset = u64::from(probe) * PORTS_PER_PROBE + u64::from(seq) * 2;
+    FIRST_LOCAL_PORT + (offset % LOCAL_PORTS) as u16
+}
+
+fn us(from_ns: u64, to_ns: u64) -> f64 {
+    (to_ns - from_ns) as f64 / 1000.0
+}

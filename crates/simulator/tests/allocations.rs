@@ -1,0 +1,89 @@
+//! In the steady state a simulated packet needs no memory allocation: a longer trial of the same plan needs only those of its rows.
+//!
+//! A program of its own, because the counter counts the allocations of all tests that run at the same time.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::alloc::System;
+use std::collections::BTreeMap;
+
+use ccbench_proto::wire::run_event::Of;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+mod support;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// At most so many allocations per packet: those of rows, which come once a second.
+const MOST_PER_PACKET: f64 = 0.02;
+
+/// Two flows over 100 Mbit/s and 10 ms each way.
+fn plan(cc: &str, queue: &str, loss: &str, length_s: u32) -> String {
+    format!(
+        r#"
+name = "allocations"
+[nodes]
+src = {{}}
+router = {{}}
+dst = {{}}
+[wires]
+path = ["src", "router", "dst"]
+[links.there]
+node = "router"
+toward = "dst"
+rate = "100mbit"
+delay = "10ms"
+queue = {{ {queue} }}
+{loss}
+[links.back]
+node = "router"
+toward = "src"
+delay = "10ms"
+[flows.f]
+from = "src"
+to = "dst"
+cc = "{cc}"
+count = 2
+interval = "1s"
+[sample]
+tcp = "1s"
+qdisc = "1s"
+acks = "off"
+[[phases]]
+name = "only"
+length = "{length_s}s"
+flows = ["f"]
+"#
+    )
+}
+
+/// Packets that passed both links, and allocations.
+fn run(text: &str) -> (u64, usize) {
+    let region = Region::new(ALLOCATOR);
+    let rows = support::rows(text, 1).unwrap();
+    let change = region.change();
+    let mut sent = BTreeMap::new();
+    for (_, event) in &rows {
+        if let Some(Of::QdiscSample(row)) = &event.of {
+            sent.insert(row.link.as_str(), row.sent_pkts);
+        }
+    }
+    (sent.values().sum(), change.allocations + change.reallocations)
+}
+
+#[test]
+fn no_packet_needs_an_allocation() {
+    let fifo = "kind = \"bfifo\", limit = \"1.5bdp\"";
+    for (cc, queue, loss) in [
+        ("cubic", fifo, ""),
+        ("reno", "kind = \"fq_codel\"", ""),
+        ("bbr", "kind = \"dualpi2\"", ""),
+        ("cubic", fifo, "loss = \"0.1%\""),
+    ] {
+        let [short, long] = [5, 15].map(|length_s| run(&plan(cc, queue, loss, length_s)));
+        let (packets, allocations) = (long.0 - short.0, long.1.saturating_sub(short.1));
+        assert!(packets > 20_000, "{cc} {queue} {loss}: {packets} packets");
+        let per_packet = allocations as f64 / packets as f64;
+        assert!(per_packet < MOST_PER_PACKET, "{cc} {queue} {loss}: {per_packet} per packet");
+    }
+}

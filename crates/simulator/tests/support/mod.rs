@@ -1,0 +1,28 @@
+//! Runs a plan in the simulator.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ccbench_proto::plan::check;
+use ccbench_proto::schedule::{self, TrialContext};
+use ccbench_proto::topology::Topology;
+use ccbench_proto::wire::RunEvent;
+use ccbench_simulator::{Simulation, SimulatorError};
+
+/// All rows of a simulation, each with its node.
+pub fn rows(text: &str, seed: u64) -> Result<Vec<(String, RunEvent)>, SimulatorError> {
+    let (plan, _) = check::read(text, &[]).unwrap();
+    let topology = Topology::build(plan.plan());
+    let context = TrialContext {
+        addresses: topology.addresses(),
+        port_slot: 0,
+        seed,
+        traces: BTreeMap::<String, Arc<ccbench_proto::trace::Trace>>::new(),
+    };
+    let task = |node: &String| (node.clone(), schedule::task_for(&plan, node, &context));
+    let nodes = plan.plan().nodes.keys().map(task).collect();
+    let mut rows = Vec::new();
+    let simulation = Simulation::new(nodes, &topology, seed)?;
+    simulation.run(&mut |node, event| rows.push((node.to_owned(), event)), &|| true)?;
+    Ok(rows)
+}
