@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-lab test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-lab test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -49,6 +49,11 @@ soak: test-faults
 # A million exchanges of timestamps with an agent whose clock's offset is known exactly: minutes, as root.
 test-clock: build
 	cargo run --locked -p ccbench --example clock_bounds -- $(BIN)/ccbench-agent 1000000
+
+# The simulator's rows on another architecture, emulated: their digests must be those of this one. Minutes the first time.
+test-arm64:
+	@scripts/setup.sh --arm64
+	@scripts/arm64.sh
 
 # Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
 test-vm:

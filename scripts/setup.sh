@@ -4,6 +4,7 @@
 #   --test  also installs what the tests need: a browser, tcpdump, and the Python packages of
 #           tests/notebooks/requirements.txt, in a directory of their own
 #   --faults also installs strace, which injects faults
+#   --arm64 also installs what runs tests for 64-bit Arm: QEMU's user mode, and a linker and a libc for Arm
 # Does nothing if everything is installed.
 set -euo pipefail
 
@@ -18,6 +19,7 @@ if [ "${1:-}" = --lab ]; then
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
 [ "${1:-}" = --faults ] && package+=([strace]=strace)
+[ "${1:-}" = --arm64 ] && package+=([qemu-aarch64]=qemu-user [aarch64-linux-gnu-gcc]=gcc-aarch64-linux-gnu)
 [ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump)
 # Why each package is needed.
 declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: the tests compare results with them"
@@ -29,13 +31,15 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel"
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
     [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests"
-    [strace]="injects faults into system calls")
+    [strace]="injects faults into system calls" [qemu-user]="runs the tests for Arm"
+    [gcc-aarch64-linux-gnu]="compiles the congestion controls for Arm, and links" [libc6-dev-arm64-cross]="the libc for Arm")
 
 missing=()
 for program in "${!package[@]}"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${package[$program]}")
 done
 [ "${1:-}" = --test ] && { python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); }
+[ "${1:-}" = --arm64 ] && [ ! -e /usr/aarch64-linux-gnu/include/stdio.h ] && missing+=(libc6-dev-arm64-cross)
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
 

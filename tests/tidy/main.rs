@@ -66,6 +66,7 @@ fn crates_depend_only_downwards() {
                 "ccbench-collector",
                 "ccbench-agent",
                 "ccbench-results",
+                "ccbench-simulator",
             ],
         ),
     ]);

@@ -1,12 +1,18 @@
-//! Parsers for the fuzz targets (`tests/fuzz`) that are private otherwise.
+//! What the fuzz targets (`tests/fuzz`) use and is private otherwise: parsers, and the hash of a flow.
 
 use ccbench_proto::wire::QdiscSample;
 
+use crate::datapath::header;
 use crate::discipline::fill_row;
 use crate::qdisc::Listed;
 
 pub use crate::netlink::acknowledgement;
 pub use crate::saved::{from_hex, to_hex};
+
+/// The column `flow` of `link_packets` for an Ethernet frame.
+pub fn flow_hash(frame: &[u8]) -> u32 {
+    header::flow(frame)
+}
 
 /// The row of a qdisc or a class that the kernel listed.
 pub fn listed(body: &[u8], class: bool) -> Option<QdiscSample> {

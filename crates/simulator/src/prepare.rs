@@ -1,10 +1,12 @@
 //! From the nodes' tasks to connections and probes, and what nodes would answer before a trial.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ccbench_proto::cc::SIMULATED_BUILTINS;
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
-use ccbench_proto::schedule::{FlowTask, NodeTask, ProbeTask};
+use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, backend_reason};
 
@@ -23,6 +25,8 @@ const DEFAULT_CC: &str = "cubic";
 /// The third numbers of `tcp_wmem` and `tcp_rmem`, bytes.
 const WMEM_BYTES: u64 = 4_194_304;
 const RMEM_BYTES: u64 = 6_291_456;
+/// Highest value of these numbers.
+const INT_MAX: u64 = i32::MAX as u64;
 
 /// Settings of a node.
 pub struct Sysctls<'a>(pub &'a NodeTask);
@@ -37,6 +41,11 @@ impl Sysctls<'_> {
         self.get(name)?.split_whitespace().nth(at)?.parse().ok()
     }
 
+    /// The third number of `tcp_wmem` or `tcp_rmem`.
+    fn buffer_bytes(&self, name: &str) -> Option<u64> {
+        self.number(name, 2).map(|bytes| bytes.min(INT_MAX))
+    }
+
     /// `tcp_ecn`.
     pub fn ecn(&self) -> u64 {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
@@ -45,14 +54,14 @@ impl Sysctls<'_> {
     fn sender_config(&self, ecn: EcnMode, seed: u64) -> SenderConfig {
         SenderConfig {
             ecn,
-            sndbuf_bytes: self.number("net.ipv4.tcp_wmem", 2).unwrap_or(WMEM_BYTES),
+            sndbuf_bytes: self.buffer_bytes("net.ipv4.tcp_wmem").unwrap_or(WMEM_BYTES),
             slow_start_after_idle: self.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),
             seed: seed.max(1),
         }
     }
 
     fn rcvbuf_bytes(&self) -> u64 {
-        self.number("net.ipv4.tcp_rmem", 2).unwrap_or(RMEM_BYTES)
+        self.buffer_bytes("net.ipv4.tcp_rmem").unwrap_or(RMEM_BYTES)
     }
 
     /// The congestion control with this name in the plan; `subject` is what uses it.
@@ -68,6 +77,28 @@ impl Sysctls<'_> {
             SimulatorError::CongestionControl { subject: subject.to_owned(), source }
         })
     }
+}
+
+/// What each node does in a trial of a point, and the network. The inputs are those of the nodes in the lab: the plan and the seed.
+pub fn trial(point: &CheckedPlan, seed: u64) -> (BTreeMap<String, NodeTask>, Topology) {
+    let plan = point.with_lab_defaults();
+    let topology = Topology::build(plan.plan());
+    let files = plan.plan().links.values().filter_map(|link| Some(&link.trace.as_ref()?.file));
+    let trace = |file: &String| Some((file.clone(), Arc::clone(plan.trace(file)?)));
+    let context = TrialContext {
+        addresses: topology.addresses(),
+        port_slot: 0,
+        seed,
+        traces: files.filter_map(trace).collect(),
+    };
+    let task = |node: &String| {
+        let mut task = schedule::task_for(&plan, node, &context);
+        // As in an agent: a group that no phase names never runs.
+        task.servers.retain(|flow| flow.start < flow.stop);
+        task.clients.retain(|flow| flow.start < flow.stop);
+        (node.clone(), task)
+    };
+    (plan.plan().nodes.keys().map(task).collect(), topology)
 }
 
 /// Every connection of every flow group, in the order of names.

@@ -142,12 +142,17 @@ impl<'a> Rows<'a> {
         if link.last_sample_ns.replace(now_ns) == Some(now_ns) {
             return;
         }
+        let sample = link.link.sample(now_ns, (&link.name, &link.dev));
+        self.push(&link.node, Of::QdiscSample(sample));
+        self.link_history(now_ns, link);
+    }
+
+    /// What the trace and the packet log of a link have brought since the last call.
+    fn link_history(&mut self, now_ns: u64, link: &mut SimulatedLink) {
         let names = (link.name.as_str(), link.dev.as_str());
         let (mut changes, mut packets) = (Vec::new(), Vec::new());
         link.link.changes(now_ns, names, &mut changes);
         link.link.packets(names, &mut packets);
-        let sample = link.link.sample(now_ns, names);
-        self.push(&link.node, Of::QdiscSample(sample));
         changes.into_iter().for_each(|row| self.push(&link.node, Of::LinkChange(row)));
         packets.into_iter().for_each(|row| self.push(&link.node, Of::LinkPacket(row)));
     }
@@ -156,6 +161,8 @@ impl<'a> Rows<'a> {
     pub fn finish_link(&mut self, now_ns: u64, link: &mut SimulatedLink) {
         link.link.advance(now_ns);
         self.sample_link(now_ns, link);
+        // Of packets that left at this instant after a sample.
+        self.link_history(now_ns, link);
         let mut timing = Vec::new();
         link.link.timing(now_ns, (&link.name, &link.dev), &mut timing);
         timing.into_iter().for_each(|row| self.push(&link.node, Of::LinkTiming(row)));

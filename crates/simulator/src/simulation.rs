@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Ecn;
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire;
@@ -62,6 +63,16 @@ pub struct Simulation {
 }
 
 impl Simulation {
+    /// A trial of a point of a plan. Flow groups have the defaults of trials on virtual time
+    /// ([`CheckedPlan::with_lab_defaults`]). `seed` is the trial's.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_trial(point: &CheckedPlan, seed: u64) -> Result<Self, SimulatorError> {
+        let (nodes, topology) = crate::prepare::trial(point, seed);
+        Self::new(nodes, &topology, seed)
+    }
+
     /// `nodes`: what each node does, from [`ccbench_proto::schedule::task_for`]; `topology`: of the settled plan.
     ///
     /// `seed` is the trial's.

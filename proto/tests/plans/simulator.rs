@@ -1,6 +1,10 @@
 //! What the simulator cannot run, and what has no effect there.
 
-use ccbench_proto::plan::check::{PlanProblem, Severity, Target, TraceFiles, read_for};
+use std::sync::Arc;
+
+use ccbench_proto::plan::check::{PlanProblem, Severity, Target, TraceFacts, TraceFiles, read_for};
+use ccbench_proto::plan::digest_bytes;
+use ccbench_proto::trace;
 
 /// A plan that the simulator runs. Tests insert lines at `# nodes`, `# link` and `# flow`.
 const PLAN: &str = r#"
@@ -128,6 +132,22 @@ fn rejects_a_flow_that_nothing_limits() {
     let plan = PLAN.replace("rate = \"10mbit\"\n", "");
     let why = "no link from src to dst has a rate, and simulated hosts are infinitely fast";
     has(Severity::Error, &plan, "flows.f", why);
+}
+
+#[test]
+fn rejects_a_flow_over_a_trace_without_rates() {
+    let plan = PLAN.replace("rate = \"10mbit\"", "trace = { file = \"a.csv\", on_end = \"loop\" }");
+    let read = |rows: &str| {
+        let trace = Arc::new(trace::parse("a.csv", rows.as_bytes()).unwrap());
+        let facts = TraceFacts { sha256: digest_bytes(rows.as_bytes()), trace };
+        read_for(Target::Simulator, &plan, &[], TraceFiles::from([("a.csv".to_owned(), Ok(facts))]))
+    };
+    let limited = read("t_us,rate_bps\n0,1000000\n500000,2000000\n");
+    assert!(limited.is_ok(), "{limited:#?}");
+    let problems = read("t_us,delay_us\n0,1000\n500000,2000\n").unwrap_err();
+    let why = "no link from src to dst has a rate";
+    let is_it = |p: &PlanProblem| p.path == "flows.f" && p.why.starts_with(why);
+    assert!(problems.iter().any(is_it), "{problems:#?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Fuzz targets: each gives bytes to a parser of the product and asserts what must hold of the result. A panic (overflows
-//! included) is a failure in any case.
+//! Fuzz targets: each gives bytes to a parser of the product, or to a generator of plans for the simulator, and asserts what must
+//! hold of the result. A panic (overflows included) is a failure in any case.
 //!
 //! `tests/corpus.rs` runs every target on its corpus and on a few thousand deterministic mutations of it, as part of
 //! `make test`; `make fuzz` runs them with libFuzzer and AddressSanitizer (`cargo-fuzz/`),
@@ -14,17 +14,18 @@ pub mod network;
 pub mod plans;
 #[cfg(feature = "results")]
 pub mod results;
+pub mod simulation;
 pub mod tools;
 pub mod traces;
 
-/// A parser with its properties.
+/// A parser or a generator, with the properties of its results.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// Its name, and that of its folder in `corpus/`.
     pub name: &'static str,
-    /// Gives the parser an input.
+    /// Gives it an input.
     pub run: fn(&[u8]),
-    /// Mutations that `make test` tries: fewer of slow parsers.
+    /// Mutations that `make test` tries: fewer of slow targets.
     pub mutations: u32,
 }
 
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     target("plan", plans::plan, 300),
     target("plan_set", plans::set, 200),
     target("units", plans::units, 3000),
+    target("simulation", simulation::simulation, 150),
     target("prepare", plans::prepare, 300),
     target("trace", traces::trace, 1000),
     target("trace_json", traces::json, 1000),

@@ -26,8 +26,15 @@ fn inputs(target: &Target) -> Vec<(String, Vec<u8>)> {
     paths.iter().map(|path| (name(path), std::fs::read(path).unwrap())).collect()
 }
 
+/// With CCBENCH_FUZZ_INPUT only that file, by the target CCBENCH_FUZZ_TARGET.
 #[test]
 fn every_input_of_the_corpora_is_handled() {
+    if let Some(path) = std::env::var_os("CCBENCH_FUZZ_INPUT") {
+        let name =
+            std::env::var("CCBENCH_FUZZ_TARGET").expect("CCBENCH_FUZZ_TARGET names a target");
+        let target = ccbench_fuzz::find(&name).unwrap_or_else(|| panic!("{name} is no target"));
+        return (target.run)(&std::fs::read(path).unwrap());
+    }
     for target in TARGETS {
         let inputs = inputs(target);
         assert!(!inputs.is_empty(), "{} has no inputs", target.name);
@@ -65,7 +72,10 @@ fn mutations_of_the_corpora_are_handled() {
                 let path = std::env::temp_dir().join(format!("{}-{number}", target.name));
                 std::fs::write(&path, &input).unwrap();
                 let (name, path) = (target.name, path.display());
-                panic!("{name}: mutation {number}, kept in {path}: add it to corpus/{name}");
+                panic!(
+                    "{name}: mutation {number}, kept in {path}: add it to corpus/{name}. To repeat it: CCBENCH_FUZZ_TARGET={name} \
+                     CCBENCH_FUZZ_INPUT={path} cargo test --workspace --features netns,browser --test corpus every_input"
+                );
             }
         }
     }

@@ -1,10 +1,6 @@
 //! One simulated trial: the same plan, rows, verdicts and tables as in the lab.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use ccbench_proto::schedule::{self, NodeTask, Point, TrialContext};
-use ccbench_proto::topology::Topology;
+use ccbench_proto::schedule::Point;
 use ccbench_proto::wire::RunEvent;
 use ccbench_proto::wire::run_event::Of;
 use ccbench_results::model::{Reason, TrialKey, Verdict};
@@ -74,30 +70,12 @@ pub async fn run(
     Ok(trial.recorder.commit(|verdict| verdict).await?)
 }
 
-/// The simulation of a trial. Its inputs are those of the nodes in the lab: the plan and the seed.
+/// The simulation of a trial.
 ///
 /// # Errors
 /// The simulator has no model of what the plan asks for.
 pub fn simulation(point: &Point, seed: u64) -> Result<Simulation, SimulatedTrialError> {
-    let plan = point.plan.with_lab_defaults();
-    let topology = Topology::build(plan.plan());
-    let files = plan.plan().links.values().filter_map(|link| Some(&link.trace.as_ref()?.file));
-    let trace = |file: &String| Some((file.clone(), Arc::clone(plan.trace(file)?)));
-    let context = TrialContext {
-        addresses: topology.addresses(),
-        port_slot: 0,
-        seed,
-        traces: files.filter_map(trace).collect(),
-    };
-    let task = |node: &String| {
-        let mut task = schedule::task_for(&plan, node, &context);
-        // As in an agent: a group that no phase names never runs.
-        task.servers.retain(|flow| flow.start < flow.stop);
-        task.clients.retain(|flow| flow.start < flow.stop);
-        (node.clone(), task)
-    };
-    let nodes: BTreeMap<String, NodeTask> = plan.plan().nodes.keys().map(task).collect();
-    Ok(Simulation::new(nodes, &topology, seed)?)
+    Ok(Simulation::of_trial(&point.plan, seed)?)
 }
 
 /// Runs a simulation to its end, or until the receiver is dropped.

@@ -142,16 +142,19 @@ impl CorrelatedJitter {
             Distribution::Normal => normal,
             Distribution::Uniform => 2.0 * normal_cdf(normal) - 1.0,
             // Lomax with shape 3 and scale 2, hence mean 1. `normal_cdf(-x)` is precise in the long tail.
-            Distribution::Pareto => 2.0 * (normal_cdf(-normal).max(1e-15).cbrt().recip() - 1.0),
+            Distribution::Pareto => {
+                2.0 * (libm::cbrt(normal_cdf(-normal).max(1e-15)).recip() - 1.0)
+            }
         };
         (share * self.spread_ns) as i64
     }
 
     /// A standard normal variate, correlated with the previous one.
     fn normal(&mut self) -> f64 {
-        // Box-Muller. Only one of the pair is used, so that every packet takes the same number of draws.
-        let radius = (-2.0 * (1.0 - self.random.unit()).ln()).sqrt();
-        let innovation = radius * (self.random.unit() * std::f64::consts::TAU).cos();
+        // Box-Muller. Only one of the pair is used, so that every packet takes the same number of draws. Functions of the system's
+        // libm round differently from one machine to another.
+        let radius = (-2.0 * libm::log(1.0 - self.random.unit())).sqrt();
+        let innovation = radius * libm::cos(self.random.unit() * std::f64::consts::TAU);
         let normal = match self.last {
             Some(last) if self.correlation > 0.0 => {
                 self.correlation * last + self.innovation_scale * innovation
@@ -181,7 +184,7 @@ pub(crate) fn normal_cdf(x: f64) -> f64 {
     let z = (x / std::f64::consts::SQRT_2).abs();
     let t = 1.0 / (1.0 + 0.5 * z);
     let sum = TERMS.iter().rev().fold(0.0, |sum, term| sum * t + term);
-    let upper = 0.5 * t * (sum - z * z).exp();
+    let upper = 0.5 * t * libm::exp(sum - z * z);
     if x > 0.0 { 1.0 - upper } else { upper }
 }
 

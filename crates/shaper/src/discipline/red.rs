@@ -163,7 +163,8 @@ impl Red {
     /// `red_calc_qavg_from_idle_time`: the average after `idle_ns` of an empty queue.
     fn qavg_from_idle_time(&self, idle_ns: u64) -> f64 {
         let packets = idle_ns as f64 / self.params.packet_time_ns.max(1) as f64;
-        self.qavg * (1.0 - self.weight).powf(packets)
+        // Not the system's libm, which rounds differently from one machine to another.
+        self.qavg * libm::pow(1.0 - self.weight, packets)
     }
 
     /// `red_adaptative_algo`.

@@ -1,10 +1,13 @@
 //! Rules about the lab: one kernel for all nodes, and what an engine cannot run.
 
-use crate::plan::{Engine, Plan, Series};
-use crate::resolve::{passed, settle};
+use std::collections::BTreeSet;
+
+use crate::plan::{Engine, Link, Plan, Series};
+use crate::resolve::{drain_rate, passed, settle};
 
 use super::limits::AGENTS;
 use super::problems::Problems;
+use super::traces;
 
 /// What decides whether a flow passes a rate limit.
 const RATES: &[&[&str]] = &[
@@ -85,10 +88,14 @@ pub(super) fn unlimited_flows(
     problems: &mut Problems,
 ) {
     let settled = settle(plan);
+    // A trace has a rate in every row, or only delays and losses. One that is not read may be of either kind.
+    let is_limit = |(_, link): &(&String, &Link)| {
+        drain_rate(link).is_some() || link.trace.is_some() && !traces::is_known(link, problems)
+    };
+    let limits: BTreeSet<&str> =
+        settled.links.iter().filter(is_limit).map(|(name, _)| name.as_str()).collect();
     for (name, flow) in plan.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
-        let limited = passed(&settled, name)
-            .iter()
-            .any(|(_, link)| link.rate.is_some() || link.trace.is_some());
+        let limited = passed(&settled, name).iter().any(|(link, _)| limits.contains(link));
         if !limited && !problems.is_unread(RATES) {
             let (from, to) =
                 if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };

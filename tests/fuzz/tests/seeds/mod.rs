@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_fuzz::mutate::Random;
 use ccbench_proto::event::{self, Kind};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_shaper::capture::pcapng;
@@ -51,6 +52,12 @@ fn binary_inputs_are_what_the_encoders_write() {
     check("cc_state", "record", &record);
     let mut reply = vec![0, 0, 0, 0, 0, 1, 0, 9];
     reply.extend([7; 8]);
+    // Random plans, each longer than a plan needs.
+    for number in 0..16 {
+        let mut random = Random::new(number + 1);
+        let bytes: Vec<u8> = (0..600).map(|_| random.below(256) as u8).collect();
+        check("simulation", &format!("seed-{number:02}"), &bytes);
+    }
     check("echo_reply", "reply", &reply);
     check("echo_reply", "raw", &[&[0x45; 20][..], &reply].concat());
     #[cfg(feature = "results")]

@@ -87,7 +87,7 @@ fn wlog(qth_min: u32, burst: u32, avpkt: u32) -> Option<u32> {
     }
     (1..32_u32).find(|&log| {
         let weight = 0.5_f64.powi(log.cast_signed());
-        wanted <= (1.0 - (1.0 - weight).powf(f64::from(burst))) / weight
+        wanted <= (1.0 - libm::pow(1.0 - weight, f64::from(burst))) / weight
     })
 }
 

@@ -1,0 +1,151 @@
+//! Simulated trials: bytes become a plan, which is read, checked, scheduled and simulated as by `ccbench run --sim`. The rows must
+//! be the same twice, and what must hold of them is in `links`, `streams` and `sockets`.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use ccbench_proto::plan::check::{self, CheckedPlan, Target, TraceFacts, TraceFiles};
+use ccbench_proto::schedule::{self, FlowTask};
+use ccbench_proto::topology::Topology;
+use ccbench_proto::wire::RunEvent;
+use ccbench_proto::wire::run_event::Of;
+use ccbench_proto::{plan as proto_plan, resolve, trace};
+use ccbench_simulator::{Simulation, T0_NS};
+
+mod choices;
+mod link_keys;
+mod links;
+mod plan;
+mod sockets;
+mod streams;
+
+use links::Links;
+
+/// Most stop checks of a trial, one every 4096 events: more than any of these plans needs.
+const MAX_STOP_CHECKS: u32 = 2000;
+
+/// A generated plan's trial, and what it gave.
+pub(crate) struct Trial {
+    /// At the point: without a matrix, with presets merged.
+    plan: CheckedPlan,
+    topology: Topology,
+    flows: Vec<FlowTask>,
+    /// In the order in which they were emitted, each with its node.
+    rows: Vec<(String, RunEvent)>,
+    end_ns: u64,
+}
+
+/// Prints the plan of a trial that fails.
+struct ShownIfPanicking(plan::Input);
+
+impl Drop for ShownIfPanicking {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("plan.toml, for `ccbench run plan.toml --sim`:\n{}", self.0.plan);
+            for (name, content) in &self.0.files {
+                eprintln!("{name}:\n{content}");
+            }
+        }
+    }
+}
+
+/// The plan that these bytes make, and its trial.
+pub fn simulation(data: &[u8]) {
+    let input = ShownIfPanicking(plan::generate(data));
+    let trial = Trial::run(&input.0);
+    let again = Trial::run(&input.0);
+    assert!(trial.rows == again.rows, "the same plan and seed give other rows");
+    let links = Links::of(&trial);
+    check_times(&trial);
+    links.check(&trial);
+    streams::check(&trial, &links);
+    sockets::check(&trial, &links);
+}
+
+impl Trial {
+    fn run(input: &plan::Input) -> Self {
+        let facts = |(name, text): (&String, &String)| {
+            let trace = trace::parse(name, text.as_bytes());
+            let trace = Arc::new(trace.unwrap_or_else(|error| panic!("{name}: {error}")));
+            let sha256 = proto_plan::digest_bytes(text.as_bytes());
+            (name.clone(), Ok(TraceFacts { sha256, trace }))
+        };
+        let files: TraceFiles = input.files.iter().map(facts).collect();
+        let read = check::read_for(Target::Simulator, &input.plan, &[], files);
+        let plan = read.unwrap_or_else(|problems| panic!("the plan is invalid: {problems:#?}")).0;
+        let seed = schedule::trials(&plan)[0].seed;
+        let plan = plan.points().swap_remove(0).plan;
+        let rows = simulate(&plan, seed);
+        Self {
+            topology: Topology::build(plan.plan()),
+            flows: schedule::flows(&plan),
+            end_ns: T0_NS + schedule::length(&plan).nanos(),
+            rows,
+            plan,
+        }
+    }
+
+    /// The links from one node to another, in order.
+    fn route(&self, from: &str, to: &str) -> Vec<&str> {
+        let hops = self.topology.path(from, to).unwrap_or_default();
+        let links = &self.plan.plan().links;
+        let link_of = |hop| {
+            let mut shapes = links.iter().filter(|(_, l)| resolve::shapes(l, &self.topology, hop));
+            shapes.next().map(|(name, _)| name.as_str())
+        };
+        hops.into_iter().filter_map(link_of).collect()
+    }
+
+    /// The nodes of a flow's sender and receiver.
+    fn ends(flow: &FlowTask) -> (&str, &str) {
+        let (from, to) = (flow.plan.from.as_str(), flow.plan.to.as_str());
+        if flow.plan.reverse { (to, from) } else { (from, to) }
+    }
+}
+
+fn simulate(plan: &CheckedPlan, seed: u64) -> Vec<(String, RunEvent)> {
+    let simulation = Simulation::of_trial(plan, seed);
+    let simulation = simulation.unwrap_or_else(|error| panic!("it cannot be simulated: {error}"));
+    let stop_checks = Cell::new(0);
+    let should_continue = || {
+        stop_checks.set(stop_checks.get() + 1);
+        stop_checks.get() < MAX_STOP_CHECKS
+    };
+    let mut rows = Vec::new();
+    let emit = &mut |node: &str, event| rows.push((node.to_owned(), event));
+    let ended = simulation.run(emit, &should_continue);
+    assert!(ended.is_ok(), "it does not end as it should: {ended:?}");
+    rows
+}
+
+/// Every row lies within the trial, and every node's last row has the number of its rows.
+fn check_times(trial: &Trial) {
+    let within = T0_NS..=trial.end_ns;
+    for (node, event) in &trial.rows {
+        let at_ns = match event.of.as_ref() {
+            Some(Of::FlowSample(row)) => row.at_ns,
+            Some(Of::Interval(row)) => row.at_ns,
+            Some(Of::Probe(row)) => row.at_ns,
+            Some(Of::QdiscSample(row)) => row.at_ns,
+            Some(Of::LinkChange(row)) => row.applied_at_ns,
+            Some(Of::Event(row)) => row.at_ns,
+            Some(Of::LinkPacket(row)) => row.at_ns,
+            Some(Of::CcState(row)) => row.at_ns,
+            Some(Of::Acks(batch)) => {
+                assert!(batch.at_ns.is_sorted(), "{batch:?}");
+                assert!(batch.at_ns.iter().all(|at_ns| within.contains(at_ns)), "{batch:?}");
+                continue;
+            }
+            Some(Of::Done(done)) => {
+                let others = |(of, row): &&(String, RunEvent)| {
+                    of == node && !matches!(row.of, Some(Of::Done(_)))
+                };
+                let count = trial.rows.iter().filter(others).count() as u64;
+                assert_eq!(done.rows_sent, count, "rows of {node}");
+                continue;
+            }
+            _ => continue,
+        };
+        assert!(within.contains(&at_ns), "{event:?} is not within {within:?}");
+    }
+}
