@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use ccbench_collector::{DiagSampler, Drained, FlowPorts, HostSampler, Sampler, clock};
 use ccbench_proto::wire::{FlowSample, Role, Side};
@@ -174,23 +175,30 @@ fn forgets_closed_sockets() {
         assert_eq!(drain(&mut sampler, 1).1, []);
         let (client, server) = connection(&listener, CLIENT_PORT, None);
         let first = drain(&mut sampler, 2).1[0].cookie;
-        // The server closes first, so that TIME_WAIT stays there and the client's port is free.
-        drop(server);
+        // The server closes first, so that TIME_WAIT stays there and the client's port is free. `shutdown` closes the connection
+        // at once; a child process of another test may still hold copies of the descriptors.
+        server.shutdown(Shutdown::Write).unwrap();
         let mut rest = Vec::new();
         (&client).read_to_end(&mut rest).unwrap();
-        drop(client);
-        assert_eq!(drain(&mut sampler, 3).1, []);
+        client.shutdown(Shutdown::Write).unwrap();
+        // The kernel closes the socket when the acknowledgement of its FIN has arrived, perhaps in another thread.
+        let mut at_ns = 3;
+        while drain(&mut sampler, at_ns).1 != [] {
+            at_ns += 1;
+            assert!(at_ns < 5_000, "the sampler still has a closed socket");
+            thread::sleep(Duration::from_millis(1));
+        }
         let again = TcpListener::bind(("127.0.0.1", SERVER_PORT + 1)).unwrap();
         let mut moved = flow(false, 1);
         moved.server_port += 1;
         sampler.start(&[moved], INTERVAL_NS).unwrap();
         let _pair = connection(&again, CLIENT_PORT, None);
-        let (_, rows) = drain(&mut sampler, 4);
+        let (_, rows) = drain(&mut sampler, at_ns + 1);
         assert_eq!((rows.len(), rows[0].gap_ns), (1, 0));
         assert_ne!(rows[0].cookie, first);
         sampler.stop();
         sampler.stop();
-        assert_eq!(drain(&mut sampler, 5).0, Drained::default());
+        assert_eq!(drain(&mut sampler, at_ns + 2).0, Drained::default());
     });
 }
 
