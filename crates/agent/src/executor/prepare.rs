@@ -109,7 +109,7 @@ fn traces(
         };
         let found = digest_bytes(bytes);
         if let Some(wanted) = used.sha256.as_ref().filter(|wanted| **wanted != found) {
-            let why = format!("the trace `{file}` has sha256 {found}, the plan says {wanted}");
+            let why = format!("the trace `{file}` has sha256 {found}, the plan has {wanted}");
             return Err(wrong(why));
         }
         let trace = trace::parse(file, bytes)

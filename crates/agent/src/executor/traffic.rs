@@ -15,7 +15,7 @@ use crate::flow::{FlowEnd, FlowEndpoint, FlowSource, Progress, Stop, Traffic};
 use ccbench_proto::tools::iperf3::{Numbering, Report, StreamInterval};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// An interrupted flow reports at once, whatever its round-trip time. If it has not ended this long after its stop, it is
+/// An interrupted flow reports at once, for any round-trip time. If it has not ended this long after its stop, it is
 /// terminated, then killed.
 const GRACE_NS: u64 = 3 * SECOND_NS;
 /// Time between two signals.
