@@ -69,10 +69,10 @@ pub struct NodeTask {
     pub sysctls: Vec<(String, String)>,
     /// Leave segmentation offloads on.
     pub keep_offloads: bool,
-    /// Keep this machine's processors from halting. Of the nodes that ccbench makes on one machine only the first
+    /// Keep this machine's CPUs from halting. Of the nodes that ccbench makes on one machine only the first
     /// does it, for all.
     pub keep_awake: bool,
-    /// The processors of this machine are kept from halting.
+    /// The CPUs of this machine are kept from halting.
     pub kept_awake: bool,
     /// The interfaces that ccbench made for this node; none where the node has a separate agent.
     pub wired: Vec<String>,

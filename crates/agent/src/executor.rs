@@ -422,7 +422,7 @@ impl Executor {
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
         let (kind, message, awake) = match self.parts.interfaces.keep_awake() {
             Ok(awake) => {
-                let message = "no processor halts during this trial".to_owned();
+                let message = "no CPU halts during this trial".to_owned();
                 (Kind::KeepAwake(NoData {}), message, Some(awake))
             }
             Err(error) => (Kind::KeepAwakeError(NoData {}), error.to_string(), None),

@@ -71,7 +71,7 @@ impl Reorder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceUse {
-    /// The file, relative to the plan's folder.
+    /// The file, relative to the plan's directory.
     pub file: String,
     /// sha256 of the file, 64 hexadecimal digits; verified if given; absent: filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]

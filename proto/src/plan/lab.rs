@@ -145,7 +145,7 @@ impl Engine {
         self == Self::Qemu || kernel == Series::Own
     }
 
-    /// Whether its processor takes time to execute instructions. Without that, CPU utilisation has no meaning.
+    /// Whether its CPU takes time to execute instructions. Without that, CPU utilisation has no meaning.
     pub fn has_cpu_time(self) -> bool {
         self == Self::Qemu
     }

@@ -57,7 +57,7 @@ pub struct SampleTask {
     pub cc: cc_state::Reader,
     /// How often.
     pub sample: Sample,
-    /// The threads that keep the processors from halting.
+    /// The threads that keep the CPUs from halting.
     pub awake: Awake,
     /// All links of this node.
     pub links: Vec<TimedLink>,

@@ -22,7 +22,7 @@ const MAX_FILES: usize = 500;
 pub struct Preflight {
     /// By node.
     pub nodes: BTreeMap<String, wire::NodeInfo>,
-    /// How busy the guest's processor was while flows ran, percent.
+    /// How busy the guest's CPU was while flows ran, percent.
     pub busy_pct: f64,
 }
 
