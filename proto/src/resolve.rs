@@ -237,7 +237,7 @@ pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)
     rated.min_by_key(|(_, link)| drain_rate(link))
 }
 
-/// What `rate` carries in `rtt`: the bandwidth-delay product in bytes, rounded down.
+/// Bandwidth-delay product of `rate` and `rtt` in bytes, rounded down.
 pub fn bdp(rate: Rate, rtt: Micros) -> Bytes {
     rate.over(rtt)
 }

@@ -219,7 +219,7 @@ pub fn length(plan: &CheckedPlan) -> Micros {
     timeline::length(plan.plan())
 }
 
-/// What `node` does in one trial of a point. An address that `context` does not have is the one that the
+/// Task of `node` in one trial of a point. An address that `context` does not have is the one that the
 /// plan or the built topology gives that node.
 pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeTask {
     let plan = &resolve::settle(plan.plan());

@@ -57,7 +57,7 @@ const MIN_LEASE_MS: u32 = 100;
 /// A trial that is given up has killed its processes within this.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(3);
 
-/// What the executor works with; a test gives it fakes.
+/// Dependencies of the executor; tests use fakes.
 pub struct Parts {
     /// The machine.
     pub interfaces: Arc<dyn Interfaces>,
@@ -89,7 +89,7 @@ pub struct NodeStatus {
     pub generation: u64,
     /// The run of the last one.
     pub last_run_id: String,
-    /// What could not be undone: the node takes no trial until it is.
+    /// Changes that could not be undone; the node takes no trial until they are.
     pub not_undone: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What trials run on: the [`Backend`] trait and its errors. [`crate::testbed`] drives agents on nodes,
+//! Backends, which run trials: the [`Backend`] trait and its errors. [`crate::testbed`] drives agents on nodes,
 //! [`crate::lab`] boots a virtual machine for each trial, [`crate::simulator`] simulates it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::runner::TrialQueue;
 pub mod choice;
 pub mod error;
 
-/// What trials run on.
+/// Runs trials.
 pub trait Backend {
     /// Whether trials run on a virtual clock.
     fn has_virtual_time(&self) -> bool {

@@ -20,7 +20,7 @@ const LIMIT: Limit = Limit { max_bytes: FILES_LIMIT as u64, fix: "make the trace
 /// A plan's trace files, by the name that the plan gives them.
 #[derive(Debug, Default)]
 pub struct TraceContents {
-    /// What the check of the plan needs.
+    /// Facts about the traces for the check of the plan.
     pub facts: TraceFiles,
     /// Their unchanged contents.
     pub contents: BTreeMap<String, Vec<u8>>,

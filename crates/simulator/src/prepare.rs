@@ -181,7 +181,7 @@ pub fn probes(
     Ok(probes)
 }
 
-/// What nodes would answer to Describe.
+/// Replies of the nodes to Describe.
 pub fn infos(
     nodes: &BTreeMap<String, NodeTask>,
     topology: &Topology,
@@ -215,7 +215,7 @@ pub fn infos(
     nodes.keys().map(|node| (node.clone(), info(node))).collect()
 }
 
-/// What nodes would answer to Prepare.
+/// Replies of the nodes to Prepare.
 pub fn replies(
     nodes: &BTreeMap<String, NodeTask>,
     network: &Network,

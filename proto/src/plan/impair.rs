@@ -81,7 +81,7 @@ pub struct TraceUse {
     /// in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_rate: Option<Rate>,
-    /// What follows its last row.
+    /// Behaviour after its last row.
     #[serde(default)]
     pub on_end: OnEnd,
     /// When it starts.
@@ -107,7 +107,7 @@ impl TraceUse {
     }
 }
 
-/// What follows a trace's last row.
+/// Behaviour after a trace's last row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnEnd {

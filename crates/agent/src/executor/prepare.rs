@@ -52,7 +52,7 @@ pub struct Trial {
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
     /// Servers that answer probes.
     pub answers: Vec<serve::Server>,
-    /// What was done.
+    /// Events of the preparation.
     pub events: Vec<wire::Event>,
     /// The first application of each link, for the beginning of the trial's rows.
     pub applied: Vec<wire::LinkChange>,

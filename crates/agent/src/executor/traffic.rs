@@ -23,7 +23,7 @@ const STEP_NS: u64 = SECOND_NS;
 /// A process that has been killed is gone within this.
 const DEATH_NS: u64 = 2 * SECOND_NS;
 
-/// What every end of a trial shares.
+/// State that all flow ends of a trial share.
 #[derive(Clone)]
 pub struct Stage {
     /// Starts traffic.

@@ -17,7 +17,7 @@ use super::vm::VmImage;
 /// Results that are kept; each has a few kilobytes.
 const MAX_FILES: usize = 500;
 
-/// What a boot before the first trial found out.
+/// Results of the boot before the first trial.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Preflight {
     /// By node.

@@ -78,7 +78,7 @@ pub struct TestbedProcess {
     dir: PathBuf,
     /// Held while this process lives: `ccbench clean` removes only folders that nobody locks.
     _lock: std::fs::File,
-    /// What the process reported at its start.
+    /// Its report at the start.
     pub ready: Ready,
     /// Receives a line whenever an agent has died.
     pub deaths: tokio::sync::mpsc::Receiver<String>,

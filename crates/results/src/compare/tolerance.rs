@@ -77,7 +77,7 @@ pub(super) fn is_metric(given: &str, (name, stat): (&str, &str)) -> bool {
 pub struct JudgedPoint {
     /// Levels of the shared factors.
     pub point: String,
-    /// What is not within its tolerance; empty if the point agrees.
+    /// Metrics that exceed their tolerance; empty if the point agrees.
     pub exceeded: Vec<String>,
 }
 
