@@ -4,7 +4,7 @@ Cells begin with `# %%`: editors and Jupyter (jupytext) run them one by one. As 
 
     python notebooks/five_figures.py [RESULTS] [e1=RUN …] [--only e1,e5] [-o DIR]
 
-RESULTS is the folder with results directories (default: `results`, or CCBENCH_RESULTS); the newest run of each document is
+RESULTS is the directory with results directories (default: `results`, or CCBENCH_RESULTS); the newest run of each document is
 used. `e1=RUN` selects a run. RESULTS can also be a single run: then every figure is drawn from it.
 Needs polars and matplotlib.
 """
@@ -197,7 +197,7 @@ PLANS = {
 
 
 def newest(results):
-    """The newest run of each document in a folder of results directories; a single run is used for all."""
+    """The newest run of each document in a directory of results directories; a single run is used for all."""
     results = Path(results)
     if (results / "run.json").exists():
         return dict.fromkeys(FIGURES, results)
@@ -218,9 +218,9 @@ def program():
     global RUNS
     plt.switch_backend("Agg")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="*", metavar="RESULTS|FIGURE=RUN", help="a folder of runs, or the run of a figure")
+    parser.add_argument("runs", nargs="*", metavar="RESULTS|FIGURE=RUN", help="a directory of runs, or the run of a figure")
     parser.add_argument("--only", default=",".join(FIGURES), help="which figures [%(default)s]")
-    parser.add_argument("-o", "--output", default=".", help="folder for the pictures")
+    parser.add_argument("-o", "--output", default=".", help="directory for the pictures")
     args = parser.parse_args()
     for given in args.runs:
         figure, _, run = given.partition("=")

@@ -10,7 +10,7 @@ pub mod table;
 
 pub use table::{Core, Operand, Param, Rule, Scheme, Stat, Table};
 
-/// What mainline kernels call theirs, in the image or as modules.
+/// Congestion controls of mainline kernels, in the image or as modules.
 pub const BUILTINS: &[&str] = &[
     "reno",
     "cubic",
@@ -54,16 +54,16 @@ pub fn scheme(name: &str) -> Option<(&'static Scheme, &'static Core)> {
     Some((scheme, core))
 }
 
-/// What is wrong with an instance, and at which of its keys.
+/// A problem of an instance, with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceProblem {
     /// `["algorithm"]`, or `["params", NAME]`.
     pub key: Vec<String>,
-    /// What is wrong, and the remedy.
+    /// The problem and the remedy.
     pub why: String,
 }
 
-/// What an instance is.
+/// An instance of a congestion control.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Instance {
     /// One of ccbench's own.

@@ -19,7 +19,7 @@ pub const LINK: &str = "link";
 /// Column `kind` of an event whose kind this build does not know.
 pub const UNREADABLE: &str = "unreadable";
 
-/// What an event means for its trial.
+/// Consequence of an event for its trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Nothing by its kind alone; its data may.
@@ -145,7 +145,7 @@ impl Kind {
         }
     }
 
-    /// What an event of this kind means for its trial. The name is the code of the verdict's reason.
+    /// Consequence of an event of this kind for its trial. The name is the code of the verdict's reason.
     pub fn severity(&self) -> Severity {
         match self {
             Self::FlowError(_) => Severity::Failed,

@@ -1,6 +1,6 @@
 //! The metrics of the summaries: names, units and scopes. The controller computes them; `[[expect]]` refers to them.
 
-/// What a number of a summary is about.
+/// Subject of a number in a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// All data flows together.

@@ -225,7 +225,7 @@ pub struct Flow {
     /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Micros>,
-    /// What generates the traffic; absent: `iperf3`, in the lab and the simulator `ccbench`.
+    /// Traffic generator; absent: `iperf3`, in the lab and the simulator `ccbench`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<Tool>,
     /// Interval of the tool's reports.
@@ -252,7 +252,7 @@ impl Flow {
         }
     }
 
-    /// What generates the traffic.
+    /// The traffic generator.
     pub fn tool(&self) -> Tool {
         self.tool.unwrap_or(Tool::Iperf3)
     }

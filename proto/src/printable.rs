@@ -1,4 +1,4 @@
-//! Text that a file, a peer or another program supplied, made safe to print. A terminal obeys escape sequences, and shows
+//! Text that a file, a peer or another program supplied, made safe to print. A terminal interprets escape sequences, and shows
 //! text between bidirectional controls in another order: such text must contain neither. Pure.
 
 use std::borrow::Cow;

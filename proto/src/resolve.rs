@@ -97,8 +97,8 @@ pub fn to_toml(plan: &CheckedPlan) -> String {
 }
 
 /// The named paths that every plan knows: those of the Pantheon's calibrated emulators and of the WINDS
-/// satellite (rate, one-way delay, loss, queue). Those without a rate forward packets at random (Poisson): a trace says
-/// when. A plan's own `[path]` tables win.
+/// satellite (rate, one-way delay, loss, queue). Those without a rate forward packets at random (Poisson), at the
+/// times of a trace. A plan's own `[path]` tables win.
 pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
     let paths: [(&str, u64, u64, u32, u32); 8] = [
         ("default", 8_000_000, 30, 0, 20),
@@ -264,7 +264,7 @@ pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)
     rated.min_by_key(|(_, link)| drain_rate(link))
 }
 
-/// What `rate` carries in `rtt`: the bandwidth-delay product in bytes, rounded down.
+/// Bandwidth-delay product of `rate` and `rtt` in bytes, rounded down.
 pub fn bdp(rate: Rate, rtt: Micros) -> Bytes {
     rate.over(rtt)
 }

@@ -69,10 +69,10 @@ pub struct NodeTask {
     pub sysctls: Vec<(String, String)>,
     /// Leave segmentation offloads on.
     pub keep_offloads: bool,
-    /// Keep this machine's processors from halting. Of the nodes that ccbench makes on one machine only the first
+    /// Keep this machine's CPUs from halting. Of the nodes that ccbench makes on one machine only the first
     /// does it, for all.
     pub keep_awake: bool,
-    /// The processors of this machine are kept from halting.
+    /// The CPUs of this machine are kept from halting.
     pub kept_awake: bool,
     /// The interfaces that ccbench made for this node; none where the node has a separate agent.
     pub wired: Vec<String>,
@@ -219,7 +219,7 @@ pub fn length(plan: &CheckedPlan) -> Micros {
     timeline::length(plan.plan())
 }
 
-/// What `node` does in one trial of a point. An address that `context` does not have is the one that the
+/// Task of `node` in one trial of a point. An address that `context` does not have is the one that the
 /// plan or the built topology gives that node.
 pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeTask {
     let plan = &resolve::settle(plan.plan());

@@ -1,4 +1,4 @@
-//! What `ccbench-agent testbed` reads from the process that started it, and the lines of JSON that it prints for that.
+//! Input of `ccbench-agent testbed`, and the lines of JSON that it prints for the process that started it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The line after the plan.
 pub const PLAN_END: &str = "---END---";
 
-/// What the testbed reads: the plan and the line that ends it.
+/// Input of the testbed: the plan and the line that ends it.
 #[must_use]
 pub fn request(plan_toml: &str) -> String {
     format!("{plan_toml}\n{PLAN_END}\n")

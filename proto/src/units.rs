@@ -69,7 +69,7 @@ impl Rate {
     pub const fn bytes_per_sec(self) -> u64 {
         self.0 / 8
     }
-    /// What this rate carries in `time`, in bytes rounded down.
+    /// Bytes at this rate in `time`, rounded down.
     pub fn over(self, time: Micros) -> Bytes {
         let bytes = u128::from(self.0) * u128::from(time.0) / 8_000_000;
         Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))

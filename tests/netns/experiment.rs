@@ -157,7 +157,7 @@ fn runs_without_root_in_a_user_namespace() {
     });
 }
 
-/// Short trials without a userspace link, which would be late where others have the processors.
+/// Short trials without a userspace link, which would be late where others have the CPUs.
 pub(crate) fn kernel_plan(name: &str, repeat: u32) -> String {
     let plan = plan(name, "1s", repeat);
     let delay = plan.find("[links.delay]").unwrap()..plan.find("[flows.first]").unwrap();

@@ -17,7 +17,7 @@ fn python() -> Command {
     Command::new(python)
 }
 
-/// Fails with what a command said.
+/// Fails with the command's output.
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", text(&output));
@@ -65,11 +65,11 @@ fn figures(bench: &Bench, run: &str) {
         ("strips", 1),
         ("heatmap", 1),
     ] {
-        let said = succeed(&mut bench.command(&["plot", run, "--kind", kind, "-o", &output]));
+        let printed = succeed(&mut bench.command(&["plot", run, "--kind", kind, "-o", &output]));
         // SVG, PNG and CSV of each.
-        assert_eq!(said.lines().count(), 3 * count, "{kind}: {said}");
+        assert_eq!(printed.lines().count(), 3 * count, "{kind}: {printed}");
     }
-    // No module of ours ran, so there is no inner state: the error says what there is.
+    // No module of ours ran, so there is no inner state: the error lists what the run has.
     let refused = bench.run(&["plot", run, "--kind", "cc_state", "-o", &output]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
     assert!(
@@ -94,7 +94,7 @@ fn figures(bench: &Bench, run: &str) {
 
 fn comparison(bench: &Bench, run: &str) {
     let csv = bench.path("by.csv");
-    let said = succeed(&mut bench.command(&[
+    let printed = succeed(&mut bench.command(&[
         "compare",
         run,
         "--by",
@@ -102,7 +102,7 @@ fn comparison(bench: &Bench, run: &str) {
         "--csv",
         &csv.to_string_lossy(),
     ]));
-    assert!(said.contains("throughput_sum") && said.contains("2 + 2"), "{said}");
+    assert!(printed.contains("throughput_sum") && printed.contains("2 + 2"), "{printed}");
     let rows = ccbench_tests::csv(&csv);
     let row = rows
         .iter()
@@ -114,9 +114,9 @@ fn comparison(bench: &Bench, run: &str) {
     assert!((2.4..3.4).contains(&number("ratio")), "60 over 20 Mbit/s: {row:?}");
     assert!(number("t95_low") > 0.0 && number("hedges_g") > 1.0, "{row:?}");
     // A run beside itself: the same seeds, so paired, and no difference.
-    let said =
+    let printed =
         succeed(&mut bench.command(&["compare", run, run, "--metric", "srtt", "--csv", "-"]));
-    assert!(said.contains(",true,0,0,0,"), "{said}");
+    assert!(printed.contains(",true,0,0,0,"), "{printed}");
     let refused = bench.run(&["compare", run, "--by", "scheme=slow,slower"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
     assert!(text(&refused).contains("there are: fast, slow"), "{}", text(&refused));
@@ -124,8 +124,9 @@ fn comparison(bench: &Bench, run: &str) {
 
 fn exports(bench: &Bench, run: &str) {
     let to = |name: &str| bench.path(name).to_string_lossy().into_owned();
-    let said = succeed(&mut bench.command(&["export", "csv", run, "-o", &to("csv")]));
-    assert!(said.contains("flow_samples.csv") && said.contains("summary_point.csv"), "{said}");
+    let printed = succeed(&mut bench.command(&["export", "csv", run, "-o", &to("csv")]));
+    let lists = |file: &str| printed.contains(file);
+    assert!(lists("flow_samples.csv") && lists("summary_point.csv"), "{printed}");
     let rows = ccbench_tests::csv(&bench.path("csv/intervals.csv"));
     assert!(rows.iter().any(|row| row["trial"] == "2" && row["side"] == "rcv"), "{}", rows.len());
     let one =
@@ -172,8 +173,8 @@ fn notebooks(bench: &Bench, results: &Path) {
     let snippets = source_root().join("tests/notebooks/snippets.py");
     let manuals = ["README.md", "docs/results.md"].map(|name| source_root().join(name));
     let mut program = python();
-    let said = succeed(program.current_dir(folder).arg(snippets).arg(&report).args(&manuals));
-    assert!(said.contains("4 snippets"), "{said}");
+    let printed = succeed(program.current_dir(folder).arg(snippets).arg(&report).args(&manuals));
+    assert!(printed.contains("4 snippets"), "{printed}");
     let pictures = bench.path("notebook");
     std::fs::create_dir(&pictures).unwrap();
     let notebook = source_root().join("notebooks/five_figures.py");
@@ -203,9 +204,9 @@ fn of_each_document(bench: &Bench, results: &Path, notebook: &Path) {
     let named = format!("e5={}", results.display());
     let mut program = python();
     program.arg(notebook).arg(&runs).arg(&named).arg("-o").arg(&pictures);
-    let said = program.output().unwrap();
-    assert!(said.status.success(), "{}", text(&said));
-    assert!(text(&said).contains("no run of e1 (coexistence or "), "{}", text(&said));
+    let printed = program.output().unwrap();
+    assert!(printed.status.success(), "{}", text(&printed));
+    assert!(text(&printed).contains("no run of e1 (coexistence or "), "{}", text(&printed));
     let made: Vec<PathBuf> =
         ends(&pictures, ".png").iter().map(|path| path.file_name().unwrap().into()).collect();
     assert_eq!(made, [Path::new("e3.png"), Path::new("e5.png")]);

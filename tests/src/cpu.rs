@@ -12,7 +12,7 @@
 //! * *taken*: CPU time that the hypervisor kept (steal, `/proc/stat`) or that processes outside this test's process tree used.
 //!
 //! `cargo test --workspace --features netns,browser --lib cpu -- --ignored --nocapture` prints the measurement for 10 s
-//! without a test. Two processors beside eight builds of this project: waited 4219 ms (at most 25 ms at once), steal 220 ms,
+//! without a test. Two CPUs beside eight builds of this project: waited 4219 ms (at most 25 ms at once), steal 220 ms,
 //! other processes 19 640 ms.
 #![expect(clippy::disallowed_methods, reason = "a test measures real time")]
 
@@ -72,7 +72,7 @@ pub struct CpuReport {
     pub waited: Duration,
     /// The longest of these delays.
     pub longest: Duration,
-    /// Time that the hypervisor gave to others, of all processors.
+    /// Time that the hypervisor gave to others, of all CPUs.
     pub steal: Duration,
     /// CPU time of processes outside this process's tree.
     pub others: Duration,

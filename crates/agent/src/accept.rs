@@ -126,7 +126,7 @@ enum RefusedConnection {
 /// Accepted connections.
 pub type Incoming = ReceiverStream<io::Result<Connection>>;
 
-/// Accepts on a Unix socket from root and the agent's own user, whatever the permissions of the socket's folder.
+/// Accepts on a Unix socket from root and the agent's own user, with any permissions of the socket's directory.
 pub fn unix(listener: UnixListener) -> Incoming {
     let (gate, incoming) = Gate::new();
     tokio::spawn(async move {

@@ -11,12 +11,12 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "ccbench-agent", version, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// Sub-commands.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Sub-commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run as a node: serve a controller until stopped

@@ -1,4 +1,4 @@
-//! What this node is and can do. Changes nothing.
+//! Description of this node and its capabilities. Changes nothing.
 
 use std::sync::OnceLock;
 

@@ -57,7 +57,7 @@ const MIN_LEASE_MS: u32 = 100;
 /// A trial that is given up has killed its processes within this.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(3);
 
-/// What the executor works with; a test gives it fakes.
+/// Dependencies of the executor; tests use fakes.
 pub struct Parts {
     /// The machine.
     pub interfaces: Arc<dyn Interfaces>,
@@ -89,7 +89,7 @@ pub struct NodeStatus {
     pub generation: u64,
     /// The run of the last one.
     pub last_run_id: String,
-    /// What could not be undone: the node takes no trial until it is.
+    /// Changes that could not be undone; the node takes no trial until they are.
     pub not_undone: Vec<String>,
 }
 
@@ -422,7 +422,7 @@ impl Executor {
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
         let (kind, message, awake) = match self.parts.interfaces.keep_awake() {
             Ok(awake) => {
-                let message = "no processor halts during this trial".to_owned();
+                let message = "no CPU halts during this trial".to_owned();
                 (Kind::KeepAwake(NoData {}), message, Some(awake))
             }
             Err(error) => (Kind::KeepAwakeError(NoData {}), error.to_string(), None),

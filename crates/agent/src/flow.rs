@@ -74,7 +74,7 @@ pub enum Stop {
     Kill,
 }
 
-/// What a running end did.
+/// A step of a running end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// It wrote a line (`--json-stream`).

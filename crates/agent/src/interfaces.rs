@@ -53,7 +53,7 @@ pub trait Interfaces: Send + Sync {
     /// # Errors
     /// What the kernel lacks or refuses.
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError>;
-    /// Keeps the processors from halting until the guard is dropped.
+    /// Keeps the CPUs from halting until the guard is dropped.
     ///
     /// # Errors
     /// The kernel refused.
@@ -101,7 +101,7 @@ impl Interfaces for Machine {
     fn keep_awake(&self) -> Result<Box<dyn Send>, ShaperError> {
         let awake = KeepAwake::start();
         let awake = awake
-            .map_err(|source| ShaperError::System { op: "keep the processors awake", source })?;
+            .map_err(|source| ShaperError::System { op: "keep the CPUs awake", source })?;
         Ok(Box::new(awake))
     }
 }

@@ -84,7 +84,7 @@ fn form(args: &Args) -> Result<Form<'_>, FormError> {
     }
 }
 
-/// Keeps the processors awake until it is dropped.
+/// Keeps the CPUs awake until it is dropped.
 fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
     if !args.keep_awake {
         return None;

@@ -21,7 +21,7 @@ const HINT: &str = "run the agent outside of limits, or in its unit set Delegate
 pub struct Placement {
     /// The group to make for a trial; none: traffic stays in the agent's.
     pub group: Option<PathBuf>,
-    /// What distorts traffic all the same, each with a fix.
+    /// Limits that still distort traffic, each with a fix.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What this process may do on this machine.
+//! Privileges of this process on this machine.
 
 use ccbench_proto::wire::Privileges;
 

@@ -100,7 +100,7 @@ pub enum Command {
     },
 }
 
-/// What the executor must do.
+/// Actions of the executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Nothing.

@@ -1,5 +1,5 @@
-//! What the sockets of a trial use: congestion controls (loaded, verified and removed afterwards), the hook that sets
-//! them before a handshake, and ECN.
+//! Congestion control and ECN of a trial's sockets: congestion controls are loaded, verified and removed afterwards; a hook
+//! sets them before a handshake.
 
 pub mod before_handshake;
 #[cfg(feature = "ebpf")]

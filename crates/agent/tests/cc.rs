@@ -1,5 +1,5 @@
 //! Congestion controls of a plan in a real kernel: loaded under names of their own, seen in every row by the plan's, and
-//! gone after the trial, whatever ends it. Needs root, iperf3 and a kernel with struct_ops.
+//! gone after the trial, no matter how it ends. Needs root, iperf3 and a kernel with struct_ops.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -272,7 +272,7 @@ async fn traffic_of_a_service_has_its_own_group() {
     let namespace = Namespace::new();
     let Some(top) = writable_top() else {
         // The other documented behaviour: traffic stays, and if the agent's group is a service or has
-        // limits, that is said.
+        // limits, a note names it.
         let agent = Agent::inside(&namespace);
         let mut client = agent.connect().await;
         client.prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
@@ -300,7 +300,7 @@ async fn traffic_of_a_service_has_its_own_group() {
     assert_eq!(groups.len(), 1, "{groups:?}");
     let name = groups[0].file_name().unwrap().to_string_lossy();
     assert!(group_of(agent.children()[0]).ends_with(&*name), "{}", group_of(agent.children()[0]));
-    // Whatever else got into it dies at the reset.
+    // Any other process in it dies at the reset.
     let mut stray = stray_in(&groups[0]);
     let reply = client.reset(wire::ResetRequest::default()).await.unwrap().into_inner();
     assert!(reply.failed.is_empty(), "{reply:?}");

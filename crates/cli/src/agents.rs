@@ -98,7 +98,7 @@ pub struct Agents {
 pub struct Agent {
     /// Its connection.
     pub client: AgentClient<Channel>,
-    /// What it reported about its node.
+    /// Its node, from Describe.
     pub info: wire::NodeInfo,
     /// The node's generation, as its last reply had it.
     generation: AtomicU64,

@@ -1,4 +1,4 @@
-//! What trials run on: the [`Backend`] trait and its errors. [`crate::testbed`] drives agents on nodes,
+//! Backends, which run trials: the [`Backend`] trait and its errors. [`crate::testbed`] drives agents on nodes,
 //! [`crate::lab`] boots a virtual machine for each trial, [`crate::simulator`] simulates it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::runner::TrialQueue;
 pub mod choice;
 pub mod error;
 
-/// What trials run on.
+/// Runs trials.
 pub trait Backend {
     /// What is known before the first trial.
     fn info(&self, experiment: &Experiment) -> BackendInfo;

@@ -1,4 +1,5 @@
-//! Exit codes of `ccbench` (documented in `ccbench --help`).
+//! Exit codes of `ccbench` (documented in `ccbench --help`). [`crate::commands::run`] chooses that of a run from its trials
+//! and claims, [`crate::error`] that of every error.
 
 use ccbench_results::ErrorClass;
 

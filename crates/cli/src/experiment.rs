@@ -12,7 +12,7 @@ use ccbench_results::trace::stored;
 use crate::clock;
 use crate::plan_source::LoadedPlan;
 
-/// What an experiment needs to run.
+/// Plan and options of an experiment.
 pub struct Experiment {
     /// The checked plan, with its matrix.
     pub plan: CheckedPlan,

@@ -41,7 +41,7 @@ mod uml;
 mod userland;
 pub mod vm;
 
-/// Share of the guest's processor that the automatic choice of the dilation aims at.
+/// Share of the guest's CPU that the automatic choice of the dilation aims at.
 const TARGET_BUSY_PCT: f64 = 35.0;
 /// Candidates of the automatic choice.
 const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];

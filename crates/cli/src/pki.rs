@@ -19,7 +19,7 @@ use crate::file::FileError;
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// The folder has an authority already.
-    #[error("pki: {} already holds an authority; remove it, or choose another folder", .0.display())]
+    #[error("pki: {} already holds an authority; remove it, or choose another directory", .0.display())]
     Exists(PathBuf),
     /// The name cannot be a node's.
     #[error("pki: {0:?} is not a valid node name: it is reserved or contains `/`")]

@@ -13,7 +13,7 @@ use tracing::{debug, info};
 
 use crate::message;
 
-/// What is kept of a trial while it runs.
+/// Records a trial while it runs.
 pub struct TrialRecorder<'a> {
     /// Writes the tables.
     pub writer: TrialWriter<'a>,
@@ -21,7 +21,7 @@ pub struct TrialRecorder<'a> {
     pub judge: Judge,
     /// Each node's last message.
     pub done: BTreeMap<String, wire::Done>,
-    /// What went wrong, one sentence each.
+    /// Errors, one sentence each.
     pub errors: Vec<String>,
 }
 

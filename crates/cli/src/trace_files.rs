@@ -20,7 +20,7 @@ const LIMIT: Limit = Limit { max_bytes: FILES_LIMIT as u64, fix: "make the trace
 /// A plan's trace files, by the name that the plan gives them.
 #[derive(Debug, Default)]
 pub struct TraceContents {
-    /// What the check of the plan needs.
+    /// Facts about the traces for the check of the plan.
     pub facts: TraceFiles,
     /// Their unchanged contents.
     pub contents: BTreeMap<String, Vec<u8>>,
@@ -31,7 +31,7 @@ pub struct TraceContents {
 /// Why a trace file cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    #[error("there is no file {}; a trace's path is relative to the plan's folder", .0.display())]
+    #[error("there is no file {}; a trace's path is relative to the plan's directory", .0.display())]
     NotFound(PathBuf),
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
@@ -86,7 +86,7 @@ mod tests {
         let files = ["none.csv".to_owned()].into();
         let traces = read(&dir.path().join("plan.toml"), &files, &[]);
         let why = traces.facts["none.csv"].clone().unwrap_err().to_string();
-        assert!(why.contains("relative to the plan's folder"), "{why}");
+        assert!(why.contains("relative to the plan's directory"), "{why}");
         assert!(traces.contents.is_empty() && traces.invalid.is_empty());
     }
 

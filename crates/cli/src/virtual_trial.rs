@@ -31,7 +31,7 @@ impl VirtualClock {
     }
 }
 
-/// What the nodes answered before the start, by node.
+/// Replies of the nodes to Describe and Prepare, by node.
 #[derive(Debug, Default)]
 pub struct NodeReplies {
     /// To Describe.

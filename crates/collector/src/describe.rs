@@ -75,7 +75,7 @@ const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
 /// Fills kernel, CPU, congestion control, sysctl, clock, namespace and eBPF fields of `info`, and adds a note with a
-/// hint for whatever is missing. Does not fill interfaces, qdiscs and programs.
+/// hint for each thing that is missing. Does not fill interfaces, qdiscs and programs.
 pub fn describe(info: &mut NodeInfo) {
     let uname = rustix::system::uname();
     info.kernel = uname.release().to_string_lossy().into_owned();

@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 pub struct Limit {
     /// Bytes.
     pub max_bytes: u64,
-    /// What to do about a larger one; completes "the limit is ...; ".
+    /// Remedy for a larger one; completes "the limit is ...; ".
     pub fix: &'static str,
 }
 

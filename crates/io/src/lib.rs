@@ -1,4 +1,4 @@
-//! What controller and agent share of input and output: [`console`] escapes what others supplied, [`input`] limits files that
+//! Input and output of controller and agent: [`console`] escapes what others supplied, [`input`] limits files that
 //! a user names, [`replace`](mod@replace) writes files atomically.
 #![forbid(unsafe_code)]
 

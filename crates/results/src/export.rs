@@ -60,7 +60,7 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
             _ => Ok(vec![]),
         };
     }
-    std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
+    std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
     let mut written = Vec::new();
     for table in chosen {
         let path = output.join(format!("{table}.csv"));

@@ -140,7 +140,7 @@ pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Ve
     }
     let folder = if of_file.is_some() { output.parent().unwrap_or(output) } else { output };
     if !folder.as_os_str().is_empty() {
-        std::fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
+        std::fs::create_dir_all(folder).map_err(io_error("make the directory", folder))?;
     }
     let mut written = Vec::new();
     let mut put = |path: PathBuf, bytes: &[u8]| {

@@ -11,7 +11,7 @@ pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
     parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
 }
 
-/// Files of one table of one trial, at most: each has millions of rows. A journal that says otherwise is not ccbench's.
+/// Files of one table of one trial, at most: each has millions of rows. A journal with more is not ccbench's.
 const MAX_FILES: usize = 1 << 16;
 
 /// All files of one table of a committed trial.

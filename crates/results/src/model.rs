@@ -102,7 +102,7 @@ impl Reason {
     }
 }
 
-/// What a trial is worth, and why.
+/// Validity of a trial, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// The worst status among the reasons.

@@ -18,7 +18,7 @@ use crate::error::io_error;
 /// Result of reading a results directory.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// What [`verify`] found.
+/// Result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verification {
     /// Number of files that are as they were written.

@@ -33,7 +33,7 @@ const TAG_BYTES: usize = 4;
 /// Size of the Ethernet addresses before the VLAN tag.
 const ADDRESSES_BYTES: usize = 12;
 
-/// What to capture.
+/// Settings of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaptureSpec {
     /// Comment in the section header of the files.

@@ -13,7 +13,7 @@ pub fn realtime_ns() -> u64 {
     nanos(clock_gettime(ClockId::Realtime))
 }
 
-/// What to subtract from `CLOCK_REALTIME` to get `CLOCK_MONOTONIC`, in nanoseconds, at this instant. Taken
+/// `CLOCK_REALTIME` minus `CLOCK_MONOTONIC` at this instant, in nanoseconds. Taken
 /// anew for every batch of packets, so that a step of the wall clock disturbs one batch at most.
 pub fn real_minus_monotonic_ns() -> i64 {
     let monotonic = monotonic_ns();

@@ -37,9 +37,9 @@ pub struct Qdisc {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}; {hint}")]
 pub struct BadQueue {
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to write instead.
+    /// The remedy.
     pub hint: String,
 }
 

@@ -32,13 +32,13 @@ use crate::user_link::{report, spec};
 /// Frames may have one VLAN tag.
 const VLAN_TAG_BYTES: u32 = 4;
 
-/// What a packet carries for its owner.
+/// The owner's data of a packet.
 pub trait Payload: Clone {
     /// One bit behind the IP header is flipped.
     fn corrupt(&mut self);
 }
 
-/// What the link reads from a packet's headers.
+/// Header fields that the link reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Hash of addresses, protocol and ports.

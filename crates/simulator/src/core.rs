@@ -82,7 +82,7 @@ pub struct Ack {
     pub random: u32,
     /// A [`CaState`].
     pub ca_state: u32,
-    /// [`flags`].
+    /// Bits of [`ack_flags`].
     pub flags: u32,
 }
 

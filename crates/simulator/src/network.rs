@@ -48,7 +48,7 @@ pub struct Network {
     by_interface: BTreeMap<(String, String), usize>,
 }
 
-/// What the headers of a connection's packets hold.
+/// Addresses and ports of a connection's packets.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoints {
     pub from: IpAddr,

@@ -86,7 +86,7 @@ pub struct Echo {
     pub frame_bytes: u32,
 }
 
-/// What a packet is.
+/// Contents of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body {
     Syn,

@@ -294,7 +294,7 @@ fn probe_sockets(
     Ok([socket(&client, asking), socket(&server, answering)])
 }
 
-/// What nodes would answer to Describe.
+/// Replies of the nodes to Describe.
 pub fn infos(
     nodes: &BTreeMap<String, NodeTask>,
     topology: &Topology,
@@ -328,7 +328,7 @@ pub fn infos(
     nodes.keys().map(|node| (node.clone(), info(node))).collect()
 }
 
-/// What nodes would answer to Prepare.
+/// Replies of the nodes to Prepare.
 pub fn replies(
     nodes: &BTreeMap<String, NodeTask>,
     network: &Network,

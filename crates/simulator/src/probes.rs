@@ -24,7 +24,7 @@ struct OutstandingEcho {
     sent_ns: u64,
 }
 
-/// What a probe does at an instant.
+/// An echo that a probe sends.
 pub struct SentEcho {
     pub packet: Packet,
     /// When the echo is lost.

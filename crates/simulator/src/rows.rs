@@ -177,7 +177,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What the rows of a connection need of earlier rows.
+/// State of a connection's rows: values of earlier rows.
 pub struct FlowRows {
     last_sample_ns: Option<u64>,
     interval_ns: u64,

@@ -22,7 +22,7 @@ use crate::probes::SimulatedProbe;
 use crate::rows::{FlowRows, Rows};
 use crate::tcp_probes::{MeasurementEvent, TcpProbe};
 
-/// What happens at an instant.
+/// Events of a simulation.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     /// A link has something to do.
@@ -108,12 +108,12 @@ impl Simulation {
         })
     }
 
-    /// What the nodes would answer to Describe, by node.
+    /// Replies of the nodes to Describe, by node.
     pub fn infos(&self) -> BTreeMap<String, wire::NodeInfo> {
         self.infos.clone()
     }
 
-    /// What the nodes would answer to Prepare, by node.
+    /// Replies of the nodes to Prepare, by node.
     pub fn replies(&self) -> BTreeMap<String, wire::PrepareReply> {
         crate::prepare::replies(&self.nodes, &self.network, &self.connections)
     }

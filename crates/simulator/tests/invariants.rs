@@ -1,6 +1,6 @@
-//! What holds in every simulation, whatever the congestion control, the queue and the impairments: bytes are conserved, no rule
-//! of a congestion control is broken, nothing stalls, rows come in the order of time, the same seed gives the same rows, and
-//! `acks` and `tcp_events` agree with the counters of the sockets.
+//! Invariants of every simulation, for all congestion controls, queues and impairments: bytes are conserved, no rule of a
+//! congestion control is broken, nothing stalls, rows come in the order of time, the same seed gives the same rows, and `acks`
+//! and `tcp_events` agree with the counters of the sockets.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};

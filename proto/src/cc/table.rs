@@ -30,7 +30,7 @@ pub struct Core {
     pub wants_pacing: bool,
     /// In the order of the kernel's structure.
     pub params: Vec<Param>,
-    /// What parameters must be to one another.
+    /// Relations that parameters must satisfy.
     pub rules: Vec<Rule>,
     /// Inner state, in the order of its rows.
     pub stats: Vec<Stat>,
@@ -66,7 +66,7 @@ pub struct Rule {
     pub relation: String,
     /// A parameter or a number.
     pub right: Operand,
-    /// What is wrong if it does not hold.
+    /// Error message if it does not hold.
     pub why: String,
 }
 
@@ -92,7 +92,7 @@ pub struct Stat {
 /// A named scheme: a core with parameters.
 #[derive(Debug, Deserialize)]
 pub struct Scheme {
-    /// What a plan writes as `algorithm`.
+    /// Value of `algorithm` in a plan.
     pub name: String,
     /// The core.
     pub core: String,

@@ -35,7 +35,7 @@ pub use super::checked::{CheckedPlan, Point, TraceFacts, TraceFiles, UnreadableT
 pub use super::parse::quick::quick_sets;
 pub use super::problem::{PlanProblem, Severity};
 
-/// What will run a plan.
+/// Execution targets of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Target {
     /// Kernels: nodes, network namespaces or the lab, as the plan and the command line say.

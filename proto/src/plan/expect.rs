@@ -253,11 +253,11 @@ pub struct Numbered {
     pub at: BTreeMap<String, String>,
     /// The phase, or [`WHOLE_TRIAL`].
     pub phase: String,
-    /// What the subject is.
+    /// Kind of subject.
     pub scope: Scope,
     /// Its name; `all` for all flows together.
     pub subject: String,
-    /// What is measured.
+    /// The metric.
     pub metric: &'static Metric,
     /// Statistic over the phase.
     pub stat: &'static str,

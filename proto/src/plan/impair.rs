@@ -71,7 +71,7 @@ impl Reorder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceUse {
-    /// The file, relative to the plan's folder.
+    /// The file, relative to the plan's directory.
     pub file: String,
     /// sha256 of the file, 64 hexadecimal digits; verified if given; absent: filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +81,7 @@ pub struct TraceUse {
     /// in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_rate: Option<Rate>,
-    /// What follows its last row.
+    /// Behaviour after its last row.
     #[serde(default)]
     pub on_end: OnEnd,
     /// When it starts.
@@ -107,7 +107,7 @@ impl TraceUse {
     }
 }
 
-/// What follows a trace's last row.
+/// Behaviour after a trace's last row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnEnd {

@@ -12,7 +12,7 @@ pub struct LabUse {
     /// Kernel of all nodes; the plan then runs in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
-    /// What runs the kernel; the plan then runs in the lab. Absent: `--engine`.
+    /// Engine of the lab; the plan then runs there. Absent: `--engine`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
 }
@@ -111,7 +111,7 @@ names!(Series, "kernel" {
     Debian72 => "7.2",
 });
 
-/// What runs the lab's kernel.
+/// Engines of the lab.
 #[derive(
     Debug,
     Clone,
@@ -145,7 +145,7 @@ impl Engine {
         self == Self::Qemu || kernel == Series::Own
     }
 
-    /// Whether its processor takes time to execute instructions. Without that, CPU utilisation has no meaning.
+    /// Whether its CPU takes time to execute instructions. Without that, CPU utilisation has no meaning.
     pub fn has_cpu_time(self) -> bool {
         self == Self::Qemu
     }

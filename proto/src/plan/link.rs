@@ -91,7 +91,7 @@ pub struct Link {
     /// The queue in front of the rate; needs a `rate`; absent: 1.5 BDP of bytes, at least 10 full frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Queue>,
-    /// What emulates the link.
+    /// Implementation of the link.
     #[serde(default)]
     pub backend: Backend,
     /// Kernel qdisc that limits the rate.

@@ -10,7 +10,7 @@ use crate::units::{Bytes, Micros};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// What is measured.
+    /// Kind of probe.
     pub kind: ProbeKind,
     /// Node that measures.
     #[schemars(with = "Name")]
@@ -71,7 +71,7 @@ impl Probe {
         }
     }
 
-    /// What takes longer has failed.
+    /// Timeout, after which a measurement has failed.
     pub fn timeout(&self) -> Micros {
         self.timeout.unwrap_or(self.kind.usual_timeout())
     }
@@ -89,7 +89,7 @@ fn is_zero(tos: &u8) -> bool {
     *tos == 0
 }
 
-/// What a probe measures.
+/// Kinds of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeKind {
@@ -124,7 +124,7 @@ impl ProbeKind {
         matches!(self, Self::TcpConnect | Self::Http)
     }
 
-    /// What takes longer has failed.
+    /// Timeout, after which a measurement has failed.
     pub const fn usual_timeout(self) -> Micros {
         Micros::from_secs(match self {
             Self::Ping | Self::Udp => 1,

@@ -27,7 +27,7 @@ pub enum Queue {
     Dualpi2(Dualpi2),
 }
 
-/// What the limit of a FIFO counts.
+/// Unit of a FIFO's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FifoUnit {
     /// Packets, as `pfifo`.

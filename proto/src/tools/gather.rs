@@ -40,7 +40,7 @@ pub struct Gathered {
     pub end_ns: u64,
     /// Every node's rows.
     pub rows: Vec<(String, Of)>,
-    /// What a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 

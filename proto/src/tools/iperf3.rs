@@ -31,7 +31,7 @@ pub struct Numbering {
     pub listens: bool,
 }
 
-/// What one end reported.
+/// Report of one end.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
     /// "iperf 3.12".
@@ -60,7 +60,7 @@ pub struct Report {
     pub reverse: Option<bool>,
     /// Whether the report is known to be the listening end's.
     pub listens: bool,
-    /// What was not read, in the order of the document.
+    /// Parts that were not read, in the order of the document.
     pub flaws: Vec<Flaw>,
     sockets: BTreeMap<i64, u32>,
 }

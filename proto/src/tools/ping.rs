@@ -1,4 +1,4 @@
-//! What ping(8) prints (iputils, busybox) as round trips. Pure.
+//! Output of ping(8) (iputils, busybox) as round trips. Pure.
 
 use std::collections::BTreeMap;
 

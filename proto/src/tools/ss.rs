@@ -1,4 +1,4 @@
-//! What `ss -ti` prints of TCP sockets (`ss -eipn`, with ts(1) in front or not) as samples. Pure.
+//! Output of `ss -ti` about TCP sockets (`ss -eipn`, with ts(1) in front or not) as samples. Pure.
 //!
 //! `ss` prints two lines per socket: its addresses, then its `TCP_INFO`. Where two loops write into one file, or a
 //! write was torn, the second may be missing, incomplete or elsewhere; `pair` finds its socket.
@@ -65,7 +65,7 @@ pub struct Socket {
     pub process: Option<Process>,
 }
 
-/// What a line is.
+/// Kinds of lines.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
     /// The first line of a socket, and the fields that stand behind it on the same line (`ss -O`).

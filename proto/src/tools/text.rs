@@ -5,7 +5,7 @@ use super::iperf3_text::{Test, Tests};
 use super::stamp::{self, Base};
 use super::{iperf3, ping, ss};
 
-/// What a file holds.
+/// Contents of a file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Found {
     /// Samples of sockets.
@@ -43,7 +43,7 @@ pub struct Unread {
     pub line: u64,
     /// Its beginning.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem.
     pub why: String,
 }
 

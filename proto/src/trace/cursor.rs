@@ -6,7 +6,7 @@ use super::{Opportunities, Replay, Steps, Trace};
 use crate::plan::impair::OnEnd;
 use crate::units::{Ppm, Rate};
 
-/// What a link does in an interval of time.
+/// State of a link in an interval of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// Its beginning, on the clock that the trace was laid on; 0 before the trace's beginning.

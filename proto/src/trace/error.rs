@@ -14,7 +14,7 @@ pub struct TraceError {
     pub name: String,
     /// The format it was read as; `None` if unknown.
     pub format: Option<Format>,
-    /// What is wrong, in the order of lines; at least one, at most twenty.
+    /// Problems in the order of lines; at least one, at most twenty.
     pub problems: Vec<TraceProblem>,
     /// Problems beyond those.
     pub more: usize,

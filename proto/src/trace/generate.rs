@@ -55,7 +55,7 @@ pub enum GenerateError {
     TooManyOpportunities,
 }
 
-/// What to generate.
+/// Kinds of generated traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// 60 GHz WLAN, nothing moves: about 2.9 Gbit/s, at times 2.3.

@@ -23,8 +23,8 @@ const SS_ARGUMENTS: &str = "-tinH";
 
 pub fn print() {
     println!(
-        "## One look at all sockets: processor time in us (medians of {REPETITIONS}), and what looking every 10 and 100 ms \
-         takes of a processor"
+        "## One look at all sockets: CPU time in us (medians of {REPETITIONS}), and what looking every 10 and 100 ms \
+         takes of a CPU"
     );
     println!(
         "sockets  exec_ss  inet_diag  iterator  ss/diag  iter/diag  ss@10/100ms        diag@10/100ms      iter@10/100ms"
@@ -37,7 +37,7 @@ pub fn print() {
         }
     }
     println!(
-        "\n## eBPF beside them: sockets that each get 100 segments in a second; kernel and reader, share of a processor \
+        "\n## eBPF beside them: sockets that each get 100 segments in a second; kernel and reader, share of a CPU \
          (medians of {REPETITIONS})"
     );
     println!("sockets  acks@10ms  acks@100ms");
@@ -142,7 +142,7 @@ fn program(programs: &mut Ebpf) -> &mut Iter {
     programs.program_mut("sockets").unwrap().try_into().unwrap()
 }
 
-/// Share of a processor in percent. 100 segments in a second for every socket: 50 messages there, each with its answer.
+/// Share of a CPU in percent. 100 segments in a second for every socket: 50 messages there, each with its answer.
 fn watched(sockets: u16, ms: u64) -> f64 {
     namespace(false);
     let stats = Stats::on();

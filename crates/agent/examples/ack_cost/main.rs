@@ -1,5 +1,5 @@
-//! What watching sockets costs, in network namespaces of this program's own (root): per event in the kernel and in user
-//! space, how many events in a second are taken without a loss, what a fast flow pays, and the processor time of each
+//! Cost of watching sockets, in network namespaces of this program's own (root): per event in the kernel and in user
+//! space, how many events in a second are taken without a loss, what a fast flow pays, and the CPU time of each
 //! way to look at 10, 100 and 1000 sockets. Ratios within one run are what to watch.
 //!
 //! `ack_cost [events] [effect] [neighbours] [looks]`: only these parts.

@@ -52,7 +52,7 @@ pub struct AckThread {
     thread: JoinHandle<AckRemainder>,
 }
 
-/// What the thread has not sent when it ends: its last rows and its counts.
+/// Rows and counts that the thread has not sent when it ends.
 #[derive(Default)]
 pub struct AckRemainder {
     /// `None`: it panicked.

@@ -52,7 +52,7 @@ pub struct Trial {
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
     /// Servers that answer probes.
     pub answers: Vec<serve::Server>,
-    /// What was done.
+    /// Events of the preparation.
     pub events: Vec<wire::Event>,
     /// The first application of each link, for the beginning of the trial's rows.
     pub applied: Vec<wire::LinkChange>,
@@ -109,7 +109,7 @@ fn traces(
         };
         let found = digest_bytes(bytes);
         if let Some(wanted) = used.sha256.as_ref().filter(|wanted| **wanted != found) {
-            let why = format!("the trace `{file}` has sha256 {found}, the plan says {wanted}");
+            let why = format!("the trace `{file}` has sha256 {found}, the plan has {wanted}");
             return Err(wrong(why));
         }
         let trace = trace::parse(file, bytes)

@@ -177,7 +177,7 @@ fn ended_by_order(ran: &FlowRun<'_>, report: &Report) -> bool {
     (interrupted || report.error.as_deref().is_some_and(ordered)) && !is_early(ran)
 }
 
-/// What went wrong with this end, if anything. `killed`: it did not end when asked.
+/// The error of this end, if any. `killed`: it did not end when asked.
 pub fn trouble(ran: &FlowRun<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
     let process = format!("{} {}", ran.task.plan.tool(), ran.end.name());
     if let Some(error) = &report.error

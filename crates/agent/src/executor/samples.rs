@@ -57,7 +57,7 @@ pub struct SampleTask {
     pub cc: cc_state::Reader,
     /// How often.
     pub sample: Sample,
-    /// The threads that keep the processors from halting.
+    /// The threads that keep the CPUs from halting.
     pub awake: Awake,
     /// All links of this node.
     pub links: Vec<TimedLink>,
@@ -107,7 +107,7 @@ const STATE_GAP_NS: u64 = 100_000_000;
 /// By flow_id and side.
 pub type SocketHistories = BTreeMap<(String, Side), SocketHistory>;
 
-/// What the thread returns at its end.
+/// Result of the sampler thread.
 pub struct Finished {
     /// Still in place.
     pub links: Vec<Box<dyn Link>>,

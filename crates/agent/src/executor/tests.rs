@@ -254,7 +254,7 @@ async fn a_trial_is_prepared_run_and_reset() {
     assert_eq!(reply.links.len(), 1);
     let kinds: Vec<_> = reply.events.iter().map(wire::Event::name).collect();
     assert_eq!(kinds, ["offloads_off", "offloads_off", "link_up", "acks"]);
-    assert_eq!(reply.events[3].message, "10ms", "as the plan says");
+    assert_eq!(reply.events[3].message, "10ms", "the plan's");
     assert_eq!(rig.calls(), ["start back server"]);
 
     let rows = all(rig.run().await).await;
@@ -319,7 +319,7 @@ async fn a_trace_must_be_present_and_match_its_digest() {
     assert!(error.contains("files: the trace `a.csv`: line 1"), "{error}");
     let file = [("a.csv", "10,1\n5,1\n")];
     let other = plan.replace("a.csv\"", &format!("a.csv\", sha256 = \"{}\"", "0".repeat(64)));
-    assert!(refused(&other, &file).contains("the plan says 0000"));
+    assert!(refused(&other, &file).contains("the plan has 0000"));
     let task = prepare::task_of(&request(&plan, &file)).unwrap();
     let replay = task.links[0].config.trace.as_ref().unwrap();
     assert_eq!((replay.plan.file.as_str(), replay.trace.rows()), ("a.csv", 2));

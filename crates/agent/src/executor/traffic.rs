@@ -15,7 +15,7 @@ use crate::flow::{FlowEnd, FlowEndpoint, FlowSource, Progress, Stop, Traffic};
 use ccbench_proto::tools::iperf3::{Numbering, Report, StreamInterval};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// An interrupted flow reports at once, whatever its round-trip time. If it has not ended this long after its stop, it is
+/// An interrupted flow reports at once, for any round-trip time. If it has not ended this long after its stop, it is
 /// terminated, then killed.
 const GRACE_NS: u64 = 3 * SECOND_NS;
 /// Time between two signals.
@@ -23,7 +23,7 @@ const STEP_NS: u64 = SECOND_NS;
 /// A process that has been killed is gone within this.
 const DEATH_NS: u64 = 2 * SECOND_NS;
 
-/// What every end of a trial shares.
+/// State that all flow ends of a trial share.
 #[derive(Clone)]
 pub struct Stage {
     /// Starts traffic.

@@ -66,7 +66,7 @@ pub struct Args {
     /// Seed of all random processes
     #[arg(long, value_name = "NUMBER", default_value_t = 1, help_heading = "Both directions")]
     pub seed: u64,
-    /// Keep the processors from halting, for precise timers on virtual machines: one idle-priority thread each
+    /// Keep the CPUs from halting, for precise timers on virtual machines: one idle-priority thread each
     #[arg(long, help_heading = "Both directions")]
     pub keep_awake: bool,
     /// Write each packet separately, even if several of a flow are due together (userspace)

@@ -1,4 +1,4 @@
-//! What the BPF code of this module shares. [`super::hook`] opens, patches and loads its objects here and reads their
+//! Functions that the BPF code of this module shares. [`super::hook`] opens, patches and loads its objects here and reads their
 //! maps; [`super::struct_ops`], whose objects have another layout, uses only the capture of libbpf's log. `unregister` is for
 //! [`super::journal`] and [`super::command`].
 

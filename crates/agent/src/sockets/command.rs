@@ -27,12 +27,12 @@ Exit codes: 0; 1 it cannot be loaded or unloaded; 2 the command line is wrong.";
 #[derive(Debug, Clone, clap::Args)]
 #[command(about = "Congestion controls: list, show, load and unload", after_help = EXAMPLES)]
 pub struct Args {
-    /// What to do.
+    /// Sub-commands.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Sub-commands.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Command {
     /// List the congestion controls of ccbench and of the kernel, and how each is loaded here

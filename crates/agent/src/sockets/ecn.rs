@@ -61,7 +61,7 @@ impl Mode {
     }
 }
 
-/// What this kernel accepts, tried at run time.
+/// ECN modes that this kernel accepts, tried at run time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// `tcp_ecn` may be 3: AccECN for everybody.
@@ -117,7 +117,7 @@ impl Wants {
     }
 }
 
-/// What the congestion control of a flow needs: an instance of the plan, or one of the kernel's.
+/// ECN requirements of a flow's congestion control: an instance of the plan, or one of the kernel's.
 pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let is_builtin = instance.is_none_or(cc::is_kernels);
@@ -219,7 +219,7 @@ pub struct EcnEndpoint {
     pub cc: String,
     /// Its name in this node's kernel.
     pub kernel_name: String,
-    /// What it wants.
+    /// Its ECN requirements.
     pub wants: Wants,
     /// Who registered it.
     pub via: Via,

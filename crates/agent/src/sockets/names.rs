@@ -72,7 +72,7 @@ impl Names {
         names
     }
 
-    /// What the sender's kernel calls the congestion control of this flow.
+    /// Name of this flow's congestion control in the sender's kernel.
     pub fn of_flow(&self, flow: &FlowTask) -> Option<&str> {
         self.flows.get(&flow.group).map(|(_, name)| name.as_str())
     }

@@ -52,9 +52,9 @@ pub fn choose(via: Via, core: &Core) -> Result<(Via, String), SocketError> {
     let bpf = || bpf_possible();
     match via {
         Via::Builtin => Err(SocketError::NotBuiltin),
-        Via::Bpf => bpf().map(|()| (Via::Bpf, "the plan says so".to_owned())),
+        Via::Bpf => bpf().map(|()| (Via::Bpf, "set in the plan".to_owned())),
         Via::Module => {
-            kernel_module::possible(core).map(|()| (Via::Module, "the plan says so".to_owned()))
+            kernel_module::possible(core).map(|()| (Via::Module, "set in the plan".to_owned()))
         }
         Via::Auto => match bpf() {
             Ok(()) => Ok((Via::Bpf, "this kernel takes BPF congestion controls".to_owned())),

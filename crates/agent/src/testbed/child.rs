@@ -1,4 +1,4 @@
-//! What an agent does first when a testbed starts it: set the parent-death signal and enter its network namespace. Both
+//! First steps of an agent that a testbed starts: set the parent-death signal and enter its network namespace. Both
 //! apply to the calling thread, so they come before any other thread exists.
 
 use std::fs::File;

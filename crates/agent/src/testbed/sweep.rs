@@ -10,7 +10,7 @@ use super::record::{FILE, FILE_NEW, Record, remove_files};
 /// A killed testbed needs this long at most to end its agents, a few milliseconds on an idle machine.
 const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What was done with the run directories.
+/// Outcome of a sweep over the run directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Directories of dead testbeds, now gone.

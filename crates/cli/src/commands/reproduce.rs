@@ -107,7 +107,7 @@ fn write(entry: &Entry, dir: &Path) -> Result<ExitCode, CliError> {
     let mut files = vec![(plan.clone(), entry.text.as_bytes())];
     files.extend(entry.files.iter().map(|(name, bytes)| (dir.join(name), *bytes)));
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
-        let reason = "already exists; choose another folder for --write, or remove it";
+        let reason = "already exists; choose another directory for --write, or remove it";
         return Err(CliError::Usage(format!("{} {reason}", path.display())));
     }
     for (path, bytes) in files {

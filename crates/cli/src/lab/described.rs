@@ -17,12 +17,12 @@ use super::vm::VmImage;
 /// Results that are kept; each has a few kilobytes.
 const MAX_FILES: usize = 500;
 
-/// What a boot before the first trial found out.
+/// Results of the boot before the first trial.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Preflight {
     /// By node.
     pub nodes: BTreeMap<String, wire::NodeInfo>,
-    /// How busy the guest's processor was while flows ran, percent.
+    /// How busy the guest's CPU was while flows ran, percent.
     pub busy_pct: f64,
 }
 

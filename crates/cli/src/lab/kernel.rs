@@ -107,8 +107,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Whether it can run with a dilation: a stock kernel calibrates its timers against the processor, and with User-Mode Linux
-    /// the processor is infinitely fast.
+    /// Whether it can run with a dilation: a stock kernel calibrates its timers against the CPU, and with User-Mode Linux
+    /// the CPU is infinitely fast.
     pub fn can_dilate(&self) -> bool {
         self.series == Series::Own && self.engine.has_cpu_time()
     }
@@ -148,7 +148,7 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
     let folder = kernel_folder(engine, series);
     info!(%series, %engine, folder = %folder.display(), "build the lab's kernel");
     let recipe_dir =
-        tempfile::tempdir().map_err(LabError::io("make a folder in", &std::env::temp_dir()))?;
+        tempfile::tempdir().map_err(LabError::io("make a directory in", &std::env::temp_dir()))?;
     for (name, text, _) in RECIPE {
         let path = recipe_dir.path().join(name);
         let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -164,7 +164,7 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
     }
     find(engine, series).ok_or_else(|| LabError::Missing {
         what: format!("{}", folder.join(image_name(series)).display()),
-        hint: "remove that folder and run `ccbench lab build` again".to_owned(),
+        hint: "remove that directory and run `ccbench lab build` again".to_owned(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! The boot before the first trial: describes the nodes and measures the load of the guest's processor.
+//! The boot before the first trial: describes the nodes and measures the load of the guest's CPU.
 
 use ccbench_proto::plan::check::{CheckedPlan, PlanProblem, Severity, check};
 use ccbench_proto::schedule::Point;

@@ -25,7 +25,7 @@ pub struct VmConfig {
     pub machine_type: MachineType,
     /// Seed of QEMU's random numbers.
     pub seed: u64,
-    /// Instructions per guest nanosecond: how much faster the processor is relative to the network.
+    /// Instructions per guest nanosecond: how much faster the CPU is relative to the network.
     pub dilation: u32,
 }
 

@@ -36,7 +36,7 @@ const REPORT_NS: u64 = 12_000_000_000;
 const LEASE_MS: u32 = 600_000;
 /// Messages between the reader of the guest's messages and the recorder.
 pub const MESSAGES_WAITING: usize = 4096;
-/// Load of the guest's processor above which its network may be distorted, and above which it certainly is.
+/// Load of the guest's CPU above which its network may be distorted, and above which it certainly is.
 const BUSY_DEGRADED_PCT: f64 = 60.0;
 const BUSY_FAILED_PCT: f64 = 90.0;
 
@@ -102,7 +102,7 @@ pub async fn run(
     Ok(recorder.commit(amended).await?)
 }
 
-/// How to reduce the load of the guest's processor.
+/// How to reduce the load of the guest's CPU.
 fn busy_hint(kernel: &Kernel, dilation: Option<u32>) -> String {
     if let Some(dilation) = dilation.filter(|_| kernel.can_dilate()) {
         return format!("use a dilation larger than {dilation} (--dilation)");
@@ -241,7 +241,7 @@ impl<'a> GuestTrial<'a> {
 fn with_busy(mut verdict: Verdict, busy_pct: f64, hint: &str) -> Verdict {
     if busy_pct > BUSY_DEGRADED_PCT {
         let why = format!(
-            "the guest's processor was busy for {busy_pct:.0} % of the time, which may delay traffic; {hint}"
+            "the guest's CPU was busy for {busy_pct:.0} % of the time, which may delay traffic; {hint}"
         );
         let status = if busy_pct > BUSY_FAILED_PCT { Status::Failed } else { Status::Degraded };
         verdict.status = verdict.status.max(status);

@@ -120,7 +120,7 @@ pub fn memory_folder(memory_mib: u32) -> Result<PathBuf, LabError> {
     })
 }
 
-/// What helps against the reason for which the kernel has not booted, by its console output.
+/// Advice for a kernel that has not booted, from its console output.
 pub fn advice(console: &str) -> Option<&'static str> {
     let no_seccomp = console.contains("SECCOMP userspace requested but not functional");
     no_seccomp.then_some(

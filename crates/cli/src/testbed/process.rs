@@ -78,7 +78,7 @@ pub struct TestbedProcess {
     dir: PathBuf,
     /// Held while this process lives: `ccbench clean` removes only folders that nobody locks.
     _lock: std::fs::File,
-    /// What the process reported at its start.
+    /// Its report at the start.
     pub ready: Ready,
     /// Receives a line whenever an agent has died.
     pub deaths: tokio::sync::mpsc::Receiver<String>,
@@ -157,7 +157,7 @@ async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
 /// Makes the folder and locks it.
 fn make_private_dir(dir: &Path) -> Result<std::fs::File, FileError> {
     use std::os::unix::fs::DirBuilderExt;
-    let fail = FileError::of("make the state folder", dir);
+    let fail = FileError::of("make the state directory", dir);
     // `ccbench clean` may remove the folder before it is locked: then make it again.
     for _ in 0..3 {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(&fail)?;

@@ -153,7 +153,7 @@ const COLUMNS: [&str; 27] = [
 ];
 
 /// The comparison as CSV, in the units of the summary: the rows of the table, those that are zero on both sides, and a row
-/// without numbers for every point that is not compared, whose `note` says why.
+/// without numbers for every point that is not compared, whose `note` has the reason.
 pub fn csv(differences: &Differences) -> String {
     let mut table = Table::new(&COLUMNS);
     for one in &differences.rows {

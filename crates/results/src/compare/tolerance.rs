@@ -59,7 +59,7 @@ impl Tolerance {
     pub(super) fn permits(&self, (a, b): (f64, f64)) -> bool {
         let is_share = name_and_stat(&self.metric).0 == "retransmission_share";
         let floor = if is_share { RETRANSMISSION_SHARE_FLOOR } else { 0.0 };
-        // The limit itself is permitted, whatever the rounding of decimal fractions.
+        // The limit itself is permitted, despite the rounding of decimal fractions.
         (b - a).abs() <= (self.relative * a.abs()).max(floor) * (1.0 + 1e-9)
     }
 }
@@ -77,7 +77,7 @@ pub(super) fn is_metric(given: &str, (name, stat): (&str, &str)) -> bool {
 pub struct JudgedPoint {
     /// Levels of the shared factors.
     pub point: String,
-    /// What is not within its tolerance; empty if the point agrees.
+    /// Metrics that exceed their tolerance; empty if the point agrees.
     pub exceeded: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Points that have no rows because a side lacks them or their trials.
 
-/// What one side has of a point.
+/// Presence of a point in one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Presence {
     /// The run does not have this point.
@@ -16,7 +16,7 @@ pub enum Presence {
 pub struct Unmatched {
     /// Levels of the shared factors.
     pub point: String,
-    /// What each side has of it.
+    /// Its presence in A and in B.
     pub sides: (Presence, Presence),
 }
 

@@ -34,7 +34,7 @@ pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for (end, trial) in named_trials(&run) {
         let Some(object) = flent_document(&run, &end)? else { continue };
-        std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
+        std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
         let to = output.join(format!("{trial}.flent.gz"));
         let file = std::fs::File::create(&to).map_err(io_error("create", &to))?;
         let mut packed = GzEncoder::new(file, Compression::default());

@@ -31,7 +31,7 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
                     continue;
                 };
                 let node = node.file_name().unwrap_or_default().to_string_lossy();
-                std::fs::create_dir_all(output).map_err(io_error("make the folder", output))?;
+                std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
                 let to = output.join(format!("{trial}-{node}-{rest}"));
                 run.check_file(&end, &file)?;
                 let text = input::read_to_string(&file, &input::RECORD)

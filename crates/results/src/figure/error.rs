@@ -67,7 +67,7 @@ pub enum FigureError {
     },
     /// One output file for several figures.
     #[error(
-        "{} would hold {} figures ({}); name a folder, or choose one with --where",
+        "{} would hold {} figures ({}); name a directory, or choose one with --where",
         path.display(), stems.len(), stems.join(", ")
     )]
     OneFile {
@@ -78,7 +78,7 @@ pub enum FigureError {
     },
     /// The output file's extension is none of the formats.
     #[error(
-        "{} is neither SVG nor PNG: name a file that ends in .svg or .png, or a folder; to get PDF, convert the SVG with \
+        "{} is neither SVG nor PNG: name a file that ends in .svg or .png, or a directory; to get PDF, convert the SVG with \
         rsvg-convert, Inkscape or a browser",
         path.display()
     )]

@@ -1,4 +1,4 @@
-//! What a report of many points begins with: heatmaps of the whole matrix, and limits that keep the page small.
+//! Overview of a report of many points: heatmaps of the whole matrix, and limits that keep the page small.
 
 use std::collections::BTreeSet;
 

@@ -20,7 +20,7 @@ pub(crate) struct CcStateCheck {
     /// By flow: its congestion control and the packets that it has delivered.
     flows: BTreeMap<String, (String, u32)>,
     reported: BTreeSet<String>,
-    /// Nodes that could not read the state of sockets, and said so.
+    /// Nodes that reported that they cannot read the state of their sockets.
     unreadable: BTreeSet<String>,
 }
 
@@ -32,7 +32,7 @@ impl CcStateCheck {
         }
     }
 
-    /// A node has said that it cannot read the state of its sockets, or not all of it.
+    /// A node reports that it cannot read the state of its sockets, or not all of it.
     pub(crate) fn unreadable(&mut self, node: &str) {
         self.unreadable.insert(node.to_owned());
     }

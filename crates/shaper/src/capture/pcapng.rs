@@ -89,9 +89,9 @@ fn padded(into: &mut Vec<u8>, bytes: &[u8]) {
 pub struct Packet<'a> {
     /// Nanoseconds since 1970.
     pub at_ns: u64,
-    /// What was kept.
+    /// The recorded bytes.
     pub bytes: &'a [u8],
-    /// What it had.
+    /// Its length on the wire, in bytes.
     pub length: u32,
 }
 

@@ -34,7 +34,7 @@ pub struct Filter {
 }
 
 /// The filters that together match `wanted`. The same fields in IPv4 and IPv6, unless an address
-/// says which; for ports one filter each for TCP and UDP. Later IPv4 fragments carry no ports, and headers
+/// selects one of them; for ports one filter each for TCP and UDP. Later IPv4 fragments carry no ports, and headers
 /// with options move them: both go to the default class.
 pub fn filters(wanted: &PacketMatch) -> Vec<Filter> {
     let is_v4 = |address: &IpAddr| address.is_ipv4();

@@ -59,7 +59,7 @@ impl Tbf {
         message[start..].copy_from_slice(&self.rate64());
     }
 
-    /// The attributes with `TCA_TBF_RATE64` whatever the rate.
+    /// The attributes with `TCA_TBF_RATE64` for any rate.
     fn rate64(&self) -> [u8; RATE64_BYTES] {
         let mut bytes = [0; RATE64_BYTES];
         let burst = self.burst_bytes.to_ne_bytes();

@@ -305,7 +305,7 @@ impl Sender {
         }
         state.rtt_us = ca_rtt_us;
         let (Some(seq_rtt_us), Some(ca_rtt_us)) = (seq_rtt_us, ca_rtt_us) else { return };
-        // A delayed acknowledgement says nothing about the path.
+        // A delayed acknowledgement does not measure the path.
         if !state.is_ack_delayed || ca_rtt_us <= self.rtt.min_us() {
             self.rtt.update_rtt_min(now_ns, ca_rtt_us);
         }

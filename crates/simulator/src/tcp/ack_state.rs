@@ -1,4 +1,4 @@
-//! What `tcp_ack()` passes to the functions that it calls.
+//! State that `tcp_ack()` passes to the functions that it calls.
 
 use super::delivery_rate::RateSample;
 use super::sender::CcSample;
@@ -61,7 +61,7 @@ pub(super) struct AckState {
 }
 
 impl AckState {
-    /// What the congestion control learns, with `lost` packets marked so far.
+    /// The sample for the congestion control, with `lost` packets marked so far.
     pub fn cc_sample(&self, lost: u32) -> CcSample {
         CcSample {
             rtt_us: self.rtt_us,

@@ -56,7 +56,7 @@ pub struct RetransmitQueue {
     tsorted_sent_queue: VecDeque<Transmission>,
     /// Starts of segments that may be waiting for retransmission, ascending.
     lost_seqs: VecDeque<u64>,
-    /// What the receiver has beyond the cumulative acknowledgement.
+    /// Ranges that the receiver has beyond the cumulative acknowledgement.
     pub sacked: Ranges,
     pub sacked_out: u32,
     pub lost_out: u32,

@@ -45,7 +45,7 @@ impl EcnMode {
     }
 }
 
-/// What a plan sets at a sending socket.
+/// Settings of a sending socket.
 #[derive(Debug, Clone)]
 pub struct SenderConfig {
     pub ecn: EcnMode,
@@ -138,7 +138,7 @@ pub struct Sender {
     pub(super) chrono_type: Chrono,
     /// Segments to transmit, each with whether it is a retransmission.
     pub outbox: Vec<(Segment, bool)>,
-    /// What has happened, without the fields that name the flow; `None`: not recorded.
+    /// Rows of `tcp_events`, without the fields that name the flow; `None`: not recorded.
     pub events: Option<Vec<TcpEvent>>,
 }
 

@@ -37,7 +37,7 @@ fn without_instance(plan: &Plan, problems: &mut Problems) {
                 &["flows", flow, "cc"],
                 &[&["cc"]],
                 format!(
-                    "`{cc}` is one of ccbench's own, but no table says to load it: the kernel must have it already; to load \
+                    "`{cc}` is one of ccbench's own, but no `[cc.{cc}]` loads it, so the kernel must have it; to load \
                      it, write `[cc.{cc}]` with `algorithm = \"{cc}\"`"
                 ),
             );

@@ -80,7 +80,7 @@ fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
     unlimited_flows(plan, &[ENGINE], (why, ", or use the engine qemu"), problems);
 }
 
-/// Rejects flows that nothing limits if computing takes no time: `why` says so, and ends with another remedy.
+/// Rejects flows that nothing limits if computing takes no time: `why` is the reason, and `remedy` another remedy.
 pub(super) fn unlimited_flows(
     plan: &Plan,
     reads: &[&[&str]],

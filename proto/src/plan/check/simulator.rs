@@ -121,7 +121,7 @@ fn links(plan: &Plan, problems: &mut Problems) {
 }
 
 fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
-    // Another rule says what is wrong with it.
+    // Another rule reports what is wrong with it.
     if cc::resolve(cc).is_err() {
         return;
     }

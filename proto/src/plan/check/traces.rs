@@ -115,7 +115,7 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, link: &Link, proble
     let Some(used) = &written.trace else { return };
     let at = |key| ["links", name, "trace", key];
     if used.file.is_empty() || used.file.len() > MAX_FILE || used.file.contains(char::is_control) {
-        problems.error(&at("file"), "must be the path of a file, relative to the plan's folder");
+        problems.error(&at("file"), "must be the path of a file, relative to the plan's directory");
     }
     if let Some(sha256) = &used.sha256
         && (sha256.len() != 64 || !sha256.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f')))

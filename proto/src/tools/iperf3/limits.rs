@@ -21,7 +21,7 @@ const MAX_BYTES: f64 = 9_007_199_254_740_992.0;
 pub struct Flaw {
     /// Where it begins in the document of `-J`, in bytes; 0 in a line of `--json-stream`.
     pub at: usize,
-    /// What it is.
+    /// Its description.
     pub what: &'static str,
 }
 

@@ -28,7 +28,7 @@ pub struct EcnApplied {
 pub struct Decided {
     /// The end.
     pub end: EcnEndpoint,
-    /// What is to be used.
+    /// The ECN mode to use.
     pub decision: Decision,
 }
 

@@ -47,7 +47,7 @@ fn chooses_the_best_mode_of_the_kernel() {
 fn flags_match_the_mode() {
     let flags =
         |kernel_flags, wants| decide(&kernel(kernel_flags, false), wants, Via::Bpf, None).flags;
-    assert_eq!(flags(0x1f, PRAGUE), 0x1f, "no fallback to RFC 3168 where that can be said");
+    assert_eq!(flags(0x1f, PRAGUE), 0x1f, "no fallback to RFC 3168 where it can be excluded");
     assert_eq!(flags(0x0f, PRAGUE), 0x0f);
     assert_eq!(flags(0x03, PRAGUE), 0x03);
     assert_eq!(flags(0x1f, DCTCP), 0x03);
