@@ -223,11 +223,7 @@ pub fn passed<'p>(plan: &'p Plan, group: &str) -> Vec<(&'p str, &'p Link)> {
 }
 
 /// As [`passed`], in the topology of this plan.
-pub fn passed_in<'p>(
-    plan: &'p Plan,
-    topology: &Topology,
-    group: &str,
-) -> Vec<(&'p str, &'p Link)> {
+pub fn passed_in<'p>(plan: &'p Plan, topology: &Topology, group: &str) -> Vec<(&'p str, &'p Link)> {
     let Some(flow) = plan.flows.get(group) else { return vec![] };
     let (from, to) = if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
     links_on(plan, topology, topology.path(from, to).as_deref())
@@ -250,9 +246,8 @@ fn links_on<'p>(
     topology: &Topology,
     hops: Option<&[(&str, &str)]>,
 ) -> Vec<(&'p str, &'p Link)> {
-    let on_it = |link: &Link| {
-        hops.is_none_or(|hops| hops.iter().any(|hop| shapes(link, topology, *hop)))
-    };
+    let on_it =
+        |link: &Link| hops.is_none_or(|hops| hops.iter().any(|hop| shapes(link, topology, *hop)));
     let links = plan.links.iter().filter(|(_, link)| on_it(link));
     links.map(|(name, link)| (name.as_str(), link)).collect()
 }

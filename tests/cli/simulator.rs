@@ -56,7 +56,8 @@ fn what_has_no_effect_is_a_warning() {
 fn reproduce_names_what_cannot_be_simulated() {
     let bench = Bench::new();
     let kernel = ["--set", "lab.kernel=6.12"];
-    let done = bench.run(&[&["reproduce", "bufferbloat", "--quick", "--sim"][..], &kernel].concat());
+    let done =
+        bench.run(&[&["reproduce", "bufferbloat", "--quick", "--sim"][..], &kernel].concat());
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
     assert!(err(&done).contains("the simulator runs no kernel"), "{}", text(&done));
     assert!(bench.all_results().is_empty(), "nothing may run");

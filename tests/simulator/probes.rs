@@ -39,8 +39,7 @@ fn pages_and_connections_are_summarised() {
     assert!(printed.contains("first byte ms"), "{printed}");
     let rows = csv(&bench.results().join("summary_phase.csv"));
     let of = |subject: &str, metric: &str, stat: &str| {
-        let wanted =
-            [("point_id", "0"), ("subject", subject), ("metric", metric), ("stat", stat)];
+        let wanted = [("point_id", "0"), ("subject", subject), ("metric", metric), ("stat", stat)];
         let row =
             rows.iter().find(|row| wanted.iter().all(|(column, value)| row[*column] == *value));
         let row = row.unwrap_or_else(|| panic!("no {metric} of {subject}"));

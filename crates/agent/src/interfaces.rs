@@ -100,8 +100,8 @@ impl Interfaces for Machine {
     }
     fn keep_awake(&self) -> Result<Box<dyn Send>, ShaperError> {
         let awake = KeepAwake::start();
-        let awake = awake
-            .map_err(|source| ShaperError::System { op: "keep the CPUs awake", source })?;
+        let awake =
+            awake.map_err(|source| ShaperError::System { op: "keep the CPUs awake", source })?;
         Ok(Box::new(awake))
     }
 }

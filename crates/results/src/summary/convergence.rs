@@ -117,9 +117,8 @@ fn converged(
             Shares::Equal => vec![means.iter().sum::<f64>() / means.len() as f64; means.len()],
         };
         // A share of zero cannot be kept: no flow can send.
-        let near = |(mean, share): (&f64, &f64)| {
-            *share > 0.0 && (mean - share).abs() <= TOLERANCE * share
-        };
+        let near =
+            |(mean, share): (&f64, &f64)| *share > 0.0 && (mean - share).abs() <= TOLERANCE * share;
         means.iter().zip(&shares).all(near)
     };
     let fair: Vec<bool> = (0..(bins + 1).saturating_sub(window)).map(&mut is_fair).collect();
@@ -240,9 +239,8 @@ mod tests {
         assert!(first_full_bin(of_plan(&limited, &grid(17.0, 2.0))));
         assert_eq!(of_plan(PLAN, &grid(17.0, 2.0)), Some(None));
         // Without a plan: from the first bin with data of both, and equal shares of their sum.
-        let without = |grid: &BinnedFlows| {
-            of_phase(grid, &Schedule::of(None), 0, (0.0, 22.0), &none)
-        };
+        let without =
+            |grid: &BinnedFlows| of_phase(grid, &Schedule::of(None), 0, (0.0, 22.0), &none);
         assert!(first_full_bin(without(&grid(5.0, 5.0))));
         assert_eq!(without(&grid(9.0, 1.0)), Some(None));
     }

@@ -475,8 +475,7 @@ impl RowCollector<'_> {
                 let timescale_us = (per as f64 * BIN_S * 1e6).round();
                 numbers.push((None, "timescale", "us", "mean", timescale_us, 1));
             }
-            let converged =
-                convergence::of_phase(bins, schedule, trial.0, record.span_s(), curves);
+            let converged = convergence::of_phase(bins, schedule, trial.0, record.span_s(), curves);
             if let Some(time) = converged {
                 sampled::once("convergence_time", "us", time, &mut numbers);
             }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Probe, TraceUse};
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::sample::LEAST_TIMESCALE;
+use ccbench_proto::plan::{Probe, TraceUse};
 use ccbench_proto::schedule::{self, FlowTask, Point};
 
 use super::network::Network;
