@@ -154,8 +154,7 @@ fn an_interrupted_run_is_resumed() {
 fn a_run_of_another_backend_or_model_is_not_resumed() {
     let (bench, _) = run(1, &[]);
     let file = bench.results().join("run.json");
-    let record: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(record["backend"]["kind"], "simulator");
     let resume = |record: &serde_json::Value, options: &[&str]| {
         std::fs::write(&file, record.to_string()).unwrap();

@@ -86,11 +86,7 @@ impl Reason {
     }
 
     /// A reason of a subject.
-    pub fn about(
-        code: ReasonCode,
-        subject: impl Into<String>,
-        message: impl Into<String>,
-    ) -> Self {
+    pub fn about(code: ReasonCode, subject: impl Into<String>, message: impl Into<String>) -> Self {
         Self { subject: Some(subject.into()), ..Self::new(code, message) }
     }
 

@@ -240,8 +240,7 @@ mod tests {
 
     #[test]
     fn fills_each_placeholder_once() {
-        let parts =
-            ["title", "style", "overview", "included", "data", "curves", "chart", "script"];
+        let parts = ["title", "style", "overview", "included", "data", "curves", "chart", "script"];
         let parts: Vec<(&str, &str)> = parts.iter().map(|name| (*name, "{{style}}")).collect();
         let page = render_template(&parts);
         assert_eq!(page.matches("{{style}}").count(), parts.len());

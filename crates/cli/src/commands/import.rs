@@ -201,7 +201,10 @@ fn verdict(unread: u64, sources: &[&Source]) -> Verdict {
     let message = format!(
         "{unread} of {lines} lines could not be read, or only in part (table events, kind import)"
     );
-    Verdict { status: Status::Degraded, reasons: vec![Reason::new(ReasonCode::LinesUnread, message)] }
+    Verdict {
+        status: Status::Degraded,
+        reasons: vec![Reason::new(ReasonCode::LinesUnread, message)],
+    }
 }
 
 fn write(

@@ -306,6 +306,10 @@ mod tests {
         assert_eq!(with_busy(ok(), 61.0, "").status, Status::Degraded);
         assert_eq!(with_busy(ok(), 91.0, "").status, Status::Failed);
         let hint = "a stock kernel cannot be dilated: reduce the traffic";
-        assert_eq!(with_busy(ok(), 61.0, hint).reasons[0].subject(), "", "it has no measured value");
+        assert_eq!(
+            with_busy(ok(), 61.0, hint).reasons[0].subject(),
+            "",
+            "it has no measured value"
+        );
     }
 }

@@ -162,7 +162,12 @@ fn unmeasured_claim_has_a_reason() {
         ("queue=large", "queue=small")
     );
     // A degraded trial counts, and a note reports it.
-    trials.push(end(0, 3, TrialStatus::Degraded, vec![Reason::new(ReasonCode::LinkLate, "so late")]));
+    trials.push(end(
+        0,
+        3,
+        TrialStatus::Degraded,
+        vec![Reason::new(ReasonCode::LinkLate, "so late")],
+    ));
     let of_one = summary(vec![row(0, 3, "loaded", "srtt", 2000.0)], trials);
     let found = judged(&claims, &of_one);
     assert_eq!(found[0].outcome, Outcome::Holds);

@@ -184,7 +184,8 @@ fn trial_that_cannot_be_prepared_is_recorded_as_failed() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 1).commit(&good()).unwrap();
-    let failed = Verdict { status: Status::Failed, reasons: vec![Reason::new(ReasonCode::FlowDead, "why")] };
+    let failed =
+        Verdict { status: Status::Failed, reasons: vec![Reason::new(ReasonCode::FlowDead, "why")] };
     filled(&run, 2).commit(&failed).unwrap();
     run.record_not_run(key(&run, 2), &Reason::new(ReasonCode::NotRun, "a port is taken")).unwrap();
     run.record_not_run(key(&run, 3), &Reason::new(ReasonCode::NotRun, "a port is taken")).unwrap();
@@ -257,7 +258,8 @@ fn removed_renamed_or_replaced_directory_takes_no_trial() {
         assert!(error.contains(expected), "{name}: {error}");
         let error = run.announce_trial(key(&run, 3)).unwrap_err().to_string();
         assert!(error.contains(expected), "{name}: {error}");
-        let error = run.record_not_run(key(&run, 3), &Reason::new(ReasonCode::NotRun, "")).unwrap_err();
+        let error =
+            run.record_not_run(key(&run, 3), &Reason::new(ReasonCode::NotRun, "")).unwrap_err();
         assert!(error.to_string().contains(expected), "{name}: {error}");
         let error = run.finish(RunStatus::Failed).unwrap_err().to_string();
         assert!(error.contains(expected), "{name}: {error}");

@@ -83,7 +83,11 @@ mod tests {
         lost("src", count, &mut findings);
         let verdict = findings.verdict();
         assert_eq!(verdict.status == Status::Ok, verdict.reasons.is_empty());
-        verdict.reasons.into_iter().map(|reason| (reason.code.to_string(), reason.message)).collect()
+        verdict
+            .reasons
+            .into_iter()
+            .map(|reason| (reason.code.to_string(), reason.message))
+            .collect()
     }
 
     #[test]

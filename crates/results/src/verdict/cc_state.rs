@@ -64,7 +64,12 @@ impl CcStateCheck {
                 "flow {flow}: {cc} has no state in the kernel, so it did nothing and the window stayed as it was: use another \
                  kernel (in the lab another --engine), or `via = \"module\"`"
             );
-            findings.add(Status::Failed, ReasonCode::CcStateMissing, format!("flow {flow}"), message);
+            findings.add(
+                Status::Failed,
+                ReasonCode::CcStateMissing,
+                format!("flow {flow}"),
+                message,
+            );
         }
     }
 }

@@ -460,7 +460,8 @@ mod tests {
 
     #[test]
     fn the_last_hours_of_a_long_trial_are_judged() {
-        let window = |bytes| Sent { bytes, ideal_bytes: 1e6, slack_bytes: SLACK_BYTES, ns: WINDOW_NS };
+        let window =
+            |bytes| Sent { bytes, ideal_bytes: 1e6, slack_bytes: SLACK_BYTES, ns: WINDOW_NS };
         let mut backlogged = Backlogged::default();
         for _ in 0..30_000 {
             backlogged.add(window(1e6), LOW_SHARE);

@@ -74,7 +74,12 @@ impl PathCheck {
                     least.max(0.0) / 1e3,
                     most / 1e3
                 );
-                findings.add(Status::Degraded, ReasonCode::BaseRtt, format!("{from} to {to}"), message);
+                findings.add(
+                    Status::Degraded,
+                    ReasonCode::BaseRtt,
+                    format!("{from} to {to}"),
+                    message,
+                );
             }
         }
     }

@@ -54,7 +54,10 @@ impl ProbeCheck {
             let mut degraded =
                 |code, message| findings.add(Status::Degraded, code, name.as_str(), message);
             if sent == 0 {
-                degraded(ReasonCode::ProbeDead, format!("{name}: no {kind} probe finished in this trial"));
+                degraded(
+                    ReasonCode::ProbeDead,
+                    format!("{name}: no {kind} probe finished in this trial"),
+                );
             } else if sent == failed {
                 degraded(
                     ReasonCode::ProbeDead,

@@ -53,7 +53,10 @@ fn only_a_point_whose_trials_all_failed_is_hatched() {
     };
     let figure = figure::draw(&sweep(root.path()), &heatmap).unwrap().remove(0);
     let status = |point: &str| cells(&figure, &[("point_id", point)], "status");
-    assert_eq!(["0", "1", "2", "3"].map(status), ["failed", "ok", "missing", "missing"].map(|s| [s]));
+    assert_eq!(
+        ["0", "1", "2", "3"].map(status),
+        ["failed", "ok", "missing", "missing"].map(|s| [s])
+    );
 }
 
 #[test]
