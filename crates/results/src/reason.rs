@@ -105,6 +105,8 @@ reason_codes! {
     FlowStalled = "flow_stalled",
     /// Event: an error of iperf3.
     Iperf3Error = "iperf3_error",
+    /// Event: lines of a traffic generator's report cannot be read.
+    Iperf3Unread = "iperf3_unread",
     /// Event: the CPU's sleep states cannot be limited.
     KeepAwakeError = "keep_awake_error",
     /// The CPU of the lab's guest was too busy.
