@@ -68,8 +68,7 @@ fn kill_one(round: u32, dice: &mut Dice) {
         bench.processes_in(&made).is_empty()
     });
     // run.json is the last file of a new results directory: without it, the run had not begun.
-    if bench.path("results").exists() && bench.results().join("run.json").exists() {
-        let results = bench.results();
+    for results in bench.all_results().iter().filter(|dir| dir.join("run.json").exists()) {
         let output = bench.run(&["summarize", &results.to_string_lossy()]);
         assert!(output.status.code().is_some_and(|code| code < 2), "{killed}: {}", text(&output));
     }

@@ -141,7 +141,9 @@ mod tests {
     /// Rates of flows that stay the same for a number of bins each.
     fn rates<const N: usize>(parts: &[(usize, [f64; N])]) -> Vec<Vec<Option<f64>>> {
         let of_flow = |flow: usize| {
-            parts.iter().flat_map(|(bins, rates)| std::iter::repeat_n(Some(rates[flow]), *bins))
+            parts
+                .iter()
+                .flat_map(move |(bins, rates)| std::iter::repeat_n(Some(rates[flow]), *bins))
         };
         (0..N).map(|flow| of_flow(flow).collect()).collect()
     }
