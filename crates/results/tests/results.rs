@@ -248,10 +248,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
 fn verdict(status: Status, reasons: &[(&str, &str)]) -> Verdict {
     Verdict {
         status,
-        reasons: reasons
-            .iter()
-            .map(|(code, message)| Reason::new((*code).into(), *message))
-            .collect(),
+        reasons: reasons.iter().map(|(code, why)| Reason::new((*code).into(), *why)).collect(),
     }
 }
 

@@ -367,6 +367,7 @@ impl Simulation {
     fn after_sender(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
         AckRows::sender_events(connection, rows);
+        let has_state_rows = connection.instance.is_some();
         let Some(half) = connection.half() else { return };
         self.in_transit.extend(half.sent());
         if let Some(violation) = half.sender.violation() {
@@ -374,7 +375,7 @@ impl Simulation {
             self.violation = Some(SimulatorError::Violation { subject, violation });
             return;
         }
-        if let Some((round, stats)) = half.sender.take_round(now_ns) {
+        if has_state_rows && let Some((round, stats)) = half.sender.take_round(now_ns) {
             rows.cc_state(now_ns, &self.connections[index], round, &stats);
         }
         self.queue_timer(now_ns, index, SocketTimer::Retransmission);
