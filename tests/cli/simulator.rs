@@ -55,7 +55,7 @@ fn what_has_no_effect_is_a_warning() {
 #[test]
 fn reproduce_names_what_cannot_be_simulated() {
     let bench = Bench::new();
-    let kernel = ["--set", "lab.kernel=6.12"];
+    let kernel = ["--set", "lab.kernel=\"6.12\""];
     let done =
         bench.run(&[&["reproduce", "bufferbloat", "--quick", "--sim"][..], &kernel].concat());
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
