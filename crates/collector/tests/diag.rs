@@ -183,7 +183,7 @@ fn forgets_closed_sockets() {
         client.shutdown(Shutdown::Write).unwrap();
         // The kernel closes the socket when the acknowledgement of its FIN has arrived, perhaps in another thread.
         let mut at_ns = 3;
-        while drain(&mut sampler, at_ns).1 != [] {
+        while !drain(&mut sampler, at_ns).1.is_empty() {
             at_ns += 1;
             assert!(at_ns < 5_000, "the sampler still has a closed socket");
             thread::sleep(Duration::from_millis(1));
