@@ -80,6 +80,9 @@ fn a_mahimahi_trace_limits_opportunities() {
     let lines: String = (1..=30).map(|ms| format!("{}\n", ms * 20)).collect();
     std::fs::write(&trace, lines).unwrap();
     let trace = trace.display();
+    // A multicast of IPv6 would be the first packet, and opportunities would pass before the others are sent.
+    let knob = "/proc/sys/net/ipv6/conf/la1/disable_ipv6";
+    inside(lab.left(), move || std::fs::write(knob, "1").unwrap());
     let link = lab.link(&format!(
         "--left lb0 --right lc0 --trace {trace} --on-end stop --start first-packet --queue 1000p --up-rate none \
          --stats-json - --interval 100ms"
