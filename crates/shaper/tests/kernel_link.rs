@@ -112,6 +112,7 @@ fn applies_changes_counts_and_removes_htb_with_bfifo() {
         link.set_rate(mbit(100)).unwrap();
 
         send_datagrams(10, 9);
+        counters_when_idle(&mut link);
         let mut rows = Vec::new();
         link.counters(42, &mut rows).unwrap();
         let ids: Vec<_> =
