@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccbench_proto::schedule::{PORT_SLOTS, client_port};
+use ccbench_tests::namespace::children;
 use ccbench_tests::{Bench, alone, binary, text, wait_for};
 
 /// Ends the agent when the test ends, however it ends; a test that fails shows what the agent printed.
@@ -127,18 +128,20 @@ fn wait_for_agents(port: u16) {
 fn a_run_survives_the_restart_of_an_agent() {
     let _alone = alone();
     let bench = Bench::new();
-    let (_stays, dies) = (serve(&bench, 30_710, &[]), serve(&bench, 30_711, &[]));
+    let (stays, dies) = (serve(&bench, 30_710, &[]), serve(&bench, 30_711, &[]));
     wait_for_agents(30_710);
     let plan = loopback_plan(30_710).replace("length = \"1s\"", "length = \"4s\"");
     let plan = bench.write("plan.toml", &plan);
     let mut command = bench.command(&["run", &plan.to_string_lossy(), "-v"]);
     let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = dies.process.id();
-    let children = format!("/proc/{pid}/task/{pid}/children");
-    wait_for("the trial", Duration::from_secs(20), || {
-        std::fs::read_to_string(&children).is_ok_and(|children| !children.is_empty())
+    // The sender of the flow starts with the trial.
+    let sends = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"-c")
+    };
+    wait_for("the flow", Duration::from_secs(20), || {
+        children(stays.process.id()).iter().any(sends)
     });
-    std::thread::sleep(Duration::from_secs(1));
     drop(dies);
     std::thread::sleep(Duration::from_secs(2));
     let _again = serve(&bench, 30_711, &[]);

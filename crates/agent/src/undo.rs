@@ -403,6 +403,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let held = lock(dir.path()).unwrap();
         assert!(lock(dir.path()).unwrap_err().to_string().contains("another agent"));
+        // A child process of another test may have a copy of the descriptor until its exec, so closing it is not enough.
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::Unlock).unwrap();
         drop(held);
         assert!(lock(dir.path()).is_ok());
     }

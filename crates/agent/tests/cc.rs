@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use ccbench_agent::sockets::names::TrialId;
@@ -13,6 +14,11 @@ use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::{self, Role};
 use support::pair::{Pair, Rows};
 use support::{AGENT, LOOPBACK_PLAN, wait_for};
+use tokio::sync::RwLock;
+
+/// An agent that starts undoes what dead agents have left on this machine. A test holds this lock alone while it looks at what a
+/// killed agent has left.
+static DEAD_AGENTS: RwLock<()> = RwLock::const_new(());
 
 /// Three flows: two instances of one algorithm, and the kernel's own.
 fn plan(seconds: &str) -> String {
@@ -50,6 +56,7 @@ fn reported<'r>(reply: &'r wire::PrepareReply, name: &str) -> &'r wire::Congesti
 
 #[tokio::test]
 async fn instances_carry_flows_and_are_unloaded() {
+    let _beside = DEAD_AGENTS.read().await;
     let mut pair = Pair::start().await;
     let plan = plan("2s");
     let reply = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap().into_inner();
@@ -128,6 +135,7 @@ fn sockets_are_set(rows: &Rows) {
 
 #[tokio::test]
 async fn a_killed_agent_leaves_none_registered() {
+    let _beside = DEAD_AGENTS.read().await;
     let mut pair = Pair::start().await;
     let reply =
         pair.clients[0].prepare(prepare(&plan("60s"), "one", 2)).await.unwrap().into_inner();
@@ -141,6 +149,7 @@ async fn a_killed_agent_leaves_none_registered() {
 
 #[tokio::test]
 async fn load_errors_are_reported_and_nothing_stays() {
+    let _beside = DEAD_AGENTS.read().await;
     let mut pair = Pair::start().await;
     let one_more = "[cc.mine]\nalgorithm = \"vegas\"\nvia = \"module\"\n[flows.d]\nfrom = \"one\"\nto = \"two\"\n\
                     cc = \"mine\"\nstart = \"0s\"\n[probes.rtt]";
@@ -168,6 +177,7 @@ async fn load_errors_are_reported_and_nothing_stays() {
 
 #[tokio::test]
 async fn builtin_parameters_are_set_and_restored() {
+    let _alone = DEAD_AGENTS.write().await;
     let path = "/sys/module/tcp_cubic/parameters/beta";
     let before = std::fs::read_to_string(path).unwrap();
     let mut pair = Pair::start().await;
@@ -194,6 +204,7 @@ async fn builtin_parameters_are_set_and_restored() {
 
 #[tokio::test]
 async fn privilege_errors_have_a_hint() {
+    let _beside = DEAD_AGENTS.read().await;
     let script = "ip link set lo up && exec \"$0\" \"$@\"";
     let agent = support::Agent::by(|_| {
         let mut command = Command::new("unshare");
@@ -208,6 +219,7 @@ async fn privilege_errors_have_a_hint() {
 /// In a user namespace there is no hook: a namespace of ccbench's own gets a default that leaves nothing in a socket.
 #[tokio::test]
 async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
+    let _beside = DEAD_AGENTS.read().await;
     // What ccbench's testbed makes is known by its interface.
     let script =
         "ip link set lo up && ip link add to-two type veth peer name far && exec \"$0\" \"$@\"";
@@ -273,7 +285,10 @@ fn cc(words: &[&str]) -> Command {
 async fn one_is_loaded_by_hand_until_its_command_ends() {
     let name = format!("t{}", std::process::id());
     let mut held = cc(&["load", "ta", "--as", &name, "betao=5000"]).spawn().unwrap();
-    wait_for("it is registered", || available().contains(&name)).await;
+    // The command prints this line once it is registered.
+    let mut line = String::new();
+    BufReader::new(held.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("betao=5000") && available().contains(&name), "{line:?}");
     let again = cc(&["load", "cx", "--as", &name]).output().unwrap();
     let stderr = String::from_utf8_lossy(&again.stderr).into_owned();
     assert_eq!(again.status.code(), Some(1));
@@ -281,8 +296,7 @@ async fn one_is_loaded_by_hand_until_its_command_ends() {
     let unload = cc(&["unload", &name]).output().unwrap();
     assert!(String::from_utf8_lossy(&unload.stderr).contains("held by a process"), "{unload:?}");
     held.kill().unwrap();
-    let output = held.wait_with_output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("betao=5000"), "{output:?}");
+    held.wait().unwrap();
     wait_for("it is gone", || !available().contains(&name)).await;
     for (words, why) in [
         (vec!["load", "ta_gard"], "none of ccbench's own"),

@@ -5,27 +5,33 @@
 mod support;
 
 use std::io::Read as _;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
 use ccbench_proto::wire;
+use socket2::{Domain, Socket, Type};
 use support::{AGENT, Agent, IDLE_PLAN, now_ns, prepare, wait_for};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, pki_types};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// A port that nobody else gets while the socket is there. The socket does not listen, so an agent can have the port too.
+fn reserved_port() -> (Socket, u16) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+    (socket, port)
 }
 
 #[tokio::test]
 async fn notices_a_vanished_controller() {
     let dir = tempfile::tempdir().unwrap();
-    let address = format!("127.0.0.1:{}", free_port());
+    let (_reserved, port) = reserved_port();
+    let address = format!("127.0.0.1:{port}");
     let mut agent = Command::new(AGENT)
         .args(["serve", "--listen", &format!("tcp:{address}"), "--state-dir"])
         .arg(dir.path())
@@ -104,12 +110,14 @@ struct TlsAgent {
     dir: tempfile::TempDir,
     ca: tls::Ca,
     port: u16,
+    _reserved: Socket,
     child: Child,
 }
 
 impl TlsAgent {
     async fn start() -> Self {
-        let (dir, ca, port) = (tempfile::tempdir().unwrap(), tls::ca(), free_port());
+        let (dir, ca) = (tempfile::tempdir().unwrap(), tls::ca());
+        let (reserved, port) = reserved_port();
         let ca_file = dir.path().join("ca.pem");
         std::fs::write(&ca_file, ca.pem()).unwrap();
         let node = tls::issue(&ca, dir.path(), "node");
@@ -124,7 +132,7 @@ impl TlsAgent {
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
             .spawn()
             .unwrap();
-        let agent = Self { dir, ca, port, child };
+        let agent = Self { dir, ca, port, _reserved: reserved, child };
         wait_for("the agent's port", || agent.open().is_ok()).await;
         agent
     }
@@ -221,8 +229,10 @@ async fn silent_connections_keep_nobody_out_and_are_closed() {
         let reset = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(end.map_or_else(reset, |read| read == 0), "it is still open");
     }
-    let log = agent.log();
-    assert!(log.contains("others wait") && log.contains("refused more connections"), "{log}");
+    // The agent writes about a connection after it has closed it.
+    for line in ["others wait", "refused more connections"] {
+        wait_for(line, || agent.log().contains(line)).await;
+    }
 }
 
 #[tokio::test]

@@ -18,6 +18,16 @@ fn totals(text: &str) -> [Value; 2] {
     finals.try_into().unwrap()
 }
 
+/// Whether the direction `down` has forwarded or dropped so many packets and its queue is empty, by the JSON stream so far.
+fn is_drained(text: &str, packets: u64) -> bool {
+    let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let rows = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let down: Vec<Value> = rows.filter(|row| row["direction"] == "down").collect();
+    let of = |row: &Value, key: &str| row[key].as_u64().unwrap();
+    let counted: u64 = down.iter().map(|row| of(row, "packets") + of(row, "drops_pkts")).sum();
+    counted >= packets && down.last().is_some_and(|row| row["queue_pkts"] == 0)
+}
+
 #[test]
 fn two_interfaces_are_joined_with_delay_for_every_protocol() {
     let lab = Lab::new();
@@ -48,10 +58,10 @@ fn a_full_queue_drops_and_everything_is_counted() {
     let _server = udp_echo(lab.right(), "10.9.0.2");
     inside(lab.left(), || exchange("10.9.0.2", b"first the neighbour"));
     let before = lab.received(lab.right(), "lc1");
-    // 200 packets at once for a queue of 20.
+    // 200 packets at once for a queue of 20, after at least 5 of the exchange.
     inside(lab.left(), || link_support::blast("10.9.0.2:9", 200, 1000));
     let passed = || lab.received(lab.right(), "lc1") - before;
-    wait_for("the queue to drain", || passed() >= 21);
+    wait_for("the queue to drain", || is_drained(&link.stdout(), 205) && passed() >= 21);
     let ended = link.end(Signal::SIGTERM);
     assert_eq!(ended.code, Some(0));
     let [down, _] = totals(&ended.stdout);
@@ -70,6 +80,9 @@ fn a_mahimahi_trace_limits_opportunities() {
     let lines: String = (1..=30).map(|ms| format!("{}\n", ms * 20)).collect();
     std::fs::write(&trace, lines).unwrap();
     let trace = trace.display();
+    // A multicast of IPv6 would be the first packet, and opportunities would pass before the others are sent.
+    let knob = "/proc/sys/net/ipv6/conf/la1/disable_ipv6";
+    inside(lab.left(), move || std::fs::write(knob, "1").unwrap());
     let link = lab.link(&format!(
         "--left lb0 --right lc0 --trace {trace} --on-end stop --start first-packet --queue 1000p --up-rate none \
          --stats-json - --interval 100ms"
@@ -105,6 +118,7 @@ fn sigkill_leaves_nothing() {
 #[test]
 fn an_interface_is_restored_after_any_end() {
     let lab = Lab::new();
+    let state = lab.dir().join("state");
     for flags in ["--rate 10mbit --queue 40p", "--rate 10mbit --delay 1ms --backend userspace"] {
         let found = lab.state_of_middle();
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
@@ -112,6 +126,10 @@ fn an_interface_is_restored_after_any_end() {
             assert_ne!(lab.state_of_middle(), found, "{flags}: it did something");
             link.end(signal);
             wait_for("the interface to be as it was", || lab.state_of_middle() == found);
+            // The guard of a killed link removes its folder last.
+            wait_for("the end of the guard", || {
+                std::fs::read_dir(&state).is_ok_and(|mut entries| entries.next().is_none())
+            });
         }
     }
 }
@@ -207,7 +225,7 @@ fn a_killed_shell_ends_its_command_and_network() {
     shell.kill();
     wait_for("the command's end", || !std::path::Path::new(&format!("/proc/{command}")).exists());
     wait_for("the interface's end", || !lab.ip(lab.middle(), "-br link").contains("ccl"));
-    assert_eq!(lab.ip(lab.middle(), "route show table all"), routes);
+    wait_for("the end of its routes", || lab.ip(lab.middle(), "route show table all") == routes);
 }
 
 #[test]

@@ -18,7 +18,8 @@ use nix::sys::socket::{
 
 const INTERVAL_NS: u64 = 100_000_000;
 const SERVER_PORT: u16 = 5201;
-const CLIENT_PORT: u16 = 40_000;
+/// Below the ports that the kernel gives to connections without one.
+const CLIENT_PORT: u16 = 20_000;
 const ESTABLISHED: u32 = 1;
 
 /// Runs `test` on a thread in a new network namespace with loopback only.

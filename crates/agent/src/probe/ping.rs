@@ -382,10 +382,10 @@ mod tests {
         (task.plan.every, task.plan.timeout) = (every, Some(timeout));
         if let Some(delay) = delay {
             let other = other.try_clone().unwrap();
-            other.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
             std::thread::spawn(move || {
                 let mut buffer = [0; 256];
-                while let Ok((length, from)) = other.recv_from(&mut buffer) {
+                // An empty datagram ends it.
+                while let Ok((length @ 1.., from)) = other.recv_from(&mut buffer) {
                     let (other, mut answer) = (other.try_clone().unwrap(), buffer);
                     std::thread::spawn(move || {
                         std::thread::sleep(delay);
@@ -401,6 +401,7 @@ mod tests {
         let left = runtime.block_on(async {
             probe(&task, start_ns, start_ns + 1_000_000_000, &mut |row| rows.push(row)).await
         });
+        other.send_to(&[], ("127.0.0.1", port)).unwrap();
         (rows, left.unwrap())
     }
 

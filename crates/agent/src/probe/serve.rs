@@ -213,9 +213,15 @@ pub(crate) mod tests {
         }
     }
 
-    /// A port that was free a moment ago.
-    fn free_port() -> u16 {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    /// A port that no other test gets while the socket is there. The socket does not listen: the server of a probe can have the
+    /// port too, and without one a connection is refused.
+    fn reserved_port() -> (socket2::Socket, u16) {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+        (socket, port)
     }
 
     /// Rows until there are `most`, then the order to stop.
@@ -233,7 +239,8 @@ pub(crate) mod tests {
 
     #[test]
     fn fetch_times_are_ordered() {
-        let task = task(ProbeKind::Http, free_port(), Repeat::BackToBack);
+        let (_reserved, port) = reserved_port();
+        let task = task(ProbeKind::Http, port, Repeat::BackToBack);
         let _server = start(&task, Some("reno")).unwrap();
         let rows = rows(&task, 3);
         assert_eq!(rows.iter().map(|row| row.seq).collect::<Vec<_>>(), [0, 1, 2]);
@@ -251,7 +258,8 @@ pub(crate) mod tests {
 
     #[test]
     fn resolves_names_first() {
-        let mut named = task(ProbeKind::Http, free_port(), Repeat::Once);
+        let (_reserved, port) = reserved_port();
+        let mut named = task(ProbeKind::Http, port, Repeat::Once);
         named.plan.host = Some("localhost".into());
         let _server = start(&named, None).unwrap();
         let rows = rows(&named, 1);
@@ -260,12 +268,14 @@ pub(crate) mod tests {
 
     #[test]
     fn times_connections_and_reports_refusals() {
-        let connect = task(ProbeKind::TcpConnect, free_port(), Repeat::Interval);
+        let (_reserved, port) = reserved_port();
+        let connect = task(ProbeKind::TcpConnect, port, Repeat::Interval);
         let server = start(&connect, None).unwrap();
         let made = rows(&connect, 2);
         assert!(made.iter().all(|row| !row.lost && row.rtt_us == row.connect_us), "{made:?}");
         drop(server);
-        let nobody = task(ProbeKind::Http, free_port(), Repeat::Once);
+        let (_bound, port) = reserved_port();
+        let nobody = task(ProbeKind::Http, port, Repeat::Once);
         let refused = rows(&nobody, 1);
         assert!(refused[0].lost && refused[0].error.contains("refused"), "{refused:?}");
         assert_eq!(refused[0].total_us, None);
@@ -284,8 +294,7 @@ pub(crate) mod tests {
 
     #[test]
     fn rejects_unknown_congestion_control() {
-        assert!(
-            start(&task(ProbeKind::Http, free_port(), Repeat::Once), Some("nonesuch")).is_err()
-        );
+        let (_reserved, port) = reserved_port();
+        assert!(start(&task(ProbeKind::Http, port, Repeat::Once), Some("nonesuch")).is_err());
     }
 }

@@ -281,6 +281,15 @@ mod tests {
         Step::Parameter { module: "no_such".into(), name: "x".into(), before: "1".into() }
     }
 
+    /// As after a kill: the lock is gone, the file is not. A child process of another test may have a copy of the descriptor
+    /// until its exec, so closing it is not enough.
+    fn abandon(journal: &mut Journal) -> PathBuf {
+        let (path, file) = journal.file.take().unwrap();
+        journal.steps.clear();
+        flock(&file, FlockOperation::Unlock).unwrap();
+        path
+    }
+
     #[test]
     fn sweep_skips_living_processes_and_undoes_dead_ones() {
         let dir = tempfile::tempdir().unwrap();
@@ -289,10 +298,7 @@ mod tests {
         journal.push(gone()).unwrap();
         assert_eq!(sweep_folder(dir.path()), Outcome::default());
         assert_eq!(count(), 1);
-        // As after a kill: the lock is gone, the file is not.
-        let (path, file) = journal.file.take().unwrap();
-        journal.steps.clear();
-        drop(file);
+        let path = abandon(&mut journal);
         assert!(path.exists());
         assert_eq!(sweep_folder(dir.path()).undone, ["parameter no_such.x = 1"]);
         assert_eq!(count(), 0);
@@ -304,9 +310,7 @@ mod tests {
         let mut journal = Journal::in_folder(dir.path());
         journal.push(gone()).unwrap();
         journal.push(gone()).unwrap();
-        let (path, file) = journal.file.take().unwrap();
-        journal.steps.clear();
-        drop(file);
+        let path = abandon(&mut journal);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[20] = 0xff;
         std::fs::write(&path, bytes).unwrap();

@@ -210,6 +210,10 @@ impl Running {
         Self { child: KilledOnDrop(child), outputs }
     }
 
+    pub fn stdout(&self) -> String {
+        self.outputs[0].text.lock().unwrap().clone()
+    }
+
     pub fn stderr(&self) -> String {
         self.outputs[1].text.lock().unwrap().clone()
     }

@@ -82,15 +82,14 @@ fn classic_ecn_tcp_is_marked_and_delay_stays_near_the_target() {
             assert!((4_000..45_000).contains(&median), "{address}: median of {median} us");
             assert!(so_far > marks, "{address}: {row:?}");
             assert!(row.prob.unwrap() < 0.5, "{row:?}");
+            // All packets except those of the handshakes are ECN-capable; only a link that runs late drops others.
+            assert!(row.drops_pkts <= 2, "{row:?}");
         });
         if checked.is_none() {
             return;
         }
         marks = so_far;
     }
-    let row = sample(&mut link);
-    // All packets except those of the handshake are ECN-capable.
-    assert!(row.drops_pkts <= 2, "{row:?}");
     let seen = nstat(&lab.src, "TcpExtTCPDeliveredCE");
     assert!(seen > 0, "the sender received no feedback for {marks} marks");
 }
