@@ -334,12 +334,29 @@ impl Simulation {
         if self.connections[group.clone()].iter().any(|other| other.established_ns.is_none()) {
             return self.after_sender(now_ns, index, rows);
         }
+        let earlier = self.in_transit.len();
         for index in group {
             self.connections[index].started_ns = Some(now_ns);
             let first_ns = self.flow_rows[index].begin(now_ns);
             self.events.add(first_ns, Event::IntervalEnd(index));
             self.write(now_ns, index, rows);
         }
+        self.interleave(earlier);
+    }
+
+    /// The packets behind the first `earlier` ones leave in turn, one of each connection: ccbench's generator writes to each
+    /// connection in a thread of its own.
+    fn interleave(&mut self, earlier: usize) {
+        let mut counts = BTreeMap::new();
+        let number = |packet: Packet| {
+            let count = counts.entry(packet.route).or_insert(0_u32);
+            *count += 1;
+            (*count, packet)
+        };
+        let mut packets: Vec<(u32, Packet)> =
+            self.in_transit.drain(earlier..).map(number).collect();
+        packets.sort_by_key(|(number, _)| *number);
+        self.in_transit.extend(packets.into_iter().map(|(_, packet)| packet));
     }
 
     fn write(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
