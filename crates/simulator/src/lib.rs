@@ -1,6 +1,6 @@
 //! A trial as a discrete-event simulation. Links are the shaper's own models on virtual time ([`ccbench_shaper::virtual_link`]),
-//! congestion controls are the C cores that the kernel modules and BPF programs are made of ([`core`](mod@core)), and TCP around
-//! them follows Linux ([`tcp`]). Time is in integer nanoseconds, every element has its own random stream, and nothing depends
+//! congestion controls are the C cores that the kernel modules and BPF programs are made of (`core`), and TCP around
+//! them follows Linux (`tcp`). Time is in integer nanoseconds, every element has its own random stream, and nothing depends
 //! on the machine: the same plan and seed give the same rows everywhere.
 //!
 //! - `simulation` is the event loop.
