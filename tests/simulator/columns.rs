@@ -1,6 +1,7 @@
 //! Rows of simulated probes have a value in the same columns as those of an agent.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +17,10 @@ use ccbench_proto::wire::run_event::Of;
 mod support;
 
 /// A probe whose path is cut after the handshake, where the plan ends with the table of this change.
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+};
+
 const SIMULATED: &str = r#"
 name = "columns"
 [nodes]
@@ -97,6 +102,16 @@ fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
+/// A port on which nothing listens, and that no other process gets as long as the socket exists.
+fn reserved_port() -> (OwnedFd, u16) {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    (socket, address.port())
+}
+
 /// Compares all columns whose values do not depend on time.
 #[track_caller]
 fn same(of_agent: &wire::Probe, simulated: &wire::Probe) {
@@ -116,8 +131,7 @@ const LONG: Micros = Micros::from_secs(60);
 #[test]
 fn success_fills_the_columns_that_an_agent_fills() {
     for kind in [ProbeKind::TcpConnect, ProbeKind::Http] {
-        let (free, port) = listener();
-        drop(free);
+        let (_reserved, port) = reserved_port();
         let task = task(kind, port, LONG);
         let server = serve::start(&task, None).unwrap();
         let of_agent = measured(&task);
@@ -133,8 +147,7 @@ fn success_fills_the_columns_that_an_agent_fills() {
 #[test]
 fn failure_fills_the_columns_that_an_agent_fills() {
     // Nobody listens here; nothing arrives there.
-    let (free, port) = listener();
-    drop(free);
+    let (_reserved, port) = reserved_port();
     let refused = measured(&task(ProbeKind::TcpConnect, port, LONG));
     let dead = CUT.replace("25ms", "1ms");
     same(&refused, &simulated("kind = \"tcp_connect\"\n", &dead));

@@ -8,6 +8,8 @@ const RTO_MAX_US: u64 = 120_000_000;
 pub const TCP_TIMEOUT_INIT_US: u64 = 1_000_000;
 /// Window of the running minimum: `tcp_min_rtt_wlen`.
 const MIN_RTT_WINDOW_MS: u64 = 300_000;
+/// A jiffy of the lab's kernel, and of most distributions' kernels.
+const JIFFY_US: u32 = 1000;
 /// No sample yet.
 pub const NO_RTT_US: u32 = u32::MAX;
 
@@ -125,8 +127,9 @@ impl Rtt {
         }
     }
 
-    /// A sample for the minimum.
+    /// A sample for the minimum: `tcp_update_rtt_min()`, for which no RTT is one jiffy.
     pub fn update_rtt_min(&mut self, now_ns: u64, rtt_us: u32) {
+        let rtt_us = if rtt_us == 0 { JIFFY_US } else { rtt_us };
         self.rtt_min.running_min(MinMaxSample { at_ms: now_ns / 1_000_000, rtt_us });
     }
 
@@ -191,6 +194,7 @@ mod tests {
     #[test]
     fn the_minimum_is_that_of_five_minutes() {
         assert_eq!(min_us(&[]), NO_RTT_US);
+        assert_eq!(min_us(&[(1, 0)]), 1000, "as in the kernel");
         assert_eq!(min_us(&[(1, 10), (2, 30), (301, 20)]), 10);
         assert_eq!(min_us(&[(1, 10), (2, 10), (302, 20)]), 10, "an equal sample is newer");
         assert_eq!(min_us(&[(1, 10), (2, 30), (302, 20)]), 20, "nothing else is in the window");
