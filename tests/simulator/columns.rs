@@ -12,15 +12,14 @@ use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::units::{Bytes, Micros};
 use ccbench_proto::wire;
 use ccbench_proto::wire::run_event::Of;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+};
 
 #[path = "../../crates/simulator/tests/support/mod.rs"]
 mod support;
 
 /// A probe whose path is cut after the handshake, where the plan ends with the table of this change.
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
-};
-
 const SIMULATED: &str = r#"
 name = "columns"
 [nodes]
