@@ -5,7 +5,7 @@
 //! - The **last arrival** is the latest start of a flow in the phase according to the plan, or the start of the phase if no
 //!   flow starts in it; without a plan, the first bin in which every flow of the phase has data.
 //! - The **share** is the max-min fair goodput of the plan's links and rate limits in that second. If the plan cannot be read,
-//!   or if nothing limits a flow, it is an equal share of the goodput of all flows.
+//!   if it does not have the cabling (nodes with agents), or if nothing limits a flow, it is an equal share of the goodput of all flows.
 //! - The flows are those that run at the last arrival; the time ends when the first of them stops, or with the phase.
 
 use super::network::Curves;
@@ -51,6 +51,7 @@ pub(super) fn of_phase(
     }
     let window = (schedule.timescale_s(point_id).max(WINDOW_S) / BIN_S).round() as usize;
     let network = schedule.network(point_id).zip(running.as_ref());
+    let network = network.filter(|(network, running)| network.has_paths(&running.groups));
     let mut is_known = true;
     let share = |nth: usize| -> Shares {
         let Some((network, running)) = network else { return Shares::Equal };

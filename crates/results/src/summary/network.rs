@@ -76,6 +76,7 @@ struct Path {
 #[derive(Debug, Clone)]
 pub(super) struct Network {
     links: Vec<PathLink>,
+    /// Of groups whose path is known: between nodes with agents, the plan does not have the cabling.
     paths: BTreeMap<String, Path>,
 }
 
@@ -130,15 +131,21 @@ impl Network {
             passed.into_iter().filter_map(|(name, _)| position(name)).collect()
         };
         let path = |(group, flow): (&String, &Flow)| {
+            topology.round_trip(&flow.from, &flow.to)?;
             let path = Path {
                 data: indices(resolve::passed_in(plan, &topology, group)),
                 round_trip: indices(resolve::on_round_trip(plan, &topology, group)),
                 limit_bps: flow.rate.map_or(f64::INFINITY, |rate| rate.bits_per_sec() as f64),
             };
-            (group.clone(), path)
+            Some((group.clone(), path))
         };
-        let paths = plan.flows.iter().map(path).collect();
+        let paths = plan.flows.iter().filter_map(path).collect();
         Self { links, paths }
+    }
+
+    /// Whether the paths of these groups are known.
+    pub(super) fn has_paths(&self, groups: &[(&str, Group)]) -> bool {
+        groups.iter().all(|(name, _)| self.paths.contains_key(*name))
     }
 
     /// The longest base RTT of a path without traces that set delays, at any time of the trial.
@@ -362,6 +369,21 @@ mod tests {
         let both = shares((0.0, 10.0));
         assert!(close(both["long"], 8e6 * PAYLOAD) && close(both["first"], 6e6 * PAYLOAD));
         assert!(close(both["second"], 11e6 * PAYLOAD), "{both:?}");
+    }
+
+    #[test]
+    fn links_between_agents_are_on_no_path() {
+        let agents = ["a", "b", "c"].into_iter().fold(PARKING_LOT.to_owned(), |text, node| {
+            let agent = format!("{node} = {{ agent = \"192.0.2.1:7700\" }}");
+            text.replace(&format!("{node} = {{}}"), &agent)
+        });
+        let (network, span) = (network(&agents), (0.0, 9.0));
+        assert_eq!(network.bottleneck("long", span, &none), None);
+        assert_eq!(network.base_rtt_us("long", span), None);
+        assert_eq!(network.longest_rtt(), Micros::new(0));
+        let all = [("long", Group { flows: 1, span })];
+        assert!(!network.has_paths(&all));
+        assert_eq!(network.fair_shares(&all, span, &none), None);
     }
 
     #[test]
