@@ -5,8 +5,8 @@
 //! - **bdp_utilisation** of a flow: its mean packets in flight over the bottleneck's rate times the base RTT, in full frames.
 //! - **estimated_queue_delay**: smoothed RTT less the base RTT, the sum of the configured delays; no row if they change.
 //! - **max_min_fair_share**: throughput over the max-min fair goodput of [`super::network`].
-//! - For the net: the sums over flows of packets in flight and, if they share one bottleneck, of both utilisations; the
-//!   smallest fair share of a flow.
+//! - For the net: the sums over flows of packets in flight and, if they share one bottleneck and each flow has a value, of both
+//!   utilisations; the smallest fair share of a flow.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,11 @@ impl OfPhase<'_, '_> {
         let least = |flows: &[f64]| flows.iter().copied().fold(f64::INFINITY, f64::min);
         let mut net: Vec<PhaseRow> = Vec::new();
         if self.have_one_bottleneck(rows) {
-            for metric in ["bandwidth_utilisation", "bdp_utilisation"] {
+            let flows = means(rows, "throughput").count();
+            let of_every_flow = |metric: &&str| means(&derived, metric).count() == flows;
+            for metric in
+                ["bandwidth_utilisation", "bdp_utilisation"].into_iter().filter(of_every_flow)
+            {
                 net.extend(of_all(&derived, metric, "1", "sum", total));
             }
         }
@@ -147,9 +151,7 @@ fn of_all(
     stat: &'static str,
     together: impl Fn(&[f64]) -> f64,
 ) -> Option<PhaseRow> {
-    let is_meant =
-        |row: &&&PhaseRow| (row.scope, row.metric, row.stat) == (Scope::Flow, metric, "mean");
-    let flows: Vec<&&PhaseRow> = rows.iter().filter(is_meant).collect();
+    let flows: Vec<&PhaseRow> = means(rows, metric).collect();
     let first = flows.first()?;
     let values: Vec<f64> = flows.iter().map(|row| row.value).collect();
     Some(PhaseRow {
@@ -159,8 +161,15 @@ fn of_all(
         stat,
         value: together(&values),
         n: values.len() as u32,
-        ..(**first).clone()
+        ..(*first).clone()
     })
+}
+
+/// The mean of a metric of each flow.
+fn means<'r>(rows: &'r [&PhaseRow], metric: &str) -> impl Iterator<Item = &'r PhaseRow> {
+    let is_meant =
+        move |row: &&PhaseRow| (row.scope, row.metric, row.stat) == (Scope::Flow, metric, "mean");
+    rows.iter().copied().filter(is_meant)
 }
 
 #[cfg(test)]
@@ -264,6 +273,16 @@ mod tests {
         // Half of the link's goodput is 15.30 Mbit/s.
         assert_eq!(flows("max_min_fair_share"), [1.72, 0.29]);
         assert_eq!(of(Scope::Net, "all", "max_min_fair_share"), 0.29);
+    }
+
+    #[test]
+    fn sum_of_the_net_needs_every_flow() {
+        let mut rows = published();
+        rows.retain(|row| (row.subject.as_str(), row.metric) != ("vegas/0", "in_flight"));
+        let rows = of_plan(PLAN, &rows);
+        assert!(find(&rows, Scope::Flow, "reno/0", "bdp_utilisation").is_some());
+        assert_eq!(find(&rows, Scope::Net, "all", "bdp_utilisation"), None);
+        assert!(find(&rows, Scope::Net, "all", "bandwidth_utilisation").is_some());
     }
 
     #[test]
