@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The build directory is outside the clone, so that a second clone builds nothing anew.
+# The build directory is outside the clone. Clones share the dependencies in it, and nothing else (scripts/rustc.sh).
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
+export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
