@@ -21,6 +21,21 @@ pub fn source_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
+/// Repeats a call of a socket with a timeout that a signal has interrupted. Such calls are not restarted by the kernel, and a process
+/// that starts children and threads gets signals: SIGCHLD interrupts a thread if it arrives while another one, which creates a
+/// thread, blocks all signals.
+///
+/// # Errors
+/// Those of the call, but for [`std::io::ErrorKind::Interrupted`].
+pub fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// A binary of this workspace, as `make build` leaves it beside the test binaries.
 ///
 /// # Panics

@@ -16,6 +16,7 @@ use ccbench_proto::wire::QdiscSample;
 use ccbench_shaper::user_link::{UserLink, cleanup};
 use ccbench_shaper::{Link, ShaperError};
 use ccbench_tests::cpu::CpuWatch;
+use ccbench_tests::uninterrupted;
 
 use lab::{DST, DST6, FLAT_DST, FLAT_DST6, Lab, SRC};
 
@@ -102,8 +103,8 @@ fn receive(socket: &UdpSocket, count: u64) -> Vec<u32> {
     let mut datagram = [0; 2000];
     (0..count)
         .map(|nth| {
-            let length =
-                socket.recv(&mut datagram).unwrap_or_else(|e| panic!("datagram {nth}: {e}"));
+            let length = uninterrupted(|| socket.recv(&mut datagram))
+                .unwrap_or_else(|e| panic!("datagram {nth}: {e}"));
             assert_eq!(length, DATAGRAM);
             u32::from_be_bytes(datagram[..4].try_into().unwrap())
         })
@@ -131,7 +132,7 @@ fn applies_the_configured_delay() {
     let echo = lab.dst.start(move || {
         for _ in 0..200 {
             let mut datagram = [0; 64];
-            let (length, from) = socket.recv_from(&mut datagram).unwrap();
+            let (length, from) = uninterrupted(|| socket.recv_from(&mut datagram)).unwrap();
             socket.send_to(&datagram[..length], from).unwrap();
         }
     });
@@ -144,7 +145,7 @@ fn applies_the_configured_delay() {
             .map(|_| {
                 let sent = Instant::now();
                 socket.send(b"ping").unwrap();
-                socket.recv(&mut [0; 64]).unwrap();
+                uninterrupted(|| socket.recv(&mut [0; 64])).unwrap();
                 sent.elapsed().as_micros()
             })
             .collect::<Vec<_>>()
@@ -176,7 +177,7 @@ fn transfer(lab: &Lab, address: &'static str, bytes: u64) {
         let mut buffer = vec![0; 1 << 16];
         let mut position = 0;
         loop {
-            let length = stream.read(&mut buffer).unwrap();
+            let length = uninterrupted(|| stream.read(&mut buffer)).unwrap();
             if length == 0 {
                 return position;
             }
