@@ -9,7 +9,8 @@ use crate::plan;
 
 const KERNELS: [&str; 4] = ["own", "6.1", "6.12", "7.2"];
 
-fn table(bench: &Bench, name: &str, point: usize) -> DataFrame {
+/// The rows of a table in the only trial of a point.
+pub fn table(bench: &Bench, name: &str, point: usize) -> DataFrame {
     let path = format!("tables/{name}/point={point}/trial-01/part-0.parquet");
     ParquetReader::new(File::open(bench.results().join(path)).unwrap()).finish().unwrap()
 }

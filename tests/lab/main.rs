@@ -4,7 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(feature = "lab")]
+mod accecn;
+#[cfg(feature = "lab")]
 mod acks;
+#[cfg(feature = "lab")]
+mod bpf_jit;
 #[cfg(feature = "lab")]
 mod jobs;
 #[cfg(feature = "lab")]
@@ -105,6 +109,23 @@ impl Drop for Load {
             let _ = child.wait();
         }
     }
+}
+
+/// The PATH with these programs of the host first, each under another name, and a script in place of iperf3: the guest gets its
+/// programs by PATH.
+#[cfg(feature = "lab")]
+fn path_with(bench: &Bench, copies: &[(&str, &str)], iperf3: &str) -> String {
+    let tools = bench.path("tools");
+    std::fs::create_dir(&tools).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    for (program, name) in copies {
+        let found = path.split(':').map(|dir| Path::new(dir).join(program)).find(|f| f.exists());
+        std::fs::copy(found.unwrap(), tools.join(name)).unwrap();
+    }
+    let script = tools.join("iperf3");
+    std::fs::write(&script, iperf3).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{path}", tools.display())
 }
 
 /// What a stand-in does. The compiler reads what it is given: who writes into a closed pipe fails.

@@ -1,13 +1,11 @@
 //! Errors inside the guest: the trial fails, with the end of the console in its reason. The guest gets the host's tools by PATH,
 //! so a script named `iperf3` replaces iperf3.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ccbench_tests::{Bench, csv, text};
 
-use crate::plan;
+use crate::{path_with, plan};
 
 /// The real one's name in the machine: that of a tool which a trial does not need.
 const REAL: &str = "tcpdump";
@@ -18,23 +16,16 @@ const UML: &[&str] = &["--engine", "uml"];
 /// Runs the plan in a machine in which `act` happens in the middle of the trial, as root: agents ask iperf3 for its version
 /// with their own rights, and start traffic as an unprivileged user.
 fn run(bench: &Bench, engine: &[&str], act: &str, environment: &[(&str, &str)]) -> Output {
-    let tools = bench.path("tools");
-    std::fs::create_dir(&tools).unwrap();
-    let path = std::env::var("PATH").unwrap_or_default();
-    let real = path.split(':').map(|dir| Path::new(dir).join("iperf3")).find(|file| file.exists());
-    std::fs::copy(real.unwrap(), tools.join(REAL)).unwrap();
     let script = format!(
         "#!/bin/sh\ncase \"$*\" in *--version*) ( sleep 5; {act} ) > /dev/null 2>&1 & ;; esac\nexec /bin/{REAL} \"$@\"\n"
     );
-    let fake: PathBuf = tools.join("iperf3");
-    std::fs::write(&fake, script).unwrap();
-    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = path_with(bench, &[("iperf3", REAL)], &script);
     let plan = plan(1).replace("length = \"3s\"", "length = \"8s\"");
     let plan = plan.replace("cc = \"cubic\"", "cc = \"cubic\"\ntool = \"iperf3\"");
     let plan = bench.write("plan.toml", &plan);
     let mut command: Command =
         bench.command(&[&["run", &plan.to_string_lossy(), "--lab"], engine].concat());
-    command.env("PATH", format!("{}:{path}", tools.display())).envs(environment.iter().copied());
+    command.env("PATH", path).envs(environment.iter().copied());
     command.output().unwrap()
 }
 
