@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::plan::{Engine, Link, Plan, Series};
+use crate::plan::{Engine, Link, Plan, Series, Via};
 use crate::resolve::{drain_rate, passed, settle};
 
 use super::limits::AGENTS;
@@ -24,6 +24,8 @@ const RATES: &[&[&str]] = &[
     &["flows", "*", "rate"],
 ];
 
+const ENGINE: &[&str] = &["lab", "engine"];
+
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let kernels = kernels(plan);
     if let Some((first, at)) = kernels.first() {
@@ -36,8 +38,10 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             problems.error_from(path, &[path, at], why);
         }
         without_agents(plan, at, "a kernel", problems);
+        without_modules(plan, at, problems);
     } else if plan.lab.engine.is_some() {
-        without_agents(plan, &["lab", "engine"], "an engine", problems);
+        without_agents(plan, ENGINE, "an engine", problems);
+        without_modules(plan, ENGINE, problems);
     }
     if plan.lab.engine == Some(Engine::Uml) {
         uml(plan, &kernels, problems);
@@ -63,9 +67,19 @@ fn without_agents(plan: &Plan, at: &[&str], what: &str, problems: &mut Problems)
     }
 }
 
+/// No kernel of the lab has modules of ccbench: those of `own` are not built, and stock kernels come with Debian's.
+fn without_modules(plan: &Plan, at: &[&str], problems: &mut Problems) {
+    for (name, cc) in plan.cc.iter().filter(|(_, cc)| cc.via == Via::Module) {
+        let why = format!(
+            "the lab's kernels have none of ccbench's modules: leave out `via`, and `{}` is loaded as BPF",
+            cc.algorithm
+        );
+        problems.error_from(&["cc", name, "via"], &[&["cc", name], at], why);
+    }
+}
+
 /// Rejects plans that User-Mode Linux cannot run: its clock stands still while a process computes.
 fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
-    const ENGINE: &[&str] = &["lab", "engine"];
     for (kernel, path) in kernels.iter().filter(|(kernel, _)| !Engine::Uml.runs(*kernel)) {
         let why = format!(
             "the engine uml runs only the kernel own, not {kernel}: leave out the kernel, or use the engine qemu"
