@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# The engine uml on other CPUs (make test-lab-cpu): runs the same trials here and in emulated machines, and compares the digests of
+# all tables. Usage: cpu.sh DIRECTORY [MODEL ...]
+#   DIRECTORY  has the programs ccbench and ccbench-agent
+#   MODEL      as in `qemu-system-x86_64 -cpu help`; default: Nehalem (x86-64-v2, no XSAVE) and Haswell-noTSX (AVX2, FMA)
+# An emulated machine boots a stock Debian kernel. Its root file system, in memory, is a chroot here: both have the same programs.
+# CCBENCH_CPU_LIMIT_S (2400) is the time that a machine may take. Needs no network once both kernels are built, no root where
+# unprivileged user namespaces are allowed, and 5 GB of memory for each model.
+set -euo pipefail
+export LC_ALL=C
+here=$(cd "$(dirname "$0")" && pwd)
+programs=$(cd "$1" && pwd)
+shift
+models=("$@")
+[ ${#models[@]} -gt 0 ] || models=(Nehalem Haswell-noTSX)
+limit=${CCBENCH_CPU_LIMIT_S:-2400}
+PATH=$PATH:/usr/sbin:/sbin
+
+die() {
+    echo "test-lab-cpu: $*" >&2
+    exit 1
+}
+for tool in qemu-system-x86_64 python3 iperf3 strip unshare chroot ldd; do
+    command -v "$tool" >/dev/null || die "$tool is missing: run \`scripts/setup.sh --lab\`"
+done
+
+# Builds or fetches a kernel if it is missing; the last line is its path.
+kernel() { "$programs/ccbench" lab build "$@" | tail -n 1; }
+uml=$(kernel --engine uml)
+stock=$(kernel --kernel 6.12)
+[ -x "$uml" ] && [ -f "$stock" ] || die "the kernels $uml and $stock are not there"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/ccbench-cpu.XXXXXX")
+trap 'rm -rf --one-file-system "$work"' EXIT
+root=$work/root
+mkdir -p "$root"/{dev,etc,lab,proc,run,sys,tmp,home}
+
+# A program of this machine with its libraries, under the same name or the one that is given.
+add() { # PROGRAM [NAME]
+    local file to library
+    file=$(command -v "$1")
+    to=$root${2:-$file}
+    mkdir -p "$(dirname "$to")"
+    cp -L "$file" "$to"
+    { ldd "$file" 2>/dev/null || true; } | { grep -oE '/[^ ]+\.so[^ ]*' || true; } | while read -r library; do
+        [ -e "$root$library" ] && continue
+        mkdir -p "$(dirname "$root$library")"
+        cp -L "$library" "$root$library"
+    done
+}
+for program in iperf3 ldd mount mkdir cat sha256sum sleep env; do add "$program"; done
+add bash /bin/bash
+add sh /bin/sh
+for program in ccbench ccbench-agent; do
+    add "$programs/$program" "/usr/bin/$program"
+    strip -s "$root/usr/bin/$program"
+done
+cache=/cache/ccbench/lab/$(basename "$(dirname "$uml")")
+mkdir -p "$root$cache"
+cp "$(dirname "$uml")"/* "$root$cache/"
+cp "$here/../../plans/lab/judge.toml" "$root/home/plan.toml"
+echo 'root:x:0:0::/home:/bin/bash' >"$root/etc/passwd"
+
+# Runs the trials and prints a line for each table.
+cat >"$root/lab/trials" <<'END'
+#!/bin/bash
+cd /home || exit 1
+while read -r line; do
+    case $line in "model name"*) echo "CPU: ${line#*: }"; break ;; esac
+done </proc/cpuinfo
+run=(ccbench run plan.toml --lab --engine uml --jobs 1 --set repeat=1 --set 'matrix.discipline=["netem", "dualpi2"]'
+    --set phases.0.length=1s --set phases.1.length=2s)
+env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/home XDG_CACHE_HOME=/cache TMPDIR=/tmp CCBENCH_LAB_SILENCE_S=1200 "${run[@]}" ||
+    exit 1
+cd results/*/tables || exit 1
+shopt -s globstar
+for table in **/*.parquet; do echo "table $(sha256sum "$table")"; done
+echo "all tables are printed"
+END
+# Process 1 of an emulated machine. What is on its way to the serial line is lost if it ends at once.
+cat >"$root/init" <<'END'
+#!/bin/bash
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/shm
+mount -t tmpfs -o size=1500m tmpfs /dev/shm
+/lab/trials
+sleep 3
+echo b >/proc/sysrq-trigger
+END
+chmod +x "$root/lab/trials" "$root/init"
+
+# Before the run here, which writes into the directory.
+python3 - "$root" "$work/initramfs" <<'END'
+import os, stat, sys
+
+root, out = sys.argv[1:]
+with open(out, "wb") as archive:
+    def entry(name, mode, data=b"", device=(0, 0)):
+        name = name.encode() + b"\0"
+        fields = [0, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(name), 0]
+        head = b"070701" + "".join(f"{field:08x}" for field in fields).encode() + name
+        archive.write(head + b"\0" * (-len(head) % 4))
+        archive.write(data + b"\0" * (-len(data) % 4))
+
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(folders + files):
+            path = os.path.join(folder, name)
+            mode = os.lstat(path).st_mode
+            data = b""
+            if stat.S_ISREG(mode):
+                with open(path, "rb") as file:
+                    data = file.read()
+            entry(os.path.relpath(path, root), mode, data)
+    entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
+    entry("dev/null", stat.S_IFCHR | 0o666, device=(1, 3))
+    entry("TRAILER!!!", 0)
+END
+
+here_run() {
+    local namespaces=(--mount --pid --fork --kill-child)
+    [ "$(id -u)" = 0 ] || namespaces+=(--map-root-user)
+    # shellcheck disable=SC2016 # The inner shell expands it.
+    timeout "$limit" unshare "${namespaces[@]}" bash -c \
+        'mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$1" /lab/trials' - "$root"
+}
+emulated_run() { # MODEL
+    timeout "$limit" qemu-system-x86_64 -accel tcg -cpu "$1" -m 4096 -nographic -no-reboot -nic none -kernel "$stock" \
+        -initrd "$work/initramfs" -append "console=ttyS0 panic=-1 quiet loglevel=1 mitigations=off"
+}
+# Runs a command with its output in NAME.console, and writes the lines of tables to NAME.tables.
+tables() { # NAME COMMAND...
+    local name=$1 start=$SECONDS
+    shift
+    "$@" </dev/null >"$work/$name.console" 2>&1 || true
+    tr -d '\r' <"$work/$name.console" | sed -n 's/^table //p' >"$work/$name.tables"
+    if ! grep -q '^all tables are printed' "$work/$name.console"; then
+        tail -n 40 "$work/$name.console" >&2
+        die "$name: the trials failed, or took longer than $limit s"
+    fi
+    echo "test-lab-cpu: $name: $(tr -d '\r' <"$work/$name.console" | sed -n 's/^CPU: //p'), $((SECONDS - start)) s," \
+        "$(wc -l <"$work/$name.tables") tables, $(sha256sum <"$work/$name.tables" | cut -c 1-16)"
+}
+
+tables here here_run
+[ -s "$work/here.tables" ] || die "the run on this machine has no tables"
+running=()
+for model in "${models[@]}"; do
+    tables "$model" emulated_run "$model" &
+    running+=($!)
+done
+failed=
+for pid in "${running[@]}"; do wait "$pid" || failed=1; done
+[ -z "$failed" ] || exit 1
+for model in "${models[@]}"; do
+    if ! diff "$work/here.tables" "$work/$model.tables" >&2; then
+        echo "test-lab-cpu: these tables differ between this machine and $model" >&2
+        failed=1
+    fi
+done
+[ -z "$failed" ] || exit 1
+echo "test-lab-cpu: all tables are equal"
