@@ -1,4 +1,4 @@
-//! `sample.acks` on every kernel of the lab, by the hook that the kernel supports.
+//! `sample.acks` on every kernel of the lab and in both engines, by the hook that the kernel supports.
 
 use std::fs::File;
 
@@ -39,20 +39,34 @@ fn every_acknowledgement_has_a_row_on_every_kernel() {
     let done = bench.run(&["run", &path.to_string_lossy()]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     for (point, kernel) in KERNELS.iter().enumerate() {
-        let (counts, acks) = (table(&bench, "ack_counts", point), table(&bench, "acks", point));
-        let hooks = counts.column("hook").unwrap().str().unwrap();
-        assert!(hooks.iter().flatten().any(|hook| hook == "fexit/tcp_ack"), "{kernel}: {counts}");
-        let segments = numbers(&acks, "segments");
-        assert_eq!(numbers(&counts, "segments"), [segments.len() as u64], "{kernel}: {counts}");
-        assert!(
-            segments.len() > 500 && segments.windows(2).all(|two| two[0] + 1 == two[1]),
-            "{kernel}"
-        );
-        // After the acknowledgement: the first row already knows what it brought.
-        assert!(numbers(&acks, "delivered_pkts")[0] > 0, "{kernel}");
-        let events = table(&bench, "tcp_events", point);
-        let kinds: Vec<_> =
-            events.column("kind").unwrap().str().unwrap().iter().flatten().collect();
-        assert!(kinds.contains(&"cc"), "{kernel}: {kinds:?}");
+        assert_complete(&bench, point, kernel);
     }
+}
+
+#[test]
+fn every_acknowledgement_has_a_row_in_uml() {
+    let bench = Bench::new();
+    let more = "[sample]\nacks = \"every-ack\"\n";
+    let path = bench.write("plan.toml", &(plan(1) + more));
+    let done = bench.run(&["run", &path.to_string_lossy(), "--lab", "--engine", "uml"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    assert_complete(&bench, 0, "uml");
+}
+
+/// The sender's rows are all of its acknowledgements, in their order.
+fn assert_complete(bench: &Bench, point: usize, kernel: &str) {
+    let (counts, acks) = (table(bench, "ack_counts", point), table(bench, "acks", point));
+    let hooks = counts.column("hook").unwrap().str().unwrap();
+    assert!(hooks.iter().flatten().any(|hook| hook == "fexit/tcp_ack"), "{kernel}: {counts}");
+    let segments = numbers(&acks, "segments");
+    assert_eq!(numbers(&counts, "segments"), [segments.len() as u64], "{kernel}: {counts}");
+    assert!(
+        segments.len() > 500 && segments.windows(2).all(|two| two[0] + 1 == two[1]),
+        "{kernel}"
+    );
+    // After the acknowledgement: the first row has what it brought.
+    assert!(numbers(&acks, "delivered_pkts")[0] > 0, "{kernel}");
+    let events = table(bench, "tcp_events", point);
+    let kinds: Vec<_> = events.column("kind").unwrap().str().unwrap().iter().flatten().collect();
+    assert!(kinds.contains(&"cc"), "{kernel}: {kinds:?}");
 }
