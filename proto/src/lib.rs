@@ -10,6 +10,7 @@
 pub mod cc;
 pub mod column_text;
 pub mod event;
+pub mod flow_hash;
 pub mod http;
 pub mod link_state;
 pub mod metric;

@@ -1,6 +1,7 @@
 //! Headers of a frame: the fields that queues and classes look at, the offsets that segmentation needs, and what a
 //! link changes: the ECN field (a mark) or a bit (corruption).
 
+use ccbench_proto::flow_hash::flow_hash;
 pub(crate) use ccbench_proto::plan::Ecn;
 
 const ETHERNET_BYTES: usize = super::ETHERNET_BYTES as usize;
@@ -180,17 +181,12 @@ pub(crate) fn flow(frame: &[u8]) -> u32 {
         Some(Ip::V6(at)) => (&frame[at + 8..at + 40], frame[at + 6], Some(at + 40)),
         None => return 0,
     };
-    let mut state = mix(0, u64::from(protocol));
-    let (words, _) = addresses.as_chunks::<4>();
-    for word in words {
-        state = mix(state, u64::from(u32::from_be_bytes(*word)));
-    }
-    if let (TCP | UDP, Some(at)) = (protocol, ports)
-        && let Some(&[a, b, c, d]) = frame.get(at..at + 4)
-    {
-        state = mix(state, u64::from(u32::from_be_bytes([a, b, c, d])));
-    }
-    (state >> 32) as u32
+    let ports = match (protocol, ports) {
+        (TCP | UDP, Some(at)) => frame.get(at..at + 4),
+        _ => None,
+    };
+    let ports = ports.map(|p| u32::from_be_bytes([p[0], p[1], p[2], p[3]]));
+    flow_hash(protocol, addresses, ports)
 }
 
 /// The header fields that classes match.
@@ -252,12 +248,6 @@ pub(crate) fn flip_bit(frame: &mut [u8], draw: u64) {
     }
 }
 
-/// One round of a multiply-and-fold hash.
-fn mix(state: u64, word: u64) -> u64 {
-    let wide = u128::from(state ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xbf58_476d_1ce4_e5b9;
-    (wide as u64) ^ ((wide >> 64) as u64)
-}
-
 /// Sets the ECN field to CE and updates the IPv4 header's checksum (RFC 1624: `HC' = ~(~HC + ~m + m')`). Other frames are
 /// unchanged.
 pub(crate) fn mark_ce(frame: &mut [u8]) {
@@ -280,6 +270,7 @@ pub(crate) fn mark_ce(frame: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::flow_hash::tcp_flow_hash;
     use proptest::prelude::*;
 
     use super::*;
@@ -425,6 +416,21 @@ mod tests {
         assert_ne!(a, flow(&v4(header, &[0, 80, 1, 2])));
         header[6] = 0x20;
         assert_eq!(flow(&v4(header, &[0, 80, 1, 1])), flow(&v4(header, &[0, 80, 1, 2])));
+    }
+
+    #[test]
+    fn hash_of_a_segment_is_that_of_its_sockets() {
+        let mut header = [1; 20];
+        header[9] = TCP;
+        header[6..8].fill(0);
+        header[12..16].copy_from_slice(&[10, 0, 0, 1]);
+        header[16..20].copy_from_slice(&[10, 0, 1, 2]);
+        let of = |from: &str, to: &str| tcp_flow_hash(from.parse().unwrap(), to.parse().unwrap());
+        let four = flow(&v4(header, &[0x30, 0x39, 0, 80]));
+        assert_eq!(Some(four), of("10.0.0.1:12345", "10.0.1.2:80"));
+        let address = "707:707:707:707:707:707:707:707";
+        let six = of(&format!("[{address}]:1799"), &format!("[{address}]:1799"));
+        assert_eq!(Some(flow(&v6(0))), six);
     }
 
     #[test]
