@@ -82,8 +82,10 @@ const MEAN: &[&str] = &["mean"];
 const SUM: &[&str] = &["sum"];
 const MEAN_OF_DEFINED: &[&str] = &["mean", "undefined"];
 const SCHEDULING_ERROR: &[&str] = &["p50", "p90", "p99", "max"];
+const DELAY: &[&str] = &["mean", "p50", "p95", "p99", "undefined"];
 const ALL_OR_GROUP: &[Scope] = &[Scope::Net, Scope::Group];
 const EVERY_FLOW: &[Scope] = &[Scope::Net, Scope::Group, Scope::Flow];
+const FLOWS_AND_LINK: &[Scope] = &[Scope::Net, Scope::Group, Scope::Flow, Scope::Link];
 const NET: &[Scope] = &[Scope::Net];
 const GROUP: &[Scope] = &[Scope::Group];
 const FLOW: &[Scope] = &[Scope::Flow];
@@ -116,6 +118,7 @@ pub const METRICS: &[Metric] = &[
     metric("recovery_time", SENDERS, "us", MEAN_OF_DEFINED),
     metric("srtt", SENDERS, "us", &SAMPLED),
     metric("estimated_queue_delay", SENDERS, "us", &SAMPLED),
+    metric("one_way_delay", FLOWS_AND_LINK, "us", DELAY),
     metric("cwnd", SENDERS, "packets", &SAMPLED),
     metric("in_flight", SENDERS, "packets", SAMPLED_WITH_COV),
     metric("in_flight", NET, "packets", SUM),
@@ -145,6 +148,7 @@ pub const METRICS: &[Metric] = &[
     metric("first_byte_time", PROBE, "us", &SAMPLED),
     metric("fetch_time", PROBE, "us", SAMPLED_OR_CENSORED),
     metric("unfinished_fetches", PROBE, "1", SUM),
+    metric("rpm", PROBE, "1/min", MEAN_OF_DEFINED),
     metric("loss_share", PROBE, "1", MEAN),
     metric("utilisation", LINK, "1", MEAN),
     metric("queue_delay", LINK, "us", &SAMPLED),

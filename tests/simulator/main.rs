@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 mod columns;
 mod compare;
+mod packets;
 mod probes;
 mod sweep;
 

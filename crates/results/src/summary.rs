@@ -28,8 +28,10 @@ mod harm;
 mod kaplan_meier;
 mod measure;
 mod network;
+mod one_way_delay;
 pub(crate) mod query;
 mod recovery;
+mod responsiveness;
 mod rows;
 pub(crate) mod sampled;
 mod schedule;
@@ -43,8 +45,8 @@ pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
 
-/// Tables that neither summary nor report reads; they are by far the largest.
-const PER_PACKET_TABLES: [&str; 2] = ["acks", "link_packets"];
+/// The table that neither summary nor report reads; it is by far the largest.
+const UNREAD_TABLE: &str = "acks";
 
 /// The summary of a run.
 #[derive(Debug)]
@@ -95,7 +97,7 @@ pub(crate) fn compute_of(
     trial_filter: TrialFilter,
     includes: impl Fn(&TrialEnd) -> bool,
 ) -> Result<Summary> {
-    run.check(|table| !PER_PACKET_TABLES.contains(&table));
+    run.check(|table| table != UNREAD_TABLE);
     let trials = run.trials();
     let counted: Vec<&TrialEnd> = trials.iter().filter(|end| includes(end)).collect();
     let (mut phase_rows, mut notes) = (vec![], run.notes());

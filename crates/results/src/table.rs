@@ -101,6 +101,7 @@ pub fn text(run: &RunSummary, width: u16) -> String {
         let _ = write!(out, "\n{}", render(summary, &header, links, width));
         write_remainder(&mut out, all, MAX_LINKS, "summary_point.csv");
     }
+    write_delays(&mut out, summary, width);
     let probes = probe_rows(summary);
     if !probes.is_empty() {
         let header = ["phase", "probe", "rtt ms", "median", "p95", "lost %"];
@@ -295,6 +296,25 @@ fn link_rows(summary: &Summary) -> Vec<Line> {
         (used.point_id, cells)
     })
     .collect()
+}
+
+/// Writes the table of one-way delays, if a link has a packet log.
+fn write_delays(out: &mut String, summary: &Summary, width: u16) {
+    let is_mean = |row: &&PointRow| {
+        (row.scope, row.metric, row.stat) == (Scope::Group, "one_way_delay", "mean")
+    };
+    let line = |mean: &PointRow| {
+        let PointRow { point_id, phase, scope, subject, metric, .. } = mean;
+        let find = |stat| summary.find(*point_id, phase, *scope, subject, metric, stat);
+        let mut cells = vec![phase.clone(), subject.clone(), with_interval(Some(mean), 1e3)];
+        cells.extend(["p50", "p95", "p99"].map(|stat| plain(find(stat), 1e3)));
+        (*point_id, cells)
+    };
+    let lines: Vec<Line> = summary.point_rows.iter().filter(is_mean).map(line).collect();
+    if !lines.is_empty() {
+        let header = ["phase", "group", "one-way delay ms", "p50", "p95", "p99"];
+        let _ = write!(out, "\n{}", render(summary, &header, lines, width));
+    }
 }
 
 /// The smallest share of the group's scheduled time with throughput data, over all counted trials.

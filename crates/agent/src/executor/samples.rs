@@ -461,11 +461,13 @@ impl SamplerLoop {
             self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));
         }
         self.read_links();
-        let packets = self.packets.drain(..).skip(self.packets_sent);
         let mut timing = Vec::new();
         for timed in &mut self.task.links {
             timed.link.timing(&mut timing);
+            // Every packet that is counted there has a row.
+            timed.link.packets(&mut self.packets);
         }
+        let packets = self.packets.drain(..).skip(self.packets_sent);
         let timing = timing.into_iter().map(Of::LinkTiming);
         timing.chain(packets.map(Of::LinkPacket)).collect()
     }

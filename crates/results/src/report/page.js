@@ -243,6 +243,9 @@
     ["per flow Mbit/s", "throughput_per_flow_mean", "mean", 1e6, "max"],
     ["srtt ms", "srtt", "mean", 1e3, "min"],
     ["srtt p95 ms", "srtt", "p95", 1e3, "min"],
+    ["one-way delay p50 ms", "one_way_delay", "p50", 1e3, "min"],
+    ["one-way delay p95 ms", "one_way_delay", "p95", 1e3, "min"],
+    ["one-way delay p99 ms", "one_way_delay", "p99", 1e3, "min"],
     ["retransmits", "retransmissions", "sum", 1, "min"],
     ["Jain's index", "jain_fairness_of_mean", "mean", 1, "max"],
   ], { lost, further: run.ccs.length && !run.factors.includes("cc") ? [cc] : [] });
@@ -260,6 +263,7 @@
     ["fetch KM median ms", "fetch_time", "km_median", 1e3, "min"],
     ["fetch p95 ms", "fetch_time", "p95", 1e3, "min"],
     ["unfinished", "unfinished_fetches", "sum", 1, "min"],
+    ["RPM", "rpm", "mean", 1, "max"],
     ["lost %", "loss_share", "mean", 0.01, "min"],
   ]);
 

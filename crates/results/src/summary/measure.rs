@@ -36,7 +36,9 @@ use super::schedule::{Schedule, group_of};
 use super::settling::{self, BIN_S};
 use super::statistics::{self, jain_index};
 use super::tables::PhaseRow;
-use super::{completion, convergence, derived, fetches, harm, recovery};
+use super::{
+    completion, convergence, derived, fetches, harm, one_way_delay, recovery, responsiveness,
+};
 use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
@@ -122,6 +124,9 @@ fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measure
     measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
     measured.rows.extend(completion::completion_times(run, end)?);
     measured.rows.extend(fetches::fetches(run, end, schedule)?);
+    measured.rows.extend(responsiveness::responsiveness(run, end)?);
+    let curve = |link: &str| run.traced().curve(end.point_id, link);
+    measured.rows.extend(one_way_delay::one_way_delays(run, end, schedule, &curve)?);
     Ok(measured)
 }
 

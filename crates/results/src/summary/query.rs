@@ -146,6 +146,8 @@ pub(super) struct TimingRow {
     /// `None`: of a later version.
     pub(super) what: Option<TimingKind>,
     pub(super) count: u64,
+    /// Steps that were skipped, or packets without space in the log.
+    pub(super) missed: u64,
     /// Median, p90, p99 and maximum in microseconds.
     pub(super) us: [f64; 4],
 }
@@ -154,14 +156,16 @@ pub(super) struct TimingRow {
 pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
     const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
     let mut found = Vec::new();
-    let columns = [&["link", "what", "count"][..], &US].concat();
+    let columns = [&["link", "what", "count", "missed"][..], &US].concat();
     each_slice(run, "link_timing", end, &columns, |slice| {
         let [link, what] = ["link", "what"].map(|name| slice.texts(name));
-        let (count, us) = (slice.numbers("count"), US.map(|name| slice.numbers(name)));
+        let [count, missed] = ["count", "missed"].map(|name| slice.numbers(name));
+        let us = US.map(|name| slice.numbers(name));
         found.extend((0..slice.len()).map(|row| TimingRow {
             link: link.get(row).unwrap_or_default().to_owned(),
             what: what.get(row).and_then(TimingKind::from_text),
             count: count.get(row).unwrap_or(0.0) as u64,
+            missed: missed.get(row).unwrap_or(0.0) as u64,
             us: us.each_ref().map(|us| us.get(row).unwrap_or(0.0)),
         }));
     })?;

@@ -36,6 +36,7 @@ impl<'a> Texts<'a> {
 
 /// A column of numbers.
 pub(super) enum Numbers<'a> {
+    Narrow(&'a UInt16Chunked),
     Short(&'a UInt32Chunked),
     Long(&'a UInt64Chunked),
     Float(&'a Float64Chunked),
@@ -46,6 +47,7 @@ impl Numbers<'_> {
     /// The number in a row; `None` for null and NaN.
     pub(super) fn get(&self, row: usize) -> Option<f64> {
         match self {
+            Self::Narrow(numbers) => numbers.get(row).map(f64::from),
             Self::Short(numbers) => numbers.get(row).map(f64::from),
             Self::Long(numbers) => numbers.get(row).map(|number| number as f64),
             Self::Float(numbers) => numbers.get(row).filter(|number| !number.is_nan()),
@@ -63,10 +65,11 @@ impl Slice {
     /// A column of numbers.
     pub(super) fn numbers(&self, name: &str) -> Numbers<'_> {
         let Ok(column) = self.0.column(name) else { return Numbers::Missing };
-        match (column.u32(), column.u64(), column.f64()) {
-            (Ok(numbers), _, _) => Numbers::Short(numbers),
-            (_, Ok(numbers), _) => Numbers::Long(numbers),
-            (_, _, Ok(numbers)) => Numbers::Float(numbers),
+        match (column.u16(), column.u32(), column.u64(), column.f64()) {
+            (Ok(numbers), ..) => Numbers::Narrow(numbers),
+            (_, Ok(numbers), ..) => Numbers::Short(numbers),
+            (_, _, Ok(numbers), _) => Numbers::Long(numbers),
+            (.., Ok(numbers)) => Numbers::Float(numbers),
             _ => Numbers::Missing,
         }
     }

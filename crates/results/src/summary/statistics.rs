@@ -63,6 +63,13 @@ pub fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
+/// The single-sided trimmed mean at the 95th percentile of draft-ietf-ippm-responsiveness: without the largest twentieth of the
+/// values, rounded down. `None` without values. Reorders the values.
+pub(super) fn trimmed_mean(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    mean(&values[..values.len() - values.len() / 20])
+}
+
 /// The statistics [`SAMPLED`]; one sample has no standard deviation. Quantiles are interpolated linearly. Reorders the
 /// samples.
 pub(super) fn of_samples(values: &mut [f64]) -> Vec<(&'static str, f64)> {
@@ -316,6 +323,29 @@ mod tests {
             prop_assert_eq!(find("max"), sorted.last().copied());
             prop_assert_eq!(find("std").is_some(), values.len() > 1);
         }
+
+        #[test]
+        fn trimmed_mean_is_at_most_the_mean(
+            values in prop::collection::vec(0.0..1e6_f64, 1..200), outlier in 1e6..1e9_f64,
+        ) {
+            let trimmed = |mut values: Vec<f64>| trimmed_mean(&mut values).unwrap();
+            let (plain, all) = (trimmed(values.clone()), mean(&values).unwrap());
+            prop_assert!(plain <= all * (1.0 + 1e-12), "{plain} {all}");
+            // With twenty values, the largest one has no effect.
+            let mut twenty: Vec<f64> = values.iter().copied().cycle().take(19).collect();
+            let nineteen = mean(&twenty).unwrap();
+            twenty.push(outlier);
+            prop_assert!((trimmed(twenty) - nineteen).abs() <= 1e-9 * nineteen.max(1.0));
+        }
+    }
+
+    #[test]
+    fn trimmed_mean_leaves_out_a_twentieth() {
+        let trimmed = |count: u32| {
+            trimmed_mean(&mut (1..=count).rev().map(f64::from).collect::<Vec<_>>())
+        };
+        assert_eq!((trimmed(0), trimmed(1), trimmed(19)), (None, Some(1.0), Some(10.0)));
+        assert_eq!((trimmed(20), trimmed(40)), (Some(10.0), Some(19.5)));
     }
 
     #[test]

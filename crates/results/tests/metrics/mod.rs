@@ -5,6 +5,8 @@ use ccbench_proto::metric::{WHOLE_TRIAL, find};
 
 use super::*;
 
+mod packets;
+
 /// A late flow, and a page that is fetched every 4 s.
 const PLAN: &str = two_nodes!(
     r#"
@@ -127,15 +129,22 @@ fn push_fetches(writer: &mut TrialWriter<'_>) {
 
 /// The summary of one trial with both flows.
 fn summary_of(root: &Path) -> RunSummary {
+    summary_with(root, |writer| {
+        push_flow(writer, "first", 0.0);
+        push_flow(writer, "late", 2.0);
+        push_recoveries(writer);
+        push_fetches(writer);
+    })
+}
+
+/// The summary of one trial with these rows.
+fn summary_with(root: &Path, fill: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
     let info =
         RunInfo { resolved_text: PLAN.into(), points: vec![(0, vec![])], repeat: 1, ..info() };
     let run = RunDir::create(root, &info).unwrap();
     let key = TrialKey { point_id: 0, trial: 1, seed: 3, epoch: run.next_epoch() };
     let mut writer = run.begin_trial(key, &[phase("both", 0, 12, true)], clocks()).unwrap();
-    push_flow(&mut writer, "first", 0.0);
-    push_flow(&mut writer, "late", 2.0);
-    push_recoveries(&mut writer);
-    push_fetches(&mut writer);
+    fill(&mut writer);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     run.finish(RunStatus::Complete).unwrap();
     RunSummary::compute(run.path(), TrialFilter::default()).unwrap()

@@ -1,0 +1,171 @@
+//! One-way delays from the packet log of a link, and the responsiveness of new connections.
+
+use ccbench_proto::flow_hash::tcp_flow_hash;
+use ccbench_proto::wire::{PacketFate, ProbeKind, TimingKind};
+
+use super::*;
+
+/// The sockets of both flows. `late` is reversed: its data comes from the port that listens.
+const SERVER: &str = "10.0.0.2:5201";
+const CLIENTS: [&str; 2] = ["10.0.0.1:40000", "10.0.0.1:40001"];
+
+/// The rows of both ends of a flow.
+fn push_ends(writer: &mut TrialWriter<'_>, group: &str, sport: u32, sides: [Side; 2]) {
+    for (node, side) in ["src", "dst"].into_iter().zip(sides) {
+        let flow = wire::Flow {
+            flow_id: format!("{group}/0"),
+            group: group.into(),
+            role: Role::Data.into(),
+            side: side.into(),
+            node_src: "src".into(),
+            node_dst: "dst".into(),
+            src_ip: "10.0.0.1".into(),
+            dst_ip: "10.0.0.2".into(),
+            sport,
+            dport: 5201,
+            ..Default::default()
+        };
+        push(writer, node, Of::Flow(flow));
+    }
+}
+
+fn hash(from: &str, to: &str) -> u32 {
+    tcp_flow_hash(from.parse().unwrap(), to.parse().unwrap()).unwrap()
+}
+
+/// A packet that is so long in the link.
+fn packet(at_s: f64, delay_us: u64, flow: u32) -> wire::LinkPacket {
+    let arrived_ns = at_ns(0, at_s);
+    wire::LinkPacket {
+        at_ns: arrived_ns,
+        link: "bottleneck".into(),
+        bytes: 1514,
+        flow,
+        fate: PacketFate::Sent.into(),
+        queued_ns: Some(arrived_ns),
+        due_ns: Some(arrived_ns + delay_us * 1000),
+        sent_ns: Some(arrived_ns + delay_us * 1000),
+        ..Default::default()
+    }
+}
+
+/// The summary of a trial whose link could not log so many packets.
+fn logged(root: &Path, missed: u64) -> RunSummary {
+    let [first, late] = CLIENTS;
+    let first_data = hash(first, SERVER);
+    let dropped = wire::LinkPacket {
+        fate: PacketFate::Overlimit.into(),
+        queued_ns: None,
+        due_ns: None,
+        sent_ns: None,
+        ..packet(1.4, 0, first_data)
+    };
+    let packets = [
+        packet(1.0, 1000, first_data),
+        packet(1.1, 2000, first_data),
+        packet(1.2, 3000, first_data),
+        packet(1.3, 4000, first_data),
+        dropped,
+        packet(3.0, 10_000, hash(SERVER, late)),
+        // Acknowledgements, and a packet of no flow.
+        packet(3.1, 99_000, hash(late, SERVER)),
+        packet(3.2, 99_000, 7),
+    ];
+    summary_with(root, |writer| {
+        push_ends(writer, "first", 40_000, [Side::Sender, Side::Receiver]);
+        push_ends(writer, "late", 40_001, [Side::Receiver, Side::Sender]);
+        let timing = wire::LinkTiming {
+            at_ns: at_ns(0, 12.0),
+            link: "bottleneck".into(),
+            what: TimingKind::Log.into(),
+            count: packets.len() as u64,
+            missed,
+            ..Default::default()
+        };
+        push(writer, "src", Of::LinkTiming(timing));
+        for packet in packets {
+            push(writer, "src", Of::LinkPacket(packet));
+        }
+    })
+}
+
+#[test]
+fn packet_log_gives_the_one_way_delay_of_each_flow() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = logged(root.path(), 0);
+    let of = |scope, subject, stat| {
+        let found = summary.summary.find(0, "both", scope, subject, "one_way_delay", stat);
+        found.map(|row| ((row.value * 1e3).round() / 1e3, row.n))
+    };
+    let first = |stat| of(Scope::Flow, "first/0", stat);
+    let all = ["mean", "p50", "p95", "p99", "undefined"].map(first);
+    let known = [2500.0, 2500.0, 3850.0, 3970.0].map(|us| Some((us, 4)));
+    assert_eq!((&all[..4], all[4]), (&known[..], None));
+    assert_eq!(of(Scope::Flow, "late/0", "p95"), Some((10_000.0, 1)), "data, not acknowledgements");
+    for (scope, subject) in [(Scope::Net, "all"), (Scope::Link, "bottleneck")] {
+        assert_eq!(of(scope, subject, "mean"), Some((4000.0, 5)));
+    }
+    let printed = table::text(&summary, 120);
+    let line = printed.lines().skip_while(|line| !line.contains("one-way delay ms")).nth(2);
+    let cells: Vec<&str> = line.unwrap_or(&printed).split_whitespace().collect();
+    assert_eq!(cells, ["both", "first", "2.50", "2.50", "3.85", "3.97"], "{printed}");
+}
+
+#[test]
+fn incomplete_packet_log_leaves_the_delay_undefined() {
+    let root = tempfile::tempdir().unwrap();
+    let summary = logged(root.path(), 3);
+    let of = |scope, subject, stat| {
+        summary.summary.find(0, "both", scope, subject, "one_way_delay", stat)
+    };
+    for (scope, subject, packets) in
+        [(Scope::Flow, "first/0", 4), (Scope::Net, "all", 5), (Scope::Link, "bottleneck", 5)]
+    {
+        let undefined = of(scope, subject, "undefined").unwrap();
+        assert_eq!((undefined.value, undefined.n, undefined.unit), (3.0, packets + 3, "1"));
+        assert!(of(scope, subject, "p95").is_none());
+    }
+    assert!(!table::text(&summary, 120).contains("one-way delay"));
+}
+
+#[test]
+fn new_connections_have_round_trips_per_minute() {
+    let root = tempfile::tempdir().unwrap();
+    let probe = |seq: u32, kind: ProbeKind, dns_us: Option<f64>| wire::Probe {
+        at_ns: at_ns(0, 1.0 + f64::from(seq)),
+        probe_id: if kind == ProbeKind::Http { "page" } else { "syn" }.into(),
+        kind: kind.into(),
+        seq,
+        dns_us,
+        connect_us: Some(20e3),
+        ..Default::default()
+    };
+    // Connection and request: 20 and 40 ms.
+    let fetch = |seq, dns_us: Option<f64>| wire::Probe {
+        ttfb_us: Some(60e3 + dns_us.unwrap_or(0.0)),
+        total_us: Some(500e3),
+        ..probe(seq, ProbeKind::Http, dns_us)
+    };
+    let summary = summary_with(root.path(), |writer| {
+        let refused = wire::Probe {
+            lost: true,
+            status: Some(404),
+            error: "the server refused it".into(),
+            total_us: Some(2e6),
+            ..fetch(2, None)
+        };
+        for row in [fetch(0, None), fetch(1, Some(5e3)), refused] {
+            push(writer, "src", Of::Probe(row));
+        }
+        push(writer, "src", Of::Probe(probe(0, ProbeKind::TcpConnect, None)));
+    });
+    let of = |probe, metric, stat| {
+        let found = summary.summary.find(0, "both", Scope::Probe, probe, metric, stat);
+        found.map(|row| (row.value, row.n, row.unit))
+    };
+    assert_eq!(of("page", "rpm", "mean"), Some((2000.0, 2, "1/min")));
+    assert_eq!(of("page", "rpm", "undefined"), Some((1.0, 3, "1")));
+    assert_eq!(of("syn", "rpm", "mean"), Some((3000.0, 1, "1/min")));
+    // An error page is no fetch that completed.
+    assert_eq!(of("page", "fetch_time", "max"), Some((500e3, 2, "us")));
+}
