@@ -15,8 +15,40 @@ const MIN_POINTS: usize = 50;
 const MAX_FIGURES: usize = 12;
 /// Trials with curves in a report of many points.
 const MAX_TRIALS_WITH_CURVES: usize = 60;
-/// Rows of the summary in a report; with more, it has only those of [`MAIN_METRICS`] of groups.
+/// Rows of the summary in a report. With more, it has only those of [`SHOWN`]; with more of these, only [`MAIN_METRICS`] of groups.
 const MAX_ROWS: usize = 60_000;
+/// What the report's tables show, and the net's use of the network and its fairness.
+const SHOWN: [(Scope, &str, &str); 29] = [
+    (Scope::Group, "throughput_sum", "mean"),
+    (Scope::Group, "throughput_per_flow_mean", "mean"),
+    (Scope::Group, "srtt", "mean"),
+    (Scope::Group, "srtt", "p95"),
+    (Scope::Group, "one_way_delay", "p50"),
+    (Scope::Group, "one_way_delay", "p95"),
+    (Scope::Group, "one_way_delay", "p99"),
+    (Scope::Group, "retransmissions", "sum"),
+    (Scope::Group, "jain_fairness_of_mean", "mean"),
+    (Scope::Net, "throughput_sum", "mean"),
+    (Scope::Net, "bandwidth_utilisation", "sum"),
+    (Scope::Net, "jain_fairness_of_mean", "mean"),
+    (Scope::Net, "jain_fairness", "mean"),
+    (Scope::Net, "max_min_fair_share", "min"),
+    (Scope::Net, "convergence_time", "mean"),
+    (Scope::Net, "convergence_time", "undefined"),
+    (Scope::Link, "utilisation", "mean"),
+    (Scope::Link, "queue_delay", "mean"),
+    (Scope::Link, "queue_delay", "p95"),
+    (Scope::Link, "drops", "sum"),
+    (Scope::Probe, "loss_share", "mean"),
+    (Scope::Probe, "rtt", "mean"),
+    (Scope::Probe, "rtt", "median"),
+    (Scope::Probe, "rtt", "p95"),
+    (Scope::Probe, "fetch_time", "mean"),
+    (Scope::Probe, "fetch_time", "km_median"),
+    (Scope::Probe, "fetch_time", "p95"),
+    (Scope::Probe, "unfinished_fetches", "sum"),
+    (Scope::Probe, "rpm", "mean"),
+];
 const MAIN_METRICS: [(&str, &str); 5] = [
     ("throughput_sum", "mean"),
     ("srtt", "mean"),
@@ -68,9 +100,74 @@ pub(super) fn with_curves(summary: &Summary) -> Vec<&TrialEnd> {
 
 /// The rows of the summary that the report has.
 pub(super) fn rows(summary: &Summary) -> Vec<&PointRow> {
+    at_most(MAX_ROWS, &summary.point_rows)
+}
+
+/// All rows if there are no more than this, or those that matter most.
+fn at_most(most: usize, rows: &[PointRow]) -> Vec<&PointRow> {
+    if rows.len() <= most {
+        return rows.iter().collect();
+    }
+    let is_shown = |row: &&PointRow| SHOWN.contains(&(row.scope, row.metric, row.stat));
+    let shown: Vec<&PointRow> = rows.iter().filter(is_shown).collect();
+    if shown.len() <= most {
+        return shown;
+    }
     let is_main = |row: &&PointRow| {
         row.scope == Scope::Group && MAIN_METRICS.contains(&(row.metric, row.stat))
     };
-    let is_small = summary.point_rows.len() <= MAX_ROWS;
-    summary.point_rows.iter().filter(|row| is_small || is_main(row)).collect()
+    rows.iter().filter(is_main).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::metric::find;
+
+    use super::*;
+
+    fn row(scope: Scope, metric: &'static str, stat: &'static str) -> PointRow {
+        PointRow {
+            point_id: 0,
+            phase: "p".to_owned(),
+            scope,
+            subject: "a".to_owned(),
+            metric,
+            unit: "1",
+            stat,
+            value: 1.0,
+            n: 1,
+            interval: None,
+            n_trials: 1,
+            median: 1.0,
+            sd: None,
+            bootstrap: None,
+        }
+    }
+
+    #[test]
+    fn rows_beyond_the_limit_are_the_least_important() {
+        let all = [
+            row(Scope::Group, "srtt", "mean"),
+            row(Scope::Group, "srtt", "max"),
+            row(Scope::Flow, "srtt", "mean"),
+            row(Scope::Link, "drops", "sum"),
+        ];
+        let metrics = |most| -> Vec<(Scope, &str)> {
+            at_most(most, &all).into_iter().map(|row| (row.scope, row.stat)).collect()
+        };
+        assert_eq!(metrics(4).len(), 4);
+        let (group, link) = ((Scope::Group, "mean"), (Scope::Link, "sum"));
+        assert_eq!((metrics(3), metrics(2)), (vec![group, link], vec![group, link]));
+        assert_eq!(metrics(1), [group]);
+    }
+
+    #[test]
+    fn shown_metrics_exist() {
+        let main = MAIN_METRICS.map(|(metric, stat)| (Scope::Group, metric, stat));
+        assert!(main.iter().all(|known| SHOWN.contains(known)));
+        for (scope, metric, stat) in SHOWN {
+            let known = find(metric, scope).unwrap_or_else(|| panic!("{metric} of {scope:?}"));
+            assert!(known.name == metric && known.stats.contains(&stat), "{metric} {stat}");
+        }
+    }
 }

@@ -394,7 +394,7 @@
       { title: "unit", value: (r) => r.unit }, { title: "trials", value: (r) => r.trials, number: true }];
     if (rows.length) table(fresh, "Means over trials", columns, rows.slice(0, MAX_ROWS));
   };
-  if (run.main_metrics) byId("metrics").append(make("p", "summary_point.csv in the results directory has links, probes and all other metrics.", { className: "note" }));
+  if (run.main_metrics) byId("metrics").append(make("p", "This report has the main metrics only; summary_point.csv in the results directory has all.", { className: "note" }));
   for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", listMetrics);
 
   // Load the data.

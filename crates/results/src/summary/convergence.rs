@@ -1,14 +1,17 @@
-//! Convergence time as in Dong et al., PCC (NSDI 2015): the time from the arrival of the last flow until the
-//! throughput of every flow, in each second of the next five, is within 25 % of its share. With a timescale above one second
+//! Convergence time: the time from the arrival of the last flow until the throughput of every flow, in each second of the next
+//! five, is within 25 % of its share. Modelled on Dong et al., PCC (NSDI 2015). With a timescale above one second
 //! (`sample.timescale`), its length replaces the second.
 //!
-//! - The **last arrival** is the latest start of a flow in the phase according to the plan, or the start of the phase if no
-//!   flow starts in it; without a plan, the first bin in which every flow of the phase has data.
+//! - The **last arrival** is the latest start of a flow in the phase, or the start of the phase if no flow starts in it. The plan
+//!   has the flows of the phase and their scheduled starts; flows that start later (`start_jitter`) report it in table `flows`.
+//!   Without a plan, it is the first bin in which every flow of the phase has data.
 //! - The **share** is the max-min fair goodput of the plan's links and rate limits in that second. If the plan cannot be read,
 //!   if it does not have the cabling (nodes with agents), or if nothing limits a flow, it is an equal share of the goodput of all flows.
 //! - The flows are those that run at the last arrival; the time ends when the first of them stops, or with the phase.
 
-use super::network::Curves;
+use std::collections::BTreeMap;
+
+use super::network::{Curves, Network};
 use super::sampled::BinnedFlows;
 use super::schedule::{Group, Schedule, Span, group_of};
 use super::settling::BIN_S;
@@ -21,15 +24,16 @@ const STABLE_S: f64 = 5.0;
 const WINDOW_S: f64 = 1.0;
 
 /// Convergence time of a phase in us, and `None` within it if the flows do not converge; `None` if fewer than two flows run, or
-/// if their shares are unknown because classes divide a link.
+/// if their shares are unknown because classes divide a link. `starts_s`: when each flow started, as it reported.
 pub(super) fn of_phase(
     bins: &BinnedFlows,
+    starts_s: &BTreeMap<String, f64>,
     schedule: &Schedule,
     point_id: u32,
     phase: Span,
     curves: Curves<'_, '_>,
 ) -> Option<Option<f64>> {
-    let running = running(schedule, point_id, phase);
+    let running = running(schedule, point_id, starts_s, phase);
     let (arrival_s, end_s) = running.as_ref().map_or(phase, |running| running.span);
     let is_running = |flow: &str| -> Option<bool> {
         let groups = &running.as_ref()?.groups;
@@ -38,6 +42,10 @@ pub(super) fn of_phase(
     let span = bins.between(arrival_s, end_s);
     let flows = span.rates(is_running);
     if flows.len() < 2 {
+        return None;
+    }
+    let network = schedule.network(point_id).zip(running.as_ref());
+    if network.is_some_and(|(network, running)| network.has_classes(&running.groups)) {
         return None;
     }
     let (names, mut rates): (Vec<&str>, Vec<Vec<Option<f64>>>) = flows.into_iter().unzip();
@@ -50,23 +58,15 @@ pub(super) fn of_phase(
         from_s = first_s;
     }
     let window = (schedule.timescale_s(point_id).max(WINDOW_S) / BIN_S).round() as usize;
-    let network = schedule.network(point_id).zip(running.as_ref());
     let network = network.filter(|(network, running)| network.has_paths(&running.groups));
-    let mut is_known = true;
+    let mut known = network.map(|(network, running)| KnownShares::new(network, running, curves));
     let share = |nth: usize| -> Shares {
-        let Some((network, running)) = network else { return Shares::Equal };
         let begin_s = first_s + nth as f64 * BIN_S;
         let second = (begin_s, begin_s + window as f64 * BIN_S);
-        let Some(shares) = network.fair_shares(&running.groups, second, curves) else {
-            is_known = false;
-            return Shares::Equal;
-        };
-        let of_flow = |flow: &&str| shares.get(group_of(flow)).map(|bps| bps / 1e6);
-        names.iter().map(of_flow).collect::<Option<_>>().map_or(Shares::Equal, Shares::Of)
+        known.as_mut().map_or(Shares::Equal, |known| known.at(&names, second))
     };
     let converged = converged(&rates, window, share);
-    let us = |nth: usize| ((first_s + nth as f64 * BIN_S - from_s) * 1e6).round();
-    is_known.then(|| converged.map(us))
+    Some(converged.map(|nth| ((first_s + nth as f64 * BIN_S - from_s) * 1e6).round()))
 }
 
 /// The groups that run at the last arrival of a phase, and the span from then on in which all of them run.
@@ -76,18 +76,69 @@ struct Running<'s> {
 }
 
 /// `None` if the plan cannot be read.
-fn running(schedule: &Schedule, point_id: u32, (begin_s, end_s): Span) -> Option<Running<'_>> {
+fn running<'s>(
+    schedule: &'s Schedule,
+    point_id: u32,
+    starts_s: &BTreeMap<String, f64>,
+    (begin_s, end_s): Span,
+) -> Option<Running<'s>> {
     schedule.network(point_id)?;
     let here = |group: &Group| group.span.0 < end_s && group.span.1 > begin_s;
     let mut groups: Vec<(&str, Group)> =
         schedule.groups(point_id).filter(|(_, group)| here(group)).collect();
-    let arrival_s = groups.iter().map(|(_, group)| group.span.0).fold(begin_s, f64::max);
+    let start_s = |(name, group): &(&str, Group)| {
+        let reported = starts_s.iter().filter(|(flow, _)| group_of(flow) == *name);
+        reported.map(|(_, at_s)| *at_s).fold(group.span.0, f64::max)
+    };
+    let arrival_s = groups.iter().map(start_s).fold(begin_s, f64::max);
     groups.retain(|(_, group)| group.span.1 > arrival_s);
     let stop_s = groups.iter().map(|(_, group)| group.span.1).fold(end_s, f64::min);
     Some(Running { groups, span: (arrival_s, stop_s) })
 }
 
+/// Max-min fair shares in spans that follow each other. They are computed once while the links do not change.
+struct KnownShares<'a, 'c> {
+    network: &'a Network,
+    running: &'a Running<'a>,
+    curves: Curves<'a, 'c>,
+    /// Times at which links change, ascending.
+    changes_s: Vec<f64>,
+    has_traces: bool,
+    /// The shares after so many changes.
+    last: Option<(usize, Shares)>,
+}
+
+impl<'a, 'c> KnownShares<'a, 'c> {
+    fn new(network: &'a Network, running: &'a Running<'a>, curves: Curves<'a, 'c>) -> Self {
+        let mut changes_s: Vec<f64> = network.changes_s().collect();
+        changes_s.sort_by(f64::total_cmp);
+        let has_traces = network.has_curves(curves);
+        Self { network, running, curves, changes_s, has_traces, last: None }
+    }
+
+    /// The shares of flows in a span.
+    fn at(&mut self, flows: &[&str], span: Span) -> Shares {
+        let passed = self.changes_s.partition_point(|at_s| *at_s <= span.0);
+        let is_constant =
+            !self.has_traces && self.changes_s.get(passed).is_none_or(|next_s| *next_s >= span.1);
+        if let Some((at, shares)) = &self.last
+            && is_constant
+            && *at == passed
+        {
+            return shares.clone();
+        }
+        let groups = self.network.fair_shares(&self.running.groups, span, self.curves);
+        let groups = groups.unwrap_or_default();
+        let of_flow = |flow: &&str| groups.get(group_of(flow)).map(|bps| bps / 1e6);
+        let shares = flows.iter().map(of_flow).collect::<Option<_>>();
+        let shares = shares.map_or(Shares::Equal, Shares::Of);
+        self.last = is_constant.then(|| (passed, shares.clone()));
+        shares
+    }
+}
+
 /// Shares of flows.
+#[derive(Debug, Clone)]
 enum Shares {
     /// Of each flow in Mbit/s.
     Of(Vec<f64>),
@@ -105,14 +156,10 @@ fn converged(
 ) -> Option<usize> {
     let bins = rates.iter().map(Vec::len).min()?;
     let windows = (STABLE_S / BIN_S / window as f64).ceil() as usize;
+    let sums: Vec<Sums> = rates.iter().map(|bins| Sums::of(bins)).collect();
     let mut is_fair = |from: usize| {
-        let mean = |bins: &Vec<Option<f64>>| -> Option<f64> {
-            let sum: Option<f64> = bins[from..from + window].iter().copied().sum();
-            Some(sum? / window as f64)
-        };
-        let Some(means) = rates.iter().map(mean).collect::<Option<Vec<f64>>>() else {
-            return false;
-        };
+        let means = sums.iter().map(|sums| sums.mean(from, window));
+        let Some(means) = means.collect::<Option<Vec<f64>>>() else { return false };
         let shares = match share(from) {
             Shares::Of(shares) => shares,
             Shares::Equal => vec![means.iter().sum::<f64>() / means.len() as f64; means.len()],
@@ -125,6 +172,35 @@ fn converged(
     let fair: Vec<bool> = (0..(bins + 1).saturating_sub(window)).map(&mut is_fair).collect();
     let stays = |from: &usize| (0..windows).all(|nth| fair.get(from + nth * window) == Some(&true));
     (0..fair.len()).find(stays)
+}
+
+/// Sums over the first bins of a flow: with them, the mean of a window does not depend on its length.
+struct Sums {
+    /// Sum of the rates before each bin and before the end; 0 for a bin without data.
+    rates: Vec<f64>,
+    /// Number of bins without data before each bin and before the end.
+    gaps: Vec<usize>,
+}
+
+impl Sums {
+    fn of(bins: &[Option<f64>]) -> Self {
+        let (mut rates, mut gaps) = (vec![0.0], vec![0]);
+        let (mut sum, mut missing) = (0.0, 0);
+        for bin in bins {
+            sum += bin.unwrap_or(0.0);
+            missing += usize::from(bin.is_none());
+            rates.push(sum);
+            gaps.push(missing);
+        }
+        Self { rates, gaps }
+    }
+
+    /// Mean rate of a window; `None` if a bin in it has no data.
+    fn mean(&self, from: usize, window: usize) -> Option<f64> {
+        let to = from + window;
+        let is_whole = self.gaps[from] == self.gaps[to];
+        is_whole.then(|| (self.rates[to] - self.rates[from]) / window as f64)
+    }
 }
 
 #[cfg(test)]
@@ -225,8 +301,14 @@ mod tests {
     }
 
     fn of_plan(text: &str, grid: &BinnedFlows) -> Option<Option<f64>> {
+        of_late(text, grid, &[])
+    }
+
+    /// With flows that report when they started.
+    fn of_late(text: &str, grid: &BinnedFlows, starts_s: &[(&str, f64)]) -> Option<Option<f64>> {
         let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
-        of_phase(grid, &Schedule::of(Some(&plan)), 0, (0.0, 22.0), &none)
+        let starts_s = starts_s.iter().map(|(flow, at_s)| ((*flow).to_owned(), *at_s)).collect();
+        of_phase(grid, &starts_s, &Schedule::of(Some(&plan)), 0, (0.0, 22.0), &none)
     }
 
     #[test]
@@ -242,8 +324,10 @@ mod tests {
         assert!(first_full_bin(of_plan(&limited, &grid(17.0, 2.0))));
         assert_eq!(of_plan(PLAN, &grid(17.0, 2.0)), Some(None));
         // Without a plan: from the first bin with data of both, and equal shares of their sum.
-        let without =
-            |grid: &BinnedFlows| of_phase(grid, &Schedule::of(None), 0, (0.0, 22.0), &none);
+        let unplanned = Schedule::of(None);
+        let without = |grid: &BinnedFlows| {
+            of_phase(grid, &BTreeMap::new(), &unplanned, 0, (0.0, 22.0), &none)
+        };
         assert!(first_full_bin(without(&grid(5.0, 5.0))));
         assert_eq!(without(&grid(9.0, 1.0)), Some(None));
     }
@@ -254,7 +338,44 @@ mod tests {
         alone.interval("first/0", 22.0, 22.0, 1e6);
         assert_eq!(of_plan(PLAN, &alone), None);
         let class = "[links.l.classes.c]\nrate = \"5mbit\"\nmatch = { flow = \"late\" }\n";
-        assert_eq!(of_plan(&(PLAN.to_owned() + class), &grid(9.5, 9.5)), None);
+        let divided = PLAN.to_owned() + class;
+        assert_eq!(of_plan(&divided, &grid(9.5, 9.5)), None);
+        // Nor if no second has data of both flows.
+        let mut brief = BinnedFlows::new(22.0);
+        brief.interval("first/0", 5.0, 0.5, 1e5);
+        brief.interval("late/0", 5.0, 0.5, 1e5);
+        assert_eq!((of_plan(PLAN, &brief), of_plan(&divided, &brief)), (Some(None), None));
+    }
+
+    #[test]
+    fn flow_that_starts_late_arrives_late() {
+        let late = |at_s| of_late(PLAN, &grid(9.5, 9.5), &[("first/0", 0.004), ("late/0", at_s)]);
+        // The first bin after the arrival.
+        assert_eq!((late(4.0), late(4.25)), (Some(Some(0.0)), Some(Some(50_000.0))));
+        assert_eq!(late(3.9), Some(Some(0.0)), "not before it is scheduled");
+    }
+
+    #[test]
+    fn shares_follow_changes_of_the_link() {
+        // From 10 s on, the link has half of its rate: the flows are too fast for 0.4 s, and then have their shares.
+        let change = "[[changes]]\nat = \"10s\"\nset = { \"links.l.rate\" = \"10mbit\" }\n";
+        let plan = PLAN.to_owned() + change;
+        let mut slower = BinnedFlows::new(22.0);
+        for nth in 40..200 {
+            let mbit = if nth < 104 { 9.5 } else { 4.75 };
+            let bytes = mbit * 1e6 / 8.0 * BIN_S;
+            slower.interval("first/0", f64::from(nth + 1) * BIN_S, BIN_S, bytes);
+            slower.interval("late/0", f64::from(nth + 1) * BIN_S, BIN_S, bytes);
+        }
+        let first_full_bin = of_plan(&plan, &slower).flatten();
+        assert!(first_full_bin.is_some_and(|us| (0.0..=1e5).contains(&us)), "{first_full_bin:?}");
+        // With the shares of the first rate, the flows do not converge after the change.
+        let phase = |text: &str| {
+            let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
+            let schedule = Schedule::of(Some(&plan));
+            of_phase(&slower, &BTreeMap::new(), &schedule, 0, (11.0, 22.0), &none)
+        };
+        assert_eq!((phase(&plan), phase(PLAN)), (Some(Some(0.0)), Some(None)));
     }
 
     proptest! {
@@ -273,6 +394,20 @@ mod tests {
             let plain = of(1.0, false);
             prop_assert_eq!(plain, of(1024.0, false));
             prop_assert_eq!(plain, of(1.0, true));
+        }
+
+        #[test]
+        fn means_of_windows_are_those_of_their_bins(
+            bins in prop::collection::vec(prop::option::weighted(0.97, 0.0..1e5_f64), 10..80),
+        ) {
+            let sums = Sums::of(&bins);
+            for (from, window) in bins.windows(10).enumerate() {
+                let wanted = window.iter().copied().sum::<Option<f64>>().map(|sum| sum / 10.0);
+                let found = sums.mean(from, 10);
+                prop_assert_eq!(found.is_some(), wanted.is_some());
+                let difference = found.unwrap_or(0.0) - wanted.unwrap_or(0.0);
+                prop_assert!(difference.abs() < 1e-6, "{from} {found:?} {wanted:?}");
+            }
         }
 
         #[test]

@@ -6,7 +6,8 @@
 //! - **estimated_queue_delay**: smoothed RTT less the base RTT, the sum of the configured delays; no row if they change.
 //! - **max_min_fair_share**: throughput over the max-min fair goodput of [`super::network`].
 //! - For the net: the sums over flows of packets in flight and, if they share one bottleneck and each flow has a value, of both
-//!   utilisations; the smallest fair share of a flow.
+//!   utilisations; the smallest fair share of a flow. Sums are means over the phase of what all flows have together at each
+//!   instant: the mean of a flow counts with the share of the phase in which its group has data.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +29,36 @@ pub(super) fn derived(
     for phase in phases.iter().filter(|phase| phase.measure && phase.seconds() > 0.0) {
         let rows: Vec<&PhaseRow> = rows.iter().filter(|row| row.phase == phase.name).collect();
         let Some(first) = rows.first() else { continue };
+        let running = Running::of(&rows, phase, schedule);
+        let total = |flows: &[&PhaseRow]| running.total(flows);
         found.extend(of_all(&rows, "in_flight", "packets", "sum", total));
         let Some(network) = schedule.network(first.point_id) else { continue };
         let groups: Vec<(&str, Group)> = schedule.groups(first.point_id).collect();
         let of_phase = OfPhase { network, groups, span: phase.span_s(), curves };
-        found.extend(of_phase.rows(&rows));
+        found.extend(of_phase.rows(&rows, &running));
     }
     found
+}
+
+/// The share of a phase in which each group has data.
+struct Running<'r>(BTreeMap<&'r str, f64>);
+
+impl<'r> Running<'r> {
+    /// From the groups' `coverage_share`, which is that of their scheduled time.
+    fn of(rows: &[&'r PhaseRow], phase: &PhaseRecord, schedule: &Schedule) -> Self {
+        let covered = rows.iter().filter(|row| row.metric == "coverage_share");
+        let share = |row: &&'r PhaseRow| {
+            let planned_s = schedule.planned_s(row.point_id, &row.subject, phase.span_s());
+            (row.subject.as_str(), row.value * planned_s / phase.seconds())
+        };
+        Self(covered.map(share).collect())
+    }
+
+    /// The sum of the means of flows, each with the share of its group; a group without a share has data throughout.
+    fn total(&self, flows: &[&PhaseRow]) -> f64 {
+        let share = |row: &PhaseRow| self.0.get(group_of(&row.subject)).map_or(1.0, |s| s.min(1.0));
+        flows.iter().map(|row| row.value * share(row)).sum()
+    }
 }
 
 /// A phase and the network of its point.
@@ -46,7 +70,7 @@ struct OfPhase<'a, 'c> {
 }
 
 impl OfPhase<'_, '_> {
-    fn rows(&self, rows: &[&PhaseRow]) -> Vec<PhaseRow> {
+    fn rows(&self, rows: &[&PhaseRow], running: &Running<'_>) -> Vec<PhaseRow> {
         let shares = self.network.fair_shares(&self.groups, self.span, self.curves);
         let shares = shares.unwrap_or_default();
         let mut found: Vec<PhaseRow> = Vec::new();
@@ -56,7 +80,9 @@ impl OfPhase<'_, '_> {
             found.extend(self.fair_share(row, &shares));
         }
         let derived: Vec<&PhaseRow> = found.iter().collect();
-        let least = |flows: &[f64]| flows.iter().copied().fold(f64::INFINITY, f64::min);
+        let least = |flows: &[&PhaseRow]| {
+            flows.iter().map(|row| row.value).fold(f64::INFINITY, f64::min)
+        };
         let mut net: Vec<PhaseRow> = Vec::new();
         if self.have_one_bottleneck(rows) {
             let flows = means(rows, "throughput").count();
@@ -64,7 +90,7 @@ impl OfPhase<'_, '_> {
             for metric in
                 ["bandwidth_utilisation", "bdp_utilisation"].into_iter().filter(of_every_flow)
             {
-                net.extend(of_all(&derived, metric, "1", "sum", total));
+                net.extend(of_all(&derived, metric, "1", "sum", |flows| running.total(flows)));
             }
         }
         net.extend(of_all(&derived, "max_min_fair_share", "1", "min", least));
@@ -139,28 +165,23 @@ impl OfPhase<'_, '_> {
     }
 }
 
-fn total(flows: &[f64]) -> f64 {
-    flows.iter().sum()
-}
-
 /// A metric of all flows together, from the mean of each.
 fn of_all(
     rows: &[&PhaseRow],
     metric: &'static str,
     unit: &'static str,
     stat: &'static str,
-    together: impl Fn(&[f64]) -> f64,
+    together: impl Fn(&[&PhaseRow]) -> f64,
 ) -> Option<PhaseRow> {
     let flows: Vec<&PhaseRow> = means(rows, metric).collect();
     let first = flows.first()?;
-    let values: Vec<f64> = flows.iter().map(|row| row.value).collect();
     Some(PhaseRow {
         scope: Scope::Net,
         subject: "all".to_owned(),
         unit,
         stat,
-        value: together(&values),
-        n: values.len() as u32,
+        value: together(&flows),
+        n: flows.len() as u32,
         ..(*first).clone()
     })
 }
@@ -283,6 +304,35 @@ mod tests {
         assert!(find(&rows, Scope::Flow, "reno/0", "bdp_utilisation").is_some());
         assert_eq!(find(&rows, Scope::Net, "all", "bdp_utilisation"), None);
         assert!(find(&rows, Scope::Net, "all", "bandwidth_utilisation").is_some());
+    }
+
+    #[test]
+    fn flows_in_turn_do_not_add_up() {
+        // Each flow runs alone for half of the phase: at no time are 40 packets in flight, nor is the link used twice.
+        let turns = PLAN
+            .replace("[flows.reno]", "[flows.reno]\nstop = \"7500ms\"")
+            .replace("[flows.vegas]", "[flows.vegas]\nstart = \"7500ms\"\nstop = \"15s\"");
+        let turns = turns.replace("flows = [\"reno\", \"vegas\"]", "flows = []");
+        let flow = |subject: &str, share: f64| {
+            [
+                row(Scope::Flow, &format!("{subject}/0"), "throughput", 30e6),
+                row(Scope::Flow, &format!("{subject}/0"), "in_flight", 40.0),
+                row(Scope::Group, subject, "coverage_share", share),
+            ]
+        };
+        let rows = of_plan(&turns, &[flow("reno", 1.0), flow("vegas", 1.0)].concat());
+        let net = |rows: &[PhaseRow], metric| find(rows, Scope::Net, "all", metric).unwrap();
+        assert_eq!(net(&rows, "in_flight"), 40.0);
+        assert!((net(&rows, "bandwidth_utilisation") - 30.0 / 32.0).abs() < 1e-9);
+        // The second one had data for two thirds of its time.
+        let rows = of_plan(&turns, &[flow("reno", 1.0), flow("vegas", 2.0 / 3.0)].concat());
+        assert!((net(&rows, "in_flight") - (20.0 + 40.0 / 3.0)).abs() < 1e-9);
+        // Without a plan, the share is that of the phase.
+        let both =
+            PhaseRecord { name: "both".into(), start_us: 0, end_us: 15_000_000, measure: true };
+        let rows = [flow("reno", 0.5), flow("vegas", 0.25)].concat();
+        let rows = derived(&rows, &[both], &Schedule::of(None), &none);
+        assert_eq!(net(&rows, "in_flight"), 30.0);
     }
 
     #[test]

@@ -15,8 +15,16 @@ use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// A fetch: when it began in seconds since the start of the trial, and its duration in us if it completed.
-type Fetch = (f64, Option<f64>);
+/// A fetch that ended.
+#[derive(Debug, Clone, Copy)]
+struct Fetch {
+    /// In seconds since the start of the trial.
+    begin_s: f64,
+    /// In us, if it completed.
+    duration_us: Option<f64>,
+    /// When it ended, in us after it began: of a failure, the last time that is known. `None`: it timed out.
+    ended_us: Option<f64>,
+}
 
 /// The fetches of one probe in a trial.
 #[derive(Debug, Default)]
@@ -26,19 +34,30 @@ struct Fetches {
     is_one_pending: bool,
 }
 
+/// Times of a fetch, in the order in which they pass.
+const TIMES: [&str; 4] = ["dns_us", "connect_us", "ttfb_us", "total_us"];
+/// In the reason of a measurement that took longer than the probe's `timeout`.
+const TIMED_OUT: &str = "timed out";
+
 /// Numbers of unfinished fetches and medians of one trial.
 pub(super) fn fetches(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Vec<PhaseRow>> {
     let mut probes: BTreeMap<String, Fetches> = BTreeMap::new();
-    each_slice(run, "probes", end, &["probe_id", "kind", "t_s", "total_us", "lost"], |slice| {
-        let [probe, kind] = ["probe_id", "kind"].map(|name| slice.texts(name));
-        let [at_s, total_us] = ["t_s", "total_us"].map(|name| slice.numbers(name));
+    let columns = [&["probe_id", "kind", "error", "t_s", "lost"][..], &TIMES].concat();
+    each_slice(run, "probes", end, &columns, |slice| {
+        let [probe, kind, error] = ["probe_id", "kind", "error"].map(|name| slice.texts(name));
+        let (at_s, times) = (slice.numbers("t_s"), TIMES.map(|name| slice.numbers(name)));
         for row in 0..slice.len() {
             let is_fetch = kind.get(row) == Some(ProbeKind::Http.as_str());
-            let Some(at_s) = at_s.get(row).filter(|_| is_fetch) else { continue };
-            let completed = slice.flag("lost", row) == Some(false);
-            let duration_us = total_us.get(row).filter(|_| completed);
-            let probe = probe.get(row).unwrap_or_default();
-            probes.entry(probe.to_owned()).or_default().ended.push((at_s, duration_us));
+            let Some(begin_s) = at_s.get(row).filter(|_| is_fetch) else { continue };
+            let [dns_us, connect_us, first_byte_us, total_us] =
+                times.each_ref().map(|times| times.get(row));
+            let duration_us = total_us.filter(|_| slice.flag("lost", row) == Some(false));
+            let connected_us = dns_us.unwrap_or(0.0) + connect_us.unwrap_or(0.0);
+            let known_us = total_us.or(first_byte_us).unwrap_or(connected_us);
+            let timed_out = error.get(row).is_some_and(|error| error.contains(TIMED_OUT));
+            let ended_us = (!timed_out).then_some(known_us);
+            let probe = probes.entry(probe.get(row).unwrap_or_default().to_owned()).or_default();
+            probe.ended.push(Fetch { begin_s, duration_us, ended_us });
         }
     })?;
     each_slice(run, "events", end, &["kind", "subject"], |slice| {
@@ -62,13 +81,14 @@ pub(super) fn fetches(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Resu
 
 impl Fetches {
     /// When the fetch began that the end of the trial cut off, and how long it was observed in us. Without the plan, it began
-    /// when the one before it ended.
+    /// when the one before it ended. Of one that failed without a timeout, only the last time before its failure is known.
     fn pending(&self, planned: Option<&Probe>, end_s: f64) -> Option<(f64, f64)> {
         if !self.is_one_pending {
             return None;
         }
         let timeout_us = planned.map_or(0.0, |probe| probe.timeout().get() as f64);
-        let ends = self.ended.iter().map(|(at_s, us)| at_s + us.unwrap_or(timeout_us) / 1e6);
+        let ended_s = |fetch: &Fetch| fetch.begin_s + fetch.ended_us.unwrap_or(timeout_us) / 1e6;
+        let ends = self.ended.iter().map(ended_s);
         let first_s = planned.map_or(0.0, |probe| probe.start.as_secs_f64());
         let mut begin_s = ends.fold(first_s, f64::max);
         if let Some(probe) = planned.filter(|probe| probe.repeat == Repeat::Interval) {
@@ -92,9 +112,9 @@ fn rows(
         let (from_s, to_s) = phase.span_s();
         let is_here = |at_s: f64| (from_s..to_s).contains(&at_s);
         let (mut durations, mut censored) = (Vec::new(), Vec::new());
-        for (_, us) in ended.iter().filter(|(at_s, _)| is_here(*at_s)) {
-            match us {
-                Some(us) => durations.push(*us),
+        for fetch in ended.iter().filter(|fetch| is_here(fetch.begin_s)) {
+            match fetch.duration_us {
+                Some(us) => durations.push(us),
                 None => censored.push(f64::INFINITY),
             }
         }
@@ -142,10 +162,18 @@ mod tests {
         }
     }
 
+    fn completed(begin_s: f64, us: f64) -> Fetch {
+        Fetch { begin_s, duration_us: Some(us), ended_us: Some(us) }
+    }
+
+    fn failed(begin_s: f64, ended_us: Option<f64>) -> Fetch {
+        Fetch { begin_s, duration_us: None, ended_us }
+    }
+
     #[test]
     fn pending_fetch_began_after_the_one_before_it() {
         // From 1 s on for 2.5 s, from 5 s on until its timeout at 11 s.
-        let ended = vec![(1.0, Some(2.5e6)), (5.0, None)];
+        let ended = vec![completed(1.0, 2.5e6), failed(5.0, None)];
         let fetches = Fetches { ended: ended.clone(), is_one_pending: true };
         let pending = |repeat| fetches.pending(Some(&page(repeat)), 20.0);
         assert_eq!(pending(Repeat::Interval), Some((13.0, 7e6)), "the next multiple of 4 s");
@@ -153,6 +181,17 @@ mod tests {
         assert_eq!(fetches.pending(None, 20.0), Some((5.0, 15e6)));
         let first = Fetches { ended: vec![], is_one_pending: true };
         assert_eq!(first.pending(Some(&page(Repeat::Once)), 20.0), Some((1.0, 19e6)));
+        // Refused 2 ms after it began, or after 1.5 s.
+        let refused = |after_us| {
+            let ended = vec![completed(1.0, 2.5e6), failed(5.0, Some(after_us))];
+            let fetches = Fetches { ended, is_one_pending: true };
+            [Repeat::Interval, Repeat::BackToBack].map(|repeat| {
+                let (begin_s, observed_us) = fetches.pending(Some(&page(repeat)), 20.0).unwrap();
+                (begin_s, observed_us.round())
+            })
+        };
+        assert_eq!(refused(2000.0), [(9.0, 11e6), (5.002, 14_998_000.0)]);
+        assert_eq!(refused(1.5e6), [(9.0, 11e6), (6.5, 13.5e6)]);
         let none = Fetches { ended, is_one_pending: false };
         assert_eq!(none.pending(Some(&page(Repeat::Once)), 20.0), None);
     }
@@ -170,8 +209,8 @@ mod tests {
             phases: vec![phase("idle", 0, 10), phase("loaded", 10, 20)],
             ..TrialEnd::new(key, TrialStatus::Ok)
         };
-        let idle = [(1.0, Some(1e6)), (3.0, Some(3e6)), (7.0, Some(2e6))];
-        let ended = [&idle[..], &[(11.0, None), (15.0, Some(2e6))]].concat();
+        let idle = [completed(1.0, 1e6), completed(3.0, 3e6), completed(7.0, 2e6)];
+        let ended = [&idle[..], &[failed(11.0, None), completed(15.0, 2e6)]].concat();
         let found = rows(&end, "page", &ended, Some((17.0, 3e6)));
         let brief: Vec<_> = found
             .iter()

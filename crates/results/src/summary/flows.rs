@@ -1,5 +1,7 @@
 //! Reads the socket samples and the throughput intervals of a trial in one pass.
 
+use std::collections::BTreeMap;
+
 use super::rows::{GroupedRows, Names, each_slice};
 use super::sampled::BinnedFlows;
 use crate::error::Result;
@@ -52,6 +54,8 @@ pub(super) struct Flows {
     pub(super) sampled: Vec<(Names, Sampled)>,
     /// All flows in time bins.
     pub(super) bins: BinnedFlows,
+    /// When each flow started, in seconds since the start of the trial; the earlier one of the times that its ends report.
+    pub(super) starts_s: BTreeMap<String, f64>,
 }
 
 impl Flows {
@@ -60,8 +64,24 @@ impl Flows {
         let mut bins = BinnedFlows::new(end.length_s());
         let reported = intervals(run, end, &mut bins)?;
         let sampled = samples(run, end, &mut bins)?;
-        Ok(Self { reported, sampled, bins })
+        let starts_s = starts(run, end)?;
+        Ok(Self { reported, sampled, bins, starts_s })
     }
+}
+
+fn starts(run: &RunDir, end: &TrialEnd) -> Result<BTreeMap<String, f64>> {
+    let mut found: BTreeMap<String, f64> = BTreeMap::new();
+    each_slice(run, "flows", end, &["flow_id", "role", "start_s"], |slice| {
+        let [flow, role] = ["flow_id", "role"].map(|name| slice.texts(name));
+        let start_s = slice.numbers("start_s");
+        for row in (0..slice.len()).filter(|row| role.get(*row) == Some("data")) {
+            if let Some((flow, at_s)) = flow.get(row).zip(start_s.get(row)) {
+                let start_s = found.entry(flow.to_owned()).or_insert(at_s);
+                *start_s = start_s.min(at_s);
+            }
+        }
+    })?;
+    Ok(found)
 }
 
 fn intervals(

@@ -137,7 +137,7 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
     let mut names: BTreeMap<(Trial, String), BTreeSet<String>> = BTreeMap::new();
     let trial = (end.point_id, end.trial);
     let timeline = Timeline::new(&[end]);
-    let Flows { reported, sampled, bins } = Flows::read(run, end)?;
+    let Flows { reported, sampled, bins, starts_s } = Flows::read(run, end)?;
     for ([phase, group, flow], reported) in reported {
         names.entry((trial, group.clone())).or_default().insert(flow.clone());
         let phase = groups.entry((trial, phase, group)).or_default();
@@ -149,7 +149,7 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
     out.throughputs(&groups, &names);
     out.samples(trial, sampled, &groups);
     let curve = |link: &str| run.traced().curve(end.point_id, link);
-    out.binned(trial, &bins, &curve);
+    out.binned(trial, &bins, &starts_s, &curve);
     for row in query::timing(run, end)? {
         out.timing(trial, &row);
     }
@@ -163,8 +163,10 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let known = query::columns(run, "probes", trials)?;
     let there = PROBE_METRICS.iter().filter(|(column, _)| known.iter().any(|name| name == column));
+    // A fetch that failed has the times that it reached: its connection, or all of an error page.
+    let answered = |column: &str| col(column).filter(col("lost").not());
     let mut aggregates: Vec<Expr> =
-        there.map(|(column, _)| samples(col(*column), column)).collect();
+        there.map(|(column, _)| samples(answered(column), column)).collect();
     aggregates.extend([sum("lost"), count("seq")]);
     query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
 }
@@ -465,7 +467,13 @@ impl RowCollector<'_> {
     }
 
     /// Metrics computed in time bins, and settling times after steps.
-    fn binned(&mut self, trial: Trial, bins: &BinnedFlows, curves: Curves<'_, '_>) {
+    fn binned(
+        &mut self,
+        trial: Trial,
+        bins: &BinnedFlows,
+        starts_s: &BTreeMap<String, f64>,
+        curves: Curves<'_, '_>,
+    ) {
         let phases = self.timeline.0.get(&trial).copied().unwrap_or_default();
         let schedule = self.schedule;
         let runs = |(from_s, to_s): (f64, f64)| {
@@ -480,7 +488,8 @@ impl RowCollector<'_> {
                 let timescale_us = (per as f64 * BIN_S * 1e6).round();
                 numbers.push((None, "timescale", "us", "mean", timescale_us, 1));
             }
-            let converged = convergence::of_phase(bins, schedule, trial.0, record.span_s(), curves);
+            let span = record.span_s();
+            let converged = convergence::of_phase(bins, starts_s, schedule, trial.0, span, curves);
             if let Some(time) = converged {
                 sampled::once("convergence_time", "us", time, &mut numbers);
             }

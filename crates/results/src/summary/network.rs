@@ -41,6 +41,12 @@ impl Steps {
         sum / (to_s - from_s)
     }
 
+    /// Every time with the difference between the value from then on and the one before, which is 0 before the first.
+    fn differences(&self) -> impl Iterator<Item = (f64, f64)> {
+        let before = [0.0].into_iter().chain(self.0.iter().map(|(_, value)| *value));
+        self.0.iter().zip(before).map(|((at_s, value), before)| (*at_s, value - before))
+    }
+
     /// The value, if it does not change in a span.
     fn constant(&self, (from_s, to_s): Span) -> Option<f64> {
         let before = self.0.iter().rfind(|(at_s, _)| *at_s <= from_s)?;
@@ -148,18 +154,35 @@ impl Network {
         groups.iter().all(|(name, _)| self.paths.contains_key(*name))
     }
 
+    /// Whether classes divide a link that data of one of these groups passes.
+    pub(super) fn has_classes(&self, groups: &[(&str, Group)]) -> bool {
+        let paths = groups.iter().filter_map(|(name, _)| self.paths.get(*name));
+        paths.flat_map(|path| &path.data).any(|link| self.links[*link].has_classes)
+    }
+
+    /// Whether data of a group passes a link; `None` if its path is not known.
+    pub(super) fn passes(&self, group: &str, link: &str) -> Option<bool> {
+        let path = self.paths.get(group)?;
+        Some(path.data.iter().any(|nth| self.links[*nth].name == link))
+    }
+
     /// The longest base RTT of a path without traces that set delays, at any time of the trial.
     pub(super) fn longest_rtt(&self) -> Micros {
-        let mut longest_us = 0.0_f64;
-        for at_s in self.changes_s().chain([0.0]) {
-            for path in self.paths.values() {
-                let links = path.round_trip.iter().map(|nth| &self.links[*nth]);
-                let delays =
-                    links.filter_map(|link| link.delay_us.as_ref()?.constant((at_s, at_s)));
-                longest_us = longest_us.max(delays.sum());
-            }
+        let longest_us = self.paths.values().map(|path| self.longest_rtt_us(path));
+        Micros::new(longest_us.fold(0.0, f64::max) as u64)
+    }
+
+    /// The highest sum of the delays of a path at any time of the trial.
+    fn longest_rtt_us(&self, path: &Path) -> f64 {
+        let delays = path.round_trip.iter().filter_map(|nth| self.links[*nth].delay_us.as_ref());
+        let mut differences: Vec<(f64, f64)> = delays.flat_map(Steps::differences).collect();
+        differences.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut sum_us, mut longest_us) = (0.0, 0.0_f64);
+        for at_once in differences.chunk_by(|a, b| a.0 == b.0) {
+            sum_us += at_once.iter().map(|(_, us)| us).sum::<f64>();
+            longest_us = longest_us.max(sum_us);
         }
-        Micros::new(longest_us as u64)
+        longest_us
     }
 
     /// The base RTT of a group in us: the sum of the delays on its path. `None` if it changes in this span, or if a trace
@@ -167,6 +190,12 @@ impl Network {
     pub(super) fn base_rtt_us(&self, group: &str, span: Span) -> Option<f64> {
         let path = self.paths.get(group)?;
         path.round_trip.iter().map(|nth| self.links[*nth].delay_us.as_ref()?.constant(span)).sum()
+    }
+
+    /// The mean rate of a link of this name in a span; infinite if it is not shaped, or not in the plan.
+    pub(super) fn mean_rate_bps(&self, link: &str, span: Span, curves: Curves<'_, '_>) -> f64 {
+        let nth = self.links.iter().position(|known| known.name == link);
+        nth.and_then(|nth| self.rate_bps(nth, span, curves)).unwrap_or(f64::INFINITY)
     }
 
     /// The mean rate of a link in a span; `None`: not shaped.
@@ -193,8 +222,13 @@ impl Network {
         rated.min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps))
     }
 
-    /// Times at which the network changes.
-    fn changes_s(&self) -> impl Iterator<Item = f64> {
+    /// Whether a trace sets the rate of a link.
+    pub(super) fn has_curves(&self, curves: Curves<'_, '_>) -> bool {
+        self.links.iter().any(|link| curves(&link.name).is_some())
+    }
+
+    /// Times at which the network changes, without the steps of traces.
+    pub(super) fn changes_s(&self) -> impl Iterator<Item = f64> {
         self.links.iter().flat_map(PathLink::changes_s)
     }
 
@@ -350,6 +384,29 @@ mod tests {
         assert_eq!(network.longest_rtt(), Micros::from_millis(42));
         let bdp = Bottleneck { link: 0, rate_bps: 32e6 }.bdp_packets(15_000.0);
         assert!((bdp - 39.63).abs() < 0.01, "{bdp}");
+    }
+
+    #[test]
+    fn longest_rtt_is_that_of_one_instant() {
+        let change = "[[changes]]\nat = \"10s\"\nset = { \"links.one.delay\" = \"3ms\" }\n";
+        let slower = PARKING_LOT.replace("delay = \"10ms\"", "delay = \"17ms\"");
+        let lot = network(&(slower + change));
+        // `long`: 17 + 5 + 7, then 3 + 5 + 27.
+        assert_eq!(lot.longest_rtt(), Micros::from_millis(35));
+        let back = "[[changes]]\nat = \"12s\"\nset = { \"links.two.delay\" = \"1ms\" }\n";
+        let shorter = network(&(PARKING_LOT.to_owned() + back));
+        assert_eq!(shorter.longest_rtt(), Micros::from_millis(42), "from 10 s to 12 s");
+    }
+
+    #[test]
+    fn links_of_a_path_are_known_by_name() {
+        let lot = network(PARKING_LOT);
+        assert_eq!(lot.passes("long", "two"), Some(true));
+        assert_eq!(lot.passes("first", "two"), Some(false));
+        assert_eq!(lot.passes("long", "back"), Some(false), "acknowledgements pass it");
+        assert_eq!(lot.passes("nobody", "one"), None);
+        assert_eq!(lot.mean_rate_bps("one", (5.0, 15.0), &none), 18e6);
+        assert_eq!(lot.mean_rate_bps("back", (5.0, 15.0), &none), f64::INFINITY);
     }
 
     #[test]

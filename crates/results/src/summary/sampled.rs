@@ -331,7 +331,8 @@ fn spread<'a>(
     }
 }
 
-/// Adds the mean of the defined values and the number of undefined ones; returns the mean.
+/// Adds the mean of the defined values and the number of undefined ones; returns the mean. A phase without a whole instant has
+/// one that is undefined.
 fn mean<'a>(
     flow: Option<&'a str>,
     metric: &'static str,
@@ -346,12 +347,15 @@ fn mean<'a>(
             None => undefined += 1,
         }
     }
-    let mean = (n > 0).then(|| sum / f64::from(n))?;
-    into.push((flow, metric, unit, "mean", mean, n));
+    if n + undefined == 0 {
+        undefined = 1;
+    }
+    let mean = (n > 0).then(|| sum / f64::from(n));
+    into.extend(mean.map(|mean| (flow, metric, unit, "mean", mean, n)));
     if undefined > 0 {
         into.push((flow, metric, "1", "undefined", f64::from(undefined), n + undefined));
     }
-    Some(mean)
+    mean
 }
 
 #[cfg(test)]
@@ -422,6 +426,9 @@ mod tests {
         assert_eq!(find(&aligned, Some("b"), "utility_pf", "undefined"), Some((1.0, 3)));
         assert_close(find(&aligned, Some("b"), "utility_pf", "mean"), 10.0_f64.ln());
         assert_eq!(find(&aligned, Some("a"), "utility_pf", "undefined"), None);
+        let never = two(&[(10.0, 0.0); 3]);
+        assert_eq!(find(&never, Some("b"), "utility_pf", "mean"), None);
+        assert_eq!(find(&never, Some("b"), "utility_pf", "undefined"), Some((3.0, 3)));
         // The index is undefined until the second flow starts.
         let mut late = BinnedFlows::new(0.3);
         late.interval("a", 0.3, 0.3, 300.0);
@@ -447,6 +454,10 @@ mod tests {
         assert_eq!(of(2, "jain_fairness", "mean").map(|found| found.1), Some(4));
         assert_eq!(of(2, "product_fairness", "undefined"), None);
         assert_eq!(of(10, "jain_fairness", "mean"), None, "no whole instant");
+        let metrics = ["jain_fairness", "product_fairness", "entropy_fairness", "min_max_ratio"];
+        for metric in metrics {
+            assert_eq!(of(10, metric, "undefined"), Some((1.0, 1)), "{metric}");
+        }
         let std = |per: usize| {
             let numbers = whole(&grid).numbers(|_| None, per);
             let of_a = numbers.iter().find(|n| (n.0, n.1, n.3) == (Some("a"), "throughput", "std"));
