@@ -25,11 +25,29 @@ pub struct SimulatedLink {
     pub last_sample_ns: Option<u64>,
 }
 
+/// This bit distinguishes the routes of probes' connections from those of [`Network::add_route`]. The others have the number of the
+/// probe's path, the local port and the direction: the index of a route is enough to classify a packet of any connection.
+const PROBE_ROUTE: u32 = 1 << 31;
+const PATH_SHIFT: u32 = 17;
+const PORT_SHIFT: u32 = 1;
+
 /// The links from one node to another, for packets of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Route {
     /// Index of the link, and its classification of the packet by ECN field.
     hops: Vec<(usize, [Header; Ecn::ALL.len()])>,
+}
+
+/// The connections of a probe, one after the other over the same links.
+#[derive(Debug)]
+struct ProbePath {
+    /// Routes there and back over these links.
+    links: [u32; 2],
+    /// Of packets there; the local port is that of the newest connection.
+    endpoints: Endpoints,
+    tos: u8,
+    /// Of the newest connection, there and back.
+    routes: [Route; 2],
 }
 
 /// Where a packet is after [`Network::forward`].
@@ -44,6 +62,7 @@ pub enum Forwarded {
 pub struct Network {
     pub links: Vec<SimulatedLink>,
     routes: Vec<Route>,
+    probe_paths: Vec<ProbePath>,
     /// Index of the link at an interface, by node and device.
     by_interface: BTreeMap<(String, String), usize>,
 }
@@ -74,8 +93,12 @@ impl Network {
         at_ns: u64,
         begin_ns: u64,
     ) -> Result<Self, SimulatorError> {
-        let mut network =
-            Self { links: Vec::new(), routes: Vec::new(), by_interface: BTreeMap::new() };
+        let mut network = Self {
+            links: Vec::new(),
+            routes: Vec::new(),
+            probe_paths: Vec::new(),
+            by_interface: BTreeMap::new(),
+        };
         for (node, task) in nodes {
             for link in &task.links {
                 let config = &link.config;
@@ -115,36 +138,88 @@ impl Network {
         let shaped = interfaces.iter().filter_map(|(node, dev)| {
             self.by_interface.get(&((*node).to_owned(), (*dev).to_owned())).copied()
         });
-        let links = shaped.collect();
-        Ok(self.push_route(links, endpoints, tos))
+        let links: Vec<usize> = shaped.collect();
+        let route = self.route(links, endpoints, tos);
+        self.routes.push(route);
+        Ok(self.routes.len() as u32 - 1)
     }
 
-    /// The route of another connection over the links of a route; returns its index.
-    pub fn add_parallel_route(&mut self, route: u32, endpoints: Endpoints, tos: u8) -> u32 {
-        let links = self.routes[route as usize].hops.iter().map(|(index, _)| *index).collect();
-        self.push_route(links, endpoints, tos)
+    /// A path for the connections of a probe, over the links of these routes there and back; returns its number.
+    pub fn add_probe_path(&mut self, links: [u32; 2], endpoints: Endpoints, tos: u8) -> u32 {
+        let routes = [Route::default(), Route::default()];
+        self.probe_paths.push(ProbePath { links, endpoints, tos, routes });
+        self.probe_paths.len() as u32 - 1
     }
 
-    fn push_route(&mut self, links: Vec<usize>, endpoints: Endpoints, tos: u8) -> u32 {
-        let hops = links.into_iter().map(|index| {
-            let link = &self.links[index].link;
-            let by_ecn = |ecn: Ecn| link.classify(&endpoints.frame((tos & !3) | ecn.bits()));
+    /// The routes there and back of a probe's next connection, which has this local port. They replace those of the connection
+    /// before it: packets of earlier connections that are still on their way are classified one by one.
+    pub fn connect(&mut self, path: u32, local_port: u16) -> [u32; 2] {
+        let ProbePath { links, endpoints, tos, .. } = self.probe_paths[path as usize];
+        let endpoints = Endpoints { from_port: local_port, ..endpoints };
+        let route = |links, endpoints| self.route(self.links_of(links), endpoints, tos);
+        let routes = [route(links[0], endpoints), route(links[1], endpoints.reversed())];
+        let probe = &mut self.probe_paths[path as usize];
+        (probe.endpoints, probe.routes) = (endpoints, routes);
+        let there = PROBE_ROUTE | path << PATH_SHIFT | u32::from(local_port) << PORT_SHIFT;
+        [there, there | 1]
+    }
+
+    /// The links of a route, in order.
+    fn links_of(&self, route: u32) -> Vec<usize> {
+        self.routes[route as usize].hops.iter().map(|(index, _)| *index).collect()
+    }
+
+    /// A route over these links.
+    fn route(&self, links: Vec<usize>, endpoints: Endpoints, tos: u8) -> Route {
+        let hop = |index| {
+            let by_ecn = |ecn: Ecn| self.header(index, endpoints, tos, ecn);
             (index, Ecn::ALL.map(by_ecn))
-        });
-        let hops = hops.collect();
-        self.routes.push(Route { hops });
-        self.routes.len() as u32 - 1
+        };
+        Route { hops: links.into_iter().map(hop).collect() }
+    }
+
+    /// A link's classification of packets.
+    fn header(&self, link: usize, endpoints: Endpoints, tos: u8, ecn: Ecn) -> Header {
+        self.links[link].link.classify(&endpoints.frame((tos & !3) | ecn.bits()))
     }
 
     /// A packet arrives at the next link of its route; or at the end of the route.
     pub fn forward(&mut self, at_ns: u64, packet: Packet) -> Forwarded {
-        let route = &self.routes[packet.route as usize];
-        let Some((index, headers)) = route.hops.get(usize::from(packet.hop)) else {
+        let Some((index, header)) = self.next_hop(&packet) else {
             return Forwarded::Arrived(packet);
         };
-        let header = headers[usize::from(packet.ecn.bits())];
-        self.links[*index].link.arrive(at_ns, header, packet.frame_bytes(), packet);
-        Forwarded::ToLink(*index)
+        self.links[index].link.arrive(at_ns, header, packet.frame_bytes(), packet);
+        Forwarded::ToLink(index)
+    }
+
+    /// The next link of a packet's route, and its classification of the packet.
+    fn next_hop(&self, packet: &Packet) -> Option<(usize, Header)> {
+        let Some(route) = self.routes.get(packet.route as usize) else {
+            return self.next_hop_of_probe(packet);
+        };
+        route.next_hop(packet)
+    }
+
+    /// The same for a packet of a probe's connection.
+    fn next_hop_of_probe(&self, packet: &Packet) -> Option<(usize, Header)> {
+        let path = self.probe_paths.get(((packet.route & !PROBE_ROUTE) >> PATH_SHIFT) as usize)?;
+        let local_port = (packet.route >> PORT_SHIFT) as u16;
+        let direction = packet.route as usize & 1;
+        if path.endpoints.from_port == local_port {
+            return path.routes[direction].next_hop(packet);
+        }
+        let (index, _) = self.routes[path.links[direction] as usize].next_hop(packet)?;
+        let there = Endpoints { from_port: local_port, ..path.endpoints };
+        let endpoints = if direction == 0 { there } else { there.reversed() };
+        Some((index, self.header(index, endpoints, path.tos, packet.ecn)))
+    }
+}
+
+impl Route {
+    /// The next link of a packet, and its classification of the packet.
+    fn next_hop(&self, packet: &Packet) -> Option<(usize, Header)> {
+        let (index, headers) = self.hops.get(usize::from(packet.hop))?;
+        Some((*index, headers[usize::from(packet.ecn.bits())]))
     }
 }
 
@@ -187,5 +262,65 @@ impl Endpoints {
         frame.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x10, 0, 0, 0, 0, 0, 0]);
         frame.extend([0; 12]);
         frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::check;
+
+    use super::*;
+    use crate::packet::Body;
+    use crate::{T0_NS, prepare};
+
+    const PLAN: &str = r#"
+name = "routes"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[links.there]
+node = "src"
+toward = "dst"
+delay = "1ms"
+[links.back]
+node = "dst"
+toward = "src"
+delay = "1ms"
+[probes.p]
+kind = "tcp_connect"
+from = "src"
+to = "dst"
+[[phases]]
+name = "only"
+length = "1s"
+"#;
+
+    #[test]
+    fn a_connection_keeps_its_classification_and_replaces_the_routes_before() {
+        let (plan, _) = check::read(PLAN, &[]).unwrap();
+        let (nodes, topology) = prepare::trial(&plan, 1);
+        let mut network = Network::new(&nodes, &topology, 0, T0_NS).unwrap();
+        prepare::tcp_probes(&nodes, &topology, &mut network, (1, u64::MAX)).unwrap();
+        let routes = network.routes.len();
+        let packet = |route| Packet::new(route, Ecn::Ect0, Body::Syn);
+        let first = network.connect(0, 40_000);
+        let of_first = first.map(|route| network.next_hop(&packet(route)).unwrap());
+        let second = network.connect(0, 40_002);
+        let of_second = second.map(|route| network.next_hop(&packet(route)).unwrap());
+        // Those of the first that are still on their way.
+        assert_eq!(first.map(|route| network.next_hop(&packet(route)).unwrap()), of_first);
+        for ((link, header), (other_link, other_header)) in of_first.into_iter().zip(of_second) {
+            assert_eq!((link, header.ecn), (other_link, other_header.ecn));
+            assert_ne!(header.flow, other_header.flow);
+        }
+        assert_ne!(of_first[0].0, of_first[1].0);
+        let arrived = Packet { hop: 1, ..packet(first[0]) };
+        assert_eq!(network.next_hop(&arrived), None);
+        for port in 0..1000 {
+            network.connect(0, port);
+        }
+        assert_eq!(network.routes.len(), routes);
     }
 }

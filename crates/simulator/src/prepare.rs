@@ -252,16 +252,16 @@ pub fn tcp_probes(
                 to_port: probe.port,
                 protocol: Protocol::Tcp,
             };
-            let path = [
+            let links = [
                 network.add_route(topology, (from, to), there, probe.plan.tos)?,
                 network.add_route(topology, (to, from), there.reversed(), probe.plan.tos)?,
             ];
-            let number = probes.len() as u32;
-            let seed = seed ^ (u64::from(number) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let path = network.add_probe_path(links, there, probe.plan.tos);
+            let seed = seed ^ (u64::from(path) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             let sockets = probe_sockets(nodes, probe, seed)?;
             let times = (T0_NS + probe.plan.start.nanos(), end_ns);
-            let node = (node.clone(), number);
-            probes.push(TcpProbe::new(node, probe.clone(), sockets, path, there, times));
+            let node = (node.clone(), path);
+            probes.push(TcpProbe::new(node, probe.clone(), sockets, times));
         }
     }
     Ok(probes)

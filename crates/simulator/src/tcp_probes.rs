@@ -14,7 +14,7 @@ use ccbench_proto::wire;
 use crate::core::{CongestionControl, Violation};
 use crate::half_connection::{HalfConnection, SocketTimer};
 use crate::handshake::Handshake;
-use crate::network::{Endpoints, Network};
+use crate::network::Network;
 use crate::packet::{Body, Packet, Segment};
 use crate::probes::row;
 use crate::tcp::{Receiver, Sender, SenderConfig};
@@ -76,12 +76,8 @@ pub struct TcpProbe {
     task: ProbeTask,
     /// Of the node that measures and of the one that answers.
     sockets: [Socket; 2],
-    /// Routes there and back over the same links as those of measurements.
-    path: [u32; 2],
-    /// Of the packets there, but for the local port.
-    endpoints: Endpoints,
-    /// Counts the probes of the trial.
-    number: u32,
+    /// The number of its path in the network, which counts the probes of the trial.
+    path: u32,
     /// No measurement begins or fails from the trial's end on.
     end_ns: u64,
     request_bytes: u64,
@@ -92,6 +88,8 @@ pub struct TcpProbe {
     next_seq: u32,
     due_ns: u64,
     measurement: Option<Measurement>,
+    /// An invariant that a congestion control of an earlier measurement broke.
+    violation: Option<Violation>,
     /// Packets to be sent.
     pub outbox: Vec<Packet>,
     /// Events to be queued, with their times.
@@ -114,14 +112,18 @@ struct Measurement {
     halves: [Option<Box<HalfConnection>>; 2],
 }
 
+impl Measurement {
+    fn violation(&self) -> Option<Violation> {
+        self.halves.iter().flatten().find_map(|half| half.sender.violation())
+    }
+}
+
 impl TcpProbe {
-    /// `number` counts the probes of a trial; `start_ns` and `end_ns`: when the probe and the trial begin and end.
+    /// `path`: the number of its path in the network; `start_ns` and `end_ns`: when the probe and the trial begin and end.
     pub fn new(
-        (node, number): (String, u32),
+        (node, path): (String, u32),
         task: ProbeTask,
         sockets: [Socket; 2],
-        path: [u32; 2],
-        endpoints: Endpoints,
         (start_ns, end_ns): (u64, u64),
     ) -> Self {
         let host = SocketAddr::new(task.to_ip, task.port).to_string();
@@ -130,8 +132,6 @@ impl TcpProbe {
             node,
             sockets,
             path,
-            endpoints,
-            number,
             end_ns,
             request_bytes: http::request(&host).len() as u64,
             head_bytes: http::answer(200, body_bytes).len() as u64,
@@ -139,6 +139,7 @@ impl TcpProbe {
             next_seq: 0,
             due_ns: start_ns,
             measurement: None,
+            violation: None,
             outbox: Vec::new(),
             events: Vec::new(),
             ended: None,
@@ -166,10 +167,9 @@ impl TcpProbe {
         self.measurement.as_ref().is_some_and(|measurement| measurement.routes.contains(&route))
     }
 
-    /// An invariant that a congestion control broke.
+    /// An invariant that a congestion control broke, of the present measurement or of an earlier one.
     pub fn violation(&self) -> Option<Violation> {
-        let halves = self.measurement.iter().flat_map(|measurement| &measurement.halves);
-        halves.flatten().find_map(|half| half.sender.violation())
+        self.violation.or_else(|| self.measurement.as_ref()?.violation())
     }
 
     /// An event has come.
@@ -223,13 +223,9 @@ impl TcpProbe {
         if now_ns >= self.end_ns {
             return;
         }
-        let (seq, tos) = (self.next_seq, self.task.plan.tos);
+        let seq = self.next_seq;
         self.next_seq += 1;
-        let there = Endpoints { from_port: local_port(self.number, seq), ..self.endpoints };
-        let routes = [
-            network.add_parallel_route(self.path[0], there, tos),
-            network.add_parallel_route(self.path[1], there.reversed(), tos),
-        ];
+        let routes = network.connect(self.path, local_port(self.path, seq));
         self.measurement = Some(Measurement {
             row: row(&self.task, seq, now_ns),
             routes,
@@ -369,6 +365,7 @@ impl TcpProbe {
     /// The measurement has ended; the next one is queued.
     fn end(&mut self, now_ns: u64) {
         let Some(measurement) = self.measurement.take() else { return };
+        self.violation = self.violation.or_else(|| measurement.violation());
         let begin_ns = measurement.row.at_ns;
         self.ended = Some(measurement.row);
         let every_ns = self.task.plan.every.nanos().max(1);
@@ -405,3 +402,6 @@ fn local_port(probe: u32, seq: u32) -> u16 {
 fn us(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns - from_ns) as f64 / 1000.0
 }
+
+#[cfg(test)]
+mod tests;

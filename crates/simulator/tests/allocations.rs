@@ -1,12 +1,14 @@
 //! In the steady state a simulated packet needs no memory allocation: a trial at a higher rate has as many rows, and needs no more
-//! than the growth of its queues.
+//! than the growth of its queues. A measurement of a probe leaves nothing behind.
 //!
 //! A program of its own, because the counter counts the allocations of all tests that run at the same time.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::alloc::System;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
+use ccbench_proto::wire::RunEvent;
 use ccbench_proto::wire::run_event::Of;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -14,6 +16,8 @@ mod support;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+/// Locked by the test that runs.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Two flows over this rate and 10 ms each way.
 fn plan(cc: &str, queue: &str, loss: &str, rate_mbit: u32) -> String {
@@ -71,6 +75,7 @@ fn run(text: &str) -> (u64, usize) {
 
 #[test]
 fn no_packet_needs_an_allocation() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let fifo = "kind = \"bfifo\", limit = \"1.5bdp\"";
     for (cc, queue, loss) in [
         ("cubic", fifo, ""),
@@ -84,4 +89,53 @@ fn no_packet_needs_an_allocation() {
         assert!(packets > 20_000, "{cc} {queue} {loss}: {packets} packets");
         assert!(allocations < 100, "{cc} {queue} {loss}: {allocations} of {packets} packets");
     }
+}
+
+/// Connects for 20 s, with 1 ms each way.
+const CONNECTS: &str = r#"
+name = "allocations"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[links.there]
+node = "src"
+toward = "dst"
+delay = "1ms"
+[links.back]
+node = "dst"
+toward = "src"
+delay = "1ms"
+[probes.p]
+kind = "tcp_connect"
+repeat = "back-to-back"
+timeout = "100ms"
+from = "src"
+to = "dst"
+[[phases]]
+name = "only"
+length = "20s"
+"#;
+
+#[test]
+fn a_measurement_leaves_no_memory_behind() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let region = Region::new(ALLOCATOR);
+    let (mut count, mut early_bytes, mut late_bytes) = (0, 0, 0);
+    let emit = &mut |_: &str, event: RunEvent| {
+        if !matches!(event.of, Some(Of::Probe(_))) {
+            return;
+        }
+        let change = region.change();
+        late_bytes = change.bytes_allocated as isize - change.bytes_deallocated as isize;
+        count += 1;
+        // Until then the event queue grows: events of handshakes that did not need them stay for a second.
+        if count == 2000 {
+            early_bytes = late_bytes;
+        }
+    };
+    support::run(CONNECTS, 1, emit).unwrap();
+    assert!(count > 9000, "{count} measurements");
+    assert!(late_bytes < early_bytes + 16_384, "{early_bytes} B, and {late_bytes} B at the end");
 }

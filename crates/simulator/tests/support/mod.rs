@@ -11,6 +11,17 @@ use ccbench_simulator::{Simulation, SimulatorError};
 
 /// All rows of a simulation, each with its node.
 pub fn rows(text: &str, seed: u64) -> Result<Vec<(String, RunEvent)>, SimulatorError> {
+    let mut rows = Vec::new();
+    run(text, seed, &mut |node, event| rows.push((node.to_owned(), event)))?;
+    Ok(rows)
+}
+
+/// Runs a simulation; `emit` takes each row of a node.
+pub fn run(
+    text: &str,
+    seed: u64,
+    emit: &mut dyn FnMut(&str, RunEvent),
+) -> Result<(), SimulatorError> {
     let (plan, _) = check::read(text, &[]).unwrap();
     let topology = Topology::build(plan.plan());
     let context = TrialContext {
@@ -21,8 +32,5 @@ pub fn rows(text: &str, seed: u64) -> Result<Vec<(String, RunEvent)>, SimulatorE
     };
     let task = |node: &String| (node.clone(), schedule::task_for(&plan, node, &context));
     let nodes = plan.plan().nodes.keys().map(task).collect();
-    let mut rows = Vec::new();
-    let simulation = Simulation::new(nodes, &topology, seed)?;
-    simulation.run(&mut |node, event| rows.push((node.to_owned(), event)), &|| true)?;
-    Ok(rows)
+    Simulation::new(nodes, &topology, seed)?.run(emit, &|| true)
 }
