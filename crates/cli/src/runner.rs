@@ -39,6 +39,8 @@ pub struct TrialQueue<'a> {
     progress: &'a Progress,
     points: BTreeMap<u32, Point>,
     trials: &'a [ScheduledTrial],
+    /// Time from the start of each trial to the end of the last one, if one runs after the other.
+    time_left: Vec<Duration>,
     /// Of the first trial. Each trial's follows from its place in the order, not from the instant at which it starts.
     first_epoch: u64,
     state: RefCell<State>,
@@ -70,9 +72,11 @@ impl<'a> TrialQueue<'a> {
         progress: &'a Progress,
         trials: &'a [ScheduledTrial],
     ) -> Self {
-        let points = experiment.plan.points().into_iter().map(|point| (point.id, point)).collect();
+        let points: BTreeMap<u32, Point> =
+            experiment.plan.points().into_iter().map(|point| (point.id, point)).collect();
+        let time_left = time_left(trials, &points, experiment.plan.plan().gap.duration());
         let (first_epoch, state) = (dir.next_epoch(), RefCell::default());
-        Self { experiment, dir, progress, points, trials, first_epoch, state }
+        Self { experiment, dir, progress, points, trials, time_left, first_epoch, state }
     }
 
     /// The experiment.
@@ -113,7 +117,6 @@ impl<'a> TrialQueue<'a> {
         self.state.borrow_mut().next += 1;
         let scheduled = self.trials.get(index)?;
         let Some(point) = self.points.get(&scheduled.point_id) else { return self.start() };
-        let later = self.trials.get(index + 1..).unwrap_or_default();
         let label = label(point, scheduled.trial, self.experiment.plan.plan().repeat);
         info!(
             point = scheduled.point_id,
@@ -122,7 +125,7 @@ impl<'a> TrialQueue<'a> {
             "trial {label}"
         );
         let schedule = TrialSchedule::of(&point.plan);
-        let rest = self.time_for(later);
+        let rest = self.time_left.get(index + 1).copied().unwrap_or_default();
         let progress = self.progress.trial_start(index, scheduled, &label, schedule, rest);
         let epoch = self.first_epoch + index as u64;
         let Self { experiment, dir, .. } = self;
@@ -172,12 +175,26 @@ impl<'a> TrialQueue<'a> {
     pub fn result(self) -> Result<(), BackendError> {
         self.state.into_inner().error.map_or(Ok(()), Err)
     }
+}
 
-    fn time_for(&self, trials: &[ScheduledTrial]) -> Duration {
-        let each = TRIAL_OVERHEAD + self.experiment.plan.plan().gap.duration();
-        let lengths = trials.iter().filter_map(|scheduled| self.points.get(&scheduled.point_id));
-        lengths.map(|point| schedule::length(&point.plan).duration() + each).sum()
-    }
+/// Time from the start of each trial to the end of the last one. Computed once: a plan has up to 100 000 trials.
+fn time_left(
+    trials: &[ScheduledTrial],
+    points: &BTreeMap<u32, Point>,
+    gap: Duration,
+) -> Vec<Duration> {
+    let of = |scheduled: &ScheduledTrial| {
+        let length = points.get(&scheduled.point_id).map(|point| schedule::length(&point.plan));
+        length.map_or(Duration::ZERO, |length| length.duration() + TRIAL_OVERHEAD + gap)
+    };
+    let mut left = Duration::ZERO;
+    let with_later = trials.iter().rev().map(|scheduled| {
+        left += of(scheduled);
+        left
+    });
+    let mut all: Vec<Duration> = with_later.collect();
+    all.reverse();
+    all
 }
 
 /// Factors and repetition: `scheme=cubic repeat 1/3`.
@@ -186,4 +203,41 @@ fn label(point: &Point, trial: u16, repeat: u32) -> String {
         point.factors.iter().map(|(factor, level)| format!("{factor}={level}")).collect();
     let of = format!("repeat {trial}/{repeat}");
     if levels.is_empty() { of } else { format!("{} {of}", levels.join(" ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::check;
+
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_that_of_a_trial_and_all_later_ones() {
+        let text = r#"
+name = "lengths"
+repeat = 2
+order = "as-written"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[probes.rtt]
+kind = "ping"
+from = "src"
+to = "dst"
+[[phases]]
+name = "only"
+length = "10s"
+[matrix]
+"phases.0.length" = ["10s", "20s"]
+"#;
+        let (plan, _) = check::read(text, &[]).unwrap();
+        let points = plan.points().into_iter().map(|point| (point.id, point)).collect();
+        let trials = schedule::trials(&plan);
+        let left = time_left(&trials, &points, Duration::from_millis(500));
+        // Each trial takes 2 s more than its phases.
+        let seconds: Vec<f64> = left.iter().map(Duration::as_secs_f64).collect();
+        assert_eq!(seconds, [68.0, 56.0, 44.0, 22.0]);
+    }
 }

@@ -61,6 +61,9 @@ pub fn judge(plan: &Plan, summary: &Summary) -> Vec<Expectation> {
 struct Index<'a> {
     summary: &'a Summary,
     values: BTreeMap<Key<'a>, Values>,
+    by_levels: BTreeMap<&'a [(String, String)], u32>,
+    /// The committed trials of each point.
+    trials: BTreeMap<u32, Vec<&'a TrialEnd>>,
 }
 
 impl<'a> Index<'a> {
@@ -71,7 +74,12 @@ impl<'a> Index<'a> {
             let key = (*point_id, phase.as_str(), *scope, subject.as_str(), *metric, *stat);
             values.entry(key).or_default().insert(row.trial, row.value);
         }
-        Self { summary, values }
+        let by_levels = summary.points.iter().map(|(id, at)| (at.as_slice(), *id)).collect();
+        let mut trials: BTreeMap<u32, Vec<&'a TrialEnd>> = BTreeMap::new();
+        for end in &summary.trials {
+            trials.entry(end.point_id).or_default().push(end);
+        }
+        Self { summary, values, by_levels, trials }
     }
 
     fn claim(&self, index: u32, expect: &Expect, plan: &Plan) -> Vec<Expectation> {
@@ -105,10 +113,11 @@ impl<'a> Index<'a> {
             let at: Vec<String> = at.map(|(factor, level)| format!("{factor} = {level}")).collect();
             return without(format!("this run has no point with {}", at.join(" and ")));
         }
+        let shared = self.shared_levels(&points);
         let row = |point_id: u32| {
             let mut row = Expectation {
                 point_id: Some(point_id),
-                levels: self.open_levels(point_id, &points),
+                levels: self.open_levels(point_id, &shared),
                 number: self.in_words(point_id, &claim),
                 test: Some(claim.test),
                 ..bare.clone()
@@ -141,13 +150,24 @@ impl<'a> Index<'a> {
         points.map(|(id, _)| *id).collect()
     }
 
-    /// The levels of a point in which these points differ.
-    fn open_levels(&self, point_id: u32, points: &[u32]) -> String {
-        let levels = |id: &u32| self.summary.points.get(id).into_iter().flatten();
-        let differs = |own: &&(String, String)| {
-            points.iter().any(|id| !levels(id).any(|level| level == *own))
-        };
-        let open = levels(&point_id).filter(differs);
+    fn levels(&self, point_id: u32) -> &'a [(String, String)] {
+        self.summary.points.get(&point_id).map_or(&[][..], Vec::as_slice)
+    }
+
+    /// The levels that all of these points have.
+    fn shared_levels(&self, points: &[u32]) -> Vec<&'a (String, String)> {
+        let first = points.first().map_or(&[][..], |first| self.levels(*first));
+        let mut shared: Vec<&(String, String)> = first.iter().collect();
+        for point_id in points {
+            let levels = self.levels(*point_id);
+            shared.retain(|level| levels.contains(level));
+        }
+        shared
+    }
+
+    /// The levels of a point that are not `shared` with the claim's other points.
+    fn open_levels(&self, point_id: u32, shared: &[&(String, String)]) -> String {
+        let open = self.levels(point_id).iter().filter(|level| !shared.contains(level));
         open.map(|(factor, level)| format!("{factor}={level}")).collect::<Vec<_>>().join(" ")
     }
 
@@ -209,14 +229,13 @@ impl<'a> Index<'a> {
         if number.at.is_empty() {
             return Ok(point_id);
         }
-        let mut wanted = self.summary.points.get(&point_id).cloned().unwrap_or_default();
+        let mut wanted = self.levels(point_id).to_vec();
         for (factor, level) in &mut wanted {
             if let Some(other) = number.at.get(factor) {
                 level.clone_from(other);
             }
         }
-        let found = self.summary.points.iter().find(|(_, at)| **at == wanted);
-        found.map(|(id, _)| *id).ok_or_else(|| {
+        self.by_levels.get(wanted.as_slice()).copied().ok_or_else(|| {
             let at: Vec<String> =
                 number.at.iter().map(|(f, level)| format!("{f} = {level}")).collect();
             NotMeasured::NoPoint { levels: at.join(" and ") }
@@ -241,16 +260,16 @@ impl<'a> Index<'a> {
     /// A note on the trials that are missing from a mean because the number is undefined there.
     fn undefined_in_some(&self, point_id: u32, number: &Numbered) -> Option<String> {
         let trials = self.undefined(point_id, number);
-        let all = self.trials_of(point_id).count();
+        let all = self.trials_of(point_id).len();
         (trials > 0).then(|| format!("undefined in {trials} of {all} trials"))
     }
 
-    fn trials_of(&self, point_id: u32) -> impl Iterator<Item = &'a TrialEnd> {
-        self.summary.trials.iter().filter(move |end| end.point_id == point_id)
+    fn trials_of(&self, point_id: u32) -> &[&'a TrialEnd] {
+        self.trials.get(&point_id).map_or(&[][..], Vec::as_slice)
     }
 
     fn why_none(&self, point_id: u32, number: &Numbered) -> NotMeasured {
-        let trials: Vec<&TrialEnd> = self.trials_of(point_id).collect();
+        let trials = self.trials_of(point_id);
         let lost =
             |end: &&&TrialEnd| matches!(end.status, TrialStatus::Failed | TrialStatus::Aborted);
         match (trials.first(), trials.iter().filter(lost).count()) {
@@ -276,9 +295,10 @@ impl<'a> Index<'a> {
 
     /// Notes on a point's degraded and failed trials.
     fn caveat(&self, point_id: u32) -> Vec<String> {
-        let all = self.trials_of(point_id).count();
+        let all = self.trials_of(point_id).len();
         let of = |status: &[TrialStatus]| -> Vec<&TrialEnd> {
-            self.trials_of(point_id).filter(|end| status.contains(&end.status)).collect()
+            let trials = self.trials_of(point_id).iter().copied();
+            trials.filter(|end| status.contains(&end.status)).collect()
         };
         let describe = |ends: Vec<&TrialEnd>, what: &str| {
             let mut codes: Vec<&str> = ends

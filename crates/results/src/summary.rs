@@ -65,13 +65,13 @@ pub struct Summary {
     pub points: BTreeMap<u32, Vec<(String, String)>>,
     /// The congestion control of each group by point, as reported by the kernel.
     pub ccs: BTreeMap<(u32, String), String>,
-    /// Every committed trial with its verdict, including excluded ones.
+    /// Every committed trial with its verdict, including excluded ones, in the order of points.
     pub trials: Vec<TrialEnd>,
     /// Names of the measured phases, in order of time.
     pub phases: Vec<String>,
-    /// The metrics of each trial.
+    /// The metrics of each trial, in the order of points.
     pub phase_rows: Vec<PhaseRow>,
-    /// The metrics of each point.
+    /// The metrics of each point, in the order of points.
     pub point_rows: Vec<PointRow>,
     /// Number of trials in the plan.
     pub planned: u32,
@@ -201,6 +201,13 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
     series.into_values().filter_map(point_row).collect()
 }
 
+/// What belongs to a point, of things in the order of points. A run has 10 000 points and millions of rows.
+fn of_point<T>(all: &[T], point_id: u32, id: impl Fn(&T) -> u32) -> &[T] {
+    let from = all.partition_point(|one| id(one) < point_id);
+    let count = all[from..].partition_point(|one| id(one) == point_id);
+    &all[from..from + count]
+}
+
 impl Summary {
     /// The mean of one metric over trials; `None` if no included trial has it.
     pub fn find(
@@ -212,14 +219,28 @@ impl Summary {
         metric: &str,
         stat: &str,
     ) -> Option<&PointRow> {
-        self.point_rows.iter().find(|row| {
-            row.point_id == point_id
-                && row.phase == phase
+        self.point_rows_of(point_id).iter().find(|row| {
+            row.phase == phase
                 && row.scope == scope
                 && row.subject == subject
                 && row.metric == metric
                 && row.stat == stat
         })
+    }
+
+    /// The metrics of a point.
+    fn point_rows_of(&self, point_id: u32) -> &[PointRow] {
+        of_point(&self.point_rows, point_id, |row| row.point_id)
+    }
+
+    /// The metrics of a point's trials.
+    pub(crate) fn phase_rows_of(&self, point_id: u32) -> &[PhaseRow] {
+        of_point(&self.phase_rows, point_id, |row| row.point_id)
+    }
+
+    /// The committed trials of a point.
+    pub(crate) fn trials_of(&self, point_id: u32) -> &[TrialEnd] {
+        of_point(&self.trials, point_id, |end| end.point_id)
     }
 
     /// Points without metrics because all their trials failed or were aborted, with the number of trials.
@@ -231,7 +252,7 @@ impl Summary {
         for end in self.trials.iter().filter(|end| TrialFilter::default().includes(end.status)) {
             lost.remove(&end.point_id);
         }
-        lost.retain(|id, _| self.point_rows.iter().all(|row| row.point_id != *id));
+        lost.retain(|id, _| self.point_rows_of(*id).is_empty());
         lost
     }
 
@@ -244,5 +265,20 @@ impl Summary {
             .filter(|row| row.scope == Scope::Group && row.phase != WHOLE_TRIAL);
         let names: std::collections::BTreeSet<&String> = groups.map(|row| &row.subject).collect();
         names.into_iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_has_its_own_rows() {
+        let all = [(1, 'a'), (1, 'b'), (3, 'c'), (7, 'd'), (7, 'e')];
+        let of = |point_id| of_point(&all, point_id, |one| one.0);
+        assert_eq!(of(1), [(1, 'a'), (1, 'b')]);
+        assert_eq!(of(3), [(3, 'c')]);
+        assert_eq!(of(7), [(7, 'd'), (7, 'e')]);
+        assert!([0, 2, 4, 8].into_iter().all(|point_id| of(point_id).is_empty()));
     }
 }

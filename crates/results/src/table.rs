@@ -319,9 +319,8 @@ fn write_delays(out: &mut String, summary: &Summary, width: u16) {
 
 /// The smallest share of the group's scheduled time with throughput data, over all counted trials.
 fn coverage(summary: &Summary, group: &PointRow) -> Option<f64> {
-    let of_group = summary.phase_rows.iter().filter(|r| {
-        r.metric == "coverage_share"
-            && (r.point_id, &r.phase, &r.subject) == (group.point_id, &group.phase, &group.subject)
+    let of_group = summary.phase_rows_of(group.point_id).iter().filter(|r| {
+        r.metric == "coverage_share" && (&r.phase, &r.subject) == (&group.phase, &group.subject)
     });
     of_group.map(|r| r.value).min_by(f64::total_cmp)
 }
@@ -458,8 +457,8 @@ fn plain(row: Option<&PointRow>, scale: f64) -> String {
 /// Number of ok, degraded and failed trials of a point.
 fn verdict_counts(summary: &Summary, point_id: u32) -> String {
     let count = |statuses: &[TrialStatus]| {
-        let of_point = |end: &&TrialEnd| end.point_id == point_id && statuses.contains(&end.status);
-        summary.trials.iter().filter(of_point).count()
+        let counts = |end: &&TrialEnd| statuses.contains(&end.status);
+        summary.trials_of(point_id).iter().filter(counts).count()
     };
     let failed = [TrialStatus::Failed, TrialStatus::Aborted];
     format!("{}/{}/{}", count(&[TrialStatus::Ok]), count(&[TrialStatus::Degraded]), count(&failed))

@@ -6,7 +6,7 @@
 //!
 //! 1. `trial_begin` in the journal: older files in the trial's directories are now invalid.
 //! 2. All files are written to `.tmp-<epoch>/` in the results directory and synced to disk.
-//! 3. Each directory is renamed to its final path, which must not exist, and the new parent is synced.
+//! 3. Each directory is renamed to its final path, which must not exist; then the new parents are synced.
 //! 4. `trial_end` in the journal, synced to disk. **This line is the commit**: it lists the tables and their row counts, and
 //!    the size and SHA-256 of every file, computed while it was written.
 //!
@@ -314,10 +314,16 @@ impl Staged<'_> {
         Ok(std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?)
     }
 
-    /// Renames this number of directories.
+    /// Renames this number of directories, and syncs their new parents to disk. These are many, and most have the same ones:
+    /// after all renames the first sync writes what the others wait for.
     fn rename_first(&self, count: usize) -> Result<()> {
-        let mut moves = self.moves.iter().take(count);
-        moves.try_for_each(|(from, to)| rename_new(from, to, self.key, &self.run.path))
+        let (moves, root) = (self.moves.iter().take(count), &self.run.path);
+        let mut parents = BTreeSet::new();
+        for (from, to) in moves {
+            rename_new(from, to, self.key, root)?;
+            parents.extend(to.ancestors().skip(1).take_while(|dir| dir.starts_with(root)));
+        }
+        Ok(parents.into_iter().try_for_each(sync)?)
     }
 }
 
@@ -350,7 +356,7 @@ fn metadata(run: &OpenRun) -> Metadata {
     ])
 }
 
-/// Renames a directory to a path that does not exist, creates missing parents, and syncs them to disk.
+/// Renames a directory to a path that does not exist, and creates missing parents.
 fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> {
     let exists =
         || TrialError::Exists { path: to.to_path_buf(), point_id: key.point_id, trial: key.trial };
@@ -365,9 +371,6 @@ fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> 
         }
         Err(Errno::INVAL | Errno::NOSYS) => return Err(exists()),
         Err(e) => return Err(io_error("rename to", to)(e.into()).into()),
-    }
-    for dir in parent.ancestors().take_while(|dir| dir.starts_with(root)) {
-        sync(dir)?;
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use super::rows::{Texts, each_slice};
 use crate::curve::CapacityCurve;
 use crate::error::{Result, io_error, polars_error};
 use crate::journal::TrialEnd;
+use crate::parallel::in_parallel;
 use crate::parquet_file;
 use crate::store::RunDir;
 
@@ -106,16 +107,23 @@ pub(super) fn events(
     kind: &str,
 ) -> Result<BTreeSet<(String, String)>> {
     let mut found = BTreeSet::new();
-    for end in trials {
-        each_slice(run, "events", end, &["kind", "subject", "data_json"], |slice| {
-            let [kinds, subjects, data] =
-                ["kind", "subject", "data_json"].map(|name| slice.texts(name));
-            for row in (0..slice.len()).filter(|row| kinds.get(*row) == Some(kind)) {
-                let text = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
-                found.insert((text(&subjects), text(&data)));
-            }
-        })?;
+    for of_trial in in_parallel(trials, |end| events_of(run, end, kind)) {
+        found.extend(of_trial?);
     }
+    Ok(found)
+}
+
+/// The same of one trial.
+fn events_of(run: &RunDir, end: &TrialEnd, kind: &str) -> Result<BTreeSet<(String, String)>> {
+    let mut found = BTreeSet::new();
+    each_slice(run, "events", end, &["kind", "subject", "data_json"], |slice| {
+        let [kinds, subjects, data] =
+            ["kind", "subject", "data_json"].map(|name| slice.texts(name));
+        for row in (0..slice.len()).filter(|row| kinds.get(*row) == Some(kind)) {
+            let text = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
+            found.insert((text(&subjects), text(&data)));
+        }
+    })?;
     Ok(found)
 }
 
