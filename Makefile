@@ -5,7 +5,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-lab test-lab-cpu test-vm lab lint fmt clippy doc machete deny fuzz msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-lab test-lab-cpu test-vm lab lint fmt clippy doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -96,6 +96,11 @@ deny:
 FUZZ_SECONDS ?= 60
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+# Simulates generated plans for FUZZ_SECONDS, from the seed FUZZ_SEED on, without a nightly compiler: FUZZ_SECONDS=3600 make fuzz-plans
+FUZZ_SEED ?= 0
+fuzz-plans:
+	@scripts/fuzz_plans.sh $(FUZZ_SECONDS) $(FUZZ_SEED)
 
 # Builds with the oldest supported compiler (rust-version in Cargo.toml): rustup toolchain install $(MSRV)
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1.0/p' Cargo.toml)

@@ -12,10 +12,13 @@ use ccbench_proto::wire::run_event::Of;
 use ccbench_proto::{plan as proto_plan, resolve, trace};
 use ccbench_simulator::{Simulation, T0_NS};
 
+use crate::mutate::Random;
+
 mod choices;
 mod link_keys;
 mod links;
 mod plan;
+mod probes;
 mod sockets;
 mod streams;
 
@@ -49,6 +52,17 @@ impl Drop for ShownIfPanicking {
     }
 }
 
+/// Bytes of a generated input.
+const INPUT_BYTES: usize = 900;
+
+/// The input of a seed.
+#[must_use]
+pub fn input(seed: u64) -> Vec<u8> {
+    // Small seeds have similar first numbers.
+    let mut random = Random::new(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (0..INPUT_BYTES).map(|_| random.below(256) as u8).collect()
+}
+
 /// The plan that these bytes make, and its trial.
 pub fn simulation(data: &[u8]) {
     let input = ShownIfPanicking(plan::generate(data));
@@ -58,23 +72,17 @@ pub fn simulation(data: &[u8]) {
     let links = Links::of(&trial);
     check_times(&trial);
     links.check(&trial);
+    probes::check(&trial);
     streams::check(&trial, &links);
     sockets::check(&trial, &links);
 }
 
 impl Trial {
     fn run(input: &plan::Input) -> Self {
-        let facts = |(name, text): (&String, &String)| {
-            let trace = trace::parse(name, text.as_bytes());
-            let trace = Arc::new(trace.unwrap_or_else(|error| panic!("{name}: {error}")));
-            let sha256 = proto_plan::digest_bytes(text.as_bytes());
-            (name.clone(), Ok(TraceFacts { sha256, trace }))
-        };
-        let files: TraceFiles = input.files.iter().map(facts).collect();
-        let read = check::read_for(Target::Simulator, &input.plan, &[], files);
-        let plan = read.unwrap_or_else(|problems| panic!("the plan is invalid: {problems:#?}")).0;
+        let plan = checked(input);
         let seed = schedule::trials(&plan)[0].seed;
-        let plan = plan.points().swap_remove(0).plan;
+        let Some(point) = plan.points().pop() else { panic!("the plan has no points") };
+        let plan = point.plan;
         let rows = simulate(&plan, seed);
         Self {
             topology: Topology::build(plan.plan()),
@@ -101,6 +109,19 @@ impl Trial {
         let (from, to) = (flow.plan.from.as_str(), flow.plan.to.as_str());
         if flow.plan.reverse { (to, from) } else { (from, to) }
     }
+}
+
+/// The generated plan, which must be valid.
+fn checked(input: &plan::Input) -> CheckedPlan {
+    let facts = |(name, text): (&String, &String)| {
+        let trace = trace::parse(name, text.as_bytes());
+        let trace = Arc::new(trace.unwrap_or_else(|error| panic!("{name}: {error}")));
+        let sha256 = proto_plan::digest_bytes(text.as_bytes());
+        (name.clone(), Ok(TraceFacts { sha256, trace }))
+    };
+    let files: TraceFiles = input.files.iter().map(facts).collect();
+    let read = check::read_for(Target::Simulator, &input.plan, &[], files);
+    read.unwrap_or_else(|problems| panic!("the plan is invalid: {problems:#?}")).0
 }
 
 fn simulate(plan: &CheckedPlan, seed: u64) -> Vec<(String, RunEvent)> {
@@ -147,5 +168,73 @@ fn check_times(trial: &Trial) {
             _ => continue,
         };
         assert!(within.contains(&at_ns), "{event:?} is not within {within:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What some plan of a few hundred must have.
+    const KEYS: [&str; 37] = [
+        "kind = \"udp\"",
+        "kind = \"ping\"",
+        "kind = \"tcp_connect\"",
+        "kind = \"http\"",
+        "repeat = \"interval\"",
+        "repeat = \"back-to-back\"",
+        "repeat = \"once\"",
+        "bytes = \"0B\"",
+        "timeout = ",
+        "[[changes]]",
+        ".rate\" = ",
+        ".delay\" = ",
+        ".loss\" = ",
+        ".classes.c1]",
+        "port = 6400",
+        "trace = {",
+        "start = \"first-packet\"",
+        "floor = ",
+        "burst_loss = {",
+        "distribution = \"pareto\"",
+        "distribution = \"normal\"",
+        "distribution = \"uniform\"",
+        "correlation = ",
+        "duplicate = ",
+        "corrupt = ",
+        "reorder = { share",
+        "backend = \"kernel\"",
+        "backend = \"userspace\"",
+        "shaper = \"tbf\"",
+        "gso = false",
+        "overhead = ",
+        "path = \"preset\"",
+        "ect1 = ",
+        "reverse = true",
+        "tcp_ecn",
+        "offloads = true",
+        "[matrix.b]",
+    ];
+
+    #[test]
+    fn generated_plans_have_every_key_that_the_simulator_reads() {
+        let plans: Vec<String> = (0..600).map(|seed| plan::generate(&input(seed)).plan).collect();
+        for key in KEYS {
+            assert!(plans.iter().any(|plan| plan.contains(key)), "no plan has {key}");
+        }
+    }
+
+    #[test]
+    fn generated_plans_are_valid() {
+        for seed in 0..100 {
+            let input = ShownIfPanicking(plan::generate(&input(seed)));
+            checked(&input.0);
+        }
+    }
+
+    #[test]
+    fn inputs_of_seeds_differ_and_repeat() {
+        assert_eq!(input(7), input(7));
+        assert!((0..20).all(|seed| input(seed)[..32] != input(seed + 1)[..32]));
     }
 }

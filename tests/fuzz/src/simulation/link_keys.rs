@@ -80,8 +80,8 @@ const DUALPI2: &Options = &[
     ("classic_protection", &["\"10%\"", "\"0%\"", "\"50%\""]),
 ];
 
-/// Writes `[links.NAME]`; returns what gives it its rate, the sum of its classes' rates in bit/s, and whether its `backend` is
-/// userspace.
+/// Writes `[links.NAME]`; returns what gives it its rate, the sum of its classes' rates in bit/s, and whether its delay and loss
+/// may change.
 pub(super) fn write(
     plan: &mut Generator<'_>,
     name: &str,
@@ -118,21 +118,11 @@ pub(super) fn write(
         delay_us = plan.choices.between(100, 40_000);
         plan.line(&format!("delay = \"{delay_us}us\""));
     }
-    impairments(plan, delay_us);
+    let has_loss = impairments(plan, delay_us);
     if plan.logs_packets {
         plan.line("packet_log = \"4MiB\"");
     }
-    let is_userspace = plan.choices.chance(140);
-    if is_userspace {
-        plan.line("backend = \"userspace\"");
-        if plan.choices.chance(32) {
-            plan.line("gso = false");
-        }
-    }
-    if plan.choices.chance(48) {
-        let overhead = plan.choices.pick(&["0B", "24B", "38B", "1000B"]);
-        plan.line(&format!("overhead = \"{overhead}\""));
-    }
+    let is_userspace = backend(plan, kind);
     if matches!(kind, Kind::Rated | Kind::Traced) && plan.choices.chance(230) {
         let queue = queue(&mut plan.choices, kind == Kind::Rated);
         plan.line(&format!("queue = {queue}"));
@@ -140,13 +130,42 @@ pub(super) fn write(
     let mut least_bps = 0;
     if kind == Kind::Rated && plan.choices.chance(48) {
         least_bps = classes(plan, name, rate_bps);
+    } else if kind == Kind::Rated && plan.choices.chance(16) {
+        plan.line("shaper = \"tbf\"");
     }
-    (kind, least_bps, is_userspace)
+    (kind, least_bps, is_userspace || has_loss || delay_us > 0)
 }
 
-/// Loss, jitter, duplication, corruption and reordering of a link with this delay.
-fn impairments(plan: &mut Generator<'_>, delay_us: u64) {
-    if plan.choices.chance(64) {
+/// What emulates a link, and keys that only some of these have; returns whether its `backend` is userspace.
+fn backend(plan: &mut Generator<'_>, kind: Kind) -> bool {
+    if plan.choices.chance(140) {
+        plan.line("backend = \"userspace\"");
+        if plan.choices.chance(32) {
+            plan.line("gso = false");
+        }
+        overhead(plan);
+        return true;
+    }
+    let is_simple = matches!(kind, Kind::Rated | Kind::Preset) && !plan.logs_packets;
+    if is_simple && plan.choices.chance(64) {
+        plan.line("backend = \"kernel\"");
+    } else {
+        overhead(plan);
+    }
+    false
+}
+
+fn overhead(plan: &mut Generator<'_>) {
+    if plan.choices.chance(48) {
+        let overhead = plan.choices.pick(&["0B", "24B", "38B", "1000B"]);
+        plan.line(&format!("overhead = \"{overhead}\""));
+    }
+}
+
+/// Loss, jitter, duplication, corruption and reordering of a link with this delay; returns whether it has the key `loss`.
+fn impairments(plan: &mut Generator<'_>, delay_us: u64) -> bool {
+    let has_loss = plan.choices.chance(64);
+    if has_loss {
         let loss = plan.choices.pick(&["0.1%", "1%", "10%", "30%"]);
         plan.line(&format!("loss = \"{loss}\""));
     }
@@ -186,6 +205,7 @@ fn impairments(plan: &mut Generator<'_>, delay_us: u64) {
         let share = plan.choices.pick(&["1%", "20%"]);
         plan.line(&format!("reorder = {{ share = \"{share}\" }}"));
     }
+    has_loss
 }
 
 /// A queue; `has_rate`: its limit may be a time or a share of the BDP.
@@ -238,13 +258,15 @@ fn classes(plan: &mut Generator<'_>, link: &str, rate_bps: u64) -> u64 {
         let node = plan.any_node();
         let flow = plan.choices.below(plan.flow_count);
         let ecn = plan.choices.pick(&["ect1", "ect0", "not-ect", "ce"]);
-        let matches = match plan.choices.below(6) {
+        let matches = match plan.choices.below(7) {
             0 => format!("flow = \"f{flow}\""),
             1 => format!("ecn = \"{ecn}\""),
             2 => format!("to = \"{node}\""),
             3 => format!("from = \"{node}\", ecn = \"{ecn}\""),
             4 => "dscp = 46".to_owned(),
-            _ => "port = 5201".to_owned(),
+            5 => "port = 5201".to_owned(),
+            // That of the first probe that is answered by a listener.
+            _ => "port = 6400".to_owned(),
         };
         plan.line(&format!("match = {{ {matches} }}"));
         if plan.choices.chance(128) {

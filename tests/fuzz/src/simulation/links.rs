@@ -22,6 +22,8 @@ const ROUNDING_NS: u64 = 2;
 pub(super) struct LinkRows<'a> {
     /// In the order in which the packets left or were dropped.
     pub(super) packets: Vec<&'a LinkPacket>,
+    /// The same by the hash of their stream.
+    by_flow: BTreeMap<u32, Vec<&'a LinkPacket>>,
     samples: Vec<&'a QdiscSample>,
     timing: Vec<&'a LinkTiming>,
 }
@@ -34,7 +36,11 @@ impl<'a> Links<'a> {
         let mut links = BTreeMap::<&str, LinkRows<'_>>::new();
         for (_, event) in &trial.rows {
             match event.of.as_ref() {
-                Some(Of::LinkPacket(row)) => links.entry(&row.link).or_default().packets.push(row),
+                Some(Of::LinkPacket(row)) => {
+                    let rows = links.entry(&row.link).or_default();
+                    rows.packets.push(row);
+                    rows.by_flow.entry(row.flow).or_default().push(row);
+                }
                 Some(Of::QdiscSample(row)) => links.entry(&row.link).or_default().samples.push(row),
                 Some(Of::LinkTiming(row)) => links.entry(&row.link).or_default().timing.push(row),
                 _ => {}
@@ -63,7 +69,12 @@ impl<'a> Links<'a> {
     }
 }
 
-impl LinkRows<'_> {
+impl<'a> LinkRows<'a> {
+    /// The packets of streams with this hash.
+    pub(super) fn of_flow(&self, hash: u32) -> &[&'a LinkPacket] {
+        self.by_flow.get(&hash).map_or(&[][..], Vec::as_slice)
+    }
+
     fn last(&self) -> &QdiscSample {
         self.samples.last().unwrap_or_else(|| panic!("a link has no samples"))
     }

@@ -26,7 +26,7 @@ pub(super) struct Link {
     /// Lowest rate that its classes permit, bit/s.
     pub(super) least_bps: u64,
     /// Delay and loss may change.
-    pub(super) is_userspace: bool,
+    can_delay: bool,
 }
 
 /// The state of the generator.
@@ -60,6 +60,7 @@ pub(super) fn generate(data: &[u8]) -> Input {
     plan.probes();
     plan.phases();
     plan.changes();
+    plan.matrix();
     Input { plan: plan.plan, files: plan.files }
 }
 
@@ -87,13 +88,27 @@ impl<'a> Generator<'a> {
         self.plan.push('\n');
     }
 
+    /// Adds each of these lines with this chance.
+    fn some_lines(&mut self, of_256: u8, lines: &[&str]) {
+        for line in lines {
+            if self.choices.chance(of_256) {
+                self.line(line);
+            }
+        }
+    }
+
     fn top_level(&mut self) {
         let seed = self.choices.between(1, 1 << 40);
-        self.line(&format!("name = \"fuzz\"\nseed = {seed}\n\n[sample]"));
+        self.line(&format!("name = \"fuzz\"\nseed = {seed}"));
+        let without_effect = ["about = \"generated\"", "gap = \"1s\"", "keep_awake = true"];
+        self.some_lines(24, &without_effect);
+        self.some_lines(24, &["repeat = 3", "order = \"as-written\""]);
+        self.line("\n[sample]");
         let tcp = self.choices.pick(&["10ms", "1ms", "100ms", "7ms"]);
         let qdisc = self.choices.pick(&["100ms", "10ms", "33ms", "1s"]);
         let acks = self.choices.pick(&["every-ack", "auto", "off", "on-change", "3ms"]);
         self.line(&format!("tcp = \"{tcp}\"\nqdisc = \"{qdisc}\"\nacks = \"{acks}\""));
+        self.some_lines(24, &["host = \"100ms\"", "timescale = \"200ms\""]);
         self.logs_packets = !self.choices.chance(50);
         self.flow_count = 1 + self.choices.below(3);
         for _ in 0..=self.choices.below(3) {
@@ -119,6 +134,7 @@ impl<'a> Generator<'a> {
             if self.choices.chance(100) {
                 self.sysctls();
             }
+            self.some_lines(16, &["offloads = true"]);
         }
         self.line("\n[wires]");
         let names: Vec<String> = NODES[..chain].iter().map(|node| format!("\"{node}\"")).collect();
@@ -138,9 +154,16 @@ impl<'a> Generator<'a> {
         let mut sysctls = vec![
             format!("\"net.ipv4.tcp_ecn\" = {}", choices.pick(&[1, 0, 2])),
             format!("\"net.ipv4.tcp_slow_start_after_idle\" = {}", choices.pick(&[0, 1])),
-            "\"net.ipv4.tcp_sack\" = 1".to_owned(),
             "\"net.core.default_qdisc\" = \"fq\"".to_owned(),
         ];
+        let always_one = ["tcp_sack", "tcp_timestamps", "tcp_recovery", "tcp_no_metrics_save"];
+        // The last one has no effect.
+        for name in always_one.into_iter().chain(["tcp_fastopen"]) {
+            sysctls.push(format!("\"net.ipv4.{name}\" = 1"));
+        }
+        for name in ["rmem_max", "wmem_max"] {
+            sysctls.push(format!("\"net.core.{name}\" = 65536"));
+        }
         for name in ["tcp_rmem", "tcp_wmem"] {
             let limit = choices.pick(&[65_536, 4096, 16_384, 262_144, 6_291_456, u64::MAX >> 1, 0]);
             sysctls.push(format!("\"net.ipv4.{name}\" = \"4096 16384 {limit}\""));
@@ -180,6 +203,9 @@ impl<'a> Generator<'a> {
                 let ect1 = self.choices.chance(128);
                 self.line(&format!("ect1 = {ect1}"));
             }
+            if !cc::is_kernels(&instance) {
+                self.some_lines(16, &["via = \"bpf\""]);
+            }
             self.controls.push(name);
         }
     }
@@ -195,9 +221,9 @@ impl<'a> Generator<'a> {
                 continue;
             }
             let name = format!("l{number}");
-            let (kind, least_bps, is_userspace) =
+            let (kind, least_bps, can_delay) =
                 link_keys::write(self, &name, (NODES[node], NODES[peer]));
-            self.links.push(Link { name, node, kind, least_bps, is_userspace });
+            self.links.push(Link { name, node, kind, least_bps, can_delay });
         }
     }
 
@@ -248,13 +274,19 @@ impl<'a> Generator<'a> {
             self.line(&format!("interval = \"{interval}\""));
         }
         if self.choices.chance(32) {
-            self.line("tool = \"ccbench\"");
+            let tool = self.choices.pick(&["ccbench", "iperf3"]);
+            self.line(&format!("tool = \"{tool}\""));
         }
         self.times(&name);
     }
 
     /// When a flow runs, 10 ms or longer.
     fn times(&mut self, name: &str) {
+        if self.choices.chance(24) {
+            // From the beginning.
+            let stop_ms = 20 + self.choices.below(self.length_ms() - 20 + 1);
+            return self.line(&format!("stop = \"{stop_ms}ms\""));
+        }
         if self.choices.chance(70) {
             let start_ms = self.choices.below(self.length_ms() - 20);
             self.line(&format!("start = \"{start_ms}ms\""));
@@ -273,9 +305,9 @@ impl<'a> Generator<'a> {
     }
 
     fn probes(&mut self) {
-        for number in 0..self.choices.below(3) {
+        for number in 0..self.choices.below(4) {
             let (from, to) = self.ends();
-            let kind = self.choices.pick(&["udp", "ping"]);
+            let kind = self.choices.pick(&["udp", "ping", "tcp_connect", "http"]);
             let (from, to) = (NODES[from], NODES[to]);
             self.line(&format!(
                 "\n[probes.p{number}]\nkind = \"{kind}\"\nfrom = \"{from}\"\nto = \"{to}\""
@@ -286,8 +318,14 @@ impl<'a> Generator<'a> {
                 let start_ms = self.choices.below(self.length_ms());
                 self.line(&format!("start = \"{start_ms}ms\""));
             }
-            if self.choices.chance(32) {
-                self.line("repeat = \"once\"");
+            let repeats: &[&str] = match kind {
+                "udp" | "ping" => &["interval", "once"],
+                _ => &["interval", "back-to-back", "once"],
+            };
+            let mut repeat = "interval";
+            if self.choices.chance(100) {
+                repeat = self.choices.pick(repeats);
+                self.line(&format!("repeat = \"{repeat}\""));
             }
             if self.choices.chance(80) {
                 let timeout_ms = self.choices.between(10, 1000);
@@ -295,6 +333,22 @@ impl<'a> Generator<'a> {
             }
             let tos = self.choices.pick(&[0, 1, 2, 184, 3]);
             self.line(&format!("tos = {tos}"));
+            if kind == "http" {
+                self.file(repeat == "back-to-back");
+            }
+        }
+    }
+
+    /// The file of a web server, and its congestion control.
+    fn file(&mut self, is_back_to_back: bool) {
+        // Over a path without delay a thousand fetches begin in a second.
+        let lengths: &[u64] =
+            if is_back_to_back { &[5000, 1, 20_000, 0] } else { &[20_000, 1, 200_000, 0] };
+        let bytes = self.choices.pick(lengths);
+        self.line(&format!("bytes = \"{bytes}B\""));
+        if self.choices.chance(160) {
+            let cc = self.choices.below(self.controls.len() as u64) as usize;
+            self.line(&format!("cc = \"{}\"", self.controls[cc]));
         }
     }
 
@@ -318,11 +372,11 @@ impl<'a> Generator<'a> {
             let at_ms = (number + 1) * self.length_ms() / 6;
             let link = &self.links[self.choices.below(self.links.len() as u64) as usize];
             let mut values = Vec::new();
-            if matches!(link.kind, Kind::Rated) {
+            if matches!(link.kind, Kind::Rated | Kind::Preset) {
                 let rate_bps = self.choices.between(200_000, 32_000_000).max(link.least_bps);
                 values.push(("rate", format!("{rate_bps}bit")));
             }
-            if link.is_userspace {
+            if link.can_delay {
                 values.push(("delay", format!("{}us", self.choices.between(1, 40_000))));
                 values.push(("loss", self.choices.pick(&["0%", "1%", "20%"]).to_owned()));
             }
@@ -336,5 +390,19 @@ impl<'a> Generator<'a> {
                 self.line(&format!("\n[[changes]]\nat = \"{at_ms}ms\"\nset = {{ {sets} }}"));
             }
         }
+    }
+
+    /// Factors; the last one of their points is simulated.
+    fn matrix(&mut self) {
+        if !self.choices.chance(40) {
+            return;
+        }
+        self.line("\n[matrix]\n\"flows.f0.count\" = [1, 2]");
+        let levels = [
+            "[matrix.a]\na1 = { \"sample.tcp\" = \"20ms\" }\na2 = { \"sample.tcp\" = \"5ms\" }",
+            "[matrix.b]\nb1 = { \"sample.qdisc\" = \"1s\" }\n\
+             b2 = { \"flows.f0.interval\" = \"200ms\", \"sample.qdisc\" = \"50ms\" }",
+        ];
+        self.some_lines(128, &levels);
     }
 }
