@@ -66,6 +66,45 @@ fn points_are_matched_judged_and_counted() {
     assert_eq!((reno[at("mean_b")], reno[at("note")]), ("", "only in B"));
 }
 
+/// A claim that holds at 20 Mbit/s only, and one that holds at 10 Mbit/s, too.
+const CLAIMS: &str = r#"
+[[expect]]
+claim = "The flow is fast"
+metric = "throughput"
+group = "f"
+above = "12mbit"
+[[expect]]
+claim = "The flow runs"
+metric = "throughput"
+group = "f"
+above = "1mbit"
+"#;
+
+#[test]
+fn claims_that_hold_in_one_run_are_a_table() {
+    let run = |rate: &str, code: i32| {
+        let bench = Bench::new();
+        let plan = PLAN.replace("rate = \"20mbit\"", rate) + CLAIMS;
+        let plan = bench.write("plan.toml", &plan);
+        let done = bench.run(&["run", &plan.display().to_string(), "--sim"]);
+        assert_eq!(done.status.code(), Some(code), "{}", text(&done));
+        let dir = bench.results().display().to_string();
+        (bench, dir)
+    };
+    let (fast, slow) = (run("rate = \"20mbit\"", 0), run("rate = \"10mbit\"", 4));
+    let printed = compare(&fast, &slow, &[]);
+    assert!(printed.contains("claims that hold in one run and not in the other:"), "{printed}");
+    let of_claim = printed.lines().filter(|line| line.contains("The flow is fast"));
+    assert_eq!(of_claim.filter(|line| line.ends_with(" A")).count(), 2, "{printed}");
+    assert!(!printed.contains("The flow runs"), "{printed}");
+    let count = "\nclaims: 2 hold in A and B, 2 only in A, 0 only in B, 0 in neither\n";
+    assert!(printed.contains(count), "{printed}");
+    assert!(printed.ends_with(" of 2 points agree\n"), "{printed}");
+    let same = compare(&slow, &slow, &[]);
+    assert!(same.contains("\nclaims: 2 hold in A and B, 0 only in A, 0 only in B, 2 in neither\n"));
+    assert!(!same.contains("The flow is fast"), "{same}");
+}
+
 #[test]
 fn a_tolerance_is_a_metric_and_a_percentage() {
     let bench = Bench::new();

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
 use super::model::TrialFilter;
 use super::store::{RunDir, StoreError};
@@ -17,12 +18,14 @@ use ccbench_proto::metric::Scope;
 use crate::error::{ErrorClass, FileError};
 use crate::model::name_and_stat;
 
+mod claims;
 mod numbers;
 mod plans;
 mod print;
 mod tolerance;
 mod unmatched;
 
+pub use claims::{ComparedClaims, claims};
 pub use numbers::Numbers;
 use numbers::numbers;
 pub use plans::plans_differ;
@@ -131,6 +134,8 @@ pub struct Differences {
     pub unmatched: Vec<Unmatched>,
     /// The points with judged rows, in the order of points.
     pub judged: Vec<JudgedPoint>,
+    /// The claims of both plans; none if levels are compared.
+    pub claims: ComparedClaims,
 }
 
 /// One side: values with the seed of their trial, by row key and trial.
@@ -199,8 +204,10 @@ pub fn compare(
     tolerances: &[Tolerance],
     filter: TrialFilter,
 ) -> Result<Differences> {
-    let first = compute(&RunDir::open(run)?, filter)?;
+    let opened = RunDir::open(run)?;
+    let first = compute(&opened, filter)?;
     let mut row_order = RowOrder::new(first.phases.clone());
+    let mut claims = ComparedClaims::default();
     let second;
     let (one, other, names, points) = match with {
         Comparison::Levels(factor, level_a, level_b) => {
@@ -212,7 +219,10 @@ pub fn compare(
             (&first, &first, names, [of(level_a), of(level_b)])
         }
         Comparison::Run(path) => {
-            second = compute(&RunDir::open(path)?, filter)?;
+            let other = RunDir::open(path)?;
+            second = compute(&other, filter)?;
+            let (of_a, of_b) = (claims_of(&opened, &first), claims_of(&other, &second));
+            claims = ComparedClaims::of([(&first.points, &of_a), (&second.points, &of_b)]);
             let name = |path: &Path| {
                 let last = path.file_name();
                 last.map_or_else(
@@ -244,7 +254,13 @@ pub fn compare(
     let common = a.presence.iter().filter(|point| a.has(*point.0) && b.has(*point.0)).count();
     let metrics =
         Metrics::of(metrics, tolerances, matches!(with, Comparison::Run(_)) && common > 1);
-    row_order.differences(a, b, &metrics)
+    let differences = row_order.differences(a, b, &metrics)?;
+    Ok(Differences { claims, ..differences })
+}
+
+/// The results of the claims of a run's plan.
+fn claims_of(run: &RunDir, summary: &Summary) -> Vec<Expectation> {
+    run.plan().map(|plan| expect::judge(plan.plan(), summary)).unwrap_or_default()
 }
 
 /// Factors whose levels match the points of both sides: factors of both runs that vary on at least one side.
@@ -426,7 +442,8 @@ impl RowOrder {
         let lone: BTreeSet<(usize, String)> = lone_in_a.chain(lone_in_b).map(name).collect();
         let judged = judged_points(&rows, &lone, &self.points);
         let unmatched = self.unmatched(&a, &b);
-        Ok(Differences { names: (a.name, b.name), rows, unmatched, judged })
+        let (names, claims) = ((a.name, b.name), ComparedClaims::default());
+        Ok(Differences { names, rows, unmatched, judged, claims })
     }
 
     fn unmatched(&self, a: &Side, b: &Side) -> Vec<Unmatched> {

@@ -314,8 +314,8 @@ impl Staged<'_> {
         Ok(std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?)
     }
 
-    /// Renames this number of directories, and syncs their new parents to disk. These are many, and most have the same ones:
-    /// after all renames the first sync writes what the others wait for.
+    /// Renames this number of directories, and syncs their new parents to disk. Only after all renames, and each once: most file
+    /// systems write all renames with the first sync.
     fn rename_first(&self, count: usize) -> Result<()> {
         let (moves, root) = (self.moves.iter().take(count), &self.run.path);
         let mut parents = BTreeSet::new();

@@ -1,5 +1,5 @@
 //! Simulated trials: bytes become a plan, which is read, checked, scheduled and simulated as by `ccbench run --sim`. The rows must
-//! be the same twice, and what must hold of them is in `links`, `streams` and `sockets`.
+//! be the same twice, and what must hold of them is in `links`, `probes`, `streams` and `sockets`.
 
 use std::cell::Cell;
 use std::sync::Arc;

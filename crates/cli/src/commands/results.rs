@@ -137,8 +137,9 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
         std::fs::write(path, csv).map_err(FileError::of("write", path))?;
     }
     let plans = args.b.as_ref().and_then(|other| compare::plans_differ(&args.a, other));
+    let claims = compare::claims(&differences, terminal_width());
     let agreement = compare::agreement(&differences);
-    print(&(compare::text(&differences) + &plans.unwrap_or_default() + &agreement));
+    print(&(compare::text(&differences) + &plans.unwrap_or_default() + &claims + &agreement));
     Ok(ExitCode::Success)
 }
 
