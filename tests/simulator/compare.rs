@@ -84,7 +84,8 @@ above = "1mbit"
 fn claims_that_hold_in_one_run_are_a_table() {
     let run = |rate: &str, code: i32| {
         let bench = Bench::new();
-        let plan = PLAN.replace("rate = \"20mbit\"", rate) + CLAIMS;
+        let plan = PLAN.replace("seed = 1", "seed = 1\nrepeat = 2");
+        let plan = plan.replace("rate = \"20mbit\"", rate) + CLAIMS;
         let plan = bench.write("plan.toml", &plan);
         let done = bench.run(&["run", &plan.display().to_string(), "--sim"]);
         assert_eq!(done.status.code(), Some(code), "{}", text(&done));

@@ -42,6 +42,8 @@ pub enum WriteError {
 const QUEUE_ROWS: usize = 2 * ROW_GROUP_ROWS;
 /// Minimum number of rows a message counts as: a single one is as large as a dozen in a batch.
 const MIN_ROWS: usize = 16;
+/// So many rows wake the thread. Waking it for each row takes longer than most rows do.
+const WAKE_ROWS: usize = 64 * MIN_ROWS;
 /// Bytes of a raw file that count as one row.
 const RAW_BYTES_PER_ROW: usize = 256;
 
@@ -179,7 +181,7 @@ impl Drop for PanicGuard<'_> {
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
-    /// Notified when there is work for the thread.
+    /// Notified when there is enough work for the thread, or nothing more will come.
     work: Condvar,
     /// Notified when there is room.
     room: Condvar,
@@ -194,6 +196,8 @@ struct State {
     rows: usize,
     /// From [`QUEUE_ROWS`] on, until half of them are gone.
     full: bool,
+    /// The thread waits for work.
+    is_idle: bool,
     wanted: Wanted,
     ended: Option<Result<Written, Arc<WriteError>>>,
 }
@@ -225,12 +229,16 @@ impl Queue {
         state.rows += job.rows();
         state.full = state.rows >= QUEUE_ROWS;
         state.jobs.push_back(job);
+        let wakes = state.is_idle && state.rows >= WAKE_ROWS;
+        state.is_idle &= !wakes;
         drop(state);
-        self.work.notify_one();
+        if wakes {
+            self.work.notify_one();
+        }
         Ok(())
     }
 
-    /// Waits for a job, or for a command instead.
+    /// The next job, or a command instead. If there is none, waits for [`WAKE_ROWS`] or a command.
     fn next(&self) -> Result<Job, Wanted> {
         let mut state = self.state();
         loop {
@@ -249,7 +257,9 @@ impl Queue {
             if state.wanted == Wanted::Finish {
                 return Err(Wanted::Finish);
             }
+            state.is_idle = true;
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.is_idle = false;
         }
     }
 
@@ -476,6 +486,33 @@ mod tests {
         waiting.await;
         pushing.join().unwrap().unwrap();
         assert_eq!(queue.state().rows, 32 * 1024 + MIN_ROWS);
+    }
+
+    #[test]
+    fn the_thread_is_woken_for_many_rows_and_at_the_end() {
+        let queue = Queue::default();
+        let push = |rows| {
+            queue.push(batch(rows)).unwrap();
+            queue.state().is_idle
+        };
+        queue.state().is_idle = true;
+        assert!((1..64).all(|_| push(1)), "woken too early");
+        assert!(!push(1), "not woken");
+        // It takes them one by one.
+        for _ in 0..64 {
+            assert!(queue.next().is_ok());
+        }
+        queue.state().is_idle = true;
+        assert!(push(1) && !push(WAKE_ROWS));
+        // Few rows are written at the end, too.
+        let queue = Arc::new(Queue::default());
+        let thread = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || (queue.next().is_ok(), queue.next().err() == Some(Wanted::Finish))
+        });
+        queue.push(batch(1)).unwrap();
+        queue.want(Wanted::Finish);
+        assert_eq!(thread.join().unwrap(), (true, true));
     }
 
     #[test]
