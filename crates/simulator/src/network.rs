@@ -270,7 +270,7 @@ mod tests {
     use ccbench_proto::plan::check;
 
     use super::*;
-    use crate::packet::Body;
+    use crate::packet::{AckSegment, Body};
     use crate::{T0_NS, prepare};
 
     const PLAN: &str = r#"
@@ -304,7 +304,8 @@ length = "1s"
         let mut network = Network::new(&nodes, &topology, 0, T0_NS).unwrap();
         prepare::tcp_probes(&nodes, &topology, &mut network, (1, u64::MAX)).unwrap();
         let routes = network.routes.len();
-        let packet = |route| Packet::new(route, Ecn::Ect0, Body::Syn);
+        let body = Body::Ack(AckSegment::default());
+        let packet = |route| Packet::new(route, Ecn::Ect0, body);
         let first = network.connect(0, 40_000);
         let of_first = first.map(|route| network.next_hop(&packet(route)).unwrap());
         let second = network.connect(0, 40_002);
