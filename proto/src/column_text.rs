@@ -1,10 +1,10 @@
 //! Texts of columns for the enums of `agent.proto`.
 
 use crate::plan;
-use crate::wire::event::{CcMethod, EcnMode, EcnRequest};
+use crate::wire::event::{CcMethod, EcnMode, EcnRequest, LabEngine};
 use crate::wire::{
-    Backend, PacketFate, Privileges, ProbeKind, Role, SampleSource, Side, TcpEventKind, TimingKind,
-    Via,
+    AckHook, AckSelection, Backend, LabStep, PacketFate, Privileges, ProbeKind, Role, SampleSource,
+    Side, TcpEventKind, TimingKind, Via,
 };
 
 /// An enum of `agent.proto` that a column holds as text.
@@ -103,6 +103,15 @@ column_text! { TcpEventKind {
     Ce => "ce",
     Cc => "cc",
 } }
+column_text! { AckSelection {
+    EveryAck => "every-ack",
+    OnChange => "on-change",
+    Interval => "interval",
+} }
+column_text! { AckHook {
+    FexitTcpAck => "fexit/tcp_ack",
+    TpBtfTcpProbe => "tp_btf/tcp_probe",
+} }
 column_text! { CcMethod {
     BeforeConnect => "before_connect",
     NamespaceDefault => "namespace_default",
@@ -116,6 +125,25 @@ column_text! { EcnMode {
     Rfc3168 => "rfc3168",
     None => "none",
 } }
+
+column_text! { LabEngine { Qemu => "qemu", Uml => "uml" } }
+column_text! { LabStep {
+    Build => "build",
+    Connect => "connect",
+    Describe => "describe",
+    Prepare => "prepare",
+    Run => "run",
+    Reset => "reset",
+} }
+
+impl From<plan::Engine> for LabEngine {
+    fn from(engine: plan::Engine) -> Self {
+        match engine {
+            plan::Engine::Qemu => Self::Qemu,
+            plan::Engine::Uml => Self::Uml,
+        }
+    }
+}
 
 impl From<plan::ProbeKind> for ProbeKind {
     fn from(kind: plan::ProbeKind) -> Self {
@@ -141,6 +169,13 @@ mod tests {
             plan::ProbeKind::Http,
         ] {
             assert_eq!(ProbeKind::from(kind).as_text(), kind.as_str());
+        }
+    }
+
+    #[test]
+    fn engines_are_named_as_in_plans() {
+        for &engine in plan::Engine::ALL {
+            assert_eq!(LabEngine::from(engine).as_text(), engine.name());
         }
     }
 

@@ -11,7 +11,7 @@ use crate::wire::{Backend, CongestionControl, Event, LinkState, Side, Via};
 
 pub use crate::wire::event::{
     BaseRtt, Capture, CcInForce, CcMethod, CcSockets, ClockStep, Ecn, EcnEct1, EcnMode, EcnRequest,
-    Import, Kind, Lab, NoData, NodeCongestionControl,
+    Import, Kind, Lab, LabEngine, NoData, NodeCongestionControl,
 };
 
 /// Name of [`Kind::Link`].
@@ -228,10 +228,10 @@ impl Kind {
                 let via = instance.cc.as_ref().map_or(Via::Unspecified, CongestionControl::via);
                 first_invalid(&[("via", via != Via::Unspecified)])
             }
+            Self::Lab(lab) => first_invalid(&[("engine", LabEngine::is_known(lab.engine))]),
             Self::BaseRtt(_)
             | Self::ClockStep(_)
             | Self::EcnEct1(_)
-            | Self::Lab(_)
             | Self::StreamEnd(_)
             | Self::Import(_)
             | without_data!() => None,
@@ -311,7 +311,7 @@ fn cc_sockets_json(sockets: &CcSockets) -> Value {
 
 fn lab_json(lab: &Lab) -> Value {
     json!({
-        "engine": lab.engine, "engine_sha256": lab.engine_sha256,
+        "engine": LabEngine::text_of(lab.engine), "engine_sha256": lab.engine_sha256,
         "emulator": lab.emulator, "kernel": lab.kernel, "source": lab.source,
         "userland_sha256": lab.userland_sha256, "dilation": lab.dilation, "seed": lab.seed,
         "busy_pct": lab.busy_pct,
@@ -407,6 +407,7 @@ mod tests {
             Kind::Capture(Capture::default()),
             Kind::Link(LinkState::default()),
             Kind::CongestionControl(NodeCongestionControl::default()),
+            Kind::Lab(Lab::default()),
         ] {
             assert!(event(kind.clone()).read().is_err(), "{kind:?}");
         }
@@ -430,6 +431,14 @@ mod tests {
         assert_eq!(
             json(Kind::CcInForce(start)),
             r#"{"begins_with":"reno","cc":"quick","how":"after_connect","kernel_name":null,"no_hook":null,"paced_by":null,"side":"rcv"}"#
+        );
+        let lab = Lab { engine: LabEngine::Uml.into(), seed: 7, ..Lab::default() };
+        assert_eq!(
+            json(Kind::Lab(lab)),
+            concat!(
+                r#"{"busy_pct":null,"dilation":null,"emulator":"","engine":"uml","engine_sha256":"","#,
+                r#""kernel":"","seed":7,"source":"","userland_sha256":""}"#
+            )
         );
     }
 }

@@ -7,6 +7,7 @@
 //! and stop together. A **node** is a machine or a namespace, with one **agent**.
 #![forbid(unsafe_code)]
 
+pub mod ack_mode;
 pub mod cc;
 pub mod column_text;
 pub mod event;

@@ -19,6 +19,7 @@ use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::gather::Gather;
 use ccbench_collector::acks::record::ROW_BYTES;
 use ccbench_collector::acks::{AckSource, Watch};
+use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_server::AgentServer;
 use ccbench_proto::wire::{self, run_event::Of};
 use clap::Parser as _;
@@ -199,8 +200,8 @@ impl AckSource for Flood {
                 continue;
             };
             counts.push(wire::AckCount {
-                mode: "every-ack".to_owned(),
-                hook: "made up".to_owned(),
+                mode: Some(wire::AckMode::of_sockets(Acks::Every, 1)),
+                hook: wire::AckHook::TpBtfTcpProbe.into(),
                 segments: socket.segments,
                 ..count
             });

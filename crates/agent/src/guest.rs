@@ -12,9 +12,9 @@ use std::time::Duration;
 use ccbench_io::console::message;
 use ccbench_proto::event::Kind;
 use ccbench_proto::testbed::Ready;
-use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::lab_message::Of;
+use ccbench_proto::wire::{self, LabStep};
 use hyper_util::rt::TokioIo;
 use prost::Message as _;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -62,7 +62,7 @@ fn run() -> std::io::Result<()> {
 /// What stops a trial.
 struct Failure {
     node: String,
-    step: &'static str,
+    step: LabStep,
     why: String,
     impossible: bool,
 }
@@ -87,11 +87,11 @@ async fn trial(task: &wire::LabTask, port: &mut Port) -> std::io::Result<()> {
     let mut nodes = Nodes::default();
     let failed = conduct(task, &mut nodes, port).await?;
     if let Some(Failure { node, step, why, impossible }) = failed {
-        let step = step.to_owned();
+        let step = step.into();
         port.emit(Of::Failed(wire::LabFailed { node, step, why, impossible }))?;
     }
     for (node, client) in &mut nodes.clients {
-        let reply = call(node, "reset", client.reset(wire::ResetRequest::default())).await;
+        let reply = call(node, LabStep::Reset, client.reset(wire::ResetRequest::default())).await;
         let failed = reply.map_or_else(|e| vec![e.why], |reply| reply.failed);
         port.emit(Of::Undone(wire::LabUndone { node: node.clone(), failed }))?;
     }
@@ -142,7 +142,7 @@ async fn conduct(
             Err(_) => {
                 let why = "still silent long after the trial's end".to_owned();
                 let node = String::new();
-                return Ok(Some(Failure { node, step: "run", why, impossible: false }));
+                return Ok(Some(Failure { node, step: LabStep::Run, why, impossible: false }));
             }
         }
     }
@@ -165,7 +165,7 @@ async fn prepare(
         Ok(sockets) => sockets,
         Err(error) => {
             let (node, why) = (String::new(), error.to_string());
-            return Ok(Some(Failure { node, step: "build", why, impossible: false }));
+            return Ok(Some(Failure { node, step: LabStep::Build, why, impossible: false }));
         }
     };
     for (node, socket) in sockets {
@@ -183,9 +183,9 @@ async fn prepare(
         let Some(client) = nodes.clients.get_mut(node) else {
             let why = "the testbed has no such node".to_owned();
             let node = node.clone();
-            return Ok(Some(Failure { node, step: "prepare", why, impossible: false }));
+            return Ok(Some(Failure { node, step: LabStep::Prepare, why, impossible: false }));
         };
-        match call(node, "prepare", client.prepare(request.clone())).await {
+        match call(node, LabStep::Prepare, client.prepare(request.clone())).await {
             Ok(reply) => {
                 let prepared = wire::LabPrepared { node: node.clone(), reply: Some(reply) };
                 port.emit(Of::Prepared(prepared))?;
@@ -274,20 +274,20 @@ async fn connect(
     let endpoint = Endpoint::from_static("http://agent.invalid");
     let channel = endpoint.connect_with_connector(connector).await.map_err(|e| Failure {
         node: node.to_owned(),
-        step: "connect",
+        step: LabStep::Connect,
         why: format!("{shown}: {e}"),
         impossible: false,
     })?;
     let mut client = AgentClient::new(channel)
         .max_decoding_message_size(wire::MESSAGE_LIMIT)
         .max_encoding_message_size(wire::MESSAGE_LIMIT);
-    let info = call(node, "describe", client.describe(wire::DescribeRequest {})).await?;
+    let info = call(node, LabStep::Describe, client.describe(wire::DescribeRequest {})).await?;
     Ok((client, info))
 }
 
 async fn call<T>(
     node: &str,
-    step: &'static str,
+    step: LabStep,
     answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T, Failure> {
     let failed = |why: String, impossible| Failure { node: node.to_owned(), step, why, impossible };
@@ -309,7 +309,7 @@ async fn listen(
     request: wire::RunRequest,
     send: mpsc::Sender<Of>,
 ) {
-    let why = match call(&node, "run", client.run(request)).await {
+    let why = match call(&node, LabStep::Run, client.run(request)).await {
         Err(failure) => failure.why,
         Ok(mut stream) => loop {
             match stream.message().await {

@@ -21,7 +21,7 @@ use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::{self, Watch};
 use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_client::AgentClient;
-use ccbench_proto::wire::{self, Role, Side, TcpEventKind, run_event::Of};
+use ccbench_proto::wire::{self, AckHook, Role, Side, TcpEventKind, run_event::Of};
 use ccbench_tests::cpu::CpuWatch;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{
@@ -219,7 +219,7 @@ async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wir
     let ahead = rows.iter().map(|row| row.segs_in.checked_sub(row.segments).unwrap());
     assert_eq!(ahead.min(), Some(1));
     // Every segment without a row is counted, and no more than these: tcp_ack() is not called for what PAWS discards.
-    let discarded = if count.hook == "fexit/tcp_ack" { discarded } else { 0 };
+    let discarded = if count.hook() == AckHook::FexitTcpAck { discarded } else { 0 };
     assert_eq!(not_in_backlog(&rows).last(), Some(&(without_row + discarded)), "{count:?}");
     assert!(count.coalesced_segments <= coalesced, "{coalesced} coalesced, {count:?}");
 
@@ -281,7 +281,7 @@ fn agrees_with_the_capture(rows: &[Row], count: &wire::AckCount, port: u32, send
         })
         .collect();
     // A row of tcp_probe has the state before its segment.
-    let before = usize::from(count.hook != "fexit/tcp_ack");
+    let before = usize::from(count.hook() != AckHook::FexitTcpAck);
     let (without_row, swapped) = segments_without_row(rows, &acked, before).unwrap();
     println!("{swapped} pairs of segments in another order than on the wire");
     assert!(swapped * 100 <= rows.len(), "{swapped} swapped pairs in {} rows", rows.len());

@@ -48,6 +48,12 @@ impl Watch<'_> {
     pub fn acks(&self) -> Acks {
         self.acks.of_sockets(self.sockets())
     }
+
+    /// The same as rows of `ack_counts` report it.
+    #[must_use]
+    pub fn mode(&self) -> wire::AckMode {
+        wire::AckMode::of_sockets(self.acks, self.sockets())
+    }
 }
 
 /// A source of rows: BPF programs, or a fake in the agent's tests.

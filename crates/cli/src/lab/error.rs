@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::{Engine, Series};
+use ccbench_proto::wire::LabStep;
 
 use crate::exit::ExitCode;
 
@@ -48,12 +50,12 @@ pub enum LabError {
     #[error("lab: reading the guest's messages failed: {0}")]
     Reader(#[from] tokio::task::JoinError),
     /// A step failed in the guest.
-    #[error("lab: {}{step}: {reason}{console}", of_node(node))]
+    #[error("lab: {}{}: {reason}{console}", of_node(node), step.as_text())]
     Guest {
         /// The node; empty for the topology.
         node: String,
         /// What was tried.
-        step: String,
+        step: LabStep,
         /// Why it failed.
         reason: String,
         /// [`super::vm::console_tail`]

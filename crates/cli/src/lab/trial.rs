@@ -124,7 +124,7 @@ fn note_machine(
         message = format!("{message}; dilation {dilation}; guest busy {busy_pct:.1} %");
     }
     let data = event::Lab {
-        engine: engine.to_string(),
+        engine: event::LabEngine::from(*engine).into(),
         engine_sha256: recipe_sha256.clone(),
         emulator: image.emulator.clone(),
         kernel: release.clone(),
@@ -287,7 +287,8 @@ pub fn task(
 
 /// The error of a guest's report. `folder` has the files of the boot.
 pub fn error(failure: wire::LabFailed, folder: &Path) -> LabError {
-    let wire::LabFailed { node, step, why: reason, impossible } = failure;
+    let step = failure.step();
+    let wire::LabFailed { node, why: reason, impossible, .. } = failure;
     if impossible && !node.is_empty() {
         LabError::Unsupported { node, reason }
     } else {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
 use aya::programs::{BtfTracePoint, FExit, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
+use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::Acks;
-use ccbench_proto::wire::{self, Side, run_event::Of};
+use ccbench_proto::wire::{self, AckHook, Side, run_event::Of};
 use rustix::time::{ClockId, clock_getres};
 
 use super::abi::Flow;
@@ -37,8 +38,9 @@ pub struct Source {
     _programs: Ebpf,
     gather: Gather,
     period: Duration,
-    mode: String,
-    hook: &'static str,
+    mode: wire::AckMode,
+    /// At which senders are watched.
+    hook: AckHook,
     notes: Vec<String>,
 }
 
@@ -65,16 +67,17 @@ impl Source {
         // Set before any program is attached, since the programs read it from their first run on.
         set_after_ack(true)?;
         let (hook, note) = sender_hook(after_ack(&mut programs, &btf));
-        if hook != AFTER {
+        if hook != AckHook::FexitTcpAck {
             set_after_ack(false)?;
         }
         notes.extend(note);
         let ring = take_map(&mut programs, "acks_ring")?;
         let flows = take_map(&mut programs, "acks_flows")?;
-        let mode = mode(watch);
+        let mode = watch.mode();
         // acks_segment reads `after_ack`, so it is attached after that is set.
         attach(&mut programs)?;
-        notes.insert(0, format!("senders are watched by {hook}, a row: {mode}"));
+        let (by, row) = (hook.as_text(), mode.text());
+        notes.insert(0, format!("senders are watched by {by}, a row: {row}"));
         let gather = Gather::new(watch.flows, tick_us());
         let ring_bytes = bytes;
         Ok(Self {
@@ -91,11 +94,6 @@ impl Source {
         })
     }
 }
-
-/// The hook that sees a sender after tcp_ack() has processed an acknowledgement.
-const AFTER: &str = "fexit/tcp_ack";
-/// The hook that every kernel has; it runs before tcp_ack().
-const BEFORE: &str = "tp_btf/tcp_probe";
 
 /// Loads the tracepoint programs that this kernel accepts. True if failed retransmissions are seen too.
 fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<bool, AcksError> {
@@ -127,18 +125,15 @@ fn after_ack(programs: &mut Ebpf, btf: &Btf) -> Result<(), ProgramError> {
     })
 }
 
-/// The hook in use for senders, given the result of [`after_ack`], and a note if it is the fallback.
-fn sender_hook<E: std::error::Error + 'static>(
-    after: Result<(), E>,
-) -> (&'static str, Option<String>) {
+/// The hook in use for senders, given the result of [`after_ack`], and a note if it is the fallback: the tracepoint, which
+/// every kernel has and which runs before tcp_ack().
+fn sender_hook<E: std::error::Error + 'static>(after: Result<(), E>) -> (AckHook, Option<String>) {
     match after {
-        Ok(()) => (AFTER, None),
+        Ok(()) => (AckHook::FexitTcpAck, None),
         Err(error) => {
-            let cause = chain(&error);
-            (
-                BEFORE,
-                Some(format!("rows hold the state before an acknowledgement: {AFTER}: {cause}")),
-            )
+            let (hook, cause) = (AckHook::FexitTcpAck.as_text(), chain(&error));
+            let note = format!("rows hold the state before an acknowledgement: {hook}: {cause}");
+            (AckHook::TpBtfTcpProbe, Some(note))
         }
     }
 }
@@ -169,14 +164,6 @@ where
 {
     let map = programs.take_map(name).ok_or(AcksError::NoMap { name })?;
     map.try_into().map_err(|e: MapError| AcksError::OpenMap { name, source: e.into() })
-}
-
-/// The mode as the plan gives it; `auto` with the mode that it selects.
-fn mode(watch: &Watch<'_>) -> String {
-    match watch.acks {
-        Acks::Auto => format!("auto ({})", watch.acks()),
-        acks => acks.to_string(),
-    }
 }
 
 /// `acks_config`.
@@ -237,10 +224,13 @@ impl AckSource for Source {
             let missed_retrans = word(offset_of!(Flow, missed_retrans));
             let (sport, dport) = record::ports(word(offset_of!(Flow, ports)));
             let Some(count) = self.gather.count(at_ns, cookie, sport, dport) else { continue };
-            let hook = if count.side() == Side::Sender { self.hook } else { BEFORE };
+            let hook = match count.side() {
+                Side::Sender => self.hook,
+                Side::Receiver | Side::Unspecified => AckHook::TpBtfTcpProbe,
+            };
             counts.push(wire::AckCount {
-                mode: self.mode.clone(),
-                hook: hook.to_owned(),
+                mode: Some(self.mode),
+                hook: hook.into(),
                 segments: long(offset_of!(Flow, segments)),
                 lost_rows: long(offset_of!(Flow, lost_rows)),
                 lost_events: long(offset_of!(Flow, lost_events)) + count.lost_events,
@@ -256,8 +246,8 @@ impl AckSource for Source {
         if unwatched + malformed > 0 {
             counts.push(wire::AckCount {
                 at_ns,
-                mode: self.mode.clone(),
-                hook: self.hook.to_owned(),
+                mode: Some(self.mode),
+                hook: self.hook.into(),
                 segments: unwatched,
                 lost_rows: unwatched,
                 refused_rows: malformed,
@@ -283,9 +273,9 @@ mod tests {
 
     #[test]
     fn falls_back_to_the_tracepoint_with_a_note() {
-        assert_eq!(sender_hook(Ok::<(), ProgramError>(())), (AFTER, None));
+        assert_eq!(sender_hook(Ok::<(), ProgramError>(())), (AckHook::FexitTcpAck, None));
         let (hook, note) = sender_hook(Err(ProgramError::AlreadyAttached));
-        assert_eq!(hook, BEFORE);
+        assert_eq!(hook, AckHook::TpBtfTcpProbe);
         assert!(
             note.unwrap()
                 .starts_with("rows hold the state before an acknowledgement: fexit/tcp_ack: ")

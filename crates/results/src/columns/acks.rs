@@ -1,7 +1,7 @@
 //! Tables of socket states that eBPF programs collect. One `acks` message holds many rows in columnar form: a column has
 //! one value per row, one value for all rows, or none.
 
-use ccbench_proto::wire::{self, Role, Side, TcpEventKind};
+use ccbench_proto::wire::{self, AckHook, Role, Side, TcpEventKind};
 use polars::prelude::*;
 
 use super::super::cells::{Axis, Cells, Enum, Narrow, Num, Opt, OptBool, Text};
@@ -197,14 +197,30 @@ table! { TcpEventColumns, "tcp_events", wire::TcpEvent, |row, _| row.at_ns.into(
     total_retrans_pkts: Num<UInt32Type>,
 } }
 
+/// The text of the mode in force; written with a dictionary.
+pub(crate) struct ModeText(Text);
+
+impl Cells for ModeText {
+    type In = Option<wire::AckMode>;
+    fn new(name: &'static str) -> Self {
+        Self(Text::new(name))
+    }
+    fn put(&mut self, mode: Option<wire::AckMode>, axis: &Axis) {
+        self.0.put(mode.map_or(String::new(), |mode| mode.text()), axis);
+    }
+    fn take(&mut self) -> Column {
+        self.0.take()
+    }
+}
+
 table! { AckCountColumns, "ack_counts", wire::AckCount, |row, _| row.at_ns.into(), ["flow_id", "side"], {
     flow_id: Text,
     group: Text,
     side: Enum<Side>,
     role: Enum<Role>,
     cookie: Num<UInt64Type>,
-    mode: Text,
-    hook: Text,
+    mode: ModeText,
+    hook: Enum<AckHook>,
     segments: Num<UInt64Type>,
     rows: Num<UInt64Type>,
     lost_rows: Num<UInt64Type>,

@@ -1,7 +1,7 @@
 //! Checks whether rows of `acks` and `tcp_events` were lost.
 
 use ccbench_proto::column_text::ColumnText as _;
-use ccbench_proto::wire::AckCount;
+use ccbench_proto::wire::{AckCount, AckSelection};
 
 use super::findings::Findings;
 use crate::model::Status;
@@ -27,10 +27,11 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         return;
     }
     let whose = format!("{node}: {} ({})", row.flow_id, row.side().as_text());
+    let mode = row.mode.unwrap_or_default();
     let missing = lost.saturating_add(refused);
     if missing > 0 {
         // The automatic mode writes at most one row in 10 ms already.
-        let fewer = if row.mode.starts_with("auto") {
+        let fewer = if mode.automatic {
             "`sample.acks = \"100ms\"`, or \"off\""
         } else {
             "`sample.acks = \"10ms\"`"
@@ -43,7 +44,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
     }
     // Of rows at intervals or on change, the next segment brings what one missed.
-    if row.missed_segments > 0 && row.mode.contains("every-ack") {
+    if row.missed_segments > 0 && mode.selection() == AckSelection::EveryAck {
         let message = format!(
             "{whose}: {} missing from `acks`: the kernel counted the segments but ran no BPF program for them",
             of(row.missed_segments, row.rows)
@@ -74,9 +75,13 @@ fn of(lost: u64, others: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::wire::Side;
+    use ccbench_proto::wire::{AckMode, Side};
 
     use super::*;
+
+    fn mode(configured: &str) -> Option<AckMode> {
+        Some(AckMode::of_sockets(configured.parse().unwrap(), 1))
+    }
 
     fn judged(count: &AckCount) -> Vec<(String, String)> {
         let mut findings = Findings::default();
@@ -122,7 +127,7 @@ mod tests {
         let missed = AckCount {
             flow_id: "a/0".into(),
             side: Side::Sender.into(),
-            mode: "every-ack".into(),
+            mode: mode("every-ack"),
             rows: 9,
             missed_segments: 1,
             ..Default::default()
@@ -130,14 +135,14 @@ mod tests {
         let expected = "src: a/0 (snd): 1 of 10 rows is missing from `acks`: the kernel counted the segments but ran no \
                         BPF program for them";
         assert_eq!(judged(&missed), [("acks_lost".to_owned(), expected.to_owned())]);
-        assert_eq!(judged(&AckCount { mode: "10ms".into(), ..missed.clone() }), []);
+        assert_eq!(judged(&AckCount { mode: mode("10ms"), ..missed.clone() }), []);
         let missed = judged(&AckCount { missed_segments: 0, missed_events: 2, ..missed });
         assert_eq!(missed[0].0, "tcp_events_lost");
         let unread = judged(&AckCount { refused_rows: 2, ..Default::default() });
         assert!(unread[0].1.starts_with("src: 2 records of BPF programs could not be read"));
         let automatic = AckCount {
             flow_id: "a/0".into(),
-            mode: "auto (10ms)".into(),
+            mode: mode("auto"),
             lost_rows: 1,
             ..Default::default()
         };

@@ -7,7 +7,8 @@ use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{UnreadableEvent, first_invalid};
 use ccbench_proto::wire::run_event::Of;
 use ccbench_proto::wire::{
-    Event, NodeInfo, PacketFate, ProbeKind, Role, Side, TcpEvent, TcpEventKind, TimingKind,
+    AckHook, AckSelection, Event, NodeInfo, PacketFate, ProbeKind, Role, Side, TcpEvent,
+    TcpEventKind, TimingKind,
 };
 
 use super::findings::Findings;
@@ -38,7 +39,12 @@ fn invalid_field(of: &Of) -> Option<&'static str> {
         }),
         // The row of what belongs to no flow has neither.
         Of::AckCount(row) if row.flow_id.is_empty() => None,
-        Of::AckCount(row) => first_invalid(&[side(row.side), role(row.role)]),
+        Of::AckCount(row) => first_invalid(&[
+            side(row.side),
+            role(row.role),
+            ("mode", row.mode.is_some_and(|mode| AckSelection::is_known(mode.selection))),
+            ("hook", AckHook::is_known(row.hook)),
+        ]),
         Of::Interval(row) => first_invalid(&[side(row.side)]),
         Of::Probe(row) => first_invalid(&[("kind", ProbeKind::is_known(row.kind))]),
         Of::LinkTiming(row) => first_invalid(&[("what", TimingKind::is_known(row.what))]),

@@ -190,7 +190,7 @@ fn lab() -> Vec<u8> {
         Of::Row(wire::LabRow { node: "a".into(), event: run_events().pop() }),
         Of::Failed(wire::LabFailed {
             node: "a".into(),
-            step: "s".into(),
+            step: wire::LabStep::Build.into(),
             why: "w".into(),
             impossible: true,
         }),
