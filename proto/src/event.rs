@@ -225,8 +225,13 @@ impl Kind {
                 ("reason", link.reason.as_ref().is_some_and(|reason| reason.reason.is_some())),
             ]),
             Self::CongestionControl(instance) => {
-                let via = instance.cc.as_ref().map_or(Via::Unspecified, CongestionControl::via);
-                first_invalid(&[("via", via != Via::Unspecified)])
+                let cc = instance.cc.as_ref();
+                let via = cc.map_or(Via::Unspecified, CongestionControl::via);
+                let reason = cc.and_then(|cc| cc.reason.as_ref());
+                first_invalid(&[
+                    ("via", via != Via::Unspecified),
+                    ("reason", reason.is_some_and(|reason| reason.reason.is_some())),
+                ])
             }
             Self::Lab(lab) => first_invalid(&[("engine", LabEngine::is_known(lab.engine))]),
             Self::BaseRtt(_)
@@ -262,7 +267,7 @@ impl Kind {
                 let cc = cc.as_ref()?;
                 json!({
                     "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via().as_text(),
-                    "why": cc.why, "params": cc.params,
+                    "why": cc.reason_text(), "params": cc.params,
                 })
             }
             Self::Lab(lab) => lab_json(lab),

@@ -25,4 +25,5 @@ pub mod tools;
 pub mod topology;
 pub mod trace;
 pub mod units;
+pub mod via_reason;
 pub mod wire;

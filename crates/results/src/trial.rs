@@ -210,17 +210,17 @@ impl<'a> TrialWriter<'a> {
             cc.algorithm,
             cc.kernel_name,
             via.as_text(),
-            cc.why
+            cc.reason_text()
         );
         let data = NodeCongestionControl { node: node.to_owned(), cc: Some(cc.clone()) };
         self.note(Kind::CongestionControl(data), &cc.name, &message)?;
         self.congestion_controls.push(CcRecord {
+            why: cc.reason_text(),
             node: node.to_owned(),
             name: cc.name,
             algorithm: cc.algorithm,
             kernel_name: cc.kernel_name,
             via,
-            why: cc.why,
             params: cc.params.into_iter().collect(),
         });
         Ok(())

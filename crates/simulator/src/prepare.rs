@@ -8,7 +8,7 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
 use ccbench_proto::topology::Topology;
-use ccbench_proto::wire::{self, Backend, Via, backend_reason};
+use ccbench_proto::wire::{self, Backend, Via, ViaReason, backend_reason};
 
 use crate::T0_NS;
 use crate::connection::Connection;
@@ -373,7 +373,7 @@ fn congestion_controls(
         name: name.clone(),
         algorithm: cc.algorithm.clone(),
         kernel_name: cc.algorithm.clone(),
-        why: "it is part of the simulator".to_owned(),
+        reason: Some(ViaReason::simulated()),
         params: cc.params.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
         via: Via::Builtin.into(),
     };

@@ -199,8 +199,9 @@ fn list() -> String {
     for scheme in &cc::table().schemes {
         let Some((_, core)) = cc::scheme(&scheme.name) else { continue };
         let how = match verify::choose(Via::Auto, core) {
-            Ok((via, why)) => {
-                format!("loaded by {}: {why}", super::load::via_on_wire(via).as_text())
+            Ok((via, reason)) => {
+                let via = super::load::via_on_wire(via).as_text();
+                format!("loaded by {via}: {}", reason.text())
             }
             Err(why) => format!("cannot be loaded here: {why}"),
         };
@@ -340,11 +341,12 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
     };
     let name = args.kernel_name.clone().unwrap_or_else(|| format!("ccb_{}", cc.algorithm));
     check_name(&name)?;
-    let (via, why) = verify::choose(cc.via, core)?;
+    let (via, reason) = verify::choose(cc.via, core)?;
+    let reason = reason.text();
     let mut journal = Journal::default();
     if via == Via::Module {
         let params_loaded = kernel_module::register(core, &name, &params, &mut journal)?;
-        print(&name, &cc.algorithm, "module", &why, &params_loaded);
+        print(&name, &cc.algorithm, "module", &reason, &params_loaded);
         if args.pin {
             journal.forget();
         } else {
@@ -352,7 +354,7 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
         }
         return Ok(());
     }
-    Ok(load_bpf(args, core, &name, &params, &why, &mut journal)?)
+    Ok(load_bpf(args, core, &name, &params, &reason, &mut journal)?)
 }
 
 /// `struct_ops` takes fewer characters than a plan.
@@ -376,7 +378,7 @@ fn load_bpf(
     core: &'static Core,
     name: &str,
     params: &[(String, u32)],
-    why: &str,
+    reason: &str,
     journal: &mut Journal,
 ) -> Result<(), SocketError> {
     let wants = ecn::wants(&args.name, instance(args).ok().as_ref());
@@ -391,7 +393,7 @@ fn load_bpf(
     let params_loaded =
         names.zip(registered.params().iter().map(u32::to_string)).collect::<Vec<_>>();
     if !args.pin {
-        print(name, &args.name, "bpf", why, &params_loaded);
+        print(name, &args.name, "bpf", reason, &params_loaded);
         wait();
         return Ok(());
     }
@@ -402,7 +404,7 @@ fn load_bpf(
         let path = registered.pin(name)?;
         console::print(&format!("pinned as {}\n", path.display()));
     }
-    print(name, &args.name, "bpf", why, &params_loaded);
+    print(name, &args.name, "bpf", reason, &params_loaded);
     Ok(())
 }
 
@@ -418,13 +420,13 @@ fn load_bpf(
     Err(SocketError::NoEbpf)
 }
 
-fn print(name: &str, algorithm: &str, via: &str, why: &str, params: &[(String, String)]) {
+fn print(name: &str, algorithm: &str, via: &str, reason: &str, params: &[(String, String)]) {
     let params: Vec<String> =
         params.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let params = params.join(" ");
     // A program that waits for this line may start.
     console::print(&format!(
-        "{algorithm} is `{name}` in this kernel, by {via} ({why}): {params}\n"
+        "{algorithm} is `{name}` in this kernel, by {via} ({reason}): {params}\n"
     ));
 }
 

@@ -111,8 +111,8 @@ impl LoadedCcs {
         // This loads the module too.
         check(name)?;
         let params_loaded = kernel_module::tune(name, params, &mut self.journal)?;
-        let message =
-            message(name, name, Via::Builtin, "the kernel's own".to_owned(), params_loaded);
+        let reason = wire::ViaReason::kernel_algorithm();
+        let message = message(name, name, Via::Builtin, reason, params_loaded);
         Ok(LoadedInstance {
             message,
             core: None,
@@ -129,13 +129,13 @@ impl LoadedCcs {
         params: &[(String, u32)],
         tcp_ecn: Option<&str>,
     ) -> Result<LoadedInstance, SocketError> {
-        let (via, why) = choose(cc.via, core)?;
+        let (via, reason) = choose(cc.via, core)?;
         if via == Via::Bpf {
-            return self.load_bpf(cc, core, kernel_name, params, (tcp_ecn, why));
+            return self.load_bpf(cc, core, kernel_name, params, (tcp_ecn, reason));
         }
         let params_loaded = kernel_module::register(core, kernel_name, params, &mut self.journal)?;
         Ok(LoadedInstance {
-            message: message(&cc.algorithm, kernel_name, via, why, params_loaded),
+            message: message(&cc.algorithm, kernel_name, via, reason, params_loaded),
             core: Some(core),
             #[cfg(feature = "ebpf")]
             bpf: None,
@@ -149,7 +149,7 @@ impl LoadedCcs {
         core: &'static Core,
         kernel_name: &str,
         params: &[(String, u32)],
-        (tcp_ecn, why): (Option<&str>, String),
+        (tcp_ecn, reason): (Option<&str>, wire::ViaReason),
     ) -> Result<LoadedInstance, SocketError> {
         let wants = ecn::wants(&cc.algorithm, Some(cc));
         let flags = match wants.any() {
@@ -174,7 +174,8 @@ impl LoadedCcs {
         }
         let params_loaded =
             params.iter().zip(read).map(|((name, _), v)| (name.clone(), v.to_string()));
-        let message = message(&cc.algorithm, kernel_name, Via::Bpf, why, params_loaded.collect());
+        let message =
+            message(&cc.algorithm, kernel_name, Via::Bpf, reason, params_loaded.collect());
         Ok(LoadedInstance { message, core: Some(core), bpf: Some(registered) })
     }
 
@@ -185,7 +186,7 @@ impl LoadedCcs {
         _: &'static Core,
         _: &str,
         _: &[(String, u32)],
-        _: (Option<&str>, String),
+        _: (Option<&str>, wire::ViaReason),
     ) -> Result<LoadedInstance, SocketError> {
         Err(SocketError::NoEbpf)
     }
@@ -301,7 +302,7 @@ fn message(
     algorithm: &str,
     kernel_name: &str,
     via: Via,
-    why: String,
+    reason: wire::ViaReason,
     params: Vec<(String, String)>,
 ) -> wire::CongestionControl {
     wire::CongestionControl {
@@ -309,7 +310,7 @@ fn message(
         algorithm: algorithm.to_owned(),
         kernel_name: kernel_name.to_owned(),
         via: via_on_wire(via).into(),
-        why,
+        reason: Some(reason),
         params: params.into_iter().collect(),
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ccbench_proto::cc::{self, Core};
 use ccbench_proto::plan::Via;
+use ccbench_proto::wire::ViaReason;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt::TcpCongestion,
 };
@@ -48,18 +49,18 @@ fn hint(name: &str, modules: &Path, release: &str) -> String {
 ///
 /// # Errors
 /// Neither is possible; why not.
-pub fn choose(via: Via, core: &Core) -> Result<(Via, String), SocketError> {
+pub fn choose(via: Via, core: &Core) -> Result<(Via, ViaReason), SocketError> {
     let bpf = || bpf_possible();
     match via {
         Via::Builtin => Err(SocketError::NotBuiltin),
-        Via::Bpf => bpf().map(|()| (Via::Bpf, "set in the plan".to_owned())),
+        Via::Bpf => bpf().map(|()| (Via::Bpf, ViaReason::configured())),
         Via::Module => {
-            kernel_module::possible(core).map(|()| (Via::Module, "set in the plan".to_owned()))
+            kernel_module::possible(core).map(|()| (Via::Module, ViaReason::configured()))
         }
         Via::Auto => match bpf() {
-            Ok(()) => Ok((Via::Bpf, "this kernel takes BPF congestion controls".to_owned())),
+            Ok(()) => Ok((Via::Bpf, ViaReason::bpf_supported())),
             Err(no_bpf) => match kernel_module::possible(core) {
-                Ok(()) => Ok((Via::Module, format!("not by BPF: {no_bpf}"))),
+                Ok(()) => Ok((Via::Module, ViaReason::bpf_unavailable(no_bpf.to_string()))),
                 Err(no_module) => Err(SocketError::NoBackend {
                     bpf: Box::new(no_bpf),
                     module: Box::new(no_module),

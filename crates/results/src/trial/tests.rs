@@ -332,7 +332,7 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
         algorithm: "ta".into(),
         kernel_name: "ta.0a1b2".into(),
         via: wire::Via::Bpf.into(),
-        why: "so".into(),
+        reason: Some(wire::ViaReason::bpf_supported()),
         params: [("betao".to_owned(), "3000".to_owned())].into(),
     };
     writer.congestion_control("src", cc).unwrap();
@@ -347,6 +347,7 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
     let first = in_force(&record());
     assert_eq!((&first[0]["node"], &first[0]["name"]), (&"src".into(), &"scheme".into()));
     assert_eq!((&first[0]["via"], &first[0]["params"]["betao"]), (&"bpf".into(), &"3000".into()));
+    assert_eq!(first[0]["why"], "this kernel takes BPF congestion controls");
     let run = RunDir::resume(&path, &info()).unwrap();
     filled(&run, 2).commit(&good()).unwrap();
     run.finish(RunStatus::Complete).unwrap();
