@@ -85,7 +85,7 @@ const ENDLESS: Packets = Packets::new(100_000);
 /// The default queue, in thousandths of the bandwidth-delay product.
 const DEFAULT_MILLI_BDP: u32 = 1500;
 /// A queue that is given in bandwidth-delay products holds at least this many full frames.
-const LEAST_FRAMES: u64 = 10;
+const MIN_FRAMES: u64 = 10;
 
 /// The canonical text of a plan: [`crate::plan::parse::parse`] and [`crate::plan::check::check`] read it
 /// back to the same plan. Defaults are written out, but for switches that are off and keys that mean nothing
@@ -272,7 +272,7 @@ pub(crate) fn limit_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
         Limit::Time(time) => rate.over(time),
         Limit::MilliBdp(milli) => {
             let bytes = u128::from(rate.over(rtt).get()) * u128::from(milli) / 1000;
-            Bytes::new((bytes.min(u128::from(u64::MAX)) as u64).max(LEAST_FRAMES * FRAME_BYTES))
+            Bytes::new((bytes.min(u128::from(u64::MAX)) as u64).max(MIN_FRAMES * FRAME_BYTES))
         }
     }
 }

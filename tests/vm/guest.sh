@@ -59,7 +59,7 @@ flow() {
 }
 
 # Alone: the link is used, and the delay is what the algorithm promises.
-alone() { # KIND CC LEAST_RATE LEAST_RTT MOST_RTT
+alone() { # KIND CC MIN_RATE MIN_RTT MAX_RTT
 	flow $2 7 5201
 	read -r rate rtt </tmp/$2
 	echo "$1 $2 alone: $rate Mbit/s, $rtt ms"
@@ -75,7 +75,7 @@ shape() { # KIND ALGORITHM CC
 	esac
 }
 # Beside CUBIC: Vegas starves, threshold adaptation does not.
-beside_cubic() { # KIND CC LEAST MOST
+beside_cubic() { # KIND CC MIN MAX
 	flow cubic 12 5202 & other=$!
 	flow $2 12 5201
 	wait $other

@@ -418,14 +418,14 @@ fn directory_name(info: &RunInfo) -> String {
 }
 
 fn make_unique(root: &Path, name: &str) -> Result<PathBuf, FileError> {
-    const MOST: u32 = 1000;
-    for attempt in 1..=MOST {
+    const MAX_ATTEMPTS: u32 = 1000;
+    for attempt in 1..=MAX_ATTEMPTS {
         let path = match attempt {
             1 => root.join(name),
             n => root.join(format!("{name}-{n}")),
         };
         match std::fs::create_dir(&path) {
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < MOST => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => {}
             made => return made.map(|()| path.clone()).map_err(io_error("create", &path)),
         }
     }

@@ -45,8 +45,8 @@ impl Default for Sample {
     }
 }
 
-/// Shortest timescale, of which all are multiples: the usual interval of a receiver's reports.
-pub const LEAST_TIMESCALE: Micros = Micros::from_millis(100);
+/// Minimum timescale, of which all are multiples: the usual interval of a receiver's reports.
+pub const MIN_TIMESCALE: Micros = Micros::from_millis(100);
 /// Base RTTs in a timescale that is not configured. Within one RTT, rates show bursts and not shares.
 const RTTS_OF_TIMESCALE: u64 = 4;
 
@@ -54,7 +54,7 @@ impl Sample {
     /// The timescale, for paths of at most this base RTT.
     pub fn timescale(&self, base_rtt: Micros) -> Micros {
         self.timescale.unwrap_or_else(|| {
-            let least = LEAST_TIMESCALE.get();
+            let least = MIN_TIMESCALE.get();
             let several = base_rtt.get().saturating_mul(RTTS_OF_TIMESCALE);
             Micros::new(several.div_ceil(least).max(1).saturating_mul(least))
         })
@@ -77,10 +77,10 @@ pub enum Acks {
     AtMost(Micros),
 }
 
-/// Shortest interval between two rows of a socket in automatic mode.
-const LEAST_GAP: Micros = Micros::from_millis(10);
-/// Most rows per second and node in automatic mode.
-const MOST_ROWS: u64 = 10_000;
+/// Minimum interval between two rows of a socket in automatic mode.
+const MIN_GAP: Micros = Micros::from_millis(10);
+/// Maximum rows per second and node in automatic mode.
+const MAX_ROWS_PER_S: u64 = 10_000;
 
 impl Acks {
     /// Whether acknowledgements are not recorded.
@@ -97,8 +97,8 @@ impl Acks {
     pub fn of_sockets(self, sockets: u64) -> Self {
         match self {
             Self::Auto => {
-                let gap = Micros::new(sockets.saturating_mul(1_000_000 / MOST_ROWS));
-                Self::AtMost(gap.max(LEAST_GAP))
+                let gap = Micros::new(sockets.saturating_mul(1_000_000 / MAX_ROWS_PER_S));
+                Self::AtMost(gap.max(MIN_GAP))
             }
             configured => configured,
         }

@@ -400,9 +400,9 @@ fn pings(source: &Source, out: &mut Gathered) {
 
 /// What was read of a file and what not, for table `events`.
 fn event(source: &Source) -> Of {
-    const MOST_LINES: usize = 10_000;
+    const MAX_LINES: usize = 10_000;
     let Found { lines, unread, .. } = &source.found;
-    let numbers: Vec<u64> = unread.iter().map(|u| u.line).take(MOST_LINES).collect();
+    let numbers: Vec<u64> = unread.iter().map(|u| u.line).take(MAX_LINES).collect();
     let unread = source.found.unread_count();
     let data = Import { lines: *lines, unread, unread_lines: numbers };
     Of::Event(wire::Event {

@@ -165,7 +165,7 @@ impl PingRun {
     /// Requests without a reply, known from the last lines or from a later reply. At most a million are
     /// returned.
     pub fn unanswered(&self) -> Vec<u32> {
-        const MOST: u32 = 1 << 20;
+        const MAX_UNANSWERED: u32 = 1 << 20;
         if self.replies.is_empty() {
             return vec![];
         }
@@ -174,7 +174,7 @@ impl PingRun {
         // Most lines of a text that is an excerpt are not lost packets.
         let excerpt = self.replies.keys().next().is_some_and(|first| *first > self.first());
         let (begin, end) = if excerpt { (last, last) } else { (self.first(), last.max(sent)) };
-        let sent = begin..end.min(begin.saturating_add(MOST));
+        let sent = begin..end.min(begin.saturating_add(MAX_UNANSWERED));
         sent.filter(|seq| !self.replies.contains_key(seq)).collect()
     }
 }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::Format;
 
-/// Most problems of one file that are reported.
-const MOST: usize = 20;
+/// Maximum number of problems of one file that are reported.
+const MAX_PROBLEMS: usize = 20;
 
 /// Why a trace was refused. Its text names the file, the lines and what is wrong with each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) struct Problems {
 impl Problems {
     /// One more.
     pub(super) fn push(&mut self, line: u32, what: String) {
-        if self.problems.len() < MOST {
+        if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(TraceProblem { line, what });
         } else {
             self.more += 1;

@@ -15,8 +15,8 @@ const DEFAULT_BPS: u64 = 12_000_000;
 const DEFAULT_SEED: u64 = 42;
 /// Models of zero duration that a pattern may repeat beside one that has a row.
 const MAX_IDLE: usize = MAX_ROWS;
-/// Patterns within patterns.
-const MOST_DEPTH: usize = 16;
+/// Maximum depth of patterns within patterns.
+const MAX_DEPTH: usize = 16;
 
 const BPS_UNITS: [(&str, u32); 5] =
     [("bps", 0), ("kbps", 3), ("mbps", 6), ("gbps", 9), ("tbps", 12)];
@@ -73,7 +73,7 @@ enum Misfit {
         "the model {0} is unknown or not a bandwidth model; known are StaticBwConfig, NormalizedBwConfig, SawtoothBwConfig, RepeatedBwPatternConfig, TraceBwConfig"
     )]
     UnknownModel(String),
-    #[error("patterns are nested more than {MOST_DEPTH} deep")]
+    #[error("patterns are nested more than {MAX_DEPTH} deep")]
     TooDeep,
     #[error("it repeats forever; give it a count above zero")]
     Endless,
@@ -145,7 +145,7 @@ impl Player {
         if rate > MAX_RATE {
             return Err(Misfit::Rate(rate).at(path));
         }
-        if length_ns < super::rows::LEAST_NS {
+        if length_ns < super::rows::MIN_ROW_NS {
             return Err(Misfit::TooShort.at(path));
         }
         if self.steps.len() >= MAX_ROWS {
@@ -194,7 +194,7 @@ impl Player {
 
     fn repeated(&mut self, fields: &Fields<'_>, depth: usize) -> Result<(), ModelError> {
         let path = fields.path;
-        if depth >= MOST_DEPTH {
+        if depth >= MAX_DEPTH {
             return Err(Misfit::TooDeep.at(path));
         }
         let pattern = fields.list("pattern")?;

@@ -2,7 +2,7 @@
 //! the file's.
 
 /// More digits than any number of a trace has.
-const MOST_DIGITS: usize = 30;
+const MAX_DIGITS: usize = 30;
 
 /// Why a text is not a number. The message follows the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,7 @@ pub(super) fn scaled(text: &str, digits: u32) -> Result<u64, NumberError> {
     }
     let whole = whole.trim_start_matches('0');
     let fraction = fraction.trim_end_matches('0');
-    if whole.len() + fraction.len() > MOST_DIGITS {
+    if whole.len() + fraction.len() > MAX_DIGITS {
         return Err(NumberError::TooManyDigits);
     }
     let mut value: u128 = 0;

@@ -12,8 +12,8 @@ use crate::units::{Ppm, Rate};
 
 /// IP bytes of one of mahimahi's opportunities.
 const MAHIMAHI_BYTES: u32 = 1500;
-/// Shortest row, nanoseconds.
-pub(super) const LEAST_NS: u64 = 1000;
+/// Minimum length of a row, nanoseconds.
+pub(super) const MIN_ROW_NS: u64 = 1000;
 /// TheaterQ's shares are of this.
 const THEATERQ_ALL: u64 = u32::MAX as u64;
 
@@ -250,7 +250,7 @@ impl Reader {
                         let which = if at_ns == last.at_ns { "stands still" } else { "goes back" };
                         return Err(RowError::NotAfter { which, at_s: at_ns as f64 / 1e9 });
                     }
-                    Some(last) if at_ns - last.at_ns < LEAST_NS => return Err(RowError::TooShort),
+                    Some(last) if at_ns - last.at_ns < MIN_ROW_NS => return Err(RowError::TooShort),
                     _ => {}
                 }
                 // The last row has no end: it lasts as long as the one before it.
@@ -325,7 +325,7 @@ fn time_of(field: &str, digits: u32) -> Result<u64, RowError> {
 fn dwell_of(field: &str, digits: u32) -> Result<u64, RowError> {
     match time_of(field, digits)? {
         0 => Err(RowError::NoTime(shown(field))),
-        short if short < LEAST_NS => Err(RowError::TooShort),
+        short if short < MIN_ROW_NS => Err(RowError::TooShort),
         length_ns => Ok(length_ns),
     }
 }

@@ -29,7 +29,7 @@ const PIECES: usize = 16;
 /// Rows in batches that wait for the controller at most: about 16 MiB.
 const BATCHED_ROWS: usize = 64 << 10;
 /// Minimum row count of a batch, so that batches take at most half of the channel.
-const LEAST_ROWS: usize = 2 * BATCHED_ROWS / CAPACITY;
+const MIN_BATCH_ROWS: usize = 2 * BATCHED_ROWS / CAPACITY;
 
 #[derive(Debug, Clone, Copy)]
 struct WaitLimit {
@@ -113,7 +113,7 @@ impl Outbox {
             _ => 1,
         };
         // A batch above the limit never fits.
-        let rows = u32::try_from(rows.max(LEAST_ROWS)).unwrap_or(u32::MAX);
+        let rows = u32::try_from(rows.max(MIN_BATCH_ROWS)).unwrap_or(u32::MAX);
         let Ok(permit) = Arc::clone(&self.batches).try_acquire_many_owned(rows) else {
             return Some(of);
         };
@@ -346,7 +346,7 @@ mod tests {
     async fn small_batches_leave_capacity_for_rows() {
         let (outbox, rows) = Outbox::with_limit(SHORT);
         let batch = || Of::Acks(wire::Acks { at_ns: vec![1; 10], ..Default::default() });
-        let most = BATCHED_ROWS / LEAST_ROWS;
+        let most = BATCHED_ROWS / MIN_BATCH_ROWS;
         assert!((1000..=CAPACITY / 2).contains(&most));
         for _ in 0..most {
             assert_eq!(outbox.offer_batch(batch()), None);

@@ -20,8 +20,8 @@ use crate::probe::ping::{self, ECHO_REPLY, ECHO_REQUEST};
 
 /// How often a thread checks whether it must stop.
 const SLICE_MS: u16 = 50;
-/// Connections at a time; a probe makes one.
-const MOST_CONNECTIONS: usize = 64;
+/// Maximum number of connections at a time; a probe makes one.
+const MAX_CONNECTIONS: usize = 64;
 /// Written at once.
 static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 
@@ -105,7 +105,7 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
                 continue;
             }
         };
-        if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+        if open.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
             open.fetch_sub(1, Ordering::Relaxed);
             continue;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::sample::LEAST_TIMESCALE;
+use ccbench_proto::plan::sample::MIN_TIMESCALE;
 use ccbench_proto::plan::{Probe, TraceUse};
 use ccbench_proto::schedule::{self, FlowTask, Point};
 
@@ -85,7 +85,7 @@ impl Schedule {
     /// Length of the instants of instantaneous metrics in seconds.
     pub(super) fn timescale_s(&self, point_id: u32) -> f64 {
         let timing = self.timing(point_id);
-        timing.map_or(LEAST_TIMESCALE.as_secs_f64(), |timing| timing.timescale_s)
+        timing.map_or(MIN_TIMESCALE.as_secs_f64(), |timing| timing.timescale_s)
     }
 
     /// The groups of a point; empty if the plan cannot be read.

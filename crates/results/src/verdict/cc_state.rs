@@ -10,7 +10,7 @@ use crate::model::Status;
 use crate::reason::ReasonCode;
 
 /// A flow that has delivered fewer packets may be too short for a round.
-const LEAST_PKTS: u32 = 1_000;
+const MIN_PKTS: u32 = 1_000;
 
 /// What is known of flows and their congestion controls.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl CcStateCheck {
 
     pub(crate) fn finish(&self, findings: &mut Findings) {
         let silent = self.flows.iter().filter(|(flow, (_, delivered))| {
-            *delivered >= LEAST_PKTS && !self.reported.contains(*flow)
+            *delivered >= MIN_PKTS && !self.reported.contains(*flow)
         });
         for (flow, (cc, _)) in silent {
             let message = format!(

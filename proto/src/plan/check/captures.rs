@@ -8,12 +8,12 @@ use super::links::needs_address;
 use super::problems::Problems;
 
 /// Ethernet, IPv4 and UDP headers fit.
-const LEAST_SNAP: Bytes = Bytes::new(48);
-const MOST_SNAP: Bytes = Bytes::new(65_535);
-const LEAST_SIZE: Bytes = Bytes::new(100_000);
-/// Most bytes of all captures of a node: the controller receives them after each trial.
-const MOST_TOGETHER: u64 = 1 << 30;
-const MOST_FILES: u32 = 1000;
+const MIN_SNAP: Bytes = Bytes::new(48);
+const MAX_SNAP: Bytes = Bytes::new(65_535);
+const MIN_SIZE: Bytes = Bytes::new(100_000);
+/// Maximum bytes of all captures of a node: the controller receives them after each trial.
+const MAX_TOGETHER: u64 = 1 << 30;
+const MAX_FILES: u32 = 1000;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let mut together = std::collections::BTreeMap::<&str, u64>::new();
@@ -43,21 +43,21 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             }
             (None, Some(_)) => {}
         }
-        if capture.snap < LEAST_SNAP || capture.snap > MOST_SNAP {
+        if capture.snap < MIN_SNAP || capture.snap > MAX_SNAP {
             problems.error(&path("snap"), "must be from 48B (headers) to 65535B (whole packets)");
         }
-        if capture.size < LEAST_SIZE {
+        if capture.size < MIN_SIZE {
             problems.error(&path("size"), "must be at least 100kB");
         }
-        if capture.files == 0 || capture.files > MOST_FILES {
-            problems.error(&path("files"), format!("must be from 1 to {MOST_FILES}"));
+        if capture.files == 0 || capture.files > MAX_FILES {
+            problems.error(&path("files"), format!("must be from 1 to {MAX_FILES}"));
         }
         let bytes = capture.size.get().saturating_mul(capture.files.into());
         let sum = together.entry(&capture.node).or_default();
         *sum = sum.saturating_add(bytes);
     }
     for (node, bytes) in together {
-        if bytes > MOST_TOGETHER {
+        if bytes > MAX_TOGETHER {
             problems.error_from(
                 &["capture"],
                 &[&["capture", "*", "size"], &["capture", "*", "files"], AGENTS],

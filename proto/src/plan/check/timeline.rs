@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::sample::LEAST_TIMESCALE;
+use crate::plan::sample::MIN_TIMESCALE;
 use crate::plan::{Acks, Plan, timeline};
 use crate::units::Micros;
 
@@ -62,8 +62,8 @@ fn check_sample(plan: &Plan, problems: &mut Problems) {
         problems.error(&["sample", "acks"], why);
     }
     if let Some(timescale) = sample.timescale
-        && (!(LEAST_TIMESCALE..=MAX_INTERVAL).contains(&timescale)
-            || !timescale.get().is_multiple_of(LEAST_TIMESCALE.get()))
+        && (!(MIN_TIMESCALE..=MAX_INTERVAL).contains(&timescale)
+            || !timescale.get().is_multiple_of(MIN_TIMESCALE.get()))
     {
         let why = "must be a multiple of 100ms from 100ms to 1h";
         problems.error(&["sample", "timescale"], why);

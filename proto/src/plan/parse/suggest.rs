@@ -67,13 +67,13 @@ pub(crate) fn list_of(candidates: &[&str], known: &str) -> String {
     format!("{known}: {words}")
 }
 
-/// More would not be read.
-const MOST_LISTED: usize = 24;
+/// Maximum number of words in a list; nobody reads more.
+const MAX_LISTED: usize = 24;
 
-/// The words, each in backquotes; at most [`MOST_LISTED`].
+/// The words, each in backquotes; at most [`MAX_LISTED`].
 pub(crate) fn list(words: &[&str]) -> String {
-    let quoted: Vec<String> = words.iter().take(MOST_LISTED).map(|w| format!("`{w}`")).collect();
-    let rest = if words.len() > MOST_LISTED { ", ..." } else { "" };
+    let quoted: Vec<String> = words.iter().take(MAX_LISTED).map(|w| format!("`{w}`")).collect();
+    let rest = if words.len() > MAX_LISTED { ", ..." } else { "" };
     quoted.join(", ") + rest
 }
 

@@ -36,9 +36,9 @@ struct Known {
 }
 
 /// More first lines than this without a second are of sockets that have none.
-const MOST_WAITING: usize = 8;
+const MAX_WAITING: usize = 8;
 /// With more sockets than this, lines are not matched by counters: that would take too long, and rarely match only one.
-const MOST_COMPARED: usize = 4096;
+const MAX_COMPARED: usize = 4096;
 /// The state whose sockets have a second line.
 const ESTABLISHED: u32 = 1;
 
@@ -54,7 +54,7 @@ impl Pairing {
                     self.leave(at);
                 }
                 self.waiting.push((number, at_ns, socket));
-                if self.waiting.len() > MOST_WAITING {
+                if self.waiting.len() > MAX_WAITING {
                     self.leave(0);
                 }
             }
@@ -86,7 +86,7 @@ impl Pairing {
 
     /// Of all sockets of the file: the only one whose counters this line can continue.
     fn only_one(&self, info: &Info) -> Option<Socket> {
-        if self.known.len() > MOST_COMPARED {
+        if self.known.len() > MAX_COMPARED {
             return None;
         }
         let mut fitting = self.known.values().filter(|known| follows(&known.last, info));
@@ -114,7 +114,7 @@ impl Pairing {
             if met.insert((socket.local, socket.peer)) {
                 first.push(Known { socket: socket.clone(), last: row.info.clone() });
             }
-            if first.len() > MOST_COMPARED {
+            if first.len() > MAX_COMPARED {
                 return (self.rows, self.alone);
             }
         }

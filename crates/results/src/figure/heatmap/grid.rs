@@ -35,11 +35,11 @@ pub(super) struct File {
 /// One panel: the levels that distinguish it from the others of its file.
 pub(super) type Panel = Vec<(String, String)>;
 
-/// Width of all panels, the height of a page, the least width and the usual height of a cell, and the space between
+/// Width of all panels, the height of a page, the minimum width and the usual height of a cell, and the space between
 /// panels, in points.
 const WIDTH: f64 = 440.0;
 const PAGE: f64 = 520.0;
-const LEAST_CELL: f64 = 10.5;
+const MIN_CELL: f64 = 10.5;
 pub(super) const CELL: f64 = 13.0;
 pub(super) const GAP: f64 = 7.0;
 /// Space for the heading of a panel.
@@ -92,7 +92,7 @@ impl Layout {
 /// Distributes the panels: the two dimensions with the fewest levels are rows and columns, each level of the others has its
 /// own file. If there are too many columns, rows have files, too, and the panels of a file continue in the next line.
 fn files(dimensions: &[Dimension], xs: usize, ys: usize) -> Vec<File> {
-    let fits = (WIDTH / (xs.max(1) as f64 * LEAST_CELL + GAP)).floor() as usize;
+    let fits = (WIDTH / (xs.max(1) as f64 * MIN_CELL + GAP)).floor() as usize;
     let most = fits.clamp(1, MAX_COLUMNS);
     let is_grid =
         dimensions.len() > 1 && dimensions.last().is_some_and(|one| one.levels.len() <= most);
