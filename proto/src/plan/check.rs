@@ -109,6 +109,7 @@ pub fn read_for(
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     let (reading, lines) = read_text(text, sets).map_err(|problem| vec![problem])?;
     let mut found = reading.problems;
+    found.extend(reading.warnings);
     let traces = Arc::new(traces);
     if let Some(plan) = &reading.plan {
         found.extend(find(plan, reading.unread_keys, &traces, target));

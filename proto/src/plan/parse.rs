@@ -15,6 +15,7 @@ pub(crate) mod lines;
 mod nesting;
 mod place;
 pub(crate) mod quick;
+mod renamed;
 pub(crate) mod set;
 pub mod suggest;
 pub(crate) mod unread_keys;
@@ -61,9 +62,14 @@ pub(crate) struct Reading {
     pub(crate) problems: Vec<PlanProblem>,
     /// The keys that the plan lacks because of the problems.
     pub(crate) unread_keys: UnreadKeys,
-    /// Keys that were read elsewhere than they are written: the key, and where it is written.
-    pub(crate) moved: Vec<(Vec<String>, Vec<String>)>,
+    /// Keys that were read elsewhere than they are written.
+    pub(crate) moved: Vec<Moved>,
+    /// Deprecated keys.
+    pub(crate) warnings: Vec<PlanProblem>,
 }
+
+/// A key that is read elsewhere than it is written: the key, and where it is written.
+pub(crate) type Moved = (Vec<String>, Vec<String>);
 
 /// Reads what can be read of a text with its overrides. Fails where the text is not TOML.
 pub(crate) fn read_text<'t>(
@@ -81,9 +87,12 @@ pub(crate) fn read_text<'t>(
         return Err(PlanProblem { path: "the plan".to_owned(), line, ..error(&[], why) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
+    let mut moved = renamed::rename_tables(&mut table);
+    let mut warnings = renamed::warnings_of_dotted_keys(&table);
     let (mut changed, mut refused, mut unread_keys) =
         (Vec::new(), quick::check(&table), UnreadKeys::default());
     for assignment in sets {
+        warnings.extend(renamed::warning_of_set(assignment));
         match set::apply(&mut table, assignment) {
             Ok(key) => changed.push(key),
             Err((path, why)) => {
@@ -92,10 +101,12 @@ pub(crate) fn read_text<'t>(
             }
         }
     }
-    let mut reading = salvage(table);
+    moved.extend(renamed::rename_tables(&mut table));
+    warnings.extend(renamed::warnings_of_tables(&moved));
+    let mut reading = Reading { warnings, ..salvage(table) };
     reading.unread_keys.join(unread_keys);
     reading.problems.splice(0..0, refused);
-    let moved = std::mem::take(&mut reading.moved);
+    moved.append(&mut reading.moved);
     Ok((reading, Lines::new(text, changed, moved)))
 }
 
@@ -147,10 +158,12 @@ pub(crate) fn salvage(table: Table) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
     let mut unread_keys = UnreadKeys::default();
-    let mut moved = Vec::new();
+    let (mut moved, warnings) = (Vec::new(), Vec::new());
     for _ in 0..10 * MAX_PROBLEMS {
         let misfit = match read(&value) {
-            Ok(plan) => return Reading { plan: Some(plan), problems, unread_keys, moved },
+            Ok(plan) => {
+                return Reading { plan: Some(plan), problems, unread_keys, moved, warnings };
+            }
             Err(misfit) => narrow(&value, misfit),
         };
         let place = problem_place(&misfit);
@@ -165,7 +178,7 @@ pub(crate) fn salvage(table: Table) -> Reading {
             break;
         }
     }
-    Reading { plan: None, problems, unread_keys, moved }
+    Reading { plan: None, problems, unread_keys, moved, warnings }
 }
 
 fn error(place: &[String], why: String) -> PlanProblem {

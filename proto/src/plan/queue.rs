@@ -42,6 +42,12 @@ impl Queue {
         super::parse::queue_kinds()
     }
 
+    /// The replacement of a deprecated key of this kind of queue; `None` for all other keys.
+    pub fn replacement(kind: &str, key: &str) -> Option<&'static str> {
+        let renamed = DUALPI2_RENAMED.iter().find(|(old, _)| kind == "dualpi2" && *old == key);
+        renamed.map(|(_, new)| *new)
+    }
+
     /// A `pfifo` with this limit.
     pub fn pfifo(limit: Limit) -> Self {
         Self::Pfifo(Pfifo { limit })
@@ -438,6 +444,10 @@ impl Parameters for Cake {
     }
 }
 
+/// Former names of keys of `dualpi2`, and those of `tc`.
+pub(super) const DUALPI2_RENAMED: &[(&str, &str)] =
+    &[("step", "step_thresh"), ("coupling", "coupling_factor")];
+
 /// Dual-queue coupled AQM for L4S (RFC 9332).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -459,11 +469,11 @@ pub struct Dualpi2 {
     pub beta: Option<String>,
     /// Step marking threshold of the low-latency queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<Micros>,
+    pub step_thresh: Option<Micros>,
     /// Coupling factor k.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 255))]
-    pub coupling: Option<u32>,
+    pub coupling_factor: Option<u32>,
     /// Drop on overload (`true`) or overflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_on_overload: Option<bool>,
@@ -486,7 +496,7 @@ impl Parameters for Dualpi2 {
         vec![
             ("target", self.target, NONZERO),
             ("tupdate", self.tupdate, NONZERO),
-            ("step", self.step, ZERO_IS_VALID),
+            ("step_thresh", self.step_thresh, ZERO_IS_VALID),
         ]
     }
     fn check(&self, error: &mut dyn FnMut(&'static str, String)) {
@@ -496,12 +506,12 @@ impl Parameters for Dualpi2 {
                 error(key, format!("must be a number from 0 to 256 as text, like \"{example}\""));
             }
         }
-        if self.coupling.is_some_and(|k| k == 0 || k > 255) {
-            error("coupling", "must be from 1 to 255".to_owned());
+        if self.coupling_factor.is_some_and(|k| k == 0 || k > 255) {
+            error("coupling_factor", "must be from 1 to 255".to_owned());
         }
     }
     fn mark_threshold(&self) -> Option<(&'static str, Micros)> {
-        Some(("step", self.step?))
+        Some(("step_thresh", self.step_thresh?))
     }
 }
 

@@ -82,8 +82,35 @@ pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError
     Ok(Spec {
         down: config(LEFT, DOWN)?,
         up: config(RIGHT, UP)?,
-        warnings: warnings.iter().filter(|w| is_of_queue(w, args)).map(flag_message).collect(),
+        warnings: deprecated_keys(args)
+            .into_iter()
+            .chain(warnings.iter().filter(|w| is_of_queue(w, args)).map(flag_message))
+            .collect(),
     })
+}
+
+/// The warnings about deprecated keys of `--aqm`.
+fn deprecated_keys(args: &Args) -> Vec<String> {
+    let up = Down::from(args.up.clone());
+    let mut found = Vec::new();
+    for (flag, aqm) in [("--aqm", &args.down.aqm), ("--up-aqm", &up.aqm)] {
+        // What cannot be parsed is an error already.
+        let fields = aqm.as_ref().and_then(|aqm| text::fields("kind", aqm).ok());
+        let fields = fields.unwrap_or_default();
+        let kind = kind_of(&fields);
+        let replaced = |(key, _): &(String, Option<String>)| {
+            let new = Queue::replacement(&kind, key)?;
+            Some(format!("{flag}: `{key}` is deprecated; use `{new}`"))
+        };
+        found.extend(fields.iter().filter_map(replaced));
+    }
+    found
+}
+
+/// The kind of queue that the fields of `--aqm` name; empty without one.
+fn kind_of(fields: &[(String, Option<String>)]) -> String {
+    let kind = fields.iter().find(|(key, _)| key == "kind").and_then(|(_, kind)| kind.clone());
+    kind.unwrap_or_default()
 }
 
 /// A plan of two nodes with one wire, both links and one flow.
@@ -233,8 +260,12 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     };
     let mut fields = text::fields("kind", aqm).map_err(|error| wrong("aqm", error.to_string()))?;
     let has_limit = fields.iter().any(|(key, _)| key == "limit");
-    let kind = fields.iter().find(|(key, _)| key == "kind").and_then(|(_, kind)| kind.clone());
-    let kind = kind.unwrap_or_default();
+    let kind = kind_of(&fields);
+    for (key, _) in &mut fields {
+        if let Some(new) = Queue::replacement(&kind, key) {
+            new.clone_into(key);
+        }
+    }
     let fifo = kind.contains("fifo");
     let limit = match one.queue {
         Some(_) if has_limit => {
@@ -381,6 +412,17 @@ mod tests {
         let Link { rate, loss, delay, .. } = spec.up.plan;
         assert_eq!((rate, loss, delay), (None, Some(Ppm::default()), Some(Micros::new(1000))));
         assert_eq!(bytes(&spec.down.queue), 16_500, "1.5 bandwidth-delay products of both delays");
+    }
+
+    #[test]
+    fn deprecated_keys_of_a_queue_are_read_with_a_warning() {
+        let spec = spec_of("--rate 10mbit --delay 5ms --aqm dualpi2,step=2ms,coupling=3").unwrap();
+        let Queue::Dualpi2(queue) = &spec.up.queue else { panic!("{:?}", spec.up.queue) };
+        let step_thresh = Some(Micros::from_millis(2));
+        assert_eq!((queue.step_thresh, queue.coupling_factor), (step_thresh, Some(3)));
+        let step = "--aqm: `step` is deprecated; use `step_thresh`";
+        let coupling = "--aqm: `coupling` is deprecated; use `coupling_factor`";
+        assert_eq!(spec.warnings, [step, coupling]);
     }
 
     #[test]

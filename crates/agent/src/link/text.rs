@@ -123,9 +123,9 @@ mod tests {
         assert_eq!(queue, serde_json::from_str(wanted).unwrap());
         // The same key is a number here and a text there.
         assert!(matches!(table("kind", "pie,alpha=2"), Ok(Queue::Pie(Pie { alpha: Some(2), .. }))));
-        let dualpi2: Queue = table("kind", "dualpi2,alpha=1,beta=3.2,coupling=3").unwrap();
+        let dualpi2: Queue = table("kind", "dualpi2,alpha=1,beta=3.2,coupling_factor=3").unwrap();
         assert!(
-            matches!(&dualpi2, Queue::Dualpi2(Dualpi2 { alpha: Some(a), coupling: Some(3), .. }) if a == "1")
+            matches!(&dualpi2, Queue::Dualpi2(Dualpi2 { alpha: Some(a), coupling_factor: Some(3), .. }) if a == "1")
         );
         assert!(matches!(
             table("kind", "codel,limit=7p,ecn=false"),
@@ -174,7 +174,7 @@ mod tests {
             kind in "(pfifo|codel|fq_codel|fq|pie|red|dualpi2|cake)",
             parts in proptest::collection::vec("[a-z_]{1,8}(=[0-9a-zB%.]{0,6})?", 0..5),
             real in proptest::collection::vec(
-                "(limit|target|interval|alpha|beta|coupling|flows|min|max)=[0-9]{1,4}(p|B|ms|us|)", 0..9),
+                "(limit|target|interval|alpha|beta|coupling_factor|flows|min|max)=[0-9]{1,4}(p|B|ms|us|)", 0..9),
         ) {
             let text = [vec![kind], real, parts].concat().join(",");
             let _ = table::<Queue>("kind", &text);

@@ -97,10 +97,10 @@ impl Discipline for plan::Dualpi2 {
             tupdate_ns: ns_or(self.tupdate, default.tupdate_ns),
             alpha: gain("alpha", &self.alpha, default.alpha)?,
             beta: gain("beta", &self.beta, default.beta)?,
-            step_thresh_ns: ns_or(self.step, default.step_thresh_ns),
+            step_thresh_ns: ns_or(self.step_thresh, default.step_thresh_ns),
             coupling_factor: self
-                .coupling
-                .map_or(Ok(default.coupling_factor), qdisc::coupling_factor)?,
+                .coupling_factor
+                .map_or(Ok(default.coupling_factor), qdisc::coupling_byte)?,
             drop_overload: self.drop_on_overload.unwrap_or(default.drop_overload),
             drop_dequeue: self.drop_dequeue.unwrap_or(default.drop_dequeue),
             c_protection: self

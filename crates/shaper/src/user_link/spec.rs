@@ -80,7 +80,7 @@ mod tests {
             r#"{"kind": "fq", "buckets": 3}"#,
             r#"{"kind": "fq_codel", "flows": 0}"#,
             r#"{"kind": "dualpi2", "alpha": "fast"}"#,
-            r#"{"kind": "dualpi2", "coupling": 0}"#,
+            r#"{"kind": "dualpi2", "coupling_factor": 0}"#,
             r#"{"kind": "dualpi2", "split_gso": false}"#,
         ] {
             let result = spec_of(&config(queue(refused)));
@@ -114,7 +114,7 @@ mod tests {
             ),
             (r#"{"kind": "fq"}"#, "fq limit 10000p flow_limit 100p orphan_mask 1023"),
             (
-                r#"{"kind": "dualpi2", "target": "1ms", "alpha": "0.15625", "beta": "3.195312", "step": "5ms"}"#,
+                r#"{"kind": "dualpi2", "target": "1ms", "alpha": "0.15625", "beta": "3.195312", "step_thresh": "5ms"}"#,
                 "dualpi2 limit 10000p target 1000us tupdate 16000us alpha 40/256 beta 818/256 step 5000us \
                  coupling 2 drop_on_overload drop_dequeue classic_protection 10%",
             ),

@@ -173,7 +173,7 @@ fn result_depends_on_the_seed_and_not_on_how_often_it_is_advanced() {
 fn marks_reach_the_departure() {
     let queues = [
         r#"{"kind": "codel", "target": "1s", "ce_threshold": "5ms"}"#,
-        r#"{"kind": "dualpi2", "step": "5ms"}"#,
+        r#"{"kind": "dualpi2", "step_thresh": "5ms"}"#,
     ];
     for json in queues {
         let mut run = Run::new(&config(rated(10, 0), json), u64::MAX);

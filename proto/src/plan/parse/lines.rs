@@ -2,6 +2,7 @@
 
 use toml::de::{DeTable, DeValue};
 
+use super::Moved;
 use super::set::join_key;
 use crate::plan::problem::PlanProblem;
 
@@ -13,17 +14,13 @@ pub(crate) struct Lines<'t> {
     /// Keys whose values come from `--set`, not from the text.
     set: Vec<Vec<String>>,
     /// Keys that are written as others.
-    moved: Vec<(Vec<String>, Vec<String>)>,
+    moved: Vec<Moved>,
 }
 
 impl<'t> Lines<'t> {
     /// The lines of a text; none has a number where it is not TOML. `set`: the keys that `--set` changed.
     /// `moved`: keys, each with the one that it is written as.
-    pub(crate) fn new(
-        text: &'t str,
-        set: Vec<Vec<String>>,
-        moved: Vec<(Vec<String>, Vec<String>)>,
-    ) -> Self {
+    pub(crate) fn new(text: &'t str, set: Vec<Vec<String>>, moved: Vec<Moved>) -> Self {
         let root = DeTable::parse(text).ok().map(toml::Spanned::into_inner);
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();

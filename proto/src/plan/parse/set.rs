@@ -5,6 +5,7 @@ use toml::{Table, Value};
 use super::nesting;
 use super::suggest::hint;
 use super::unrun;
+use crate::plan::Queue;
 
 /// Tables whose entries are named by the author: an override never makes a new one half-filled.
 const NAMED: &[(&str, &str)] = &[
@@ -59,8 +60,26 @@ pub(crate) enum SetError {
     UnknownLevel { name: String, hint: String },
 }
 
-/// The segments of a dotted key; a segment may be quoted (`sysctl."net.ipv4.tcp_ecn"`).
+/// The segments of a dotted key; a segment may be quoted (`sysctl."net.ipv4.tcp_ecn"`). A deprecated key is replaced by its
+/// current name.
 pub(crate) fn split_key(text: &str) -> Result<Vec<String>, SetError> {
+    let mut key = split_written_key(text)?;
+    if let (Some(new), Some(last)) = (current_name(&key), key.last_mut()) {
+        new.clone_into(last);
+    }
+    Ok(key)
+}
+
+/// The current name of the last segment of a dotted key; `None` if that is not deprecated.
+pub(super) fn current_name(key: &[String]) -> Option<&'static str> {
+    let [first, _, .., table, key] = key else { return None };
+    let is_of_queue = ["links", "path"].contains(&first.as_str()) && table == "queue";
+    // The key does not name the kind of the queue, and no other kind has keys of these names.
+    is_of_queue.then(|| Queue::replacement("dualpi2", key)).flatten()
+}
+
+/// The segments of a dotted key as they are written.
+pub(super) fn split_written_key(text: &str) -> Result<Vec<String>, SetError> {
     let mut segments = Vec::new();
     let mut rest = text.trim();
     loop {

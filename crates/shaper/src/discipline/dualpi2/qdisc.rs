@@ -37,8 +37,8 @@ pub(super) fn encode(queue: &Dualpi2) -> Result<Qdisc, BadQueue> {
         tupdate,
         alpha,
         beta,
-        step,
-        coupling,
+        step_thresh,
+        coupling_factor,
         drop_on_overload,
         drop_dequeue,
         split_gso,
@@ -52,9 +52,9 @@ pub(super) fn encode(queue: &Dualpi2) -> Result<Qdisc, BadQueue> {
         (TCA_DUALPI2_TUPDATE, tupdate.map(micros)),
         (TCA_DUALPI2_ALPHA, alpha),
         (TCA_DUALPI2_BETA, beta),
-        (TCA_DUALPI2_STEP_THRESH_US, step.map(micros)),
+        (TCA_DUALPI2_STEP_THRESH_US, step_thresh.map(micros)),
     ];
-    let coupling = coupling.map(coupling_factor).transpose()?;
+    let coupling = coupling_factor.map(coupling_byte).transpose()?;
     let bytes = [
         (TCA_DUALPI2_COUPLING, coupling),
         (TCA_DUALPI2_DROP_OVERLOAD, drop_on_overload.map(u8::from)),
@@ -99,9 +99,9 @@ pub(super) fn gain(name: &str, text: &str) -> Result<u32, BadQueue> {
 }
 
 /// The coupling factor as the kernel's byte.
-pub(super) fn coupling_factor(coupling: u32) -> Result<u8, BadQueue> {
-    u8::try_from(coupling).ok().filter(|&k| k > 0).ok_or_else(|| BadQueue {
-        what: format!("dualpi2 cannot have coupling = {coupling}"),
+pub(super) fn coupling_byte(coupling_factor: u32) -> Result<u8, BadQueue> {
+    u8::try_from(coupling_factor).ok().filter(|&k| k > 0).ok_or_else(|| BadQueue {
+        what: format!("dualpi2 cannot have coupling_factor = {coupling_factor}"),
         hint: "write 1 to 255".to_owned(),
     })
 }
