@@ -5,8 +5,6 @@
 //! for offloads and links by `Saved::is_same_interface` ([`crate::interfaces`]), for sysctls by [`sysctl::restore`], for
 //! classifiers by [`ccbench_shaper::bpf::remove_classifier`].
 
-use std::fs::{File, OpenOptions};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,9 +14,11 @@ use crate::interfaces::{Interfaces, Machine};
 use crate::sysctl::{self, Saved};
 
 mod journal;
+mod state_lock;
 
-use journal::{Found, Journal, UnreadableLine, failed};
+use journal::{Found, Journal, UnreadableLine};
 pub use journal::{JournalError, read_journal};
+pub use state_lock::{lock, lock_soon, remove_locked};
 
 /// A change to undo, with everything that undoing it needs after a kill -9.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -231,26 +231,6 @@ pub fn netns_inode() -> u64 {
     std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino())
 }
 
-/// Holds a state directory for the life of the returned file: two agents must not share one.
-///
-/// # Errors
-/// Another agent holds it, or the folder cannot be made.
-pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
-    let path = state_dir.join("lock");
-    let open = || {
-        std::fs::create_dir_all(state_dir)?;
-        OpenOptions::new().create(true).truncate(false).write(true).open(&path)
-    };
-    let file = open().map_err(failed("open", &path))?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
-        |e| {
-            let why = format!("another agent holds it ({e}); give this one its own --state-dir");
-            failed("lock", &path)(io::Error::other(why))
-        },
-    )?;
-    Ok(file)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,16 +376,5 @@ mod tests {
         let missing = dir.path().join("missing");
         assert_eq!(roll_back(&missing).unwrap(), Outcome::default());
         assert!(!missing.exists());
-    }
-
-    #[test]
-    fn a_state_directory_has_one_owner() {
-        let dir = tempfile::tempdir().unwrap();
-        let held = lock(dir.path()).unwrap();
-        assert!(lock(dir.path()).unwrap_err().to_string().contains("another agent"));
-        // A child process of another test may have a copy of the descriptor until its exec, so closing it is not enough.
-        rustix::fs::flock(&held, rustix::fs::FlockOperation::Unlock).unwrap();
-        drop(held);
-        assert!(lock(dir.path()).is_ok());
     }
 }

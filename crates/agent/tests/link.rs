@@ -135,6 +135,19 @@ fn an_interface_is_restored_after_any_end() {
 }
 
 #[test]
+fn the_interface_of_a_killed_link_is_free_at_once() {
+    let lab = Lab::new();
+    let found = lab.state_of_middle();
+    for rate in ["10mbit", "20mbit", "30mbit", "40mbit"] {
+        // The guard of the link before may still hold the lock of the journal, or remove its directory.
+        lab.link(&format!("--dev lb0 --rate {rate} --queue 40p")).kill();
+    }
+    let link = lab.link("--dev lb0 --rate 50mbit --queue 40p");
+    assert_eq!(link.end(Signal::SIGTERM).code, Some(0));
+    wait_for("the interface to be as it was", || lab.state_of_middle() == found);
+}
+
+#[test]
 fn errors_name_the_flag_and_the_fix() {
     let lab = Lab::new();
     lab.ip(lab.middle(), "link set lc0 mtu 1400");

@@ -18,6 +18,11 @@ use crate::interfaces::{Interfaces as _, Machine};
 use crate::undo::{self, JournalError, Outcome, Step, Undo};
 
 const FLAG: &str = "--dev";
+/// Attempts to take the lock of the journal, 20 ms apart, that a link makes after the first: the guard of a link that was killed
+/// holds it while it restores the interface.
+const LINK_RETRIES: u32 = 500;
+/// The same of a guard. A dying process closes its files one after the other: the pipe's end may come before the lock's.
+const GUARD_RETRIES: u32 = 100;
 
 /// `ccbench-agent link-guard`: waits for the end of its standard input, then rolls back a journal.
 #[derive(Debug, Clone, clap::Args)]
@@ -38,27 +43,15 @@ pub fn guard(args: &GuardArgs) -> u8 {
     let _ = mask.thread_block();
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
-    // A dying process closes its files one after the other: the pipe's end may come before the lock's.
-    let Some(_lock) = lock_soon(&args.state_dir) else { return 0 };
+    // Without it, a later link has the lock and undoes the journal itself.
+    let Ok(lock) = undo::lock_soon(&args.state_dir, GUARD_RETRIES) else { return 0 };
     match undo::roll_back(&args.state_dir) {
         Ok(outcome) if outcome.failed.is_empty() => {
-            let _ = std::fs::remove_dir_all(&args.state_dir);
+            let _ = undo::remove_locked(&args.state_dir, lock);
             0
         }
         Ok(Outcome { .. }) | Err(JournalError { .. }) => 1,
     }
-}
-
-/// The journal's lock; `None` if another process has it: a later link, which undoes the journal itself.
-fn lock_soon(state_dir: &Path) -> Option<File> {
-    const TRIES: u32 = 100;
-    for _ in 0..TRIES {
-        if let Ok(lock) = undo::lock(state_dir) {
-            return Some(lock);
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    None
 }
 
 /// A shaped interface.
@@ -79,7 +72,7 @@ impl Egress {
         let device = find(&mut Net::open()?, FLAG, dev)?;
         let interface = InterfaceLock::take(FLAG, &device)?;
         let state_dir = state_dir(&device);
-        let lock = undo::lock(&state_dir)?;
+        let lock = undo::lock_soon(&state_dir, LINK_RETRIES)?;
         // Undoes what a link left that was killed together with its guard.
         let (undo, left) = Undo::open(&state_dir)?;
         if !undo.is_empty() {

@@ -1,0 +1,133 @@
+//! The lock of a state directory: the process that holds it is the only one that undoes the changes of its journal.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::journal::{JournalError, failed};
+
+/// The lock's file in the state directory.
+const FILE: &str = "lock";
+/// Attempts to lock a file that is still there. Each repetition needs another process that removes the directory.
+const MAX_ATTEMPTS: u32 = 100;
+/// Pause between two attempts to take a lock that another process holds.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Holds a state directory for the life of the returned file: two agents must not share one.
+///
+/// # Errors
+/// Another agent holds it ([`io::ErrorKind::WouldBlock`]), or the folder cannot be made.
+pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
+    let path = state_dir.join(FILE);
+    for _ in 0..MAX_ATTEMPTS {
+        std::fs::create_dir_all(state_dir).map_err(failed("open", &path))?;
+        let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.map_err(failed("open", &path))?,
+        };
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
+            let why = format!("another agent holds it ({e}); give this one its own --state-dir");
+            failed("lock", &path)(io::Error::new(io::Error::from(e).kind(), why))
+        })?;
+        if is_at(&file, &path) {
+            return Ok(file);
+        }
+    }
+    let why = "other processes keep removing it";
+    Err(failed("lock", &path)(io::Error::new(io::ErrorKind::NotFound, why)))
+}
+
+/// As [`lock`]; while another process holds it, up to `retries` further attempts are made, 20 ms apart.
+///
+/// # Errors
+/// As [`lock`].
+pub fn lock_soon(state_dir: &Path, retries: u32) -> Result<File, JournalError> {
+    for _ in 0..retries {
+        match lock(state_dir) {
+            Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(PAUSE);
+            }
+            taken => return taken,
+        }
+    }
+    lock(state_dir)
+}
+
+/// Removes a state directory whose lock this process holds. The lock's file is removed last: until then no other process uses
+/// the directory, and afterwards each makes its own file, which keeps the directory.
+///
+/// # Errors
+/// A file cannot be removed.
+pub fn remove_locked(state_dir: &Path, lock: File) -> io::Result<()> {
+    for entry in std::fs::read_dir(state_dir)? {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name != FILE) {
+            std::fs::remove_file(path)?;
+        }
+    }
+    std::fs::remove_file(state_dir.join(FILE))?;
+    let removed = std::fs::remove_dir(state_dir);
+    drop(lock);
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Whether a path leads to this open file. It does not if the file was removed between its opening and its lock.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(held), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
+    (held.dev(), held.ino()) == (there.dev(), there.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_directory_has_one_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert!(lock(dir.path()).unwrap_err().to_string().contains("another agent"));
+        assert!(lock_soon(dir.path(), 1).unwrap_err().to_string().contains("another agent"));
+        // A child process of another test may have a copy of the descriptor until its exec, so closing it is not enough.
+        flock(&held, FlockOperation::Unlock).unwrap();
+        drop(held);
+        assert!(lock(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn the_lock_of_a_removed_file_is_not_taken() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("state");
+        let held = lock(&dir).unwrap();
+        let path = dir.join(FILE);
+        // Of a process that opens the file before its owner removes it, and locks it afterwards.
+        let late = File::open(&path).unwrap();
+        flock(&held, FlockOperation::Unlock).unwrap();
+        remove_locked(&dir, held).unwrap();
+        assert!(!dir.exists());
+        flock(&late, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(!is_at(&late, &path));
+        let next = lock(&dir).unwrap();
+        assert!(is_at(&next, &path) && !is_at(&late, &path));
+    }
+
+    #[test]
+    fn a_lock_is_awaited() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("state");
+        let held = lock(&dir).unwrap();
+        let next = std::thread::spawn({
+            let dir = dir.clone();
+            move || lock_soon(&dir, u32::MAX).map(|file| is_at(&file, &dir.join(FILE)))
+        });
+        flock(&held, FlockOperation::Unlock).unwrap();
+        assert!(next.join().unwrap().unwrap());
+    }
+}
