@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
+
 use super::record::{FILE, FILE_NEW, Record, remove_files};
 
 /// A killed testbed needs this long at most to end its agents, a few milliseconds on an idle machine.
@@ -46,12 +48,8 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
         }
         if path.join(FILE).is_file() {
             dirs.push(path);
-        } else if !locked(&path) {
-            // Killed between writing the file and renaming it.
-            let _ = std::fs::remove_file(path.join(FILE_NEW));
-            if std::fs::remove_dir(&path).is_ok() {
-                swept.removed.push(path);
-            }
+        } else if remove_without_record(&path) {
+            swept.removed.push(path);
         }
     }
     dirs.sort();
@@ -72,12 +70,25 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
     Ok(swept)
 }
 
-/// A controller holds a lock on its run directory for as long as it lives.
-fn locked(dir: &Path) -> bool {
-    let held = std::fs::File::open(dir).and_then(|file| {
-        Ok(rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?)
+/// Removes the run directory of a testbed that was killed before it had written its record.
+fn remove_without_record(dir: &Path) -> bool {
+    let removed = unless_locked(dir, || {
+        // Killed between writing the file and renaming it.
+        let _ = std::fs::remove_file(dir.join(FILE_NEW));
+        std::fs::remove_dir(dir).is_ok()
     });
-    held.is_err()
+    removed.unwrap_or(false)
+}
+
+/// Calls `remove` unless a controller has locked the directory, which it does for as long as it lives. The lock is held during
+/// the call: a controller that has just made the directory waits for it, finds the directory gone and makes it again.
+fn unless_locked<T>(dir: &Path, remove: impl FnOnce() -> T) -> Option<T> {
+    let file = std::fs::File::open(dir).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let removed = remove();
+    // A child process of another thread may have a copy of the descriptor until its exec, so closing it is not enough.
+    let _ = flock(&file, FlockOperation::Unlock);
+    Some(removed)
 }
 
 /// Returns whether the directory itself is gone. A testbed killed while it was being built has no nodes in its
@@ -122,7 +133,7 @@ mod tests {
         let (early, starting, writing) = (make("early"), make("starting"), make("writing"));
         std::fs::write(writing.join(FILE_NEW), "{").unwrap();
         let lock = std::fs::File::open(&starting).unwrap();
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
         dead().store(&gone).unwrap();
         std::fs::write(gone.join("src.sock"), "").unwrap();
         std::fs::write(gone.join("src.log"), "").unwrap();
@@ -140,6 +151,17 @@ mod tests {
         assert!(root.path().join("kept/results.parquet").exists());
         assert!(root.path().join("other/src.sock").exists());
         assert_eq!(sweep(root.path()).unwrap().removed, Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_directory_is_locked_while_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let controller = std::fs::File::open(dir.path()).unwrap();
+        let lock = || flock(&controller, FlockOperation::NonBlockingLockExclusive);
+        let refused = unless_locked(dir.path(), lock).unwrap();
+        assert_eq!(refused, Err(rustix::io::Errno::WOULDBLOCK));
+        lock().unwrap();
+        assert_eq!(unless_locked(dir.path(), || ()), None);
     }
 
     #[test]

@@ -158,8 +158,8 @@ async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
 fn make_private_dir(dir: &Path) -> Result<std::fs::File, FileError> {
     use std::os::unix::fs::DirBuilderExt;
     let fail = FileError::of("make the state directory", dir);
-    // `ccbench clean` may remove the folder before it is locked: then make it again.
-    for _ in 0..3 {
+    // `ccbench clean` and other testbeds may remove the folder before it is locked: then make it again.
+    for _ in 0..100 {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(&fail)?;
         let Ok(lock) = std::fs::File::open(dir) else { continue };
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
