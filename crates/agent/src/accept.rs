@@ -132,12 +132,15 @@ pub fn unix(listener: UnixListener) -> Incoming {
     tokio::spawn(async move {
         let mut log = RefusalLog::default();
         loop {
-            match gate.accept(|| listener.accept()).await {
-                Some((stream, _)) => match may_connect(&stream) {
-                    Ok(()) => gate.admit(Stream::Unix(stream), "a local process", &mut log).await,
-                    Err(why) => log.refused("a local process", &why),
-                },
-                None => return,
+            tokio::select! {
+                accepted = gate.accept(|| listener.accept()) => {
+                    let Some((stream, _)) = accepted else { return };
+                    match may_connect(&stream) {
+                        Ok(()) => gate.admit(Stream::Unix(stream), "a local process", &mut log).await,
+                        Err(why) => log.refused("a local process", &why),
+                    }
+                }
+                () = log.summary_due() => log.summarize(clock::now_ns()),
             }
         }
     });
@@ -170,7 +173,8 @@ pub fn tcp(listener: TcpListener, tls: Option<TlsAcceptor>) -> Incoming {
                         gate.admit(Stream::Tls(Box::new(stream)), &peer.to_string(), &mut log).await;
                     }
                     Err(why) => log.refused(&peer.to_string(), &why),
-                }
+                },
+                () = log.summary_due() => log.summarize(clock::now_ns()),
             }
         }
     });
@@ -280,30 +284,85 @@ impl Handshakes {
     }
 }
 
-/// Logs refused connections, a few per second.
+/// Logs refused connections, a few per second. The others are counted; their number is logged when the second is over, and when
+/// this is dropped.
 #[derive(Default)]
 struct RefusalLog {
+    count: RefusalCount,
+}
+
+impl RefusalLog {
+    fn refused(&mut self, peer: &str, why: &RefusedConnection) {
+        let now_ns = clock::now_ns();
+        self.summarize(now_ns);
+        if self.count.add(now_ns) {
+            tracing::warn!(peer, %why, "refused a connection");
+        }
+    }
+
+    /// Resolves when [`Self::summarize`] has something to log; never, if no connection is counted.
+    async fn summary_due(&self) {
+        match self.count.due_ns() {
+            Some(due_ns) => tokio::time::sleep(clock::until(due_ns)).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn summarize(&mut self, now_ns: u64) {
+        if self.count.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
+            self.log_counted();
+        }
+    }
+
+    fn log_counted(&mut self) {
+        let connections = self.count.take();
+        if connections > 0 {
+            tracing::warn!(connections, "refused more connections");
+        }
+    }
+}
+
+impl Drop for RefusalLog {
+    fn drop(&mut self) {
+        self.log_counted();
+    }
+}
+
+/// Which refused connections are logged, and how many are not. Pure: the time is an argument.
+#[derive(Debug, Default)]
+struct RefusalCount {
     /// When the current second began.
     second_ns: Option<u64>,
     logged: u32,
     unlogged: u64,
 }
 
-impl RefusalLog {
-    fn refused(&mut self, peer: &str, why: &RefusedConnection) {
-        let now_ns = clock::now_ns();
-        if self.second_ns.is_none_or(|second_ns| now_ns - second_ns >= 1_000_000_000) {
-            if self.unlogged > 0 {
-                tracing::warn!(connections = self.unlogged, "refused more connections");
-            }
-            *self = Self { second_ns: Some(now_ns), logged: 0, unlogged: 0 };
+impl RefusalCount {
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// One more; whether it is logged by itself.
+    fn add(&mut self, now_ns: u64) -> bool {
+        if self.second_ns.is_none_or(|second_ns| now_ns - second_ns >= Self::SECOND_NS) {
+            (self.second_ns, self.logged) = (Some(now_ns), 0);
         }
-        if self.logged < LOGGED_PER_SECOND {
+        let is_logged = self.logged < LOGGED_PER_SECOND;
+        if is_logged {
             self.logged += 1;
-            tracing::warn!(peer, %why, "refused a connection");
         } else {
             self.unlogged += 1;
         }
+        is_logged
+    }
+
+    /// When the number of the others is to be logged: at the end of their second. `None`: there are none.
+    fn due_ns(&self) -> Option<u64> {
+        let second_ns = self.second_ns.filter(|_| self.unlogged > 0)?;
+        Some(second_ns + Self::SECOND_NS)
+    }
+
+    /// The number of the others since the last call.
+    fn take(&mut self) -> u64 {
+        std::mem::take(&mut self.unlogged)
     }
 }
 
@@ -348,5 +407,40 @@ impl AsyncWrite for Connection {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refused_connection_is_logged_or_counted() {
+        const BEGIN_NS: u64 = 77;
+        let mut count = RefusalCount::default();
+        assert_eq!(count.due_ns(), None);
+        let logged: Vec<bool> = (0..8).map(|n| count.add(BEGIN_NS + n)).collect();
+        assert_eq!(logged, [true, true, true, true, true, false, false, false]);
+        // No further connection is needed for the report.
+        let end_ns = BEGIN_NS + RefusalCount::SECOND_NS;
+        assert_eq!(count.due_ns(), Some(end_ns));
+        assert_eq!((count.take(), count.due_ns(), count.take()), (3, None, 0));
+        assert!(!count.add(end_ns - 1), "still the same second");
+        assert_eq!(count.due_ns(), Some(end_ns));
+        // The next second has a report of its own, and those of the last one are not forgotten.
+        assert!(count.add(end_ns));
+        assert_eq!((count.due_ns(), count.take()), (Some(end_ns + RefusalCount::SECOND_NS), 1));
+    }
+
+    #[test]
+    fn the_report_waits_for_the_end_of_the_second() {
+        let mut log = RefusalLog::default();
+        for at_ns in 0..=u64::from(LOGGED_PER_SECOND) {
+            log.count.add(at_ns);
+        }
+        log.summarize(RefusalCount::SECOND_NS - 1);
+        assert_eq!(log.count.due_ns(), Some(RefusalCount::SECOND_NS));
+        log.summarize(RefusalCount::SECOND_NS);
+        assert_eq!(log.count.due_ns(), None);
     }
 }
