@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ccbench_tests::cpu::CpuReport;
 use ccbench_tests::{Bench, alone, beside_others, source_root, text, watched_run};
 
 use crate::plan;
@@ -48,7 +49,7 @@ fn figures_comparisons_exports_and_notebooks_of_a_run() {
     let results = bench.results();
     let run = results.to_string_lossy().into_owned();
     figures(&bench, &run);
-    comparison(&bench, &run);
+    comparison(&bench, &run, &cpu);
     exports(&bench, &run);
     notebooks(&bench, &results);
 }
@@ -92,7 +93,7 @@ fn figures(bench: &Bench, run: &str) {
     succeed(python().arg("-c").arg(check).args(&svgs));
 }
 
-fn comparison(bench: &Bench, run: &str) {
+fn comparison(bench: &Bench, run: &str, cpu: &CpuReport) {
     let csv = bench.path("by.csv");
     let printed = succeed(&mut bench.command(&[
         "compare",
@@ -111,8 +112,17 @@ fn comparison(bench: &Bench, run: &str) {
         })
         .unwrap();
     let number = |name: &str| row[name].parse::<f64>().unwrap();
-    assert!((2.4..3.4).contains(&number("ratio")), "60 over 20 Mbit/s: {row:?}");
-    assert!(number("t95_low") > 0.0 && number("hedges_g") > 1.0, "{row:?}");
+    // How wide the interval of two trials is depends on chance, so zero may be inside.
+    let (low, difference, high) = (number("t95_low"), number("difference"), number("t95_high"));
+    assert!(low < difference && difference < high, "{row:?}");
+    let (slow, fast) = (number("mean_a"), number("mean_b"));
+    let near = |a: f64, b: f64| (a - b).abs() < 1e-3 * b.abs();
+    assert!(near(difference, fast - slow) && near(number("ratio"), fast / slow), "{row:?}");
+    assert_eq!(number("hedges_g") > 0.0, difference > 0.0, "{row:?}");
+    // An emulated link without CPU time is slower than its rate.
+    cpu.check_run(&bench.all_results(), || {
+        assert!((2.4..3.4).contains(&number("ratio")), "60 over 20 Mbit/s: {row:?}");
+    });
     // A run beside itself: the same seeds, so paired, and no difference.
     let printed =
         succeed(&mut bench.command(&["compare", run, run, "--metric", "srtt", "--csv", "-"]));
