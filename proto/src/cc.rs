@@ -60,7 +60,7 @@ pub struct InstanceProblem {
     /// `["algorithm"]`, or `["params", NAME]`.
     pub key: Vec<String>,
     /// The problem and the remedy.
-    pub why: String,
+    pub reason: String,
 }
 
 /// An instance of a congestion control.
@@ -103,29 +103,29 @@ fn enables_ecn(cc: &Cc, core: &Core) -> bool {
 /// # Errors
 /// Every problem that can be found without the kernel.
 pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
-    if let Some(why) = refuse_kernel_name(&cc.algorithm) {
-        return Err(vec![InstanceProblem { key: vec!["algorithm".into()], why }]);
+    if let Some(reason) = refuse_kernel_name(&cc.algorithm) {
+        return Err(vec![InstanceProblem { key: vec!["algorithm".into()], reason }]);
     }
     if cc.ect1.is_some() && !counts_marks(cc) {
-        let why = format!(
+        let reason = format!(
             "`{}` does not count ECN marks, and is not asked what its data are; leave `ect1` out, or take `dctcp` or \
              `prague`",
             cc.algorithm
         );
-        return Err(vec![InstanceProblem { key: vec!["ect1".into()], why }]);
+        return Err(vec![InstanceProblem { key: vec!["ect1".into()], reason }]);
     }
     if is_kernels(cc) && (cc.via == Via::Builtin || BUILTINS.contains(&cc.algorithm.as_str())) {
         let params = cc.params.iter().map(|(name, value)| (name.clone(), value.to_string()));
         return Ok(Instance::Kernel { params: params.collect() });
     }
     let Some((scheme, core)) = scheme(&cc.algorithm) else {
-        return Err(vec![InstanceProblem { key: vec!["algorithm".into()], why: unknown(cc) }]);
+        return Err(vec![InstanceProblem { key: vec!["algorithm".into()], reason: unknown(cc) }]);
     };
     let mut wrong = Vec::new();
     for (name, value) in &cc.params {
-        if let Err(why) = core.value(name, value) {
-            let why = why.to_string();
-            wrong.push(InstanceProblem { key: vec!["params".into(), name.clone()], why });
+        if let Err(reason) = core.value(name, value) {
+            let reason = reason.to_string();
+            wrong.push(InstanceProblem { key: vec!["params".into(), name.clone()], reason });
         }
     }
     if !wrong.is_empty() {
@@ -285,7 +285,7 @@ impl Rule {
         };
         Some(InstanceProblem {
             key,
-            why: format!("{} = {}: {}{with}", self.blamed, of(&self.blamed), self.why),
+            reason: format!("{} = {}: {}{with}", self.blamed, of(&self.blamed), self.reason),
         })
     }
 }
@@ -303,7 +303,7 @@ mod tests {
         resolve(cc)
             .unwrap_err()
             .into_iter()
-            .map(|w| format!("{}: {}", w.key.join("."), w.why))
+            .map(|w| format!("{}: {}", w.key.join("."), w.reason))
             .collect()
     }
     fn value(cc: &Cc, name: &str) -> u32 {

@@ -11,11 +11,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Why a text is not a quantity. The message shows the text and the right form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not {what}: {why}; write it like {example}")]
+#[error("`{text}` is not {what}: {reason}; write it like {example}")]
 pub struct UnitError {
     text: String,
     what: &'static str,
-    why: &'static str,
+    reason: &'static str,
     example: &'static str,
 }
 
@@ -171,7 +171,7 @@ fn scaled(
     what: &'static str,
     example: &'static str,
 ) -> Result<u64, UnitError> {
-    let fail = |why| UnitError { text: text.to_owned(), what, why, example };
+    let fail = |reason| UnitError { text: text.to_owned(), what, reason, example };
     let trimmed = text.trim();
     let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..split], trimmed[split..].trim());
@@ -264,7 +264,7 @@ impl FromStr for Packets {
         u32::try_from(count).map(Self).map_err(|_| UnitError {
             text: text.to_owned(),
             what: "a number of packets",
-            why: "it is too large",
+            reason: "it is too large",
             example,
         })
     }
@@ -285,7 +285,7 @@ impl FromStr for Ppm {
         u32::try_from(ppm).ok().and_then(Self::new).ok_or_else(|| UnitError {
             text: text.to_owned(),
             what,
-            why: "it is more than 100 %",
+            reason: "it is more than 100 %",
             example,
         })
     }

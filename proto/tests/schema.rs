@@ -269,7 +269,7 @@ fn ranges_are_those_of_the_check() {
             let ours = |p: &&ccbench_proto::plan::check::PlanProblem| {
                 p.severity == Severity::Error && p.path == path.join(".")
             };
-            problems.iter().find(ours).map(|p| p.why.clone())
+            problems.iter().find(ours).map(|p| p.reason.clone())
         };
         let mut held = |limit: Value, past: Value| {
             if let Some(why) = refused(limit.clone()) {

@@ -22,12 +22,12 @@ pub enum AgentError {
         problems: String,
     },
     /// A request's field is wrong.
-    #[error("{field}: {why}")]
+    #[error("{field}: {reason}")]
     Request {
         /// The field, as in agent.proto.
         field: &'static str,
         /// What is wrong with it.
-        why: String,
+        reason: String,
     },
     /// The request does not fit the session's state.
     #[error(transparent)]
@@ -139,12 +139,12 @@ pub enum AgentError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The address cannot be listened on.
-    #[error("listen on {address}: {why}")]
+    #[error("listen on {address}: {reason}")]
     Listen {
         /// As on the command line.
         address: String,
         /// What is wrong, and a fix.
-        why: String,
+        reason: String,
     },
     /// A certificate file cannot be used.
     #[error("read {what} {path}: {source}")]

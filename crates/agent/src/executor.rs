@@ -475,8 +475,8 @@ impl Executor {
         self.trial.links.extend(links.into_iter().map(bare));
     }
 
-    async fn lost(&mut self, why: &str) {
-        tracing::warn!(why, "undoing everything");
+    async fn lost(&mut self, reason: &str) {
+        tracing::warn!(reason, "undoing everything");
         match self.step(Command::Lost) {
             Ok(Action::Undo) => drop(self.undo().await),
             Ok(_) => self.lease_end_ns = None,
@@ -549,7 +549,7 @@ fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
     let off_s = (start_at_ns as f64 - now_ns as f64) / 1e9;
     Err(AgentError::Request {
         field: "start_at_ns",
-        why: format!(
+        reason: format!(
             "{off_s:.3} s from now on this node's CLOCK_MONOTONIC; ask Clock for it, and start within \
              1 s before and 10 min after now"
         ),

@@ -63,7 +63,7 @@ fn run() -> std::io::Result<()> {
 struct Failure {
     node: String,
     step: LabStep,
-    why: String,
+    reason: String,
     impossible: bool,
 }
 
@@ -86,13 +86,13 @@ impl Port {
 async fn trial(task: &wire::LabTask, port: &mut Port) -> std::io::Result<()> {
     let mut nodes = Nodes::default();
     let failed = conduct(task, &mut nodes, port).await?;
-    if let Some(Failure { node, step, why, impossible }) = failed {
+    if let Some(Failure { node, step, reason, impossible }) = failed {
         let step = step.into();
-        port.emit(Of::Failed(wire::LabFailed { node, step, why, impossible }))?;
+        port.emit(Of::Failed(wire::LabFailed { node, step, reason, impossible }))?;
     }
     for (node, client) in &mut nodes.clients {
         let reply = call(node, LabStep::Reset, client.reset(wire::ResetRequest::default())).await;
-        let failed = reply.map_or_else(|e| vec![e.why], |reply| reply.failed);
+        let failed = reply.map_or_else(|e| vec![e.reason], |reply| reply.failed);
         port.emit(Of::Undone(wire::LabUndone { node: node.clone(), failed }))?;
     }
     port.emit(Of::Done(wire::LabDone { busy_pct: nodes.busy_pct }))?;
@@ -140,9 +140,9 @@ async fn conduct(
             }
             Ok(None) => break,
             Err(_) => {
-                let why = "still silent long after the trial's end".to_owned();
+                let reason = "still silent long after the trial's end".to_owned();
                 let node = String::new();
-                return Ok(Some(Failure { node, step: LabStep::Run, why, impossible: false }));
+                return Ok(Some(Failure { node, step: LabStep::Run, reason, impossible: false }));
             }
         }
     }
@@ -164,8 +164,8 @@ async fn prepare(
     let sockets = match testbed(&task.resolved_toml, nodes).await {
         Ok(sockets) => sockets,
         Err(error) => {
-            let (node, why) = (String::new(), error.to_string());
-            return Ok(Some(Failure { node, step: LabStep::Build, why, impossible: false }));
+            let (node, reason) = (String::new(), error.to_string());
+            return Ok(Some(Failure { node, step: LabStep::Build, reason, impossible: false }));
         }
     };
     for (node, socket) in sockets {
@@ -181,9 +181,9 @@ async fn prepare(
     for request in &task.prepare {
         let node = &request.node;
         let Some(client) = nodes.clients.get_mut(node) else {
-            let why = "the testbed has no such node".to_owned();
+            let reason = "the testbed has no such node".to_owned();
             let node = node.clone();
-            return Ok(Some(Failure { node, step: LabStep::Prepare, why, impossible: false }));
+            return Ok(Some(Failure { node, step: LabStep::Prepare, reason, impossible: false }));
         };
         match call(node, LabStep::Prepare, client.prepare(request.clone())).await {
             Ok(reply) => {
@@ -275,7 +275,7 @@ async fn connect(
     let channel = endpoint.connect_with_connector(connector).await.map_err(|e| Failure {
         node: node.to_owned(),
         step: LabStep::Connect,
-        why: format!("{shown}: {e}"),
+        reason: format!("{shown}: {e}"),
         impossible: false,
     })?;
     let mut client = AgentClient::new(channel)
@@ -290,7 +290,8 @@ async fn call<T>(
     step: LabStep,
     answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T, Failure> {
-    let failed = |why: String, impossible| Failure { node: node.to_owned(), step, why, impossible };
+    let failed =
+        |reason: String, impossible| Failure { node: node.to_owned(), step, reason, impossible };
     match timeout(CALL_LIMIT, answer).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => {
@@ -309,8 +310,8 @@ async fn listen(
     request: wire::RunRequest,
     send: mpsc::Sender<Of>,
 ) {
-    let why = match call(&node, LabStep::Run, client.run(request)).await {
-        Err(failure) => failure.why,
+    let reason = match call(&node, LabStep::Run, client.run(request)).await {
+        Err(failure) => failure.reason,
         Ok(mut stream) => loop {
             match stream.message().await {
                 Ok(Some(event)) => {
@@ -325,5 +326,5 @@ async fn listen(
         },
     };
     // The receiver is gone only if the trial was abandoned.
-    let _ = send.send(Of::End(wire::LabEnd { node, why })).await;
+    let _ = send.send(Of::End(wire::LabEnd { node, reason })).await;
 }

@@ -104,7 +104,7 @@ async fn serve_tcp(
     service: Service,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
-    let refused = |why: String| AgentError::Listen { address: format!("tcp:{address}"), why };
+    let refused = |reason: String| AgentError::Listen { address: format!("tcp:{address}"), reason };
     let failed = |source| AgentError::Serve { address: format!("tcp:{address}"), source };
     let tls = tls::acceptor(args)?;
     if tls.is_none() && !address.ip().is_loopback() {
@@ -194,7 +194,7 @@ impl Drop for RemovedOnDrop<'_> {
 /// A Unix socket that only its owner may use. Replaces a dead agent's socket, but not a live one's.
 fn listen_unix(path: &Path) -> Result<UnixListener, AgentError> {
     let refused =
-        |why: String| AgentError::Listen { address: format!("unix:{}", path.display()), why };
+        |reason: String| AgentError::Listen { address: format!("unix:{}", path.display()), reason };
     if path.exists() {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(refused("another agent listens there".to_owned()));

@@ -52,7 +52,7 @@ pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> TraceC
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(error) => {
-                let error = UnreadableTrace { why: error.to_string() };
+                let error = UnreadableTrace { reason: error.to_string() };
                 traces.facts.insert(file.clone(), Err(error));
                 continue;
             }
@@ -85,8 +85,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = ["none.csv".to_owned()].into();
         let traces = read(&dir.path().join("plan.toml"), &files, &[]);
-        let why = traces.facts["none.csv"].clone().unwrap_err().to_string();
-        assert!(why.contains("relative to the plan's directory"), "{why}");
+        let reason = traces.facts["none.csv"].clone().unwrap_err().to_string();
+        assert!(reason.contains("relative to the plan's directory"), "{reason}");
         assert!(traces.contents.is_empty() && traces.invalid.is_empty());
     }
 

@@ -47,10 +47,10 @@ pub enum CompareError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The two sides have nothing in common.
-    #[error("nothing to compare: {why}")]
+    #[error("nothing to compare: {reason}")]
     Unpaired {
         /// What is missing, and what exists.
-        why: String,
+        reason: String,
     },
     /// Neither side has such a metric.
     #[error("there is no metric `{metric}` here; there are: {known}")]
@@ -240,7 +240,7 @@ pub fn compare(
         // Several points of this side would have the same row key.
         if let Some(factor) = side.factors.iter().find(alone) {
             return Err(CompareError::Unpaired {
-                why: format!(
+                reason: format!(
                     "{} varies `{factor}`, which the other run does not have; compare levels within one run: \
                      --by {factor}=LEVEL,LEVEL",
                     side.run_dir.display()
@@ -290,12 +290,12 @@ fn check_levels(summary: &Summary, factor: &str, requested: &[&str]) -> Result<(
         let known =
             if summary.factors.is_empty() { "none".to_owned() } else { summary.factors.join(", ") };
         return Err(CompareError::Unpaired {
-            why: format!("this run has no factor `{factor}`; its factors: {known}"),
+            reason: format!("this run has no factor `{factor}`; its factors: {known}"),
         });
     }
     match requested.iter().find(|level| !levels.contains(**level)) {
         Some(level) => Err(CompareError::Unpaired {
-            why: format!(
+            reason: format!(
                 "`{factor}` has no level `{level}`; there are: {}",
                 levels.into_iter().collect::<Vec<_>>().join(", ")
             ),
@@ -466,7 +466,7 @@ impl RowOrder {
             names.into_iter().take(MAX_SUBJECTS).collect::<Vec<_>>().join(", ") + &more
         };
         CompareError::Unpaired {
-            why: format!(
+            reason: format!(
                 "no phase with a flow group, probe or link has the same name, levels and a number on both sides; {} has {}; {} has {}",
                 a.name,
                 subjects(a),

@@ -35,9 +35,9 @@ pub use request::{COLUMN_MM, Figure, Format, Kind, Request, TWO_COLUMNS_MM};
 pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
     let data = Selection::open(run_dir, request)?;
     let mut figures = draw_kind(&data).map_err(|error| match error {
-        FigureError::NoData { path, kind, why, possible } => {
+        FigureError::NoData { path, kind, reason, possible } => {
             let possible = other_kinds(&data).unwrap_or(possible);
-            FigureError::NoData { path, kind, why, possible }
+            FigureError::NoData { path, kind, reason, possible }
         }
         other => other,
     })?;

@@ -171,8 +171,9 @@ pub struct CcRecord {
     /// How it got into the kernel.
     #[serde(with = "as_text")]
     pub via: Via,
-    /// Why so.
-    pub why: String,
+    /// Why so; `why` in the journal.
+    #[serde(rename = "why")]
+    pub reason: String,
     /// Every parameter, read back from the kernel.
     pub params: BTreeMap<String, String>,
 }

@@ -118,7 +118,7 @@ impl RunRecord {
 
     pub(crate) fn read(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(FILE_NAME);
-        let not_a_run = |why| StoreError::NotResults { path: dir.to_path_buf(), why };
+        let not_a_run = |reason| StoreError::NotResults { path: dir.to_path_buf(), reason };
         let is_plan = dir.extension().is_some_and(|ending| ending == "toml");
         let bytes =
             input::read(&path, &input::RECORD).map_err(|e| match (e.kind(), dir.metadata()) {

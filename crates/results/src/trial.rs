@@ -215,7 +215,7 @@ impl<'a> TrialWriter<'a> {
         let data = NodeCongestionControl { node: node.to_owned(), cc: Some(cc.clone()) };
         self.note(Kind::CongestionControl(data), &cc.name, &message)?;
         self.congestion_controls.push(CcRecord {
-            why: cc.reason_text(),
+            reason: cc.reason_text(),
             node: node.to_owned(),
             name: cc.name,
             algorithm: cc.algorithm,
@@ -275,7 +275,7 @@ impl<'a> TrialWriter<'a> {
     /// Checks the name of a raw file and registers new files.
     fn admit_raw(&mut self, node: &str, name: &str) -> Result<()> {
         let invalid =
-            |why| TrialError::RawFile { node: node.to_owned(), name: name.to_owned(), why };
+            |reason| TrialError::RawFile { node: node.to_owned(), name: name.to_owned(), reason };
         for part in [node, name] {
             if part.is_empty() || part.starts_with('.') || part.contains(['/', '\0']) {
                 return Err(invalid(

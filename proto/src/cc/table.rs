@@ -67,7 +67,8 @@ pub struct Rule {
     /// A parameter or a number.
     pub right: Operand,
     /// Error message if it does not hold.
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// A side of a rule.

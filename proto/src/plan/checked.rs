@@ -13,10 +13,10 @@ const LAB_START_JITTER: Micros = Micros::from_millis(10);
 
 /// Why a trace file cannot be read. The caller that reads files writes the text, because this crate does no I/O.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{why}")]
+#[error("{reason}")]
 pub struct UnreadableTrace {
     /// The text of the error.
-    pub why: String,
+    pub reason: String,
 }
 
 /// A trace file that has been read.

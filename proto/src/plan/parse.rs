@@ -77,14 +77,14 @@ pub(crate) fn read_text<'t>(
     sets: &[String],
 ) -> Result<(Reading, Lines<'t>), PlanProblem> {
     if text.len() > MAX_TEXT {
-        let why = "is longer than 4 MiB; is this the right file?".to_owned();
-        return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], why) });
+        let reason = "is longer than 4 MiB; is this the right file?".to_owned();
+        return Err(PlanProblem { path: "the plan".to_owned(), ..error(&[], reason) });
     }
     if let Some(at) = nesting::too_deep(text) {
         let line = u32::try_from(text[..at].matches('\n').count() + 1).ok();
-        let why =
+        let reason =
             "nests tables or lists more deeply than any plan; is this the right file?".to_owned();
-        return Err(PlanProblem { path: "the plan".to_owned(), line, ..error(&[], why) });
+        return Err(PlanProblem { path: "the plan".to_owned(), line, ..error(&[], reason) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
     let mut moved = renamed::rename_tables(&mut table);
@@ -95,8 +95,8 @@ pub(crate) fn read_text<'t>(
         warnings.extend(renamed::warning_of_set(assignment));
         match set::apply(&mut table, assignment) {
             Ok(key) => changed.push(key),
-            Err((path, why)) => {
-                refused.push(PlanProblem { path, ..error(&[], why.to_string()) });
+            Err((path, reason)) => {
+                refused.push(PlanProblem { path, ..error(&[], reason.to_string()) });
                 unread_keys.join(unset(assignment));
             }
         }
@@ -181,10 +181,10 @@ pub(crate) fn salvage(table: Table) -> Reading {
     Reading { plan: None, problems, unread_keys, moved, warnings }
 }
 
-fn error(place: &[String], why: String) -> PlanProblem {
+fn error(place: &[String], reason: String) -> PlanProblem {
     PlanProblem {
         path: set::join_key(place),
-        why,
+        reason,
         severity: Severity::Error,
         line: None,
         place: place.to_vec(),

@@ -2,12 +2,12 @@
 
 /// One problem, its place in the plan, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {why}")]
+#[error("{path}: {reason}")]
 pub struct PlanProblem {
     /// Dotted path of the key, as a user would write it: `links.bottleneck.rate`.
     pub path: String,
     /// The problem and its fix.
-    pub why: String,
+    pub reason: String,
     /// An error stops the plan; a warning is a lint about a misleading setup.
     pub severity: Severity,
     /// Line of the plan's text, from 1, with the key or the nearest table around it; `None` when it is written

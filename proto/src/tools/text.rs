@@ -44,7 +44,7 @@ pub struct Unread {
     /// Its beginning.
     pub text: String,
     /// The problem.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Most characters of a line, or of its problem, that are shown.
@@ -144,8 +144,8 @@ impl Walk {
             self.scan_bytes -= scanned;
             let line = bytes.split(|&b| b == b'\n').next().unwrap_or_default();
             self.found.lines += 1;
-            let why = if full { TOO_MANY } else { "JSON, but no report of iperf3" };
-            self.unread(number, &shown(line), why);
+            let reason = if full { TOO_MANY } else { "JSON, but no report of iperf3" };
+            self.unread(number, &shown(line), reason);
             return line.len();
         }
         let lines = text.split(|&b| b == b'\n').filter(|line| !line.trim_ascii().is_empty());
@@ -210,9 +210,9 @@ impl Walk {
         } else if self.tests.take(number, at_ns, text) || self.pings.take(number, at_ns, text) {
             self.rows += 1;
         } else {
-            let why =
+            let reason =
                 if whole { "not a line of ss, iperf3 or ping" } else { "it ends in the middle" };
-            self.unread(number, text, why);
+            self.unread(number, text, reason);
         }
     }
 
@@ -241,13 +241,13 @@ impl Walk {
         }
     }
 
-    fn unread(&mut self, line: u64, text: &str, why: &str) {
+    fn unread(&mut self, line: u64, text: &str, reason: &str) {
         if self.found.unread.len() >= MAX_UNREAD {
             self.found.more_unread += 1;
             return;
         }
         let clip = |text: &str| text.trim().chars().take(SHOWN_CHARS).collect();
-        self.found.unread.push(Unread { line, text: clip(text), why: clip(why) });
+        self.found.unread.push(Unread { line, text: clip(text), reason: clip(reason) });
     }
 
     fn finish(mut self) -> Found {

@@ -46,8 +46,8 @@ pub(super) enum RowError {
     Nothing,
     #[error("the loss `{0}` is more than {THEATERQ_ALL} (100%)")]
     TheaterqLoss(String),
-    #[error("`{field}` {why}")]
-    Number { field: String, why: NumberError },
+    #[error("`{field}` {reason}")]
+    Number { field: String, reason: NumberError },
     #[error("the rate `{0}` is beyond {MAX_RATE}")]
     Rate(String),
     #[error("its length is zero (`{0}`)")]
@@ -304,7 +304,7 @@ fn theaterq(step: &mut Step, latency: &str, rate: &str, loss: &str) -> Result<()
 }
 
 fn number_of(field: &str, digits: u32) -> Result<u64, RowError> {
-    scaled(field, digits).map_err(|why| RowError::Number { field: shown(field), why })
+    scaled(field, digits).map_err(|reason| RowError::Number { field: shown(field), reason })
 }
 
 pub(super) fn rate_of(field: &str, digits: u32) -> Result<Rate, RowError> {

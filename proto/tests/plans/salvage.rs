@@ -45,7 +45,7 @@ fn unreadable_values_have_no_consequences() {
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         let usual: Vec<String> =
-            read(&text, &[]).unwrap().1.iter().map(|p| p.why.clone()).collect();
+            read(&text, &[]).unwrap().1.iter().map(|p| p.reason.clone()).collect();
         let mut leaves = leaves(&text);
         leaves.sort_by_key(|(_, span)| span.start);
         let alone = leaves.chunks(1);
@@ -62,7 +62,7 @@ fn unreadable_values_have_no_consequences() {
                 problems.into_iter().partition(|p| p.severity == Severity::Error);
             let right = errors.iter().all(|e| lines.contains(&e.line))
                 && (1..=chosen.len()).contains(&errors.len())
-                && warnings.iter().all(|w| usual.contains(&w.why));
+                && warnings.iter().all(|w| usual.contains(&w.reason));
             if !right {
                 let keys: Vec<&str> = chosen.iter().map(|(key, _)| key.as_str()).collect();
                 let all = print(&errors) + &print(&warnings);
@@ -81,7 +81,7 @@ fn misspelt_key_causes_no_follow_on_errors() {
     for file in tomls("tests/plans/valid") {
         let text = std::fs::read_to_string(&file).unwrap();
         let usual: Vec<String> =
-            read(&text, &[]).unwrap().1.iter().map(|p| p.why.clone()).collect();
+            read(&text, &[]).unwrap().1.iter().map(|p| p.reason.clone()).collect();
         for word in [
             "rate", "delay", "toward", "node", "queue", "from", "to", "count", "cc", "start",
             "flows", "length", "measure", "agent", "address", "path", "dev", "classes", "loss",
@@ -106,9 +106,9 @@ fn misspelt_key_causes_no_follow_on_errors() {
                     let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
                     let news = problems
                         .iter()
-                        .any(|p| p.severity == Severity::Warning && !usual.contains(&p.why));
+                        .any(|p| p.severity == Severity::Warning && !usual.contains(&p.reason));
                     let missing =
-                        problems.iter().filter(|p| p.why.starts_with("is missing")).count();
+                        problems.iter().filter(|p| p.reason.starts_with("is missing")).count();
                     if errors - missing != 1 || missing > 1 || news {
                         let all = print(&problems);
                         spurious.push(format!("{} {word} as {typo}:\n{all}", stem(&file)));

@@ -52,11 +52,11 @@ fn has(severity: Severity, text: &str, key: &str, why: &str) {
     let others: Vec<&PlanProblem> = simulator.iter().filter(|p| !kernel.contains(p)).collect();
     let [problem] = others[..] else { panic!("one problem: {others:#?}") };
     assert_eq!((problem.severity, problem.path.as_str()), (severity, key), "{problem}");
-    assert!(problem.why.starts_with(why), "{problem}");
+    assert!(problem.reason.starts_with(why), "{problem}");
     assert!(problem.line.is_some(), "{problem}");
     let fix =
         ["leave", "take", "remove", "use ", "write", "without --sim", "no effect", "simulated as"];
-    assert!(fix.iter().any(|fix| problem.why.contains(fix)), "{problem}");
+    assert!(fix.iter().any(|fix| problem.reason.contains(fix)), "{problem}");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn rejects_nodes_with_agents_and_values_of_sysctls() {
     let found = problems(Target::Simulator, &sack);
     let error = found.iter().find(|p| p.severity == Severity::Error).unwrap();
     assert!(error.path == key || error.path.ends_with("tcp_sack"), "{error}");
-    assert!(error.why.contains("always has `net.ipv4.tcp_sack = 1`, not 0"), "{error}");
+    assert!(error.reason.contains("always has `net.ipv4.tcp_sack = 1`, not 0"), "{error}");
     let agent = |name: &str, host: u8| {
         format!("{name} = {{ agent = \"h{host}:7700\", address = \"10.0.0.{host}\" }}")
     };
@@ -122,7 +122,7 @@ fn rejects_nodes_with_agents_and_values_of_sysctls() {
     let found = problems(Target::Simulator, &agents);
     let of = |name: &str| {
         let path = format!("nodes.{name}.agent");
-        found.iter().any(|p| p.path == path && p.why.contains("creates its own nodes"))
+        found.iter().any(|p| p.path == path && p.reason.contains("creates its own nodes"))
     };
     assert!(["src", "router", "dst"].into_iter().all(of), "{found:#?}");
 }
@@ -146,7 +146,7 @@ fn rejects_a_flow_over_a_trace_without_rates() {
     assert!(limited.is_ok(), "{limited:#?}");
     let problems = read("t_us,delay_us\n0,1000\n500000,2000\n").unwrap_err();
     let why = "no link from src to dst has a rate";
-    let is_it = |p: &PlanProblem| p.path == "flows.f" && p.why.starts_with(why);
+    let is_it = |p: &PlanProblem| p.path == "flows.f" && p.reason.starts_with(why);
     assert!(problems.iter().any(is_it), "{problems:#?}");
 }
 

@@ -114,7 +114,8 @@ fn each_point_has_its_own_file() {
 fn trace_contents_are_checked_with_the_plan() {
     let good = || steps(vec![step(0, Some(10)), step(5, Some(0))], 20);
     let a = |facts| files(&[("a.csv", facts)]);
-    let message = refused(&[], a(Err(UnreadableTrace { why: "there is no such file".to_owned() })));
+    let message =
+        refused(&[], a(Err(UnreadableTrace { reason: "there is no such file".to_owned() })));
     assert_eq!(message, "14: links.l.trace.file: `a.csv`: there is no such file\n");
     let message = refused(&["links.l.rate=10mbit"], a(good()));
     assert!(message.contains("links.l.trace: its file gives the rate"), "{message}");

@@ -71,14 +71,14 @@ pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
     let nodes = &plan.plan().nodes;
     if !nodes.contains_key(&request.node) {
         let known = nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let why = format!("the plan has no node `{}`; it has: {known}", request.node);
-        return Err(AgentError::Request { field: "node", why });
+        let reason = format!("the plan has no node `{}`; it has: {known}", request.node);
+        return Err(AgentError::Request { field: "node", reason });
     }
     let address = |(name, text): (&String, &String)| match text.parse::<IpAddr>() {
         Ok(ip) => Ok((name.clone(), ip)),
         Err(_) => Err(AgentError::Request {
             field: "addresses",
-            why: format!("`{text}`, of node {name}, is not an IP address"),
+            reason: format!("`{text}`, of node {name}, is not an IP address"),
         }),
     };
     let context = TrialContext {
@@ -99,7 +99,7 @@ fn traces(
     request: &wire::PrepareRequest,
     plan: &check::CheckedPlan,
 ) -> Result<BTreeMap<String, Arc<Trace>>, AgentError> {
-    let wrong = |why| AgentError::Request { field: "files", why };
+    let wrong = |reason| AgentError::Request { field: "files", reason };
     let mut traces = BTreeMap::new();
     let here = plan.plan().links.values().filter(|link| link.node == request.node);
     for used in here.filter_map(|link| link.trace.as_ref()) {
@@ -109,8 +109,8 @@ fn traces(
         };
         let found = digest_bytes(bytes);
         if let Some(wanted) = used.sha256.as_ref().filter(|wanted| **wanted != found) {
-            let why = format!("the trace `{file}` has sha256 {found}, the plan has {wanted}");
-            return Err(wrong(why));
+            let reason = format!("the trace `{file}` has sha256 {found}, the plan has {wanted}");
+            return Err(wrong(reason));
         }
         let trace = trace::parse(file, bytes)
             .map_err(|error| wrong(format!("the trace `{file}`: {error}")))?;

@@ -38,12 +38,12 @@ pub enum LinkError {
         link: &'static str,
     },
     /// The value of one flag does not fit the other flags.
-    #[error("{flag}: {why}")]
+    #[error("{flag}: {reason}")]
     Flag {
         /// `--up-aqm` …
         flag: String,
         /// What is wrong and how to fix it.
-        why: String,
+        reason: String,
     },
     /// An interface of this name is not in this network namespace.
     #[error("{flag}: there is no interface {name} in this network namespace; there are: {known}")]

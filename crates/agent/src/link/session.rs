@@ -33,10 +33,10 @@ impl Direction {
     pub(crate) fn describe(&self) -> String {
         let state = self.link.state();
         let Name { direction, from, to } = &self.name;
-        let why = state.why();
-        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+        let reason = state.why();
+        let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
         let backend = state.backend().as_text();
-        format!("{direction} ({from} → {to}): {backend}{why}: {}", state.qdiscs.join("; "))
+        format!("{direction} ({from} → {to}): {backend}{reason}: {}", state.qdiscs.join("; "))
     }
 
     fn read(&mut self, at_ns: u64) -> Result<Reading, LinkError> {
@@ -75,7 +75,8 @@ impl LinkSession {
                 let ahead_ns = i128::from(at_ns) - i128::from(real_ns);
                 let ahead_ns = u64::try_from(ahead_ns).map_err(|_| LinkError::Flag {
                     flag: "--start".to_owned(),
-                    why: "that instant is past; give the machines longer to get ready".to_owned(),
+                    reason: "that instant is past; give the machines longer to get ready"
+                        .to_owned(),
                 })?;
                 now_ns.saturating_add(ahead_ns)
             }

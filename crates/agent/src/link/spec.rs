@@ -163,13 +163,13 @@ impl<R: ReadTrace> Traces<'_, R> {
         if !self.files.contains_key(&name) {
             let facts = (self.read)(path)
                 .map(|(sha256, trace)| TraceFacts { sha256, trace: Arc::new(trace) })
-                .map_err(|error| UnreadableTrace { why: error.to_string() });
+                .map_err(|error| UnreadableTrace { reason: error.to_string() });
             self.files.insert(name.clone(), facts);
         }
         match &self.files[&name] {
             Ok(facts) => Ok((name, Arc::clone(&facts.trace))),
             Err(error) => {
-                Err(LinkError::Flag { flag: format!("{flag}trace"), why: error.to_string() })
+                Err(LinkError::Flag { flag: format!("{flag}trace"), reason: error.to_string() })
             }
         }
     }
@@ -228,10 +228,10 @@ fn trace_use<R: ReadTrace>(
             (None, Some(_)) => "floor",
             (None, None) => return Ok(None),
         };
-        let why = format!(
+        let reason = format!(
             "there is no trace that it could be about; add {flag}trace FILE, or leave it out"
         );
-        return Err(LinkError::Flag { flag: format!("{flag}{key}"), why });
+        return Err(LinkError::Flag { flag: format!("{flag}{key}"), reason });
     };
     let (file, trace) = traces.get(flag, path)?;
     let opportunities = matches!(*trace, Trace::Opportunities(_));
@@ -248,7 +248,8 @@ fn trace_use<R: ReadTrace>(
 
 /// The queue of a plan's link, from `--aqm` and `--queue`.
 fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
-    let wrong = |key: &str, why: String| LinkError::Flag { flag: format!("{flag}{key}"), why };
+    let wrong =
+        |key: &str, reason: String| LinkError::Flag { flag: format!("{flag}{key}"), reason };
     let constant = one.trace.is_none() && rtt.get() > 0;
     let default = if constant { Limit::MilliBdp(1500) } else { QUEUE };
     let Some(aqm) = &one.aqm else {
@@ -269,13 +270,13 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     let fifo = kind.contains("fifo");
     let limit = match one.queue {
         Some(_) if has_limit => {
-            let why = "`limit` is given by --queue too; leave one of them out".to_owned();
-            return Err(wrong("aqm", why));
+            let reason = "`limit` is given by --queue too; leave one of them out".to_owned();
+            return Err(wrong("aqm", reason));
         }
         Some(limit) if fifo => Some(limit),
         Some(limit) => Some(absolute(limit, kind == "red", one, rtt).ok_or_else(|| {
-            let why = format!("with a trace, write the limit of {kind} in packets or bytes");
-            wrong("queue", why)
+            let reason = format!("with a trace, write the limit of {kind} in packets or bytes");
+            wrong("queue", reason)
         })?),
         None if fifo && !has_limit => Some(default),
         None => None,
@@ -344,7 +345,7 @@ fn flag_message(problem: &PlanProblem) -> String {
         flag
     };
     let rest = rest.map_or(String::new(), |key| format!(" {key}"));
-    format!("{flag}{name}:{rest} {}", problem.why)
+    format!("{flag}{name}:{rest} {}", problem.reason)
 }
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ fn show(name: &str) -> Result<String, CommandError> {
         );
     }
     for rule in &core.rules {
-        let _ = writeln!(text, "  {}: {}", rule.blamed, rule.why);
+        let _ = writeln!(text, "  {}: {}", rule.blamed, rule.reason);
     }
     text.push_str("\ninner state, once per round trip (table cc_state):\n");
     for stat in &core.stats {
@@ -298,7 +298,7 @@ fn show_kernels(name: &str) -> Result<String, CommandError> {
         verify::check(name).map_err(|error| {
             // A name that no kernel has is a mistake of the command line; one that only this kernel lacks is not.
             let wrong =
-                cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.why));
+                cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.reason));
             let lacks = || CommandError::NoSuchCc { name: name.to_owned(), source: error };
             wrong.map_or_else(lacks, CommandError::UnknownName)
         })?;
@@ -336,7 +336,7 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
         Ok(cc::Instance::Own { params, .. }) => params,
         Ok(cc::Instance::Kernel { .. }) => Vec::new(),
         Err(wrong) => {
-            return Err(CommandError::BadParameters(wrong.into_iter().map(|w| w.why).collect()));
+            return Err(CommandError::BadParameters(wrong.into_iter().map(|w| w.reason).collect()));
         }
     };
     let name = args.kernel_name.clone().unwrap_or_else(|| format!("ccb_{}", cc.algorithm));

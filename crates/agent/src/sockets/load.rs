@@ -85,7 +85,7 @@ impl LoadedCcs {
         tcp_ecn: Option<&str>,
     ) -> Result<LoadedInstance, SocketError> {
         let instance = cc::resolve(cc).map_err(|wrong| {
-            SocketError::Params(wrong.into_iter().map(|w| w.why).collect::<Vec<_>>().join("; "))
+            SocketError::Params(wrong.into_iter().map(|w| w.reason).collect::<Vec<_>>().join("; "))
         })?;
         let made = match instance {
             Instance::Kernel { params } => self.load_builtin(&cc.algorithm, &params)?,

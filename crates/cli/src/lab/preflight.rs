@@ -107,7 +107,7 @@ fn shortened(plan: &CheckedPlan, length: Micros) -> Result<CheckedPlan, NotShort
             probe.start = Micros::default();
         }
     }
-    let text = |problem: PlanProblem| format!("{}: {}", problem.path, problem.why);
+    let text = |problem: PlanProblem| format!("{}: {}", problem.path, problem.reason);
     let first = |problems: Vec<PlanProblem>| {
         let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);
         NotShortened(error.map_or(String::new(), text))

@@ -200,8 +200,8 @@ impl<'a> GuestTrial<'a> {
                 }
                 trial.row(&row.node, event, progress)?;
             }
-            (Of::End(end), _) if !end.why.is_empty() => {
-                self.errors.push(format!("node {}: stream failed: {}", end.node, end.why));
+            (Of::End(end), _) if !end.reason.is_empty() => {
+                self.errors.push(format!("node {}: stream failed: {}", end.node, end.reason));
             }
             (Of::Undone(undone), _) if !undone.failed.is_empty() => {
                 let failed = undone.failed.join("; ");
@@ -288,7 +288,7 @@ pub fn task(
 /// The error of a guest's report. `folder` has the files of the boot.
 pub fn error(failure: wire::LabFailed, folder: &Path) -> LabError {
     let step = failure.step();
-    let wire::LabFailed { node, why: reason, impossible, .. } = failure;
+    let wire::LabFailed { node, reason, impossible, .. } = failure;
     if impossible && !node.is_empty() {
         LabError::Unsupported { node, reason }
     } else {

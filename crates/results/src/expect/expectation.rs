@@ -51,7 +51,7 @@ pub struct Expectation {
     pub n_trials: u32,
     /// Whether it holds.
     pub outcome: Outcome,
-    /// Why it was not measured, or what to know of the measurement.
+    /// Why it was not measured, or what to know of the measurement. The name is that of the column.
     pub why: Vec<String>,
 }
 

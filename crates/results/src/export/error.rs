@@ -33,12 +33,12 @@ pub enum ExportError {
         known: String,
     },
     /// The run has no rows for the other tool's format.
-    #[error("{}: nothing to export: {why}; `ccbench export csv` writes every table that there is", path.display())]
+    #[error("{}: nothing to export: {reason}; `ccbench export csv` writes every table that there is", path.display())]
     NoData {
         /// The results directory.
         path: PathBuf,
         /// What is missing.
-        why: &'static str,
+        reason: &'static str,
     },
 }
 

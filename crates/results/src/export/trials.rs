@@ -10,10 +10,10 @@ use crate::store::RunDir;
 pub(super) fn not_empty(
     written: Vec<PathBuf>,
     run_dir: &Path,
-    why: &'static str,
+    reason: &'static str,
 ) -> Result<Vec<PathBuf>> {
     if written.is_empty() {
-        return Err(ExportError::NoData { path: run_dir.to_path_buf(), why });
+        return Err(ExportError::NoData { path: run_dir.to_path_buf(), reason });
     }
     Ok(written)
 }

@@ -95,10 +95,10 @@ impl Selection {
     /// Keeps the trials with this value; for a column of rows, checks that the kind supports it and that the value
     /// exists.
     fn apply_filter(&mut self, column: &str, value: &str) -> Result<()> {
-        let wrong = |why: String| FigureError::Where {
+        let wrong = |reason: String| FigureError::Where {
             column: column.to_owned(),
             value: value.to_owned(),
-            why,
+            reason,
         };
         let of_trial = |end: &TrialEnd| match column {
             "point_id" => end.point_id.to_string(),
@@ -409,11 +409,11 @@ impl Selection {
     }
 
     /// The error for a kind without data; [`super::draw`] adds the kinds that have data.
-    pub(super) fn no_data(&self, why: &str) -> FigureError {
+    pub(super) fn no_data(&self, reason: &str) -> FigureError {
         FigureError::NoData {
             path: self.run.path().to_path_buf(),
             kind: self.request.kind.name(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
             possible: "this run has no data for any kind".to_owned(),
         }
     }

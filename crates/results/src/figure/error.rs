@@ -20,26 +20,26 @@ pub enum FigureError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The run has no data for this figure.
-    #[error("no {kind} figure of {}: {why}; {possible}", path.display())]
+    #[error("no {kind} figure of {}: {reason}; {possible}", path.display())]
     NoData {
         /// The results directory.
         path: PathBuf,
         /// The kind of figure.
         kind: &'static str,
         /// What is missing.
-        why: String,
+        reason: String,
         /// The kinds that the run has data for.
         possible: String,
     },
     /// `--where` selects rows that the run does not have.
-    #[error("--where {column}={value}: {why}")]
+    #[error("--where {column}={value}: {reason}")]
     Where {
         /// Before the `=`.
         column: String,
         /// After it.
         value: String,
         /// What is wrong, and which values exist.
-        why: String,
+        reason: String,
     },
     /// `--x` or `--y` names no factor that varies.
     #[error("{option} {factor}: the factors for two different axes are: {known}")]

@@ -17,14 +17,14 @@ pub enum StoreError {
     Journal(#[from] JournalError),
     /// A directory that ccbench did not make.
     #[error(
-        "{} is not a results directory of ccbench ({why}); give the directory that `ccbench run` printed",
+        "{} is not a results directory of ccbench ({reason}); give the directory that `ccbench run` printed",
         path.display()
     )]
     NotResults {
         /// The directory.
         path: PathBuf,
         /// What is missing.
-        why: &'static str,
+        reason: &'static str,
     },
     /// A plan file instead of a results directory.
     #[error(

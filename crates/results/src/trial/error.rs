@@ -37,14 +37,14 @@ pub enum TrialError {
         node: String,
     },
     /// A raw file's name would leave the trial's directory, or there are too many raw files.
-    #[error("node `{node}` sent a raw file named `{name}`: {why}")]
+    #[error("node `{node}` sent a raw file named `{name}`: {reason}")]
     RawFile {
         /// The node.
         node: String,
         /// The file's name.
         name: String,
         /// What is wrong.
-        why: &'static str,
+        reason: &'static str,
     },
 }
 

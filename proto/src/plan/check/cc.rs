@@ -14,7 +14,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         for wrong in cc::resolve(cc).err().unwrap_or_default() {
             let path: Vec<&str> =
                 ["cc", name].into_iter().chain(wrong.key.iter().map(String::as_str)).collect();
-            problems.error_from(&path, &[&["cc", name]], wrong.why);
+            problems.error_from(&path, &[&["cc", name]], wrong.reason);
         }
     }
     one_set_of_parameters(plan, problems);

@@ -220,7 +220,7 @@ pub(super) fn needs_address(plan: &Plan, node: &str, because: &str, problems: &m
     }
     let missing = "is missing: ";
     let place = join_key(&["nodes", node, "address"]);
-    if problems.found.iter().any(|p| p.path == place && p.why.starts_with(missing)) {
+    if problems.found.iter().any(|p| p.path == place && p.reason.starts_with(missing)) {
         return;
     }
     problems.error_from(

@@ -319,9 +319,9 @@ fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut 
             continue;
         }
         let why = if problem.place == *key {
-            problem.why
+            problem.reason
         } else {
-            format!("`{}` {}", problem.path, problem.why)
+            format!("`{}` {}", problem.path, problem.reason)
         };
         problems.error(&path, why);
     }
@@ -415,7 +415,7 @@ impl Found {
     fn add(&mut self, point: &UncheckedPoint, whole: bool, problems: Vec<PlanProblem>) {
         (if whole { &mut self.whole } else { &mut self.parts }).push(point.factors.clone());
         for mut problem in problems {
-            let key = (problem.path.clone(), problem.why.clone());
+            let key = (problem.path.clone(), problem.reason.clone());
             let at = *self.index.entry(key).or_insert_with(|| {
                 problem.place = point.written(&problem.place);
                 let (first, shared) = (point.factors.clone(), point.factors.clone());
@@ -440,7 +440,7 @@ impl Found {
                 if *alike > MAX_ALIKE {
                     continue;
                 }
-                found.problem.why = format!("{} (at {at})", found.problem.why);
+                found.problem.reason = format!("{} (at {at})", found.problem.reason);
             }
             all.push(found.problem);
         }

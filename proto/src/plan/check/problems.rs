@@ -20,18 +20,23 @@ pub(super) struct Problems {
 
 impl Problems {
     /// An error that follows from what is at the path and under it.
-    pub(super) fn error(&mut self, path: &[&str], why: impl Into<String>) {
-        self.error_from(path, &[path], why);
+    pub(super) fn error(&mut self, path: &[&str], reason: impl Into<String>) {
+        self.error_from(path, &[path], reason);
     }
 
     /// An error that follows from the values at these places.
-    pub(super) fn error_from(&mut self, path: &[&str], reads: &[&[&str]], why: impl Into<String>) {
-        self.add(path, reads, why.into(), Severity::Error);
+    pub(super) fn error_from(
+        &mut self,
+        path: &[&str],
+        reads: &[&[&str]],
+        reason: impl Into<String>,
+    ) {
+        self.add(path, reads, reason.into(), Severity::Error);
     }
 
     /// A warning that follows from what is at the path and under it.
-    pub(super) fn warning(&mut self, path: &[&str], why: impl Into<String>) {
-        self.warning_from(path, &[path], why);
+    pub(super) fn warning(&mut self, path: &[&str], reason: impl Into<String>) {
+        self.warning_from(path, &[path], reason);
     }
 
     /// A warning that follows from the values at these places.
@@ -39,9 +44,9 @@ impl Problems {
         &mut self,
         path: &[&str],
         reads: &[&[&str]],
-        why: impl Into<String>,
+        reason: impl Into<String>,
     ) {
-        self.add(path, reads, why.into(), Severity::Warning);
+        self.add(path, reads, reason.into(), Severity::Warning);
     }
 
     /// Whether something at, above or under one of these places could not be read.
@@ -54,12 +59,12 @@ impl Problems {
         self.unread_keys.mark_uncertain(owned(path));
     }
 
-    fn add(&mut self, path: &[&str], reads: &[&[&str]], why: String, severity: Severity) {
+    fn add(&mut self, path: &[&str], reads: &[&[&str]], reason: String, severity: Severity) {
         let place = owned(path);
         if self.unread_keys.covers(&place) || self.is_unread(reads) {
             return;
         }
-        self.found.push(PlanProblem { path: join_key(path), why, severity, line: None, place });
+        self.found.push(PlanProblem { path: join_key(path), reason, severity, line: None, place });
     }
 }
 

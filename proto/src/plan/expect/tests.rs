@@ -131,7 +131,7 @@ fn warns_about_deprecated_metric_names() {
     let of_metrics: Vec<(&str, &str)> = warnings
         .iter()
         .filter(|warning| warning.path.ends_with("metric"))
-        .map(|warning| (warning.path.as_str(), warning.why.as_str()))
+        .map(|warning| (warning.path.as_str(), warning.reason.as_str()))
         .collect();
     let expected = [
         ("expect.0.metric", "`step_lateness` is deprecated; use `step_scheduling_error`"),

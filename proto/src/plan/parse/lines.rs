@@ -75,7 +75,7 @@ impl<'t> Lines<'t> {
         for problem in problems.iter_mut().filter(|p| p.line.is_none()) {
             let set = self.set.iter().find(|key| problem.place.starts_with(key));
             match set {
-                Some(key) => problem.why += &format!(" (from `--set {}`)", join_key(key)),
+                Some(key) => problem.reason += &format!(" (from `--set {}`)", join_key(key)),
                 None => problem.line = self.of(&problem.place),
             }
         }

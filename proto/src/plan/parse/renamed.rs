@@ -145,7 +145,7 @@ mod tests {
 
     /// The line and text of each warning about a deprecated key.
     fn deprecated(problems: &[PlanProblem]) -> Vec<(Option<u32>, String)> {
-        let found = problems.iter().filter(|problem| problem.why.contains("deprecated"));
+        let found = problems.iter().filter(|problem| problem.reason.contains("deprecated"));
         found.map(|problem| (problem.line, problem.to_string())).collect()
     }
 
@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn problems_with_a_deprecated_key_have_its_line() {
         let problems = read("coupling = 300", "", &[]).unwrap_err();
-        let wrong = problems.iter().find(|problem| problem.why.contains("from 1 to 255")).unwrap();
+        let wrong =
+            problems.iter().find(|problem| problem.reason.contains("from 1 to 255")).unwrap();
         assert_eq!((wrong.line, wrong.path.as_str()), (Some(21), "links.l.queue.coupling_factor"));
         let both = read("step = '1ms'\nstep_thresh = '2ms'", "", &[]).unwrap_err();
         assert!(both.iter().any(|problem| problem.path == "links.l.queue.step"), "{both:?}");
@@ -215,7 +216,7 @@ mod tests {
         let fq = ["links.l.queue={ kind = 'fq', step = '1ms' }"];
         let problems = read("", "", &fq).unwrap_err();
         let step = problems.iter().find(|problem| problem.path == "links.l.queue.step").unwrap();
-        assert!(step.why.starts_with("is not a key of this kind of queue"), "{step}");
+        assert!(step.reason.starts_with("is not a key of this kind of queue"), "{step}");
         assert_eq!(deprecated(&problems), []);
     }
 }

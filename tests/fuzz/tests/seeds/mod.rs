@@ -191,7 +191,7 @@ fn lab() -> Vec<u8> {
         Of::Failed(wire::LabFailed {
             node: "a".into(),
             step: wire::LabStep::Build.into(),
-            why: "w".into(),
+            reason: "w".into(),
             impossible: true,
         }),
         Of::Done(wire::LabDone { busy_pct: 1.5 }),

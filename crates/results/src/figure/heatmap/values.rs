@@ -163,11 +163,11 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
         anywhere.iter().copied().filter(|row| row.phase == phase).collect();
     if of_metric.is_empty() && !anywhere.is_empty() {
         let phases: Vec<&str> = phases.into_iter().collect();
-        let why = format!(
+        let reason = format!(
             "`{requested}` has no value in this phase; it has values in {}",
             phases.join(", ")
         );
-        return Err(FigureError::Where { column: "phase".to_owned(), value: phase, why });
+        return Err(FigureError::Where { column: "phase".to_owned(), value: phase, reason });
     }
     if of_metric.is_empty() {
         let mut known: Vec<String> =
@@ -187,11 +187,11 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
             Some(found.ok_or_else(|| {
                 let subjects: BTreeSet<&String> =
                     of_metric.iter().map(|row| &row.subject).collect();
-                let why = format!(
+                let reason = format!(
                     "`{requested}` has no value for it; it has values for {}",
                     comma_separated(subjects)
                 );
-                FigureError::Where { column: column.to_owned(), value: value.to_owned(), why }
+                FigureError::Where { column: column.to_owned(), value: value.to_owned(), reason }
             })?)
         }
         None => {
