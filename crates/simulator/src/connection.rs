@@ -4,7 +4,7 @@ use ccbench_proto::plan::Ecn;
 use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns};
 use ccbench_proto::wire::{self, Role, SampleSource, Side};
 
-use crate::core::CongestionControl;
+use crate::congestion_control::CongestionControl;
 use crate::half_connection::HalfConnection;
 use crate::handshake::Handshake;
 use crate::packet::{Body, MSS_BYTES, MTU_BYTES, Packet, Segment};

@@ -2,7 +2,7 @@
 
 use ccbench_shaper::ShaperError;
 
-use crate::core::{CoreError, Violation};
+use crate::congestion_control::{CoreError, Violation};
 
 /// An error of the simulator.
 #[derive(Debug, thiserror::Error)]

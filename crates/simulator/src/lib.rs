@@ -1,16 +1,15 @@
 //! A trial as a discrete-event simulation. Links are the shaper's own models on virtual time ([`ccbench_shaper::virtual_link`]),
-//! congestion controls are the C cores that the kernel modules and BPF programs are made of (`core`), and TCP around
-//! them follows Linux (`tcp`). Time is in integer nanoseconds, every element has its own random stream, and nothing depends
-//! on the machine: the same plan and seed give the same rows everywhere.
+//! congestion controls are the C cores that the kernel modules and BPF programs are made of (`congestion_control`),
+//! and TCP around them follows Linux (`tcp`). Time is in integer nanoseconds, every element has its own random stream, and nothing
+//! depends on the machine: the same plan and seed give the same rows everywhere.
 //!
 //! - `simulation` is the event loop.
 //! - `network` has links and routes, `connection` a TCP connection of a flow with its applications, `probes` echoes, `tcp_probes`
 //!   connections and fetches of probes.
 //! - `rows` turns their state into the rows of the protocol, those that an agent would send; `acks` those that eBPF programs write.
 
-mod core;
-
 mod acks;
+mod congestion_control;
 mod connection;
 mod ecn_events;
 mod error;
@@ -26,7 +25,7 @@ mod simulation;
 mod tcp;
 mod tcp_probes;
 
-pub use crate::core::{CoreError, Violation};
+pub use congestion_control::{CoreError, Violation};
 pub use error::SimulatorError;
 pub use simulation::Simulation;
 

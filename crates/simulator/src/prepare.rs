@@ -11,8 +11,8 @@ use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, ViaReason, backend_reason};
 
 use crate::T0_NS;
+use crate::congestion_control::CongestionControl;
 use crate::connection::Connection;
-use crate::core::CongestionControl;
 use crate::ecn_events::ecn_events;
 use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};

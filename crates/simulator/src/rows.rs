@@ -11,8 +11,8 @@ use ccbench_proto::wire::run_event::Of;
 use ccbench_proto::wire::{Role, Side};
 
 use crate::T0_NS;
+use crate::congestion_control::Stat;
 use crate::connection::Connection;
-use crate::core::Stat;
 use crate::network::SimulatedLink;
 use crate::packet::{MSS_BYTES, MTU_BYTES};
 use crate::tcp::TCP_FASTRETRANS_THRESH;

@@ -11,7 +11,7 @@ use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::wire;
 
-use crate::core::{CongestionControl, Violation};
+use crate::congestion_control::{CongestionControl, Violation};
 use crate::half_connection::{HalfConnection, SocketTimer};
 use crate::handshake::Handshake;
 use crate::network::Network;

@@ -4,7 +4,7 @@ use super::EcnMode;
 use super::ack_state::{AckState, Rexmit, tsval_ms};
 use super::retransmit_queue::SentSegment;
 use super::sender::{CcSample, Sender};
-use crate::core::CaState;
+use crate::congestion_control::CaState;
 use crate::packet::{AckSegment, MSS_BYTES, SeqRange};
 
 /// `tcp_max_reordering`.

@@ -2,7 +2,7 @@
 
 use super::rack::TIMEOUT_MIN_NS;
 use super::sender::Sender;
-use crate::core::CaState;
+use crate::congestion_control::CaState;
 
 impl Sender {
     /// `tcp_rack_reo_wnd()`.

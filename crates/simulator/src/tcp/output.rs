@@ -4,7 +4,7 @@ use ccbench_proto::wire::TcpEventKind;
 
 use super::retransmit_queue::SentSegment;
 use super::sender::{Chrono, Sender, TCP_INIT_CWND};
-use crate::core::{CaState, Event};
+use crate::congestion_control::{CaState, Event};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
 /// `sk_gso_max_size` without headers: a burst is one super-packet of IP.

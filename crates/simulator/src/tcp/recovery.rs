@@ -4,7 +4,7 @@ use super::EcnMode;
 use super::ack_state::{AckState, Rexmit, tsval_ms};
 use super::rack::TCP_FASTRETRANS_THRESH;
 use super::sender::{CcSample, Sender, TCP_INFINITE_SSTHRESH};
-use crate::core::{self, CaState, Out, ack_flags};
+use crate::congestion_control::{self, CaState, Out, ack_flags};
 
 impl Sender {
     /// `tcp_fastretrans_alert()`.
@@ -346,7 +346,7 @@ impl Sender {
         self.update_pacing_rate();
     }
 
-    fn call_on_ack(&mut self, mut view: core::Ack) {
+    fn call_on_ack(&mut self, mut view: congestion_control::Ack) {
         view.flags |= self.cwnd_flags();
         debug_assert!(view.flags & !ack_flags::ALL == 0);
         let out: Out = self.cc.on_ack(&view);

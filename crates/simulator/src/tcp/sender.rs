@@ -8,7 +8,7 @@ use super::rack::{Rack, TCP_FASTRETRANS_THRESH};
 use super::retransmit_queue::RetransmitQueue;
 use super::rtt::{NO_RTT_US, Rtt};
 use super::timer_wheel::Timer;
-use crate::core::{self, CaState, CongestionControl, Event, Out, Wants, ack_flags};
+use crate::congestion_control::{self, CaState, CongestionControl, Event, Out, Wants, ack_flags};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
 /// Window of a new connection, packets (RFC 6928).
@@ -244,14 +244,14 @@ impl Sender {
     }
 
     /// What the congestion control sees of the socket.
-    pub(super) fn view(&mut self, now_ns: u64, cc_sample: &CcSample) -> core::Ack {
+    pub(super) fn view(&mut self, now_ns: u64, cc_sample: &CcSample) -> congestion_control::Ack {
         let sample = &cc_sample.sample;
         let mut set = 0;
         let mut flag = |flag: u32, on: bool| set |= if on { flag } else { 0 };
         flag(ack_flags::APP_LIMITED, sample.is_app_limited);
         flag(ack_flags::ECN, self.config.ecn != EcnMode::Off);
         flag(ack_flags::ACK_DELAYED, cc_sample.is_ack_delayed);
-        core::Ack {
+        congestion_control::Ack {
             now_us: now_ns / 1000,
             pacing_bytes_per_sec: self.pacing_rate_bytes_per_s,
             rtt_us: cc_sample.rtt_us.map_or(0, |rtt_us| rtt_us.max(1)),
@@ -278,7 +278,7 @@ impl Sender {
             edt_delay_us: (self.tcp_wstamp_ns.saturating_sub(now_ns) / 1000) as u32,
             mss_bytes: MSS_BYTES,
             mtu_bytes: MTU_BYTES,
-            random: core::random(&mut self.seed),
+            random: congestion_control::random(&mut self.seed),
             ca_state: self.ca_state as u32,
             flags: set,
         }
@@ -354,7 +354,7 @@ impl Sender {
 
     /// The rows of the congestion control's state, if a round has ended since the last call: the number of the round and the
     /// values.
-    pub fn take_round(&mut self, now_ns: u64) -> Option<(u64, Vec<core::Stat>)> {
+    pub fn take_round(&mut self, now_ns: u64) -> Option<(u64, Vec<congestion_control::Stat>)> {
         if !std::mem::take(&mut self.round_ended) {
             return None;
         }
@@ -364,7 +364,7 @@ impl Sender {
     }
 
     /// A rule that the congestion control broke.
-    pub fn violation(&self) -> Option<core::Violation> {
+    pub fn violation(&self) -> Option<congestion_control::Violation> {
         self.cc.violation()
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ccbench_proto::plan::Ecn;
 
 use super::*;
-use crate::core::CongestionControl;
+use crate::congestion_control::CongestionControl;
 use crate::packet::{AckSegment, MSS_BYTES, Segment, SeqRange};
 
 const MS: u64 = 1_000_000;

@@ -6,7 +6,7 @@ use ccbench_proto::wire::{TcpEvent, TcpEventKind};
 use super::rack::TCP_FASTRETRANS_THRESH;
 use super::sender::Sender;
 use super::timer_wheel::{TICK_NS, Timer, TimerKind, wheel_ns};
-use crate::core::{CaState, Event};
+use crate::congestion_control::{CaState, Event};
 
 impl Sender {
     /// When [`Self::on_timer`] is due.
