@@ -8,7 +8,7 @@ use crate::congestion_control::CongestionControl;
 use crate::half_connection::HalfConnection;
 use crate::handshake::Handshake;
 use crate::packet::{Body, MSS_BYTES, MTU_BYTES, Packet, Segment};
-use crate::tcp::{EcnMode, Receiver, Sender, SenderConfig};
+use crate::tcp::{EcnMode, Established, Receiver, Sender, SenderConfig, SocketBuffer};
 
 /// TCP_ESTABLISHED.
 const ESTABLISHED: u32 = 1;
@@ -32,10 +32,12 @@ pub struct Connection {
     /// The name in the plan of the congestion control.
     pub cc_name: String,
     pub config: SenderConfig,
-    /// Buffer of the receiving socket, bytes.
-    pub rcvbuf_bytes: u64,
+    /// Buffer of the receiving socket.
+    rcvbuf: SocketBuffer,
     cc: Option<CongestionControl>,
     handshake: Handshake,
+    /// connect() has returned.
+    pub is_connected: bool,
     pub state: State,
     /// CLOCK_MONOTONIC when the connection was made.
     pub established_ns: Option<u64>,
@@ -54,7 +56,7 @@ pub enum State {
     SynSent,
     /// The sender may send.
     Established(Box<HalfConnection>),
-    /// No answer.
+    /// No answer, to this connection or to another one of its group.
     Failed,
     /// The application has ended and reset the connection.
     Ended,
@@ -67,7 +69,7 @@ impl Connection {
         instance: Option<(String, String)>,
         cc: CongestionControl,
         config: SenderConfig,
-        rcvbuf_bytes: u64,
+        rcvbuf: SocketBuffer,
     ) -> Self {
         let (from, to) = (task.plan.from.clone(), task.plan.to.clone());
         let nodes = if task.plan.reverse { [to, from] } else { [from, to] };
@@ -82,8 +84,9 @@ impl Connection {
             cc_name: String::new(),
             cc: Some(cc),
             config,
-            rcvbuf_bytes,
+            rcvbuf,
             handshake: Handshake::new(handshake_routes),
+            is_connected: false,
             state: State::Closed,
             established_ns: None,
             started_ns: None,
@@ -108,22 +111,24 @@ impl Connection {
         if !matches!(self.state, State::SynSent) {
             // The last segment of the handshake was lost.
             let is_open = matches!(self.state, State::Established(_));
-            let again = is_open && matches!(body, Body::SynAck);
-            return again.then(|| self.handshake.acknowledge());
+            let again = is_open && matches!(body, Body::SynAck(_));
+            return again.then(|| self.handshake.acknowledge(now_ns));
         }
         let step = self.handshake.on_segment(now_ns, body);
-        let is_at_client = matches!(body, Body::SynAck);
-        if let Some(rtt_ns) = step.rtt_ns.filter(|_| is_at_client != self.task.plan.reverse) {
-            self.establish(now_ns, rtt_ns);
+        let is_at_client = matches!(body, Body::SynAck(_));
+        self.is_connected |= is_at_client;
+        let is_at_sender = is_at_client != self.task.plan.reverse;
+        if let Some(established) = step.established.filter(|_| is_at_sender) {
+            self.establish(now_ns, established);
         }
         step.answer
     }
 
-    fn establish(&mut self, now_ns: u64, rtt_ns: u64) {
+    fn establish(&mut self, now_ns: u64, established: Established) {
         let Some(cc) = self.cc.take() else { return };
-        let receiver = Receiver::new(self.config.ecn, self.rcvbuf_bytes, now_ns, rtt_ns);
-        let rtt_us = (rtt_ns / 1000) as u32;
-        let sender = Sender::new(self.config.clone(), cc, now_ns, rtt_us, receiver.rcv_wnd_end());
+        let receiver = Receiver::new(self.config.ecn, self.rcvbuf, now_ns, established.rtt_ns);
+        let (config, window_end) = (self.config.clone(), receiver.rcv_wnd_end());
+        let sender = Sender::new(config, cc, now_ns, established, window_end);
         let half = HalfConnection::new(sender, receiver, self.routes, self.config.ecn);
         self.state = State::Established(Box::new(half));
         self.established_ns = Some(now_ns);

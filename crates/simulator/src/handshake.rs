@@ -1,10 +1,10 @@
 //! The handshake of a TCP connection: SYN, SYN-ACK and the acknowledgement of the end that connects. A SYN without an answer is
-//! sent again.
+//! sent again. Each end takes its first RTT from the segments that were sent once, otherwise from their timestamps.
 
 use ccbench_proto::plan::Ecn;
 
-use crate::packet::{Body, Packet};
-use crate::tcp::{TCP_TIMEOUT_INIT_US, wheel_ns};
+use crate::packet::{Body, Packet, Timestamps};
+use crate::tcp::{Established, TCP_INIT_CWND, TCP_TIMEOUT_INIT_US, tsval_ms, wheel_ns};
 
 /// `tcp_syn_linear_timeouts`: so many timeouts come before the first that doubles.
 const LINEAR_TIMEOUTS: u32 = 4;
@@ -15,24 +15,40 @@ const MAX_ATTEMPTS: u32 = 11;
 pub struct HandshakeStep {
     /// The other end's answer.
     pub answer: Option<Packet>,
-    /// The RTT that the end which got the segment measures, if the connection exists for it now.
-    pub rtt_ns: Option<u64>,
+    /// What the end that got the segment has measured, if the connection exists for it now.
+    pub established: Option<Established>,
 }
 
 /// Both ends of a handshake.
 pub struct Handshake {
     /// From the end that connects to the one that listens, and back.
     routes: [u32; 2],
-    /// SYNs sent so far, and when the last one was.
+    /// SYNs sent so far, and when the first one was.
     attempts: u32,
     syn_sent_ns: u64,
-    /// When the listener answered it first.
-    syn_ack_sent_ns: Option<u64>,
+    /// TSval of the first SYN-ACK that has arrived; 0 before.
+    ts_recent_ns: u64,
+    request: Option<Request>,
+}
+
+/// The listener's part (`struct tcp_request_sock`).
+struct Request {
+    /// TSval of the first SYN that has arrived.
+    ts_recent_ns: u64,
+    /// `snt_synack`: when it was answered.
+    syn_ack_sent_ns: u64,
+    /// SYN-ACKs sent so far.
+    syn_acks: u32,
+}
+
+/// The RTT by TSecr, of which a tick is a millisecond: `tcp_rtt_tsopt_us()`.
+fn rtt_tsopt_ns(now_ns: u64, timestamps: &Timestamps) -> u64 {
+    (tsval_ms(now_ns) - tsval_ms(timestamps.tsecr_ns)).max(1) * 1_000_000
 }
 
 impl Handshake {
     pub fn new(routes: [u32; 2]) -> Self {
-        Self { routes, attempts: 0, syn_sent_ns: 0, syn_ack_sent_ns: None }
+        Self { routes, attempts: 0, syn_sent_ns: 0, ts_recent_ns: 0, request: None }
     }
 
     /// Sends a SYN, also again; returns it and when to try again. `None`: no attempt is left.
@@ -42,36 +58,147 @@ impl Handshake {
         }
         let timeout_ns =
             (TCP_TIMEOUT_INIT_US * 1000) << self.attempts.saturating_sub(LINEAR_TIMEOUTS);
+        if self.attempts == 0 {
+            self.syn_sent_ns = now_ns;
+        }
         self.attempts += 1;
-        (self.syn_sent_ns, self.syn_ack_sent_ns) = (now_ns, None);
-        Some((self.client_packet(Body::Syn), wheel_ns(now_ns, timeout_ns)))
+        let syn = Body::Syn(Timestamps { tsval_ns: now_ns, tsecr_ns: 0 });
+        Some((self.client_packet(syn), wheel_ns(now_ns, timeout_ns)))
     }
 
     /// A segment of the handshake arrives.
     pub fn on_segment(&mut self, now_ns: u64, body: &Body) -> HandshakeStep {
         match body {
-            Body::Syn => {
-                self.syn_ack_sent_ns.get_or_insert(now_ns);
-                let syn_ack = Packet::new(self.routes[1], Ecn::NotEct, Body::SynAck);
-                HandshakeStep { answer: Some(syn_ack), rtt_ns: None }
+            Body::Syn(timestamps) => self.on_syn(now_ns, timestamps),
+            Body::SynAck(timestamps) => {
+                if self.ts_recent_ns == 0 {
+                    self.ts_recent_ns = timestamps.tsval_ns;
+                }
+                let answer = Some(self.acknowledge(now_ns));
+                let established = Some(self.connected(now_ns, timestamps));
+                HandshakeStep { answer, established }
             }
-            Body::SynAck => HandshakeStep {
-                answer: Some(self.acknowledge()),
-                rtt_ns: Some(now_ns - self.syn_sent_ns),
-            },
-            _ => {
-                let rtt_ns = self.syn_ack_sent_ns.map(|sent_ns| now_ns - sent_ns);
-                HandshakeStep { answer: None, rtt_ns }
+            Body::HandshakeAck(timestamps) => {
+                HandshakeStep { answer: None, established: self.accepted(now_ns, timestamps) }
             }
+            _ => HandshakeStep { answer: None, established: None },
         }
     }
 
+    fn on_syn(&mut self, now_ns: u64, timestamps: &Timestamps) -> HandshakeStep {
+        let request = self.request.get_or_insert(Request {
+            ts_recent_ns: timestamps.tsval_ns,
+            syn_ack_sent_ns: now_ns,
+            syn_acks: 0,
+        });
+        request.syn_acks += 1;
+        let (tsval_ns, tsecr_ns) = (now_ns, request.ts_recent_ns);
+        let syn_ack = Body::SynAck(Timestamps { tsval_ns, tsecr_ns });
+        let answer = Some(Packet::new(self.routes[1], Ecn::NotEct, syn_ack));
+        HandshakeStep { answer, established: None }
+    }
+
+    /// `tcp_rcv_synsent_state_process()`.
+    fn connected(&self, now_ns: u64, timestamps: &Timestamps) -> Established {
+        let rtt_ns = match self.attempts {
+            1 => now_ns - self.syn_sent_ns,
+            _ => rtt_tsopt_ns(now_ns, timestamps),
+        };
+        // `tcp_init_transfer()`; timeouts are spurious if the first SYN is answered (`tcp_try_undo_spurious_syn()`).
+        let is_spurious = tsval_ms(timestamps.tsecr_ns) == tsval_ms(self.syn_sent_ns);
+        let init_cwnd = if self.attempts > 2 && !is_spurious { 1 } else { TCP_INIT_CWND };
+        Established { rtt_ns, ts_recent_ns: self.ts_recent_ns, init_cwnd }
+    }
+
+    /// `tcp_synack_rtt_meas()`.
+    fn accepted(&self, now_ns: u64, timestamps: &Timestamps) -> Option<Established> {
+        let request = self.request.as_ref()?;
+        let rtt_ns = match request.syn_acks {
+            1 => now_ns - request.syn_ack_sent_ns,
+            _ => rtt_tsopt_ns(now_ns, timestamps),
+        };
+        let ts_recent_ns = timestamps.tsval_ns;
+        Some(Established { rtt_ns, ts_recent_ns, init_cwnd: TCP_INIT_CWND })
+    }
+
     /// The third segment.
-    pub fn acknowledge(&self) -> Packet {
-        self.client_packet(Body::HandshakeAck)
+    pub fn acknowledge(&self, now_ns: u64) -> Packet {
+        let timestamps = Timestamps { tsval_ns: now_ns, tsecr_ns: self.ts_recent_ns };
+        self.client_packet(Body::HandshakeAck(timestamps))
     }
 
     fn client_packet(&self, body: Body) -> Packet {
         Packet::new(self.routes[0], Ecn::NotEct, body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A handshake whose SYNs leave at these times.
+    fn opened(at_ms: &[u64]) -> (Handshake, Vec<Body>) {
+        let mut handshake = Handshake::new([0, 1]);
+        let mut open = |at_ms: &u64| handshake.open(at_ms * MS).unwrap().0.body;
+        let syns = at_ms.iter().map(&mut open).collect();
+        (handshake, syns)
+    }
+
+    fn established(handshake: &mut Handshake, at_ns: u64, body: &Body) -> Established {
+        handshake.on_segment(at_ns, body).established.unwrap()
+    }
+
+    fn answer(handshake: &mut Handshake, at_ns: u64, body: &Body) -> Body {
+        handshake.on_segment(at_ns, body).answer.unwrap().body
+    }
+
+    #[test]
+    fn segments_that_are_sent_once_give_an_exact_rtt() {
+        let (mut handshake, syns) = opened(&[1000]);
+        let syn_ack = answer(&mut handshake, 1010 * MS + 700, &syns[0]);
+        let client = established(&mut handshake, 1020 * MS + 1400, &syn_ack);
+        assert_eq!((client.rtt_ns, client.ts_recent_ns), (20 * MS + 1400, 1010 * MS + 700));
+        let ack = answer(&mut handshake, 1020 * MS + 1400, &syn_ack);
+        let server = established(&mut handshake, 1030 * MS + 2100, &ack);
+        assert_eq!((server.rtt_ns, server.ts_recent_ns), (20 * MS + 1400, 1020 * MS + 1400));
+    }
+
+    #[test]
+    fn an_answer_to_a_repeated_syn_counts_from_the_syn_that_it_echoes() {
+        // The first SYN is lost.
+        let (mut handshake, syns) = opened(&[1000, 2023]);
+        let syn_ack = answer(&mut handshake, 2033 * MS, &syns[1]);
+        assert_eq!(established(&mut handshake, 2043 * MS, &syn_ack).rtt_ns, 20 * MS);
+        // The first SYN is answered late.
+        let (mut handshake, syns) = opened(&[1000, 2023]);
+        let syn_ack = answer(&mut handshake, 1600 * MS, &syns[0]);
+        let second = answer(&mut handshake, 2623 * MS, &syns[1]);
+        let client = established(&mut handshake, 2200 * MS, &syn_ack);
+        assert_eq!((client.rtt_ns, client.init_cwnd), (1200 * MS, TCP_INIT_CWND));
+        // The repeated SYN-ACK echoes the first SYN, too.
+        assert_eq!(established(&mut handshake, 3223 * MS, &second).rtt_ns, 2223 * MS);
+    }
+
+    #[test]
+    fn an_acknowledgement_of_a_repeated_syn_ack_counts_from_the_one_that_it_echoes() {
+        let (mut handshake, syns) = opened(&[1000, 2023]);
+        // The first SYN-ACK is lost.
+        answer(&mut handshake, 1010 * MS, &syns[0]);
+        let syn_ack = answer(&mut handshake, 2033 * MS, &syns[1]);
+        let ack = answer(&mut handshake, 2043 * MS, &syn_ack);
+        assert_eq!(established(&mut handshake, 2053 * MS, &ack).rtt_ns, 20 * MS);
+    }
+
+    #[test]
+    fn two_lost_syns_leave_a_window_of_one_segment() {
+        let (mut handshake, syns) = opened(&[1000, 2023, 3047]);
+        let syn_ack = answer(&mut handshake, 3057 * MS, &syns[2]);
+        assert_eq!(established(&mut handshake, 3067 * MS, &syn_ack).init_cwnd, 1);
+        // Not if the first one is answered after all.
+        let (mut handshake, syns) = opened(&[1000, 2023, 3047]);
+        let syn_ack = answer(&mut handshake, 3057 * MS, &syns[0]);
+        assert_eq!(established(&mut handshake, 3067 * MS, &syn_ack).init_cwnd, TCP_INIT_CWND);
     }
 }

@@ -42,10 +42,18 @@ pub struct Segment {
     pub bytes: u32,
     /// The timestamp option's TSval.
     pub tsval_ns: u64,
-    /// The timestamp option's TSecr: when the receiver sent the last acknowledgement that has arrived; 0 before.
+    /// The timestamp option's TSecr: when the receiver sent the last segment that has arrived.
     pub tsecr_ns: u64,
     /// CWR (RFC 3168): the window was reduced because of ECE.
     pub cwr: bool,
+    pub psh: bool,
+}
+
+/// The timestamp option (RFC 7323) of a segment of the handshake.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timestamps {
+    pub tsval_ns: u64,
+    pub tsecr_ns: u64,
 }
 
 /// A segment without data.
@@ -89,10 +97,10 @@ pub struct Echo {
 /// Contents of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body {
-    Syn,
-    SynAck,
+    Syn(Timestamps),
+    SynAck(Timestamps),
     /// The third segment of the handshake.
-    HandshakeAck,
+    HandshakeAck(Timestamps),
     Segment(Segment),
     Ack(AckSegment),
     Echo(Echo),
@@ -121,8 +129,8 @@ impl Packet {
     pub fn frame_bytes(&self) -> u32 {
         const HEADERS: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + TCP_HEADER_BYTES;
         match &self.body {
-            Body::Syn | Body::SynAck => SYN_FRAME_BYTES,
-            Body::HandshakeAck => HEADERS,
+            Body::Syn(_) | Body::SynAck(_) => SYN_FRAME_BYTES,
+            Body::HandshakeAck(_) => HEADERS,
             Body::Segment(segment) => HEADERS + segment.bytes,
             Body::Ack(ack) => match u32::from(ack.block_count) {
                 0 => HEADERS,
@@ -146,11 +154,12 @@ mod tests {
     #[test]
     fn frames_have_the_lengths_that_linux_sends() {
         let frame = |body| Packet::new(0, Ecn::NotEct, body).frame_bytes();
-        let full = Segment { seq: 0, bytes: MSS_BYTES, tsval_ns: 0, tsecr_ns: 0, cwr: false };
+        let full =
+            Segment { seq: 0, bytes: MSS_BYTES, tsval_ns: 0, tsecr_ns: 0, cwr: false, psh: false };
         assert_eq!(frame(Body::Segment(full)), 1514);
         assert_eq!(frame(Body::Ack(AckSegment::default())), 66);
         assert_eq!(frame(Body::Ack(AckSegment { block_count: 1, ..AckSegment::default() })), 78);
-        assert_eq!(frame(Body::Syn), 74);
+        assert_eq!(frame(Body::Syn(Timestamps::default())), 74);
         assert_eq!(PING_FRAME_BYTES, 98);
     }
 }

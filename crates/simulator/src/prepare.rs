@@ -6,7 +6,9 @@ use std::sync::Arc;
 use ccbench_proto::cc::SIMULATED_BUILTINS;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
-use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
+use ccbench_proto::schedule::{
+    self, FlowTask, MAX_BLOCK_BYTES, NodeTask, ProbeTask, TrialContext, block_bytes,
+};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, ViaReason, backend_reason};
 
@@ -17,14 +19,16 @@ use crate::ecn_events::ecn_events;
 use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};
 use crate::probes::SimulatedProbe;
-use crate::tcp::{EcnMode, SenderConfig};
+use crate::tcp::{EcnMode, SenderConfig, SocketBuffer};
 use crate::tcp_probes::{Socket, TcpProbe};
 
 /// The kernel's default congestion control.
 const DEFAULT_CC: &str = "cubic";
-/// The third numbers of `tcp_wmem` and `tcp_rmem`, bytes.
-const WMEM_BYTES: u64 = 4_194_304;
-const RMEM_BYTES: u64 = 6_291_456;
+/// The second and third numbers of `tcp_wmem` and `tcp_rmem`.
+const WMEM: SocketBuffer = SocketBuffer { default_bytes: 16_384, max_bytes: 4_194_304 };
+const RMEM: SocketBuffer = SocketBuffer { default_bytes: 131_072, max_bytes: 6_291_456 };
+/// What a web server passes to one call of send(), as an agent's does.
+const SERVER_SEND_BYTES: u64 = 64 << 10;
 /// Highest value of these numbers.
 const INT_MAX: u64 = i32::MAX as u64;
 
@@ -41,9 +45,12 @@ impl Sysctls<'_> {
         self.get(name)?.split_whitespace().nth(at)?.parse().ok()
     }
 
-    /// The third number of `tcp_wmem` or `tcp_rmem`.
-    fn buffer_bytes(&self, name: &str) -> Option<u64> {
-        self.number(name, 2).map(|bytes| bytes.min(INT_MAX))
+    /// The second and third number of `tcp_wmem` or `tcp_rmem`.
+    fn buffer(&self, name: &str, kernel: SocketBuffer) -> SocketBuffer {
+        let number = |at| self.number(name, at).map(|bytes| bytes.min(INT_MAX));
+        let max_bytes = number(2).unwrap_or(kernel.max_bytes);
+        let default_bytes = number(1).unwrap_or(kernel.default_bytes).min(max_bytes);
+        SocketBuffer { default_bytes, max_bytes }
     }
 
     /// `tcp_ecn`.
@@ -51,17 +58,18 @@ impl Sysctls<'_> {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
     }
 
-    fn sender_config(&self, ecn: EcnMode, seed: u64) -> SenderConfig {
+    fn sender_config(&self, ecn: EcnMode, send_bytes: u64, seed: u64) -> SenderConfig {
         SenderConfig {
             ecn,
-            sndbuf_bytes: self.buffer_bytes("net.ipv4.tcp_wmem").unwrap_or(WMEM_BYTES),
+            sndbuf: self.buffer("net.ipv4.tcp_wmem", WMEM),
+            send_bytes,
             slow_start_after_idle: self.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),
             seed: seed.max(1),
         }
     }
 
-    fn rcvbuf_bytes(&self) -> u64 {
-        self.buffer_bytes("net.ipv4.tcp_rmem").unwrap_or(RMEM_BYTES)
+    fn rcvbuf(&self) -> SocketBuffer {
+        self.buffer("net.ipv4.tcp_rmem", RMEM)
     }
 
     /// The congestion control with this name in the plan; `subject` is what uses it.
@@ -176,12 +184,13 @@ fn connection(
             false => EcnMode::Off,
         }
     };
-    let (config, rcvbuf_bytes) = (sending.sender_config(ecn, seed), receiving.rcvbuf_bytes());
+    let send_bytes = task.plan.rate.map_or(MAX_BLOCK_BYTES, block_bytes);
+    let config = sending.sender_config(ecn, send_bytes, seed);
     // The state of the kernel's has no rows.
     let instance =
         (!SIMULATED_BUILTINS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
     let mut connection =
-        Connection::new((task.clone(), number), routes, instance, cc, config, rcvbuf_bytes);
+        Connection::new((task.clone(), number), routes, instance, cc, config, receiving.rcvbuf());
     name.clone_into(&mut connection.cc_name);
     Ok(connection)
 }
@@ -287,8 +296,8 @@ fn probe_sockets(
     };
     let socket = |settings: &Sysctls<'_>, cc| Socket {
         cc,
-        config: settings.sender_config(ecn, seed),
-        rcvbuf_bytes: settings.rcvbuf_bytes(),
+        config: settings.sender_config(ecn, SERVER_SEND_BYTES, seed),
+        rcvbuf: settings.rcvbuf(),
     };
     let asking = client.congestion_control(&subject, DEFAULT_CC)?;
     Ok([socket(&client, asking), socket(&server, answering)])

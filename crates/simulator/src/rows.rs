@@ -1,6 +1,7 @@
 //! The rows of the protocol, as an agent of each node would send them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::resolve::TimedChange;
@@ -60,6 +61,23 @@ impl<'a> Rows<'a> {
             let why = format!("connection {}: no answer to its SYN", connection.id);
             self.event(now_ns, &task.plan.from, Kind::FlowError(NoData {}), &task.group, &why);
         }
+    }
+
+    /// A connection was not made in time, so that its end of the flow group has ended.
+    pub fn connect_error(&mut self, now_ns: u64, connection: &Connection) {
+        let task = &connection.task;
+        let server = SocketAddr::new(task.to_ip, task.server_port);
+        let why = format!(
+            "ccbench client: unable to connect to {server}: Connection timed out (os error 110)"
+        );
+        self.event(now_ns, &task.plan.from, Kind::FlowError(NoData {}), &task.group, &why);
+        self.event(now_ns, &task.plan.from, Kind::FlowEnd(NoData {}), &task.group, "");
+    }
+
+    /// The listening end of such a flow group was stopped while it waited for connections.
+    pub fn no_report(&mut self, now_ns: u64, connection: &Connection) {
+        let (task, why) = (&connection.task, "ccbench server left no report (exit code 1)");
+        self.event(now_ns, &task.plan.to, Kind::FlowError(NoData {}), &task.group, why);
     }
 
     /// The trial's end cut off a connection or a fetch.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::schedule::{CONNECT_LIMIT_S, NodeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire;
 use ccbench_proto::wire::run_event::Of;
@@ -20,6 +20,7 @@ use crate::network::{Forwarded, Network};
 use crate::packet::{Body, Packet};
 use crate::probes::SimulatedProbe;
 use crate::rows::{FlowRows, Rows};
+use crate::tcp::wheel_ns;
 use crate::tcp_probes::{MeasurementEvent, TcpProbe};
 
 /// Events of a simulation.
@@ -29,6 +30,8 @@ enum Event {
     Link(usize),
     /// An application connects, or the handshake's timer expires.
     Connect(usize),
+    /// An application waits no longer for its connect().
+    ConnectLimit(usize),
     /// An application with a rate writes.
     Write(usize),
     StopFlow(usize),
@@ -190,6 +193,7 @@ impl Simulation {
                 }
             }
             Event::Connect(index) => self.open(now_ns, index, rows),
+            Event::ConnectLimit(index) => self.give_up(now_ns, index, rows),
             Event::Write(index) => self.write(now_ns, index, rows),
             Event::StopFlow(index) => self.stop(now_ns, index, rows),
             Event::Timer(index, timer) => self.timer(now_ns, index, timer, rows),
@@ -277,7 +281,7 @@ impl Simulation {
                 sender.on_ack(now_ns, &ack);
                 self.ack_rows[index].on_ack(now_ns, connection, rows);
                 if let Some(sender) = connection.sender() {
-                    sender.write_xmit(now_ns);
+                    sender.data_snd_check(now_ns);
                 }
                 self.after_sender(now_ns, index, rows);
             }
@@ -289,7 +293,7 @@ impl Simulation {
                 if is_open && !was_open {
                     self.established(now_ns, index, rows);
                 }
-                if matches!(body, Body::SynAck) {
+                if matches!(body, Body::SynAck(_)) {
                     self.open_next(now_ns, index, rows);
                 }
             }
@@ -298,8 +302,12 @@ impl Simulation {
 
     fn open(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
-        if connection.stream == 0 && matches!(connection.state, State::Closed) {
-            rows.flow_start(now_ns, connection);
+        if matches!(connection.state, State::Closed) {
+            if connection.stream == 0 {
+                rows.flow_start(now_ns, connection);
+            }
+            let limit_ns = wheel_ns(now_ns, CONNECT_LIMIT_S * 1_000_000_000);
+            self.events.add(limit_ns, Event::ConnectLimit(index));
         }
         if let Some((syn, retry_ns)) = connection.open(now_ns) {
             self.events.add(retry_ns, Event::Connect(index));
@@ -316,13 +324,37 @@ impl Simulation {
         }
     }
 
-    /// The application ends, and resets its connection.
+    /// connect() has failed: the application reports it and ends, which resets the connections that it has.
+    fn give_up(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let connection = &self.connections[index];
+        if connection.is_connected || !matches!(connection.state, State::SynSent) {
+            return;
+        }
+        let first = index - connection.stream as usize;
+        for index in first..first + connection.task.plan.count as usize {
+            self.end(now_ns, index, State::Failed, rows);
+        }
+        rows.connect_error(now_ns, &self.connections[index]);
+    }
+
+    /// The application ends at its time, and resets its connection.
     fn stop(&mut self, now_ns: u64, index: usize, rows: &mut Rows<'_>) {
+        let connection = &self.connections[index];
+        if connection.stopped_ns.is_some() {
+            if connection.stream == 0 {
+                rows.no_report(now_ns, connection);
+            }
+            return;
+        }
+        self.end(now_ns, index, State::Ended, rows);
+        rows.flow_end(now_ns, &self.connections[index]);
+    }
+
+    fn end(&mut self, now_ns: u64, index: usize, state: State, rows: &mut Rows<'_>) {
         let connection = &mut self.connections[index];
         connection.stopped_ns = Some(now_ns);
         self.flow_rows[index].finish(now_ns, connection, rows);
-        rows.flow_end(now_ns, connection);
-        connection.state = State::Ended;
+        connection.state = state;
     }
 
     /// A connection has just been made. The application starts once it has all connections of its group.

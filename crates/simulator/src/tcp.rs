@@ -12,14 +12,17 @@ mod receiver;
 mod recovery;
 mod retransmit_queue;
 mod rtt;
+mod send_buffer;
 mod sender;
 mod timer_wheel;
 mod timers;
 
+pub use ack_state::tsval_ms;
 pub use rack::TCP_FASTRETRANS_THRESH;
 pub use receiver::Receiver;
 pub use rtt::TCP_TIMEOUT_INIT_US;
-pub use sender::{EcnMode, Sender, SenderConfig, TCP_INFINITE_SSTHRESH, TCP_INIT_CWND};
+pub use send_buffer::SocketBuffer;
+pub use sender::{EcnMode, Established, Sender, SenderConfig, TCP_INFINITE_SSTHRESH, TCP_INIT_CWND};
 pub use timer_wheel::wheel_ns;
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use crate::congestion_control::{CongestionControl, Violation};
 use crate::half_connection::{HalfConnection, SocketTimer};
 use crate::handshake::Handshake;
 use crate::network::Network;
-use crate::packet::{Body, Packet, Segment};
+use crate::packet::{Body, Packet, Segment, Timestamps};
 use crate::probes::row;
-use crate::tcp::{Receiver, Sender, SenderConfig};
+use crate::tcp::{Established, Receiver, Sender, SenderConfig, SocketBuffer};
 
 /// Back-to-back measurements begin at least so far apart, as in an agent.
 const PAUSE_NS: u64 = 1_000_000;
@@ -35,8 +35,7 @@ pub struct Socket {
     /// Before its first call.
     pub cc: CongestionControl,
     pub config: SenderConfig,
-    /// Limit of the receive buffer, bytes.
-    pub rcvbuf_bytes: u64,
+    pub rcvbuf: SocketBuffer,
 }
 
 /// The direction of data.
@@ -207,7 +206,7 @@ impl TcpProbe {
             Body::Ack(ack) => {
                 if let Some(half) = self.half(direction.reversed()) {
                     half.sender.on_ack(now_ns, ack);
-                    half.sender.write_xmit(now_ns);
+                    half.sender.data_snd_check(now_ns);
                 }
             }
             body => self.on_handshake(now_ns, body),
@@ -258,26 +257,27 @@ impl TcpProbe {
         let Some(measurement) = &mut self.measurement else { return };
         let step = measurement.handshake.on_segment(now_ns, body);
         self.outbox.extend(step.answer);
-        // The answer to a SYN that was sent again may have been lost, so that the listener has no sample.
-        let rtt_ns = step.rtt_ns.unwrap_or(measurement.handshake_rtt_ns);
+        let Some(established) = step.established else { return };
         match body {
-            Body::SynAck if measurement.row.connect_us.is_none() => self.connected(now_ns, rtt_ns),
-            Body::HandshakeAck => self.accepted(now_ns, rtt_ns),
+            Body::SynAck(_) if measurement.row.connect_us.is_none() => {
+                self.connected(now_ns, established);
+            }
+            Body::HandshakeAck(_) => self.accepted(now_ns, established),
             _ => {}
         }
     }
 
     /// connect() returns. A fetch sends its request.
-    fn connected(&mut self, now_ns: u64, rtt_ns: u64) {
+    fn connected(&mut self, now_ns: u64, established: Established) {
         let Some(measurement) = &mut self.measurement else { return };
-        (measurement.connected_ns, measurement.handshake_rtt_ns) = (now_ns, rtt_ns);
+        (measurement.connected_ns, measurement.handshake_rtt_ns) = (now_ns, established.rtt_ns);
         let row = &mut measurement.row;
         row.connect_us = Some(us(row.at_ns, now_ns));
         if self.task.plan.kind == ProbeKind::TcpConnect {
             row.rtt_us = row.connect_us;
             return self.end(now_ns);
         }
-        self.open_half(now_ns, Direction::Request, rtt_ns);
+        self.open_half(now_ns, Direction::Request, established);
         let request_bytes = self.request_bytes;
         if let Some(half) = self.half(Direction::Request) {
             half.sender.write(now_ns, request_bytes);
@@ -285,13 +285,13 @@ impl TcpProbe {
     }
 
     /// The answering node's socket exists.
-    fn accepted(&mut self, now_ns: u64, rtt_ns: u64) {
+    fn accepted(&mut self, now_ns: u64, established: Established) {
         if self.half(Direction::Answer).is_none() {
-            self.open_half(now_ns, Direction::Answer, rtt_ns);
+            self.open_half(now_ns, Direction::Answer, established);
         }
     }
 
-    fn open_half(&mut self, now_ns: u64, direction: Direction, rtt_ns: u64) {
+    fn open_half(&mut self, now_ns: u64, direction: Direction, established: Established) {
         let Some(measurement) = &mut self.measurement else { return };
         let [client, server] = &self.sockets;
         let (sending, receiving) = match direction {
@@ -307,10 +307,9 @@ impl TcpProbe {
         };
         // The receiver of the node that measures is as old as its socket.
         let Measurement { connected_ns, handshake_rtt_ns, .. } = *measurement;
-        let rcvbuf_bytes = receiving.rcvbuf_bytes;
-        let receiver = Receiver::new(ecn, rcvbuf_bytes, connected_ns, handshake_rtt_ns);
-        let (cc, rtt_us) = (sending.cc.clone(), (rtt_ns / 1000) as u32);
-        let sender = Sender::new(config, cc, now_ns, rtt_us, receiver.rcv_wnd_end());
+        let receiver = Receiver::new(ecn, receiving.rcvbuf, connected_ns, handshake_rtt_ns);
+        let (cc, window_end) = (sending.cc.clone(), receiver.rcv_wnd_end());
+        let sender = Sender::new(config, cc, now_ns, established, window_end);
         let half = HalfConnection::new(sender, receiver, routes, ecn);
         measurement.halves[direction as usize] = Some(Box::new(half));
     }
@@ -319,7 +318,8 @@ impl TcpProbe {
     fn on_segment(&mut self, now_ns: u64, direction: Direction, segment: &Segment, ecn: Ecn) {
         if direction == Direction::Request {
             // It acknowledges the SYN-ACK, too.
-            self.on_handshake(now_ns, &Body::HandshakeAck);
+            let Segment { tsval_ns, tsecr_ns, .. } = *segment;
+            self.on_handshake(now_ns, &Body::HandshakeAck(Timestamps { tsval_ns, tsecr_ns }));
         }
         let Some(half) = self.half(direction) else { return };
         let ack = half.on_segment(now_ns, segment, ecn);

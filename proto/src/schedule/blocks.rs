@@ -1,11 +1,13 @@
-//! How an application with a `rate` writes: blocks at fixed times.
+//! How ccbench's traffic generator connects and writes: blocks, with a `rate` at fixed times.
 
 use crate::units::Rate;
 
 /// Payload of one full segment (MTU 1500): a smaller block would be a partial segment.
 const MIN_BLOCK_BYTES: u64 = 1448;
-/// iperf3's default block (`-l`).
-const MAX_BLOCK_BYTES: u64 = 128 << 10;
+/// Block length without a rate, and the longest with one: iperf3's default (`-l`).
+pub const MAX_BLOCK_BYTES: u64 = 128 << 10;
+/// How long a connection may take to be made, seconds.
+pub const CONNECT_LIMIT_S: u64 = 3;
 
 /// Block length: 10 ms of the rate. iperf3 paces whole blocks, and its default of 128 KiB would be a burst of 90 packets.
 pub fn block_bytes(rate: Rate) -> u64 {

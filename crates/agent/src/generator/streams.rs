@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ccbench_collector::tcp_info::{self, KernelVersion};
 use ccbench_io::console::message;
-use ccbench_proto::schedule::block_offset_ns;
+use ccbench_proto::schedule::{CONNECT_LIMIT_S, block_offset_ns};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire::{FlowSample, Side};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,7 +25,7 @@ use super::{Args, GenerateError};
 use crate::clock;
 
 /// How long one connection may take to be made.
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+const CONNECT_LIMIT: Duration = Duration::from_secs(CONNECT_LIMIT_S);
 /// What one `recv` waits for: several intervals of TCP's own buffer tuning at a high rate, and a rare system call at any.
 const RECV_BYTES: usize = 1 << 20;
 

@@ -16,7 +16,7 @@ fn is_spurious_retransmission(segment: &SentSegment, tsecr_ns: u64) -> bool {
 }
 
 impl Sender {
-    /// An acknowledgement arrives. [`Self::write_xmit`] then sends what it permits.
+    /// An acknowledgement arrives. [`Self::data_snd_check`] then sends what it permits.
     pub fn on_ack(&mut self, now_ns: u64, ack: &AckSegment) {
         self.counters.segs_in += 1;
         self.ts_recent_ns = ack.tsval_ns;
@@ -36,6 +36,8 @@ impl Sender {
         let had_data = !self.rtx_queue.is_empty();
         let window_grew = ack.window_end > self.snd_wnd_end;
         self.snd_wnd_end = self.snd_wnd_end.max(ack.window_end);
+        let window_bytes = ack.window_end.saturating_sub(ack.ack_seq);
+        self.max_window_bytes = self.max_window_bytes.max(window_bytes);
         if ack.ack_seq > self.snd_una {
             self.snd_una = ack.ack_seq;
             self.retransmits = 0;

@@ -4,7 +4,7 @@ use super::delivery_rate::RateSample;
 use super::sender::CcSample;
 
 /// The timestamp option's clock, ms.
-pub(super) fn tsval_ms(at_ns: u64) -> u64 {
+pub fn tsval_ms(at_ns: u64) -> u64 {
     at_ns / 1_000_000
 }
 

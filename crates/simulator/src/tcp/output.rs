@@ -8,8 +8,8 @@ use crate::congestion_control::{CaState, Event};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
 /// `sk_gso_max_size` without headers: a burst is one super-packet of IP.
-const GSO_MAX_BYTES: u64 = 65_536;
-const GSO_HEADERS_BYTES: u64 = 320;
+pub(super) const GSO_MAX_BYTES: u64 = 65_536;
+pub(super) const GSO_HEADERS_BYTES: u64 = 320;
 /// `tcp_tso_rtt_log`.
 const TSO_RTT_LOG: u32 = 9;
 /// `tcp_tso_win_divisor`.
@@ -20,35 +20,23 @@ const UNPACED_SEGMENTS: u32 = 10;
 const DEFER_NS: u64 = 1_000_000;
 
 /// What `tcp_tso_should_defer()` decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defer {
     SendNow,
-    Wait(Chrono),
+    CwndLimited,
+    RwndLimited,
+    /// The window has room; the application may write more.
+    AppLimited,
 }
 
 impl Sender {
-    /// The application has written up to this byte of the stream.
-    pub fn write(&mut self, now_ns: u64, write_seq: u64) {
-        if write_seq <= self.write_seq {
-            return;
-        }
-        self.rate_check_app_limited();
-        if self.rtx_queue.is_empty() {
-            self.slow_start_after_idle_check(now_ns);
-            if self.write_seq == self.snd_nxt {
-                self.chrono_set(now_ns, Chrono::Busy);
-            }
-        }
-        self.write_seq = write_seq;
-        self.write_xmit(now_ns);
-    }
-
     /// Bytes of the stream that were sent at least once.
     pub fn sent_bytes(&self) -> u64 {
         self.snd_nxt
     }
 
     /// `tcp_slow_start_after_idle_check()`, `tcp_cwnd_restart()`.
-    fn slow_start_after_idle_check(&mut self, now_ns: u64) {
+    pub(super) fn slow_start_after_idle_check(&mut self, now_ns: u64) {
         let idle_ns = now_ns - self.lsndtime_ns;
         let rto_ns = self.rtt.rto_us() * 1000;
         let restarts = self.config.slow_start_after_idle && !self.wants.owns_cwnd;
@@ -82,16 +70,16 @@ impl Sender {
                 chrono = Chrono::RwndLimited;
                 break;
             }
-            if self.snd_nxt - self.snd_una >= self.config.sndbuf_bytes {
-                chrono = Chrono::SndbufLimited;
-                break;
-            }
             let max_segs = self.tso_autosize();
             let cwnd_quota =
                 (self.snd_cwnd - in_flight).min((self.snd_cwnd >> 1).max(1)).min(max_segs);
-            if let Defer::Wait(by) = self.tso_should_defer(now_ns, max_segs) {
-                is_cwnd_limited = by == Chrono::Busy;
-                chrono = by;
+            self.grow_head_skb(cwnd_quota);
+            let defer = self.tso_should_defer(now_ns, max_segs);
+            is_cwnd_limited |= defer == Defer::CwndLimited;
+            if defer == Defer::RwndLimited {
+                chrono = Chrono::RwndLimited;
+            }
+            if defer != Defer::SendNow {
                 break;
             }
             match self.send_burst(now_ns, cwnd_quota, self.nagle_check()) {
@@ -114,14 +102,17 @@ impl Sender {
             }
             self.schedule_loss_probe(now_ns, false);
         }
+        if self.is_sndbuf_limited(sent_pkts) {
+            chrono = Chrono::SndbufLimited;
+        }
         let idle = self.rtx_queue.is_empty() && self.write_seq == self.snd_nxt;
         self.chrono_set(now_ns, if idle { Chrono::Idle } else { chrono });
     }
 
     /// `tcp_rate_check_app_limited()`: when the application writes, what it wrote before is sent and there is room for more.
-    fn rate_check_app_limited(&mut self) {
+    pub(super) fn rate_check_app_limited(&mut self) {
         let in_flight = self.rtx_queue.in_flight();
-        if self.write_seq.saturating_sub(self.snd_nxt) < u64::from(MSS_BYTES)
+        if self.write_seq - self.snd_nxt < u64::from(MSS_BYTES)
             && in_flight < self.snd_cwnd
             && self.rtx_queue.lost_out <= self.rtx_queue.retrans_out
         {
@@ -153,8 +144,8 @@ impl Sender {
     /// `tcp_tso_should_defer()`: waits for more window instead of sending a small burst.
     fn tso_should_defer(&self, now_ns: u64, max_segs: u32) -> Defer {
         let mss = u64::from(MSS_BYTES);
-        let unsent_bytes = self.write_seq - self.snd_nxt;
-        if unsent_bytes <= mss || self.ca_state >= CaState::Recovery {
+        let (skb_bytes, is_tail) = self.head_skb();
+        if skb_bytes <= mss || self.ca_state >= CaState::Recovery {
             return Defer::SendNow;
         }
         if now_ns.saturating_sub(self.tcp_wstamp_ns) > DEFER_NS {
@@ -163,7 +154,7 @@ impl Sender {
         let send_win_bytes = self.snd_wnd_end - self.snd_nxt;
         let cong_win_bytes = u64::from(self.snd_cwnd - self.rtx_queue.in_flight()) * mss;
         let limit_bytes = send_win_bytes.min(cong_win_bytes);
-        if limit_bytes >= u64::from(max_segs) * mss || limit_bytes >= unsent_bytes {
+        if limit_bytes >= u64::from(max_segs) * mss || (!is_tail && limit_bytes >= skb_bytes) {
             return Defer::SendNow;
         }
         let win_bytes = (self.snd_wnd_end - self.snd_una).min(u64::from(self.snd_cwnd) * mss);
@@ -176,19 +167,28 @@ impl Sender {
         if head.sent_ns + srtt_ns > now_ns + (srtt_ns / 2).min(DEFER_NS) {
             return Defer::SendNow;
         }
-        Defer::Wait(if cong_win_bytes < send_win_bytes {
-            Chrono::Busy
-        } else {
-            Chrono::RwndLimited
-        })
+        match cong_win_bytes < send_win_bytes {
+            true if cong_win_bytes <= skb_bytes => Defer::CwndLimited,
+            false if send_win_bytes <= skb_bytes => Defer::RwndLimited,
+            _ => Defer::AppLimited,
+        }
     }
 
     /// New segments, at most `quota`; returns how many. `only_full`: no part of a segment.
     pub(super) fn send_burst(&mut self, now_ns: u64, quota: u32, only_full: bool) -> u32 {
+        self.grow_head_skb(quota);
         let (mut sent, mut sent_bytes) = (0, 0);
         while sent < quota && self.send_new(now_ns, only_full) {
             sent += 1;
             sent_bytes += u64::from(self.outbox.last().map_or(0, |(segment, _)| segment.bytes));
+        }
+        if sent > 0 {
+            let has_psh = self.dequeue_sent();
+            self.rtx_queue.end_skb(has_psh);
+            // `__tcp_transmit_skb()`: also the last segment of a burst.
+            if let Some((last, _)) = self.outbox.last_mut() {
+                last.psh = has_psh || sent > 1;
+            }
         }
         self.update_skb_after_send(now_ns, sent_bytes);
         sent
@@ -257,7 +257,8 @@ impl Sender {
         self.counters.bytes_sent += u64::from(bytes);
         self.lsndtime_ns = now_ns;
         let tsecr_ns = self.ts_recent_ns;
-        let segment = Segment { seq, bytes, tsval_ns: now_ns, tsecr_ns, cwr };
+        let psh = is_retransmission && self.rtx_queue.get(seq).is_some_and(|sent| sent.has_psh);
+        let segment = Segment { seq, bytes, tsval_ns: now_ns, tsecr_ns, cwr, psh };
         self.outbox.push((segment, is_retransmission));
         if is_retransmission {
             self.push_event(now_ns, TcpEventKind::Retransmit, 1);
@@ -341,7 +342,7 @@ impl Sender {
 
     /// `tcp_cwnd_application_limited()`.
     fn cwnd_application_limited(&mut self, now_ns: u64) {
-        if self.ca_state == CaState::Open && self.chrono_type != Chrono::SndbufLimited {
+        if self.ca_state == CaState::Open && !self.is_waiting_for_memory() {
             let used = self.snd_cwnd_used.max(TCP_INIT_CWND);
             if used < self.snd_cwnd {
                 self.snd_ssthresh = self.current_ssthresh();

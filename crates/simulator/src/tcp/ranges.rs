@@ -48,13 +48,15 @@ impl Ranges {
         }
     }
 
-    /// Removes everything below `at`.
-    pub fn remove_below(&mut self, at: u64) {
+    /// Removes everything below `at`; returns how many bytes that were.
+    pub fn remove_below(&mut self, at: u64) -> u64 {
         let gone = self.0.partition_point(|range| range.end_seq <= at);
-        self.0.drain(..gone);
-        if let Some(first) = self.0.first_mut() {
-            first.start_seq = first.start_seq.max(at);
-        }
+        let whole: u64 = self.0.drain(..gone).map(|range| range.end_seq - range.start_seq).sum();
+        let Some(first) = self.0.first_mut().filter(|first| first.start_seq < at) else {
+            return whole;
+        };
+        let part = at - std::mem::replace(&mut first.start_seq, at);
+        whole + part
     }
 }
 
@@ -83,7 +85,10 @@ mod tests {
         assert_eq!(ranges.0, [range(5, 41)]);
         assert_eq!(ranges.containing(40), Some(range(5, 41)));
         assert_eq!(ranges.containing(41), None);
-        ranges.remove_below(11);
+        assert_eq!(ranges.remove_below(11), 6);
         assert_eq!(ranges.0, [range(11, 41)]);
+        ranges.insert(range(50, 60), |_| {});
+        assert_eq!((ranges.remove_below(45), ranges.remove_below(60)), (30, 10));
+        assert!(ranges.is_empty());
     }
 }

@@ -1,13 +1,14 @@
-//! The receiving end of a connection: `tcp_data_queue()`, delayed and compressed acknowledgements, the receive window.
+//! The receiving end of a connection: `tcp_data_queue()`, delayed and compressed acknowledgements, the receive window. The
+//! application reads what is in order as soon as it arrives.
 
 use ccbench_proto::plan::Ecn;
 
-use super::EcnMode;
 use super::rack::TCP_FASTRETRANS_THRESH;
 use super::ranges::Ranges;
 use super::rtt::RTO_MIN_US;
 use super::timer_wheel::wheel_ns;
-use crate::packet::{AckSegment, MAX_SACK_BLOCKS, MSS_BYTES, Segment, SeqRange};
+use super::{EcnMode, SocketBuffer};
+use crate::packet::{AckSegment, MAX_SACK_BLOCKS, MSS_BYTES, Segment, SeqRange, TCP_HEADER_BYTES};
 
 /// Shortest delay of an acknowledgement; also TCP_DELACK_MIN.
 const TCP_ATO_MIN_NS: u64 = 40_000_000;
@@ -23,11 +24,22 @@ const COMP_SACK_DELAY_NS: u64 = 1_000_000;
 const COMP_SACK_RTT_PERCENT: u64 = 33;
 /// `tcp_rcvbuf_low_rtt`.
 const RCVBUF_LOW_RTT_NS: u64 = 1_000_000;
-/// Share of the buffer that holds payload: a full segment of 1448 bytes takes 2304 bytes with its `struct sk_buff`.
-const PAYLOAD_NUMERATOR: u64 = 1448;
-const PAYLOAD_DENOMINATOR: u64 = 2304;
-/// The receive window of a new socket.
-const INITIAL_WINDOW_BYTES: u64 = 65_535;
+/// What a segment takes of the buffer with its `struct sk_buff` (`truesize`).
+const TRUESIZE_BYTES: u64 = 2304;
+/// `TCP_DEFAULT_SCALING_RATIO`: the share of the buffer that holds payload, in 256ths, before it is measured.
+const DEFAULT_SCALING_RATIO: u64 = 128;
+/// The highest window of a SYN or SYN-ACK.
+const MAX_UNSCALED_WINDOW_BYTES: u64 = 65_535;
+/// `net.core.rmem_max`: the window's scale fits it.
+const RMEM_MAX_BYTES: u64 = 212_992;
+/// Half of SOCK_MIN_RCVBUF.
+const LEAST_WINDOW_CLAMP_BYTES: u64 = 1152;
+/// TCP_MSS_DEFAULT, TCP_MIN_MSS, and a TCP header without options.
+const TCP_MSS_DEFAULT: u32 = 536;
+const TCP_MIN_MSS: u32 = 88;
+const BARE_TCP_HEADER_BYTES: u32 = 20;
+/// Shorter segments do not raise the window.
+const LEAST_GROWING_BYTES: u32 = 128;
 
 /// A segment that a receiver sends at once.
 type Reply = Option<AckSegment>;
@@ -40,10 +52,24 @@ pub struct Receiver {
     /// `rcv_nxt` of the last acknowledgement.
     rcv_wup: u64,
     rcv_wnd_end: u64,
-    /// The window, and its limit by `tcp_rmem`.
+    /// The window of the last acknowledgement, a multiple of 2^`rcv_wscale`.
     rcv_wnd_bytes: u64,
+    rcv_wscale: u32,
+    /// The window grows to this, and this to the window that the buffer has room for.
+    rcv_ssthresh_bytes: u64,
     window_clamp_bytes: u64,
+    /// `sk_rcvbuf`, and its limit by `tcp_rmem`.
+    rcvbuf_bytes: u64,
+    max_rcvbuf_bytes: u64,
+    /// The share of the buffer that holds payload, in 256ths.
+    scaling_ratio: u64,
+    /// `icsk_ack.rcv_mss`: length of a segment that counts as full; `last_seg_size` of one that did not.
+    rcv_mss_bytes: u32,
+    last_seg_size_bytes: u32,
+    /// ICSK_ACK_PUSHED: a segment with PSH, or one that is not full, has come since the last acknowledgement.
+    is_pushed: bool,
     out_of_order: Ranges,
+    out_of_order_bytes: u64,
     /// Ranges in the order in which they last grew.
     selective_acks: [SeqRange; MAX_SACK_BLOCKS + 1],
     num_sacks: usize,
@@ -64,7 +90,8 @@ pub struct Receiver {
     demand_cwr: bool,
     last_ce: bool,
     ce_pkts: u32,
-    /// Dynamic right-sizing (`tcp_rcv_space_adjust()`): the RTT as the receiver sees it, and the last measurement.
+    /// Dynamic right-sizing (`tcp_rcv_space_adjust()`): the RTT as the receiver sees it, 0 before the first sample, and the last
+    /// measurement.
     rcv_rtt_ns: u64,
     /// Of the handshake.
     handshake_rtt_ns: u64,
@@ -80,18 +107,35 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A socket that may hold `buffer_bytes` (`tcp_rmem`), on a path of this RTT.
-    pub fn new(ecn: EcnMode, rcvbuf_bytes: u64, now_ns: u64, rtt_ns: u64) -> Self {
-        let window_clamp_bytes = rcvbuf_bytes * PAYLOAD_NUMERATOR / PAYLOAD_DENOMINATOR;
-        let rcv_wnd_bytes = INITIAL_WINDOW_BYTES.min(window_clamp_bytes);
+    /// A socket on a path of this RTT, with a buffer by `tcp_rmem`: `tcp_select_initial_window()`, `tcp_init_buffer_space()`.
+    pub fn new(ecn: EcnMode, rcvbuf: SocketBuffer, now_ns: u64, rtt_ns: u64) -> Self {
+        let mss = u64::from(MSS_BYTES);
+        let space_bytes = (rcvbuf.default_bytes * DEFAULT_SCALING_RATIO) >> 8;
+        let whole_bytes = space_bytes / mss * mss;
+        let rcv_wnd_bytes = if whole_bytes > 0 { whole_bytes } else { space_bytes };
+        // A segment is reserved.
+        let window_clamp_bytes = match space_bytes > 2 * mss {
+            true => (2 * mss).max(space_bytes - mss),
+            false => space_bytes,
+        };
+        let rcv_ssthresh_bytes = rcv_wnd_bytes.min(window_clamp_bytes);
         Self {
             ecn,
             rcv_nxt: 0,
             rcv_wup: 0,
-            rcv_wnd_end: rcv_wnd_bytes,
+            rcv_wnd_end: rcv_wnd_bytes.min(MAX_UNSCALED_WINDOW_BYTES),
             rcv_wnd_bytes,
+            rcv_wscale: (rcvbuf.max_bytes.max(RMEM_MAX_BYTES).ilog2() - 15).min(14),
+            rcv_ssthresh_bytes,
             window_clamp_bytes,
+            rcvbuf_bytes: rcvbuf.default_bytes,
+            max_rcvbuf_bytes: rcvbuf.max_bytes,
+            scaling_ratio: DEFAULT_SCALING_RATIO,
+            rcv_mss_bytes: TCP_MSS_DEFAULT,
+            last_seg_size_bytes: 0,
+            is_pushed: false,
             out_of_order: Ranges::default(),
+            out_of_order_bytes: 0,
             selective_acks: [SeqRange::default(); MAX_SACK_BLOCKS + 1],
             num_sacks: 0,
             duplicate_sack: None,
@@ -107,10 +151,10 @@ impl Receiver {
             demand_cwr: false,
             last_ce: false,
             ce_pkts: 0,
-            rcv_rtt_ns: rtt_ns,
+            rcv_rtt_ns: 0,
             handshake_rtt_ns: rtt_ns,
             rcv_rtt_last_tsecr_ns: 0,
-            rcvq_space_bytes: 10 * u64::from(MSS_BYTES),
+            rcvq_space_bytes: rcv_ssthresh_bytes.min(10 * mss),
             rcvq_space_seq: 0,
             rcvq_space_time_ns: now_ns,
             segs_in: 0,
@@ -193,11 +237,11 @@ impl Receiver {
             }
             return self.ack_snd_check(now_ns, false);
         }
-        self.event_data_recv(now_ns);
         if start_seq > self.rcv_nxt {
-            self.data_queue_ofo(SeqRange { start_seq, end_seq });
+            self.data_queue_ofo(segment, SeqRange { start_seq, end_seq });
             return self.ack_snd_check(now_ns, false);
         }
+        self.event_data_recv(now_ns, segment);
         let had_hole = !self.out_of_order.is_empty();
         self.rcv_nxt = end_seq;
         if let Some(range) =
@@ -205,16 +249,29 @@ impl Receiver {
         {
             self.rcv_nxt = self.rcv_nxt.max(range.end_seq);
         }
-        self.out_of_order.remove_below(self.rcv_nxt);
-        self.rcv_space_adjust(now_ns);
+        self.out_of_order_bytes -= self.out_of_order.remove_below(self.rcv_nxt);
         if self.out_of_order.is_empty() {
             self.num_sacks = 0;
         }
-        self.ack_snd_check(now_ns, had_hole && self.out_of_order.is_empty())
+        let reply = self.ack_snd_check(now_ns, had_hole && self.out_of_order.is_empty());
+        self.rcv_space_adjust(now_ns);
+        reply.or_else(|| self.cleanup_rbuf(now_ns))
+    }
+
+    /// `tcp_cleanup_rbuf()`: the application has read everything, and an acknowledgement is delayed.
+    fn cleanup_rbuf(&mut self, now_ns: u64) -> Reply {
+        let left_bytes = self.rcv_wnd_end.saturating_sub(self.rcv_nxt);
+        let window_bytes = self.select_window_bytes();
+        let doubles = 2 * left_bytes <= self.window_clamp_bytes
+            && window_bytes > 0
+            && window_bytes >= 2 * left_bytes;
+        let is_drained = self.is_pushed && self.out_of_order.is_empty();
+        (is_drained || doubles).then(|| self.ack(now_ns))
     }
 
     /// `tcp_event_data_recv()`: the delay of acknowledgements follows the distance of segments.
-    fn event_data_recv(&mut self, now_ns: u64) {
+    fn event_data_recv(&mut self, now_ns: u64, segment: &Segment) {
+        self.measure_rcv_mss(segment);
         let since_ns = now_ns - std::mem::replace(&mut self.lrcvtime_ns, now_ns);
         if self.ato_ns == 0 {
             self.quick = self.quick.max(TCP_MAX_QUICKACKS);
@@ -227,6 +284,96 @@ impl Receiver {
         } else if since_ns > self.rto_ns() {
             self.quick = self.quick.max(TCP_MAX_QUICKACKS);
         }
+        if segment.bytes >= LEAST_GROWING_BYTES {
+            // The segment is in the queue.
+            self.grow_window(segment, TRUESIZE_BYTES);
+        }
+    }
+
+    /// `tcp_measure_rcv_mss()`.
+    fn measure_rcv_mss(&mut self, segment: &Segment) {
+        let last_bytes = std::mem::take(&mut self.last_seg_size_bytes);
+        let bytes = segment.bytes;
+        if bytes >= self.rcv_mss_bytes {
+            if bytes != self.rcv_mss_bytes {
+                self.set_scaling_ratio((u64::from(bytes) << 8) / TRUESIZE_BYTES);
+            }
+            self.rcv_mss_bytes = bytes;
+            // The end of a write: no more data may come soon.
+            self.is_pushed |= segment.psh;
+            return;
+        }
+        let packet_bytes = bytes + TCP_HEADER_BYTES;
+        if packet_bytes >= TCP_MSS_DEFAULT + BARE_TCP_HEADER_BYTES
+            || (packet_bytes >= TCP_MIN_MSS + BARE_TCP_HEADER_BYTES && !segment.psh)
+        {
+            self.last_seg_size_bytes = bytes;
+            if bytes == last_bytes {
+                self.rcv_mss_bytes = bytes;
+                return;
+            }
+        }
+        self.is_pushed = true;
+    }
+
+    fn set_scaling_ratio(&mut self, ratio: u64) {
+        if std::mem::replace(&mut self.scaling_ratio, ratio.max(1)) == ratio.max(1) {
+            return;
+        }
+        // `tcp_set_window_clamp()`
+        let before_bytes = self.window_clamp_bytes;
+        let clamp_bytes = self.window_bytes(self.rcvbuf_bytes).max(LEAST_WINDOW_CLAMP_BYTES);
+        self.window_clamp_bytes = clamp_bytes;
+        if clamp_bytes < before_bytes {
+            self.rcv_ssthresh_bytes = self.rcv_ssthresh_bytes.min(clamp_bytes);
+        } else {
+            let window_bytes = self.rcv_wnd_bytes.min(clamp_bytes);
+            self.rcv_ssthresh_bytes = self.rcv_ssthresh_bytes.max(window_bytes);
+        }
+        self.rcvq_space_bytes = self.rcvq_space_bytes.min(clamp_bytes);
+    }
+
+    /// `tcp_win_from_space()`: the payload that a buffer of this length holds.
+    fn window_bytes(&self, space_bytes: u64) -> u64 {
+        (space_bytes * self.scaling_ratio) >> 8
+    }
+
+    /// `tcp_space()`: the payload for which there is room beside what is out of order, and `queued_bytes` of the buffer.
+    fn space_bytes(&self, queued_bytes: u64) -> u64 {
+        let held_bytes = self.out_of_order_bytes.div_ceil(MSS_BYTES.into()) * TRUESIZE_BYTES;
+        self.window_bytes(self.rcvbuf_bytes.saturating_sub(held_bytes + queued_bytes))
+    }
+
+    /// `tcp_grow_window()`: a segment that uses its part of the buffer well raises the window, and is acknowledged at once.
+    fn grow_window(&mut self, segment: &Segment, queued_bytes: u64) {
+        let limit_bytes = self.window_clamp_bytes.min(self.space_bytes(queued_bytes));
+        let room_bytes = limit_bytes.saturating_sub(self.rcv_ssthresh_bytes);
+        if room_bytes == 0 {
+            return;
+        }
+        let payload_bytes = u64::from(segment.bytes);
+        let growth_bytes = match self.window_bytes(TRUESIZE_BYTES) <= payload_bytes {
+            true => 2 * u64::from(MSS_BYTES),
+            false => self.grow_window_slowly(payload_bytes),
+        };
+        if growth_bytes > 0 {
+            self.rcv_ssthresh_bytes += growth_bytes.max(2 * payload_bytes).min(room_bytes);
+            self.quick |= 1;
+        }
+    }
+
+    /// `__tcp_grow_window()`.
+    fn grow_window_slowly(&self, payload_bytes: u64) -> u64 {
+        let mut truesize_bytes = self.window_bytes(TRUESIZE_BYTES) >> 1;
+        let mut window_bytes = self.window_bytes(self.max_rcvbuf_bytes) >> 1;
+        while self.rcv_ssthresh_bytes <= window_bytes {
+            if truesize_bytes <= payload_bytes {
+                return 2 * u64::from(self.rcv_mss_bytes);
+            }
+            truesize_bytes >>= 1;
+            window_bytes >>= 1;
+        }
+        0
     }
 
     /// `tcp_enter_quickack_mode()`.
@@ -262,21 +409,26 @@ impl Receiver {
     /// `tcp_rcv_rtt_measure_ts()`, `tcp_rcv_rtt_update()`: the RTT with its queues; a lower sample counts at once.
     fn rcv_rtt_measure_ts(&mut self, now_ns: u64, segment: &Segment) {
         let tsecr_ns = segment.tsecr_ns;
-        if tsecr_ns == 0 || tsecr_ns == self.rcv_rtt_last_tsecr_ns || segment.bytes < MSS_BYTES {
+        let is_part = segment.bytes < self.rcv_mss_bytes;
+        if tsecr_ns == 0 || tsecr_ns == self.rcv_rtt_last_tsecr_ns || is_part {
             return;
         }
         self.rcv_rtt_last_tsecr_ns = tsecr_ns;
         let sample_ns = now_ns - tsecr_ns;
-        self.rcv_rtt_ns = match sample_ns < self.rcv_rtt_ns {
+        self.rcv_rtt_ns = match self.rcv_rtt_ns == 0 || sample_ns < self.rcv_rtt_ns {
             true => sample_ns,
             false => self.rcv_rtt_ns - self.rcv_rtt_ns / 8 + sample_ns / 8,
         };
     }
 
-    /// Keeps a segment beyond a gap.
-    fn data_queue_ofo(&mut self, range: SeqRange) {
+    /// `tcp_data_queue_ofo()`: keeps a segment beyond a gap.
+    fn data_queue_ofo(&mut self, segment: &Segment, range: SeqRange) {
+        self.measure_rcv_mss(segment);
         self.rcv_ooopack += 1;
-        self.out_of_order.insert(range, |_| {});
+        self.grow_window(segment, 0);
+        let bytes = &mut self.out_of_order_bytes;
+        self.out_of_order.insert(range, |part| *bytes += part.end_seq - part.start_seq);
+        self.rcvbuf_grow(self.rcvq_space_bytes);
         let Some(merged) = self.out_of_order.containing(range.start_seq) else { return };
         let known = &mut self.selective_acks[..self.num_sacks];
         let is_old = |r: &SeqRange| r.start_seq >= merged.start_seq && r.end_seq <= merged.end_seq;
@@ -295,7 +447,7 @@ impl Receiver {
 
     /// `__tcp_ack_snd_check()`. `at_once`: the last hole was filled.
     fn ack_snd_check(&mut self, now_ns: u64, at_once: bool) -> Reply {
-        let is_full = self.rcv_nxt - self.rcv_wup > u64::from(MSS_BYTES);
+        let is_full = self.rcv_nxt - self.rcv_wup > u64::from(self.rcv_mss_bytes);
         if is_full || at_once || self.quick > 0 {
             return Some(self.ack(now_ns));
         }
@@ -314,7 +466,10 @@ impl Receiver {
         }
         self.compressed_ack += 1;
         if self.compressed_ack_timer_ns.is_none() {
-            let rtt_ns = self.rcv_rtt_ns.min(self.handshake_rtt_ns);
+            let rtt_ns = match self.rcv_rtt_ns {
+                0 => self.handshake_rtt_ns,
+                rcv_rtt_ns => rcv_rtt_ns.min(self.handshake_rtt_ns),
+            };
             let delay_ns = COMP_SACK_DELAY_NS.min(rtt_ns * COMP_SACK_RTT_PERCENT / 100);
             self.compressed_ack_timer_ns = Some(now_ns + delay_ns);
         }
@@ -334,33 +489,63 @@ impl Receiver {
         None
     }
 
-    /// `tcp_rcv_space_adjust()`, `tcp_rcvbuf_grow()`: the window is twice what the application read in the last RTT, and more
-    /// while it grows.
+    /// `tcp_rcv_space_adjust()`: once per RTT, after the application has read.
     fn rcv_space_adjust(&mut self, now_ns: u64) {
-        if now_ns - self.rcvq_space_time_ns < self.rcv_rtt_ns {
+        if self.rcv_rtt_ns == 0 || now_ns - self.rcvq_space_time_ns < self.rcv_rtt_ns {
             return;
         }
-        let copied = self.rcv_nxt - self.rcvq_space_seq;
-        if copied > self.rcvq_space_bytes {
-            let mut wanted = 2 * copied;
-            wanted += match self.rcv_rtt_ns < RCVBUF_LOW_RTT_NS {
-                true => wanted * self.rcv_rtt_ns / RCVBUF_LOW_RTT_NS,
-                false => 2 * wanted * (copied - self.rcvq_space_bytes) / self.rcvq_space_bytes,
-            };
-            wanted += self.out_of_order.end().map_or(0, |end| end - self.rcv_nxt);
-            self.rcv_wnd_bytes = self.rcv_wnd_bytes.max(wanted).min(self.window_clamp_bytes);
-            self.rcvq_space_bytes = copied;
+        let copied_bytes = self.rcv_nxt - self.rcvq_space_seq;
+        if copied_bytes > self.rcvq_space_bytes {
+            self.rcvbuf_grow(copied_bytes);
         }
         (self.rcvq_space_seq, self.rcvq_space_time_ns) = (self.rcv_nxt, now_ns);
+    }
+
+    /// `tcp_rcvbuf_grow()`: the window is twice what the application read in an RTT, and more while that grows.
+    fn rcvbuf_grow(&mut self, read_bytes: u64) {
+        let before_bytes = std::mem::replace(&mut self.rcvq_space_bytes, read_bytes);
+        let mut wanted_bytes = 2 * read_bytes;
+        wanted_bytes += match self.rcv_rtt_ns < RCVBUF_LOW_RTT_NS {
+            true => wanted_bytes * self.rcv_rtt_ns / RCVBUF_LOW_RTT_NS,
+            false => 2 * wanted_bytes * (read_bytes - before_bytes) / before_bytes.max(1),
+        };
+        wanted_bytes += self.out_of_order.end().map_or(0, |end| end - self.rcv_nxt);
+        let rcvbuf_bytes = ((wanted_bytes << 8) / self.scaling_ratio).min(self.max_rcvbuf_bytes);
+        if rcvbuf_bytes > self.rcvbuf_bytes {
+            self.rcvbuf_bytes = rcvbuf_bytes;
+            self.window_clamp_bytes = self.window_bytes(rcvbuf_bytes);
+        }
+    }
+
+    /// `__tcp_select_window()`: the window for an acknowledgement, as its header can carry it.
+    fn select_window_bytes(&self) -> u64 {
+        self.scaled_bytes(self.space_bytes(0).min(self.rcv_ssthresh_bytes))
+    }
+
+    /// The lowest multiple of the window's unit that is not less.
+    fn scaled_bytes(&self, window_bytes: u64) -> u64 {
+        window_bytes.next_multiple_of(1 << self.rcv_wscale)
     }
 
     /// The acknowledgement of everything so far.
     fn ack(&mut self, now_ns: u64) -> AckSegment {
         self.segs_out += 1;
+        if self.quick == 1 {
+            // `tcp_dec_quickack_mode()`
+            self.ato_ns = TCP_ATO_MIN_NS;
+        }
         self.quick = self.quick.saturating_sub(1);
+        self.is_pushed = false;
         (self.delack_timer_ns, self.compressed_ack_timer_ns, self.compressed_ack) = (None, None, 0);
         self.rcv_wup = self.rcv_nxt;
-        self.rcv_wnd_end = self.rcv_wnd_end.max(self.rcv_nxt + self.rcv_wnd_bytes);
+        // The right edge never goes back.
+        let left_bytes = self.rcv_wnd_end.saturating_sub(self.rcv_nxt);
+        let window_bytes = self.select_window_bytes();
+        self.rcv_wnd_bytes = match window_bytes < left_bytes {
+            true => self.scaled_bytes(left_bytes),
+            false => window_bytes,
+        };
+        self.rcv_wnd_end = self.rcv_nxt + self.rcv_wnd_bytes;
         let mut ack = AckSegment {
             ack_seq: self.rcv_nxt,
             window_end: self.rcv_wnd_end,

@@ -20,6 +20,9 @@ pub struct SentSegment {
     pub is_retransmitted: bool,
     /// `TCPCB_EVER_RETRANS`.
     pub was_retransmitted: bool,
+    /// The last one of its `struct sk_buff`, and that has TCPHDR_PSH.
+    pub ends_skb: bool,
+    pub has_psh: bool,
     /// State of the connection at the last transmission, for the delivery rate.
     pub tx: TxState,
 }
@@ -63,6 +66,8 @@ pub struct RetransmitQueue {
     pub retrans_out: u32,
     /// `tp->lost`: packets marked lost so far.
     pub lost: u32,
+    /// How many `struct sk_buff` have them.
+    skbs: u32,
 }
 
 impl RetransmitQueue {
@@ -72,6 +77,11 @@ impl RetransmitQueue {
 
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
+    }
+
+    /// How many `struct sk_buff` hold the segments.
+    pub fn skbs(&self) -> u32 {
+        self.skbs
     }
 
     /// `tcp_packets_in_flight()`.
@@ -113,6 +123,14 @@ impl RetransmitQueue {
         self.segments.push_back(segment);
     }
 
+    /// The last segment is the last one of its `struct sk_buff`.
+    pub fn end_skb(&mut self, has_psh: bool) {
+        if let Some(last) = self.segments.back_mut() {
+            (last.ends_skb, last.has_psh) = (true, has_psh);
+            self.skbs += 1;
+        }
+    }
+
     /// A segment is sent again.
     pub fn retransmit(&mut self, seq: u64, sent_ns: u64, tx: TxState) {
         let Some(index) = self.index_of(seq) else { return };
@@ -142,6 +160,7 @@ impl RetransmitQueue {
         self.sacked_out -= u32::from(segment.is_sacked);
         self.lost_out -= u32::from(segment.is_lost);
         self.retrans_out -= u32::from(segment.is_retransmitted);
+        self.skbs -= u32::from(segment.ends_skb);
         Some(segment)
     }
 

@@ -7,6 +7,7 @@ use super::delivery_rate::DeliveryRate;
 use super::rack::{Rack, TCP_FASTRETRANS_THRESH};
 use super::retransmit_queue::RetransmitQueue;
 use super::rtt::{NO_RTT_US, Rtt};
+use super::send_buffer::{SendBuffer, SocketBuffer};
 use super::timer_wheel::Timer;
 use crate::congestion_control::{self, CaState, CongestionControl, Event, Out, Wants, ack_flags};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
@@ -49,12 +50,24 @@ impl EcnMode {
 #[derive(Debug, Clone)]
 pub struct SenderConfig {
     pub ecn: EcnMode,
-    /// Largest number of unacknowledged bytes, by `tcp_wmem`; unsent data does not count.
-    pub sndbuf_bytes: u64,
+    /// `tcp_wmem`.
+    pub sndbuf: SocketBuffer,
+    /// What the application passes to one call of send() at most, bytes.
+    pub send_bytes: u64,
     /// `tcp_slow_start_after_idle`.
     pub slow_start_after_idle: bool,
     /// Seeds the congestion control's random numbers; not 0.
     pub seed: u64,
+}
+
+/// What an end has of the handshake.
+#[derive(Debug, Clone, Copy)]
+pub struct Established {
+    pub rtt_ns: u64,
+    /// TSval of the other end's last segment.
+    pub ts_recent_ns: u64,
+    /// Packets.
+    pub init_cwnd: u32,
 }
 
 /// Counters for tables; those without a unit in their name are packets, `reord_seen` and `total_rto` events.
@@ -86,8 +99,11 @@ pub struct Sender {
     pub(super) snd_una: u64,
     pub(super) snd_nxt: u64,
     pub(super) snd_wnd_end: u64,
-    /// What the application has written so far.
+    /// `max_window`: the largest receive window so far.
+    pub(super) max_window_bytes: u64,
+    /// What the socket has taken from the application so far.
     pub(super) write_seq: u64,
+    pub(super) send_buffer: SendBuffer,
     pub(super) snd_cwnd: u32,
     pub(super) snd_ssthresh: u32,
     pub(super) prior_cwnd: u32,
@@ -125,7 +141,7 @@ pub struct Sender {
     pub(super) cwr_pending: bool,
     /// Packets that the receiver has counted with CE (AccECN).
     pub(super) peer_ce_pkts: u32,
-    /// `rx_opt.ts_recent`: TSval of the last acknowledgement.
+    /// `rx_opt.ts_recent`: TSval of the receiver's last segment.
     pub(super) ts_recent_ns: u64,
     pub(super) prior_in_flight: u32,
     seed: u64,
@@ -164,20 +180,22 @@ pub(super) struct CcSample {
 }
 
 impl Sender {
-    /// A socket whose handshake took `handshake_rtt_us` and ended at `now_ns`.
+    /// A socket whose handshake ended at `now_ns`.
     pub fn new(
         config: SenderConfig,
         cc: CongestionControl,
         now_ns: u64,
-        handshake_rtt_us: u32,
+        established: Established,
         window_end: u64,
     ) -> Self {
         let mut rtt = Rtt::new();
+        let handshake_rtt_us = (established.rtt_ns / 1000) as u32;
         rtt.rtt_estimator(handshake_rtt_us, 0, 0);
         rtt.update_rtt_min(now_ns, handshake_rtt_us);
         let mut sender = Self {
             wants: cc.wants(),
             seed: config.seed.max(1),
+            send_buffer: SendBuffer::new(config.sndbuf),
             config,
             cc,
             rtx_queue: RetransmitQueue::default(),
@@ -188,8 +206,9 @@ impl Sender {
             snd_una: 0,
             snd_nxt: 0,
             snd_wnd_end: window_end,
+            max_window_bytes: window_end,
             write_seq: 0,
-            snd_cwnd: TCP_INIT_CWND,
+            snd_cwnd: established.init_cwnd,
             snd_ssthresh: TCP_INFINITE_SSTHRESH,
             prior_cwnd: 0,
             prior_ssthresh: 0,
@@ -220,7 +239,7 @@ impl Sender {
             lsndtime_ns: now_ns,
             cwr_pending: false,
             peer_ce_pkts: 0,
-            ts_recent_ns: 0,
+            ts_recent_ns: established.ts_recent_ns,
             prior_in_flight: 0,
             round_ended: false,
             rounds: 0,
@@ -232,6 +251,7 @@ impl Sender {
             events: None,
         };
         sender.init_congestion_control(now_ns);
+        sender.sndbuf_expand();
         sender
     }
 
@@ -428,7 +448,7 @@ impl Sender {
             min_rtt_us: Some(self.rtt.min_us()).filter(|rtt_us| *rtt_us != NO_RTT_US),
             pacing_rate_bytes_per_s: self.pacing_rate_bytes_per_s,
             bytes_acked: self.snd_una,
-            notsent_bytes: self.notsent_bytes(),
+            notsent_bytes: (self.write_seq - self.snd_nxt).min(u32::MAX.into()) as u32,
             reordering: self.reordering,
             delivered: self.rate.delivered,
             delivered_ce: self.rate.delivered_ce,
@@ -440,12 +460,6 @@ impl Sender {
             since_sent_ns: now_ns - self.lsndtime_ns,
             since_ack_ns: now_ns - self.rcv_tstamp_ns,
         }
-    }
-
-    /// What waits in the socket: an application without a limit fills its buffer.
-    fn notsent_bytes(&self) -> u32 {
-        let room = self.config.sndbuf_bytes.saturating_sub(self.snd_nxt - self.snd_una);
-        (self.write_seq - self.snd_nxt).min(room).min(u32::MAX.into()) as u32
     }
 
     /// Bytes per second of the latest sample.

@@ -12,18 +12,28 @@ const MS: u64 = 1_000_000;
 const RTT_US: u32 = 20_000;
 const MSS: u64 = MSS_BYTES as u64;
 const ALL: u64 = u64::MAX / 2;
+const SNDBUF: SocketBuffer = SocketBuffer { default_bytes: 16_384, max_bytes: 4 << 20 };
+const RCVBUF: SocketBuffer = SocketBuffer { default_bytes: 131_072, max_bytes: 4 << 20 };
+/// `sk_sndbuf` for a window of one packet.
+const SNDBUF_PER_PACKET: u64 = 2 * 4352;
 
 fn sender(cc: &str, ecn: EcnMode) -> Sender {
-    let config = SenderConfig { ecn, sndbuf_bytes: ALL, slow_start_after_idle: true, seed: 1 };
+    sender_with(cc, ecn, SNDBUF, TCP_INIT_CWND)
+}
+
+fn sender_with(cc: &str, ecn: EcnMode, sndbuf: SocketBuffer, init_cwnd: u32) -> Sender {
+    let send_bytes = 128 << 10;
+    let config = SenderConfig { ecn, sndbuf, send_bytes, slow_start_after_idle: true, seed: 1 };
     let cc = CongestionControl::new(cc, &BTreeMap::new()).unwrap();
-    Sender::new(config, cc, 0, RTT_US, ALL)
+    let rtt_ns = u64::from(RTT_US) * 1000;
+    Sender::new(config, cc, 0, Established { rtt_ns, ts_recent_ns: 0, init_cwnd }, ALL)
 }
 
 impl Sender {
     /// An acknowledgement arrives, and the socket sends.
     fn on_ack_and_send(&mut self, now_ns: u64, ack: &AckSegment) {
         self.on_ack(now_ns, ack);
-        self.write_xmit(now_ns);
+        self.data_snd_check(now_ns);
     }
 }
 
@@ -169,25 +179,79 @@ fn ece_reduces_once_per_window() {
 }
 
 fn segment(at: u64) -> Segment {
-    Segment { seq: at * MSS, bytes: MSS_BYTES, tsval_ns: 1, tsecr_ns: 0, cwr: false }
+    Segment { seq: at * MSS, bytes: MSS_BYTES, tsval_ns: 1, tsecr_ns: 0, cwr: false, psh: false }
 }
 
 #[test]
 fn every_second_segment_is_acknowledged() {
-    let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 20 * MS);
+    let mut receiver = Receiver::new(EcnMode::Off, RCVBUF, 0, 20 * MS);
     let mut acks = |from: u64, to: u64, at_ns: u64| {
         (from..to).filter_map(|at| receiver.on_segment(at_ns, &segment(at), Ecn::NotEct)).count()
     };
-    assert_eq!(acks(0, 16, MS), 16, "quick acknowledgements at the beginning");
-    assert_eq!(acks(16, 36, MS), 10);
-    assert_eq!(acks(36, 37, MS), 0);
+    // 6 raise the window, and 16 more are at the beginning.
+    assert_eq!(acks(0, 22, MS), 22, "quick acknowledgements");
+    assert_eq!(acks(22, 42, MS), 10);
+    assert_eq!(acks(42, 43, MS), 0);
     assert_eq!(receiver.timer_ns(), Some(42 * MS));
-    assert_eq!(receiver.on_timer(42 * MS).unwrap().ack_seq, 37 * MSS);
+    assert_eq!(receiver.on_timer(42 * MS).unwrap().ack_seq, 43 * MSS);
+}
+
+/// A receiver without quick acknowledgements that has acknowledged everything, and the number of the next segment.
+fn settled_receiver() -> (Receiver, u64) {
+    let mut receiver = Receiver::new(EcnMode::Off, RCVBUF, 0, 20 * MS);
+    let mut is_acked = |at: u64| receiver.on_segment(MS, &segment(at), Ecn::NotEct).is_some();
+    let first_delayed = (0..100).find(|at| !is_acked(*at)).unwrap();
+    assert!(is_acked(first_delayed + 1));
+    (receiver, first_delayed + 2)
+}
+
+#[test]
+fn a_segment_with_psh_is_acknowledged_when_it_is_read() {
+    let (mut receiver, next) = settled_receiver();
+    let mut ack = |at: u64, psh: bool| {
+        let segment = Segment { psh, ..segment(next + at) };
+        receiver.on_segment(2 * MS, &segment, Ecn::NotEct).map(|ack| ack.ack_seq / MSS - next)
+    };
+    assert_eq!([ack(0, false), ack(1, false)], [None, Some(2)]);
+    assert_eq!([ack(2, true), ack(3, false)], [Some(3), None]);
+    // The second one is acknowledged in any case.
+    assert_eq!([ack(4, true), ack(5, true)], [Some(5), Some(6)]);
+    assert_eq!(receiver.timer_ns(), None);
+}
+
+#[test]
+fn a_part_of_a_segment_is_acknowledged_at_once_unless_another_of_its_length_precedes_it() {
+    let (mut receiver, next) = settled_receiver();
+    let mut is_acked = |number: u64| {
+        let seq = next * MSS + number * 1000;
+        let part = Segment { seq, bytes: 1000, ..segment(0) };
+        receiver.on_segment(2 * MS, &part, Ecn::NotEct).is_some()
+    };
+    // From the second one on this is the length of a full segment.
+    assert_eq!([0, 1, 2, 3, 4].map(&mut is_acked), [true, false, true, false, true]);
+}
+
+#[test]
+fn segments_that_raise_the_window_are_acknowledged_at_once() {
+    let (mut receiver, next) = settled_receiver();
+    let mut ack = |at: u64, at_ms: u64| {
+        let segment = Segment { tsecr_ns: 10 * MS, ..segment(next + at) };
+        receiver.on_segment(at_ms * MS, &segment, Ecn::NotEct)
+    };
+    // An RTT has passed, in which more was read than in the first window.
+    assert!(ack(0, 30).is_none());
+    let windows: Vec<u64> =
+        (1..=72).map(|at| ack(at, 31).unwrap()).map(|ack| ack.window_end - ack.ack_seq).collect();
+    assert!(windows.windows(2).all(|two| two[0] < two[1]), "{windows:?}");
+    // `tcp_rcvbuf_grow()`: 25 segments were read, 2.5 times what the first window had.
+    let limit = 8 * 25 * MSS;
+    assert!((limit - 2 * MSS..=limit).contains(windows.last().unwrap()), "{windows:?}");
+    assert_eq!((73..93).filter(|at| ack(*at, 32).is_some()).count(), 10);
 }
 
 #[test]
 fn gaps_are_reported_most_recent_first() {
-    let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 20 * MS);
+    let mut receiver = Receiver::new(EcnMode::Off, RCVBUF, 0, 20 * MS);
     let mut last = |at: u64| receiver.on_segment(MS, &segment(at), Ecn::NotEct).unwrap();
     last(0);
     last(2);
@@ -203,14 +267,14 @@ fn gaps_are_reported_most_recent_first() {
 
 #[test]
 fn a_mark_is_echoed_until_cwr_or_counted() {
-    let mut receiver = Receiver::new(EcnMode::Classic, 1 << 22, 0, 20 * MS);
+    let mut receiver = Receiver::new(EcnMode::Classic, RCVBUF, 0, 20 * MS);
     let mut ece = |at: u64, field: Ecn, cwr: bool| {
         let segment = Segment { cwr, ..segment(at) };
         receiver.on_segment(MS, &segment, field).unwrap().ece
     };
     assert!(!ece(0, Ecn::Ect0, false) && ece(1, Ecn::Ce, false) && ece(2, Ecn::Ect0, false));
     assert!(!ece(3, Ecn::Ect0, true));
-    let mut receiver = Receiver::new(EcnMode::Accurate { ect: Ecn::Ect1 }, 1 << 22, 0, 20 * MS);
+    let mut receiver = Receiver::new(EcnMode::Accurate { ect: Ecn::Ect1 }, RCVBUF, 0, 20 * MS);
     receiver.on_segment(MS, &segment(0), Ecn::Ce);
     assert_eq!(receiver.on_segment(MS, &segment(1), Ecn::Ce).unwrap().ce_pkts, 2);
 }
@@ -291,14 +355,14 @@ fn a_lone_runt_may_be_a_delayed_acknowledgement() {
 
 #[test]
 fn delayed_acknowledgements_follow_the_distance_of_segments() {
-    let mut receiver = Receiver::new(EcnMode::Off, 1 << 22, 0, 300 * MS);
+    let mut receiver = Receiver::new(EcnMode::Off, RCVBUF, 0, 300 * MS);
     let mut at_ns = MS;
-    for number in 0..16 {
+    for number in 0..22 {
         assert!(receiver.on_segment(at_ns, &segment(number), Ecn::NotEct).is_some());
     }
     // Segments every 100 ms come after the delay, which grows until it covers them.
     let mut delayed = 0;
-    for number in 16..24 {
+    for number in 22..30 {
         at_ns += 100 * MS;
         if receiver.on_segment(at_ns, &segment(number), Ecn::NotEct).is_none() {
             let due_ns = receiver.timer_ns().unwrap();
@@ -309,4 +373,120 @@ fn delayed_acknowledgements_follow_the_distance_of_segments() {
         }
     }
     assert!((1..=3).contains(&delayed), "{delayed}");
+}
+
+/// Of what was sent: whether segments have PSH.
+fn pushed(sender: &mut Sender) -> Vec<bool> {
+    sender.outbox.drain(..).map(|(segment, _)| segment.psh).collect()
+}
+
+#[test]
+fn bursts_end_with_psh() {
+    let mut paired = sender("reno", EcnMode::Off);
+    paired.write(0, ALL);
+    assert_eq!(pushed(&mut paired), [false, true].repeat(5));
+    let mut single = sender_with("reno", EcnMode::Off, SNDBUF, 1);
+    single.write(0, ALL);
+    assert_eq!(pushed(&mut single), [false], "a segment that leaves alone");
+    let mut single = sender_with("reno", EcnMode::Off, SNDBUF, 1);
+    single.write(0, MSS);
+    assert_eq!(pushed(&mut single), [true], "the end of a write");
+}
+
+#[test]
+fn a_retransmission_has_psh_only_at_the_end_of_a_write() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, 4 * MSS);
+    assert_eq!(pushed(&mut sender), [false, true, false, true]);
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    assert_eq!(pushed(&mut sender), [true], "the last segment");
+    sender.on_ack_and_send(probe_ns + 20 * MS, &sacked(1, &[(2, 4)]));
+    assert_eq!(pushed(&mut sender), [false], "segment 1 was the end of a burst");
+}
+
+#[test]
+fn a_write_clears_the_flag_of_the_one_before_if_their_data_share_a_packet() {
+    let mut sender = sender_with("reno", EcnMode::Off, SNDBUF, 1);
+    sender.write(0, MSS);
+    sent(&mut sender);
+    // These wait for the window.
+    sender.write(MS, 2 * MSS);
+    sender.write(MS, 4 * MSS);
+    sender.on_ack_and_send(20 * MS, &ack(1));
+    assert_eq!(pushed(&mut sender), [false, false]);
+    sender.on_ack_and_send(40 * MS, &ack(2));
+    assert_eq!(sent(&mut sender).last(), Some(&(3, false)));
+    assert_eq!(sender.rtx_queue.get(2 * MSS).map(|sent| sent.has_psh), Some(false));
+    assert_eq!(sender.rtx_queue.get(3 * MSS).map(|sent| sent.has_psh), Some(true));
+}
+
+#[test]
+fn more_than_half_of_the_receive_window_is_pushed() {
+    let mut sender = sender("reno", EcnMode::Off);
+    // Packets of 22 segments; two of them are more than half of the window.
+    sender.max_window_bytes = 65_160;
+    sender.write(0, ALL);
+    assert_eq!(sender.write_seq, 66 * MSS, "the buffer is full");
+    let mut marks = Vec::new();
+    for up_to in 1..=60 {
+        let ack = AckSegment { window_end: up_to * MSS + 65_160, ..ack(up_to) };
+        sender.on_ack_and_send(20 * MS, &ack);
+        let mut segments = sender.rtx_queue.iter();
+        marks.extend(segments.rfind(|segment| segment.has_psh).map(|last| last.end() / MSS));
+    }
+    marks.dedup();
+    assert!(marks.starts_with(&[44, 66]), "{marks:?}");
+}
+
+#[test]
+fn the_send_buffer_grows_when_it_does_not_fill_the_window() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    assert_eq!(sender.sndbuf_bytes(), 10 * SNDBUF_PER_PACKET);
+    // The second packet of 45 segments exceeds it, which is checked before a packet is made.
+    assert_eq!((sender.write_seq, sender.info(0).notsent_bytes), (90 * MSS, 80 * MSS_BYTES));
+    for up_to in 1..=10 {
+        sender.on_ack_and_send(20 * MS, &ack(up_to));
+    }
+    assert_eq!((sender.sndbuf_bytes(), sender.write_seq), (10 * SNDBUF_PER_PACKET, 90 * MSS));
+    for up_to in 11..=60 {
+        sender.on_ack_and_send(20 * MS, &ack(up_to));
+    }
+    assert_eq!(sender.info(20 * MS).snd_cwnd, 70);
+    let range = 40 * SNDBUF_PER_PACKET..=70 * SNDBUF_PER_PACKET;
+    assert!(range.contains(&sender.sndbuf_bytes()), "{}", sender.sndbuf_bytes());
+    assert!(sender.write_seq > 90 * MSS);
+}
+
+#[test]
+fn tcp_wmem_limits_the_send_buffer() {
+    let sndbuf = SocketBuffer { max_bytes: 100_000, ..SNDBUF };
+    let mut sender = sender_with("reno", EcnMode::Off, sndbuf, TCP_INIT_CWND);
+    sender.write(0, ALL);
+    for up_to in 1..=500 {
+        let at_ns = (20 + up_to) * MS;
+        sender.on_ack_and_send(at_ns, &ack(up_to.min(sender.snd_nxt / MSS)));
+        // A packet of 45 segments more at most.
+        assert!(sender.write_seq - sender.snd_una < 100_000 + 45 * MSS);
+    }
+    assert_eq!(sender.sndbuf_bytes(), 100_000);
+}
+
+#[test]
+fn a_write_waits_until_a_third_of_the_buffer_is_free() {
+    let sndbuf = SocketBuffer { max_bytes: 87_040, ..SNDBUF };
+    let mut sender = sender_with("reno", EcnMode::Off, sndbuf, TCP_INIT_CWND);
+    sender.write(0, ALL);
+    let before = sender.write_seq;
+    let mut up_to = 0;
+    while sender.write_seq == before {
+        up_to += 1;
+        assert!(up_to <= 90, "the write never goes on");
+        sender.on_ack_and_send(20 * MS, &ack(up_to));
+    }
+    // Packets of two segments have 896 bytes besides. One segment more was too much.
+    let (held, limit) = (before - up_to * MSS, 2 * 87_040 / 3);
+    let with_overhead = |bytes: u64| bytes + bytes / (2 * MSS) * 896;
+    assert!(with_overhead(held) <= limit && with_overhead(held + MSS) + 896 > limit, "{held}");
 }

@@ -1,0 +1,264 @@
+//! The application's side of a sending socket: `tcp_sendmsg_locked()`, the PSH flag, and the send buffer, which grows with the
+//! window (`tcp_sndbuf_expand()`).
+
+use std::collections::VecDeque;
+
+use super::output::{GSO_HEADERS_BYTES, GSO_MAX_BYTES};
+use super::sender::{Chrono, Sender, TCP_INIT_CWND};
+use crate::packet::MSS_BYTES;
+
+/// `truesize` of a `struct sk_buff` with room for headers and without data (`SKB_TRUESIZE(MAX_TCP_HEADER)`).
+const SKB_OVERHEAD_BYTES: u64 = 896;
+/// What a buffer holds per packet: a segment's data and headers, rounded up to a power of two, and the `struct sk_buff`.
+const BYTES_PER_PACKET: u64 = 4096 + 256;
+/// `TCP_MSS_DEFAULT`.
+const TCP_MSS_DEFAULT: u64 = 536;
+
+/// `tcp_wmem` or `tcp_rmem`: the length of a new socket's buffer, and its limit.
+#[derive(Debug, Clone, Copy)]
+pub struct SocketBuffer {
+    pub default_bytes: u64,
+    pub max_bytes: u64,
+}
+
+/// A `struct sk_buff` of the write queue. It begins where the one before it ends.
+#[derive(Debug, Clone, Copy)]
+struct WriteSkb {
+    end_seq: u64,
+    /// TCPHDR_PSH.
+    has_psh: bool,
+}
+
+/// The write queue, and the application that fills it.
+#[derive(Debug)]
+pub struct SendBuffer {
+    /// `sk_write_queue`: what is not sent yet.
+    skbs: VecDeque<WriteSkb>,
+    /// `sk_sndbuf`, and its limit.
+    sndbuf_bytes: u64,
+    max_bytes: u64,
+    /// The application writes up to this byte of the stream.
+    app_seq: u64,
+    /// The present or last call of send().
+    call_start_seq: u64,
+    call_end_seq: u64,
+    pushed_seq: u64,
+    /// SOCK_NOSPACE: the call waits for memory.
+    is_waiting: bool,
+}
+
+impl SendBuffer {
+    pub fn new(sndbuf: SocketBuffer) -> Self {
+        Self {
+            skbs: VecDeque::new(),
+            sndbuf_bytes: sndbuf.default_bytes,
+            max_bytes: sndbuf.max_bytes,
+            app_seq: 0,
+            call_start_seq: 0,
+            call_end_seq: 0,
+            pushed_seq: 0,
+            is_waiting: false,
+        }
+    }
+}
+
+impl Sender {
+    /// The application writes up to this byte of the stream, in calls of send() that block while the buffer is full.
+    pub fn write(&mut self, now_ns: u64, app_seq: u64) {
+        self.send_buffer.app_seq = self.send_buffer.app_seq.max(app_seq);
+        if !self.send_buffer.is_waiting {
+            self.sendmsg(now_ns);
+        }
+    }
+
+    /// `tcp_sendmsg_locked()`, call after call, until the application has nothing more or waits for memory.
+    fn sendmsg(&mut self, now_ns: u64) {
+        while self.write_seq < self.send_buffer.app_seq {
+            if self.write_seq == self.send_buffer.call_end_seq {
+                self.rate_check_app_limited();
+                let buffer = &mut self.send_buffer;
+                buffer.call_start_seq = self.write_seq;
+                buffer.call_end_seq =
+                    self.write_seq.saturating_add(self.config.send_bytes).min(buffer.app_seq);
+            }
+            let size_goal_bytes = self.size_goal_bytes();
+            if !self.has_room(size_goal_bytes) && !self.skb_entail(now_ns) {
+                self.send_buffer.is_waiting = true;
+                if self.write_seq > self.send_buffer.call_start_seq {
+                    self.push(now_ns);
+                }
+                return;
+            }
+            self.fill_tail_skb(size_goal_bytes);
+            if self.write_seq == self.send_buffer.call_end_seq || self.forced_push() {
+                self.push(now_ns);
+            } else if self.send_buffer.skbs.len() == 1 {
+                // `tcp_push_one()`
+                self.write_xmit(now_ns);
+            }
+        }
+    }
+
+    /// `tcp_xmit_size_goal()`: length of a full `struct sk_buff`, at most half of the receiver's largest window.
+    fn size_goal_bytes(&self) -> u64 {
+        let mss = u64::from(MSS_BYTES);
+        let gso_bytes = GSO_MAX_BYTES - 1 - GSO_HEADERS_BYTES;
+        let bound_bytes = match self.max_window_bytes {
+            0 => gso_bytes,
+            window_bytes if window_bytes > TCP_MSS_DEFAULT => window_bytes >> 1,
+            window_bytes => window_bytes,
+        };
+        (gso_bytes.min(bound_bytes) / mss * mss).max(mss)
+    }
+
+    /// What the last `struct sk_buff` of the write queue has.
+    fn tail_skb_bytes(&self) -> Option<u64> {
+        let skbs = &self.send_buffer.skbs;
+        let before = skbs.len().checked_sub(2).and_then(|at| skbs.get(at));
+        let start_seq = before.map_or(self.snd_nxt, |skb| skb.end_seq);
+        skbs.back().map(|skb| skb.end_seq - start_seq)
+    }
+
+    fn has_room(&self, size_goal_bytes: u64) -> bool {
+        self.tail_skb_bytes().is_some_and(|bytes| bytes < size_goal_bytes)
+    }
+
+    /// `tcp_skb_entail()`: a new `struct sk_buff`. `false`: the buffer is full (`sk_stream_memory_free()`).
+    fn skb_entail(&mut self, now_ns: u64) -> bool {
+        if self.wmem_queued_bytes() >= self.send_buffer.sndbuf_bytes {
+            return false;
+        }
+        if self.chrono_type == Chrono::Idle {
+            self.chrono_set(now_ns, Chrono::Busy);
+        }
+        self.send_buffer.skbs.push_back(WriteSkb { end_seq: self.write_seq, has_psh: false });
+        if self.rtx_queue.is_empty() {
+            self.slow_start_after_idle_check(now_ns);
+        }
+        true
+    }
+
+    /// Appends the application's data to the last `struct sk_buff`, which has room.
+    fn fill_tail_skb(&mut self, size_goal_bytes: u64) {
+        let room_bytes = size_goal_bytes.saturating_sub(self.tail_skb_bytes().unwrap_or(0));
+        let buffer = &mut self.send_buffer;
+        let Some(tail) = buffer.skbs.back_mut() else { return };
+        // An earlier call set it, and its data is not the last any more.
+        tail.has_psh &= self.write_seq != buffer.call_start_seq;
+        self.write_seq += room_bytes.min(buffer.call_end_seq - self.write_seq);
+        tail.end_seq = self.write_seq;
+    }
+
+    /// `forced_push()`: more than half of the receiver's largest window came after the last flag.
+    fn forced_push(&self) -> bool {
+        self.write_seq > self.send_buffer.pushed_seq + (self.max_window_bytes >> 1)
+    }
+
+    /// `tcp_push()`, `tcp_mark_push()`.
+    fn push(&mut self, now_ns: u64) {
+        let Some(tail) = self.send_buffer.skbs.back_mut() else { return };
+        tail.has_psh = true;
+        self.send_buffer.pushed_seq = self.write_seq;
+        self.write_xmit(now_ns);
+    }
+
+    /// `sk_wmem_queued`: data that is not acknowledged, also what is not sent yet, with its overhead.
+    fn wmem_queued_bytes(&self) -> u64 {
+        let skbs = self.send_buffer.skbs.len() as u64 + u64::from(self.rtx_queue.skbs());
+        self.write_seq - self.snd_una + skbs * SKB_OVERHEAD_BYTES
+    }
+
+    /// `tcp_sndbuf_expand()`: two windows; three for a congestion control that may be in slow start while it recovers.
+    pub(super) fn sndbuf_expand(&mut self) {
+        let windows = if self.wants.owns_cwnd { 3 } else { 2 };
+        let packets = TCP_INIT_CWND.max(self.snd_cwnd).max(self.reordering + 1);
+        let wanted_bytes = windows * u64::from(packets) * BYTES_PER_PACKET;
+        let buffer = &mut self.send_buffer;
+        if buffer.sndbuf_bytes < wanted_bytes {
+            buffer.sndbuf_bytes = wanted_bytes.min(buffer.max_bytes);
+        }
+    }
+
+    /// `tcp_data_snd_check()`, after an acknowledgement: sends what it permits, and wakes an application that waits for memory.
+    pub fn data_snd_check(&mut self, now_ns: u64) {
+        self.write_xmit(now_ns);
+        self.check_space(now_ns);
+    }
+
+    /// `tcp_check_space()`, `tcp_new_space()`, `sk_stream_write_space()`.
+    fn check_space(&mut self, now_ns: u64) {
+        if !self.send_buffer.is_waiting {
+            return;
+        }
+        // The buffer grows if it does not fill the window.
+        if self.rtx_queue.in_flight() < self.snd_cwnd {
+            self.sndbuf_expand();
+            self.snd_cwnd_stamp_ns = now_ns;
+        }
+        let (queued_bytes, sndbuf_bytes) =
+            (self.wmem_queued_bytes(), self.send_buffer.sndbuf_bytes);
+        // A third of the buffer is free.
+        if queued_bytes >= sndbuf_bytes || sndbuf_bytes - queued_bytes < queued_bytes >> 1 {
+            return;
+        }
+        self.send_buffer.is_waiting = false;
+        if self.chrono_type == Chrono::SndbufLimited {
+            self.chrono_set(now_ns, Chrono::Busy);
+        }
+        self.sendmsg(now_ns);
+    }
+
+    /// SOCK_NOSPACE.
+    pub(super) fn is_waiting_for_memory(&self) -> bool {
+        self.send_buffer.is_waiting
+    }
+
+    /// Whether the buffer is what keeps the connection from sending, after it has sent `sent_pkts`: `tcp_cwnd_validate()`.
+    pub(super) fn is_sndbuf_limited(&self, sent_pkts: u32) -> bool {
+        let begins = sent_pkts > 0 && !self.tcp_is_cwnd_limited();
+        self.send_buffer.is_waiting
+            && self.write_seq == self.snd_nxt
+            && (begins || self.chrono_type == Chrono::SndbufLimited)
+    }
+
+    /// What the first `struct sk_buff` of the write queue has, and whether it is the last one.
+    pub(super) fn head_skb(&self) -> (u64, bool) {
+        let skbs = &self.send_buffer.skbs;
+        let bytes = skbs.front().map_or(0, |skb| skb.end_seq - self.snd_nxt);
+        (bytes, skbs.len() <= 1)
+    }
+
+    /// `tcp_grow_skb()`: moves data from the next `struct sk_buff` to the first one, so that it has these segments.
+    pub(super) fn grow_head_skb(&mut self, segments: u32) {
+        let wanted_seq = self.snd_nxt + u64::from(segments) * u64::from(MSS_BYTES);
+        let skbs = &mut self.send_buffer.skbs;
+        while let (Some(&head), Some(&next)) = (skbs.front(), skbs.get(1)) {
+            if head.end_seq >= wanted_seq {
+                return;
+            }
+            if wanted_seq < next.end_seq {
+                skbs[0].end_seq = wanted_seq;
+                return;
+            }
+            // Nothing is left of the next one.
+            skbs.pop_front();
+            skbs[0].has_psh |= head.has_psh;
+        }
+    }
+
+    /// Removes what has been sent from the write queue; returns whether it ends with the PSH flag.
+    pub(super) fn dequeue_sent(&mut self) -> bool {
+        let skbs = &mut self.send_buffer.skbs;
+        let sent = skbs.front().copied().filter(|head| head.end_seq <= self.snd_nxt);
+        if sent.is_some() {
+            skbs.pop_front();
+        }
+        sent.is_some_and(|head| head.has_psh)
+    }
+
+    /// `sk_sndbuf`.
+    #[cfg(test)]
+    pub fn sndbuf_bytes(&self) -> u64 {
+        self.send_buffer.sndbuf_bytes
+    }
+}
