@@ -19,6 +19,7 @@ pub mod plan;
 pub mod printable;
 pub mod resolve;
 pub mod schedule;
+pub mod scope;
 pub mod sealed_line;
 pub mod testbed;
 pub mod tools;

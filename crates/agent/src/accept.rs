@@ -1,25 +1,31 @@
-//! Accepts connections: enforces limits, completes the TLS handshake before anything else, and reports the end of each.
+//! Accepts connections: enforces limits, completes the TLS handshake before anything else, finds out who the client is, and
+//! reports the end of each.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ccbench_io::certificate::{Certificate, CertificateError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
+use tokio_rustls::Accept;
 use tokio_rustls::server::TlsStream;
-use tokio_rustls::{Accept, TlsAcceptor};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
+use crate::access::Identity;
+use crate::audit::Audit;
 use crate::clock;
+use crate::control_interface::Peer;
+use crate::tls::{PeerCertificate, Trust};
 
 /// Connections at the same time: every controller has one.
 const MAX_CONNECTIONS: usize = 64;
@@ -37,6 +43,7 @@ const LOGGED_PER_SECOND: u32 = 5;
 pub struct Connection {
     id: u64,
     stream: Stream,
+    client: Client,
     /// Its receivers learn that the connection has ended.
     end: watch::Sender<()>,
     _slot: OwnedSemaphorePermit,
@@ -48,11 +55,19 @@ enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Resolves when a connection has ended. In the extensions of each of its requests.
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone)]
+struct Client {
+    identity: Arc<Identity>,
+    certificate: Option<Arc<PeerCertificate>>,
+}
+
+/// Resolves when a connection has ended, and has its client. In the extensions of each of its requests.
 #[derive(Debug, Clone)]
 pub struct ConnectionEnd {
     id: u64,
-    peer: Option<IpAddr>,
+    peer: Option<Peer>,
+    client: Client,
     end: watch::Receiver<()>,
 }
 
@@ -63,8 +78,18 @@ impl ConnectionEnd {
     }
 
     /// The address of the other end, if it came over a network.
-    pub fn peer(&self) -> Option<IpAddr> {
+    pub fn peer(&self) -> Option<Peer> {
         self.peer
+    }
+
+    /// The client.
+    pub fn identity(&self) -> &Identity {
+        &self.client.identity
+    }
+
+    /// The client's certificate, with TLS.
+    pub fn certificate(&self) -> Option<&PeerCertificate> {
+        self.client.certificate.as_deref()
     }
 
     /// Resolves when the connection has ended.
@@ -80,9 +105,17 @@ impl ConnectionEnd {
 
     /// The same from this address.
     #[cfg(test)]
-    pub(crate) fn example_from(peer: Option<IpAddr>) -> (watch::Sender<()>, Self) {
+    pub(crate) fn example_from(ip: Option<std::net::IpAddr>) -> (watch::Sender<()>, Self) {
+        let (send, example) = Self::example_of(Identity::local("a test"));
+        (send, Self { peer: ip.map(Peer::at), ..example })
+    }
+
+    /// The same of this client.
+    #[cfg(test)]
+    pub(crate) fn example_of(identity: Identity) -> (watch::Sender<()>, Self) {
         let (send, end) = watch::channel(());
-        (send, Self { id: 1, peer, end })
+        let client = Client { identity: Arc::new(identity), certificate: None };
+        (send, Self { id: 1, peer: None, client, end })
     }
 }
 
@@ -92,12 +125,22 @@ impl Connected for Connection {
     fn connect_info(&self) -> ConnectionEnd {
         let peer = match &self.stream {
             Stream::Unix(_) => None,
-            Stream::Tcp(stream) => stream.peer_addr().ok(),
-            Stream::Tls(stream) => stream.get_ref().0.peer_addr().ok(),
+            Stream::Tcp(stream) => peer(stream),
+            Stream::Tls(stream) => peer(stream.get_ref().0),
         };
-        let peer = peer.map(|peer| peer.ip().to_canonical());
-        ConnectionEnd { id: self.id, peer, end: self.end.subscribe() }
+        let client = self.client.clone();
+        ConnectionEnd { id: self.id, peer, client, end: self.end.subscribe() }
     }
+}
+
+fn peer(stream: &TcpStream) -> Option<Peer> {
+    let address = stream.peer_addr().ok()?;
+    let scope_id = match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+        _ => 0,
+    };
+    let local = stream.local_addr().ok().map(|local| local.ip().to_canonical());
+    Some(Peer { ip: address.ip().to_canonical(), local, scope_id })
 }
 
 /// Why a connection was refused.
@@ -115,6 +158,9 @@ enum RefusedConnection {
     /// The TLS handshake took too long.
     #[error("no TLS handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     HandshakeTimeout,
+    /// The client's certificate passed the handshake and cannot be read.
+    #[error("its certificate: {0}")]
+    Certificate(#[from] CertificateError),
     /// Newer connections wait for their handshakes.
     #[error("others wait for a TLS handshake, and this one is the oldest of {MAX_HANDSHAKES}")]
     TooManyHandshakes,
@@ -127,16 +173,19 @@ enum RefusedConnection {
 pub type Incoming = ReceiverStream<io::Result<Connection>>;
 
 /// Accepts on a Unix socket from root and the agent's own user, with any permissions of the socket's directory.
-pub fn unix(listener: UnixListener) -> Incoming {
+pub fn unix(listener: UnixListener, audit: Audit) -> Incoming {
     let (gate, incoming) = Gate::new();
     tokio::spawn(async move {
-        let mut log = RefusalLog::default();
+        let mut log = RefusalLog::new(audit);
         loop {
             tokio::select! {
                 accepted = gate.accept(|| listener.accept()) => {
                     let Some((stream, _)) = accepted else { return };
                     match may_connect(&stream) {
-                        Ok(()) => gate.admit(Stream::Unix(stream), "a local process", &mut log).await,
+                        Ok(uid) => {
+                            let client = Client::local(format!("a local process of user {uid}"));
+                            gate.admit(Stream::Unix(stream), client, "a local process", &mut log).await;
+                        }
                         Err(why) => log.refused("a local process", &why),
                     }
                 }
@@ -147,11 +196,11 @@ pub fn unix(listener: UnixListener) -> Incoming {
     incoming
 }
 
-/// Accepts on a TCP socket; with `tls`, only clients with a certificate of its authority.
-pub fn tcp(listener: TcpListener, tls: Option<TlsAcceptor>) -> Incoming {
+/// Accepts on a TCP socket; with `trust`, only clients with a certificate that it accepts.
+pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incoming {
     let (gate, incoming) = Gate::new();
     tokio::spawn(async move {
-        let mut log = RefusalLog::default();
+        let mut log = RefusalLog::new(audit);
         let mut handshakes = Handshakes::default();
         loop {
             tokio::select! {
@@ -159,18 +208,22 @@ pub fn tcp(listener: TcpListener, tls: Option<TlsAcceptor>) -> Incoming {
                     let Some((stream, peer)) = accepted else { return };
                     // Without it the connection is only slower.
                     let _ = stream.set_nodelay(true);
-                    match &tls {
-                        Some(tls) => {
-                            if let Some(oldest) = handshakes.start(peer, tls.accept(stream)) {
+                    match &trust {
+                        Some(trust) => {
+                            let accept = trust.acceptor().accept(stream);
+                            if let Some(oldest) = handshakes.start(peer, accept) {
                                 log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
                             }
                         }
-                        None => gate.admit(Stream::Tcp(stream), &peer.to_string(), &mut log).await,
+                        None => {
+                            let client = Client::local("a client on loopback");
+                            gate.admit(Stream::Tcp(stream), client, &peer.to_string(), &mut log).await;
+                        }
                     }
                 }
                 (peer, done) = handshakes.next() => match done {
                     Ok(stream) => {
-                        gate.admit(Stream::Tls(Box::new(stream)), &peer.to_string(), &mut log).await;
+                        gate.admit_certified(Box::new(stream), &peer.to_string(), &mut log).await;
                     }
                     Err(why) => log.refused(&peer.to_string(), &why),
                 },
@@ -181,13 +234,37 @@ pub fn tcp(listener: TcpListener, tls: Option<TlsAcceptor>) -> Incoming {
     incoming
 }
 
-/// Only root and the agent's user may control this node.
-fn may_connect(stream: &UnixStream) -> Result<(), RefusedConnection> {
+/// The user of a local process. Only root and the agent's user may control this node.
+fn may_connect(stream: &UnixStream) -> Result<u32, RefusedConnection> {
     let own = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
-        Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(()),
+        Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(peer.uid()),
         Ok(peer) => Err(RefusedConnection::OtherUser(peer.uid())),
         Err(error) => Err(RefusedConnection::UnknownUser(error)),
+    }
+}
+
+impl Client {
+    fn local(name: impl Into<String>) -> Self {
+        Self { identity: Arc::new(Identity::local(name)), certificate: None }
+    }
+
+    /// The holder of the certificate of a TLS connection.
+    fn certified(stream: &TlsStream<TcpStream>) -> Result<Self, RefusedConnection> {
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let leaf: &[u8] = match chain.first() {
+            Some(leaf) => leaf,
+            None => &[],
+        };
+        let identity = Identity::of_certificate(&Certificate::from_der(leaf)?);
+        if identity.is_unscoped {
+            tracing::warn!(
+                client = %identity,
+                "its certificate has no scopes and permits everything; issue one with scopes: `ccbench pki controller`"
+            );
+        }
+        let certificate = Some(Arc::new(PeerCertificate::new(chain.to_vec())));
+        Ok(Self { identity: Arc::new(identity), certificate })
     }
 }
 
@@ -229,13 +306,26 @@ impl Gate {
         }
     }
 
-    async fn admit(&self, stream: Stream, peer: &str, log: &mut RefusalLog) {
+    async fn admit_certified(
+        &self,
+        stream: Box<TlsStream<TcpStream>>,
+        peer: &str,
+        log: &mut RefusalLog,
+    ) {
+        match Client::certified(&stream) {
+            Ok(client) => self.admit(Stream::Tls(stream), client, peer, log).await,
+            Err(why) => log.refused(peer, &why),
+        }
+    }
+
+    async fn admit(&self, stream: Stream, client: Client, peer: &str, log: &mut RefusalLog) {
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
             log.refused(peer, &RefusedConnection::TooManyConnections);
             return;
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection { id, stream, end: watch::channel(()).0, _slot: slot };
+        let end = watch::channel(()).0;
+        let connection = Connection { id, stream, client, end, _slot: slot };
         // It fails only when the server has ended.
         let _ = self.out.send(Ok(connection)).await;
     }
@@ -284,19 +374,24 @@ impl Handshakes {
     }
 }
 
-/// Logs refused connections, a few per second. The others are counted; their number is logged when the second is over, and when
-/// this is dropped.
-#[derive(Default)]
+/// Logs refused connections, a few per second, to the log and to the audit log. The others are counted; their number is logged when
+/// the second is over, and when this is dropped.
 struct RefusalLog {
+    audit: Audit,
     count: RefusalCount,
 }
 
 impl RefusalLog {
+    fn new(audit: Audit) -> Self {
+        Self { audit, count: RefusalCount::default() }
+    }
+
     fn refused(&mut self, peer: &str, why: &RefusedConnection) {
         let now_ns = clock::now_ns();
         self.summarize(now_ns);
         if self.count.add(now_ns) {
             tracing::warn!(peer, %why, "refused a connection");
+            self.audit.refused(peer, &why.to_string());
         }
     }
 
@@ -318,6 +413,7 @@ impl RefusalLog {
         let connections = self.count.take();
         if connections > 0 {
             tracing::warn!(connections, "refused more connections");
+            self.audit.refused_more(connections);
         }
     }
 }
@@ -434,7 +530,7 @@ mod tests {
 
     #[test]
     fn the_report_waits_for_the_end_of_the_second() {
-        let mut log = RefusalLog::default();
+        let mut log = RefusalLog::new(Audit::default());
         for at_ns in 0..=u64::from(LOGGED_PER_SECOND) {
             log.count.add(at_ns);
         }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ccbench_proto::units::Bytes;
 use clap::{Args, Parser, Subcommand};
 
 /// One node of an experiment. `ccbench` starts it in every namespace that it makes; on a testbed, start
@@ -61,6 +62,9 @@ pub struct ServeArgs {
     /// The authority whose clients may command this node (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
+    /// Certificates that the authority has revoked (a CRL in PEM, `ccbench pki revoke`)
+    #[arg(long, value_name = "FILE", requires = "tls_ca")]
+    pub tls_crl: Option<PathBuf>,
     /// Stop, and undo everything, when the process that started this one ends
     #[arg(long)]
     pub die_with_parent: bool,
@@ -70,9 +74,12 @@ pub struct ServeArgs {
     /// Directory of the undo journal [default: /run/ccbench/agent-NAMESPACE_INODE]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// The namespace ends with this process: keep no undo journal
+    /// The namespace ends with this process: keep no undo journal and no audit log
     #[arg(long)]
     pub ephemeral: bool,
+    /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0: no audit log
+    #[arg(long, value_name = "SIZE", default_value = "4MB")]
+    pub audit_size: Bytes,
 }
 
 /// `ccbench-agent undo`

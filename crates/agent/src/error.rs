@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use ccbench_collector::SampleError;
 use ccbench_shaper::ShaperError;
 
+use crate::access::MissingScope;
 use crate::session::Refused;
 use crate::sockets::error::{LoadError, NotAvailable};
 use crate::sysctl::SysctlError;
@@ -32,6 +33,9 @@ pub enum AgentError {
     /// The request does not fit the session's state.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// The client's certificate does not permit what the plan asks for.
+    #[error(transparent)]
+    MissingScope(#[from] Box<MissingScope>),
     /// An earlier trial's changes are still here.
     #[error("this node is not as it was found: {}", .left.join("; "))]
     NotUndone {
@@ -46,10 +50,10 @@ pub enum AgentError {
         /// Why.
         source: ShaperError,
     },
-    /// A link would be on the interface that leads to the controller.
+    /// A link would be on an interface that leads to the controller.
     #[error(
-        "link {link}: {dev} is the interface of the route to the controller ({controller}), which the link could cut off; use a \
-         control network of its own, or write `allow_control_interface = true`"
+        "link {link}: {dev} is on the route to the controller ({controller}), which the link could cut off; use a control \
+         network of its own, or write `allow_control_interface = true`"
     )]
     ControlInterface {
         /// The link's name in the plan.
@@ -60,7 +64,7 @@ pub enum AgentError {
         controller: IpAddr,
     },
     /// The interface that leads to the controller is not known.
-    #[error("find the interface of the route to the controller ({controller}): {source}")]
+    #[error("find the interfaces on the route to the controller ({controller}): {source}")]
     ControlRoute {
         /// The controller.
         controller: IpAddr,

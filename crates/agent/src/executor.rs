@@ -1,7 +1,6 @@
 //! Performs the session's actions and owns the current trial. One task handles one order at a time; a running trial is a
 //! task beside it, cancelled by an order, the end of its lease or the loss of the controller.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +33,7 @@ mod prepare;
 mod rows;
 mod run;
 mod samples;
+mod scopes;
 mod traffic;
 
 use acks::AckThread;
@@ -254,8 +254,7 @@ impl Executor {
     async fn apply(&mut self, order: Order) {
         match order {
             Order::Prepare(request, controller, answer) => {
-                let peer = controller.as_ref().and_then(ConnectionEnd::peer);
-                let reply = self.prepare(&request, peer).await;
+                let reply = self.prepare(&request, controller.as_ref()).await;
                 if reply.is_ok() {
                     self.controller = controller;
                 }
@@ -290,7 +289,7 @@ impl Executor {
     async fn prepare(
         &mut self,
         request: &wire::PrepareRequest,
-        controller: Option<IpAddr>,
+        controller: Option<&ConnectionEnd>,
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
         self.check_clean()?;
@@ -302,6 +301,8 @@ impl Executor {
         };
         self.step(Command::Prepare { holder, generation: request.generation })?;
         let generation = self.session.generation;
+        let client = controller.map(ConnectionEnd::identity);
+        self.parts.undo.audit().set_trial(&request.run_id, client);
         self.status.send_modify(|status| {
             (status.generation, status.last_run_id) = (generation, request.run_id.clone());
         });

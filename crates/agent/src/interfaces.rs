@@ -4,15 +4,19 @@
 //! Nothing is restored to an interface that is gone, or that another one of the same name has replaced:
 //! `Saved::is_same_interface` decides it. That is no error.
 
+use std::collections::BTreeSet;
+
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_shaper::keep_awake::KeepAwake;
 use ccbench_shaper::offload::{self, Features, Offloads};
 use ccbench_shaper::saved::{self, SavedRoot};
-use ccbench_shaper::{Link, ShaperError, netlink, route, user_link};
+use ccbench_shaper::{Link, ShaperError, netlink, route, stack, user_link};
 use nix::ifaddrs::getifaddrs;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::control_interface::{self, Peer};
 
 /// Reads and changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the undo
 /// journal.
@@ -22,6 +26,18 @@ pub trait Interfaces: Send + Sync {
     /// # Errors
     /// No such interface, or no route.
     fn device(&self, egress: &Egress) -> Result<String, ShaperError>;
+    /// The interfaces that packets to a controller may pass.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn control_devices(&self, controller: &Peer) -> Result<BTreeSet<String>, ShaperError>;
+    /// Whether this is the network namespace of the machine, that of process 1.
+    fn is_host_namespace(&self) -> bool;
+    /// Whether an interface is one of the machine: a network card, or any in its network namespace.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError>;
     /// The state of the interface's segmentation offloads; nothing if all are off.
     ///
     /// # Errors
@@ -70,6 +86,24 @@ impl Interfaces for Machine {
             Egress::Dev(dev) => Ok(dev.clone()),
             Egress::Toward(address) => route::egress_dev(*address),
         }
+    }
+    fn control_devices(&self, controller: &Peer) -> Result<BTreeSet<String>, ShaperError> {
+        control_interface::devices(controller)
+    }
+    fn is_host_namespace(&self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = |process: &str| {
+            let file = std::fs::metadata(format!("/proc/{process}/ns/net"));
+            file.ok().map(|file| file.ino())
+        };
+        // Without the right to see process 1 it may be.
+        inode("1").is_none_or(|host| inode("self") == Some(host))
+    }
+    fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError> {
+        if self.is_host_namespace() {
+            return Ok(true);
+        }
+        Ok(stack::interfaces()?.iter().any(|one| one.name == dev && one.is_physical()))
     }
     fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError> {
         if offload::get(dev)? == Offloads::OFF {
@@ -217,6 +251,16 @@ pub(crate) mod fake {
                 Egress::Dev(dev) => dev.clone(),
                 Egress::Toward(address) => format!("to-{address}"),
             })
+        }
+        fn control_devices(&self, controller: &Peer) -> Result<BTreeSet<String>, ShaperError> {
+            let ip = controller.ip;
+            Ok(BTreeSet::from([format!("to-{ip}"), format!("beneath-to-{ip}")]))
+        }
+        fn is_host_namespace(&self) -> bool {
+            false
+        }
+        fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError> {
+            Ok(dev.starts_with("host"))
         }
         fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError> {
             Ok((dev != "plain").then(|| Value::from(dev)))

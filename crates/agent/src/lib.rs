@@ -4,10 +4,13 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod access;
 pub mod args;
+pub mod audit;
 pub mod cgroup;
 pub mod clean;
 pub mod clock;
+pub mod control_interface;
 pub mod describe;
 pub mod enter;
 pub mod error;
@@ -23,6 +26,7 @@ pub mod interfaces;
 pub mod launch;
 pub mod link;
 pub mod listening;
+pub mod notify;
 pub mod placement;
 pub mod ports;
 pub mod privileges;

@@ -14,7 +14,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tonic::transport::Server;
 
 use crate::accept;
+use crate::access::Authorized;
 use crate::args::{Listen, ServeArgs};
+use crate::audit::{self, Audit};
 use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
@@ -22,7 +24,8 @@ use crate::flow::process::Generators;
 use crate::interfaces::Machine;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
-use crate::tls;
+use crate::notify;
+use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 
 /// Requests at the same time in one connection. A controller has two at most: a stream and a reset.
@@ -39,7 +42,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     if left != undo::Outcome::default() {
         tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
     }
-    let (mut undo, generation_file, _lock) = state(args)?;
+    let State { mut undo, generation_file, audit, _lock } = state(args)?;
     // A testbed is started by hand, outside of any service.
     let Placement { group, notes } =
         if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };
@@ -62,61 +65,78 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     };
     let service = AgentServer::new(AgentService::new(executor.clone(), generators, notes))
         .max_decoding_message_size(longest);
+    let trust = match &args.listen {
+        Listen::Unix(_) => None,
+        Listen::Tcp(_) => Trust::open(args)?,
+    };
+    let service = Authorized::new(service, trust.clone(), audit.clone());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async { drop(stopped.await) };
     let server = async {
         match &args.listen {
-            Listen::Unix(path) => serve_unix(path, service, stopped).await,
-            Listen::Tcp(address) => serve_tcp(*address, args, service, stopped).await,
+            Listen::Unix(path) => serve_unix(path, service, audit.clone(), stopped).await,
+            Listen::Tcp(address) => {
+                serve_tcp(*address, trust, service, audit.clone(), stopped).await
+            }
         }
     };
     tokio::pin!(server);
-    tokio::select! {
+    tokio::spawn(notify::keep_alive());
+    let served = tokio::select! {
         served = &mut server => served,
         () = shutdown => {
+            notify::stopping();
             undo_all(&executor).await;
             drop(stop);
             // Graceful shutdown waits for open connections, which is not needed: everything is undone.
             drop(tokio::time::timeout(Duration::from_millis(200), &mut server).await);
             Ok(())
         }
-    }
+    };
+    audit.flush();
+    served
 }
 
-type Service = AgentServer<AgentService>;
+type Service = Authorized<AgentServer<AgentService>>;
 
 async fn serve_unix(
     path: &Path,
     service: Service,
+    audit: Audit,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let listener = listen_unix(path)?;
     let _socket = RemovedOnDrop(path);
+    notify::ready();
     server()
-        .serve_with_incoming_shutdown(service, accept::unix(listener), stopped)
+        .serve_with_incoming_shutdown(service, accept::unix(listener, audit), stopped)
         .await
         .map_err(|source| AgentError::Serve { address: format!("unix:{}", path.display()), source })
 }
 
 async fn serve_tcp(
     address: SocketAddr,
-    args: &ServeArgs,
+    trust: Option<Trust>,
     service: Service,
+    audit: Audit,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let refused = |reason: String| AgentError::Listen { address: format!("tcp:{address}"), reason };
     let failed = |source| AgentError::Serve { address: format!("tcp:{address}"), source };
-    let tls = tls::acceptor(args)?;
-    if tls.is_none() && !address.ip().is_loopback() {
+    if trust.is_none() && !address.ip().is_loopback() {
         return Err(refused(
             "beyond loopback an agent needs --tls-cert, --tls-key and --tls-ca (make them with \
              `ccbench pki`)"
                 .to_owned(),
         ));
     }
+    if let Some(trust) = &trust {
+        let hangup = tls::hangup().map_err(|e| refused(format!("handle SIGHUP: {e}")))?;
+        tokio::spawn(trust.clone().watch(hangup));
+    }
     let listener = TcpListener::bind(address).await.map_err(|e| refused(e.to_string()))?;
     let bound = listener.local_addr().map_err(|e| refused(e.to_string()))?;
-    tracing::info!(address = %bound, tls = tls.is_some(), "listening");
+    tracing::info!(address = %bound, tls = trust.is_some(), "listening");
     if bound.ip().is_unspecified() {
         let open = open_addresses(bound).join(" ");
         tracing::warn!(
@@ -124,7 +144,8 @@ async fn serve_tcp(
              control network's address only"
         );
     }
-    let incoming = accept::tcp(listener, tls);
+    notify::ready();
+    let incoming = accept::tcp(listener, trust, audit);
     server()
         .http2_keepalive_interval(Some(wire::KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(wire::KEEPALIVE_TIMEOUT))
@@ -157,22 +178,37 @@ fn open_addresses(bound: SocketAddr) -> Vec<String> {
     found
 }
 
-/// The undo stack, the file of the generation, and the lock on both. Undoes what a dead agent left.
-/// In a namespace that dies with us nothing is kept.
-fn state(args: &ServeArgs) -> Result<(Undo, Option<PathBuf>, Option<File>), AgentError> {
+/// What an agent keeps in its state directory.
+struct State {
+    undo: Undo,
+    generation_file: Option<PathBuf>,
+    audit: Audit,
+    _lock: Option<File>,
+}
+
+/// Opens the state directory and undoes what a dead agent left. In a namespace that dies with us nothing is kept.
+fn state(args: &ServeArgs) -> Result<State, AgentError> {
     if args.ephemeral {
-        return Ok((Undo::in_memory(), None, None));
+        let (undo, audit) = (Undo::in_memory(), Audit::default());
+        return Ok(State { undo, generation_file: None, audit, _lock: None });
     }
     let dir = args.state_dir.clone().unwrap_or_else(undo::default_state_dir);
     let lock = undo::lock(&dir)?;
-    let (undo, left) = Undo::open(&dir)?;
+    let audit = match args.audit_size.get() {
+        0 => Audit::default(),
+        max_bytes => Audit::open(&dir.join(audit::FILE), max_bytes)?,
+    };
+    let (mut undo, left) = Undo::open(&dir)?;
+    undo.set_audit(audit.clone());
+    audit.undone(&left);
     if !left.undone.is_empty() {
         tracing::info!(undone = ?left.undone, "undid what a dead agent left");
     }
     if !left.failed.is_empty() {
         tracing::error!(failed = ?left.failed, "could not undo all that a dead agent left: no trial runs here until it is");
     }
-    Ok((undo, Some(dir.join("generation")), Some(lock)))
+    let generation_file = Some(dir.join("generation"));
+    Ok(State { undo, generation_file, audit, _lock: Some(lock) })
 }
 
 async fn undo_all(executor: &Handle) {

@@ -9,6 +9,7 @@ use futures_util::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
 use crate::accept::ConnectionEnd;
+use crate::audit::note_run;
 use crate::clock;
 use crate::describe;
 use crate::error::AgentError;
@@ -75,6 +76,7 @@ impl wire::agent_server::Agent for AgentService {
         request: Request<wire::PrepareRequest>,
     ) -> Result<Response<wire::PrepareReply>, Status> {
         let controller = request.extensions().get::<ConnectionEnd>().cloned();
+        note_run(&request, &request.get_ref().run_id);
         let mut request = request.into_inner();
         files::resolve(&self.files, &mut request)?;
         let reply = self.executor.prepare(request, controller).await;
@@ -87,6 +89,7 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::RunRequest>,
     ) -> Result<Response<Self::RunStream>, Status> {
+        note_run(&request, &self.executor.status().last_run_id);
         let events = self.executor.run(request.into_inner()).await.map_err(|e| status(&e))?;
         let events = tokio_stream::wrappers::ReceiverStream::new(events);
         let events = events.map(|outgoing| Ok(outgoing.event));
@@ -97,17 +100,19 @@ impl wire::agent_server::Agent for AgentService {
         &self,
         request: Request<wire::ResetRequest>,
     ) -> Result<Response<wire::ResetReply>, Status> {
+        note_run(&request, &request.get_ref().run_id);
         self.executor.reset(request.into_inner()).await.map(Response::new).map_err(|e| status(&e))
     }
 }
 
 /// The only place where an error becomes a gRPC code: wrong plan = INVALID_ARGUMENT, wrong moment =
-/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, other ports are needed = ABORTED, the kernel
-/// refused = INTERNAL.
+/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, something the client may not = PERMISSION_DENIED, other
+/// ports are needed = ABORTED, the kernel refused = INTERNAL.
 fn status(error: &AgentError) -> Status {
     let message = error.to_string();
     match error {
         AgentError::Plan { .. } | AgentError::Request { .. } => Status::invalid_argument(message),
+        AgentError::MissingScope(_) => Status::permission_denied(message),
         AgentError::Refused(_) | AgentError::NotUndone { .. } => {
             Status::failed_precondition(message)
         }

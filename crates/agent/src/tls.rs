@@ -1,42 +1,223 @@
 //! Certificates for listening beyond loopback: a client without one of our authority's certificates is refused before it can
-//! send an order.
+//! send an order. The files are read again when they change or on SIGHUP, so that a revocation and a renewal need no restart.
 
+use std::fmt;
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime,
+};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig, version};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::{self, RootCertStore, ServerConfig, version};
 
 use crate::args::ServeArgs;
+use crate::clock;
 use crate::error::AgentError;
 use ccbench_io::input;
 
-/// Accepts TLS 1.3 from clients with a certificate of the authority; `None` if no certificate was given.
+/// How often the files are looked at.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// A connection's certificate is verified again after this time, for its expiry.
+const RECHECK_NS: u64 = 10_000_000_000;
+
+/// The certificates in force, and the files that they come from. Clones share them.
+#[derive(Clone)]
+pub struct Trust(Arc<Inner>);
+
+struct Inner {
+    files: Files,
+    current: RwLock<Loaded>,
+}
+
+#[derive(Debug, Clone)]
+struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+    ca: PathBuf,
+    crl: Option<PathBuf>,
+}
+
+/// What the files contained.
+#[derive(Clone)]
+struct Loaded {
+    acceptor: TlsAcceptor,
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// Counts loads.
+    version: u64,
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// Distinguishes the versions of a file: inode, length, time of the last change in seconds and nanoseconds.
+type Stamp = (u64, u64, i64, i64);
+
+/// The certificate of a connection, and when it was verified last.
+#[derive(Debug)]
+pub struct PeerCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    checked: Mutex<Option<Check>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Check {
+    version: u64,
+    at_ns: u64,
+}
+
+impl PeerCertificate {
+    /// A certificate with those between it and the authority.
+    pub fn new(chain: Vec<CertificateDer<'static>>) -> Self {
+        Self { chain, checked: Mutex::new(None) }
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Trust").field(&self.0.files).finish()
+    }
+}
+
+impl Trust {
+    /// Reads the certificates; `None` if none was given.
+    ///
+    /// # Errors
+    /// A file that cannot be read or used.
+    pub fn open(args: &ServeArgs) -> Result<Option<Self>, AgentError> {
+        let (Some(cert), Some(key), Some(ca)) = (&args.tls_cert, &args.tls_key, &args.tls_ca) else {
+            return Ok(None);
+        };
+        let (cert, key, ca) = (cert.clone(), key.clone(), ca.clone());
+        let files = Files { cert, key, ca, crl: args.tls_crl.clone() };
+        let current = RwLock::new(files.load(1)?);
+        Ok(Some(Self(Arc::new(Inner { files, current }))))
+    }
+
+    /// Accepts TLS 1.3 from clients with a certificate of the authority that is not revoked.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.current().acceptor
+    }
+
+    fn current(&self) -> Loaded {
+        self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Verifies the certificate of an open connection again, if the files have changed since or some time has passed.
+    ///
+    /// # Errors
+    /// It has expired or was revoked, or the authority is another one.
+    pub fn check(&self, certificate: &PeerCertificate) -> Result<(), rustls::Error> {
+        let Loaded { verifier, version, .. } = self.current();
+        let mut checked = certificate.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        let at_ns = clock::boottime_ns();
+        let is_recent = |last: &Check| last.version == version && at_ns - last.at_ns < RECHECK_NS;
+        if checked.as_ref().is_some_and(is_recent) {
+            return Ok(());
+        }
+        let Some((leaf, between)) = certificate.chain.split_first() else {
+            return Err(rustls::Error::NoCertificatesPresented);
+        };
+        verifier.verify_client_cert(leaf, between, now())?;
+        *checked = Some(Check { version, at_ns });
+        Ok(())
+    }
+
+    /// Reads the files again. If they cannot be used, the previous certificates stay in force.
+    pub fn reload(&self) {
+        let version = self.current().version + 1;
+        let stamps = self.0.files.stamps();
+        match self.0.files.load(version) {
+            Ok(loaded) => {
+                *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+                tracing::info!("read the certificates again");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the previous certificates stay in force");
+                // Until the files change again.
+                let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
+                current.stamps = stamps;
+            }
+        }
+    }
+
+    /// Reads the files again on each SIGHUP and after each change.
+    pub async fn watch(self, mut hangup: Signal) {
+        loop {
+            tokio::select! {
+                Some(()) = hangup.recv() => self.reload(),
+                () = tokio::time::sleep(WATCH_INTERVAL) => {
+                    if self.current().stamps != self.0.files.stamps() {
+                        self.reload();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The signal that makes an agent read its certificates again.
 ///
 /// # Errors
-/// A file that cannot be read or used.
-pub fn acceptor(args: &ServeArgs) -> Result<Option<TlsAcceptor>, AgentError> {
-    let (Some(cert), Some(key), Some(ca)) = (&args.tls_cert, &args.tls_key, &args.tls_ca) else {
-        return Ok(None);
-    };
-    let mut authority = RootCertStore::empty();
-    for certificate in certificates("authority", ca)? {
-        authority.add(certificate).map_err(unusable("authority", ca))?;
+/// The system refused the handler.
+pub fn hangup() -> io::Result<Signal> {
+    signal(SignalKind::hangup())
+}
+
+fn now() -> UnixTime {
+    let (_, realtime_ns) = clock::now_both_ns();
+    UnixTime::since_unix_epoch(Duration::from_nanos(u64::try_from(realtime_ns).unwrap_or(0)))
+}
+
+impl Files {
+    fn load(&self, version: u64) -> Result<Loaded, AgentError> {
+        // Before the files: a change during the reads is noticed later.
+        let stamps = self.stamps();
+        let mut authority = RootCertStore::empty();
+        for certificate in certificates("authority", &self.ca)? {
+            authority.add(certificate).map_err(unusable("authority", &self.ca))?;
+        }
+        let mut verifier = WebPkiClientVerifier::builder(Arc::new(authority));
+        if let Some(crl) = &self.crl {
+            verifier = verifier.with_crls(revocations(crl)?);
+        }
+        let verifier = verifier.build().map_err(unusable("authority", &self.ca))?;
+        let private_key = PrivateKeyDer::from_pem_slice(&read("key", &self.key)?)
+            .map_err(unusable("key", &self.key))?;
+        let mut config = ServerConfig::builder_with_protocol_versions(&[&version::TLS13])
+            .with_client_cert_verifier(Arc::clone(&verifier))
+            .with_single_cert(certificates("certificate", &self.cert)?, private_key)
+            .map_err(unusable("certificate", &self.cert))?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Loaded { acceptor: TlsAcceptor::from(Arc::new(config)), verifier, version, stamps })
     }
-    let verifier = WebPkiClientVerifier::builder(Arc::new(authority)).build();
-    let verifier = verifier.map_err(unusable("authority", ca))?;
-    let private_key =
-        PrivateKeyDer::from_pem_slice(&read("key", key)?).map_err(unusable("key", key))?;
-    let mut config = ServerConfig::builder_with_protocol_versions(&[&version::TLS13])
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates("certificate", cert)?, private_key)
-        .map_err(unusable("certificate", cert))?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Some(TlsAcceptor::from(Arc::new(config))))
+
+    fn stamps(&self) -> Vec<Option<Stamp>> {
+        let files = [Some(&self.cert), Some(&self.key), Some(&self.ca), self.crl.as_ref()];
+        files.into_iter().flatten().map(|file| stamp(file)).collect()
+    }
+}
+
+fn stamp(file: &Path) -> Option<Stamp> {
+    let file = std::fs::metadata(file).ok()?;
+    Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+}
+
+/// The lists of revoked certificates. One is needed for each authority: a certificate of an authority without a list is refused.
+fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, AgentError> {
+    const WHAT: &str = "list of revoked certificates";
+    let text = read(WHAT, path)?;
+    let all = CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(unusable(WHAT, path))?;
+    if all.is_empty() {
+        return Err(unusable(WHAT, path)("it holds no list (PEM); `ccbench pki revoke` writes one"));
+    }
+    Ok(all)
 }
 
 fn certificates(

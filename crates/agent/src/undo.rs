@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit::Audit;
 use crate::cgroup;
 use crate::interfaces::{Interfaces, Machine};
 use crate::sysctl::{self, Saved};
@@ -106,6 +107,7 @@ pub struct Undo {
     /// Lines of the journal that cannot be read.
     unreadable: Vec<UnreadableLine>,
     journal: Option<Journal>,
+    audit: Audit,
 }
 
 impl Undo {
@@ -128,9 +130,19 @@ impl Undo {
         interfaces: &dyn Interfaces,
     ) -> Result<(Self, Outcome), JournalError> {
         let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
-        let mut undo = Self { steps, unreadable, journal: Some(journal) };
+        let mut undo = Self { steps, unreadable, journal: Some(journal), audit: Audit::default() };
         let outcome = undo.undo_all(interfaces);
         Ok((undo, outcome))
+    }
+
+    /// Records changes and what is undone in the audit log from now on.
+    pub fn set_audit(&mut self, audit: Audit) {
+        self.audit = audit;
+    }
+
+    /// The audit log.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// Records how to undo a change; only after this may the change be made.
@@ -141,6 +153,7 @@ impl Undo {
         if let Some(journal) = &mut self.journal {
             journal.append(&step)?;
         }
+        self.audit.change(&step);
         self.steps.push(step);
         Ok(())
     }
@@ -167,6 +180,7 @@ impl Undo {
                 outcome.failed.push(error.to_string());
             }
         }
+        self.audit.undone(&outcome);
         outcome
     }
 }

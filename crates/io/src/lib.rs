@@ -1,7 +1,8 @@
 //! Input and output of controller and agent: [`console`] escapes what others supplied, [`input`] limits files that
-//! a user names, [`replace`](mod@replace) writes files atomically.
+//! a user names, [`certificate`] reads certificates, [`replace`](mod@replace) writes files atomically.
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 pub mod console;
 pub mod input;
 pub mod replace;

@@ -13,6 +13,7 @@ const RTMSG_BYTES: usize = 12;
 const IFADDRMSG_BYTES: usize = 8;
 const IFINFO_BYTES: usize = 16;
 const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -27,14 +28,36 @@ const IFLA_INFO_KIND: u16 = 1;
 /// # Errors
 /// No route.
 pub fn egress_dev(address: IpAddr) -> Result<String, ShaperError> {
-    let (family, octets) = match address {
+    egress(address, None)
+}
+
+/// The same for packets from `source`, an address of this node: rules of policy routing may select by it.
+///
+/// # Errors
+/// No route, or addresses of different families.
+pub fn egress_dev_from(address: IpAddr, source: IpAddr) -> Result<String, ShaperError> {
+    egress(address, Some(source))
+}
+
+fn octets(address: IpAddr) -> (i32, Vec<u8>) {
+    match address {
         IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
         IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
-    };
+    }
+}
+
+fn egress(address: IpAddr, source: Option<IpAddr>) -> Result<String, ShaperError> {
+    let (family, to) = octets(address);
+    let from = source.map(|source| octets(source).1);
     let mut fixed = [0; RTMSG_BYTES];
     fixed[0] = family as u8;
-    fixed[1] = (octets.len() * 8) as u8;
-    let message = Message::new(libc::RTM_GETROUTE, ACK).raw(&fixed).attr(RTA_DST, &octets).finish();
+    fixed[1] = (to.len() * 8) as u8;
+    fixed[2] = from.as_ref().map_or(0, |from| (from.len() * 8) as u8);
+    let mut message = Message::new(libc::RTM_GETROUTE, ACK).raw(&fixed).attr(RTA_DST, &to);
+    if let Some(from) = from {
+        message = message.attr(RTA_SRC, &from);
+    }
+    let message = message.finish();
     let mut index = None;
     Socket::open()?
         .request_reply("find the route to", &address.to_string(), &message, |_, body| {
@@ -145,6 +168,8 @@ mod tests {
     #[test]
     fn loopback_address_uses_lo() {
         assert_eq!(egress_dev("127.0.0.1".parse().unwrap()).unwrap(), "lo");
+        let local = "127.0.0.1".parse().unwrap();
+        assert_eq!(egress_dev_from("127.0.0.2".parse().unwrap(), local).unwrap(), "lo");
         let lo = interfaces().unwrap().into_iter().find(|i| i.name == "lo").unwrap();
         assert!(lo.up);
         assert!(lo.addresses.iter().any(|a| a == "127.0.0.1/8"), "{lo:?}");

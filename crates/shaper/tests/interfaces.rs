@@ -8,7 +8,7 @@ use std::process::Command;
 
 use ccbench_shaper::netlink::{self, Socket};
 use ccbench_shaper::offload::{self, Offloads};
-use ccbench_shaper::{ShaperError, route};
+use ccbench_shaper::{ShaperError, route, stack};
 
 fn run(line: &str) -> String {
     let mut words = line.split_whitespace();
@@ -28,6 +28,40 @@ fn in_netns(body: impl FnOnce() + Send + 'static) {
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// Names of the interfaces beneath one in this kernel.
+fn beneath(dev: &str) -> Vec<String> {
+    stack::beneath(dev, &stack::interfaces().unwrap()).into_iter().collect()
+}
+
+#[test]
+fn interfaces_beneath_others_are_found() {
+    in_netns(|| {
+        assert_eq!(beneath("a0"), ["a0"], "the other end of a pair is not beneath");
+        assert!(!stack::interfaces().unwrap().iter().any(stack::StackedInterface::is_physical));
+        // A kernel may lack some of these kinds.
+        let added = |kind: &str| {
+            let mut add = Command::new("ip");
+            add.args(["link", "add", "link", "a0", "name", "s0", "type"]);
+            add.args(kind.split(' ')).status().unwrap().success()
+        };
+        for kind in ["vlan id 7", "macvlan", "ipvlan"] {
+            if added(kind) {
+                assert_eq!(beneath("s0"), ["a0", "s0"], "{kind}");
+                assert_eq!(beneath("a0"), ["a0"], "{kind}");
+                run("ip link del s0");
+            } else {
+                eprintln!("this kernel has no {kind}");
+            }
+        }
+        let bridge = Command::new("ip").args(["link", "add", "b0", "type", "bridge"]).status();
+        if bridge.unwrap().success() {
+            run("ip link set a0 master b0");
+            run("ip link set a1 master b0");
+            assert_eq!(beneath("b0"), ["a0", "a1", "b0"]);
+        }
+    });
 }
 
 /// State of a feature in `ethtool -k`.

@@ -15,10 +15,11 @@ use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext}
 use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
-use ccbench_shaper::ShaperError;
 
 use super::acks::{self, OpenAcks};
 use super::samples::TimedLink;
+use super::scopes;
+use crate::accept::ConnectionEnd;
 use crate::cgroup;
 use crate::clock;
 use crate::error::AgentError;
@@ -131,8 +132,8 @@ pub struct Tools<'a> {
     pub undo: &'a mut Undo,
     /// The control group of traffic, if not the agent's.
     pub traffic_group: Option<&'a Path>,
-    /// The controller's address, if it is connected over a network.
-    pub controller: Option<IpAddr>,
+    /// The connection of the controller.
+    pub controller: Option<&'a ConnectionEnd>,
     /// The trial, and this node's name in the plan.
     pub here: (TrialId, &'a str),
 }
@@ -152,10 +153,19 @@ pub async fn prepare(
         tools.source.find(tool).await?;
     }
     ports::check(&task)?;
+    let devices = devices(&task, tools.interfaces)?;
+    check_control(&task, &devices, tools)?;
+    if let Some(client) = tools.controller.map(ConnectionEnd::identity) {
+        scopes::check(&task, tools.here.1, &devices, tools.interfaces, client)?;
+    }
     set_sysctls(&task, tools, trial)?;
     // Traffic generators set it on both ends, so both must have it.
     let (id, node) = &tools.here;
     trial.cc = load::load(&task, id, node)?;
+    for loaded in trial.cc.messages() {
+        let via = loaded.via().as_text();
+        tools.undo.audit().change(format!("congestion control {} ({via})", loaded.kernel_name));
+    }
     let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
     for (name, cc) in flows().map(|flow| (&flow.group, &flow.plan.cc)).chain(probes) {
         if let Some(cc) = cc.as_ref().filter(|cc| !task.cc.contains_key(*cc)) {
@@ -165,8 +175,6 @@ pub async fn prepare(
             })?;
         }
     }
-    let devices = devices(&task, tools.interfaces)?;
-    check_control(&task, &devices, tools)?;
     if !task.keep_offloads {
         // A node that ccbench made has no other use for its interfaces: super-packets would also pass through
         // those that nothing here shapes.
@@ -240,22 +248,22 @@ fn devices(
     Ok(found)
 }
 
-/// Refuses links on the interface of the route to the controller: a slow or broken one would cut it off.
+/// Refuses links on the interfaces of the routes to the controller: a slow or broken one would cut it off.
 fn check_control(
     task: &NodeTask,
     devices: &BTreeMap<(&'static str, String), String>,
     tools: &Tools<'_>,
 ) -> Result<(), AgentError> {
-    let Some(controller) = tools.controller else { return Ok(()) };
+    let Some(peer) = tools.controller.and_then(ConnectionEnd::peer) else { return Ok(()) };
+    let controller = peer.ip;
     // The route to an address of this node leaves by `lo`.
-    let control = match tools.interfaces.device(&Egress::Toward(controller)) {
-        Err(ShaperError::NotFound { .. }) => return Ok(()),
-        found => found.map_err(|source| AgentError::ControlRoute { controller, source })?,
-    };
+    let control = tools.interfaces.control_devices(&peer);
+    let control = control.map_err(|source| AgentError::ControlRoute { controller, source })?;
     for link in task.links.iter().filter(|link| !link.config.plan.allow_control_interface) {
         let link = link.config.name.clone();
-        if devices.get(&("link", link.clone())) == Some(&control) {
-            return Err(AgentError::ControlInterface { link, dev: control, controller });
+        let dev = devices.get(&("link", link.clone()));
+        if let Some(dev) = dev.filter(|dev| control.contains(*dev)).cloned() {
+            return Err(AgentError::ControlInterface { link, dev, controller });
         }
     }
     Ok(())

@@ -10,6 +10,8 @@ use ccbench_proto::plan::{Acks, Tool};
 use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire::Side;
 
+mod access;
+
 /// One node of each kind of thing: a link that changes, a flow from here, and one to here.
 const PLAN: &str = r#"
 name = "fake"
@@ -385,7 +387,7 @@ async fn the_interface_of_the_controller_is_not_shaped() {
     };
     let shaped = PLAN.replace("eth0", "to-10.8.0.9");
     let refused = prepare(shaped.clone(), controller).await.unwrap_err();
-    let expected = "link l: to-10.8.0.9 is the interface of the route to the controller (10.8.0.9)";
+    let expected = "link l: to-10.8.0.9 is on the route to the controller (10.8.0.9)";
     assert!(refused.starts_with(expected), "{refused}");
     assert!(!rig.interfaces.calls().iter().any(|call| call.starts_with("open ")));
     let allowed = shaped.replace("backend =", "allow_control_interface = true\nbackend =");

@@ -48,16 +48,7 @@ struct LoadedInstance {
 /// Names the first instance that cannot be loaded, the reason and a fix.
 pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCcs, LoadError> {
     let mut loaded = LoadedCcs { names: Names::new(task, trial, node), ..LoadedCcs::default() };
-    for (name, cc) in &task.cc {
-        let flows = || task.clients.iter().chain(&task.servers);
-        let serves = task.served.iter().any(|probe| probe.plan.cc.as_deref() == Some(name));
-        let sends = serves
-            || flows().any(|f| f.plan.cc.as_deref() == Some(name) && names::sender(f) == node);
-        let both_ends = ecn::wants(name, Some(cc)).any();
-        // iperf3 sets a built-in congestion control on both ends.
-        if !sends && !both_ends && !cc::is_kernels(cc) {
-            continue;
-        }
+    for (name, cc) in needed(task, node) {
         let kernel_name = match cc::is_kernels(cc) {
             true => cc.algorithm.clone(),
             false => names::kernel_name(trial, node, name, &cc.algorithm),
@@ -75,6 +66,19 @@ pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCcs, L
         loaded.held.push(LoadedInstance { message, ..held });
     }
     Ok(loaded)
+}
+
+/// The instances that this node needs, by name.
+pub fn needed<'a>(task: &'a NodeTask, node: &str) -> impl Iterator<Item = (&'a String, &'a Cc)> {
+    task.cc.iter().filter(move |&(name, cc)| {
+        let flows = || task.clients.iter().chain(&task.servers);
+        let is_named = |cc: &Option<String>| cc.as_deref() == Some(name.as_str());
+        let serves = task.served.iter().any(|probe| is_named(&probe.plan.cc));
+        let sends = serves || flows().any(|f| is_named(&f.plan.cc) && names::sender(f) == node);
+        let both_ends = ecn::wants(name, Some(cc)).any();
+        // iperf3 sets a built-in congestion control on both ends.
+        sends || both_ends || cc::is_kernels(cc)
+    })
 }
 
 impl LoadedCcs {

@@ -1,0 +1,226 @@
+//! Who a client is, and whether it may call an RPC. [`Authorized`] decides before any handler runs, for every RPC of the
+//! service, and refuses what it does not know.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ccbench_io::certificate::Certificate;
+use ccbench_proto::scope::{Rpc, Scope, Scopes};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tower::Service;
+
+use crate::accept::ConnectionEnd;
+use crate::audit::{Audit, PendingCall, RunId};
+use crate::tls::Trust;
+
+/// A client of this agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The common name of its certificate, or what it is without one.
+    pub name: String,
+    /// The serial number of its certificate in hexadecimal digits; empty without one.
+    pub serial: String,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// Its certificate is of a version without scopes, and permits everything.
+    pub is_unscoped: bool,
+}
+
+impl Identity {
+    /// A client without a certificate, which may do everything: on a Unix socket, or on loopback without TLS.
+    pub fn local(name: impl Into<String>) -> Self {
+        let (name, serial) = (name.into(), String::new());
+        Self { name, serial, scopes: Scopes::all(), is_unscoped: false }
+    }
+
+    /// The holder of a certificate.
+    pub fn of_certificate(certificate: &Certificate) -> Self {
+        let scopes = Scopes::from_uris(certificate.uris.iter().map(String::as_str));
+        Self {
+            name: certificate.name.clone(),
+            serial: certificate.serial_hex(),
+            scopes: scopes.unwrap_or_else(Scopes::all),
+            is_unscoped: scopes.is_none(),
+        }
+    }
+
+    /// Refuses what needs a scope that the client does not have; `what` names it.
+    ///
+    /// # Errors
+    /// The missing scope.
+    pub fn check(
+        &self,
+        scope: Scope,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), Box<MissingScope>> {
+        if self.scopes.has(scope) {
+            return Ok(());
+        }
+        Err(Box::new(MissingScope { what: what(), scope, identity: self.clone() }))
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.serial.as_str() {
+            "" => f.write_str(&self.name),
+            serial => write!(f, "{} (serial {serial})", self.name),
+        }
+    }
+}
+
+/// A client may not do what it asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingScope {
+    /// The operation and its object.
+    pub what: String,
+    /// The scope that it needs.
+    pub scope: Scope,
+    /// The client.
+    pub identity: Identity,
+}
+
+impl fmt::Display for MissingScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, scope, identity } = self;
+        let has = identity.scopes.to_string();
+        let has = if has.is_empty() { "none" } else { &has };
+        write!(
+            f,
+            "{what} needs the scope `{scope}`, and the certificate of {identity} has {has}; issue one that has it: `ccbench pki \
+             controller DIR {} --scope {}`",
+            identity.name,
+            identity.scopes.with(*scope)
+        )
+    }
+}
+
+impl std::error::Error for MissingScope {}
+
+/// A gRPC service behind the check of every RPC.
+#[derive(Debug, Clone)]
+pub struct Authorized<S> {
+    inner: S,
+    trust: Option<Trust>,
+    audit: Audit,
+}
+
+impl<S> Authorized<S> {
+    /// Checks certificates again by `trust`, and records every call in `audit`.
+    pub fn new(inner: S, trust: Option<Trust>, audit: Audit) -> Self {
+        Self { inner, trust, audit }
+    }
+}
+
+/// Whether the client of a connection may call this RPC now.
+fn check(rpc: Rpc, client: &ConnectionEnd, trust: Option<&Trust>) -> Result<(), Status> {
+    let identity = client.identity();
+    if let (Some(trust), Some(certificate)) = (trust, client.certificate()) {
+        trust.check(certificate).map_err(|error| {
+            Status::unauthenticated(format!(
+                "the certificate of {identity} is no longer accepted: {error}; renew it: `ccbench pki renew DIR CERTIFICATE`"
+            ))
+        })?;
+    }
+    let what = || format!("the RPC {}", rpc.name());
+    identity
+        .check(rpc.scope(), what)
+        .map_err(|missing| Status::permission_denied(missing.to_string()))
+}
+
+impl<S> Service<Request<Body>> for Authorized<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let refuse = |status: Status| -> Self::Future { Box::pin(async move { Ok(status.into_http()) }) };
+        let Some(rpc) = Rpc::of_path(request.uri().path()) else {
+            let why = "this agent has no such RPC; update the agent, or use the controller of its version";
+            return refuse(Status::unimplemented(why));
+        };
+        let Some(client) = request.extensions().get::<ConnectionEnd>().cloned() else {
+            return refuse(Status::internal("a request without its connection"));
+        };
+        let run_id = RunId::default();
+        let call = PendingCall::new(self.audit.clone(), rpc, &client, run_id.clone());
+        if let Err(status) = check(rpc, &client, self.trust.as_ref()) {
+            tracing::warn!(client = %client.identity(), rpc = rpc.name(), why = status.message(), "refused a request");
+            call.finish(Some(&status));
+            return refuse(status);
+        }
+        request.extensions_mut().insert(run_id);
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let response = answer.await?;
+            // A status that ends a stream later is not here: the audit log has whether the call was accepted.
+            call.finish(response.extensions().get::<Status>());
+            Ok(response)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alice(scopes: &[Scope]) -> Identity {
+        let scopes = scopes.iter().copied().collect();
+        Identity { name: "alice".into(), serial: "4a".into(), scopes, is_unscoped: false }
+    }
+
+    #[test]
+    fn a_missing_scope_is_named_with_the_identity_and_the_command() {
+        let missing = alice(&[Scope::Run]).check(Scope::Bpf, || "[cc.mine]".into()).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "[cc.mine] needs the scope `bpf`, and the certificate of alice (serial 4a) has run; issue one that has it: \
+             `ccbench pki controller DIR alice --scope run,bpf`"
+        );
+        let missing = alice(&[]).check(Scope::Read, || "x".into()).unwrap_err().to_string();
+        assert!(missing.contains("has none;"), "{missing}");
+    }
+
+    #[test]
+    fn scopes_come_from_the_certificate() {
+        let certificate = |uris: &[&str]| Certificate {
+            name: "alice".into(),
+            serial: vec![0x0a, 0xff],
+            uris: uris.iter().map(|uri| (*uri).to_owned()).collect(),
+            hosts: Vec::new(),
+            not_after_s: 0,
+            for_servers: false,
+            for_clients: true,
+        };
+        let identity = Identity::of_certificate(&certificate(&["ccbench:scope/read"]));
+        assert_eq!(identity.to_string(), "alice (serial 0aff)");
+        assert!(identity.check(Scope::Read, String::new).is_ok());
+        assert!(identity.check(Scope::Run, String::new).is_err() && !identity.is_unscoped);
+        let earlier = Identity::of_certificate(&certificate(&[]));
+        assert!(earlier.is_unscoped && earlier.scopes == Scopes::all());
+    }
+
+    #[test]
+    fn a_client_on_this_machine_may_do_everything() {
+        let (_end, client) = ConnectionEnd::example();
+        for rpc in Rpc::ALL {
+            assert!(check(rpc, &client, None).is_ok(), "{rpc:?}");
+        }
+        let (_end, client) = ConnectionEnd::example_of(alice(&[Scope::Read]));
+        let refused = check(Rpc::Reset, &client, None).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+        assert!(refused.message().starts_with("the RPC Reset needs the scope `run`"), "{refused:?}");
+    }
+}

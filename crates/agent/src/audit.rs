@@ -1,0 +1,412 @@
+//! The audit log: a JSON object per line for every RPC that was accepted or refused, every refused connection, and every
+//! change to the machine. A thread writes it, so that no request waits for the disk; what does not fit is counted.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ccbench_proto::scope::Rpc;
+use serde::Serialize;
+use tonic::{Code, Request, Status};
+
+use crate::accept::ConnectionEnd;
+use crate::access::Identity;
+use crate::clock;
+use crate::error::AgentError;
+use crate::undo::Outcome;
+
+/// The log's name in the state directory.
+pub const FILE: &str = "audit.ndjson";
+/// Entries that may wait for the thread.
+const QUEUE: usize = 1024;
+/// Older files that are kept, `audit.ndjson.1` being the newest of them.
+const KEPT_FILES: u32 = 4;
+/// Equal calls that follow each other are one entry; it is written after this time at the latest.
+const HOLD: Duration = Duration::from_secs(1);
+/// How long the end of the agent waits for the thread.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+/// Longest text of a client in an entry, in bytes.
+const MAX_TEXT_BYTES: usize = 1024;
+
+/// Writes the audit log; without a file it does nothing. Clones share the file.
+#[derive(Debug, Clone, Default)]
+pub struct Audit(Option<Arc<Shared>>);
+
+#[derive(Debug)]
+struct Shared {
+    inbox: SyncSender<Message>,
+    lost: Arc<AtomicU64>,
+    /// For whom the machine is changed.
+    trial: Mutex<Trial>,
+}
+
+/// Whose trial holds the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+struct Trial {
+    run_id: String,
+    identity: String,
+    serial: String,
+}
+
+#[derive(Debug)]
+enum Message {
+    Entry(Entry),
+    Flush(SyncSender<()>),
+}
+
+/// A line, before it is text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    realtime_ns: i64,
+    what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum What {
+    /// The agent began to listen.
+    Start { agent_version: &'static str },
+    /// A call of an RPC.
+    Rpc(Call),
+    /// A connection that was refused.
+    Connection { peer: String, result: &'static str, message: String },
+    /// Refused connections without an entry of their own.
+    Connections { result: &'static str, connections: u64 },
+    /// A change that is about to be made.
+    Change {
+        #[serde(flatten)]
+        trial: Trial,
+        change: String,
+    },
+    /// Changes that were undone, and those that could not be.
+    Undo {
+        #[serde(flatten)]
+        trial: Trial,
+        undone: Vec<String>,
+        failed: Vec<String>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Call {
+    rpc: &'static str,
+    scope: &'static str,
+    identity: String,
+    serial: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<String>,
+    /// `Ok`, or the name of the gRPC status.
+    result: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    run_id: String,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(flatten)]
+    what: &'a What,
+    /// Equal calls that this entry stands for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+    /// Entries that were lost since the agent's start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<u64>,
+}
+
+/// The run that a request belongs to; its handler sets it.
+#[derive(Debug, Clone, Default)]
+pub struct RunId(Arc<OnceLock<String>>);
+
+/// Notes the run of a request for its entry.
+pub fn note_run<T>(request: &Request<T>, run_id: &str) {
+    if let Some(noted) = request.extensions().get::<RunId>() {
+        // The first one counts.
+        let _ = noted.0.set(short(run_id));
+    }
+}
+
+/// A call of which the result is not known yet. Dropping it records that the client did not wait for the result.
+#[derive(Debug)]
+pub struct PendingCall {
+    audit: Audit,
+    call: Option<Call>,
+    run_id: RunId,
+}
+
+impl PendingCall {
+    /// A call that has arrived.
+    pub fn new(audit: Audit, rpc: Rpc, client: &ConnectionEnd, run_id: RunId) -> Self {
+        let Identity { name, serial, .. } = client.identity();
+        let call = audit.is_open().then(|| Call {
+            rpc: rpc.name(),
+            scope: rpc.scope().name(),
+            identity: short(name),
+            serial: serial.clone(),
+            peer: client.peer().map(|peer| peer.ip.to_string()),
+            result: "Cancelled".to_owned(),
+            message: String::new(),
+            run_id: String::new(),
+        });
+        Self { audit, call, run_id }
+    }
+
+    /// Records the result: a status if it was refused or failed.
+    pub fn finish(mut self, status: Option<&Status>) {
+        if let Some(call) = &mut self.call {
+            let code = status.map_or(Code::Ok, Status::code);
+            call.result = format!("{code:?}");
+            call.message = status.map(|status| short(status.message())).unwrap_or_default();
+        }
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if let Some(mut call) = self.call.take() {
+            call.run_id = self.run_id.0.get().cloned().unwrap_or_default();
+            self.audit.record(What::Rpc(call));
+        }
+    }
+}
+
+impl Audit {
+    /// Appends to a file, which only the agent's user may read. A file of more than `max_bytes` is renamed and begun anew.
+    ///
+    /// # Errors
+    /// The file or the thread cannot be made.
+    pub fn open(path: &Path, max_bytes: u64) -> Result<Self, AgentError> {
+        let failed = || AgentError::system(format!("open the audit log {}", path.display()));
+        let file = LogFile::open(path, max_bytes).map_err(failed())?;
+        let (inbox, entries) = sync_channel(QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lost);
+        let thread = std::thread::Builder::new().name("audit".to_owned());
+        let writer = move || Writer { file, lost: counted, held: None }.run(&entries);
+        thread.spawn(writer).map_err(failed())?;
+        let audit = Self(Some(Arc::new(Shared { inbox, lost, trial: Mutex::default() })));
+        audit.record(What::Start { agent_version: env!("CARGO_PKG_VERSION") });
+        Ok(audit)
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn record(&self, what: What) {
+        let Some(shared) = &self.0 else { return };
+        let (_, realtime_ns) = clock::now_both_ns();
+        if shared.inbox.try_send(Message::Entry(Entry { realtime_ns, what })).is_err() {
+            shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Changes of the machine are now for this run of this client.
+    pub fn set_trial(&self, run_id: &str, client: Option<&Identity>) {
+        let Some(shared) = &self.0 else { return };
+        let (identity, serial) = client
+            .map(|client| (short(&client.name), client.serial.clone()))
+            .unwrap_or_default();
+        let trial = Trial { run_id: short(run_id), identity, serial };
+        *shared.trial.lock().unwrap_or_else(PoisonError::into_inner) = trial;
+    }
+
+    fn trial(&self) -> Trial {
+        match &self.0 {
+            Some(shared) => shared.trial.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => Trial::default(),
+        }
+    }
+
+    /// Records a change of the machine that is about to be made.
+    pub fn change(&self, change: impl std::fmt::Display) {
+        if self.is_open() {
+            self.record(What::Change { trial: self.trial(), change: change.to_string() });
+        }
+    }
+
+    /// Records what was undone.
+    pub fn undone(&self, outcome: &Outcome) {
+        if self.is_open() && *outcome != Outcome::default() {
+            let Outcome { undone, failed } = outcome.clone();
+            self.record(What::Undo { trial: self.trial(), undone, failed });
+        }
+    }
+
+    /// Records a refused connection.
+    pub fn refused(&self, peer: &str, why: &str) {
+        let (peer, message) = (peer.to_owned(), short(why));
+        self.record(What::Connection { peer, result: "refused", message });
+    }
+
+    /// Records how many more connections were refused.
+    pub fn refused_more(&self, connections: u64) {
+        self.record(What::Connections { result: "refused", connections });
+    }
+
+    /// Waits until what was recorded before is in the file, at most [`FLUSH_LIMIT`].
+    pub fn flush(&self) {
+        let Some(shared) = &self.0 else { return };
+        let (done, wait) = sync_channel(1);
+        if shared.inbox.try_send(Message::Flush(done)).is_ok() {
+            // Without an answer nothing can be done about it.
+            let _ = wait.recv_timeout(FLUSH_LIMIT);
+        }
+    }
+}
+
+/// The beginning of a text of a client.
+fn short(text: &str) -> String {
+    let end = (0..=MAX_TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end));
+    match text.get(..end.unwrap_or(0)) {
+        Some(beginning) if text.len() > MAX_TEXT_BYTES => format!("{beginning}…"),
+        _ => text.to_owned(),
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    file: LogFile,
+    lost: Arc<AtomicU64>,
+    /// An entry that waits for equal ones, and their number.
+    held: Option<(Entry, u64)>,
+}
+
+impl Writer {
+    /// Writes until the last sender is gone.
+    fn run(mut self, entries: &Receiver<Message>) {
+        loop {
+            let next = match self.held {
+                Some(_) => entries.recv_timeout(HOLD),
+                None => entries.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match next {
+                Ok(Message::Entry(entry)) => self.take(entry),
+                Ok(Message::Flush(done)) => {
+                    self.write_held();
+                    // Who asked may have given up.
+                    let _ = done.try_send(());
+                }
+                Err(RecvTimeoutError::Timeout) => self.write_held(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.write_held();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, entry: Entry) {
+        if let Some((held, calls)) = &mut self.held
+            && held.what == entry.what
+        {
+            *calls += 1;
+            return;
+        }
+        self.write_held();
+        if entry.is_repeated() {
+            self.held = Some((entry, 1));
+        } else {
+            self.write(&entry, 1);
+        }
+    }
+
+    fn write_held(&mut self) {
+        if let Some((entry, calls)) = self.held.take() {
+            self.write(&entry, calls);
+        }
+    }
+
+    fn write(&mut self, entry: &Entry, calls: u64) {
+        let lost = self.lost.load(Ordering::Relaxed);
+        let line = entry.line(calls, lost);
+        if let Err(error) = self.file.append(&line) {
+            self.lost.fetch_add(calls, Ordering::Relaxed);
+            // Once per loss would repeat itself for as long as the disk is full.
+            if lost == 0 {
+                tracing::error!(%error, path = %self.file.path.display(), "write the audit log");
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Accepted reads of the clock: a controller makes 64 in a row.
+    fn is_repeated(&self) -> bool {
+        matches!(&self.what, What::Rpc(call) if call.rpc == Rpc::Clock.name() && call.result == "Ok")
+    }
+
+    fn line(&self, calls: u64, lost: u64) -> String {
+        let time = jiff::Timestamp::from_nanosecond(i128::from(self.realtime_ns));
+        let line = Line {
+            time: time.map(|time| time.to_string()).unwrap_or_default(),
+            what: &self.what,
+            calls: (calls > 1).then_some(calls),
+            lost: (lost > 0).then_some(lost),
+        };
+        // Structures of texts and numbers are always JSON.
+        serde_json::to_string(&line).unwrap_or_default() + "\n"
+    }
+}
+
+/// A file to append to, of limited size.
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    max_bytes: u64,
+    /// The last line may be incomplete: writing it failed.
+    is_torn: bool,
+}
+
+impl LogFile {
+    fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file, bytes, max_bytes, is_torn: false })
+    }
+
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        let length = line.len() as u64;
+        if self.bytes > 0 && self.bytes + length > self.max_bytes {
+            self.rotate()?;
+        }
+        if self.is_torn {
+            self.file.write_all(b"\n")?;
+        }
+        let written = self.file.write_all(line.as_bytes());
+        self.is_torn = written.is_err();
+        self.bytes += length;
+        written
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        for number in (1..=KEPT_FILES).rev() {
+            let from = if number == 1 { self.path.clone() } else { self.numbered(number - 1) };
+            match std::fs::rename(from, self.numbered(number)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        *self = Self::open(&self.path, self.max_bytes)?;
+        Ok(())
+    }
+
+    fn numbered(&self, number: u32) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(format!(".{number}"));
+        path.into()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use serde_json::Value;
+
+use super::*;
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn alice() -> Identity {
+    let scopes = ccbench_proto::scope::Scopes::all();
+    Identity { name: "alice".into(), serial: "4a".into(), scopes, is_unscoped: false }
+}
+
+fn call(audit: &Audit, rpc: Rpc) -> PendingCall {
+    let (_end, client) = ConnectionEnd::example_of(alice());
+    PendingCall::new(audit.clone(), rpc, &client, RunId::default())
+}
+
+#[test]
+fn calls_changes_and_refusals_are_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let audit = Audit::open(&path, 1 << 20).unwrap();
+    let prepare = call(&audit, Rpc::Prepare);
+    let mut request = Request::new(());
+    request.extensions_mut().insert(prepare.run_id.clone());
+    note_run(&request, "run-1");
+    audit.set_trial("run-1", Some(&alice()));
+    audit.change("link l on eth0");
+    prepare.finish(None);
+    call(&audit, Rpc::Run).finish(Some(&Status::permission_denied("it lacks a scope")));
+    drop(call(&audit, Rpc::Reset));
+    audit.undone(&Outcome { undone: vec!["link l on eth0".into()], failed: vec![] });
+    audit.undone(&Outcome::default());
+    audit.refused("192.0.2.9:1", "TLS handshake");
+    audit.flush();
+    let lines = lines(&path);
+    let of = |key: &str| -> Vec<&str> {
+        lines.iter().map(|line| line[key].as_str().unwrap_or("-")).collect()
+    };
+    let events = ["start", "change", "rpc", "rpc", "rpc", "undo", "connection"];
+    assert_eq!(of("event"), events);
+    assert_eq!(of("rpc"), ["-", "-", "Prepare", "Run", "Reset", "-", "-"]);
+    assert_eq!(of("result"), ["-", "-", "Ok", "PermissionDenied", "Cancelled", "-", "refused"]);
+    assert_eq!(of("run_id"), ["-", "run-1", "run-1", "-", "-", "run-1", "-"]);
+    assert_eq!(of("serial"), ["-", "4a", "4a", "4a", "4a", "4a", "-"]);
+    assert_eq!(lines[3]["message"], "it lacks a scope");
+    assert_eq!(lines[3]["scope"], "run");
+    assert!(of("time").iter().all(|time| time.ends_with('Z')), "{lines:?}");
+    assert!(lines.iter().all(|line| line.get("lost").is_none()), "{lines:?}");
+}
+
+#[test]
+fn repeated_reads_of_the_clock_are_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let audit = Audit::open(&path, 1 << 20).unwrap();
+    (0..64).for_each(|_| call(&audit, Rpc::Clock).finish(None));
+    (0..2).for_each(|_| call(&audit, Rpc::Describe).finish(None));
+    audit.flush();
+    let lines = lines(&path);
+    // A thread that waits for its turn may write what it has in between.
+    let calls = |line: &Value| line.get("calls").map_or(1, |calls| calls.as_u64().unwrap());
+    let of = |rpc| lines.iter().filter(move |line| line["rpc"] == rpc);
+    assert_eq!(of("Clock").map(calls).sum::<u64>(), 64);
+    assert_eq!(of("Describe").count(), 2, "only reads of the clock are merged");
+}
+
+#[test]
+fn a_full_file_is_renamed_and_only_some_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let mut file = LogFile::open(&path, 100).unwrap();
+    let line = |number: u32| format!("{number:049}\n");
+    // Two lines fit into a file.
+    (0..20).for_each(|number| file.append(&line(number)).unwrap());
+    let entries = std::fs::read_dir(dir.path()).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let numbered = (1..=KEPT_FILES).map(|number| file.numbered(number));
+    let expected: Vec<_> = std::iter::once(path.clone()).chain(numbered).collect();
+    assert_eq!(names, expected);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), line(18) + &line(19));
+    let oldest = std::fs::read_to_string(file.numbered(KEPT_FILES)).unwrap();
+    assert_eq!(oldest, line(10) + &line(11));
+    // The next process appends.
+    LogFile::open(&path, 200).unwrap().append(&line(20)).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), line(18) + &line(19) + &line(20));
+}
+
+#[test]
+fn only_the_agents_user_may_read_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let _audit = Audit::open(&path, 1 << 20).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn entries_that_do_not_fit_are_counted() {
+    let (inbox, entries) = sync_channel(1);
+    let lost = Arc::new(AtomicU64::new(0));
+    let shared = Shared { inbox, lost: Arc::clone(&lost), trial: Mutex::default() };
+    let audit = Audit(Some(Arc::new(shared)));
+    (0..3).for_each(|number| audit.refused_more(number));
+    assert_eq!(lost.load(Ordering::Relaxed), 2);
+    drop(audit);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let file = LogFile::open(&path, 1 << 20).unwrap();
+    Writer { file, lost, held: None }.run(&entries);
+    let lines = lines(&path);
+    assert_eq!((lines.len(), lines[0]["lost"].as_u64()), (1, Some(2)));
+}
+
+#[test]
+fn long_texts_of_clients_are_cut() {
+    assert_eq!(short("run-1"), "run-1");
+    let long = "é".repeat(MAX_TEXT_BYTES);
+    let cut = short(&long);
+    assert!(cut.len() <= MAX_TEXT_BYTES + "…".len() && cut.ends_with('…'), "{}", cut.len());
+}
+
+#[test]
+fn without_a_file_nothing_is_recorded() {
+    let audit = Audit::default();
+    audit.change("link l on eth0");
+    audit.set_trial("run-1", None);
+    call(&audit, Rpc::Run).finish(None);
+    audit.flush();
+    assert!(!audit.is_open());
+}

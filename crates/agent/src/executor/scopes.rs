@@ -1,0 +1,101 @@
+//! The scopes that a trial needs on this node beside `run`. They are checked before anything is changed.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::cc;
+use ccbench_proto::plan::Via;
+use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::scope::{Scope, Scopes};
+use ccbench_shaper::ShaperError;
+
+use crate::access::Identity;
+use crate::error::AgentError;
+use crate::interfaces::Interfaces;
+use crate::sockets::{load, verify};
+
+/// Interfaces by what uses them: ("link" or "flow", its name).
+type Devices = BTreeMap<(&'static str, String), String>;
+
+/// Refuses a trial that needs a scope that the client does not have.
+///
+/// # Errors
+/// The first missing scope, or an interface that cannot be read.
+pub fn check(
+    task: &NodeTask,
+    node: &str,
+    devices: &Devices,
+    interfaces: &dyn Interfaces,
+    client: &Identity,
+) -> Result<(), AgentError> {
+    if client.scopes == Scopes::all() {
+        return Ok(());
+    }
+    for (name, scope) in congestion_controls(task, node) {
+        client.check(scope, || format!("congestion control {name}"))?;
+    }
+    check_host_network(task, devices, interfaces, client)
+}
+
+/// The instances of congestion controls that need a scope on this node.
+fn congestion_controls<'a>(
+    task: &'a NodeTask,
+    node: &str,
+) -> impl Iterator<Item = (&'a str, Scope)> {
+    load::needed(task, node).filter_map(|(name, wanted)| {
+        if cc::is_kernels(wanted) {
+            // Parameters are those of the kernel's module, for the whole machine.
+            return (!wanted.params.is_empty()).then_some((name.as_str(), Scope::Module));
+        }
+        let (_, core) = cc::scheme(&wanted.algorithm)?;
+        // What cannot be loaded at all is refused later, with the reason.
+        match verify::choose(wanted.via, core).ok()?.0 {
+            Via::Bpf => Some((name.as_str(), Scope::Bpf)),
+            Via::Module => Some((name.as_str(), Scope::Module)),
+            Via::Auto | Via::Builtin => None,
+        }
+    })
+}
+
+fn check_host_network(
+    task: &NodeTask,
+    devices: &Devices,
+    interfaces: &dyn Interfaces,
+    client: &Identity,
+) -> Result<(), AgentError> {
+    let check = |what: &dyn Fn() -> String| client.check(Scope::HostNet, what);
+    if interfaces.is_host_namespace()
+        && let Some((name, _)) = task.sysctls.first()
+    {
+        check(&|| format!("sysctl {name} of the machine"))?;
+    }
+    for link in &task.links {
+        let name = link.config.name.clone();
+        let Some(dev) = devices.get(&("link", name.clone())) else { continue };
+        let failed = |source| AgentError::Link { link: name.clone(), source };
+        if interfaces.is_host_interface(dev).map_err(failed)? {
+            check(&|| format!("link {name} on {dev}, an interface of the machine,"))?;
+        }
+    }
+    for capture in &task.captures {
+        let name = &capture.name;
+        let failed = |source| AgentError::Capture { capture: name.clone(), source };
+        let dev = interfaces.device(&capture.egress).map_err(failed)?;
+        if interfaces.is_host_interface(&dev).map_err(failed)? {
+            check(&|| format!("capture {name} on {dev}, an interface of the machine,"))?;
+        }
+    }
+    if task.keep_offloads {
+        return Ok(());
+    }
+    for dev in devices.values() {
+        let failed = |source: ShaperError| AgentError::Offloads { dev: dev.clone(), source };
+        if interfaces.is_host_interface(dev).map_err(failed)?
+            && interfaces.save_offloads(dev).map_err(failed)?.is_some()
+        {
+            check(&|| {
+                format!("switching off the offloads of {dev}, an interface of the machine, (`offloads = true` keeps them)")
+            })?;
+        }
+    }
+    Ok(())
+}

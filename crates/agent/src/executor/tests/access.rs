@@ -1,0 +1,70 @@
+//! What the scopes of a client permit in a Prepare, and links on the interfaces of its connection.
+
+use ccbench_proto::scope::{Scope, Scopes};
+
+use super::*;
+use crate::access::Identity;
+
+fn client(scopes: &[Scope]) -> Identity {
+    let scopes: Scopes = scopes.iter().copied().collect();
+    Identity { name: "alice".into(), serial: "4a".into(), scopes, is_unscoped: false }
+}
+
+async fn prepare(rig: &Rig, plan: &str, scopes: &[Scope]) -> Result<(), String> {
+    let (_end, connection) = ConnectionEnd::example_of(client(scopes));
+    prepare_over(rig, plan, connection).await
+}
+
+async fn prepare_over(rig: &Rig, plan: &str, connection: ConnectionEnd) -> Result<(), String> {
+    let request = wire::PrepareRequest { plan_toml: plan.to_owned(), ..rig.request() };
+    let reply = rig.handle.prepare(request, Some(connection)).await;
+    rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
+    reply.map(drop).map_err(|error| error.to_string())
+}
+
+fn refused(rig: &Rig, error: &str, parts: &[&str]) {
+    for part in parts.iter().chain(&["alice (serial 4a)", "`ccbench pki controller DIR alice"]) {
+        assert!(error.contains(part), "no `{part}`: {error}");
+    }
+    assert_eq!(rig.interfaces.calls(), Vec::<String>::new(), "refused before any change");
+}
+
+#[tokio::test]
+async fn run_is_enough_inside_a_namespace() {
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
+    assert_eq!(prepare(&rig, PLAN, &[Scope::Run]).await, Ok(()));
+}
+
+#[tokio::test]
+async fn links_and_captures_on_the_machines_interfaces_need_host_net() {
+    let shaped = PLAN.replace("eth0", "host0");
+    let captured = format!("{PLAN}[capture.c]\nnode = \"one\"\ndev = \"host1\"\n");
+    for (plan, what) in [(&shaped, "link l on host0"), (&captured, "capture c on host1")] {
+        let rig = Rig::new(Script::Good, FakeInterfaces::default());
+        let error = prepare(&rig, plan, &[Scope::Run, Scope::Module]).await.unwrap_err();
+        refused(&rig, &error, &[what, "scope `host-net`", "--scope run,host-net,module`"]);
+        assert_eq!(prepare(&rig, plan, &[Scope::Run, Scope::HostNet]).await, Ok(()));
+    }
+}
+
+#[tokio::test]
+async fn parameters_of_the_kernels_modules_need_module() {
+    let tuned = PLAN.replace("[flows.back]", "cc = \"mine\"\n[flows.back]");
+    let tuned = format!("{tuned}[cc.mine]\nalgorithm = \"cubic\"\nparams = {{ beta = 717 }}\n");
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
+    let error = prepare(&rig, &tuned, &[Scope::Run, Scope::HostNet]).await.unwrap_err();
+    refused(&rig, &error, &["congestion control mine", "scope `module`"]);
+}
+
+#[tokio::test]
+async fn what_carries_the_controllers_interface_is_not_shaped() {
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
+    let plan = PLAN.replace("eth0", "beneath-to-10.8.0.9");
+    let connected = || ConnectionEnd::example_from("10.8.0.9".parse().ok());
+    let (_end, connection) = connected();
+    let error = prepare_over(&rig, &plan, connection).await.unwrap_err();
+    assert!(error.starts_with("link l: beneath-to-10.8.0.9 is on the route"), "{error}");
+    let allowed = plan.replace("backend =", "allow_control_interface = true\nbackend =");
+    let (_end, connection) = connected();
+    assert_eq!(prepare_over(&rig, &allowed, connection).await, Ok(()));
+}

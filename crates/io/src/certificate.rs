@@ -1,0 +1,143 @@
+//! Reads the parts of an X.509 certificate that ccbench uses. It verifies nothing: TLS does.
+
+use std::net::IpAddr;
+
+use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
+use x509_parser::extensions::GeneralName;
+use x509_parser::pem::parse_x509_pem;
+use x509_parser::prelude::FromDer as _;
+
+/// Parts of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// The common name of the subject; empty without one.
+    pub name: String,
+    /// The serial number, as encoded.
+    pub serial: Vec<u8>,
+    /// URIs of the subject alternative names.
+    pub uris: Vec<String>,
+    /// Host names and addresses of the subject alternative names.
+    pub hosts: Vec<String>,
+    /// When it expires: seconds since 1970.
+    pub not_after_s: i64,
+    /// It is for servers (extended key usage).
+    pub for_servers: bool,
+    /// It is for clients.
+    pub for_clients: bool,
+}
+
+/// A certificate cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    /// It is not PEM.
+    #[error("it holds no certificate in PEM: {0}")]
+    Pem(String),
+    /// It is not a certificate, or an extension is malformed.
+    #[error("it is not a certificate: {0}")]
+    Der(String),
+    /// A subject alternative name is malformed.
+    #[error("a subject alternative name is malformed")]
+    Name,
+}
+
+impl Certificate {
+    /// Reads the first certificate of a PEM file.
+    ///
+    /// # Errors
+    /// There is none, or it is malformed.
+    pub fn from_pem(text: &[u8]) -> Result<Self, CertificateError> {
+        let (_, pem) =
+            parse_x509_pem(text).map_err(|error| CertificateError::Pem(error.to_string()))?;
+        Self::from_der(&pem.contents)
+    }
+
+    /// Reads a certificate in DER.
+    ///
+    /// # Errors
+    /// It is malformed.
+    pub fn from_der(bytes: &[u8]) -> Result<Self, CertificateError> {
+        let (_, parsed) = X509Certificate::from_der(bytes)
+            .map_err(|error| CertificateError::Der(error.to_string()))?;
+        let malformed = |error: X509Error| CertificateError::Der(error.to_string());
+        let name = parsed.subject().iter_common_name().next();
+        let name = name.and_then(|name| name.as_str().ok()).unwrap_or_default();
+        let (mut uris, mut hosts) = (Vec::new(), Vec::new());
+        let names = parsed.subject_alternative_name().map_err(malformed)?;
+        for name in names.iter().flat_map(|names| &names.value.general_names) {
+            match name {
+                GeneralName::URI(uri) => uris.push((*uri).to_owned()),
+                GeneralName::DNSName(host) => hosts.push((*host).to_owned()),
+                GeneralName::IPAddress(octets) => hosts.push(address(octets)?.to_string()),
+                GeneralName::Invalid(..) => return Err(CertificateError::Name),
+                _ => {}
+            }
+        }
+        let usage = parsed.extended_key_usage().map_err(malformed)?;
+        Ok(Self {
+            name: name.to_owned(),
+            serial: parsed.raw_serial().to_vec(),
+            uris,
+            hosts,
+            not_after_s: parsed.validity().not_after.timestamp(),
+            for_servers: usage.as_ref().is_some_and(|usage| usage.value.server_auth),
+            for_clients: usage.as_ref().is_some_and(|usage| usage.value.client_auth),
+        })
+    }
+
+    /// The serial number in hexadecimal digits.
+    pub fn serial_hex(&self) -> String {
+        self.serial.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn address(octets: &[u8]) -> Result<IpAddr, CertificateError> {
+    if let Ok(octets) = <[u8; 4]>::try_from(octets) {
+        return Ok(octets.into());
+    }
+    <[u8; 16]>::try_from(octets).map(IpAddr::from).map_err(|_| CertificateError::Name)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType, SerialNumber,
+    };
+
+    use super::*;
+
+    fn certificate() -> rcgen::Certificate {
+        let names = ["node1.example".to_owned(), "192.0.2.1".to_owned(), "2001:db8::1".to_owned()];
+        let mut params = CertificateParams::new(names.to_vec()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "alice");
+        params.serial_number = Some(SerialNumber::from_slice(&[0x4a, 0, 0xff]));
+        params.not_after = rcgen::date_time_ymd(2030, 1, 2);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let uri = "ccbench:scope/run".try_into().unwrap();
+        params.subject_alt_names.push(SanType::URI(uri));
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn reads_name_serial_alternative_names_and_usage() {
+        let made = certificate();
+        let read = Certificate::from_pem(made.pem().as_bytes()).unwrap();
+        assert_eq!(read.name, "alice");
+        assert_eq!(read.serial_hex(), "4a00ff");
+        assert_eq!(read.uris, ["ccbench:scope/run"]);
+        assert_eq!(read.hosts, ["node1.example", "192.0.2.1", "2001:db8::1"]);
+        assert_eq!(read.not_after_s, 1_893_542_400);
+        assert!(read.for_clients && !read.for_servers);
+        assert_eq!(Certificate::from_der(made.der()), Ok(read));
+    }
+
+    #[test]
+    fn no_certificate_is_an_error() {
+        assert!(matches!(Certificate::from_pem(b"no"), Err(CertificateError::Pem(_))));
+        let der = certificate().der().to_vec();
+        for cut in [0, 1, der.len() / 2, der.len() - 1] {
+            let read = Certificate::from_der(&der[..cut]);
+            assert!(matches!(read, Err(CertificateError::Der(_))), "{cut}: {read:?}");
+        }
+    }
+}
