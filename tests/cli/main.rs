@@ -82,7 +82,17 @@ fn pki_overwrites_nothing_and_makes_private_keys() {
         bench.run(&["pki", "node", "pki", "node1.example", "10.0.0.1"]).status.code(),
         Some(0)
     );
-    for key in ["ca.key", "controller.key", "node1.example.key"] {
+    let issued = bench.run(&["pki", "controller", "pki", "alice", "--scope", "run,host-net"]);
+    assert_eq!(issued.status.code(), Some(0), "{}", text(&issued));
+    assert!(out(&issued).contains("`--pki pki/alice`"), "{}", text(&issued));
+    let unknown = bench.run(&["pki", "controller", "pki", "bob", "--scope", "root"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
+    assert!(err(&unknown).contains("`root` is not a scope"), "{}", text(&unknown));
+    for action in ["renew", "revoke"] {
+        let done = bench.run(&["pki", action, "pki", "pki/alice/controller.pem"]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    }
+    for key in ["ca.key", "controller.key", "alice/controller.key", "node1.example.key"] {
         let mode = std::fs::metadata(bench.path("pki").join(key)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{key}");
     }

@@ -76,6 +76,8 @@ fn runs_on_remote_agents_with_mutual_tls() {
         "pki/127.0.0.1.pem",
         "--tls-key",
         "pki/127.0.0.1.key",
+        "--tls-crl",
+        "pki/crl.pem",
     ];
     let _agents = [serve(&bench, 30_700, &tls), serve(&bench, 30_701, &tls)];
     wait_for_agents(30_700);
@@ -88,6 +90,13 @@ fn runs_on_remote_agents_with_mutual_tls() {
     assert_eq!(bench.run(&["pki", "init", "foreign"]).status.code(), Some(0));
     let foreign = bench.run(&["run", &plan, "--pki", "foreign"]);
     assert_eq!(foreign.status.code(), Some(3), "with a foreign certificate: {}", text(&foreign));
+
+    let reader = bench.run(&["pki", "controller", "pki", "reader", "--scope", "read"]);
+    assert_eq!(reader.status.code(), Some(0), "{}", text(&reader));
+    let refused = bench.run(&["run", &plan, "--pki", "pki/reader"]);
+    assert_eq!(refused.status.code(), Some(3), "without the scope: {}", text(&refused));
+    let command = "ccbench pki controller DIR reader --scope read,run";
+    assert!(text(&refused).contains(command), "{}", text(&refused));
 
     let output = bench.run(&["run", &plan, "--pki", "pki"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));

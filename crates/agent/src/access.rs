@@ -146,7 +146,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let refuse = |status: Status| -> Self::Future { Box::pin(async move { Ok(status.into_http()) }) };
+        let refuse = |status: Status| -> Self::Future {
+            Box::pin(async move { Ok(status.into_http()) })
+        };
         let Some(rpc) = Rpc::of_path(request.uri().path()) else {
             let why = "this agent has no such RPC; update the agent, or use the controller of its version";
             return refuse(Status::unimplemented(why));
@@ -221,6 +223,7 @@ mod tests {
         let (_end, client) = ConnectionEnd::example_of(alice(&[Scope::Read]));
         let refused = check(Rpc::Reset, &client, None).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::PermissionDenied);
-        assert!(refused.message().starts_with("the RPC Reset needs the scope `run`"), "{refused:?}");
+        let expected = "the RPC Reset needs the scope `run`";
+        assert!(refused.message().starts_with(expected), "{refused:?}");
     }
 }

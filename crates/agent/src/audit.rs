@@ -340,7 +340,8 @@ impl Writer {
 impl Entry {
     /// Accepted reads of the clock: a controller makes 64 in a row.
     fn is_repeated(&self) -> bool {
-        matches!(&self.what, What::Rpc(call) if call.rpc == Rpc::Clock.name() && call.result == "Ok")
+        let is_read = |call: &Call| call.rpc == Rpc::Clock.name() && call.result == "Ok";
+        matches!(&self.what, What::Rpc(call) if is_read(call))
     }
 
     fn line(&self, calls: u64, lost: u64) -> String {

@@ -209,7 +209,7 @@ fn descriptors() -> Vec<String> {
 #[test]
 fn every_rpc_has_a_scope() {
     let known: Vec<&str> = Rpc::ALL.into_iter().map(Rpc::name).collect();
-    assert_eq!(known, descriptors(), "proto/src/scope.rs lists the RPCs of agent.proto in its order");
+    assert_eq!(known, descriptors(), "the RPCs of agent.proto and of Rpc::ALL, in order");
 }
 
 #[tokio::test]

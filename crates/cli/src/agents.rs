@@ -44,7 +44,8 @@ pub enum AgentError {
         /// Its answer, or why there is none.
         reason: String,
     },
-    /// The node is reachable and refuses: it is busy, another controller has used it, or it is not as it was found.
+    /// The node is reachable and refuses: it is busy, another controller has used it, it is not as it was found, or the
+    /// certificate lacks a scope.
     #[error("node {node}: {step}: {reason}")]
     Refused {
         /// Its name in the plan.
@@ -413,7 +414,9 @@ fn refused(node: &str, step: &'static str, status: &tonic::Status) -> AgentError
     let (node, reason) = (node.to_owned(), status.message().to_owned());
     match status.code() {
         Code::InvalidArgument | Code::Unimplemented => AgentError::Unsupported { node, reason },
-        Code::FailedPrecondition => AgentError::Refused { node, step, reason },
+        Code::FailedPrecondition | Code::PermissionDenied | Code::Unauthenticated => {
+            AgentError::Refused { node, step, reason }
+        }
         Code::Aborted => AgentError::PortInUse { node, reason },
         _ => AgentError::Call { node, step, reason },
     }
@@ -436,6 +439,15 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_scope_is_a_refusal_and_no_lost_node() {
+        for code in [tonic::Code::PermissionDenied, tonic::Code::Unauthenticated] {
+            let status = tonic::Status::new(code, "needs the scope `bpf`");
+            let error = refused("n1", "prepare", &status);
+            assert!(matches!(error, AgentError::Refused { .. }), "{error}");
+        }
+    }
 
     #[test]
     fn only_loopback_needs_no_certificates() {

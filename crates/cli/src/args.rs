@@ -15,7 +15,10 @@ use ccbench_results::figure;
 
 use values::{TraceFormat, column, day, group, levels, millimetres, phase};
 
+pub mod pki;
 pub mod values;
+
+pub use pki::PkiCommand;
 
 /// Congestion-control experiments from one plan file.
 ///
@@ -481,26 +484,6 @@ pub struct ExecArgs {
     /// The command.
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,
-}
-
-/// Sub-commands of `pki`.
-#[derive(Debug, Subcommand)]
-pub enum PkiCommand {
-    /// Create a certificate authority and the controller's certificate.
-    Init {
-        /// The directory to create.
-        #[arg(value_hint = ValueHint::DirPath)]
-        dir: PathBuf,
-    },
-    /// Issue a node's certificate, to be copied to that node together with `ca.pem`.
-    Node {
-        /// The directory of `pki init`.
-        #[arg(value_hint = ValueHint::DirPath)]
-        dir: PathBuf,
-        /// Host name or address by which controllers reach the node.
-        #[arg(required = true)]
-        names: Vec<String>,
-    },
 }
 
 /// Sub-commands of `trace`.

@@ -1,19 +1,25 @@
 //! A private certificate authority for agents and controllers. Node certificates are for servers only and controller
-//! certificates for clients only: a stolen node key cannot control another node.
+//! certificates for clients only: a stolen node key cannot control another node. A controller's certificate has its scopes.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ccbench_io::certificate::{Certificate, CertificateError};
+use ccbench_io::input;
+use ccbench_proto::scope::{Scope, Scopes};
+use jiff::Span;
+use jiff::civil::Date;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, SanType, SerialNumber,
 };
-
-use ccbench_io::input;
+use sha2::{Digest as _, Sha256};
 
 use crate::clock;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+
+mod revocations;
 
 /// Why a certificate cannot be issued.
 #[derive(Debug, thiserror::Error)]
@@ -21,12 +27,34 @@ pub enum PkiError {
     /// The folder has an authority already.
     #[error("pki: {} already holds an authority; remove it, or choose another directory", .0.display())]
     Exists(PathBuf),
-    /// The name cannot be a node's.
-    #[error("pki: {0:?} is not a valid node name: it is reserved or contains `/`")]
+    /// The name cannot be a node's or a controller's.
+    #[error("pki: {0:?} is not a valid name: it is reserved or contains `/`")]
     InvalidName(String),
     /// There is no name.
     #[error("pki: give the host name or address of the node")]
     NoName,
+    /// A file is not a certificate.
+    #[error("pki: {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: CertificateError,
+    },
+    /// A certificate is not one of a node or a controller.
+    #[error("pki: {} is neither a node's nor a controller's certificate", .0.display())]
+    OtherUsage(PathBuf),
+    /// A certificate that is revoked is not issued again.
+    #[error("pki: {} is revoked; issue another one with `ccbench pki node` or `ccbench pki controller`", .0.display())]
+    Revoked(PathBuf),
+    /// The list of revocations is damaged.
+    #[error("pki: {}: line {line} is not `SERIAL DATE NAME`; restore the file", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Its line.
+        line: usize,
+    },
     /// The certificate library refused.
     #[error("pki: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -39,16 +67,25 @@ impl PkiError {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::InvalidName(_) | Self::NoName => ExitCode::Usage,
-            Self::Exists(_) | Self::Certificate(_) => ExitCode::Unavailable,
-            Self::File(_) => ExitCode::Failure,
+            Self::InvalidName(_) | Self::NoName | Self::OtherUsage(_) => ExitCode::Usage,
+            Self::Exists(_) | Self::Revoked(_) | Self::Certificate(_) => ExitCode::Unavailable,
+            Self::Unreadable { .. } | Self::Damaged { .. } | Self::File(_) => ExitCode::Failure,
         }
     }
 }
 
 const YEARS: i32 = 2;
 
-/// Makes `dir` with `ca.pem`, `ca.key`, `controller.pem` and `controller.key`.
+/// A certificate to be issued.
+struct Order<'a> {
+    name: &'a str,
+    hosts: &'a [String],
+    scopes: Scopes,
+    usage: ExtendedKeyUsagePurpose,
+    days: Option<u32>,
+}
+
+/// Makes `dir` with `ca.pem`, `ca.key`, `crl.pem`, `controller.pem` and `controller.key`.
 ///
 /// # Errors
 /// The folder already holds an authority, which is never overwritten, or it cannot be written.
@@ -61,7 +98,15 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
     let certificate = authority()?.self_signed(&key)?;
     write(dir, "ca.pem", &certificate.pem(), false)?;
     write(dir, "ca.key", &key.serialize_pem(), true)?;
-    issue(dir, "controller", &[], ExtendedKeyUsagePurpose::ClientAuth)
+    revocations::write(dir, &issuer(dir)?)?;
+    let order = Order {
+        name: "controller",
+        hosts: &[],
+        scopes: Scopes::all(),
+        usage: ExtendedKeyUsagePurpose::ClientAuth,
+        days: None,
+    };
+    issue(dir, dir, "controller", &order)
 }
 
 /// Makes `NAME.pem` and `NAME.key` for a node, valid for all of `names` (host names or addresses).
@@ -69,64 +114,175 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
 /// # Errors
 /// `dir` holds no authority, or a name is neither a host name nor an address.
 pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
-    let Some(first) = names.first() else {
+    let Some(name) = names.first() else {
         return Err(PkiError::NoName);
     };
-    if first == "ca" || first == "controller" || first.contains('/') {
-        return Err(PkiError::InvalidName(first.clone()));
-    }
-    issue(dir, first, names, ExtendedKeyUsagePurpose::ServerAuth)
+    check_name(name)?;
+    let usage = ExtendedKeyUsagePurpose::ServerAuth;
+    let order = Order { name, hosts: names, scopes: Scopes::default(), usage, days: None };
+    issue(dir, dir, name, &order)
 }
 
-fn issue(
+/// Makes the directory `NAME` in `dir` with `ca.pem`, `controller.pem` and `controller.key`, and returns its path. Without scopes
+/// it permits all.
+///
+/// # Errors
+/// `dir` holds no authority, or the name is invalid.
+pub fn controller(
     dir: &Path,
     name: &str,
-    hosts: &[String],
-    usage: ExtendedKeyUsagePurpose,
-) -> Result<(), PkiError> {
-    let read = |file: &str| {
-        let path = dir.join(file);
-        let op = "read the authority (`ccbench pki init` makes one)";
-        input::read_to_string(&path, &input::CERTIFICATE).map_err(FileError::of(op, &path))
+    scopes: &[Scope],
+    days: Option<u32>,
+) -> Result<PathBuf, PkiError> {
+    check_name(name)?;
+    let scopes = if scopes.is_empty() { Scopes::all() } else { scopes.iter().copied().collect() };
+    let authority = read(&dir.join("ca.pem"), AUTHORITY)?;
+    let own = dir.join(name);
+    std::fs::create_dir_all(&own).map_err(FileError::of("make", &own))?;
+    write(&own, "ca.pem", &authority, false)?;
+    let usage = ExtendedKeyUsagePurpose::ClientAuth;
+    issue(dir, &own, "controller", &Order { name, hosts: &[], scopes, usage, days })?;
+    Ok(own)
+}
+
+/// Issues a certificate again with the same key. One of a controller that has no scopes yet gets all of them.
+///
+/// # Errors
+/// It is revoked or cannot be read, its key is not beside it, or `dir` holds no authority.
+pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError> {
+    let earlier = certificate(path)?;
+    if revocations::read(dir)?.iter().any(|revoked| revoked.serial == earlier.serial) {
+        return Err(PkiError::Revoked(path.to_owned()));
+    }
+    let usage = match (earlier.for_servers, earlier.for_clients) {
+        (true, false) => ExtendedKeyUsagePurpose::ServerAuth,
+        (false, true) => ExtendedKeyUsagePurpose::ClientAuth,
+        _ => return Err(PkiError::OtherUsage(path.to_owned())),
     };
-    let authority_key = KeyPair::from_pem(&read("ca.key")?)?;
-    let issuer = Issuer::new(authority()?, authority_key);
+    let scopes = match usage {
+        ExtendedKeyUsagePurpose::ClientAuth => {
+            Scopes::from_uris(earlier.uris.iter().map(String::as_str)).unwrap_or_else(Scopes::all)
+        }
+        _ => Scopes::default(),
+    };
+    let key = path.with_extension("key");
+    let key = KeyPair::from_pem(&read(&key, "read the key of the certificate")?)?;
+    let order = Order { name: &earlier.name, hosts: &earlier.hosts, scopes, usage, days };
+    let renewed = sign(&order, &key, &issuer(dir)?)?;
+    let replaced = ccbench_io::replace::replace(path, renewed.as_bytes()).map(drop);
+    Ok(replaced.map_err(FileError::of("replace", path))?)
+}
+
+/// Adds certificates to those that are revoked, and writes `crl.pem`. Returns its path.
+///
+/// # Errors
+/// A certificate cannot be read, or `dir` holds no authority.
+pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError> {
+    let issuer = issuer(dir)?;
+    let revoked = certificates.iter().map(|path| certificate(path));
+    let revoked = revoked.collect::<Result<Vec<_>, _>>()?;
+    revocations::add(dir, &revoked)?;
+    revocations::write(dir, &issuer)
+}
+
+fn check_name(name: &str) -> Result<(), PkiError> {
+    let reserved = ["", ".", "..", "ca", "crl", "controller", "revoked"];
+    if reserved.contains(&name) || name.contains('/') || name.contains(char::is_control) {
+        return Err(PkiError::InvalidName(name.to_owned()));
+    }
+    Ok(())
+}
+
+fn certificate(path: &Path) -> Result<Certificate, PkiError> {
+    let text = read(path, "read the certificate")?;
+    Certificate::from_pem(text.as_bytes())
+        .map_err(|source| PkiError::Unreadable { path: path.to_owned(), source })
+}
+
+const AUTHORITY: &str = "read the authority (`ccbench pki init` makes one)";
+
+fn read(path: &Path, op: &'static str) -> Result<String, FileError> {
+    input::read_to_string(path, &input::CERTIFICATE).map_err(FileError::of(op, path))
+}
+
+fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, PkiError> {
+    let key = KeyPair::from_pem(&read(&dir.join("ca.key"), AUTHORITY)?)?;
+    Ok(Issuer::new(authority()?, key))
+}
+
+/// Makes `FILE.pem` and `FILE.key` in `folder` with the authority of `dir`.
+fn issue(dir: &Path, folder: &Path, file: &str, order: &Order<'_>) -> Result<(), PkiError> {
+    let issuer = issuer(dir)?;
     let key = KeyPair::generate()?;
-    let mut params = params(name)?;
-    params.extended_key_usages = vec![usage];
+    let certificate = sign(order, &key, &issuer)?;
+    write(folder, &format!("{file}.pem"), &certificate, false)?;
+    write(folder, &format!("{file}.key"), &key.serialize_pem(), true)
+}
+
+/// The certificate as PEM.
+fn sign(
+    order: &Order<'_>,
+    key: &KeyPair,
+    issuer: &Issuer<'_, KeyPair>,
+) -> Result<String, PkiError> {
+    let mut params = params(order.name, order.days)?;
+    params.serial_number = Some(serial(key));
+    params.extended_key_usages = vec![order.usage.clone()];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    for host in hosts {
+    for host in order.hosts {
         params.subject_alt_names.push(match host.parse::<IpAddr>() {
             Ok(address) => SanType::IpAddress(address),
             Err(_) => SanType::DnsName(host.as_str().try_into()?),
         });
     }
-    let certificate = params.signed_by(&key, &issuer)?;
-    write(dir, &format!("{name}.pem"), &certificate.pem(), false)?;
-    write(dir, &format!("{name}.key"), &key.serialize_pem(), true)
+    for scope in order.scopes.iter() {
+        params.subject_alt_names.push(SanType::URI(scope.uri().try_into()?));
+    }
+    Ok(params.signed_by(key, issuer)?.pem())
+}
+
+/// Two certificates of one key differ in it, so that revoking the earlier one does not revoke the renewed one.
+fn serial(key: &KeyPair) -> SerialNumber {
+    const BYTES: usize = 16;
+    let mut hash = Sha256::new();
+    hash.update(key.public_key_raw());
+    hash.update(clock::realtime_ns().to_be_bytes());
+    let mut bytes: Vec<u8> = hash.finalize().iter().copied().take(BYTES).collect();
+    // A positive number without leading zeros.
+    if let Some(first) = bytes.first_mut() {
+        *first = *first & 0x3f | 0x40;
+    }
+    SerialNumber::from(bytes)
 }
 
 /// The authority's own parameters; issuing needs its name and usages again, not its validity.
 fn authority() -> Result<CertificateParams, PkiError> {
-    let mut params = params("ccbench authority")?;
+    let mut params = params("ccbench authority", None)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     Ok(params)
 }
 
-fn params(name: &str) -> Result<CertificateParams, PkiError> {
+fn params(name: &str, days: Option<u32>) -> Result<CertificateParams, PkiError> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.distinguished_name.push(DnType::CommonName, name);
-    let today = clock::today();
-    let date = |years: i32, days: i64| {
-        let day = today
-            .saturating_add(jiff::Span::new().years(years))
-            .saturating_sub(jiff::Span::new().days(days));
-        rcgen::date_time_ymd(i32::from(day.year()), day.month() as u8, day.day() as u8)
-    };
-    params.not_before = date(0, 1);
-    params.not_after = date(YEARS, 0);
+    let yesterday = clock::today().saturating_sub(Span::new().days(1));
+    params.not_before = day(yesterday, rcgen::date_time_ymd);
+    params.not_after = day(expiry(days), rcgen::date_time_ymd);
     Ok(params)
+}
+
+fn expiry(days: Option<u32>) -> Date {
+    let span = match days {
+        Some(days) => Span::new().days(i64::from(days)),
+        None => Span::new().years(YEARS),
+    };
+    clock::today().saturating_add(span)
+}
+
+/// A day as the certificate library makes it from year, month and day.
+fn day<T>(date: Date, make: impl FnOnce(i32, u8, u8) -> T) -> T {
+    make(i32::from(date.year()), date.month() as u8, date.day() as u8)
 }
 
 fn write(dir: &Path, name: &str, text: &str, secret: bool) -> Result<(), PkiError> {
@@ -143,3 +299,6 @@ fn write(dir: &Path, name: &str, text: &str, secret: bool) -> Result<(), PkiErro
         .and_then(|mut file| file.write_all(text.as_bytes()));
     Ok(written.map_err(FileError::of("write", &path))?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,9 @@
 //! `ccbench pki`: certificates for agents and controllers.
 
+use std::path::Path;
+
+use ccbench_proto::scope::{Scope, Scopes};
+
 use crate::args::PkiCommand;
 use crate::console::print;
 use crate::error::CliError;
@@ -15,9 +19,11 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
         PkiCommand::Init { dir } => {
             pki::init(dir)?;
             print(&format!(
-                "{0} contains the certificate authority (keep ca.key here) and the controller's certificate.\n\
-                 For each node run `ccbench pki node {0} HOST`, copy ca.pem, HOST.pem and HOST.key to it, and start\n  \
-                 ccbench-agent serve --listen tcp:CONTROL_ADDRESS:7700 --tls-ca ca.pem --tls-cert HOST.pem --tls-key HOST.key\n",
+                "{0} contains the certificate authority (keep ca.key here) and the controller's certificate, which permits everything.\n\
+                 For each node run `ccbench pki node {0} HOST`, copy ca.pem, crl.pem, HOST.pem and HOST.key to it, and start\n  \
+                 ccbench-agent serve --listen tcp:CONTROL_ADDRESS:7700 --tls-ca ca.pem --tls-cert HOST.pem --tls-key HOST.key \
+                 --tls-crl crl.pem\n\
+                 For others run `ccbench pki controller {0} NAME --scope run`.\n",
                 dir.display()
             ));
         }
@@ -26,6 +32,34 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             let name = names.first().map_or("", String::as_str);
             print(&format!("{0}/{name}.pem and {0}/{name}.key\n", dir.display()));
         }
+        PkiCommand::Controller { dir, name, scope, days } => {
+            controller(dir, name, scope, *days)?;
+        }
+        PkiCommand::Renew { dir, certificate, days } => {
+            pki::renew(dir, certificate, *days)?;
+            print(&format!(
+                "{0} has a new expiry and serial number; copy it to where the earlier one is in use. The earlier one stays valid\n\
+                 until it expires.\n",
+                certificate.display()
+            ));
+        }
+        PkiCommand::Revoke { dir, certificates } => {
+            let list = pki::revoke(dir, certificates)?;
+            print(&format!(
+                "{0}: copy it to each node, as the file of --tls-crl. Agents read it within a second.\n",
+                list.display()
+            ));
+        }
     }
     Ok(ExitCode::Success)
+}
+
+fn controller(dir: &Path, name: &str, scopes: &[Scope], days: Option<u32>) -> Result<(), CliError> {
+    let own = pki::controller(dir, name, scopes, days)?;
+    let permitted: Scopes = scopes.iter().copied().collect();
+    if !scopes.is_empty() && !permitted.has(Scope::Read) {
+        print("warning: without `read` or `run` this certificate permits no RPC\n");
+    }
+    print(&format!("{0}: give the directory to {name}, for `--pki {0}`\n", own.display()));
+    Ok(())
 }

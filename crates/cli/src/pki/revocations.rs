@@ -1,0 +1,107 @@
+//! The certificates that an authority has revoked: `revoked` for the authority, a line `SERIAL DATE NAME` each, and `crl.pem` for
+//! agents.
+
+use std::path::{Path, PathBuf};
+
+use ccbench_io::certificate::Certificate;
+use ccbench_io::input;
+use ccbench_io::replace::replace;
+use jiff::civil::Date;
+use rcgen::{
+    CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+};
+
+use super::{PkiError, day, expiry};
+use crate::clock;
+use crate::file::FileError;
+
+const RECORD: &str = "revoked";
+const LIST: &str = "crl.pem";
+
+/// A revoked certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Revoked {
+    /// Its serial number.
+    pub(super) serial: Vec<u8>,
+    date: Date,
+    name: String,
+}
+
+impl Revoked {
+    fn parse(line: &str) -> Option<Self> {
+        let (serial, rest) = line.split_once(' ')?;
+        let (date, name) = rest.split_once(' ')?;
+        let byte = |at| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();
+        let serial = (0..serial.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
+        Some(Self { serial, date: date.parse().ok()?, name: name.to_owned() })
+    }
+
+    fn line(&self) -> String {
+        let serial: String = self.serial.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{serial} {} {}\n", self.date, self.name)
+    }
+}
+
+/// Those that are revoked; none if the file is missing.
+///
+/// # Errors
+/// The file cannot be read or is damaged.
+pub(super) fn read(dir: &Path) -> Result<Vec<Revoked>, PkiError> {
+    let path = dir.join(RECORD);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = input::read_to_string(&path, &input::CERTIFICATE);
+    let text = text.map_err(FileError::of("read", &path))?;
+    let lines = text.lines().enumerate();
+    let revoked = lines.map(|(nth, line)| {
+        Revoked::parse(line).ok_or_else(|| PkiError::Damaged { path: path.clone(), line: nth + 1 })
+    });
+    revoked.collect()
+}
+
+/// Adds certificates; one that is revoked already is not added again.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiError> {
+    let mut all = read(dir)?;
+    for certificate in certificates {
+        if all.iter().all(|revoked| revoked.serial != certificate.serial) {
+            let serial = certificate.serial.clone();
+            // A name is one word per line here.
+            let name = certificate.name.split_whitespace().collect::<Vec<_>>().join("_");
+            all.push(Revoked { serial, date: clock::today(), name });
+        }
+    }
+    let text: String = all.iter().map(Revoked::line).collect();
+    let path = dir.join(RECORD);
+    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
+}
+
+/// Writes `crl.pem` and returns its path.
+///
+/// # Errors
+/// The record of revocations cannot be read, or the file cannot be written.
+pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf, PkiError> {
+    let revoked = |revoked: &Revoked| RevokedCertParams {
+        serial_number: SerialNumber::from_slice(&revoked.serial),
+        revocation_time: day(revoked.date, rcgen::date_time_ymd),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let number = u64::try_from(clock::realtime_ns()).unwrap_or(0);
+    let list = CertificateRevocationListParams {
+        this_update: day(clock::today(), rcgen::date_time_ymd),
+        // The format requires it; agents use a list until they have a newer one.
+        next_update: day(expiry(None), rcgen::date_time_ymd),
+        crl_number: SerialNumber::from(number),
+        issuing_distribution_point: None,
+        revoked_certs: read(dir)?.iter().map(revoked).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let text = list.signed_by(issuer)?.pem()?;
+    let path = dir.join(LIST);
+    replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?;
+    Ok(path)
+}

@@ -1,0 +1,101 @@
+use super::*;
+
+fn authority_in(dir: &tempfile::TempDir) -> PathBuf {
+    let pki = dir.path().join("pki");
+    init(&pki).unwrap();
+    pki
+}
+
+fn scopes(path: &Path) -> Option<Scopes> {
+    let uris = certificate(path).unwrap().uris;
+    Scopes::from_uris(uris.iter().map(String::as_str))
+}
+
+#[test]
+fn certificates_have_the_scopes_that_were_ordered() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    assert_eq!(scopes(&pki.join("controller.pem")), Some(Scopes::all()), "the first controller");
+    let alice = controller(&pki, "alice", &[Scope::Run, Scope::Bpf], Some(30)).unwrap();
+    let issued = certificate(&alice.join("controller.pem")).unwrap();
+    assert_eq!(issued.name, "alice");
+    assert!(issued.for_clients && !issued.for_servers);
+    let expected = Scopes::default().with(Scope::Run).with(Scope::Bpf);
+    assert_eq!(scopes(&alice.join("controller.pem")), Some(expected));
+    let authority = std::fs::read(pki.join("ca.pem")).unwrap();
+    assert_eq!(std::fs::read(alice.join("ca.pem")).unwrap(), authority, "for --pki");
+    let all = controller(&pki, "bob", &[], None).unwrap().join("controller.pem");
+    assert_eq!(scopes(&all), Some(Scopes::all()));
+    let days_s = 86_400;
+    let longer_s = certificate(&all).unwrap().not_after_s - issued.not_after_s;
+    assert!(longer_s > 600 * days_s, "{longer_s}");
+    node(&pki, &["node1.example".to_owned(), "10.0.0.1".to_owned()]).unwrap();
+    let node = certificate(&pki.join("node1.example.pem")).unwrap();
+    assert_eq!((node.for_servers, scopes(&pki.join("node1.example.pem"))), (true, None));
+}
+
+#[test]
+fn a_renewed_certificate_differs_in_serial_and_expiry_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    node(&pki, &["node1.example".to_owned(), "10.0.0.1".to_owned()]).unwrap();
+    let alice = controller(&pki, "alice", &[Scope::Read], Some(30)).unwrap();
+    for path in [pki.join("node1.example.pem"), alice.join("controller.pem")] {
+        let earlier = certificate(&path).unwrap();
+        let key = std::fs::read(path.with_extension("key")).unwrap();
+        renew(&pki, &path, Some(400)).unwrap();
+        let renewed = certificate(&path).unwrap();
+        assert_ne!(renewed.serial, earlier.serial);
+        assert_ne!(renewed.not_after_s, earlier.not_after_s);
+        let Certificate { serial, not_after_s, .. } = earlier.clone();
+        assert_eq!(Certificate { serial, not_after_s, ..renewed }, earlier);
+        assert_eq!(std::fs::read(path.with_extension("key")).unwrap(), key);
+    }
+    let error = renew(&pki, &pki.join("ca.pem"), None).unwrap_err();
+    assert!(matches!(error, PkiError::OtherUsage(_)), "{error}");
+}
+
+#[test]
+fn a_controllers_certificate_without_scopes_gets_all_when_it_is_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let path = pki.join("controller.pem");
+    let mut params = params("controller", None).unwrap();
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::from_pem(&std::fs::read_to_string(pki.join("controller.key")).unwrap());
+    let earlier = params.signed_by(&key.unwrap(), &issuer(&pki).unwrap()).unwrap();
+    std::fs::write(&path, earlier.pem()).unwrap();
+    assert_eq!(scopes(&path), None);
+    renew(&pki, &path, None).unwrap();
+    assert_eq!(scopes(&path), Some(Scopes::all()));
+}
+
+#[test]
+fn revocations_are_recorded_once_and_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let empty = std::fs::read_to_string(pki.join("crl.pem")).unwrap();
+    assert!(empty.starts_with("-----BEGIN X509 CRL-----"), "{empty}");
+    let alice = controller(&pki, "alice", &[Scope::Run], None).unwrap().join("controller.pem");
+    let first = pki.join("controller.pem");
+    revoke(&pki, &[alice.clone(), first.clone()]).unwrap();
+    let path = revoke(&pki, std::slice::from_ref(&alice)).unwrap();
+    assert_ne!(std::fs::read_to_string(path).unwrap(), empty);
+    let serials: Vec<_> = revocations::read(&pki).unwrap().into_iter().map(|r| r.serial).collect();
+    let expected = [&alice, &first].map(|path| certificate(path).unwrap().serial);
+    assert_eq!(serials, expected);
+    assert!(matches!(renew(&pki, &alice, None), Err(PkiError::Revoked(_))));
+    std::fs::write(pki.join("revoked"), "4a 2026-01-01 alice\nbroken\n").unwrap();
+    let error = revoke(&pki, &[]).unwrap_err().to_string();
+    assert!(error.contains("line 2 is not"), "{error}");
+}
+
+#[test]
+fn names_are_not_paths_and_not_files_of_the_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    for name in ["", ".", "..", "a/b", "ca", "controller", "crl", "a\nb"] {
+        let issued = controller(&pki, name, &[], None);
+        assert!(matches!(issued, Err(PkiError::InvalidName(_))), "{name:?}");
+    }
+}
