@@ -131,10 +131,13 @@ install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench
 	install -D -m 755 $(CARGO_TARGET_DIR)/release/ccbench-agent $(DESTDIR)$(PREFIX)/bin/ccbench-agent
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' systemd/ccbench-agent.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent.service
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(CARGO_TARGET_DIR)/release/ccbench man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(CARGO_TARGET_DIR)/release/ccbench completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ccbench
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench-agent
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent.service
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ccbench*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ccbench

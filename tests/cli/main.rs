@@ -6,6 +6,7 @@ use ccbench_tests::{Bench, source_root, text};
 
 mod inputs;
 mod simulator;
+mod systemd;
 
 fn out(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 mod addresses;
 pub mod args;
 mod between;
+mod control;
 mod egress;
 mod error;
 mod net;
@@ -39,6 +40,17 @@ enum Form<'a> {
     Shell,
 }
 
+impl<'a> Form<'a> {
+    /// The interfaces of this machine that the link uses, with their flags.
+    fn interfaces(&self) -> Vec<(&'static str, &'a str)> {
+        match *self {
+            Self::Between(left, right) => vec![("--left", left), ("--right", right)],
+            Self::Egress(dev) => vec![("--dev", dev)],
+            Self::Shell => Vec::new(),
+        }
+    }
+}
+
 /// Runs the link, prints errors and returns the exit code. Call it on the main thread of a process without other threads.
 pub fn main(args: &Args) -> u8 {
     match run(args) {
@@ -53,6 +65,9 @@ pub fn main(args: &Args) -> u8 {
 
 fn run(args: &Args) -> Result<u8, LinkError> {
     let form = form(args)?;
+    if !args.allow_control_interface {
+        control::check(&form.interfaces())?;
+    }
     if args.interval.get() == 0 {
         return Err(LinkError::ZeroInterval);
     }

@@ -148,6 +148,29 @@ fn the_interface_of_a_killed_link_is_free_at_once() {
 }
 
 #[test]
+fn the_interface_of_an_ssh_session_needs_a_flag() {
+    let lab = Lab::new();
+    let link = |flags: &[&str]| {
+        let mut command = lab.enter(lab.middle());
+        // A session that ends here, with a client that is reached by lo.
+        command.env("SSH_CONNECTION", "127.0.0.1 50000 127.0.0.1 22");
+        command.args([AGENT, "link", "--rate", "100mbit", "--for", "10ms"]).args(flags);
+        run(&mut command)
+    };
+    for flags in [["--dev", "lo"].as_slice(), &["--left", "lb0", "--right", "lo"]] {
+        let refused = link(flags);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        for part in ["lo is on the route to 127.0.0.1", "--allow-control-interface"] {
+            assert!(refused.stderr.contains(part), "no `{part}`: {}", refused.stderr);
+        }
+    }
+    let allowed = link(&["--dev", "lo", "--allow-control-interface"]);
+    assert!(!allowed.stderr.contains("is on the route"), "{}", allowed.stderr);
+    let other = link(&["--dev", "lb0"]);
+    assert_eq!(other.code, Some(0), "{}", other.stderr);
+}
+
+#[test]
 fn errors_name_the_flag_and_the_fix() {
     let lab = Lab::new();
     lab.ip(lab.middle(), "link set lc0 mtu 1400");

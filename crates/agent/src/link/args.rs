@@ -51,6 +51,9 @@ pub struct Args {
     /// With --dev: `kernel` (qdiscs), `userspace`, or `auto`: the kernel if it supports all options
     #[arg(long, value_name = "BACKEND", value_parser = text::word::<Backend>, requires = "dev", help_heading = "Where")]
     pub backend: Option<Backend>,
+    /// Also use an interface on the route to the client of the SSH session that this command is started in
+    #[arg(long, help_heading = "Where")]
+    pub allow_control_interface: bool,
     /// The link
     #[command(flatten)]
     pub down: Down,

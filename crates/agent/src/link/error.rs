@@ -1,6 +1,7 @@
 //! Errors of `ccbench link`.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ccbench_shaper::ShaperError;
@@ -54,6 +55,19 @@ pub enum LinkError {
         name: String,
         /// Those that there are.
         known: String,
+    },
+    /// An interface leads to the client of the SSH session.
+    #[error(
+        "{flag}: {name} is on the route to {client}, the client of this SSH session, which the link could cut off; \
+         `--allow-control-interface` allows it"
+    )]
+    ControlInterface {
+        /// `--dev` …
+        flag: &'static str,
+        /// The interface.
+        name: String,
+        /// The client.
+        client: IpAddr,
     },
     /// Another `ccbench link` uses the interface.
     #[error("{flag}: another ccbench link is using {name}; end it first")]
@@ -195,6 +209,7 @@ impl LinkError {
             | Self::SameInterface { .. }
             | Self::Plan { .. }
             | Self::Flag { .. }
+            | Self::ControlInterface { .. }
             | Self::NoInterface { .. } => 2,
             Self::NotInPlan { .. }
             | Self::InUse { .. }
