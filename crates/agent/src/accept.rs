@@ -252,10 +252,7 @@ impl Client {
     /// The holder of the certificate of a TLS connection.
     fn certified(stream: &TlsStream<TcpStream>) -> Result<Self, RefusedConnection> {
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let leaf: &[u8] = match chain.first() {
-            Some(leaf) => leaf,
-            None => &[],
-        };
+        let leaf = chain.first().map(|leaf| &leaf[..]).unwrap_or_default();
         let identity = Identity::of_certificate(&Certificate::from_der(leaf)?);
         if identity.is_unscoped {
             tracing::warn!(

@@ -251,7 +251,7 @@ impl Audit {
         self.record(What::Connections { result: "refused", connections });
     }
 
-    /// Waits until what was recorded before is in the file, at most [`FLUSH_LIMIT`].
+    /// Waits until what was recorded before is in the file, at most 2 s.
     pub fn flush(&self) {
         let Some(shared) = &self.0 else { return };
         let (done, wait) = sync_channel(1);

@@ -22,9 +22,9 @@ use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
 use crate::flow::process::Generators;
 use crate::interfaces::Machine;
+use crate::notify;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
-use crate::notify;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 

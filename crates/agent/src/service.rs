@@ -33,6 +33,9 @@ impl AgentService {
     }
 }
 
+/// A note for the holder of a certificate of an earlier version.
+const UNSCOPED: &str = "the controller's certificate has no scopes and permits everything; `ccbench pki renew` gives it scopes";
+
 /// What `Run` answers with.
 type Events = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
 
@@ -40,13 +43,17 @@ type Events = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>
 impl wire::agent_server::Agent for AgentService {
     async fn describe(
         &self,
-        _: Request<wire::DescribeRequest>,
+        request: Request<wire::DescribeRequest>,
     ) -> Result<Response<wire::NodeInfo>, Status> {
         let mut info = describe::describe(&self.generators, &self.notes).await;
         let NodeStatus { generation, last_run_id, not_undone } = self.executor.status();
         (info.generation, info.last_run_id) = (generation, last_run_id);
         let note = |left| format!("takes no trial, not undone: {left}");
         info.notes.extend(not_undone.into_iter().map(note));
+        let client = request.extensions().get::<ConnectionEnd>();
+        if client.is_some_and(|client| client.identity().is_unscoped) {
+            info.notes.push(UNSCOPED.to_owned());
+        }
         Ok(Response::new(info))
     }
 
