@@ -95,6 +95,8 @@ column_text! { PacketFate {
     Early => "early",
     Unfit => "unfit",
     Device => "device",
+    Policed => "policed",
+    AckFilter => "ack_filter",
 } }
 column_text! { TcpEventKind {
     Retransmit => "retransmit",

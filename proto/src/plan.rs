@@ -14,7 +14,10 @@ use text::Name;
 pub use capture::Capture;
 pub use cc::{Cc, Via};
 pub use expect::Expect;
-pub use impair::{BurstLoss, Distribution, Jitter, OnEnd, Reorder, TraceStart, TraceUse};
+pub use impair::{
+    AckAggregation, BurstLoss, Distribution, EcnRewrite, Jitter, OnEnd, Policer, Reorder, Slot, Tbf,
+    TraceStart, TraceUse,
+};
 pub use lab::{Engine, LabUse, Series};
 pub use link::{Backend, Class, Ecn, Link, Match, PathPreset, Shaper};
 pub use node::{Node, SysctlValue};

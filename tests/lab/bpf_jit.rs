@@ -28,7 +28,7 @@ fn plan_with_all_schemes() -> String {
         |(name, more): &(&str, &str)| format!("[cc.own_{name}]\nalgorithm = \"{name}\"\n{more}");
     let instances: String = SCHEMES.iter().map(instance).collect();
     let names: Vec<String> = SCHEMES.iter().map(|(name, _)| format!("own_{name}")).collect();
-    let dualpi2 = "kind = \"dualpi2\", limit = \"1000p\", target = \"15ms\", step = \"1ms\"";
+    let dualpi2 = "kind = \"dualpi2\", limit = \"1000p\", target = \"15ms\", step_thresh = \"1ms\"";
     let base = plan(1).replace("kind = \"fq_codel\"", dualpi2);
     format!(
         "{base}\n{instances}[sample]\nacks = \"every-ack\"\n[matrix]\n\"flows.f.cc\" = {names:?}\n"

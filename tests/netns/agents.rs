@@ -93,7 +93,7 @@ fn runs_on_remote_agents_with_mutual_tls() {
 
     let reader = bench.run(&["pki", "controller", "pki", "reader", "--scope", "read"]);
     assert_eq!(reader.status.code(), Some(0), "{}", text(&reader));
-    let refused = bench.run(&["run", &plan, "--pki", "pki/reader"]);
+    let refused = bench.run(&["run", &plan, "--pki", "pki/reader", "--out", "refused"]);
     assert_eq!(refused.status.code(), Some(3), "without the scope: {}", text(&refused));
     let command = "ccbench pki controller DIR reader --scope read,run";
     assert!(text(&refused).contains(command), "{}", text(&refused));

@@ -77,7 +77,7 @@ pub struct ServeArgs {
     /// The namespace ends with this process: keep no undo journal and no audit log
     #[arg(long)]
     pub ephemeral: bool,
-    /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0: no audit log
+    /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0B: no audit log
     #[arg(long, value_name = "SIZE", default_value = "4MB")]
     pub audit_size: Bytes,
 }

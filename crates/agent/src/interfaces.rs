@@ -254,7 +254,7 @@ pub(crate) mod fake {
         }
         fn control_devices(&self, controller: &Peer) -> Result<BTreeSet<String>, ShaperError> {
             let ip = controller.ip;
-            Ok(BTreeSet::from([format!("to-{ip}"), format!("beneath-to-{ip}")]))
+            Ok(BTreeSet::from([format!("to-{ip}"), format!("under-{ip}")]))
         }
         fn is_host_namespace(&self) -> bool {
             false

@@ -162,7 +162,7 @@ async fn a_journal_of_an_earlier_boot_is_discarded() {
 async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
     let namespace = pair();
     // Two pages: one for the generation, one for the journal's beginning.
-    let script = r#"mount -t tmpfs -o size=8k none "$0" && exec "$@" --audit-size 0"#;
+    let script = r#"mount -t tmpfs -o size=8k none "$0" && exec "$@" --audit-size 0B"#;
     let agent = Agent::by(|dir| {
         let mut command = namespace.enter();
         command.args(["unshare", "-m", "sh", "-c", script]).arg(dir.join("state")).arg(AGENT);

@@ -18,6 +18,7 @@ use rustix::time::Timespec;
 use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
 use crate::sys::{RxBatch, TxBatch};
 use classes::Matcher;
+use header::Ecn;
 use log::Fate;
 use model::Arrival;
 use packet::{Arena, Packet};
@@ -46,6 +47,7 @@ pub(crate) mod segment;
 pub(crate) mod shared;
 pub(crate) mod spin;
 pub(crate) mod thread;
+pub(crate) mod token_bucket;
 pub(crate) mod transmit;
 pub(crate) mod vnet;
 
@@ -105,6 +107,8 @@ pub(crate) struct Datapath {
     model: LinkModel,
     /// Whether packet headers are parsed.
     classify: bool,
+    /// Whether those of TCP acknowledgements are too.
+    reads_acks: bool,
     matcher: Matcher,
     arena: Arena,
     rx: RxBatch,
@@ -177,6 +181,7 @@ impl Datapath {
             recorder: Recorder::new(Arc::clone(&shared), slots),
             model: LinkModel::new(spec, slots as usize, frame_bytes),
             classify: spec.classifies() || shared.log.is_some(),
+            reads_acks: spec.reads_acks(),
             shared,
             matcher: Matcher::new(&spec.classes),
             arena: Arena::new(slots, slot_bytes),
@@ -287,13 +292,15 @@ impl Datapath {
                 continue;
             }
             let packet = if self.classify {
-                Packet {
+                let ack = if self.reads_acks { header::pure_ack(frame) } else { None };
+                let packet = Packet {
                     at_ns: arrived_ns,
                     flow: header::flow(frame),
                     class: self.matcher.class_of(frame),
                     ecn: header::ecn(frame),
                     ..Packet::default()
-                }
+                };
+                packet.with_ack(ack)
             } else {
                 Packet { at_ns: arrived_ns, ..Packet::default() }
             };
@@ -313,7 +320,7 @@ impl Datapath {
     /// Writes the CE marks of due packets.
     fn mark(&mut self) {
         while let Some(slot) = self.model.next_marked() {
-            header::mark_ce(&mut self.arena.slot_mut(slot)[VNET_BYTES..]);
+            header::set_ecn(&mut self.arena.slot_mut(slot)[VNET_BYTES..], Ecn::Ce);
         }
     }
 
@@ -478,7 +485,15 @@ fn admit(
                 recorder.dropped(&packet, Fate::Lost);
                 arena.free_list().push(slot);
             }
-            Arrival::Changed { flip, copy_due_ns } => {
+            Arrival::Policed => {
+                recorder.dropped(&packet, Fate::Policed);
+                arena.free_list().push(slot);
+            }
+            Arrival::Changed { ecn, flip, copy_due_ns } => {
+                let packet = Packet { ecn: ecn.unwrap_or(packet.ecn), ..packet };
+                if let Some(ecn) = ecn {
+                    header::set_ecn(&mut arena.slot_mut(slot)[VNET_BYTES..length], ecn);
+                }
                 if let Some(at_ns) = copy_due_ns {
                     match arena.take() {
                         Some(copy) => {

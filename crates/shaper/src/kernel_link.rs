@@ -193,8 +193,8 @@ fn change_messages(
 ) -> (Vec<u8>, Vec<Range<usize>>) {
     let messages = match (control, rate) {
         (RateControl::Unlimited, _) | (_, None) => Vec::new(),
-        (RateControl::Tbf { limit, overhead }, Some(rate)) => {
-            let tbf = tree::tbf_qdisc(rate, frame_bytes, *limit, *overhead);
+        (RateControl::Tbf { limit, overhead, buckets }, Some(rate)) => {
+            let tbf = tree::tbf_qdisc(rate, frame_bytes, (*limit, *overhead), *buckets);
             vec![tbf.encode_rate64().change(ifindex, tree::ROOT_HANDLE, ROOT)]
         }
         (RateControl::Htb { base, classes }, Some(rate)) => classes

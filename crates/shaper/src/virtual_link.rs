@@ -29,6 +29,8 @@ use crate::datapath::{self, Counters, LinkModel, LinkSpec, Shared};
 use crate::replay::{self, PlayedRows};
 use crate::user_link::{report, spec};
 
+pub use crate::datapath::header::PureAck;
+
 /// Frames may have one VLAN tag.
 const VLAN_TAG_BYTES: u32 = 4;
 
@@ -36,6 +38,8 @@ const VLAN_TAG_BYTES: u32 = 4;
 pub trait Payload: Clone {
     /// One bit behind the IP header is flipped.
     fn corrupt(&mut self);
+    /// The IP header has this ECN field from now on.
+    fn set_ecn(&mut self, ecn: Ecn);
 }
 
 /// Header fields that the link reads.
@@ -47,6 +51,8 @@ pub struct Header {
     pub class: u8,
     /// The IP header's ECN field.
     pub ecn: Ecn,
+    /// If the packet is a pure acknowledgement of TCP.
+    pub ack: Option<PureAck>,
 }
 
 /// A packet that has left the link.
@@ -54,7 +60,7 @@ pub struct Header {
 pub struct Departure<P> {
     /// When its last bit left the line.
     pub at_ns: u64,
-    /// As it arrived or, if corrupted, changed by [`Payload::corrupt`].
+    /// As it arrived or, if corrupted or with another ECN field, changed by [`Payload::corrupt`] and [`Payload::set_ecn`].
     pub payload: P,
     /// The link has set CE. The owner changes the payload's ECN field.
     pub marked: bool,
@@ -69,9 +75,10 @@ pub struct Counts {
     pub duplicated: u64,
     /// Dropped by random loss.
     pub lost: u64,
-    /// Dropped by the queue, because the link's memory was full, or because they were larger than the MTU.
+    /// Dropped by the queue, the policer or the filter of acknowledgements, because the link's memory was full, or because they
+    /// were larger than the MTU.
     pub dropped: u64,
-    /// In the delay, in the queue, on the line, or waiting for [`VirtualLink::pop`].
+    /// In the delay, held back, in the queue, on the line, or waiting for [`VirtualLink::pop`].
     pub inside: u64,
     /// Returned by [`VirtualLink::pop`].
     pub departed: u64,
@@ -197,6 +204,7 @@ impl<P: Payload> VirtualLink<P> {
             flow: header::flow(frame),
             class: self.matcher.class_of(frame),
             ecn: header::ecn(frame),
+            ack: header::pure_ack(frame),
         }
     }
 
@@ -204,8 +212,9 @@ impl<P: Payload> VirtualLink<P> {
     /// delivers it by [`VirtualLink::pop`], also twice, or drops it with its payload.
     pub fn arrive(&mut self, at_ns: u64, header: Header, frame_bytes: u32, payload: P) {
         self.arrived += 1;
-        let Header { flow, class, ecn } = header;
+        let Header { flow, class, ecn, ack } = header;
         let packet = Packet { bytes: frame_bytes, at_ns, flow, class, ecn, ..Packet::default() };
+        let packet = packet.with_ack(ack);
         if frame_bytes > self.max_frame_bytes {
             self.counters.unfit_pkts += 1;
             return self.recorder.dropped(&packet, Fate::Unfit);
@@ -223,7 +232,15 @@ impl<P: Payload> VirtualLink<P> {
                 self.recorder.dropped(&packet, Fate::Lost);
                 self.store.remove(slot);
             }
-            Arrival::Changed { flip, copy_due_ns } => {
+            Arrival::Policed => {
+                self.recorder.dropped(&packet, Fate::Policed);
+                self.store.remove(slot);
+            }
+            Arrival::Changed { ecn, flip, copy_due_ns } => {
+                let packet = Packet { ecn: ecn.unwrap_or(packet.ecn), ..packet };
+                if let (Some(ecn), Some(payload)) = (ecn, &mut self.store.payloads[slot as usize]) {
+                    payload.set_ecn(ecn);
+                }
                 // The copy is not corrupted.
                 if let Some(due_ns) = copy_due_ns {
                     self.duplicate(&packet, due_ns);
@@ -329,7 +346,11 @@ impl<P: Payload> VirtualLink<P> {
             arrived: self.arrived,
             duplicated: self.duplicated,
             lost: model.lost,
-            dropped: model.dropped + self.counters.overmemory_pkts + self.counters.unfit_pkts,
+            dropped: model.dropped
+                + model.policed
+                + model.acks_filtered
+                + self.counters.overmemory_pkts
+                + self.counters.unfit_pkts,
             inside: self.store.used() as u64,
             departed: model.departed,
         }

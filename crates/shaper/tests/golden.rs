@@ -112,7 +112,7 @@ fn an_htb_change_is_what_tc_sends_plus_rate64() {
 }
 
 fn tbf_of(rate: u64, burst_bytes: u32) -> tbf::Tbf {
-    tbf::Tbf { rate: mbit(rate), burst_bytes, limit: 187_500, overhead_bytes: 0 }
+    tbf::Tbf { rate: mbit(rate), burst_bytes, limit: 187_500, overhead_bytes: 0, peak: None }
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn impairments_are_what_tc_sends() {
         netem.encode().add(IFINDEX, 0x10_0000, LEAF)
     };
     let jitter = |distribution, correlation, reorder| Link {
-        jitter: Some(Jitter { spread: ms(5), distribution, correlation, reorder }),
+        jitter: Some(Jitter { spread: ms(5), distribution, correlation, reorder, hold: None }),
         ..Link::default()
     };
     let quarter = Some(ppm(250_000));

@@ -188,6 +188,8 @@ impl Network {
         let Some((index, header)) = self.next_hop(&packet) else {
             return Forwarded::Arrived(packet);
         };
+        // Routes have headers of their connection, not of each segment.
+        let header = Header { ack: packet.pure_ack(), ..header };
         self.links[index].link.arrive(at_ns, header, packet.frame_bytes(), packet);
         Forwarded::ToLink(index)
     }

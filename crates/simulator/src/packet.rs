@@ -2,7 +2,7 @@
 
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::resolve;
-use ccbench_shaper::virtual_link::Payload;
+use ccbench_shaper::virtual_link::{Payload, PureAck};
 
 /// Ethernet header.
 pub const ETHERNET_BYTES: u32 = resolve::ETHERNET_BYTES.get() as u32;
@@ -139,17 +139,43 @@ impl Packet {
             Body::Echo(echo) => echo.frame_bytes,
         }
     }
+
+    /// What a link reads of a pure acknowledgement. The last segment of a handshake is none: the simulated listener needs it.
+    pub fn pure_ack(&self) -> Option<PureAck> {
+        let Body::Ack(ack) = &self.body else { return None };
+        Some(PureAck {
+            number: ack.ack_seq as u32,
+            // AccECN's counter has three bits.
+            ecn_flags: u8::from(ack.ece) << 3 | (ack.ce_pkts & 7) as u8,
+            has_options: ack.block_count > 0,
+        })
+    }
 }
 
 impl Payload for Packet {
     fn corrupt(&mut self) {
         self.is_corrupt = true;
     }
+
+    fn set_ecn(&mut self, ecn: Ecn) {
+        self.ecn = ecn;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_read_acknowledgements() {
+        let ack = AckSegment { ack_seq: (1 << 32) + 7, ece: true, ce_pkts: 9, ..<_>::default() };
+        let read = |body| Packet::new(0, Ecn::NotEct, body).pure_ack();
+        let plain = PureAck { number: 7, ecn_flags: 9, has_options: false };
+        assert_eq!(read(Body::Ack(ack)), Some(plain));
+        let sacked = AckSegment { block_count: 1, ..ack };
+        assert_eq!(read(Body::Ack(sacked)), Some(PureAck { has_options: true, ..plain }));
+        assert_eq!(read(Body::HandshakeAck(Timestamps::default())), None);
+    }
 
     #[test]
     fn frames_have_the_lengths_that_linux_sends() {

@@ -126,6 +126,11 @@ fn rows_of_every_impairment_are_the_same_on_every_machine() {
 }
 
 #[test]
+fn rows_of_bursts_and_fewer_acknowledgements_are_the_same_on_every_machine() {
+    check("bursts");
+}
+
+#[test]
 fn rows_of_traces_are_the_same_on_every_machine() {
     check("traces");
 }

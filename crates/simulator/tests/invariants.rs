@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::wire::run_event::Of;
-use ccbench_proto::wire::{Acks, FlowSample, RunEvent, Side, TcpEvent, TcpEventKind};
+use ccbench_proto::wire::{Acks, FlowSample, QdiscSample, RunEvent, Side, TcpEvent, TcpEventKind};
 use ccbench_simulator::T0_NS;
 
 mod support;
@@ -161,6 +161,65 @@ fn impairments_lose_nothing_for_good() {
             let rows = rows(&text, seed).unwrap_or_else(|e| panic!("{what}: {e}"));
             // Even then some segments come through: retransmissions of retransmissions work.
             assert!(check_rows(&what, &rows) > 50_000, "{what}");
+        }
+    }
+}
+
+#[test]
+fn bursts_policers_and_new_ecn_fields_lose_nothing_for_good() {
+    let links = [
+        "policer = { rate = \"5mbit\", burst = \"50kB\" }",
+        "slot = { every = \"5ms\", max = \"10ms\", bytes = \"20kB\" }",
+        "tbf = { burst = \"10kB\", peakrate = \"20mbit\" }",
+        "ecn_rewrite = { ect0 = \"not-ect\", ect1 = \"not-ect\" }",
+        "jitter = { spread = \"5ms\", hold = \"10ms\", distribution = \"pareto\" }",
+    ];
+    for cc in CONTROLS {
+        for (link, seed) in links.iter().zip(1..) {
+            let what = format!("{cc} {link}");
+            let text = plan(cc, QUEUES[7], link, "");
+            let rows = rows(&text, seed).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(check_rows(&what, &rows) > 50_000, "{what}");
+        }
+    }
+}
+
+/// The last row of the link to `dst`.
+fn last_of_there(rows: &[(String, RunEvent)]) -> &QdiscSample {
+    let mut samples = rows.iter().filter_map(|(_, event)| match event.of.as_ref() {
+        Some(Of::QdiscSample(row)) if row.link == "there" => Some(row),
+        _ => None,
+    });
+    samples.next_back().unwrap()
+}
+
+#[test]
+fn held_and_filtered_acknowledgements_are_counted() {
+    let link = "ack_filter = true\nack_aggregation = { hold = \"20ms\", packets = \"64p\" }";
+    for cc in ["cubic", "reno", "bbr"] {
+        let flow = "reverse = true\nrate = \"4mbit\"";
+        let rows = rows(&plan(cc, QUEUES[0], link, flow), 1).unwrap();
+        let bits = check_rows(cc, &rows) as f64 * 8.0;
+        assert!(bits > 10e6, "{cc}: {bits} bits");
+        let row = last_of_there(&rows);
+        let (held, filtered) = (row.acks_held_pkts.unwrap(), row.drop_ack_filter_pkts.unwrap());
+        assert!(held > 200 && filtered > 100 && filtered < held, "{cc}: {row:?}");
+        assert_eq!(row.drops_pkts, filtered, "{cc}");
+        assert_eq!((row.drop_policed_pkts, row.slots, row.ecn_rewritten_pkts), (None, None, None));
+    }
+}
+
+/// Without ECT nothing is marked, and the sender counts no mark that was removed on the way.
+#[test]
+fn bleached_packets_have_no_marks() {
+    let bleach = "ecn_rewrite = { ect0 = \"not-ect\", ect1 = \"not-ect\" }";
+    let rows = rows(&plan("prague", QUEUES[7], bleach, ""), 1).unwrap();
+    let row = last_of_there(&rows);
+    assert_eq!((row.ecn_mark_pkts, row.ce_rewritten_pkts), (Some(0), Some(0)));
+    assert!(row.ecn_rewritten_pkts.unwrap() > 100, "{row:?}");
+    for (_, event) in &rows {
+        if let Some(Of::FlowSample(row)) = &event.of {
+            assert_eq!(row.delivered_ce_pkts.unwrap_or(0), 0);
         }
     }
 }

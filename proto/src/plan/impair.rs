@@ -1,9 +1,10 @@
-//! Impairments of links: loss, jitter, reordering and traces.
+//! What links do to packets beside rate, delay and queue: loss, jitter, reordering, bursts, policing, ECN; and traces.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Micros, Ppm, Rate};
+use super::Ecn;
+use crate::units::{Bytes, Micros, Packets, Ppm, Rate};
 
 /// Random delay around a link's constant `delay`. Packets keep their order unless `reorder` is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -21,6 +22,9 @@ pub struct Jitter {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub reorder: bool,
+    /// A draw holds for all packets of this time, as the delay of a radio link does; absent: each packet has its own draw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Micros>,
 }
 
 /// Shape of a random delay.
@@ -52,19 +56,105 @@ pub struct BurstLoss {
     pub good: Option<Ppm>,
 }
 
-/// Packets that overtake.
+/// Packets that overtake, or are overtaken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
-    /// Share of packets that skip the delay.
+    /// Share of packets that skip the delay or, with `late`, leave it later.
     pub share: Ppm,
+    /// How much later these packets leave the delay, while others overtake them; absent: they skip the delay and overtake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Micros>,
 }
 
 impl Reorder {
-    /// This share of the packets.
+    /// This share of the packets skips the delay.
     pub const fn new(share: Ppm) -> Self {
-        Self { share }
+        Self { share, late: None }
     }
+}
+
+/// Changes of the IP header's ECN field of arriving packets, in front of the delay and the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EcnRewrite {
+    /// The field that ECT(1) becomes; absent: unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ect1: Option<Ecn>,
+    /// The field that ECT(0) becomes; absent: unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ect0: Option<Ecn>,
+    /// The field that CE becomes; absent: unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ce: Option<Ecn>,
+    /// Share of these packets that are rewritten; absent: `"100%"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Ppm>,
+}
+
+impl EcnRewrite {
+    /// What becomes of this field; `None`: it stays.
+    pub fn of(&self, ecn: Ecn) -> Option<Ecn> {
+        match ecn {
+            Ecn::NotEct => None,
+            Ecn::Ect1 => self.ect1,
+            Ecn::Ect0 => self.ect0,
+            Ecn::Ce => self.ce,
+        }
+    }
+}
+
+/// Token bucket that drops arriving packets above a rate, instead of queueing them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Policer {
+    /// Rate of tokens.
+    pub rate: Rate,
+    /// Size of the bucket, which is full at the beginning.
+    pub burst: Bytes,
+}
+
+/// Pure acknowledgements of TCP wait, and leave together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AckAggregation {
+    /// How long the first one waits; all that arrive meanwhile leave with it.
+    pub hold: Micros,
+    /// All leave when this many wait; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<Packets>,
+}
+
+/// Times at which the line begins to transmit, as transmit opportunities of Wi-Fi, grants of DOCSIS and subframes of LTE are.
+/// What is in the queue then leaves as one burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Slot {
+    /// Time from one slot to the next; with `max` the least time.
+    pub every: Micros,
+    /// The longest time from one slot to the next; times between it and `every` are equally likely; absent: `every`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Micros>,
+    /// Packets of a slot, at most; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<Packets>,
+    /// A slot's last packet is the one that reaches this size; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
+}
+
+/// Token bucket as the shaper of the link's rate, as the qdisc tbf: a burst of packets leaves at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tbf {
+    /// Size of the bucket, which is full at the beginning; its tokens come at the link's `rate`.
+    pub burst: Bytes,
+    /// Highest rate within a burst; absent: unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peakrate: Option<Rate>,
+    /// Size of the bucket of `peakrate`; absent: one full frame.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Bytes>,
 }
 
 /// The link's rate, delay or loss follows a file.

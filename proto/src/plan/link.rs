@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::text::Name;
-use super::{BurstLoss, Jitter, Queue, Reorder, TraceUse};
+use super::{
+    AckAggregation, BurstLoss, EcnRewrite, Jitter, Policer, Queue, Reorder, Slot, Tbf, TraceUse,
+};
 use crate::units::{Bytes, Micros, Ppm, Rate};
 
 /// Named path characteristics.
@@ -66,12 +68,35 @@ pub struct Link {
     /// Share of packets that are delivered twice; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicate: Option<Ppm>,
-    /// Reordering; needs a `delay`.
+    /// Reordering; without `late` it needs a `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder: Option<Reorder>,
+    /// A change of `delay` is a switch to another path: with a shorter delay, later packets overtake those on the way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub path_switch: bool,
     /// Share of packets with one flipped bit after the IP header; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrupt: Option<Ppm>,
+    /// Bleaching and remarking of the IP header's ECN field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecn_rewrite: Option<EcnRewrite>,
+    /// Drop arriving packets above a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policer: Option<Policer>,
+    /// Drop pure acknowledgements of TCP that a newer one of their connection supersedes while they wait, as CAKE's `ack-filter`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
+    pub ack_filter: bool,
+    /// Hold pure acknowledgements of TCP back and release them together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack_aggregation: Option<AckAggregation>,
+    /// Transmit in bursts; needs a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<Slot>,
+    /// Burst and peak rate of the shaper; needs a `rate`; absent: the line transmits one packet after the other at the rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tbf: Option<Tbf>,
     /// Rate, delay or loss from a file, instead of `rate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceUse>,

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use ccbench_proto::plan::{Backend, BurstLoss, Jitter, OnEnd, Queue};
+use ccbench_proto::plan::{
+    AckAggregation, Backend, BurstLoss, EcnRewrite, Jitter, OnEnd, Policer, Queue, Slot, Tbf,
+};
 use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate, UnitError};
 
 use super::text::{self, TableError};
@@ -157,7 +159,7 @@ macro_rules! direction {
             /// Random delay
             #[arg(id = concat!($prefix, "jitter"), long = concat!($prefix, "jitter"),
                 value_name = "TIME[,…]", value_parser = jitter,
-                help = "Random delay around the constant one: 2ms[,distribution=normal|uniform|pareto][,correlation=25%][,reorder]")]
+                help = "Random delay around the constant one: 2ms[,distribution=normal|uniform|pareto][,correlation=25%][,reorder][,hold=10ms]")]
             pub jitter: Option<Jitter>,
             /// Delivered twice
             #[arg(id = concat!($prefix, "duplicate"), long = concat!($prefix, "duplicate"), value_name = "SHARE",
@@ -171,6 +173,36 @@ macro_rules! direction {
             #[arg(id = concat!($prefix, "corrupt"), long = concat!($prefix, "corrupt"), value_name = "SHARE",
                 help = "Share of packets in which one bit is flipped")]
             pub corrupt: Option<Ppm>,
+            /// Another ECN field
+            #[arg(id = concat!($prefix, "ecn-rewrite"), long = concat!($prefix, "ecn-rewrite"),
+                value_name = "FIELD=FIELD[,…]", value_parser = ecn_rewrite,
+                help = "New ECN fields of arriving packets: ect1=ect0[,ect0=not-ect][,ce=not-ect][,share=50%]")]
+            pub ecn_rewrite: Option<EcnRewrite>,
+            /// Drops above a rate
+            #[arg(id = concat!($prefix, "policer"), long = concat!($prefix, "policer"),
+                value_name = "RATE,burst=SIZE", value_parser = policer,
+                help = "Drop arriving packets above a rate: 10mbit,burst=100kB")]
+            pub policer: Option<Policer>,
+            /// Superseded acknowledgements
+            #[arg(id = concat!($prefix, "ack-filter"), long = concat!($prefix, "ack-filter"), value_name = "BOOL",
+                num_args = 0..=1, require_equals = true, default_missing_value = "true",
+                help = "Drop acknowledgements that a newer one supersedes while they wait")]
+            pub ack_filter: Option<bool>,
+            /// Held acknowledgements
+            #[arg(id = concat!($prefix, "ack-aggregation"), long = concat!($prefix, "ack-aggregation"),
+                value_name = "TIME[,…]", value_parser = ack_aggregation,
+                help = "Hold acknowledgements back and release them together: 2ms[,packets=32p]")]
+            pub ack_aggregation: Option<AckAggregation>,
+            /// Bursts
+            #[arg(id = concat!($prefix, "slot"), long = concat!($prefix, "slot"),
+                value_name = "TIME[,…]", value_parser = slot,
+                help = "Transmit in bursts: 5ms[,max=10ms][,packets=32p][,bytes=60kB]")]
+            pub slot: Option<Slot>,
+            /// Token bucket
+            #[arg(id = concat!($prefix, "tbf"), long = concat!($prefix, "tbf"),
+                value_name = "SIZE[,…]", value_parser = tbf,
+                help = "Burst and peak rate of the shaper: 100kB[,peakrate=200mbit][,mtu=1514B]")]
+            pub tbf: Option<Tbf>,
         }
     };
 }
@@ -200,6 +232,12 @@ impl From<Up> for Down {
             duplicate: up.duplicate,
             reorder: up.reorder,
             corrupt: up.corrupt,
+            ecn_rewrite: up.ecn_rewrite,
+            policer: up.policer,
+            ack_filter: up.ack_filter,
+            ack_aggregation: up.ack_aggregation,
+            slot: up.slot,
+            tbf: up.tbf,
         }
     }
 }
@@ -210,6 +248,26 @@ fn burst_loss(text: &str) -> Result<BurstLoss, TableError> {
 
 fn jitter(text: &str) -> Result<Jitter, TableError> {
     text::table("spread", text)
+}
+
+fn ecn_rewrite(text: &str) -> Result<EcnRewrite, TableError> {
+    text::table("ect1", text)
+}
+
+fn policer(text: &str) -> Result<Policer, TableError> {
+    text::table("rate", text)
+}
+
+fn ack_aggregation(text: &str) -> Result<AckAggregation, TableError> {
+    text::table("hold", text)
+}
+
+fn slot(text: &str) -> Result<Slot, TableError> {
+    text::table("every", text)
+}
+
+fn tbf(text: &str) -> Result<Tbf, TableError> {
+    text::table("burst", text)
 }
 
 /// A rate, or none.

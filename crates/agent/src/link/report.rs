@@ -14,9 +14,11 @@ pub(crate) struct Reading {
     pub(crate) drops: u64,
     pub(crate) overlimit: u64,
     pub(crate) overmemory: u64,
-    /// By the AQM; by random loss. 0 for a kernel link.
+    /// By the AQM; by random loss; by the policer; by the filter of acknowledgements. 0 for a kernel link.
     pub(crate) early: u64,
     pub(crate) lost: u64,
+    pub(crate) policed: u64,
+    pub(crate) ack_filter: u64,
     /// Packets that were marked CE.
     pub(crate) marks: u64,
     /// In the queue now.
@@ -49,6 +51,8 @@ impl Reading {
             reading.overmemory += row.drop_overmemory_pkts.unwrap_or_default();
             reading.early += row.drop_early_pkts.unwrap_or_default();
             reading.lost += row.drop_lost_pkts.unwrap_or_default();
+            reading.policed += row.drop_policed_pkts.unwrap_or_default();
+            reading.ack_filter += row.drop_ack_filter_pkts.unwrap_or_default();
             reading.rate_bps = reading.rate_bps.or(row.rate_bps);
             if row.parent == "root" {
                 reading.packets = row.sent_pkts;
@@ -99,17 +103,18 @@ impl Interval<'_> {
     }
 
     /// Why packets were dropped: as a key, in words, and how many.
-    fn causes(&self) -> [(&'static str, &'static str, u64); 5] {
-        let known = [
+    fn causes(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let mut causes = vec![
             ("overlimit", "queue full", self.of(|r| r.overlimit)),
             ("overmemory", "memory full", self.of(|r| r.overmemory)),
             ("early", "control law", self.of(|r| r.early)),
             ("lost", "random loss", self.of(|r| r.lost)),
+            ("policed", "policer", self.of(|r| r.policed)),
+            ("ack_filter", "superseded ACK", self.of(|r| r.ack_filter)),
         ];
-        let sum: u64 = known.iter().map(|(_, _, count)| count).sum();
-        let [overlimit, overmemory, early, lost] = known;
-        let other = ("other", "other", self.of(|r| r.drops).saturating_sub(sum));
-        [overlimit, overmemory, early, lost, other]
+        let sum: u64 = causes.iter().map(|(_, _, count)| count).sum();
+        causes.push(("other", "other", self.of(|r| r.drops).saturating_sub(sum)));
+        causes
     }
 
     /// Delivered, bit/s.
@@ -308,6 +313,7 @@ mod tests {
                 drops_pkts: 7,
                 drop_overlimit_pkts: Some(4),
                 drop_early_pkts: Some(1),
+                drop_policed_pkts: Some(1),
                 backlog_bytes: 12_500,
                 qlen_pkts: 10,
                 rate_bps: Some(1_000_000),
@@ -328,7 +334,12 @@ mod tests {
             ("packets", json!(60)),
             ("bytes", json!(75_000)),
             ("rate_bps", json!(600_000.0)),
-            ("drops", json!({"overlimit": 4, "overmemory": 0, "early": 1, "lost": 0, "other": 2})),
+            (
+                "drops",
+                json!({
+                    "overlimit": 4, "overmemory": 0, "early": 1, "lost": 0, "policed": 1, "ack_filter": 0, "other": 1
+                }),
+            ),
             ("marks", json!(5)),
             ("queue_delay_us", json!(100_000)),
             ("late_pkts", json!(3)),
@@ -345,7 +356,7 @@ mod tests {
         assert!(live.contains("600 kbit/s of 1.00 Mbit/s  queue 10 p 12.5 kB 100 ms"), "{live}");
         let totals = interval.totals();
         assert!(
-            totals.contains("dropped 7 (queue full 4, control law 1, other 2), marked 5"),
+            totals.contains("dropped 7 (queue full 4, control law 1, policer 1, other 1), marked 5"),
             "{totals}"
         );
     }

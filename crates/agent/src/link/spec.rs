@@ -133,6 +133,8 @@ fn directions(args: &Args) -> (Down, Down) {
     // A rate and a trace exclude each other.
     let traced = up.trace.is_some();
     let rated = up.rate.is_some();
+    // What only a link with a rate has.
+    let unshaped = up.rate == Some(RateOrNone::None) && !traced;
     let back = Down {
         rate: up.rate.or(down.rate.filter(|_| !traced)),
         trace: up.trace.or_else(|| down.trace.clone().filter(|_| !rated)),
@@ -147,6 +149,12 @@ fn directions(args: &Args) -> (Down, Down) {
         duplicate: up.duplicate.or(down.duplicate),
         reorder: up.reorder.or(down.reorder),
         corrupt: up.corrupt.or(down.corrupt),
+        ecn_rewrite: up.ecn_rewrite.or(down.ecn_rewrite),
+        policer: up.policer.or(down.policer),
+        ack_filter: up.ack_filter.or(down.ack_filter.filter(|_| !unshaped)),
+        ack_aggregation: up.ack_aggregation.or(down.ack_aggregation),
+        slot: up.slot.or(down.slot.filter(|_| !unshaped)),
+        tbf: up.tbf.or(down.tbf.filter(|_| !unshaped && !traced)),
     };
     (down, back)
 }
@@ -202,6 +210,12 @@ fn link<R: ReadTrace>(
         duplicate: nonzero(one.duplicate),
         reorder: nonzero(one.reorder).map(Reorder::new),
         corrupt: nonzero(one.corrupt),
+        ecn_rewrite: one.ecn_rewrite,
+        policer: one.policer,
+        ack_filter: one.ack_filter.unwrap_or(false),
+        ack_aggregation: one.ack_aggregation,
+        slot: one.slot,
+        tbf: one.tbf,
         trace,
         overhead: Some(args.overhead),
         packet_log: args.packet_log.is_some().then_some(args.packet_log_limit),
@@ -332,6 +346,10 @@ fn flag_message(problem: &PlanProblem) -> String {
             _ => ("trace", None),
         },
         Some("burst_loss") => ("burst-loss", parts.next()),
+        Some("ecn_rewrite") => ("ecn-rewrite", parts.next()),
+        Some("ack_filter") => ("ack-filter", None),
+        Some("ack_aggregation") => ("ack-aggregation", parts.next()),
+        Some(key @ ("policer" | "slot" | "tbf")) => (key, parts.next()),
         Some("packet_log") => ("packet-log-limit", None),
         Some("gso") => ("no-gso", None),
         Some(key @ ("reorder" | "jitter")) => (key, parts.next().filter(|key| *key != "share")),
@@ -350,7 +368,7 @@ fn flag_message(problem: &PlanProblem) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::plan::FifoUnit;
+    use ccbench_proto::plan::{Ecn, FifoUnit};
     use ccbench_proto::trace::{Opportunities, Step, Steps};
     use clap::Parser;
     use proptest::prelude::*;
@@ -443,6 +461,32 @@ mod tests {
     }
 
     #[test]
+    fn keys_with_several_values_are_those_of_a_plan() {
+        let typed = "--rate 10mbit --tbf 100kB,peakrate=20mbit --policer 5mbit,burst=30kB --ack-filter \
+                     --up-slot 5ms,bytes=60kB --up-ack-filter=false --up-ack-aggregation 2ms,packets=16p \
+                     --ecn-rewrite ect1=ect0,ce=not-ect,share=50%";
+        let spec = spec_of(typed).unwrap();
+        let (down, up) = (spec.down.plan, spec.up.plan);
+        assert_eq!(down.tbf.unwrap().peakrate, Some(Rate::from_bits_per_sec(20_000_000)));
+        assert_eq!(
+            (down.tbf, down.policer, down.ecn_rewrite),
+            (up.tbf, up.policer, up.ecn_rewrite)
+        );
+        assert_eq!((down.ack_filter, up.ack_filter), (true, false));
+        assert_eq!(down.slot.map(|slot| slot.every), None);
+        assert_eq!(up.slot.map(|slot| slot.every), Some(Micros::from_millis(5)));
+        assert_eq!(up.ack_aggregation.and_then(|all| all.packets), Some(Packets::new(16)));
+        let rewrite = down.ecn_rewrite.unwrap();
+        assert_eq!((rewrite.ect1, rewrite.ect0), (Some(Ecn::Ect0), None));
+        assert_eq!((rewrite.ce, rewrite.share), (Some(Ecn::NotEct), Ppm::new(500_000)));
+
+        // An unshaped direction has neither slots nor a token bucket.
+        let spec = spec_of("--rate 10mbit --tbf 100kB --slot 5ms --up-rate none").unwrap();
+        assert!(spec.down.plan.tbf.is_some() && spec.down.plan.slot.is_some());
+        assert_eq!((spec.up.plan.tbf, spec.up.plan.slot), (None, None));
+    }
+
+    #[test]
     fn queue_limit_is_converted_to_the_unit_of_its_kind() {
         let queue = |typed: &str| {
             spec_of(&format!("--rate 100mbit --delay 5ms {typed}")).unwrap().down.queue
@@ -483,6 +527,12 @@ mod tests {
             ("--trace nowhere", "--trace: read nowhere: no such file"),
             ("--up-trace nowhere", "--up-trace: read nowhere: no such file"),
             ("--delay 10ms --jitter 20ms", "--jitter"),
+            ("--policer 1mbit,burst=1kB", "--policer: burst must be from 1514B"),
+            ("--rate 1mbit --up-slot 0ms", "--up-slot: every must be from 10us"),
+            ("--rate 1mbit --tbf 2kB,peakrate=1mbit", "--tbf: peakrate must be more"),
+            ("--up-ack-filter", "--up-ack-filter: has no effect"),
+            ("--ack-aggregation 1ms,packets=1p", "--ack-aggregation: packets must be 2p"),
+            ("--ecn-rewrite ect1=ce", "--ecn-rewrite: ect1 would be a mark"),
             ("--loss 200%", "'--loss <SHARE>'"),
             ("--reorder 1%", "--reorder: has nothing to overtake"),
             ("--left a", "--right"),
@@ -498,8 +548,8 @@ mod tests {
         #[test]
         fn no_command_line_panics(
             flags in proptest::collection::vec(
-                ("(--|--up-)(rate|delay|queue|aqm|loss|jitter|burst-loss|reorder|corrupt|duplicate|trace|on-end|floor)",
-                 "([0-9]{1,12}(mbit|ms|B|p|%|bdp|)|none|steps|mahimahi|loop|codel|red,min=[1-9]kB,max=9kB|fq,buckets=[0-9]|2ms,reorder|1%,leave=[0-9]%)"),
+                ("(--|--up-)(rate|delay|queue|aqm|loss|jitter|burst-loss|reorder|corrupt|duplicate|trace|on-end|floor|ecn-rewrite|policer|ack-filter|slot|tbf)",
+                 "([0-9]{1,12}(mbit|ms|B|p|%|bdp|)|none|steps|mahimahi|loop|codel|red,min=[1-9]kB,max=9kB|fq,buckets=[0-9]|2ms,reorder|1%,leave=[0-9]%|ect0|[1-9]mbit,burst=[1-9]kB|true|[1-9]kB,peakrate=9mbit)"),
                 0..6,
             ),
         ) {

@@ -58,6 +58,8 @@ struct Marks {
     counters: Vec<(f64, u64, u64)>,
     /// Marks that the kernel may count twice.
     twice: u64,
+    /// CE that the link rewrote.
+    removed: u64,
 }
 
 impl Marks {
@@ -113,13 +115,14 @@ impl EcnCheck {
 
     pub(crate) fn queue(&mut self, node: &str, span: Span, row: &QdiscSample) {
         let marks = match (row.ecn_mark_pkts, row.ce_mark_pkts) {
-            (None, None) => return,
+            (None, None) if row.ce_rewritten_pkts.is_none() => return,
             (law, threshold) => law.unwrap_or(0).saturating_add(threshold.unwrap_or(0)),
         };
         let key = (node.to_owned(), row.link.clone(), row.handle.clone());
         let at = (span.seconds(row.at_ns), marks, row.drops_pkts);
         let queue = self.links.entry(key).or_default();
         queue.counters.push(at);
+        queue.removed = row.ce_rewritten_pkts.unwrap_or(0);
         if row.kind == KERNEL_DUALPI2 {
             queue.twice = row.step_mark_pkts.unwrap_or(0).min(marks);
         }
@@ -154,6 +157,7 @@ impl EcnCheck {
         let flows = || self.flows.values().filter(|flow| flow.negotiated);
         let counted: f64 = flows().map(|flow| f64::from(flow.counted_pkts)).sum();
         let marked = sum(self.links.values().map(Marks::total)) as f64;
+        let removed = sum(self.links.values().map(|marks| marks.removed)) as f64;
         let dropped = sum(self.links.values().map(Marks::drops)) as f64;
         let twice = sum(self.links.values().map(|marks| marks.twice));
         let ends = merged(flows().map(|flow| {
@@ -162,12 +166,17 @@ impl EcnCheck {
         }));
         let pending = sum(ends.iter().flat_map(|end| self.links.values().map(|m| m.within(*end))));
         let slack = COUNT_SLACK_PKTS * flows().count() as f64;
-        let least =
-            marked * (1.0 - COUNT_SHARE) - slack - pending.saturating_add(twice) as f64 - dropped;
-        let most = marked * (1.0 + COUNT_SHARE) + slack;
+        let least = marked * (1.0 - COUNT_SHARE)
+            - removed
+            - slack
+            - pending.saturating_add(twice) as f64
+            - dropped;
+        let most = marked * (1.0 + COUNT_SHARE) - removed + slack;
         if counted < least || counted > most {
+            let rewritten =
+                if removed > 0.0 { format!(" and removed {removed:.0}") } else { String::new() };
             let message = format!(
-                "senders counted {counted:.0} CE marks, the links made {marked:.0} (limits {:.0} to {most:.0}: {:.0} %, \
+                "senders counted {counted:.0} CE marks, the links made {marked:.0}{rewritten} (limits {:.0} to {most:.0}: {:.0} %, \
                  {COUNT_SLACK_PKTS:.0} per flow, {pending} in flight when flows ended, {dropped:.0} dropped packets, \
                  {twice} step marks that the kernel may count twice)",
                 least.max(0.0),
@@ -221,6 +230,17 @@ mod tests {
 
     /// Two nodes in this mode, flow `l4s/0` that counted `counted`, a link that marked 100 a second for 10 s.
     fn judge(modes: [EcnMode; 2], negotiated: bool, counted: u32, stranger: bool) -> Vec<String> {
+        judge_rewritten(modes, negotiated, counted, stranger, None)
+    }
+
+    /// As [`judge`], with a second link that rewrote this many packets with CE.
+    fn judge_rewritten(
+        modes: [EcnMode; 2],
+        negotiated: bool,
+        counted: u32,
+        stranger: bool,
+        rewritten: Option<u64>,
+    ) -> Vec<String> {
         let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
         let mut ecn = EcnCheck::new(&plan);
         for (node, mode) in ["src", "dst"].into_iter().zip(modes) {
@@ -259,6 +279,13 @@ mod tests {
                 ..Default::default()
             };
             ecn.queue("router", SPAN, &link);
+            let after = QdiscSample {
+                at_ns,
+                link: "after".into(),
+                ce_rewritten_pkts: rewritten.map(|pkts| pkts * tenth / 100),
+                ..Default::default()
+            };
+            ecn.queue("router", SPAN, &after);
         }
         let mut findings = Findings::default();
         ecn.finish(&mut findings);
@@ -284,6 +311,20 @@ mod tests {
             assert_eq!(reasons.len(), 1, "{counted}");
             assert!(reasons[0].starts_with("ce_count_off senders counted"), "{reasons:?}");
         }
+    }
+
+    #[test]
+    fn marks_that_a_link_rewrote_are_not_counted() {
+        let judge = |counted| judge_rewritten(ACCECN, true, counted, false, Some(400));
+        for counted in [600, 620, 560] {
+            assert_eq!(judge(counted), Vec::<String>::new(), "{counted}");
+        }
+        for counted in [1000, 0] {
+            let reasons = judge(counted);
+            assert!(reasons[0].contains("the links made 1000 and removed 400"), "{reasons:?}");
+        }
+        let all = |counted| judge_rewritten(ACCECN, true, counted, false, Some(1000));
+        assert_eq!(all(0), Vec::<String>::new(), "bleached");
     }
 
     #[test]

@@ -55,6 +55,8 @@ struct Rated {
     pace: Pace,
     /// Bytes per packet that the rate includes and the counters do not.
     extra_bytes: f64,
+    /// Size of the shaper's bucket, which it may send in addition.
+    burst_bytes: f64,
     /// Its queues send whenever they hold packets.
     work_conserving: bool,
     /// It has classes, which may be backlogged while the link is idle.
@@ -100,6 +102,7 @@ impl Rated {
         Some(Self {
             pace,
             extra_bytes: overhead - counted,
+            burst_bytes: link.tbf.map_or(0.0, |tbf| tbf.burst.get() as f64),
             work_conserving: work_conserving(link),
             has_classes: !link.classes.is_empty(),
         })
@@ -120,7 +123,8 @@ impl Rated {
         match &self.pace {
             Pace::RateIntervals(intervals) => {
                 let rate_bps = intervals.get(interval).map_or(0, |interval| interval.rate_bps);
-                (rate_bps as f64 / 8e9 * (to_ns - from_ns) as f64, SLACK_BYTES)
+                let slack = SLACK_BYTES + self.burst_bytes;
+                (rate_bps as f64 / 8e9 * (to_ns - from_ns) as f64, slack)
             }
             Pace::Curve(curve, _) => {
                 let slack = SLACK_BYTES + curve.burst((from_ns, to_ns), STEP_NS);
@@ -360,10 +364,12 @@ impl LinkCheck {
     }
 }
 
-/// sch_fq paces: packets may wait in it although the link is free.
+/// sch_fq paces, and slots have limits: packets may wait although the link is free.
 fn work_conserving(link: &Link) -> bool {
     let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq(_)));
-    !paces(link.queue.as_ref()) && !link.classes.values().any(|class| paces(class.queue.as_ref()))
+    link.slot.is_none()
+        && !paces(link.queue.as_ref())
+        && !link.classes.values().any(|class| paces(class.queue.as_ref()))
 }
 
 impl Series {
@@ -457,6 +463,26 @@ impl Backlogged {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn burst_may_be_sent_in_addition_and_slots_may_wait() {
+        use ccbench_proto::plan::{Slot, Tbf, check, parse};
+        use ccbench_proto::units::{Bytes, Rate};
+
+        let (plan, _) = check::check(parse::parse(include_str!("ecn.toml")).unwrap()).unwrap();
+        let rate = Some(Rate::from_bits_per_sec(8_000_000));
+        let plain = Link { rate, ..Link::default() };
+        let tbf = Tbf { burst: Bytes::new(200_000), ..Tbf::default() };
+        let shaped = Link { tbf: Some(tbf), ..plain.clone() };
+        let ideal = |link: &Link| {
+            let rated = Rated::new("l", link, plan.plan(), None).unwrap();
+            rated.ideal_bytes(0, (0, WINDOW_NS))
+        };
+        assert_eq!(ideal(&plain), (1e6, SLACK_BYTES));
+        assert_eq!(ideal(&shaped), (1e6, SLACK_BYTES + 200_000.0));
+        let slotted = Link { slot: Some(Slot::default()), ..plain.clone() };
+        assert!(work_conserving(&plain) && work_conserving(&shaped) && !work_conserving(&slotted));
+    }
 
     #[test]
     fn the_last_hours_of_a_long_trial_are_judged() {

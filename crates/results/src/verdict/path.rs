@@ -84,7 +84,7 @@ impl PathCheck {
         }
     }
 
-    /// Sum of the delays of all links in both directions, and their jitter. `None` if ccbench did not build the testbed or
+    /// Sum of the delays of all links in both directions, and their jitter and longest waits for a slot. `None` if ccbench did not build the testbed or
     /// a trace sets a delay: the delay of the path is then unknown.
     fn expected_us(&self, from: &str, to: &str) -> Option<(f64, f64)> {
         let Self { plan, topology, traced, .. } = self;
@@ -96,7 +96,9 @@ impl PathCheck {
         let links = || plan.links.values().filter(on_path);
         let delays = links().filter_map(|link| link.delay).map(|delay| delay.get() as f64);
         let jitters = links().filter_map(|link| link.jitter.as_ref()).map(max_jitter_us);
-        Some((delays.sum(), jitters.sum()))
+        let slots = links().filter_map(|link| link.slot).map(|slot| slot.max.unwrap_or(slot.every));
+        let slots_us = slots.map(|longest| longest.get() as f64).sum::<f64>();
+        Some((delays.sum(), jitters.sum::<f64>() + slots_us))
     }
 }
 

@@ -1,9 +1,10 @@
-//! Impairments of arriving packets: loss, duplication, corruption, jitter, reordering. Decisions only; the caller
-//! changes the packets.
+//! Impairments of arriving packets: loss, duplication, corruption, jitter, reordering, another ECN field. Decisions only; the
+//! caller changes the packets.
 
-use ccbench_proto::plan::{Distribution, Jitter, Link};
+use ccbench_proto::plan::{Distribution, EcnRewrite, Jitter, Link};
 use ccbench_proto::units::{Micros, Ppm};
 
+use super::header::Ecn;
 use super::loss::Loss;
 use super::random::{Chance, Purpose, Random};
 
@@ -14,7 +15,11 @@ pub(crate) struct Impair {
     duplicate: Chance,
     corrupt: Chance,
     reorder: Chance,
+    /// How much later reordered packets leave the delay; 0: they skip it.
+    late_ns: u64,
     jitter: Option<CorrelatedJitter>,
+    ecn: EcnRewrite,
+    rewrite: Chance,
 }
 
 /// The impairments of one packet.
@@ -28,8 +33,12 @@ pub(crate) struct Decision {
     pub(crate) flip: Option<u64>,
     /// Deliver it without delay, before earlier packets.
     pub(crate) undelayed: bool,
+    /// Deliver it this much later, behind later packets, nanoseconds.
+    pub(crate) late_ns: u64,
     /// Added to the delay, nanoseconds.
     pub(crate) jitter_ns: i64,
+    /// Its new ECN field.
+    pub(crate) ecn: Option<Ecn>,
 }
 
 impl Impair {
@@ -38,18 +47,23 @@ impl Impair {
         let chance = |share: Option<Ppm>, purpose| {
             Chance::new(share.unwrap_or_default().get(), seed, purpose)
         };
+        let whole = Ppm::new(1_000_000);
+        let rewritten = link.ecn_rewrite.and_then(|rewrite| rewrite.share.or(whole));
         Self {
             loss: Loss::new(link.loss.unwrap_or_default().get(), link.burst_loss, seed),
             duplicate: chance(link.duplicate, Purpose::Duplicate),
             corrupt: chance(link.corrupt, Purpose::Corrupt),
             reorder: chance(link.reorder.map(|reorder| reorder.share), Purpose::Reorder),
+            late_ns: link.reorder.and_then(|reorder| reorder.late).map_or(0, Micros::nanos),
             jitter: link.jitter.map(|jitter| CorrelatedJitter::new(jitter, seed)),
+            ecn: link.ecn_rewrite.unwrap_or_default(),
+            rewrite: chance(rewritten, Purpose::EcnRewrite),
         }
     }
 
     /// Whether there is any impairment.
     pub(crate) fn is_active(&self) -> bool {
-        let chances = [&self.duplicate, &self.corrupt, &self.reorder];
+        let chances = [&self.duplicate, &self.corrupt, &self.reorder, &self.rewrite];
         self.loss.is_possible() || self.jitter.is_some() || chances.iter().any(|c| c.is_possible())
     }
 
@@ -58,9 +72,9 @@ impl Impair {
         self.loss.set(ppm);
     }
 
-    /// Decides for the next packet.
+    /// Decides for the next packet, which arrives at `at_ns` with this ECN field.
     #[inline]
-    pub(crate) fn decide(&mut self) -> Decision {
+    pub(crate) fn decide(&mut self, at_ns: u64, ecn: Ecn) -> Decision {
         let lost = self.loss.next_is_lost();
         let duplicated = self.duplicate.happens();
         // Always two draws per packet, so that the decision for packet n does not depend on earlier decisions.
@@ -69,12 +83,16 @@ impl Impair {
             let draw = self.corrupt.draw();
             happens.then_some(draw)
         });
+        let rewritten = self.rewrite.happens();
+        let reordered = self.reorder.happens();
         Decision {
             lost,
             duplicated: duplicated && !lost,
             flip: flip.flatten().filter(|_| !lost),
-            undelayed: self.reorder.happens(),
-            jitter_ns: self.jitter.as_mut().map_or(0, CorrelatedJitter::next_ns),
+            undelayed: reordered && self.late_ns == 0,
+            late_ns: if reordered { self.late_ns } else { 0 },
+            jitter_ns: self.jitter.as_mut().map_or(0, |jitter| jitter.at(at_ns)),
+            ecn: self.ecn.of(ecn).filter(|_| rewritten && !lost),
         }
     }
 
@@ -85,7 +103,7 @@ impl Impair {
 
     /// The shortest possible delay of a packet when the constant delay is `delay_ns`.
     pub(crate) fn min_delay_ns(&self, delay_ns: u64) -> u64 {
-        if self.reorder.is_possible() {
+        if self.reorder.is_possible() && self.late_ns == 0 {
             return 0;
         }
         match &self.jitter {
@@ -120,6 +138,10 @@ struct CorrelatedJitter {
     innovation_scale: f64,
     last: Option<f64>,
     random: Random,
+    /// How long a draw holds; 0: for one packet.
+    hold_ns: u64,
+    /// The draw that holds until this time.
+    held: (u64, i64),
 }
 
 impl CorrelatedJitter {
@@ -133,7 +155,20 @@ impl CorrelatedJitter {
             innovation_scale: (1.0 - correlation * correlation).max(0.0).sqrt(),
             last: None,
             random: Random::new(seed, Purpose::Jitter),
+            hold_ns: jitter.hold.map_or(0, Micros::nanos),
+            held: (0, 0),
         }
+    }
+
+    /// The jitter of a packet that arrives at `at_ns`.
+    fn at(&mut self, at_ns: u64) -> i64 {
+        let (until_ns, held_ns) = self.held;
+        if at_ns < until_ns {
+            return held_ns;
+        }
+        let jitter_ns = self.next_ns();
+        self.held = (at_ns.saturating_add(self.hold_ns), jitter_ns);
+        jitter_ns
     }
 
     fn next_ns(&mut self) -> i64 {
@@ -284,13 +319,18 @@ mod tests {
             duplicate: Some(ppm(20_000)),
             reorder: Some(Reorder::new(ppm(30_000))),
             corrupt: Some(ppm(10_000)),
+            ecn_rewrite: Some(EcnRewrite {
+                ect1: Some(Ecn::Ect0),
+                share: Some(ppm(40_000)),
+                ..EcnRewrite::default()
+            }),
             ..Link::default()
         }
     }
 
     fn decisions(link: &Link, seed: u64) -> Vec<Decision> {
         let mut impair = Impair::new(link, seed);
-        (0..20_000).map(|_| impair.decide()).collect()
+        (0..20_000).map(|nth| impair.decide(nth * 1_000, Ecn::Ect1)).collect()
     }
 
     #[test]
@@ -311,17 +351,49 @@ mod tests {
         let duplicate = alone(Link { duplicate: all().duplicate, ..none() });
         let reorder = alone(Link { reorder: all().reorder, ..none() });
         let corrupt = alone(Link { corrupt: all().corrupt, ..none() });
+        let rewrite = alone(Link { ecn_rewrite: all().ecn_rewrite, ..none() });
         for (nth, decision) in full.iter().enumerate() {
             assert_eq!(decision.jitter_ns, jitter[nth].jitter_ns);
             assert_eq!(decision.undelayed, reorder[nth].undelayed);
             assert_eq!(decision.duplicated, duplicate[nth].duplicated && !decision.lost);
             assert_eq!(decision.flip, corrupt[nth].flip.filter(|_| !decision.lost));
+            assert_eq!(decision.ecn, rewrite[nth].ecn.filter(|_| !decision.lost));
         }
         let count =
             |holds: fn(&Decision) -> bool| full.iter().filter(|decision| holds(decision)).count();
         assert!((300..500).contains(&count(|f| f.duplicated)), "{}", count(|f| f.duplicated));
         assert!((500..700).contains(&count(|f| f.undelayed)), "{}", count(|f| f.undelayed));
         assert!((140..260).contains(&count(|f| f.flip.is_some())));
+        assert!((700..880).contains(&count(|f| f.ecn == Some(Ecn::Ect0))));
+    }
+
+    #[test]
+    fn ecn_fields_without_a_new_value_stay() {
+        let ecn_rewrite = Some(EcnRewrite {
+            ect0: Some(Ecn::NotEct),
+            ce: Some(Ecn::Ect0),
+            ..EcnRewrite::default()
+        });
+        let mut impair = Impair::new(&Link { ecn_rewrite, ..Link::default() }, 1);
+        let new = Ecn::ALL.map(|ecn| impair.decide(0, ecn).ecn);
+        assert!(impair.is_active());
+        assert_eq!(new, [None, None, Some(Ecn::NotEct), Some(Ecn::Ect0)]);
+    }
+
+    #[test]
+    fn a_draw_holds_for_its_time() {
+        let plan = Jitter {
+            hold: Some(Micros::from_millis(10)),
+            ..jitter(Distribution::Uniform, 0)
+        };
+        let mut held = CorrelatedJitter::new(plan, 5);
+        let mut each = CorrelatedJitter::new(jitter(Distribution::Uniform, 0), 5);
+        // The time begins with the first packet after the last time's end.
+        let times_ms = [3, 4, 12, 13, 22, 40, 49, 50];
+        let found = times_ms.map(|at_ms| held.at(at_ms * 1_000_000));
+        let [a, b, c, d] = [0, 1, 2, 3].map(|_| each.at(0));
+        assert_eq!(found, [a, a, a, b, b, c, c, d]);
+        assert!(a != b && b != c && c != d);
     }
 
     #[test]

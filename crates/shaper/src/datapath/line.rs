@@ -5,12 +5,16 @@
 //! A trace needs no timer: when a packet starts, the rate is integrated over the steps that it crosses.
 //! A delivery opportunity (mahimahi) carries a fixed number of bytes at one instant: several small packets share it, a
 //! large packet takes several, and unused bytes are lost.
+//! A token bucket filter takes a packet at once and lets it go when there are tokens for it, as the kernel's (`tbf_dequeue`).
 
+use ccbench_proto::plan::Tbf;
 use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay};
-use ccbench_proto::units::Rate;
+use ccbench_proto::units::{Bytes, Rate};
+
+use super::token_bucket::TokenBucket;
 
 /// Work is counted in bit·ns/s: a rate in bit/s does `rate` of it in every nanosecond.
-const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
+pub(crate) const WORK_PER_BYTE: u64 = 8 * 1_000_000_000;
 
 /// The state of a transmitter.
 #[derive(Debug)]
@@ -34,6 +38,33 @@ enum Pace {
     Constant(Option<u64>),
     Steps(Box<Steps>),
     Opportunities(Box<Opportunities>),
+    /// A token bucket filter.
+    Buckets(Box<Buckets>),
+}
+
+/// The buckets of a token bucket filter.
+#[derive(Debug)]
+struct Buckets {
+    rate: TokenBucket,
+    peak: Option<TokenBucket>,
+    /// Size of the packet that waits for its tokens.
+    bytes: u32,
+}
+
+impl Buckets {
+    /// When both buckets have the tokens of the packet, not before `now_ns`.
+    fn ready_ns(&self, now_ns: u64) -> u64 {
+        let peak_ns = self.peak.map_or(now_ns, |peak| peak.ready_ns(now_ns, self.bytes));
+        self.rate.ready_ns(now_ns, self.bytes).max(peak_ns)
+    }
+
+    /// Takes the packet's tokens.
+    fn take(&mut self, now_ns: u64) {
+        self.rate.take(now_ns, self.bytes);
+        if let Some(peak) = &mut self.peak {
+            peak.take(now_ns, self.bytes);
+        }
+    }
 }
 
 /// A piecewise constant rate.
@@ -111,6 +142,17 @@ impl Line {
         })))
     }
 
+    /// An idle token bucket filter with full buckets. `mtu_bytes`: size of the bucket of the peak rate unless `tbf` has one.
+    pub(crate) fn from_tbf(rate_bps: u64, tbf: &Tbf, mtu_bytes: u32) -> Self {
+        let mtu_bytes = tbf.mtu.map_or(u64::from(mtu_bytes), Bytes::get);
+        let peak = tbf.peakrate.map(Rate::bits_per_sec);
+        Self::at(Pace::Buckets(Box::new(Buckets {
+            rate: TokenBucket::new(rate_bps, tbf.burst.get()),
+            peak: peak.map(|peak_bps| TokenBucket::new(peak_bps, mtu_bytes)),
+            bytes: 0,
+        })))
+    }
+
     fn at(pace: Pace) -> Self {
         Self { pace, busy: false, mark_ns: 0, work: 0, idle_ns: 0, end_ns: 0, left: 0 }
     }
@@ -123,6 +165,7 @@ impl Line {
                 steps.reported.piece().rate.map(Rate::bits_per_sec).or(steps.unset_bps)
             }
             Pace::Opportunities(all) => Some(all.mean_bps),
+            Pace::Buckets(buckets) => Some(buckets.rate.rate_bps()),
         }
     }
 
@@ -130,7 +173,7 @@ impl Line {
     pub(crate) fn is_unlimited(&mut self, at_ns: u64) -> bool {
         match &mut self.pace {
             Pace::Constant(rate_bps) => rate_bps.is_none(),
-            Pace::Opportunities(_) => false,
+            Pace::Opportunities(_) | Pace::Buckets(_) => false,
             Pace::Steps(steps) if steps.unset_bps.is_some() => false,
             Pace::Steps(steps) => {
                 steps.cursor.seek(at_ns.max(self.mark_ns));
@@ -161,14 +204,14 @@ impl Line {
     pub(crate) fn next_step_ns(&self) -> u64 {
         match &self.pace {
             Pace::Steps(steps) => steps.reported.piece().until_ns,
-            Pace::Constant(_) | Pace::Opportunities(_) => u64::MAX,
+            Pace::Constant(_) | Pace::Opportunities(_) | Pace::Buckets(_) => u64::MAX,
         }
     }
 
     /// The trace begins at `at_ns`, which may be in the future. Bits that were sent before are not affected.
     pub(crate) fn begin(&mut self, at_ns: u64) {
         match &mut self.pace {
-            Pace::Constant(_) => return,
+            Pace::Constant(_) | Pace::Buckets(_) => return,
             Pace::Steps(steps) => {
                 steps.cursor.begin(at_ns);
                 steps.cursor.seek(self.mark_ns);
@@ -218,7 +261,11 @@ impl Line {
             self.end_ns = all.carry(self.mark_ns, bytes);
             return;
         }
-        self.work += u64::from(bytes) * WORK_PER_BYTE;
+        if let Pace::Buckets(buckets) = &mut self.pace {
+            buckets.bytes = bytes;
+        } else {
+            self.work += u64::from(bytes) * WORK_PER_BYTE;
+        }
         self.integrate();
     }
 
@@ -227,6 +274,10 @@ impl Line {
         let rate = match &mut self.pace {
             Pace::Constant(rate_bps) => *rate_bps,
             Pace::Opportunities(all) => Some(all.mean_bps),
+            Pace::Buckets(buckets) => {
+                (self.end_ns, self.left) = (buckets.ready_ns(self.mark_ns), 0);
+                return;
+            }
             Pace::Steps(steps) => {
                 steps.cursor.seek(self.mark_ns);
                 steps.ahead.follow(&steps.cursor);
@@ -252,14 +303,16 @@ impl Line {
         self.work = self.left;
         self.mark_ns = self.end_ns;
         self.busy = false;
-        if let Pace::Steps(steps) = &mut self.pace {
-            steps.cursor.follow(&steps.ahead);
+        match &mut self.pace {
+            Pace::Steps(steps) => steps.cursor.follow(&steps.ahead),
+            Pace::Buckets(buckets) => buckets.take(self.end_ns),
+            Pace::Constant(_) | Pace::Opportunities(_) => {}
         }
         self.end_ns
     }
 
-    /// When an idle line would end the transmission of a packet of `bytes` that is ready at `ready_ns`; with a trace,
-    /// when it would start.
+    /// When an idle line would end the transmission of a packet of `bytes` that is ready at `ready_ns`; with a trace or
+    /// token buckets, when it would start.
     pub(crate) fn would_end_ns(&self, ready_ns: u64, bytes: u32) -> u64 {
         let start = ready_ns.max(self.mark_ns);
         match &self.pace {
@@ -267,15 +320,28 @@ impl Line {
             Pace::Constant(Some(rate)) => {
                 start.saturating_add(u64::from(bytes) * WORK_PER_BYTE / rate)
             }
-            Pace::Constant(None) | Pace::Steps(_) | Pace::Opportunities(_) => start,
+            Pace::Constant(None)
+            | Pace::Steps(_)
+            | Pace::Opportunities(_)
+            | Pace::Buckets(_) => start,
         }
     }
 
     /// Changes the rate from `at_ns` on. Not for a line with a trace.
     pub(crate) fn set_rate(&mut self, at_ns: u64, rate_bps: Option<u64>) {
-        let Pace::Constant(rate) = &mut self.pace else {
-            debug_assert!(false, "a line with a trace has no settable rate");
-            return;
+        let rate = match &mut self.pace {
+            Pace::Constant(rate) => rate,
+            Pace::Buckets(buckets) => {
+                buckets.rate.set_rate(at_ns, rate_bps.unwrap_or(u64::MAX));
+                if self.busy {
+                    self.integrate();
+                }
+                return;
+            }
+            Pace::Steps(_) | Pace::Opportunities(_) => {
+                debug_assert!(false, "a line with a trace has no settable rate");
+                return;
+            }
         };
         if self.busy && at_ns > self.mark_ns {
             let done = rate.map_or(u128::from(u64::MAX), |rate| {
@@ -349,6 +415,57 @@ mod tests {
         line.start(7, 1514);
         line.set_rate(7, Some(1_000_000_000));
         assert_eq!(line.end_ns(), 7 + 1514 * 8);
+    }
+
+    /// 8 Mbit/s, a byte in 1 us; bursts of 3000 bytes.
+    fn tbf(peak_bps: Option<u64>) -> Line {
+        let tbf = Tbf {
+            burst: Bytes::new(3_000),
+            peakrate: peak_bps.map(Rate::from_bits_per_sec),
+            mtu: None,
+        };
+        Line::from_tbf(8_000_000, &tbf, 1_500)
+    }
+
+    /// When packets of 1000 bytes that are ready at these times leave.
+    fn leave(line: &mut Line, ready_us: &[u64]) -> Vec<u64> {
+        let one = |at_us: &u64| {
+            line.start(at_us * 1_000, 1_000);
+            line.finish() / 1_000
+        };
+        ready_us.iter().map(one).collect()
+    }
+
+    #[test]
+    fn tbf_sends_a_burst_at_once_and_then_at_its_rate() {
+        let mut line = tbf(None);
+        assert_eq!(line.rate_bps(), Some(8_000_000));
+        assert!(!line.is_unlimited(0));
+        assert_eq!(leave(&mut line, &[0, 0, 0, 0, 0]), [0, 0, 0, 1_000, 2_000]);
+        // Idle for 1.5 ms: tokens for one packet and a half.
+        assert_eq!(leave(&mut line, &[3_500, 3_500, 3_500]), [3_500, 4_000, 5_000]);
+        assert_eq!(leave(&mut line, &[100_000; 4]), [100_000, 100_000, 100_000, 101_000]);
+    }
+
+    #[test]
+    fn peakrate_spreads_a_burst() {
+        // 16 Mbit/s; its bucket has one frame of 1500 bytes, so the second packet waits for 500 bytes.
+        let mut line = tbf(Some(16_000_000));
+        assert_eq!(leave(&mut line, &[0; 5]), [0, 250, 750, 1_250, 2_000]);
+    }
+
+    #[test]
+    fn rate_change_applies_to_the_tokens_that_are_missing() {
+        let mut line = tbf(None);
+        leave(&mut line, &[0; 3]);
+        line.start(0, 1_000);
+        line.set_rate(500_000, Some(4_000_000));
+        assert_eq!(line.end_ns(), 1_500_000);
+        line.set_rate(600_000, Some(0));
+        assert_eq!(line.end_ns(), u64::MAX);
+        line.set_rate(700_000, Some(8_000_000));
+        // Tokens for 550 bytes by then.
+        assert_eq!(line.finish(), 1_150_000);
     }
 
     fn replay(trace: Trace, on_end: OnEnd) -> Replay {

@@ -32,10 +32,14 @@ pub(crate) enum Fate {
     Unfit,
     /// The device rejected it.
     Device,
+    /// The policer.
+    Policed,
+    /// The filter of acknowledgements: a newer one superseded it.
+    AckFilter,
 }
 
 impl Fate {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Sent,
         Self::Lost,
         Self::Overlimit,
@@ -43,6 +47,8 @@ impl Fate {
         Self::Early,
         Self::Unfit,
         Self::Device,
+        Self::Policed,
+        Self::AckFilter,
     ];
 
     /// As in the table `link_packets`.
@@ -55,6 +61,8 @@ impl Fate {
             Self::Early => PacketFate::Early,
             Self::Unfit => PacketFate::Unfit,
             Self::Device => PacketFate::Device,
+            Self::Policed => PacketFate::Policed,
+            Self::AckFilter => PacketFate::AckFilter,
         }
     }
 }

@@ -1,98 +1,31 @@
-//! Model of a link, without I/O: impairments and delay, then the queue, then the line. It runs on the virtual time of
-//! the packets, so that a late wakeup of the thread delays packets but does not change the result.
+//! Model of a link, without I/O: impairments, policer and delay, then held acknowledgements, the queue, the line. It runs on
+//! the virtual time of the packets, so that a late wakeup of the thread delays packets but does not change the result.
 
 use std::collections::VecDeque;
 
-use ccbench_proto::plan::Link;
-use ccbench_proto::resolve;
-use ccbench_proto::trace::Replay;
-use ccbench_proto::units::Rate;
-
 use super::class_scheduler::{ClassScheduler, Next, SchedulerParams};
-use super::classes::ClassSpec;
-use super::impair::{Impair, typical_jitter_ns};
+use super::header::Ecn;
+use super::impair::{Decision, Impair};
 use super::line::Line;
 use super::packet::{Packet, line_bytes};
 use super::random::{Purpose, Random};
+use super::token_bucket::TokenBucket;
 use crate::discipline::{AnyQueue, QueueParams, QueueStats, Setup};
-use delay::Delay;
+use acks::Acks;
+use delay::{Delay, Order};
+use slots::Slots;
 use traced::ArrivalTrace;
 
+mod acks;
 mod delay;
+mod slots;
+mod spec;
 mod traced;
 
-/// Parameters of a link.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct LinkSpec {
-    /// Its keys in the plan. With a trace, the rate is its mean rate.
-    pub(crate) plan: Link,
-    /// Seed of all random streams.
-    pub(crate) seed: u64,
-    /// The queue of the default class.
-    pub(crate) queue: QueueParams,
-    /// Classes; empty: all packets share `queue`.
-    pub(crate) classes: Vec<ClassSpec>,
-    /// Trace to replay.
-    pub(crate) trace: Option<Replay>,
-}
+pub(crate) use spec::LinkSpec;
 
-impl LinkSpec {
-    /// A link of this rate in bit/s, with this queue.
-    #[cfg(any(test, feature = "bench"))]
-    pub(crate) fn rated(rate_bps: u64, queue: QueueParams) -> Self {
-        let rate = Some(Rate::from_bits_per_sec(rate_bps));
-        let plan = Link { rate, ..Link::default() };
-        Self { plan, queue, seed: 1, ..Self::default() }
-    }
-
-    /// Initial rate in bit/s; `None`: unshaped.
-    pub(crate) fn rate_bps(&self) -> Option<u64> {
-        self.plan.rate.map(Rate::bits_per_sec)
-    }
-
-    /// Initial delay in front of the queue, nanoseconds.
-    pub(crate) fn delay_ns(&self) -> u64 {
-        self.plan.delay.unwrap_or_default().nanos()
-    }
-
-    /// Initial independent random loss in front of the delay, parts per million.
-    pub(crate) fn loss_ppm(&self) -> u32 {
-        self.plan.loss.unwrap_or_default().get()
-    }
-
-    /// Link-layer overhead of each IP packet, bytes; an Ethernet header unless configured.
-    pub(crate) fn overhead_bytes(&self) -> u32 {
-        let overhead = self.plan.overhead.unwrap_or(resolve::ETHERNET_BYTES);
-        u32::try_from(overhead.get()).unwrap_or(u32::MAX)
-    }
-
-    /// Delay that few packets exceed, nanoseconds. Used to size buffers.
-    pub(crate) fn typical_delay_ns(&self) -> u64 {
-        let longest_ns = self.trace.as_ref().map_or(0, traced::longest_delay_ns);
-        self.delay_ns().max(longest_ns).saturating_add(typical_jitter_ns(self.plan.jitter))
-    }
-
-    /// The queue and the initial values as text.
-    pub(crate) fn describe(&self) -> String {
-        let queue = self.queue.describe();
-        let rate = self.rate_bps().map_or("none".to_owned(), |bps| format!("{bps}bit"));
-        let (delay_us, loss_ppm) = (self.delay_ns() / 1000, self.loss_ppm());
-        format!("{queue} rate {rate} delay {delay_us}us loss {loss_ppm}ppm")
-    }
-
-    /// Whether a queue or a class reads packet headers.
-    pub(crate) fn classifies(&self) -> bool {
-        self.queue.reads_headers() || !self.classes.is_empty()
-    }
-
-    /// Maximum number of frames in all queues, for frames of at least `min_frame_bytes`.
-    pub(crate) fn max_packets(&self, min_frame_bytes: u64) -> u64 {
-        let queues = self.classes.iter().map(|class| &class.queue).chain([&self.queue]);
-        queues.map(|queue| queue.max_packets(min_frame_bytes)).fold(0, u64::saturating_add)
-    }
-}
-
-/// Packet counters since the start. `arrived + duplicated = lost + dropped + in the link + departed`.
+/// Packet counters since the start.
+/// `arrived + duplicated = lost + policed + dropped + acks_filtered + in the link + departed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Offered to the link.
@@ -103,6 +36,16 @@ pub(crate) struct Counts {
     pub(crate) duplicated: u64,
     /// Packets selected for corruption.
     pub(crate) corrupted: u64,
+    /// Dropped by the policer.
+    pub(crate) policed: u64,
+    /// Packets whose ECN field was rewritten, and those of them that had CE.
+    pub(crate) ecn_rewritten: u64,
+    pub(crate) ce_rewritten: u64,
+    /// Acknowledgements that were held back, and superseded ones that were dropped.
+    pub(crate) acks_held: u64,
+    pub(crate) acks_filtered: u64,
+    /// Slots in which packets left.
+    pub(crate) slots: u64,
     /// Dropped by the queue.
     pub(crate) dropped: u64,
     /// Returned by [`LinkModel::pop_departed`].
@@ -114,10 +57,14 @@ pub(crate) struct Counts {
 pub(crate) enum Arrival {
     /// It is lost; its slot is free.
     Lost,
+    /// The policer dropped it; its slot is free.
+    Policed,
     /// It entered the link.
     In,
-    /// It entered the link; the caller has to corrupt or copy it.
+    /// It entered the link; the caller has to change its ECN field, copy it and corrupt it, in this order.
     Changed {
+        /// Its new ECN field, that of the copy too.
+        ecn: Option<Ecn>,
         /// Flip the bit that this draw selects.
         flip: Option<u64>,
         /// When the delay of the copy ends: copy the bytes before corruption, and pass the copy to
@@ -133,19 +80,32 @@ enum Stage {
     Classes(Box<ClassScheduler>),
 }
 
+impl Stage {
+    /// Packets and bytes in the queues.
+    fn backlog(&self) -> (u64, u64) {
+        match self {
+            Self::One(queue) => queue.backlog(),
+            Self::Classes(classes) => classes.backlog(),
+        }
+    }
+}
+
 /// State of a link.
 #[derive(Debug)]
 pub(crate) struct LinkModel {
     delay: Delay,
     impair: Box<Impair>,
-    /// Whether any impairment is active.
+    /// Whether any impairment or the policer is active.
     impaired: bool,
+    policer: Option<Box<TokenBucket>>,
+    acks: Option<Box<Acks>>,
+    slots: Option<Box<Slots>>,
     stage: Stage,
     line: Line,
     /// Added to the size of each frame on the line.
     extra_bytes: i32,
     in_service: Option<Packet>,
-    /// When a class above its ceil may send, while the line is idle.
+    /// When a class above its ceil may send, or a slot begins, while the line is idle.
     wake_ns: u64,
     /// `at_ns`: when the packet left the line and is due.
     departed: VecDeque<Packet>,
@@ -164,6 +124,11 @@ impl LinkModel {
     /// at most `capacity` packets.
     pub(crate) fn new(spec: &LinkSpec, capacity: usize, frame_bytes: u32) -> Self {
         let impair = Impair::new(&spec.plan, spec.seed);
+        let order = Order {
+            jitter: spec.plan.jitter.is_some_and(|jitter| jitter.reorder),
+            selected: impair.may_overtake(),
+            switched: spec.plan.path_switch,
+        };
         let queue = |index: u8, queue: &QueueParams| {
             let random = Random::new(spec.seed, Purpose::Queue(index));
             queue.build(Setup { capacity, frame_bytes, random })
@@ -185,18 +150,17 @@ impl LinkModel {
             _ => Stage::One(queue(0, &spec.queue)),
         };
         Self {
-            delay: Delay::new(
-                spec.delay_ns(),
-                (spec.plan.jitter.is_some_and(|j| j.reorder), impair.may_overtake()),
-                capacity,
-            ),
-            impaired: impair.is_active(),
+            delay: Delay::new(spec.delay_ns(), order, capacity),
+            impaired: impair.is_active() || spec.plan.policer.is_some(),
             impair: Box::new(impair),
+            policer: spec.plan.policer.map(|policer| {
+                let rate_bps = policer.rate.bits_per_sec();
+                Box::new(TokenBucket::new(rate_bps, policer.burst.get()))
+            }),
+            acks: Acks::new(&spec.plan, capacity),
+            slots: spec.plan.slot.map(|slot| Box::new(Slots::new(&slot, spec.seed))),
             stage,
-            line: match &spec.trace {
-                Some(replay) => Line::from_trace(replay, spec.rate_bps(), spec.overhead_bytes()),
-                None => Line::new(spec.rate_bps()),
-            },
+            line: line_of(spec, frame_bytes),
             extra_bytes,
             in_service: None,
             wake_ns: u64::MAX,
@@ -251,20 +215,34 @@ impl LinkModel {
             self.follow_trace(packet.at_ns);
         }
         if !self.impaired {
-            self.delay.enter(packet, 0, false);
+            self.delay.enter(packet, &Decision::default());
             return Arrival::In;
         }
-        let decision = self.impair.decide();
+        let decision = self.impair.decide(packet.at_ns, packet.ecn);
         if decision.lost {
             self.counts.lost += 1;
             return Arrival::Lost;
         }
-        let due_ns = self.delay.enter(packet, decision.jitter_ns, decision.undelayed);
-        if !decision.duplicated && decision.flip.is_none() {
+        if let Some(policer) = &mut self.policer {
+            let bytes = line_bytes(packet.bytes, self.extra_bytes);
+            if !policer.conforms(packet.at_ns, bytes) {
+                self.counts.policed += 1;
+                return Arrival::Policed;
+            }
+        }
+        let entering = Packet { ecn: decision.ecn.unwrap_or(packet.ecn), ..packet };
+        let due_ns = self.delay.enter(entering, &decision);
+        if !decision.duplicated && decision.flip.is_none() && decision.ecn.is_none() {
             return Arrival::In;
         }
         self.counts.corrupted += u64::from(decision.flip.is_some());
-        Arrival::Changed { flip: decision.flip, copy_due_ns: decision.duplicated.then_some(due_ns) }
+        self.counts.ecn_rewritten += u64::from(decision.ecn.is_some());
+        self.counts.ce_rewritten += u64::from(decision.ecn.is_some() && packet.ecn == Ecn::Ce);
+        Arrival::Changed {
+            ecn: decision.ecn,
+            flip: decision.flip,
+            copy_due_ns: decision.duplicated.then_some(due_ns),
+        }
     }
 
     /// Enqueues the copy that [`Self::arrive`] requested directly behind the original. The copy has its own slot;
@@ -281,7 +259,8 @@ impl LinkModel {
         loop {
             let serves_ns = if self.line.is_busy() { self.line.end_ns() } else { self.wake_ns };
             let enters_ns = self.delay.next_ns();
-            let next_ns = serves_ns.min(enters_ns);
+            let releases_ns = self.releases_ns();
+            let next_ns = serves_ns.min(enters_ns).min(releases_ns);
             if let Stage::Classes(classes) = &mut self.stage
                 && let Some((at_ns, rate)) = self.line.next_step(next_ns.min(now_ns))
             {
@@ -302,9 +281,11 @@ impl LinkModel {
                 return;
             }
             // At the same instant the line ends first and makes room.
-            if serves_ns > enters_ns {
+            if serves_ns > next_ns && releases_ns == next_ns {
+                self.release_ack(releases_ns, freed);
+            } else if serves_ns > next_ns {
                 if let Some(packet) = self.delay.pop() {
-                    self.enter_queue(packet, freed);
+                    self.end_delay(packet, freed);
                 }
             } else if self.line.is_busy() {
                 self.end_transmission(freed);
@@ -321,7 +302,12 @@ impl LinkModel {
         } else {
             self.wake_ns.min(self.next_step_ns())
         };
-        serves_ns.min(self.delay.next_ns())
+        serves_ns.min(self.delay.next_ns()).min(self.releases_ns())
+    }
+
+    /// When acknowledgements that are held back are released; `u64::MAX`: none is held back.
+    fn releases_ns(&self) -> u64 {
+        self.acks.as_ref().map_or(u64::MAX, |acks| acks.next_ns())
     }
 
     /// No packet departs before this, if none arrives before; `u64::MAX`: never. Exact while a packet is transmitted.
@@ -348,13 +334,39 @@ impl LinkModel {
         self.serve(end_ns, freed);
     }
 
+    fn end_delay(&mut self, packet: Packet, freed: &mut Vec<u32>) {
+        let entering = match &mut self.acks {
+            Some(acks) => acks.enter(packet),
+            None => Some(packet),
+        };
+        if let Some(packet) = entering {
+            self.enter_queue(packet, freed);
+        }
+    }
+
+    /// Releases one acknowledgement, so that an unlimited line takes it before the next one.
+    fn release_ack(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
+        if let Some(acks) = &mut self.acks
+            && let Some(packet) = acks.release(now_ns, freed)
+        {
+            self.enter_queue(packet, freed);
+        }
+    }
+
     fn enter_queue(&mut self, packet: Packet, freed: &mut Vec<u32>) {
-        if !self.line.is_busy() && self.line.is_unlimited(packet.at_ns) {
+        let waits = self.line.is_busy() || self.slots.is_some();
+        if !waits && self.line.is_unlimited(packet.at_ns) {
             // Without a rate no packet waits, so the queue is bypassed.
             self.start(packet.at_ns, packet);
             return;
         }
         let at_ns = packet.at_ns;
+        if let Some(slots) = &mut self.slots
+            && !self.line.is_busy()
+            && self.wake_ns == u64::MAX
+        {
+            slots.skip(at_ns);
+        }
         match &mut self.stage {
             Stage::One(queue) => queue.enqueue(at_ns, packet, freed),
             Stage::Classes(classes) => classes.enqueue(at_ns, packet, freed),
@@ -366,8 +378,20 @@ impl LinkModel {
 
     /// Starts the next packet on the idle line.
     fn serve(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
+        if let Some(slots) = &mut self.slots
+            && let Err(wake_ns) = slots.open(now_ns, self.stage.backlog().0)
+        {
+            self.wake_ns = wake_ns;
+            return;
+        }
         let next = match &mut self.stage {
-            Stage::One(queue) => queue.dequeue(now_ns, freed),
+            Stage::One(queue) => loop {
+                let Some(packet) = queue.dequeue(now_ns, freed) else { break None };
+                if self.acks.as_mut().is_none_or(|acks| acks.leave(&packet)) {
+                    break Some(packet);
+                }
+                freed.push(packet.slot);
+            },
             Stage::Classes(classes) => match classes.dequeue(now_ns, freed) {
                 Next::Packet(packet) => Some(packet),
                 Next::At(wake_ns) => {
@@ -377,6 +401,9 @@ impl LinkModel {
             },
         };
         self.wake_ns = u64::MAX;
+        if let Some(slots) = &mut self.slots {
+            slots.sent(next.map(|packet| packet.bytes));
+        }
         if let Some(packet) = next {
             self.start(now_ns, packet);
         }
@@ -403,7 +430,7 @@ impl LinkModel {
     }
 
     /// Sets the delay of packets that arrive at `at_ns` or later. A shorter delay does not reorder packets, unless the
-    /// link has reordering.
+    /// link has reordering or `path_switch`.
     pub(crate) fn set_delay(&mut self, at_ns: u64, delay_ns: u64) {
         self.delay.set(at_ns, delay_ns);
     }
@@ -420,9 +447,9 @@ impl LinkModel {
         self.impair.min_delay_ns(self.delay.constant_ns().min(traced_ns))
     }
 
-    /// Whether a packet may overtake an earlier one in the delay.
+    /// Whether a packet may overtake an earlier one in front of the queue.
     pub(crate) fn may_overtake(&self) -> bool {
-        self.delay.may_overtake()
+        self.delay.may_overtake() || self.acks.as_ref().is_some_and(|acks| acks.may_hold())
     }
 
     /// When the next packet is due, or slightly earlier, if no other arrives before; `u64::MAX`: no packet.
@@ -436,7 +463,7 @@ impl LinkModel {
         let entering = self.delay.next().map_or(u64::MAX, |packet| {
             self.line.would_end_ns(packet.at_ns, line_bytes(packet.bytes, self.extra_bytes))
         });
-        entering.min(self.wake_ns).min(self.next_step_ns())
+        entering.min(self.releases_ns()).min(self.wake_ns).min(self.next_step_ns())
     }
 
     /// The departed packets in order, with `at_ns` the time when each was due.
@@ -462,10 +489,7 @@ impl LinkModel {
 
     /// Packets and bytes in the queues (not in the delay, not on the line).
     pub(crate) fn backlog(&self) -> (u64, u64) {
-        match &self.stage {
-            Stage::One(queue) => queue.backlog(),
-            Stage::Classes(classes) => classes.backlog(),
-        }
+        self.stage.backlog()
     }
 
     /// Time without a packet on the line, from zero of the clock until the last processed time; for differences.
@@ -488,15 +512,29 @@ impl LinkModel {
 
     /// Counters since the start.
     pub(crate) fn counts(&self) -> Counts {
-        Counts { dropped: self.queue_stats().dropped(), ..self.counts }
+        let dropped = self.queue_stats().dropped();
+        let (acks_held, acks_filtered) = self.acks.as_ref().map_or((0, 0), |acks| acks.counts());
+        let slots = self.slots.as_ref().map_or(0, |slots| slots.used());
+        Counts { dropped, acks_held, acks_filtered, slots, ..self.counts }
     }
 
     #[cfg(test)]
     pub(crate) fn packets_inside(&self) -> usize {
         let (queued, _) = self.backlog();
-        self.delay.len() + queued as usize + usize::from(self.in_service.is_some())
+        let held = self.acks.as_ref().map_or(0, |acks| acks.held());
+        self.delay.len() + (held + queued) as usize + usize::from(self.in_service.is_some())
     }
 }
 
+fn line_of(spec: &LinkSpec, frame_bytes: u32) -> Line {
+    match (&spec.trace, spec.rate_bps(), &spec.plan.tbf) {
+        (Some(replay), rate_bps, _) => Line::from_trace(replay, rate_bps, spec.overhead_bytes()),
+        (None, Some(rate_bps), Some(tbf)) => Line::from_tbf(rate_bps, tbf, frame_bytes),
+        (None, rate_bps, _) => Line::new(rate_bps),
+    }
+}
+
+#[cfg(test)]
+mod element_tests;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,10 @@ pub(crate) enum Purpose {
     Corrupt,
     /// Random delay.
     Jitter,
+    /// Times between slots.
+    Slot,
+    /// Which packets' ECN field is rewritten.
+    EcnRewrite,
     /// The queue of this class; 0 is the link's own.
     Queue(u8),
 }
@@ -36,6 +40,8 @@ impl Purpose {
             Self::Reorder => 5,
             Self::Corrupt => 6,
             Self::Jitter => 7,
+            Self::Slot => 8,
+            Self::EcnRewrite => 9,
             Self::Queue(class) => 256 + u64::from(class),
         }
     }

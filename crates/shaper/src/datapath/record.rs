@@ -24,15 +24,17 @@ pub(crate) struct Recorder {
     shared: Arc<Shared>,
     /// By slot; empty without a log.
     notes: Vec<Note>,
-    /// The queue's drop counters so far.
+    /// The queue's drop counters so far, and the acknowledgements that the filter had dropped.
     reported: QueueStats,
+    reported_acks: u64,
 }
 
 impl Recorder {
     /// For slots below `slots`.
     pub(crate) fn new(shared: Arc<Shared>, slots: u32) -> Self {
         let noted = if shared.log.is_some() { slots as usize } else { 0 };
-        Self { shared, notes: vec![Note::default(); noted], reported: QueueStats::default() }
+        let (notes, reported) = (vec![Note::default(); noted], QueueStats::default());
+        Self { shared, notes, reported, reported_acks: 0 }
     }
 
     /// Whether there is a log.
@@ -78,8 +80,8 @@ impl Recorder {
         }
     }
 
-    /// The queue of `model` dropped the packets in `slots` in one step. With several causes in one step, their
-    /// assignment to packets is a guess.
+    /// The queue of `model`, or its filter of acknowledgements, dropped the packets in `slots` in one step. With several causes
+    /// in one step, their assignment to packets is a guess.
     pub(crate) fn dropped_by_queue(&mut self, slots: &[u32], model: &LinkModel) {
         if slots.is_empty() || !self.is_logging() {
             return;
@@ -88,11 +90,15 @@ impl Recorder {
         let early = stats.drop_early - self.reported.drop_early;
         let overlimit = stats.drop_overlimit - self.reported.drop_overlimit;
         self.reported = stats;
+        let acks = model.counts().acks_filtered;
+        let filtered = acks - self.reported_acks;
+        self.reported_acks = acks;
         for (nth, slot) in (0..).zip(slots) {
             let Note { arrived_ns, bytes, flow, ecn } = self.notes[*slot as usize];
             let fate = match nth {
                 nth if nth < early => Fate::Early,
                 nth if nth < early + overlimit => Fate::Overlimit,
+                nth if nth < early + overlimit + filtered => Fate::AckFilter,
                 _ => Fate::Overmemory,
             };
             self.write(&Row { arrived_ns, bytes, flow, ecn, fate, marked: false, passed: None });

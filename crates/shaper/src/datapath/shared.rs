@@ -66,7 +66,14 @@ impl Counters {
     pub(crate) fn take_over(&mut self, model: &LinkModel) {
         let queue = model.queue_stats();
         (self.backlog_pkts, self.backlog_bytes) = model.backlog();
-        self.lost_pkts = model.counts().lost;
+        let counts = model.counts();
+        self.lost_pkts = counts.lost;
+        self.policed_pkts = counts.policed;
+        self.acks_filtered_pkts = counts.acks_filtered;
+        self.acks_held_pkts = counts.acks_held;
+        self.ecn_rewritten_pkts = counts.ecn_rewritten;
+        self.ce_rewritten_pkts = counts.ce_rewritten;
+        self.slots = counts.slots;
         self.overlimit_pkts = queue.drop_overlimit;
         self.queue_overmemory_pkts = queue.drop_overmemory;
         self.early_pkts = queue.drop_early;
@@ -117,6 +124,16 @@ counters! {
     sent_bytes,
     /// Dropped by random loss.
     lost_pkts,
+    /// Dropped by the policer.
+    policed_pkts,
+    /// Acknowledgements that the filter dropped, and that were held back.
+    acks_filtered_pkts,
+    acks_held_pkts,
+    /// Frames whose ECN field was rewritten, and those of them that had CE.
+    ecn_rewritten_pkts,
+    ce_rewritten_pkts,
+    /// Slots in which frames left.
+    slots,
     /// Dropped because the queue was full.
     overlimit_pkts,
     /// Dropped because the queue's own limit of memory was reached.

@@ -53,7 +53,7 @@ fn once(spec: &LinkSpec, standing: u64, flows: u64) -> f64 {
         let class = (number / 16 % 3) as u8;
         let packet =
             Packet { slot, bytes: FRAME, at_ns: now_ns, flow, ecn, class, ..<_>::default() };
-        if link.arrive(packet) == Arrival::Lost {
+        if matches!(link.arrive(packet), Arrival::Lost | Arrival::Policed) {
             free.push(slot);
         }
         if number % 16 == 15 {

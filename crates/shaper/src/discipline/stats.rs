@@ -177,7 +177,7 @@ mod tests {
         use ccbench_proto::units::Rate;
         for bits in [100_000_000, 80_000_000_000] {
             let rate = Rate::from_bits_per_sec(bits);
-            let tbf = Tbf { rate, burst_bytes: 3000, limit: 9, overhead_bytes: 0 };
+            let tbf = Tbf { rate, burst_bytes: 3000, limit: 9, overhead_bytes: 0, peak: None };
             let bytes = body("tbf", &tbf.encode().options, &[]);
             let mut row = QdiscSample::default();
             fill_row(&Listed::parse(&bytes).unwrap(), false, &mut row);

@@ -16,9 +16,9 @@
 
 use std::ops::Range;
 
-use ccbench_proto::plan::{Class, Queue, Shaper};
+use ccbench_proto::plan::{Class, Queue, Shaper, Tbf};
 use ccbench_proto::resolve::{ETHERNET_BYTES, LinkConfig};
-use ccbench_proto::units::Rate;
+use ccbench_proto::units::{Bytes, Rate};
 
 use crate::discipline;
 use crate::qdisc::{
@@ -38,7 +38,7 @@ const UNSHAPED: Rate = Rate::from_bits_per_sec(10_000_000_000);
 const MAX_QUANTUM_BYTES: u64 = 200_000;
 
 /// The keys of a link that qdiscs implement, beside those of netem. With any other key a link needs userspace.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "node",
     "toward",
     "dev",
@@ -47,6 +47,7 @@ const KEYS: [&str; 9] = [
     "gso",
     "backend",
     "shaper",
+    "tbf",
     "allow_control_interface",
 ];
 /// The keys of a class that qdiscs implement.
@@ -68,8 +69,8 @@ pub(crate) struct Request {
 pub(crate) enum RateControl {
     /// No rate limit.
     Unlimited,
-    /// A token bucket with this queue limit.
-    Tbf { limit: u32, overhead: u16 },
+    /// A token bucket with this queue limit, and its buckets if the plan has them.
+    Tbf { limit: u32, overhead: u16, buckets: Option<Tbf> },
     /// Classes; the first is the root class of the link.
     Htb { base: Rate, classes: Vec<ClassSlot> },
 }
@@ -100,10 +101,7 @@ pub(crate) struct Tree {
 pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
     let mut kinds = Vec::new();
     if config.plan.rate.is_some() {
-        kinds.push(match config.plan.shaper {
-            Shaper::Tbf if config.classes.is_empty() => "tbf",
-            Shaper::Tbf | Shaper::Htb => "htb",
-        });
+        kinds.push(if has_tbf(config) { "tbf" } else { "htb" });
     }
     if netem::is_needed(&config.plan) {
         kinds.push("netem");
@@ -120,6 +118,12 @@ pub(crate) fn kinds(config: &LinkConfig) -> Vec<&'static str> {
     kinds
 }
 
+/// Whether tbf limits the rate: classes need htb.
+fn has_tbf(config: &LinkConfig) -> bool {
+    let is_asked = config.plan.shaper == Shaper::Tbf || config.plan.tbf.is_some();
+    is_asked && config.classes.is_empty()
+}
+
 /// Without a rate no queue builds up, and a short one would drop the packets that come out of netem
 /// together; but an AQM there was requested explicitly, for its pacing or its marks.
 fn needs_queue(config: &LinkConfig) -> bool {
@@ -133,20 +137,21 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
     let overhead = overhead(config)?;
     check_supported(config)?;
     let mut builder = Builder { ifindex, requests: Vec::new() };
-    let control = match (config.plan.rate, config.plan.shaper) {
+    let control = match (config.plan.rate, has_tbf(config)) {
         (None, _) => {
             builder.leaf(config, (&config.queue, UNSHAPED), ROOT, None)?;
             RateControl::Unlimited
         }
-        (Some(rate), Shaper::Tbf) if config.classes.is_empty() => {
+        (Some(rate), true) => {
             // Above an AQM or netem the kernel ignores this limit, but it must not be zero.
             let limit = qdisc::fifo_limit(&config.queue).unwrap_or(1);
-            let tbf = tbf_qdisc(rate, frame_bytes, limit, overhead);
+            let buckets = config.plan.tbf;
+            let tbf = tbf_qdisc(rate, frame_bytes, (limit, overhead), buckets);
             builder.qdisc(&tbf.encode(), ROOT_HANDLE, ROOT);
             builder.leaf(config, (&config.queue, rate), ROOT_HANDLE | 1, Some(0))?;
-            RateControl::Tbf { limit, overhead }
+            RateControl::Tbf { limit, overhead, buckets }
         }
-        (Some(rate), _) => {
+        (Some(rate), false) => {
             let slots = class_slots(config, rate, frame_bytes, overhead);
             let first_leaf = usize::from(slots.len() > 1);
             let default = (slots[first_leaf].class & 0xffff) as u16;
@@ -180,8 +185,8 @@ pub(crate) fn patch(
 ) {
     match control {
         RateControl::Unlimited => {}
-        RateControl::Tbf { limit, overhead } => {
-            tbf_qdisc(rate, frame_bytes, *limit, *overhead).patch(messages);
+        RateControl::Tbf { limit, overhead, buckets } => {
+            tbf_qdisc(rate, frame_bytes, (*limit, *overhead), *buckets).patch(messages);
         }
         RateControl::Htb { base, classes } => {
             for (slot, part) in classes.iter().zip(parts) {
@@ -191,10 +196,22 @@ pub(crate) fn patch(
     }
 }
 
-/// The `tbf` qdisc for this rate.
-pub(crate) fn tbf_qdisc(rate: Rate, frame_bytes: u32, limit: u32, overhead_bytes: u16) -> tbf::Tbf {
+/// The `tbf` qdisc for this rate. Without `buckets` its burst is as small as the kernel's timers permit.
+pub(crate) fn tbf_qdisc(
+    rate: Rate,
+    frame_bytes: u32,
+    (limit, overhead_bytes): (u32, u16),
+    buckets: Option<Tbf>,
+) -> tbf::Tbf {
     let rate = rate.max(MIN_RATE);
-    tbf::Tbf { rate, burst_bytes: burst_bytes(rate, frame_bytes), limit, overhead_bytes }
+    let narrow = |bytes: Bytes| u32::try_from(bytes.get()).unwrap_or(u32::MAX);
+    let least = burst_bytes(rate, frame_bytes);
+    let peak = buckets.and_then(|plan| {
+        let mtu_bytes = plan.mtu.map_or(frame_bytes, narrow);
+        plan.peakrate.map(|rate| tbf::Peak { rate, mtu_bytes })
+    });
+    let burst_bytes = buckets.map_or(least, |plan| narrow(plan.burst));
+    tbf::Tbf { rate, burst_bytes, limit, overhead_bytes, peak }
 }
 
 /// Overhead that the kernel adds to every packet: link-layer overhead beyond the Ethernet header.
@@ -225,6 +242,12 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
     }
     if config.plan.gso == Some(false) {
         return bad("a link's own `gso`");
+    }
+    if config.plan.jitter.is_some_and(|jitter| jitter.hold.is_some()) {
+        return bad("a `hold` of jitter");
+    }
+    if config.plan.reorder.is_some_and(|reorder| reorder.late.is_some()) {
+        return bad("reordering with `late`");
     }
     if let Some(key) = first_unknown(&config.plan.keys(), &[&KEYS, &netem::KEYS]) {
         return bad(&format!("a link's `{key}`"));

@@ -147,6 +147,20 @@ fn impairments_use_netem_and_rejects_unsupported_ones() {
 }
 
 #[test]
+fn tbf_of_a_plan_has_its_burst_and_peak_rate() {
+    let buckets = Tbf { burst: Bytes::new(100_000), peakrate: Some(mbit(200)), mtu: None };
+    let config = with(Link { rate: Some(mbit(100)), tbf: Some(buckets), ..Link::default() });
+    assert_eq!(kinds(&config), ["tbf", "bfifo"]);
+    assert_eq!(ops(&config)[0], "qdisc tbf 1: at root");
+    let made = tbf_qdisc(mbit(100), 1518, (9, 0), Some(buckets));
+    let peak = tbf::Peak { rate: mbit(200), mtu_bytes: 1518 };
+    assert_eq!((made.burst_bytes, made.peak), (100_000, Some(peak)));
+    let wide = Tbf { mtu: Some(Bytes::new(9_000)), ..buckets };
+    let made = tbf_qdisc(mbit(100), 1518, (9, 0), Some(wide));
+    assert_eq!(made.peak, Some(tbf::Peak { mtu_bytes: 9_000, ..peak }));
+}
+
+#[test]
 fn key_without_a_qdisc_needs_userspace() {
     let unknown = |keys: &[&str]| {
         let keys: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
@@ -154,6 +168,8 @@ fn key_without_a_qdisc_needs_userspace() {
     };
     assert_eq!(unknown(&["rate", "jitter", "gso"]), None);
     assert_eq!(unknown(&["delay", "later", "rate"]).as_deref(), Some("later"));
+    let filtered = Link { rate: Some(mbit(10)), ack_filter: true, ..Link::default() };
+    assert!(plan(&with(filtered), 3, 1518).unwrap_err().what.contains("`ack_filter`"));
     let allowed = Link { rate: Some(mbit(10)), allow_control_interface: true, ..Link::default() };
     assert!(plan(&with(allowed), 3, 1518).is_ok(), "it changes no packet");
 }
@@ -173,5 +189,5 @@ fn rate_zero_becomes_the_minimum_rate() {
         panic!("not htb")
     };
     assert_eq!(classes[0].at(base, Rate::from_bits_per_sec(0), 1518).rate, MIN_RATE);
-    assert_eq!(tbf_qdisc(Rate::from_bits_per_sec(0), 1518, 1, 0).rate, MIN_RATE);
+    assert_eq!(tbf_qdisc(Rate::from_bits_per_sec(0), 1518, (1, 0), None).rate, MIN_RATE);
 }

@@ -17,6 +17,7 @@ pub(crate) fn qdisc_sample(
     (link, iface): (&str, &str),
 ) -> wire::QdiscSample {
     let overmemory = now.overmemory_pkts + now.queue_overmemory_pkts + socket_drops;
+    let plan = &spec.plan;
     let mut row = wire::QdiscSample {
         at_ns,
         link: link.to_owned(),
@@ -26,6 +27,8 @@ pub(crate) fn qdisc_sample(
         sent_bytes: now.sent_bytes,
         sent_pkts: now.sent_pkts,
         drops_pkts: now.lost_pkts
+            + now.policed_pkts
+            + now.acks_filtered_pkts
             + now.overlimit_pkts
             + now.early_pkts
             + overmemory
@@ -37,6 +40,12 @@ pub(crate) fn qdisc_sample(
         drop_overmemory_pkts: Some(overmemory),
         drop_early_pkts: Some(now.early_pkts),
         drop_lost_pkts: Some(now.lost_pkts),
+        drop_policed_pkts: plan.policer.map(|_| now.policed_pkts),
+        drop_ack_filter_pkts: plan.ack_filter.then_some(now.acks_filtered_pkts),
+        acks_held_pkts: plan.ack_aggregation.map(|_| now.acks_held_pkts),
+        ecn_rewritten_pkts: plan.ecn_rewrite.map(|_| now.ecn_rewritten_pkts),
+        ce_rewritten_pkts: plan.ecn_rewrite.map(|_| now.ce_rewritten_pkts),
+        slots: plan.slot.map(|_| now.slots),
         memory_used_bytes: Some(now.memory_bytes),
         rate_bps: (now.rate_bps != u64::MAX).then_some(now.rate_bps),
         late_pkts: Some(now.late_pkts),

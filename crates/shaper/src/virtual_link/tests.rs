@@ -1,6 +1,10 @@
-use ccbench_proto::plan::{Class, Distribution, Jitter, Link, Queue, Reorder, TraceUse};
+use ccbench_proto::plan::{
+    AckAggregation, Class, Distribution, EcnRewrite, Jitter, Link, Policer, Queue, Reorder, Slot,
+    Tbf, TraceUse,
+};
 use ccbench_proto::resolve::{ClassConfig, PacketMatch};
 use ccbench_proto::trace::{self, Replay};
+use ccbench_proto::units::Packets;
 
 use super::*;
 
@@ -8,12 +12,16 @@ const MS: u64 = 1_000_000;
 const FRAME: u32 = 1514;
 const NAMES: (&str, &str) = ("bottleneck", "veth0");
 
-/// A packet's number, and whether it was corrupted.
+/// A packet's number, and whether it was corrupted or its ECN field rewritten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Numbered(u32, bool);
 
 impl Payload for Numbered {
     fn corrupt(&mut self) {
+        self.1 = true;
+    }
+
+    fn set_ecn(&mut self, _ecn: Ecn) {
         self.1 = true;
     }
 }
@@ -92,15 +100,18 @@ impl Run {
         self.step(at_ns);
     }
 
-    /// Packets of four flows and all codepoints, in bursts, about 16 Mbit/s. Ends with an empty link.
+    /// Packets of four flows and all codepoints, half of them acknowledgements, in bursts, about 16 Mbit/s. Ends with an empty
+    /// link.
     fn bursts(mut self) -> Self {
         let mut state = 1_u64;
         let mut at_ns = 0;
-        for _ in 0..4_000 {
+        for number in 0..4_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let draw = (state >> 33) as u32;
             at_ns += u64::from(if draw.is_multiple_of(8) { draw % 6_000_000 } else { 0 });
-            let header = Header { flow: draw >> 8 & 3, class: 0, ecn: Ecn::of((draw >> 10) as u8) };
+            let flow = draw >> 8 & 3;
+            let ack = (draw >> 20 & 1 == 1).then(|| PureAck { number, ..PureAck::default() });
+            let header = Header { flow, class: 0, ecn: Ecn::of((draw >> 10) as u8), ack };
             self.arrive(at_ns, header, 60 + (draw >> 12) % 1455);
         }
         self.until(at_ns + 3_000 * MS);
@@ -167,6 +178,38 @@ fn result_depends_on_the_seed_and_not_on_how_often_it_is_advanced() {
         let other = Run::new(&LinkConfig { seed: 8, ..config }, u64::MAX).bursts();
         assert_ne!(first.out, other.out, "{json}");
     }
+}
+
+#[test]
+fn elements_of_access_networks_conserve_packets_on_virtual_time() {
+    let ms = Micros::from_millis;
+    let plan = Link {
+        policer: Some(Policer { rate: mbit(12), burst: Bytes::new(30_000) }),
+        ecn_rewrite: Some(EcnRewrite { ce: Some(Ecn::NotEct), ..EcnRewrite::default() }),
+        ack_filter: true,
+        ack_aggregation: Some(AckAggregation { hold: ms(3), packets: Some(Packets::new(5)) }),
+        slot: Some(Slot { every: ms(2), max: Some(ms(6)), ..Slot::default() }),
+        tbf: Some(Tbf { burst: Bytes::new(5_000), ..Tbf::default() }),
+        ..impaired()
+    };
+    let config = config(plan, r#"{"kind": "pfifo", "limit": "20p"}"#);
+    let first = Run::new(&config, u64::MAX).bursts();
+    assert!(first.link.reads_headers());
+    let (counts, row) = (first.link.counts(), first.link.sample(first.now_ns, NAMES));
+    assert_eq!((row.sent_pkts, row.drops_pkts), (counts.departed, counts.lost + counts.dropped));
+    let counted = [
+        row.drop_policed_pkts,
+        row.drop_ack_filter_pkts,
+        row.acks_held_pkts,
+        row.ecn_rewritten_pkts,
+        row.ce_rewritten_pkts,
+        row.slots,
+    ];
+    assert!(counted.iter().all(|count| count.unwrap() > 20), "{row:?}");
+    assert_eq!(row.ecn_rewritten_pkts, row.ce_rewritten_pkts);
+    let again = Run::new(&config, 700_001).bursts();
+    assert_eq!(first.out, again.out);
+    assert_eq!(row, again.link.sample(again.now_ns, NAMES));
 }
 
 #[test]
@@ -363,7 +406,7 @@ fn packet_log_has_every_packet() {
     let plan = Link { packet_log: Some(Bytes::new(1 << 20)), ..rated(8, 1) };
     let mut run = Run::new(&config(plan, r#"{"kind": "pfifo", "limit": "1p"}"#), u64::MAX);
     for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0] {
-        run.arrive(MS, Header { flow: 9, class: 0, ecn }, 1000);
+        run.arrive(MS, Header { flow: 9, ecn, ..Header::default() }, 1000);
     }
     run.until(10 * MS);
     let mut rows = Vec::new();

@@ -1,6 +1,6 @@
 //! Impairments and classes with real packets.
 
-use ccbench_proto::plan::{self, Class, Jitter, Reorder};
+use ccbench_proto::plan::{self, Class, Jitter, Policer, Reorder};
 use ccbench_proto::resolve::{ClassConfig, PacketMatch};
 
 use super::*;
@@ -19,6 +19,22 @@ fn duplicates_every_packet() {
     send(&lab, 0..20, Duration::from_millis(1));
     let wanted: Vec<u32> = (0..20).flat_map(|number| [number, number]).collect();
     assert_eq!(receive(&socket, 40), wanted);
+    assert_nothing_more(&socket);
+}
+
+#[test]
+fn policer_drops_what_exceeds_its_burst() {
+    let lab = Lab::new();
+    let socket = receiver(&lab);
+    warm_up(&lab, &socket);
+    // A byte per second: the burst, and nothing else.
+    let policer = Policer { rate: Rate::from_bits_per_sec(8), burst: Bytes::new(10 * FRAME) };
+    let policed = plan::Link { policer: Some(policer), ..plan::Link::default() };
+    let mut link = shape(&lab, impaired(policed));
+    send(&lab, 0..40, Duration::ZERO);
+    let row = await_sample(&mut link, |row| row.sent_pkts + row.drops_pkts >= 40);
+    assert_eq!((row.sent_pkts, row.drops_pkts, row.drop_policed_pkts), (10, 30, Some(30)));
+    assert_eq!(receive(&socket, 10), (0..10).collect::<Vec<_>>());
     assert_nothing_more(&socket);
 }
 

@@ -33,13 +33,13 @@ const MAX_UNSCALED_WINDOW_BYTES: u64 = 65_535;
 /// `net.core.rmem_max`: the window's scale fits it.
 const RMEM_MAX_BYTES: u64 = 212_992;
 /// Half of SOCK_MIN_RCVBUF.
-const LEAST_WINDOW_CLAMP_BYTES: u64 = 1152;
+const MIN_WINDOW_CLAMP_BYTES: u64 = 1152;
 /// TCP_MSS_DEFAULT, TCP_MIN_MSS, and a TCP header without options.
 const TCP_MSS_DEFAULT: u32 = 536;
 const TCP_MIN_MSS: u32 = 88;
 const BARE_TCP_HEADER_BYTES: u32 = 20;
 /// Shorter segments do not raise the window.
-const LEAST_GROWING_BYTES: u32 = 128;
+const MIN_GROWING_BYTES: u32 = 128;
 
 /// A segment that a receiver sends at once.
 type Reply = Option<AckSegment>;
@@ -284,7 +284,7 @@ impl Receiver {
         } else if since_ns > self.rto_ns() {
             self.quick = self.quick.max(TCP_MAX_QUICKACKS);
         }
-        if segment.bytes >= LEAST_GROWING_BYTES {
+        if segment.bytes >= MIN_GROWING_BYTES {
             // The segment is in the queue.
             self.grow_window(segment, TRUESIZE_BYTES);
         }
@@ -322,7 +322,7 @@ impl Receiver {
         }
         // `tcp_set_window_clamp()`
         let before_bytes = self.window_clamp_bytes;
-        let clamp_bytes = self.window_bytes(self.rcvbuf_bytes).max(LEAST_WINDOW_CLAMP_BYTES);
+        let clamp_bytes = self.window_bytes(self.rcvbuf_bytes).max(MIN_WINDOW_CLAMP_BYTES);
         self.window_clamp_bytes = clamp_bytes;
         if clamp_bytes < before_bytes {
             self.rcv_ssthresh_bytes = self.rcv_ssthresh_bytes.min(clamp_bytes);

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use ccbench_proto::plan::check;
 
 use super::*;
-use crate::core::Ack;
+use crate::congestion_control::Ack;
 use crate::{T0_NS, prepare};
 
 const PLAN: &str = r#"

@@ -1,9 +1,12 @@
 //! Impairments of links: combinations that are impossible or have no effect.
 
-use crate::plan::{Backend, BurstLoss, Distribution, Jitter, Link};
-use crate::units::{Bytes, Ppm};
+use crate::plan::{
+    AckAggregation, Backend, BurstLoss, Distribution, Ecn, EcnRewrite, Jitter, Link, Policer, Slot,
+    Tbf,
+};
+use crate::units::{Bytes, FRAME_BYTES, Micros, Packets, Ppm, Rate};
 
-use super::limits::MAX_DELAY;
+use super::limits::{MAX_DELAY, MAX_RATE};
 use super::problems::Problems;
 
 /// Most bytes of link-layer overhead per IP packet.
@@ -12,6 +15,13 @@ const MAX_OVERHEAD: Bytes = Bytes::new(1000);
 const MAX_PACKET_LOG: Bytes = Bytes::new(1 << 32);
 /// Bytes per packet that kernel qdiscs count in addition to the IP packet.
 const KERNEL_OVERHEAD: Bytes = crate::resolve::ETHERNET_BYTES;
+/// Smallest and largest bucket of tokens: a larger packet would never pass a smaller one.
+const MIN_BURST: Bytes = Bytes::new(FRAME_BYTES);
+const MAX_BURST: Bytes = Bytes::new(1 << 30);
+/// Shortest time from one slot to the next.
+const MIN_SLOT: Micros = Micros::new(10);
+/// Fewest acknowledgements that are an aggregate.
+const MIN_AGGREGATE: Packets = Packets::new(2);
 /// Everything.
 const WHOLE_PPM: u32 = 1_000_000;
 
@@ -30,11 +40,16 @@ pub(super) fn check(name: &str, written: &Link, link: &Link, problems: &mut Prob
     let delayed = link.delay.is_some_and(|delay| delay.get() > 0) || link.jitter.is_some();
     if let Some(reorder) = &link.reorder {
         whole(&["links", name, "reorder", "share"], Some(reorder.share), problems);
-        if !delayed {
+        if reorder.late.is_some_and(|late| late.get() == 0 || late > MAX_DELAY) {
+            let why = format!("must be more than zero, and {MAX_DELAY} or less");
+            problems.error(&["links", name, "reorder", "late"], why);
+        }
+        if !delayed && reorder.late.is_none() {
             let why = "has nothing to overtake: the link has no `delay` that a packet could skip; add one";
             problems.error_from(&["links", name, "reorder"], delay, why);
         }
     }
+    elements(name, link, problems);
     if link.overhead.is_some_and(|bytes| bytes > MAX_OVERHEAD) {
         let why = format!("must be {MAX_OVERHEAD} or less");
         problems.error(&["links", name, "overhead"], why);
@@ -44,21 +59,66 @@ pub(super) fn check(name: &str, written: &Link, link: &Link, problems: &mut Prob
         problems.error(&["links", name, "packet_log"], why);
     }
     if written.backend == Backend::Kernel {
-        let backend: &[&[&str]] = &[&["links", name, "backend"]];
-        if link.packet_log.is_some() {
-            let why = "the kernel back end sees no packets; leave `backend` out, or this";
-            problems.error_from(&["links", name, "packet_log"], backend, why);
-        }
-        if link.gso.is_some() {
-            let why = "belongs to userspace links (kernel links have the node's `offloads`); leave `backend` out, or this";
-            problems.error_from(&["links", name, "gso"], backend, why);
-        }
-        if link.overhead.is_some_and(|bytes| bytes != KERNEL_OVERHEAD) {
-            let why = format!(
-                "the kernel's qdiscs count {KERNEL_OVERHEAD} here; leave `backend` out, or this"
-            );
-            problems.error_from(&["links", name, "overhead"], backend, why);
-        }
+        kernel_backend(name, link, problems);
+    }
+}
+
+/// The rules about single keys that change what happens to packets.
+fn elements(name: &str, link: &Link, problems: &mut Problems) {
+    if let Some(rewrite) = &link.ecn_rewrite {
+        ecn_rewrite(name, rewrite, problems);
+    }
+    if let Some(policer) = &link.policer {
+        self::policer(name, policer, problems);
+    }
+    if let Some(aggregation) = &link.ack_aggregation {
+        ack_aggregation(name, aggregation, problems);
+    }
+    if let Some(slot) = &link.slot {
+        self::slot(name, slot, problems);
+    }
+    if let Some(tbf) = &link.tbf {
+        self::tbf(name, tbf, link.rate, problems);
+    }
+    at_the_line(name, link, problems);
+}
+
+/// What `backend = "kernel"` excludes.
+fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
+    let backend: &[&[&str]] = &[&["links", name, "backend"]];
+    let of_userspace = [
+        ("path_switch", link.path_switch),
+        ("ecn_rewrite", link.ecn_rewrite.is_some()),
+        ("policer", link.policer.is_some()),
+        ("ack_filter", link.ack_filter),
+        ("ack_aggregation", link.ack_aggregation.is_some()),
+        ("slot", link.slot.is_some()),
+    ];
+    for (key, _) in of_userspace.into_iter().filter(|(_, is_set)| *is_set) {
+        let why = "no qdisc of the kernel back end does this; leave `backend` out, or this";
+        problems.error_from(&["links", name, key], backend, why);
+    }
+    if link.jitter.is_some_and(|jitter| jitter.hold.is_some()) {
+        let why = "netem draws for every packet; leave `backend` out, or this";
+        problems.error_from(&["links", name, "jitter", "hold"], backend, why);
+    }
+    if link.reorder.is_some_and(|reorder| reorder.late.is_some()) {
+        let why = "in netem, reordered packets skip the delay; leave `backend` out, or this";
+        problems.error_from(&["links", name, "reorder", "late"], backend, why);
+    }
+    if link.packet_log.is_some() {
+        let why = "the kernel back end sees no packets; leave `backend` out, or this";
+        problems.error_from(&["links", name, "packet_log"], backend, why);
+    }
+    if link.gso.is_some() {
+        let why = "belongs to userspace links (kernel links have the node's `offloads`); leave `backend` out, or this";
+        problems.error_from(&["links", name, "gso"], backend, why);
+    }
+    if link.overhead.is_some_and(|bytes| bytes != KERNEL_OVERHEAD) {
+        let why = format!(
+            "the kernel's qdiscs count {KERNEL_OVERHEAD} here; leave `backend` out, or this"
+        );
+        problems.error_from(&["links", name, "overhead"], backend, why);
     }
 }
 
@@ -95,6 +155,18 @@ fn jitter(
         );
     }
     whole(&at("correlation"), jitter.correlation, problems);
+    if jitter.hold.is_some_and(|hold| hold.get() == 0 || hold > MAX_DELAY) {
+        problems.error(&at("hold"), format!("must be more than zero, and {MAX_DELAY} or less"));
+    }
+    let keeps_order = !jitter.reorder && jitter.hold.is_none();
+    let is_possible = jitter.distribution == Distribution::Pareto || jitter.spread <= delay;
+    let is_partial = jitter.correlation.is_none_or(|share| share.get() < WHOLE_PPM);
+    if keeps_order && is_possible && is_partial && jitter.spread.get() > 0 {
+        let why = "packets that follow each other within `spread` keep their order, so each waits for the latest before it: \
+                   under load the mean delay is longer than `delay` and varies less than `spread`; write `hold = \"10ms\"`, so \
+                   that a draw holds for all packets of this time, or `reorder = true`";
+        problems.warning_from(&path, &[&path, &at("reorder"), &at("hold")], why);
+    }
 }
 
 fn burst_loss(name: &str, burst: &BurstLoss, problems: &mut Problems) {
@@ -110,5 +182,125 @@ fn burst_loss(name: &str, burst: &BurstLoss, problems: &mut Problems) {
     }
     if burst.good.is_some_and(|good| good.get() == WHOLE_PPM) {
         problems.error(&at("good"), "is 100%: no packet would ever get through; write less");
+    }
+}
+
+fn ecn_rewrite(name: &str, rewrite: &EcnRewrite, problems: &mut Problems) {
+    let at = |key| ["links", name, "ecn_rewrite", key];
+    let fields = [("ect1", Ecn::Ect1), ("ect0", Ecn::Ect0), ("ce", Ecn::Ce)];
+    if fields.iter().all(|(_, ecn)| rewrite.of(*ecn).is_none()) {
+        let why = "rewrites nothing; write what a field becomes, like { ect1 = \"ect0\" } or { ect0 = \"not-ect\" }";
+        problems.error(&["links", name, "ecn_rewrite"], why);
+    }
+    for (key, ecn) in fields {
+        match rewrite.of(ecn) {
+            Some(new) if new == ecn => problems.error(&at(key), "changes nothing; leave it out"),
+            Some(Ecn::Ce) => {
+                let why = "would be a mark that no queue made; a queue with `ce_threshold = \"0us\"` marks every packet";
+                problems.error(&at(key), why);
+            }
+            Some(_) | None => {}
+        }
+    }
+    if rewrite.share.is_some_and(|share| share.get() == 0) {
+        let why = "is zero: no packet would be rewritten; write more, or leave `ecn_rewrite` out";
+        problems.error(&at("share"), why);
+    }
+}
+
+fn policer(name: &str, policer: &Policer, problems: &mut Problems) {
+    let at = |key| ["links", name, "policer", key];
+    if policer.rate.bits_per_sec() == 0 || policer.rate > MAX_RATE {
+        problems.error(&at("rate"), format!("must be more than zero, and {MAX_RATE} or less"));
+    }
+    bucket(&at("burst"), policer.burst, problems);
+}
+
+/// The size of a bucket of tokens.
+fn bucket(path: &[&str], bytes: Bytes, problems: &mut Problems) {
+    if bytes < MIN_BURST || bytes > MAX_BURST {
+        let why = format!("must be from {MIN_BURST}, a full frame, to {MAX_BURST}");
+        problems.error(path, why);
+    }
+}
+
+fn ack_aggregation(name: &str, aggregation: &AckAggregation, problems: &mut Problems) {
+    let at = |key| ["links", name, "ack_aggregation", key];
+    if aggregation.hold.get() == 0 || aggregation.hold > MAX_DELAY {
+        problems.error(&at("hold"), format!("must be more than zero, and {MAX_DELAY} or less"));
+    }
+    if aggregation.packets.is_some_and(|packets| packets < MIN_AGGREGATE) {
+        let why = format!("must be {MIN_AGGREGATE} or more: fewer are never held");
+        problems.error(&at("packets"), why);
+    }
+}
+
+fn slot(name: &str, slot: &Slot, problems: &mut Problems) {
+    let at = |key| ["links", name, "slot", key];
+    if slot.every < MIN_SLOT || slot.every > MAX_DELAY {
+        problems.error(&at("every"), format!("must be from {MIN_SLOT} to {MAX_DELAY}"));
+    }
+    if slot.max.is_some_and(|max| max < slot.every || max > MAX_DELAY) {
+        let why = format!("must be from `every`, {}, to {MAX_DELAY}", slot.every);
+        problems.error_from(&at("max"), &[&at("max"), &at("every")], why);
+    }
+    if slot.packets.is_some_and(|packets| packets.get() == 0) {
+        problems.error(&at("packets"), "is zero: no packet would leave; write more");
+    }
+    if slot.bytes.is_some_and(|bytes| bytes.get() == 0) {
+        problems.error(&at("bytes"), "is zero: no packet would leave; write more");
+    }
+}
+
+fn tbf(name: &str, tbf: &Tbf, rate: Option<Rate>, problems: &mut Problems) {
+    let at = |key| ["links", name, "tbf", key];
+    bucket(&at("burst"), tbf.burst, problems);
+    if let (Some(peak), Some(rate)) = (tbf.peakrate, rate)
+        && (peak <= rate || peak > MAX_RATE)
+    {
+        let why = format!("must be more than the link's rate of {rate}, and {MAX_RATE} or less");
+        let reads: &[&[&str]] = &[&at("peakrate"), &["links", name, "rate"]];
+        problems.error_from(&at("peakrate"), reads, why);
+    }
+    if let Some(mtu) = tbf.mtu {
+        bucket(&at("mtu"), mtu, problems);
+        if tbf.peakrate.is_none() {
+            let why = "is the bucket of `peakrate`, which is missing; add it, or leave this out";
+            problems.error_from(&at("mtu"), &[&at("mtu"), &at("peakrate")], why);
+        }
+    }
+}
+
+/// What the keys about the line and the queue in front of it need.
+fn at_the_line(name: &str, link: &Link, problems: &mut Problems) {
+    let rates: &[&[&str]] = &[
+        &["links", name, "rate"],
+        &["links", name, "trace"],
+        &["links", name, "path"],
+        &["path"],
+    ];
+    let classes: &[&[&str]] = &[&["links", name, "classes"]];
+    let is_limited = link.rate.is_some() || link.trace.is_some();
+    if link.slot.is_some() && !is_limited {
+        let why = "needs a line that transmits for a time: give the link a `rate` or a `trace`";
+        problems.error_from(&["links", name, "slot"], rates, why);
+    }
+    if link.ack_filter && !is_limited && link.ack_aggregation.is_none() {
+        let why = "has no effect: on a link without `rate`, `trace` and `ack_aggregation` no packet waits; add one";
+        let aggregation: &[&str] = &["links", name, "ack_aggregation"];
+        problems.error_from(&["links", name, "ack_filter"], &[rates, &[aggregation]].concat(), why);
+    }
+    if link.tbf.is_some() && (link.rate.is_none() || link.trace.is_some()) {
+        let why = "needs a constant `rate`, at which its tokens come: write one, instead of a `trace`";
+        problems.error_from(&["links", name, "tbf"], rates, why);
+    }
+    let keys = [
+        ("slot", link.slot.is_some()),
+        ("tbf", link.tbf.is_some()),
+        ("ack_filter", link.ack_filter),
+    ];
+    for (key, _) in keys.into_iter().filter(|(_, is_set)| *is_set && !link.classes.is_empty()) {
+        let why = "is not for links with `classes`; leave one of them out";
+        problems.error_from(&["links", name, key], classes, why);
     }
 }

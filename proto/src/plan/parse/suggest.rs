@@ -68,7 +68,7 @@ pub(crate) fn list_of(candidates: &[&str], known: &str) -> String {
 }
 
 /// Maximum number of words in a list; nobody reads more.
-const MAX_LISTED: usize = 24;
+const MAX_LISTED: usize = 40;
 
 /// The words, each in backquotes; at most [`MAX_LISTED`].
 pub(crate) fn list(words: &[&str]) -> String {

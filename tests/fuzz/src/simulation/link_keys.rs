@@ -16,6 +16,14 @@ pub(super) enum Kind {
     Unlimited,
 }
 
+/// The key `backend` of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Auto,
+    Userspace,
+    Kernel,
+}
+
 /// Keys of a queue and their values, of which none or one is written.
 type Options = [(&'static str, &'static [&'static str])];
 
@@ -118,41 +126,48 @@ pub(super) fn write(
         delay_us = plan.choices.between(100, 40_000);
         plan.line(&format!("delay = \"{delay_us}us\""));
     }
-    let has_loss = impairments(plan, delay_us);
+    let backend = backend(plan, kind);
+    let has_loss = impairments(plan, delay_us, backend);
+    if backend != Backend::Kernel {
+        arrivals(plan);
+    }
     if plan.logs_packets {
         plan.line("packet_log = \"4MiB\"");
     }
-    let is_userspace = backend(plan, kind);
     if matches!(kind, Kind::Rated | Kind::Traced) && plan.choices.chance(230) {
         let queue = queue(&mut plan.choices, kind == Kind::Rated);
         plan.line(&format!("queue = {queue}"));
     }
+    let has_classes = kind == Kind::Rated && plan.choices.chance(48);
+    if !has_classes && backend != Backend::Kernel && matches!(kind, Kind::Rated | Kind::Traced) {
+        at_the_line(plan, (kind == Kind::Rated).then_some(rate_bps));
+    }
     let mut least_bps = 0;
-    if kind == Kind::Rated && plan.choices.chance(48) {
+    if has_classes {
         least_bps = classes(plan, name, rate_bps);
     } else if kind == Kind::Rated && plan.choices.chance(16) {
         plan.line("shaper = \"tbf\"");
     }
-    (kind, least_bps, is_userspace || has_loss || delay_us > 0)
+    (kind, least_bps, backend == Backend::Userspace || has_loss || delay_us > 0)
 }
 
-/// What emulates a link, and keys that only some of these have; returns whether its `backend` is userspace.
-fn backend(plan: &mut Generator<'_>, kind: Kind) -> bool {
+/// What emulates a link, and keys that only some of these have.
+fn backend(plan: &mut Generator<'_>, kind: Kind) -> Backend {
     if plan.choices.chance(140) {
         plan.line("backend = \"userspace\"");
         if plan.choices.chance(32) {
             plan.line("gso = false");
         }
         overhead(plan);
-        return true;
+        return Backend::Userspace;
     }
     let is_simple = matches!(kind, Kind::Rated | Kind::Preset) && !plan.logs_packets;
     if is_simple && plan.choices.chance(64) {
         plan.line("backend = \"kernel\"");
-    } else {
-        overhead(plan);
+        return Backend::Kernel;
     }
-    false
+    overhead(plan);
+    Backend::Auto
 }
 
 fn overhead(plan: &mut Generator<'_>) {
@@ -163,7 +178,8 @@ fn overhead(plan: &mut Generator<'_>) {
 }
 
 /// Loss, jitter, duplication, corruption and reordering of a link with this delay; returns whether it has the key `loss`.
-fn impairments(plan: &mut Generator<'_>, delay_us: u64) -> bool {
+fn impairments(plan: &mut Generator<'_>, delay_us: u64, backend: Backend) -> bool {
+    let is_kernel = backend == Backend::Kernel;
     let has_loss = plan.choices.chance(64);
     if has_loss {
         let loss = plan.choices.pick(&["0.1%", "1%", "10%", "30%"]);
@@ -185,8 +201,9 @@ fn impairments(plan: &mut Generator<'_>, delay_us: u64) -> bool {
             false => String::new(),
         };
         let reorder = if choices.chance(64) { ", reorder = true" } else { "" };
+        let hold = if !is_kernel && choices.chance(64) { ", hold = \"10ms\"" } else { "" };
         plan.line(&format!(
-            "jitter = {{ spread = \"{spread_us}us\", distribution = \"{shape}\"{correlation}{reorder} }}"
+            "jitter = {{ spread = \"{spread_us}us\", distribution = \"{shape}\"{correlation}{reorder}{hold} }}"
         ));
     }
     if plan.choices.chance(40) {
@@ -203,9 +220,59 @@ fn impairments(plan: &mut Generator<'_>, delay_us: u64) -> bool {
     }
     if (delay_us > 0 || has_jitter) && plan.choices.chance(40) {
         let share = plan.choices.pick(&["1%", "20%"]);
-        plan.line(&format!("reorder = {{ share = \"{share}\" }}"));
+        let late = if is_kernel { "" } else { plan.choices.pick(&["", ", late = \"3ms\""]) };
+        plan.line(&format!("reorder = {{ share = \"{share}\"{late} }}"));
+    }
+    if !is_kernel && plan.choices.chance(24) {
+        plan.line("path_switch = true");
     }
     has_loss
+}
+
+/// Policer, acknowledgements that are held back, and another ECN field.
+fn arrivals(plan: &mut Generator<'_>) {
+    if plan.choices.chance(32) {
+        let rate_bps = plan.choices.between(300_000, 20_000_000);
+        let burst = plan.choices.pick(&["1514B", "30kB", "1MB"]);
+        plan.line(&format!("policer = {{ rate = \"{rate_bps}bit\", burst = \"{burst}\" }}"));
+    }
+    if plan.choices.chance(32) {
+        let hold = plan.choices.pick(&["1us", "2ms", "50ms"]);
+        let packets = plan.choices.pick(&["", ", packets = \"2p\"", ", packets = \"16p\""]);
+        plan.line(&format!("ack_aggregation = {{ hold = \"{hold}\"{packets} }}"));
+    }
+    if plan.choices.chance(32) {
+        let fields = plan.choices.pick(&[
+            "ect1 = \"ect0\"",
+            "ect0 = \"not-ect\", ect1 = \"not-ect\", ce = \"not-ect\"",
+            "ect0 = \"ect1\", share = \"50%\"",
+        ]);
+        plan.line(&format!("ecn_rewrite = {{ {fields} }}"));
+    }
+}
+
+/// Slots, a filter of acknowledgements, and the token bucket of a link with a constant rate.
+fn at_the_line(plan: &mut Generator<'_>, rate_bps: Option<u64>) {
+    if plan.choices.chance(40) {
+        let every = plan.choices.pick(&["1ms", "100us", "20ms"]);
+        let max = plan.choices.pick(&["", ", max = \"20ms\""]);
+        let packets = plan.choices.pick(&["", ", packets = \"1p\"", ", packets = \"32p\""]);
+        let bytes = plan.choices.pick(&["", ", bytes = \"1B\"", ", bytes = \"60kB\""]);
+        plan.line(&format!("slot = {{ every = \"{every}\"{max}{packets}{bytes} }}"));
+    }
+    if plan.choices.chance(40) {
+        plan.line("ack_filter = true");
+    }
+    if let Some(rate_bps) = rate_bps
+        && plan.choices.chance(40)
+    {
+        let burst = plan.choices.pick(&["1514B", "20kB", "1MB"]);
+        let peak = match plan.choices.chance(100) {
+            true => format!(", peakrate = \"{}bit\"", 2 * rate_bps),
+            false => String::new(),
+        };
+        plan.line(&format!("tbf = {{ burst = \"{burst}\"{peak} }}"));
+    }
 }
 
 /// A queue; `has_rate`: its limit may be a time or a share of the BDP.

@@ -99,6 +99,8 @@ fn counters(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
             sample.drop_overlimit_pkts,
             sample.drop_early_pkts,
             sample.drop_overmemory_pkts,
+            sample.drop_policed_pkts,
+            sample.drop_ack_filter_pkts,
         ];
         let causes: u64 = causes.into_iter().flatten().sum();
         assert_eq!(sample.drops_pkts, causes, "link {name}: {sample:?}");
@@ -138,6 +140,13 @@ fn log(trial: &Trial, name: &str, rows: &LinkRows<'_>) {
         assert_eq!((sent, bytes), (last.sent_pkts, last.sent_bytes), "link {name}: {last:?}");
         for (fate, counted) in drops {
             assert_eq!(Some(count(fate)), counted, "link {name}: {fate:?}: {last:?}");
+        }
+        let own = [
+            (PacketFate::Policed, last.drop_policed_pkts),
+            (PacketFate::AckFilter, last.drop_ack_filter_pkts),
+        ];
+        for (fate, counted) in own {
+            assert_eq!(count(fate), counted.unwrap_or(0), "link {name}: {fate:?}: {last:?}");
         }
         assert_eq!(sent + last.drops_pkts, rows.packets.len() as u64, "link {name}: fates");
     }
@@ -191,11 +200,18 @@ fn times(trial: &Trial, packet: &LinkPacket, least_ns: u64) {
 }
 
 /// Packets leave in the order of time. In a FIFO that is the order in which their delays ended, and, unless the delay itself
-/// reorders packets, that in which they arrived. Other queues keep the order of a flow's packets with the same ECN field.
+/// reorders packets or acknowledgements are held back, that in which they arrived. Other queues keep the order of a flow's packets
+/// with the same ECN field, unless that is rewritten.
 fn order(name: &str, link: &Link, rows: &LinkRows<'_>) {
     let is_fifo = link.classes.is_empty()
         && !matches!(link.queue, Some(Queue::Fq(_) | Queue::FqCodel(_) | Queue::Dualpi2(_)));
-    let keeps_order = link.reorder.is_none() && !link.jitter.is_some_and(|jitter| jitter.reorder);
+    let keeps_order = link.reorder.is_none()
+        && link.ack_aggregation.is_none()
+        && !link.path_switch
+        && !link.jitter.is_some_and(|jitter| jitter.reorder);
+    if !is_fifo && link.ecn_rewrite.is_some_and(|rewrite| rewrite.share.is_some()) {
+        return;
+    }
     let mut last_ns = 0;
     let mut before = BTreeMap::<Option<(u32, u32)>, &LinkPacket>::new();
     for packet in rows.packets.iter().filter(|packet| packet.fate() == PacketFate::Sent) {
@@ -211,8 +227,11 @@ fn order(name: &str, link: &Link, rows: &LinkRows<'_>) {
     }
 }
 
-/// The line transmits one packet at a time, at most at the rate.
+/// The line transmits one packet at a time, at most at the rate. A token bucket lets bursts pass.
 fn line(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
+    if link.tbf.is_some() {
+        return;
+    }
     let key = format!("links.{name}.rate");
     let changes = trial.plan.plan().changes.iter();
     let changed = changes.filter_map(|change| match change.set.get(&key) {

@@ -12,7 +12,7 @@ use super::Trial;
 use super::streams::least_rtt_ns;
 
 /// Back-to-back measurements begin at least so far apart.
-const LEAST_DISTANCE_NS: u64 = 1_000_000;
+const MIN_DISTANCE_NS: u64 = 1_000_000;
 
 pub(super) fn check(trial: &Trial) {
     let mut measured = BTreeMap::<&str, Vec<&wire::Probe>>::new();
@@ -56,7 +56,7 @@ fn measurements(trial: &Trial, probe: &Probe, rows: &[&wire::Probe]) {
         let took_ns = took_ns(trial, probe, row);
         due_ns = match probe.repeat {
             Repeat::Once => None,
-            Repeat::BackToBack => Some(row.at_ns + took_ns.max(LEAST_DISTANCE_NS)),
+            Repeat::BackToBack => Some(row.at_ns + took_ns.max(MIN_DISTANCE_NS)),
             // A measurement longer than the interval skips the missed ones.
             Repeat::Interval => Some(row.at_ns + every_ns * (1 + took_ns / every_ns)),
         };

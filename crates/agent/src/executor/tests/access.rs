@@ -59,11 +59,11 @@ async fn parameters_of_the_kernels_modules_need_module() {
 #[tokio::test]
 async fn what_carries_the_controllers_interface_is_not_shaped() {
     let rig = Rig::new(Script::Good, FakeInterfaces::default());
-    let plan = PLAN.replace("eth0", "beneath-to-10.8.0.9");
+    let plan = PLAN.replace("eth0", "under-10.8.0.9");
     let connected = || ConnectionEnd::example_from("10.8.0.9".parse().ok());
     let (_end, connection) = connected();
     let error = prepare_over(&rig, &plan, connection).await.unwrap_err();
-    assert!(error.starts_with("link l: beneath-to-10.8.0.9 is on the route"), "{error}");
+    assert!(error.starts_with("link l: under-10.8.0.9 is on the route"), "{error}");
     let allowed = plan.replace("backend =", "allow_control_interface = true\nbackend =");
     let (_end, connection) = connected();
     assert_eq!(prepare_over(&rig, &allowed, connection).await, Ok(()));

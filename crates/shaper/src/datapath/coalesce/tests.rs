@@ -87,7 +87,7 @@ fn coalesces_up_to_eight_segments() {
 #[test]
 fn ce_marks_and_gaps_end_a_group() {
     let mut packets = segment_all(&super_packet(0, false, 600, 100, ACK, 7));
-    header::mark_ce(&mut packets[2][VNET_BYTES..]);
+    header::set_ecn(&mut packets[2][VNET_BYTES..], header::Ecn::Ce);
     packets.remove(4);
     let counts: Vec<_> = coalesce(&packets).iter().map(|(count, _)| *count).collect();
     assert_eq!(counts, [2, 1, 1, 1]);

@@ -4,6 +4,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
+use crate::datapath::impair::Decision;
 use crate::datapath::packet::Packet;
 
 /// Packets in transit. Their `at_ns` is when their delay ends.
@@ -14,9 +15,21 @@ pub(super) struct Delay {
     before: (u64, u64),
     /// In-order packets do not leave before this.
     last_due_ns: u64,
-    /// Whether jitter may reorder packets.
-    unordered: bool,
+    /// The same of packets that arrived before the last change, which took another path.
+    before_due_ns: u64,
+    order: Order,
     in_transit: InTransit,
+}
+
+/// Which packets may overtake others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Order {
+    /// All, because of jitter.
+    pub(super) jitter: bool,
+    /// Those that the impairments select.
+    pub(super) selected: bool,
+    /// Those that arrive after a change of the delay.
+    pub(super) switched: bool,
 }
 
 #[derive(Debug)]
@@ -45,33 +58,34 @@ impl PartialOrd for Ranked {
 }
 
 impl Delay {
-    /// Never allocates while it holds at most `capacity` packets. `unordered`: jitter may reorder packets;
-    /// `may_overtake`: jitter or undelayed packets may.
-    pub(super) fn new(
-        delay_ns: u64,
-        (unordered, may_overtake): (bool, bool),
-        capacity: usize,
-    ) -> Self {
-        let in_transit = if may_overtake {
+    /// Never allocates while it holds at most `capacity` packets.
+    pub(super) fn new(delay_ns: u64, order: Order, capacity: usize) -> Self {
+        let in_transit = if order != Order::default() {
             InTransit::Sorted { heap: BinaryHeap::with_capacity(capacity), entered: 0, last: 0 }
         } else {
             InTransit::InOrder(VecDeque::with_capacity(capacity))
         };
-        Self { delay_ns, before: (0, delay_ns), last_due_ns: 0, unordered, in_transit }
+        let before = (0, delay_ns);
+        Self { delay_ns, before, last_due_ns: 0, before_due_ns: 0, order, in_transit }
     }
 
-    /// Delays a packet that arrives at its `at_ns` by the constant delay and `jitter_ns`, or not at all if `undelayed`.
-    /// Returns when the delay ends.
-    pub(super) fn enter(&mut self, packet: Packet, jitter_ns: i64, undelayed: bool) -> u64 {
+    /// Delays a packet that arrives at its `at_ns` by the constant delay and what the impairments decided. Returns when the
+    /// delay ends.
+    pub(super) fn enter(&mut self, packet: Packet, decision: &Decision) -> u64 {
         let (changed_ns, before_ns) = self.before;
-        let delay_ns = if packet.at_ns < changed_ns { before_ns } else { self.delay_ns };
+        let is_before = packet.at_ns < changed_ns;
+        let delay_ns = if is_before { before_ns } else { self.delay_ns };
         let mut due_ns = packet.at_ns;
-        if !undelayed {
-            due_ns = due_ns.saturating_add(delay_ns.saturating_add_signed(jitter_ns));
-            if !self.unordered {
-                due_ns = due_ns.max(self.last_due_ns);
-                self.last_due_ns = due_ns;
+        if !decision.undelayed {
+            due_ns = due_ns.saturating_add(delay_ns.saturating_add_signed(decision.jitter_ns));
+            if !self.order.jitter {
+                let is_switched = is_before && self.order.switched;
+                let last_ns =
+                    if is_switched { &mut self.before_due_ns } else { &mut self.last_due_ns };
+                due_ns = due_ns.max(*last_ns);
+                *last_ns = due_ns;
             }
+            due_ns = due_ns.saturating_add(decision.late_ns);
         }
         let packet = Packet { at_ns: due_ns, ..packet };
         match &mut self.in_transit {
@@ -97,6 +111,10 @@ impl Delay {
 
     /// Sets the constant delay of packets that arrive at `at_ns` or later.
     pub(super) fn set(&mut self, at_ns: u64, delay_ns: u64) {
+        if self.order.switched && delay_ns != self.delay_ns {
+            self.before_due_ns = self.last_due_ns;
+            self.last_due_ns = 0;
+        }
         self.before = (at_ns, self.delay_ns);
         self.delay_ns = delay_ns;
     }

@@ -1,4 +1,5 @@
-use ccbench_proto::units::{Bytes, Micros, Ppm};
+use ccbench_proto::plan::Link;
+use ccbench_proto::units::{Bytes, Micros, Ppm, Rate};
 use proptest::prelude::*;
 
 use super::*;
@@ -178,7 +179,9 @@ mod impaired {
             match link.arrive(arrival) {
                 Arrival::In => {}
                 Arrival::Lost => lost.push(slot),
-                Arrival::Changed { flip, copy_due_ns } => {
+                Arrival::Policed => panic!("the link has no policer"),
+                Arrival::Changed { ecn, flip, copy_due_ns } => {
+                    assert_eq!(ecn, None);
                     flips.extend(flip.map(|draw| (slot, draw)));
                     if let Some(at_ns) = copy_due_ns {
                         link.arrive_copy(Packet { slot: slot + 10_000, at_ns, ..arrival });

@@ -1,0 +1,263 @@
+//! Policer, slots, token buckets, acknowledgements and ECN fields in whole links.
+
+use ccbench_proto::plan::{AckAggregation, EcnRewrite, Link, Policer, Reorder, Slot, Tbf};
+use ccbench_proto::units::{Bytes, Micros, Packets, Ppm, Rate};
+use proptest::prelude::*;
+
+use super::*;
+use crate::datapath::header::PureAck;
+use crate::discipline::FifoLimit;
+
+const MS: u64 = 1_000_000;
+
+fn model(plan: Link) -> LinkModel {
+    let queue = QueueParams::TailDrop(FifoLimit::Packets(100));
+    LinkModel::new(&LinkSpec { plan, queue, seed: 1, ..LinkSpec::default() }, 1024, 1514)
+}
+
+/// At 8 Mbit/s: a byte in 1 us.
+fn rated(plan: Link) -> Link {
+    Link { rate: Some(Rate::from_bits_per_sec(8_000_000)), ..plan }
+}
+
+fn packet(slot: u32, at_ns: u64) -> Packet {
+    Packet { slot, at_ns, bytes: 1000, flow: 1, ..Packet::default() }
+}
+
+/// An acknowledgement of 100 bytes.
+fn ack(slot: u32, at_ns: u64, number: u32) -> Packet {
+    let ack = PureAck { number, ..PureAck::default() };
+    Packet { slot, at_ns, bytes: 100, flow: 2, ..Packet::default() }.with_ack(Some(ack))
+}
+
+/// Slots and times of all departures, and the slots of dropped packets.
+fn run(model: &mut LinkModel, arrivals: &[Packet]) -> (Vec<(u32, u64)>, Vec<u32>) {
+    let mut freed = Vec::new();
+    for arrival in arrivals {
+        assert_eq!(model.arrive(*arrival), Arrival::In);
+    }
+    model.advance(1 << 50, &mut freed);
+    assert_eq!((model.packets_inside(), model.next_event_ns()), (0, u64::MAX));
+    let departed = std::iter::from_fn(|| model.pop_departed());
+    (departed.map(|packet| (packet.slot, packet.at_ns)).collect(), freed)
+}
+
+#[test]
+fn policer_drops_on_arrival_what_does_not_conform() {
+    let policer = Policer { rate: Rate::from_bits_per_sec(8_000_000), burst: Bytes::new(2_000) };
+    let mut model = model(Link { policer: Some(policer), ..Link::default() });
+    let found = [0, 0, 0, MS - 1, MS].map(|at_ns| model.arrive(packet(0, at_ns)));
+    let (passed, policed) = (Arrival::In, Arrival::Policed);
+    assert_eq!(found, [passed, passed, policed, policed, passed]);
+    assert_eq!((model.counts().arrived, model.counts().policed), (5, 2));
+    // The rate of the policer includes the link's overhead, as the rate of the line does.
+    let plan = Link { policer: Some(policer), overhead: Some(Bytes::new(15)), ..Link::default() };
+    let mut counted = self::model(plan);
+    let found = [0, 0].map(|at_ns| counted.arrive(packet(0, at_ns)));
+    assert_eq!(found, [passed, policed]);
+}
+
+#[test]
+fn packets_leave_in_slots() {
+    let slot = Slot { every: Micros::from_millis(5), ..Slot::default() };
+    let mut model = model(rated(Link { slot: Some(slot), ..Link::default() }));
+    let arrivals = [1, 2, 6, 13].map(|at_ms| packet(at_ms, u64::from(at_ms) * MS));
+    let (left, freed) = run(&mut model, &arrivals);
+    // The third one comes while the first burst is transmitted, and the last one to an empty queue.
+    assert_eq!(left, [(1, 6 * MS), (2, 7 * MS), (6, 11 * MS), (13, 16 * MS)]);
+    assert_eq!((freed.len(), model.counts().slots), (0, 3));
+}
+
+#[test]
+fn slots_limit_the_rate() {
+    let slot = Slot {
+        every: Micros::from_millis(10),
+        packets: Some(Packets::new(2)),
+        ..Slot::default()
+    };
+    let mut model = model(rated(Link { slot: Some(slot), ..Link::default() }));
+    let arrivals: Vec<_> = (0..5).map(|slot| packet(slot, MS)).collect();
+    let times_ms = [11, 12, 21, 22, 31];
+    let wanted: Vec<_> = (0..).zip(times_ms.map(|at_ms| at_ms * MS)).collect();
+    assert_eq!(run(&mut model, &arrivals).0, wanted);
+}
+
+#[test]
+fn tbf_lets_a_burst_pass_at_once() {
+    let tbf = Tbf { burst: Bytes::new(3_000), ..Tbf::default() };
+    let mut model = model(rated(Link { tbf: Some(tbf), ..Link::default() }));
+    let arrivals: Vec<_> = (0..5).map(|slot| packet(slot, 7)).collect();
+    let wanted = [(0, 7), (1, 7), (2, 7), (3, MS + 7), (4, 2 * MS + 7)];
+    assert_eq!(run(&mut model, &arrivals).0, wanted);
+}
+
+#[test]
+fn superseded_acknowledgements_are_dropped_when_it_is_their_turn() {
+    let mut model = model(rated(Link { ack_filter: true, ..Link::default() }));
+    let arrivals = [packet(0, 0), ack(1, 10, 100), ack(2, 20, 200), ack(3, 30, 300)];
+    let (left, freed) = run(&mut model, &arrivals);
+    assert_eq!((left, freed), (vec![(0, MS), (3, MS + 100_000)], vec![1, 2]));
+    let counts = model.counts();
+    assert_eq!((counts.acks_filtered, counts.dropped, counts.departed), (2, 0, 2));
+    // Without a queue each leaves at once.
+    let arrivals = [ack(4, 100 * MS, 400), ack(5, 200 * MS, 500)];
+    let mut idle = self::model(rated(Link { ack_filter: true, ..Link::default() }));
+    assert_eq!(run(&mut idle, &arrivals).0.len(), 2);
+}
+
+#[test]
+fn held_acknowledgements_leave_together_behind_other_packets() {
+    let ack_aggregation =
+        Some(AckAggregation { hold: Micros::from_millis(2), packets: Some(Packets::new(3)) });
+    let delay = Some(Micros::from_millis(10));
+    let mut model = model(Link { ack_aggregation, delay, ..Link::default() });
+    assert!(model.may_overtake());
+    let first = [ack(0, MS, 100), ack(1, 2 * MS, 200), packet(2, 2 * MS + 5)];
+    // At the end of the time, an acknowledgement that arrives belongs to the next ones.
+    let second = [ack(3, 3 * MS, 300), ack(4, 4 * MS, 400), ack(5, 4 * MS + 7, 500)];
+    let (left, _) = run(&mut model, &[first, second].concat());
+    let (at_3, at_4) = (13 * MS, 14 * MS + 7);
+    let wanted = [(2, 12 * MS + 5), (0, at_3), (1, at_3), (3, at_4), (4, at_4), (5, at_4)];
+    assert_eq!(left, wanted);
+    assert_eq!(model.counts().acks_held, 5);
+}
+
+#[test]
+fn queue_sees_the_new_ecn_field() {
+    let ecn_rewrite = Some(EcnRewrite {
+        ect1: Some(Ecn::Ect0),
+        ce: Some(Ecn::NotEct),
+        ..EcnRewrite::default()
+    });
+    let mut model = model(Link { ecn_rewrite, ..Link::default() });
+    let changed = |ecn| Arrival::Changed { ecn: Some(ecn), flip: None, copy_due_ns: None };
+    let found = Ecn::ALL.map(|ecn| model.arrive(Packet { ecn, ..packet(0, 0) }));
+    assert_eq!(found, [Arrival::In, changed(Ecn::Ect0), Arrival::In, changed(Ecn::NotEct)]);
+    model.advance(0, &mut Vec::new());
+    let left = [0, 1, 2, 3].map(|_| model.pop_departed().unwrap().ecn);
+    assert_eq!(left, [Ecn::NotEct, Ecn::Ect0, Ecn::Ect0, Ecn::NotEct]);
+    assert_eq!((model.counts().ecn_rewritten, model.counts().ce_rewritten), (2, 1));
+}
+
+#[test]
+fn late_packets_are_overtaken_for_their_time() {
+    let late = Some(Micros::from_millis(2));
+    let reorder = Some(Reorder { late, ..Reorder::new(Ppm::new(200_000).unwrap()) });
+    let delay = Some(Micros::from_millis(10));
+    let mut model = model(Link { reorder, delay, ..Link::default() });
+    assert_eq!((model.min_delay_ns(), model.may_overtake()), (10 * MS, true));
+    let arrivals: Vec<_> = (0..100).map(|slot| packet(slot, u64::from(slot) * MS)).collect();
+    let (left, _) = run(&mut model, &arrivals);
+    let delays: Vec<u64> = left.iter().map(|(slot, at_ns)| at_ns - u64::from(*slot) * MS).collect();
+    assert!(delays.iter().all(|delay_ns| [10 * MS, 12 * MS].contains(delay_ns)), "{delays:?}");
+    let late = delays.iter().filter(|delay_ns| **delay_ns == 12 * MS).count();
+    assert!((5..40).contains(&late), "{late}");
+    // At most the packet that follows within 2 ms overtakes; that after 2 ms has the same time, and entered later.
+    assert!(!left.is_sorted_by_key(|(slot, _)| *slot));
+    for (place, (slot, _)) in (0_i64..).zip(&left) {
+        assert!((place - i64::from(*slot)).abs() <= 2, "{slot} at {place}");
+    }
+}
+
+#[test]
+fn path_switch_lets_later_packets_overtake() {
+    let delay = Some(Micros::from_millis(10));
+    let departures = |path_switch| {
+        let mut model = model(Link { path_switch, delay, ..Link::default() });
+        assert_eq!(model.may_overtake(), path_switch);
+        model.arrive(packet(0, MS));
+        model.set_delay(2 * MS, 3 * MS);
+        // Passed to the model late, but arrived before the change.
+        model.arrive(packet(1, 2 * MS - 1));
+        model.arrive(packet(2, 2 * MS));
+        model.arrive(packet(3, 9 * MS));
+        model.set_delay(10 * MS, 30 * MS);
+        model.arrive(packet(4, 10 * MS));
+        run(&mut model, &[]).0
+    };
+    let old = 12 * MS - 1;
+    let kept = [(0, 11 * MS), (1, old), (2, old), (3, 12 * MS), (4, 40 * MS)];
+    assert_eq!(departures(false), kept);
+    let switched = [(2, 5 * MS), (0, 11 * MS), (1, old), (3, 12 * MS), (4, 40 * MS)];
+    assert_eq!(departures(true), switched);
+}
+
+/// Departures, dropped packets and counters of a link that is advanced to every arrival with the flag.
+fn outcome(plan: &Link, arrivals: &[(Packet, bool)]) -> (Vec<Packet>, Vec<u32>, Counts) {
+    let queue = QueueParams::TailDrop(FifoLimit::Packets(20));
+    let spec = LinkSpec { plan: plan.clone(), queue, seed: 3, ..LinkSpec::default() };
+    let mut model = LinkModel::new(&spec, arrivals.len(), 1514);
+    let (mut left, mut freed) = (Vec::new(), Vec::new());
+    for (arrival, advances) in arrivals {
+        model.arrive(*arrival);
+        if *advances {
+            model.advance(arrival.at_ns, &mut freed);
+            left.extend(std::iter::from_fn(|| model.pop_departed()));
+        }
+    }
+    model.advance(1 << 50, &mut freed);
+    left.extend(std::iter::from_fn(|| model.pop_departed()));
+    assert_eq!(model.packets_inside(), 0);
+    (left, freed, model.counts())
+}
+
+proptest! {
+    /// Every packet leaves or is counted; data and acknowledgements each stay in order; times do not depend on how often the
+    /// model is advanced.
+    #[test]
+    fn packets_are_conserved_in_order_and_on_virtual_time(
+        rate_bps in 1_000_000_u64..100_000_000,
+        (every_us, more_us) in (100_u64..5_000, 0_u64..5_000),
+        limits in (proptest::option::of(1_u32..10), proptest::option::of(1_u64..10_000)),
+        (has_slots, has_tbf, ack_filter) in any::<(bool, bool, bool)>(),
+        aggregation in proptest::option::of((1_u64..5_000, proptest::option::of(2_u32..10))),
+        police in proptest::option::of(1_000_000_u64..50_000_000),
+        arrivals in proptest::collection::vec((0_u64..1_000_000, 0..3_u32, any::<bool>()), 1..200),
+    ) {
+        let bits = Rate::from_bits_per_sec;
+        let plan = Link {
+            rate: Some(bits(rate_bps)),
+            slot: has_slots.then(|| Slot {
+                every: Micros::new(every_us),
+                max: Some(Micros::new(every_us + more_us)),
+                packets: limits.0.map(Packets::new),
+                bytes: limits.1.map(Bytes::new),
+            }),
+            tbf: has_tbf.then(|| Tbf { burst: Bytes::new(5_000), ..Tbf::default() }),
+            ack_filter,
+            ack_aggregation: aggregation.map(|(hold_us, packets)| AckAggregation {
+                hold: Micros::new(hold_us),
+                packets: packets.map(Packets::new),
+            }),
+            policer: police.map(|bps| Policer { rate: bits(bps), burst: Bytes::new(3_000) }),
+            ..Link::default()
+        };
+        let (mut now_ns, mut slot) = (0, 0);
+        let arrivals: Vec<(Packet, bool)> = arrivals
+            .into_iter()
+            .map(|(gap_ns, kind, advances)| {
+                now_ns += gap_ns;
+                slot += 1;
+                let packet = match kind {
+                    0 => packet(slot - 1, now_ns),
+                    kind => Packet { flow: kind, ..ack(slot - 1, now_ns, slot) },
+                };
+                (packet, advances)
+            })
+            .collect();
+        let (left, freed, counts) = outcome(&plan, &arrivals);
+        prop_assert_eq!(counts.arrived as usize, arrivals.len());
+        prop_assert_eq!(freed.len() as u64, counts.dropped + counts.acks_filtered);
+        prop_assert_eq!(left.len() as u64, counts.departed);
+        let gone = counts.policed + counts.dropped + counts.acks_filtered + counts.departed;
+        prop_assert_eq!(counts.arrived, gone);
+        prop_assert!(ack_filter || counts.acks_filtered == 0);
+        prop_assert!(left.is_sorted_by_key(|packet| packet.at_ns));
+        for is_ack in [false, true] {
+            let same = left.iter().filter(|packet| packet.is_pure_ack() == is_ack);
+            prop_assert!(same.is_sorted_by_key(|packet| packet.slot));
+        }
+        let once: Vec<_> = arrivals.iter().map(|(packet, _)| (*packet, false)).collect();
+        prop_assert_eq!((left, freed, counts), outcome(&plan, &once));
+    }
+}

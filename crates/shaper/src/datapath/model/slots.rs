@@ -1,0 +1,179 @@
+//! Slots: the times at which the line may begin to transmit what is in the queue, as one burst.
+//!
+//! The packets of a slot are those that are in the queue when it begins, at most the plan's `packets`, up to the one that
+//! reaches its `bytes`. What enters the queue later waits for the next slot. A slot without a packet passes unused. A slot whose
+//! time comes while the line is still transmitting the packets of another one begins when that ends.
+
+use ccbench_proto::plan::Slot;
+use ccbench_proto::units::{Bytes, Micros, Packets};
+
+use crate::datapath::random::{Purpose, Random};
+
+/// The slots of a line.
+#[derive(Debug)]
+pub(super) struct Slots {
+    every_ns: u64,
+    /// How much longer the time between two slots may be.
+    range_ns: u64,
+    max_packets: u64,
+    max_bytes: u64,
+    random: Random,
+    /// When the next slot begins.
+    next_ns: u64,
+    /// Packets and bytes that may still leave in this one.
+    left_packets: u64,
+    left_bytes: u64,
+    /// Slots with packets so far.
+    used: u64,
+}
+
+impl Slots {
+    /// The first slot begins at zero of the clock.
+    pub(super) fn new(slot: &Slot, seed: u64) -> Self {
+        let every_ns = slot.every.nanos().max(1);
+        let max_ns = slot.max.map_or(every_ns, Micros::nanos);
+        Self {
+            every_ns,
+            range_ns: max_ns.saturating_sub(every_ns),
+            max_packets: slot.packets.map_or(u64::MAX, |packets| u64::from(Packets::get(packets))),
+            max_bytes: slot.bytes.map_or(u64::MAX, Bytes::get),
+            random: Random::new(seed, Purpose::Slot),
+            next_ns: 0,
+            left_packets: 0,
+            left_bytes: 0,
+            used: 0,
+        }
+    }
+
+    /// The time to the next slot.
+    fn draw_ns(&mut self) -> u64 {
+        let more = match self.range_ns {
+            0 => 0,
+            range_ns => (u128::from(self.random.draw()) * (u128::from(range_ns) + 1)) >> 64,
+        };
+        self.every_ns + more as u64
+    }
+
+    /// A packet enters the empty queue of an idle line: slots until `now_ns` have passed unused.
+    pub(super) fn skip(&mut self, now_ns: u64) {
+        if self.range_ns == 0 && self.next_ns <= now_ns {
+            let passed = (now_ns - self.next_ns) / self.every_ns + 1;
+            self.next_ns = self.next_ns.saturating_add(passed.saturating_mul(self.every_ns));
+        }
+        while self.next_ns <= now_ns {
+            self.next_ns = self.next_ns.saturating_add(self.draw_ns());
+        }
+    }
+
+    /// Whether the line may transmit the next of `queued` packets at `now_ns`; if not, when to ask again. `u64::MAX`: when a
+    /// packet enters.
+    pub(super) fn open(&mut self, now_ns: u64, queued: u64) -> Result<(), u64> {
+        if queued == 0 {
+            self.left_packets = 0;
+            return Err(u64::MAX);
+        }
+        if self.left_packets > 0 && self.left_bytes > 0 {
+            return Ok(());
+        }
+        if now_ns < self.next_ns {
+            return Err(self.next_ns);
+        }
+        self.skip(now_ns);
+        self.left_packets = queued.min(self.max_packets);
+        self.left_bytes = self.max_bytes;
+        self.used += 1;
+        Ok(())
+    }
+
+    /// The line transmits a packet of this slot; `None`: the queue has dropped the rest of it.
+    pub(super) fn sent(&mut self, bytes: Option<u32>) {
+        match bytes {
+            Some(bytes) => {
+                self.left_packets = self.left_packets.saturating_sub(1);
+                self.left_bytes = self.left_bytes.saturating_sub(u64::from(bytes));
+            }
+            None => self.left_packets = 0,
+        }
+    }
+
+    /// Slots in which packets left.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn slots(every_ms: u64, max_ms: u64) -> Slots {
+        let every = Micros::from_millis(every_ms);
+        let max = Some(Micros::from_millis(max_ms));
+        Slots::new(&Slot { every, max, ..Slot::default() }, 3)
+    }
+
+    #[test]
+    fn slot_has_what_was_queued_when_it_began() {
+        let mut slots = slots(5, 5);
+        slots.skip(MS);
+        assert_eq!(slots.open(MS, 1), Err(5 * MS));
+        assert_eq!(slots.open(5 * MS, 2), Ok(()));
+        slots.sent(Some(1000));
+        // Another one has entered meanwhile.
+        assert_eq!(slots.open(6 * MS, 2), Ok(()));
+        slots.sent(Some(1000));
+        assert_eq!(slots.open(7 * MS, 1), Err(10 * MS));
+        assert_eq!((slots.open(10 * MS, 0), slots.used()), (Err(u64::MAX), 1));
+    }
+
+    #[test]
+    fn limits_end_a_slot() {
+        let plan = Slot {
+            every: Micros::from_millis(5),
+            packets: Some(Packets::new(3)),
+            bytes: Some(Bytes::new(2_000)),
+            ..Slot::default()
+        };
+        let mut slots = Slots::new(&plan, 1);
+        // The packet that reaches the size is the last.
+        for bytes in [1_000, 999, 500] {
+            assert_eq!(slots.open(0, 9), Ok(()));
+            slots.sent(Some(bytes));
+        }
+        assert_eq!(slots.open(0, 6), Err(5 * MS));
+        for _ in 0..2 {
+            assert_eq!(slots.open(5 * MS, 6), Ok(()));
+            slots.sent(Some(1_000));
+        }
+        assert_eq!(slots.open(6 * MS, 4), Err(10 * MS));
+    }
+
+    #[test]
+    fn slot_that_the_line_missed_begins_late_and_once() {
+        let mut slots = slots(5, 5);
+        assert_eq!(slots.open(0, 1), Ok(()));
+        slots.sent(Some(1000));
+        assert_eq!(slots.open(17 * MS, 1), Ok(()));
+        slots.sent(Some(1000));
+        assert_eq!(slots.open(17 * MS, 1), Err(20 * MS));
+    }
+
+    #[test]
+    fn random_times_are_between_both_limits() {
+        let mut slots = slots(2, 6);
+        let (mut last_ns, mut sum_ns, mut seen) = (0, 0, [false; 4]);
+        for _ in 0..10_000 {
+            slots.skip(last_ns);
+            let length_ns = slots.next_ns - last_ns;
+            assert!((2 * MS..=6 * MS).contains(&length_ns), "{length_ns}");
+            seen[(length_ns / MS).min(5) as usize - 2] = true;
+            sum_ns += length_ns;
+            last_ns = slots.next_ns;
+        }
+        assert_eq!(seen, [true; 4]);
+        let mean_ns = sum_ns / 10_000;
+        assert!((3_900_000..4_100_000).contains(&mean_ns), "{mean_ns}");
+    }
+}
