@@ -54,6 +54,33 @@ pub fn scheme(name: &str) -> Option<(&'static Scheme, &'static Core)> {
     Some((scheme, core))
 }
 
+/// A state of a congestion control: the variable of `cc_state` that has its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedState {
+    /// The variable.
+    pub variable: &'static str,
+    /// Its value in this state.
+    pub number: u32,
+    /// The state's name.
+    pub name: &'static str,
+}
+
+/// The states of an instance. A core names them in the unit of their variable: `0 STARTUP 1 DRAIN`. The kernel's have none.
+pub fn states(cc: &Cc) -> Vec<NamedState> {
+    let of = |stat: &'static Stat| {
+        let words: Vec<&'static str> = stat.unit.split_whitespace().collect();
+        let named = words.chunks_exact(2).map(|pair| {
+            let number = pair[0].parse().ok()?;
+            Some(NamedState { variable: &stat.name, number, name: pair[1] })
+        });
+        named.collect::<Option<Vec<_>>>().unwrap_or_default()
+    };
+    match scheme(&cc.algorithm) {
+        Some((_, core)) if !is_kernels(cc) => core.stats.iter().flat_map(of).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// A problem of an instance, with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceProblem {
@@ -334,6 +361,15 @@ mod tests {
         assert_eq!(value(&cc("ta_per", &[]), "P1"), 200);
         assert_eq!(value(&cc("ta_per", &[("P1", 100)]), "P1"), 100);
         assert_eq!(value(&cc("ta", &[]), "betao"), 2000);
+    }
+
+    #[test]
+    fn states_are_named_in_the_unit_of_their_variable() {
+        let bbr = states(&cc("bbr3", &[]));
+        let drain = NamedState { variable: "mode", number: 1, name: "DRAIN" };
+        assert_eq!((bbr.len(), bbr[1]), (7, drain));
+        assert!(states(&cc("ta", &[])).is_empty());
+        assert!(states(&Cc { via: Via::Builtin, ..cc("bbr3", &[]) }).is_empty());
     }
 
     #[test]

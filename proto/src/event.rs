@@ -11,7 +11,7 @@ use crate::wire::{Backend, CongestionControl, Event, LinkState, Side, Via};
 
 pub use crate::wire::event::{
     BaseRtt, Capture, CcInForce, CcMethod, CcSockets, ClockStep, Ecn, EcnEct1, EcnMode, EcnRequest,
-    Import, Kind, Lab, LabEngine, NoData, NodeCongestionControl,
+    FlowQueueShared, Import, Kind, Lab, LabEngine, NoData, NodeCongestionControl,
 };
 
 /// Name of [`Kind::Link`].
@@ -97,6 +97,9 @@ macro_rules! without_data {
             | Kind::LinkError(NoData {})
             | Kind::AgentError(NoData {})
             | Kind::StartLate(NoData {})
+            | Kind::FlowQueuesUnknown(NoData {})
+            | Kind::ChangeTriggered(NoData {})
+            | Kind::ChangeNotTriggered(NoData {})
             | Kind::Iperf3Error(NoData {})
     };
 }
@@ -132,6 +135,10 @@ impl Kind {
             Self::AgentError(_) => "agent_error",
             Self::ClockStep(_) => "clock_step",
             Self::StartLate(_) => "start_late",
+            Self::FlowQueueShared(_) => "flow_queue_shared",
+            Self::FlowQueuesUnknown(_) => "flow_queues_unknown",
+            Self::ChangeTriggered(_) => "change_triggered",
+            Self::ChangeNotTriggered(_) => "change_not_triggered",
             Self::CcInForce(_) => "cc_in_force",
             Self::CcSockets(_) => "cc_sockets",
             Self::Ecn(_) => "ecn",
@@ -160,6 +167,8 @@ impl Kind {
             | Self::AgentError(_)
             | Self::ClockStep(_)
             | Self::StartLate(_)
+            | Self::FlowQueueShared(_)
+            | Self::ChangeNotTriggered(_)
             | Self::Iperf3Unread(_)
             | Self::Iperf3Error(_) => Severity::Degraded,
             Self::PhaseStart(_)
@@ -176,6 +185,8 @@ impl Kind {
             | Self::AcksOff(_)
             | Self::Capture(_)
             | Self::CcStateThinned(_)
+            | Self::FlowQueuesUnknown(_)
+            | Self::ChangeTriggered(_)
             | Self::CcInForce(_)
             | Self::CcSockets(_)
             | Self::Ecn(_)
@@ -220,6 +231,7 @@ impl Kind {
                 ("mode", EcnMode::is_known(ecn.mode)),
                 ("counts_marks", ecn.counts_marks.is_some()),
             ]),
+            Self::FlowQueueShared(shared) => first_invalid(&[("flows", shared.flows.len() > 1)]),
             Self::Link(link) => first_invalid(&[
                 ("backend", link.backend() != Backend::Unspecified),
                 ("reason", link.reason.as_ref().is_some_and(|reason| reason.reason.is_some())),
@@ -258,6 +270,9 @@ impl Kind {
                 "files_overwritten": capture.files_overwritten,
             }),
             Self::ClockStep(step) => json!({ "step_ns": step.step_ns }),
+            Self::FlowQueueShared(shared) => {
+                json!({ "class": shared.class, "flows": shared.flows })
+            }
             Self::CcInForce(start) => cc_in_force_json(start),
             Self::CcSockets(sockets) => cc_sockets_json(sockets),
             Self::Ecn(ecn) => ecn_json(ecn),
@@ -408,6 +423,7 @@ mod tests {
         }
         for kind in [
             Kind::Ecn(Ecn::default()),
+            Kind::FlowQueueShared(FlowQueueShared::default()),
             Kind::CcInForce(CcInForce::default()),
             Kind::Capture(Capture::default()),
             Kind::Link(LinkState::default()),
@@ -426,6 +442,11 @@ mod tests {
         assert_eq!(rtt(Some(20_123.456), 5), r#"{"min_us":20123.5,"n":5}"#);
         assert_eq!(rtt(Some(20_000.0), 5), r#"{"min_us":20000.0,"n":5}"#);
         assert_eq!(rtt(None, 0), r#"{"n":0}"#);
+        let flows = vec!["one/0".to_owned(), "two/0".to_owned()];
+        assert_eq!(
+            json(Kind::FlowQueueShared(FlowQueueShared { class: None, flows })),
+            r#"{"class":null,"flows":["one/0","two/0"]}"#
+        );
         let start = CcInForce {
             side: Side::Receiver.into(),
             cc: "quick".into(),

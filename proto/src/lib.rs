@@ -25,6 +25,7 @@ pub mod testbed;
 pub mod tools;
 pub mod topology;
 pub mod trace;
+pub mod trigger;
 pub mod units;
 pub mod via_reason;
 pub mod wire;

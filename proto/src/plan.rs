@@ -15,8 +15,8 @@ pub use capture::Capture;
 pub use cc::{Cc, Via};
 pub use expect::Expect;
 pub use impair::{
-    AckAggregation, BurstLoss, Distribution, EcnRewrite, Jitter, OnEnd, Policer, Reorder, Slot, Tbf,
-    TraceStart, TraceUse,
+    AckAggregation, BurstLoss, Distribution, EcnRewrite, Jitter, OnEnd, Policer, Reorder, Slot,
+    Tbf, TraceStart, TraceUse,
 };
 pub use lab::{Engine, LabUse, Series};
 pub use link::{Backend, Class, Ecn, Link, Match, PathPreset, Shaper};
@@ -24,7 +24,7 @@ pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
 pub use queue::*;
 pub use sample::{Acks, Sample};
-pub use timeline::{Change, Phase, Setting};
+pub use timeline::{Change, Phase, Setting, When};
 
 pub mod capture;
 pub mod cc;

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::cc::NamedState;
 use crate::plan::checked::CheckedPlan;
-use crate::plan::{Class, FifoUnit, Link, PathPreset, Plan, Queue};
+use crate::plan::{Class, LimitUnit, Link, PathPreset, Plan, Queue};
 use crate::topology::Topology;
 use crate::trace::Replay;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
@@ -31,12 +32,22 @@ pub struct LinkConfig {
     pub trace: Option<Replay>,
     /// Seeds everything random in this link in this trial.
     pub seed: u64,
+    /// The queues that changes of the plan give it, in the order of time, with their limits as in `queue`.
+    pub changed_queues: Vec<Queue>,
 }
 
 impl LinkConfig {
     /// A link without classes and without a trace.
     pub fn new(name: impl Into<String>, plan: Link, queue: Queue) -> Self {
-        Self { name: name.into(), plan, queue, classes: Vec::new(), trace: None, seed: 0 }
+        Self {
+            name: name.into(),
+            plan,
+            queue,
+            classes: Vec::new(),
+            trace: None,
+            seed: 0,
+            changed_queues: Vec::new(),
+        }
     }
 }
 
@@ -76,8 +87,27 @@ pub struct TimedChange {
     pub delay: Option<Micros>,
     /// The new independent random loss.
     pub loss: Option<Ppm>,
+    /// The new queue: an index of [`LinkConfig::changed_queues`].
+    pub queue: Option<usize>,
     /// `"change 1"`: which of the plan's changes.
     pub source: String,
+}
+
+/// A change of a link that a state of a flow's congestion control triggers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TriggeredChange {
+    /// Flow group.
+    pub flow: String,
+    /// The state.
+    pub state: NamedState,
+    /// Time from the beginning of the state to the change.
+    pub after: Micros,
+    /// How long it lasts; `None`: to the end.
+    pub duration: Option<Micros>,
+    /// Only the first time.
+    pub once: bool,
+    /// What it sets; `at` is zero.
+    pub change: TimedChange,
 }
 
 /// A queue that is never full: for links without a rate.
@@ -264,31 +294,45 @@ pub fn bdp(rate: Rate, rtt: Micros) -> Bytes {
     rate.over(rtt)
 }
 
-/// How many bytes a limit is.
+/// How many bytes a limit of a queue's capacity is.
 pub(crate) fn limit_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
+    let bytes = amount_bytes(limit, rate, rtt);
+    match limit {
+        Limit::MilliBdp(_) => bytes.max(Bytes::new(MIN_FRAMES * FRAME_BYTES)),
+        Limit::Bytes(_) | Limit::Packets(_) | Limit::Time(_) => bytes,
+    }
+}
+
+/// How many bytes a limit is that may be less than a few frames.
+pub(crate) fn amount_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
     match limit {
         Limit::Bytes(bytes) => bytes,
         Limit::Packets(packets) => Bytes::new(u64::from(packets.get()) * FRAME_BYTES),
         Limit::Time(time) => rate.over(time),
         Limit::MilliBdp(milli) => {
             let bytes = u128::from(rate.over(rtt).get()) * u128::from(milli) / 1000;
-            Bytes::new((bytes.min(u128::from(u64::MAX)) as u64).max(MIN_FRAMES * FRAME_BYTES))
+            Bytes::new(bytes.min(u128::from(u64::MAX)) as u64)
         }
     }
 }
 
-/// A queue with its limit in the unit of its kind: packets (rounded up) for pfifo, bytes for bfifo.
+/// A queue with its limits in the unit that its kind counts: packets (rounded up to full frames) or bytes.
 /// `rate: None` is a link without a rate, where a queue never fills.
 pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> Queue {
     let Some(rate) = rate else { return Queue::pfifo(Limit::Packets(ENDLESS)) };
     let mut queue = queue.cloned().unwrap_or_else(default_queue);
-    match queue.fifo_limit_mut() {
-        None | Some((Limit::Packets(_), FifoUnit::Packets)) => {}
-        Some((limit, FifoUnit::Packets)) => {
-            let packets = limit_bytes(*limit, rate, rtt).get().div_ceil(FRAME_BYTES).max(1);
-            *limit = Limit::Packets(Packets::new(u32::try_from(packets).unwrap_or(u32::MAX)));
-        }
-        Some((limit, FifoUnit::Bytes)) => *limit = Limit::Bytes(limit_bytes(*limit, rate, rtt)),
+    for (_, limit, unit) in queue.limits_mut() {
+        *limit = match (unit, *limit) {
+            (LimitUnit::Packets, Limit::Packets(packets)) => Limit::Packets(packets),
+            (LimitUnit::Packets, limit) => {
+                let packets = limit_bytes(limit, rate, rtt).get().div_ceil(FRAME_BYTES).max(1);
+                Limit::Packets(Packets::new(u32::try_from(packets).unwrap_or(u32::MAX)))
+            }
+            (LimitUnit::Bytes | LimitUnit::Memory, limit) => {
+                Limit::Bytes(limit_bytes(limit, rate, rtt))
+            }
+            (LimitUnit::Threshold, limit) => Limit::Bytes(amount_bytes(limit, rate, rtt)),
+        };
     }
     queue
 }
@@ -296,6 +340,7 @@ pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Dualpi2, FifoUnit, Fq, FqCodel, Pie, Red};
 
     fn plan(links: &str) -> Plan {
         let text = format!(
@@ -402,5 +447,47 @@ mod tests {
         assert_eq!(default, Queue::bfifo(Limit::Bytes(Bytes::new(187_500))));
         let endless = resolve_queue(None, None, ms(10));
         assert_eq!(endless, Queue::pfifo(Limit::Packets(ENDLESS)));
+    }
+
+    #[test]
+    fn limits_of_every_kind_are_in_its_unit() {
+        // The BDP is 125 000 bytes.
+        let rate = Rate::from_bits_per_sec(100_000_000);
+        let resolved = |queue: Queue| resolve_queue(Some(&queue), Some(rate), ms(10));
+        let (bdp, time) = (|milli| Some(Limit::MilliBdp(milli)), |t| Some(Limit::Time(ms(t))));
+        let packets = |packets| Some(Limit::Packets(Packets::new(packets)));
+        let bytes = |bytes| Some(Limit::Bytes(Bytes::new(bytes)));
+        let pie = |limit| Queue::Pie(Pie { limit, ..Pie::default() });
+        assert_eq!(resolved(pie(bdp(2000))), pie(packets(166)), "250 000 bytes, rounded up");
+        assert_eq!(resolved(pie(bytes(3029))), pie(packets(3)));
+        assert_eq!(resolved(pie(packets(7))), pie(packets(7)));
+        assert_eq!(resolved(pie(None)), pie(None), "the kernel's");
+        let fq = |limit, flow_limit| Queue::Fq(Fq { limit, flow_limit, ..Fq::default() });
+        assert_eq!(resolved(fq(time(15), bdp(1))), fq(packets(124), packets(10)));
+        let codel = |limit, memory_limit| {
+            Queue::FqCodel(FqCodel { limit, memory_limit, ..FqCodel::default() })
+        };
+        assert_eq!(resolved(codel(bdp(1000), time(20))), codel(packets(83), bytes(250_000)));
+        let dualpi2 = |memory_limit| Queue::Dualpi2(Dualpi2 { memory_limit, ..Dualpi2::default() });
+        assert_eq!(resolved(dualpi2(packets(2))), dualpi2(bytes(3028)));
+        let red = |[limit, min, max]: [Option<Limit>; 3]| {
+            Queue::Red(Red {
+                limit: limit.unwrap(),
+                min: min.unwrap(),
+                max: max.unwrap(),
+                probability: None,
+                avpkt: None,
+                burst: None,
+                ecn: None,
+                harddrop: None,
+                adaptive: None,
+                nodrop: None,
+            })
+        };
+        assert_eq!(
+            resolved(red([bdp(2000), bdp(100), time(3)])),
+            red([bytes(250_000), bytes(12_500), bytes(37_500)]),
+            "thresholds may be less than ten frames"
+        );
     }
 }

@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 
 use crate::plan::checked::CheckedPlan;
 use crate::plan::timeline::{self, flow_span, phase_spans};
-use crate::plan::{Cc, Class, Flow, Link, Match, Order, Plan, Sample, Setting, TraceUse};
+use crate::plan::{Cc, Class, Flow, Link, Match, Order, Plan, Sample, TraceUse};
 use crate::resolve::{
-    self, ClassConfig, Egress, FlowAddress, LinkConfig, TimedChange, base_rtt, drain_rate,
-    packet_matches, resolve_queue,
+    self, ClassConfig, Egress, FlowAddress, LinkConfig, TimedChange, TriggeredChange, base_rtt,
+    drain_rate, packet_matches, resolve_queue,
 };
 use crate::topology::Topology;
 use crate::trace::{Replay, Trace};
@@ -22,12 +22,15 @@ use crate::units::Micros;
 
 mod blocks;
 mod captures;
+mod changes;
+mod link_flows;
 mod probes;
 
 pub use crate::plan::checked::Point;
 pub use crate::plan::timeline::PhaseSpan;
 pub use blocks::{CONNECT_LIMIT_S, MAX_BLOCK_BYTES, block_bytes, block_offset_ns};
 pub use captures::CaptureTask;
+pub use link_flows::LinkFlow;
 pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
 
 /// One trial of one point, in the order they run.
@@ -103,6 +106,10 @@ pub struct LinkTask {
     pub egress: Egress,
     /// How it changes, sorted by time.
     pub changes: Vec<TimedChange>,
+    /// What states of flows change.
+    pub triggered: Vec<TriggeredChange>,
+    /// The data connections that pass it; `None` where the cabling is not known (nodes with agents).
+    pub flows: Option<Vec<LinkFlow>>,
 }
 
 /// A flow group: the same value on the node that connects and on the one that listens.
@@ -260,7 +267,10 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
             .filter(|(_, link)| link.node == node)
             .map(|(name, link)| {
                 let context = (context.seed, &context.traces);
-                link_task(plan, name, link, &address, &flows, context)
+                LinkTask {
+                    flows: link_flows::link_flows(plan, &topology, link, &flows),
+                    ..link_task(plan, name, link, &address, &flows, context)
+                }
             })
             .collect(),
         cc: flows
@@ -345,6 +355,7 @@ fn link_task(
         matches: packet_matches(&class.matches, address, &flow_address),
         queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
     };
+    let (changes, changed_queues) = changes::timed(plan, name, link, rtt);
     LinkTask {
         config: LinkConfig {
             name: name.to_owned(),
@@ -353,42 +364,16 @@ fn link_task(
             classes: link.classes.iter().map(|(name, class)| class_config(name, class)).collect(),
             trace: link.trace.as_ref().and_then(|used| replay(used, traces)),
             seed: derive_u64(seed, &format!("link {name}"), &[]),
+            changed_queues,
         },
         egress: match (&link.dev, &link.toward) {
             (Some(dev), _) => Egress::Dev(dev.clone()),
             (None, toward) => Egress::Toward(address(toward.as_deref().unwrap_or_default())),
         },
-        changes: timed_changes(plan, name),
+        changes,
+        triggered: changes::triggered(plan, name),
+        flows: None,
     }
-}
-
-/// How a link changes, sorted by time: what one entry of the plan sets at a link is one change.
-fn timed_changes(plan: &Plan, link: &str) -> Vec<TimedChange> {
-    let mut changes: Vec<TimedChange> = Vec::new();
-    for (change, number) in plan.changes.iter().zip(1..) {
-        let of = |key| change.set.get(&format!("links.{link}.{key}")).copied();
-        let set = TimedChange {
-            at: change.at,
-            rate: of("rate").and_then(|value| match value {
-                Setting::Rate(rate) => Some(rate),
-                _ => None,
-            }),
-            delay: of("delay").and_then(|value| match value {
-                Setting::Delay(delay) => Some(delay),
-                _ => None,
-            }),
-            loss: of("loss").and_then(|value| match value {
-                Setting::Loss(loss) => Some(loss),
-                _ => None,
-            }),
-            source: format!("change {number}"),
-        };
-        if set.rate.is_some() || set.delay.is_some() || set.loss.is_some() {
-            changes.push(set);
-        }
-    }
-    changes.sort_by_key(|change| change.at);
-    changes
 }
 
 /// A link's trace; `None` if its file was not given.

@@ -53,6 +53,13 @@ pub enum Limit {
     Time(Micros),
 }
 
+impl Limit {
+    /// Whether it is a number of bytes or packets only at a rate and a round-trip time.
+    pub const fn is_relative(self) -> bool {
+        matches!(self, Self::MilliBdp(_) | Self::Time(_))
+    }
+}
+
 /// Bytes of one full-sized Ethernet frame as queues and shapers count it (1500 B IP + 14 B header).
 pub const FRAME_BYTES: u64 = 1514;
 

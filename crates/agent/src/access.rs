@@ -146,9 +146,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let refuse = |status: Status| -> Self::Future {
-            Box::pin(async move { Ok(status.into_http()) })
-        };
+        let refuse =
+            |status: Status| -> Self::Future { Box::pin(async move { Ok(status.into_http()) }) };
         let Some(rpc) = Rpc::of_path(request.uri().path()) else {
             let why = "this agent has no such RPC; update the agent, or use the controller of its version";
             return refuse(Status::unimplemented(why));

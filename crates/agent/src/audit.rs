@@ -211,9 +211,8 @@ impl Audit {
     /// Changes of the machine are now for this run of this client.
     pub fn set_trial(&self, run_id: &str, client: Option<&Identity>) {
         let Some(shared) = &self.0 else { return };
-        let (identity, serial) = client
-            .map(|client| (short(&client.name), client.serial.clone()))
-            .unwrap_or_default();
+        let (identity, serial) =
+            client.map(|client| (short(&client.name), client.serial.clone())).unwrap_or_default();
         let trial = Trial { run_id: short(run_id), identity, serial };
         *shared.trial.lock().unwrap_or_else(PoisonError::into_inner) = trial;
     }

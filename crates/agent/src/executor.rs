@@ -34,6 +34,7 @@ mod rows;
 mod run;
 mod samples;
 mod scopes;
+mod timed_link;
 mod traffic;
 
 use acks::AckThread;
@@ -44,7 +45,8 @@ pub use outbox::Outgoing;
 #[doc(hidden)]
 pub use prepare::task_of;
 use prepare::{Tools, Trial};
-use samples::{SampleTask, SamplerThread, TimedLink};
+use samples::{SampleTask, SamplerThread};
+use timed_link::TimedLink;
 
 /// After a trial's end the controller has this long to reset the node before it resets itself: another node may still wait
 /// for answers to its echoes, which pass this one's links.
@@ -471,9 +473,7 @@ impl Executor {
     }
 
     fn keep_links(&mut self, links: Vec<Box<dyn Link>>) {
-        let bare =
-            |link: Box<dyn Link>| TimedLink { dev: link.state().dev, link, changes: Vec::new() };
-        self.trial.links.extend(links.into_iter().map(bare));
+        self.trial.links.extend(links.into_iter().map(TimedLink::unchanging));
     }
 
     async fn lost(&mut self, reason: &str) {

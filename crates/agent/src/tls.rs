@@ -90,7 +90,8 @@ impl Trust {
     /// # Errors
     /// A file that cannot be read or used.
     pub fn open(args: &ServeArgs) -> Result<Option<Self>, AgentError> {
-        let (Some(cert), Some(key), Some(ca)) = (&args.tls_cert, &args.tls_key, &args.tls_ca) else {
+        let (Some(cert), Some(key), Some(ca)) = (&args.tls_cert, &args.tls_key, &args.tls_ca)
+        else {
             return Ok(None);
         };
         let (cert, key, ca) = (cert.clone(), key.clone(), ca.clone());
@@ -215,7 +216,9 @@ fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>
     let all = CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
     let all = all.map_err(unusable(WHAT, path))?;
     if all.is_empty() {
-        return Err(unusable(WHAT, path)("it holds no list (PEM); `ccbench pki revoke` writes one"));
+        return Err(unusable(WHAT, path)(
+            "it holds no list (PEM); `ccbench pki revoke` writes one",
+        ));
     }
     Ok(all)
 }

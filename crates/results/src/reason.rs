@@ -75,6 +75,8 @@ reason_codes! {
     CcStateMissing = "cc_state_missing",
     /// The senders' count of CE marks is not the links'.
     CeCountOff = "ce_count_off",
+    /// Event: the state that triggers a change of the plan never came.
+    ChangeNotTriggered = "change_not_triggered",
     /// A node's CLOCK_REALTIME was set.
     ClockStep = "clock_step",
     /// The times of a node may be off by too much.
@@ -101,6 +103,8 @@ reason_codes! {
     FlowLate = "flow_late",
     /// Data arrived after a flow's stop.
     FlowOverrun = "flow_overrun",
+    /// Event: flows share a queue of a discipline that is to separate them.
+    FlowQueueShared = "flow_queue_shared",
     /// An unlimited flow had no new data for some time.
     FlowStalled = "flow_stalled",
     /// Event: an error of iperf3.

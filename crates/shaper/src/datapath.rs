@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use crate::clock::{monotonic_ns, real_minus_monotonic_ns};
+use crate::discipline::QueueParams;
 use crate::sys::{RxBatch, TxBatch};
 use classes::Matcher;
 use header::Ecn;
@@ -122,6 +123,9 @@ pub(crate) struct Datapath {
     begin_at_ns: u64,
     delay_generation: u64,
     loss_generation: u64,
+    queue_generation: u64,
+    /// As [`LinkSpec::changed_queues`].
+    changed_queues: Vec<QueueParams>,
     /// Packets to receive with the next system call.
     rx_batch: usize,
     spin: Spin,
@@ -194,6 +198,8 @@ impl Datapath {
             begin_at_ns: 0,
             delay_generation: 0,
             loss_generation: 0,
+            queue_generation: 0,
+            changed_queues: spec.changed_queues.clone(),
             rx_batch: RX_LARGE,
             spin: Spin::new(monotonic_ns()),
             refusals: 0,
@@ -248,6 +254,18 @@ impl Datapath {
         if generation != self.loss_generation {
             self.loss_generation = generation;
             self.model.set_loss(shared.loss_ppm.load(Relaxed) as u32);
+        }
+        let generation = shared.queue_generation.load(Acquire);
+        if generation != self.queue_generation {
+            self.queue_generation = generation;
+            let at_ns = shared.queue_at_ns.load(Relaxed);
+            let number = shared.queue_number.load(Relaxed) as usize;
+            if let Some(params) = self.changed_queues.get(number) {
+                let freed = self.arena.free_list();
+                let before = freed.len();
+                self.model.set_queue(at_ns, *params, freed);
+                self.recorder.dropped_by_queue(&freed[before..], &self.model);
+            }
         }
         let begin_at_ns = shared.begin_at_ns.load(Acquire);
         if begin_at_ns != self.begin_at_ns {

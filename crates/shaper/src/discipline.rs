@@ -127,6 +127,9 @@ pub(crate) trait PacketQueue: Sized {
     fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>);
     /// The next packet to transmit at `now_ns`; packets in front of it may be dropped.
     fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet>;
+    /// Changes the parameters; packets beyond a lower limit are dropped, as by the qdisc. What decides the number of queues
+    /// stays.
+    fn set_params(&mut self, params: Self::Params, dropped: &mut Vec<u32>);
     /// Runs the timers that are due by `now_ns`.
     fn advance_to(&mut self, _now_ns: u64) {}
     /// Queued packets and bytes.
@@ -136,6 +139,10 @@ pub(crate) trait PacketQueue: Sized {
 
     /// The most packets it can hold if no frame is shorter than `min_frame_bytes`.
     fn max_packets(params: Self::Params, min_frame_bytes: u64) -> u64;
+    /// The number of the queue that packets with this flow hash enter; `None`: all flows have the same queue.
+    fn flow_queue(_params: Self::Params, _flow: u32) -> Option<u32> {
+        None
+    }
     /// Kind and parameters as `tc` prints them.
     fn describe(params: Self::Params) -> String;
     /// Fills in the columns that the kernel's qdisc of this kind has.
@@ -184,6 +191,13 @@ macro_rules! packet_queues {
                 }
             }
 
+            /// As [`PacketQueue::flow_queue`].
+            pub(crate) fn flow_queue(&self, flow: u32) -> Option<u32> {
+                match *self {
+                    $(Self::$name(params) => <$queue>::flow_queue(params, flow),)+
+                }
+            }
+
             /// As [`PacketQueue::describe`].
             pub(crate) fn describe(&self) -> String {
                 match *self {
@@ -219,6 +233,16 @@ macro_rules! packet_queues {
             pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
                 match self {
                     $(Self::$name(queue) => queue.dequeue(now_ns, dropped),)+
+                }
+            }
+
+            /// As [`PacketQueue::set_params`]; parameters of another kind change nothing.
+            pub(crate) fn set_params(&mut self, params: QueueParams, dropped: &mut Vec<u32>) {
+                match (self, params) {
+                    $((Self::$name(queue), QueueParams::$name(params)) => {
+                        queue.set_params(params, dropped);
+                    })+
+                    _ => {}
                 }
             }
 

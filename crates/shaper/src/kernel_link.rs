@@ -10,7 +10,7 @@ use ccbench_proto::wire;
 
 use crate::discipline;
 use crate::netlink::{self, Refusal, Socket};
-use crate::qdisc::{ROOT, handle_text};
+use crate::qdisc::{BadQueue, ROOT, handle_text};
 use crate::saved::{self, SavedRoot};
 use crate::{Link, ShaperError, probe, replay};
 
@@ -37,6 +37,8 @@ pub struct KernelLink {
     /// As read back after setup.
     qdiscs: Vec<String>,
     traced: Option<TraceReplay>,
+    /// The messages for the configuration's `changed_queues`.
+    queue_changes: Vec<Vec<u8>>,
     removed: bool,
 }
 
@@ -57,13 +59,15 @@ impl KernelLink {
         let ifindex = netlink::ifindex(dev)?;
         let mut socket = Socket::open()?;
         let frame_bytes = netlink::frame_bytes(&mut socket, ifindex, dev)?;
-        let Tree { requests, control, frame_bytes } = tree::plan(config, ifindex, frame_bytes)
-            .map_err(|bad| ShaperError::Unsupported {
-                link: config.name.clone(),
-                backend: "kernel",
-                what: bad.what,
-                hint: bad.hint,
-            })?;
+        let refuse = |bad: BadQueue| ShaperError::Unsupported {
+            link: config.name.clone(),
+            backend: "kernel",
+            what: bad.what,
+            hint: bad.hint,
+        };
+        let tree = tree::plan(config, ifindex, frame_bytes).map_err(refuse)?;
+        let queue_changes = queue_changes(config, ifindex, tree.queue).map_err(refuse)?;
+        let Tree { requests, control, frame_bytes, .. } = tree;
         let saved = saved::snapshot_of(&mut socket, ifindex, dev)?;
         let (change, parts) = change_messages(&control, config.plan.rate, ifindex, frame_bytes);
         let mut link = Self {
@@ -79,6 +83,7 @@ impl KernelLink {
             reason,
             qdiscs: Vec::new(),
             traced: None,
+            queue_changes,
             removed: false,
         };
         // From here on, dropping `link` restores the previous qdisc.
@@ -173,15 +178,34 @@ fn missing(what: &str, kind: &str, config: &LinkConfig) -> ShaperError {
     ShaperError::Missing { what: format!("{what} {kind}"), config: option, hint }
 }
 
-/// Whether the userspace backend supports the queues of a link: all except cake.
+/// Whether the userspace backend supports the queues of a link.
 pub(crate) fn userspace_can(config: &LinkConfig) -> bool {
-    let queues = config.classes.iter().map(|class| &class.queue).chain([&config.queue]);
-    !queues.into_iter().any(|queue| matches!(queue, Queue::Cake(_)))
+    let mut queues = config.classes.iter().map(|class| &class.queue).chain([&config.queue]);
+    !queues.any(Queue::needs_kernel)
 }
 
 /// Whether this is the parent of `ingress` and `clsact`, which have no queue.
 fn is_hook(parent: u32) -> bool {
     parent == 0xffff_fff1
+}
+
+/// The messages that change the parameters of the link's own queue. `queue`: its handle and parent.
+fn queue_changes(
+    config: &LinkConfig,
+    ifindex: u32,
+    queue: Option<(u32, u32)>,
+) -> Result<Vec<Vec<u8>>, BadQueue> {
+    let Some((handle, parent)) = queue else { return Ok(Vec::new()) };
+    let message = |queue: &Queue| -> Result<Vec<u8>, BadQueue> {
+        let mut queue = queue.clone();
+        if let Queue::FqCodel(own) = &mut queue {
+            // `sch_fq_codel` refuses a message with the number of its queues, even the one that it has.
+            own.flows = None;
+        }
+        let qdisc = discipline::qdisc(&queue, config.plan.rate)?;
+        Ok(qdisc.change(ifindex, handle, parent))
+    };
+    config.changed_queues.iter().map(message).collect()
 }
 
 /// The messages of a rate change, to be patched. Only the last requests an acknowledgement.
@@ -242,6 +266,11 @@ impl Link for KernelLink {
             return Err(replay::rate_change_with_trace(&self.link, "kernel"));
         }
         self.change(rate)
+    }
+
+    fn set_queue(&mut self, number: usize) -> Result<(), ShaperError> {
+        let Some(message) = self.queue_changes.get(number) else { return Ok(()) };
+        self.socket.request("change queue", &self.dev, message)
     }
 
     fn begin(&mut self, at_ns: u64) -> Result<(), ShaperError> {

@@ -20,6 +20,7 @@ pub mod clock;
 mod datapath;
 mod discipline;
 pub mod error;
+pub mod flow_queues;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod keep_awake;
@@ -64,6 +65,10 @@ pub trait Link: Send {
     /// Changes the independent random loss at once.
     fn set_loss(&mut self, _loss: Ppm) -> Result<(), ShaperError> {
         Err(unsupported_change(&self.state(), "loss"))
+    }
+    /// Changes the parameters of its own queue at once, to those of this index of [`LinkConfig::changed_queues`].
+    fn set_queue(&mut self, _number: usize) -> Result<(), ShaperError> {
+        Err(unsupported_change(&self.state(), "queue"))
     }
     /// Appends this link's counters at `at_ns`, one row per qdisc and class (or one for a userspace link).
     fn counters(
@@ -151,6 +156,9 @@ impl Link for SelectedLink {
     }
     fn set_loss(&mut self, loss: Ppm) -> Result<(), ShaperError> {
         self.link.set_loss(loss)
+    }
+    fn set_queue(&mut self, number: usize) -> Result<(), ShaperError> {
+        self.link.set_queue(number)
     }
     fn counters(
         &mut self,

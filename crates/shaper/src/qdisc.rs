@@ -93,9 +93,15 @@ pub(crate) fn limit_packets(limit: Limit) -> Result<u32, BadQueue> {
     }
 }
 
+/// A capacity in bytes, at least 1.
 pub(crate) fn limit_bytes(limit: Limit) -> Result<u32, BadQueue> {
+    Ok(limit_size(limit)?.max(1))
+}
+
+/// A limit in bytes.
+pub(crate) fn limit_size(limit: Limit) -> Result<u32, BadQueue> {
     match limit {
-        Limit::Bytes(bytes) => Ok(u32::try_from(bytes.get()).unwrap_or(u32::MAX).max(1)),
+        Limit::Bytes(bytes) => Ok(size(bytes)),
         Limit::Packets(packets) => {
             Ok(u32::try_from(u64::from(packets.get()) * FRAME_BYTES).unwrap_or(u32::MAX))
         }

@@ -194,6 +194,13 @@ impl Link for UserLink {
         Ok(())
     }
 
+    fn set_queue(&mut self, number: usize) -> Result<(), ShaperError> {
+        self.check_running()?;
+        self.shared.request_queue(monotonic_ns(), number);
+        self.wake_thread();
+        Ok(())
+    }
+
     fn counters(
         &mut self,
         at_ns: u64,

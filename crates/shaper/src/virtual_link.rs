@@ -322,6 +322,16 @@ impl<P: Payload> VirtualLink<P> {
         Ok(())
     }
 
+    /// Changes the parameters of the link's own queue from `at_ns` on, to those of this index of
+    /// [`LinkConfig::changed_queues`]; another index changes nothing. Packets beyond a lower limit are dropped.
+    pub fn set_queue(&mut self, at_ns: u64, number: usize) {
+        let Some(params) = self.spec.changed_queues.get(number) else { return };
+        let before = self.store.free.len();
+        self.model.set_queue(at_ns, *params, &mut self.store.free);
+        self.recorder.dropped_by_queue(&self.store.free[before..], &self.model);
+        self.settle(before);
+    }
+
     /// Changes the constant one-way delay of packets that arrive at `at_ns` or later, until the next row of a trace that
     /// has delays. A shorter delay does not reorder packets, unless the link has reordering.
     pub fn set_delay(&mut self, at_ns: u64, delay: Micros) {

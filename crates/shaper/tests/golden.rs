@@ -195,7 +195,7 @@ fn head_drop_pie_and_red_are_what_tc_sends() {
     let limit = Limit::Packets(Packets::new(100));
     queue_is(&Queue::PfifoHeadDrop(plan::PfifoHeadDrop { limit }), "pfifo_head_drop");
     let pie = Queue::Pie(plan::Pie {
-        limit: Some(Packets::new(500)),
+        limit: Some(Limit::Packets(Packets::new(500))),
         target: Some(Micros::from_millis(20)),
         tupdate: Some(Micros::from_millis(30)),
         alpha: Some(4),
@@ -208,15 +208,16 @@ fn head_drop_pie_and_red_are_what_tc_sends() {
     queue_is(&plain, "pie_plain");
     let red = |probability: Option<u32>, burst, on| {
         Queue::Red(plan::Red {
-            limit: Bytes::new(400_000),
-            min: Bytes::new(30_000),
-            max: Bytes::new(90_000),
+            limit: Limit::Bytes(Bytes::new(400_000)),
+            min: Limit::Bytes(Bytes::new(30_000)),
+            max: Limit::Bytes(Bytes::new(90_000)),
             probability: probability.and_then(Ppm::new),
             avpkt: Some(Bytes::new(1000)),
             burst,
             ecn: on,
             harddrop: on,
             adaptive: on,
+            nodrop: None,
         })
     };
     let is = |queue: Queue, rate, name| {
@@ -231,11 +232,12 @@ fn head_drop_pie_and_red_are_what_tc_sends() {
 fn fq_is_what_tc_sends() {
     queue_is(
         &Queue::Fq(plan::Fq {
-            limit: Some(Packets::new(1000)),
-            flow_limit: Some(Packets::new(200)),
+            limit: Some(Limit::Packets(Packets::new(1000))),
+            flow_limit: Some(Limit::Packets(Packets::new(200))),
             buckets: Some(2),
             ce_threshold: Some(Micros::from_millis(1)),
             orphan_mask: Some(1023),
+            ..plan::Fq::default()
         }),
         "fq",
     );
@@ -247,7 +249,7 @@ fn fq_is_what_tc_sends() {
 fn codel_is_what_tc_sends() {
     queue_is(
         &Queue::Codel(plan::Codel {
-            limit: Some(Packets::new(500)),
+            limit: Some(Limit::Packets(Packets::new(500))),
             target: Some(Micros::from_millis(5)),
             interval: Some(Micros::from_millis(100)),
             ecn: Some(true),
@@ -263,14 +265,15 @@ fn codel_is_what_tc_sends() {
 fn fq_codel_is_what_tc_sends() {
     queue_is(
         &Queue::FqCodel(plan::FqCodel {
-            limit: Some(Packets::new(500)),
+            limit: Some(Limit::Packets(Packets::new(500))),
             flows: Some(64),
             target: Some(Micros::from_millis(5)),
             interval: Some(Micros::from_millis(100)),
             quantum: Some(Bytes::new(1514)),
             ecn: Some(true),
             ce_threshold: Some(Micros::from_millis(1)),
-            memory_limit: Some(Bytes::new(4 << 20)),
+            memory_limit: Some(Limit::Bytes(Bytes::new(4 << 20))),
+            ..plan::FqCodel::default()
         }),
         "fq_codel",
     );
@@ -280,7 +283,7 @@ fn fq_codel_is_what_tc_sends() {
 
 #[test]
 fn cake_is_what_tc_sends() {
-    let (rtt, memory) = (Micros::from_millis(50), Bytes::new(4 << 20));
+    let (rtt, memory) = (Micros::from_millis(50), Limit::Bytes(Bytes::new(4 << 20)));
     queue_is(&Queue::Cake(plan::Cake { rtt: Some(rtt), memory_limit: Some(memory) }), "cake");
     queue_is(&Queue::Cake(plan::Cake::default()), "cake_plain");
 }
@@ -289,7 +292,7 @@ fn cake_is_what_tc_sends() {
 fn dualpi2_is_what_the_kernels_header_says() {
     queue_is(
         &Queue::Dualpi2(plan::Dualpi2 {
-            limit: Some(Packets::new(10_000)),
+            limit: Some(Limit::Packets(Packets::new(10_000))),
             target: Some(Micros::from_millis(15)),
             tupdate: Some(Micros::from_millis(16)),
             alpha: Some("0.16".to_owned()),
@@ -300,6 +303,7 @@ fn dualpi2_is_what_the_kernels_header_says() {
             drop_dequeue: Some(true),
             split_gso: Some(true),
             classic_protection: Ppm::new(100_000),
+            ..plan::Dualpi2::default()
         }),
         "dualpi2",
     );

@@ -339,9 +339,10 @@ fn auto_prefers_the_kernel_and_reports_the_reason() {
 
 /// One of each kind of queue, with every parameter that a plan can give.
 fn queues() -> Vec<Queue> {
-    let (ms, packets, bytes) = (Micros::from_millis, Packets::new, Bytes::new);
+    let (ms, bytes) = (Micros::from_millis, Bytes::new);
+    let packets = |packets| Limit::Packets(Packets::new(packets));
     vec![
-        Queue::pfifo(Limit::Packets(packets(100))),
+        Queue::pfifo(packets(100)),
         bfifo(100_000),
         Queue::Fq(plan::Fq {
             limit: Some(packets(1000)),
@@ -349,6 +350,9 @@ fn queues() -> Vec<Queue> {
             buckets: Some(1024),
             ce_threshold: Some(ms(1)),
             orphan_mask: Some(1023),
+            quantum: Some(bytes(3028)),
+            initial_quantum: Some(bytes(15_140)),
+            maxrate: Some(Rate::from_bits_per_sec(1_000_000_000)),
         }),
         Queue::Codel(plan::Codel {
             limit: Some(packets(500)),
@@ -365,21 +369,31 @@ fn queues() -> Vec<Queue> {
             quantum: Some(bytes(1514)),
             ecn: Some(true),
             ce_threshold: Some(ms(1)),
-            memory_limit: Some(bytes(4 << 20)),
+            memory_limit: Some(Limit::Bytes(bytes(4 << 20))),
+            ce_threshold_selector: Some(1),
+            ce_threshold_mask: Some(3),
+            drop_batch: Some(32),
         }),
-        Queue::Cake(plan::Cake { rtt: Some(ms(50)), memory_limit: Some(bytes(4 << 20)) }),
+        Queue::Cake(plan::Cake {
+            rtt: Some(ms(50)),
+            memory_limit: Some(Limit::Bytes(bytes(4 << 20))),
+        }),
         Queue::Dualpi2(plan::Dualpi2 {
             limit: Some(packets(10_000)),
             target: Some(ms(15)),
             tupdate: Some(ms(16)),
             alpha: Some("0.16".to_owned()),
             beta: Some("3.2".to_owned()),
-            step_thresh: Some(ms(1)),
+            step_thresh: None,
             coupling_factor: Some(2),
             drop_on_overload: Some(true),
             drop_dequeue: Some(true),
             split_gso: Some(true),
             classic_protection: Ppm::new(100_000),
+            step_thresh_pkts: Some(Packets::new(5)),
+            min_qlen_step: Some(Packets::new(1)),
+            memory_limit: Some(Limit::Bytes(bytes(4 << 20))),
+            any_ect: Some(true),
         }),
     ]
 }
@@ -394,6 +408,9 @@ fn works(config: &LinkConfig) {
     send_datagrams(5, 9);
     if config.plan.rate.is_some() {
         link.set_rate(mbit(30)).unwrap();
+    }
+    for number in 0..config.changed_queues.len() {
+        link.set_queue(number).unwrap();
     }
     let mut rows = Vec::new();
     link.counters(1, &mut rows).unwrap();
@@ -419,6 +436,7 @@ fn every_supported_queue_works_under_every_shaper() {
                     config.plan.shaper = shaper;
                     config.plan.delay = Some(Micros::new(delay_us));
                     config.plan.loss = Ppm::new(loss_ppm);
+                    config.changed_queues = rate.iter().map(|_| queue.clone()).collect();
                     if KernelLink::supports(&config, &probed).is_ok() {
                         works(&config);
                     }

@@ -7,10 +7,11 @@ use ccbench_proto::cc::SIMULATED_BUILTINS;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
 use ccbench_proto::schedule::{
-    self, FlowTask, MAX_BLOCK_BYTES, NodeTask, ProbeTask, TrialContext, block_bytes,
+    self, FlowTask, LinkTask, MAX_BLOCK_BYTES, NodeTask, ProbeTask, TrialContext, block_bytes,
 };
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire::{self, Backend, Via, ViaReason, backend_reason};
+use ccbench_shaper::flow_queues;
 
 use crate::T0_NS;
 use crate::congestion_control::CongestionControl;
@@ -359,11 +360,19 @@ pub fn replies(
         wire::PrepareReply {
             links: links.map(link_state).collect(),
             congestion_controls: congestion_controls(node, nodes, connections),
-            events: nodes.get(node).map(ecn_events).unwrap_or_default(),
+            events: nodes.get(node).map(events).unwrap_or_default(),
             ..wire::PrepareReply::default()
         }
     };
     nodes.keys().map(|node| (node.clone(), reply(node))).collect()
+}
+
+/// Events of a node's preparation.
+fn events(task: &NodeTask) -> Vec<wire::Event> {
+    let shared = |link: &LinkTask| {
+        flow_queues::events(&link.config, link.flows.as_deref(), Backend::Userspace)
+    };
+    task.links.iter().flat_map(shared).chain(ecn_events(task)).collect()
 }
 
 /// The instances that connections of a node and its web servers use.

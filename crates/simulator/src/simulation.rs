@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::schedule::{CONNECT_LIMIT_S, NodeTask};
 use ccbench_proto::topology::Topology;
 use ccbench_proto::wire;
@@ -23,6 +24,8 @@ use crate::rows::{FlowRows, Rows};
 use crate::tcp::wheel_ns;
 use crate::tcp_probes::{MeasurementEvent, TcpProbe};
 
+mod triggers;
+
 /// Events of a simulation.
 #[derive(Debug, Clone, Copy)]
 enum Event {
@@ -38,6 +41,8 @@ enum Event {
     Timer(usize, SocketTimer),
     /// The plan changes a link.
     LinkChange(usize, usize),
+    /// A flow's state has triggered a change of a link.
+    Trigger(usize),
     Probe(usize),
     ProbeTimeout(usize, u32),
     TcpProbe(usize, MeasurementEvent),
@@ -57,6 +62,8 @@ pub struct Simulation {
     tcp_probes: Vec<TcpProbe>,
     events: EventQueue<Event>,
     end_ns: u64,
+    /// A flow's state changes a link.
+    has_triggers: bool,
     /// A rule that a congestion control broke.
     violation: Option<SimulatorError>,
     flow_rows: Vec<FlowRows>,
@@ -99,6 +106,7 @@ impl Simulation {
             infos: crate::prepare::infos(&nodes, topology),
             flow_rows: connections.iter().map(FlowRows::new).collect(),
             ack_rows: connections.iter().map(|flow| AckRows::new(flow, &nodes)).collect(),
+            has_triggers: network.links.iter().any(|link| !link.triggers.is_empty()),
             network,
             connections,
             probes,
@@ -197,7 +205,11 @@ impl Simulation {
             Event::Write(index) => self.write(now_ns, index, rows),
             Event::StopFlow(index) => self.stop(now_ns, index, rows),
             Event::Timer(index, timer) => self.timer(now_ns, index, timer, rows),
-            Event::LinkChange(index, number) => self.change_link(now_ns, index, number, rows),
+            Event::LinkChange(index, number) => {
+                let change = self.network.links[index].changes[number].clone();
+                self.change_link(now_ns, index, &change, rows);
+            }
+            Event::Trigger(index) => self.make_triggered_changes(now_ns, index, rows),
             Event::Probe(index) => self.send_probe(now_ns, index),
             Event::ProbeTimeout(index, seq) => self.end_probe(now_ns, index, seq, true, rows),
             Event::TcpProbe(index, event) => {
@@ -427,6 +439,9 @@ impl Simulation {
         if has_state_rows && let Some((round, stats)) = half.sender.take_round(now_ns) {
             rows.cc_state(now_ns, &self.connections[index], round, &stats);
         }
+        if self.has_triggers {
+            self.observe_state(now_ns, index);
+        }
         self.queue_timer(now_ns, index, SocketTimer::Retransmission);
         self.queue_timer(now_ns, index, SocketTimer::Pacing);
     }
@@ -490,9 +505,14 @@ impl Simulation {
         }
     }
 
-    fn change_link(&mut self, now_ns: u64, index: usize, number: usize, rows: &mut Rows<'_>) {
+    fn change_link(
+        &mut self,
+        now_ns: u64,
+        index: usize,
+        change: &TimedChange,
+        rows: &mut Rows<'_>,
+    ) {
         let link = &mut self.network.links[index];
-        let change = link.changes[number].clone();
         let mut failed = false;
         if let Some(rate) = change.rate {
             failed = link.link.set_rate(now_ns, rate).is_err();
@@ -503,7 +523,11 @@ impl Simulation {
         if let Some(loss) = change.loss {
             link.link.set_loss(loss);
         }
-        rows.link_change(now_ns, link, &change, failed);
+        if let Some(number) = change.queue {
+            link.link.set_queue(now_ns, number);
+        }
+        link.values.apply(change);
+        rows.link_change(now_ns, link, change, failed);
         self.serve_link(now_ns, index);
     }
 
@@ -544,6 +568,7 @@ impl Simulation {
         for link in &mut self.network.links {
             rows.finish_link(self.end_ns, link);
         }
+        self.report_missing_changes(rows);
         for probe in self.tcp_probes.iter().filter(|probe| probe.is_measuring()) {
             rows.probe_unfinished(self.end_ns, &probe.node, probe.id());
         }

@@ -22,7 +22,9 @@ pub use rack::TCP_FASTRETRANS_THRESH;
 pub use receiver::Receiver;
 pub use rtt::TCP_TIMEOUT_INIT_US;
 pub use send_buffer::SocketBuffer;
-pub use sender::{EcnMode, Established, Sender, SenderConfig, TCP_INFINITE_SSTHRESH, TCP_INIT_CWND};
+pub use sender::{
+    EcnMode, Established, Sender, SenderConfig, TCP_INFINITE_SSTHRESH, TCP_INIT_CWND,
+};
 pub use timer_wheel::wheel_ns;
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod queues;
 mod simulator;
 mod timeline;
 mod traces;
+mod triggers;
 
 use problems::Problems;
 
@@ -43,6 +44,8 @@ pub enum Target {
     Kernel,
     /// The simulator, which has models of some of what kernels can do.
     Simulator,
+    /// Not known: the plan of results, or of an agent, whose controller has checked it for its target.
+    Any,
 }
 
 impl CheckedPlan {
@@ -94,7 +97,7 @@ pub fn read_with(
     sets: &[String],
     traces: TraceFiles,
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
-    read_for(Target::Kernel, text, sets, traces)
+    read_for(Target::Any, text, sets, traces)
 }
 
 /// As [`read_with`], for a plan that this target will run.
@@ -147,7 +150,7 @@ pub fn check_with(
     traces: TraceFiles,
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     let traces = Arc::new(traces);
-    let found = find(&plan, UnreadKeys::default(), &traces, Target::Kernel);
+    let found = find(&plan, UnreadKeys::default(), &traces, Target::Any);
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);
     }

@@ -359,6 +359,7 @@ fn owner(place: &[String]) -> &'static str {
         ["capture", _, _] => "a capture",
         ["phases", _, _] => "a phase",
         ["changes", _, _] => "a change",
+        ["changes", _, "when", _] => "`when`",
         ["expect", _, _] => "a claim",
         ["expect", _, "over", _] => "`over`",
         ["expect", _, "minus", _] => "`minus`",

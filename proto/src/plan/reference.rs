@@ -347,7 +347,7 @@ fn header(path: &[String]) -> String {
     match path.split_last() {
         None => "The experiment".to_owned(),
         Some((last, parents)) if last == "0" => format!("[[{}]]", parents.join(".")),
-        _ => format!("[{}]", path.join(".")),
+        _ => format!("[{}]", dotted(path)),
     }
 }
 

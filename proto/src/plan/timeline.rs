@@ -87,20 +87,46 @@ pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros,
     Some((spans[first].start, spans[last].end))
 }
 
-/// A change of link settings.
+/// A change of link settings, at a time or when a flow is in a state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Time, from the start of the trial.
-    pub at: Micros,
-    /// New values: `{ "links.NAME.rate" = "20mbit", "links.NAME.delay" = "20ms", "links.NAME.loss" = "0.1%" }`, any
-    /// of them. A link's rate can change if it has a rate that does not come from a trace; delay and loss if the link
-    /// starts with one of them, or is a userspace link.
+    /// Time, from the start of the trial. Either `at` or `when` is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Micros>,
+    /// The state that triggers the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<When>,
+    /// New values: `{ "links.NAME.rate" = "20mbit", "links.NAME.delay" = "20ms", "links.NAME.loss" = "0.1%",
+    /// "links.NAME.queue.target" = "5ms" }`, any of them. A link's rate can change if it has a rate that does not come from
+    /// a trace; delay and loss if the link starts with one of them, or is a userspace link; keys of the link's own queue but
+    /// its `kind` and the number of its queues.
     pub set: BTreeMap<String, Setting>,
 }
 
+/// A state of a flow's congestion control that triggers a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct When {
+    /// Flow group; each of its flows can trigger the change.
+    #[schemars(with = "Name")]
+    pub flow: String,
+    /// State of its congestion control, for example `"DRAIN"`.
+    pub cc_state: String,
+    /// Time from the beginning of the state to the change; absent: `"0s"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Micros>,
+    /// How long the change lasts, before the former values are set again; absent: to the end of the trial.
+    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Micros>,
+    /// Only the first time that a flow enters the state; otherwise every time.
+    #[serde(default = "super::yes", skip_serializing_if = "Clone::clone")]
+    #[schemars(extend("default" = true))]
+    pub once: bool,
+}
+
 /// A value that may change during a trial. Its unit determines the quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Setting {
     /// `"20mbit"`.
     Rate(Rate),
@@ -108,15 +134,24 @@ pub enum Setting {
     Delay(Micros),
     /// `"0.1%"`.
     Loss(Ppm),
+    /// Any other text, as `"40p"` for a queue.
+    Text(String),
+    /// As `ecn` of a queue.
+    Flag(bool),
+    /// As `alpha` of `pie`.
+    Number(i64),
 }
 
 impl Setting {
-    /// The key of a link that it is a value of.
-    pub const fn key(self) -> &'static str {
+    /// The key of a link that it is a value of, or its type.
+    pub const fn key(&self) -> &'static str {
         match self {
             Self::Rate(_) => "rate",
             Self::Delay(_) => "delay",
             Self::Loss(_) => "loss",
+            Self::Text(_) => "text",
+            Self::Flag(_) => "switch",
+            Self::Number(_) => "number",
         }
     }
 }
@@ -127,13 +162,20 @@ impl fmt::Display for Setting {
             Self::Rate(rate) => rate.fmt(f),
             Self::Delay(delay) => delay.fmt(f),
             Self::Loss(loss) => loss.fmt(f),
+            Self::Text(text) => text.fmt(f),
+            Self::Flag(flag) => flag.fmt(f),
+            Self::Number(number) => number.fmt(f),
         }
     }
 }
 
 impl Serialize for Setting {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
+        match self {
+            Self::Flag(flag) => s.serialize_bool(*flag),
+            Self::Number(number) => s.serialize_i64(*number),
+            text => s.collect_str(text),
+        }
     }
 }
 
@@ -143,22 +185,24 @@ impl<'de> Deserialize<'de> for Setting {
         impl serde::de::Visitor<'_> for Text {
             type Value = Setting;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a rate (\"20mbit\"), a time (\"20ms\") or a share (\"0.1%\") in quotes",
-                )
+                f.write_str("a text in quotes, a whole number, `true` or `false`")
             }
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Setting, E> {
-                let rate = match text.parse() {
-                    Ok(rate) => return Ok(Setting::Rate(rate)),
-                    Err(error) => error,
-                };
-                let delay = text.parse().map(Setting::Delay).ok();
+                let rate = text.parse().map(Setting::Rate).ok();
+                let delay = rate.or_else(|| text.parse().map(Setting::Delay).ok());
                 let setting = delay.or_else(|| text.parse().map(Setting::Loss).ok());
-                setting.ok_or_else(|| {
-                    E::custom(format!("{rate} (or a delay like \"20ms\", or a loss like \"0.1%\")"))
-                })
+                Ok(setting.unwrap_or_else(|| Setting::Text(text.to_owned())))
+            }
+            fn visit_bool<E: serde::de::Error>(self, flag: bool) -> Result<Setting, E> {
+                Ok(Setting::Flag(flag))
+            }
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Setting, E> {
+                Ok(Setting::Number(number))
+            }
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Setting, E> {
+                i64::try_from(number).map(Setting::Number).map_err(E::custom)
             }
         }
-        d.deserialize_str(Text)
+        d.deserialize_any(Text)
     }
 }

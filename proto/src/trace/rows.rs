@@ -250,7 +250,9 @@ impl Reader {
                         let which = if at_ns == last.at_ns { "stands still" } else { "goes back" };
                         return Err(RowError::NotAfter { which, at_s: at_ns as f64 / 1e9 });
                     }
-                    Some(last) if at_ns - last.at_ns < MIN_ROW_NS => return Err(RowError::TooShort),
+                    Some(last) if at_ns - last.at_ns < MIN_ROW_NS => {
+                        return Err(RowError::TooShort);
+                    }
                     _ => {}
                 }
                 // The last row has no end: it lasts as long as the one before it.

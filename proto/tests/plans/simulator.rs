@@ -179,3 +179,20 @@ fn names_the_level_of_a_factor() {
         "{errors:#?}"
     );
 }
+
+#[test]
+fn only_the_simulator_triggers_changes_of_links_of_other_nodes() {
+    let lines = "cc = \"probing\"\n[cc.probing]\nalgorithm = \"bbr3\"\n[[changes]]\n\
+                 when = { flow = \"f\", cc_state = \"DRAIN\" }\nset = { \"links.l.rate\" = \"9mbit\" }";
+    let errors = |target, text: &str| -> Vec<String> {
+        let found = problems(target, text).into_iter();
+        found.filter(|p| p.severity == Severity::Error).map(|p| p.path).collect()
+    };
+    let elsewhere = with("flow", lines);
+    assert_eq!(errors(Target::Kernel, &elsewhere), [r#"changes.0.set."links.l.rate""#]);
+    for target in [Target::Simulator, Target::Any] {
+        assert_eq!(errors(target, &elsewhere), Vec::<String>::new());
+    }
+    let beside = elsewhere.replace("node = \"router\"", "node = \"src\"");
+    assert_eq!(errors(Target::Kernel, &beside), Vec::<String>::new());
+}

@@ -9,7 +9,7 @@ use ccbench_proto::wire;
 use ccbench_shaper::capture::{Capture, CaptureSpec, Captured};
 
 use super::outbox::Outbox;
-use super::samples::TimedLink;
+use super::timed_link::TimedLink;
 use crate::error::AgentError;
 use crate::event::event;
 use crate::interfaces::Interfaces;

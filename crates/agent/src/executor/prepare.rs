@@ -15,10 +15,11 @@ use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext}
 use ccbench_proto::trace::{self, Trace};
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
+use ccbench_shaper::flow_queues;
 
 use super::acks::{self, OpenAcks};
-use super::samples::TimedLink;
 use super::scopes;
+use super::timed_link::TimedLink;
 use crate::accept::ConnectionEnd;
 use crate::cgroup;
 use crate::clock;
@@ -300,9 +301,12 @@ fn make_links(
         let open = tools.interfaces.open(&link.config, &dev).map_err(failed)?;
         trial.applied.push(applied(&link.config, &dev, requested_at_ns, clock::now_ns()));
         let state = open.state();
-        trial.links.push(TimedLink { link: open, dev, changes: link.changes.clone() });
+        trial.links.push(TimedLink::new(open, dev, link));
         let message = format!("{} on {}: {}", state.backend().as_text(), state.dev, state.why());
         trial.events.push(event(Kind::LinkUp(NoData {}), name, message));
+        let shared = flow_queues::events(&link.config, link.flows.as_deref(), state.backend());
+        let at_ns = clock::now_ns();
+        trial.events.extend(shared.into_iter().map(|event| wire::Event { at_ns, ..event }));
     }
     Ok(())
 }

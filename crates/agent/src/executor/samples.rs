@@ -11,6 +11,7 @@ use ccbench_collector::{Awake, FlowPorts, HostSampler, Sampler};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
+use ccbench_proto::trigger::{Step, Trigger};
 use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire::{self, Side, run_event::Of};
 use ccbench_shaper::{Link, ShaperError};
@@ -18,34 +19,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
 use super::outbox::Outbox;
+use super::timed_link::TimedLink;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
 use crate::flow::application_bytes;
 use crate::sockets::cc_state;
-
-/// A link and its scheduled changes.
-pub struct TimedLink {
-    /// The link.
-    pub link: Box<dyn Link>,
-    /// The interface.
-    pub dev: String,
-    /// Sorted by time.
-    pub changes: Vec<TimedChange>,
-}
-
-impl TimedLink {
-    /// Applies everything that the change sets, up to the first error.
-    fn apply(&mut self, change: &TimedChange) -> Result<(), ShaperError> {
-        if let Some(rate) = change.rate {
-            self.link.set_rate(rate)?;
-        }
-        if let Some(delay) = change.delay {
-            self.link.set_delay(delay)?;
-        }
-        change.loss.map_or(Ok(()), |loss| self.link.set_loss(loss))
-    }
-}
 
 /// The work of the sampler thread.
 pub struct SampleTask {
@@ -101,8 +80,9 @@ const POINT_GAP_NS: u64 = 50_000_000;
 /// While packets wait for capacity of the channel, how often it is checked.
 const PACKETS_GAP_NS: u64 = 10_000_000;
 
-/// How often inner state is read, at most.
+/// How often inner state is read, at most; and if a change depends on it.
 const STATE_GAP_NS: u64 = 100_000_000;
+const TRIGGER_GAP_NS: u64 = 5_000_000;
 
 /// By flow_id and side.
 pub type SocketHistories = BTreeMap<(String, Side), SocketHistory>;
@@ -293,12 +273,18 @@ impl SamplerLoop {
             (self.task.sample.clone(), self.task.start_at_ns.max(clock::now_ns()));
         let mut tcp = Periodic::new(sample.tcp.nanos(), start);
         // Rings are small: they are emptied however seldom sockets are sampled.
-        let state_ns = if self.task.cc.is_empty() { u64::MAX / 4 } else { STATE_GAP_NS };
+        let state_ns = match self.task.links.iter().any(|link| !link.triggers.is_empty()) {
+            _ if self.task.cc.is_empty() => u64::MAX / 4,
+            true => TRIGGER_GAP_NS,
+            false => STATE_GAP_NS,
+        };
         let mut state = Periodic::new(state_ns.min(sample.tcp.nanos().max(1)), start);
         let mut qdisc = Periodic::new(sample.qdisc.nanos(), start);
         let mut host = Periodic::new(sample.host.nanos(), start);
         loop {
             let change_ns = self.changes.last().map_or(u64::MAX, |change| change.due_ns);
+            let trigger_ns = self.task.links.iter().map(TimedLink::trigger_due_ns).min();
+            let change_ns = change_ns.min(trigger_ns.unwrap_or(u64::MAX));
             let next =
                 change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns).min(state.due_ns);
             let next = if self.packets.is_empty() {
@@ -317,6 +303,7 @@ impl SamplerLoop {
             if state.take(clock::now_ns()).is_some() {
                 self.sample_states();
             }
+            self.make_triggered_changes();
             if qdisc.take(clock::now_ns()).is_some() {
                 self.sample_links();
             }
@@ -353,29 +340,48 @@ impl SamplerLoop {
     fn change_links(&mut self) {
         while let Some(next) = self.changes.last()
             && next.due_ns <= clock::now_ns()
-            && let Some(Change { due_ns, link, change }) = self.changes.pop()
+            && let Some(change) = self.changes.pop()
         {
-            let timed = &mut self.task.links[link];
-            let result = timed.apply(&change);
-            let applied_at_ns = clock::now_ns();
-            self.task.out.offer(Of::LinkChange(wire::LinkChange {
-                requested_at_ns: due_ns,
-                applied_at_ns,
-                link: timed.link.state().link,
-                iface: timed.dev.clone(),
-                rate_bps: change.rate.map(Rate::bits_per_sec),
-                delay_us: change.delay.map(Micros::get),
-                loss_ppm: change.loss.map(Ppm::get),
-                source: change.source,
-                rc: result.as_ref().map_or_else(errno, |()| 0),
-            }));
-            if let Err(error) = result {
-                let subject = timed.link.state().link;
-                self.task.out.offer(Of::Event(event(
-                    Kind::LinkError(NoData {}),
-                    &subject,
-                    error.to_string(),
-                )));
+            self.change_link(change);
+        }
+    }
+
+    fn change_link(&mut self, Change { due_ns, link, change }: Change) {
+        let timed = &mut self.task.links[link];
+        let result = timed.apply(&change);
+        let applied_at_ns = clock::now_ns();
+        self.task.out.offer(Of::LinkChange(wire::LinkChange {
+            requested_at_ns: due_ns,
+            applied_at_ns,
+            link: timed.link.state().link,
+            iface: timed.dev.clone(),
+            rate_bps: change.rate.map(Rate::bits_per_sec),
+            delay_us: change.delay.map(Micros::get),
+            loss_ppm: change.loss.map(Ppm::get),
+            source: change.source,
+            rc: result.as_ref().map_or_else(errno, |()| 0),
+        }));
+        if let Err(error) = result {
+            let subject = timed.link.state().link;
+            self.task.out.offer(Of::Event(event(
+                Kind::LinkError(NoData {}),
+                &subject,
+                error.to_string(),
+            )));
+        }
+    }
+
+    /// Makes the changes that states of flows have triggered, and that are due.
+    fn make_triggered_changes(&mut self) {
+        for link in 0..self.task.links.len() {
+            while let Some(step) = self.task.links[link].take_step(clock::now_ns()) {
+                let Step { due_ns, change, reason } = step;
+                self.change_link(Change { due_ns, link, change });
+                if let Some(reason) = reason {
+                    let subject = self.task.links[link].link.state().link;
+                    let made = event(Kind::ChangeTriggered(NoData {}), &subject, reason);
+                    self.task.out.offer(Of::Event(made));
+                }
             }
         }
     }
@@ -405,6 +411,9 @@ impl SamplerLoop {
 
     fn sample_states(&mut self) {
         self.task.cc.drain(&self.ports, &mut self.states);
+        for timed in self.task.links.iter_mut().filter(|timed| !timed.triggers.is_empty()) {
+            self.states.iter().for_each(|row| timed.observe(row));
+        }
         for state in self.states.drain(..) {
             self.task.out.offer(Of::CcState(state));
         }
@@ -459,6 +468,13 @@ impl SamplerLoop {
                 self.task.cc.thinned()
             );
             self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));
+        }
+        for timed in &self.task.links {
+            for missing in timed.triggers.iter().filter_map(Trigger::missing) {
+                let subject = timed.link.state().link;
+                let missed = event(Kind::ChangeNotTriggered(NoData {}), &subject, missing);
+                self.task.out.offer(Of::Event(missed));
+            }
         }
         self.read_links();
         let mut timing = Vec::new();

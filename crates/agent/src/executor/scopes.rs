@@ -93,7 +93,9 @@ fn check_host_network(
             && interfaces.save_offloads(dev).map_err(failed)?.is_some()
         {
             check(&|| {
-                format!("switching off the offloads of {dev}, an interface of the machine, (`offloads = true` keeps them)")
+                format!(
+                    "switching off the offloads of {dev}, an interface of the machine, (`offloads = true` keeps them)"
+                )
             })?;
         }
     }

@@ -356,7 +356,8 @@ mod tests {
         assert!(live.contains("600 kbit/s of 1.00 Mbit/s  queue 10 p 12.5 kB 100 ms"), "{live}");
         let totals = interval.totals();
         assert!(
-            totals.contains("dropped 7 (queue full 4, control law 1, policer 1, other 1), marked 5"),
+            totals
+                .contains("dropped 7 (queue full 4, control law 1, policer 1, other 1), marked 5"),
             "{totals}"
         );
     }

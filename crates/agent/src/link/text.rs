@@ -111,7 +111,7 @@ fn value_of(fields: &[(String, Option<String>)], is_text: impl Fn(&str) -> bool)
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{BurstLoss, Codel, Distribution, Dualpi2, Jitter, OnEnd, Pie, Queue};
-    use ccbench_proto::units::{Micros, Packets};
+    use ccbench_proto::units::{Limit, Micros, Packets};
     use proptest::prelude::*;
 
     use super::*;
@@ -129,7 +129,8 @@ mod tests {
         );
         assert!(matches!(
             table("kind", "codel,limit=7p,ecn=false"),
-            Ok(Queue::Codel(Codel { limit, ecn: Some(false), .. })) if limit == Some(Packets::new(7))
+            Ok(Queue::Codel(Codel { limit, ecn: Some(false), .. }))
+                if limit == Some(Limit::Packets(Packets::new(7)))
         ));
     }
 
@@ -185,7 +186,7 @@ mod tests {
             let text = format!("codel,limit={limit}p,target={target_us}us");
             let queue: Queue = table("kind", &text).unwrap();
             let wanted = Queue::Codel(Codel {
-                limit: Some(Packets::new(limit)),
+                limit: Some(Limit::Packets(Packets::new(limit))),
                 target: Some(Micros::new(target_us)),
                 ..Codel::default()
             });

@@ -80,9 +80,8 @@ impl OfPhase<'_, '_> {
             found.extend(self.fair_share(row, &shares));
         }
         let derived: Vec<&PhaseRow> = found.iter().collect();
-        let least = |flows: &[&PhaseRow]| {
-            flows.iter().map(|row| row.value).fold(f64::INFINITY, f64::min)
-        };
+        let least =
+            |flows: &[&PhaseRow]| flows.iter().map(|row| row.value).fold(f64::INFINITY, f64::min);
         let mut net: Vec<PhaseRow> = Vec::new();
         if self.have_one_bottleneck(rows) {
             let flows = means(rows, "throughput").count();

@@ -107,7 +107,8 @@ impl Network {
     pub(super) fn of(plan: &Plan, sets_delay: impl Fn(&TraceUse) -> bool) -> Self {
         let changed = |name: &str, key: &str| -> Vec<(f64, Setting)> {
             let key = format!("links.{name}.{key}");
-            let change = |at: Micros, set: Option<&Setting>| Some((at.as_secs_f64(), *set?));
+            let change =
+                |at: Option<Micros>, set: Option<&Setting>| Some((at?.as_secs_f64(), set?.clone()));
             plan.changes.iter().filter_map(|entry| change(entry.at, entry.set.get(&key))).collect()
         };
         let link = |(name, link): (&String, &Link)| {

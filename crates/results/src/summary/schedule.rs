@@ -42,7 +42,8 @@ impl Timing {
         };
         let groups: BTreeMap<String, Group> =
             schedule::flows(&point.plan).into_iter().map(timed).collect();
-        let changes = point.plan.plan().changes.iter().map(|change| change.at.as_secs_f64());
+        let changes = point.plan.plan().changes.iter();
+        let changes = changes.filter_map(|change| Some(change.at?.as_secs_f64()));
         let mut steps_s: Vec<f64> =
             groups.values().flat_map(|group| [group.span.0, group.span.1]).chain(changes).collect();
         steps_s.sort_by(f64::total_cmp);

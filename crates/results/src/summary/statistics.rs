@@ -341,9 +341,8 @@ mod tests {
 
     #[test]
     fn trimmed_mean_leaves_out_a_twentieth() {
-        let trimmed = |count: u32| {
-            trimmed_mean(&mut (1..=count).rev().map(f64::from).collect::<Vec<_>>())
-        };
+        let trimmed =
+            |count: u32| trimmed_mean(&mut (1..=count).rev().map(f64::from).collect::<Vec<_>>());
         assert_eq!((trimmed(0), trimmed(1), trimmed(19)), (None, Some(1.0), Some(10.0)));
         assert_eq!((trimmed(20), trimmed(40)), (Some(10.0), Some(19.5)));
     }

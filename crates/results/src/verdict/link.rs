@@ -153,15 +153,19 @@ impl Rated {
     }
 }
 
-/// The rates of a link without a trace, one after the other.
+/// The rates of a link without a trace, one after the other. `None`: a flow's state changes its rate, at times that the plan
+/// does not have.
 fn intervals(name: &str, link: &Link, plan: &Plan) -> Option<Vec<RateInterval>> {
     let key = format!("links.{name}.rate");
+    if plan.changes.iter().any(|change| change.when.is_some() && change.set.contains_key(&key)) {
+        return None;
+    }
     let mut changes: Vec<(u64, u64)> = plan
         .changes
         .iter()
         .filter_map(|change| match change.set.get(&key)? {
-            Setting::Rate(rate) => Some((change.at.nanos(), rate.bits_per_sec())),
-            Setting::Delay(_) | Setting::Loss(_) => None,
+            Setting::Rate(rate) => Some((change.at?.nanos(), rate.bits_per_sec())),
+            _ => None,
         })
         .collect();
     changes.sort_by_key(|(at_ns, _)| *at_ns);

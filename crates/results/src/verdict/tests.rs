@@ -13,6 +13,7 @@ use ccbench_proto::wire::{
 
 use super::*;
 
+mod events;
 mod samples;
 mod unreadable;
 

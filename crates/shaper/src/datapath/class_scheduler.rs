@@ -8,7 +8,7 @@
 
 use super::classes::ClassSpec;
 use super::packet::{Packet, line_bytes};
-use crate::discipline::{AnyQueue, QueueStats};
+use crate::discipline::{AnyQueue, QueueParams, QueueStats};
 
 /// Tokens are bit·ns/s: a rate of `r` bit/s adds `r` tokens per nanosecond, without rounding.
 const TOKENS_PER_BYTE: i64 = 8 * 1_000_000_000;
@@ -267,6 +267,13 @@ impl ClassScheduler {
                 bucket.fill(now_ns);
                 bucket.scale(link_bps, rate_bps);
             }
+        }
+    }
+
+    /// Changes the parameters of the default class's queue.
+    pub(crate) fn set_queue(&mut self, params: QueueParams, dropped: &mut Vec<u32>) {
+        if let Some(class) = self.classes.first_mut() {
+            class.queue.set_params(params, dropped);
         }
     }
 

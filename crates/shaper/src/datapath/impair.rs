@@ -382,10 +382,8 @@ mod tests {
 
     #[test]
     fn a_draw_holds_for_its_time() {
-        let plan = Jitter {
-            hold: Some(Micros::from_millis(10)),
-            ..jitter(Distribution::Uniform, 0)
-        };
+        let plan =
+            Jitter { hold: Some(Micros::from_millis(10)), ..jitter(Distribution::Uniform, 0) };
         let mut held = CorrelatedJitter::new(plan, 5);
         let mut each = CorrelatedJitter::new(jitter(Distribution::Uniform, 0), 5);
         // The time begins with the first packet after the last time's end.

@@ -320,10 +320,9 @@ impl Line {
             Pace::Constant(Some(rate)) => {
                 start.saturating_add(u64::from(bytes) * WORK_PER_BYTE / rate)
             }
-            Pace::Constant(None)
-            | Pace::Steps(_)
-            | Pace::Opportunities(_)
-            | Pace::Buckets(_) => start,
+            Pace::Constant(None) | Pace::Steps(_) | Pace::Opportunities(_) | Pace::Buckets(_) => {
+                start
+            }
         }
     }
 

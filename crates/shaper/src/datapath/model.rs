@@ -429,6 +429,15 @@ impl LinkModel {
         }
     }
 
+    /// Changes the parameters of the link's own queue at `at_ns`, or at the last processed time if that is later.
+    pub(crate) fn set_queue(&mut self, at_ns: u64, params: QueueParams, freed: &mut Vec<u32>) {
+        self.advance(at_ns, freed);
+        match &mut self.stage {
+            Stage::One(queue) => queue.set_params(params, freed),
+            Stage::Classes(classes) => classes.set_queue(params, freed),
+        }
+    }
+
     /// Sets the delay of packets that arrive at `at_ns` or later. A shorter delay does not reorder packets, unless the
     /// link has reordering or `path_switch`.
     pub(crate) fn set_delay(&mut self, at_ns: u64, delay_ns: u64) {

@@ -26,6 +26,8 @@ pub(crate) struct Packet {
     pub(crate) ack_bits: u8,
     /// Its acknowledgement number.
     pub(crate) ack_number: u32,
+    /// DualPI2's step may mark it.
+    pub(crate) apply_step: bool,
 }
 
 impl Packet {

@@ -24,6 +24,10 @@ pub(crate) struct Shared {
     pub(crate) delay_generation: AtomicU64,
     pub(crate) loss_ppm: AtomicU64,
     pub(crate) loss_generation: AtomicU64,
+    /// Likewise for the queue, an index of `LinkSpec::changed_queues`.
+    pub(crate) queue_number: AtomicU64,
+    pub(crate) queue_at_ns: AtomicU64,
+    pub(crate) queue_generation: AtomicU64,
     /// Begin of the trial, which starts the trace, `CLOCK_MONOTONIC` nanoseconds; 0: not known yet.
     pub(crate) begin_at_ns: AtomicU64,
     /// Written by the loop.
@@ -51,6 +55,13 @@ impl Shared {
     pub(crate) fn request_loss(&self, loss_ppm: u32) {
         self.loss_ppm.store(u64::from(loss_ppm), Relaxed);
         self.loss_generation.fetch_add(1, Release);
+    }
+
+    /// Requests a queue from `at_ns` on.
+    pub(crate) fn request_queue(&self, at_ns: u64, number: usize) {
+        self.queue_at_ns.store(at_ns, Relaxed);
+        self.queue_number.store(number as u64, Relaxed);
+        self.queue_generation.fetch_add(1, Release);
     }
 
     /// Requests a rate from `at_ns` on.

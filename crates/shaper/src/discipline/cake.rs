@@ -7,7 +7,7 @@ use ccbench_proto::wire::QdiscSample;
 use super::{Discipline, KernelSupport, QueueParams};
 use crate::netlink::Message;
 use crate::netlink::message::attrs;
-use crate::qdisc::{BadQueue, Qdisc, micros, size, with_some, word};
+use crate::qdisc::{BadQueue, Qdisc, limit_bytes, micros, with_some, word};
 
 const TCA_CAKE_RTT: u16 = 7;
 const TCA_CAKE_TARGET: u16 = 8;
@@ -27,7 +27,7 @@ impl Discipline for Cake {
         let attributes = [
             (TCA_CAKE_RTT, rtt.map(micros)),
             (TCA_CAKE_TARGET, rtt.map(|rtt| (micros(rtt) / TARGETS_PER_RTT).max(1))),
-            (TCA_CAKE_MEMORY, memory_limit.map(size)),
+            (TCA_CAKE_MEMORY, memory_limit.map(limit_bytes).transpose()?),
         ];
         let message = with_some(Message::attributes(), &attributes);
         Ok(Qdisc { kind: Self::KIND, options: message.into_attributes() })

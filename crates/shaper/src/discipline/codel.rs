@@ -4,7 +4,7 @@
 //! root of `count`, without the kernel's Newton step; `should_drop` compares with one maximum frame of this link.
 
 use ccbench_proto::plan;
-use ccbench_proto::units::{Micros, Packets, Rate};
+use ccbench_proto::units::{Micros, Rate};
 use ccbench_proto::wire::QdiscSample;
 
 use super::fifo::{Fifo, FifoLimit};
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::datapath::packet::Packet;
 use crate::datapath::shared::Counters;
-use crate::qdisc::{BadQueue, Qdisc};
+use crate::qdisc::{BadQueue, Qdisc, limit_packets};
 
 mod qdisc;
 
@@ -29,12 +29,22 @@ pub(crate) struct CodelParams {
     pub(crate) ecn: bool,
     /// Mark ECN-capable packets with a longer sojourn time.
     pub(crate) ce_threshold_ns: Option<u64>,
+    /// Only packets whose ECN field has this value under the mask; a mask of 0 selects all.
+    pub(crate) ce_threshold_selector: u8,
+    pub(crate) ce_threshold_mask: u8,
 }
 
 impl Default for CodelParams {
     /// The kernel's.
     fn default() -> Self {
-        Self { target_ns: 5_000_000, interval_ns: 100_000_000, ecn: false, ce_threshold_ns: None }
+        Self {
+            target_ns: 5_000_000,
+            interval_ns: 100_000_000,
+            ecn: false,
+            ce_threshold_ns: None,
+            ce_threshold_selector: 0,
+            ce_threshold_mask: 0,
+        }
     }
 }
 
@@ -52,13 +62,24 @@ impl CodelParams {
             interval_ns: ns_or(interval, self.interval_ns),
             ecn: ecn.unwrap_or(self.ecn),
             ce_threshold_ns: ce_threshold.map(Micros::nanos),
+            ..self
         }
+    }
+
+    /// Whether `ce_threshold` applies to the packet.
+    fn selects(&self, packet: &Packet) -> bool {
+        packet.ecn.bits() & self.ce_threshold_mask == self.ce_threshold_selector
     }
 
     /// As `tc` prints them.
     pub(super) fn describe(&self) -> String {
+        let (selector, mask) = (self.ce_threshold_selector, self.ce_threshold_mask);
+        let selected = match mask {
+            0 => String::new(),
+            mask => format!(" ce_threshold_selector {selector:#x}/{mask:#x}"),
+        };
         format!(
-            "target {} interval {}{}{}",
+            "target {} interval {}{}{}{selected}",
             us_text(self.target_ns),
             us_text(self.interval_ns),
             flag_text(self.ecn, "ecn"),
@@ -93,14 +114,14 @@ impl Discipline for plan::Codel {
     const KERNEL: KernelSupport = KernelSupport::Config("NET_SCH_CODEL");
 
     fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
-        Ok(qdisc::encode(self))
+        qdisc::encode(self)
     }
 
     fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
         let Self { limit, target, interval, ecn, ce_threshold } = *self;
         let default = CodelQueueParams::default();
         Ok(QueueParams::Codel(CodelQueueParams {
-            limit: limit.map_or(default.limit, Packets::get),
+            limit: limit.map_or(Ok(default.limit), limit_packets)?,
             codel: default.codel.with(target, interval, ecn, ce_threshold),
         }))
     }
@@ -176,11 +197,17 @@ impl CodelVars {
         let mut packet = next?;
         let sojourn_ns = now_ns - packet.at_ns;
         if params.ce_threshold_ns.is_some_and(|threshold_ns| sojourn_ns > threshold_ns)
+            && params.selects(&packet)
             && packet.mark()
         {
             stats.ce_mark += 1;
         }
         Some(packet)
+    }
+
+    /// The queue has dropped `count` packets because it was full: the drop rate is higher when CoDel drops next.
+    pub(super) fn add_drops(&mut self, count: u32) {
+        self.count = self.count.wrapping_add(count);
     }
 
     /// `codel_should_drop`: whether the sojourn time has been above the target for an interval.
@@ -289,6 +316,12 @@ impl PacketQueue for Codel {
     fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
         let Self { params, mtu_bytes, fifo, vars, stats } = self;
         vars.dequeue(&params.codel, *mtu_bytes, now_ns, fifo, stats, dropped)
+    }
+
+    fn set_params(&mut self, params: CodelQueueParams, dropped: &mut Vec<u32>) {
+        self.params = params;
+        self.fifo.set_limit(FifoLimit::Packets(u64::from(params.limit)));
+        self.fifo.drop_excess(dropped);
     }
 
     fn backlog(&self) -> (u64, u64) {
@@ -410,5 +443,22 @@ mod tests {
             .into();
         assert_eq!(marks, [false, false, true, true]);
         assert_eq!((queue.stats(0).ce_mark, queue.stats(0).drop_early), (2, 0));
+    }
+
+    #[test]
+    fn ce_threshold_marks_what_the_selector_selects() {
+        let codel = CodelParams {
+            ce_threshold_ns: Some(MS),
+            ce_threshold_selector: 1,
+            ce_threshold_mask: 3,
+            ..CodelParams::default()
+        };
+        let params = CodelQueueParams { codel, ..CodelQueueParams::default() };
+        for (ecn, marks) in [(Ecn::Ect1, 3), (Ecn::Ect0, 0), (Ecn::Ce, 0), (Ecn::NotEct, 0)] {
+            let mut queue = full(params, 3, ecn);
+            while queue.dequeue(2 * MS, &mut Vec::new()).is_some() {}
+            assert_eq!(queue.stats(0).ce_mark, marks, "{ecn:?}");
+        }
+        assert!(codel.describe().ends_with("ce_threshold 1000us ce_threshold_selector 0x1/0x3"));
     }
 }

@@ -80,6 +80,7 @@ pub fn queue_costs() -> Vec<QueueCost> {
         ecn: true,
         harddrop: false,
         adaptive: true,
+        nodrop: false,
     };
     let queues = [
         ("fifo", QueueParams::TailDrop(FifoLimit::Packets(4000))),

@@ -4,8 +4,8 @@
 //! The controller's base probability is p', here `prob`. C packets are dropped or marked with p_C = p'^2, L packets
 //! marked with p_CL = k * p', and by the step. Where the RFC leaves a choice, this does what the kernel does.
 //!
-//! Differences from the kernel: no `memory_limit`, and the controller runs on the virtual time of the packets. Units:
-//! probabilities in 1/2^32, gains in 1/256 Hz, times in nanoseconds.
+//! Differences from the kernel: `memory_limit` counts frames' bytes, not `skb->truesize`, and is none by default; the
+//! controller runs on the virtual time of the packets. Units: probabilities in 1/2^32, gains in 1/256 Hz, times in nanoseconds.
 
 use ccbench_proto::plan;
 use ccbench_proto::units::{Packets, Rate};
@@ -13,14 +13,14 @@ use ccbench_proto::wire::QdiscSample;
 
 use super::fifo::{Fifo, FifoLimit};
 use super::{
-    Discipline, KernelSupport, PROB_ONE, PacketQueue, QueueParams, QueueStats, Setup, ns_or,
-    us_text,
+    Discipline, KernelSupport, PROB_ONE, PacketQueue, QueueParams, QueueStats, Setup, flag_text,
+    ns_or, us_text,
 };
 use crate::datapath::header::Ecn;
 use crate::datapath::packet::Packet;
 use crate::datapath::random::Random;
 use crate::datapath::shared::Counters;
-use crate::qdisc::{BadQueue, Qdisc};
+use crate::qdisc::{BadQueue, Qdisc, limit_bytes, limit_packets};
 
 mod qdisc;
 
@@ -44,6 +44,14 @@ pub(crate) struct Dualpi2Params {
     pub(crate) beta: u32,
     /// L packets with a longer sojourn time are marked.
     pub(crate) step_thresh_ns: u64,
+    /// Instead: L packets that leave more than this many behind are marked.
+    pub(crate) step_thresh_pkts: Option<u32>,
+    /// Only L packets that found at least this many in the L queue are marked by the step.
+    pub(crate) min_qlen_step: u32,
+    /// Bytes in both queues.
+    pub(crate) memory_limit: Option<u64>,
+    /// All ECN-capable packets enter the L queue.
+    pub(crate) any_ect: bool,
     /// The coupling factor k.
     pub(crate) coupling_factor: u8,
     /// When p_CL exceeds one, drop L packets too; otherwise let the queue overflow.
@@ -64,6 +72,10 @@ impl Default for Dualpi2Params {
             alpha: 41,
             beta: 819,
             step_thresh_ns: 1_000_000,
+            step_thresh_pkts: None,
+            min_qlen_step: 0,
+            memory_limit: None,
+            any_ect: false,
             coupling_factor: 2,
             drop_overload: true,
             drop_dequeue: true,
@@ -92,12 +104,16 @@ impl Discipline for plan::Dualpi2 {
         };
         let default = Dualpi2Params::default();
         let params = Dualpi2Params {
-            limit: self.limit.map_or(default.limit, Packets::get),
+            limit: self.limit.map_or(Ok(default.limit), limit_packets)?,
             target_ns: ns_or(self.target, default.target_ns),
             tupdate_ns: ns_or(self.tupdate, default.tupdate_ns),
             alpha: gain("alpha", &self.alpha, default.alpha)?,
             beta: gain("beta", &self.beta, default.beta)?,
             step_thresh_ns: ns_or(self.step_thresh, default.step_thresh_ns),
+            step_thresh_pkts: self.step_thresh_pkts.map(Packets::get),
+            min_qlen_step: self.min_qlen_step.map_or(default.min_qlen_step, Packets::get),
+            memory_limit: self.memory_limit.map(limit_bytes).transpose()?.map(u64::from),
+            any_ect: self.any_ect.unwrap_or(default.any_ect),
             coupling_factor: self
                 .coupling_factor
                 .map_or(Ok(default.coupling_factor), qdisc::coupling_byte)?,
@@ -117,6 +133,17 @@ impl Discipline for plan::Dualpi2 {
     fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
         qdisc::read_xstats(xstats, row);
     }
+}
+
+/// The keys that most plans leave out, as `tc` prints them, each with a space in front.
+fn rarer_keys_text(params: &Dualpi2Params) -> String {
+    let Dualpi2Params { min_qlen_step, memory_limit, any_ect, .. } = *params;
+    let step = match min_qlen_step {
+        0 => String::new(),
+        packets => format!(" min_qlen_step {packets}p"),
+    };
+    let memory = memory_limit.map_or(String::new(), |bytes| format!(" memlimit {bytes}B"));
+    step + &memory + &flag_text(any_ect, "any_ect")
 }
 
 /// Both queues and their controller.
@@ -221,6 +248,14 @@ impl Dualpi2 {
         self.roll(self.prob) && self.roll(self.prob)
     }
 
+    /// `do_step_aqm`: whether a packet that has just left the L queue is above the threshold.
+    fn is_above_step(&self, now_ns: u64, packet: &Packet) -> bool {
+        match self.params.step_thresh_pkts {
+            Some(packets) => self.l_queue.len() > packets as usize,
+            None => now_ns - packet.at_ns > self.params.step_thresh_ns,
+        }
+    }
+
     /// `dualpi2_reset_c_protection`: with a C share below one half, L is served first.
     fn reset_c_protection(&mut self) {
         let share = i64::from(self.params.c_protection);
@@ -243,13 +278,23 @@ impl PacketQueue for Dualpi2 {
 
     fn enqueue(&mut self, mut packet: Packet, dropped: &mut Vec<u32>) {
         self.advance_to(packet.at_ns);
-        let (packets, _) = self.backlog();
-        if packets >= u64::from(self.params.limit) {
-            self.stats.drop_overlimit += 1;
+        let (packets, bytes) = self.backlog();
+        let full = packets >= u64::from(self.params.limit);
+        let needs = bytes + u64::from(packet.bytes);
+        if full || self.params.memory_limit.is_some_and(|limit| needs > limit) {
+            if full {
+                self.stats.drop_overlimit += 1;
+            } else {
+                self.stats.drop_overmemory += 1;
+            }
             dropped.push(packet.slot);
             return;
         }
-        let is_l4s = matches!(packet.ecn, Ecn::Ect1 | Ecn::Ce);
+        let is_l4s = match packet.ecn {
+            Ecn::Ect1 | Ecn::Ce => true,
+            Ecn::Ect0 => self.params.any_ect,
+            Ecn::NotEct => false,
+        };
         if !self.params.drop_dequeue && self.must_drop(&mut packet, is_l4s) {
             self.stats.drop_early += 1;
             dropped.push(packet.slot);
@@ -258,6 +303,7 @@ impl PacketQueue for Dualpi2 {
         self.stats.maxq = self.stats.maxq.max(packets + 1);
         if is_l4s {
             self.stats.pkts_in_l += 1;
+            packet.apply_step = self.l_queue.len() >= self.params.min_qlen_step as usize;
             self.l_queue.enqueue(packet, dropped);
         } else {
             self.stats.pkts_in_c += 1;
@@ -281,8 +327,7 @@ impl PacketQueue for Dualpi2 {
                 continue;
             }
             let unmarked = !packet.marked;
-            let sojourn_ns = now_ns - packet.at_ns;
-            if is_l4s && sojourn_ns > self.params.step_thresh_ns && packet.mark() {
+            if is_l4s && packet.apply_step && self.is_above_step(now_ns, &packet) && packet.mark() {
                 // The kernel counts a packet again that the coupled AQM has marked before.
                 self.stats.ecn_mark += u64::from(unmarked);
                 self.stats.step_mark += 1;
@@ -295,6 +340,26 @@ impl PacketQueue for Dualpi2 {
                 self.c_protection_credit -= (100 - share) * bytes;
             }
             return Some(packet);
+        }
+    }
+
+    /// Drops from the C queue first, as the kernel does.
+    fn set_params(&mut self, params: Dualpi2Params, dropped: &mut Vec<u32>) {
+        self.params = params;
+        loop {
+            let (packets, bytes) = self.backlog();
+            let full = packets > u64::from(params.limit);
+            if !full && params.memory_limit.is_none_or(|limit| bytes <= limit) {
+                return;
+            }
+            let taken = self.c_queue.dequeue().or_else(|| self.l_queue.dequeue());
+            let Some(packet) = taken else { return };
+            if full {
+                self.stats.drop_overlimit += 1;
+            } else {
+                self.stats.drop_overmemory += 1;
+            }
+            dropped.push(packet.slot);
         }
     }
 
@@ -333,17 +398,21 @@ impl PacketQueue for Dualpi2 {
     fn describe(params: Dualpi2Params) -> String {
         format!(
             "dualpi2 limit {}p target {} tupdate {} alpha {}/256 beta {}/256 step {} coupling {} {} {} \
-             classic_protection {}%",
+             classic_protection {}%{}",
             params.limit,
             us_text(params.target_ns),
             us_text(params.tupdate_ns),
             params.alpha,
             params.beta,
-            us_text(params.step_thresh_ns),
+            match params.step_thresh_pkts {
+                Some(packets) => format!("{packets}p"),
+                None => us_text(params.step_thresh_ns),
+            },
             params.coupling_factor,
             if params.drop_overload { "drop_on_overload" } else { "overflow" },
             if params.drop_dequeue { "drop_dequeue" } else { "drop_enqueue" },
             params.c_protection,
+            rarer_keys_text(&params),
         )
     }
 
@@ -363,175 +432,4 @@ impl PacketQueue for Dualpi2 {
 #[cfg(test)]
 mod flows;
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::datapath::random::Purpose;
-
-    const MS: u64 = 1_000_000;
-
-    fn empty(params: Dualpi2Params, capacity: usize, frame_bytes: u32, seed: u64) -> Dualpi2 {
-        Dualpi2::new(params, capacity, frame_bytes, Random::new(seed, Purpose::Queue(0)))
-    }
-
-    fn packet(slot: u32, ecn: Ecn, at_ns: u64) -> Packet {
-        Packet { slot, bytes: 1514, ecn, at_ns, ..Packet::default() }
-    }
-
-    fn filled(params: Dualpi2Params, classic: u32, low: u32) -> Dualpi2 {
-        let mut queue = empty(params, 10_000, 1514, 1);
-        for slot in 0..classic + low {
-            let ecn = if slot < classic { Ecn::NotEct } else { Ecn::Ect1 };
-            queue.enqueue(packet(slot, ecn, 0), &mut Vec::new());
-        }
-        queue
-    }
-
-    #[test]
-    fn probability_follows_the_pi_controller() {
-        let mut queue = filled(Dualpi2Params::default(), 3, 0);
-        // After 16 ms the head has waited 16 ms: 1 ms above the target, 16 ms more than before.
-        // 0.001 s x 41/256 Hz + 0.016 s x 819/256 Hz = 0.00016016 + 0.0511875 = 0.05134766.
-        queue.advance_to(16 * MS);
-        let share = |queue: &Dualpi2| queue.stats(0).prob as f64 / ONE as f64;
-        assert!((share(&queue) - 0.051_347_656).abs() < 1e-9, "{}", share(&queue));
-        // Then 32 ms: 0.017 x 41/256 + 0.016 x 819/256 = 0.00272266 + 0.0511875.
-        queue.advance_to(32 * MS);
-        assert!((share(&queue) - 0.105_257_813).abs() < 1e-9, "{}", share(&queue));
-        // An empty queue: -0.015 x 41/256 - 0.032 x 819/256 = -0.00240234 - 0.102375.
-        while queue.dequeue(32 * MS, &mut Vec::new()).is_some() {}
-        queue.advance_to(48 * MS);
-        assert!((share(&queue) - 0.000_480_469).abs() < 1e-9, "{}", share(&queue));
-        queue.advance_to(64 * MS);
-        assert_eq!(share(&queue), 0.0);
-    }
-
-    #[test]
-    fn skips_updates_of_a_long_idle_time() {
-        let mut queue = filled(Dualpi2Params { tupdate_ns: 1, ..Dualpi2Params::default() }, 0, 0);
-        queue.advance_to(5);
-        queue.advance_to(3_600_000 * MS);
-        assert_eq!(queue.next_update_ns, Some(3_600_000 * MS + 1));
-    }
-
-    /// Shares of packets marked and dropped with a fixed probability.
-    fn fate(params: Dualpi2Params, prob: u64, ecn: Ecn) -> (f64, f64) {
-        let mut queue = empty(params, 64, 100, 9);
-        queue.prob = prob;
-        let never = u64::MAX / 4;
-        queue.next_update_ns = Some(never);
-        let (mut freed, mut marked) = (Vec::new(), 0);
-        for _ in 0..50_000 {
-            while queue.backlog().0 < 30 {
-                queue.enqueue(packet(0, ecn, 0), &mut freed);
-            }
-            let out = queue.dequeue(0, &mut freed).unwrap();
-            marked += u64::from(out.marked);
-        }
-        let all = 50_000.0 + freed.len() as f64;
-        (marked as f64 / all, freed.len() as f64 / all)
-    }
-
-    fn near((a, b): (f64, f64), (x, y): (f64, f64)) {
-        assert!((a - x).abs() < 0.006 && (b - y).abs() < 0.006, "{a} {b}, not {x} {y}");
-    }
-
-    #[test]
-    fn l_marks_are_coupled_and_c_drops_are_squared() {
-        for drop_dequeue in [true, false] {
-            let params = Dualpi2Params { drop_dequeue, ..Dualpi2Params::default() };
-            let fifth = ONE / 5;
-            near(fate(params, fifth, Ecn::Ect1), (0.4, 0.0));
-            near(fate(params, fifth, Ecn::Ect0), (0.04, 0.0));
-            near(fate(params, fifth, Ecn::NotEct), (0.0, 0.04));
-            near(
-                fate(Dualpi2Params { coupling_factor: 1, ..params }, fifth, Ecn::Ect1),
-                (0.2, 0.0),
-            );
-        }
-    }
-
-    #[test]
-    fn overload_drops_from_both_queues_or_from_none() {
-        let params = Dualpi2Params::default();
-        let most = ONE / 5 * 3;
-        near(fate(params, most, Ecn::Ect1), (0.64, 0.36));
-        near(fate(params, most, Ecn::Ect0), (0.0, 0.36));
-        near(fate(Dualpi2Params { drop_overload: false, ..params }, most, Ecn::Ect1), (1.0, 0.0));
-        let mut capped = filled(Dualpi2Params { drop_overload: false, ..params }, 5, 0);
-        capped.advance_to(100_000 * MS);
-        assert_eq!(capped.prob, ONE / 2);
-        let mut free = filled(params, 5, 0);
-        free.advance_to(100_000 * MS);
-        assert_eq!(free.prob, ONE);
-    }
-
-    #[test]
-    fn step_marks_longer_sojourn() {
-        let mut queue = filled(Dualpi2Params::default(), 1, 4);
-        let fates: Vec<(u32, bool)> = [MS / 2, MS, MS + 1, 2 * MS, 2 * MS]
-            .map(|now_ns| queue.dequeue(now_ns, &mut Vec::new()).unwrap())
-            .map(|p| (p.slot, p.marked))
-            .into();
-        assert_eq!(fates, [(1, false), (2, false), (3, true), (4, true), (0, false)]);
-        let stats = queue.stats(2 * MS);
-        assert_eq!(
-            (stats.step_mark, stats.ecn_mark, stats.pkts_in_c, stats.pkts_in_l),
-            (2, 2, 1, 4)
-        );
-    }
-
-    #[test]
-    fn packet_marked_twice_counts_once() {
-        let params = Dualpi2Params { drop_overload: false, ..Dualpi2Params::default() };
-        let mut queue = filled(params, 0, 4);
-        queue.prob = ONE / 2; // coupled: every packet
-        for _ in 0..4 {
-            assert!(queue.dequeue(2 * MS, &mut Vec::new()).unwrap().marked);
-        }
-        let stats = queue.stats(2 * MS);
-        assert_eq!((stats.ecn_mark, stats.step_mark), (4, 4));
-    }
-
-    #[test]
-    fn ce_packets_enter_the_l_queue() {
-        let mut queue = empty(Dualpi2Params::default(), 8, 1514, 1);
-        queue.enqueue(packet(0, Ecn::Ce, 0), &mut Vec::new());
-        assert_eq!(queue.stats(0).pkts_in_l, 1);
-    }
-
-    #[test]
-    fn c_queue_gets_its_share() {
-        for (percent, turns) in [(10, 100), (50, 500), (25, 250)] {
-            let params = Dualpi2Params {
-                c_protection: percent,
-                step_thresh_ns: u64::MAX,
-                ..Dualpi2Params::default()
-            };
-            let mut queue = filled(params, 1500, 1500);
-            let classic = (0..1000)
-                .filter(|_| queue.dequeue(0, &mut Vec::new()).unwrap().slot < 1500)
-                .count();
-            assert!(classic.abs_diff(turns) <= 2, "{percent} %: {classic} of 1000");
-        }
-    }
-
-    #[test]
-    fn full_queue_drops_arrivals_of_both_queues() {
-        let mut queue = filled(Dualpi2Params { limit: 5, ..Dualpi2Params::default() }, 3, 2);
-        let mut dropped = Vec::new();
-        queue.enqueue(packet(8, Ecn::Ect1, 0), &mut dropped);
-        queue.enqueue(packet(9, Ecn::NotEct, 0), &mut dropped);
-        assert_eq!((dropped, queue.stats(0).drop_overlimit), (vec![8, 9], 2));
-    }
-
-    #[test]
-    fn leaves_a_backlog_of_two_frames_alone() {
-        let mut queue =
-            filled(Dualpi2Params { step_thresh_ns: u64::MAX, ..Dualpi2Params::default() }, 2, 0);
-        queue.advance_to(100_000 * MS);
-        let mut dropped = Vec::new();
-        assert!(queue.dequeue(100_000 * MS, &mut dropped).is_some());
-        assert!(queue.dequeue(100_000 * MS, &mut dropped).is_some());
-        assert!(dropped.is_empty());
-    }
-}
+mod tests;

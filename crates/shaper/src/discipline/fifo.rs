@@ -156,6 +156,25 @@ impl Fifo {
         Some(packet)
     }
 
+    /// Changes the limit; packets beyond it stay.
+    pub(crate) fn set_limit(&mut self, limit: FifoLimit) {
+        self.limit = limit;
+    }
+
+    /// Drops packets beyond the limit from the head.
+    pub(crate) fn drop_excess(&mut self, dropped: &mut Vec<u32>) {
+        let is_over = |fifo: &Self| match fifo.limit {
+            FifoLimit::Bytes(limit) => fifo.bytes > limit,
+            FifoLimit::Packets(limit) => fifo.packets.len() as u64 > limit,
+        };
+        while is_over(self)
+            && let Some(head) = self.dequeue()
+        {
+            self.overlimit += 1;
+            dropped.push(head.slot);
+        }
+    }
+
     /// The packet at the head.
     pub(crate) fn head(&self) -> Option<&Packet> {
         self.packets.front()
@@ -210,6 +229,10 @@ impl<const HEAD_DROP: bool> PacketQueue for FifoQueue<HEAD_DROP> {
 
     fn dequeue(&mut self, _now_ns: u64, _dropped: &mut Vec<u32>) -> Option<Packet> {
         self.0.dequeue()
+    }
+
+    fn set_params(&mut self, limit: FifoLimit, _dropped: &mut Vec<u32>) {
+        self.0.set_limit(limit);
     }
 
     fn backlog(&self) -> (u64, u64) {

@@ -4,7 +4,7 @@
 //! horizon; flows are entries of a table, found by the hash under `orphan_mask`, not nodes of a tree.
 
 use ccbench_proto::plan;
-use ccbench_proto::units::{Micros, Packets, Rate};
+use ccbench_proto::units::{Micros, Rate};
 use ccbench_proto::wire::QdiscSample;
 
 use super::codel::ce_threshold_text;
@@ -13,7 +13,7 @@ use super::flow_queue::{FlowQueue, PacketPool};
 use super::{Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup};
 use crate::datapath::packet::Packet;
 use crate::datapath::shared::Counters;
-use crate::qdisc::{BadQueue, Qdisc};
+use crate::qdisc::{BadQueue, Qdisc, limit_packets, size};
 
 mod qdisc;
 
@@ -33,12 +33,23 @@ pub(crate) struct FqParams {
     pub(crate) orphan_mask: u32,
     /// Mark ECN-capable packets with a longer sojourn time.
     pub(crate) ce_threshold_ns: Option<u64>,
+    /// Bytes that a flow's credit grows by in each round; `None`: two frames.
+    pub(crate) quantum: Option<u32>,
+    /// Bytes of a flow's first credit; `None`: ten frames.
+    pub(crate) initial_quantum: Option<u32>,
 }
 
 impl Default for FqParams {
     /// The kernel's.
     fn default() -> Self {
-        Self { limit: 10_000, flow_limit: 100, orphan_mask: 1023, ce_threshold_ns: None }
+        Self {
+            limit: 10_000,
+            flow_limit: 100,
+            orphan_mask: 1023,
+            ce_threshold_ns: None,
+            quantum: None,
+            initial_quantum: None,
+        }
     }
 }
 
@@ -51,21 +62,37 @@ impl Discipline for plan::Fq {
     }
 
     fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
-        let Self { limit, flow_limit, buckets, ce_threshold, orphan_mask } = *self;
+        let Self { limit, flow_limit, buckets, ce_threshold, orphan_mask, maxrate, .. } = *self;
+        if let Some(maxrate) = maxrate {
+            let what = format!("fq with maxrate = {maxrate} (it does not pace)");
+            return Err(BadQueue::new(what, "give the flows or the link a rate instead"));
+        }
         let default = FqParams::default();
         // More buckets do not merge flows, but the plan promises a single queue for one.
         let single = buckets.map(qdisc::buckets_log).transpose()? == Some(0);
         Ok(QueueParams::Fq(FqParams {
-            limit: limit.map_or(default.limit, Packets::get),
-            flow_limit: flow_limit.map_or(default.flow_limit, Packets::get),
+            limit: limit.map_or(Ok(default.limit), limit_packets)?,
+            flow_limit: flow_limit.map_or(Ok(default.flow_limit), limit_packets)?,
             orphan_mask: if single { 0 } else { orphan_mask.unwrap_or(default.orphan_mask) },
             ce_threshold_ns: ce_threshold.map(Micros::nanos),
+            quantum: self.quantum.map(size),
+            initial_quantum: self.initial_quantum.map(size),
         }))
     }
 
     fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
         qdisc::read_xstats(xstats, row);
     }
+}
+
+/// A number of bytes, or this number of frames.
+fn bytes_or(bytes: Option<u32>, (frames, frame_bytes): (i64, u32)) -> i64 {
+    bytes.map_or(frames * i64::from(frame_bytes.max(1)), i64::from).max(1)
+}
+
+/// A number of bytes as `tc` prints it, with a space in front.
+fn bytes_text(name: &'static str, bytes: Option<u32>) -> String {
+    bytes.map_or(String::new(), |bytes| format!(" {name} {bytes}b"))
 }
 
 /// `struct fq_flow`.
@@ -84,6 +111,7 @@ struct Flow {
 #[derive(Debug)]
 pub(crate) struct Fq {
     params: FqParams,
+    frame_bytes: u32,
     quantum: i64,
     pool: PacketPool,
     flows: Vec<Flow>,
@@ -94,19 +122,20 @@ pub(crate) struct Fq {
 }
 
 impl Fq {
-    /// An empty queue for slots below `capacity`. `quantum` is two frames, `initial_quantum` ten.
+    /// An empty queue for slots below `capacity`.
     pub(crate) fn new(params: FqParams, capacity: usize, frame_bytes: u32) -> Self {
         let orphan_mask = params.orphan_mask & (MAX_FLOWS - 1);
         let flow = Flow {
             queue: FlowQueue::default(),
-            credit: 10 * i64::from(frame_bytes),
+            credit: bytes_or(params.initial_quantum, (10, frame_bytes)),
             listed: false,
             age_ns: 0,
         };
         let flows = orphan_mask as usize + 1;
         Self {
             params: FqParams { orphan_mask, ..params },
-            quantum: 2 * i64::from(frame_bytes.max(1)),
+            frame_bytes,
+            quantum: bytes_or(params.quantum, (2, frame_bytes)),
             pool: PacketPool::new(capacity),
             flows: vec![flow; flows],
             lists: FlowLists::new(flows),
@@ -172,6 +201,23 @@ impl PacketQueue for Fq {
         }
     }
 
+    /// Unlike the kernel, which dequeues packets to drop them, this drops from the longest flow.
+    fn set_params(&mut self, params: FqParams, dropped: &mut Vec<u32>) {
+        let orphan_mask = self.params.orphan_mask;
+        self.params = FqParams { orphan_mask, ..params };
+        self.quantum = bytes_or(params.quantum, (2, self.frame_bytes));
+        while self.packets > u64::from(params.limit) {
+            let Some(longest) = self.flows.iter_mut().max_by_key(|flow| flow.queue.len()) else {
+                return;
+            };
+            let Some(packet) = self.pool.pop(&mut longest.queue) else { return };
+            self.packets -= 1;
+            self.bytes -= u64::from(packet.bytes);
+            self.stats.drop_overlimit += 1;
+            dropped.push(packet.slot);
+        }
+    }
+
     fn backlog(&self) -> (u64, u64) {
         (self.packets, self.bytes)
     }
@@ -184,13 +230,20 @@ impl PacketQueue for Fq {
         u64::from(params.limit)
     }
 
+    fn flow_queue(params: FqParams, flow: u32) -> Option<u32> {
+        let mask = params.orphan_mask & (MAX_FLOWS - 1);
+        (mask > 0).then_some(flow & mask)
+    }
+
     fn describe(params: FqParams) -> String {
         format!(
-            "fq limit {}p flow_limit {}p orphan_mask {}{}",
+            "fq limit {}p flow_limit {}p orphan_mask {}{}{}{}",
             params.limit,
             params.flow_limit,
             params.orphan_mask,
-            ce_threshold_text(params.ce_threshold_ns)
+            ce_threshold_text(params.ce_threshold_ns),
+            bytes_text("quantum", params.quantum),
+            bytes_text("initial_quantum", params.initial_quantum),
         )
     }
 
@@ -227,6 +280,19 @@ mod tests {
         assert_eq!(take(&mut queue, 1), [99]);
         assert_eq!(take(&mut queue, 99).len(), 32);
         assert_eq!((queue.backlog(), queue.stats(0).flows), ((0, 0), 0));
+    }
+
+    #[test]
+    fn quanta_of_the_plan() {
+        let params =
+            FqParams { quantum: Some(1000), initial_quantum: Some(2500), ..FqParams::default() };
+        let mut queue = Fq::new(params, 200, 1000);
+        for slot in 0..20 {
+            queue.enqueue(packet(slot, slot / 10), &mut Vec::new());
+        }
+        // A credit of 2500 bytes is three packets of 1000 bytes; a round is one.
+        assert_eq!(take(&mut queue, 6), [0, 1, 2, 10, 11, 12]);
+        assert_eq!(take(&mut queue, 4), [3, 13, 4, 14]);
     }
 
     #[test]

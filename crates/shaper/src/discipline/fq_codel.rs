@@ -5,7 +5,7 @@
 //! `memory_limit` counts frames' bytes, not `skb->truesize`.
 
 use ccbench_proto::plan;
-use ccbench_proto::units::{Bytes, Packets, Rate};
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire::QdiscSample;
 
 use super::codel::{CodelParams, CodelVars, PacketSource};
@@ -14,12 +14,9 @@ use super::flow_queue::{FlowQueue, PacketPool};
 use super::{Discipline, KernelSupport, PacketQueue, QueueParams, QueueStats, Setup};
 use crate::datapath::packet::Packet;
 use crate::datapath::shared::Counters;
-use crate::qdisc::{BadQueue, Qdisc, size};
+use crate::qdisc::{BadQueue, Qdisc, limit_bytes, limit_packets, size};
 
 mod qdisc;
-
-/// Packets dropped at once from the longest flow (`drop_batch_size`): to find it takes a look at all flows.
-const DROP_BATCH_SIZE: u32 = 64;
 
 /// Parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +29,8 @@ pub(crate) struct FqCodelParams {
     pub(crate) quantum: Option<u32>,
     /// Bytes in all queues.
     pub(crate) memory_limit: u64,
+    /// Packets dropped at once from the longest flow (`drop_batch_size`): to find it takes a look at all flows.
+    pub(crate) drop_batch: u32,
     /// CoDel's, of each flow.
     pub(crate) codel: CodelParams,
 }
@@ -44,6 +43,7 @@ impl Default for FqCodelParams {
             flows: 1024,
             quantum: None,
             memory_limit: 32 << 20,
+            drop_batch: 64,
             codel: CodelParams { ecn: true, ..CodelParams::default() },
         }
     }
@@ -54,12 +54,16 @@ impl Discipline for plan::FqCodel {
     const KERNEL: KernelSupport = KernelSupport::Config("NET_SCH_FQ_CODEL");
 
     fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
-        Ok(qdisc::encode(self))
+        qdisc::encode(self)
     }
 
     fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
-        let Self { limit, flows, target, interval, quantum, ecn, ce_threshold, memory_limit } =
-            *self;
+        let Self { limit, flows, target, interval, quantum, ecn, ce_threshold, .. } = *self;
+        let mask = self.ce_threshold_mask.unwrap_or(0);
+        if mask & !3 != 0 {
+            let what = format!("fq_codel with ce_threshold_mask = {mask}, bits of the DSCP");
+            return Err(BadQueue::new(what, "compare bits of the ECN field only: 3"));
+        }
         let default = FqCodelParams::default();
         let flows = flows.unwrap_or(default.flows);
         if !(1..=65_536).contains(&flows) {
@@ -67,17 +71,30 @@ impl Discipline for plan::FqCodel {
             return Err(BadQueue::new(what, "write 1 to 65536"));
         }
         Ok(QueueParams::FqCodel(FqCodelParams {
-            limit: limit.map_or(default.limit, Packets::get),
+            limit: limit.map_or(Ok(default.limit), limit_packets)?,
             flows,
             quantum: quantum.map(size),
-            memory_limit: memory_limit.map_or(default.memory_limit, Bytes::get),
-            codel: default.codel.with(target, interval, ecn, ce_threshold),
+            memory_limit: match self.memory_limit {
+                Some(limit) => u64::from(limit_bytes(limit)?),
+                None => default.memory_limit,
+            },
+            drop_batch: self.drop_batch.unwrap_or(default.drop_batch).max(1),
+            codel: CodelParams {
+                ce_threshold_selector: self.ce_threshold_selector.unwrap_or(0),
+                ce_threshold_mask: mask,
+                ..default.codel.with(target, interval, ecn, ce_threshold)
+            },
         }))
     }
 
     fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
         qdisc::read_xstats(xstats, row);
     }
+}
+
+/// Bytes that a flow's deficit grows by in each round.
+fn quantum(params: &FqCodelParams, frame_bytes: u32) -> i64 {
+    i64::from(params.quantum.unwrap_or(frame_bytes).max(1))
 }
 
 /// `struct fq_codel_flow`.
@@ -132,7 +149,7 @@ impl FqCodel {
         Self {
             params,
             frame_bytes,
-            quantum: i64::from(params.quantum.unwrap_or(frame_bytes).max(1)),
+            quantum: quantum(&params, frame_bytes),
             pool: PacketPool::new(capacity),
             flows: vec![Flow::default(); flows],
             lists: FlowLists::new(flows),
@@ -142,20 +159,22 @@ impl FqCodel {
         }
     }
 
-    /// `fq_codel_drop`: drops a batch, at most half of its bytes, from the head of the flow with most bytes.
+    /// `fq_codel_drop`: drops a batch, at most half of its bytes, from the head of the flow with most bytes. Its CoDel counts
+    /// them as its own drops.
     fn drop_batch(&mut self, dropped: &mut Vec<u32>) -> u64 {
         let Some(flow) = self.flows.iter_mut().max_by_key(|flow| flow.queue.bytes()) else {
             return 0;
         };
         let threshold = flow.queue.bytes() / 2;
         let mut count = 0;
-        while count < DROP_BATCH_SIZE && (count == 0 || flow.queue.bytes() > threshold) {
+        while count < self.params.drop_batch && (count == 0 || flow.queue.bytes() > threshold) {
             let Some(packet) = self.pool.pop(&mut flow.queue) else { break };
             self.packets -= 1;
             self.bytes -= u64::from(packet.bytes);
             dropped.push(packet.slot);
             count += 1;
         }
+        flow.cvars.add_drops(count);
         u64::from(count)
     }
 }
@@ -168,7 +187,7 @@ impl PacketQueue for FqCodel {
     }
 
     fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>) {
-        let index = packet.flow % self.flows.len() as u32;
+        let index = packet.flow % self.params.flows.max(1);
         let flow = &mut self.flows[index as usize];
         self.pool.push(&mut flow.queue, packet);
         self.packets += 1;
@@ -216,6 +235,24 @@ impl PacketQueue for FqCodel {
         }
     }
 
+    /// Unlike the kernel, which dequeues packets to drop them, this drops from the longest flow.
+    fn set_params(&mut self, params: FqCodelParams, dropped: &mut Vec<u32>) {
+        let flows = self.params.flows;
+        self.params = FqCodelParams { flows, ..params };
+        self.quantum = quantum(&params, self.frame_bytes);
+        loop {
+            let full = self.packets > u64::from(params.limit);
+            if !full && self.bytes <= params.memory_limit {
+                return;
+            }
+            match self.drop_batch(dropped) {
+                0 => return,
+                count if full => self.stats.drop_overlimit += count,
+                count => self.stats.drop_overmemory += count,
+            }
+        }
+    }
+
     fn backlog(&self) -> (u64, u64) {
         (self.packets, self.bytes)
     }
@@ -228,14 +265,22 @@ impl PacketQueue for FqCodel {
         u64::from(params.limit)
     }
 
+    fn flow_queue(params: FqCodelParams, flow: u32) -> Option<u32> {
+        (params.flows > 1).then(|| flow % params.flows)
+    }
+
     fn describe(params: FqCodelParams) -> String {
         format!(
-            "fq_codel limit {}p flows {} quantum {} {} memory_limit {}B",
+            "fq_codel limit {}p flows {} quantum {} {} memory_limit {}B{}",
             params.limit,
             params.flows,
             params.quantum.map_or("1 frame".to_owned(), |bytes| format!("{bytes}B")),
             params.codel.describe(),
             params.memory_limit,
+            match params.drop_batch {
+                64 => String::new(),
+                packets => format!(" drop_batch {packets}"),
+            },
         )
     }
 
@@ -302,6 +347,20 @@ mod tests {
         // Half of its 20 packets, oldest first.
         assert_eq!(dropped, (0..10).collect::<Vec<_>>());
         assert_eq!((queue.stats(0).drop_overlimit, queue.backlog().0), (10, 11));
+    }
+
+    #[test]
+    fn overload_drops_a_batch_and_raises_the_drop_rate() {
+        let params = FqCodelParams { limit: 20, drop_batch: 4, ..FqCodelParams::default() };
+        let mut queue = FqCodel::new(params, 64, 1000);
+        let mut dropped = Vec::new();
+        for slot in 0..21 {
+            queue.enqueue(packet(slot, 1, 1000), &mut dropped);
+        }
+        assert_eq!(dropped, [0, 1, 2, 3]);
+        let mut counted = CodelVars::default();
+        counted.add_drops(4);
+        assert_eq!(queue.flows[1].cvars, counted);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! the virtual time of the packets, so a late thread makes the same decisions.
 
 use ccbench_proto::plan;
-use ccbench_proto::units::{Packets, Rate};
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire::QdiscSample;
 
 use super::fifo::{Fifo, FifoLimit};
@@ -16,7 +16,7 @@ use super::{
 use crate::datapath::packet::Packet;
 use crate::datapath::random::Random;
 use crate::datapath::shared::Counters;
-use crate::qdisc::{BadQueue, Qdisc};
+use crate::qdisc::{BadQueue, Qdisc, limit_packets};
 
 mod qdisc;
 
@@ -66,14 +66,14 @@ impl Discipline for plan::Pie {
     const KERNEL: KernelSupport = KernelSupport::Config("NET_SCH_PIE");
 
     fn qdisc(&self, _rate: Option<Rate>) -> Result<Qdisc, BadQueue> {
-        Ok(qdisc::encode(self))
+        qdisc::encode(self)
     }
 
     fn params(&self, _rate: Option<Rate>) -> Result<QueueParams, BadQueue> {
         let Self { limit, target, tupdate, alpha, beta, ecn, bytemode } = *self;
         let default = PieParams::default();
         Ok(QueueParams::Pie(PieParams {
-            limit: limit.map_or(default.limit, Packets::get),
+            limit: limit.map_or(Ok(default.limit), limit_packets)?,
             target_ns: ns_or(target, default.target_ns),
             tupdate_ns: ns_or(tupdate, default.tupdate_ns),
             alpha: alpha.unwrap_or(default.alpha),
@@ -243,6 +243,12 @@ impl PacketQueue for Pie {
         let dtime_ns = self.dq_tstamp_ns.replace(now_ns).map_or(0, |tstamp_ns| now_ns - tstamp_ns);
         self.burst_time_ns = self.burst_time_ns.saturating_sub(dtime_ns);
         Some(packet)
+    }
+
+    fn set_params(&mut self, params: PieParams, dropped: &mut Vec<u32>) {
+        self.params = params;
+        self.fifo.set_limit(FifoLimit::Packets(u64::from(params.limit)));
+        self.fifo.drop_excess(dropped);
     }
 
     fn advance_to(&mut self, now_ns: u64) {

@@ -44,6 +44,8 @@ pub(crate) struct RedParams {
     pub(crate) harddrop: bool,
     /// Adapt `max_p` between 1 % and 50 %.
     pub(crate) adaptive: bool,
+    /// With `ecn`, queue packets that are not ECN-capable instead of dropping them.
+    pub(crate) nodrop: bool,
 }
 
 impl Discipline for plan::Red {
@@ -68,12 +70,18 @@ impl Discipline for plan::Red {
             ecn: params.ecn,
             harddrop: params.harddrop,
             adaptive: params.adaptive,
+            nodrop: params.nodrop,
         }))
     }
 
     fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
         qdisc::read_xstats(xstats, row);
     }
+}
+
+/// 2^-Wlog.
+fn weight(wlog: u32) -> f64 {
+    0.5_f64.powi(wlog.min(31).cast_signed())
 }
 
 /// What to do with an arriving packet (`red_action`).
@@ -113,7 +121,7 @@ impl Red {
             params,
             fifo: Fifo::new(FifoLimit::Bytes(params.limit), capacity),
             random,
-            weight: 0.5_f64.powi(params.wlog.min(31).cast_signed()),
+            weight: weight(params.wlog),
             qavg: 0.0,
             max_p: f64::from(params.max_p_ppm) / 1e6,
             qcount: None,
@@ -202,7 +210,7 @@ impl PacketQueue for Red {
             let use_ecn = self.params.ecn && !(action == Action::HardMark && self.params.harddrop);
             if use_ecn && packet.mark() {
                 self.stats.ecn_mark += 1;
-            } else {
+            } else if !(use_ecn && self.params.nodrop) {
                 self.stats.drop_early += 1;
                 dropped.push(packet.slot);
                 return;
@@ -219,6 +227,15 @@ impl PacketQueue for Red {
             self.qidlestart_ns.get_or_insert(now_ns);
         }
         packet
+    }
+
+    /// As `red_change`: the average stays, the distance to the next mark starts again.
+    fn set_params(&mut self, params: RedParams, _dropped: &mut Vec<u32>) {
+        self.params = params;
+        self.fifo.set_limit(FifoLimit::Bytes(params.limit));
+        self.weight = weight(params.wlog);
+        self.max_p = f64::from(params.max_p_ppm) / 1e6;
+        self.qcount = None;
     }
 
     fn advance_to(&mut self, now_ns: u64) {
@@ -251,7 +268,7 @@ impl PacketQueue for Red {
 
     fn describe(params: RedParams) -> String {
         format!(
-            "red limit {}B min {}B max {}B probability {} ewma 1/2^{}{}{}{}",
+            "red limit {}B min {}B max {}B probability {} ewma 1/2^{}{}{}{}{}",
             params.limit,
             params.qth_min,
             params.qth_max,
@@ -260,6 +277,7 @@ impl PacketQueue for Red {
             flag_text(params.ecn, "ecn"),
             flag_text(params.harddrop, "harddrop"),
             flag_text(params.adaptive, "adaptive"),
+            flag_text(params.nodrop, "nodrop"),
         )
     }
 
@@ -285,6 +303,7 @@ mod tests {
         ecn: false,
         harddrop: false,
         adaptive: false,
+        nodrop: false,
     };
 
     fn red(params: RedParams) -> Red {
@@ -386,6 +405,11 @@ mod tests {
         assert_eq!(fate(PARAMS, 60_000, Ecn::Ect0), (false, true));
         assert_eq!(fate(ecn, 60_000, Ecn::Ect0), (true, false));
         assert_eq!(fate(ecn, 60_000, Ecn::NotEct), (false, true));
+        let nodrop = RedParams { nodrop: true, ..ecn };
+        assert_eq!(fate(nodrop, 60_000, Ecn::NotEct), (false, false));
+        assert_eq!(fate(nodrop, 60_000, Ecn::Ect0), (true, false));
+        assert_eq!(fate(nodrop, 95_000, Ecn::NotEct), (false, false));
+        assert_eq!(fate(RedParams { harddrop: true, ..nodrop }, 95_000, Ecn::Ect0), (false, true));
         assert_eq!(fate(ecn, 95_000, Ecn::Ect0), (true, false));
         assert_eq!(fate(RedParams { harddrop: true, ..ecn }, 95_000, Ecn::Ect0), (false, true));
         assert_eq!(fate(PARAMS, 20_000, Ecn::NotEct), (false, false));

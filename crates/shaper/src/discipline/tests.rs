@@ -23,6 +23,7 @@ fn specs() -> Vec<QueueParams> {
         interval_ns: 5_000 * US,
         ecn: true,
         ce_threshold_ns: Some(2_000 * US),
+        ..codel::CodelParams::default()
     };
     let early = Dualpi2Params { limit: 40, target_ns: 1_000 * US, ..Dualpi2Params::default() };
     let pie = PieParams { ecn: true, alpha: 32, beta: 32, ..PieParams::default() };
@@ -49,6 +50,7 @@ fn specs() -> Vec<QueueParams> {
             flow_limit: 12,
             orphan_mask: 3,
             ce_threshold_ns: Some(US),
+            ..FqParams::default()
         }),
         QueueParams::HeadDrop(FifoLimit::Packets(20)),
         QueueParams::HeadDrop(FifoLimit::Bytes(9_000)),
@@ -83,6 +85,7 @@ fn red() -> RedParams {
         ecn: false,
         harddrop: false,
         adaptive: false,
+        nodrop: false,
     }
 }
 
@@ -270,8 +273,14 @@ fn any_spec(
     } else {
         (time_ns, other_ns)
     };
-    let codel =
-        codel::CodelParams { target_ns: time_ns, interval_ns: other_ns, ecn: c, ce_threshold_ns };
+    let codel = codel::CodelParams {
+        target_ns: time_ns,
+        interval_ns: other_ns,
+        ecn: c,
+        ce_threshold_ns,
+        ce_threshold_selector: (any & 1) as u8,
+        ce_threshold_mask: (any & 3) as u8,
+    };
     match kind {
         0 => QueueParams::HeadDrop(FifoLimit::Bytes(bytes)),
         1 => QueueParams::HeadDrop(FifoLimit::Packets(u64::from(limit))),
@@ -281,6 +290,7 @@ fn any_spec(
             flows: any % 65_536 + 1,
             quantum: d.then_some(256 + any % (1 << 20)),
             memory_limit: if a { bytes } else { 1 },
+            drop_batch: small + 1,
             codel,
         }),
         4 => QueueParams::Fq(FqParams {
@@ -288,6 +298,8 @@ fn any_spec(
             flow_limit: small + 1,
             orphan_mask: any,
             ce_threshold_ns,
+            quantum: b.then_some(small + 100),
+            initial_quantum: d.then_some(small + 100),
         }),
         5 => QueueParams::Pie(PieParams {
             limit,
@@ -308,6 +320,7 @@ fn any_spec(
             ecn: c,
             harddrop: d,
             adaptive: a,
+            nodrop: b,
         }),
         _ => QueueParams::Dualpi2(Dualpi2Params {
             limit,
@@ -320,6 +333,10 @@ fn any_spec(
             drop_overload: a,
             drop_dequeue: c,
             c_protection: (any % 101) as u8,
+            step_thresh_pkts: b.then_some(small),
+            min_qlen_step: small % 8,
+            memory_limit: d.then_some(bytes),
+            any_ect: b,
         }),
     }
 }
@@ -465,4 +482,56 @@ fn returns_every_slot_behind_a_standing_queue() {
         free.dedup();
         assert_eq!(free.len(), 2048, "{queue:?}: every slot is returned once");
     }
+}
+
+#[test]
+fn a_lower_limit_drops_and_counts_the_excess() {
+    let codel = CodelQueueParams { limit: 4, ..CodelQueueParams::default() };
+    let fifo = |packets| QueueParams::TailDrop(FifoLimit::Packets(packets));
+    let changes = [
+        (QueueParams::Codel(CodelQueueParams::default()), QueueParams::Codel(codel), 6),
+        (
+            QueueParams::Pie(PieParams::default()),
+            QueueParams::Pie(PieParams { limit: 4, ..PieParams::default() }),
+            6,
+        ),
+        (
+            QueueParams::Fq(FqParams::default()),
+            QueueParams::Fq(FqParams { limit: 4, ..FqParams::default() }),
+            6,
+        ),
+        // Half of the bytes of the longest flow, twice: five packets and three.
+        (
+            QueueParams::FqCodel(FqCodelParams::default()),
+            QueueParams::FqCodel(FqCodelParams { limit: 4, ..FqCodelParams::default() }),
+            8,
+        ),
+        (
+            QueueParams::Dualpi2(Dualpi2Params::default()),
+            QueueParams::Dualpi2(Dualpi2Params { limit: 4, ..Dualpi2Params::default() }),
+            6,
+        ),
+        // As `pfifo`: only arrivals are dropped.
+        (fifo(20), fifo(4), 0),
+    ];
+    for (before, after, drops) in changes {
+        let mut queue = before.build(Setup { capacity: 16, frame_bytes: 1514, random: random(1) });
+        let mut dropped = Vec::new();
+        for slot in 0..10 {
+            let packet = Packet { slot, bytes: 100, flow: 1, ..Packet::default() };
+            queue.enqueue(0, packet, &mut dropped);
+        }
+        queue.set_params(after, &mut dropped);
+        let counted = (dropped.len() as u64, queue.backlog().0, queue.stats(0).dropped());
+        assert_eq!(counted, (drops, 10 - drops, drops), "{after:?}");
+    }
+    // Parameters of another kind change nothing.
+    let mut queue = fifo(20).build(Setup { capacity: 16, frame_bytes: 1514, random: random(1) });
+    queue.set_params(QueueParams::Codel(codel), &mut Vec::new());
+    queue.set_params(fifo(1), &mut Vec::new());
+    let mut dropped = Vec::new();
+    for slot in 0..3 {
+        queue.enqueue(0, Packet { slot, bytes: 100, ..Packet::default() }, &mut dropped);
+    }
+    assert_eq!(dropped, [1, 2]);
 }

@@ -95,6 +95,8 @@ pub(crate) struct Tree {
     pub(crate) requests: Vec<Request>,
     pub(crate) control: RateControl,
     pub(crate) frame_bytes: u32,
+    /// Handle and parent of the link's own queue.
+    pub(crate) queue: Option<(u32, u32)>,
 }
 
 /// The kinds of qdisc that a link needs, each once.
@@ -136,7 +138,7 @@ fn needs_queue(config: &LinkConfig) -> bool {
 pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Result<Tree, BadQueue> {
     let overhead = overhead(config)?;
     check_supported(config)?;
-    let mut builder = Builder { ifindex, requests: Vec::new() };
+    let mut builder = Builder { ifindex, requests: Vec::new(), queue: None };
     let control = match (config.plan.rate, has_tbf(config)) {
         (None, _) => {
             builder.leaf(config, (&config.queue, UNSHAPED), ROOT, None)?;
@@ -172,7 +174,7 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
             RateControl::Htb { base: rate, classes: slots }
         }
     };
-    Ok(Tree { requests: builder.requests, control, frame_bytes })
+    Ok(Tree { requests: builder.requests, control, frame_bytes, queue: builder.queue })
 }
 
 /// Writes the rate into the messages that change it, one per class.
@@ -342,6 +344,8 @@ impl ClassSlot {
 struct Builder {
     ifindex: u32,
     requests: Vec<Request>,
+    /// Handle and parent of the first queue.
+    queue: Option<(u32, u32)>,
 }
 
 impl Builder {
@@ -389,6 +393,7 @@ impl Builder {
             queue_handle = (FIRST_QUEUE + index.unwrap_or(0)) << 16;
         }
         if needs_queue(config) {
+            self.queue.get_or_insert((queue_handle, parent));
             self.qdisc(&discipline::qdisc(queue, Some(rate))?, queue_handle, parent);
         }
         Ok(())

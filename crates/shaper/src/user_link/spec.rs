@@ -28,6 +28,12 @@ pub(crate) fn spec_of(config: &LinkConfig) -> Result<LinkSpec, ShaperError> {
         queue: discipline::params(&config.queue, config.plan.rate).map_err(refuse)?,
         classes,
         trace: config.trace.clone(),
+        changed_queues: config
+            .changed_queues
+            .iter()
+            .map(|queue| discipline::params(queue, config.plan.rate))
+            .collect::<Result<_, _>>()
+            .map_err(refuse)?,
     })
 }
 
@@ -54,7 +60,7 @@ mod tests {
             ..Link::default()
         };
         let (name, classes) = ("bottleneck".to_owned(), Vec::new());
-        LinkConfig { name, plan, queue, classes, trace: None, seed: 3 }
+        LinkConfig { classes, seed: 3, ..LinkConfig::new(name, plan, queue) }
     }
 
     /// Parses a queue of a plan.

@@ -102,7 +102,7 @@ fn every_queue_except_cake_carries_traffic() {
         Queue::Codel(plan::Codel { ecn, ce_threshold: threshold, ..plan::Codel::default() }),
         Queue::FqCodel(plan::FqCodel { ecn, ce_threshold: threshold, ..plan::FqCodel::default() }),
         Queue::Fq(plan::Fq {
-            flow_limit: Some(Packets::new(1000)),
+            flow_limit: Some(Limit::Packets(Packets::new(1000))),
             buckets: Some(1),
             ce_threshold: threshold,
             ..plan::Fq::default()

@@ -179,6 +179,15 @@ pub(super) struct CcSample {
     pub sample: super::delivery_rate::RateSample,
 }
 
+/// An estimate from the handshake.
+fn handshake_rtt(now_ns: u64, rtt_ns: u64) -> Rtt {
+    let mut rtt = Rtt::new();
+    let rtt_us = (rtt_ns / 1000) as u32;
+    rtt.rtt_estimator(rtt_us, 0, 0);
+    rtt.update_rtt_min(now_ns, rtt_us);
+    rtt
+}
+
 impl Sender {
     /// A socket whose handshake ended at `now_ns`.
     pub fn new(
@@ -188,10 +197,6 @@ impl Sender {
         established: Established,
         window_end: u64,
     ) -> Self {
-        let mut rtt = Rtt::new();
-        let handshake_rtt_us = (established.rtt_ns / 1000) as u32;
-        rtt.rtt_estimator(handshake_rtt_us, 0, 0);
-        rtt.update_rtt_min(now_ns, handshake_rtt_us);
         let mut sender = Self {
             wants: cc.wants(),
             seed: config.seed.max(1),
@@ -199,7 +204,7 @@ impl Sender {
             config,
             cc,
             rtx_queue: RetransmitQueue::default(),
-            rtt,
+            rtt: handshake_rtt(now_ns, established.rtt_ns),
             // The SYN or SYN-ACK counts.
             rate: DeliveryRate { delivered: 1, ..DeliveryRate::default() },
             rack: Rack::new(),
@@ -379,8 +384,13 @@ impl Sender {
             return None;
         }
         self.rounds += 1;
+        Some((self.rounds, self.cc_state(now_ns)))
+    }
+
+    /// The congestion control's state.
+    pub fn cc_state(&mut self, now_ns: u64) -> Vec<congestion_control::Stat> {
         let view = self.view(now_ns, &CcSample::default());
-        Some((self.rounds, self.cc.read(&view)))
+        self.cc.read(&view)
     }
 
     /// A rule that the congestion control broke.

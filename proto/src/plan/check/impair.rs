@@ -273,12 +273,8 @@ fn tbf(name: &str, tbf: &Tbf, rate: Option<Rate>, problems: &mut Problems) {
 
 /// What the keys about the line and the queue in front of it need.
 fn at_the_line(name: &str, link: &Link, problems: &mut Problems) {
-    let rates: &[&[&str]] = &[
-        &["links", name, "rate"],
-        &["links", name, "trace"],
-        &["links", name, "path"],
-        &["path"],
-    ];
+    let rates: &[&[&str]] =
+        &[&["links", name, "rate"], &["links", name, "trace"], &["links", name, "path"], &["path"]];
     let classes: &[&[&str]] = &[&["links", name, "classes"]];
     let is_limited = link.rate.is_some() || link.trace.is_some();
     if link.slot.is_some() && !is_limited {
@@ -291,7 +287,8 @@ fn at_the_line(name: &str, link: &Link, problems: &mut Problems) {
         problems.error_from(&["links", name, "ack_filter"], &[rates, &[aggregation]].concat(), why);
     }
     if link.tbf.is_some() && (link.rate.is_none() || link.trace.is_some()) {
-        let why = "needs a constant `rate`, at which its tokens come: write one, instead of a `trace`";
+        let why =
+            "needs a constant `rate`, at which its tokens come: write one, instead of a `trace`";
         problems.error_from(&["links", name, "tbf"], rates, why);
     }
     let keys = [

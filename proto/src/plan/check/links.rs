@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::plan::parse::set::join_key;
 use crate::plan::parse::suggest::{hint, list};
-use crate::plan::{Backend, Class, Link, Plan, Setting, Shaper, timeline};
+use crate::plan::{Backend, Change, Class, Link, Plan, Setting, Shaper, timeline};
 use crate::resolve::{builtin_paths, drain_rate, settle};
 use crate::topology::Topology;
 use crate::units::Rate;
@@ -13,7 +13,7 @@ use super::limits::{
     AGENTS, LENGTHS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node,
 };
 use super::problems::Problems;
-use super::{impair, names, queues, traces};
+use super::{impair, names, queues, traces, triggers};
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let topology = Topology::build(plan);
@@ -283,6 +283,7 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
         // The missing rate is reported above.
         let rate = drain_rate(link).unwrap_or(MAX_RATE);
         queues::check(&["links", name, "queue"], queue, (Some(rate), &reads), problems);
+        queues::check_backend(&["links", name, "queue"], link.backend, queue, problems);
     }
 }
 
@@ -334,6 +335,7 @@ fn classes(plan: &Plan, from: &Sources<'_>, link: &Link, problems: &mut Problems
             let rate: &[&str] = &["links", name, "classes", class_name, "rate"];
             let place = [&at[..], &["queue"]].concat();
             queues::check(&place, queue, (Some(class.rate), &[rate]), problems);
+            queues::check_backend(&place, link.backend, queue, problems);
         }
         class_match(plan, &at, class, problems);
     }
@@ -426,10 +428,13 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     for (index, change) in plan.changes.iter().enumerate() {
         let number = index.to_string();
         let at = ["changes", &number, "at"];
-        if change.at >= end && !plan.phases.is_empty() {
+        triggers::check(plan, &number, change, problems);
+        if let Some(time) = change.at
+            && time >= end
+            && !plan.phases.is_empty()
+        {
             let why = format!(
-                "{} is not inside the trial, which ends at {end}; change earlier, or lengthen the last phase",
-                change.at
+                "{time} is not inside the trial, which ends at {end}; change earlier, or lengthen the last phase"
             );
             problems.error_from(&at, &[LENGTHS], why);
         }
@@ -441,7 +446,9 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
         }
         for (key, value) in &change.set {
             let path = ["changes", &number, "set", key];
-            if let Some(earlier) = seen.insert((change.at, key), index) {
+            if let Some(time) = change.at
+                && let Some(earlier) = seen.insert((time, key), index)
+            {
                 problems.error_from(
                     &path,
                     &[&at, &["changes", &earlier.to_string(), "at"]],
@@ -450,25 +457,27 @@ fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
                     ),
                 );
             }
-            refuse_change(plan, settled, &path, *value, problems);
+            refuse_change((plan, settled, change), &path, value, problems);
         }
     }
 }
 
 /// Reports a key, the path's last segment, that cannot change to this value in the course of a trial.
 fn refuse_change(
-    plan: &Plan,
-    settled: &Plan,
+    (plan, settled, change): (&Plan, &Plan, &Change),
     path: &[&str; 4],
-    value: Setting,
+    value: &Setting,
     problems: &mut Problems,
 ) {
-    let (name, key) =
-        path[3].strip_prefix("links.").and_then(|k| k.rsplit_once('.')).unwrap_or_default();
+    let whole = path[3].strip_prefix("links.").unwrap_or_default();
+    let of_queue = whole.split_once(".queue.");
+    let (name, key) = of_queue.or_else(|| whole.rsplit_once('.')).unwrap_or_default();
     let names: Vec<&str> = settled.links.keys().map(String::as_str).collect();
-    if !["rate", "delay", "loss"].contains(&key) || names::refuse(name, usize::MAX).is_some() {
+    let is_known = of_queue.is_some() || ["rate", "delay", "loss"].contains(&key);
+    if !is_known || names::refuse(name, usize::MAX).is_some() {
         let why = format!(
-            "only a link's rate, delay and loss can change during a trial: write `\"links.NAME.rate\"`, `.delay` or `.loss` (links: {})",
+            "only a link's rate, delay, loss and queue can change during a trial: write `\"links.NAME.rate\"`, `.delay`, \
+             `.loss` or `.queue.KEY` (links: {})",
             list(&names)
         );
         problems.error_from(path, &[], why);
@@ -480,10 +489,13 @@ fn refuse_change(
         return;
     };
     let from = Sources::of(name, written);
+    if of_queue.is_some() {
+        return queues::check_change((link, change), path, (key, value), problems);
+    }
     match (key, value) {
-        ("rate", Setting::Rate(rate)) => change_of_rate(&from, link, path, rate, problems),
+        ("rate", Setting::Rate(rate)) => change_of_rate(&from, link, path, *rate, problems),
         ("delay", Setting::Delay(delay)) => {
-            if delay > MAX_DELAY {
+            if *delay > MAX_DELAY {
                 problems.error(path, format!("must be {MAX_DELAY} or less"));
             }
             needs_netem(&from, link, path, problems);
@@ -493,6 +505,11 @@ fn refuse_change(
                 problems.error(path, "is 100%: no packet would get through; write less");
             }
             needs_netem(&from, link, path, problems);
+        }
+        (_, Setting::Text(text)) => {
+            let rate = text.parse::<Rate>().err().map_or(String::new(), |error| error.to_string());
+            let why = format!("{rate} (or a delay like \"20ms\", or a loss like \"0.1%\")");
+            problems.error(path, why);
         }
         (_, value) => {
             let example = match key {

@@ -1,8 +1,8 @@
 //! Lints: warnings about valid plans whose results mislead.
 
 use crate::plan::problem::Severity;
-use crate::plan::{Flow, Plan, Queue};
-use crate::resolve::{base_rtt, bdp, bottleneck, drain_rate, limit_bytes, settle};
+use crate::plan::{Flow, LimitUnit, Plan, Queue};
+use crate::resolve::{base_rtt, bdp, bottleneck, drain_rate, limit_bytes, resolve_queue, settle};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
@@ -120,6 +120,7 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
             );
         }
     }
+    relative_limits(path, queue, (rate, rtt), problems);
     let Some((key, threshold)) = queue.parameters().mark_threshold() else { return };
     let least = drain_time(rate, Bytes::new(FEW_PACKETS * FRAME_BYTES));
     if threshold < least {
@@ -130,6 +131,31 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
                 "{threshold} is less than the {least} that {FEW_PACKETS} full packets take at {rate}: it marks what is no queue"
             ),
         );
+    }
+}
+
+/// Limits that depend on the rate and the round-trip time, once they are bytes and packets.
+fn relative_limits(
+    path: &[&str],
+    queue: &Queue,
+    (rate, rtt): (Rate, Micros),
+    problems: &mut Problems,
+) {
+    let limits = queue.limits();
+    for (key, limit, _) in limits.iter().filter(|(.., unit)| *unit == LimitUnit::Memory) {
+        let bytes = limit_bytes(*limit, rate, rtt).get();
+        if limit.is_relative() && bytes > u64::from(u32::MAX) {
+            let why =
+                format!("`{limit}` is {bytes}B; the kernel's queue holds at most {}B", u32::MAX);
+            problems.error(&[path, &[*key]].concat(), why);
+        }
+    }
+    if limits.iter().any(|(_, limit, _)| limit.is_relative()) {
+        let resolved = resolve_queue(Some(queue), Some(rate), rtt);
+        resolved.parameters().check_limits(&mut |key, why| {
+            let why = format!("{why} (limits at {rate} and a base round-trip time of {rtt})");
+            problems.error(&[path, &[key]].concat(), why);
+        });
     }
 }
 

@@ -1,7 +1,8 @@
 //! Queues: parameters that the kernel would refuse, or accept with another meaning.
 
-use crate::plan::Queue;
-use crate::units::{FRAME_BYTES, Limit, Micros, Packets, Rate};
+use crate::plan::{Backend, Change, LimitUnit, Link, Queue, Setting};
+use crate::resolve::drain_rate;
+use crate::units::{FRAME_BYTES, Limit, Micros, Rate};
 
 use super::limits::MAX_RATE;
 use super::problems::Problems;
@@ -16,56 +17,124 @@ pub(super) fn check(
     (rate, rate_reads): (Option<Rate>, &[&[&str]]),
     problems: &mut Problems,
 ) {
-    if let Some((limit, _)) = queue.fifo_limit() {
-        check_fifo_limit(path, limit, (rate, rate_reads), problems);
+    let limits = queue.limits();
+    for (key, limit, unit) in &limits {
+        check_limit(&[path, &[*key]].concat(), (*limit, *unit), (rate, rate_reads), problems);
     }
     let mut error = |key: &'static str, why: String| problems.error(&[path, &[key]].concat(), why);
     let parameters = queue.parameters();
-    for (key, limit) in parameters.packets() {
-        if limit == Some(Packets::new(0)) {
-            error(key, "is zero: it would hold no packet; raise it".to_owned());
-        }
-    }
     for (key, time, zero_is_valid) in parameters.times() {
-        if time.is_some_and(|t| t > MAX_TIME || (t.get() == 0 && !zero_is_valid)) {
-            error(key, format!("must be more than zero, and {MAX_TIME} or less"));
+        if let Some(why) = refuse_time(time, zero_is_valid) {
+            error(key, why);
         }
-    }
-    if parameters.memory_limit().is_some_and(|m| m.get() == 0 || m.get() > u64::from(u32::MAX)) {
-        error("memory_limit", "must be from 1B to 4294967295B".to_owned());
     }
     parameters.check(&mut error);
+    // The others are compared once they are resolved: `lints`.
+    if limits.iter().all(|(_, limit, _)| !limit.is_relative()) {
+        parameters.check_limits(&mut error);
+    }
 }
 
-fn check_fifo_limit(
+/// Keys that decide how many queues there are, which no qdisc changes while it holds packets.
+const FIXED: [&str; 4] = ["kind", "flows", "buckets", "orphan_mask"];
+
+/// Checks a change of a key of the link's own queue, at this path.
+pub(super) fn check_change(
+    (link, change): (&Link, &Change),
     path: &[&str],
-    limit: Limit,
+    (key, value): (&str, &Setting),
+    problems: &mut Problems,
+) {
+    let mut error = |why: String| problems.error(path, why);
+    if change.when.is_some() {
+        return error("a flow's state cannot change a queue: write `at`".to_owned());
+    }
+    let (Some(queue), Some(rate)) = (&link.queue, drain_rate(link)) else {
+        return error("the link has no queue: give it a rate".to_owned());
+    };
+    if FIXED.contains(&key) {
+        return error("is fixed during a trial: write it in the link's `queue`".to_owned());
+    }
+    let changed = match queue.with(key, value) {
+        Ok(changed) => changed,
+        Err(misfit) => return error(misfit.message().to_owned()),
+    };
+    for (_, limit, unit) in changed.limits().iter().filter(|(name, ..)| *name == key) {
+        refuse_limit(*limit, *unit, Some(rate)).into_iter().for_each(&mut error);
+    }
+    let parameters = changed.parameters();
+    for (_, time, zero_is_valid) in parameters.times().into_iter().filter(|time| time.0 == key) {
+        refuse_time(time, zero_is_valid).into_iter().for_each(&mut error);
+    }
+    parameters.check(&mut |name, why| {
+        if name == key {
+            error(why);
+        }
+    });
+    if let Some((name, remedy)) = parameters.kernel_only()
+        && name == key
+        && link.backend == Backend::Userspace
+    {
+        error(format!("only the kernel's qdisc has it: {remedy}"));
+    }
+}
+
+fn refuse_time(time: Option<Micros>, zero_is_valid: bool) -> Option<String> {
+    time.filter(|time| *time > MAX_TIME || (time.get() == 0 && !zero_is_valid))
+        .map(|_| format!("must be more than zero, and {MAX_TIME} or less"))
+}
+
+/// Rejects keys that the link's backend does not have; `auto` selects one that has them.
+pub(super) fn check_backend(
+    path: &[&str],
+    backend: Backend,
+    queue: &Queue,
+    problems: &mut Problems,
+) {
+    if backend != Backend::Userspace {
+        return;
+    }
+    if let Some((key, remedy)) = queue.parameters().kernel_only() {
+        let why =
+            format!("only the kernel's qdisc has it: write `backend = \"kernel\"`, or {remedy}");
+        problems.error(&[path, &[key]].concat(), why);
+    }
+}
+
+/// Checks the limit at `place`.
+fn check_limit(
+    place: &[&str],
+    (limit, unit): (Limit, LimitUnit),
     (rate, rate_reads): (Option<Rate>, &[&[&str]]),
     problems: &mut Problems,
 ) {
-    let place = [path, &["limit"]].concat();
-    let Some(why) = refuse_limit(limit, rate) else { return };
-    let by_rate = matches!(limit, Limit::MilliBdp(_) | Limit::Time(_));
-    let whatever_the_rate = !by_rate || refuse_limit(limit, Some(MAX_RATE)).is_some();
-    problems.error_from(&place, if whatever_the_rate { &[] } else { rate_reads }, why);
-    problems.mark_uncertain(&place);
+    let Some(why) = refuse_limit(limit, unit, rate) else { return };
+    let at_any_rate = !limit.is_relative() || refuse_limit(limit, unit, Some(MAX_RATE)).is_some();
+    problems.error_from(place, if at_any_rate { &[] } else { rate_reads }, why);
+    problems.mark_uncertain(place);
 }
 
-fn refuse_limit(limit: Limit, rate: Option<Rate>) -> Option<String> {
+fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<String> {
     let zero = match limit {
         Limit::Bytes(bytes) => bytes.get() == 0,
         Limit::Packets(packets) => packets.get() == 0,
         Limit::MilliBdp(milli) => milli == 0,
         Limit::Time(time) => time.get() == 0,
     };
-    if zero {
-        return Some("is zero: it would hold no packet; raise it".to_owned());
+    let is_refused = |bytes: u64| bytes == 0 || bytes > u64::from(u32::MAX);
+    match (unit, limit) {
+        (LimitUnit::Memory, Limit::Bytes(bytes)) if is_refused(bytes.get()) => {
+            return Some("must be from 1B to 4294967295B".to_owned());
+        }
+        // Relative to each other: `Parameters::check_limits`.
+        (LimitUnit::Threshold, Limit::Bytes(_) | Limit::Packets(_)) => return None,
+        _ if zero => return Some("is zero: it would hold no packet; raise it".to_owned()),
+        _ => {}
     }
     if matches!(limit, Limit::Time(time) if time > MAX_TIME) {
         return Some(format!("must be {MAX_TIME} or less"));
     }
-    let relative = matches!(limit, Limit::MilliBdp(_) | Limit::Time(_));
-    if relative && rate.is_none() {
+    if limit.is_relative() && rate.is_none() {
         return Some(format!(
             "`{limit}` needs a rate to be a number of bytes; add `rate`, or write it in bytes (\"187500B\") or packets (\"40p\")"
         ));
@@ -75,7 +144,7 @@ fn refuse_limit(limit: Limit, rate: Option<Rate>) -> Option<String> {
         Limit::Time(time) => rate.map_or(FRAME_BYTES, |rate| rate.over(time).get()),
         Limit::Packets(_) | Limit::MilliBdp(_) => FRAME_BYTES,
     };
-    if bytes < FRAME_BYTES {
+    if bytes < FRAME_BYTES && matches!(unit, LimitUnit::Packets | LimitUnit::Bytes) {
         return Some(format!(
             "is {bytes}B: less than one full frame of {FRAME_BYTES}B, so nothing would fit; raise it"
         ));

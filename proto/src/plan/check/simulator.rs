@@ -107,17 +107,32 @@ fn links(plan: &Plan, problems: &mut Problems) {
     }
     // Queues may come from a preset.
     for (name, link) in &settle(plan).links {
-        let why = "the simulator does not model CAKE: use another queue, for example `fq_codel`, or run without --sim";
-        let is_cake = |queue: Option<&Queue>| matches!(queue, Some(Queue::Cake(_)));
-        if is_cake(link.queue.as_ref()) {
+        if let Some((key, why)) = unmodelled(link.queue.as_ref()) {
             let reads: &[&[&str]] =
                 &[&["links", name, "queue"], &["links", name, "path"], &["path"]];
-            problems.error_from(&["links", name, "queue"], reads, why);
+            let mut place = vec!["links", name.as_str(), "queue"];
+            place.extend(key);
+            problems.error_from(&place, reads, why);
         }
-        for (class, _) in link.classes.iter().filter(|(_, class)| is_cake(class.queue.as_ref())) {
-            problems.error(&["links", name, "classes", class, "queue"], why);
+        for (class, config) in &link.classes {
+            if let Some((key, why)) = unmodelled(config.queue.as_ref()) {
+                let mut place = vec!["links", name.as_str(), "classes", class.as_str(), "queue"];
+                place.extend(key);
+                problems.error(&place, why);
+            }
         }
     }
+}
+
+/// What of a queue the simulator does not model: its key, unless it is the whole queue, and the problem.
+fn unmodelled(queue: Option<&Queue>) -> Option<(Option<&'static str>, String)> {
+    let queue = queue?;
+    let (key, remedy) = queue.parameters().kernel_only()?;
+    let (key, what) = match queue {
+        Queue::Cake(_) => (None, "CAKE".to_owned()),
+        _ => (Some(key), format!("`{key}`")),
+    };
+    Some((key, format!("the simulator does not model {what}: {remedy}, or run without --sim")))
 }
 
 fn instance(name: &str, cc: &Cc, problems: &mut Problems) {

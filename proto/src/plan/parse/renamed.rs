@@ -75,9 +75,9 @@ fn rename(queue: &mut Value, place: &[&str], renamed: &mut Vec<Moved>) {
 
 /// The warnings about keys of tables that were renamed.
 pub(super) fn warnings_of_tables(renamed: &[Moved]) -> impl Iterator<Item = PlanProblem> {
-    renamed.iter().filter_map(|(current, written)| {
-        Some(warning(written, written.last()?, current.last()?))
-    })
+    renamed
+        .iter()
+        .filter_map(|(current, written)| Some(warning(written, written.last()?, current.last()?)))
 }
 
 /// The warnings about dotted keys: those of the matrix and of `[quick]`, which are keys of a plan's table.

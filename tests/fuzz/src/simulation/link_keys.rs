@@ -28,7 +28,12 @@ enum Backend {
 type Options = [(&'static str, &'static [&'static str])];
 
 const BOOL: &[&str] = &["true", "false"];
-const PACKETS: &[&str] = &["\"30p\"", "\"1p\"", "\"4p\"", "\"1000p\""];
+/// Limits, those that need a rate last.
+const PACKETS: &[&str] =
+    &["\"30p\"", "\"1p\"", "\"4p\"", "\"1000p\"", "\"20000B\"", "\"100ms\"", "\"2bdp\""];
+const MEMORY: &[&str] =
+    &["\"20000B\"", "\"1B\"", "\"1000000B\"", "\"20p\"", "\"100ms\"", "\"0.5bdp\""];
+const QUANTA: &[&str] = &["\"1514B\"", "\"100B\"", "\"20000B\""];
 const TARGETS: &[&str] = &["\"15ms\"", "\"1us\"", "\"100us\"", "\"5ms\""];
 const INTERVALS: &[&str] = &["\"20ms\"", "\"1ms\"", "\"100ms\""];
 const THRESHOLDS: &[&str] = &["\"1ms\"", "\"0us\"", "\"10ms\""];
@@ -51,11 +56,15 @@ const RED: &Options = &[
     ("harddrop", BOOL),
     ("adaptive", BOOL),
 ];
+/// Keys that RED has only with marks.
+const RED_ECN: &Options = &[("nodrop", BOOL), ("harddrop", BOOL), ("adaptive", BOOL)];
 const FQ: &Options = &[
     ("limit", PACKETS),
     ("flow_limit", PACKETS),
     ("buckets", &["1", "16", "1024"]),
     ("ce_threshold", THRESHOLDS),
+    ("quantum", QUANTA),
+    ("initial_quantum", QUANTA),
 ];
 const CODEL: &Options = &[
     ("limit", PACKETS),
@@ -72,13 +81,19 @@ const FQ_CODEL: &Options = &[
     ("ce_threshold", THRESHOLDS),
     ("flows", &["1", "3", "1024"]),
     ("quantum", &["\"1514B\"", "\"256B\"", "\"20000B\""]),
-    ("memory_limit", &["\"20000B\"", "\"1B\"", "\"1000000B\""]),
+    ("memory_limit", MEMORY),
+    ("drop_batch", &["64", "1", "3"]),
 ];
+/// Keys that FQ-CoDel has only with the selector.
+const FQ_CODEL_SELECTOR: &Options = &[("limit", PACKETS), ("ecn", BOOL), ("flows", &["1", "3"])];
 const DUALPI2: &Options = &[
     ("limit", PACKETS),
     ("target", TARGETS),
     ("tupdate", INTERVALS),
     ("step_thresh", THRESHOLDS),
+    ("min_qlen_step", &["\"0p\"", "\"1p\"", "\"10p\""]),
+    ("memory_limit", MEMORY),
+    ("any_ect", BOOL),
     ("alpha", &["\"0.16\"", "\"2\""]),
     ("beta", &["\"3.2\"", "\"20\""]),
     ("coupling_factor", &["2", "1", "255"]),
@@ -285,7 +300,7 @@ fn queue(choices: &mut Choices<'_>, has_rate: bool) -> String {
         "min = \"3000B\", max = \"15000B\", limit = \"60000B\"",
         "min = \"20000B\", max = \"60000B\", limit = \"60000B\"",
     ]);
-    let (kind, options): (String, &Options) = match choices.below(10) {
+    let (kind, options): (String, &Options) = match choices.below(13) {
         0 => (format!("\"bfifo\", limit = \"{bytes}\""), &[]),
         1 => (format!("\"pfifo\", limit = \"{packets}\""), &[]),
         2 => (format!("\"bfifo_head_drop\", limit = \"{bytes}\""), &[]),
@@ -295,12 +310,22 @@ fn queue(choices: &mut Choices<'_>, has_rate: bool) -> String {
         6 => ("\"fq\"".to_owned(), FQ),
         7 => ("\"codel\"".to_owned(), CODEL),
         8 => ("\"fq_codel\"".to_owned(), FQ_CODEL),
+        9 => {
+            let selector =
+                choices.pick(&["ce_threshold_selector = 1, ", "", "ce_threshold_selector = 2, "]);
+            let keys = format!("ce_threshold = \"1ms\", {selector}ce_threshold_mask = 3");
+            (format!("\"fq_codel\", {keys}"), FQ_CODEL_SELECTOR)
+        }
+        10 => (format!("\"red\", {red}, ecn = true"), RED_ECN),
+        11 => ("\"dualpi2\", step_thresh_pkts = \"3p\"".to_owned(), &[("limit", PACKETS)]),
         _ => ("\"dualpi2\"".to_owned(), DUALPI2),
     };
     let mut text = format!("{{ kind = {kind}");
     for (key, values) in options {
         if choices.chance(80) {
-            text += &format!(", {key} = {}", choices.pick(values));
+            let needs_rate = values.iter().filter(|value| value.contains("bdp")).count();
+            let known = values.len() - if has_rate { 0 } else { 2 * needs_rate };
+            text += &format!(", {key} = {}", choices.pick(&values[..known]));
         }
     }
     text + " }"

@@ -46,6 +46,9 @@ pub(super) struct Generator<'a> {
     phase_flows: Vec<Vec<String>>,
     pub(super) flow_count: u64,
     controls: Vec<String>,
+    /// Those that have states, and the flows that use them.
+    probing: Vec<String>,
+    probing_flows: Vec<u64>,
     links: Vec<Link>,
 }
 
@@ -78,6 +81,8 @@ impl<'a> Generator<'a> {
             phase_flows: Vec::new(),
             flow_count: 1,
             controls: BUILTINS.map(str::to_owned).into(),
+            probing: Vec::new(),
+            probing_flows: Vec::new(),
             links: Vec::new(),
         }
     }
@@ -206,6 +211,9 @@ impl<'a> Generator<'a> {
             if !cc::is_kernels(&instance) {
                 self.some_lines(16, &["via = \"bpf\""]);
             }
+            if !cc::states(&instance).is_empty() {
+                self.probing.push(name.clone());
+            }
             self.controls.push(name);
         }
     }
@@ -253,6 +261,9 @@ impl<'a> Generator<'a> {
         if !self.choices.chance(16) {
             let cc = self.choices.below(self.controls.len() as u64) as usize;
             self.line(&format!("cc = \"{}\"", self.controls[cc]));
+            if self.probing.contains(&self.controls[cc]) {
+                self.probing_flows.push(number);
+            }
         }
         let count = self.choices.pick(&[1, 1, 2, 3]);
         self.line(&format!("count = {count}"));
@@ -387,7 +398,8 @@ impl<'a> Generator<'a> {
             let sets: Vec<String> = values.iter().map(set).collect();
             if !sets.is_empty() {
                 let sets = sets.join(", ");
-                self.line(&format!("\n[[changes]]\nat = \"{at_ms}ms\"\nset = {{ {sets} }}"));
+                let when = self.when(at_ms);
+                self.line(&format!("\n[[changes]]\n{when}\nset = {{ {sets} }}"));
             }
         }
     }
@@ -404,5 +416,16 @@ impl<'a> Generator<'a> {
              b2 = { \"flows.f0.interval\" = \"200ms\", \"sample.qdisc\" = \"50ms\" }",
         ];
         self.some_lines(128, &levels);
+    }
+
+    /// When a change is made: at this time or, if a flow has a congestion control with states, in one of them.
+    fn when(&mut self, at_ms: u64) -> String {
+        if self.probing_flows.is_empty() || !self.choices.chance(80) {
+            return format!("at = \"{at_ms}ms\"");
+        }
+        let flow = self.probing_flows[self.choices.below(self.probing_flows.len() as u64) as usize];
+        let state = self.choices.pick(&["DRAIN", "STARTUP", "DOWN", "CRUISE", "PROBE_RTT"]);
+        let rest = self.choices.pick(&["", ", after = \"10ms\"", ", for = \"50ms\", once = false"]);
+        format!("when = {{ flow = \"f{flow}\", cc_state = \"{state}\"{rest} }}")
     }
 }

@@ -83,9 +83,8 @@ fn brief(packets: &Packets, schedule: &Schedule) -> Vec<Brief> {
 
 /// The statistics of a subject in a phase.
 fn of(all: &[Brief], phase: &str, scope: Scope, subject: &str) -> Vec<(&'static str, f64, u32)> {
-    let here = all.iter().filter(|row| {
-        (row.0.as_str(), row.1, row.2.as_str()) == (phase, scope, subject)
-    });
+    let here =
+        all.iter().filter(|row| (row.0.as_str(), row.1, row.2.as_str()) == (phase, scope, subject));
     here.map(|row| (row.3, row.4, row.5)).collect()
 }
 
@@ -97,8 +96,7 @@ fn percentiles_are_those_of_packets() {
     let delays_us = BTreeMap::from([([0, 0, 0], x.clone()), ([1, 0, 0], x), ([1, 0, 1], y)]);
     let packets = Packets { logs: vec![log("narrow", 12)], delays_us };
     let all = brief(&packets, &schedule());
-    let wanted =
-        [("mean", 2500.0, 4), ("p50", 2500.0, 4), ("p95", 3850.0, 4), ("p99", 3970.0, 4)];
+    let wanted = [("mean", 2500.0, 4), ("p50", 2500.0, 4), ("p95", 3850.0, 4), ("p99", 3970.0, 4)];
     for (scope, subject) in
         [(Scope::Flow, "x/0"), (Scope::Group, "x"), (Scope::Net, "all"), (Scope::Link, "narrow")]
     {

@@ -70,11 +70,8 @@ fn packets_leave_in_slots() {
 
 #[test]
 fn slots_limit_the_rate() {
-    let slot = Slot {
-        every: Micros::from_millis(10),
-        packets: Some(Packets::new(2)),
-        ..Slot::default()
-    };
+    let slot =
+        Slot { every: Micros::from_millis(10), packets: Some(Packets::new(2)), ..Slot::default() };
     let mut model = model(rated(Link { slot: Some(slot), ..Link::default() }));
     let arrivals: Vec<_> = (0..5).map(|slot| packet(slot, MS)).collect();
     let times_ms = [11, 12, 21, 22, 31];
@@ -124,11 +121,8 @@ fn held_acknowledgements_leave_together_behind_other_packets() {
 
 #[test]
 fn queue_sees_the_new_ecn_field() {
-    let ecn_rewrite = Some(EcnRewrite {
-        ect1: Some(Ecn::Ect0),
-        ce: Some(Ecn::NotEct),
-        ..EcnRewrite::default()
-    });
+    let ecn_rewrite =
+        Some(EcnRewrite { ect1: Some(Ecn::Ect0), ce: Some(Ecn::NotEct), ..EcnRewrite::default() });
     let mut model = model(Link { ecn_rewrite, ..Link::default() });
     let changed = |ecn| Arrival::Changed { ecn: Some(ecn), flip: None, copy_due_ns: None };
     let found = Ecn::ALL.map(|ecn| model.arrive(Packet { ecn, ..packet(0, 0) }));

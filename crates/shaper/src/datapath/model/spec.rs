@@ -23,6 +23,8 @@ pub(crate) struct LinkSpec {
     pub(crate) classes: Vec<ClassSpec>,
     /// Trace to replay.
     pub(crate) trace: Option<Replay>,
+    /// Parameters that `queue` may get, for [`LinkModel::set_queue`](super::LinkModel::set_queue).
+    pub(crate) changed_queues: Vec<QueueParams>,
 }
 
 impl LinkSpec {
@@ -84,7 +86,8 @@ impl LinkSpec {
 
     /// Maximum number of frames in all queues, for frames of at least `min_frame_bytes`.
     pub(crate) fn max_packets(&self, min_frame_bytes: u64) -> u64 {
-        let queues = self.classes.iter().map(|class| &class.queue).chain([&self.queue]);
-        queues.map(|queue| queue.max_packets(min_frame_bytes)).fold(0, u64::saturating_add)
+        let packets = |queue: &QueueParams| queue.max_packets(min_frame_bytes);
+        let own = self.changed_queues.iter().map(packets).fold(packets(&self.queue), u64::max);
+        self.classes.iter().map(|class| packets(&class.queue)).fold(own, u64::saturating_add)
     }
 }

@@ -1,12 +1,11 @@
 //! The options and statistics of `sch_codel`.
 
 use ccbench_proto::plan::Codel;
-use ccbench_proto::units::Packets;
 use ccbench_proto::wire::QdiscSample;
 
 use crate::discipline::Discipline;
 use crate::netlink::Message;
-use crate::qdisc::{Qdisc, micros, with_some, word};
+use crate::qdisc::{BadQueue, Qdisc, limit_packets, micros, with_some, word};
 
 const TCA_CODEL_TARGET: u16 = 1;
 const TCA_CODEL_LIMIT: u16 = 2;
@@ -15,17 +14,20 @@ const TCA_CODEL_ECN: u16 = 4;
 const TCA_CODEL_CE_THRESHOLD: u16 = 5;
 
 /// The qdisc.
-pub(super) fn encode(queue: &Codel) -> Qdisc {
+///
+/// # Errors
+/// A limit that is neither packets nor bytes.
+pub(super) fn encode(queue: &Codel) -> Result<Qdisc, BadQueue> {
     let Codel { limit, target, interval, ecn, ce_threshold } = queue;
     let attributes = [
-        (TCA_CODEL_LIMIT, limit.map(Packets::get)),
+        (TCA_CODEL_LIMIT, limit.map(limit_packets).transpose()?),
         (TCA_CODEL_INTERVAL, interval.map(micros)),
         (TCA_CODEL_TARGET, target.map(micros)),
         (TCA_CODEL_ECN, ecn.map(u32::from)),
         (TCA_CODEL_CE_THRESHOLD, ce_threshold.map(micros)),
     ];
     let message = with_some(Message::attributes(), &attributes);
-    Qdisc { kind: Codel::KIND, options: message.into_attributes() }
+    Ok(Qdisc { kind: Codel::KIND, options: message.into_attributes() })
 }
 
 /// `struct tc_codel_xstats`.

@@ -7,19 +7,26 @@ use ccbench_proto::wire::QdiscSample;
 use crate::discipline::Discipline;
 use crate::netlink::Message;
 use crate::netlink::message::u32_at;
-use crate::qdisc::{BadQueue, Qdisc, micros, with_some, word};
+use crate::qdisc::{BadQueue, Qdisc, limit_bytes, limit_packets, micros, with_some, word};
 
 const TCA_DUALPI2_LIMIT: u16 = 1;
+const TCA_DUALPI2_MEMORY_LIMIT: u16 = 2;
 const TCA_DUALPI2_TARGET: u16 = 3;
 const TCA_DUALPI2_TUPDATE: u16 = 4;
 const TCA_DUALPI2_ALPHA: u16 = 5;
 const TCA_DUALPI2_BETA: u16 = 6;
+const TCA_DUALPI2_STEP_THRESH_PKTS: u16 = 7;
 const TCA_DUALPI2_STEP_THRESH_US: u16 = 8;
+const TCA_DUALPI2_MIN_QLEN_STEP: u16 = 9;
 const TCA_DUALPI2_COUPLING: u16 = 10;
 const TCA_DUALPI2_DROP_OVERLOAD: u16 = 11;
 const TCA_DUALPI2_DROP_EARLY: u16 = 12;
 const TCA_DUALPI2_C_PROTECTION: u16 = 13;
+const TCA_DUALPI2_ECN_MASK: u16 = 14;
 const TCA_DUALPI2_SPLIT_GSO: u16 = 15;
+/// ECN fields that select the L queue: those with the bit of ECT(1), or any but 00.
+const ECN_MASK_L4S_ECT: u8 = 1;
+const ECN_MASK_ANY_ECT: u8 = 3;
 /// Gains are sent in 1/256 Hz.
 const GAIN_SCALE: f64 = 256.0;
 /// The largest gain that still fits 32 bits after the kernel's own scaling: 2^23 - 1.
@@ -28,7 +35,7 @@ const MAX_GAIN: f64 = 8_388_607.0;
 /// The qdisc.
 ///
 /// # Errors
-/// A gain that is no number or out of range, a coupling factor over 255.
+/// A gain that is no number or out of range, a coupling factor over 255, a limit that is neither packets nor bytes.
 pub(super) fn encode(queue: &Dualpi2) -> Result<Qdisc, BadQueue> {
     let mut message = Message::attributes();
     let Dualpi2 {
@@ -43,24 +50,33 @@ pub(super) fn encode(queue: &Dualpi2) -> Result<Qdisc, BadQueue> {
         drop_dequeue,
         split_gso,
         classic_protection,
+        step_thresh_pkts,
+        min_qlen_step,
+        memory_limit,
+        any_ect,
     } = queue;
     let alpha = alpha.as_deref().map(|text| gain("alpha", text)).transpose()?;
     let beta = beta.as_deref().map(|text| gain("beta", text)).transpose()?;
     let words = [
-        (TCA_DUALPI2_LIMIT, limit.map(Packets::get)),
+        (TCA_DUALPI2_LIMIT, limit.map(limit_packets).transpose()?),
+        (TCA_DUALPI2_MEMORY_LIMIT, memory_limit.map(limit_bytes).transpose()?),
         (TCA_DUALPI2_TARGET, target.map(micros)),
         (TCA_DUALPI2_TUPDATE, tupdate.map(micros)),
         (TCA_DUALPI2_ALPHA, alpha),
         (TCA_DUALPI2_BETA, beta),
+        (TCA_DUALPI2_STEP_THRESH_PKTS, step_thresh_pkts.map(Packets::get)),
         (TCA_DUALPI2_STEP_THRESH_US, step_thresh.map(micros)),
+        (TCA_DUALPI2_MIN_QLEN_STEP, min_qlen_step.map(Packets::get)),
     ];
     let coupling = coupling_factor.map(coupling_byte).transpose()?;
+    let ecn_mask = |any| if any { ECN_MASK_ANY_ECT } else { ECN_MASK_L4S_ECT };
     let bytes = [
         (TCA_DUALPI2_COUPLING, coupling),
         (TCA_DUALPI2_DROP_OVERLOAD, drop_on_overload.map(u8::from)),
         // The kernel's attribute is true for dropping early, at enqueue.
         (TCA_DUALPI2_DROP_EARLY, drop_dequeue.map(|at_dequeue| u8::from(!at_dequeue))),
         (TCA_DUALPI2_C_PROTECTION, classic_protection.map(|p| (p.get() / 10_000) as u8)),
+        (TCA_DUALPI2_ECN_MASK, any_ect.map(ecn_mask)),
         (TCA_DUALPI2_SPLIT_GSO, split_gso.map(u8::from)),
     ];
     message = with_some(message, &words);
@@ -108,7 +124,26 @@ pub(super) fn coupling_byte(coupling_factor: u32) -> Result<u8, BadQueue> {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::units::{Bytes, Limit};
+
     use super::*;
+    use crate::netlink::message::attrs;
+
+    #[test]
+    fn step_in_packets_memory_and_ecn_mask_have_their_attributes() {
+        let queue = Dualpi2 {
+            step_thresh_pkts: Some(Packets::new(5)),
+            min_qlen_step: Some(Packets::new(2)),
+            memory_limit: Some(Limit::Bytes(Bytes::new(1_000_000))),
+            any_ect: Some(true),
+            ..Dualpi2::default()
+        };
+        let options = encode(&queue).unwrap().options;
+        let sent: Vec<(u16, Vec<u8>)> =
+            attrs(&options).map(|a| (a.kind, a.value.to_vec())).collect();
+        let number = |n: u32| n.to_ne_bytes().to_vec();
+        assert_eq!(sent, [(2, number(1_000_000)), (7, number(5)), (9, number(2)), (14, vec![3])]);
+    }
 
     #[test]
     fn gains_are_scaled_as_tc_does() {

@@ -1,13 +1,12 @@
 //! The options and statistics of `sch_pie`.
 
 use ccbench_proto::plan::Pie;
-use ccbench_proto::units::Packets;
 use ccbench_proto::wire::QdiscSample;
 
 use crate::discipline::Discipline;
 use crate::netlink::Message;
 use crate::netlink::message::u64_at;
-use crate::qdisc::{Qdisc, micros, with_some, word};
+use crate::qdisc::{BadQueue, Qdisc, limit_packets, micros, with_some, word};
 
 const TCA_PIE_TARGET: u16 = 1;
 const TCA_PIE_LIMIT: u16 = 2;
@@ -18,10 +17,13 @@ const TCA_PIE_ECN: u16 = 6;
 const TCA_PIE_BYTEMODE: u16 = 7;
 
 /// The qdisc.
-pub(super) fn encode(queue: &Pie) -> Qdisc {
+///
+/// # Errors
+/// A limit that is neither packets nor bytes.
+pub(super) fn encode(queue: &Pie) -> Result<Qdisc, BadQueue> {
     let Pie { limit, target, tupdate, alpha, beta, ecn, bytemode } = queue;
     let attributes = [
-        (TCA_PIE_LIMIT, limit.map(Packets::get)),
+        (TCA_PIE_LIMIT, limit.map(limit_packets).transpose()?),
         (TCA_PIE_TUPDATE, tupdate.map(micros)),
         (TCA_PIE_TARGET, target.map(micros)),
         (TCA_PIE_ALPHA, *alpha),
@@ -30,7 +32,7 @@ pub(super) fn encode(queue: &Pie) -> Qdisc {
         (TCA_PIE_BYTEMODE, bytemode.map(u32::from)),
     ];
     let message = with_some(Message::attributes(), &attributes);
-    Qdisc { kind: Pie::KIND, options: message.into_attributes() }
+    Ok(Qdisc { kind: Pie::KIND, options: message.into_attributes() })
 }
 
 /// `struct tc_pie_xstats`.

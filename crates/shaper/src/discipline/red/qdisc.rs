@@ -2,12 +2,12 @@
 //! for idle time.
 
 use ccbench_proto::plan::Red;
-use ccbench_proto::units::{Bytes, Ppm, Rate};
+use ccbench_proto::units::{Ppm, Rate};
 use ccbench_proto::wire::QdiscSample;
 
 use crate::discipline::Discipline;
 use crate::netlink::Message;
-use crate::qdisc::{BadQueue, Qdisc, burst_ticks, size, word};
+use crate::qdisc::{BadQueue, Qdisc, burst_ticks, limit_size, size, word};
 
 const TCA_RED_PARMS: u16 = 1;
 const TCA_RED_STAB: u16 = 2;
@@ -16,7 +16,8 @@ const TCA_RED_FLAGS: u16 = 4;
 const TC_RED_ECN: u32 = 1;
 const TC_RED_HARDDROP: u32 = 2;
 const TC_RED_ADAPTATIVE: u32 = 4;
-/// The selector of the flags: these three and `TC_RED_NODROP`.
+const TC_RED_NODROP: u32 = 8;
+/// The selector of these flags.
 const FLAGS_SELECTOR: u32 = 15;
 /// Size of the table of idle time (`Stab`).
 const STAB_BYTES: usize = 256;
@@ -40,6 +41,7 @@ pub(super) struct Params {
     pub(super) ecn: bool,
     pub(super) harddrop: bool,
     pub(super) adaptive: bool,
+    pub(super) nodrop: bool,
 }
 
 /// Fills in the defaults.
@@ -47,8 +49,8 @@ pub(super) struct Params {
 /// # Errors
 /// `min` and `max` in the wrong order, a burst for which there is no weight.
 pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
-    let Red { limit, min, max, probability, avpkt, burst, ecn, harddrop, adaptive } = queue;
-    let (qth_min, qth_max) = (size(*min), size(*max));
+    let Red { limit, min, max, probability, avpkt, burst, ecn, harddrop, adaptive, nodrop } = queue;
+    let (qth_min, qth_max) = (limit_size(*min)?, limit_size(*max)?);
     let avpkt = avpkt.map_or(1000, size).max(1);
     if qth_min == 0 || qth_max < qth_min {
         return Err(bad("with max below min or min = 0", "write min below max"));
@@ -61,7 +63,7 @@ pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
         bad(&what, &format!("write burst = {min_burst} or more, or a larger avpkt"))
     })?;
     Ok(Params {
-        limit: size(Bytes::new(limit.get())),
+        limit: limit_size(*limit)?,
         qth_min,
         qth_max,
         max_p: probability.or(Ppm::new(20_000)).unwrap_or_default(),
@@ -70,6 +72,7 @@ pub(super) fn params(queue: &Red) -> Result<Params, BadQueue> {
         ecn: ecn.unwrap_or(false),
         harddrop: harddrop.unwrap_or(false),
         adaptive: adaptive.unwrap_or(false),
+        nodrop: nodrop.unwrap_or(false),
     })
 }
 
@@ -109,6 +112,7 @@ pub(super) fn encode(queue: &Red, rate: Option<Rate>) -> Result<Qdisc, BadQueue>
         (params.ecn, TC_RED_ECN),
         (params.harddrop, TC_RED_HARDDROP),
         (params.adaptive, TC_RED_ADAPTATIVE),
+        (params.nodrop, TC_RED_NODROP),
     ];
     let flags = flags.into_iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
     let plog = plog(params.qth_max - params.qth_min, share)?;

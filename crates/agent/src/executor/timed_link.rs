@@ -1,0 +1,161 @@
+//! A link of a trial with the changes that the plan makes.
+
+use ccbench_proto::resolve::TimedChange;
+use ccbench_proto::schedule::LinkTask;
+use ccbench_proto::trigger::{LinkValues, Step, Trigger};
+use ccbench_proto::wire;
+use ccbench_shaper::{Link, ShaperError};
+
+/// A link and its changes.
+pub struct TimedLink {
+    /// The link.
+    pub link: Box<dyn Link>,
+    /// The interface.
+    pub dev: String,
+    /// Those at given times, sorted by time.
+    pub changes: Vec<TimedChange>,
+    /// Those that states of flows trigger.
+    pub triggers: Vec<Trigger>,
+    /// What it has now.
+    values: LinkValues,
+}
+
+impl TimedLink {
+    /// A link in place, before its trial.
+    pub fn new(link: Box<dyn Link>, dev: String, task: &LinkTask) -> Self {
+        Self {
+            link,
+            dev,
+            changes: task.changes.clone(),
+            triggers: task.triggered.iter().cloned().map(Trigger::new).collect(),
+            values: LinkValues::of(&task.config),
+        }
+    }
+
+    /// A link that does not change any more.
+    pub fn unchanging(link: Box<dyn Link>) -> Self {
+        let dev = link.state().dev;
+        let (changes, triggers) = (Vec::new(), Vec::new());
+        Self { link, dev, changes, triggers, values: LinkValues::default() }
+    }
+
+    /// Applies everything that the change sets, up to the first error.
+    pub fn apply(&mut self, change: &TimedChange) -> Result<(), ShaperError> {
+        self.values.apply(change);
+        if let Some(rate) = change.rate {
+            self.link.set_rate(rate)?;
+        }
+        if let Some(delay) = change.delay {
+            self.link.set_delay(delay)?;
+        }
+        if let Some(loss) = change.loss {
+            self.link.set_loss(loss)?;
+        }
+        change.queue.map_or(Ok(()), |number| self.link.set_queue(number))
+    }
+
+    /// Takes a variable of a flow's congestion control.
+    pub fn observe(&mut self, row: &wire::CcState) {
+        for trigger in &mut self.triggers {
+            if trigger.watches(&row.group, &row.variable) {
+                trigger.observe(row.at_ns, &row.flow_id, row.value as u32);
+            }
+        }
+    }
+
+    /// When a triggered change is due; `u64::MAX`: not known yet.
+    pub fn trigger_due_ns(&self) -> u64 {
+        self.triggers.iter().map(Trigger::due_ns).min().unwrap_or(u64::MAX)
+    }
+
+    /// A triggered change that is due by `now_ns`.
+    pub fn take_step(&mut self, now_ns: u64) -> Option<Step> {
+        let values = self.values;
+        self.triggers.iter_mut().find_map(|trigger| trigger.take(now_ns, &values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::cc::NamedState;
+    use ccbench_proto::plan::{self, Queue};
+    use ccbench_proto::resolve::{Egress, LinkConfig, TriggeredChange};
+    use ccbench_proto::units::{Limit, Micros, Packets, Rate};
+
+    use super::*;
+
+    struct FakeLink;
+
+    impl Link for FakeLink {
+        fn state(&self) -> wire::LinkState {
+            wire::LinkState::default()
+        }
+        fn set_rate(&mut self, _: Rate) -> Result<(), ShaperError> {
+            Ok(())
+        }
+        fn counters(&mut self, _: u64, _: &mut Vec<wire::QdiscSample>) -> Result<(), ShaperError> {
+            Ok(())
+        }
+        fn remove(&mut self) -> Result<(), ShaperError> {
+            Ok(())
+        }
+    }
+
+    fn mbit(mbit: u64) -> Rate {
+        Rate::from_bits_per_sec(mbit * 1_000_000)
+    }
+
+    /// A link of 10 Mbit/s, which has 9 Mbit/s for 2 ms when a flow of `one` is in DRAIN.
+    fn task() -> LinkTask {
+        let plan = plan::Link { rate: Some(mbit(10)), ..plan::Link::default() };
+        let queue = Queue::pfifo(Limit::Packets(Packets::new(100)));
+        let change = TimedChange {
+            at: Micros::default(),
+            rate: Some(mbit(9)),
+            delay: None,
+            loss: None,
+            queue: None,
+            source: "change 1".to_owned(),
+        };
+        LinkTask {
+            config: LinkConfig::new("l", plan, queue),
+            egress: Egress::Dev("eth0".to_owned()),
+            changes: Vec::new(),
+            triggered: vec![TriggeredChange {
+                flow: "one".to_owned(),
+                state: NamedState { variable: "mode", number: 1, name: "DRAIN" },
+                after: Micros::default(),
+                duration: Some(Micros::from_millis(2)),
+                once: true,
+                change,
+            }],
+            flows: None,
+        }
+    }
+
+    #[test]
+    fn rows_of_cc_state_trigger_a_change_and_its_end() {
+        let mut timed = TimedLink::new(Box::new(FakeLink), "eth0".to_owned(), &task());
+        let row = |group: &str, variable: &str, value: f64| wire::CcState {
+            at_ns: 5_000_000,
+            flow_id: format!("{group}/0"),
+            group: group.to_owned(),
+            variable: variable.to_owned(),
+            value,
+            ..wire::CcState::default()
+        };
+        timed.observe(&row("two", "mode", 1.0));
+        timed.observe(&row("one", "full_pipe", 1.0));
+        timed.observe(&row("one", "mode", 0.0));
+        assert_eq!(timed.trigger_due_ns(), u64::MAX);
+        timed.observe(&row("one", "mode", 1.0));
+        assert_eq!(timed.trigger_due_ns(), 5_000_000);
+        // The ring is read later than the state began.
+        let step = timed.take_step(8_000_000).unwrap();
+        assert_eq!((step.due_ns, step.change.rate), (5_000_000, Some(mbit(9))));
+        timed.apply(&step.change).unwrap();
+        assert_eq!(timed.take_step(8_000_000), None);
+        let step = timed.take_step(10_000_000).unwrap();
+        assert_eq!((step.due_ns, step.change.rate), (10_000_000, Some(mbit(10))));
+    }
+}

@@ -1,0 +1,85 @@
+//! Changes of a link that the state of a flow's congestion control triggers.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use ccbench_proto::wire::LinkChange;
+use ccbench_proto::wire::run_event::Of;
+
+mod support;
+
+use support::rows;
+
+const MS: u64 = 1_000_000;
+
+/// The changes that the plan makes, and the kind, time and message of the events about them. The link is not at the sender.
+fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
+    let text = format!(
+        r#"
+name = "triggers"
+[nodes]
+src = {{}}
+router = {{}}
+dst = {{}}
+[wires]
+path = ["src", "router", "dst"]
+[links.there]
+node = "router"
+toward = "dst"
+rate = "10mbit"
+delay = "20ms"
+queue = {{ kind = "bfifo", limit = "2bdp" }}
+[cc.probing]
+algorithm = "bbr3"
+[flows.one]
+from = "src"
+to = "dst"
+cc = "probing"
+[[phases]]
+name = "all"
+length = "3s"
+flows = ["one"]
+[[changes]]
+when = {{ flow = "one", {when} }}
+set = {{ "links.there.rate" = "9mbit" }}
+"#
+    );
+    let (mut changes, mut events) = (Vec::new(), Vec::new());
+    for (_, row) in rows(&text, 1).unwrap() {
+        match row.of {
+            Some(Of::LinkChange(change)) if change.source != "plan" => changes.push(change),
+            Some(Of::Event(event)) if event.name().starts_with("change_") => {
+                events.push((event.name(), event.at_ns, event.message));
+            }
+            _ => {}
+        }
+    }
+    (changes, events)
+}
+
+#[test]
+fn a_state_changes_the_link_for_a_time() {
+    let (changes, events) = run(r#"cc_state = "DRAIN", after = "3ms", for = "200ms""#);
+    let [first, second] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((first.source.as_str(), first.rate_bps), ("change 1", Some(9_000_000)));
+    assert_eq!((second.source.as_str(), second.rate_bps), ("change 1 ends", Some(10_000_000)));
+    assert_eq!(second.applied_at_ns - first.applied_at_ns, 200 * MS);
+    let message = "change 1: one/0 is in DRAIN".to_owned();
+    assert_eq!(events, [("change_triggered", first.applied_at_ns, message)]);
+}
+
+#[test]
+fn a_state_changes_the_link_each_time() {
+    let (once, _) = run(r#"cc_state = "DOWN", for = "1ms""#);
+    let (each, events) = run(r#"cc_state = "DOWN", for = "1ms", once = false"#);
+    assert_eq!(once.len(), 2, "{once:?}");
+    // DOWN follows DRAIN, and UP in each cycle of PROBE_BW.
+    assert!(each.len() >= once.len() && each.len() == 2 * events.len(), "{each:?}");
+}
+
+#[test]
+fn a_state_that_never_comes_is_reported() {
+    let (changes, events) = run(r#"cc_state = "PROBE_RTT""#);
+    assert!(changes.is_empty(), "{changes:?}");
+    let kinds: Vec<&str> = events.iter().map(|(kind, ..)| *kind).collect();
+    assert_eq!(kinds, ["change_not_triggered"]);
+    assert!(events[0].2.contains("no flow of `one` was seen in PROBE_RTT"), "{events:?}");
+}

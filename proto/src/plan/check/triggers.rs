@@ -1,0 +1,84 @@
+//! Changes that a state of a flow's congestion control triggers.
+
+use crate::cc;
+use crate::plan::{Change, Plan, When};
+
+use super::Target;
+use super::limits::known_flow;
+use super::problems::Problems;
+
+/// Checks when an entry of `changes` happens.
+pub(super) fn check(plan: &Plan, number: &str, change: &Change, problems: &mut Problems) {
+    match (change.at, &change.when) {
+        (Some(_), None) => {}
+        (Some(_), Some(_)) => {
+            let why = "is given beside `at`; leave one of the two out";
+            problems.error_from(&["changes", number, "when"], &[], why);
+        }
+        (None, None) => {
+            let why = "is missing; write it like `at = \"30s\"`, or write `when`";
+            problems.error_from(&["changes", number, "at"], &[], why);
+        }
+        (None, Some(when)) => check_when(plan, number, (change, when), problems),
+    }
+}
+
+fn check_when(
+    plan: &Plan,
+    number: &str,
+    (change, when): (&Change, &When),
+    problems: &mut Problems,
+) {
+    let path = |key: &'static str| ["changes", number, "when", key];
+    if when.duration.is_some_and(|duration| duration.get() == 0) {
+        problems.error(&path("for"), "is zero; leave it out for a change that lasts");
+    }
+    if !known_flow(plan, &path("flow"), &when.flow, problems) {
+        return;
+    }
+    let Some(flow) = plan.flows.get(&when.flow) else { return };
+    let instance = flow.cc.as_ref().and_then(|name| plan.cc.get(name));
+    let states = instance.map(cc::states).unwrap_or_default();
+    if !states.iter().any(|state| state.name == when.cc_state) {
+        let names: Vec<&str> = states.iter().map(|state| state.name).collect();
+        let why = match names.is_empty() {
+            true => format!(
+                "the congestion control of `flows.{}` reports no states: use an instance of `bbr2` or `bbr3` ([cc.NAME])",
+                when.flow
+            ),
+            false => format!("its congestion control has the states {}", names.join(", ")),
+        };
+        let reads: &[&[&str]] = &[&path("cc_state"), &["flows", &when.flow, "cc"], &["cc"]];
+        problems.error_from(&path("cc_state"), reads, why);
+    }
+    if problems.target == Target::Kernel {
+        check_nodes(plan, number, (change, when), problems);
+    }
+}
+
+/// Nodes send each other no message during a trial, so the sender's node must have the link.
+fn check_nodes(
+    plan: &Plan,
+    number: &str,
+    (change, when): (&Change, &When),
+    problems: &mut Problems,
+) {
+    let Some(flow) = plan.flows.get(&when.flow) else { return };
+    let sender = if flow.reverse { &flow.to } else { &flow.from };
+    for key in change.set.keys() {
+        let name = key.strip_prefix("links.").and_then(|key| key.rsplit_once('.'));
+        let Some((name, link)) = name.and_then(|(name, _)| plan.links.get_key_value(name)) else {
+            continue;
+        };
+        if link.node != *sender {
+            let why = format!(
+                "`links.{name}` is at `{}`, and `{sender}` sends the flows of `{}`: a node reads only the states of its \
+                 own senders, and nodes send each other nothing during a trial; move the link to `{sender}`, or run the \
+                 plan with --sim",
+                link.node, when.flow
+            );
+            let reads: &[&[&str]] = &[&["links", name, "node"], &["flows", &when.flow]];
+            problems.error_from(&["changes", number, "set", key], reads, why);
+        }
+    }
+}
