@@ -59,9 +59,35 @@ impl From<Refusal> for io::Error {
 /// # Errors
 /// It cannot be read, is not a regular file, or is larger than the limit.
 pub fn read(path: &Path, limit: &Limit) -> io::Result<Vec<u8>> {
-    // A FIFO without a writer does not block, and a terminal does not become ours.
+    read_open(&open_without_waiting(path)?, limit)
+}
+
+/// Opens a regular file that is read piece by piece, and whose reader has a limit of its own.
+///
+/// # Errors
+/// It cannot be opened, or is not a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file = open_without_waiting(path)?;
+    regular_length(&file)?;
+    Ok(file)
+}
+
+/// A FIFO without a writer does not block, and a terminal does not become ours.
+fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    read_open(&File::from(open(path, flags, Mode::empty())?), limit)
+    Ok(File::from(open(path, flags, Mode::empty())?))
+}
+
+/// The length of a file; everything but a regular file is refused.
+fn regular_length(file: &File) -> io::Result<u64> {
+    let stat = fstat(file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+        FileType::Directory => Err(io::ErrorKind::IsADirectory.into()),
+        FileType::Fifo => Err(Refusal::NotRegular("FIFO").into()),
+        FileType::Socket => Err(Refusal::NotRegular("socket").into()),
+        _ => Err(Refusal::NotRegular("device").into()),
+    }
 }
 
 /// As [`read`], from a file that is open.
@@ -69,16 +95,8 @@ pub fn read(path: &Path, limit: &Limit) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`].
 pub fn read_open(file: &File, limit: &Limit) -> io::Result<Vec<u8>> {
-    let stat = fstat(file)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => {}
-        FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
-        FileType::Fifo => return Err(Refusal::NotRegular("FIFO").into()),
-        FileType::Socket => return Err(Refusal::NotRegular("socket").into()),
-        _ => return Err(Refusal::NotRegular("device").into()),
-    }
+    let length = regular_length(file)?;
     let too_large = || Refusal::TooLarge { max_bytes: limit.max_bytes, fix: limit.fix };
-    let length = u64::try_from(stat.st_size).unwrap_or(0);
     if length > limit.max_bytes {
         return Err(too_large().into());
     }
@@ -143,6 +161,9 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
         assert!(refused(&fifo).starts_with("it is a FIFO, not a regular file; copy"));
         assert!(refused(Path::new("/dev/zero")).starts_with("it is a device"));
+        for path in [fifo.as_path(), Path::new("/dev/zero"), dir.path()] {
+            open_regular(path).unwrap_err();
+        }
         // `stat` reports a length of 0.
         assert!(refused(Path::new("/proc/self/status")).starts_with("it is too large"));
     }

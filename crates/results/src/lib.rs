@@ -7,11 +7,12 @@
 //! - [`verdict`] judges a trial while its rows arrive; [`reason`] lists its reasons.
 //! - [`verify`] compares every file with the [digests](digest) in the journal.
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
-//!   files for other tools.
+//!   files for other tools, [`artifact`] packs a run for reviewers.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
 //!   [`summarize`] composes and writes both, [`table`] prints them.
 #![forbid(unsafe_code)]
 
+pub mod artifact;
 pub mod backend;
 mod cells;
 pub mod clock;
@@ -53,6 +54,7 @@ pub mod verdict;
 pub mod verify;
 mod writing;
 
+pub use artifact::ArtifactError;
 pub use compare::CompareError;
 pub use error::{ErrorClass, FileError};
 pub use export::ExportError;
@@ -99,6 +101,9 @@ pub enum Error {
     /// The HTML report.
     #[error(transparent)]
     Report(#[from] ReportError),
+    /// An artifact.
+    #[error(transparent)]
+    Artifact(#[from] ArtifactError),
 }
 
 impl Error {
@@ -115,6 +120,7 @@ impl Error {
             Self::Figure(error) => error.class(),
             Self::Export(error) => error.class(),
             Self::Report(error) => error.class(),
+            Self::Artifact(error) => error.class(),
         }
     }
 }

@@ -190,6 +190,18 @@ impl RunDir {
         }
     }
 
+    /// Version of ccbench that the last session ran with.
+    pub fn ccbench_version(&self) -> &str {
+        &self.shared.ccbench_version
+    }
+
+    /// Command line of the first session.
+    pub fn command_line(&self) -> Vec<String> {
+        let state = self.shared.state();
+        let first = state.record.sessions.first();
+        first.map(|session| session.command_line.clone()).unwrap_or_default()
+    }
+
     /// Where the trials took place.
     pub fn backend(&self) -> RunBackend {
         self.shared.state().record.backend()

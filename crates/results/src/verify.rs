@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
 
+use super::artifact::is_inside;
 use super::damage::{Depth, compare_with_digest};
 use super::digest::FileDigest;
 use super::journal::{self, RunState, TrialEnd};
@@ -173,6 +174,10 @@ fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
 
 fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
     let results = in_parallel(wanted, |file| {
+        // The directory may be a stranger's, and a digest must not be that of a device.
+        if !is_inside(&file.name) {
+            return Some("outside of the results directory".to_owned());
+        }
         compare_with_digest(&dir.join(&file.name), file.expected.as_ref(), Depth::Digests)
     });
     for (file, problem) in wanted.iter().zip(results) {

@@ -52,6 +52,22 @@ fn whole_run_is_intact_and_covered() {
     assert_eq!(damaged(&run), [""; 0], "run.json is another one");
 }
 
+/// The lists of files may be a stranger's.
+#[test]
+fn files_outside_of_the_directory_are_not_read() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    std::fs::write(root.path().join("secret"), "x").unwrap();
+    let sums = run.join(DIGESTS_FILE);
+    let digest = FileDigest::of(b"x").sha256;
+    let lines = std::fs::read_to_string(&sums).unwrap();
+    let absolute = root.path().join("secret").display().to_string();
+    std::fs::write(&sums, format!("{lines}{digest}  ../secret\n{digest}  {absolute}\n")).unwrap();
+    let what = "outside of the results directory".to_owned();
+    let expected = [("../secret".to_owned(), what.clone()), (absolute, what)];
+    assert_eq!(verify(&run).unwrap().damaged, expected);
+}
+
 #[test]
 fn every_flipped_bit_of_every_file_is_found() {
     let root = tempfile::tempdir().unwrap();

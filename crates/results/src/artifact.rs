@@ -1,0 +1,153 @@
+//! Artifacts: a finished run as one archive, which a reviewer unpacks, runs again and compares.
+//!
+//! ```text
+//! <run>/README.md  artifact.json  SHA256SUMS  run/<the results directory>
+//! ```
+//!
+//! An archive is gzip over tar, and depends only on the run. `ccbench artifact rerun` adds `<run>/rerun/<results directory>`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use ccbench_io::input;
+use ccbench_proto::plan::check;
+use serde::Deserialize;
+
+use super::backend::RunBackend;
+use super::layout::list;
+use super::model::RunStatus;
+use super::store::RunDir;
+use super::trace::stored;
+use super::verify::verify;
+use crate::error::{FileError, io_error};
+
+mod compare;
+mod error;
+mod manifest;
+mod pack;
+mod readme;
+mod tar;
+mod unpack;
+
+pub use compare::{Comparison, Item, compare, compare_claim, text};
+pub use error::ArtifactError;
+pub use pack::{Packed, pack};
+pub(crate) use tar::is_inside;
+pub use tar::{Limits, TarError};
+pub use unpack::unpack;
+
+/// Result of working with artifacts.
+type Result<T, E = ArtifactError> = std::result::Result<T, E>;
+
+/// The description for programs.
+const MANIFEST: &str = "artifact.json";
+/// The folder of the run's results directory.
+const RUN: &str = "run";
+/// The folder of later runs' results directories.
+const RERUN: &str = "rerun";
+/// Version of the archive's layout.
+const FORMAT_VERSION: u32 = 1;
+
+/// The part of [`MANIFEST`] that is read.
+#[derive(Debug, Deserialize)]
+struct Format {
+    format_version: u32,
+}
+
+/// An unpacked artifact whose files are as they were packed.
+#[derive(Debug)]
+pub struct Artifact {
+    path: PathBuf,
+    run: RunDir,
+}
+
+impl Artifact {
+    /// Opens an unpacked artifact and [verifies](verify) its run.
+    ///
+    /// # Errors
+    /// The directory is not an artifact's, a file is damaged or missing, or the run cannot be repeated.
+    pub fn open(path: &Path) -> Result<Self> {
+        let not_one =
+            |reason: String| ArtifactError::NotAnArtifact { path: path.to_path_buf(), reason };
+        let manifest = input::read(&path.join(MANIFEST), &input::RECORD)
+            .map_err(|error| not_one(format!("it has no readable {MANIFEST}: {error}")))?;
+        let format: Format = serde_json::from_slice(&manifest)
+            .map_err(|error| not_one(format!("{MANIFEST}: {error}")))?;
+        if format.format_version != FORMAT_VERSION {
+            let found = format.format_version;
+            return Err(not_one(format!(
+                "it has format {found}, and this ccbench reads format {FORMAT_VERSION}"
+            )));
+        }
+        let run = open_intact(&path.join(RUN))?;
+        Ok(Self { path: path.to_path_buf(), run })
+    }
+
+    /// The artifact's run.
+    pub fn run(&self) -> &RunDir {
+        &self.run
+    }
+
+    /// The file of the resolved plan, with its traces beside it.
+    pub fn plan(&self) -> PathBuf {
+        self.run.path().join("plan.resolved.toml")
+    }
+
+    /// Parent directory of the results of later runs.
+    pub fn rerun_parent(&self) -> PathBuf {
+        self.path.join(RERUN)
+    }
+
+    /// Whether the run was in a user namespace although its user was root.
+    pub fn was_rootless(&self) -> bool {
+        self.run.command_line().iter().any(|argument| argument == "--rootless")
+    }
+
+    /// The last results directory of `ccbench artifact rerun`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn last_rerun(&self) -> Result<PathBuf> {
+        let parent = self.rerun_parent();
+        // The time is part of the names, and the plan's name is the same.
+        let last = list(&parent)?.pop();
+        last.ok_or(ArtifactError::NoRerun { path: self.path.clone() })
+    }
+}
+
+/// Opens a finished run that can be repeated from its results directory alone.
+fn open_intact(path: &Path) -> Result<RunDir> {
+    let run = RunDir::open(path)?;
+    let unfit = |reason| ArtifactError::Unfit { path: path.to_path_buf(), reason };
+    if run.backend() == RunBackend::Import {
+        return Err(unfit("its rows are imported, so there is nothing to run again"));
+    }
+    if run.status() != RunStatus::Complete {
+        return Err(unfit("it is not complete; `ccbench run --resume` runs what it lacks"));
+    }
+    let damaged = verify(path)?.damaged;
+    if let Some((name, what)) = damaged.first() {
+        let (count, first) = (damaged.len(), format!("{name}: {what}"));
+        return Err(ArtifactError::Damaged { path: path.to_path_buf(), count, first });
+    }
+    let missing = missing_traces(path)?;
+    if let Some(first) = missing.first() {
+        let (count, first) = (missing.len(), format!("{}: missing", first.display()));
+        return Err(ArtifactError::Damaged { path: path.to_path_buf(), count, first });
+    }
+    Ok(run)
+}
+
+/// Traces that the plan names and the results directory does not have: a plan must not read other files of this machine.
+fn missing_traces(run: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let path = run.join("plan.resolved.toml");
+    let plan = input::read_to_string(&path, &input::RECORD).map_err(io_error("read", &path))?;
+    let files: BTreeSet<String> =
+        check::trace_files(&plan, &[]).into_iter().filter(|file| !file.is_empty()).collect();
+    let names = stored::stored_names(&files).into_values();
+    let names = names.map(|name| Path::new(stored::FOLDER).join(name));
+    Ok(names.filter(|name| !run.join(name).is_file()).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Why a run cannot be packed, unpacked or compared.
+
+use std::path::PathBuf;
+
+use super::tar::TarError;
+use crate::error::{ErrorClass, FileError};
+use crate::store::StoreError;
+use crate::summarize::SummaryError;
+
+/// An artifact cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArtifactError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A results directory cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The claims cannot be judged.
+    #[error(transparent)]
+    Summary(#[from] SummaryError),
+    /// An archive cannot be opened.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The archive.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// An archive cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The archive.
+        path: PathBuf,
+        /// Why.
+        source: TarError,
+    },
+    /// An archive cannot be unpacked.
+    #[error("cannot unpack {}: {source}", path.display())]
+    Unpack {
+        /// The archive.
+        path: PathBuf,
+        /// Why.
+        source: TarError,
+    },
+    /// The directory of an artifact exists.
+    #[error("{} exists; remove it, or unpack into another --directory", path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A directory or archive of something else.
+    #[error("{} is not an artifact: {reason}", path.display())]
+    NotAnArtifact {
+        /// The directory or archive.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// A run that cannot be repeated.
+    #[error("{} cannot be an artifact: {reason}", path.display())]
+    Unfit {
+        /// The results directory.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A link or a special file in a results directory.
+    #[error("{} is neither a regular file nor a directory; an artifact has only these: remove it", path.display())]
+    NotRegular {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Files of a run are not as they were committed.
+    #[error(
+        "{} has {count} damaged files; the first is {first}; `ccbench verify {}` lists all", path.display(), path.display()
+    )]
+    Damaged {
+        /// The results directory.
+        path: PathBuf,
+        /// Number of files.
+        count: usize,
+        /// The first one, and what is wrong.
+        first: String,
+    },
+    /// The artifact has not been run again.
+    #[error("{} has no results of a rerun; `ccbench artifact rerun` makes them", path.display())]
+    NoRerun {
+        /// The unpacked artifact.
+        path: PathBuf,
+    },
+    /// The artifact has no such claim.
+    #[error("there is no claim {number}: the artifact has {count}")]
+    NoSuchClaim {
+        /// As given.
+        number: usize,
+        /// Claims of the artifact.
+        count: usize,
+    },
+}
+
+impl ArtifactError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Store(error) => error.class(),
+            Self::Summary(error) => error.class(),
+            Self::Unreadable { .. }
+            | Self::Exists { .. }
+            | Self::NotAnArtifact { .. }
+            | Self::Unfit { .. }
+            | Self::NotRegular { .. }
+            | Self::NoRerun { .. }
+            | Self::NoSuchClaim { .. } => ErrorClass::Usage,
+            Self::Write { .. } | Self::Unpack { .. } | Self::Damaged { .. } => ErrorClass::Run,
+        }
+    }
+}

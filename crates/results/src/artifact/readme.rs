@@ -1,0 +1,156 @@
+//! The README of an artifact, in the order of the artifact appendices of USENIX and ACM: requirements, set-up, the major claims,
+//! and for each of them the command that checks it.
+
+use std::fmt::Write as _;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule;
+
+use crate::backend::RunBackend;
+use crate::expect::{Expectation, Outcome};
+use crate::record::RunRecord;
+
+/// What the README is about.
+pub(super) struct Facts<'a> {
+    /// The artifact's directory.
+    pub(super) name: &'a str,
+    /// The run.
+    pub(super) record: &'a RunRecord,
+    /// Its plan; `None` if it cannot be read.
+    pub(super) plan: Option<&'a CheckedPlan>,
+    /// Its claims.
+    pub(super) claims: &'a [Expectation],
+}
+
+/// The text, in Markdown.
+pub(super) fn readme(facts: &Facts<'_>) -> String {
+    let Facts { name, record, .. } = facts;
+    let backend = record.backend();
+    let version = record.sessions.last().map_or("", |session| session.ccbench_version.as_str());
+    let mut text = format!(
+        "# Artifact: {}\n\n\
+         A run of ccbench {version}: plan, traces, results of every trial, and {}. ARCHIVE \
+         stands for the file that this README is from.\n\n\
+         | file | content |\n|---|---|\n\
+         | `run/plan.toml`, `run/plan.resolved.toml`, `run/traces/` | the experiment |\n\
+         | `run/tables/`, `run/raw/` | every sample, in Parquet with units in the columns' names, and the output of the tools |\n\
+         | `run/summary_point.csv`, `run/expectations.csv` | the numbers of a paper, and the claims |\n\
+         | `run/run.json`, `run/journal.ndjson` | kernels, tools and settings of every node; verdict and digests of every trial |\n\
+         | `artifact.json` | versions, digests of the Parquet files, claims, for programs |\n\
+         | `SHA256SUMS` | `sha256sum --check --quiet SHA256SUMS` |\n",
+        record.plan_name,
+        plural(facts.claims.len(), "claim"),
+    );
+    text += "\n## Requirements\n\n";
+    text += &requirements(&backend);
+    let _ = write!(
+        text,
+        "- Security: `ccbench artifact rerun` unpacks regular files into one new directory and runs the plan; it executes nothing \
+         of the archive.\n\
+         - Duration: {}.\n",
+        duration(facts),
+    );
+    let _ = write!(
+        text,
+        "\n## Set-up\n\n\
+         Install ccbench {version} (`make install` in its source){}. Basic test, about a minute:\n\n\
+         ```sh\nccbench verify {name}/run\n```\n\n\
+         It ends with `0 damaged`.\n",
+        match backend {
+            RunBackend::Lab { .. } => ", then build the lab's kernels: `ccbench lab build`",
+            _ => "",
+        },
+    );
+    text += "\n## Evaluation\n\nOne command runs every trial again and compares the results:\n\n";
+    text += "```sh\nccbench artifact rerun ARCHIVE\n```\n\n";
+    text += match backend.has_virtual_clock() {
+        true => {
+            "Expected result: `reproduced: …` in the last line, exit code 0. Every Parquet file is equal byte for byte, on any \
+             machine, and so every number.\n"
+        }
+        false => {
+            "Expected result: `reproduced: …` in the last line, exit code 0: every claim has the same outcome, and its 95 % \
+             confidence interval overlaps that of this run.\n"
+        }
+    };
+    text += &claims(name, facts.claims);
+    text
+}
+
+fn requirements(backend: &RunBackend) -> String {
+    let text = match backend {
+        RunBackend::Simulator { model_version } => {
+            return format!(
+                "- Hardware: any machine with Linux; no root.\n\
+                 - Software: ccbench with version {model_version} of the simulator's model.\n"
+            );
+        }
+        RunBackend::Lab { images } => {
+            let mut text = "- Hardware: any machine with Linux; no root.\n".to_owned();
+            for image in images {
+                let (engine, kernel, sha256) = (image.engine, image.kernel, &image.engine_sha256);
+                let _ = writeln!(
+                    text,
+                    "- Software: the lab's engine {engine} (recipe sha256 {sha256}, {}) with the kernel {kernel}: {} {}.",
+                    image.emulator, image.source, image.release
+                );
+            }
+            return text;
+        }
+        RunBackend::Testbed | RunBackend::Import => {
+            "- Hardware: `run/run.json` describes the nodes of this run; results depend on the machine.\n\
+             - Software: Linux 5.15 or newer, iperf3, root.\n"
+        }
+    };
+    text.to_owned()
+}
+
+/// `12 trials with 6:00 of traffic`.
+fn duration(facts: &Facts<'_>) -> String {
+    let trials = plural(facts.record.planned() as usize, "trial");
+    let Some(plan) = facts.plan else { return trials };
+    let points = plan.points();
+    let lengths = points.iter().map(|point| schedule::length(&point.plan).as_secs_f64());
+    let total_s = lengths.sum::<f64>() * f64::from(plan.plan().repeat);
+    let minutes = (total_s / 60.0).ceil();
+    let clock = match facts.record.backend().has_virtual_clock() {
+        true => "on a virtual clock, which is not that of the machine",
+        false => "in real time",
+    };
+    format!("{trials} with {minutes} min of traffic {clock}")
+}
+
+fn claims(name: &str, claims: &[Expectation]) -> String {
+    if claims.is_empty() {
+        return "\nThe plan has no claims (`[[expect]]`).\n".to_owned();
+    }
+    let mut text = "\nThe next commands need that directory: each prints one claim, with what this run and the rerun measured, and \
+                    exits with 0 if the rerun agrees.\n\n## Claims\n"
+        .to_owned();
+    for (claim, number) in claims.iter().zip(1..) {
+        let levels = match claim.levels.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", claim.levels),
+        };
+        let _ = write!(text, "\n### C{number}: {}{levels}\n\n", claim.claim);
+        if let Some(source) = &claim.source {
+            let _ = writeln!(text, "- Source: {source}");
+        }
+        if let Some(published) = &claim.published {
+            let _ = writeln!(text, "- Published: {published}");
+        }
+        let _ = writeln!(text, "- Number: {}; expected: {}", claim.number, claim.expected_text());
+        let outcome = match claim.outcome {
+            Outcome::Holds => "the claim holds",
+            Outcome::DoesNotHold => "the claim does not hold",
+            Outcome::NotMeasured => "not measured",
+        };
+        let _ = writeln!(text, "- This run: {} ({outcome})", claim.measured_text());
+        let _ = writeln!(text, "\n```sh\nccbench artifact claim {name} {number}\n```");
+    }
+    text
+}
+
+fn plural(count: usize, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}

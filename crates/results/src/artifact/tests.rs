@@ -1,0 +1,242 @@
+//! Runs of three trials that are packed, unpacked, damaged and compared; archives of strangers.
+
+use std::fs::File;
+use std::io::Write as _;
+
+use ccbench_proto::plan::expect::Test;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::*;
+use crate::expect::{Expectation, Outcome};
+use crate::model::{RunInfo, TrialFilter};
+use crate::summarize::summarize;
+use crate::trial::tests::{filled, good, info};
+
+fn simulated() -> RunInfo {
+    RunInfo { backend: RunBackend::Simulator { model_version: 1 }, ..info() }
+}
+
+/// A finished run with its summary.
+fn finished_run(root: &Path, info: &RunInfo, trials: u16) -> PathBuf {
+    let run = RunDir::create(root, info).unwrap();
+    (1..=trials).for_each(|trial| filled(&run, trial).commit(&good()).unwrap());
+    run.finish(RunStatus::Complete).unwrap();
+    summarize(run.path(), TrialFilter::default()).unwrap().written.unwrap();
+    run.path().to_path_buf()
+}
+
+/// A packed and unpacked run in a folder, and that folder.
+fn artifact(info: &RunInfo) -> (tempfile::TempDir, Artifact) {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(&root.path().join("results"), info, 3);
+    let archive = root.path().join("a.tar.gz");
+    pack(&run, &archive).unwrap();
+    let dir = unpack(&archive, &root.path().join("there"), Limits::default()).unwrap();
+    let artifact = Artifact::open(&dir).unwrap();
+    (root, artifact)
+}
+
+/// An archive with an entry of three bytes for each name.
+fn archive_of(path: &Path, entries: &[&str]) {
+    let mut out = GzEncoder::new(File::create(path).unwrap(), Compression::default());
+    for name in entries {
+        tar::append(&mut out, name, 3, &mut &b"abc"[..]).unwrap();
+    }
+    tar::finish(&mut out).unwrap();
+    out.finish().unwrap().flush().unwrap();
+}
+
+#[test]
+fn an_unpacked_run_is_the_packed_one() {
+    let (root, artifact) = artifact(&simulated());
+    let run = list(&root.path().join("results")).unwrap().pop().unwrap();
+    let name = run.file_name().unwrap();
+    assert_eq!(artifact.run().path(), root.path().join("there").join(name).join("run"));
+    assert_eq!(verify(artifact.run().path()).unwrap(), verify(&run).unwrap());
+    let dir = root.path().join("there").join(name);
+    let names = list(&dir).unwrap().into_iter().map(|path| path.file_name().unwrap().to_owned());
+    assert_eq!(names.collect::<Vec<_>>(), ["README.md", "SHA256SUMS", "artifact.json", "run"]);
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join(MANIFEST)).unwrap()).unwrap();
+    let parquet = manifest["parquet"].as_object().unwrap();
+    assert!(parquet.keys().any(|name| name.starts_with("run/tables/flow_samples/")), "{manifest}");
+    assert_eq!(manifest["backend"]["model_version"], 1);
+    // Every file but the sums themselves.
+    let sums = std::fs::read_to_string(dir.join("SHA256SUMS")).unwrap();
+    assert!(sums.contains("  README.md\n") && sums.contains("  run/journal.ndjson\n"), "{sums}");
+    let readme = std::fs::read_to_string(dir.join("README.md")).unwrap();
+    assert!(readme.contains("## Requirements") && readme.contains("no root"), "{readme}");
+}
+
+#[test]
+fn an_archive_depends_only_on_the_run() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path(), &simulated(), 3);
+    let packed = |name: &str| {
+        let path = root.path().join(name);
+        pack(&run, &path).unwrap();
+        std::fs::read(path).unwrap()
+    };
+    assert!(packed("a.tar.gz") == packed("b.tar.gz"));
+}
+
+#[test]
+fn a_rerun_with_equal_tables_is_reproduced() {
+    let (root, artifact) = artifact(&simulated());
+    let same = finished_run(&root.path().join("same"), &simulated(), 3);
+    let comparison = compare(&artifact, &same).unwrap();
+    assert!(comparison.is_reproduced(), "{}", text(&comparison));
+    assert_eq!(comparison.notes, [""; 0]);
+    assert!(text(&comparison).ends_with("comparisons agree\n"), "{}", text(&comparison));
+    let fewer = finished_run(&root.path().join("fewer"), &simulated(), 2);
+    let comparison = compare(&artifact, &fewer).unwrap();
+    let differing = comparison.items.iter().filter(|item| !item.agrees);
+    let names: Vec<&str> = differing.map(|item| item.name.as_str()).collect();
+    assert!(names.contains(&"verdicts") && names.contains(&"tables/flow_samples"), "{names:?}");
+    assert!(text(&comparison).contains("\nnot reproduced: "), "{}", text(&comparison));
+}
+
+#[test]
+fn files_are_not_compared_where_time_is_real() {
+    let (root, artifact) = artifact(&info());
+    let other = finished_run(&root.path().join("other"), &info(), 3);
+    let comparison = compare(&artifact, &other).unwrap();
+    let names: Vec<&str> = comparison.items.iter().map(|item| item.name.as_str()).collect();
+    assert_eq!(names, ["verdicts"]);
+    let simulated = finished_run(&root.path().join("simulated"), &simulated(), 3);
+    let comparison = compare(&artifact, &simulated).unwrap();
+    assert!(comparison.notes[0].contains("another backend: testbed"), "{:?}", comparison.notes);
+}
+
+#[test]
+fn only_complete_and_intact_runs_with_trials_are_packed() {
+    let root = tempfile::tempdir().unwrap();
+    let output = root.path().join("a.tar.gz");
+    let refused = |run: &Path| {
+        let reason = pack(run, &output).unwrap_err().to_string();
+        assert!(!output.exists());
+        reason
+    };
+    let run = RunDir::create(&root.path().join("running"), &simulated()).unwrap();
+    assert!(refused(run.path()).contains("it is not complete"));
+    let imported = RunInfo { backend: RunBackend::Import, ..info() };
+    assert!(refused(&finished_run(&root.path().join("i"), &imported, 1)).contains("imported"));
+    let run = finished_run(&root.path().join("link"), &simulated(), 1);
+    std::os::unix::fs::symlink("/etc/hostname", run.join("figures")).unwrap();
+    assert!(refused(&run).contains("neither a regular file nor a directory"));
+    std::fs::remove_file(run.join("figures")).unwrap();
+    std::fs::write(run.join("plan.toml"), "name = \"crush\"\n").unwrap();
+    assert!(refused(&run).contains("the first is plan.toml: changed"));
+}
+
+#[test]
+fn damage_after_unpacking_is_found() {
+    let (_root, artifact) = artifact(&simulated());
+    let dir = artifact.run().path().parent().unwrap().to_path_buf();
+    std::fs::write(dir.join("run/plan.toml"), "").unwrap();
+    let reason = Artifact::open(&dir).unwrap_err().to_string();
+    assert!(reason.contains("1 damaged files; the first is plan.toml"), "{reason}");
+    std::fs::write(dir.join(MANIFEST), "{\"format_version\": 2}").unwrap();
+    let reason = Artifact::open(&dir).unwrap_err().to_string();
+    assert!(reason.contains("it has format 2"), "{reason}");
+    std::fs::remove_file(dir.join(MANIFEST)).unwrap();
+    let reason = Artifact::open(&dir).unwrap_err().to_string();
+    assert!(reason.contains("it has no readable artifact.json"), "{reason}");
+}
+
+/// A plan whose trace is not in the archive would read a file of the reviewer's machine.
+#[test]
+fn traces_of_other_folders_are_not_read() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = r#"
+        name = "crash"
+        nodes = { a = {}, b = {} }
+        wires = { path = ["a", "b"] }
+        links.l = { node = "a", toward = "b", trace = { file = "/etc/hostname" } }
+        flows.f = { from = "a", to = "b" }
+        phases = [{ name = "only", length = "1s", flows = ["f"] }]
+    "#;
+    let info = RunInfo { resolved_text: plan.to_owned(), ..simulated() };
+    let run = RunDir::create(root.path(), &info).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    let reason = pack(run.path(), &root.path().join("a.tar.gz")).unwrap_err().to_string();
+    assert!(reason.contains("traces/hostname: missing"), "{reason}");
+}
+
+#[test]
+fn nothing_is_left_of_a_refused_archive() {
+    let root = tempfile::tempdir().unwrap();
+    let there = root.path().join("there");
+    let archive = root.path().join("a.tar.gz");
+    let refused = |entries: &[&str], limits| {
+        archive_of(&archive, entries);
+        let reason = unpack(&archive, &there, limits).unwrap_err().to_string();
+        assert_eq!(list(&there).unwrap(), [Path::new(""); 0], "{entries:?}");
+        reason
+    };
+    let limits = Limits::default();
+    // The second entry is the one that is refused.
+    for name in ["../b", "/b", "run/../../b", "other/b", "b"] {
+        let reason = refused(&["run/a", name], limits);
+        assert!(reason.contains("not a path inside of the artifact's directory"), "{reason}");
+    }
+    assert!(refused(&["run/a", "run/a"], limits).contains("File exists"));
+    assert!(refused(&["run/a", "run/a/b"], limits).starts_with("cannot create "));
+    assert!(refused(&[], limits).contains("it has no files"));
+    let few = Limits { max_files: 1, ..limits };
+    assert!(refused(&["run/a", "run/b"], few).contains("more than 1 files"));
+    let small = Limits { max_bytes: 5, ..limits };
+    assert!(refused(&["run/a", "run/b"], small).contains("--max-gib"));
+    let bytes = std::fs::read(&archive).unwrap();
+    std::fs::write(&archive, &bytes[..bytes.len() / 2]).unwrap();
+    unpack(&archive, &there, limits).unwrap_err();
+    std::fs::write(&archive, "text").unwrap();
+    unpack(&archive, &there, limits).unwrap_err();
+    assert_eq!(list(&there).unwrap(), [Path::new(""); 0]);
+}
+
+#[test]
+fn an_existing_directory_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let archive = root.path().join("a.tar.gz");
+    archive_of(&archive, &["run/a"]);
+    let dir = unpack(&archive, root.path(), Limits::default()).unwrap();
+    std::fs::write(dir.join("mine"), "").unwrap();
+    let again = unpack(&archive, root.path(), Limits::default()).unwrap_err();
+    assert!(matches!(again, ArtifactError::Exists { .. }), "{again}");
+    assert!(dir.join("mine").exists());
+}
+
+fn measured(interval: Option<(f64, f64)>, outcome: Outcome) -> Expectation {
+    Expectation {
+        index: 0,
+        claim: "fast".to_owned(),
+        source: None,
+        published: None,
+        point_id: Some(0),
+        levels: String::new(),
+        number: "throughput mean of group f in only".to_owned(),
+        test: Some(Test { least: Some(10e6), most: None, unit: "bit/s" }),
+        measured: interval.map(|(low, high)| (low + high) / 2.0),
+        interval,
+        n_trials: 3,
+        outcome,
+        why: vec![],
+    }
+}
+
+#[test]
+fn a_claim_agrees_with_the_same_outcome_and_overlapping_intervals() {
+    use Outcome::{DoesNotHold, Holds, NotMeasured};
+    let of_artifact = measured(Some((11e6, 13e6)), Holds);
+    let agrees = |rerun: &[Expectation]| compare::claim(&of_artifact, 1, rerun).agrees;
+    assert!(agrees(&[measured(Some((12e6, 15e6)), Holds)]));
+    assert!(!agrees(&[measured(Some((14e6, 15e6)), Holds)]), "no common value");
+    assert!(!agrees(&[measured(Some((9e6, 12e6)), DoesNotHold)]));
+    assert!(agrees(&[measured(None, Holds)]), "one trial has no interval");
+    assert!(!agrees(&[]));
+    let unmeasured = Expectation { point_id: None, ..measured(None, NotMeasured) };
+    let item = compare::claim(&of_artifact, 1, &[unmeasured]);
+    assert!(!item.agrees && item.line().contains("rerun not measured"), "{}", item.line());
+}
