@@ -4,6 +4,7 @@
 
 use ccbench_tests::{Bench, source_root, text};
 
+mod first_steps;
 mod inputs;
 mod simulator;
 mod systemd;

@@ -8,6 +8,7 @@ use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
+mod artifact;
 mod columns;
 mod compare;
 mod packets;

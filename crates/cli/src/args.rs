@@ -13,8 +13,12 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 use ccbench_results::compare::Tolerance;
 use ccbench_results::figure;
 
+use artifact::ArtifactCommand;
+use new::NewArgs;
 use values::{TraceFormat, column, day, group, levels, millimetres, phase};
 
+pub mod artifact;
+pub mod new;
 pub mod pki;
 pub mod values;
 
@@ -36,12 +40,21 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 every trial is ok or degraded, and every measured claim holds · 1 a trial \
-failed, or a file is damaged · 2 the plan or the command line is invalid · 3 the testbed or an agent is not available · 4 a claim does not hold · \
+failed, or a file is damaged · 2 the plan or the command line is invalid · 3 the testbed or an agent is not available · 4 a claim does not hold, \
+or an artifact is not reproduced · \
 130 interrupted.\nFirst steps: `ccbench check plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
 
 /// The sub-commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a first plan from the answers to five questions, or from options.
+    New(NewArgs),
+    /// Report what this machine can do, and what to install.
+    Doctor {
+        /// Print JSON instead of text.
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a plan: every point of its matrix, every repetition.
     Run(RunArgs),
     /// Check a plan: print every problem with its line and a fix, and warn about misleading setups.
@@ -66,6 +79,9 @@ pub enum Command {
     /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON.
     #[command(subcommand)]
     Export(ExportCommand),
+    /// Pack a run for reviewers; run such an artifact again and compare.
+    #[command(subcommand)]
+    Artifact(ArtifactCommand),
     /// Compare two runs, or two levels of a factor: differences with confidence intervals and effect sizes.
     Compare(CompareArgs),
     /// Draw figures for a paper (SVG and PNG), each with its data as CSV.

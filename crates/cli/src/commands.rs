@@ -1,10 +1,13 @@
 //! The sub-commands of `ccbench`, one file each.
 
 pub mod agent;
+pub mod artifact;
 pub mod check;
 pub mod describe;
+pub mod doctor;
 pub mod import;
 pub mod lab;
+pub mod new;
 pub mod pki;
 pub mod plan;
 pub mod reproduce;

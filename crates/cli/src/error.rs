@@ -53,7 +53,8 @@ pub enum CliError {
 }
 
 from_results!(
-    CliError: CompareError,
+    CliError: ArtifactError,
+    CompareError,
     ExportError,
     FigureError,
     FileError,

@@ -14,7 +14,7 @@ pub enum ExitCode {
     Usage,
     /// The testbed, the lab or an agent is not available.
     Unavailable,
-    /// A measured claim does not hold.
+    /// A measured claim does not hold, or an artifact is not reproduced.
     ClaimRefuted,
     /// SIGINT or SIGTERM.
     Interrupted,

@@ -44,7 +44,9 @@ use tracing_subscriber::EnvFilter;
 #[doc(hidden)]
 pub use agents::exchange_timestamps;
 use args::{Cli, Command};
-use commands::{agent, check, describe, import, plan, reproduce, results, run, trace};
+use commands::{
+    agent, artifact, check, describe, doctor, import, new, plan, reproduce, results, run, trace,
+};
 use console::message;
 use error::CliError;
 use exit::ExitCode;
@@ -93,6 +95,8 @@ fn log_to_stderr(verbose: u8) {
 
 fn dispatch(command: Command) -> Result<ExitCode, CliError> {
     match command {
+        Command::New(args) => new::run(args),
+        Command::Doctor { json } => doctor::run(json),
         Command::Run(args) => run::run(&args),
         Command::Plan(command) => plan::run(&command),
         Command::Reproduce(args) => reproduce::run(args),
@@ -101,6 +105,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Verify(args) => results::verify(&args),
         Command::Import(args) => import::run(&args),
         Command::Report(args) => results::report(&args),
+        Command::Artifact(command) => artifact::run(command),
         Command::Compare(args) => results::compare(&args),
         Command::Export(command) => results::export(&command),
         Command::Plot(args) => results::plot(args),

@@ -1,5 +1,7 @@
 //! `ccbench run`: runs a plan, stores the results and prints the summary.
 
+use std::path::Path;
+
 use ccbench_proto::plan::Engine;
 use ccbench_proto::schedule;
 use ccbench_results::expect::Outcome;
@@ -49,6 +51,13 @@ pub enum Tables {
 pub struct CompletedRun {
     dir: RunDir,
     result: Result<(), BackendError>,
+}
+
+impl CompletedRun {
+    /// The results directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
 }
 
 /// The plan of the command line, or that of the results directory to resume.

@@ -56,6 +56,13 @@ pub struct Ticks {
     pub steal: u64,
 }
 
+impl Ticks {
+    /// Steal in percent of all that is not idle.
+    pub fn steal_pct(self) -> f64 {
+        if self.busy == 0 { 0.0 } else { self.steal as f64 * 100.0 / self.busy as f64 }
+    }
+}
+
 /// All CPUs together, then each; empty if `/proc/stat` cannot be read.
 pub fn since_boot() -> Vec<Ticks> {
     parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
@@ -86,6 +93,12 @@ mod tests {
         assert_eq!(by_load(vec![0, 1], &[150, 50]), [1, 0]);
         assert_eq!(by_load(vec![2, 0], &[1, 5, 1]), [2, 0], "only those that are allowed");
         assert_eq!(by_load(vec![3, 4], &[]), [3, 4]);
+    }
+
+    #[test]
+    fn steal_is_a_share_of_the_time_that_was_asked_for() {
+        assert_eq!(Ticks { busy: 100, steal: 10 }.steal_pct(), 10.0);
+        assert_eq!(Ticks::default().steal_pct(), 0.0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ccbench_proto::schedule;
 use ccbench_proto::wire::NodeInfo;
 use ccbench_results::table::NOTICEABLE_STEAL_PCT;
 
-use crate::lab::cpu::{self, Ticks};
+use crate::lab::cpu;
 
 /// Properties of this machine on which results in namespaces depend.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +22,7 @@ impl Host {
     pub fn of(info: &NodeInfo) -> Self {
         let all = cpu::since_boot().first().copied().unwrap_or_default();
         let has_netem = info.qdiscs.iter().any(|kind| kind == "netem");
-        Self { cpus: info.cpus, steal_pct: steal_pct(all), has_netem }
+        Self { cpus: info.cpus, steal_pct: all.steal_pct(), has_netem }
     }
 }
 
@@ -101,11 +101,6 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Steal in percent of all that is not idle.
-fn steal_pct(all: Ticks) -> f64 {
-    if all.busy == 0 { 0.0 } else { all.steal as f64 * 100.0 / all.busy as f64 }
-}
-
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::{check, parse};
@@ -121,12 +116,6 @@ mod tests {
              [[phases]]\nname = \"p\"\nlength = \"10s\"\nflows = [\"f\"]\n"
         );
         check::check(parse::parse(&text).unwrap()).unwrap().0
-    }
-
-    #[test]
-    fn steal_is_a_share_of_the_time_that_was_asked_for() {
-        assert_eq!(steal_pct(Ticks { busy: 100, steal: 10 }), 10.0);
-        assert_eq!(steal_pct(Ticks::default()), 0.0);
     }
 
     #[test]

@@ -1,0 +1,142 @@
+//! `ccbench artifact`: packs a run for reviewers, and runs such an artifact again.
+
+use std::path::Path;
+
+use ccbench_proto::plan::Series;
+use ccbench_results::artifact::{self, Artifact, Limits, Packed};
+use ccbench_results::backend::{DilationSource, RunBackend};
+
+use crate::args::artifact::{ArtifactCommand, ArtifactRerunArgs};
+use crate::args::{RunArgs, RunOptions};
+use crate::commands::run::{self, Tables};
+use crate::console::print;
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::plan_source::PlanSource;
+use crate::runtime::block_on;
+
+/// Runs one of the sub-commands.
+///
+/// # Errors
+/// The run or the archive cannot be used, or the rerun failed.
+pub fn run(command: ArtifactCommand) -> Result<ExitCode, CliError> {
+    match command {
+        ArtifactCommand::Pack { run, output } => pack(&run, &output),
+        ArtifactCommand::Rerun(args) => rerun(args),
+        ArtifactCommand::Claim { directory, number } => claim(&directory, number),
+    }
+}
+
+fn pack(run: &Path, output: &Path) -> Result<ExitCode, CliError> {
+    let Packed { files, bytes, claims } = artifact::pack(run, output)?;
+    print(&format!("{}: {files} files with {bytes} bytes, {claims} claims\n", output.display()));
+    Ok(ExitCode::Success)
+}
+
+fn rerun(args: ArtifactRerunArgs) -> Result<ExitCode, CliError> {
+    let limits = Limits { max_bytes: u64::from(args.max_gib) << 30, ..Limits::default() };
+    let dir = artifact::unpack(&args.file, &args.directory, limits)?;
+    let artifact = Artifact::open(&dir)?;
+    print(&format!("{}: unpacked; every file with a digest is intact\n", dir.display()));
+    let simulated = matches!(artifact.run().backend(), RunBackend::Simulator { .. });
+    let source = PlanSource::read(&artifact.plan())?.for_simulator(simulated);
+    let options = options(args, &artifact, &source)?;
+    let run_args =
+        RunArgs { plan: None, sets: vec![], resume: None, retry_failed: false, options };
+    let completed = block_on(run::run_plan(&run_args, source))?;
+    let results = completed.path().to_path_buf();
+    // Its exit code is about the claims alone: one that does not hold may be the artifact's result too.
+    run::conclude(&run_args, completed, Tables::Claims)?;
+    let comparison = artifact::compare(&artifact, &results)?;
+    print(&artifact::text(&comparison));
+    Ok(exit_code(comparison.is_reproduced()))
+}
+
+fn claim(directory: &Path, number: usize) -> Result<ExitCode, CliError> {
+    let item = artifact::compare_claim(&Artifact::open(directory)?, number)?;
+    print(&item.line());
+    Ok(exit_code(item.agrees))
+}
+
+const fn exit_code(reproduced: bool) -> ExitCode {
+    if reproduced { ExitCode::Success } else { ExitCode::ClaimRefuted }
+}
+
+/// The options that repeat the artifact's run: its backend, with the kernel and the dilation that the resolved plan does not have.
+fn options(
+    args: ArtifactRerunArgs,
+    artifact: &Artifact,
+    source: &PlanSource,
+) -> Result<RunOptions, CliError> {
+    let backend = artifact.run().backend();
+    let points = source.load_quietly(&[])?.points();
+    let plan_names_kernels = points.iter().any(|point| point.plan.plan().kernel().is_some());
+    let (kernel, dilation) = of_lab(&backend);
+    Ok(RunOptions {
+        quick: false,
+        out: artifact.rerun_parent(),
+        json: false,
+        strict: false,
+        // Every trial is compared.
+        keep_going: true,
+        rootless: args.rootless || artifact.was_rootless(),
+        lab: matches!(backend, RunBackend::Lab { .. }),
+        engine: None,
+        kernel: kernel.filter(|_| !plan_names_kernels),
+        dilation,
+        sim: matches!(backend, RunBackend::Simulator { .. }),
+        jobs: args.jobs,
+        tls: args.tls,
+    })
+}
+
+/// The kernel and the dilation of the lab. A calibration on another machine must not choose another dilation, so it is given; an
+/// engine other than the default is in the resolved plan.
+fn of_lab(backend: &RunBackend) -> (Option<Series>, Option<u32>) {
+    let images = match backend {
+        RunBackend::Lab { images } => &images[..],
+        RunBackend::Testbed | RunBackend::Simulator { .. } | RunBackend::Import => &[],
+    };
+    let dilations = images.iter().filter_map(|image| image.dilation);
+    let mut chosen = dilations.filter(|dilation| match dilation.source {
+        DilationSource::Given | DilationSource::Calibrated => true,
+        DilationSource::StockKernel => false,
+    });
+    // The limits of `--dilation`: the artifact may be a stranger's.
+    let dilation = chosen.next().map(|dilation| dilation.factor.clamp(1, 500));
+    (images.first().map(|image| image.kernel), dilation)
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::Engine;
+    use ccbench_results::backend::{Dilation, LabImage};
+
+    use super::*;
+
+    fn lab(kernel: Series, dilation: Option<(u32, DilationSource)>) -> RunBackend {
+        let image = LabImage {
+            engine: Engine::Qemu,
+            engine_sha256: String::new(),
+            emulator: String::new(),
+            kernel,
+            source: String::new(),
+            release: String::new(),
+            dilation: dilation.map(|(factor, source)| Dilation { factor, source }),
+        };
+        RunBackend::Lab { images: vec![image] }
+    }
+
+    #[test]
+    fn the_lab_of_a_rerun_is_that_of_the_artifact() {
+        use DilationSource::{Calibrated, Given, StockKernel};
+        let own = Series::Own;
+        assert_eq!(of_lab(&lab(own, Some((20, Calibrated)))), (Some(own), Some(20)));
+        assert_eq!(of_lab(&lab(own, Some((5, Given)))), (Some(own), Some(5)));
+        assert_eq!(of_lab(&lab(own, Some((1, StockKernel)))), (Some(own), None));
+        assert_eq!(of_lab(&lab(own, None)), (Some(own), None));
+        assert_eq!(of_lab(&lab(own, Some((0, Given)))), (Some(own), Some(1)));
+        assert_eq!(of_lab(&RunBackend::Lab { images: vec![] }), (None, None));
+        assert_eq!(of_lab(&RunBackend::Simulator { model_version: 3 }), (None, None));
+    }
+}

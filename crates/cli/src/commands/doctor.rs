@@ -1,0 +1,294 @@
+//! `ccbench doctor`: what this machine can do, and what to install. The nodes of a small testbed describe it, as in
+//! `ccbench describe`, and the lab opens its images, as before a run: nothing is detected here.
+
+use ccbench_proto::column_text::ColumnText as _;
+use ccbench_proto::plan::{Engine, Queue, Series};
+use ccbench_proto::wire::{NodeInfo, Privileges};
+use ccbench_results::table::NOTICEABLE_STEAL_PCT;
+use ccbench_simulator::MODEL_VERSION;
+use serde_json::json;
+
+use crate::backend::Backend as _;
+use crate::console::{print, print_json};
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::experiment::Experiment;
+use crate::lab::cpu;
+use crate::lab::error::LabError;
+use crate::lab::vm::VmImage;
+use crate::plan_source::PlanSource;
+use crate::runtime::block_on;
+use crate::testbed::Testbed;
+
+/// The plan whose testbed is built; no trial runs.
+const PLAN: &str = include_str!("../../../../plans/quickstart.toml");
+/// The oldest kernel that is supported.
+const KERNEL: (u32, u32) = (5, 15);
+/// Clock sources that are read without a system call or an access to a device.
+const FAST_CLOCKS: [&str; 4] =
+    ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
+/// Disciplines that only ccbench's datapath has.
+const USERSPACE_ONLY: [&str; 1] = ["bfifo_head_drop"];
+
+/// One thing that this machine has or lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Check {
+    name: String,
+    ok: bool,
+    found: String,
+    /// What helps; empty if it is ok.
+    remedy: String,
+}
+
+impl Check {
+    fn new(name: &str, ok: bool, found: impl Into<String>, remedy: &str) -> Self {
+        let remedy = if ok { String::new() } else { remedy.to_owned() };
+        Self { name: name.to_owned(), ok, found: found.into(), remedy }
+    }
+}
+
+/// Prints every check. The exit code is about namespaces of this machine alone: they are the default of `ccbench run`.
+///
+/// # Errors
+/// The asynchronous runtime is not available.
+pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
+    let mut checks = Vec::new();
+    let described = block_on(describe());
+    let code = match &described {
+        Ok(_) => ExitCode::Success,
+        Err(error) => error.exit_code(),
+    };
+    let notes = match described {
+        Ok((node, notes)) => {
+            checks.push(Check::new("network namespaces", true, "a testbed was built", ""));
+            let all = cpu::since_boot().first().copied().unwrap_or_default();
+            checks.extend(of_node(&node, all.steal_pct()));
+            notes
+        }
+        Err(error) => {
+            let remedy = "run as root, or allow user namespaces; `--sim` and the lab need neither";
+            checks.push(Check::new("network namespaces", false, error.to_string(), remedy));
+            vec![]
+        }
+    };
+    for engine in [Engine::Qemu, Engine::Uml] {
+        checks.push(of_engine(engine, VmImage::open(engine, Series::default())));
+    }
+    checks.push(Check::new("simulator", true, format!("model {MODEL_VERSION}"), ""));
+    if as_json {
+        print_json(&document(&checks, &notes));
+    } else {
+        print(&text(&checks, &notes));
+    }
+    Ok(code)
+}
+
+/// A node in a namespace of this machine, and the testbed's notes.
+async fn describe() -> Result<(NodeInfo, Vec<String>), CliError> {
+    let loaded = PlanSource::embedded("plans/quickstart.toml", PLAN, &[]).load(&[])?;
+    let experiment = Experiment::new(loaded, false, None, false);
+    let testbed = Testbed::open(&experiment).await?;
+    let info = testbed.info(&experiment);
+    testbed.close().await;
+    let node = info.nodes.into_values().next().unwrap_or_default();
+    let notes = node.notes.iter().cloned().chain(info.notes).collect();
+    Ok((node, notes))
+}
+
+/// What a node's description contains.
+fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
+    let privileges = node.privileges();
+    let has = |kind: &&str| node.qdiscs.iter().any(|found| found == kind);
+    let missing: Vec<&str> = qdiscs().filter(|kind| !has(kind)).collect();
+    let qdiscs = match missing.is_empty() {
+        true => node.qdiscs.join(" "),
+        false => format!("without {}", missing.join(" ")),
+    };
+    let iperf3 = match node.iperf3_version.is_empty() {
+        true => "not installed".to_owned(),
+        false => node.iperf3_version.clone(),
+    };
+    let steal = format!("{} × {}, steal since boot {steal_pct:.1} %", node.cpus, node.cpu_model);
+    vec![
+        Check::new(
+            "privileges",
+            privileges == Privileges::Root,
+            privileges.as_text(),
+            "run with sudo: loading congestion controls and rows at acknowledgements need root",
+        ),
+        Check::new(
+            "kernel",
+            is_supported(&node.kernel),
+            format!("{} {}", node.kernel, node.machine),
+            "install Linux 5.15 or newer, or use the lab: `ccbench lab build`",
+        ),
+        Check::new(
+            "qdiscs",
+            missing.is_empty(),
+            qdiscs,
+            "install the kernel's module package, for example `apt-get install linux-modules-extra-$(uname -r)`; until then \
+             links without a qdisc use ccbench's datapath",
+        ),
+        Check::new(
+            "userspace links (TUN, packet sockets)",
+            node.can_userspace_link,
+            "",
+            "run with sudo, or allow user namespaces",
+        ),
+        Check::new(
+            "eBPF",
+            node.can_ebpf,
+            "",
+            "run with sudo on a kernel with CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF",
+        ),
+        Check::new(
+            "ECN feedback",
+            !node.ecn.is_empty(),
+            node.ecn.join(" "),
+            "L4S congestion controls need a kernel with AccECN: `ccbench lab build`",
+        ),
+        Check::new(
+            "iperf3",
+            node.iperf3_json_stream,
+            iperf3,
+            "run `apt-get install iperf3` (3.17 or newer), or set `flows.NAME.tool = \"ccbench\"`",
+        ),
+        Check::new(
+            "CPUs",
+            node.cpus > 1 && steal_pct < NOTICEABLE_STEAL_PCT,
+            steal,
+            "namespaces need two CPUs without steal: use another machine, `--lab` or `--sim`",
+        ),
+        Check::new(
+            "clock source",
+            FAST_CLOCKS.contains(&node.clocksource.as_str()),
+            node.clocksource.clone(),
+            "reading it takes microseconds: boot with `clocksource=tsc` if the CPU has a stable one",
+        ),
+        Check::new("congestion controls", true, node.congestion_controls.join(" "), ""),
+    ]
+}
+
+/// The qdiscs that links use.
+fn qdiscs() -> impl Iterator<Item = &'static str> {
+    let kinds = Queue::kinds().iter().copied().filter(|kind| !USERSPACE_ONLY.contains(kind));
+    ["htb", "netem"].into_iter().chain(kinds)
+}
+
+/// Whether a release, `6.12.3-1-amd64`, is not older than [`KERNEL`].
+fn is_supported(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= KERNEL,
+        _ => false,
+    }
+}
+
+fn of_engine(engine: Engine, image: Result<VmImage, LabError>) -> Check {
+    let name = format!("lab, engine {engine}");
+    match image {
+        Ok(image) => {
+            let found = format!("{}, kernel {}", image.emulator, image.kernel().release);
+            Check::new(&name, true, found, "")
+        }
+        Err(LabError::Missing { what, hint }) => {
+            Check::new(&name, false, format!("needs {what}"), &hint)
+        }
+        Err(error) => Check::new(&name, false, error.to_string(), "run `ccbench lab build`"),
+    }
+}
+
+fn text(checks: &[Check], notes: &[String]) -> String {
+    let mut out = String::new();
+    for Check { name, ok, found, remedy } in checks {
+        let status = if *ok { "ok     " } else { "missing" };
+        let found = if found.is_empty() { String::new() } else { format!(": {found}") };
+        out += &format!("{status}  {name}{found}\n");
+        if !ok {
+            out += &format!("         {remedy}\n");
+        }
+    }
+    for note in notes {
+        out += &format!("note     {note}\n");
+    }
+    out
+}
+
+fn document(checks: &[Check], notes: &[String]) -> serde_json::Value {
+    let check = |check: &Check| {
+        let Check { name, ok, found, remedy } = check;
+        json!({ "name": name, "ok": ok, "found": found, "remedy": remedy })
+    };
+    json!({ "checks": checks.iter().map(check).collect::<Vec<_>>(), "notes": notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> NodeInfo {
+        NodeInfo {
+            privileges: Privileges::Root.into(),
+            kernel: "6.12.3-1-amd64".to_owned(),
+            qdiscs: qdiscs().map(str::to_owned).collect(),
+            can_userspace_link: true,
+            can_ebpf: true,
+            ecn: vec!["accecn".to_owned()],
+            iperf3_version: "3.18".to_owned(),
+            iperf3_json_stream: true,
+            cpus: 4,
+            clocksource: "tsc".to_owned(),
+            ..Default::default()
+        }
+    }
+
+    fn missing(node: &NodeInfo, steal_pct: f64) -> Vec<String> {
+        let checks = of_node(node, steal_pct);
+        assert!(checks.iter().all(|check| check.ok == check.remedy.is_empty()), "{checks:?}");
+        checks.into_iter().filter(|check| !check.ok).map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn every_shortcoming_has_a_line_with_a_remedy() {
+        assert_eq!(missing(&good(), 0.2), [""; 0]);
+        let bad = NodeInfo { privileges: Privileges::UserNamespace.into(), ..Default::default() };
+        let names = [
+            "privileges",
+            "kernel",
+            "qdiscs",
+            "userspace links (TUN, packet sockets)",
+            "eBPF",
+            "ECN feedback",
+            "iperf3",
+            "CPUs",
+            "clock source",
+        ];
+        assert_eq!(missing(&bad, 0.0), names);
+        assert_eq!(missing(&good(), 7.0), ["CPUs"]);
+        let mut node = good();
+        node.qdiscs.retain(|kind| kind != "netem" && kind != "dualpi2");
+        let printed = text(&of_node(&node, 0.0), &["src: a note".to_owned()]);
+        assert!(printed.contains("missing  qdiscs: without netem dualpi2\n"), "{printed}");
+        assert!(printed.ends_with("note     src: a note\n"), "{printed}");
+    }
+
+    #[test]
+    fn kernels_are_compared_by_number() {
+        for release in ["5.15.0-generic", "6.1.0", "10.0"] {
+            assert!(is_supported(release), "{release}");
+        }
+        for release in ["5.4.0-generic", "4.19", "", "linux"] {
+            assert!(!is_supported(release), "{release}");
+        }
+    }
+
+    #[test]
+    fn a_missing_kernel_of_the_lab_names_its_command() {
+        let (what, hint) = ("kernel own".to_owned(), "run `ccbench lab build`".to_owned());
+        let check = of_engine(Engine::Uml, Err(LabError::Missing { what, hint }));
+        assert_eq!(check.remedy, "run `ccbench lab build`");
+        let value = document(&[check], &[]);
+        assert_eq!(value["checks"][0]["found"], "needs kernel own");
+        assert_eq!(value["checks"][0]["ok"], false);
+    }
+}

@@ -1,0 +1,331 @@
+//! `ccbench new`: a first plan from the answers to five questions.
+
+use std::fmt::{Display, Write as _};
+use std::io::{BufRead, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::str::FromStr;
+
+use ccbench_proto::units::{Limit, Micros, Rate};
+
+use crate::args::new::{CcNames, NewArgs, QueueKind};
+use crate::commands::check::size;
+use crate::console::{message, print};
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::file::FileError;
+use crate::plan_source::PlanSource;
+
+const RATE: &str = "100mbit";
+const RTT: &str = "20ms";
+const QUEUE: &str = "bfifo";
+const BUFFER: &str = "1bdp";
+const CCS: &str = "cubic,bbr";
+/// Round trips of a phase: congestion controls settle in it.
+const ROUND_TRIPS: f64 = 50.0;
+const MIN_PHASE_S: f64 = 10.0;
+
+/// Asks, or takes the options, and writes the plan.
+///
+/// # Errors
+/// The file exists, an answer is invalid, or the file cannot be written.
+pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
+    let path = args.plan.clone();
+    if path.exists() {
+        let reason = "exists; `ccbench new` overwrites nothing: give another file";
+        return Err(CliError::Usage(format!("{} {reason}", path.display())));
+    }
+    let answers = if asks(&args) && std::io::stdin().is_terminal() {
+        Answers::ask(&mut std::io::stdin().lock())?
+    } else {
+        Answers::of(args)?
+    };
+    let text = answers.plan(&plan_name(&path));
+    // Checked before it is written: the answers may contradict each other.
+    let plan = PlanSource::embedded(&path.to_string_lossy(), &text, &[]).load(&[])?.plan;
+    let failed = FileError::of("write", &path);
+    let mut file = std::fs::File::create_new(&path).map_err(&failed)?;
+    file.write_all(text.as_bytes()).map_err(&failed)?;
+    print(&format!(
+        "{path}: {}\nnext: ccbench run {path} --set repeat=1\n",
+        size(&plan),
+        path = path.display()
+    ));
+    Ok(ExitCode::Success)
+}
+
+/// Whether no option has an answer.
+fn asks(args: &NewArgs) -> bool {
+    let NewArgs { plan: _, rate, rtt, queue, buffer, cc } = args;
+    rate.is_none() && rtt.is_none() && queue.is_none() && buffer.is_none() && cc.is_none()
+}
+
+/// What a plan is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Answers {
+    rate: Rate,
+    rtt: Micros,
+    queue: QueueKind,
+    /// Of a FIFO; other disciplines have the kernel's limits.
+    buffer: Option<Limit>,
+    ccs: Vec<String>,
+}
+
+impl Answers {
+    fn of(args: NewArgs) -> Result<Self, CliError> {
+        let queue = args.queue.map_or_else(|| parsed(QUEUE), Ok)?;
+        let buffer = match (queue.is_fifo(), args.buffer) {
+            (true, Some(limit)) => Some(limit),
+            (true, None) => Some(parsed(BUFFER)?),
+            (false, None) => None,
+            (false, Some(_)) => {
+                return Err(CliError::Usage(format!(
+                    "--buffer is the limit of a FIFO, and {} has the kernel's limit; leave it out, or use --queue bfifo",
+                    queue.name()
+                )));
+            }
+        };
+        Ok(Self {
+            rate: args.rate.map_or_else(|| parsed(RATE), Ok)?,
+            rtt: args.rtt.map_or_else(|| parsed(RTT), Ok)?,
+            queue,
+            buffer,
+            ccs: args.cc.map_or_else(|| parsed(CCS), Ok)?.0,
+        })
+    }
+
+    fn ask(input: &mut impl BufRead) -> Result<Self, CliError> {
+        let kinds: Vec<&str> = QueueKind::all().map(QueueKind::name).collect();
+        let rate = ask(input, "Rate of the bottleneck", RATE)?;
+        let rtt = ask(input, "Round-trip time without a queue", RTT)?;
+        let which = format!("Queue discipline ({})", kinds.join(", "));
+        let queue: QueueKind = ask(input, &which, QUEUE)?;
+        let buffer = match queue.is_fifo() {
+            true => Some(ask(input, "Buffer (1.5bdp, 100p, 187500B, 15ms)", BUFFER)?),
+            false => None,
+        };
+        let CcNames(ccs) = ask(input, "Congestion controls that compete", CCS)?;
+        Ok(Self { rate, rtt, queue, buffer, ccs })
+    }
+
+    /// The plan, with comments.
+    fn plan(&self, name: &str) -> String {
+        let Self { rate, rtt, queue, buffer, ccs } = self;
+        let (about, queue) = (ccs.join(" and "), queue.name());
+        let limit = buffer.map_or(String::new(), |limit| format!(", limit = \"{limit}\""));
+        let mut text = format!(
+            r#"# Written by `ccbench new`. `ccbench plan reference` explains every key, `ccbench check` checks the plan.
+
+name   = "{name}"
+about  = "{about} at a bottleneck of {rate} with a round-trip time of {rtt}"
+repeat = 3                       # trials; more of them give narrower confidence intervals
+gap    = "1s"                    # between trials
+seed   = 1                       # of the order of trials and of everything random
+
+[nodes]                          # without an agent's address: network namespaces of this machine
+src    = {{}}
+router = {{}}
+dst    = {{}}
+
+[wires]
+path = ["src", "router", "dst"]
+
+[links.bottleneck]               # packets that leave router towards dst
+node   = "router"
+toward = "dst"
+rate   = "{rate}"
+queue  = {{ kind = "{queue}"{limit} }}
+
+[links.back]                     # the whole round-trip time; a delay at the sender would disturb its TCP
+node   = "router"
+toward = "src"
+delay  = "{rtt}"
+"#
+        );
+        let groups = group_names(ccs);
+        for (group, cc) in groups.iter().zip(ccs) {
+            let _ = write!(
+                text,
+                "\n[flows.{group}]\nfrom = \"src\"\nto   = \"dst\"\ncc   = \"{cc}\"\n"
+            );
+        }
+        text += &self.phases(&groups);
+        text += &claim(&groups);
+        text
+    }
+
+    fn phases(&self, groups: &[String]) -> String {
+        let length_s = (self.rtt.as_secs_f64() * ROUND_TRIPS).max(MIN_PHASE_S).ceil();
+        let phase = |name: &str, groups: &[String], comment: &str| {
+            let names: Vec<String> = groups.iter().map(|group| format!("\"{group}\"")).collect();
+            format!(
+                "\n[[phases]]{comment}\nname   = \"{name}\"\nlength = \"{length_s}s\"\nflows  = [{}]\n",
+                names.join(", ")
+            )
+        };
+        let alone = phase("alone", &groups[..1], "                       # one after the other");
+        match groups.len() {
+            1 => alone,
+            _ => alone + &phase("together", groups, ""),
+        }
+    }
+}
+
+/// An example of a claim, as a comment.
+fn claim(groups: &[String]) -> String {
+    let [first, second, ..] = groups else { return String::new() };
+    format!(
+        "\n# A claim; `ccbench run` prints whether it holds. Remove the comment signs to use it.\n\
+         # [[expect]]\n\
+         # claim  = \"{second} leaves {first} half of its own throughput\"\n\
+         # phase  = \"together\"\n\
+         # metric = \"throughput\"\n\
+         # group  = \"{first}\"\n\
+         # over   = {{ group = \"{second}\" }}\n\
+         # above  = 0.5\n"
+    )
+}
+
+/// A name for the flow of each congestion control; several of one have numbers.
+fn group_names(ccs: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::with_capacity(ccs.len());
+    for cc in ccs {
+        let plain = cc.replace('.', "_");
+        let numbered = (2..).map(|number| format!("{plain}-{number}"));
+        let mut candidates = std::iter::once(plain.clone()).chain(numbered);
+        let name = candidates.find(|name| !names.contains(name));
+        names.extend(name);
+    }
+    names
+}
+
+/// The name of the plan: that of the file, as far as a plan may have it.
+fn plan_name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let name: String = stem.chars().map(|c| if good(c) { c } else { '-' }).take(60).collect();
+    let name = name.trim_start_matches(['-', '_']);
+    if name.is_empty() { "plan".to_owned() } else { name.to_owned() }
+}
+
+/// One of the defaults above.
+fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, CliError> {
+    text.parse().map_err(|error| CliError::Usage(format!("{text}: {error}")))
+}
+
+/// Asks until the answer is valid. An empty one, and the end of the input, are the default.
+fn ask<T: FromStr<Err: Display>>(
+    input: &mut impl BufRead,
+    question: &str,
+    default: &str,
+) -> Result<T, CliError> {
+    loop {
+        print(&format!("{question} [{default}]: "));
+        let mut line = String::new();
+        let read = input.read_line(&mut line);
+        read.map_err(|source| CliError::Runtime { op: "read the answer", source })?;
+        let answer = line.trim();
+        if answer.is_empty() {
+            return parsed(default);
+        }
+        match answer.parse() {
+            Ok(value) => return Ok(value),
+            Err(error) => message(format_args!("{error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::check::{self, CheckedPlan};
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn args(words: &[&str]) -> NewArgs {
+        let line = ["ccbench", "new"].iter().chain(words);
+        let Command::New(args) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command")
+        };
+        args
+    }
+
+    fn checked(answers: &Answers) -> CheckedPlan {
+        let text = answers.plan("mine");
+        check::read(&text, &[]).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).0
+    }
+
+    #[test]
+    fn every_combination_of_options_is_a_valid_plan() {
+        let mut count = 0;
+        for rate in ["10mbit", "100mbit", "1gbit"] {
+            for rtt in ["10ms", "20ms", "300ms"] {
+                for cc in ["cubic", "cubic,bbr", "reno,reno,vegas"] {
+                    for queue in QueueKind::all() {
+                        let buffers: &[&str] = match queue.is_fifo() {
+                            true => &["1bdp", "0.5bdp", "100p", "15ms", "187500B"],
+                            false => &[""],
+                        };
+                        for buffer in buffers {
+                            let mut words = vec!["--rate", rate, "--rtt", rtt, "--cc", cc];
+                            words.extend(["--queue", queue.name()]);
+                            if !buffer.is_empty() {
+                                words.extend(["--buffer", buffer]);
+                            }
+                            let plan = checked(&Answers::of(args(&words)).unwrap());
+                            let groups = cc.split(',').count();
+                            assert_eq!(plan.plan().flows.len(), groups, "{words:?}");
+                            assert_eq!(plan.plan().phases.len(), groups.min(2), "{words:?}");
+                            count += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(count > 500, "{count}");
+    }
+
+    #[test]
+    fn the_claim_in_the_comments_is_valid() {
+        let answers = Answers::of(args(&[])).unwrap();
+        let text = answers.plan("mine");
+        let (plan, claim) = text.split_once("# [[expect]]").unwrap();
+        let claim: Vec<&str> = claim.lines().map(|line| line.trim_start_matches("# ")).collect();
+        let text = format!("{plan}[[expect]]{}\n", claim.join("\n"));
+        let plan = check::read(&text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
+        assert_eq!(plan.0.plan().expect.len(), 1);
+    }
+
+    #[test]
+    fn answers_on_a_terminal_are_those_of_the_options() {
+        let mut input = "fast\n1gbit\n\ncodel\nreno, bbr\n".as_bytes();
+        let asked = Answers::ask(&mut input).unwrap();
+        let words = ["--rate", "1gbit", "--queue", "codel", "--cc", "reno,bbr"];
+        assert_eq!(asked, Answers::of(args(&words)).unwrap());
+        let nothing = Answers::ask(&mut "".as_bytes()).unwrap();
+        assert_eq!(nothing, Answers::of(args(&[])).unwrap());
+    }
+
+    #[test]
+    fn contradictions_and_unknown_names_are_refused() {
+        let both = Answers::of(args(&["--queue", "codel", "--buffer", "1bdp"]));
+        assert!(both.unwrap_err().to_string().contains("--queue bfifo"));
+        for words in [["--queue", "red"], ["--cc", "cubic,,bbr"], ["--cc", "a b"], ["--rate", "1"]]
+        {
+            let line = ["ccbench", "new"].iter().chain(&words);
+            assert!(Cli::try_parse_from(line).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("my first plan.toml");
+        let new = || run(args(&[path.to_str().unwrap(), "--rate", "10mbit"]));
+        assert_eq!(new().unwrap(), ExitCode::Success);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("name   = \"my-first-plan\""), "{text}");
+        assert!(matches!(new(), Err(CliError::Usage(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    }
+}

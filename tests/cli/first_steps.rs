@@ -1,0 +1,51 @@
+//! `new` and `doctor`: before the first experiment.
+
+use ccbench_tests::{Bench, text};
+
+use crate::{err, out};
+
+#[test]
+fn a_new_plan_is_valid_and_nothing_is_overwritten() {
+    let bench = Bench::new();
+    // Standard input is no terminal, so nothing is asked.
+    let done = bench.run(&["new"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    assert!(out(&done).contains("next: ccbench run plan.toml"), "{}", text(&done));
+    for arguments in [&["check", "plan.toml"][..], &["check", "plan.toml", "--sim"]] {
+        let checked = bench.run(arguments);
+        assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
+        assert_eq!(err(&checked), "", "no warning");
+    }
+    let again = bench.run(&["new", "--rate", "10mbit"]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again));
+    assert!(err(&again).contains("overwrites nothing"), "{}", text(&again));
+    let options = ["--rtt", "300ms", "--queue", "fq_codel", "--cc", "reno"];
+    let other = bench.run(&[&["new", "other.toml"][..], &options].concat());
+    assert_eq!(other.status.code(), Some(0), "{}", text(&other));
+    // A plan that would be invalid is not written.
+    let invalid = bench.run(&["new", "invalid.toml", "--rate", "0mbit"]);
+    assert_eq!(invalid.status.code(), Some(2), "{}", text(&invalid));
+    assert!(!bench.path("invalid.toml").exists());
+}
+
+/// What the machine has is not asserted; the simulator runs on every one.
+#[test]
+fn doctor_reports_every_backend() {
+    let bench = Bench::new();
+    let done = bench.run(&["doctor", "--json"]);
+    assert!([Some(0), Some(3)].contains(&done.status.code()), "{}", text(&done));
+    let report: serde_json::Value = serde_json::from_str(&out(&done)).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let find = |name: &str| checks.iter().find(|check| check["name"] == name);
+    let namespaces = find("network namespaces").unwrap();
+    assert_eq!(namespaces["ok"] == true, done.status.success(), "{report}");
+    for name in ["lab, engine qemu", "lab, engine uml", "simulator"] {
+        let check = find(name).unwrap_or_else(|| panic!("no {name}: {report}"));
+        let remedy = check["remedy"].as_str().unwrap();
+        assert_eq!(check["ok"] == true, remedy.is_empty(), "{check}");
+    }
+    assert_eq!(find("simulator").unwrap()["ok"], true);
+    assert_eq!(find("iperf3").is_some(), done.status.success(), "{report}");
+    let printed = bench.run(&["doctor"]);
+    assert!(out(&printed).contains("ok       simulator: model "), "{}", text(&printed));
+}

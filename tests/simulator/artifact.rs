@@ -1,0 +1,108 @@
+//! `ccbench artifact`: a simulated run is packed, and run again from the archive alone.
+
+use std::path::Path;
+
+use ccbench_tests::{Bench, text};
+
+use super::PLAN;
+
+/// Both points of [`PLAN`] in two trials each, with a claim that holds and one that does not.
+fn packed(bench: &Bench) -> String {
+    let claim = |text: &str, bound: &str| {
+        format!(
+            "[[expect]]\nclaim = \"{text}\"\nmetric = \"throughput\"\ngroup = \"f\"\n{bound}\n"
+        )
+    };
+    let plan = PLAN.replace("seed = 1", "seed = 1\nrepeat = 2")
+        + &claim("fills the link", "above = \"10mbit\"")
+        + &claim("is slow", "below = \"1mbit\"");
+    let plan = bench.write("plan.toml", &plan).display().to_string();
+    let done = bench.run(&["run", &plan, "--sim"]);
+    assert_eq!(done.status.code(), Some(4), "one claim does not hold: {}", text(&done));
+    let results = bench.results().display().to_string();
+    let done = bench.run(&["artifact", "pack", &results, "-o", "a.tar.gz"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    bench.path("a.tar.gz").display().to_string()
+}
+
+/// The directory that a rerun made.
+fn unpacked(bench: &Bench) -> std::path::PathBuf {
+    let dirs = std::fs::read_dir(bench.path("")).unwrap().map(|entry| entry.unwrap().path());
+    let mut dirs = dirs.filter(|path| path.join("artifact.json").exists());
+    dirs.next().unwrap()
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_rerun_elsewhere_is_equal_and_each_claim_has_a_command() {
+    let author = Bench::new();
+    let archive = packed(&author);
+    let reviewer = Bench::new();
+    let done = reviewer.run(&["artifact", "rerun", &archive, "--jobs", "2"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let printed = String::from_utf8_lossy(&done.stdout).into_owned();
+    let last = printed.lines().last().unwrap();
+    assert!(last.starts_with("reproduced: ") && last.ends_with(" agree"), "{printed}");
+    for item in ["verdicts: 4 of 4", "tables/flow_samples: 4 of 4 files", "summary_point.parquet"] {
+        assert!(printed.contains(&format!("agrees   {item}")), "no {item}: {printed}");
+    }
+    let dir = unpacked(&reviewer);
+    assert_eq!(name(&dir), name(&author.results()));
+    // Every command of the README that checks a claim.
+    let readme = std::fs::read_to_string(dir.join("README.md")).unwrap();
+    let commands: Vec<&str> =
+        readme.lines().filter(|line| line.starts_with("ccbench artifact claim ")).collect();
+    assert_eq!(commands.len(), 4, "two claims at two points: {readme}");
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let done = reviewer.run(&words);
+        assert_eq!(done.status.code(), Some(0), "{command}: {}", text(&done));
+    }
+    let done = reviewer.run(&["artifact", "claim", &name(&dir), "5"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(text(&done).contains("there is no claim 5: the artifact has 4"), "{}", text(&done));
+    // It is not unpacked over another one.
+    let again = reviewer.run(&["artifact", "rerun", &archive]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again));
+    assert!(text(&again).contains("unpack into another --directory"), "{}", text(&again));
+}
+
+#[test]
+fn other_results_differ_with_exit_code_4() {
+    let bench = Bench::new();
+    let archive = packed(&bench);
+    let done = bench.run(&["artifact", "rerun", &archive]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let dir = unpacked(&bench);
+    std::fs::remove_dir_all(dir.join("rerun")).unwrap();
+    let claim = |number: &str| bench.run(&["artifact", "claim", &name(&dir), number]);
+    let done = claim("1");
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(text(&done).contains("has no results of a rerun"), "{}", text(&done));
+    // A tenth of the rate: the first claim does not hold there.
+    let plan = dir.join("run/plan.toml").display().to_string();
+    let out = dir.join("rerun").display().to_string();
+    let slower = ["--set", "links.bottleneck.rate=2mbit"];
+    bench.run(&[&["run", &plan, "--sim", "--out", &out][..], &slower].concat());
+    let done = claim("1");
+    assert_eq!(done.status.code(), Some(4), "{}", text(&done));
+    assert!(text(&done).contains("DIFFERS  claim 1, fills the link"), "{}", text(&done));
+}
+
+#[test]
+fn archives_of_others_are_refused() {
+    let bench = Bench::new();
+    bench.write("text.tar.gz", "not an archive");
+    let damaged = bench.run(&["artifact", "rerun", "text.tar.gz"]);
+    assert_eq!(damaged.status.code(), Some(1), "{}", text(&damaged));
+    let absent = bench.run(&["artifact", "rerun", "nowhere.tar.gz"]);
+    assert_eq!(absent.status.code(), Some(2), "{}", text(&absent));
+    let device = bench.run(&["artifact", "rerun", "/dev/zero"]);
+    assert_eq!(device.status.code(), Some(2), "{}", text(&device));
+    assert!(text(&device).contains("it is a device, not a regular file"), "{}", text(&device));
+    let here = std::fs::read_dir(bench.path("")).unwrap().count();
+    assert_eq!(here, 1, "nothing was unpacked");
+}
