@@ -26,7 +26,7 @@ mod error;
 mod manifest;
 mod pack;
 mod readme;
-mod tar;
+pub(crate) mod tar;
 mod unpack;
 
 pub use compare::{Comparison, Item, compare, compare_claim, text};

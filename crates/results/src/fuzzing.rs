@@ -3,6 +3,8 @@
 use ccbench_proto::wire::run_event::Of;
 use polars::prelude::PolarsResult;
 
+use crate::artifact::tar::{self, Archive};
+use crate::artifact::{Limits, TarError};
 use crate::cells::Axis;
 use crate::columns::*;
 use crate::record::RunRecord;
@@ -11,6 +13,28 @@ use crate::record::RunRecord;
 pub fn run_record(bytes: &[u8]) -> Result<(Vec<u8>, u32), serde_json::Error> {
     let record: RunRecord = serde_json::from_slice(bytes)?;
     Ok((serde_json::to_vec(&record)?, record.planned()))
+}
+
+/// Names and contents of the files of an artifact's archive, without gzip.
+pub fn archive_files(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, TarError> {
+    let limits = Limits { max_files: 100, max_bytes: 1 << 20 };
+    let (mut archive, mut files) = (Archive::new(bytes, limits), vec![]);
+    while let Some(entry) = archive.next_entry()? {
+        let mut content = Vec::new();
+        archive.copy(&entry, &mut content)?;
+        files.push((entry.name, content));
+    }
+    Ok(files)
+}
+
+/// The archive of these files.
+pub fn archive_of(files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, TarError> {
+    let mut out = Vec::new();
+    for (name, content) in files {
+        tar::append(&mut out, name, content.len() as u64, &mut content.as_slice())?;
+    }
+    tar::finish(&mut out)?;
+    Ok(out)
 }
 
 /// Rows and columns of the table that a message becomes; of its events if it has several.

@@ -70,6 +70,8 @@ pub const TARGETS: &[Target] = &[
     target("table", results::table, 300),
     #[cfg(feature = "results")]
     target("parquet", results::parquet, 2000),
+    #[cfg(feature = "results")]
+    target("archive", results::archive, 2000),
 ];
 
 /// The target of this name.

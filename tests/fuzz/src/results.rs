@@ -92,3 +92,28 @@ pub fn parquet(data: &[u8]) {
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 }
+
+/// The archive of an artifact: as it is, and with the checksum of the first header made right.
+pub fn archive(data: &[u8]) {
+    for bytes in [data.to_vec(), with_checksum(data)] {
+        let Ok(files) = fuzzing::archive_files(&bytes) else { continue };
+        for (name, _) in &files {
+            assert!(name.split('/').all(|part| !["", ".", ".."].contains(&part)), "{name}");
+        }
+        let contents: usize = files.iter().map(|(_, content)| content.len()).sum();
+        assert!(contents <= bytes.len());
+        let written = fuzzing::archive_of(&files).ok();
+        let again = written.and_then(|written| fuzzing::archive_files(&written).ok());
+        assert_eq!(again, Some(files));
+    }
+}
+
+fn with_checksum(data: &[u8]) -> Vec<u8> {
+    let mut bytes = data.to_vec();
+    if let Some(block) = bytes.get_mut(..512) {
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+    bytes
+}

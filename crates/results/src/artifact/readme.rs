@@ -105,7 +105,7 @@ fn requirements(backend: &RunBackend) -> String {
     text.to_owned()
 }
 
-/// `12 trials with 6:00 of traffic`.
+/// `12 trials with 6 min of traffic in real time`.
 fn duration(facts: &Facts<'_>) -> String {
     let trials = plural(facts.record.planned() as usize, "trial");
     let Some(plan) = facts.plan else { return trials };

@@ -104,7 +104,7 @@ pub(crate) fn is_inside(path: &str) -> bool {
 }
 
 /// Writes a file of `bytes` bytes.
-pub(super) fn append(
+pub(crate) fn append(
     out: &mut impl Write,
     name: &str,
     bytes: u64,
@@ -118,7 +118,7 @@ pub(super) fn append(
 }
 
 /// Writes the end of the archive.
-pub(super) fn finish(out: &mut impl Write) -> Result<(), TarError> {
+pub(crate) fn finish(out: &mut impl Write) -> Result<(), TarError> {
     Ok(out.write_all(&[0; 2 * BLOCK_BYTES])?)
 }
 
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_written() {
-        let write = |name: &str, bytes| append(&mut Vec::new(), name, bytes, &mut &b"abc"[..]);
+        let write = |name: &str, bytes| append(&mut Vec::<u8>::new(), name, bytes, &mut &b"abc"[..]);
         assert!(matches!(write(&"n".repeat(101), 3), Err(TarError::LongName { .. })));
         assert!(matches!(write("a", 8 << 30), Err(TarError::LargeFile { .. })));
         assert!(matches!(write("a", 4), Err(TarError::Changed { .. })));

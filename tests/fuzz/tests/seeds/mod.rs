@@ -64,6 +64,8 @@ fn binary_inputs_are_what_the_encoders_write() {
     for (name, bytes) in parquet() {
         check("parquet", name, &bytes);
     }
+    #[cfg(feature = "results")]
+    check("archive", "files.tar", &archive());
 }
 
 fn prepare() -> Vec<(&'static str, wire::PrepareRequest)> {
@@ -254,6 +256,15 @@ fn acks() -> Vec<u8> {
     };
     let events = (2..=6).flat_map(|kind| record(kind, EVENT_BYTES));
     record(1, ROW_BYTES).into_iter().chain(events).chain(record(1, ROW_BYTES)).collect()
+}
+
+/// An artifact's archive, with a name that needs the field `prefix`.
+#[cfg(feature = "results")]
+fn archive() -> Vec<u8> {
+    let long = format!("run/{}/part-0.parquet", "d".repeat(100));
+    let files = [("run/README.md", "text\n"), ("run/empty", ""), (long.as_str(), "PAR1")];
+    let files = files.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
+    ccbench_results::fuzzing::archive_of(&files).unwrap()
 }
 
 #[cfg(feature = "results")]
