@@ -76,7 +76,7 @@ pub enum Command {
     Import(ImportArgs),
     /// Write an HTML report of a results directory: a single file that also works offline.
     Report(ReportArgs),
-    /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON.
+    /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON, Perfetto traces.
     #[command(subcommand)]
     Export(ExportCommand),
     /// Pack a run for reviewers; run such an artifact again and compare.
@@ -384,9 +384,11 @@ pub enum ExportCommand {
     Flent(ExportArgs),
     /// Export the JSON output of iperf3: one file per flow group and end.
     Iperf3(ExportArgs),
+    /// Export one trace per trial that Perfetto's viewer opens: counters, and phases as slices.
+    Perfetto(ExportArgs),
 }
 
-/// Arguments of `export flent` and `export iperf3`.
+/// Arguments of `export flent`, `iperf3` and `perfetto`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The results directory.

@@ -1,4 +1,4 @@
-//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON.
+//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON, Perfetto traces.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,14 @@ use crate::error::{io_error, polars_error};
 mod error;
 mod flent;
 mod iperf3;
+mod perfetto;
 mod trials;
 
 pub use error::ExportError;
 use error::Result;
 pub use flent::flent;
 pub use iperf3::iperf3;
+pub use perfetto::perfetto;
 use trials::named_trials;
 
 /// Tables that are a single file in the run's directory.

@@ -89,11 +89,12 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// The results cannot be read, or a file cannot be written.
 pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
-    use export::{csv, failed_trials, flent, iperf3};
+    use export::{csv, failed_trials, flent, iperf3, perfetto};
     let (run, tables, written) = match command {
         ExportCommand::Csv { run, tables, output } => (run, &tables[..], csv(run, tables, output)),
         ExportCommand::Flent(args) => (&args.run, &[][..], flent(&args.run, &args.output)),
         ExportCommand::Iperf3(args) => (&args.run, &[][..], iperf3(&args.run, &args.output)),
+        ExportCommand::Perfetto(args) => (&args.run, &[][..], perfetto(&args.run, &args.output)),
     };
     for path in written? {
         print(&format!("{}\n", path.display()));

@@ -539,6 +539,19 @@ fn compares_two_points_and_a_run_with_itself() {
 }
 
 #[test]
+fn perfetto_export_has_traces_of_trials() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("perfetto");
+    let written = export::perfetto(&made_up(root.path()), &folder).unwrap();
+    assert!(written.contains(&folder.join("point-0-trial-01.perfetto-trace")), "{written:?}");
+    for path in written {
+        let bytes = std::fs::read(&path).unwrap();
+        // The key of the first packet, and the name of the first track.
+        assert!(bytes[0] == 0x0a && bytes.windows(6).any(|part| part == b"phases"), "{path:?}");
+    }
+}
+
+#[test]
 fn csv_export_contains_all_rows() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
