@@ -95,7 +95,7 @@ fn options(
 fn of_lab(backend: &RunBackend) -> (Option<Series>, Option<u32>) {
     let images = match backend {
         RunBackend::Lab { images } => &images[..],
-        RunBackend::Testbed | RunBackend::Simulator { .. } | RunBackend::Import => &[],
+        RunBackend::Testbed | RunBackend::Simulator { .. } | RunBackend::Import => &[][..],
     };
     let dilations = images.iter().filter_map(|image| image.dilation);
     let mut chosen = dilations.filter(|dilation| match dilation.source {

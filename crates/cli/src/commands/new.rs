@@ -227,7 +227,7 @@ fn ask<T: FromStr<Err: Display>>(
         if answer.is_empty() {
             return parsed(default);
         }
-        match answer.parse() {
+        match answer.parse::<T>() {
             Ok(value) => return Ok(value),
             Err(error) => message(format_args!("{error}")),
         }
