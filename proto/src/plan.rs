@@ -23,6 +23,7 @@ pub use link::{Backend, Class, Ecn, Link, Match, PathPreset, Shaper};
 pub use node::{Node, SysctlValue};
 pub use probe::{Probe, ProbeKind, Repeat};
 pub use queue::*;
+pub use repeat::{AdaptiveRepeat, Better, Compare, Repetitions, Until};
 pub use sample::{Acks, Sample};
 pub use timeline::{Change, Phase, Setting, When};
 
@@ -40,6 +41,7 @@ pub mod probe;
 pub(crate) mod problem;
 pub mod queue;
 pub mod reference;
+pub mod repeat;
 pub mod sample;
 pub mod schema;
 mod text;
@@ -55,10 +57,10 @@ pub struct Plan {
     /// Description, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// Trials of every point; with 1 there is no confidence interval.
-    #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 65535))]
-    pub repeat: u32,
+    /// Trials of every point; with 1 there is no confidence interval. A table instead of a number repeats each point until its
+    /// rules are decided.
+    #[serde(default = "once")]
+    pub repeat: Repetitions,
     /// Pause between two trials.
     #[serde(default)]
     #[schemars(extend("x-to" = "24h"))]
@@ -117,6 +119,9 @@ pub struct Plan {
     /// Claims about the results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expect>,
+    /// Comparisons of two points.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compare: Vec<Compare>,
     /// Overrides, key = value, that `--quick` applies like `--set`.
     // Of no use to a plan that is read already, so never written.
     #[serde(default, skip_serializing)]
@@ -130,7 +135,7 @@ impl Plan {
         Self {
             name: name.into(),
             about: None,
-            repeat: one(),
+            repeat: once(),
             gap: Micros::default(),
             seed: one_u64(),
             order: Order::default(),
@@ -149,6 +154,7 @@ impl Plan {
             changes: Vec::new(),
             matrix: BTreeMap::new(),
             expect: Vec::new(),
+            compare: Vec::new(),
             quick: BTreeMap::new(),
         }
     }
@@ -173,6 +179,9 @@ pub fn digest_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
 
 fn one() -> u32 {
     1
+}
+fn once() -> Repetitions {
+    Repetitions::Times(1)
 }
 fn one_u64() -> u64 {
     1

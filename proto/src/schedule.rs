@@ -169,10 +169,11 @@ fn derive_u64(seed: u64, what: &str, numbers: &[u64]) -> u64 {
 }
 
 /// Every trial of every point in the order they run: shuffled within each repetition by the plan's seed, or
-/// point by point. The same on every machine.
+/// point by point. The same on every machine. Rules of `repeat` may leave out later repetitions of a point.
 pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
-    let (points, repeat) = (plan.point_count(), plan.plan().repeat.min(u32::from(u16::MAX)) as u16);
-    let seed = plan.plan().seed;
+    let repeat = plan.plan().repeat.at_most().min(u32::from(u16::MAX)) as u16;
+    let (points, seed) = (plan.point_count(), plan.plan().seed);
+    let seed_points = seed_points(plan);
     let mut order: Vec<(u32, u16)> = Vec::new();
     match plan.plan().order {
         Order::AsWritten => {
@@ -195,9 +196,36 @@ pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
             index,
             point_id,
             trial,
-            seed: derive_u64(seed, "trial", &[u64::from(point_id), u64::from(trial)]),
+            seed: {
+                let of_point = seed_points.get(point_id as usize).copied().unwrap_or(point_id);
+                derive_u64(seed, "trial", &[u64::from(of_point), u64::from(trial)])
+            },
         })
         .collect()
+}
+
+/// The point whose seeds the trials of each point have: of points that are compared with each other, the first one. Empty
+/// without comparisons: every point has seeds of its own.
+fn seed_points(plan: &CheckedPlan) -> Vec<u32> {
+    if plan.plan().compare.is_empty() {
+        return Vec::new();
+    }
+    let levels = plan.levels();
+    let mut first: Vec<u32> = (0..levels.len() as u32).collect();
+    let pairs = plan.plan().compare.iter().flat_map(|compare| compare.pairs(&levels));
+    for (a, b) in pairs {
+        let (a, b) = (root(&first, a), root(&first, b));
+        first[a.max(b) as usize] = a.min(b);
+    }
+    (0..levels.len() as u32).map(|point| root(&first, point)).collect()
+}
+
+/// The first point that a point is connected with.
+fn root(first: &[u32], mut point: u32) -> u32 {
+    while first[point as usize] != point {
+        point = first[point as usize];
+    }
+    point
 }
 
 /// Fisher and Yates' shuffle, each permutation equally likely.

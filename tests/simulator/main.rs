@@ -13,6 +13,7 @@ mod columns;
 mod compare;
 mod packets;
 mod probes;
+mod repeat;
 mod sweep;
 
 /// CUBIC and then BBR over a bottleneck of 20 Mbit/s, 10 ms each way.

@@ -10,10 +10,14 @@ pub fn count(wanted: Option<u32>, trials: usize) -> usize {
 }
 
 /// Does `work` in every place until there is no `next`.
-pub async fn run_in<P, T>(places: &[P], next: impl Fn() -> Option<T>, work: impl AsyncFn(&P, T)) {
+pub async fn run_in<P, T>(
+    places: &[P],
+    next: impl AsyncFn() -> Option<T>,
+    work: impl AsyncFn(&P, T),
+) {
     let (next, work) = (&next, &work);
     let worker = |place| async move {
-        while let Some(item) = next() {
+        while let Some(item) = next().await {
             work(place, item).await;
         }
     };
@@ -37,7 +41,7 @@ mod tests {
     /// Runs five items of these lengths (in turns of the scheduler) in places; the order in which they begin and end.
     fn run(places: usize, lengths: [usize; 5], last: usize) -> (Vec<usize>, Vec<usize>) {
         let (begun, ended) = (RefCell::new(vec![]), RefCell::new(vec![]));
-        let next = || {
+        let next = async || {
             let item = begun.borrow().len();
             // After `last` has ended, none begins.
             let go_on = item < lengths.len() && !ended.borrow().contains(&last);

@@ -182,7 +182,7 @@ impl Backend for Lab {
         let next = || queue.start();
         let run = async |place: &Place, mut running: RunningTrial<'_>| {
             let result = self.run_trial(place, &mut running, interrupt.clone()).await;
-            queue.end(running, result, false);
+            queue.end(running, result, false).await;
         };
         crate::jobs::run_in(&places, next, run).await;
     }

@@ -3,7 +3,8 @@
 //!
 //! - `args` is the command line; `commands` has one module per sub-command.
 //! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes), `lab`
-//!   (virtual machines) or `simulator`. `recorder` keeps a trial's rows, `progress` prints what happens.
+//!   (virtual machines) or `simulator`. `repetition` decides which trials are needed, `recorder` keeps a trial's
+//!   rows, `progress` prints what happens.
 //! - `error` maps every error to an exit code.
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod pki;
 mod plan_source;
 mod progress;
 mod recorder;
+mod repetition;
 mod runner;
 mod runtime;
 mod simulator;

@@ -1,18 +1,23 @@
 //! The trials of an experiment in their order, the same for every backend.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ccbench_proto::plan::Repetitions;
 use ccbench_proto::schedule::{self, Point, ScheduledTrial};
 use ccbench_results::model::{Reason, Status, Verdict};
 use ccbench_results::reason::ReasonCode;
+use ccbench_results::stopping::{Decision, Start, TrialMeter};
 use ccbench_results::store::RunDir;
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::backend::error::BackendError;
 use crate::experiment::Experiment;
 use crate::progress::{Progress, TrialProgress, TrialSchedule};
+use crate::repetition::{self, Repetition};
 
 /// Time of a trial beyond its own length, for the estimate of the remaining time.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(1500);
@@ -39,20 +44,40 @@ pub struct TrialQueue<'a> {
     progress: &'a Progress,
     points: BTreeMap<u32, Point>,
     trials: &'a [ScheduledTrial],
-    /// Time from the start of each trial to the end of the last one, if one runs after the other.
-    time_left: Vec<Duration>,
+    /// The trials of each point, by index.
+    of_point: BTreeMap<u32, Vec<usize>>,
+    /// Wall-clock time of a trial of each point.
+    lengths: BTreeMap<u32, Duration>,
     /// Of the first trial. Each trial's follows from its place in the order, not from the instant at which it starts.
     first_epoch: u64,
+    meter: Option<Arc<TrialMeter>>,
     state: RefCell<State>,
+    /// A trial has ended: others may start.
+    ended: Notify,
 }
 
 /// How far a run has come.
-#[derive(Default)]
 struct State {
-    /// Index of the trial that starts next.
-    next: usize,
+    /// Indices of the trials that have not started.
+    waiting: BTreeSet<usize>,
+    /// Their time, if one runs after the other.
+    time_left: Duration,
+    /// The number of trials that have started, and of those that run.
+    started: usize,
+    running: usize,
+    repetition: Repetition,
     /// The first error after which no other trial may start.
     error: Option<BackendError>,
+}
+
+/// What a free place does.
+enum Next {
+    /// Runs the trial of this index.
+    Trial(usize),
+    /// Waits for a trial that runs: it decides which ones are needed.
+    Wait,
+    /// Nothing any more.
+    Nothing,
 }
 
 /// A trial that runs.
@@ -71,12 +96,37 @@ impl<'a> TrialQueue<'a> {
         dir: &'a RunDir,
         progress: &'a Progress,
         trials: &'a [ScheduledTrial],
+        repetition: Repetition,
     ) -> Self {
         let points: BTreeMap<u32, Point> =
             experiment.plan.points().into_iter().map(|point| (point.id, point)).collect();
-        let time_left = time_left(trials, &points, experiment.plan.plan().gap.duration());
-        let (first_epoch, state) = (dir.next_epoch(), RefCell::default());
-        Self { experiment, dir, progress, points, trials, time_left, first_epoch, state }
+        let lengths = lengths(&points, experiment.plan.plan().gap.duration());
+        let mut of_point: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (index, trial) in trials.iter().enumerate() {
+            of_point.entry(trial.point_id).or_default().push(index);
+        }
+        let meter = repetition.meter();
+        let state = State {
+            waiting: (0..trials.len()).collect(),
+            time_left: time_of(trials, &lengths),
+            started: 0,
+            running: 0,
+            repetition,
+            error: None,
+        };
+        Self {
+            experiment,
+            dir,
+            progress,
+            points,
+            trials,
+            of_point,
+            lengths,
+            first_epoch: dir.next_epoch(),
+            meter,
+            state: RefCell::new(state),
+            ended: Notify::new(),
+        }
     }
 
     /// The experiment.
@@ -84,7 +134,7 @@ impl<'a> TrialQueue<'a> {
         self.experiment
     }
 
-    /// The number of trials.
+    /// The number of trials, at most.
     pub fn count(&self) -> usize {
         self.trials.len()
     }
@@ -100,7 +150,7 @@ impl<'a> TrialQueue<'a> {
     /// Whether no trial can start any more.
     pub fn is_over(&self) -> bool {
         let state = self.state.borrow();
-        state.error.is_some() || state.next >= self.trials.len()
+        state.error.is_some() || state.waiting.is_empty()
     }
 
     /// Whether an error has ended the run.
@@ -108,16 +158,53 @@ impl<'a> TrialQueue<'a> {
         self.state.borrow().error.is_some()
     }
 
-    /// Starts the next trial; `None` after the last one, or after an error.
-    pub fn start(&'a self) -> Option<RunningTrial<'a>> {
-        if self.is_over() {
-            return None;
+    /// Starts the next trial, once it is known which one is needed; `None` after the last one, or after an error.
+    pub async fn start(&'a self) -> Option<RunningTrial<'a>> {
+        loop {
+            // Before the look at the trials, so that no end is missed.
+            let ended = self.ended.notified();
+            match self.next() {
+                Next::Nothing => return None,
+                Next::Wait => ended.await,
+                Next::Trial(index) => {
+                    if let Some(running) = self.begin(index) {
+                        return Some(running);
+                    }
+                }
+            }
         }
-        let index = self.state.borrow().next;
-        self.state.borrow_mut().next += 1;
+    }
+
+    /// The first trial that is needed. While nothing runs, nothing can make a trial unnecessary.
+    fn next(&self) -> Next {
+        let state = self.state.borrow();
+        if state.error.is_some() {
+            return Next::Nothing;
+        }
+        let start = |index: &&usize| {
+            self.trials.get(**index).map_or(Start::Never, |trial| state.repetition.start(trial))
+        };
+        let now = state.waiting.iter().find(|index| start(index) == Start::Now);
+        let later = || state.waiting.iter().find(|index| start(index) == Start::Later);
+        match now.or_else(|| later().filter(|_| state.running == 0)) {
+            Some(index) => Next::Trial(*index),
+            None if state.running > 0 && !state.waiting.is_empty() => Next::Wait,
+            None => Next::Nothing,
+        }
+    }
+
+    /// Starts the trial of this index.
+    fn begin(&'a self, index: usize) -> Option<RunningTrial<'a>> {
         let scheduled = self.trials.get(index)?;
-        let Some(point) = self.points.get(&scheduled.point_id) else { return self.start() };
-        let label = label(point, scheduled.trial, self.experiment.plan.plan().repeat);
+        let (number, rest) = {
+            let mut state = self.state.borrow_mut();
+            self.leave_out(&mut state, index);
+            state.started += 1;
+            (state.started - 1, state.time_left)
+        };
+        let point = self.points.get(&scheduled.point_id)?;
+        self.state.borrow_mut().running += 1;
+        let label = label(point, scheduled.trial, &self.experiment.plan.plan().repeat);
         info!(
             point = scheduled.point_id,
             trial = scheduled.trial,
@@ -125,22 +212,34 @@ impl<'a> TrialQueue<'a> {
             "trial {label}"
         );
         let schedule = TrialSchedule::of(&point.plan);
-        let rest = self.time_left.get(index + 1).copied().unwrap_or_default();
-        let progress = self.progress.trial_start(index, scheduled, &label, schedule, rest);
+        let progress = self.progress.trial_start(number, scheduled, &label, schedule, rest);
         let epoch = self.first_epoch + index as u64;
         let Self { experiment, dir, .. } = self;
         let trial = Trial { experiment, point, scheduled, dir, epoch };
         Some(RunningTrial { trial, progress, label })
     }
 
+    /// The trial of this index does not wait any more.
+    fn leave_out(&self, state: &mut State, index: usize) {
+        if state.waiting.remove(&index)
+            && let Some(trial) = self.trials.get(index)
+        {
+            let length = self.lengths.get(&trial.point_id).copied().unwrap_or_default();
+            state.time_left = state.time_left.saturating_sub(length);
+        }
+    }
+
     /// A trial has ended. After an error no other trial starts, unless the backend `goes_on` (it is rebuilt) or the user wants
     /// so; those that run go on.
-    pub fn end(
+    pub async fn end(
         &self,
         mut running: RunningTrial<'_>,
         result: Result<Verdict, BackendError>,
         goes_on: bool,
     ) {
+        let scheduled = running.trial.scheduled;
+        let (is_recorded, is_discarded) =
+            (result.is_ok(), matches!(result, Err(BackendError::Interrupted)));
         match result {
             Ok(verdict) => {
                 info!(status = ?verdict.status, reasons = verdict.reasons.len(), "verdict");
@@ -161,6 +260,51 @@ impl<'a> TrialQueue<'a> {
                 }
             }
         }
+        if !is_discarded && let Err(error) = self.apply_rules(scheduled, is_recorded).await {
+            self.stop(error);
+        }
+        self.state.borrow_mut().running -= 1;
+        self.ended.notify_waiters();
+    }
+
+    /// Applies the rules of the plan after a trial, and leaves out the trials that are not needed any more.
+    async fn apply_rules(
+        &self,
+        scheduled: &ScheduledTrial,
+        is_recorded: bool,
+    ) -> Result<(), BackendError> {
+        let Some(meter) = &self.meter else { return Ok(()) };
+        let values = if is_recorded {
+            let measured = repetition::values(Arc::clone(meter), scheduled).await;
+            measured.map_err(ccbench_results::Error::from)?
+        } else {
+            vec![]
+        };
+        let decided = {
+            let mut state = self.state.borrow_mut();
+            let decided = state.repetition.trial_ended(scheduled, values);
+            let points = decided.iter().flat_map(|decision| &decision.points);
+            for index in points.filter_map(|point| self.of_point.get(point)).flatten() {
+                if self.trials.get(*index).is_some_and(|trial| !state.repetition.is_needed(trial)) {
+                    self.leave_out(&mut state, *index);
+                }
+            }
+            decided
+        };
+        for decision in decided {
+            let Decision { rule, points, outcome, after, .. } = &decision;
+            let points: Vec<String> = points.iter().map(u32::to_string).collect();
+            let (outcome, points) = (outcome.as_str(), points.join(" and "));
+            let text = format!("{rule}: {outcome} after repetition {after} of point {points}");
+            self.progress.message("decision", &text);
+            self.dir.record_decision(decision)?;
+        }
+        Ok(())
+    }
+
+    /// These trials without those that the run does not need.
+    pub fn needed(&self, trials: Vec<ScheduledTrial>) -> Vec<ScheduledTrial> {
+        self.state.borrow().repetition.needed(trials)
     }
 
     /// No other trial starts because of this error.
@@ -177,31 +321,27 @@ impl<'a> TrialQueue<'a> {
     }
 }
 
-/// Time from the start of each trial to the end of the last one. Computed once: a plan has up to 100 000 trials.
-fn time_left(
-    trials: &[ScheduledTrial],
-    points: &BTreeMap<u32, Point>,
-    gap: Duration,
-) -> Vec<Duration> {
-    let of = |scheduled: &ScheduledTrial| {
-        let length = points.get(&scheduled.point_id).map(|point| schedule::length(&point.plan));
-        length.map_or(Duration::ZERO, |length| length.duration() + TRIAL_OVERHEAD + gap)
-    };
-    let mut left = Duration::ZERO;
-    let with_later = trials.iter().rev().map(|scheduled| {
-        left += of(scheduled);
-        left
-    });
-    let mut all: Vec<Duration> = with_later.collect();
-    all.reverse();
-    all
+/// Wall-clock time of a trial of each point.
+fn lengths(points: &BTreeMap<u32, Point>, gap: Duration) -> BTreeMap<u32, Duration> {
+    let length = |point: &Point| schedule::length(&point.plan).duration() + TRIAL_OVERHEAD + gap;
+    points.iter().map(|(id, point)| (*id, length(point))).collect()
+}
+
+/// Wall-clock time of these trials, if one runs after the other.
+fn time_of(trials: &[ScheduledTrial], lengths: &BTreeMap<u32, Duration>) -> Duration {
+    trials.iter().filter_map(|trial| lengths.get(&trial.point_id)).sum()
 }
 
 /// Factors and repetition: `scheme=cubic repeat 1/3`.
-fn label(point: &Point, trial: u16, repeat: u32) -> String {
+fn label(point: &Point, trial: u16, repeat: &Repetitions) -> String {
     let levels: Vec<String> =
         point.factors.iter().map(|(factor, level)| format!("{factor}={level}")).collect();
-    let of = format!("repeat {trial}/{repeat}");
+    let of = match repeat {
+        Repetitions::Times(times) => format!("repeat {trial}/{times}"),
+        Repetitions::Adaptive(adaptive) => {
+            format!("repeat {trial}, at most {}", adaptive.at_most)
+        }
+    };
     if levels.is_empty() { of } else { format!("{} {of}", levels.join(" ")) }
 }
 
@@ -212,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_is_that_of_a_trial_and_all_later_ones() {
+    fn the_time_left_is_that_of_all_trials() {
         let text = r#"
 name = "lengths"
 repeat = 2
@@ -235,9 +375,11 @@ length = "10s"
         let (plan, _) = check::read(text, &[]).unwrap();
         let points = plan.points().into_iter().map(|point| (point.id, point)).collect();
         let trials = schedule::trials(&plan);
-        let left = time_left(&trials, &points, Duration::from_millis(500));
+        let lengths = lengths(&points, Duration::from_millis(500));
         // Each trial takes 2 s more than its phases.
-        let seconds: Vec<f64> = left.iter().map(Duration::as_secs_f64).collect();
-        assert_eq!(seconds, [68.0, 56.0, 44.0, 22.0]);
+        let seconds: Vec<f64> = lengths.values().map(Duration::as_secs_f64).collect();
+        assert_eq!(seconds, [12.0, 22.0]);
+        assert_eq!(time_of(&trials, &lengths).as_secs_f64(), 68.0);
+        assert_eq!(time_of(&trials[2..], &lengths).as_secs_f64(), 44.0);
     }
 }

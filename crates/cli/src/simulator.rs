@@ -57,7 +57,7 @@ impl Backend for Simulator {
         let run = async |_: &(), mut running: RunningTrial<'_>| {
             let RunningTrial { trial, progress, .. } = &mut running;
             let result = trial::run(*trial, progress, &mut interrupt.clone()).await;
-            queue.end(running, result, false);
+            queue.end(running, result, false).await;
         };
         jobs::run_in(&places, || queue.start(), run).await;
     }

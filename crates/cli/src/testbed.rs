@@ -175,12 +175,12 @@ impl Backend for Testbed {
             {
                 return queue.stop(error);
             }
-            let Some(mut running) = queue.start() else { continue };
+            let Some(mut running) = queue.start().await else { continue };
             let result = self.run_trial(&mut running, &mut interrupt).await;
             let failed = matches!(&result, Ok(verdict) if verdict.status == Status::Failed);
             // The testbed itself may be the reason for the failure, and building it takes a second.
             let needs_rebuild = self.is_dead() || (failed && self.process.is_some());
-            queue.end(running, result, needs_rebuild);
+            queue.end(running, result, needs_rebuild).await;
             if needs_rebuild && !queue.is_stopped() {
                 info!("rebuild the testbed");
                 if let Err(error) = self.rebuild(experiment).await {

@@ -23,7 +23,7 @@ mod print;
 
 pub use expectation::{Expectation, Outcome};
 pub(crate) use print::number_ranges;
-use print::quantity;
+pub(crate) use print::quantity;
 pub use print::text as claims_text;
 
 /// Point, phase, scope, subject, metric, statistic.
@@ -318,7 +318,7 @@ impl<'a> Index<'a> {
 }
 
 /// A number in words.
-fn named(number: &Numbered) -> String {
+pub(crate) fn named(number: &Numbered) -> String {
     let Numbered { phase, scope, subject, metric, stat, .. } = number;
     let stat = if *stat == metric.stats[0] { String::new() } else { format!(" ({stat})") };
     let of = if *scope == Scope::Net {

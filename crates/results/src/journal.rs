@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::digest::{Digests, FileDigest};
 use super::model::{NodeClock, Reason, TrialKey, TrialStatus};
 use super::reason::Cause;
+use super::stopping::Decision;
 use crate::error::{ErrorClass, FileError, io_error};
 
 /// The journal cannot be read or written.
@@ -112,6 +113,8 @@ pub enum Entry {
     },
     /// A trial's files are in place. This line is the commit.
     TrialEnd(TrialEnd),
+    /// A rule of the plan is decided. The decision follows from the plan and the committed trials.
+    Decision(Decision),
     /// The run ended.
     RunEnd {
         /// How.
@@ -260,6 +263,8 @@ pub struct RunState {
     pub committed: BTreeMap<(u32, u16), TrialEnd>,
     /// Files of the committed trials; not of those that a version without digests wrote.
     pub digests: BTreeMap<(u32, u16), Digests>,
+    /// The decided rules, in the order in which they were decided; a repeated trial may change one.
+    pub decisions: Vec<Decision>,
     /// Files of the run that never change.
     pub run_files: Digests,
     /// `run.json`, every time that it was written.
@@ -344,6 +349,13 @@ impl RunState {
                     self.digests.insert(key, digests);
                 }
                 self.committed.insert(key, end);
+            }
+            Entry::Decision(decision) => {
+                let is_same_rule = |known: &Decision| {
+                    known.rule == decision.rule && known.points == decision.points
+                };
+                self.decisions.retain(|known| !is_same_rule(known));
+                self.decisions.push(decision);
             }
             Entry::RunEnd { record, .. } => self.records.extend(record),
             Entry::Unknown => {}

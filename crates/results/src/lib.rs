@@ -8,6 +8,7 @@
 //! - [`verify`] compares every file with the [digests](digest) in the journal.
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools, [`artifact`] packs a run for reviewers.
+//! - [`stopping`] applies the rules that end the repetition of points, and compares points.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
 //!   [`summarize`] composes and writes both, [`table`] prints them.
 #![forbid(unsafe_code)]
@@ -43,6 +44,7 @@ mod record;
 pub mod report;
 mod series;
 pub mod six_columns;
+pub mod stopping;
 pub mod store;
 pub mod summarize;
 pub mod summary;

@@ -15,6 +15,7 @@ use super::digest::FileDigest;
 use super::journal::TrialEnd;
 use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::sync;
+use super::stopping::Decision;
 use super::store::error::StoreError;
 use crate::error::{FileError, Result, io_error};
 
@@ -41,6 +42,12 @@ pub(crate) struct RunRecord {
     pub(crate) topology: Value,
     /// Committed trials with their clocks; filled whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
+    /// The decided rules of the plan; filled whenever the status changes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) decisions: Vec<Decision>,
+    /// Number of trials that the rules of the plan leave; `None` before the end, and without rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) planned_trials: Option<u32>,
     /// Notes for readers: truncated journal, removed incomplete trials.
     pub(crate) notes: Vec<String>,
     /// Imported files of other tools; empty for runs.
@@ -97,6 +104,8 @@ impl RunRecord {
             backend: Some(info.backend.clone()),
             topology: info.topology.clone(),
             trials: vec![],
+            decisions: vec![],
+            planned_trials: None,
             notes: info.notes.clone(),
             imported: info.imported.clone(),
         }
@@ -111,9 +120,10 @@ impl RunRecord {
         }
     }
 
-    /// Number of trials in the plan.
+    /// Number of trials in the plan: without those that rules made unnecessary, once that is known.
     pub(crate) fn planned(&self) -> u32 {
-        u32::try_from(self.points.len()).unwrap_or(u32::MAX).saturating_mul(self.repeat)
+        let all = u32::try_from(self.points.len()).unwrap_or(u32::MAX).saturating_mul(self.repeat);
+        self.planned_trials.unwrap_or(all)
     }
 
     pub(crate) fn read(dir: &Path) -> Result<Self, StoreError> {

@@ -9,6 +9,7 @@ use super::expect::Expectation;
 use super::journal::{PhaseRecord, TrialEnd};
 use super::model::{Reason, TrialFilter, TrialStatus};
 use super::series;
+use super::stopping::RuleResult;
 use super::store::RunDir;
 use super::store::StoreError;
 use super::summarize::RunSummary;
@@ -54,6 +55,7 @@ struct Page<'a> {
     plan: String,
     snippets: Vec<snippets::Snippet>,
     claims: Vec<Value>,
+    decisions: Vec<Value>,
     /// Point, group and congestion control.
     ccs: Vec<(u32, &'a str, &'a str)>,
     /// Points whose trials all failed, with the number of trials.
@@ -107,7 +109,7 @@ type Result<T, E = ReportError> = std::result::Result<T, E>;
 /// # Errors
 /// The directory cannot be read.
 pub fn html(run: &RunSummary) -> Result<String> {
-    let RunSummary { summary, expectations, .. } = run;
+    let RunSummary { summary, expectations, decisions, .. } = run;
     let run_dir = summary.run_dir.as_path();
     let run = RunDir::open(run_dir)?;
     let read = |name: &str| {
@@ -121,6 +123,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),
         snippets: snippets::of(&directory, summary),
         claims: expectations.iter().map(Expectation::json).collect(),
+        decisions: decisions.iter().map(RuleResult::json).collect(),
         ccs: summary.ccs.iter().map(|((id, group), cc)| (*id, &group[..], &cc[..])).collect(),
         lost: summary.lost_points().into_iter().collect(),
         directory,

@@ -27,6 +27,7 @@ use super::open_run::{Log, OpenRun, State};
 use super::part::{self, sync};
 use super::points;
 use super::record::{self, RunRecord, RunSession, replace};
+use super::stopping::Decision;
 use super::trial::TrialError;
 use super::trial::TrialWriter;
 use crate::error::{FileError, io_error};
@@ -244,6 +245,11 @@ impl RunDir {
         self.shared.state().log.state().committed.values().cloned().collect()
     }
 
+    /// A committed trial.
+    pub fn trial(&self, point_id: u32, trial: u16) -> Option<TrialEnd> {
+        self.shared.state().log.state().committed.get(&(point_id, trial)).cloned()
+    }
+
     /// The plan of the run; `None` if it cannot be read, or nothing was planned.
     pub fn plan(&self) -> Option<&CheckedPlan> {
         self.plan_and_notes().0.as_ref()
@@ -369,6 +375,26 @@ impl RunDir {
         Ok(self.shared.append(Entry::TrialEnd(end))?)
     }
 
+    /// Records a decided rule; a resumed run finds those of earlier sessions again, and records what differs.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or is open for reading only.
+    pub fn record_decision(&self, decision: Decision) -> Result<()> {
+        let is_known = {
+            let state = self.shared.state();
+            state.log.state().decisions.iter().any(|known| known.repeats(&decision))
+        };
+        if is_known {
+            return Ok(());
+        }
+        Ok(self.shared.append(Entry::Decision(decision))?)
+    }
+
+    /// Keeps the number of trials that the rules of the plan leave, for [`RunDir::finish`].
+    pub fn set_planned(&self, trials: u32) {
+        self.shared.state().record.planned_trials = Some(trials);
+    }
+
     /// Writes the run's status, and the committed trials with their clocks and congestion controls, to `run.json`.
     ///
     /// # Errors
@@ -378,6 +404,7 @@ impl RunDir {
             let mut state = self.shared.state();
             state.record.status = status;
             state.record.trials = state.log.state().committed.values().cloned().collect();
+            state.record.decisions = state.log.state().decisions.clone();
             state.record.encoded(&self.shared.path)?
         };
         let status = status.as_str().to_owned();

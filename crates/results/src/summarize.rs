@@ -15,6 +15,7 @@ use super::parallel::in_parallel;
 use super::parquet_file;
 use super::part::{write_csv, write_parquet, write_text};
 use super::six_columns::{self, UnknownGroup};
+use super::stopping::{self, RuleResult};
 use super::store::{RunDir, StoreError};
 use super::summary::tables::{numbers, phase_frame, point_frame, text};
 use super::summary::{self, Summary};
@@ -56,6 +57,8 @@ pub struct RunSummary {
     pub summary: Summary,
     /// The results of the plan's claims.
     pub expectations: Vec<Expectation>,
+    /// The plan's rules that end the repetition, and its comparisons.
+    pub decisions: Vec<RuleResult>,
     /// The written files.
     pub files: Vec<PathBuf>,
     /// The result of writing the files. The summary is complete even after an error: print it first.
@@ -93,7 +96,8 @@ impl RunSummary {
         let summary = summary::compute(&run, filter)?;
         let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
         let expectations = claims.unwrap_or_default();
-        Ok(Self { summary, expectations, files: vec![], written: Ok(()) })
+        let decisions = run.plan().map(|plan| stopping::judge(plan, &summary)).unwrap_or_default();
+        Ok(Self { summary, expectations, decisions, files: vec![], written: Ok(()) })
     }
 
     /// Replaces the results of the run's plan by those of another plan's claims.

@@ -138,6 +138,15 @@ pub(crate) fn compute_of(
     })
 }
 
+/// The metrics of one committed trial. Does not compare its tables with their digests.
+pub(crate) fn rows_of_trial(
+    run: &RunDir,
+    end: &TrialEnd,
+    schedule: &Schedule,
+) -> Result<Vec<PhaseRow>> {
+    Ok(measure::measure(run, &[end], schedule)?.rows)
+}
+
 /// Describes why `backend = "auto"` did not use the kernel's qdiscs for a link.
 fn fallback(link: &str, data_json: &str) -> Option<String> {
     match Fallback::of_stored_link(data_json) {

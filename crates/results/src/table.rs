@@ -9,6 +9,7 @@ use super::display::TABLE_STYLE;
 use super::expect::claims_text;
 use super::journal::TrialEnd;
 use super::model::{RunStatus, TrialStatus, level_of};
+use super::stopping;
 use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
 use crate::error::{Result, io_error};
@@ -46,6 +47,7 @@ pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Resul
     let mut message =
         "\n".to_owned() + &incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
     message += &claims_text(&run.expectations, width);
+    write_decisions(&mut message, run, width);
     reasons::write(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
     write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
     let dir = summary.run_dir.display();
@@ -117,6 +119,7 @@ pub fn text(run: &RunSummary, width: u16) -> String {
     if !claims.is_empty() {
         let _ = write!(out, "\n{claims}");
     }
+    write_decisions(&mut out, run, width);
     reasons::write(summary, &mut out, MAX_REASONS);
     write_limited(&mut out, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
     write_limited(&mut out, "note: ", &summary.notes, MAX_NOTES, "run.json");
@@ -134,6 +137,14 @@ pub fn text(run: &RunSummary, width: u16) -> String {
         let _ = writeln!(out, "some result files could not be written: {error}");
     }
     out
+}
+
+/// The plan's rules and comparisons, if it has any.
+fn write_decisions(out: &mut String, run: &RunSummary, width: u16) {
+    let decisions = stopping::text(&run.decisions, width);
+    if !decisions.is_empty() {
+        let _ = write!(out, "\n{decisions}");
+    }
 }
 
 /// A line about a run that lacks trials.

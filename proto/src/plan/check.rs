@@ -25,6 +25,7 @@ mod nodes;
 mod probes;
 mod problems;
 mod queues;
+mod repeats;
 mod simulator;
 mod timeline;
 mod traces;
@@ -52,6 +53,11 @@ impl CheckedPlan {
     /// How many points the matrix has; 1 without one.
     pub fn point_count(&self) -> u32 {
         matrix::count(self.plan()).min(matrix::MAX_POINTS) as u32
+    }
+
+    /// The levels of every point, in the order of their ids; cheaper than [`CheckedPlan::points`].
+    pub fn levels(&self) -> Vec<Vec<(String, String)>> {
+        matrix::combinations(self.plan())
     }
 
     /// Every combination of the matrix's levels, in order: the last factor (by name) changes fastest.
@@ -169,6 +175,7 @@ fn find(
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);
     expects::check(plan, &mut problems);
+    repeats::check(plan, &mut problems);
     matrix::check_points(plan, &mut problems, at_point);
     problems.found
 }

@@ -8,12 +8,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
 
-use crate::metric::{self, Metric, Scope, WHOLE_TRIAL};
+use crate::metric::{Metric, Scope};
 use crate::units::{Bytes, Micros, Packets, Ppm, Rate, UnitError};
 
 use super::Plan;
-use super::parse::suggest::hint;
 use super::text::{Levels, Name, Scalar};
+use selector::MetricSelector;
+
+pub(in crate::plan) mod selector;
 
 /// A claim about the results: a number of the summary with its bounds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -251,7 +253,7 @@ pub struct Claim {
 pub struct Numbered {
     /// Levels at which its point differs from the claim's.
     pub at: BTreeMap<String, String>,
-    /// The phase, or [`WHOLE_TRIAL`].
+    /// The phase, or [`WHOLE_TRIAL`](crate::metric::WHOLE_TRIAL).
     pub phase: String,
     /// Kind of subject.
     pub scope: Scope,
@@ -301,129 +303,6 @@ impl Test {
 
 /// A problem: the key under the claim, and what to do.
 pub(crate) type Fault = (Vec<&'static str>, String);
-
-/// The keys that select a number, in the claim or in its reference.
-struct MetricSelector<'a> {
-    /// Prefix of the keys: none, `over` or `minus`.
-    prefix: &'a [&'static str],
-    metric: Option<&'a str>,
-    stat: Option<&'a str>,
-    phase: Option<&'a str>,
-    /// The claim's, where the other number names none.
-    inherited_phase: Option<&'a str>,
-    subjects: [(&'static str, Scope, Option<&'a str>); 4],
-}
-
-impl MetricSelector<'_> {
-    fn at(&self, key: &'static str) -> Vec<&'static str> {
-        [self.prefix, &[key]].concat()
-    }
-
-    fn number(&self, plan: &Plan) -> Result<Numbered, Vec<Fault>> {
-        let mut faults = Vec::new();
-        let subject = self.subject(plan, &mut faults);
-        let Some((scope, subject)) = subject else { return Err(faults) };
-        let Some(name) = self.metric else {
-            return Err(vec![(
-                self.at("metric"),
-                "is missing; write it like `metric = \"throughput\"`".to_owned(),
-            )]);
-        };
-        let Some(metric) = metric::find(name, scope) else {
-            let fits = metric::METRICS.iter().filter(|m| m.scopes.contains(&scope));
-            let names: Vec<&str> = fits.map(|m| m.name).collect();
-            let of = match scope {
-                Scope::Net => {
-                    "all flows together (name a `group`, `flow`, `probe` or `link` for theirs)"
-                        .to_owned()
-                }
-                scope => format!("a {}", scope.as_str()),
-            };
-            let why = format!("`{name}` is not a metric of {of}{}", hint(name, &names, "known"));
-            return Err(vec![(self.at("metric"), why)]);
-        };
-        let stat = match self.stat {
-            None => Some(metric.stats[0]),
-            Some(stat) => metric.stats.iter().copied().find(|known| *known == stat),
-        };
-        if stat.is_none() {
-            let stat = self.stat.unwrap_or_default();
-            let why =
-                format!("`{name}` has no statistic `{stat}`{}", hint(stat, metric.stats, "it has"));
-            faults.push((self.at("stat"), why));
-        }
-        let phase = self.phase(plan, metric).map_err(|fault| faults.push(fault));
-        match (stat, phase) {
-            (Some(stat), Ok(phase)) => {
-                Ok(Numbered { at: BTreeMap::new(), phase, scope, subject, metric, stat })
-            }
-            _ => Err(faults),
-        }
-    }
-
-    fn subject(&self, plan: &Plan, faults: &mut Vec<Fault>) -> Option<(Scope, String)> {
-        let mut named =
-            self.subjects.iter().filter_map(|(key, scope, name)| Some((*key, *scope, (*name)?)));
-        let Some((key, scope, name)) = named.next() else {
-            return Some((Scope::Net, "all".to_owned()));
-        };
-        if let Some((second, ..)) = named.next() {
-            faults.push((
-                self.at(second),
-                format!("a number is of one subject, and `{key}` names one already"),
-            ));
-            return None;
-        }
-        let (what, known): (&str, Vec<&str>) = match scope {
-            Scope::Probe => ("probe", plan.probes.keys().map(String::as_str).collect()),
-            Scope::Link => ("link", plan.links.keys().map(String::as_str).collect()),
-            _ => ("flow group", plan.flows.keys().map(String::as_str).collect()),
-        };
-        let entry = match (scope, name.rsplit_once('/')) {
-            (Scope::Flow, Some((group, number))) if number.parse::<u32>().is_ok() => group,
-            (Scope::Flow, _) => {
-                let why = format!(
-                    "`{name}` is no flow; write group and number, counted from 0: `\"{name}/0\"`"
-                );
-                faults.push((self.at(key), why));
-                return None;
-            }
-            _ => name,
-        };
-        if !known.contains(&entry) {
-            let why =
-                format!("there is no {what} `{entry}`{}", hint(entry, &known, &format!("{what}s")));
-            faults.push((self.at(key), why));
-            return None;
-        }
-        Some((scope, name.to_owned()))
-    }
-
-    fn phase(&self, plan: &Plan, metric: &Metric) -> Result<String, Fault> {
-        let measured: Vec<&str> =
-            plan.phases.iter().filter(|p| p.measure).map(|p| p.name.as_str()).collect();
-        let inherited = self.inherited_phase.filter(|_| !metric.whole_trial);
-        let fault = |why: String| Err((self.at("phase"), why));
-        match (self.phase.or(inherited), &measured[..]) {
-            (None, _) if metric.whole_trial => Ok(WHOLE_TRIAL.to_owned()),
-            (Some(_), _) if metric.whole_trial => {
-                fault(format!("`{}` is of the trial as a whole: leave out the phase", metric.name))
-            }
-            (None, [only]) => Ok((*only).to_owned()),
-            (None, many) => fault(format!(
-                "is missing; name one ({})",
-                super::parse::suggest::list_of(many, "measured")
-            )),
-            (Some(name), known) if known.contains(&name) => Ok(name.to_owned()),
-            (Some(name), _) if plan.phases.iter().any(|phase| phase.name == name) => {
-                fault(format!("`{name}` has `measure = false`: it is in no summary"))
-            }
-            (Some(name), known) => {
-                fault(format!("there is no phase `{name}`{}", hint(name, known, "phases")))
-            }
-        }
-    }
-}
 
 /// The text of a level, in `where` and in the results: without a text's quotes.
 pub fn level(value: &Value) -> String {

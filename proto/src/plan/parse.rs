@@ -26,7 +26,7 @@ const MAX_PROBLEMS: usize = 100;
 /// Keys above the first table; often written below a table's header by mistake.
 const OF_THE_PLAN: &[&str] = &["about", "gap", "keep_awake", "order", "repeat", "seed"];
 /// Lists of tables.
-const LISTS: &[&str] = &["phases", "changes", "expect"];
+const LISTS: &[&str] = &["phases", "changes", "expect", "compare"];
 /// Largest plan that is read, in bytes.
 const MAX_TEXT: usize = 4 << 20;
 
@@ -299,7 +299,7 @@ fn describe(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String 
 fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
     let range = match place.last().map_or("", String::as_str) {
         "count" => "from 1 to 128",
-        "repeat" | "port" => "from 1 to 65535",
+        "port" => "from 1 to 65535",
         "dscp" => "from 0 to 63",
         "priority" => "from 0 to 7",
         _ => "",
@@ -360,6 +360,9 @@ fn owner(place: &[String]) -> &'static str {
         ["phases", _, _] => "a phase",
         ["changes", _, _] => "a change",
         ["changes", _, "when", _] => "`when`",
+        ["repeat", _] => "`repeat`",
+        ["repeat", "until", _, _] => "a rule of `until`",
+        ["compare", _, _] => "a comparison",
         ["expect", _, _] => "a claim",
         ["expect", _, "over", _] => "`over`",
         ["expect", _, "minus", _] => "`minus`",
@@ -376,6 +379,12 @@ fn example(key: &str, place: &[String]) -> String {
         ("phases", _) => "[[phases]]` with `name`, `length` and `flows",
         ("name", _) => "name = \"alone\"",
         ("claim", _) => "claim = \"Vegas is starved by CUBIC\"",
+        ("at_most", _) => "at_most = 40",
+        ("metric", _) => "metric = \"throughput\"",
+        ("within", _) => "within = \"2%\"",
+        ("margin", _) => "margin = \"5%\"",
+        ("better", _) => "better = \"higher\"",
+        ("a" | "b", Some(_)) => "a = { \"flows.one.cc\" = \"cubic\" }",
         ("length", _) => "length = \"60s\"",
         ("node", _) => "node = \"router\"",
         ("from", _) => "from = \"src\"",
@@ -483,6 +492,7 @@ fn fill(value: &mut Value, misfit: &Misfit, place: &[String]) -> bool {
         text("1p"),
         text("1B"),
         text("ping"),
+        text("higher"),
         Value::Integer(1),
         Value::Array(Vec::new()),
         Value::Table(Table::new()),

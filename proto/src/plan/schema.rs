@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::text::{Address, Levels, Name, Scalar};
-use super::{Acks, Plan, Setting};
+use super::{Acks, AdaptiveRepeat, Plan, Repetitions, Setting};
 use crate::units::{
     BYTE_UNITS, Bytes, Limit, Micros, PACKET_UNITS, Packets, Ppm, RATE_UNITS, Rate, SHARE_UNITS,
     TIME_UNITS,
@@ -132,6 +132,13 @@ schema_of! {
             { "type": "string", "pattern": pattern(&[("bdp", 1000)]) },
         ],
         "examples": ["187500B", "40p", "15ms", "1.5bdp"],
+    });
+    Repetitions: "repetitions", generator => json_schema!({
+        "anyOf": [
+            { "type": "integer", "minimum": 1, "maximum": 65535 },
+            generator.subschema_for::<AdaptiveRepeat>(),
+        ],
+        "examples": [5],
     });
     Setting: "setting", _generator => json_schema!({
         "title": "value",

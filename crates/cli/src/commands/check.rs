@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ccbench_proto::plan::AdaptiveRepeat;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::{resolve, schedule};
 
@@ -41,15 +42,21 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
 
 /// Points, trials and duration: `8 point(s) × 3 = 24 trial(s), 12:00 of traffic`.
 pub fn size(plan: &CheckedPlan) -> String {
-    let (points, repeat) = (plan.point_count(), plan.plan().repeat);
-    let trials = points * repeat;
-    format!("{points} point(s) × {repeat} = {trials} trial(s), {} of traffic", duration(plan))
+    let (points, most) = (plan.point_count(), plan.plan().repeat.at_most());
+    let (trials, duration) = (points * most, duration(plan));
+    match plan.plan().repeat.adaptive() {
+        None => format!("{points} point(s) × {most} = {trials} trial(s), {duration} of traffic"),
+        Some(AdaptiveRepeat { at_least, .. }) => format!(
+            "{points} point(s) × {at_least} to {most} = {} to {trials} trial(s), at most {duration} of traffic",
+            points * at_least
+        ),
+    }
 }
 
-/// Duration of all trials of a plan: `12:00`.
+/// Duration of all trials of a plan at most: `12:00`.
 pub fn duration(plan: &CheckedPlan) -> String {
     let points = plan.points();
     let lengths = points.iter().map(|point| schedule::length(&point.plan).as_secs_f64());
-    let total = lengths.sum::<f64>() * f64::from(plan.plan().repeat);
+    let total = lengths.sum::<f64>() * f64::from(plan.plan().repeat.at_most());
     clock_text(Duration::from_secs_f64(total))
 }

@@ -1,9 +1,10 @@
 //! `ccbench run`: runs a plan, stores the results and prints the summary.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ccbench_proto::plan::Engine;
-use ccbench_proto::schedule;
+use ccbench_proto::schedule::{self, ScheduledTrial};
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::store::RunDir;
@@ -24,6 +25,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::{Lab, engine_for, engine_override};
 use crate::plan_source::PlanSource;
 use crate::progress::Progress;
+use crate::repetition::Repetition;
 use crate::runner::TrialQueue;
 use crate::runtime::block_on;
 use crate::simulator::Simulator;
@@ -49,7 +51,7 @@ pub enum Tables {
 
 /// A run that has ended, possibly with an error.
 pub struct CompletedRun {
-    dir: RunDir,
+    dir: Arc<RunDir>,
     result: Result<(), BackendError>,
 }
 
@@ -97,14 +99,16 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
     let choice = BackendChoice::of(options, &experiment)?;
     if let Some(path) = &args.resume {
-        let dir = RunDir::open(path)?;
+        let dir = Arc::new(RunDir::open(path)?);
         choice.check_resumes(&dir)?;
-        let is_done = || experiment.remaining(&dir, args.retry_failed).is_empty();
-        if is_done() {
+        let left = async || left(&experiment, &dir, args.retry_failed).await;
+        let mut is_done = left().await?.0.is_empty();
+        if is_done {
             // What looks finished may be damaged; reading all tables takes time.
             dir.check(|_| true);
+            is_done = left().await?.0.is_empty();
         }
-        if is_done() {
+        if is_done {
             message(format_args!("{}: nothing is left to run", path.display()));
             return Ok(CompletedRun { dir, result: Ok(()) });
         }
@@ -145,6 +149,17 @@ fn engine(
     Ok(note.map(|_| engine))
 }
 
+/// The trials that a run lacks and needs, and the rules that decide on others.
+async fn left(
+    experiment: &Experiment,
+    dir: &Arc<RunDir>,
+    retry_failed: bool,
+) -> Result<(Vec<ScheduledTrial>, Repetition), ccbench_results::Error> {
+    let remaining = experiment.remaining(dir, retry_failed);
+    let repetition = Repetition::of(experiment, dir, &remaining).await?;
+    Ok((repetition.needed(remaining), repetition))
+}
+
 /// A plan and how to run it.
 struct PlanRun<'a> {
     args: &'a RunArgs,
@@ -170,13 +185,19 @@ impl PlanRun<'_> {
             None => RunDir::create(&args.options.out, &record),
         };
         let dir = match opened {
-            Ok(dir) => dir,
+            Ok(dir) => Arc::new(dir),
             Err(error) => {
                 backend.close().await;
                 return Err(error.into());
             }
         };
-        let remaining = experiment.remaining(&dir, args.retry_failed);
+        let (remaining, repetition) = match left(experiment, &dir, args.retry_failed).await {
+            Ok(left) => left,
+            Err(error) => {
+                backend.close().await;
+                return Err(error.into());
+            }
+        };
         let mut progress = Progress::new(args.options.json, remaining.len());
         if record.backend.has_virtual_clock() {
             progress.use_virtual_time();
@@ -185,14 +206,18 @@ impl PlanRun<'_> {
             progress.message("note", &format!("note: {note}"));
         }
         progress.message("results", &format!("results: {}", dir.path().display()));
-        let queue = TrialQueue::new(experiment, &dir, &progress, &remaining);
+        let queue = TrialQueue::new(experiment, &dir, &progress, &remaining, repetition);
         backend.run_trials(&queue, interrupt).await;
+        if experiment.plan.plan().repeat.adaptive().is_some() {
+            dir.set_planned(queue.needed(schedule::trials(&experiment.plan)).len() as u32);
+        }
+        let is_complete = queue.needed(experiment.remaining(&dir, false)).is_empty();
         let result = queue.result();
         info!("close the backend");
         backend.close().await;
         progress.finish();
         dir.finish(match &result {
-            Ok(()) if experiment.remaining(&dir, false).is_empty() => RunStatus::Complete,
+            Ok(()) if is_complete => RunStatus::Complete,
             Err(BackendError::Interrupted) => RunStatus::Interrupted,
             Ok(())
             | Err(
@@ -217,7 +242,7 @@ impl PlanRun<'_> {
             resolved_text: experiment.resolved.clone(),
             plan_sha256: ccbench_proto::plan::digest(&experiment.resolved),
             points: points.map(|schedule::Point { id, factors, .. }| (id, factors)).collect(),
-            repeat: plan.repeat,
+            repeat: plan.repeat.at_most(),
             seed: plan.seed,
             command_line: std::env::args().collect(),
             started_utc: clock::utc(),
@@ -251,6 +276,7 @@ pub fn conclude(
         refuted = claims.iter().any(|claim| claim.outcome == Outcome::DoesNotHold);
         if args.options.json {
             claims.iter().for_each(|claim| print_json(&claim.json()));
+            summary.decisions.iter().for_each(|decision| print_json(&decision.json()));
         } else {
             let (out, width) = (&mut std::io::stdout(), terminal_width());
             match tables {

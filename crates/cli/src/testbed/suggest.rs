@@ -80,7 +80,7 @@ fn in_netem(link: &Link) -> bool {
 /// Wall-clock time of all trials in the lab. The cost of a second grows with the number of packets: docs/benchmarks.md has
 /// the measurements.
 fn lab_seconds(plan: &CheckedPlan, engine: Engine, cpus: u32) -> f64 {
-    let trials = f64::from(plan.plan().repeat) / f64::from(cpus.max(1));
+    let trials = f64::from(plan.plan().repeat.at_most()) / f64::from(cpus.max(1));
     let of_point = |point: schedule::Point| {
         let rates = point.plan.plan().links.values().filter_map(|link| link.rate);
         let mbit_s = rates.map(|rate| rate.bits_per_sec() as f64 / 1e6).fold(0.0, f64::max);

@@ -8,8 +8,8 @@ use toml::Value;
 
 /// Maximum number of keys in the note.
 const MAX_KEYS: usize = 5;
-/// Keys that do not change what a trial measures: name, expectations, matrix and the `[quick]` overrides.
-const IGNORED: [&str; 4] = ["name", "expect.", "matrix.", "quick."];
+/// Keys that do not change what a trial measures: name, expectations, comparisons, matrix and the `[quick]` overrides.
+const IGNORED: [&str; 5] = ["name", "expect.", "compare.", "matrix.", "quick."];
 
 /// A note on the keys that differ between the resolved plans of two runs; `None` if none differs or a plan is missing.
 pub fn plans_differ(a: &Path, b: &Path) -> Option<String> {

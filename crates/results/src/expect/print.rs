@@ -154,7 +154,7 @@ fn with_unit(number: String, unit: &str) -> String {
 }
 
 /// Formats a value with a readable unit.
-pub(super) fn quantity(value: f64, unit: &'static str) -> String {
+pub(crate) fn quantity(value: f64, unit: &'static str) -> String {
     let (of, unit) = scale(value.abs(), unit);
     with_unit(digits(value / of), unit)
 }

@@ -193,6 +193,18 @@
     ], run.claims);
   }
 
+  // Rules that end the repetition, and comparisons.
+  if (run.decisions.length) {
+    for (const element of document.querySelectorAll("#decided, nav a[href='#decided']")) element.hidden = false;
+    table(byId("decisions"), "Rules and comparisons", [
+      { title: "result", value: (rule) => rule.outcome,
+        show: (rule) => make("span", rule.outcome, { className: rule.outcome === "undecided" ? "degraded" : "ok" }) },
+      { title: "rule", value: (rule) => rule.number, className: "claim-text", show: (rule) => withNotes(rule.number, rule.levels) },
+      { title: "estimate", value: (rule) => rule.estimate, show: (rule) => measured({ ...rule, measured: rule.estimate }), number: true },
+      { title: "trials", value: (rule) => rule.trials, number: true },
+    ], run.decisions);
+  }
+
   // Summary.
   const place = (point, phase, scope, subject, metric, stat) => [point, phase, scope, subject, metric, stat].join("\n");
   const rowAt = new Map(run.rows.map((r) => [place(r.point, r.phase, r.scope, r.subject, r.metric, r.stat), r]));

@@ -42,7 +42,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
 }
 
 /// Warns about a deprecated metric name.
-fn warn_if_renamed(place: &[&str], name: Option<&str>, problems: &mut Problems) {
+pub(super) fn warn_if_renamed(place: &[&str], name: Option<&str>, problems: &mut Problems) {
     if let Some((old, new)) = name.and_then(|name| Some((name, metric::replacement(name)?))) {
         let why = format!("`{old}` is deprecated; use `{new}`");
         problems.warning_from(place, &[place], why);
@@ -73,7 +73,7 @@ fn texts(number: &str, expect: &Expect, problems: &mut Problems) {
 }
 
 /// Factors and levels that are there; `many`: a factor may have a list of them.
-fn places(
+pub(super) fn places(
     plan: &Plan,
     path: &[&str],
     at: &BTreeMap<String, Value>,

@@ -9,7 +9,7 @@ use crate::plan::expect;
 use crate::plan::parse::unread_keys::UnreadKeys;
 use crate::plan::parse::{Reading, from_table, salvage, set};
 use crate::plan::problem::{PlanProblem, Severity};
-use crate::plan::{Factor, Plan};
+use crate::plan::{Factor, Plan, Repetitions};
 
 use super::names;
 use super::problems::Problems;
@@ -119,7 +119,9 @@ pub(super) fn base(plan: &Plan) -> Table {
 /// The plan without the keys that are about all of its points.
 fn bare(plan: &Plan) -> Plan {
     let (matrix, quick) = (BTreeMap::new(), BTreeMap::new());
-    Plan { matrix, quick, expect: Vec::new(), ..plan.clone() }
+    // The rules name factors of the matrix.
+    let repeat = Repetitions::Times(plan.repeat.at_most());
+    Plan { matrix, quick, repeat, expect: Vec::new(), compare: Vec::new(), ..plan.clone() }
 }
 
 /// How many combinations there are; 1 without a matrix, 0 when a factor has no levels.
@@ -131,21 +133,43 @@ pub(super) fn count(plan: &Plan) -> usize {
     plan.matrix.values().fold(1, |n, factor| n.saturating_mul(levels(factor)))
 }
 
+/// A factor's name and its levels.
+type NamedLevels<'p> = (&'p String, Vec<Level>);
+
+fn factors(plan: &Plan) -> Vec<NamedLevels<'_>> {
+    plan.matrix.iter().map(|(name, factor)| (name, levels(name, factor))).collect()
+}
+
+/// The level of each factor at a point.
+fn chosen<'f>(factors: &'f [NamedLevels<'_>], id: usize) -> Vec<(&'f String, &'f Level)> {
+    let mut left = id;
+    let mut chosen: Vec<(&String, &Level)> = Vec::with_capacity(factors.len());
+    for (name, levels) in factors.iter().rev() {
+        chosen.push((*name, &levels[left % levels.len()]));
+        left /= levels.len();
+    }
+    chosen.reverse();
+    chosen
+}
+
+fn level_names(chosen: &[(&String, &Level)]) -> Vec<(String, String)> {
+    chosen.iter().map(|(name, level)| ((*name).clone(), level.name.clone())).collect()
+}
+
+/// The factors and levels of all combinations, as [`expand`] has them.
+pub(super) fn combinations(plan: &Plan) -> Vec<Vec<(String, String)>> {
+    let factors = factors(plan);
+    (0..count(plan).min(MAX_POINTS)).map(|id| level_names(&chosen(&factors, id))).collect()
+}
+
 /// All combinations; without a matrix the one point of the plan itself. At most [`MAX_POINTS`].
 pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = UncheckedPoint> {
-    let factors: Vec<(&String, Vec<Level>)> =
-        plan.matrix.iter().map(|(name, factor)| (name, levels(name, factor))).collect();
+    let factors = factors(plan);
     let base = (!plan.matrix.is_empty()).then(|| base(plan));
     let unvaried = plan.matrix.is_empty().then(|| bare(plan));
     (0..count(plan).min(MAX_POINTS)).map(move |id| {
-        let mut left = id;
-        let mut chosen: Vec<(&String, &Level)> = Vec::new();
-        for (name, levels) in factors.iter().rev() {
-            chosen.push((name, &levels[left % levels.len()]));
-            left /= levels.len();
-        }
-        chosen.reverse();
-        let names = chosen.iter().map(|(n, l)| ((*n).clone(), l.name.clone())).collect();
+        let chosen = chosen(&factors, id);
+        let names = level_names(&chosen);
         let settings = || chosen.iter().flat_map(|(_, level)| &level.keys);
         let mut reading = match (&base, &unvaried) {
             (Some(base), _) => with(base, settings()),

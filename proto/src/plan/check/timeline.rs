@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::plan::sample::MIN_TIMESCALE;
-use crate::plan::{Acks, Plan, timeline};
+use crate::plan::{Acks, Plan, Repetitions, timeline};
 use crate::units::Micros;
 
 use super::limits::{
@@ -14,27 +14,29 @@ use super::problems::Problems;
 
 /// Rules about the experiment as a whole.
 pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
-    if plan.repeat == 0 {
-        problems.error(&["repeat"], "is zero: nothing would run; 5 is usual");
-    } else if plan.repeat > u32::from(u16::MAX) {
-        problems.error(&["repeat"], format!("must be {} or less", u16::MAX));
-    }
-    if plan.repeat == 1 {
-        problems.warning_from(
+    match plan.repeat {
+        Repetitions::Times(0) => {
+            problems.error(&["repeat"], "is zero: nothing would run; 5 is usual");
+        }
+        Repetitions::Times(1) => problems.warning_from(
             &["repeat"],
             &[],
             "one trial gives no confidence interval: the difference between two points may be chance; 5 is usual",
-        );
+        ),
+        Repetitions::Times(times) if times > u32::from(u16::MAX) => {
+            problems.error(&["repeat"], format!("must be {} or less", u16::MAX));
+        }
+        Repetitions::Times(_) | Repetitions::Adaptive(_) => {}
     }
-    let trials = matrix::count(plan).saturating_mul(plan.repeat as usize);
+    let repeat = plan.repeat.at_most();
+    let trials = matrix::count(plan).saturating_mul(repeat as usize);
     if trials > MAX_TRIALS {
         problems.error_from(
             &["repeat"],
             &[&["matrix"]],
             format!(
-                "{} points run {} times are {trials} trials; {MAX_TRIALS} are allowed",
+                "{} points run {repeat} times are {trials} trials; {MAX_TRIALS} are allowed",
                 matrix::count(plan),
-                plan.repeat
             ),
         );
     }

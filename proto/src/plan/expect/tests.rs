@@ -1,4 +1,5 @@
 use super::*;
+use crate::metric::WHOLE_TRIAL;
 
 const PLAN: &str = r#"
     name = "t"
@@ -284,11 +285,11 @@ fn set_takes_precedence_over_quick() {
     let text = format!("{PLAN}{quick}");
     let sets = quick_sets(&text, &["phases.1.length=3s".to_owned()]).unwrap();
     let (plan, _) = read(&text, &sets).unwrap();
-    assert_eq!(plan.plan().repeat, 2);
+    assert_eq!(plan.plan().repeat.at_most(), 2);
     assert_eq!(plan.plan().phases[1].length, Micros::from_millis(3000));
     assert_eq!(plan.point_count(), 1);
     let (whole, _) = read(&text, &[]).unwrap();
-    assert_eq!((whole.plan().repeat, whole.point_count()), (1, 2));
+    assert_eq!((whole.plan().repeat.at_most(), whole.point_count()), (1, 2));
     assert_eq!(quick_sets(PLAN, &[]), None);
     let wrong = format!("{PLAN}\n[quick]\n\"phases.9.length\" = \"1s\"\n");
     let message = read(&wrong, &[]).unwrap_err();

@@ -1,4 +1,5 @@
-//! Claims about levels that `--set` removed from the matrix: they stay in the plan and are skipped.
+//! Claims about levels that `--set` removed from the matrix: they stay in the plan and are skipped. Rules of `repeat` and comparisons
+//! about them are removed.
 
 use toml::{Table, Value};
 
@@ -41,4 +42,27 @@ pub(super) fn mark(table: &mut Table, factor: &str, before: &[String]) {
             claim.insert("skip".to_owned(), Value::String(why));
         }
     }
+    remove_rules(table.get_mut("compare"), factor, gone);
+    remove_rules(table.get_mut("repeat").and_then(|it| it.get_mut("until")), factor, gone);
+}
+
+/// Removes the rules about levels that are gone.
+fn remove_rules(rules: Option<&mut Value>, factor: &str, gone: impl Fn(&String) -> bool) {
+    let Some(rules) = rules.and_then(Value::as_array_mut) else { return };
+    rules.retain_mut(|rule| {
+        let side = |side: &str| rule.get(side).and_then(|side| side.get(factor)).map(level);
+        if [side("a"), side("b")].into_iter().flatten().any(|level| gone(&level)) {
+            return false;
+        }
+        let Some(at) = rule.get_mut("where").and_then(|at| at.get_mut(factor)) else {
+            return true;
+        };
+        let named = levels(at);
+        let there: Vec<String> = named.iter().filter(|level| !gone(level)).cloned().collect();
+        let some_are_left = !there.is_empty();
+        if there.len() < named.len() {
+            *at = Value::Array(there.into_iter().map(Value::String).collect());
+        }
+        some_are_left
+    });
 }

@@ -1,0 +1,401 @@
+//! Rules that end the repetition of points (`[[repeat.until]]`) and comparisons of points (`[[compare]]`), applied after every trial.
+//! No I/O: the caller gives the values of the trials.
+//!
+//! A rule looks at whole repetitions: at the trials 1 to n of its points, once all of them have ended. So neither the order in which
+//! trials end nor the number of those that run at the same time changes a decision, and a resumed run decides as one that was not
+//! interrupted. A trial without a value (it failed, or the number is undefined) is left out, in a comparison together with its pair.
+//!
+//! The intervals are those of a [confidence sequence](confidence), so a rule may look after every repetition.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::expect::Numbered;
+use ccbench_proto::plan::repeat::{Margin, Measure};
+use ccbench_proto::plan::{Better, Plan};
+use serde::{Deserialize, Serialize};
+
+use crate::model::Levels;
+use crate::summary::{PhaseRow, Summary};
+use confidence::ConfidenceSequence;
+
+pub mod confidence;
+mod measure;
+mod print;
+
+pub use measure::TrialMeter;
+pub use print::{RuleResult, text};
+
+/// Repetitions before the first look at a plan with a fixed number of trials.
+const FIXED_AT_LEAST: u16 = 2;
+
+/// Result of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The mean is known to within the margin.
+    Known,
+    /// The mean of the first point is better.
+    ABetter,
+    /// The mean of the second point is better.
+    BBetter,
+    /// The means differ by no more than the margin.
+    Equivalent,
+}
+
+impl Outcome {
+    /// As it is printed.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::ABetter => "a better",
+            Self::BBetter => "b better",
+            Self::Equivalent => "equivalent",
+        }
+    }
+}
+
+/// A mean, or a difference of means, with its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Trials, or pairs of trials, that have a value.
+    pub n: u32,
+    /// The mean, or the mean of the differences a - b.
+    pub mean: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
+}
+
+/// A rule is decided: a line of the journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// `until` or `compare` and its number in the plan, counted from 0: `compare.0`.
+    pub rule: String,
+    /// The point, or both points of a comparison.
+    pub points: Vec<u32>,
+    /// The result.
+    pub outcome: Outcome,
+    /// The repetition after which it was found.
+    pub after: u16,
+    /// What it was found from.
+    pub estimate: Estimate,
+    /// Unit of the estimate.
+    pub unit: String,
+}
+
+impl Decision {
+    /// Whether both are the same result of the same rule.
+    pub fn repeats(&self, other: &Self) -> bool {
+        let key = |it: &Self| (it.rule.clone(), it.points.clone(), it.outcome, it.after);
+        key(self) == key(other)
+    }
+}
+
+/// Whether a trial may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// It is needed.
+    Now,
+    /// Trials that run decide whether it is needed.
+    Later,
+    /// All rules about its point are decided.
+    Never,
+}
+
+/// A rule of the plan, for all of its points.
+#[derive(Debug, Clone, PartialEq)]
+struct Definition {
+    name: String,
+    measure: Measure,
+    /// Of a comparison.
+    better: Option<Better>,
+}
+
+/// A rule at one point, or at one pair of points.
+#[derive(Debug, Clone)]
+struct Rule {
+    definition: usize,
+    points: Vec<u32>,
+    /// The repetitions that it has looked at.
+    looked: u16,
+    evidence: Evidence,
+    decision: Option<Decision>,
+}
+
+/// The values that a rule has seen.
+#[derive(Debug, Clone, Default)]
+struct Evidence {
+    /// The number, or the differences a - b.
+    values: ConfidenceSequence,
+    /// a - (1 + share) b and a - (1 - share) b, where the margin is a share of b's mean.
+    above: ConfidenceSequence,
+    below: ConfidenceSequence,
+    /// b.
+    other: ConfidenceSequence,
+}
+
+/// All rules of a plan, and the trials that have ended.
+#[derive(Debug, Clone)]
+pub struct StoppingRules {
+    definitions: Vec<Definition>,
+    rules: Vec<Rule>,
+    /// The rules about each point, by index.
+    of_point: BTreeMap<u32, Vec<usize>>,
+    /// The values of each definition in the trials that have ended.
+    ended: BTreeMap<(u32, u16), Vec<Option<f64>>>,
+    at_least: u16,
+    /// Whether decided points are not repeated.
+    is_adaptive: bool,
+    levels: Vec<Levels>,
+}
+
+impl StoppingRules {
+    /// The rules of a plan, before the first trial.
+    pub fn of(plan: &CheckedPlan) -> Self {
+        let has_rules = plan.plan().repeat.adaptive().is_some() || !plan.plan().compare.is_empty();
+        let levels = if has_rules { plan.levels() } else { vec![] };
+        let at_least = plan.plan().repeat.adaptive().map(|adaptive| adaptive.at_least);
+        let at_least = at_least.map(|trials| u16::try_from(trials).unwrap_or(u16::MAX));
+        let mut all = Self {
+            definitions: vec![],
+            rules: vec![],
+            of_point: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            at_least: at_least.unwrap_or(FIXED_AT_LEAST),
+            is_adaptive: at_least.is_some(),
+            levels,
+        };
+        all.define(plan.plan());
+        for (index, rule) in all.rules.iter().enumerate() {
+            for point in &rule.points {
+                all.of_point.entry(*point).or_default().push(index);
+            }
+        }
+        all
+    }
+
+    fn define(&mut self, plan: &Plan) {
+        let adaptive = plan.repeat.adaptive();
+        for (until, nth) in adaptive.iter().flat_map(|adaptive| &adaptive.until).zip(0..) {
+            let points = until.points(&self.levels).into_iter().map(|point| vec![point]);
+            let points: Vec<Vec<u32>> = points.collect();
+            self.add(&format!("until.{nth}"), until.measure(plan), None, points);
+        }
+        for (compare, nth) in plan.compare.iter().zip(0..) {
+            let pairs = compare.pairs(&self.levels).into_iter().map(|(a, b)| vec![a, b]);
+            let pairs: Vec<Vec<u32>> = pairs.collect();
+            let better = Some(compare.better);
+            self.add(&format!("compare.{nth}"), compare.measure(plan), better, pairs);
+        }
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        measure: Option<Measure>,
+        better: Option<Better>,
+        points: Vec<Vec<u32>>,
+    ) {
+        // The check of the plan rejects rules that measure nothing.
+        let Some(measure) = measure else { return };
+        let definition = self.definitions.len();
+        self.definitions.push(Definition { name: name.to_owned(), measure, better });
+        self.rules.extend(points.into_iter().map(|points| Rule {
+            definition,
+            points,
+            looked: 0,
+            evidence: Evidence::default(),
+            decision: None,
+        }));
+    }
+
+    /// Whether the plan has no rule.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The numbers whose values [`StoppingRules::trial_ended`] needs, in their order.
+    pub fn numbers(&self) -> Vec<Numbered> {
+        self.definitions.iter().map(|definition| definition.measure.number.clone()).collect()
+    }
+
+    /// Whether a trial may start.
+    pub fn start(&self, point_id: u32, trial: u16) -> Start {
+        if !self.is_adaptive || trial <= self.at_least {
+            return Start::Now;
+        }
+        let about = self.of_point.get(&point_id).into_iter().flatten();
+        let mut start = Start::Never;
+        for rule in about.filter_map(|index| self.rules.get(*index)) {
+            if rule.decision.is_some() {
+                continue;
+            }
+            if rule.looked >= trial - 1 {
+                return Start::Now;
+            }
+            start = Start::Later;
+        }
+        start
+    }
+
+    /// Whether a run needs a trial, as far as is known.
+    pub fn is_needed(&self, point_id: u32, trial: u16) -> bool {
+        self.ended.contains_key(&(point_id, trial)) || self.start(point_id, trial) != Start::Never
+    }
+
+    /// A trial has ended, with these values of the [numbers](StoppingRules::numbers); the rules that are decided by it.
+    pub fn trial_ended(
+        &mut self,
+        point_id: u32,
+        trial: u16,
+        values: Vec<Option<f64>>,
+    ) -> Vec<Decision> {
+        self.ended.insert((point_id, trial), values);
+        let mut decided = Vec::new();
+        for index in self.of_point.get(&point_id).into_iter().flatten() {
+            let Some(rule) = self.rules.get_mut(*index) else { continue };
+            let was_decided = rule.decision.is_some();
+            let definition = &self.definitions[rule.definition];
+            while rule.decision.is_none()
+                && let Some(values) = values_of(&self.ended, rule)
+            {
+                rule.look(definition, &values, self.at_least);
+            }
+            decided.extend(rule.decision.clone().filter(|_| !was_decided));
+        }
+        decided
+    }
+
+    /// Every rule as it is now.
+    pub fn results(&self) -> Vec<RuleResult> {
+        let levels = |point: u32| self.levels.get(point as usize).map_or(&[][..], Vec::as_slice);
+        let result = |rule: &Rule| {
+            let definition = &self.definitions[rule.definition];
+            let points: Vec<&[(String, String)]> =
+                rule.points.iter().map(|point| levels(*point)).collect();
+            RuleResult::new(definition, rule, &points)
+        };
+        self.rules.iter().map(result).collect()
+    }
+}
+
+/// The values of the rule's points in the repetition that it looks at next; `None` if one of their trials has not ended.
+fn values_of(
+    ended: &BTreeMap<(u32, u16), Vec<Option<f64>>>,
+    rule: &Rule,
+) -> Option<Vec<Option<f64>>> {
+    let trial = rule.looked.checked_add(1)?;
+    let value = |point: &u32| {
+        let values = ended.get(&(*point, trial))?;
+        Some(values.get(rule.definition).copied().flatten())
+    };
+    rule.points.iter().map(value).collect()
+}
+
+impl Rule {
+    /// Looks at the next repetition, with these values of its points.
+    fn look(&mut self, definition: &Definition, values: &[Option<f64>], at_least: u16) {
+        self.looked += 1;
+        let Measure { number, margin } = &definition.measure;
+        match *values {
+            [Some(value)] => self.evidence.values.push(value),
+            [Some(a), Some(b)] => self.evidence.pair(a, b, *margin),
+            _ => {}
+        }
+        if self.looked < at_least {
+            return;
+        }
+        let outcome = match definition.better {
+            None => self.evidence.is_within(*margin).then_some(Outcome::Known),
+            Some(better) => self.evidence.compared(*margin, better),
+        };
+        let Some((outcome, estimate)) = outcome.zip(self.evidence.estimate()) else { return };
+        self.decision = Some(Decision {
+            rule: definition.name.clone(),
+            points: self.points.clone(),
+            outcome,
+            after: self.looked,
+            estimate,
+            unit: number.metric.unit_of(number.stat).to_owned(),
+        });
+    }
+}
+
+impl Evidence {
+    fn pair(&mut self, a: f64, b: f64, margin: Margin) {
+        self.values.push(a - b);
+        self.other.push(b);
+        if let Margin::Share(share) = margin {
+            self.above.push(a - (1.0 + share) * b);
+            self.below.push(a - (1.0 - share) * b);
+        }
+    }
+
+    /// `None` while the interval is infinite.
+    fn estimate(&self) -> Option<Estimate> {
+        let (mean, (low, high)) = (self.values.mean()?, self.values.interval()?);
+        Some(Estimate { n: self.values.n(), mean, low, high })
+    }
+
+    fn is_within(&self, margin: Margin) -> bool {
+        self.estimate().is_some_and(|Estimate { mean, low, high, .. }| {
+            (high - low) / 2.0 <= margin.about(mean)
+        })
+    }
+
+    /// Equivalence comes first: a difference below the margin does not matter, even if there is one.
+    fn compared(&self, margin: Margin, better: Better) -> Option<Outcome> {
+        let Estimate { low, high, .. } = self.estimate()?;
+        let is_equivalent = match margin {
+            Margin::Amount(amount) => -amount <= low && high <= amount,
+            Margin::Share(_) => {
+                let above = self.above.interval().is_some_and(|(_, high)| high <= 0.0);
+                let below = self.below.interval().is_some_and(|(low, _)| low >= 0.0);
+                above && below && self.other.mean().is_some_and(|mean| mean > 0.0)
+            }
+        };
+        match better {
+            _ if is_equivalent => Some(Outcome::Equivalent),
+            Better::Higher if low > 0.0 => Some(Outcome::ABetter),
+            Better::Higher if high < 0.0 => Some(Outcome::BBetter),
+            Better::Lower if high < 0.0 => Some(Outcome::ABetter),
+            Better::Lower if low > 0.0 => Some(Outcome::BBetter),
+            Better::Higher | Better::Lower => None,
+        }
+    }
+}
+
+/// The value of a number in the rows of one trial.
+fn value_of(rows: &[&PhaseRow], number: &Numbered) -> Option<f64> {
+    let Numbered { phase, scope, subject, metric, stat, .. } = number;
+    let is = |row: &&&PhaseRow| {
+        row.phase == *phase
+            && row.scope == *scope
+            && row.subject == *subject
+            && row.metric == metric.name
+            && row.stat == *stat
+    };
+    rows.iter().find(is).map(|row| row.value).filter(|value| value.is_finite())
+}
+
+/// The results of all rules of a plan, according to a summary.
+pub fn judge(plan: &CheckedPlan, summary: &Summary) -> Vec<RuleResult> {
+    let mut rules = StoppingRules::of(plan);
+    if rules.is_empty() {
+        return vec![];
+    }
+    let numbers = rules.numbers();
+    for end in summary.trials.iter().filter(|end| measure::has_ended(end)) {
+        let rows = summary.phase_rows_of(end.point_id).iter();
+        let rows: Vec<&PhaseRow> =
+            rows.filter(|row| row.trial == end.trial && measure::counts(end)).collect();
+        let values = numbers.iter().map(|number| value_of(&rows, number)).collect();
+        rules.trial_ended(end.point_id, end.trial, values);
+    }
+    rules.results()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! `repeat` and `[[compare]]`: rules must refer to existing factors, phases, subjects and metrics.
+
+use crate::plan::expect::Fault;
+use crate::plan::repeat::{AdaptiveRepeat, Compare};
+use crate::plan::{Order, Plan};
+
+use super::expects::{places, warn_if_renamed};
+use super::problems::Problems;
+
+/// Fewest trials of a point that are repeated by rules.
+const MIN_TRIALS: u32 = 2;
+
+pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    if let Some(adaptive) = plan.repeat.adaptive() {
+        table(plan, adaptive, problems);
+    }
+    for (index, compare) in plan.compare.iter().enumerate() {
+        comparison(plan, &index.to_string(), compare, problems);
+    }
+}
+
+fn table(plan: &Plan, adaptive: &AdaptiveRepeat, problems: &mut Problems) {
+    let range = MIN_TRIALS..=u32::from(u16::MAX);
+    let numbers = [("at_least", adaptive.at_least), ("at_most", adaptive.at_most)];
+    for (key, _) in numbers.iter().filter(|(_, trials)| !range.contains(trials)) {
+        let why = format!("must be from {} to {}", range.start(), range.end());
+        problems.error(&["repeat", *key], why);
+    }
+    let are_valid = numbers.iter().all(|(_, trials)| range.contains(trials));
+    if are_valid && adaptive.at_least > adaptive.at_most {
+        let reads: [&[&str]; 2] = [&["repeat", "at_least"], &["repeat", "at_most"]];
+        let (least, most) = (adaptive.at_least, adaptive.at_most);
+        let why = format!("`at_least` is {least}, more than `at_most`, which is {most}");
+        problems.error_from(&["repeat"], &reads, why);
+    }
+    if adaptive.until.is_empty() && plan.compare.is_empty() {
+        let why = "has no rule that ends the repetition: write `until = [{ metric = \"throughput\", within = \"2%\" }]`, \
+                   `[[compare]]`, or a whole number of trials";
+        problems.error_from(&["repeat"], &[&["repeat"], &["compare"]], why);
+    }
+    if plan.order == Order::AsWritten {
+        let why = "must be \"random\" where `repeat` has rules: they are applied to whole repetitions of all points";
+        problems.error_from(&["order"], &[&["order"], &["repeat"]], why);
+    }
+    for (index, until) in adaptive.until.iter().enumerate() {
+        let number = index.to_string();
+        let at: [&str; 3] = ["repeat", "until", &number];
+        let under = |key: &'static str| [&at[..], &[key]].concat();
+        places(plan, &under("where"), &until.at, true, problems);
+        warn_if_renamed(&under("metric"), Some(&until.metric), problems);
+        faults(&at, until.faults_or_measure(plan).err(), problems);
+    }
+}
+
+fn comparison(plan: &Plan, number: &str, compare: &Compare, problems: &mut Problems) {
+    let at: [&str; 2] = ["compare", number];
+    let under = |key: &'static str| [&at[..], &[key]].concat();
+    places(plan, &under("a"), &compare.a, false, problems);
+    places(plan, &under("b"), &compare.b, false, problems);
+    places(plan, &under("where"), &compare.at, true, problems);
+    warn_if_renamed(&under("metric"), Some(&compare.metric), problems);
+    let reads: [&[&str]; 1] = [&at];
+    if !compare.a.keys().eq(compare.b.keys()) {
+        let why = "must name the same factors as `a`; all other factors have the same levels";
+        problems.error_from(&under("b"), &reads, why);
+    } else if compare.a == compare.b {
+        let why = "must differ from `a`, like `a = { \"flows.one.cc\" = \"cubic\" }` and \
+                   `b = { \"flows.one.cc\" = \"bbr\" }`";
+        problems.error_from(&under("b"), &reads, why);
+    }
+    if let Some(factor) = compare.at.keys().find(|factor| compare.a.contains_key(*factor)) {
+        let why = format!("selects levels of `{factor}`, which `a` and `b` set already");
+        problems.error_from(&under("where"), &reads, why);
+    }
+    faults(&at, compare.faults_or_measure(plan).err(), problems);
+}
+
+/// Reports what is wrong with a rule. Its number depends on names that could not be read.
+fn faults(at: &[&str], found: Option<Vec<Fault>>, problems: &mut Problems) {
+    let reads: [&[&str]; 5] = [at, &["phases"], &["flows"], &["probes"], &["links"]];
+    for (key, why) in found.unwrap_or_default() {
+        problems.error_from(&[at, &key[..]].concat(), &reads, why);
+    }
+}
