@@ -226,6 +226,11 @@ pub fn shapes(link: &Link, topology: &Topology, hop: (&str, &str)) -> bool {
 /// longest, where several pairs of nodes use the link. Where the cabling is not known (nodes with agents) or
 /// nothing uses the link: the sum of all links' delays.
 pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
+    base_rtt_in(plan, &Topology::build(plan), link)
+}
+
+/// As [`base_rtt`], in the topology of this plan.
+pub fn base_rtt_in(plan: &Plan, topology: &Topology, link: &str) -> Micros {
     let delay_of = |link: &Link| {
         let preset = || {
             let name = link.path.as_ref()?;
@@ -235,12 +240,11 @@ pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
     };
     let all = || plan.links.values().map(delay_of).fold(Micros::default(), std::ops::Add::add);
     let Some(this) = plan.links.get(link) else { return all() };
-    let topology = Topology::build(plan);
-    round_trips(plan, &topology)
+    round_trips(plan, topology)
         .into_iter()
-        .filter(|trip| trip.iter().any(|hop| shapes(this, &topology, *hop)))
+        .filter(|trip| trip.iter().any(|hop| shapes(this, topology, *hop)))
         .map(|trip| {
-            let on_it = |l: &&Link| trip.iter().any(|hop| shapes(l, &topology, *hop));
+            let on_it = |l: &&Link| trip.iter().any(|hop| shapes(l, topology, *hop));
             plan.links.values().filter(on_it).map(delay_of).fold(Micros::default(), |a, b| a + b)
         })
         .max()
@@ -285,7 +289,16 @@ fn links_on<'p>(
 /// The slowest link that data of a flow group passes, by the rate that its queue drains at, and its name. `None` where no
 /// link has a rate.
 pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)> {
-    let rated = passed(plan, group).into_iter().filter(|(_, link)| drain_rate(link).is_some());
+    bottleneck_in(plan, &Topology::build(plan), group)
+}
+
+/// As [`bottleneck`], in the topology of this plan.
+pub fn bottleneck_in<'p>(
+    plan: &'p Plan,
+    topology: &Topology,
+    group: &str,
+) -> Option<(&'p str, &'p Link)> {
+    let rated = passed_in(plan, topology, group).into_iter().filter(|(_, link)| drain_rate(link).is_some());
     rated.min_by_key(|(_, link)| drain_rate(link))
 }
 

@@ -8,6 +8,8 @@ use super::Plan;
 use super::parse::read_text;
 use super::parse::unread_keys::UnreadKeys;
 use crate::resolve;
+use crate::topology::Topology;
+use crate::units::Micros;
 
 mod captures;
 mod cc;
@@ -58,6 +60,11 @@ impl CheckedPlan {
     /// The levels of every point, in the order of their ids; cheaper than [`CheckedPlan::points`].
     pub fn levels(&self) -> Vec<Vec<(String, String)>> {
         matrix::combinations(self.plan())
+    }
+
+    /// The length of a trial of every point, in the order of their ids; cheaper than [`CheckedPlan::points`].
+    pub fn trial_lengths(&self) -> Vec<Micros> {
+        matrix::lengths(self.plan())
     }
 
     /// Every combination of the matrix's levels, in order: the last factor (by name) changes fastest.
@@ -176,8 +183,18 @@ fn find(
     matrix::check(plan, &mut problems);
     expects::check(plan, &mut problems);
     repeats::check(plan, &mut problems);
-    matrix::check_points(plan, &mut problems, at_point);
+    let topology = Topology::build(plan);
+    let wired = (plan, &topology);
+    matrix::check_points(plan, &mut problems, |point, problems| at_point(point, wired, problems));
     problems.found
+}
+
+/// Whether two plans have the same nodes and wires, and so the same topology.
+fn are_wired_alike(a: &Plan, b: &Plan) -> bool {
+    let mut nodes = a.nodes.iter().zip(&b.nodes);
+    a.wires == b.wires
+        && a.nodes.len() == b.nodes.len()
+        && nodes.all(|((x, one), (y, other))| x == y && one.agent == other.agent)
 }
 
 /// Rules about keys that are the same at every point.
@@ -186,21 +203,23 @@ fn whole(plan: &Plan, problems: &mut Problems) {
     timeline::check_experiment(plan, problems);
 }
 
-/// Rules about one point, with its presets not yet merged.
-fn at_point(plan: &Plan, problems: &mut Problems) {
+/// Rules about one point, with its presets not yet merged. Most points have the topology of the plan.
+fn at_point(plan: &Plan, (whole, topology): (&Plan, &Topology), problems: &mut Problems) {
     let mut plan = plan.clone();
     traces::fill(&mut plan, &problems.traces);
     let plan = &plan;
+    let own = (!are_wired_alike(plan, whole)).then(|| Topology::build(plan));
+    let topology = own.as_ref().unwrap_or(topology);
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
-    lab::check(plan, problems);
+    lab::check(plan, topology, problems);
     if problems.target == Target::Simulator {
-        simulator::check(plan, problems);
+        simulator::check(plan, topology, problems);
     }
     timeline::check_trial(plan, problems);
-    links::check(plan, problems);
+    links::check(plan, topology, problems);
     cc::check(plan, problems);
-    flows::check(plan, problems);
+    flows::check(plan, topology, problems);
     captures::check(plan, problems);
-    lints::check(plan, problems);
+    lints::check(plan, topology, problems);
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ccbench_proto::plan::AdaptiveRepeat;
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::{resolve, schedule};
+use ccbench_proto::resolve;
+use ccbench_proto::units::Micros;
 
 use crate::args::CheckArgs;
 use crate::console::print;
@@ -55,8 +56,7 @@ pub fn size(plan: &CheckedPlan) -> String {
 
 /// Duration of all trials of a plan at most: `12:00`.
 pub fn duration(plan: &CheckedPlan) -> String {
-    let points = plan.points();
-    let lengths = points.iter().map(|point| schedule::length(&point.plan).as_secs_f64());
+    let lengths = plan.trial_lengths().into_iter().map(Micros::as_secs_f64);
     let total = lengths.sum::<f64>() * f64::from(plan.plan().repeat.at_most());
     clock_text(Duration::from_secs_f64(total))
 }

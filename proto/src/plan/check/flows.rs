@@ -15,7 +15,7 @@ use super::problems::Problems;
 /// Most parallel streams of one process.
 const MAX_COUNT: u32 = 128;
 
-pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     if plan.flows.is_empty() && plan.probes.is_empty() {
         problems.error_from(
             &["flows"],
@@ -38,10 +38,9 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             format!("their counts sum to {sockets} sockets; {MAX_SOCKETS} are allowed"),
         );
     }
-    let topology = Topology::build(plan);
     for (name, flow) in &plan.flows {
         let path = |key: &'static str| ["flows", name.as_str(), key];
-        ends(plan, &topology, ["flows", name], (&flow.from, &flow.to), problems);
+        ends(plan, topology, ["flows", name], (&flow.from, &flow.to), problems);
         if flow.count == 0 || flow.count > MAX_COUNT {
             problems.error(
                 &path("count"),
@@ -72,7 +71,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             );
         }
     }
-    probes::check(plan, &topology, problems);
+    probes::check(plan, topology, problems);
 }
 
 /// When a group runs: by phases or by `start` and `stop`, in one piece, inside the trial.

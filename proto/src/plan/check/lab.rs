@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::plan::{Engine, Link, Plan, Series, Via};
-use crate::resolve::{drain_rate, passed, settle};
+use crate::resolve::{drain_rate, passed_in, settle};
+use crate::topology::Topology;
 
 use super::limits::AGENTS;
 use super::problems::Problems;
@@ -26,7 +27,7 @@ const RATES: &[&[&str]] = &[
 
 const ENGINE: &[&str] = &["lab", "engine"];
 
-pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     let kernels = kernels(plan);
     if let Some((first, at)) = kernels.first() {
         for (other, path) in kernels.iter().filter(|(other, _)| other != first) {
@@ -44,7 +45,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         without_modules(plan, ENGINE, problems);
     }
     if plan.lab.engine == Some(Engine::Uml) {
-        uml(plan, &kernels, problems);
+        uml(plan, topology, &kernels, problems);
     }
 }
 
@@ -79,7 +80,12 @@ fn without_modules(plan: &Plan, at: &[&str], problems: &mut Problems) {
 }
 
 /// Rejects plans that User-Mode Linux cannot run: its clock stands still while a process computes.
-fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
+fn uml(
+    plan: &Plan,
+    topology: &Topology,
+    kernels: &[(Series, Vec<&str>)],
+    problems: &mut Problems,
+) {
     for (kernel, path) in kernels.iter().filter(|(kernel, _)| !Engine::Uml.runs(*kernel)) {
         let why = format!(
             "the engine uml runs only the kernel own, not {kernel}: leave out the kernel, or use the engine qemu"
@@ -91,12 +97,12 @@ fn uml(plan: &Plan, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
         problems.error_from(&["keep_awake"], &[ENGINE], why);
     }
     let why = "the CPU of the engine uml is infinitely fast, so the flow would never end";
-    unlimited_flows(plan, &[ENGINE], (why, ", or use the engine qemu"), problems);
+    unlimited_flows((plan, topology), &[ENGINE], (why, ", or use the engine qemu"), problems);
 }
 
 /// Rejects flows that nothing limits if computing takes no time: `why` is the reason, and `remedy` another remedy.
 pub(super) fn unlimited_flows(
-    plan: &Plan,
+    (plan, topology): (&Plan, &Topology),
     reads: &[&[&str]],
     (why, remedy): (&str, &str),
     problems: &mut Problems,
@@ -109,7 +115,7 @@ pub(super) fn unlimited_flows(
     let limits: BTreeSet<&str> =
         settled.links.iter().filter(is_limit).map(|(name, _)| name.as_str()).collect();
     for (name, flow) in plan.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
-        let limited = passed(&settled, name).iter().any(|(link, _)| limits.contains(link));
+        let limited = passed_in(&settled, topology, name).iter().any(|(link, _)| limits.contains(link));
         if !limited && !problems.is_unread(RATES) {
             let (from, to) =
                 if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };

@@ -15,13 +15,12 @@ use super::limits::{
 use super::problems::Problems;
 use super::{impair, names, queues, traces, triggers};
 
-pub(super) fn check(plan: &Plan, problems: &mut Problems) {
-    let topology = Topology::build(plan);
+pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     let settled = settle(plan);
     let mut egresses: BTreeMap<(String, String), &str> = BTreeMap::new();
     for (name, written) in &plan.links {
         preset(plan, name, written, problems);
-        if let Some(egress) = place(plan, &topology, name, written, problems)
+        if let Some(egress) = place(plan, topology, name, written, problems)
             && let Some(other) = egresses.insert(egress.clone(), name)
         {
             let places = [name.as_str(), other]

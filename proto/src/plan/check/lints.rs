@@ -1,8 +1,12 @@
 //! Lints: warnings about valid plans whose results mislead.
 
+use std::collections::BTreeMap;
+
 use crate::plan::problem::Severity;
 use crate::plan::{Flow, LimitUnit, Plan, Queue};
-use crate::resolve::{base_rtt, bdp, bottleneck, drain_rate, limit_bytes, resolve_queue, settle};
+use crate::resolve::{
+    base_rtt_in, bdp, bottleneck_in, drain_rate, limit_bytes, resolve_queue, settle,
+};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
@@ -35,15 +39,20 @@ const ROUND_TRIP: &[&[&str]] = &[
     &["flows", "*", "to"],
 ];
 
-pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     let settled = settle(plan);
+    let rtts: BTreeMap<&str, Micros> = settled
+        .links
+        .keys()
+        .map(|name| (name.as_str(), base_rtt_in(&settled, topology, name)))
+        .collect();
     for (name, link) in &settled.links {
         let Some(rate) = drain_rate(link).filter(|rate| rate.bits_per_sec() > 0) else { continue };
         let key = if link.rate.is_some() { "rate" } else { "trace" };
         if problems.is_unread(ROUND_TRIP) || problems.is_unread(&[&["links", name, key]]) {
             continue;
         }
-        let rtt = base_rtt(&settled, name);
+        let rtt = rtts.get(name.as_str()).copied().unwrap_or_default();
         bandwidth_delay(&["links", name, key], rate, rtt, problems);
         if rate.bits_per_sec() < FRAME_BYTES * 8 {
             let why = format!("{rate}: a full packet takes more than a second");
@@ -63,11 +72,11 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         }
     }
     unlimited(plan, &settled, problems);
-    bypasses(&settled, problems);
-    senders(&settled, problems);
+    bypasses(&settled, topology, problems);
+    senders(&settled, topology, problems);
     offloads(plan, problems);
     sampling(plan, problems);
-    short_phases(&settled, problems);
+    short_phases(&settled, rtts.into_values().max().unwrap_or_default(), problems);
 }
 
 fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Problems) {
@@ -191,18 +200,18 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
 }
 
 /// A group that passes no bottleneck beside one that does: mostly another receiver behind another interface.
-fn bypasses(settled: &Plan, problems: &mut Problems) {
+fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
     // A trace that has not been read may give a rate.
     if settled.links.values().any(|l| l.trace.is_some() && !traces::is_known(l, problems)) {
         return;
     }
     let mut groups = settled.flows.keys();
-    let Some((other, link)) = groups.find_map(|group| Some((group, bottleneck(settled, group)?.0)))
-    else {
+    let bottleneck = |group: &str| bottleneck_in(settled, topology, group).map(|(name, _)| name);
+    let Some((other, link)) = groups.find_map(|group| Some((group, bottleneck(group)?))) else {
         return;
     };
     for (name, flow) in &settled.flows {
-        if flow.rate.is_none() && bottleneck(settled, name).is_none() {
+        if flow.rate.is_none() && bottleneck(name).is_none() {
             problems.warning_from(
                 &["flows", name],
                 &[
@@ -224,8 +233,7 @@ fn bypasses(settled: &Plan, problems: &mut Problems) {
 }
 
 /// TCP looks at its own machine's queues (TCP small queues) and does not fill them.
-fn senders(settled: &Plan, problems: &mut Problems) {
-    let topology = Topology::build(settled);
+fn senders(settled: &Plan, topology: &Topology, problems: &mut Problems) {
     for (name, link) in
         settled.links.iter().filter(|(_, link)| link.rate.is_some() || link.trace.is_some())
     {
@@ -269,8 +277,8 @@ fn sampling(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-fn short_phases(settled: &Plan, problems: &mut Problems) {
-    let rtt = settled.links.keys().map(|name| base_rtt(settled, name)).max().unwrap_or_default();
+/// `rtt`: the longest of all paths.
+fn short_phases(settled: &Plan, rtt: Micros, problems: &mut Problems) {
     let least = Micros::new(rtt.get().saturating_mul(FEW_ROUND_TRIPS));
     for (index, phase) in settled.phases.iter().enumerate() {
         let number = index.to_string();

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use toml::{Table, Value};
 
 use crate::plan::expect;
-use crate::plan::parse::unread_keys::UnreadKeys;
-use crate::plan::parse::{Reading, from_table, salvage, set};
+use crate::plan::parse::{from_table, set};
 use crate::plan::problem::{PlanProblem, Severity};
-use crate::plan::{Factor, Plan, Repetitions};
+use crate::plan::{Factor, Plan};
 
 use super::names;
 use super::problems::Problems;
+
+mod expand;
+
+use expand::{UncheckedPoint, base};
+pub(super) use expand::{combinations, count, expand, lengths, with_factors_about};
 
 /// Columns of result tables that a factor's column must not hide.
 const COLUMNS: &[&str] = &[
@@ -39,41 +43,6 @@ pub(super) struct Setting {
     pub(super) key: Vec<String>,
     pub(super) value: Value,
     pub(super) place: Vec<String>,
-}
-
-/// One combination of levels, and the plan it makes.
-pub(super) struct UncheckedPoint {
-    pub(super) id: u32,
-    pub(super) factors: Vec<(String, String)>,
-    pub(super) plan: Option<Plan>,
-    /// Why there is no plan, or not all of it.
-    problems: Vec<PlanProblem>,
-    unread_keys: UnreadKeys,
-    /// The keys that its levels set, each with the place where that is written.
-    set_at: Vec<(Vec<String>, Vec<String>)>,
-}
-
-impl UncheckedPoint {
-    /// The keys to which its levels assign a value that cannot be read.
-    fn unread_levels(&self, unread_keys: &UnreadKeys) -> UnreadKeys {
-        let mut unset = UnreadKeys::default();
-        for (key, _) in self.set_at.iter().filter(|(_, place)| unread_keys.covers(place)) {
-            unset.mark_uncertain(key.clone());
-        }
-        for (factor, level) in &self.factors {
-            unread_keys
-                .of_level(factor, level)
-                .into_iter()
-                .for_each(|key| unset.mark_uncertain(key));
-        }
-        unset
-    }
-
-    /// Where the value at a place is written.
-    fn written(&self, place: &[String]) -> Vec<String> {
-        let level = self.set_at.iter().find(|(key, _)| place.starts_with(key));
-        level.map_or_else(|| place.to_vec(), |(key, at)| [at, &place[key.len()..]].concat())
-    }
 }
 
 /// The levels of a factor; keys that are not dotted keys are left out (they are reported elsewhere).
@@ -109,93 +78,6 @@ pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
             levels.iter().map(level).collect()
         }
     }
-}
-
-/// The plan as a table without its matrix, for keys to be set in.
-pub(super) fn base(plan: &Plan) -> Table {
-    Table::try_from(bare(plan)).unwrap_or_default()
-}
-
-/// The plan without the keys that are about all of its points.
-fn bare(plan: &Plan) -> Plan {
-    let (matrix, quick) = (BTreeMap::new(), BTreeMap::new());
-    // The rules name factors of the matrix.
-    let repeat = Repetitions::Times(plan.repeat.at_most());
-    Plan { matrix, quick, repeat, expect: Vec::new(), compare: Vec::new(), ..plan.clone() }
-}
-
-/// How many combinations there are; 1 without a matrix, 0 when a factor has no levels.
-pub(super) fn count(plan: &Plan) -> usize {
-    let levels = |factor: &Factor| match factor {
-        Factor::Values(values) => values.len(),
-        Factor::Levels(levels) => levels.len(),
-    };
-    plan.matrix.values().fold(1, |n, factor| n.saturating_mul(levels(factor)))
-}
-
-/// A factor's name and its levels.
-type NamedLevels<'p> = (&'p String, Vec<Level>);
-
-fn factors(plan: &Plan) -> Vec<NamedLevels<'_>> {
-    plan.matrix.iter().map(|(name, factor)| (name, levels(name, factor))).collect()
-}
-
-/// The level of each factor at a point.
-fn chosen<'f>(factors: &'f [NamedLevels<'_>], id: usize) -> Vec<(&'f String, &'f Level)> {
-    let mut left = id;
-    let mut chosen: Vec<(&String, &Level)> = Vec::with_capacity(factors.len());
-    for (name, levels) in factors.iter().rev() {
-        chosen.push((*name, &levels[left % levels.len()]));
-        left /= levels.len();
-    }
-    chosen.reverse();
-    chosen
-}
-
-fn level_names(chosen: &[(&String, &Level)]) -> Vec<(String, String)> {
-    chosen.iter().map(|(name, level)| ((*name).clone(), level.name.clone())).collect()
-}
-
-/// The factors and levels of all combinations, as [`expand`] has them.
-pub(super) fn combinations(plan: &Plan) -> Vec<Vec<(String, String)>> {
-    let factors = factors(plan);
-    (0..count(plan).min(MAX_POINTS)).map(|id| level_names(&chosen(&factors, id))).collect()
-}
-
-/// All combinations; without a matrix the one point of the plan itself. At most [`MAX_POINTS`].
-pub(super) fn expand(plan: &Plan) -> impl Iterator<Item = UncheckedPoint> {
-    let factors = factors(plan);
-    let base = (!plan.matrix.is_empty()).then(|| base(plan));
-    let unvaried = plan.matrix.is_empty().then(|| bare(plan));
-    (0..count(plan).min(MAX_POINTS)).map(move |id| {
-        let chosen = chosen(&factors, id);
-        let names = level_names(&chosen);
-        let settings = || chosen.iter().flat_map(|(_, level)| &level.keys);
-        let mut reading = match (&base, &unvaried) {
-            (Some(base), _) => with(base, settings()),
-            (None, plan) => Reading { plan: plan.clone(), ..Reading::default() },
-        };
-        if chosen.iter().any(|(_, level)| level.incomplete) {
-            reading.unread_keys.mark_uncertain(Vec::new());
-        }
-        let set_at = settings().map(|set| (set.key.clone(), set.place.clone())).collect();
-        let (plan, problems, unread_keys) = (reading.plan, reading.problems, reading.unread_keys);
-        UncheckedPoint { id: id as u32, factors: names, plan, problems, unread_keys, set_at }
-    })
-}
-
-/// The plan with these keys set. A key that cannot, or must not, be set is reported with its factor.
-fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Reading {
-    let mut table = base.clone();
-    let mut unset = UnreadKeys::default();
-    for Setting { key, value, .. } in settings {
-        if !may_vary(key) || set::set_key(&mut table, key, value.clone()).is_err() {
-            unset.mark_uncertain(key.clone());
-        }
-    }
-    let mut reading = salvage(table);
-    reading.unread_keys.join(unset);
-    reading
 }
 
 /// Rules about factors and levels, independent of the points.
@@ -459,11 +341,12 @@ impl Found {
             let problem = &found.problem;
             let alike = like_it.entry((problem.path.clone(), problem.severity)).or_default();
             *alike += 1;
-            let at = self.place_of(&found);
-            if let Some(at) = at {
+            if !self.is_everywhere(&found) {
+                // A problem may differ at each of many points, and the place takes a look at all points.
                 if *alike > MAX_ALIKE {
                     continue;
                 }
+                let at = self.place_of(&found);
                 found.problem.reason = format!("{} (at {at})", found.problem.reason);
             }
             all.push(found.problem);
@@ -471,25 +354,33 @@ impl Found {
         all
     }
 
-    /// Which points have a problem; `None` when all do.
-    fn place_of(&self, found: &Repeated) -> Option<String> {
-        let (points, times) = if found.whole > 0 || found.parts == 0 {
+    /// The points that count for a problem, and at how many of them it is.
+    fn points_of(&self, found: &Repeated) -> (&[Factors], usize) {
+        if found.whole > 0 || found.parts == 0 {
             (&self.whole, found.whole)
         } else {
             (&self.parts, found.parts)
-        };
-        if times == points.len() && (found.whole > 0 || self.whole.is_empty()) {
-            return None;
         }
+    }
+
+    /// Whether all points have a problem.
+    fn is_everywhere(&self, found: &Repeated) -> bool {
+        let (points, times) = self.points_of(found);
+        times == points.len() && (found.whole > 0 || self.whole.is_empty())
+    }
+
+    /// Which points have a problem that not all points have.
+    fn place_of(&self, found: &Repeated) -> String {
+        let (points, times) = self.points_of(found);
         let with_shared = |point: &&Factors| found.shared.iter().all(|level| point.contains(level));
         if !found.shared.is_empty() && points.iter().filter(with_shared).count() == times {
-            return Some(levels_of(&found.shared));
+            return levels_of(&found.shared);
         }
         let more = match found.whole + found.parts - 1 {
             1 => "one more point".to_owned(),
             more => format!("{more} more points"),
         };
-        Some(format!("{}, and {more}", levels_of(&found.first)))
+        format!("{}, and {more}", levels_of(&found.first))
     }
 }
 

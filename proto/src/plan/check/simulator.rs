@@ -3,6 +3,7 @@
 use crate::cc::{self, SIMULATED_BUILTINS};
 use crate::plan::{Backend, Cc, Plan, ProbeKind, Queue, Shaper, SysctlValue, Tool, Via};
 use crate::resolve::settle;
+use crate::topology::Topology;
 
 use super::lab;
 use super::problems::Problems;
@@ -26,14 +27,14 @@ const SYSCTLS: &[&str] = &[
 const ALWAYS_ONE: &[&str] =
     &["net.ipv4.tcp_recovery", "net.ipv4.tcp_sack", "net.ipv4.tcp_timestamps"];
 
-pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     without_kernels(plan, problems);
     nodes(plan, problems);
     links(plan, problems);
     for (name, cc) in &plan.cc {
         instance(name, cc, problems);
     }
-    flows(plan, problems);
+    flows(plan, topology, problems);
     probes(plan, problems);
     for name in plan.capture.keys() {
         let why = "simulated packets have no payload to capture: remove it, or run without --sim";
@@ -158,7 +159,7 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
     }
 }
 
-fn flows(plan: &Plan, problems: &mut Problems) {
+fn flows(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     for (name, flow) in &plan.flows {
         if flow.tool == Some(Tool::Iperf3) {
             let why =
@@ -168,7 +169,8 @@ fn flows(plan: &Plan, problems: &mut Problems) {
         congestion_control(plan, &["flows", name, "cc"], flow.cc.as_deref(), problems);
     }
     let why = "simulated hosts are infinitely fast, so the flow would never end";
-    lab::unlimited_flows(plan, &[], (why, ", or run the plan without --sim"), problems);
+    let remedy = ", or run the plan without --sim";
+    lab::unlimited_flows((plan, topology), &[], (why, remedy), problems);
 }
 
 fn probes(plan: &Plan, problems: &mut Problems) {

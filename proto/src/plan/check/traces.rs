@@ -65,7 +65,11 @@ impl Trace {
 
 /// Every trace file that some point of the plan names.
 pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
-    let points = matrix::expand(plan).filter_map(|point| point.plan);
+    let is_about_traces = |key: &[String]| {
+        key.first().is_some_and(|first| first == "links") && key.get(2).is_none_or(|it| it == "trace")
+    };
+    let fewer = matrix::with_factors_about(plan, is_about_traces);
+    let points = matrix::expand(&fewer).filter_map(|point| point.plan);
     let links = points.flat_map(|point| point.links.into_values());
     links.filter_map(|link| Some(link.trace?.file)).collect()
 }
