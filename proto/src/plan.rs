@@ -13,6 +13,7 @@ use text::Name;
 
 pub use capture::Capture;
 pub use cc::{Cc, Via};
+pub use design::{Design, DesignKind};
 pub use expect::Expect;
 pub use impair::{
     AckAggregation, BurstLoss, Distribution, EcnRewrite, Jitter, OnEnd, Policer, Reorder, Slot,
@@ -31,6 +32,7 @@ pub mod capture;
 pub mod cc;
 pub mod check;
 pub(crate) mod checked;
+pub mod design;
 pub mod expect;
 pub mod impair;
 pub mod lab;
@@ -113,9 +115,12 @@ pub struct Plan {
     /// Changes of link settings during a trial.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<Change>,
-    /// Factors: every combination of their levels is a point.
+    /// Factors: every combination of their levels is a point, unless a design selects some.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub matrix: BTreeMap<String, Factor>,
+    /// Selects points of the matrix; absent: every combination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub design: Option<Design>,
     /// Claims about the results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expect>,
@@ -153,6 +158,7 @@ impl Plan {
             phases: Vec::new(),
             changes: Vec::new(),
             matrix: BTreeMap::new(),
+            design: None,
             expect: Vec::new(),
             compare: Vec::new(),
             quick: BTreeMap::new(),

@@ -5,10 +5,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
-use sha2::{Digest, Sha256};
-
 use crate::plan::checked::CheckedPlan;
 use crate::plan::timeline::{self, flow_span, phase_spans};
 use crate::plan::{Cc, Class, Flow, Link, Match, Order, Plan, Sample, TraceUse};
@@ -25,6 +21,7 @@ mod captures;
 mod changes;
 mod link_flows;
 mod probes;
+pub(crate) mod random;
 
 pub use crate::plan::checked::Point;
 pub use crate::plan::timeline::PhaseSpan;
@@ -32,6 +29,7 @@ pub use blocks::{CONNECT_LIMIT_S, MAX_BLOCK_BYTES, block_bytes, block_offset_ns}
 pub use captures::CaptureTask;
 pub use link_flows::LinkFlow;
 pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
+use random::{derive, derive_u64, shuffle};
 
 /// One trial of one point, in the order they run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,24 +148,6 @@ pub fn client_port(slot: u32, offset: u32) -> u16 {
     (10_000 + (slot % PORT_SLOTS) * MAX_SOCKETS + offset) as u16
 }
 
-/// 256 bits that depend on nothing but these numbers.
-fn derive(seed: u64, what: &str, numbers: &[u64]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update(seed.to_be_bytes());
-    hash.update(what.as_bytes());
-    for number in numbers {
-        hash.update([0]);
-        hash.update(number.to_be_bytes());
-    }
-    hash.finalize().into()
-}
-
-/// The first 64 of these bits.
-fn derive_u64(seed: u64, what: &str, numbers: &[u64]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = derive(seed, what, numbers);
-    u64::from_be_bytes([a, b, c, d, e, f, g, h])
-}
-
 /// Every trial of every point in the order they run: shuffled within each repetition by the plan's seed, or
 /// point by point. The same on every machine. Rules of `repeat` may leave out later repetitions of a point.
 pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
@@ -226,22 +206,6 @@ fn root(first: &[u32], mut point: u32) -> u32 {
         point = first[point as usize];
     }
     point
-}
-
-/// Fisher and Yates' shuffle, each permutation equally likely.
-fn shuffle<T>(items: &mut [T], seed: [u8; 32]) {
-    let mut random = ChaCha8Rng::from_seed(seed);
-    for last in (1..items.len()).rev() {
-        let bound = last as u64 + 1;
-        let fair = u64::MAX - u64::MAX % bound;
-        let drawn = loop {
-            let drawn = random.next_u64();
-            if drawn < fair {
-                break drawn;
-            }
-        };
-        items.swap(last, (drawn % bound) as usize);
-    }
 }
 
 /// The phases with their places on the timeline.

@@ -1,4 +1,4 @@
-//! The matrix: every combination of its factors' levels is a separate plan.
+//! The matrix: every combination of its factors' levels, or those that a design selects, is a separate plan.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use crate::plan::{Factor, Plan};
 use super::names;
 use super::problems::Problems;
 
+mod design;
 mod expand;
 
-use expand::{UncheckedPoint, base};
+use expand::{UncheckedPoint, base, sizes};
 pub(super) use expand::{combinations, count, expand, lengths, with_factors_about};
 
 /// Columns of result tables that a factor's column must not hide.
@@ -91,6 +92,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
             ),
         );
     }
+    design::check(plan, &sizes(plan), problems);
     let base = base(plan);
     let mut set_by: Vec<(Vec<String>, &str)> = Vec::new();
     for (name, factor) in &plan.matrix {

@@ -10,7 +10,7 @@ use crate::plan::problem::PlanProblem;
 use crate::plan::{Factor, Plan, Repetitions, timeline};
 use crate::units::Micros;
 
-use super::{Level, MAX_POINTS, Setting, levels, may_vary};
+use super::{Level, MAX_POINTS, Setting, design, levels, may_vary};
 
 /// One combination of levels, and the plan it makes.
 pub(in crate::plan::check) struct UncheckedPoint {
@@ -57,16 +57,62 @@ fn bare(plan: &Plan) -> Plan {
     let (matrix, quick) = (BTreeMap::new(), BTreeMap::new());
     // The rules name factors of the matrix.
     let repeat = Repetitions::Times(plan.repeat.at_most());
-    Plan { matrix, quick, repeat, expect: Vec::new(), compare: Vec::new(), ..plan.clone() }
+    let (expect, compare, design) = (Vec::new(), Vec::new(), None);
+    Plan { matrix, quick, repeat, expect, compare, design, ..plan.clone() }
 }
 
-/// How many combinations there are; 1 without a matrix, 0 when a factor has no levels.
+/// How many points there are: all combinations, or those of the design; 1 without a matrix, 0 when a factor has no levels.
 pub(in crate::plan::check) fn count(plan: &Plan) -> usize {
-    let levels = |factor: &Factor| match factor {
+    Rows::of(plan).count()
+}
+
+/// The number of levels of each factor.
+pub(super) fn sizes(plan: &Plan) -> Vec<usize> {
+    let size = |factor: &Factor| match factor {
         Factor::Values(values) => values.len(),
         Factor::Levels(levels) => levels.len(),
     };
-    plan.matrix.values().fold(1, |n, factor| n.saturating_mul(levels(factor)))
+    plan.matrix.values().map(size).collect()
+}
+
+/// The points, as the index of each factor's level.
+enum Rows {
+    /// Every combination of so many levels; the last factor changes fastest.
+    All(Vec<usize>),
+    /// Those of a design.
+    Selected(Vec<Vec<usize>>),
+}
+
+impl Rows {
+    fn of(plan: &Plan) -> Self {
+        let sizes = sizes(plan);
+        match design::rows(plan, &sizes) {
+            Some(rows) => Self::Selected(rows),
+            None => Self::All(sizes),
+        }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::All(sizes) => sizes.iter().fold(1, |n: usize, size| n.saturating_mul(*size)),
+            Self::Selected(rows) => rows.len(),
+        }
+    }
+
+    fn row(&self, id: usize) -> Vec<usize> {
+        let sizes = match self {
+            Self::All(sizes) => sizes,
+            Self::Selected(rows) => return rows[id].clone(),
+        };
+        let mut left = id;
+        let mut indices: Vec<usize> = Vec::with_capacity(sizes.len());
+        for size in sizes.iter().rev() {
+            indices.push(left % size);
+            left /= size;
+        }
+        indices.reverse();
+        indices
+    }
 }
 
 /// A factor's name and its levels.
@@ -74,18 +120,6 @@ type NamedLevels<'p> = (&'p String, Vec<Level>);
 
 fn factors(plan: &Plan) -> Vec<NamedLevels<'_>> {
     plan.matrix.iter().map(|(name, factor)| (name, levels(name, factor))).collect()
-}
-
-/// The index of each factor's level at a point.
-fn indices(factors: &[NamedLevels<'_>], id: usize) -> Vec<usize> {
-    let mut left = id;
-    let mut indices: Vec<usize> = Vec::with_capacity(factors.len());
-    for (_, levels) in factors.iter().rev() {
-        indices.push(left % levels.len());
-        left /= levels.len();
-    }
-    indices.reverse();
-    indices
 }
 
 /// The name of each factor and of its level.
@@ -98,23 +132,23 @@ fn names(factors: &[NamedLevels<'_>], indices: &[usize]) -> Vec<(String, String)
 
 /// The factors and levels of all points, as [`expand`] has them.
 pub(in crate::plan::check) fn combinations(plan: &Plan) -> Vec<Vec<(String, String)>> {
-    let factors = factors(plan);
-    let ids = 0..count(plan).min(MAX_POINTS);
-    ids.map(|id| names(&factors, &indices(&factors, id))).collect()
+    let (factors, rows) = (factors(plan), Rows::of(plan));
+    let ids = 0..rows.count().min(MAX_POINTS);
+    ids.map(|id| names(&factors, &rows.row(id))).collect()
 }
 
 /// All points; without a matrix the one point of the plan itself. At most [`MAX_POINTS`].
 pub(in crate::plan::check) fn expand(plan: &Plan) -> impl Iterator<Item = UncheckedPoint> {
     let mut reader = PointReader::new(plan);
-    (0..count(plan).min(MAX_POINTS)).map(move |id| reader.point(id))
+    (0..reader.rows.count().min(MAX_POINTS)).map(move |id| reader.point(id))
 }
 
-/// The plan with those factors only that set a key with this property.
+/// The plan with all combinations of those factors only that set a key with this property.
 pub(in crate::plan::check) fn with_factors_about(
     plan: &Plan,
     is_about: impl Fn(&[String]) -> bool,
 ) -> Plan {
-    let mut fewer = plan.clone();
+    let mut fewer = Plan { design: None, ..plan.clone() };
     fewer.matrix.retain(|name, factor| {
         levels(name, factor).iter().flat_map(|level| &level.keys).any(|set| is_about(&set.key))
     });
@@ -147,6 +181,7 @@ struct Part {
 /// Reads the plans of points.
 struct PointReader<'p> {
     factors: Vec<NamedLevels<'p>>,
+    rows: Rows,
     bare: Plan,
     base: Table,
     /// `None`: points are read as a whole.
@@ -157,12 +192,13 @@ impl<'p> PointReader<'p> {
     fn new(plan: &'p Plan) -> Self {
         let (factors, bare) = (factors(plan), bare(plan));
         let base = if factors.is_empty() { Table::new() } else { base(plan) };
-        let parts = parts(&factors, count(plan).min(MAX_POINTS));
-        Self { factors, bare, base, parts }
+        let rows = Rows::of(plan);
+        let parts = parts(&factors, rows.count().min(MAX_POINTS));
+        Self { factors, rows, bare, base, parts }
     }
 
     fn point(&mut self, id: usize) -> UncheckedPoint {
-        let indices = indices(&self.factors, id);
+        let indices = self.rows.row(id);
         let (factors, base, bare) = (&self.factors, &self.base, &self.bare);
         let parts = self.parts.as_mut();
         let assembled = parts.and_then(|parts| assemble(parts, factors, (base, bare), &indices));
@@ -290,6 +326,7 @@ fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Readin
 mod tests {
     use super::*;
     use crate::plan::parse::parse;
+    use crate::plan::{Design, DesignKind};
 
     fn plan(matrix: &str) -> Plan {
         let text = format!(
@@ -336,7 +373,7 @@ mod tests {
         let mut reader = PointReader::new(&plan);
         for id in 0..count(&plan) {
             let point = reader.point(id);
-            let settings = indices(&reader.factors, id);
+            let settings = reader.rows.row(id);
             let levels = reader.factors.iter().zip(&settings);
             let keys = levels.flat_map(|((_, levels), index)| &levels[*index].keys);
             let whole = with(&reader.base, keys);
@@ -356,6 +393,29 @@ mod tests {
         let wrong = |point: &&UncheckedPoint| point.factors[3].1 == "fast";
         assert_eq!(points.iter().filter(wrong).count(), 60);
         assert!(points.iter().all(|point| point.problems.is_empty() != wrong(&point)));
+    }
+
+    #[test]
+    fn design_selects_points() {
+        let mut plan = plan(SEVERAL);
+        let all = combinations(&plan);
+        let (kind, points) = (DesignKind::LatinHypercube, Some(20));
+        plan.design = Some(Design { kind, points, resolution: None });
+        let some = combinations(&plan);
+        assert_eq!((count(&plan), some.len()), (20, 20));
+        assert!(some.iter().all(|levels| all.contains(levels)));
+        let rate = |rate: &str| some.iter().filter(|levels| levels[3].1 == rate).count();
+        assert_eq!(["1mbit", "2mbit", "3mbit", "4mbit"].map(rate), [5; 4]);
+        let points: Vec<_> = expand(&plan).map(|point| point.factors).collect();
+        assert_eq!(points, some);
+        assert!(expand(&plan).all(|point| point.plan.unwrap().design.is_none()));
+        // Three factors have more than two levels.
+        let (kind, resolution) = (DesignKind::FractionalFactorial, Some(4));
+        plan.design = Some(Design { kind, points: None, resolution });
+        assert_eq!(count(&plan), 240);
+        plan.matrix
+            .retain(|_, factor| !matches!(factor, Factor::Values(values) if values.len() > 2));
+        assert_eq!(combinations(&plan).len(), 4, "two factors have no fraction");
     }
 
     #[test]

@@ -1,0 +1,303 @@
+//! The rows of a design: the level of each factor at each point. The same for the same plan and seed on every machine.
+//!
+//! **Latin hypercube** (McKay, Beckman and Conover, Technometrics 1979), over levels: the points of each factor are a random permutation
+//! of its levels, each repeated as often as the others, to within one. Rows that are equal exchange levels with others until all differ.
+//!
+//! **Fractional factorial** (Box, Hunter and Hunter, Statistics for Experimenters, chapter 6): a full design of some basic factors, and
+//! further factors whose level is a product of theirs (a generator). The resolution is the length of the shortest word of the defining
+//! relation. Generators: for 3, products of two or more basic factors; for 4, of three, five ...; for 5, of four or more that keep all words
+//! at five factors or longer; a single one is the product of all basic factors. The seed chooses which fraction of its family.
+
+use std::collections::BTreeMap;
+
+use crate::plan::{Design, DesignKind, Plan};
+use crate::schedule::random::{derive, draw, generator, shuffle};
+
+use super::super::problems::Problems;
+use super::MAX_POINTS;
+
+/// Most basic factors: more would be more points than a plan has.
+const MAX_BASIC: usize = 13;
+/// Most factors of a design whose generators are searched: the defining relation has a word for each set of generators.
+const MAX_SEARCHED: usize = 20;
+/// Most passes over the points to make equal ones differ.
+const MAX_PASSES: usize = 1000;
+
+/// Indices of the factors' levels.
+type Row = Vec<usize>;
+
+/// The rows of the plan's design; `None` without one, or if the matrix does not fit it.
+pub(super) fn rows(plan: &Plan, sizes: &[usize]) -> Option<Vec<Row>> {
+    let design = plan.design?;
+    match design.kind {
+        DesignKind::LatinHypercube => {
+            let points = design.points? as usize;
+            let fits = (1..=MAX_POINTS).contains(&points) && points <= combinations(sizes) / 2;
+            fits.then(|| latin_hypercube(sizes, points, plan.seed))
+        }
+        DesignKind::FractionalFactorial => {
+            let two_levels = sizes.iter().all(|levels| *levels == 2);
+            two_levels.then(|| fraction(sizes.len(), design.resolution?, plan.seed)).flatten()
+        }
+    }
+}
+
+/// The number of all combinations.
+fn combinations(sizes: &[usize]) -> usize {
+    sizes.iter().fold(1, |n: usize, levels| n.saturating_mul(*levels))
+}
+
+fn latin_hypercube(sizes: &[usize], points: usize, seed: u64) -> Vec<Row> {
+    let mut rows = vec![Row::with_capacity(sizes.len()); points];
+    for (factor, levels) in sizes.iter().enumerate() {
+        let mut column: Vec<usize> = (0..points).map(|point| point * levels / points).collect();
+        shuffle(&mut column, derive(seed, "latin hypercube", &[factor as u64]));
+        rows.iter_mut().zip(column).for_each(|(row, level)| row.push(level));
+    }
+    make_distinct(&mut rows, sizes.len(), seed);
+    rows
+}
+
+/// Exchanges levels of equal rows with those of other rows, which leaves each level as often as it is.
+fn make_distinct(rows: &mut Vec<Row>, factors: usize, seed: u64) {
+    let mut random = generator(derive(seed, "distinct points", &[]));
+    let mut times: BTreeMap<Row, usize> = BTreeMap::new();
+    for row in rows.iter() {
+        *times.entry(row.clone()).or_default() += 1;
+    }
+    let points = rows.len();
+    for _ in 0..MAX_PASSES {
+        let is_repeated = |point: &usize| times.get(&rows[*point]).is_some_and(|n| *n > 1);
+        let repeated: Vec<usize> = (0..points).filter(is_repeated).collect();
+        if repeated.is_empty() {
+            return;
+        }
+        for one in repeated.into_iter().filter(|_| factors > 0) {
+            let other = draw(&mut random, points as u64) as usize;
+            let factor = draw(&mut random, factors as u64) as usize;
+            let (mut a, mut b) = (rows[one].clone(), rows[other].clone());
+            std::mem::swap(&mut a[factor], &mut b[factor]);
+            let is_new = |row: &Row| !times.contains_key(row);
+            if one == other || a == b || !is_new(&a) || !is_new(&b) {
+                continue;
+            }
+            for old in [&rows[one], &rows[other]] {
+                match times.get(old).copied() {
+                    Some(n) if n > 1 => times.insert(old.clone(), n - 1),
+                    _ => times.remove(old),
+                };
+            }
+            for new in [&a, &b] {
+                *times.entry(new.clone()).or_default() += 1;
+            }
+            (rows[one], rows[other]) = (a, b);
+        }
+    }
+    // Points must differ; this is a matrix with hardly more combinations than points.
+    rows.sort_unstable();
+    rows.dedup();
+}
+
+/// The smallest fraction of a design of `factors` with two levels that has this resolution; `None` if that is not a fraction, or too
+/// large.
+fn fraction(factors: usize, resolution: u32, seed: u64) -> Option<Vec<Row>> {
+    let (basic, generators) = generators(factors, resolution as usize)?;
+    let sign = |nth: u64| usize::from(derive(seed, "fraction", &[nth])[0] % 2);
+    let signs: Vec<usize> = (0..generators.len() as u64).map(sign).collect();
+    let row = |run: u32| -> Row {
+        let levels = (0..basic).map(|factor| ((run >> factor) & 1) as usize);
+        let parity = |word: &u32| (run & word).count_ones() as usize % 2;
+        let others = generators.iter().zip(&signs).map(|(word, sign)| parity(word) ^ sign);
+        levels.chain(others).collect()
+    };
+    let runs = 1_u32 << basic;
+    Some((0..runs).map(row).collect())
+}
+
+/// The number of basic factors, and the generators of the others, as sets of basic factors.
+fn generators(factors: usize, resolution: usize) -> Option<(usize, Vec<u32>)> {
+    if resolution >= 5 && factors > MAX_SEARCHED {
+        return None;
+    }
+    let mut basic = resolution.saturating_sub(1).max(2)..factors.min(MAX_BASIC + 1);
+    basic.find_map(|basic| Some((basic, generators_of(basic, factors - basic, resolution)?)))
+}
+
+/// So many generators of basic factors that the design has this resolution; `None` if there are not so many.
+fn generators_of(basic: usize, wanted: usize, resolution: usize) -> Option<Vec<u32>> {
+    let all = (1_u32 << basic) - 1;
+    if wanted == 1 {
+        return (basic + 1 >= resolution).then(|| vec![all]);
+    }
+    let mut candidates: Vec<u32> = (1..=all)
+        .filter(|word| word.count_ones() as usize + 1 >= resolution)
+        .filter(|word| resolution != 4 || word.count_ones() % 2 == 1)
+        .collect();
+    // Short ones first, then in the order of the factors: ABC, ABD, ACD, BCD.
+    candidates.sort_by_key(|word| (word.count_ones(), *word));
+    if resolution < 5 {
+        return (candidates.len() >= wanted).then(|| candidates[..wanted].to_vec());
+    }
+    // The words of the defining relation: basic factors in the low bits, the others in those above.
+    let (mut words, mut found): (Vec<u64>, Vec<u32>) = (vec![0], Vec::new());
+    for candidate in candidates {
+        let own = u64::from(candidate) | (1 << (basic + found.len()));
+        let longer: Vec<u64> = words.iter().map(|word| word ^ own).collect();
+        if longer.iter().all(|word| word.count_ones() as usize >= resolution) {
+            words.extend(longer);
+            found.push(candidate);
+        }
+        if found.len() == wanted {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Rules about the design.
+pub(super) fn check(plan: &Plan, sizes: &[usize], problems: &mut Problems) {
+    // Another rule reports a factor without levels.
+    let Some(design) = plan.design.filter(|_| !sizes.contains(&0)) else { return };
+    let Design { kind, points, resolution } = design;
+    for (key, value, range) in
+        [("points", points, 1..=MAX_POINTS as u32), ("resolution", resolution, 3..=5)]
+    {
+        if value.is_some_and(|value| !range.contains(&value)) {
+            let why = format!("must be from {} to {}", range.start(), range.end());
+            problems.error(&["design", key], why);
+            return;
+        }
+    }
+    let why = match (kind, points, resolution) {
+        (DesignKind::LatinHypercube, None, _) => {
+            "needs the number of points: `points = 200`".to_owned()
+        }
+        (DesignKind::LatinHypercube, Some(_), Some(_)) => {
+            "`resolution` is of a fractional factorial; leave it out".to_owned()
+        }
+        (DesignKind::FractionalFactorial, _, None) => {
+            "needs a resolution: `resolution = 4`".to_owned()
+        }
+        (DesignKind::FractionalFactorial, Some(_), _) => {
+            "`points` is of a Latin hypercube: the resolution decides on the number of points; leave it out"
+                .to_owned()
+        }
+        (DesignKind::LatinHypercube, Some(points), None) => {
+            let all = combinations(sizes);
+            if points as usize <= all / 2 {
+                return;
+            }
+            format!("{points} points of {all} combinations: a Latin hypercube has half of them at most; leave it out for all")
+        }
+        (DesignKind::FractionalFactorial, None, Some(resolution)) => {
+            if let Some(levels) = sizes.iter().find(|levels| **levels != 2) {
+                format!("a fractional factorial has two levels of each factor, and one has {levels}")
+            } else if rows(plan, sizes).is_none() {
+                format!(
+                    "{} factors have no fraction of resolution {resolution} with at most {MAX_POINTS} points; leave it out for all \
+                     combinations, or choose a lower resolution",
+                    sizes.len()
+                )
+            } else {
+                return;
+            }
+        }
+    };
+    problems.error_from(&["design"], &[&["design"], &["matrix"]], why);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The length of the shortest word of the defining relation: of a set of factors whose levels have the same parity in all rows.
+    fn resolution(rows: &[Row]) -> usize {
+        let bits: Vec<u32> = rows
+            .iter()
+            .map(|row| row.iter().rev().fold(0_u32, |bits, level| bits * 2 + *level as u32))
+            .collect();
+        let is_word = |word: &u32| {
+            let parity = |row: &u32| (row & word).count_ones() % 2;
+            bits.iter().all(|row| parity(row) == parity(&bits[0]))
+        };
+        let factors = rows[0].len();
+        let words = (1..1_u32 << factors).filter(is_word);
+        words.map(|word| word.count_ones() as usize).min().unwrap_or(usize::MAX)
+    }
+
+    #[test]
+    fn fractions_have_the_sizes_and_resolutions_of_the_textbook() {
+        // Box, Hunter and Hunter, table 6.22: factors, resolution asked for, runs, resolution of the design.
+        let designs = [
+            (3, 3, 4, 3),
+            (5, 3, 8, 3),
+            (7, 3, 8, 3),
+            (11, 3, 16, 3),
+            (15, 3, 16, 3),
+            (4, 4, 8, 4),
+            (6, 4, 16, 4),
+            (8, 4, 16, 4),
+            (9, 4, 32, 4),
+            (5, 5, 16, 5),
+            (6, 5, 32, 6),
+            (7, 5, 64, 7),
+            (8, 5, 64, 5),
+        ];
+        for (factors, asked, runs, has) in designs {
+            for seed in [1, 2] {
+                let rows = fraction(factors, asked, seed).unwrap();
+                let found = (rows.len(), resolution(&rows));
+                assert_eq!(found, (runs, has), "{factors} factors, {asked}");
+            }
+        }
+        let words = |factors, resolution| generators(factors, resolution).unwrap().1;
+        assert_eq!(words(6, 3), [0b011, 0b101, 0b110], "AB, AC, BC");
+        assert_eq!(words(8, 4), [0b0111, 0b1011, 0b1101, 0b1110], "ABC, ABD, ACD, BCD");
+        assert_eq!(words(8, 5), [0b00_1111, 0b11_0011], "ABCD, ABEF");
+        assert!([(2, 3), (3, 4), (4, 5)].iter().all(|(k, r)| generators(*k, *r).is_none()));
+        let one = fraction(6, 4, 1).unwrap();
+        assert!((2..20).any(|seed| fraction(6, 4, seed).unwrap() != one), "a seed has no effect");
+    }
+
+    #[test]
+    fn columns_of_a_fraction_are_balanced_and_orthogonal() {
+        for (factors, resolution) in [(7, 3), (8, 4), (8, 5)] {
+            let rows = fraction(factors, resolution, 3).unwrap();
+            for a in 0..factors {
+                assert_eq!(rows.iter().filter(|row| row[a] == 1).count(), rows.len() / 2);
+                for b in 0..a {
+                    let both = rows.iter().filter(|row| row[a] == 1 && row[b] == 1).count();
+                    assert_eq!(both, rows.len() / 4, "{factors} factors: {a} and {b}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+        #[test]
+        fn hypercube_has_each_level_equally_often_and_distinct_points(
+            sizes in proptest::collection::vec(1_usize..9, 1..6),
+            share in 1_usize..100,
+            seed in 0_u64..1000,
+        ) {
+            let all = combinations(&sizes);
+            let points = (all / 2 * share / 100).clamp(1, 500);
+            prop_assume!(points <= all / 2);
+            let rows = latin_hypercube(&sizes, points, seed);
+            prop_assert_eq!(&rows, &latin_hypercube(&sizes, points, seed));
+            prop_assert_eq!(rows.len(), points);
+            let distinct: std::collections::BTreeSet<&Row> = rows.iter().collect();
+            prop_assert_eq!(distinct.len(), points);
+            for (factor, levels) in sizes.iter().enumerate() {
+                for level in 0..*levels {
+                    let times = rows.iter().filter(|row| row[factor] == level).count();
+                    prop_assert!([points / levels, points.div_ceil(*levels)].contains(&times));
+                }
+            }
+        }
+    }
+}
