@@ -13,6 +13,7 @@ use crate::units::Micros;
 
 mod captures;
 mod cc;
+mod competitors;
 mod endpoints;
 mod expects;
 mod flows;
@@ -184,12 +185,17 @@ fn find(
     expects::check(plan, &mut problems);
     repeats::check(plan, &mut problems);
     let topology = Topology::build(plan);
-    let wired = (plan, &topology);
-    matrix::check_points(plan, &mut problems, |point, problems| at_point(point, wired, problems));
+    let contrasts = competitors::contrasts(plan);
+    matrix::check_points(plan, &mut problems, |point, levels, problems| {
+        let own = (!are_wired_alike(point, plan)).then(|| Topology::build(point));
+        let topology = own.as_ref().unwrap_or(&topology);
+        at_point(point, topology, problems);
+        competitors::check(point, (levels, topology), &contrasts, problems);
+    });
     problems.found
 }
 
-/// Whether two plans have the same nodes and wires, and so the same topology.
+/// Whether two plans have the same nodes and wires, and so the same topology. Most points have those of the plan.
 fn are_wired_alike(a: &Plan, b: &Plan) -> bool {
     let mut nodes = a.nodes.iter().zip(&b.nodes);
     a.wires == b.wires
@@ -203,13 +209,11 @@ fn whole(plan: &Plan, problems: &mut Problems) {
     timeline::check_experiment(plan, problems);
 }
 
-/// Rules about one point, with its presets not yet merged. Most points have the topology of the plan.
-fn at_point(plan: &Plan, (whole, topology): (&Plan, &Topology), problems: &mut Problems) {
+/// Rules about one point, with its presets not yet merged.
+fn at_point(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     let mut plan = plan.clone();
     traces::fill(&mut plan, &problems.traces);
     let plan = &plan;
-    let own = (!are_wired_alike(plan, whole)).then(|| Topology::build(plan));
-    let topology = own.as_ref().unwrap_or(topology);
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
     lab::check(plan, topology, problems);

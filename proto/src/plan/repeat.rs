@@ -252,7 +252,7 @@ fn measure(
 type PointLevels = [(String, String)];
 
 /// Whether a point has these levels, or for a list of levels one of them.
-fn fits(at: &BTreeMap<String, Value>, point: &PointLevels) -> bool {
+pub(in crate::plan) fn fits(at: &BTreeMap<String, Value>, point: &PointLevels) -> bool {
     at.iter().all(|(factor, wanted)| {
         let here = point.iter().find(|(name, _)| name == factor);
         here.is_some_and(|(_, here)| levels(wanted).iter().any(|level| level == here))

@@ -253,7 +253,7 @@ fn may_vary(key: &[String]) -> bool {
 pub(super) fn check_points(
     plan: &Plan,
     problems: &mut Problems,
-    at_point: impl Fn(&Plan, &mut Problems),
+    at_point: impl Fn(&Plan, &[(String, String)], &mut Problems),
 ) {
     let levels_are_right =
         !problems.found.iter().any(|p| p.place.first().is_some_and(|first| first == "matrix"));
@@ -276,7 +276,7 @@ pub(super) fn check_points(
         }
         here.unread_keys.join(point.unread_keys.clone());
         if let Some(plan) = &point.plan {
-            at_point(plan, &mut here);
+            at_point(plan, &point.factors, &mut here);
         }
         found.add(&point, whole, here.found);
     }
