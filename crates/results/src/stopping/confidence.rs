@@ -99,7 +99,8 @@ mod tests {
     #[test]
     fn half_width_matches_values_computed_by_hand() {
         // In standard deviations: sqrt(u (n-1)/n) with u = (c-1)/(1-c/(n+1)) and c = (20 sqrt(n+1))^(2/n).
-        for (n, expected) in [(5, 3.7804), (10, 1.2237), (20, 0.7658), (40, 0.5257), (100, 0.3347)] {
+        let by_hand = [(5, 3.7804), (10, 1.2237), (20, 0.7658), (40, 0.5257), (100, 0.3347)];
+        for (n, expected) in by_hand {
             let half = (squared_t(n).unwrap() * (f64::from(n) - 1.0) / f64::from(n)).sqrt();
             assert!((half - expected).abs() < 2e-4, "{n}: {half}");
         }
@@ -153,8 +154,8 @@ mod tests {
         }
     }
 
-    /// In how many of 10 000 sequences of 40 values with mean 0 an interval after some value is above 0, and below it. `t95`: also
-    /// of the t interval of a fixed number of values.
+    /// In how many of 10 000 sequences of 40 values with mean 0 an interval after some value is above 0, and below it; and in how
+    /// many a t interval, which is meant for a fixed number of values, excludes 0 after some value.
     fn exclude_zero(draw: impl Fn(&mut Normal) -> f64) -> ([u32; 2], u32) {
         let quantiles: Vec<f64> = (1..40)
             .map(|n| StudentsT::new(0.0, 1.0, f64::from(n)).unwrap().inverse_cdf(0.975))

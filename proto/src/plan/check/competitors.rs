@@ -22,7 +22,6 @@ use crate::plan::{Flow, Link, Plan, Queue};
 use crate::resolve::{bottleneck_in, settle};
 use crate::topology::Topology;
 
-use super::limits::AGENTS;
 use super::problems::Problems;
 
 /// Metrics that flows of one queue have in common.
@@ -95,8 +94,15 @@ pub(super) fn check(
         let Some(link) = common_queue(&settled, topology, phase, groups) else { continue };
         let [a, b] = groups;
         let at = ["expect", number.as_str()];
-        let reads: [&[&str]; 9] = [
-            &at, &["flows"], &["links"], &["path"], &["phases"], &["wires"], &["nodes"], &["matrix"], AGENTS,
+        let reads: [&[&str]; 8] = [
+            &at,
+            &["flows"],
+            &["links"],
+            &["path"],
+            &["phases"],
+            &["wires"],
+            &["nodes"],
+            &["matrix"],
         ];
         problems.warning_from(
             &at,
