@@ -298,7 +298,8 @@ pub fn bottleneck_in<'p>(
     topology: &Topology,
     group: &str,
 ) -> Option<(&'p str, &'p Link)> {
-    let rated = passed_in(plan, topology, group).into_iter().filter(|(_, link)| drain_rate(link).is_some());
+    let rated =
+        passed_in(plan, topology, group).into_iter().filter(|(_, link)| drain_rate(link).is_some());
     rated.min_by_key(|(_, link)| drain_rate(link))
 }
 

@@ -9,9 +9,7 @@ use super::PLAN;
 /// Both points of [`PLAN`] in two trials each, with a claim that holds and one that does not.
 fn packed(bench: &Bench) -> String {
     let claim = |text: &str, bound: &str| {
-        format!(
-            "[[expect]]\nclaim = \"{text}\"\nmetric = \"throughput\"\ngroup = \"f\"\n{bound}\n"
-        )
+        format!("[[expect]]\nclaim = \"{text}\"\nmetric = \"throughput\"\ngroup = \"f\"\n{bound}\n")
     };
     let plan = PLAN.replace("seed = 1", "seed = 1\nrepeat = 2")
         + &claim("fills the link", "above = \"10mbit\"")

@@ -56,7 +56,10 @@ fn points_are_repeated_until_their_rules_are_decided() {
     assert_eq!(again.status.code(), Some(0), "{}", text(&again));
     assert!(text(&again).contains("nothing is left to run"), "{}", text(&again));
     let summary = text(&bench.run(&["summarize", &dir]));
-    assert!(summary.contains("2 of 2 rules decided") && !summary.contains("of 16 trials"), "{summary}");
+    assert!(
+        summary.contains("2 of 2 rules decided") && !summary.contains("of 16 trials"),
+        "{summary}"
+    );
 }
 
 #[test]

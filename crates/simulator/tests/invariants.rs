@@ -136,9 +136,14 @@ fn every_congestion_control_works_with_every_queue() {
             let rows = rows(&plan(cc, queue, "", ""), 1).unwrap_or_else(|e| panic!("{what}: {e}"));
             let share =
                 check_rows(&what, &rows) as f64 * 8.0 / (RATE_BPS * LENGTH_S * PAYLOAD_SHARE);
-            // Five packets of queue are next to nothing; CX takes longer than this trial to get to its share.
-            let least = if queue.contains("5p") { 0.3 } else { 0.6 };
-            let least = if cc == "cx" { 0.4_f64.min(least) } else { least };
+            // Five packets of queue are next to nothing. CX takes longer than this trial to get to its share; TA, whose threshold is a
+            // few packets here, has 0.84 after half a minute.
+            let least: f64 = if queue.contains("5p") { 0.3 } else { 0.6 };
+            let least = match cc {
+                "cx" => least.min(0.4),
+                "ta" | "ta_grad" | "ta_per" => least.min(0.5),
+                _ => least,
+            };
             assert!(share > least, "{what}: {share:.3} of the rate");
         }
     }

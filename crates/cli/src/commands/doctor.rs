@@ -98,12 +98,6 @@ async fn describe() -> Result<(NodeInfo, Vec<String>), CliError> {
 /// What a node's description contains.
 fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
     let privileges = node.privileges();
-    let has = |kind: &&str| node.qdiscs.iter().any(|found| found == kind);
-    let missing: Vec<&str> = qdiscs().filter(|kind| !has(kind)).collect();
-    let qdiscs = match missing.is_empty() {
-        true => node.qdiscs.join(" "),
-        false => format!("without {}", missing.join(" ")),
-    };
     let iperf3 = match node.iperf3_version.is_empty() {
         true => "not installed".to_owned(),
         false => node.iperf3_version.clone(),
@@ -122,13 +116,7 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
             format!("{} {}", node.kernel, node.machine),
             "install Linux 5.15 or newer, or use the lab: `ccbench lab build`",
         ),
-        Check::new(
-            "qdiscs",
-            missing.is_empty(),
-            qdiscs,
-            "install the kernel's module package, for example `apt-get install linux-modules-extra-$(uname -r)`; until then \
-             links without a qdisc use ccbench's datapath",
-        ),
+        of_qdiscs(node),
         Check::new(
             "userspace links (TUN, packet sockets)",
             node.can_userspace_link,
@@ -167,6 +155,23 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
         ),
         Check::new("congestion controls", true, node.congestion_controls.join(" "), ""),
     ]
+}
+
+/// Whether the kernel has the qdiscs that links use.
+fn of_qdiscs(node: &NodeInfo) -> Check {
+    let has = |kind: &&str| node.qdiscs.iter().any(|found| found == kind);
+    let missing: Vec<&str> = qdiscs().filter(|kind| !has(kind)).collect();
+    let found = match missing.is_empty() {
+        true => node.qdiscs.join(" "),
+        false => format!("without {}", missing.join(" ")),
+    };
+    Check::new(
+        "qdiscs",
+        missing.is_empty(),
+        found,
+        "install the kernel's module package, for example `apt-get install linux-modules-extra-$(uname -r)`; until then \
+         links without a qdisc use ccbench's datapath",
+    )
 }
 
 /// The qdiscs that links use.

@@ -19,12 +19,8 @@ use crate::store::RunDir;
 use crate::summarize::RunSummary;
 
 /// Tables of the run that depend only on its trials. `trials.parquet` is not one: the epochs of a run that was interrupted differ.
-const RUN_TABLES: [&str; 4] = [
-    "points.parquet",
-    "summary_phase.parquet",
-    "summary_point.parquet",
-    "expectations.parquet",
-];
+const RUN_TABLES: [&str; 4] =
+    ["points.parquet", "summary_phase.parquet", "summary_point.parquet", "expectations.parquet"];
 
 /// A comparison of one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,9 +178,8 @@ pub(super) fn claim(one: &Expectation, number: usize, rerun: &[Expectation]) -> 
         (other.index, other.point_id, &other.levels) == (one.index, one.point_id, &one.levels)
     };
     // A claim that was not measured names no point.
-    let unmeasured = |other: &&Expectation| {
-        other.index == one.index && other.outcome == Outcome::NotMeasured
-    };
+    let unmeasured =
+        |other: &&Expectation| other.index == one.index && other.outcome == Outcome::NotMeasured;
     let found = rerun.iter().find(same_point).or_else(|| rerun.iter().find(unmeasured));
     let levels = match one.levels.is_empty() {
         true => String::new(),

@@ -111,13 +111,14 @@ fn duration(facts: &Facts<'_>) -> String {
     let Some(plan) = facts.plan else { return trials };
     let points = plan.points();
     let lengths = points.iter().map(|point| schedule::length(&point.plan).as_secs_f64());
-    let total_s = lengths.sum::<f64>() * f64::from(plan.plan().repeat);
+    let total_s = lengths.sum::<f64>() * f64::from(plan.plan().repeat.at_most());
     let minutes = (total_s / 60.0).ceil();
     let clock = match facts.record.backend().has_virtual_clock() {
         true => "on a virtual clock, which is not that of the machine",
         false => "in real time",
     };
-    format!("{trials} with {minutes} min of traffic {clock}")
+    let at_most = if plan.plan().repeat.adaptive().is_some() { "at most " } else { "" };
+    format!("{trials} with {at_most}{minutes} min of traffic {clock}")
 }
 
 fn claims(name: &str, claims: &[Expectation]) -> String {

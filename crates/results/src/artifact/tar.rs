@@ -378,7 +378,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_written() {
-        let write = |name: &str, bytes| append(&mut Vec::<u8>::new(), name, bytes, &mut &b"abc"[..]);
+        let write =
+            |name: &str, bytes| append(&mut Vec::<u8>::new(), name, bytes, &mut &b"abc"[..]);
         assert!(matches!(write(&"n".repeat(101), 3), Err(TarError::LongName { .. })));
         assert!(matches!(write("a", 8 << 30), Err(TarError::LargeFile { .. })));
         assert!(matches!(write("a", 4), Err(TarError::Changed { .. })));

@@ -18,8 +18,7 @@ use crate::error::io_error;
 /// The archive cannot be read, is none, exceeds the limits, or has an entry that is not a regular file inside of its directory;
 /// the directory exists, or cannot be written.
 pub fn unpack(archive: &Path, parent: &Path, limits: Limits) -> Result<PathBuf> {
-    let unreadable =
-        |source| ArtifactError::Unreadable { path: archive.to_path_buf(), source };
+    let unreadable = |source| ArtifactError::Unreadable { path: archive.to_path_buf(), source };
     let file = input::open_regular(archive).map_err(unreadable)?;
     let mut entries = Archive::new(GzDecoder::new(BufReader::new(file)), limits);
     let mut unpacking = Unpacking { archive, parent, root: None };

@@ -182,10 +182,8 @@ mod tests {
             t_s: t_s.to_vec(),
             value: value.to_vec(),
         };
-        let curves = vec![
-            curve("f/0", &[-0.1, 0.5, 1.0], &[1.0, 2.5, 3.0]),
-            curve("f/1", &[0.25], &[4.0]),
-        ];
+        let curves =
+            vec![curve("f/0", &[-0.1, 0.5, 1.0], &[1.0, 2.5, 3.0]), curve("f/1", &[0.25], &[4.0])];
         let panel = Panel { title: "Smoothed RTT".into(), unit: "ms".into(), samples: 4, curves };
         let phases = [phase("alone", 0, 1_000_000), phase("both", 1_000_000, 2_500_000)];
         let mut bytes = Vec::new();

@@ -52,10 +52,10 @@ impl RuleResult {
             points: rule.points.clone(),
             levels: levels_text(levels),
             decision: rule.decision.clone(),
-            estimate: rule.decision.as_ref().map_or_else(
-                || rule.evidence.estimate(),
-                |decision| Some(decision.estimate),
-            ),
+            estimate: rule
+                .decision
+                .as_ref()
+                .map_or_else(|| rule.evidence.estimate(), |decision| Some(decision.estimate)),
             trials: rule.looked,
             unit,
         }

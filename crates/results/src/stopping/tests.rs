@@ -93,7 +93,7 @@ fn trial_starts_once_the_earlier_repetitions_leave_a_rule_undecided() {
     assert_eq!([all.start(0, 6), all.start(1, 6)], [Start::Never, Start::Never]);
     assert!(all.is_needed(0, 5) && !all.is_needed(0, 6));
     // A wide spread: more trials are needed, one after the other.
-    let wide = |_: u32, trial: u16| if trial % 2 == 0 { 9e6 } else { 3e6 };
+    let wide = |_: u32, trial: u16| if trial.is_multiple_of(2) { 9e6 } else { 3e6 };
     let undecided = decide(&plan, &in_order(7), wide);
     assert_eq!([undecided.start(0, 8), undecided.start(0, 9)], [Start::Now, Start::Later]);
     assert_eq!(outcomes(&undecided)[0], ("undecided", 7));
@@ -163,11 +163,10 @@ fn rule_may_be_about_some_points() {
     let until = UNTIL.replace("metric", "where = { \"flows.f.cc\" = \"bbr\" }, metric");
     let plan = plan(&until, "");
     let rules = decide(&plan, &[], steady);
-    assert_eq!([rules.start(0, 6), rules.start(1, 5), rules.start(1, 6)], [
-        Start::Later,
-        Start::Now,
-        Start::Never
-    ]);
+    assert_eq!(
+        [rules.start(0, 6), rules.start(1, 5), rules.start(1, 6)],
+        [Start::Later, Start::Now, Start::Never]
+    );
     assert_eq!(rules.results().len(), 1);
 }
 

@@ -55,7 +55,17 @@ fn event(of: Of) -> wire::RunEvent {
 
 /// A trial with rows in three tables and a raw file: with `clock`, four tables and five renames.
 pub(crate) fn filled(run: &RunDir, trial: u16) -> TrialWriter<'_> {
+    fill(run.begin_trial(key(run, trial), &phases(), clocks()).unwrap())
+}
+
+/// The same on a virtual clock.
+pub(crate) fn filled_at(run: &RunDir, trial: u16, utc_ns: u64) -> TrialWriter<'_> {
     let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
+    writer.set_time(utc_ns);
+    fill(writer)
+}
+
+fn fill(mut writer: TrialWriter<'_>) -> TrialWriter<'_> {
     for i in 0..10u64 {
         let sample = wire::FlowSample {
             at_ns: 5_000_000_000 + i * 100_000_000,

@@ -322,22 +322,35 @@ fn any_spec(
             adaptive: a,
             nodrop: b,
         }),
-        _ => QueueParams::Dualpi2(Dualpi2Params {
-            limit,
-            target_ns: time_ns,
-            tupdate_ns: other_ns,
-            alpha: any % 65_537,
-            beta: any / 65_537 + 1,
-            step_thresh_ns: time_ns % 2_000_000,
-            coupling_factor: (any % 255) as u8 + 1,
-            drop_overload: a,
-            drop_dequeue: c,
-            c_protection: (any % 101) as u8,
-            step_thresh_pkts: b.then_some(small),
-            min_qlen_step: small % 8,
-            memory_limit: d.then_some(bytes),
-            any_ect: b,
-        }),
+        _ => QueueParams::Dualpi2(any_dualpi2(
+            (limit, small, any),
+            (time_ns, other_ns),
+            (a, b, c, d),
+        )),
+    }
+}
+
+/// The same for DualPI2.
+fn any_dualpi2(
+    (limit, small, any): (u32, u32, u32),
+    (time_ns, other_ns): (u64, u64),
+    (a, b, c, d): (bool, bool, bool, bool),
+) -> Dualpi2Params {
+    Dualpi2Params {
+        limit,
+        target_ns: time_ns,
+        tupdate_ns: other_ns,
+        alpha: any % 65_537,
+        beta: any / 65_537 + 1,
+        step_thresh_ns: time_ns % 2_000_000,
+        coupling_factor: (any % 255) as u8 + 1,
+        drop_overload: a,
+        drop_dequeue: c,
+        c_protection: (any % 101) as u8,
+        step_thresh_pkts: b.then_some(small),
+        min_qlen_step: small % 8,
+        memory_limit: d.then_some(u64::from(limit) * 100 + 1514),
+        any_ect: b,
     }
 }
 

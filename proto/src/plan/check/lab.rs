@@ -80,12 +80,7 @@ fn without_modules(plan: &Plan, at: &[&str], problems: &mut Problems) {
 }
 
 /// Rejects plans that User-Mode Linux cannot run: its clock stands still while a process computes.
-fn uml(
-    plan: &Plan,
-    topology: &Topology,
-    kernels: &[(Series, Vec<&str>)],
-    problems: &mut Problems,
-) {
+fn uml(plan: &Plan, topology: &Topology, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
     for (kernel, path) in kernels.iter().filter(|(kernel, _)| !Engine::Uml.runs(*kernel)) {
         let why = format!(
             "the engine uml runs only the kernel own, not {kernel}: leave out the kernel, or use the engine qemu"
@@ -115,7 +110,8 @@ pub(super) fn unlimited_flows(
     let limits: BTreeSet<&str> =
         settled.links.iter().filter(is_limit).map(|(name, _)| name.as_str()).collect();
     for (name, flow) in plan.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
-        let limited = passed_in(&settled, topology, name).iter().any(|(link, _)| limits.contains(link));
+        let limited =
+            passed_in(&settled, topology, name).iter().any(|(link, _)| limits.contains(link));
         if !limited && !problems.is_unread(RATES) {
             let (from, to) =
                 if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };

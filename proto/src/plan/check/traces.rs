@@ -66,7 +66,8 @@ impl Trace {
 /// Every trace file that some point of the plan names.
 pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
     let is_about_traces = |key: &[String]| {
-        key.first().is_some_and(|first| first == "links") && key.get(2).is_none_or(|it| it == "trace")
+        key.first().is_some_and(|first| first == "links")
+            && key.get(2).is_none_or(|it| it == "trace")
     };
     let fewer = matrix::with_factors_about(plan, is_about_traces);
     let points = matrix::expand(&fewer).filter_map(|point| point.plan);

@@ -116,10 +116,7 @@ impl MetricSelector<'_> {
                 fault(format!("`{}` is of the trial as a whole: leave out the phase", metric.name))
             }
             (None, [only]) => Ok((*only).to_owned()),
-            (None, many) => fault(format!(
-                "is missing; name one ({})",
-                list_of(many, "measured")
-            )),
+            (None, many) => fault(format!("is missing; name one ({})", list_of(many, "measured"))),
             (Some(name), known) if known.contains(&name) => Ok(name.to_owned()),
             (Some(name), _) if plan.phases.iter().any(|phase| phase.name == name) => {
                 fault(format!("`{name}` has `measure = false`: it is in no summary"))

@@ -93,9 +93,7 @@ fn needed(expected: &dyn Expected) -> String {
         "struct Capture" => "a table with `node` and `toward`".to_owned(),
         "struct Phase" => "a table with `name`, `length` and `flows`".to_owned(),
         "struct Expect" => "a table with `claim`, `metric` and what it must be".to_owned(),
-        "struct Design" => {
-            "a table like { kind = \"latin-hypercube\", points = 200 }".to_owned()
-        }
+        "struct Design" => "a table like { kind = \"latin-hypercube\", points = 200 }".to_owned(),
         "struct Until" => "a table with `metric` and `within`".to_owned(),
         "struct Compare" => "a table with `a`, `b`, `metric`, `better` and `margin`".to_owned(),
         "struct Change" => "a table with `at` and `set`".to_owned(),
