@@ -1,10 +1,12 @@
 //! `ccbench new`: a first plan from the answers to five questions.
 
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 use std::io::{BufRead, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::str::FromStr;
 
+use ccbench_proto::cc;
 use ccbench_proto::units::{Limit, Micros, Rate};
 
 use crate::args::new::{CcNames, NewArgs, QueueKind};
@@ -141,6 +143,14 @@ toward = "src"
 delay  = "{rtt}"
 "#
         );
+        // The kernel does not have ccbench's own.
+        let is_own = |cc: &str| !cc::BUILTINS.contains(&cc) && cc::scheme(cc).is_some();
+        for cc in ccs.iter().filter(|name| is_own(name)).collect::<BTreeSet<_>>() {
+            let _ = write!(
+                text,
+                "\n[cc.{cc}]                     # loaded before each trial and unloaded after it\nalgorithm = \"{cc}\"\n"
+            );
+        }
         let groups = group_names(ccs);
         for (group, cc) in groups.iter().zip(ccs) {
             let _ = write!(
@@ -283,6 +293,13 @@ mod tests {
             }
         }
         assert!(count > 500, "{count}");
+    }
+
+    #[test]
+    fn ccbenchs_own_congestion_controls_are_loaded() {
+        let answers = Answers::of(args(&["--cc", "bbr3,cubic,bbr3,vegas"])).unwrap();
+        let loaded: Vec<String> = checked(&answers).plan().cc.keys().cloned().collect();
+        assert_eq!(loaded, ["bbr3"]);
     }
 
     #[test]
