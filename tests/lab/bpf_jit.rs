@@ -42,7 +42,8 @@ fn run(bpf_jit_enable: u8) -> Contents {
     let bench = Bench::new();
     let file = "/proc/sys/net/core/bpf_jit_enable";
     let set = format!("echo {bpf_jit_enable} > {file}");
-    let is_set = format!("read is < {file} && [ $is = {bpf_jit_enable} ]");
+    // `read` fails although it has the value: the shell reads byte by byte, and the second read of a sysctl finds its end.
+    let is_set = format!("{{ read is < {file}; [ $is = {bpf_jit_enable} ]; }}");
     let iperf3 = format!(
         "#!/bin/sh\ncase \"$*\" in *--version*) /bin/{NSENTER} -t 1 -n /bin/sh -c '{set} && {is_set}' || exit 1;; esac\n\
          exec /bin/{REAL_IPERF3} \"$@\"\n"
