@@ -7,7 +7,7 @@ use ccbench_proto::event::{Ecn, EcnMode, EcnRequest, Kind};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire::{self, Side};
 
-use crate::prepare::Sysctls;
+use crate::sysctls::Sysctls;
 
 /// One event for each end of a flow group on this node whose congestion control counts marks.
 pub fn ecn_events(task: &NodeTask) -> Vec<wire::Event> {

@@ -22,6 +22,7 @@ mod prepare;
 mod probes;
 mod rows;
 mod simulation;
+mod sysctls;
 mod tcp;
 mod tcp_probes;
 
