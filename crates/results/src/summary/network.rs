@@ -65,8 +65,20 @@ struct PathLink {
     delay_us: Option<Steps>,
     /// Payload per byte that counts against the rate.
     payload_share: f64,
+    /// Rate of its policer in bit/s, which drops what is above it.
+    policed_bps: Option<f64>,
     /// Its classes divide its capacity.
     has_classes: bool,
+    /// States of flows change its rate or its delay, at times that the plan does not have.
+    rate_is_triggered: bool,
+    delay_is_triggered: bool,
+}
+
+impl PathLink {
+    /// Whether its capacity for a flow is not known: classes divide it, or states of flows change it.
+    fn has_unknown_capacity(&self) -> bool {
+        self.has_classes || self.rate_is_triggered
+    }
 }
 
 /// The path of a group, as indices of links.
@@ -111,6 +123,10 @@ impl Network {
                 |at: Option<Micros>, set: Option<&Setting>| Some((at?.as_secs_f64(), set?.clone()));
             plan.changes.iter().filter_map(|entry| change(entry.at, entry.set.get(&key))).collect()
         };
+        let is_triggered = |name: &str, key: &str| {
+            let key = format!("links.{name}.{key}");
+            plan.changes.iter().any(|entry| entry.when.is_some() && entry.set.contains_key(&key))
+        };
         let link = |(name, link): (&String, &Link)| {
             let rates = changed(name, "rate").into_iter().filter_map(|(at_s, set)| match set {
                 Setting::Rate(rate) => Some((at_s, rate.bits_per_sec() as f64)),
@@ -128,7 +144,10 @@ impl Network {
                 delay_us: (!link.trace.as_ref().is_some_and(&sets_delay))
                     .then(|| Steps::of(delay_us, delays)),
                 payload_share: PAYLOAD_BYTES / (MTU_BYTES + overhead(link)),
+                policed_bps: link.policer.as_ref().map(|p| p.rate.bits_per_sec() as f64),
                 has_classes: !link.classes.is_empty(),
+                rate_is_triggered: is_triggered(name, "rate"),
+                delay_is_triggered: is_triggered(name, "delay"),
             }
         };
         let links: Vec<PathLink> = plan.links.iter().map(link).collect();
@@ -155,10 +174,10 @@ impl Network {
         groups.iter().all(|(name, _)| self.paths.contains_key(*name))
     }
 
-    /// Whether classes divide a link that data of one of these groups passes.
-    pub(super) fn has_classes(&self, groups: &[(&str, Group)]) -> bool {
+    /// Whether data of one of these groups passes a link with an unknown capacity.
+    pub(super) fn has_unknown_capacity(&self, groups: &[(&str, Group)]) -> bool {
         let paths = groups.iter().filter_map(|(name, _)| self.paths.get(*name));
-        paths.flat_map(|path| &path.data).any(|link| self.links[*link].has_classes)
+        paths.flat_map(|path| &path.data).any(|link| self.links[*link].has_unknown_capacity())
     }
 
     /// Whether data of a group passes a link; `None` if its path is not known.
@@ -190,7 +209,11 @@ impl Network {
     /// sets it.
     pub(super) fn base_rtt_us(&self, group: &str, span: Span) -> Option<f64> {
         let path = self.paths.get(group)?;
-        path.round_trip.iter().map(|nth| self.links[*nth].delay_us.as_ref()?.constant(span)).sum()
+        let delay_us = |nth: &usize| {
+            let link = &self.links[*nth];
+            link.delay_us.as_ref().filter(|_| !link.delay_is_triggered)?.constant(span)
+        };
+        path.round_trip.iter().map(delay_us).sum()
     }
 
     /// The mean rate of a link of this name in a span; infinite if it is not shaped, or not in the plan.
@@ -206,7 +229,8 @@ impl Network {
         let ns = |s: f64| (s * 1e9).round() as u64;
         let bytes = curves(&link.name).map(|curve| curve.bytes(ns(from_s), ns(to_s)));
         let traced = bytes.map(|bytes| bytes * 8.0 / (to_s - from_s));
-        traced.or_else(|| Some(link.rate_bps.as_ref()?.mean(span)))
+        let line_bps = traced.or_else(|| Some(link.rate_bps.as_ref()?.mean(span)));
+        [line_bps, link.policed_bps].into_iter().flatten().reduce(f64::min)
     }
 
     /// The slowest link that data of a group passes; `None` if no link of its path has a rate.
@@ -216,8 +240,11 @@ impl Network {
         span: Span,
         curves: Curves<'_, '_>,
     ) -> Option<Bottleneck> {
-        let links = self.paths.get(group)?.data.iter();
-        let rated = links.filter_map(|link| {
+        let links = &self.paths.get(group)?.data;
+        if links.iter().any(|link| self.links[*link].rate_is_triggered) {
+            return None;
+        }
+        let rated = links.iter().filter_map(|link| {
             Some(Bottleneck { link: *link, rate_bps: self.rate_bps(*link, span, curves)? })
         });
         rated.min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps))
@@ -244,7 +271,11 @@ impl Network {
         let paths: Option<Vec<&Path>> =
             groups.iter().map(|(group, _)| self.paths.get(*group)).collect();
         let paths = paths?;
-        if paths.iter().flat_map(|path| &path.data).any(|link| self.links[*link].has_classes) {
+        if paths
+            .iter()
+            .flat_map(|path| &path.data)
+            .any(|link| self.links[*link].has_unknown_capacity())
+        {
             return None;
         }
         let capacity = |link: usize| {
@@ -454,5 +485,33 @@ mod tests {
         let class = "[links.two.classes.c]\nrate = \"1mbit\"\nmatch = { flow = \"long\" }\n";
         let divided = network(&(PARKING_LOT.to_owned() + class));
         assert_eq!(divided.fair_shares(&all, (0.0, 9.0), &none), None);
+    }
+
+    #[test]
+    fn a_policer_limits_the_capacity() {
+        let policer = "delay = \"5ms\"\npolicer = { rate = \"8mbit\", burst = \"30kB\" }\n";
+        let lot = network(&PARKING_LOT.replace("delay = \"5ms\"\n", policer));
+        let slowest = lot.bottleneck("second", (0.0, 9.0), &none).unwrap();
+        assert_eq!((slowest.link, slowest.rate_bps), (2, 8e6));
+        // The line's rate is that of the plan.
+        assert!(close(lot.bottleneck("first", (0.0, 9.0), &none).unwrap().rate_bps, 12e6));
+    }
+
+    #[test]
+    fn what_states_of_flows_change_is_not_known() {
+        let span = (0.0, 9.0);
+        let when = "[[changes]]\nwhen = { flow = \"first\", cc_state = \"DRAIN\" }\n";
+        let of = |set: &str| network(&format!("{PARKING_LOT}{when}set = {{ {set} }}\n"));
+        let rate = of("\"links.one.rate\" = \"5mbit\"");
+        assert_eq!(rate.bottleneck("long", span, &none), None);
+        assert!(rate.bottleneck("second", span, &none).is_some());
+        let all = [("long", 1), ("second", 2)].map(|(name, flows)| (name, Group { flows, span }));
+        assert!(rate.has_unknown_capacity(&all) && !rate.has_unknown_capacity(&all[1..]));
+        assert_eq!(rate.fair_shares(&all, span, &none), None);
+        assert_eq!(rate.base_rtt_us("long", span), Some(22_000.0));
+        let delay = of("\"links.one.delay\" = \"60ms\"");
+        assert_eq!(delay.base_rtt_us("long", span), None);
+        assert_eq!(delay.base_rtt_us("second", span), Some(12_000.0));
+        assert!(delay.bottleneck("long", span, &none).is_some());
     }
 }
