@@ -94,9 +94,10 @@ impl Trigger {
             self.inside.remove(flow_id);
             return;
         }
-        if !self.inside.insert(flow_id.to_owned()) {
+        if self.inside.contains(flow_id) {
             return;
         }
+        self.inside.insert(flow_id.to_owned());
         let is_busy = self.due.is_some() || self.end.is_some();
         if is_busy || (self.task.once && self.entered) {
             return;

@@ -10,9 +10,9 @@ use support::rows;
 
 const MS: u64 = 1_000_000;
 
-/// The changes that the plan makes, and the kind, time and message of the events about them. The link is not at the sender.
-fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
-    let text = format!(
+/// A flow whose link is not at the sender, with this change.
+fn plan(change: &str) -> String {
+    format!(
         r#"
 name = "triggers"
 [nodes]
@@ -37,11 +37,21 @@ cc = "probing"
 name = "all"
 length = "3s"
 flows = ["one"]
-[[changes]]
-when = {{ flow = "one", {when} }}
-set = {{ "links.there.rate" = "9mbit" }}
+{change}
 "#
-    );
+    )
+}
+
+/// A change of the link's rate.
+fn change(when: &str) -> String {
+    format!(
+        "[[changes]]\nwhen = {{ flow = \"one\", {when} }}\nset = {{ \"links.there.rate\" = \"9mbit\" }}"
+    )
+}
+
+/// The changes that the plan makes, and the kind, time and message of the events about them.
+fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
+    let text = plan(&change(when));
     let (mut changes, mut events) = (Vec::new(), Vec::new());
     for (_, row) in rows(&text, 1).unwrap() {
         match row.of {
@@ -82,4 +92,21 @@ fn a_state_that_never_comes_is_reported() {
     let kinds: Vec<&str> = events.iter().map(|(kind, ..)| *kind).collect();
     assert_eq!(kinds, ["change_not_triggered"]);
     assert!(events[0].2.contains("no flow of `one` was seen in PROBE_RTT"), "{events:?}");
+}
+
+#[test]
+fn looking_at_a_state_changes_nothing() {
+    let samples = |text: &str| -> Vec<_> {
+        let rows = rows(text, 1).unwrap().into_iter();
+        rows.filter_map(|(node, row)| match row.of {
+            Some(Of::FlowSample(sample)) => Some((node, sample)),
+            _ => None,
+        })
+        .collect()
+    };
+    // bbr3 probes the RTT after five seconds.
+    let never = plan(&change(r#"cc_state = "PROBE_RTT""#));
+    let (watched, alone) = (samples(&never), samples(&plan("")));
+    assert!(watched.len() > 20 && watched == alone);
+    assert_eq!(run(r#"cc_state = "PROBE_RTT""#).0, []);
 }

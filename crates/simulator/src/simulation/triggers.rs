@@ -16,7 +16,7 @@ impl Simulation {
             return;
         }
         let Some(sender) = self.connections[index].sender() else { return };
-        let stats = sender.cc_state(now_ns);
+        let stats = sender.observed_state(now_ns);
         let connection = &self.connections[index];
         for (number, link) in self.network.links.iter_mut().enumerate() {
             for trigger in &mut link.triggers {

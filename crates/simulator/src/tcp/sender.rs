@@ -393,6 +393,14 @@ impl Sender {
         self.cc.read(&view)
     }
 
+    /// The same, without a draw of its random numbers: looking changes nothing.
+    pub fn observed_state(&mut self, now_ns: u64) -> Vec<congestion_control::Stat> {
+        let seed = self.seed;
+        let stats = self.cc_state(now_ns);
+        self.seed = seed;
+        stats
+    }
+
     /// A rule that the congestion control broke.
     pub fn violation(&self) -> Option<congestion_control::Violation> {
         self.cc.violation()
