@@ -146,6 +146,7 @@ impl RunDir {
         }
         record.sessions.push(RunSession::new(info));
         record.status = RunStatus::Running;
+        record.planned_trials = None;
         start(&mut journal, path, info, &record, Digests::new())?;
         let version = info.ccbench_version.clone();
         Ok(Self::with(path.to_path_buf(), version, record, Log::Write(journal)))
