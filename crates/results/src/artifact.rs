@@ -103,14 +103,17 @@ impl Artifact {
         self.run.command_line().iter().any(|argument| argument == "--rootless")
     }
 
-    /// The last results directory of `ccbench artifact rerun`.
+    /// The last complete results directory of `ccbench artifact rerun`.
     ///
     /// # Errors
     /// There is none.
     pub fn last_rerun(&self) -> Result<PathBuf> {
         let parent = self.rerun_parent();
         // The time is part of the names, and the plan's name is the same.
-        let last = list(&parent)?.pop();
+        let is_complete = |path: &PathBuf| {
+            RunDir::open(path).is_ok_and(|run| run.status() == RunStatus::Complete)
+        };
+        let last = list(&parent)?.into_iter().rev().find(is_complete);
         last.ok_or(ArtifactError::NoRerun { path: self.path.clone() })
     }
 }

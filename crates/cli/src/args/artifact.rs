@@ -48,6 +48,9 @@ pub struct ArtifactRerunArgs {
     /// How many GiB the unpacked files may have.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_gib: u32,
+    /// Also run a plan that names agents; read `run/plan.resolved.toml` in the archive first.
+    #[arg(long)]
+    pub agents: bool,
     /// Build the topology in a user namespace even as root; also if the artifact's run did so.
     #[arg(long)]
     pub rootless: bool,

@@ -36,7 +36,16 @@ fn pack(run: &Path, output: &Path) -> Result<ExitCode, CliError> {
 fn rerun(args: ArtifactRerunArgs) -> Result<ExitCode, CliError> {
     let limits = Limits { max_bytes: u64::from(args.max_gib) << 30, ..Limits::default() };
     let dir = artifact::unpack(&args.file, &args.directory, limits)?;
-    let artifact = Artifact::open(&dir)?;
+    let done = rerun_unpacked(args, &dir);
+    if done.is_err() && !dir.join("rerun").exists() {
+        // No trial has run, so the command can be given again. The first error is the one to report.
+        let _ = std::fs::remove_dir_all(&dir);
+    }
+    done
+}
+
+fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliError> {
+    let artifact = Artifact::open(dir)?;
     print(&format!("{}: unpacked; every file with a digest is intact\n", dir.display()));
     let simulated = matches!(artifact.run().backend(), RunBackend::Simulator { .. });
     let source = PlanSource::read(&artifact.plan())?.for_simulator(simulated);
@@ -69,6 +78,16 @@ fn options(
 ) -> Result<RunOptions, CliError> {
     let backend = artifact.run().backend();
     let points = source.load_quietly(&[])?.points();
+    let mut nodes = points.iter().flat_map(|point| point.plan.plan().nodes.values());
+    if let Some(agent) = nodes.find_map(|node| node.agent.as_ref())
+        && !args.agents
+    {
+        let file = args.file.display();
+        return Err(CliError::Usage(format!(
+            "{file}: the plan uses the agent {agent}; read it (`tar -xOf {file} --wildcards '*/run/plan.resolved.toml'`), then add \
+             --agents"
+        )));
+    }
     let plan_names_kernels = points.iter().any(|point| point.plan.plan().kernel().is_some());
     let (kernel, dilation) = of_lab(&backend);
     Ok(RunOptions {

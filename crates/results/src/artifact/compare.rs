@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::{Artifact, ArtifactError, Result};
-use crate::backend::RunBackend;
+use crate::backend::{DilationSource, RunBackend};
 use crate::digest::{Digests, FileDigest};
 use crate::error::io_error;
 use crate::expect::{Expectation, Outcome};
@@ -19,8 +19,8 @@ use crate::store::RunDir;
 use crate::summarize::RunSummary;
 
 /// Tables of the run that depend only on its trials. `trials.parquet` is not one: the epochs of a run that was interrupted differ.
-const RUN_TABLES: [&str; 4] =
-    ["points.parquet", "summary_phase.parquet", "summary_point.parquet", "expectations.parquet"];
+/// Claims are compared one by one.
+const RUN_TABLES: [&str; 3] = ["points.parquet", "summary_phase.parquet", "summary_point.parquet"];
 
 /// A comparison of one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Item {
 pub struct Comparison {
     /// Trials, tables and claims.
     pub items: Vec<Item>,
-    /// Differences between both that may explain others: versions and machines.
+    /// Differences between both that may explain others: versions and backends.
     pub notes: Vec<String>,
 }
 
@@ -56,7 +56,9 @@ impl Comparison {
 pub fn compare(artifact: &Artifact, rerun: &Path) -> Result<Comparison> {
     let (a, b) = (artifact.run(), RunDir::open(rerun)?);
     let virtual_clock = a.backend().has_virtual_clock();
-    let mut items = vec![trials(&a.trials(), &b.trials(), virtual_clock)];
+    let adaptive = a.plan().is_some_and(|plan| plan.plan().repeat.adaptive().is_some());
+    let of_trials = trials(&a.trials(), &b.trials(), virtual_clock, adaptive && !virtual_clock);
+    let mut items = vec![of_trials];
     if virtual_clock {
         let (of_a, mut of_b) = (digests(a)?, digests(&b)?);
         // A summary may never have been written to the artifact's run.
@@ -112,14 +114,26 @@ fn expectations(run: &Path) -> Result<Vec<Expectation>> {
     Ok(RunSummary::compute(run, TrialFilter::default())?.expectations)
 }
 
-/// The verdicts: on a virtual clock they must be equal, elsewhere a trial must count in both runs or in neither.
-fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool) -> Item {
+/// The verdicts: on a virtual clock they must be equal, elsewhere a trial must count in both runs or in neither. `any_number`: rules
+/// end the repetition, earlier in one run than in the other.
+fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool, any_number: bool) -> Item {
     let by_trial = |all: &[TrialEnd]| -> BTreeMap<(u32, u16), TrialStatus> {
         all.iter().map(|end| ((end.point_id, end.trial), end.status)).collect()
     };
     let counts = |status: TrialStatus| matches!(status, TrialStatus::Ok | TrialStatus::Degraded);
     let (a, b) = (by_trial(a), by_trial(b));
-    let all: BTreeSet<_> = a.keys().chain(b.keys()).collect();
+    let mut all: BTreeSet<&(u32, u16)> = a.keys().chain(b.keys()).collect();
+    if any_number {
+        let points = |of: &BTreeMap<(u32, u16), TrialStatus>| -> BTreeSet<u32> {
+            of.keys().map(|(point, _)| *point).collect()
+        };
+        let (in_a, in_b) = (points(&a), points(&b));
+        // A point that only one run has still differs.
+        all.retain(|key| {
+            let in_both = in_a.contains(&key.0) && in_b.contains(&key.0);
+            !in_both || (a.contains_key(*key) && b.contains_key(*key))
+        });
+    }
     let same = |key: &&(u32, u16)| match (a.get(*key), b.get(*key)) {
         (Some(a), Some(b)) if virtual_clock => a == b,
         (Some(a), Some(b)) => counts(*a) == counts(*b),
@@ -227,9 +241,19 @@ fn notes(a: &RunDir, b: &RunDir) -> Vec<String> {
         RunBackend::Import => "import".to_owned(),
         RunBackend::Lab { .. } | RunBackend::Simulator { .. } => backend.notes().join("; "),
     };
-    if a.backend() != b.backend() {
+    if without_source(a.backend()) != without_source(b.backend()) {
         let (of_a, of_b) = (describe(a.backend()), describe(b.backend()));
         notes.push(format!("the artifact ran on another backend: {of_a}; the rerun: {of_b}"));
     }
     notes
+}
+
+/// A rerun is given the dilation that a calibration chose.
+fn without_source(mut backend: RunBackend) -> RunBackend {
+    if let RunBackend::Lab { images } = &mut backend {
+        for dilation in images.iter_mut().filter_map(|image| image.dilation.as_mut()) {
+            dilation.source = DilationSource::Given;
+        }
+    }
+    backend
 }

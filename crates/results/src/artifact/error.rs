@@ -85,7 +85,7 @@ pub enum ArtifactError {
         first: String,
     },
     /// The artifact has not been run again.
-    #[error("{} has no results of a rerun; `ccbench artifact rerun` makes them", path.display())]
+    #[error("{} has no results of a rerun that is complete; `ccbench artifact rerun` makes them", path.display())]
     NoRerun {
         /// The unpacked artifact.
         path: PathBuf,

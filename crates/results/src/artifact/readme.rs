@@ -62,7 +62,10 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
         },
     );
     text += "\n## Evaluation\n\nOne command runs every trial again and compares the results:\n\n";
-    text += "```sh\nccbench artifact rerun ARCHIVE\n```\n\n";
+    let nodes = facts.plan.map(|plan| &plan.plan().nodes);
+    let has_agents = nodes.is_some_and(|nodes| nodes.values().any(|node| node.agent.is_some()));
+    let agents = if has_agents { " --agents" } else { "" };
+    let _ = write!(text, "```sh\nccbench artifact rerun ARCHIVE{agents}\n```\n\n");
     text += match backend.has_virtual_clock() {
         true => {
             "Expected result: `reproduced: …` in the last line, exit code 0. Every Parquet file is equal byte for byte, on any \

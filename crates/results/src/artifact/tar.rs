@@ -53,7 +53,7 @@ pub enum TarError {
         what: &'static str,
     },
     /// An entry that is not a regular file.
-    #[error("{name} is {kind}; an artifact has only regular files")]
+    #[error("{name:?} is {kind}; an artifact has only regular files")]
     Kind {
         /// The entry.
         name: String,
@@ -63,6 +63,12 @@ pub enum TarError {
     /// A path that leaves the artifact's directory.
     #[error("{name:?} is not a path inside of the artifact's directory")]
     Outside {
+        /// The path.
+        name: String,
+    },
+    /// A file that artifacts do not have.
+    #[error("{name:?} is not a file of an artifact; `ccbench artifact pack` did not write it")]
+    Foreign {
         /// The path.
         name: String,
     },
@@ -85,7 +91,7 @@ pub enum TarError {
 /// How much an archive may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Files.
+    /// Files, and folders.
     pub max_files: u64,
     /// Bytes of all files together.
     pub max_bytes: u64,
@@ -98,9 +104,9 @@ impl Default for Limits {
     }
 }
 
-/// Whether a path consists of names only: it is relative, and has neither `.` nor `..`.
+/// Whether a path consists of names only: it is relative, and has neither `.` nor `..` nor control characters.
 pub(crate) fn is_inside(path: &str) -> bool {
-    path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains('\0')
+    path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains(char::is_control)
 }
 
 /// Writes a file of `bytes` bytes.
@@ -123,6 +129,9 @@ pub(crate) fn finish(out: &mut impl Write) -> Result<(), TarError> {
 }
 
 fn header(name: &str, bytes: u64) -> Result<[u8; BLOCK_BYTES], TarError> {
+    if !is_inside(name) {
+        return Err(TarError::Outside { name: name.to_owned() });
+    }
     let Some((prefix, base)) = split(name) else {
         return Err(TarError::LongName { name: name.to_owned() });
     };
@@ -172,6 +181,9 @@ pub(crate) struct Archive<R> {
     input: R,
     limits: Limits,
     files: u64,
+    folders: u64,
+    /// The path of the entry before.
+    last: String,
     bytes: u64,
 }
 
@@ -186,7 +198,7 @@ pub(crate) struct Entry {
 
 impl<R: Read> Archive<R> {
     pub(crate) fn new(input: R, limits: Limits) -> Self {
-        Self { input, limits, files: 0, bytes: 0 }
+        Self { input, limits, files: 0, folders: 0, last: String::new(), bytes: 0 }
     }
 
     /// The next file; `None` at the end. The content of the one before must have been read.
@@ -194,13 +206,22 @@ impl<R: Read> Archive<R> {
         let mut block = [0_u8; BLOCK_BYTES];
         self.fill(&mut block)?;
         if block.iter().all(|byte| *byte == 0) {
+            // The end marker has a second block. Reading up to the end also compares gzip's checksum.
+            self.fill(&mut block)?;
+            let mut more = [0_u8];
+            if block.iter().any(|byte| *byte != 0) || self.input.read(&mut more)? != 0 {
+                let (number, what) = (self.files + 1, "follows the archive's end");
+                return Err(TarError::Header { number, what });
+            }
             return Ok(None);
         }
         self.files += 1;
         let entry = parse(&block, self.files)?;
+        self.folders += new_folders(&entry.name, &self.last);
+        self.last.clone_from(&entry.name);
         self.bytes = self.bytes.saturating_add(entry.bytes);
         let Limits { max_files, max_bytes } = self.limits;
-        if self.files > max_files {
+        if self.files.max(self.folders) > max_files {
             return Err(TarError::TooMany { max_files });
         }
         if self.bytes > max_bytes {
@@ -224,6 +245,12 @@ impl<R: Read> Archive<R> {
             _ => TarError::Io(error),
         })
     }
+}
+
+/// Folders of a path that the one before does not have: their number in a sorted archive, otherwise at most too many.
+fn new_folders(name: &str, before: &str) -> u64 {
+    let same = name.split('/').zip(before.split('/')).take_while(|(a, b)| a == b).count();
+    name.matches('/').count().saturating_sub(same) as u64
 }
 
 fn parse(block: &[u8; BLOCK_BYTES], number: u64) -> Result<Entry, TarError> {
@@ -345,7 +372,10 @@ mod tests {
             [(b'1', "hard link"), (b'2', "symbolic link"), (b'3', "device"), (b'6', "FIFO")]
         {
             let reason = refused(&with_field(156, &[flag]));
-            assert_eq!(reason, format!("run/a is a {kind}; an artifact has only regular files"));
+            assert_eq!(
+                reason,
+                format!("\"run/a\" is a {kind}; an artifact has only regular files")
+            );
         }
         assert!(refused(&with_field(156, b"x")).contains("of another kind"));
         assert!(refused(&with_field(257, b"ustar  ")).contains("not in the ustar format"));
@@ -359,16 +389,19 @@ mod tests {
         let mut changed = bytes.clone();
         changed[2] ^= 1;
         assert!(refused(&changed).contains("another checksum"));
-        for length in 0..bytes.len() - BLOCK_BYTES {
+        for length in 0..bytes.len() {
             let reason = refused(&bytes[..length]);
             assert!(reason.contains("incomplete"), "{length}: {reason}");
         }
+        let longer = [&bytes[..], b"x"].concat();
+        assert!(refused(&longer).contains("follows the archive's end"));
     }
 
     #[test]
     fn size_and_number_are_limited_before_anything_is_copied() {
         let four: [(&str, &[u8]); 4] = [("r/a", b""), ("r/b", b""), ("r/c", b""), ("r/d", b"")];
         assert_eq!(refused(&archive(&four)), "it has more than 3 files");
+        assert_eq!(refused(&archive(&[("r/a/b/c/d", b"")])), "it has more than 3 files");
         // A header that announces 8 GiB, without them.
         let reason = refused(&with_field(124, b"77777777777"));
         assert!(reason.contains("more than 0 GiB"), "{reason}");

@@ -178,17 +178,20 @@ fn nothing_is_left_of_a_refused_archive() {
     };
     let limits = Limits::default();
     // The second entry is the one that is refused.
-    for name in ["../b", "/b", "run/../../b", "other/b", "b"] {
-        let reason = refused(&["run/a", name], limits);
+    for name in ["other/run/b", "b"] {
+        let reason = refused(&["r/run/a", name], limits);
         assert!(reason.contains("not a path inside of the artifact's directory"), "{reason}");
     }
-    assert!(refused(&["run/a", "run/a"], limits).contains("File exists"));
-    assert!(refused(&["run/a", "run/a/b"], limits).starts_with("cannot create "));
+    for name in ["r/rerun/b", "r/authorized_keys", "r/run"] {
+        assert!(refused(&["r/run/a", name], limits).contains("not a file of an artifact"));
+    }
+    assert!(refused(&["r/run/a", "r/run/a"], limits).contains("File exists"));
+    assert!(refused(&["r/run/a", "r/run/a/b"], limits).starts_with("cannot create "));
     assert!(refused(&[], limits).contains("it has no files"));
-    let few = Limits { max_files: 1, ..limits };
-    assert!(refused(&["run/a", "run/b"], few).contains("more than 1 files"));
+    let few = Limits { max_files: 2, ..limits };
+    assert!(refused(&["r/run/a", "r/run/b", "r/run/c"], few).contains("more than 2 files"));
     let small = Limits { max_bytes: 5, ..limits };
-    assert!(refused(&["run/a", "run/b"], small).contains("--max-gib"));
+    assert!(refused(&["r/run/a", "r/run/b"], small).contains("--max-gib"));
     let bytes = std::fs::read(&archive).unwrap();
     std::fs::write(&archive, &bytes[..bytes.len() / 2]).unwrap();
     unpack(&archive, &there, limits).unwrap_err();
@@ -201,7 +204,7 @@ fn nothing_is_left_of_a_refused_archive() {
 fn an_existing_directory_is_left_alone() {
     let root = tempfile::tempdir().unwrap();
     let archive = root.path().join("a.tar.gz");
-    archive_of(&archive, &["run/a"]);
+    archive_of(&archive, &["r/run/a"]);
     let dir = unpack(&archive, root.path(), Limits::default()).unwrap();
     std::fs::write(dir.join("mine"), "").unwrap();
     let again = unpack(&archive, root.path(), Limits::default()).unwrap_err();

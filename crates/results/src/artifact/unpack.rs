@@ -8,7 +8,7 @@ use ccbench_io::input;
 use flate2::bufread::GzDecoder;
 
 use super::tar::{Archive, Limits, TarError};
-use super::{ArtifactError, Result};
+use super::{ArtifactError, MANIFEST, RUN, Result};
 use crate::error::io_error;
 
 /// Unpacks an artifact into the directory `parent`, in which it makes one directory; returns that one. After an error nothing
@@ -69,6 +69,11 @@ impl Unpacking<'_> {
         let Some((first, rest)) = name.split_once('/') else {
             return Err(self.refused(outside()));
         };
+        // Other names might mean something to other programs, or be taken for a rerun.
+        let in_run = rest.strip_prefix(RUN).is_some_and(|rest| rest.starts_with('/'));
+        if !in_run && !["README.md", MANIFEST, "SHA256SUMS"].contains(&rest) {
+            return Err(self.refused(TarError::Foreign { name: name.to_owned() }));
+        }
         let root = self.parent.join(first);
         match &self.root {
             None => self.make(root.clone())?,
