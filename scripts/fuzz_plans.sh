@@ -16,7 +16,7 @@ first=$seed plans=0 failed=0
 SECONDS=0
 while [ "$SECONDS" -lt "$seconds" ]; do
     for job in $(seq "$jobs"); do
-        "$program" "$seed" "$batch" >"$dir/$job" 2>&1 &
+        timeout 1800 "$program" "$seed" "$batch" >"$dir/$job" 2>&1 &
         seed=$((seed + batch))
     done
     wait
@@ -29,7 +29,8 @@ while [ "$SECONDS" -lt "$seconds" ]; do
             total=${total#*, }
             failed=$((failed + ${total% failed}))
             ;;
-        *) # It was killed, or aborted.
+        *) # It was killed, aborted, or did not end.
+            echo "fuzz-plans: $batch seeds from $((seed - (jobs - job + 1) * batch)) did not end"
             cat "$dir/$job"
             failed=$((failed + 1))
             ;;

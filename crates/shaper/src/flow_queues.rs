@@ -71,7 +71,13 @@ fn separates_flows(config: &LinkConfig) -> bool {
 
 fn hashes(queue: &Queue, rate: Option<Rate>) -> bool {
     let userspace = || discipline::params(queue, rate).is_ok_and(|p| p.flow_queue(0).is_some());
-    matches!(queue, Queue::Cake(_)) || userspace()
+    let of_kernel = match queue {
+        Queue::Cake(_) => true,
+        // A userspace queue that lacks some of its keys has no parameters.
+        Queue::Fq(_) | Queue::FqCodel(_) => queue.needs_kernel(),
+        _ => false,
+    };
+    of_kernel || userspace()
 }
 
 /// The queues with several flows that run at the same time.

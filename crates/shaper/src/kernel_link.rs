@@ -10,7 +10,7 @@ use ccbench_proto::wire;
 
 use crate::discipline;
 use crate::netlink::{self, Refusal, Socket};
-use crate::qdisc::{BadQueue, ROOT, handle_text};
+use crate::qdisc::{BadQueue, ROOT, fifo_limit, handle_text};
 use crate::saved::{self, SavedRoot};
 use crate::{Link, ShaperError, probe, replay};
 
@@ -19,6 +19,9 @@ mod tree;
 
 use traced::{Messages, TraceReplay};
 use tree::{RateControl, Request, Tree};
+
+/// The message that changes a queue, and the limit that it gives a FIFO.
+type QueueChange = (Vec<u8>, Option<u32>);
 
 /// One direction of one interface, shaped by qdiscs. Removed on drop.
 #[derive(Debug)]
@@ -38,7 +41,7 @@ pub struct KernelLink {
     qdiscs: Vec<String>,
     traced: Option<TraceReplay>,
     /// The messages for the configuration's `changed_queues`.
-    queue_changes: Vec<Vec<u8>>,
+    queue_changes: Vec<QueueChange>,
     removed: bool,
 }
 
@@ -194,16 +197,16 @@ fn queue_changes(
     config: &LinkConfig,
     ifindex: u32,
     queue: Option<(u32, u32)>,
-) -> Result<Vec<Vec<u8>>, BadQueue> {
+) -> Result<Vec<QueueChange>, BadQueue> {
     let Some((handle, parent)) = queue else { return Ok(Vec::new()) };
-    let message = |queue: &Queue| -> Result<Vec<u8>, BadQueue> {
+    let message = |queue: &Queue| -> Result<QueueChange, BadQueue> {
         let mut queue = queue.clone();
         if let Queue::FqCodel(own) = &mut queue {
             // `sch_fq_codel` refuses a message with the number of its queues, even the one that it has.
             own.flows = None;
         }
         let qdisc = discipline::qdisc(&queue, config.plan.rate)?;
-        Ok(qdisc.change(ifindex, handle, parent))
+        Ok((qdisc.change(ifindex, handle, parent), fifo_limit(&queue)))
     };
     config.changed_queues.iter().map(message).collect()
 }
@@ -269,7 +272,11 @@ impl Link for KernelLink {
     }
 
     fn set_queue(&mut self, number: usize) -> Result<(), ShaperError> {
-        let Some(message) = self.queue_changes.get(number) else { return Ok(()) };
+        let Some((message, fifo_limit)) = self.queue_changes.get(number) else { return Ok(()) };
+        // The kernel sets the FIFO's limit again with each change of the token bucket.
+        if let (RateControl::Tbf { limit, .. }, Some(new)) = (&mut self.control, *fifo_limit) {
+            *limit = new;
+        }
         self.socket.request("change queue", &self.dev, message)
     }
 

@@ -436,7 +436,8 @@ fn every_supported_queue_works_under_every_shaper() {
                     config.plan.shaper = shaper;
                     config.plan.delay = Some(Micros::new(delay_us));
                     config.plan.loss = Ppm::new(loss_ppm);
-                    config.changed_queues = rate.iter().map(|_| queue.clone()).collect();
+                    let changes = rate.iter().filter(|_| !matches!(queue, Queue::Red(_)));
+                    config.changed_queues = changes.map(|_| queue.clone()).collect();
                     if KernelLink::supports(&config, &probed).is_ok() {
                         works(&config);
                     }

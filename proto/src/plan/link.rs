@@ -84,7 +84,7 @@ pub struct Link {
     /// Drop arriving packets above a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policer: Option<Policer>,
-    /// Drop pure acknowledgements of TCP that a newer one of their connection supersedes while they wait, as CAKE's `ack-filter`.
+    /// Drop pure acknowledgements of TCP that a newer one of their connection supersedes while they wait, as CAKE's `ack-filter-aggressive`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub ack_filter: bool,

@@ -115,11 +115,13 @@ impl EcnCheck {
 
     pub(crate) fn queue(&mut self, node: &str, span: Span, row: &QdiscSample) {
         let marks = match (row.ecn_mark_pkts, row.ce_mark_pkts) {
-            (None, None) if row.ce_rewritten_pkts.is_none() => return,
+            (None, None) if row.ce_rewritten_pkts.or(row.drop_policed_pkts).is_none() => return,
             (law, threshold) => law.unwrap_or(0).saturating_add(threshold.unwrap_or(0)),
         };
         let key = (node.to_owned(), row.link.clone(), row.handle.clone());
-        let at = (span.seconds(row.at_ns), marks, row.drops_pkts);
+        // The filter drops acknowledgements whose feedback a later one has.
+        let drops = row.drops_pkts.saturating_sub(row.drop_ack_filter_pkts.unwrap_or(0));
+        let at = (span.seconds(row.at_ns), marks, drops);
         let queue = self.links.entry(key).or_default();
         queue.counters.push(at);
         queue.removed = row.ce_rewritten_pkts.unwrap_or(0);

@@ -106,6 +106,8 @@ impl PathCheck {
 fn max_jitter_us(jitter: &Jitter) -> f64 {
     let times = match jitter.distribution {
         Distribution::Uniform => 1.0,
+        // All packets may have the same draw.
+        Distribution::Pareto if jitter.hold.is_some() => 18.0,
         Distribution::Normal | Distribution::Pareto => 3.0,
     };
     times * jitter.spread.get() as f64

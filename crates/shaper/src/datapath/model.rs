@@ -367,9 +367,15 @@ impl LinkModel {
         {
             slots.skip(at_ns);
         }
+        let before = freed.len();
         match &mut self.stage {
             Stage::One(queue) => queue.enqueue(at_ns, packet, freed),
             Stage::Classes(classes) => classes.enqueue(at_ns, packet, freed),
+        }
+        if let Some(acks) = &mut self.acks
+            && freed[before..].contains(&packet.slot)
+        {
+            acks.refused(&packet);
         }
         if !self.line.is_busy() {
             self.serve(at_ns, freed);

@@ -229,7 +229,8 @@ impl PacketQueue for Red {
         packet
     }
 
-    /// As `red_change`: the average stays, the distance to the next mark starts again.
+    /// Unlike `red_change`, which drops all packets and starts the average at zero, this keeps both. The distance to the next mark
+    /// starts again.
     fn set_params(&mut self, params: RedParams, _dropped: &mut Vec<u32>) {
         self.params = params;
         self.fifo.set_limit(FifoLimit::Bytes(params.limit));

@@ -70,6 +70,15 @@ fn elements(name: &str, link: &Link, problems: &mut Problems) {
     }
     if let Some(policer) = &link.policer {
         self::policer(name, policer, problems);
+        let overhead = link.overhead.unwrap_or(KERNEL_OVERHEAD).get();
+        let frame = Bytes::new((FRAME_BYTES - KERNEL_OVERHEAD.get()).saturating_add(overhead));
+        if policer.burst >= MIN_BURST && policer.burst < frame {
+            let burst = ["links", name, "policer", "burst"];
+            let why = format!(
+                "is less than {frame}, a full frame with the link's `overhead`, so none would pass"
+            );
+            problems.error_from(&burst, &[&burst, &["links", name, "overhead"]], why);
+        }
     }
     if let Some(aggregation) = &link.ack_aggregation {
         ack_aggregation(name, aggregation, problems);

@@ -533,6 +533,13 @@ fn change_of_rate(
     if rate.bits_per_sec() == 0 || rate > MAX_RATE {
         problems.error(path, format!("must be more than zero, and {MAX_RATE} or less"));
     }
+    if let Some(peak) = link.tbf.as_ref().and_then(|tbf| tbf.peakrate)
+        && rate >= peak
+    {
+        let peakrate: &[&str] = &["links", name, "tbf", "peakrate"];
+        let why = format!("must be less than {peak}, the `peakrate` of the link's `tbf`");
+        problems.error_from(path, &[path, peakrate], why);
+    }
     if link.rate.is_none() && !from.is_unread(&["rate"], problems) {
         let why = match link.trace {
             Some(_) => format!("the trace of `links.{name}` sets its rate; change it there"),

@@ -248,7 +248,7 @@ fn impairments(plan: &mut Generator<'_>, delay_us: u64, backend: Backend) -> boo
 fn arrivals(plan: &mut Generator<'_>) {
     if plan.choices.chance(32) {
         let rate_bps = plan.choices.between(300_000, 20_000_000);
-        let burst = plan.choices.pick(&["1514B", "30kB", "1MB"]);
+        let burst = plan.choices.pick(&["2500B", "30kB", "1MB"]);
         plan.line(&format!("policer = {{ rate = \"{rate_bps}bit\", burst = \"{burst}\" }}"));
     }
     if plan.choices.chance(32) {
@@ -278,12 +278,10 @@ fn at_the_line(plan: &mut Generator<'_>, rate_bps: Option<u64>) {
     if plan.choices.chance(40) {
         plan.line("ack_filter = true");
     }
-    if let Some(rate_bps) = rate_bps
-        && plan.choices.chance(40)
-    {
+    if rate_bps.is_some() && plan.choices.chance(40) {
         let burst = plan.choices.pick(&["1514B", "20kB", "1MB"]);
         let peak = match plan.choices.chance(100) {
-            true => format!(", peakrate = \"{}bit\"", 2 * rate_bps),
+            true => ", peakrate = \"64mbit\"".to_owned(),
             false => String::new(),
         };
         plan.line(&format!("tbf = {{ burst = \"{burst}\"{peak} }}"));

@@ -1,7 +1,7 @@
 //! Pure acknowledgements of TCP behind the delay: the filter that drops superseded ones while they wait, and the aggregation
 //! that holds them back and releases them together.
 //!
-//! The filter follows CAKE's (`cake_ack_filter` in `sch_cake.c`) and drops less: an acknowledgement goes only if a later one of
+//! The filter follows CAKE's `ack-filter-aggressive` (`cake_ack_filter` in `sch_cake.c`) and drops less: an acknowledgement goes only if a later one of
 //! its flow acknowledges more, has the same ECN flags, and neither of them, nor a packet between them, has SACK blocks,
 //! counters of AccECN, other options than a timestamp, data, or CE. A superseded acknowledgement keeps its place in the queue,
 //! and counts against its limit, until it is its turn.
@@ -63,6 +63,8 @@ struct Waiting {
     /// In the order of entry; 0: it does not wait.
     number: u32,
     is_superseded: bool,
+    /// The latest acknowledgement in its place before it entered.
+    before: Latest,
 }
 
 impl Acks {
@@ -108,6 +110,13 @@ impl Acks {
         }
         aggregation.release_ns = u64::MAX;
         None
+    }
+
+    /// The queue has dropped a packet instead of taking it.
+    pub(super) fn refused(&mut self, packet: &Packet) {
+        if let Some(filter) = &mut self.filter {
+            filter.refused(packet);
+        }
     }
 
     /// A packet has left the queue; `false`: it is superseded and has to be dropped.
@@ -171,8 +180,9 @@ impl Filter {
     fn enter(&mut self, packet: &Packet) {
         self.number = self.number.wrapping_add(1).max(1);
         let number = self.number;
-        self.waiting[packet.slot as usize] = Waiting { number, is_superseded: false };
         let latest = &mut self.latest[packet.flow as usize % FLOWS];
+        self.waiting[packet.slot as usize] =
+            Waiting { number, is_superseded: false, before: *latest };
         let is_same_flow = latest.number > 0 && latest.flow == packet.flow;
         if !packet.is_plain_ack() {
             if is_same_flow {
@@ -188,6 +198,20 @@ impl Filter {
             before.is_superseded |= before.number == latest.number;
         }
         *latest = Latest { flow, slot, number, ack_number, ack_bits };
+    }
+
+    /// The queue has refused a packet: what it superseded stays.
+    fn refused(&mut self, packet: &Packet) {
+        let Waiting { number, before, .. } =
+            std::mem::take(&mut self.waiting[packet.slot as usize]);
+        let latest = &mut self.latest[packet.flow as usize % FLOWS];
+        if latest.number == number {
+            *latest = before;
+        }
+        let earlier = &mut self.waiting[before.slot as usize];
+        if earlier.number == before.number {
+            earlier.is_superseded = false;
+        }
     }
 
     /// Whether a waiting packet is superseded, which is counted.
@@ -239,6 +263,25 @@ mod tests {
         assert_eq!(stay(&wrapped), [false, true]);
         let late = [ack(0, 0, 200), ack(1, 0, 100)];
         assert_eq!(stay(&late), [true, true]);
+    }
+
+    #[test]
+    fn refused_acknowledgement_supersedes_nothing() {
+        let mut acks = filter();
+        let waiting = [ack(0, 0, 100), ack(1, 0, 200)];
+        for packet in &waiting {
+            acks.enter(*packet);
+        }
+        acks.refused(&waiting[1]);
+        assert!(acks.leave(&waiting[0]));
+        // The next one supersedes the first one again.
+        let mut acks = filter();
+        for packet in &waiting {
+            acks.enter(*packet);
+        }
+        acks.refused(&waiting[1]);
+        acks.enter(ack(2, 0, 300));
+        assert!(!acks.leave(&waiting[0]) && acks.leave(&ack(2, 0, 300)));
     }
 
     #[test]

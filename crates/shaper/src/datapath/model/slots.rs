@@ -60,6 +60,10 @@ impl Slots {
             let passed = (now_ns - self.next_ns) / self.every_ns + 1;
             self.next_ns = self.next_ns.saturating_add(passed.saturating_mul(self.every_ns));
         }
+        // Of a long time without packets (the clock's zero may be long ago), the last slots are enough.
+        let longest_ns = self.every_ns.saturating_add(self.range_ns);
+        let from_ns = now_ns.saturating_sub(longest_ns.saturating_mul(1_000));
+        self.next_ns = self.next_ns.max(from_ns);
         while self.next_ns <= now_ns {
             self.next_ns = self.next_ns.saturating_add(self.draw_ns());
         }
