@@ -14,6 +14,9 @@ const WMEM: SocketBuffer = SocketBuffer { default_bytes: 16_384, max_bytes: 4_19
 const RMEM: SocketBuffer = SocketBuffer { default_bytes: 131_072, max_bytes: 6_291_456 };
 /// Highest value of these numbers.
 const INT_MAX: u64 = i32::MAX as u64;
+/// `gso_max_segs` of an interface (GSO_MAX_SEGS), and where an agent has switched the segmentation offloads off.
+const GSO_MAX_SEGS: u32 = 65_535;
+const ONE_SEGMENT: u32 = 1;
 
 /// Settings of a node.
 pub struct Sysctls<'a>(pub &'a NodeTask);
@@ -48,6 +51,7 @@ impl Sysctls<'_> {
             sndbuf: self.buffer("net.ipv4.tcp_wmem", WMEM),
             send_bytes,
             slow_start_after_idle: self.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),
+            gso_max_segs: if self.0.keep_offloads { GSO_MAX_SEGS } else { ONE_SEGMENT },
             seed: seed.max(1),
         }
     }

@@ -164,7 +164,7 @@ fn warns_of_what_has_no_effect() {
     let awake = PLAN.replace("repeat = 2", "repeat = 2\nkeep_awake = true");
     has(Severity::Warning, &awake, "keep_awake", "has no effect with --sim");
     let offloads = PLAN.replace("src = {}", "src = { offloads = true }");
-    has(Severity::Warning, &offloads, "nodes.src.offloads", "has no effect with --sim");
+    has(Severity::Warning, &offloads, "nodes.src.offloads", "links get every segment alone");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Acknowledgements at the sender: `tcp_ack()` and what it calls before the congestion states.
 
 use super::EcnMode;
-use super::ack_state::{AckState, Rexmit, tsval_ms};
+use super::ack_state::{AckState, Rexmit, TCP_PAWS_WINDOW_MS, tsval_ms};
 use super::retransmit_queue::SentSegment;
 use super::sender::{CcSample, Sender};
 use crate::congestion_control::CaState;
@@ -19,7 +19,11 @@ impl Sender {
     /// An acknowledgement arrives. [`Self::data_snd_check`] then sends what it permits.
     pub fn on_ack(&mut self, now_ns: u64, ack: &AckSegment) {
         self.counters.segs_in += 1;
-        self.ts_recent_ns = ack.tsval_ns;
+        if self.paws_discard(ack) {
+            return;
+        }
+        // `tcp_replace_ts_recent()`: never back, and no data of the other direction is missing.
+        self.ts_recent_ns = self.ts_recent_ns.max(ack.tsval_ns);
         if ack.ack_seq < self.snd_una {
             return self.on_old_ack(now_ns, ack);
         }
@@ -66,6 +70,19 @@ impl Sender {
             state.newly_acked_sacked = self.rate.delivered.wrapping_sub(prior_delivered);
             self.respond(now_ns, &mut state);
         }
+    }
+
+    /// `tcp_paws_discard()` (RFC 7323), `tcp_disordered_ack_check()`: an acknowledgement that a later one has overtaken by more than a
+    /// tick, unless it repeats the number of the last one within 1.2 timeouts.
+    fn paws_discard(&self, ack: &AckSegment) -> bool {
+        let older_ms = tsval_ms(self.ts_recent_ns).saturating_sub(tsval_ms(ack.tsval_ns));
+        if older_ms <= TCP_PAWS_WINDOW_MS {
+            return false;
+        }
+        let is_disordered = ack.ack_seq == self.snd_una
+            && ack.window_end <= self.snd_wnd_end
+            && older_ms <= self.rtt.backed_off_us(self.backoff) * 12 / 10_000;
+        !is_disordered
     }
 
     /// An acknowledgement that a later one has overtaken: only its SACK blocks count (`old_ack` in `tcp_ack()`).

@@ -3,6 +3,9 @@
 use super::delivery_rate::RateSample;
 use super::sender::CcSample;
 
+/// TCP_PAWS_WINDOW: so much older than the last one a timestamp may be.
+pub(super) const TCP_PAWS_WINDOW_MS: u64 = 1;
+
 /// The timestamp option's clock, ms.
 pub fn tsval_ms(at_ns: u64) -> u64 {
     at_ns / 1_000_000

@@ -7,9 +7,10 @@ use super::sender::{Chrono, Sender, TCP_INIT_CWND};
 use crate::congestion_control::{CaState, Event};
 use crate::packet::{MSS_BYTES, MTU_BYTES, Segment};
 
-/// `sk_gso_max_size` without headers: a burst is one super-packet of IP.
-pub(super) const GSO_MAX_BYTES: u64 = 65_536;
-pub(super) const GSO_HEADERS_BYTES: u64 = 320;
+/// MAX_TCP_HEADER of the lab's kernel: L1_CACHE_ALIGN(128 + LL_MAX_HEADER), without drivers that need more than 32 bytes.
+pub(super) const MAX_TCP_HEADER: u64 = 192;
+/// `sk_gso_max_size`: a burst is one super-packet of IP (GSO_LEGACY_MAX_SIZE) less its headers.
+pub(super) const SK_GSO_MAX_SIZE_BYTES: u64 = 65_536 - (MAX_TCP_HEADER + 1);
 /// `tcp_tso_rtt_log`.
 const TSO_RTT_LOG: u32 = 9;
 /// `tcp_tso_win_divisor`.
@@ -70,7 +71,7 @@ impl Sender {
                 chrono = Chrono::RwndLimited;
                 break;
             }
-            let max_segs = self.tso_autosize();
+            let max_segs = self.tso_segs();
             let cwnd_quota =
                 (self.snd_cwnd - in_flight).min((self.snd_cwnd >> 1).max(1)).min(max_segs);
             self.grow_head_skb(cwnd_quota);
@@ -129,16 +130,17 @@ impl Sender {
         true
     }
 
-    /// `tcp_tso_autosize()`: segments per burst, what the pacing rate gives in 2^-shift s, more on short paths.
-    fn tso_autosize(&self) -> u32 {
+    /// `tcp_tso_segs()`, `tcp_tso_autosize()`: segments per burst, what the pacing rate gives in 2^-shift s, more on short paths;
+    /// one if the node has no segmentation offloads.
+    fn tso_segs(&self) -> u32 {
         let bursts = self.cc.bursts(self.pacing_rate_bytes_per_s, MTU_BYTES);
         let mut bytes = self.pacing_rate_bytes_per_s >> (bursts.pacing_shift & 31);
         let shift = self.rtt.min_us() >> TSO_RTT_LOG;
         if shift < u32::BITS {
-            bytes += GSO_MAX_BYTES >> shift;
+            bytes += SK_GSO_MAX_SIZE_BYTES >> shift;
         }
-        let max_bytes = GSO_MAX_BYTES - 1 - GSO_HEADERS_BYTES;
-        ((bytes.min(max_bytes) / u64::from(MSS_BYTES)) as u32).max(bursts.least_segs)
+        let segs = (bytes.min(SK_GSO_MAX_SIZE_BYTES) / u64::from(MSS_BYTES)) as u32;
+        segs.max(bursts.least_segs).min(self.config.gso_max_segs)
     }
 
     /// `tcp_tso_should_defer()`: waits for more window instead of sending a small burst.
@@ -294,7 +296,7 @@ impl Sender {
             rearm |= is_head && !self.has_reordering_timer();
         }
         if rearm {
-            self.arm_rto(now_ns);
+            self.arm_rto_after_pacing(now_ns);
         }
     }
 

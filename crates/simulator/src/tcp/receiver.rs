@@ -3,6 +3,7 @@
 
 use ccbench_proto::plan::Ecn;
 
+use super::ack_state::{TCP_PAWS_WINDOW_MS, tsval_ms};
 use super::rack::TCP_FASTRETRANS_THRESH;
 use super::ranges::Ranges;
 use super::rtt::RTO_MIN_US;
@@ -221,6 +222,9 @@ impl Receiver {
     pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: Ecn) -> Reply {
         self.segs_in += 1;
         self.data_segs_in += 1;
+        if tsval_ms(segment.tsval_ns) + TCP_PAWS_WINDOW_MS < tsval_ms(self.ts_recent_ns) {
+            return Some(self.send_dupack(now_ns, segment));
+        }
         self.data_ecn_check(segment, ecn);
         self.rcv_rtt_measure_ts(now_ns, segment);
         let (start_seq, end_seq) = (segment.seq, segment.seq + u64::from(segment.bytes));
@@ -256,6 +260,17 @@ impl Receiver {
         let reply = self.ack_snd_check(now_ns, had_hole && self.out_of_order.is_empty());
         self.rcv_space_adjust(now_ns);
         reply.or_else(|| self.cleanup_rbuf(now_ns))
+    }
+
+    /// `tcp_send_dupack()`: of a segment that is dropped, because its timestamp is older than that of the data in order (PAWS, RFC
+    /// 7323). It was overtaken by a retransmission.
+    fn send_dupack(&mut self, now_ns: u64, segment: &Segment) -> AckSegment {
+        if segment.seq < self.rcv_nxt {
+            self.enter_quickack_mode(TCP_MAX_QUICKACKS);
+            let end_seq = (segment.seq + u64::from(segment.bytes)).min(self.rcv_nxt);
+            self.duplicate_sack = Some(SeqRange { start_seq: segment.seq, end_seq });
+        }
+        self.ack(now_ns)
     }
 
     /// `tcp_cleanup_rbuf()`: the application has read everything, and an acknowledgement is delayed.

@@ -3,14 +3,24 @@
 
 use std::collections::VecDeque;
 
-use super::output::{GSO_HEADERS_BYTES, GSO_MAX_BYTES};
+use super::output::{MAX_TCP_HEADER, SK_GSO_MAX_SIZE_BYTES};
 use super::sender::{Chrono, Sender, TCP_INIT_CWND};
 use crate::packet::MSS_BYTES;
 
-/// `truesize` of a `struct sk_buff` with room for headers and without data (`SKB_TRUESIZE(MAX_TCP_HEADER)`).
-const SKB_OVERHEAD_BYTES: u64 = 896;
-/// What a buffer holds per packet: a segment's data and headers, rounded up to a power of two, and the `struct sk_buff`.
-const BYTES_PER_PACKET: u64 = 4096 + 256;
+/// SKB_DATA_ALIGN(sizeof()) of `struct sk_buff` and `struct skb_shared_info`.
+const SK_BUFF_BYTES: u64 = 256;
+const SKB_SHARED_INFO_BYTES: u64 = 320;
+/// SKB_SMALL_HEAD_HEADROOM: the room for headers of a new `struct sk_buff`. MAX_TCP_HEADER and `struct skb_shared_info` are 512
+/// bytes; heads of a cache of their own are no power of two, and so have a cache line of 64 bytes more.
+const SKB_SMALL_HEAD_HEADROOM_BYTES: u64 = MAX_TCP_HEADER + 64;
+/// `truesize` of a `struct sk_buff` without data: `SKB_TRUESIZE(skb_end_offset())`, 832 bytes (`tcp_stream_alloc_skb()`).
+const SKB_OVERHEAD_BYTES: u64 =
+    SKB_SMALL_HEAD_HEADROOM_BYTES + SK_BUFF_BYTES + SKB_SHARED_INFO_BYTES;
+/// `mss_clamp`: the MSS option of the other end.
+const MSS_CLAMP_BYTES: u64 = 1460;
+/// `per_mss` of `tcp_sndbuf_expand()`, 2304 bytes: the head of a segment, a power of two, and its `struct sk_buff`.
+const BYTES_PER_PACKET: u64 =
+    (MSS_CLAMP_BYTES + MAX_TCP_HEADER + SKB_SHARED_INFO_BYTES).next_power_of_two() + SK_BUFF_BYTES;
 /// `TCP_MSS_DEFAULT`.
 const TCP_MSS_DEFAULT: u64 = 536;
 
@@ -99,16 +109,17 @@ impl Sender {
         }
     }
 
-    /// `tcp_xmit_size_goal()`: length of a full `struct sk_buff`, at most half of the receiver's largest window.
+    /// `tcp_xmit_size_goal()`: length of a full `struct sk_buff`, at most half of the receiver's largest window; one segment if the
+    /// node has no segmentation offloads.
     fn size_goal_bytes(&self) -> u64 {
         let mss = u64::from(MSS_BYTES);
-        let gso_bytes = GSO_MAX_BYTES - 1 - GSO_HEADERS_BYTES;
         let bound_bytes = match self.max_window_bytes {
-            0 => gso_bytes,
+            0 => SK_GSO_MAX_SIZE_BYTES,
             window_bytes if window_bytes > TCP_MSS_DEFAULT => window_bytes >> 1,
             window_bytes => window_bytes,
         };
-        (gso_bytes.min(bound_bytes) / mss * mss).max(mss)
+        let segs = SK_GSO_MAX_SIZE_BYTES.min(bound_bytes) / mss;
+        segs.min(self.config.gso_max_segs.into()).max(1) * mss
     }
 
     /// What the last `struct sk_buff` of the write queue has.
@@ -138,7 +149,8 @@ impl Sender {
         true
     }
 
-    /// Appends the application's data to the last `struct sk_buff`, which has room.
+    /// Appends the application's data to the last `struct sk_buff`, which has room. As in the kernel, only a new one needs room in the
+    /// buffer.
     fn fill_tail_skb(&mut self, size_goal_bytes: u64) {
         let room_bytes = size_goal_bytes.saturating_sub(self.tail_skb_bytes().unwrap_or(0));
         let buffer = &mut self.send_buffer;

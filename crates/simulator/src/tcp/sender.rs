@@ -56,6 +56,8 @@ pub struct SenderConfig {
     pub send_bytes: u64,
     /// `tcp_slow_start_after_idle`.
     pub slow_start_after_idle: bool,
+    /// `sk_gso_max_segs`: the most segments of a `struct sk_buff`, 1 on a node without segmentation offloads.
+    pub gso_max_segs: u32,
     /// Seeds the congestion control's random numbers; not 0.
     pub seed: u64,
 }

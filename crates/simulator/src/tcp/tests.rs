@@ -15,15 +15,27 @@ const ALL: u64 = u64::MAX / 2;
 const SNDBUF: SocketBuffer = SocketBuffer { default_bytes: 16_384, max_bytes: 4 << 20 };
 const RCVBUF: SocketBuffer = SocketBuffer { default_bytes: 131_072, max_bytes: 4 << 20 };
 /// `sk_sndbuf` for a window of one packet.
-const SNDBUF_PER_PACKET: u64 = 2 * 4352;
+const SNDBUF_PER_PACKET: u64 = 2 * 2304;
 
 fn sender(cc: &str, ecn: EcnMode) -> Sender {
     sender_with(cc, ecn, SNDBUF, TCP_INIT_CWND)
 }
 
+/// On a node with segmentation offloads.
 fn sender_with(cc: &str, ecn: EcnMode, sndbuf: SocketBuffer, init_cwnd: u32) -> Sender {
+    established(cc, config(ecn, sndbuf, 65_535), init_cwnd)
+}
+
+fn sender_without_offloads(cc: &str, sndbuf: SocketBuffer) -> Sender {
+    established(cc, config(EcnMode::Off, sndbuf, 1), TCP_INIT_CWND)
+}
+
+fn config(ecn: EcnMode, sndbuf: SocketBuffer, gso_max_segs: u32) -> SenderConfig {
     let send_bytes = 128 << 10;
-    let config = SenderConfig { ecn, sndbuf, send_bytes, slow_start_after_idle: true, seed: 1 };
+    SenderConfig { ecn, sndbuf, send_bytes, slow_start_after_idle: true, gso_max_segs, seed: 1 }
+}
+
+fn established(cc: &str, config: SenderConfig, init_cwnd: u32) -> Sender {
     let cc = CongestionControl::new(cc, &BTreeMap::new()).unwrap();
     let rtt_ns = u64::from(RTT_US) * 1000;
     Sender::new(config, cc, 0, Established { rtt_ns, ts_recent_ns: 0, init_cwnd }, ALL)
@@ -427,10 +439,10 @@ fn a_write_clears_the_flag_of_the_one_before_if_their_data_share_a_packet() {
 fn more_than_half_of_the_receive_window_is_pushed() {
     let mut sender = sender("reno", EcnMode::Off);
     // Packets of 22 segments. The first is filled up again when its ten segments have left; then it is more than half of the window
-    // behind the beginning, and two more packets are behind it.
+    // behind the beginning. So is the next one, which is filled up when two have left.
     sender.max_window_bytes = 65_160;
     sender.write(0, ALL);
-    assert_eq!(sender.write_seq, 76 * MSS, "the buffer is full");
+    assert_eq!(sender.write_seq, 32 * MSS, "the buffer is full");
     let mut marks = Vec::new();
     for up_to in 1..=60 {
         let ack = AckSegment { window_end: up_to * MSS + 65_160, ..ack(up_to) };
@@ -439,7 +451,7 @@ fn more_than_half_of_the_receive_window_is_pushed() {
         marks.extend(segments.rfind(|segment| segment.has_psh).map(|last| last.end() / MSS));
     }
     marks.dedup();
-    assert!(marks.starts_with(&[32, 76]), "{marks:?}");
+    assert!(marks.starts_with(&[32, 56]), "{marks:?}");
 }
 
 #[test]
@@ -447,18 +459,18 @@ fn the_send_buffer_grows_when_it_does_not_fill_the_window() {
     let mut sender = sender("reno", EcnMode::Off);
     sender.write(0, ALL);
     assert_eq!(sender.sndbuf_bytes(), 10 * SNDBUF_PER_PACKET);
-    // The first packet of 45 segments is filled up when ten have left. The second exceeds the buffer, which is checked before a packet
-    // is made.
-    assert_eq!((sender.write_seq, sender.info(0).notsent_bytes), (100 * MSS, 90 * MSS_BYTES));
+    // The buffer has no room for a second packet when the first one of 45 segments was filled up, which it was when ten had left.
+    assert_eq!((sender.write_seq, sender.info(0).notsent_bytes), (55 * MSS, 45 * MSS_BYTES));
     for up_to in 1..=10 {
         sender.on_ack_and_send(20 * MS, &ack(up_to));
     }
-    assert_eq!((sender.sndbuf_bytes(), sender.write_seq), (10 * SNDBUF_PER_PACKET, 100 * MSS));
+    assert_eq!((sender.sndbuf_bytes(), sender.write_seq), (10 * SNDBUF_PER_PACKET, 55 * MSS));
+    // The rest has left after the 23rd, at a window of 33.
     for up_to in 11..=60 {
         sender.on_ack_and_send(20 * MS, &ack(up_to));
     }
     assert_eq!(sender.info(20 * MS).snd_cwnd, 70);
-    let range = 40 * SNDBUF_PER_PACKET..=70 * SNDBUF_PER_PACKET;
+    let range = 33 * SNDBUF_PER_PACKET..=70 * SNDBUF_PER_PACKET;
     assert!(range.contains(&sender.sndbuf_bytes()), "{}", sender.sndbuf_bytes());
     assert!(sender.write_seq > 100 * MSS);
 }
@@ -479,7 +491,7 @@ fn tcp_wmem_limits_the_send_buffer() {
 
 #[test]
 fn a_write_waits_until_a_third_of_the_buffer_is_free() {
-    let sndbuf = SocketBuffer { max_bytes: 87_040, ..SNDBUF };
+    let sndbuf = SocketBuffer { max_bytes: 46_080, ..SNDBUF };
     let mut sender = sender_with("reno", EcnMode::Off, sndbuf, TCP_INIT_CWND);
     sender.write(0, ALL);
     let before = sender.write_seq;
@@ -489,8 +501,87 @@ fn a_write_waits_until_a_third_of_the_buffer_is_free() {
         assert!(up_to <= 90, "the write never goes on");
         sender.on_ack_and_send(20 * MS, &ack(up_to));
     }
-    // Packets of two segments have 896 bytes besides. One segment more was too much.
-    let (held, limit) = (before - up_to * MSS, 2 * 87_040 / 3);
-    let with_overhead = |bytes: u64| bytes + bytes / (2 * MSS) * 896;
-    assert!(with_overhead(held) <= limit && with_overhead(held + MSS) + 896 > limit, "{held}");
+    // Packets of two segments have 832 bytes besides. One segment more was too much.
+    let (held, limit) = (before - up_to * MSS, 2 * 46_080 / 3);
+    let with_overhead = |bytes: u64| bytes + bytes / (2 * MSS) * 832;
+    assert!(with_overhead(held) <= limit && with_overhead(held + MSS) + 832 > limit, "{held}");
+}
+
+#[test]
+fn without_offloads_a_packet_has_one_segment() {
+    let mut sender = sender_without_offloads("reno", SNDBUF);
+    sender.write(0, ALL);
+    assert_eq!(pushed(&mut sender), [false; 10], "none is a burst, or the end of a write");
+    // A segment takes 832 bytes besides: 20 leave room in 46 080 bytes, 21 do not.
+    assert_eq!((sender.write_seq, sender.info(0).notsent_bytes), (21 * MSS, 11 * MSS_BYTES));
+    let sndbuf = SocketBuffer { max_bytes: 16_384, ..SNDBUF };
+    let mut small = sender_without_offloads("reno", sndbuf);
+    small.write(0, ALL);
+    assert_eq!((small.write_seq, small.sndbuf_bytes()), (8 * MSS, 16_384));
+    assert_eq!(sent(&mut small).len(), 8);
+}
+
+#[test]
+fn without_offloads_every_segment_is_paced() {
+    let offloads = sender("bbr", EcnMode::Off);
+    let sent_after_an_ack = |mut sender: Sender| {
+        sender.write(0, ALL);
+        assert_eq!(sent(&mut sender).len(), 10, "the first ones are not paced");
+        sender.on_ack_and_send(20 * MS, &ack(4));
+        sent(&mut sender).len()
+    };
+    assert_eq!(sent_after_an_ack(offloads), 2);
+    assert_eq!(sent_after_an_ack(sender_without_offloads("bbr", SNDBUF)), 1);
+}
+
+#[test]
+fn an_overtaken_timestamp_is_not_echoed() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    let at = |up_to, tsval_ns| AckSegment { tsval_ns, ..ack(up_to) };
+    sender.on_ack(20 * MS, &at(2, 10 * MS));
+    sender.on_ack(20 * MS, &at(2, 9 * MS));
+    assert_eq!(sender.ts_recent_ns, 10 * MS);
+}
+
+#[test]
+fn paws_discards_acknowledgements_that_were_overtaken_for_long() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    sender.on_ack(20 * MS, &AckSegment { tsval_ns: 10 * MS, ..ack(4) });
+    let late = |tsval_ms: u64| AckSegment { tsval_ns: tsval_ms * MS, ..sacked(2, &[(6, 7)]) };
+    sender.on_ack(21 * MS, &late(8));
+    assert_eq!(sender.info(21 * MS).sacked_out, 0);
+    sender.on_ack(21 * MS, &late(9));
+    assert_eq!(sender.info(21 * MS).sacked_out, 1);
+}
+
+#[test]
+fn paws_drops_data_that_a_retransmission_has_overtaken() {
+    let mut receiver = Receiver::new(EcnMode::Off, RCVBUF, 0, 20 * MS);
+    let mut acked = |at: u64, sent_ms: u64| {
+        let segment = Segment { tsval_ns: sent_ms * MS, ..segment(at) };
+        let reply = receiver.on_segment(40 * MS, &segment, Ecn::NotEct);
+        reply.map(|ack| (ack.ack_seq / MSS, ack.is_dsack))
+    };
+    assert_eq!(acked(0, 10), Some((1, false)));
+    assert_eq!(acked(1, 30), Some((2, false)), "a retransmission");
+    assert_eq!(acked(2, 12), Some((2, false)), "sent before it");
+    assert_eq!(acked(1, 12), Some((2, true)), "the original");
+    assert_eq!(acked(2, 29), Some((3, false)));
+}
+
+#[test]
+fn a_timeout_after_a_retransmission_begins_when_pacing_lets_the_next_segment_leave() {
+    let mut sender = sender_without_offloads("bbr", SNDBUF);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    // The next segment waits for more than a second.
+    sender.pacing_rate_bytes_per_s = 1000;
+    sender.rtx_queue.mark_lost(0);
+    sender.xmit_retransmit_queue(20 * MS);
+    let pacing_ns = sender.tcp_wstamp_ns - 20 * MS;
+    assert!(pacing_ns > 1000 * MS, "{pacing_ns}");
+    let timeout_ns = sender.rtt.rto_us() * 1000;
+    assert_eq!(sender.timer_ns(), Some(wheel_ns(20 * MS, timeout_ns + pacing_ns / MS * MS)));
 }

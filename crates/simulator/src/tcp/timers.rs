@@ -39,6 +39,12 @@ impl Sender {
         self.arm(TimerKind::Retransmission, now_ns, self.rto_ns());
     }
 
+    /// The same, later by the time until the next packet may leave (`tcp_reset_xmit_timer()` with `pace_delay`).
+    pub(super) fn arm_rto_after_pacing(&mut self, now_ns: u64) {
+        let delay_ns = self.rto_ns() + self.pacing_delay_ns(now_ns);
+        self.arm(TimerKind::Retransmission, now_ns, delay_ns);
+    }
+
     /// `tcp_pacing_delay()`: until the last packet leaves, whole ticks.
     fn pacing_delay_ns(&self, now_ns: u64) -> u64 {
         self.tcp_wstamp_ns.saturating_sub(now_ns) / TICK_NS * TICK_NS
@@ -62,8 +68,7 @@ impl Sender {
             let delay_ns = self.rto_delta_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
             self.arm(TimerKind::Retransmission, now_ns, delay_ns);
         } else {
-            let delay_ns = self.rto_ns() + self.pacing_delay_ns(now_ns);
-            self.arm(TimerKind::Retransmission, now_ns, delay_ns);
+            self.arm_rto_after_pacing(now_ns);
         }
     }
 
@@ -188,10 +193,10 @@ impl Sender {
                 self.tlp_high_seq = Some(self.snd_nxt);
             }
             if self.tlp_high_seq.is_some() {
-                return self.arm_rto(now_ns);
+                return self.arm_rto_after_pacing(now_ns);
             }
         }
-        let delay_ns = self.rto_delta_ns(now_ns).max(1_000_000);
+        let delay_ns = self.rto_delta_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
         self.arm(TimerKind::Retransmission, now_ns, delay_ns);
     }
 }

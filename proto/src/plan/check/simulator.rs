@@ -68,7 +68,8 @@ fn nodes(plan: &Plan, problems: &mut Problems) {
             problems.error(&["nodes", name, "agent"], why);
         }
         if node.offloads {
-            let why = "has no effect with --sim: its hosts have no segmentation offloads";
+            let why = "with --sim only packets of the send buffer have several segments, as with a kernel; links get \
+                       every segment alone";
             problems.warning(&["nodes", name, "offloads"], why);
         }
         for (key, value) in &node.sysctl {
