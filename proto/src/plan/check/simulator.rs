@@ -68,8 +68,8 @@ fn nodes(plan: &Plan, problems: &mut Problems) {
             problems.error(&["nodes", name, "agent"], why);
         }
         if node.offloads {
-            let why = "with --sim only packets of the send buffer have several segments, as with a kernel; links get \
-                       every segment alone";
+            let why = "with --sim it only lets a sender send several segments at once: links get every segment alone, and \
+                       no super-packets";
             problems.warning(&["nodes", name, "offloads"], why);
         }
         for (key, value) in &node.sysctl {
