@@ -267,7 +267,7 @@ impl Sender {
                 return Rexmit::None;
             }
             if self.snd_nxt > self.high_seq {
-                if ack.has_sacked || ack.is_duplicate {
+                if ack.has_sacked || (ack.is_duplicate && !ack.has_dsack) {
                     self.frto = false;
                 }
             } else if ack.una_advanced && !recovered {

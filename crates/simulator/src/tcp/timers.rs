@@ -35,7 +35,7 @@ impl Sender {
     }
 
     /// The retransmission timer, a full timeout from now.
-    pub(super) fn arm_rto(&mut self, now_ns: u64) {
+    fn arm_rto(&mut self, now_ns: u64) {
         self.arm(TimerKind::Retransmission, now_ns, self.rto_ns());
     }
 
@@ -84,7 +84,7 @@ impl Sender {
         if !matches!(self.ca_state, CaState::Open | CaState::Cwr) || self.rtx_queue.is_empty() {
             // New data needs a timer in every state.
             if self.timer.is_none() && !self.rtx_queue.is_empty() {
-                self.arm_rto(now_ns);
+                self.arm_rto_after_pacing(now_ns);
             }
             return false;
         }

@@ -68,8 +68,8 @@ fn nodes(plan: &Plan, problems: &mut Problems) {
             problems.error(&["nodes", name, "agent"], why);
         }
         if node.offloads {
-            let why = "with --sim it only lets a sender send several segments at once: links get every segment alone, and \
-                       no super-packets";
+            let why = "links get every segment alone, never a super-packet: with --sim it has no effect but that a sender sends \
+                       several segments at once";
             problems.warning(&["nodes", name, "offloads"], why);
         }
         for (key, value) in &node.sysctl {
