@@ -5,7 +5,7 @@
 #   MODEL      as in `qemu-system-x86_64 -cpu help`; default: Nehalem (x86-64-v2, no XSAVE) and Haswell-noTSX (AVX2, FMA)
 # An emulated machine boots a stock Debian kernel. Its root file system, in memory, is a chroot here: both have the same programs.
 # CCBENCH_CPU_LIMIT_S (2400) is the time that a machine may take. Needs no network once both kernels are built, no root where
-# unprivileged user namespaces are allowed, and 5 GB of memory for each model.
+# unprivileged user namespaces are allowed, and 5 GB of memory; with that much for each model, they run at the same time.
 set -euo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,7 +31,15 @@ stock=$(kernel --kernel 6.12)
 [ -x "$uml" ] && [ -f "$stock" ] || die "the kernels $uml and $stock are not there"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/ccbench-cpu.XXXXXX")
-trap 'rm -rf --one-file-system "$work"' EXIT
+running=()
+cleanup() {
+    local pid
+    # Each is the leader of a process group.
+    for pid in "${running[@]}"; do kill -- "-$pid" 2>/dev/null || true; done
+    rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
 root=$work/root
 mkdir -p "$root"/{dev,etc,lab,proc,run,sys,tmp,home}
 
@@ -57,7 +65,8 @@ for program in ccbench ccbench-agent; do
 done
 cache=/cache/ccbench/lab/$(basename "$(dirname "$uml")")
 mkdir -p "$root$cache"
-cp "$(dirname "$uml")"/* "$root$cache/"
+# What `ccbench` looks for; an interrupted build may have left more.
+for file in release version vmlinux; do cp "$(dirname "$uml")/$file" "$root$cache/"; done
 cp "$here/../../plans/lab/judge.toml" "$root/home/plan.toml"
 echo 'root:x:0:0::/home:/bin/bash' >"$root/etc/passwd"
 
@@ -124,11 +133,11 @@ here_run() {
     local namespaces=(--mount --pid --fork --kill-child)
     [ "$(id -u)" = 0 ] || namespaces+=(--map-root-user)
     # shellcheck disable=SC2016 # The inner shell expands it.
-    timeout "$limit" unshare "${namespaces[@]}" bash -c \
+    timeout --foreground "$limit" unshare "${namespaces[@]}" bash -c \
         'mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$1" /lab/trials' - "$root"
 }
 emulated_run() { # MODEL
-    timeout "$limit" qemu-system-x86_64 -accel tcg -cpu "$1" -m 4096 -nographic -no-reboot -nic none -kernel "$stock" \
+    timeout --foreground "$limit" qemu-system-x86_64 -accel tcg -cpu "$1" -m 4096 -nographic -no-reboot -nic none -kernel "$stock" \
         -initrd "$work/initramfs" -append "console=ttyS0 panic=-1 quiet loglevel=1 mitigations=off"
 }
 # Runs a command with its output in NAME.console, and writes the lines of tables to NAME.tables.
@@ -147,13 +156,20 @@ tables() { # NAME COMMAND...
 
 tables here here_run
 [ -s "$work/here.tables" ] || die "the run on this machine has no tables"
-running=()
+available_mib=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)
+failed=
+set -m # a process group for each, so that none survives this script
 for model in "${models[@]}"; do
     tables "$model" emulated_run "$model" &
     running+=($!)
+    if [ "$available_mib" -lt $((5000 * ${#models[@]})) ]; then
+        wait "${running[0]}" || failed=1
+        running=()
+    fi
 done
-failed=
 for pid in "${running[@]}"; do wait "$pid" || failed=1; done
+running=()
+set +m
 [ -z "$failed" ] || exit 1
 for model in "${models[@]}"; do
     if ! diff "$work/here.tables" "$work/$model.tables" >&2; then
