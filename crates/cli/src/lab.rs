@@ -227,11 +227,15 @@ pub fn engine_for(kernel: Series) -> (Engine, Option<String>) {
     (default, None)
 }
 
-/// The engine that is installed with its kernel, the faster one first.
-pub fn built_engine() -> Option<Engine> {
-    let built = |engine: &Engine| kernel::find(*engine, Series::default()).is_some();
-    let uml = Some(Engine::Uml).filter(built);
-    uml.or_else(|| Some(Engine::Qemu).filter(|engine| built(engine) && qemu::version().is_ok()))
+/// The engines that are installed with their kernels, the faster one first.
+pub fn built_engines() -> Vec<Engine> {
+    [Engine::Uml, Engine::Qemu].into_iter().filter(|engine| is_built(*engine)).collect()
+}
+
+/// Whether an engine and its kernel `own` are installed.
+fn is_built(engine: Engine) -> bool {
+    let has_emulator = engine == Engine::Uml || qemu::version().is_ok();
+    has_emulator && kernel::find(engine, Series::Own).is_some()
 }
 
 /// The smallest dilation at which the guest is idle enough, for traffic that kept it busy for `busy_pct` during the

@@ -1,7 +1,7 @@
 //! Suggests the lab where namespaces of this machine may not give what a plan asks for.
 
-use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::{Backend, Engine, Link, Plan};
+use ccbench_proto::plan::check::{CheckedPlan, check};
+use ccbench_proto::plan::{Backend, Engine, Link};
 use ccbench_proto::schedule;
 use ccbench_proto::wire::NodeInfo;
 use ccbench_results::table::NOTICEABLE_STEAL_PCT;
@@ -26,10 +26,10 @@ impl Host {
     }
 }
 
-/// The note, or `None` if this machine has what the plan needs or the lab cannot run the plan.
-pub fn suggestion(plan: &CheckedPlan, host: &Host, engine: Option<Engine>) -> Option<String> {
+/// The note, or `None` if this machine has what the plan needs or the lab cannot run the plan. `built`: the lab's engines on this
+/// machine, the faster one first.
+pub fn suggestion(plan: &CheckedPlan, host: &Host, built: &[Engine]) -> Option<String> {
     let points = plan.points();
-    let runs_there = points.iter().all(|point| runs_in_lab(point.plan.plan()));
     let needs_netem =
         points.iter().flat_map(|point| point.plan.plan().links.values()).any(in_netem);
     let mut reasons = Vec::new();
@@ -45,13 +45,15 @@ pub fn suggestion(plan: &CheckedPlan, host: &Host, engine: Option<Engine>) -> Op
                 .to_owned(),
         );
     }
-    if reasons.is_empty() || !runs_there {
+    // QEMU runs what the other engine runs, and more.
+    if reasons.is_empty() || !runs_in_lab(plan, Engine::Qemu) {
         return None;
     }
-    let how = match engine {
+    let how = match built.iter().copied().find(|engine| runs_in_lab(plan, *engine)) {
         Some(engine) => {
             let seconds = lab_seconds(plan, engine, host.cpus);
-            format!("`--lab` does not depend on it (about {})", duration(seconds))
+            let options = options(engine);
+            format!("`{options}` does not depend on it (about {})", duration(seconds))
         }
         None => "`--lab` does not depend on it, after `ccbench lab build` (once, about 20 minutes)"
             .to_owned(),
@@ -59,10 +61,22 @@ pub fn suggestion(plan: &CheckedPlan, host: &Host, engine: Option<Engine>) -> Op
     Some(format!("results may depend on this machine: {}; {how}", reasons.join("; ")))
 }
 
-/// Whether the lab has everything that the plan names: its nodes are the lab's own.
-fn runs_in_lab(plan: &Plan) -> bool {
-    plan.nodes.values().all(|node| node.agent.is_none())
-        && plan.links.values().all(|l| l.dev.is_none())
+/// Whether an engine of the lab can run the plan, whose nodes and devices must be the lab's own.
+fn runs_in_lab(plan: &CheckedPlan, engine: Engine) -> bool {
+    let mut in_lab = plan.plan().clone();
+    in_lab.lab.engine = Some(engine);
+    let points = plan.points();
+    let mut links = points.iter().flat_map(|point| point.plan.plan().links.values());
+    links.all(|link| link.dev.is_none()) && check(in_lab).is_ok()
+}
+
+/// The options that select an engine.
+fn options(engine: Engine) -> String {
+    if engine == Engine::default() {
+        "--lab".to_owned()
+    } else {
+        format!("--lab --engine {engine}")
+    }
 }
 
 /// Whether the kernel needs netem for a link.
@@ -107,6 +121,7 @@ mod tests {
 
     use super::*;
 
+    const UML: [Engine; 1] = [Engine::Uml];
     const GOOD: Host = Host { cpus: 4, steal_pct: 0.2, has_netem: true };
 
     fn plan(link: &str) -> CheckedPlan {
@@ -120,25 +135,35 @@ mod tests {
 
     #[test]
     fn a_machine_that_has_everything_is_left_alone() {
-        assert_eq!(suggestion(&plan("delay = \"5ms\""), &GOOD, Some(Engine::Uml)), None);
+        assert_eq!(suggestion(&plan("delay = \"5ms\""), &GOOD, &UML), None);
         let without = Host { has_netem: false, ..GOOD };
-        assert_eq!(suggestion(&plan(""), &without, Some(Engine::Uml)), None, "no link needs netem");
+        assert_eq!(suggestion(&plan(""), &without, &UML), None, "no link needs netem");
         let userspace = plan("delay = \"5ms\"\nbackend = \"userspace\"");
-        assert_eq!(
-            suggestion(&userspace, &without, Some(Engine::Uml)),
-            None,
-            "the plan asks for it"
-        );
+        assert_eq!(suggestion(&userspace, &without, &UML), None, "the plan asks for it");
     }
 
     #[test]
     fn every_reason_is_named_with_the_time_in_the_lab() {
         let bad = Host { cpus: 1, steal_pct: 7.4, has_netem: false };
-        let text = suggestion(&plan("delay = \"5ms\""), &bad, Some(Engine::Uml)).unwrap();
-        for word in ["one CPU", "steal since boot is 7 %", "no netem", "`--lab`", "about 14 s"] {
+        let text = suggestion(&plan("delay = \"5ms\""), &bad, &UML).unwrap();
+        for word in ["one CPU", "steal since boot is 7 %", "no netem", "`--lab", "about 14 s"] {
             assert!(text.contains(word), "no `{word}`: {text}");
         }
-        let text = suggestion(&plan("delay = \"5ms\""), &bad, None).unwrap();
+        let text = suggestion(&plan("delay = \"5ms\""), &bad, &[]).unwrap();
         assert!(text.contains("ccbench lab build"), "{text}");
+    }
+
+    #[test]
+    fn the_engine_is_one_that_runs_the_plan() {
+        let bad = Host { cpus: 1, ..GOOD };
+        let both = [Engine::Uml, Engine::Qemu];
+        let text = |plan: &CheckedPlan| suggestion(plan, &bad, &both).unwrap();
+        let limited = text(&plan(""));
+        assert!(limited.contains(&format!("`{}` does", options(Engine::Uml))), "{limited}");
+        // uml's CPU is infinitely fast: a flow without a rate would never end.
+        let mut unlimited = plan("delay = \"5ms\"").plan().clone();
+        unlimited.links.values_mut().for_each(|link| link.rate = None);
+        let unlimited = text(&check(unlimited).unwrap().0);
+        assert!(unlimited.contains(&format!("`{}` does", options(Engine::Qemu))), "{unlimited}");
     }
 }
