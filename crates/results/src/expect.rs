@@ -22,9 +22,8 @@ mod expectation;
 mod print;
 
 pub use expectation::{Expectation, Outcome};
-pub(crate) use print::number_ranges;
-pub(crate) use print::quantity;
 pub use print::text as claims_text;
+pub(crate) use print::{mean_text, number_ranges, quantity, wrapped};
 
 /// Point, phase, scope, subject, metric, statistic.
 type Key<'a> = (u32, &'a str, Scope, &'a str, &'a str, &'a str);

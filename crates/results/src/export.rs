@@ -24,8 +24,8 @@ pub use perfetto::perfetto;
 use trials::named_trials;
 
 /// Tables that are a single file in the run's directory.
-const SINGLE_FILE_TABLES: [&str; 5] =
-    ["trials", "points", "summary_phase", "summary_point", "expectations"];
+const SINGLE_FILE_TABLES: [&str; 6] =
+    ["trials", "points", "summary_phase", "summary_point", "expectations", "scorecard"];
 
 /// Names of the run's tables: those with samples and those of the summary.
 fn tables(run: &RunDir) -> Vec<String> {

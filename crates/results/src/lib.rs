@@ -10,7 +10,7 @@
 //!   files for other tools, [`artifact`] packs a run for reviewers.
 //! - [`stopping`] applies the rules that end the repetition of points, and compares points.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
-//!   [`summarize`] composes and writes both, [`table`] prints them.
+//!   [`summarize`] composes and writes both, [`table`] prints them. [`scorecard`] relates a summary to the criteria of RFC 9743.
 #![forbid(unsafe_code)]
 
 pub mod artifact;
@@ -42,6 +42,7 @@ mod points;
 pub mod reason;
 mod record;
 pub mod report;
+pub mod scorecard;
 mod series;
 pub mod six_columns;
 pub mod stopping;

@@ -1,5 +1,5 @@
 //! Writes the output of `ccbench summarize` to a results directory: the summary tables, the results of the plan's claims,
-//! and the six columns of every flow group.
+//! its scorecard, and the six columns of every flow group.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ use super::model::TrialFilter;
 use super::parallel::in_parallel;
 use super::parquet_file;
 use super::part::{write_csv, write_parquet, write_text};
+use super::scorecard::Scorecard;
 use super::six_columns::{self, UnknownGroup};
 use super::stopping::{self, RuleResult};
 use super::store::{RunDir, StoreError};
@@ -59,6 +60,8 @@ pub struct RunSummary {
     pub expectations: Vec<Expectation>,
     /// The plan's rules that end the repetition, and its comparisons.
     pub decisions: Vec<RuleResult>,
+    /// The scorecard of a congestion control, if the plan has one.
+    pub scorecard: Option<Scorecard>,
     /// The written files.
     pub files: Vec<PathBuf>,
     /// The result of writing the files. The summary is complete even after an error: print it first.
@@ -76,7 +79,8 @@ enum Content {
 }
 
 /// Summarises a results directory and [writes](RunSummary::write) `trials`, `points`, `summary_phase`, `summary_point` and
-/// `expectations` into it, each as Parquet and as CSV, and the six columns of the coexistence study for every group.
+/// `expectations` into it, each as Parquet and as CSV, the scorecard if the plan has one, and the six columns of the coexistence
+/// study for every group.
 ///
 /// # Errors
 /// The results directory cannot be read. Errors while writing are in [`RunSummary::written`].
@@ -97,7 +101,8 @@ impl RunSummary {
         let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
         let expectations = claims.unwrap_or_default();
         let decisions = run.plan().map(|plan| stopping::judge(plan, &summary)).unwrap_or_default();
-        Ok(Self { summary, expectations, decisions, files: vec![], written: Ok(()) })
+        let scorecard = run.plan().and_then(|plan| Scorecard::of(plan.plan(), &summary));
+        Ok(Self { summary, expectations, decisions, scorecard, files: vec![], written: Ok(()) })
     }
 
     /// Replaces the results of the run's plan by those of another plan's claims.
@@ -130,6 +135,10 @@ impl RunSummary {
             }
         } else {
             contents.extend(table("expectations", expect::frame(&self.expectations), None)?);
+        }
+        if let Some(scorecard) = &self.scorecard {
+            contents.extend(table("scorecard", scorecard.frame(), None)?);
+            contents.push(("scorecard.md".to_owned(), Content::Text(scorecard.markdown())));
         }
         for group in summary.groups() {
             let text = six_columns::csv(summary, &group)?;

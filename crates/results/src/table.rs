@@ -61,6 +61,26 @@ pub fn print_claims(run: &RunSummary, out: &mut impl Write, width: u16) -> Resul
     write_to(summary, out, &message)
 }
 
+/// Prints the scorecard, if the plan has one, the reasons of degraded and failed trials, and where the results are.
+pub fn print_scorecard(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
+    let summary = &run.summary;
+    let mut message =
+        "\n".to_owned() + &incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
+    message += &run.scorecard.as_ref().map_or(String::new(), |scorecard| scorecard.text(width));
+    reasons::write(summary, &mut message, MAX_REASONS_BELOW_CLAIMS);
+    write_limited(&mut message, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
+    write_limited(&mut message, "note: ", &summary.notes, MAX_NOTES, "run.json");
+    let dir = summary.run_dir.display();
+    let _ = writeln!(
+        message,
+        "\nresults: {dir}\n  scorecard.md, scorecard.csv, scorecard.parquet; the trials of a row are in tables/*/point=N"
+    );
+    if let Err(error) = &run.written {
+        let _ = writeln!(message, "some result files could not be written: {error}");
+    }
+    write_to(summary, out, &message)
+}
+
 fn write_to(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
     let text = printable::text(text);
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -118,6 +138,9 @@ pub fn text(run: &RunSummary, width: u16) -> String {
     let claims = claims_text(&run.expectations, width);
     if !claims.is_empty() {
         let _ = write!(out, "\n{claims}");
+    }
+    if let Some(scorecard) = &run.scorecard {
+        let _ = write!(out, "\n{}", scorecard.text(width));
     }
     write_decisions(&mut out, run, width);
     reasons::write(summary, &mut out, MAX_REASONS);

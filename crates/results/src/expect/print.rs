@@ -7,6 +7,7 @@ use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Tab
 
 use super::expectation::{Expectation, Outcome};
 use crate::display::{TABLE_STYLE, readable};
+use crate::summary::statistics::Mean;
 
 /// Below this width, the claim column would have one word per line.
 const MIN_WIDTH: u16 = 72;
@@ -109,7 +110,7 @@ fn holds(outcome: Outcome) -> &'static str {
 }
 
 /// Wraps a text at `width` characters; further lines are indented by the length of `begin`.
-fn wrapped(begin: &str, text: &str, width: usize) -> String {
+pub(crate) fn wrapped(begin: &str, text: &str, width: usize) -> String {
     let (mut out, mut length) = (begin.to_owned(), begin.chars().count());
     let indent = length;
     for word in text.split_whitespace() {
@@ -157,6 +158,14 @@ fn with_unit(number: String, unit: &str) -> String {
 pub(crate) fn quantity(value: f64, unit: &'static str) -> String {
     let (of, unit) = scale(value.abs(), unit);
     with_unit(digits(value / of), unit)
+}
+
+/// A mean over trials, and half the width of its confidence interval, with a readable unit.
+pub(crate) fn mean_text(mean: Mean, unit: &'static str) -> String {
+    let (of, unit) = scale(mean.value.abs(), unit);
+    let half = mean.interval.map(|(low, high)| (high - low) / 2.0 / of);
+    let half = half.map_or(String::new(), |half| format!(" ±{}", digits(half)));
+    with_unit(format!("{}{half}", digits(mean.value / of)), unit)
 }
 
 impl Expectation {

@@ -1,0 +1,282 @@
+//! The scorecard of a congestion control: the criteria of RFC 9743 (BCP 133), measured beside CUBIC. No I/O.
+//!
+//! Runs of `plans/scorecard/rfc9743.toml` have one. At each of the plan's scenarios the congestion control under test and CUBIC
+//! run with the same seeds: trials of the same repetition are pairs.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::plan::{Better, Plan};
+
+use super::expect::Outcome;
+use super::journal::TrialEnd;
+use super::model::{TrialStatus, level_of};
+use super::reason::ReasonCode;
+use super::summary::Summary;
+use super::summary::statistics::{Mean, mean_with_interval};
+
+mod criteria;
+mod print;
+
+pub use criteria::{Bound, CRITERIA, Criterion, Measure, PHASE};
+
+/// Prefix of the names of plans with a scorecard; the name of the congestion control under test follows.
+pub const NAME_PREFIX: &str = "scorecard-";
+/// The congestion control that others are compared with.
+pub const BASELINE: &str = "cubic";
+/// The plan's factor of congestion controls, and its levels.
+const CC_FACTOR: &str = "cc";
+const TESTED_LEVEL: &str = "tested";
+const BASELINE_LEVEL: &str = "baseline";
+/// The plan's factor of scenarios.
+const SCENARIO_FACTOR: &str = "scenario";
+
+/// Reasons for degraded trials that a congestion control causes itself, for example by backing off. Such trials count.
+const OWN_REASONS: &[ReasonCode] = &[ReasonCode::FlowLate, ReasonCode::FlowStalled];
+
+/// All criteria with what was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scorecard {
+    /// Name of the congestion control under test.
+    pub cc: String,
+    /// A row for each measure of each criterion, and for each criterion without one.
+    pub rows: Vec<ScorecardRow>,
+    /// What readers need to know of the run.
+    pub notes: Vec<String>,
+}
+
+/// A row of the table `scorecard`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScorecardRow {
+    /// The criterion.
+    pub criterion: &'static Criterion,
+    /// What is measured; `None` if nothing is, or for what is not.
+    pub measure: Option<&'static Measure>,
+    /// The points of the congestion control under test and of the baseline; `None`: not in the plan.
+    pub points: [Option<u32>; 2],
+    /// The congestion control under test.
+    pub tested: Option<Estimate>,
+    /// The baseline.
+    pub baseline: Option<Estimate>,
+    /// The one over the other, by pairs of trials.
+    pub ratio: Option<Mean>,
+    /// Which one is better.
+    pub comparison: Option<Comparison>,
+    /// The bound's outcome; `None` if it was measured and no document gives a bound.
+    pub outcome: Option<Outcome>,
+    /// Why it was not measured, or notes on the measurement.
+    pub why: Vec<String>,
+}
+
+/// A mean over trials.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Mean and 95 % confidence interval.
+    pub mean: Mean,
+    /// Number of trials.
+    pub n_trials: u32,
+}
+
+/// A congestion control, compared with the baseline: whether the 95 % confidence interval of the mean difference of pairs excludes
+/// zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// It is better.
+    Better,
+    /// It is worse.
+    Worse,
+    /// The interval contains zero.
+    NoDifference,
+}
+
+impl Comparison {
+    /// As it is written in the column `comparison`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::NoDifference => "no_difference",
+        }
+    }
+}
+
+impl Scorecard {
+    /// The scorecard of a run; `None` if its plan has none.
+    pub fn of(plan: &Plan, summary: &Summary) -> Option<Self> {
+        let cc = plan.name.strip_prefix(NAME_PREFIX)?.to_owned();
+        let has = |factor: &str| summary.factors.iter().any(|name| name == factor);
+        if !has(CC_FACTOR) || !has(SCENARIO_FACTOR) {
+            return None;
+        }
+        let rows = CRITERIA.iter().flat_map(|criterion| rows_of(criterion, summary)).collect();
+        Some(Self { cc, rows, notes: summary.backend.notes() })
+    }
+}
+
+/// The rows of a criterion.
+fn rows_of(criterion: &'static Criterion, summary: &Summary) -> Vec<ScorecardRow> {
+    let measures = criterion.measures.iter();
+    let measured = measures.map(|measure| ScorecardRow::of(criterion, measure, summary));
+    let open = criterion.not_measured.map(|why| ScorecardRow::not_measured(criterion, why));
+    measured.chain(open).collect()
+}
+
+impl ScorecardRow {
+    fn not_measured(criterion: &'static Criterion, why: &str) -> Self {
+        Self {
+            criterion,
+            measure: None,
+            points: [None, None],
+            tested: None,
+            baseline: None,
+            ratio: None,
+            comparison: None,
+            outcome: Some(Outcome::NotMeasured),
+            why: vec![why.to_owned()],
+        }
+    }
+
+    fn of(criterion: &'static Criterion, measure: &'static Measure, summary: &Summary) -> Self {
+        let [tested, baseline] =
+            [TESTED_LEVEL, BASELINE_LEVEL].map(|level| Side::of(level, measure, summary));
+        let points = [tested.point_id, baseline.point_id];
+        let values = match tested.values {
+            Ok(values) => values,
+            Err(why) => {
+                let row = Self::not_measured(criterion, &why.to_string());
+                return Self { measure: Some(measure), points, ..row };
+            }
+        };
+        let mut row = Self {
+            measure: Some(measure),
+            points,
+            tested: Estimate::of(&values),
+            outcome: None,
+            why: undefined(points[0], &values, summary).into_iter().collect(),
+            ..Self::not_measured(criterion, "")
+        };
+        if let Some((bound, tested)) = measure.bound.zip(row.tested) {
+            let holds = tested.mean.value <= bound.most;
+            row.outcome = Some(if holds { Outcome::Holds } else { Outcome::DoesNotHold });
+        }
+        match baseline.values {
+            Ok(baseline) => row.compare(measure, &values, &baseline),
+            Err(why) => row.why.push(format!("{BASELINE}: {why}")),
+        }
+        row
+    }
+
+    /// Adds the baseline.
+    fn compare(&mut self, measure: &Measure, tested: &Values, baseline: &Values) {
+        let pairs = tested.iter().filter_map(|(trial, a)| Some((*a, *baseline.get(trial)?)));
+        let pairs: Vec<(f64, f64)> = pairs.collect();
+        let ratios = pairs.iter().map(|(a, b)| a / b).filter(|ratio| ratio.is_finite());
+        let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
+        self.baseline = Estimate::of(baseline);
+        self.ratio = mean_with_interval(&ratios.collect::<Vec<_>>());
+        let interval = mean_with_interval(&differences).and_then(|mean| mean.interval);
+        self.comparison = interval.map(|(low, high)| match (low > 0.0, high < 0.0) {
+            (false, false) => Comparison::NoDifference,
+            (higher, _) if higher == (measure.better == Better::Higher) => Comparison::Better,
+            _ => Comparison::Worse,
+        });
+    }
+
+    /// As it is written in the column `verdict`.
+    pub fn verdict(&self) -> &'static str {
+        self.outcome.map_or("reported", Outcome::as_str)
+    }
+}
+
+impl Estimate {
+    fn of(values: &Values) -> Option<Self> {
+        let n_trials = values.len() as u32;
+        let values: Vec<f64> = values.values().copied().collect();
+        mean_with_interval(&values).map(|mean| Self { mean, n_trials })
+    }
+}
+
+/// By repetition.
+type Values = BTreeMap<u16, f64>;
+
+/// Why a measure has no values.
+#[derive(Debug, thiserror::Error)]
+enum NotMeasured {
+    #[error("not run")]
+    NotRun,
+    #[error("of {all} trials {degraded} degraded, {failed} failed, {aborted} aborted ({codes})")]
+    Disturbed { all: usize, degraded: usize, failed: usize, aborted: usize, codes: String },
+    #[error("no trial has a value of {number}")]
+    NoValue { number: String },
+}
+
+/// A measure with one of the two congestion controls.
+struct Side {
+    point_id: Option<u32>,
+    values: Result<Values, NotMeasured>,
+}
+
+impl Side {
+    fn of(level: &str, measure: &Measure, summary: &Summary) -> Self {
+        let is_here = |at: &[(String, String)]| {
+            level_of(at, CC_FACTOR) == Some(level)
+                && level_of(at, SCENARIO_FACTOR) == Some(measure.scenario)
+        };
+        let point_id = summary.points.iter().find(|(_, at)| is_here(at)).map(|(id, _)| *id);
+        let values = match point_id {
+            Some(point_id) => values(point_id, measure, summary),
+            None => Err(NotMeasured::NotRun),
+        };
+        Self { point_id, values }
+    }
+}
+
+/// The values of a measure at a point.
+fn values(point_id: u32, measure: &Measure, summary: &Summary) -> Result<Values, NotMeasured> {
+    let trials = summary.trials_of(point_id);
+    if trials.is_empty() {
+        return Err(NotMeasured::NotRun);
+    }
+    if let Some(why) = disturbed(trials) {
+        return Err(why);
+    }
+    let rows = summary.phase_rows_of(point_id).iter().filter(|row| measure.is_of(row));
+    let values: Values = rows.map(|row| (row.trial, row.value)).collect();
+    if values.is_empty() {
+        return Err(NotMeasured::NoValue { number: measure.number() });
+    }
+    Ok(values)
+}
+
+/// Why trials of a point do not count: they failed, or something else than the congestion control disturbed them.
+fn disturbed(trials: &[TrialEnd]) -> Option<NotMeasured> {
+    let is_disturbed = |end: &&TrialEnd| match end.status {
+        TrialStatus::Ok => false,
+        TrialStatus::Degraded => {
+            end.reasons.iter().any(|reason| !OWN_REASONS.contains(&reason.code))
+        }
+        TrialStatus::Failed | TrialStatus::Aborted => true,
+    };
+    let disturbed: Vec<&TrialEnd> = trials.iter().filter(is_disturbed).collect();
+    let reasons = disturbed.iter().flat_map(|end| &end.reasons);
+    let mut codes: Vec<&str> = reasons.map(|reason| reason.code.as_str()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    let count = |status| disturbed.iter().filter(|end| end.status == status).count();
+    let (degraded, failed) = (count(TrialStatus::Degraded), count(TrialStatus::Failed));
+    (!disturbed.is_empty()).then(|| NotMeasured::Disturbed {
+        all: trials.len(),
+        degraded,
+        failed,
+        aborted: disturbed.len() - degraded - failed,
+        codes: codes.join(", "),
+    })
+}
+
+/// A note on trials in which the number is undefined.
+fn undefined(point_id: Option<u32>, values: &Values, summary: &Summary) -> Option<String> {
+    let all = summary.trials_of(point_id?).len();
+    (values.len() < all).then(|| format!("defined in {} of {all} trials", values.len()))
+}
+
+#[cfg(test)]
+mod tests;
