@@ -14,6 +14,7 @@ mod compare;
 mod packets;
 mod probes;
 mod repeat;
+mod scorecard;
 mod sweep;
 
 /// CUBIC and then BBR over a bottleneck of 20 Mbit/s, 10 ms each way.

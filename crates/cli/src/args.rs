@@ -15,11 +15,13 @@ use ccbench_results::figure;
 
 use artifact::ArtifactCommand;
 use new::NewArgs;
+use scorecard::ScorecardArgs;
 use values::{TraceFormat, column, day, group, levels, millimetres, phase};
 
 pub mod artifact;
 pub mod new;
 pub mod pki;
+pub mod scorecard;
 pub mod values;
 
 pub use pki::PkiCommand;
@@ -64,6 +66,9 @@ pub enum Command {
     Plan(PlanCommand),
     /// Run a published experiment and check its claims on this machine. Without a name, list the experiments.
     Reproduce(ReproduceArgs),
+    /// Measure a congestion control by the criteria of RFC 9743 (BCP 133), beside CUBIC, and print them as one table. In the lab and
+    /// the simulator (`--lab`, `--sim`) the values are repeatable.
+    Scorecard(ScorecardArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
     Summarize(SummarizeArgs),
     /// Compare every file of a results directory with the digests in its journal.
@@ -191,7 +196,7 @@ pub struct ReproduceArgs {
     pub options: RunOptions,
 }
 
-/// Options of `run` and `reproduce`.
+/// Options of `run`, `reproduce` and `scorecard`.
 #[derive(Debug, Args)]
 pub struct RunOptions {
     /// Apply the plan's `[quick]` overrides (fewer trials, shorter phases). `--set` takes precedence.

@@ -13,4 +13,5 @@ pub mod plan;
 pub mod reproduce;
 pub mod results;
 pub mod run;
+pub mod scorecard;
 pub mod trace;

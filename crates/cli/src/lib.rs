@@ -47,7 +47,8 @@ use tracing_subscriber::EnvFilter;
 pub use agents::exchange_timestamps;
 use args::{Cli, Command};
 use commands::{
-    agent, artifact, check, describe, doctor, import, new, plan, reproduce, results, run, trace,
+    agent, artifact, check, describe, doctor, import, new, plan, reproduce, results, run,
+    scorecard, trace,
 };
 use console::message;
 use error::CliError;
@@ -102,6 +103,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Run(args) => run::run(&args),
         Command::Plan(command) => plan::run(&command),
         Command::Reproduce(args) => reproduce::run(args),
+        Command::Scorecard(args) => scorecard::run(args),
         Command::Check(args) => check::run(&args),
         Command::Summarize(args) => results::summarize(&args),
         Command::Verify(args) => results::verify(&args),

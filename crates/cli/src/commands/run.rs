@@ -7,6 +7,7 @@ use ccbench_proto::plan::Engine;
 use ccbench_proto::schedule::{self, ScheduledTrial};
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
+use ccbench_results::scorecard::Scorecard;
 use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
@@ -47,6 +48,8 @@ pub enum Tables {
     All,
     /// The claims.
     Claims,
+    /// The scorecard.
+    Scorecard,
 }
 
 /// A run that has ended, possibly with an error.
@@ -277,11 +280,14 @@ pub fn conclude(
         if args.options.json {
             claims.iter().for_each(|claim| print_json(&claim.json()));
             summary.decisions.iter().for_each(|decision| print_json(&decision.json()));
+            let rows = summary.scorecard.iter().flat_map(Scorecard::json);
+            rows.for_each(|row| print_json(&row));
         } else {
             let (out, width) = (&mut std::io::stdout(), terminal_width());
             match tables {
                 Tables::All => table::print(&summary, out, width)?,
                 Tables::Claims => table::print_claims(&summary, out, width)?,
+                Tables::Scorecard => table::print_scorecard(&summary, out, width)?,
             }
         }
         // After printing: a full disk must not hide the numbers.

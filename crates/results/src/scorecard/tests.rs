@@ -249,7 +249,8 @@ fn printed_with_values_bounds_and_reasons() {
     let line = "| 6.1 | Paths with Tail-Drop Queues | mean queueing delay | 10 ±2.48 ms | 20 ±0 ms | 0.5 ±0.124 | better \
                 |  | [point=3](tables/flow_samples/point=3) [point=1](tables/flow_samples/point=1) |";
     assert!(markdown.contains(line), "{markdown}");
-    let not_measured = "| 7.10 | Multipath Transport | not measured (flows of ccbench have one path) |";
+    let not_measured =
+        "| 7.10 | Multipath Transport | not measured (flows of ccbench have one path) |";
     assert!(markdown.contains(not_measured), "{markdown}");
     let json = found.json();
     let outage = json.iter().find(|event| event["section"] == "5.2").unwrap();

@@ -1,0 +1,26 @@
+//! Arguments of `scorecard`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+
+use super::RunOptions;
+
+/// Arguments of `scorecard`.
+#[derive(Debug, Args)]
+pub struct ScorecardArgs {
+    /// The congestion control: one of ccbench's own (`ccbench cc list`), or of the kernel.
+    #[arg(value_name = "CC", required_unless_present = "resume")]
+    pub cc: Option<String>,
+    /// Override a key of the plan, as in `ccbench run`; keys of `cc.CC`, such as `cc.vegas.via=builtin`, are those of the
+    /// congestion control under test.
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "cc")]
+    pub sets: Vec<String>,
+    /// Continue the scorecard in this results directory, or print it again.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(conflicts_with_all = ["cc", "quick"])]
+    pub resume: Option<PathBuf>,
+    /// Options of the run.
+    #[command(flatten)]
+    pub options: RunOptions,
+}

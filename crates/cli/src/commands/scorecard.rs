@@ -1,0 +1,206 @@
+//! `ccbench scorecard`: the criteria of RFC 9743 for a congestion control, as one table.
+
+use std::path::Path;
+
+use ccbench_proto::cc::refuse_kernel_name;
+use ccbench_results::scorecard::{BASELINE, NAME_PREFIX};
+use ccbench_results::store::RunDir;
+
+use crate::args::RunArgs;
+use crate::args::scorecard::ScorecardArgs;
+use crate::commands::check::size;
+use crate::commands::run::{self, Tables};
+use crate::console::print;
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::plan_source::PlanSource;
+use crate::runtime::block_on;
+use crate::trace_files::Embedded;
+
+/// A file below `plans/scorecard`, embedded.
+macro_rules! embedded_file {
+    ($include:ident, $file:literal) => {
+        $include!(concat!("../../../../plans/scorecard/", $file))
+    };
+}
+
+/// The plan's path in the repository.
+const PATH: &str = "plans/scorecard/rfc9743.toml";
+const PLAN: &str = embedded_file!(include_str, "rfc9743.toml");
+/// Its trace files, as the plan names them.
+const TRACES: Embedded = &[
+    ("traces/heavy-loss.csv", embedded_file!(include_bytes, "traces/heavy-loss.csv")),
+    ("traces/outage.csv", embedded_file!(include_bytes, "traces/outage.csv")),
+    ("traces/rate-drop.csv", embedded_file!(include_bytes, "traces/rate-drop.csv")),
+    ("traces/rate-rise.csv", embedded_file!(include_bytes, "traces/rate-rise.csv")),
+    ("traces/reroute.csv", embedded_file!(include_bytes, "traces/reroute.csv")),
+    ("traces/wireless.csv", embedded_file!(include_bytes, "traces/wireless.csv")),
+];
+
+/// The key of the congestion control under test in the plan's matrix.
+const TESTED: &str = "matrix.cc.tested.\"cc.scored\"";
+
+/// Runs the plan for a congestion control, or continues a run of it, and prints the table.
+///
+/// # Errors
+/// It is no name of a congestion control, the directory has no scorecard, or the run failed.
+pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
+    let ScorecardArgs { cc, sets, resume, options } = args;
+    let (source, sets) = match (&resume, &cc) {
+        (Some(dir), _) => (resumed(dir)?, Vec::new()),
+        (None, Some(cc)) => (embedded(), overrides(cc, &sets)?),
+        (None, None) => {
+            return Err(CliError::Usage("give a congestion control, or --resume DIR".to_owned()));
+        }
+    };
+    let source = source.for_simulator(options.sim);
+    if let Some(cc) = cc.filter(|_| !options.json) {
+        let plan = source.load_quietly(&source.sets(&sets, options.quick)?)?;
+        print(&format!("{cc}: the criteria of RFC 9743, beside {BASELINE}\n{}\n", size(&plan)));
+    }
+    let args = RunArgs { plan: None, sets, resume, retry_failed: false, options };
+    let completed = block_on(run::run_plan(&args, source))?;
+    run::conclude(&args, completed, Tables::Scorecard)
+}
+
+fn embedded() -> PlanSource {
+    PlanSource::embedded(PATH, PLAN, TRACES)
+}
+
+/// The plan of a results directory.
+fn resumed(dir: &Path) -> Result<PlanSource, CliError> {
+    let run = RunDir::open(dir)?;
+    let is_scorecard = run.plan().is_some_and(|plan| plan.plan().name.starts_with(NAME_PREFIX));
+    if !is_scorecard {
+        let why = "is no run of `ccbench scorecard`; continue it with `ccbench run --resume`";
+        return Err(CliError::Usage(format!("{} {why}", dir.display())));
+    }
+    Ok(PlanSource::read(&dir.join("plan.resolved.toml"))?)
+}
+
+/// The overrides that put a congestion control under test, with those of the command line.
+fn overrides(cc: &str, sets: &[String]) -> Result<Vec<String>, CliError> {
+    if let Some(why) = refuse_kernel_name(cc) {
+        return Err(CliError::Usage(why));
+    }
+    let own = format!("cc.{cc}.");
+    let is_file = |set: &String| set.strip_prefix(&own).is_some_and(|key| key.starts_with("file="));
+    // A file has the algorithm in it.
+    let instance = match sets.iter().any(is_file) {
+        true => "{}".to_owned(),
+        false => format!("{{ algorithm = \"{cc}\" }}"),
+    };
+    // Names of plans have no dots.
+    let name = format!("name={NAME_PREFIX}{}", cc.replace('.', "_"));
+    let of_command_line = sets.iter().map(|set| match set.strip_prefix(&own) {
+        Some(key) => format!("{TESTED}.{key}"),
+        None => set.clone(),
+    });
+    let instance = std::iter::once(format!("{TESTED}={instance}"));
+    Ok(instance.chain(of_command_line).chain([name]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ccbench_proto::metric::Scope;
+    use ccbench_proto::plan::check;
+    use ccbench_proto::plan::{Plan, Via};
+    use ccbench_results::scorecard::{CRITERIA, PHASE};
+
+    use super::*;
+
+    /// The plans of the scenarios with the congestion control under test.
+    fn scenarios(cc: &str, sets: &[&str], sim: bool) -> Vec<(String, Plan)> {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let sets = overrides(cc, &sets).unwrap();
+        let source = embedded().for_simulator(sim);
+        let plan = source.load(&sets).unwrap_or_else(|error| panic!("{cc}: {error}")).plan;
+        assert_eq!(plan.plan().name, format!("scorecard-{cc}"));
+        let level = |factors: &[(String, String)], name: &str| {
+            factors.iter().find(|(factor, _)| factor == name).unwrap().1.clone()
+        };
+        let mut scenarios = Vec::new();
+        for point in plan.points() {
+            if level(&point.factors, "cc") == "tested" {
+                scenarios.push((level(&point.factors, "scenario"), point.plan.plan().clone()));
+            }
+        }
+        scenarios
+    }
+
+    #[test]
+    fn plan_is_valid_for_every_kind_of_congestion_control() {
+        for cc in ["cubic", "reno", "bbr", "bbr3", "prague", "dctcp", "vegas", "ta"] {
+            for sim in [false, true] {
+                let scenarios = scenarios(cc, &[], sim);
+                assert_eq!(scenarios.len(), 29, "{cc}");
+                let is_set = |plan: &Plan| plan.cc["scored"].algorithm == cc;
+                assert!(scenarios.iter().all(|(_, plan)| is_set(plan)), "{cc}");
+            }
+        }
+        assert!(overrides("../x", &[]).is_err());
+        let source = embedded();
+        let quick = source.sets(&overrides("cubic", &[]).unwrap(), true).unwrap();
+        assert_eq!(source.load(&quick).unwrap().plan.plan().repeat.at_most(), 2);
+    }
+
+    #[test]
+    fn plan_has_no_warnings() {
+        let (_, warnings) = check::read(PLAN, &overrides("bbr3", &[]).unwrap()).unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+    }
+
+    #[test]
+    fn keys_of_the_congestion_control_are_those_of_the_instance_under_test() {
+        let sets = ["cc.vegas.via=builtin", "repeat=3"];
+        for (scenario, plan) in scenarios("vegas", &sets, false) {
+            assert_eq!(plan.cc["scored"].via, Via::Builtin, "{scenario}");
+        }
+        let sets = ["cc.bbr3.params.ecn_enable=1".to_owned(), "cc.other.via=bpf".to_owned()];
+        let found = overrides("bbr3", &sets).unwrap();
+        assert_eq!(
+            found,
+            [
+                "matrix.cc.tested.\"cc.scored\"={ algorithm = \"bbr3\" }",
+                "matrix.cc.tested.\"cc.scored\".params.ecn_enable=1",
+                "cc.other.via=bpf",
+                "name=scorecard-bbr3",
+            ]
+        );
+        let found = overrides("mine", &["cc.mine.file=mine.bpf.o".to_owned()]).unwrap();
+        assert_eq!(found[0], "matrix.cc.tested.\"cc.scored\"={}");
+        assert_eq!(found[1], "matrix.cc.tested.\"cc.scored\".file=mine.bpf.o");
+    }
+
+    #[test]
+    fn measures_are_about_subjects_of_their_scenarios() {
+        let scenarios = scenarios("bbr3", &[], true);
+        let measures = || CRITERIA.iter().flat_map(|criterion| criterion.measures);
+        for measure in measures() {
+            let found = scenarios.iter().find(|(name, _)| name == measure.scenario);
+            let (name, plan) =
+                found.unwrap_or_else(|| panic!("there is no scenario `{}`", measure.scenario));
+            let is_there = match measure.scope {
+                Scope::Net => true,
+                Scope::Group => plan.flows.contains_key(measure.subject),
+                Scope::Probe => plan.probes.contains_key(measure.subject),
+                Scope::Link => plan.links.contains_key(measure.subject),
+                Scope::Flow => false,
+            };
+            assert!(is_there, "{name} has no {}", measure.subject);
+            assert!(plan.phases.iter().any(|phase| phase.measure && phase.name == PHASE));
+        }
+        for (name, _) in &scenarios {
+            assert!(measures().any(|measure| measure.scenario == name), "{name} is not used");
+        }
+    }
+
+    #[test]
+    fn embedded_traces_are_those_of_the_plan() {
+        let embedded: BTreeSet<String> =
+            TRACES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(check::trace_files(PLAN, &[]), embedded);
+    }
+}
