@@ -24,8 +24,9 @@ pub struct Design {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DesignKind {
-    /// A random sample in which each level of a factor is equally often, to within one point.
+    /// A random sample in which each level of a factor is equally often, to within one point; of more levels than points, one from each
+    /// of as many equal parts of the list.
     LatinHypercube,
-    /// The smallest regular fraction of a design with two levels of each factor that has the resolution.
+    /// A small regular fraction of a design with two levels of each factor that has the resolution.
     FractionalFactorial,
 }

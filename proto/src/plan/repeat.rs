@@ -17,8 +17,8 @@ use super::expect::selector::MetricSelector;
 use super::expect::{Amount, Fault, Numbered, level, levels};
 use super::text::{Levels, Name, Scalar};
 
-/// Fewest trials of a point where rules end the repetition: with fewer, no interval is finite.
-const AT_LEAST: u32 = 5;
+/// Fewest values with which a rule can be decided: with fewer, its interval is infinite.
+pub(in crate::plan) const FEWEST_VALUES: u32 = 5;
 
 /// Trials of every point: a number, or rules that end the repetition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -91,7 +91,7 @@ pub struct AdaptiveRepeat {
 }
 
 fn at_least() -> u32 {
-    AT_LEAST
+    FEWEST_VALUES
 }
 
 /// A number of the summary whose mean over trials must be known to within a margin, with a confidence of 95 %.

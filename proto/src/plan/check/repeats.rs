@@ -1,10 +1,12 @@
 //! `repeat` and `[[compare]]`: rules must refer to existing factors, phases, subjects and metrics.
 
-use crate::plan::expect::Fault;
-use crate::plan::repeat::{AdaptiveRepeat, Compare};
+use crate::plan::expect::{Fault, level};
+use crate::plan::problem::Severity;
+use crate::plan::repeat::{AdaptiveRepeat, Compare, FEWEST_VALUES};
 use crate::plan::{Order, Plan};
 
 use super::expects::{places, warn_if_renamed};
+use super::matrix;
 use super::problems::Problems;
 
 /// Fewest trials of a point that are repeated by rules.
@@ -16,6 +18,15 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     }
     for (index, compare) in plan.compare.iter().enumerate() {
         comparison(plan, &index.to_string(), compare, problems);
+    }
+    let (trials, is_adaptive) = (plan.repeat.at_most(), plan.repeat.adaptive().is_some());
+    if (1..FEWEST_VALUES).contains(&trials) && (is_adaptive || !plan.compare.is_empty()) {
+        let path = if is_adaptive { ["repeat", "at_most"] } else { ["compare", "0"] };
+        let why = format!(
+            "no rule is decided with fewer than {FEWEST_VALUES} trials of a point, because its interval is infinite; here are {trials} \
+             at most"
+        );
+        problems.warning_from(&path, &[&["repeat"], &["compare"]], why);
     }
 }
 
@@ -43,17 +54,20 @@ fn table(plan: &Plan, adaptive: &AdaptiveRepeat, problems: &mut Problems) {
         problems.error_from(&["order"], &[&["order"], &["repeat"]], why);
     }
     for (index, until) in adaptive.until.iter().enumerate() {
-        let number = index.to_string();
+        let (number, before) = (index.to_string(), problems.found.len());
         let at: [&str; 3] = ["repeat", "until", &number];
         let under = |key: &'static str| [&at[..], &[key]].concat();
         places(plan, &under("where"), &until.at, true, problems);
         warn_if_renamed(&under("metric"), Some(&until.metric), problems);
         faults(&at, until.faults_or_measure(plan).err(), problems);
+        let is_about_none = |points: &[_]| until.points(points).is_empty();
+        let why = "is about no point: the design has none with these levels; leave out `design`";
+        warn_if_unused(plan, &at, (before, why), is_about_none, problems);
     }
 }
 
 fn comparison(plan: &Plan, number: &str, compare: &Compare, problems: &mut Problems) {
-    let at: [&str; 2] = ["compare", number];
+    let (at, before): ([&str; 2], usize) = (["compare", number], problems.found.len());
     let under = |key: &'static str| [&at[..], &[key]].concat();
     places(plan, &under("a"), &compare.a, false, problems);
     places(plan, &under("b"), &compare.b, false, problems);
@@ -63,7 +77,7 @@ fn comparison(plan: &Plan, number: &str, compare: &Compare, problems: &mut Probl
     if !compare.a.keys().eq(compare.b.keys()) {
         let why = "must name the same factors as `a`; all other factors have the same levels";
         problems.error_from(&under("b"), &reads, why);
-    } else if compare.a == compare.b {
+    } else if compare.a.values().map(level).eq(compare.b.values().map(level)) {
         let why = "must differ from `a`, like `a = { \"flows.one.cc\" = \"cubic\" }` and \
                    `b = { \"flows.one.cc\" = \"bbr\" }`";
         problems.error_from(&under("b"), &reads, why);
@@ -73,6 +87,23 @@ fn comparison(plan: &Plan, number: &str, compare: &Compare, problems: &mut Probl
         problems.error_from(&under("where"), &reads, why);
     }
     faults(&at, compare.faults_or_measure(plan).err(), problems);
+    let has_no_pair = |points: &[_]| compare.pairs(points).is_empty();
+    let why = "compares nothing: the design has no two points that differ in these levels only; leave out `design`";
+    warn_if_unused(plan, &at, (before, why), has_no_pair, problems);
+}
+
+/// Warns about a rule without problems (`before`: their number before it) that the points of the design leave without effect.
+fn warn_if_unused(
+    plan: &Plan,
+    at: &[&str],
+    (before, why): (usize, &str),
+    is_unused: impl Fn(&[Vec<(String, String)>]) -> bool,
+    problems: &mut Problems,
+) {
+    let is_wrong = problems.found[before..].iter().any(|found| found.severity == Severity::Error);
+    if plan.design.is_some() && !is_wrong && is_unused(&matrix::combinations(plan)) {
+        problems.warning_from(at, &[at, &["design"], &["matrix"]], why);
+    }
 }
 
 /// Reports what is wrong with a rule. Its number depends on names that could not be read.

@@ -118,6 +118,73 @@ fn rules_that_cannot_be_applied_are_refused() {
     refused("repeat = 2", &COMPARE.replace("\"higher\"", "\"more\""), "`more` is unknown");
 }
 
+/// The warnings about rules and comparisons.
+fn warnings(repeat: &str, rest: &str) -> Vec<String> {
+    let text = PLAN.replace("REPEAT", repeat) + rest;
+    let (_, problems) = read(&text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let about_rules = |path: &str| path.starts_with("compare") || path.starts_with("repeat.");
+    let found = problems.into_iter().filter(|problem| about_rules(&problem.path));
+    found.map(|problem| format!("{}: {}", problem.path, problem.reason)).collect()
+}
+
+#[test]
+fn rule_without_a_point_of_the_design_is_reported() {
+    let until = "repeat = { at_most = 9, until = [{ where = { \"flows.f.cc\" = \"reno\", load = \"light\" }, \
+                 metric = \"throughput\", group = \"f\", within = \"2%\" }] }";
+    assert_eq!(warnings(until, COMPARE), [""; 0]);
+    let all_levels = plan("repeat = 9", COMPARE).levels();
+    // Three points of the six: each congestion control once.
+    for seed in 1..40 {
+        let design = "design = { kind = \"latin-hypercube\", points = 3 }";
+        let repeat = format!("{until}\nseed = {seed}\n{design}");
+        let levels = plan(&repeat, COMPARE).levels();
+        assert_eq!((levels.len(), all_levels.len()), (3, 6));
+        let load_of = |cc: &str| {
+            let point = levels.iter().find(|levels| levels[0].1 == cc);
+            point.map(|levels| levels[1].1.clone())
+        };
+        let wanted: Vec<&str> = [
+            (load_of("reno").as_deref() != Some("light"))
+                .then_some("repeat.until.0: is about no point"),
+            (load_of("bbr") != load_of("cubic")).then_some("compare.0: compares nothing"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let found = warnings(&repeat, COMPARE);
+        let begins = |(found, wanted): (&String, &&str)| found.starts_with(*wanted);
+        let are_alike = found.len() == wanted.len() && found.iter().zip(&wanted).all(begins);
+        assert!(are_alike, "{levels:?}: {found:?}");
+    }
+}
+
+#[test]
+fn rules_that_no_number_of_trials_decides_are_reported() {
+    let until = "until = [{ metric = \"throughput\", group = \"f\", within = \"2%\" }]";
+    let adaptive =
+        |trials: u32| format!("repeat = {{ at_least = 2, at_most = {trials}, {until} }}");
+    let begins = |found: Vec<String>, begin: &str| found.len() == 1 && found[0].starts_with(begin);
+    assert!(begins(warnings(&adaptive(4), ""), "repeat.at_most: no rule is decided"));
+    assert!(begins(warnings("repeat = 4", COMPARE), "compare.0: no rule is decided"));
+    assert_eq!(warnings(&adaptive(5), COMPARE), [""; 0]);
+    assert_eq!(warnings("repeat = 5", COMPARE), [""; 0]);
+    assert_eq!(warnings("repeat = 4", ""), [""; 0]);
+}
+
+#[test]
+fn levels_of_a_comparison_are_compared_by_their_names() {
+    let counts = PLAN.replace("[matrix]\n", "[matrix]\n\"flows.f.count\" = [1, 8]\n");
+    let counts = counts.replace("[matrix.load]\nlight = { \"flows.f.count\" = 1 }\n", "");
+    let counts = counts.replace("heavy = { \"flows.f.count\" = 8 }\n", "");
+    let compare = COMPARE.replace("\"flows.f.cc\" = \"bbr\"", "\"flows.f.count\" = 1");
+    let compare = compare.replace("\"flows.f.cc\" = \"cubic\"", "\"flows.f.count\" = \"1\"");
+    let text = counts.replace("REPEAT", "repeat = 5") + &compare;
+    let problems = read(&text, &[]).err().unwrap_or_default();
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+    let errors: Vec<String> = errors.map(ToString::to_string).collect();
+    assert!(errors.len() == 1 && errors[0].contains("must differ from `a`"), "{errors:?}");
+}
+
 #[test]
 fn overrides_replace_rules_and_remove_those_about_levels_that_are_gone() {
     let until = "until = [{ where = { \"flows.f.cc\" = [\"bbr\", \"reno\"] }, metric = \"throughput\", \

@@ -1,7 +1,8 @@
 //! The rows of a design: the level of each factor at each point. The same for the same plan and seed on every machine.
 //!
 //! **Latin hypercube** (McKay, Beckman and Conover, Technometrics 1979), over levels: the points of each factor are a random permutation
-//! of its levels, each repeated as often as the others, to within one. Rows that are equal exchange levels with others until all differ.
+//! of its levels, each repeated as often as the others. What is left of the points is a stratified sample: its levels are drawn at random,
+//! one from each of as many equal parts of the list of levels. Rows that are equal exchange levels with others until all differ.
 //!
 //! **Fractional factorial** (Box, Hunter and Hunter, Statistics for Experimenters, chapter 6): a full design of some basic factors, and
 //! further factors whose level is a product of theirs (a generator). The resolution is the length of the shortest word of the defining
@@ -50,7 +51,13 @@ fn combinations(sizes: &[usize]) -> usize {
 fn latin_hypercube(sizes: &[usize], points: usize, seed: u64) -> Vec<Row> {
     let mut rows = vec![Row::with_capacity(sizes.len()); points];
     for (factor, levels) in sizes.iter().enumerate() {
-        let mut column: Vec<usize> = (0..points).map(|point| point * levels / points).collect();
+        let mut random = generator(derive(seed, "levels", &[factor as u64]));
+        let extra = points % levels;
+        let mut column: Vec<usize> = (0..points - extra).map(|point| point % levels).collect();
+        for part in 0..extra {
+            let (from, to) = (part * levels / extra, (part + 1) * levels / extra);
+            column.push(from + draw(&mut random, (to - from) as u64) as usize);
+        }
         shuffle(&mut column, derive(seed, "latin hypercube", &[factor as u64]));
         rows.iter_mut().zip(column).for_each(|(row, level)| row.push(level));
     }
@@ -98,8 +105,9 @@ fn make_distinct(rows: &mut Vec<Row>, factors: usize, seed: u64) {
     rows.dedup();
 }
 
-/// The smallest fraction of a design of `factors` with two levels that has this resolution; `None` if that is not a fraction, or too
-/// large.
+/// A fraction of a design of `factors` with two levels that has this resolution; `None` if that is not a fraction, or too large. It is
+/// the smallest one, but for resolution 5 with more than eight factors: the search for generators keeps the first ones that fit, and
+/// may miss a smaller fraction.
 fn fraction(factors: usize, resolution: u32, seed: u64) -> Option<Vec<Row>> {
     let (basic, generators) = generators(factors, resolution as usize)?;
     let sign = |nth: u64| usize::from(derive(seed, "fraction", &[nth])[0] % 2);
@@ -273,6 +281,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn hypercube_with_fewer_points_than_levels_samples_every_level_of_each_part() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..300 {
+            let rows = latin_hypercube(&[40, 3], 4, seed);
+            let mut column: Vec<usize> = rows.iter().map(|row| row[0]).collect();
+            column.sort_unstable();
+            let parts: Vec<usize> = column.iter().map(|level| level / 10).collect();
+            assert_eq!(parts, [0, 1, 2, 3], "{column:?}");
+            seen.extend(column);
+        }
+        assert_eq!(seen.len(), 40, "{seen:?}");
+    }
+
+    #[test]
+    fn points_beyond_whole_repetitions_of_the_levels_have_any_level() {
+        let repeated = |seed: u64| {
+            let rows = latin_hypercube(&[3, 8], 4, seed);
+            let times = |level: usize| rows.iter().filter(|row| row[0] == level).count();
+            (0..3).find(|level| times(*level) == 2)
+        };
+        let levels: std::collections::BTreeSet<usize> = (0..100).filter_map(repeated).collect();
+        assert_eq!(levels.len(), 3, "{levels:?}");
     }
 
     proptest! {

@@ -143,7 +143,8 @@ pub(in crate::plan::check) fn expand(plan: &Plan) -> impl Iterator<Item = Unchec
     (0..reader.rows.count().min(MAX_POINTS)).map(move |id| reader.point(id))
 }
 
-/// The plan with all combinations of those factors only that set a key with this property.
+/// The plan with all combinations of those factors only that set a key with this property; the plan itself if that would be more than
+/// [`MAX_POINTS`], where [`expand`] stops: a design has fewer points.
 pub(in crate::plan::check) fn with_factors_about(
     plan: &Plan,
     is_about: impl Fn(&[String]) -> bool,
@@ -152,7 +153,7 @@ pub(in crate::plan::check) fn with_factors_about(
     fewer.matrix.retain(|name, factor| {
         levels(name, factor).iter().flat_map(|level| &level.keys).any(|set| is_about(&set.key))
     });
-    fewer
+    if count(&fewer) > MAX_POINTS { plan.clone() } else { fewer }
 }
 
 /// The length of a trial of every point, in the order of their ids. Only factors about phases make a difference.
@@ -424,5 +425,23 @@ mod tests {
         let whole: Vec<Micros> =
             expand(&plan).map(|point| timeline::length(&point.plan.unwrap())).collect();
         assert_eq!(lengths(&plan), whole);
+    }
+
+    #[test]
+    fn points_of_a_design_have_lengths_where_all_combinations_are_too_many() {
+        let lengths_s: Vec<String> = (1..=101).map(|length| format!("\"{length}s\"")).collect();
+        let names: Vec<String> = (0..100).map(|nth| format!("\"p{nth}\"")).collect();
+        let (lengths_s, names) = (lengths_s.join(", "), names.join(", "));
+        let mut plan = plan(&format!(
+            "\"phases.0.length\" = [{lengths_s}]\n\"phases.0.name\" = [{names}]"
+        ));
+        assert!(count(&plan) > MAX_POINTS);
+        let (kind, points) = (DesignKind::LatinHypercube, Some(101));
+        plan.design = Some(Design { kind, points, resolution: None });
+        let mut found = lengths(&plan);
+        found.sort_unstable();
+        let wanted: Vec<Micros> =
+            (1..=101).map(|length| Micros::from_millis(length * 1000)).collect();
+        assert_eq!(found, wanted);
     }
 }
