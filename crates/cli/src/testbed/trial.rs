@@ -47,7 +47,6 @@ pub(super) async fn run(
     progress: &mut TrialProgress<'_>,
     interrupt: &mut Interrupt,
 ) -> Result<Verdict, BackendError> {
-    let offsets = testbed.agents.clock_offsets().await?;
     let key = TrialKey {
         point_id: trial.scheduled.point_id,
         trial: trial.scheduled.trial,
@@ -55,12 +54,15 @@ pub(super) async fn run(
         epoch: trial.dir.next_epoch(),
     };
     let run_id = &trial.experiment.id;
+    let offsets = match testbed.agents.clock_offsets().await {
+        Ok(offsets) => offsets,
+        Err(error) => return Err(not_run(trial, key, error)),
+    };
     let replies = match prepare(trial, testbed, key.epoch).await {
         Ok(replies) => replies,
         Err(error) => {
             testbed.agents.reset(run_id, key.epoch).await;
-            trial.dir.record_not_run(key, &Reason::new(ReasonCode::NotRun, error.to_string()))?;
-            return Err(error.into());
+            return Err(not_run(trial, key, error));
         }
     };
     testbed.used = true;
@@ -87,6 +89,15 @@ pub(super) async fn run(
     info!("commit");
     recorder.writer.commit(&verdict)?;
     Ok(verdict)
+}
+
+/// Records that a trial could not be run because of this error, and returns the error; or the one that prevents the record.
+fn not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
+    let reason = Reason::new(ReasonCode::NotRun, error.to_string());
+    match trial.dir.record_not_run(key, &reason) {
+        Ok(()) => error.into(),
+        Err(unwritten) => unwritten.into(),
+    }
 }
 
 /// Starts all prepared nodes at the same instant and records their streams until all end, one is lost, or the user

@@ -39,7 +39,15 @@ pub(crate) fn serve(messages: Vec<Vec<u8>>) -> SocketAddr {
 /// The same with the messages of each Run; the last ones are those of all later Runs. At a Run without messages the agent falls
 /// silent, as if it were cut off: its connections stay open without replies.
 pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
-    let agent = FakeAgent(Arc::new(Mutex::new(runs.into())));
+    start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), clock_reply_ns: 0 })
+}
+
+/// Starts an agent whose clock cannot be measured: by its own account, it takes an hour for a reply that arrives at once.
+pub(crate) fn serve_with_unusable_clock() -> SocketAddr {
+    start(FakeAgent { runs: Arc::default(), clock_reply_ns: 3_600_000_000_000 })
+}
+
+fn start(agent: FakeAgent) -> SocketAddr {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -54,16 +62,21 @@ pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
     receive.recv().unwrap()
 }
 
-/// Its messages of every Run.
+/// What an agent answers.
 #[derive(Clone)]
-struct FakeAgent(Arc<Mutex<VecDeque<Vec<Vec<u8>>>>>);
+struct FakeAgent {
+    /// Its messages of every Run.
+    runs: Arc<Mutex<VecDeque<Vec<Vec<u8>>>>>,
+    /// From the arrival of a Clock request to the reply, by its own account.
+    clock_reply_ns: u64,
+}
 
 impl FakeAgent {
     /// What it answers to this call. On the wire, a reply is a stream of one message.
     fn answers(&self, path: &str) -> Vec<Vec<u8>> {
         let reply = match path {
             "/ccbench.v1.Agent/Run" => {
-                let mut runs = self.0.lock().unwrap();
+                let mut runs = self.runs.lock().unwrap();
                 let next = runs.pop_front().unwrap_or_default();
                 if runs.is_empty() {
                     runs.push_back(next.clone());
@@ -84,7 +97,7 @@ impl FakeAgent {
             }
             .encode_to_vec(),
             "/ccbench.v1.Agent/Clock" => {
-                let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns()];
+                let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns() + self.clock_reply_ns];
                 wire::ClockReply { received_ns, sent_ns, realtime_ns: 0 }.encode_to_vec()
             }
             // Prepare and Reset: a message with every field at its default has no bytes.

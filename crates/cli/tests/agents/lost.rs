@@ -39,6 +39,16 @@ fn a_silent_node_ends_the_trial_long_before_its_end() {
 }
 
 #[test]
+fn trial_that_cannot_start_because_of_a_clock_is_recorded() {
+    let (status, reasons, ..) = run_on(fake::serve_with_unusable_clock());
+    assert_eq!(status, TrialStatus::Failed);
+    let is_clock = |reason: &String| {
+        reason.starts_with("not_run: ") && reason.contains("clock") && reason.contains("impossible")
+    };
+    assert!(reasons.first().is_some_and(is_clock), "{reasons:?}");
+}
+
+#[test]
 fn a_trial_is_repeated_only_once() {
     let (status, reasons, ..) = run_on(serve_runs(vec![vec![probe()]]));
     assert_eq!(status, TrialStatus::Failed);
