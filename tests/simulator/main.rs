@@ -143,7 +143,10 @@ fn an_interrupted_run_is_resumed() {
     let pid = Pid::from_raw(i32::try_from(controller.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     let status = controller.wait().unwrap();
-    assert_eq!(status.code(), Some(130), "{}", bench.printed());
+    let printed = bench.printed();
+    assert_eq!(status.code(), Some(130), "{printed}");
+    let advice = printed.lines().find(|line| line.contains("resume with: ccbench run --resume "));
+    assert!(advice.is_some_and(|line| line.trim_end().ends_with(" --sim")), "{printed}");
     let dir = bench.results().display().to_string();
     let outside = bench.run(&["run", "--resume", &dir]);
     assert_eq!(outside.status.code(), Some(2), "{}", text(&outside));

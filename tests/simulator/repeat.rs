@@ -1,6 +1,8 @@
 //! Rules that end the repetition of points, and comparisons.
 
-use ccbench_tests::run_files::{assert_equal, tables_and_summaries};
+use std::path::PathBuf;
+
+use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text};
 use serde_json::Value;
 
@@ -8,6 +10,8 @@ use super::PLAN;
 
 /// Any spread that these trials have is less than this.
 const LOOSE: &str = r#"repeat = { at_least = 5, at_most = 8, until = [{ metric = "throughput", group = "f", within = "90%" }] }"#;
+/// A line of the journal.
+const DECISION: &str = "\"event\":\"decision\"";
 /// A difference is never within this margin.
 const COMPARED: &str = r#"
 [[compare]]
@@ -34,6 +38,17 @@ fn record(bench: &Bench) -> Value {
     serde_json::from_slice(&record).unwrap()
 }
 
+fn journal(bench: &Bench) -> PathBuf {
+    bench.results().join("journal.ndjson")
+}
+
+/// Resumes the run to its end.
+fn resume(bench: &Bench) {
+    let dir = bench.results().display().to_string();
+    let resumed = bench.run(&["run", "--resume", &dir, "--sim"]);
+    assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
+}
+
 /// The number of trials of each of the two points.
 fn trials(bench: &Bench) -> [usize; 2] {
     let trials = csv(&bench.results().join("trials.csv"));
@@ -49,8 +64,8 @@ fn points_are_repeated_until_their_rules_are_decided() {
     let decisions = record["decisions"].as_array().unwrap();
     assert_eq!(decisions.len(), 2);
     assert!(decisions.iter().all(|it| it["after"] == 5 && it["outcome"] == "known"), "{record}");
-    let journal = std::fs::read_to_string(bench.results().join("journal.ndjson")).unwrap();
-    assert_eq!(journal.matches("\"event\":\"decision\"").count(), 2);
+    let journal = std::fs::read_to_string(journal(&bench)).unwrap();
+    assert_eq!(journal.matches(DECISION).count(), 2);
     let dir = bench.results().display().to_string();
     let again = bench.run(&["run", "--resume", &dir, "--sim"]);
     assert_eq!(again.status.code(), Some(0), "{}", text(&again));
@@ -84,4 +99,42 @@ fn the_same_trials_run_for_any_number_of_jobs() {
         assert_equal(&one.0, &other.0);
         assert_eq!(one.1, other.1);
     }
+}
+
+/// A kill leaves the first lines of the journal: it is in the midst of the repetitions, or between a trial and the decision after it.
+#[test]
+fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
+    let whole = run(LOOSE, COMPARED, &["--jobs", "1"]);
+    let decisions = record(&whole)["decisions"].clone();
+    assert!(decisions.as_array().is_some_and(|all| all.len() >= 2), "{decisions}");
+    let lines = std::fs::read_to_string(journal(&whole)).unwrap();
+    let ends = |line: &str| line.contains("\"event\":\"trial_end\"");
+    let after = lines.lines().zip(1..).filter(|(line, _)| ends(line)).map(|(_, number)| number);
+    let after: Vec<usize> = after.collect();
+    let before_decision = lines.lines().position(|line| line.contains(DECISION)).unwrap();
+    // The seventh trial is one of the fourth repetition, or a later one.
+    for kept in [after[6], before_decision] {
+        let killed = run(LOOSE, COMPARED, &["--jobs", "1"]);
+        let lines = std::fs::read_to_string(journal(&killed)).unwrap();
+        let first: String = lines.split_inclusive('\n').take(kept).collect();
+        std::fs::write(journal(&killed), first).unwrap();
+        resume(&killed);
+        assert_equal(&tables(&killed), &tables(&whole));
+        assert_eq!(record(&killed)["decisions"], decisions);
+        let lines = std::fs::read_to_string(journal(&killed)).unwrap();
+        assert_eq!(lines.matches(DECISION).count(), decisions.as_array().unwrap().len());
+    }
+}
+
+/// The tables of the trials are read before the run goes on, because its rules need them.
+#[test]
+fn a_damaged_trial_of_a_run_with_rules_is_repeated() {
+    let bench = run(LOOSE, "", &[]);
+    let (whole, decisions) = (tables(&bench), record(&bench)["decisions"].clone());
+    let file = bench.results().join("tables/intervals/point=0/trial-01/part-0.parquet");
+    let length = std::fs::read(&file).unwrap().len();
+    std::fs::write(&file, vec![0_u8; length]).unwrap();
+    resume(&bench);
+    assert_equal(&tables(&bench), &whole);
+    assert_eq!(record(&bench)["decisions"], decisions);
 }

@@ -37,6 +37,12 @@ impl Repetition {
             remaining.iter().map(|trial| (trial.point_id, trial.trial)).collect();
         let ended: Vec<(u32, u16)> =
             dir.finished().into_iter().filter(|trial| !again.contains(trial)).collect();
+        // The values of the others do not matter.
+        let (ended, others): (Vec<_>, Vec<_>) =
+            ended.into_iter().partition(|(point_id, _)| rules.is_open(*point_id));
+        for (point_id, trial) in others {
+            rules.trial_ended(point_id, trial, vec![]);
+        }
         let (dir, numbers) = (Arc::clone(dir), rules.numbers());
         // Polars must not run in this runtime, and reading takes time.
         let measured = spawn_blocking(move || {
@@ -59,6 +65,16 @@ impl Repetition {
     /// Whether a run needs a trial, as far as is known.
     pub fn is_needed(&self, trial: &ScheduledTrial) -> bool {
         self.rules.is_needed(trial.point_id, trial.trial)
+    }
+
+    /// Whether the values of a trial matter: an undecided rule is about its point.
+    pub fn is_open(&self, trial: &ScheduledTrial) -> bool {
+        self.rules.is_open(trial.point_id)
+    }
+
+    /// The rules that are decided, in the order of the plan.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.rules.decisions()
     }
 
     /// These trials without those that are not needed.

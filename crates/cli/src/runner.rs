@@ -274,7 +274,9 @@ impl<'a> TrialQueue<'a> {
         is_recorded: bool,
     ) -> Result<(), BackendError> {
         let Some(meter) = &self.meter else { return Ok(()) };
-        let values = if is_recorded {
+        // Reading a trial's tables takes time.
+        let is_open = self.state.borrow().repetition.is_open(scheduled);
+        let values = if is_recorded && is_open {
             let measured = repetition::values(Arc::clone(meter), scheduled).await;
             measured.map_err(ccbench_results::Error::from)?
         } else {
@@ -297,7 +299,7 @@ impl<'a> TrialQueue<'a> {
             let (outcome, points) = (outcome.as_str(), points.join(" and "));
             let text = format!("{rule}: {outcome} after repetition {after} of point {points}");
             self.progress.message("decision", &text);
-            self.dir.record_decision(decision)?;
+            self.dir.record_decision(&decision)?;
         }
         Ok(())
     }
@@ -305,6 +307,11 @@ impl<'a> TrialQueue<'a> {
     /// These trials without those that the run does not need.
     pub fn needed(&self, trials: Vec<ScheduledTrial>) -> Vec<ScheduledTrial> {
         self.state.borrow().repetition.needed(trials)
+    }
+
+    /// The rules of the plan that are decided, in its order.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.state.borrow().repetition.decisions()
     }
 
     /// No other trial starts because of this error.

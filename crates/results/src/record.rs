@@ -42,7 +42,7 @@ pub(crate) struct RunRecord {
     pub(crate) topology: Value,
     /// Committed trials with their clocks; filled whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
-    /// The decided rules of the plan; filled whenever the status changes.
+    /// The decided rules of the plan; empty before the end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) decisions: Vec<Decision>,
     /// Number of trials that the rules of the plan leave; `None` before the end, and without rules.

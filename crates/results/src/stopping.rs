@@ -240,12 +240,20 @@ impl StoppingRules {
         start
     }
 
+    /// Whether an undecided rule is about a point: only then do the values of its trials matter.
+    pub fn is_open(&self, point_id: u32) -> bool {
+        let about = self.of_point.get(&point_id).into_iter().flatten();
+        let mut rules = about.filter_map(|index| self.rules.get(*index));
+        rules.any(|rule| rule.decision.is_none())
+    }
+
     /// Whether a run needs a trial, as far as is known.
     pub fn is_needed(&self, point_id: u32, trial: u16) -> bool {
         self.ended.contains_key(&(point_id, trial)) || self.start(point_id, trial) != Start::Never
     }
 
-    /// A trial has ended, with these values of the [numbers](StoppingRules::numbers); the rules that are decided by it.
+    /// A trial has ended, with these values of the [numbers](StoppingRules::numbers), none if its point is not
+    /// [open](StoppingRules::is_open) or the trial has none; the rules that are decided by it.
     pub fn trial_ended(
         &mut self,
         point_id: u32,
@@ -266,6 +274,11 @@ impl StoppingRules {
             decided.extend(rule.decision.clone().filter(|_| !was_decided));
         }
         decided
+    }
+
+    /// The rules that are decided, in the order of the plan.
+    pub fn decisions(&self) -> Vec<Decision> {
+        self.rules.iter().filter_map(|rule| rule.decision.clone()).collect()
     }
 
     /// Every rule as it is now.
@@ -387,7 +400,8 @@ pub fn judge(plan: &CheckedPlan, summary: &Summary) -> Vec<RuleResult> {
         return vec![];
     }
     let numbers = rules.numbers();
-    for end in summary.trials.iter().filter(|end| measure::has_ended(end)) {
+    // Also after an aborted trial a run goes on: it has ended without values.
+    for end in &summary.trials {
         let rows = summary.phase_rows_of(end.point_id).iter();
         let rows: Vec<&PhaseRow> =
             rows.filter(|row| row.trial == end.trial && measure::counts(end)).collect();

@@ -147,6 +147,7 @@ impl RunDir {
         record.sessions.push(RunSession::new(info));
         record.status = RunStatus::Running;
         record.planned_trials = None;
+        record.decisions.clear();
         start(&mut journal, path, info, &record, Digests::new())?;
         let version = info.ccbench_version.clone();
         Ok(Self::with(path.to_path_buf(), version, record, Log::Write(journal)))
@@ -376,19 +377,32 @@ impl RunDir {
         Ok(self.shared.append(Entry::TrialEnd(end))?)
     }
 
-    /// Records a decided rule; a resumed run finds those of earlier sessions again, and records what differs.
+    /// Records a decided rule in the journal; a resumed run finds those of earlier sessions again, and records what differs.
     ///
     /// # Errors
     /// The directory cannot be written, or is open for reading only.
-    pub fn record_decision(&self, decision: Decision) -> Result<()> {
+    pub fn record_decision(&self, decision: &Decision) -> Result<()> {
         let is_known = {
             let state = self.shared.state();
-            state.log.state().decisions.iter().any(|known| known.repeats(&decision))
+            state.log.state().decisions.iter().any(|known| known.repeats(decision))
         };
         if is_known {
             return Ok(());
         }
-        Ok(self.shared.append(Entry::Decision(decision))?)
+        Ok(self.shared.append(Entry::Decision(decision.clone()))?)
+    }
+
+    /// Keeps all decided rules, as they follow from the trials, for [`RunDir::finish`]. The journal may have others: a run can end
+    /// between a trial and the line of its decision, and a trial can be repeated. What it lacks is recorded.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or is open for reading only.
+    pub fn set_decisions(&self, decisions: Vec<Decision>) -> Result<()> {
+        for decision in &decisions {
+            self.record_decision(decision)?;
+        }
+        self.shared.state().record.decisions = decisions;
+        Ok(())
     }
 
     /// Keeps the number of trials that the rules of the plan leave, for [`RunDir::finish`].
@@ -405,7 +419,6 @@ impl RunDir {
             let mut state = self.shared.state();
             state.record.status = status;
             state.record.trials = state.log.state().committed.values().cloned().collect();
-            state.record.decisions = state.log.state().decisions.clone();
             state.record.encoded(&self.shared.path)?
         };
         let status = status.as_str().to_owned();

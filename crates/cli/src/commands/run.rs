@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ccbench_proto::plan::Engine;
 use ccbench_proto::schedule::{self, ScheduledTrial};
+use ccbench_results::backend::RunBackend;
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::scorecard::Scorecard;
@@ -105,7 +106,11 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         let dir = Arc::new(RunDir::open(path)?);
         choice.check_resumes(&dir)?;
         let left = async || left(&experiment, &dir, args.retry_failed).await;
-        let mut is_done = left().await?.0.is_empty();
+        let mut is_done = match left().await {
+            Ok((remaining, _)) => remaining.is_empty(),
+            // Rules need a table that cannot be read: the check finds its trial, which is repeated.
+            Err(_) => true,
+        };
         if is_done {
             // What looks finished may be damaged; reading all tables takes time.
             dir.check(|_| true);
@@ -215,10 +220,12 @@ impl PlanRun<'_> {
             dir.set_planned(queue.needed(schedule::trials(&experiment.plan)).len() as u32);
         }
         let is_complete = queue.needed(experiment.remaining(&dir, false)).is_empty();
+        let decisions = queue.decisions();
         let result = queue.result();
         info!("close the backend");
         backend.close().await;
         progress.finish();
+        dir.set_decisions(decisions)?;
         dir.finish(match &result {
             Ok(()) if is_complete => RunStatus::Complete,
             Err(BackendError::Interrupted) => RunStatus::Interrupted,
@@ -258,6 +265,15 @@ impl PlanRun<'_> {
             traces: experiment.stored_traces(),
             imported: vec![],
         }
+    }
+}
+
+/// The option that selects a backend, after a space: a run is resumed where it began.
+const fn backend_option(backend: &RunBackend) -> &'static str {
+    match backend {
+        RunBackend::Lab { .. } => " --lab",
+        RunBackend::Simulator { .. } => " --sim",
+        RunBackend::Testbed | RunBackend::Import => "",
     }
 }
 
@@ -301,7 +317,8 @@ pub fn conclude(
         print_json(&end);
     }
     if matches!(result, Err(BackendError::Interrupted)) {
-        message(format_args!("resume with: ccbench run --resume {}", dir.path().display()));
+        let (path, option) = (dir.path().display(), backend_option(&dir.backend()));
+        message(format_args!("resume with: ccbench run --resume {path}{option}"));
     }
     result?;
     Ok(if failed > 0 || (args.options.strict && degraded > 0) {

@@ -7,15 +7,10 @@ use ccbench_proto::plan::expect::Numbered;
 use super::value_of;
 use crate::error::Result;
 use crate::journal::TrialEnd;
-use crate::model::{TrialFilter, TrialStatus};
+use crate::model::TrialFilter;
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
 use crate::summary::{self, PhaseRow, Schedule};
-
-/// Whether a trial is part of a repetition: a resumed run repeats aborted ones.
-pub(super) fn has_ended(end: &TrialEnd) -> bool {
-    end.status != TrialStatus::Aborted
-}
 
 /// Whether a trial has values: those that summaries include by default.
 pub(super) fn counts(end: &TrialEnd) -> bool {

@@ -170,9 +170,27 @@ fn rule_may_be_about_some_points() {
     assert_eq!(rules.results().len(), 1);
 }
 
+/// Only then are the tables of a point's trials read.
 #[test]
-fn summary_has_the_decisions_of_the_run() {
-    let plan = plan(UNTIL, &compare("better = \"higher\"\nmargin = \"5%\""));
+fn point_is_open_while_a_rule_about_it_is_undecided() {
+    let until = UNTIL.replace("metric", "where = { \"flows.f.cc\" = \"bbr\" }, metric");
+    let about_one = plan(&until, "");
+    let open = |rules: &StoppingRules| [0, 1, 2].map(|point| rules.is_open(point));
+    assert_eq!(open(&decide(&about_one, &in_order(4), steady)), [true, false, false]);
+    assert_eq!(open(&decide(&about_one, &in_order(5), steady)), [false; 3]);
+    // The comparison goes on at both points.
+    let compared = plan(&until, &compare("better = \"higher\"\nmargin = \"1mbit\""));
+    let mut trials = in_order(5);
+    trials.pop();
+    let rules = decide(&compared, &trials, steady);
+    assert_eq!((open(&rules), rules.decisions().len()), ([true, true, false], 1));
+    let rules = decide(&compared, &in_order(5), steady);
+    let decided: Vec<String> = rules.decisions().into_iter().map(|it| it.rule).collect();
+    assert_eq!((open(&rules), decided), ([false; 3], vec!["until.0".into(), "compare.0".into()]));
+}
+
+/// A summary of these trials, with their ends and the values of [`steady`].
+fn summary(trials: &[(u32, u16, TrialStatus)]) -> Summary {
     let row = |(point_id, trial): (u32, u16)| PhaseRow {
         point_id,
         trial,
@@ -185,12 +203,11 @@ fn summary_has_the_decisions_of_the_run() {
         value: steady(point_id, trial),
         n: 1,
     };
-    let mut trials = in_order(6);
-    trials.sort_unstable();
-    let end = |(point_id, trial): (u32, u16)| {
-        TrialEnd::new(TrialKey { point_id, trial, seed: 1, epoch: 1 }, TrialStatus::Ok)
+    let end = |(point_id, trial, status): (u32, u16, TrialStatus)| {
+        TrialEnd::new(TrialKey { point_id, trial, seed: 1, epoch: 1 }, status)
     };
-    let summary = Summary {
+    let ok = trials.iter().filter(|(.., status)| *status == TrialStatus::Ok);
+    Summary {
         run_dir: PathBuf::new(),
         status: RunStatus::Complete,
         backend: RunBackend::Testbed,
@@ -200,14 +217,43 @@ fn summary_has_the_decisions_of_the_run() {
         ccs: BTreeMap::new(),
         trials: trials.iter().map(|trial| end(*trial)).collect(),
         phases: vec!["main".to_owned()],
-        phase_rows: trials.iter().map(|trial| row(*trial)).collect(),
+        phase_rows: ok.map(|(point_id, trial, _)| row((*point_id, *trial))).collect(),
         point_rows: vec![],
         planned: 12,
         fallbacks: vec![],
         steal_pct: BTreeMap::new(),
         notes: vec![],
-    };
-    let found = judge(&plan, &summary);
+    }
+}
+
+/// The trials of both points, in the order of a summary, but for one that has another status.
+fn trials_with(
+    repetitions: u16,
+    other: (u32, u16),
+    status: TrialStatus,
+) -> Vec<(u32, u16, TrialStatus)> {
+    let mut trials = in_order(repetitions);
+    trials.sort_unstable();
+    let of = |trial: (u32, u16)| if trial == other { status } else { TrialStatus::Ok };
+    trials.into_iter().map(|trial| (trial.0, trial.1, of(trial))).collect()
+}
+
+/// With `--keep-going`, a run goes on after an aborted trial, and its rules with it.
+#[test]
+fn aborted_trial_has_ended_without_a_value() {
+    let plan = plan(UNTIL, &compare("better = \"higher\"\nmargin = \"5%\""));
+    let trials = trials_with(6, (0, 2), TrialStatus::Aborted);
+    let found = judge(&plan, &summary(&trials));
+    let of: Vec<_> = found.iter().map(|it| (it.outcome(), it.trials)).collect();
+    assert_eq!(of, [("known", 6), ("known", 5), ("a better", 6)]);
+    assert_eq!(found[0].estimate.map(|estimate| estimate.n), Some(5));
+}
+
+#[test]
+fn summary_has_the_decisions_of_the_run() {
+    let plan = plan(UNTIL, &compare("better = \"higher\"\nmargin = \"5%\""));
+    let trials = trials_with(6, (0, 0), TrialStatus::Ok);
+    let found = judge(&plan, &summary(&trials));
     let of: Vec<_> = found.iter().map(|it| (it.outcome(), it.trials, it.levels.as_str())).collect();
     let wanted = [
         ("known", 5, "flows.f.cc=bbr"),
