@@ -20,7 +20,8 @@ pub struct Repetition {
 }
 
 impl Repetition {
-    /// The rules of an experiment after all trials of a run that are not `remaining`.
+    /// The rules of an experiment after all trials of a run that are not `remaining`. Tables whose values an `earlier` look at the run
+    /// has are not read again.
     ///
     /// # Errors
     /// A table of a trial cannot be read.
@@ -28,6 +29,7 @@ impl Repetition {
         experiment: &Experiment,
         dir: &Arc<RunDir>,
         remaining: &[ScheduledTrial],
+        earlier: Option<&Self>,
     ) -> Result<Self, FileError> {
         let mut rules = StoppingRules::of(&experiment.plan);
         if rules.is_empty() {
@@ -35,26 +37,41 @@ impl Repetition {
         }
         let again: BTreeSet<(u32, u16)> =
             remaining.iter().map(|trial| (trial.point_id, trial.trial)).collect();
-        let ended: Vec<(u32, u16)> =
-            dir.finished().into_iter().filter(|trial| !again.contains(trial)).collect();
-        // The values of the others do not matter.
-        let (ended, others): (Vec<_>, Vec<_>) =
-            ended.into_iter().partition(|(point_id, _)| rules.is_open(*point_id));
-        for (point_id, trial) in others {
-            rules.trial_ended(point_id, trial, vec![]);
+        let ended = dir.finished().into_iter().filter(|trial| !again.contains(trial));
+        let mut unread: Vec<(u32, u16)> = Vec::new();
+        for (point_id, trial) in ended {
+            let known = if rules.is_open(point_id) {
+                earlier.and_then(|earlier| earlier.values_in(dir, point_id, trial))
+            } else {
+                // They do not matter.
+                Some(vec![])
+            };
+            match known {
+                Some(values) => {
+                    rules.trial_ended(point_id, trial, values);
+                }
+                None => unread.push((point_id, trial)),
+            }
         }
         let (dir, numbers) = (Arc::clone(dir), rules.numbers());
         // Polars must not run in this runtime, and reading takes time.
         let measured = spawn_blocking(move || {
             let meter = TrialMeter::new(dir, numbers);
-            let values = meter.values_of(&ended)?;
-            Ok::<_, FileError>((meter, ended, values))
+            let values = meter.values_of(&unread)?;
+            Ok::<_, FileError>((meter, unread, values))
         });
-        let (meter, ended, values) = finished(measured.await)?;
-        for ((point_id, trial), values) in ended.into_iter().zip(values) {
+        let (meter, read, values) = finished(measured.await)?;
+        for ((point_id, trial), values) in read.into_iter().zip(values) {
             rules.trial_ended(point_id, trial, values);
         }
         Ok(Self { rules, meter: Some(Arc::new(meter)) })
+    }
+
+    /// The values of a trial, if its tables were read and the directory has the same trial.
+    fn values_in(&self, dir: &RunDir, point_id: u32, trial: u16) -> Option<Vec<Option<f64>>> {
+        let own = self.meter.as_ref()?.run().trial(point_id, trial);
+        let values = self.rules.values(point_id, trial).filter(|values| !values.is_empty())?;
+        (own == dir.trial(point_id, trial)).then(|| values.to_vec())
     }
 
     /// Whether a trial may start.

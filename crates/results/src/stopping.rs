@@ -276,6 +276,11 @@ impl StoppingRules {
         decided
     }
 
+    /// The values with which a trial has ended.
+    pub fn values(&self, point_id: u32, trial: u16) -> Option<&[Option<f64>]> {
+        self.ended.get(&(point_id, trial)).map(Vec::as_slice)
+    }
+
     /// The rules that are decided, in the order of the plan.
     pub fn decisions(&self) -> Vec<Decision> {
         self.rules.iter().filter_map(|rule| rule.decision.clone()).collect()

@@ -102,26 +102,25 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let pki = options.tls.pki.clone();
     let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
     let choice = BackendChoice::of(options, &experiment)?;
+    let mut earlier = None;
     if let Some(path) = &args.resume {
         let dir = Arc::new(RunDir::open(path)?);
         choice.check_resumes(&dir)?;
-        let left = async || left(&experiment, &dir, args.retry_failed).await;
-        let mut is_done = match left().await {
-            Ok((remaining, _)) => remaining.is_empty(),
-            // Rules need a table that cannot be read: the check finds its trial, which is repeated.
-            Err(_) => true,
-        };
-        if is_done {
-            // What looks finished may be damaged; reading all tables takes time.
+        let mut found = left(&experiment, &dir, args.retry_failed, None).await.ok();
+        // Rules may need a damaged table, and what looks finished may be damaged: then that trial is repeated. Reading all tables
+        // takes time.
+        if found.as_ref().is_none_or(|(remaining, _)| remaining.is_empty()) {
             dir.check(|_| true);
-            is_done = left().await?.0.is_empty();
+            let first = found.map(|(_, repetition)| repetition);
+            found = Some(left(&experiment, &dir, args.retry_failed, first.as_ref()).await?);
         }
-        if is_done {
+        if found.as_ref().is_some_and(|(remaining, _)| remaining.is_empty()) {
             message(format_args!("{}: nothing is left to run", path.display()));
             return Ok(CompletedRun { dir, result: Ok(()) });
         }
+        earlier = found.map(|(_, repetition)| repetition);
     }
-    let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets };
+    let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets, earlier };
     match choice {
         BackendChoice::Testbed => run.run_on(Testbed::open(&experiment).await?, interrupt).await,
         BackendChoice::Lab(options) => {
@@ -157,14 +156,15 @@ fn engine(
     Ok(note.map(|_| engine))
 }
 
-/// The trials that a run lacks and needs, and the rules that decide on others.
+/// The trials that a run lacks and needs, and the rules that decide on others; `earlier`: the same of an earlier look.
 async fn left(
     experiment: &Experiment,
     dir: &Arc<RunDir>,
     retry_failed: bool,
+    earlier: Option<&Repetition>,
 ) -> Result<(Vec<ScheduledTrial>, Repetition), ccbench_results::Error> {
     let remaining = experiment.remaining(dir, retry_failed);
-    let repetition = Repetition::of(experiment, dir, &remaining).await?;
+    let repetition = Repetition::of(experiment, dir, &remaining, earlier).await?;
     Ok((repetition.needed(remaining), repetition))
 }
 
@@ -175,6 +175,8 @@ struct PlanRun<'a> {
     plan_text: &'a str,
     /// Overrides, those of `[quick]` too.
     sets: &'a [String],
+    /// The rules of a resumed run, from the look at whether something is left.
+    earlier: Option<Repetition>,
 }
 
 impl PlanRun<'_> {
@@ -199,7 +201,9 @@ impl PlanRun<'_> {
                 return Err(error.into());
             }
         };
-        let (remaining, repetition) = match left(experiment, &dir, args.retry_failed).await {
+        let earlier = self.earlier.as_ref();
+        let left = left(experiment, &dir, args.retry_failed, earlier).await;
+        let (remaining, repetition) = match left {
             Ok(left) => left,
             Err(error) => {
                 backend.close().await;

@@ -31,6 +31,11 @@ impl TrialMeter {
         Self { run, numbers, schedule }
     }
 
+    /// The run.
+    pub fn run(&self) -> &RunDir {
+        &self.run
+    }
+
     /// The value of every number in a trial; `None` where the trial does not count or has no such number.
     ///
     /// # Errors
