@@ -372,10 +372,15 @@ impl LinkModel {
             Stage::One(queue) => queue.enqueue(at_ns, packet, freed),
             Stage::Classes(classes) => classes.enqueue(at_ns, packet, freed),
         }
+        let dropped = &freed[before..];
+        let is_refused = dropped.contains(&packet.slot);
         if let Some(acks) = &mut self.acks
-            && freed[before..].contains(&packet.slot)
+            && is_refused
         {
             acks.refused(&packet);
+        }
+        if let Some(slots) = &mut self.slots {
+            slots.dequeued(dropped.len() as u64 - u64::from(is_refused), None);
         }
         if !self.line.is_busy() {
             self.serve(at_ns, freed);
@@ -384,31 +389,31 @@ impl LinkModel {
 
     /// Starts the next packet on the idle line.
     fn serve(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
-        if let Some(slots) = &mut self.slots
-            && let Err(wake_ns) = slots.open(now_ns, self.stage.backlog().0)
-        {
-            self.wake_ns = wake_ns;
-            return;
+        let mut queued = 0;
+        if let Some(slots) = &mut self.slots {
+            queued = self.stage.backlog().0;
+            if let Err(wake_ns) = slots.open(now_ns, queued) {
+                self.wake_ns = wake_ns;
+                return;
+            }
         }
-        let next = match &mut self.stage {
+        let (next, wake_ns) = match &mut self.stage {
             Stage::One(queue) => loop {
-                let Some(packet) = queue.dequeue(now_ns, freed) else { break None };
+                let Some(packet) = queue.dequeue(now_ns, freed) else { break (None, u64::MAX) };
                 if self.acks.as_mut().is_none_or(|acks| acks.leave(&packet)) {
-                    break Some(packet);
+                    break (Some(packet), u64::MAX);
                 }
                 freed.push(packet.slot);
             },
             Stage::Classes(classes) => match classes.dequeue(now_ns, freed) {
-                Next::Packet(packet) => Some(packet),
-                Next::At(wake_ns) => {
-                    self.wake_ns = wake_ns;
-                    return;
-                }
+                Next::Packet(packet) => (Some(packet), u64::MAX),
+                Next::At(wake_ns) => (None, wake_ns),
             },
         };
-        self.wake_ns = u64::MAX;
+        self.wake_ns = wake_ns;
         if let Some(slots) = &mut self.slots {
-            slots.sent(next.map(|packet| packet.bytes));
+            let gone = queued - self.stage.backlog().0;
+            slots.dequeued(gone, next.map(|packet| packet.bytes));
         }
         if let Some(packet) = next {
             self.start(now_ns, packet);

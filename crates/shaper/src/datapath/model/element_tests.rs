@@ -69,6 +69,28 @@ fn packets_leave_in_slots() {
 }
 
 #[test]
+fn packets_that_the_queue_drops_are_not_replaced_in_their_slot() {
+    let slot = Some(Slot { every: Micros::from_millis(5), ..Slot::default() });
+    let mut filtered = model(rated(Link { slot, ack_filter: true, ..Link::default() }));
+    let waiting = [ack(1, MS, 100), ack(2, 2 * MS, 200), ack(3, 3 * MS, 300)];
+    // It comes while the last of them is transmitted.
+    let later = packet(4, 5 * MS + 50_000);
+    let (left, freed) = run(&mut filtered, &[&waiting[..], &[later]].concat());
+    assert_eq!(left, [(3, 5 * MS + 100_000), (4, 11 * MS)]);
+    assert_eq!((freed, filtered.counts().slots), (vec![1, 2], 2));
+    // A queue that drops its oldest packet for the new one.
+    let queue = QueueParams::HeadDrop(FifoLimit::Packets(2));
+    let plan = rated(Link { slot, ..Link::default() });
+    let spec = LinkSpec { plan, queue, seed: 1, ..LinkSpec::default() };
+    let mut full = LinkModel::new(&spec, 1024, 1514);
+    let early = [packet(0, MS), packet(1, 2 * MS)];
+    // Packet 0 is transmitted; 2 enters beside 1, and 3 replaces 1.
+    let later = [packet(2, 5 * MS + 1), packet(3, 5 * MS + 2)];
+    let (left, freed) = run(&mut full, &[early, later].concat());
+    assert_eq!((left, freed), (vec![(0, 6 * MS), (2, 11 * MS), (3, 12 * MS)], vec![1]));
+}
+
+#[test]
 fn slots_limit_the_rate() {
     let slot =
         Slot { every: Micros::from_millis(10), packets: Some(Packets::new(2)), ..Slot::default() };

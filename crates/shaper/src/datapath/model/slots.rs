@@ -1,8 +1,9 @@
 //! Slots: the times at which the line may begin to transmit what is in the queue, as one burst.
 //!
 //! The packets of a slot are those that are in the queue when it begins, at most the plan's `packets`, up to the one that
-//! reaches its `bytes`. What enters the queue later waits for the next slot. A slot without a packet passes unused. A slot whose
-//! time comes while the line is still transmitting the packets of another one begins when that ends.
+//! reaches its `bytes`. What enters the queue later waits for the next slot, also if the queue drops packets of this one: those
+//! do not count against `packets` and `bytes`. A slot in which no packet leaves is unused. A slot whose time comes while the line
+//! is still transmitting the packets of another one begins when that ends.
 
 use ccbench_proto::plan::Slot;
 use ccbench_proto::units::{Bytes, Micros, Packets};
@@ -20,10 +21,14 @@ pub(super) struct Slots {
     random: Random,
     /// When the next slot begins.
     next_ns: u64,
+    /// Packets that were in the queue when this one began, and still are.
+    left_queued: u64,
     /// Packets and bytes that may still leave in this one.
     left_packets: u64,
     left_bytes: u64,
-    /// Slots with packets so far.
+    /// A packet has left in this one.
+    is_used: bool,
+    /// Slots in which packets left.
     used: u64,
 }
 
@@ -39,8 +44,10 @@ impl Slots {
             max_bytes: slot.bytes.map_or(u64::MAX, Bytes::get),
             random: Random::new(seed, Purpose::Slot),
             next_ns: 0,
+            left_queued: 0,
             left_packets: 0,
             left_bytes: 0,
+            is_used: false,
             used: 0,
         }
     }
@@ -73,31 +80,31 @@ impl Slots {
     /// packet enters.
     pub(super) fn open(&mut self, now_ns: u64, queued: u64) -> Result<(), u64> {
         if queued == 0 {
-            self.left_packets = 0;
+            self.left_queued = 0;
             return Err(u64::MAX);
         }
-        if self.left_packets > 0 && self.left_bytes > 0 {
+        if self.left_queued > 0 && self.left_packets > 0 && self.left_bytes > 0 {
             return Ok(());
         }
         if now_ns < self.next_ns {
             return Err(self.next_ns);
         }
         self.skip(now_ns);
-        self.left_packets = queued.min(self.max_packets);
+        self.left_queued = queued;
+        self.left_packets = self.max_packets;
         self.left_bytes = self.max_bytes;
-        self.used += 1;
+        self.is_used = false;
         Ok(())
     }
 
-    /// The line transmits a packet of this slot; `None`: the queue has dropped the rest of it.
-    pub(super) fn sent(&mut self, bytes: Option<u32>) {
-        match bytes {
-            Some(bytes) => {
-                self.left_packets = self.left_packets.saturating_sub(1);
-                self.left_bytes = self.left_bytes.saturating_sub(u64::from(bytes));
-            }
-            None => self.left_packets = 0,
-        }
+    /// So many packets are no longer in the queue, dropped ones and the one that the line transmits; `sent_bytes`: its size.
+    pub(super) fn dequeued(&mut self, packets: u64, sent_bytes: Option<u32>) {
+        self.left_queued = self.left_queued.saturating_sub(packets);
+        let Some(bytes) = sent_bytes else { return };
+        self.left_packets = self.left_packets.saturating_sub(1);
+        self.left_bytes = self.left_bytes.saturating_sub(u64::from(bytes));
+        self.used += u64::from(!self.is_used);
+        self.is_used = true;
     }
 
     /// Slots in which packets left.
@@ -124,10 +131,10 @@ mod tests {
         slots.skip(MS);
         assert_eq!(slots.open(MS, 1), Err(5 * MS));
         assert_eq!(slots.open(5 * MS, 2), Ok(()));
-        slots.sent(Some(1000));
+        slots.dequeued(1, Some(1000));
         // Another one has entered meanwhile.
         assert_eq!(slots.open(6 * MS, 2), Ok(()));
-        slots.sent(Some(1000));
+        slots.dequeued(1, Some(1000));
         assert_eq!(slots.open(7 * MS, 1), Err(10 * MS));
         assert_eq!((slots.open(10 * MS, 0), slots.used()), (Err(u64::MAX), 1));
     }
@@ -144,23 +151,49 @@ mod tests {
         // The packet that reaches the size is the last.
         for bytes in [1_000, 999, 500] {
             assert_eq!(slots.open(0, 9), Ok(()));
-            slots.sent(Some(bytes));
+            slots.dequeued(1, Some(bytes));
         }
         assert_eq!(slots.open(0, 6), Err(5 * MS));
         for _ in 0..2 {
             assert_eq!(slots.open(5 * MS, 6), Ok(()));
-            slots.sent(Some(1_000));
+            slots.dequeued(1, Some(1_000));
         }
         assert_eq!(slots.open(6 * MS, 4), Err(10 * MS));
+    }
+
+    #[test]
+    fn dropped_packets_use_nothing_and_are_not_replaced() {
+        let plan = Slot {
+            every: Micros::from_millis(5),
+            packets: Some(Packets::new(2)),
+            bytes: Some(Bytes::new(2_000)),
+            ..Slot::default()
+        };
+        let mut slots = Slots::new(&plan, 1);
+        // Three of six are dropped and two leave, as many as without drops.
+        assert_eq!(slots.open(0, 6), Ok(()));
+        slots.dequeued(3, Some(1_000));
+        assert_eq!(slots.open(MS, 3), Ok(()));
+        slots.dequeued(2, Some(900));
+        assert_eq!(slots.open(2 * MS, 1), Err(5 * MS));
+        // One of two is dropped, and the one that has entered since waits.
+        assert_eq!(slots.open(5 * MS, 2), Ok(()));
+        slots.dequeued(2, Some(1_000));
+        assert_eq!(slots.open(6 * MS, 1), Err(10 * MS));
+        assert_eq!(slots.used(), 2);
+        // All are dropped: no packet leaves in this slot.
+        assert_eq!(slots.open(10 * MS, 2), Ok(()));
+        slots.dequeued(2, None);
+        assert_eq!((slots.open(11 * MS, 1), slots.used()), (Err(15 * MS), 2));
     }
 
     #[test]
     fn slot_that_the_line_missed_begins_late_and_once() {
         let mut slots = slots(5, 5);
         assert_eq!(slots.open(0, 1), Ok(()));
-        slots.sent(Some(1000));
+        slots.dequeued(1, Some(1000));
         assert_eq!(slots.open(17 * MS, 1), Ok(()));
-        slots.sent(Some(1000));
+        slots.dequeued(1, Some(1000));
         assert_eq!(slots.open(17 * MS, 1), Err(20 * MS));
     }
 
