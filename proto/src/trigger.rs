@@ -1,45 +1,54 @@
-//! Changes of a link that a state of a flow's congestion control triggers: a state machine on its owner's clock, in
-//! nanoseconds.
+//! Changes of a link in the course of a trial, at given times and triggered by the state of a flow's congestion control: a state
+//! machine on its owner's clock, in nanoseconds. Agents and the simulator share it.
+//!
+//! A triggered change with a duration is temporary, every other change is lasting. A key of the link has the value of the
+//! temporary change that started last, of those that are in force and set the key; else its lasting value. So a change that ends
+//! never restores the value of another one that has ended before, and a lasting change waits for the temporary ones.
 
 use std::collections::BTreeSet;
 
 use crate::resolve::{LinkConfig, TimedChange, TriggeredChange};
 use crate::units::{Micros, Ppm, Rate};
 
-/// The values of a link that changes set.
+/// The keys of a link that a state can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LinkValues {
+struct Values {
     rate: Option<Rate>,
-    delay: Micros,
-    loss: Ppm,
+    delay: Option<Micros>,
+    loss: Option<Ppm>,
 }
 
-impl LinkValues {
+impl Values {
     /// Those that a link begins with.
-    pub fn of(config: &LinkConfig) -> Self {
+    fn of_link(config: &LinkConfig) -> Self {
         Self {
             rate: config.plan.rate,
-            delay: config.plan.delay.unwrap_or_default(),
-            loss: config.plan.loss.unwrap_or_default(),
+            delay: Some(config.plan.delay.unwrap_or_default()),
+            loss: Some(config.plan.loss.unwrap_or_default()),
         }
     }
 
-    /// Takes over what a change has set.
-    pub fn apply(&mut self, change: &TimedChange) {
-        self.rate = change.rate.or(self.rate);
-        self.delay = change.delay.unwrap_or(self.delay);
-        self.loss = change.loss.unwrap_or(self.loss);
+    /// Those that a change sets.
+    fn of_change(change: &TimedChange) -> Self {
+        Self { rate: change.rate, delay: change.delay, loss: change.loss }
     }
 
-    /// The change that sets these values again after `change`.
-    fn restored_after(&self, change: &TimedChange) -> TimedChange {
+    /// As [`Option::or`], for each key.
+    fn or(self, other: Self) -> Self {
+        Self {
+            rate: self.rate.or(other.rate),
+            delay: self.delay.or(other.delay),
+            loss: self.loss.or(other.loss),
+        }
+    }
+
+    /// The change that sets these values, of its own keys without those that are `held`.
+    fn set_by(self, change: TimedChange, held: Self) -> TimedChange {
         TimedChange {
-            at: change.at,
-            rate: change.rate.and(self.rate),
-            delay: change.delay.map(|_| self.delay),
-            loss: change.loss.map(|_| self.loss),
-            queue: None,
-            source: format!("{} ends", change.source),
+            rate: change.rate.filter(|_| held.rate.is_none()).and(self.rate),
+            delay: change.delay.filter(|_| held.delay.is_none()).and(self.delay),
+            loss: change.loss.filter(|_| held.loss.is_none()).and(self.loss),
+            ..change
         }
     }
 }
@@ -49,22 +58,121 @@ impl LinkValues {
 pub struct Step {
     /// When it was due.
     pub due_ns: u64,
-    /// What to set.
+    /// What to set. Keys that another change holds are absent.
     pub change: TimedChange,
-    /// For people: what triggered it; `None`: it sets the former values again.
+    /// For people: what triggered it; `None`: a temporary change ends.
     pub reason: Option<String>,
+}
+
+/// The changes that states of flows trigger at a link, and the values that its keys have.
+#[derive(Debug, Clone, Default)]
+pub struct LinkChanges {
+    triggers: Vec<Trigger>,
+    lasting: Values,
+    /// The temporary changes that are in force, in the order of their starts: the index of the trigger, and what it sets.
+    temporary: Vec<(usize, Values)>,
+}
+
+impl LinkChanges {
+    /// Before any flow has a state.
+    pub fn new(config: &LinkConfig, triggered: &[TriggeredChange]) -> Self {
+        Self {
+            triggers: triggered.iter().cloned().map(Trigger::new).collect(),
+            lasting: Values::of_link(config),
+            temporary: Vec::new(),
+        }
+    }
+
+    /// Whether states of flows change the link.
+    pub fn has_triggers(&self) -> bool {
+        !self.triggers.is_empty()
+    }
+
+    /// Whether states of this flow group change the link.
+    pub fn watches(&self, group: &str) -> bool {
+        self.triggers.iter().any(|trigger| trigger.task.flow == group)
+    }
+
+    /// A variable of the congestion control of a flow has this value at `at_ns`.
+    pub fn observe(
+        &mut self,
+        at_ns: u64,
+        (group, flow_id): (&str, &str),
+        (variable, value): (&str, u32),
+    ) {
+        for trigger in &mut self.triggers {
+            if trigger.task.flow == group && trigger.task.state.variable == variable {
+                trigger.observe(at_ns, flow_id, value);
+            }
+        }
+    }
+
+    /// When [`Self::take`] has a change next; `u64::MAX`: not known yet.
+    pub fn due_ns(&self) -> u64 {
+        self.triggers.iter().map(Trigger::due_ns).min().unwrap_or(u64::MAX)
+    }
+
+    /// The next change that is due by `now_ns`, the earliest first.
+    pub fn take(&mut self, now_ns: u64) -> Option<Step> {
+        let due_ns = self.due_ns();
+        let index = self.triggers.iter().position(|trigger| trigger.due_ns() == due_ns)?;
+        if due_ns > now_ns {
+            return None;
+        }
+        let trigger = &mut self.triggers[index];
+        let change = trigger.task.change.clone();
+        let Some((_, flow_id)) = trigger.start.take() else {
+            trigger.end_ns = None;
+            return Some(Step { due_ns, change: self.end(index, change), reason: None });
+        };
+        trigger.fired = true;
+        trigger.end_ns =
+            trigger.task.duration.map(|duration| now_ns.saturating_add(duration.nanos()));
+        let is_temporary = trigger.end_ns.is_some();
+        let reason = format!("{}: {flow_id} is in {}", change.source, trigger.task.state.name);
+        let change = if is_temporary {
+            self.temporary.push((index, Values::of_change(&change)));
+            change
+        } else {
+            self.make_lasting(change)
+        };
+        Some(Step { due_ns, change, reason: Some(reason) })
+    }
+
+    /// A change of the plan that lasts; returns what it sets now. Keys that temporary changes hold get its values later.
+    pub fn make_lasting(&mut self, change: TimedChange) -> TimedChange {
+        self.lasting = Values::of_change(&change).or(self.lasting);
+        let held = self.temporary.iter().map(|(_, values)| *values);
+        self.lasting.set_by(change, held.fold(Values::default(), Values::or))
+    }
+
+    /// The temporary change of a trigger ends; returns the values that its keys have then.
+    fn end(&mut self, index: usize, change: TimedChange) -> TimedChange {
+        let later = self.temporary.iter().rev().take_while(|(of, _)| *of != index);
+        let held = later.map(|(_, values)| *values).fold(Values::default(), Values::or);
+        self.temporary.retain(|(of, _)| *of != index);
+        let in_force = self.temporary.iter().rev().map(|(_, values)| *values);
+        let values = in_force.fold(Values::default(), Values::or).or(self.lasting);
+        let source = format!("{} ends", change.source);
+        TimedChange { source, ..values.set_by(change, held) }
+    }
+
+    /// For people: why changes were never made.
+    pub fn missing(&self) -> impl Iterator<Item = String> {
+        self.triggers.iter().filter_map(Trigger::missing)
+    }
 }
 
 /// A triggered change.
 #[derive(Debug, Clone)]
-pub struct Trigger {
+struct Trigger {
     task: TriggeredChange,
     /// Flows that are in the state.
     inside: BTreeSet<String>,
     /// When the change is due, and the flow that triggered it.
-    due: Option<(u64, String)>,
-    /// When the former values are due, and these.
-    end: Option<(u64, TimedChange)>,
+    start: Option<(u64, String)>,
+    /// When the change that is in force ends.
+    end_ns: Option<u64>,
     /// A flow has entered the state.
     entered: bool,
     /// The change has been made.
@@ -73,23 +181,13 @@ pub struct Trigger {
 
 impl Trigger {
     /// Before any flow has a state.
-    pub fn new(task: TriggeredChange) -> Self {
+    fn new(task: TriggeredChange) -> Self {
         let inside = BTreeSet::new();
-        Self { task, inside, due: None, end: None, entered: false, fired: false }
+        Self { task, inside, start: None, end_ns: None, entered: false, fired: false }
     }
 
-    /// Whether it depends on a variable of a flow group's congestion control.
-    pub fn watches(&self, group: &str, variable: &str) -> bool {
-        self.task.flow == group && self.task.state.variable == variable
-    }
-
-    /// The flow group.
-    pub fn group(&self) -> &str {
-        &self.task.flow
-    }
-
-    /// The variable of a flow that it watches has this value at `at_ns`.
-    pub fn observe(&mut self, at_ns: u64, flow_id: &str, value: u32) {
+    /// The variable that it watches has this value at `at_ns`.
+    fn observe(&mut self, at_ns: u64, flow_id: &str, value: u32) {
         if value != self.task.state.number {
             self.inside.remove(flow_id);
             return;
@@ -98,38 +196,22 @@ impl Trigger {
             return;
         }
         self.inside.insert(flow_id.to_owned());
-        let is_busy = self.due.is_some() || self.end.is_some();
+        let is_busy = self.start.is_some() || self.end_ns.is_some();
         if is_busy || (self.task.once && self.entered) {
             return;
         }
         self.entered = true;
-        self.due = Some((at_ns.saturating_add(self.task.after.nanos()), flow_id.to_owned()));
+        self.start = Some((at_ns.saturating_add(self.task.after.nanos()), flow_id.to_owned()));
     }
 
-    /// When [`Self::take`] has a change next; `u64::MAX`: not known yet.
-    pub fn due_ns(&self) -> u64 {
-        let due_ns = self.due.as_ref().map_or(u64::MAX, |(due_ns, _)| *due_ns);
-        due_ns.min(self.end.as_ref().map_or(u64::MAX, |(end_ns, _)| *end_ns))
-    }
-
-    /// The next change that is due by `now_ns`. `values`: the link's until then.
-    pub fn take(&mut self, now_ns: u64, values: &LinkValues) -> Option<Step> {
-        if let Some((due_ns, flow_id)) = self.due.take_if(|(due_ns, _)| *due_ns <= now_ns) {
-            self.fired = true;
-            let change = self.task.change.clone();
-            self.end = self.task.duration.map(|duration| {
-                (now_ns.saturating_add(duration.nanos()), values.restored_after(&change))
-            });
-            let state = self.task.state.name;
-            let reason = Some(format!("{}: {flow_id} is in {state}", change.source));
-            return Some(Step { due_ns, change, reason });
-        }
-        let (due_ns, change) = self.end.take_if(|(end_ns, _)| *end_ns <= now_ns)?;
-        Some(Step { due_ns, change, reason: None })
+    /// When it starts or ends next; `u64::MAX`: not known yet.
+    fn due_ns(&self) -> u64 {
+        let start_ns = self.start.as_ref().map(|(start_ns, _)| *start_ns);
+        start_ns.or(self.end_ns).unwrap_or(u64::MAX)
     }
 
     /// For people: why the change was never made; `None`: it was.
-    pub fn missing(&self) -> Option<String> {
+    fn missing(&self) -> Option<String> {
         let (source, state, group) =
             (&self.task.change.source, self.task.state.name, &self.task.flow);
         match (self.fired, self.entered) {
@@ -148,6 +230,8 @@ impl Trigger {
 mod tests {
     use super::*;
     use crate::cc::NamedState;
+    use crate::plan::{Link, Queue};
+    use crate::units::{Limit, Packets};
 
     const MS: u64 = 1_000_000;
     const DRAIN: u32 = 1;
@@ -156,74 +240,162 @@ mod tests {
         Rate::from_bits_per_sec(mbit * 1_000_000)
     }
 
-    fn trigger(after_ms: u64, duration_ms: Option<u64>, once: bool) -> Trigger {
-        Trigger::new(TriggeredChange {
+    /// A change of the rate.
+    fn rate(mbit: u64, source: &str) -> TimedChange {
+        TimedChange {
+            at: Micros::default(),
+            rate: Some(self::mbit(mbit)),
+            delay: None,
+            loss: None,
+            queue: None,
+            source: source.to_owned(),
+        }
+    }
+
+    /// This change when a flow is in DRAIN.
+    fn when(after_ms: u64, duration_ms: Option<u64>, change: TimedChange) -> TriggeredChange {
+        TriggeredChange {
             flow: "one".to_owned(),
             state: NamedState { variable: "mode", number: DRAIN, name: "DRAIN" },
             after: Micros::from_millis(after_ms),
             duration: duration_ms.map(Micros::from_millis),
-            once,
-            change: TimedChange {
-                at: Micros::default(),
-                rate: Some(mbit(9)),
-                delay: None,
-                loss: None,
-                queue: None,
-                source: "change 1".to_owned(),
-            },
-        })
+            once: true,
+            change,
+        }
     }
 
-    /// A link of 10 Mbit/s.
-    fn values() -> LinkValues {
-        LinkValues { rate: Some(mbit(10)), ..LinkValues::default() }
+    /// A link of 10 Mbit/s and 20 ms with these changes.
+    fn link(triggered: &[TriggeredChange]) -> LinkChanges {
+        let delay = Some(Micros::from_millis(20));
+        let plan = Link { rate: Some(mbit(10)), delay, ..Link::default() };
+        let queue = Queue::pfifo(Limit::Packets(Packets::new(100)));
+        LinkChanges::new(&LinkConfig::new("l", plan, queue), triggered)
+    }
+
+    /// The mode of a flow of group `one`.
+    fn enter(link: &mut LinkChanges, at_ms: u64, flow_id: &str, mode: u32) {
+        link.observe(at_ms * MS, ("one", flow_id), ("mode", mode));
+    }
+
+    /// The changes until `end_ms`, each when it is due: the time in ms, the source and the rate.
+    fn rates(link: &mut LinkChanges, end_ms: u64) -> Vec<(u64, String, Option<Rate>)> {
+        let mut made = Vec::new();
+        while link.due_ns() <= end_ms * MS {
+            let step = link.take(link.due_ns()).unwrap();
+            made.push((step.due_ns / MS, step.change.source, step.change.rate));
+        }
+        made
+    }
+
+    /// As the result of [`rates`].
+    fn made(at_ms: u64, source: &str, mbit: Option<u64>) -> (u64, String, Option<Rate>) {
+        (at_ms, source.to_owned(), mbit.map(self::mbit))
     }
 
     #[test]
     fn a_change_follows_the_first_entry_into_the_state() {
-        let mut trigger = trigger(5, None, true);
-        assert!(trigger.watches("one", "mode") && !trigger.watches("one", "bw_kbps"));
-        assert!(!trigger.watches("two", "mode"));
-        trigger.observe(MS, "one/0", 0);
-        assert_eq!(trigger.due_ns(), u64::MAX);
-        trigger.observe(2 * MS, "one/0", DRAIN);
-        trigger.observe(3 * MS, "one/0", DRAIN);
-        assert_eq!(trigger.due_ns(), 7 * MS);
-        assert_eq!(trigger.take(7 * MS - 1, &values()), None);
-        assert!(trigger.missing().unwrap().contains("ended before it was due"));
-        let step = trigger.take(8 * MS, &values()).unwrap();
+        let mut link = link(&[when(5, None, rate(9, "change 1"))]);
+        assert!(link.has_triggers() && link.watches("one") && !link.watches("two"));
+        link.observe(MS, ("two", "two/0"), ("mode", DRAIN));
+        link.observe(MS, ("one", "one/0"), ("bw_kbps", DRAIN));
+        enter(&mut link, 1, "one/0", 0);
+        assert_eq!(link.due_ns(), u64::MAX);
+        enter(&mut link, 2, "one/0", DRAIN);
+        enter(&mut link, 3, "one/0", DRAIN);
+        assert_eq!(link.due_ns(), 7 * MS);
+        assert_eq!(link.take(7 * MS - 1), None);
+        assert!(link.missing().all(|missing| missing.contains("ended before it was due")));
+        assert_eq!(link.missing().count(), 1);
+        let step = link.take(8 * MS).unwrap();
         assert_eq!((step.due_ns, step.change.rate), (7 * MS, Some(mbit(9))));
         assert_eq!(step.reason.as_deref(), Some("change 1: one/0 is in DRAIN"));
-        assert_eq!((trigger.due_ns(), trigger.missing()), (u64::MAX, None));
-        trigger.observe(9 * MS, "one/0", 2);
-        trigger.observe(10 * MS, "one/0", DRAIN);
-        assert_eq!(trigger.due_ns(), u64::MAX, "only once");
+        assert_eq!((link.due_ns(), link.missing().count()), (u64::MAX, 0));
+        enter(&mut link, 9, "one/0", 2);
+        enter(&mut link, 10, "one/0", DRAIN);
+        assert_eq!(link.due_ns(), u64::MAX, "only once");
     }
 
     #[test]
     fn a_change_for_a_time_restores_the_values_before_it() {
-        let mut trigger = trigger(0, Some(20), false);
-        trigger.observe(MS, "one/1", DRAIN);
-        let mut values = values();
-        let step = trigger.take(2 * MS, &values).unwrap();
-        values.apply(&step.change);
-        assert_eq!(values.rate, Some(mbit(9)));
+        let task = when(0, Some(20), rate(9, "change 1"));
+        let mut link = link(&[TriggeredChange { once: false, ..task }]);
+        enter(&mut link, 1, "one/1", DRAIN);
+        assert_eq!(link.take(2 * MS).unwrap().change.rate, Some(mbit(9)));
         // Another flow enters meanwhile, and the first again afterwards.
-        trigger.observe(3 * MS, "one/0", DRAIN);
-        trigger.observe(4 * MS, "one/1", 2);
-        assert_eq!(trigger.due_ns(), 22 * MS, "from the change on");
-        let step = trigger.take(22 * MS, &values).unwrap();
+        enter(&mut link, 3, "one/0", DRAIN);
+        enter(&mut link, 4, "one/1", 2);
+        assert_eq!(link.due_ns(), 22 * MS, "from the change on");
+        let step = link.take(22 * MS).unwrap();
         assert_eq!((step.change.rate, step.change.delay), (Some(mbit(10)), None));
         assert_eq!((step.change.source.as_str(), step.reason), ("change 1 ends", None));
-        trigger.observe(30 * MS, "one/1", DRAIN);
-        assert_eq!(trigger.due_ns(), 30 * MS);
+        enter(&mut link, 30, "one/1", DRAIN);
+        assert_eq!(link.due_ns(), 30 * MS);
+    }
+
+    #[test]
+    fn the_change_that_started_last_holds_until_it_ends() {
+        let first = when(0, Some(20), rate(9, "change 1"));
+        // The second outlasts the first.
+        let mut link = self::link(&[first.clone(), when(10, Some(20), rate(8, "change 2"))]);
+        enter(&mut link, 1, "one/0", DRAIN);
+        let wanted = [
+            made(1, "change 1", Some(9)),
+            made(11, "change 2", Some(8)),
+            made(21, "change 1 ends", None),
+            made(31, "change 2 ends", Some(10)),
+        ];
+        assert_eq!(rates(&mut link, 100), wanted);
+        // The second ends within the first.
+        let mut link = self::link(&[first.clone(), when(5, Some(5), rate(8, "change 2"))]);
+        enter(&mut link, 1, "one/0", DRAIN);
+        let wanted = [
+            made(1, "change 1", Some(9)),
+            made(6, "change 2", Some(8)),
+            made(11, "change 2 ends", Some(9)),
+            made(21, "change 1 ends", Some(10)),
+        ];
+        assert_eq!(rates(&mut link, 100), wanted);
+        // Each key on its own.
+        let delay = Some(Micros::from_millis(50));
+        let second = TimedChange { rate: None, delay, ..rate(8, "change 2") };
+        let mut link = self::link(&[first, when(10, Some(20), second)]);
+        enter(&mut link, 1, "one/0", DRAIN);
+        let at_21 = made(21, "change 1 ends", Some(10));
+        assert_eq!(rates(&mut link, 30).pop(), Some(at_21));
+        let step = link.take(31 * MS).unwrap();
+        assert_eq!((step.change.rate, step.change.delay), (None, Some(Micros::from_millis(20))));
+    }
+
+    #[test]
+    fn a_lasting_change_waits_for_temporary_ones() {
+        let lasting = when(5, None, rate(7, "change 2"));
+        let mut link = self::link(&[when(0, Some(20), rate(9, "change 1")), lasting]);
+        enter(&mut link, 1, "one/0", DRAIN);
+        let first = [made(1, "change 1", Some(9)), made(6, "change 2", None)];
+        assert_eq!(rates(&mut link, 10), first);
+        let loss = Ppm::new(10);
+        let set = link.make_lasting(TimedChange { loss, ..rate(6, "change 3") });
+        assert_eq!((set.rate, set.loss), (None, loss));
+        assert_eq!(rates(&mut link, 100), [made(21, "change 1 ends", Some(6))]);
+        assert_eq!(link.make_lasting(rate(5, "change 4")).rate, Some(mbit(5)));
+    }
+
+    #[test]
+    fn changes_that_are_read_late_are_made_in_the_order_of_their_times() {
+        let late = when(10, Some(20), rate(9, "change 1"));
+        let mut link = self::link(&[late, when(5, Some(50), rate(8, "change 2"))]);
+        enter(&mut link, 1, "one/0", DRAIN);
+        let sources = [(); 2].map(|()| link.take(15 * MS).unwrap().change.source);
+        assert_eq!(sources, ["change 2", "change 1"]);
+        let wanted = [made(35, "change 1 ends", Some(8)), made(65, "change 2 ends", Some(10))];
+        assert_eq!(rates(&mut link, 100), wanted);
     }
 
     #[test]
     fn a_state_that_no_flow_enters_is_reported() {
-        let mut trigger = trigger(0, None, true);
-        trigger.observe(MS, "one/0", 0);
-        let missing = trigger.missing().unwrap();
-        assert_eq!(missing, "change 1 was not made: no flow of `one` was seen in DRAIN");
+        let mut link = link(&[when(0, None, rate(9, "change 1"))]);
+        enter(&mut link, 1, "one/0", 0);
+        let missing: Vec<String> = link.missing().collect();
+        assert_eq!(missing, ["change 1 was not made: no flow of `one` was seen in DRAIN"]);
     }
 }

@@ -7,7 +7,7 @@ use ccbench_proto::plan::Ecn;
 use ccbench_proto::resolve::{self, TimedChange};
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::topology::Topology;
-use ccbench_proto::trigger::{LinkValues, Trigger};
+use ccbench_proto::trigger::LinkChanges;
 use ccbench_shaper::virtual_link::{Header, VirtualLink};
 
 use crate::error::SimulatorError;
@@ -19,11 +19,12 @@ pub struct SimulatedLink {
     pub node: String,
     pub dev: String,
     pub changes: Vec<TimedChange>,
-    pub triggers: Vec<Trigger>,
-    pub values: LinkValues,
+    pub triggered: LinkChanges,
     pub link: VirtualLink<Packet>,
     /// Time of the event that is queued for it; `u64::MAX`: none.
     pub queued_ns: u64,
+    /// The same of the event for its triggered changes.
+    pub trigger_queued_ns: u64,
     /// When it was sampled last.
     pub last_sample_ns: Option<u64>,
 }
@@ -119,10 +120,10 @@ impl Network {
                     node: node.clone(),
                     dev: dev.to_owned(),
                     changes: link.changes.clone(),
-                    triggers: link.triggered.iter().cloned().map(Trigger::new).collect(),
-                    values: LinkValues::of(config),
+                    triggered: LinkChanges::new(config, &link.triggered),
                     link: model,
                     queued_ns: u64::MAX,
+                    trigger_queued_ns: u64::MAX,
                     last_sample_ns: None,
                 });
             }

@@ -106,7 +106,7 @@ impl Simulation {
             infos: crate::prepare::infos(&nodes, topology),
             flow_rows: connections.iter().map(FlowRows::new).collect(),
             ack_rows: connections.iter().map(|flow| AckRows::new(flow, &nodes)).collect(),
-            has_triggers: network.links.iter().any(|link| !link.triggers.is_empty()),
+            has_triggers: network.links.iter().any(|link| link.triggered.has_triggers()),
             network,
             connections,
             probes,
@@ -206,7 +206,8 @@ impl Simulation {
             Event::StopFlow(index) => self.stop(now_ns, index, rows),
             Event::Timer(index, timer) => self.timer(now_ns, index, timer, rows),
             Event::LinkChange(index, number) => {
-                let change = self.network.links[index].changes[number].clone();
+                let link = &mut self.network.links[index];
+                let change = link.triggered.make_lasting(link.changes[number].clone());
                 self.change_link(now_ns, index, &change, rows);
             }
             Event::Trigger(index) => self.make_triggered_changes(now_ns, index, rows),
@@ -526,7 +527,6 @@ impl Simulation {
         if let Some(number) = change.queue {
             link.link.set_queue(now_ns, number);
         }
-        link.values.apply(change);
         rows.link_change(now_ns, link, change, failed);
         self.serve_link(now_ns, index);
     }

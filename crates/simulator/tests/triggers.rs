@@ -49,9 +49,9 @@ fn change(when: &str) -> String {
     )
 }
 
-/// The changes that the plan makes, and the kind, time and message of the events about them.
-fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
-    let text = plan(&change(when));
+/// The changes that a plan with these changes makes, and the kind, time and message of the events about them.
+fn made(changes: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
+    let text = plan(changes);
     let (mut changes, mut events) = (Vec::new(), Vec::new());
     for (_, row) in rows(&text, 1).unwrap() {
         match row.of {
@@ -65,6 +65,11 @@ fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
     (changes, events)
 }
 
+/// As [`made`], with one change.
+fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
+    made(&change(when))
+}
+
 #[test]
 fn a_state_changes_the_link_for_a_time() {
     let (changes, events) = run(r#"cc_state = "DRAIN", after = "3ms", for = "200ms""#);
@@ -74,6 +79,27 @@ fn a_state_changes_the_link_for_a_time() {
     assert_eq!(second.applied_at_ns - first.applied_at_ns, 200 * MS);
     let message = "change 1: one/0 is in DRAIN".to_owned();
     assert_eq!(events, [("change_triggered", first.applied_at_ns, message)]);
+}
+
+#[test]
+fn changes_that_overlap_restore_no_value_of_each_other() {
+    let first = change(r#"cc_state = "DRAIN", for = "200ms""#);
+    let second = change(r#"cc_state = "DRAIN", after = "100ms", for = "200ms""#);
+    let second = second.replace("9mbit", "8mbit");
+    let (changes, _) = made(&format!("{first}\n{second}"));
+    let begin_ns = changes[0].applied_at_ns;
+    let row = |change: &LinkChange| {
+        let after_ms = (change.applied_at_ns - begin_ns) / MS;
+        (change.source.clone(), after_ms, change.rate_bps)
+    };
+    let found: Vec<_> = changes.iter().map(row).collect();
+    let wanted = [
+        ("change 1", 0_u64, Some(9_000_000_u64)),
+        ("change 2", 100, Some(8_000_000)),
+        ("change 1 ends", 200, None),
+        ("change 2 ends", 300, Some(10_000_000)),
+    ];
+    assert_eq!(found, wanted.map(|(source, at, rate)| (source.to_owned(), at, rate)));
 }
 
 #[test]

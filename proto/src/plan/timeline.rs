@@ -116,7 +116,7 @@ pub struct When {
     /// Time from the beginning of the state to the change; absent: `"0s"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Micros>,
-    /// How long the change lasts, before the former values are set again; absent: to the end of the trial.
+    /// How long the change is in force, before its keys have the values that they have without it; absent: to the end of the trial.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     pub duration: Option<Micros>,
     /// Only the first time that a flow enters the state; otherwise every time.

@@ -11,7 +11,7 @@ use ccbench_collector::{Awake, FlowPorts, HostSampler, Sampler};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::Sample;
 use ccbench_proto::resolve::TimedChange;
-use ccbench_proto::trigger::{Step, Trigger};
+use ccbench_proto::trigger::Step;
 use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire::{self, Side, run_event::Of};
 use ccbench_shaper::{Link, ShaperError};
@@ -273,7 +273,7 @@ impl SamplerLoop {
             (self.task.sample.clone(), self.task.start_at_ns.max(clock::now_ns()));
         let mut tcp = Periodic::new(sample.tcp.nanos(), start);
         // Rings are small: they are emptied however seldom sockets are sampled.
-        let state_ns = match self.task.links.iter().any(|link| !link.triggers.is_empty()) {
+        let state_ns = match self.task.links.iter().any(|link| link.triggered.has_triggers()) {
             _ if self.task.cc.is_empty() => u64::MAX / 4,
             true => TRIGGER_GAP_NS,
             false => STATE_GAP_NS,
@@ -283,7 +283,7 @@ impl SamplerLoop {
         let mut host = Periodic::new(sample.host.nanos(), start);
         loop {
             let change_ns = self.changes.last().map_or(u64::MAX, |change| change.due_ns);
-            let trigger_ns = self.task.links.iter().map(TimedLink::trigger_due_ns).min();
+            let trigger_ns = self.task.links.iter().map(|timed| timed.triggered.due_ns()).min();
             let change_ns = change_ns.min(trigger_ns.unwrap_or(u64::MAX));
             let next =
                 change_ns.min(tcp.due_ns).min(qdisc.due_ns).min(host.due_ns).min(state.due_ns);
@@ -340,9 +340,10 @@ impl SamplerLoop {
     fn change_links(&mut self) {
         while let Some(next) = self.changes.last()
             && next.due_ns <= clock::now_ns()
-            && let Some(change) = self.changes.pop()
+            && let Some(Change { due_ns, link, change }) = self.changes.pop()
         {
-            self.change_link(change);
+            let change = self.task.links[link].triggered.make_lasting(change);
+            self.change_link(Change { due_ns, link, change });
         }
     }
 
@@ -374,7 +375,7 @@ impl SamplerLoop {
     /// Makes the changes that states of flows have triggered, and that are due.
     fn make_triggered_changes(&mut self) {
         for link in 0..self.task.links.len() {
-            while let Some(step) = self.task.links[link].take_step(clock::now_ns()) {
+            while let Some(step) = self.task.links[link].triggered.take(clock::now_ns()) {
                 let Step { due_ns, change, reason } = step;
                 self.change_link(Change { due_ns, link, change });
                 if let Some(reason) = reason {
@@ -411,7 +412,7 @@ impl SamplerLoop {
 
     fn sample_states(&mut self) {
         self.task.cc.drain(&self.ports, &mut self.states);
-        for timed in self.task.links.iter_mut().filter(|timed| !timed.triggers.is_empty()) {
+        for timed in &mut self.task.links {
             self.states.iter().for_each(|row| timed.observe(row));
         }
         for state in self.states.drain(..) {
@@ -470,7 +471,7 @@ impl SamplerLoop {
             self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));
         }
         for timed in &self.task.links {
-            for missing in timed.triggers.iter().filter_map(Trigger::missing) {
+            for missing in timed.triggered.missing() {
                 let subject = timed.link.state().link;
                 let missed = event(Kind::ChangeNotTriggered(NoData {}), &subject, missing);
                 self.task.out.offer(Of::Event(missed));

@@ -2,7 +2,7 @@
 
 use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::schedule::LinkTask;
-use ccbench_proto::trigger::{LinkValues, Step, Trigger};
+use ccbench_proto::trigger::LinkChanges;
 use ccbench_proto::wire;
 use ccbench_shaper::{Link, ShaperError};
 
@@ -15,9 +15,7 @@ pub struct TimedLink {
     /// Those at given times, sorted by time.
     pub changes: Vec<TimedChange>,
     /// Those that states of flows trigger.
-    pub triggers: Vec<Trigger>,
-    /// What it has now.
-    values: LinkValues,
+    pub triggered: LinkChanges,
 }
 
 impl TimedLink {
@@ -27,21 +25,18 @@ impl TimedLink {
             link,
             dev,
             changes: task.changes.clone(),
-            triggers: task.triggered.iter().cloned().map(Trigger::new).collect(),
-            values: LinkValues::of(&task.config),
+            triggered: LinkChanges::new(&task.config, &task.triggered),
         }
     }
 
     /// A link that does not change any more.
     pub fn unchanging(link: Box<dyn Link>) -> Self {
         let dev = link.state().dev;
-        let (changes, triggers) = (Vec::new(), Vec::new());
-        Self { link, dev, changes, triggers, values: LinkValues::default() }
+        Self { link, dev, changes: Vec::new(), triggered: LinkChanges::default() }
     }
 
     /// Applies everything that the change sets, up to the first error.
     pub fn apply(&mut self, change: &TimedChange) -> Result<(), ShaperError> {
-        self.values.apply(change);
         if let Some(rate) = change.rate {
             self.link.set_rate(rate)?;
         }
@@ -56,22 +51,8 @@ impl TimedLink {
 
     /// Takes a variable of a flow's congestion control.
     pub fn observe(&mut self, row: &wire::CcState) {
-        for trigger in &mut self.triggers {
-            if trigger.watches(&row.group, &row.variable) {
-                trigger.observe(row.at_ns, &row.flow_id, row.value as u32);
-            }
-        }
-    }
-
-    /// When a triggered change is due; `u64::MAX`: not known yet.
-    pub fn trigger_due_ns(&self) -> u64 {
-        self.triggers.iter().map(Trigger::due_ns).min().unwrap_or(u64::MAX)
-    }
-
-    /// A triggered change that is due by `now_ns`.
-    pub fn take_step(&mut self, now_ns: u64) -> Option<Step> {
-        let values = self.values;
-        self.triggers.iter_mut().find_map(|trigger| trigger.take(now_ns, &values))
+        let flow = (row.group.as_str(), row.flow_id.as_str());
+        self.triggered.observe(row.at_ns, flow, (row.variable.as_str(), row.value as u32));
     }
 }
 
@@ -147,15 +128,15 @@ mod tests {
         timed.observe(&row("two", "mode", 1.0));
         timed.observe(&row("one", "full_pipe", 1.0));
         timed.observe(&row("one", "mode", 0.0));
-        assert_eq!(timed.trigger_due_ns(), u64::MAX);
+        assert_eq!(timed.triggered.due_ns(), u64::MAX);
         timed.observe(&row("one", "mode", 1.0));
-        assert_eq!(timed.trigger_due_ns(), 5_000_000);
+        assert_eq!(timed.triggered.due_ns(), 5_000_000);
         // The ring is read later than the state began.
-        let step = timed.take_step(8_000_000).unwrap();
+        let step = timed.triggered.take(8_000_000).unwrap();
         assert_eq!((step.due_ns, step.change.rate), (5_000_000, Some(mbit(9))));
         timed.apply(&step.change).unwrap();
-        assert_eq!(timed.take_step(8_000_000), None);
-        let step = timed.take_step(10_000_000).unwrap();
+        assert_eq!(timed.triggered.take(8_000_000), None);
+        let step = timed.triggered.take(10_000_000).unwrap();
         assert_eq!((step.due_ns, step.change.rate), (10_000_000, Some(mbit(10))));
     }
 }
