@@ -13,6 +13,7 @@ use crate::units::Micros;
 
 mod captures;
 mod cc;
+mod changes;
 mod competitors;
 mod endpoints;
 mod expects;

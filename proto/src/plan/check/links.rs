@@ -1,19 +1,17 @@
-//! Links: where they are, what they do, their classes, and how they change.
+//! Links: where they are, what they do, and their classes.
 
 use std::collections::BTreeMap;
 
 use crate::plan::parse::set::join_key;
-use crate::plan::parse::suggest::{hint, list};
-use crate::plan::{Backend, Change, Class, Link, Plan, Setting, Shaper, timeline};
+use crate::plan::parse::suggest::hint;
+use crate::plan::{Class, Link, Plan, Shaper};
 use crate::resolve::{builtin_paths, drain_rate, settle};
 use crate::topology::Topology;
 use crate::units::Rate;
 
-use super::limits::{
-    AGENTS, LENGTHS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node,
-};
+use super::limits::{AGENTS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node};
 use super::problems::Problems;
-use super::{impair, names, queues, traces, triggers};
+use super::{changes, impair, queues, traces};
 
 pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     let settled = settle(plan);
@@ -51,17 +49,17 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
             queues::check(&["path", name, "queue"], queue, (preset.rate, &[rate]), problems);
         }
     }
-    changes(plan, &settled, problems);
+    changes::check((plan, &settled), topology, problems);
 }
 
 /// Where the characteristics of a link may be written.
-struct Sources<'p> {
-    name: &'p str,
+pub(super) struct Sources<'p> {
+    pub(super) name: &'p str,
     preset: Option<&'p str>,
 }
 
 impl<'p> Sources<'p> {
-    fn of(name: &'p str, link: &'p Link) -> Self {
+    pub(super) fn of(name: &'p str, link: &'p Link) -> Self {
         Self { name, preset: link.path.as_deref() }
     }
 
@@ -72,7 +70,7 @@ impl<'p> Sources<'p> {
     }
 
     /// Whether one of these is written where it cannot be read.
-    fn is_unread(&self, keys: &[&'p str], problems: &Problems) -> bool {
+    pub(super) fn is_unread(&self, keys: &[&'p str], problems: &Problems) -> bool {
         let mut reads = keys.iter().flat_map(|key| self.reads(key));
         reads.any(|read| problems.is_unread(&[&read]))
     }
@@ -419,159 +417,4 @@ fn class_match(plan: &Plan, at: &[&str], class: &Class, problems: &mut Problems)
     if wanted.port == Some(0) {
         problems.error(&path("port"), "must be from 1 to 65535");
     }
-}
-
-fn changes(plan: &Plan, settled: &Plan, problems: &mut Problems) {
-    let end = timeline::length(plan);
-    let mut seen = BTreeMap::new();
-    for (index, change) in plan.changes.iter().enumerate() {
-        let number = index.to_string();
-        let at = ["changes", &number, "at"];
-        triggers::check(plan, &number, change, problems);
-        if let Some(time) = change.at
-            && time >= end
-            && !plan.phases.is_empty()
-        {
-            let why = format!(
-                "{time} is not inside the trial, which ends at {end}; change earlier, or lengthen the last phase"
-            );
-            problems.error_from(&at, &[LENGTHS], why);
-        }
-        if change.set.is_empty() {
-            problems.error(
-                &["changes", &number, "set"],
-                "is empty; write it like `set = { \"links.bottleneck.rate\" = \"20mbit\" }`",
-            );
-        }
-        for (key, value) in &change.set {
-            let path = ["changes", &number, "set", key];
-            if let Some(time) = change.at
-                && let Some(earlier) = seen.insert((time, key), index)
-            {
-                problems.error_from(
-                    &path,
-                    &[&at, &["changes", &earlier.to_string(), "at"]],
-                    format!(
-                        "`changes.{earlier}` sets this at the same instant; leave one of the two out"
-                    ),
-                );
-            }
-            refuse_change((plan, settled, change), &path, value, problems);
-        }
-    }
-}
-
-/// Reports a key, the path's last segment, that cannot change to this value in the course of a trial.
-fn refuse_change(
-    (plan, settled, change): (&Plan, &Plan, &Change),
-    path: &[&str; 4],
-    value: &Setting,
-    problems: &mut Problems,
-) {
-    let whole = path[3].strip_prefix("links.").unwrap_or_default();
-    let of_queue = whole.split_once(".queue.");
-    let (name, key) = of_queue.or_else(|| whole.rsplit_once('.')).unwrap_or_default();
-    let names: Vec<&str> = settled.links.keys().map(String::as_str).collect();
-    let is_known = of_queue.is_some() || ["rate", "delay", "loss"].contains(&key);
-    if !is_known || names::refuse(name, usize::MAX).is_some() {
-        let why = format!(
-            "only a link's rate, delay, loss and queue can change during a trial: write `\"links.NAME.rate\"`, `.delay`, \
-             `.loss` or `.queue.KEY` (links: {})",
-            list(&names)
-        );
-        problems.error_from(path, &[], why);
-        return;
-    }
-    let (Some(link), Some(written)) = (settled.links.get(name), plan.links.get(name)) else {
-        let why = format!("there is no link `{name}`{}", hint(name, &names, "links"));
-        problems.error_from(path, &[&["links", name]], why);
-        return;
-    };
-    let from = Sources::of(name, written);
-    if of_queue.is_some() {
-        return queues::check_change((link, change), path, (key, value), problems);
-    }
-    match (key, value) {
-        ("rate", Setting::Rate(rate)) => change_of_rate(&from, link, path, *rate, problems),
-        ("delay", Setting::Delay(delay)) => {
-            if *delay > MAX_DELAY {
-                problems.error(path, format!("must be {MAX_DELAY} or less"));
-            }
-            needs_netem(&from, link, path, problems);
-        }
-        ("loss", Setting::Loss(loss)) => {
-            if loss.get() == 1_000_000 {
-                problems.error(path, "is 100%: no packet would get through; write less");
-            }
-            needs_netem(&from, link, path, problems);
-        }
-        (_, Setting::Text(text)) => {
-            let rate = text.parse::<Rate>().err().map_or(String::new(), |error| error.to_string());
-            let why = format!("{rate} (or a delay like \"20ms\", or a loss like \"0.1%\")");
-            problems.error(path, why);
-        }
-        (_, value) => {
-            let example = match key {
-                "rate" => "\"20mbit\"",
-                "delay" => "\"20ms\"",
-                _ => "\"0.1%\"",
-            };
-            let why = format!("`{value}` is a {}; write it like {example}", value.key());
-            problems.error(path, why);
-        }
-    }
-}
-
-fn change_of_rate(
-    from: &Sources<'_>,
-    link: &Link,
-    path: &[&str; 4],
-    rate: Rate,
-    problems: &mut Problems,
-) {
-    let name = from.name;
-    if rate.bits_per_sec() == 0 || rate > MAX_RATE {
-        problems.error(path, format!("must be more than zero, and {MAX_RATE} or less"));
-    }
-    if let Some(peak) = link.tbf.as_ref().and_then(|tbf| tbf.peakrate)
-        && rate >= peak
-    {
-        let peakrate: &[&str] = &["links", name, "tbf", "peakrate"];
-        let why = format!("must be less than {peak}, the `peakrate` of the link's `tbf`");
-        problems.error_from(path, &[path, peakrate], why);
-    }
-    if link.rate.is_none() && !from.is_unread(&["rate"], problems) {
-        let why = match link.trace {
-            Some(_) => format!("the trace of `links.{name}` sets its rate; change it there"),
-            None => {
-                format!("`links.{name}` has no rate to change; give it the one it begins with")
-            }
-        };
-        problems.error(path, why);
-    }
-    let sum: u64 =
-        link.classes.values().fold(0, |sum, c| sum.saturating_add(c.rate.bits_per_sec()));
-    if link.rate.is_some() && sum > rate.bits_per_sec() {
-        let why = format!(
-            "{rate} is less than the guaranteed rates of the link's classes, {} together; lower those",
-            Rate::from_bits_per_sec(sum)
-        );
-        problems.error_from(path, &[path, &["links", name, "classes", "*", "rate"]], why);
-    }
-}
-
-/// In the kernel delay and loss are a netem's, which is there only if the link begins with one of them.
-fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut Problems) {
-    let begins = link.delay.is_some_and(|delay| delay.get() > 0)
-        || link.loss.is_some_and(|loss| loss.get() > 0);
-    if begins || link.backend == Backend::Userspace || from.is_unread(&["delay", "loss"], problems)
-    {
-        return;
-    }
-    let name = from.name;
-    let why = format!(
-        "`links.{name}` begins without a delay and a loss, so a kernel link has nothing to change; give it a small \
-         delay to begin with, or write `backend = \"userspace\"` there"
-    );
-    problems.error_from(path, &[&["links", name, "backend"]], why);
 }

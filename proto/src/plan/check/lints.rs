@@ -26,7 +26,7 @@ const FAST_SAMPLE: Micros = Micros::from_millis(10);
 const MANY_SOCKETS: u64 = 50;
 
 /// The keys that determine the base round-trip time of a link.
-const ROUND_TRIP: &[&[&str]] = &[
+pub(super) const ROUND_TRIP: &[&[&str]] = &[
     &["wires"],
     &["path"],
     AGENTS,
@@ -129,7 +129,9 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
             );
         }
     }
-    relative_limits(path, queue, (rate, rtt), problems);
+    for (key, why) in relative_limits(queue, (rate, rtt)) {
+        problems.error(&[path, &[key]].concat(), why);
+    }
     let Some((key, threshold)) = queue.parameters().mark_threshold() else { return };
     let least = drain_time(rate, Bytes::new(FEW_PACKETS * FRAME_BYTES));
     if threshold < least {
@@ -143,29 +145,29 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
     }
 }
 
-/// Limits that depend on the rate and the round-trip time, once they are bytes and packets.
-fn relative_limits(
-    path: &[&str],
+/// What is wrong with limits that depend on the rate and the round-trip time, once they are bytes and packets: keys and reasons.
+pub(super) fn relative_limits(
     queue: &Queue,
     (rate, rtt): (Rate, Micros),
-    problems: &mut Problems,
-) {
+) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
     let limits = queue.limits();
     for (key, limit, _) in limits.iter().filter(|(.., unit)| *unit == LimitUnit::Memory) {
         let bytes = limit_bytes(*limit, rate, rtt).get();
         if limit.is_relative() && bytes > u64::from(u32::MAX) {
             let why =
                 format!("`{limit}` is {bytes}B; the kernel's queue holds at most {}B", u32::MAX);
-            problems.error(&[path, &[*key]].concat(), why);
+            found.push((*key, why));
         }
     }
     if limits.iter().any(|(_, limit, _)| limit.is_relative()) {
         let resolved = resolve_queue(Some(queue), Some(rate), rtt);
         resolved.parameters().check_limits(&mut |key, why| {
             let why = format!("{why} (limits at {rate} and a base round-trip time of {rtt})");
-            problems.error(&[path, &[key]].concat(), why);
+            found.push((key, why));
         });
     }
+    found
 }
 
 /// How long a queue takes to drain: rounded up to microseconds, above 10 ms to milliseconds.

@@ -5,6 +5,7 @@ use crate::resolve::drain_rate;
 use crate::units::{FRAME_BYTES, Limit, Micros, Rate};
 
 use super::limits::MAX_RATE;
+use super::lints;
 use super::problems::Problems;
 
 /// Longest time that a parameter of a queue may be.
@@ -38,7 +39,24 @@ pub(super) fn check(
 /// Keys that decide how many queues there are, which no qdisc changes while it holds packets.
 const FIXED: [&str; 4] = ["kind", "flows", "buckets", "orphan_mask"];
 
-/// Checks a change of a key of the link's own queue, at this path.
+/// What is wrong with the parameters of a queue whose times and limits are valid, each by itself: keys and reasons. `rtt`: the base
+/// round-trip time; `None`: not known, so limits that depend on it are not compared.
+pub(super) fn contradictions(
+    queue: &Queue,
+    (rate, rtt): (Rate, Option<Micros>),
+) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    let parameters = queue.parameters();
+    parameters.check(&mut |key, why| found.push((key, why)));
+    if queue.limits().iter().all(|(_, limit, _)| !limit.is_relative()) {
+        parameters.check_limits(&mut |key, why| found.push((key, why)));
+    } else if let Some(rtt) = rtt {
+        found.extend(lints::relative_limits(queue, (rate, rtt)));
+    }
+    found
+}
+
+/// Checks the value that a change gives a key of the link's own queue, at this path, by itself.
 pub(super) fn check_change(
     (link, change): (&Link, &Change),
     path: &[&str],
@@ -66,11 +84,6 @@ pub(super) fn check_change(
     for (_, time, zero_is_valid) in parameters.times().into_iter().filter(|time| time.0 == key) {
         refuse_time(time, zero_is_valid).into_iter().for_each(&mut error);
     }
-    parameters.check(&mut |name, why| {
-        if name == key {
-            error(why);
-        }
-    });
     if let Some((name, remedy)) = parameters.kernel_only()
         && name == key
         && link.backend == Backend::Userspace

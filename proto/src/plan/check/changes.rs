@@ -1,0 +1,310 @@
+//! `[[changes]]`: what changes of a link in the course of a trial, and when.
+//!
+//! A change of a queue is checked in the queue that the changes before it leave. A change of a rate, a delay or a loss is checked by
+//! itself, also one that a state triggers: nothing that limits these can change, so no combination of changes matters.
+
+use std::collections::BTreeMap;
+
+use crate::plan::parse::set::join_key;
+use crate::plan::parse::suggest::{hint, list};
+use crate::plan::{Backend, Change, Link, Plan, Setting, timeline};
+use crate::resolve::{base_rtt_in, drain_rate};
+use crate::topology::Topology;
+use crate::units::{Micros, Rate};
+
+use super::limits::{LENGTHS, MAX_DELAY, MAX_RATE};
+use super::links::Sources;
+use super::lints::ROUND_TRIP;
+use super::problems::Problems;
+use super::{names, queues, triggers};
+
+/// Checks the changes of a plan. `settled`: the plan with its presets merged.
+pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+    let end = timeline::length(plan);
+    let mut seen = BTreeMap::new();
+    for (index, change) in plan.changes.iter().enumerate() {
+        let number = index.to_string();
+        let at = ["changes", &number, "at"];
+        triggers::check(plan, &number, change, problems);
+        if let Some(time) = change.at
+            && time >= end
+            && !plan.phases.is_empty()
+        {
+            let why = format!(
+                "{time} is not inside the trial, which ends at {end}; change earlier, or lengthen the last phase"
+            );
+            problems.error_from(&at, &[LENGTHS], why);
+        }
+        if change.set.is_empty() {
+            problems.error(
+                &["changes", &number, "set"],
+                "is empty; write it like `set = { \"links.bottleneck.rate\" = \"20mbit\" }`",
+            );
+        }
+        for (key, value) in &change.set {
+            let path = ["changes", &number, "set", key];
+            if let Some(time) = change.at
+                && let Some(earlier) = seen.insert((time, key), index)
+            {
+                problems.error_from(
+                    &path,
+                    &[&at, &["changes", &earlier.to_string(), "at"]],
+                    format!(
+                        "`changes.{earlier}` sets this at the same instant; leave one of the two out"
+                    ),
+                );
+            }
+            refuse_change((plan, settled, change), &path, value, problems);
+        }
+    }
+    for (name, link) in &settled.links {
+        let rtt = || base_rtt_in(settled, topology, name);
+        changed_queues(plan, (name.as_str(), link), rtt, problems);
+    }
+}
+
+/// Reports parameters of a link's queue that contradict each other after one of its changes. Changes add up in the order of time.
+/// Their values are valid, each by itself; others are reported above, and left out here.
+fn changed_queues(
+    plan: &Plan,
+    (name, link): (&str, &Link),
+    rtt: impl Fn() -> Micros,
+    problems: &mut Problems,
+) {
+    let (Some(queue), Some(rate)) = (&link.queue, drain_rate(link)) else { return };
+    let prefix = format!("links.{name}.queue.");
+    let entries = plan.changes.iter().enumerate().filter(|(_, entry)| entry.when.is_none());
+    let mut entries: Vec<(Micros, usize, &Change)> = entries
+        .filter(|(_, entry)| entry.set.keys().any(|key| key.starts_with(&prefix)))
+        .filter_map(|(index, entry)| Some((entry.at?, index, entry)))
+        .collect();
+    if entries.is_empty() {
+        return;
+    }
+    entries.sort_by_key(|(at, ..)| *at);
+    let rate_reads: [&[&str]; 2] = [&["links", name, "rate"], &["links", name, "trace"]];
+    let is_rtt_known = !problems.is_unread(ROUND_TRIP) && !problems.is_unread(&rate_reads);
+    let rate_and_rtt = (rate, is_rtt_known.then(rtt));
+    let mut queue = queue.clone();
+    let mut before = queues::contradictions(&queue, rate_and_rtt);
+    for (_, index, entry) in entries {
+        let number = index.to_string();
+        for (whole, value) in &entry.set {
+            let place = join_key(&["changes", &number, "set", whole]);
+            if let Some(key) = whole.strip_prefix(&prefix)
+                && problems.found.iter().all(|found| found.path != place)
+                && let Ok(changed) = queue.with(key, value)
+            {
+                queue = changed;
+            }
+        }
+        let after = queues::contradictions(&queue, rate_and_rtt);
+        let reads: [&[&str]; 4] =
+            [&["changes"], &["links", name, "queue"], &["links", name, "path"], &["path"]];
+        for (key, why) in after.iter().filter(|found| !before.contains(found)) {
+            let whole = format!("{prefix}{key}");
+            let set = ["changes", &number, "set"];
+            if entry.set.contains_key(&whole) {
+                problems.error_from(&[&set[..], &[whole.as_str()]].concat(), &reads, why.clone());
+            } else {
+                problems.error_from(&set, &reads, format!("`{whole}` then {why}"));
+            }
+        }
+        before = after;
+    }
+}
+
+/// Reports a key, the path's last segment, that cannot change to this value in the course of a trial.
+fn refuse_change(
+    (plan, settled, change): (&Plan, &Plan, &Change),
+    path: &[&str; 4],
+    value: &Setting,
+    problems: &mut Problems,
+) {
+    let whole = path[3].strip_prefix("links.").unwrap_or_default();
+    let of_queue = whole.split_once(".queue.");
+    let (name, key) = of_queue.or_else(|| whole.rsplit_once('.')).unwrap_or_default();
+    let names: Vec<&str> = settled.links.keys().map(String::as_str).collect();
+    let is_known = of_queue.is_some() || ["rate", "delay", "loss"].contains(&key);
+    if !is_known || names::refuse(name, usize::MAX).is_some() {
+        let why = format!(
+            "only a link's rate, delay, loss and queue can change during a trial: write `\"links.NAME.rate\"`, `.delay`, \
+             `.loss` or `.queue.KEY` (links: {})",
+            list(&names)
+        );
+        problems.error_from(path, &[], why);
+        return;
+    }
+    let (Some(link), Some(written)) = (settled.links.get(name), plan.links.get(name)) else {
+        let why = format!("there is no link `{name}`{}", hint(name, &names, "links"));
+        problems.error_from(path, &[&["links", name]], why);
+        return;
+    };
+    let from = Sources::of(name, written);
+    if of_queue.is_some() {
+        return queues::check_change((link, change), path, (key, value), problems);
+    }
+    match (key, value) {
+        ("rate", Setting::Rate(rate)) => change_of_rate(&from, link, path, *rate, problems),
+        ("delay", Setting::Delay(delay)) => {
+            if *delay > MAX_DELAY {
+                problems.error(path, format!("must be {MAX_DELAY} or less"));
+            }
+            needs_netem(&from, link, path, problems);
+        }
+        ("loss", Setting::Loss(loss)) => {
+            if loss.get() == 1_000_000 {
+                problems.error(path, "is 100%: no packet would get through; write less");
+            }
+            needs_netem(&from, link, path, problems);
+        }
+        (_, Setting::Text(text)) => {
+            let rate = text.parse::<Rate>().err().map_or(String::new(), |error| error.to_string());
+            let why = format!("{rate} (or a delay like \"20ms\", or a loss like \"0.1%\")");
+            problems.error(path, why);
+        }
+        (_, value) => {
+            let example = match key {
+                "rate" => "\"20mbit\"",
+                "delay" => "\"20ms\"",
+                _ => "\"0.1%\"",
+            };
+            let why = format!("`{value}` is a {}; write it like {example}", value.key());
+            problems.error(path, why);
+        }
+    }
+}
+
+fn change_of_rate(
+    from: &Sources<'_>,
+    link: &Link,
+    path: &[&str; 4],
+    rate: Rate,
+    problems: &mut Problems,
+) {
+    let name = from.name;
+    if rate.bits_per_sec() == 0 || rate > MAX_RATE {
+        problems.error(path, format!("must be more than zero, and {MAX_RATE} or less"));
+    }
+    if let Some(peak) = link.tbf.as_ref().and_then(|tbf| tbf.peakrate)
+        && rate >= peak
+    {
+        let peakrate: &[&str] = &["links", name, "tbf", "peakrate"];
+        let why = format!("must be less than {peak}, the `peakrate` of the link's `tbf`");
+        problems.error_from(path, &[path, peakrate], why);
+    }
+    if link.rate.is_none() && !from.is_unread(&["rate"], problems) {
+        let why = match link.trace {
+            Some(_) => format!("the trace of `links.{name}` sets its rate; change it there"),
+            None => {
+                format!("`links.{name}` has no rate to change; give it the one it begins with")
+            }
+        };
+        problems.error(path, why);
+    }
+    let sum: u64 =
+        link.classes.values().fold(0, |sum, c| sum.saturating_add(c.rate.bits_per_sec()));
+    if link.rate.is_some() && sum > rate.bits_per_sec() {
+        let why = format!(
+            "{rate} is less than the guaranteed rates of the link's classes, {} together; lower those",
+            Rate::from_bits_per_sec(sum)
+        );
+        problems.error_from(path, &[path, &["links", name, "classes", "*", "rate"]], why);
+    }
+}
+
+/// In the kernel delay and loss are a netem's, which is there only if the link begins with one of them.
+fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut Problems) {
+    let begins = link.delay.is_some_and(|delay| delay.get() > 0)
+        || link.loss.is_some_and(|loss| loss.get() > 0);
+    if begins || link.backend == Backend::Userspace || from.is_unread(&["delay", "loss"], problems)
+    {
+        return;
+    }
+    let name = from.name;
+    let why = format!(
+        "`links.{name}` begins without a delay and a loss, so a kernel link has nothing to change; give it a small \
+         delay to begin with, or write `backend = \"userspace\"` there"
+    );
+    problems.error_from(path, &[&["links", name, "backend"]], why);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::check::{Severity, read};
+
+    /// The errors of a plan with a link of 100 Mbit/s and 10 ms, this queue and these changes: time and what is set.
+    fn errors(queue: &str, changes: &[(&str, String)]) -> Vec<String> {
+        let mut text = format!(
+            r#"
+            name = "t"
+            [nodes]
+            a = {{}}
+            b = {{}}
+            [wires]
+            path = ["a", "b"]
+            [links.l]
+            node = "a"
+            toward = "b"
+            rate = "100mbit"
+            delay = "10ms"
+            queue = {{ {queue} }}
+            [flows.f]
+            from = "a"
+            to = "b"
+            [[phases]]
+            name = "p"
+            length = "9s"
+            flows = ["f"]
+            "#
+        );
+        for (at, set) in changes {
+            text += &format!("\n[[changes]]\nat = \"{at}\"\nset = {{ {set} }}\n");
+        }
+        let problems = read(&text, &[]).err().unwrap_or_default();
+        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+        errors.map(ToString::to_string).collect()
+    }
+
+    const RED: &str = r#"kind = "red", limit = "400000B", min = "30000B", max = "90000B""#;
+
+    fn min(limit: &str) -> String {
+        format!(r#""links.l.queue.min" = "{limit}""#)
+    }
+
+    fn max(limit: &str) -> String {
+        format!(r#""links.l.queue.max" = "{limit}""#)
+    }
+
+    #[test]
+    fn a_queue_is_checked_with_all_changes_before() {
+        let why = "must be more than zero and less than `max`";
+        let found = errors(RED, &[("1s", min("95000B"))]);
+        assert_eq!(found, [format!(r#"changes.0.set."links.l.queue.min": {why}"#)]);
+        // With a higher `max`, the same value is valid; the order is that of time.
+        let raised = [("2s", min("95000B")), ("1s", max("200000B"))];
+        assert_eq!(errors(RED, &raised), Vec::<String>::new());
+        // A contradiction is reported once, at the change that it begins with.
+        let lowered = [("1s", min("60000B")), ("2s", max("50000B")), ("3s", max("55000B"))];
+        let found = errors(RED, &lowered);
+        assert_eq!(found, [format!("changes.1.set: `links.l.queue.min` then {why}")]);
+        // Limits in other units are compared as bytes: these are 500 000.
+        let found = errors(RED, &[("1s", max("4bdp"))]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("is above the queue's `limit` of 400000B"), "{found:?}");
+        assert!(found[0].contains("a base round-trip time of 10ms"), "{found:?}");
+    }
+
+    #[test]
+    fn a_key_that_another_one_needs_can_change_before_it() {
+        let ecn = |ecn: bool| format!(r#""links.l.queue.ecn" = {ecn}"#);
+        let nodrop = r#""links.l.queue.nodrop" = true"#.to_owned();
+        let in_order = [("1s", ecn(true)), ("2s", nodrop.clone())];
+        assert_eq!(errors(RED, &in_order), Vec::<String>::new());
+        let found = errors(RED, &[("2s", ecn(true)), ("1s", nodrop)]);
+        assert_eq!(found, [r#"changes.1.set."links.l.queue.nodrop": needs `ecn = true`"#]);
+        let marks = format!("{RED}, ecn = true, nodrop = true");
+        let found = errors(&marks, &[("1s", ecn(false))]);
+        assert_eq!(found, ["changes.0.set: `links.l.queue.nodrop` then needs `ecn = true`"]);
+    }
+}
