@@ -14,11 +14,13 @@ use ccbench_proto::plan::check;
 use serde::Deserialize;
 
 use super::backend::RunBackend;
+use super::digest::{Digests, FileDigest};
 use super::layout::list;
 use super::model::RunStatus;
+use super::parallel::in_parallel;
 use super::store::RunDir;
 use super::trace::stored;
-use super::verify::verify;
+use super::verify::Verification;
 use crate::error::{FileError, io_error};
 
 mod compare;
@@ -59,10 +61,12 @@ struct Format {
 pub struct Artifact {
     path: PathBuf,
     run: RunDir,
+    /// Of the run's files that were compared with the journal, by their paths in its directory.
+    digests: Digests,
 }
 
 impl Artifact {
-    /// Opens an unpacked artifact and [verifies](verify) its run.
+    /// Opens an unpacked artifact and [verifies](super::verify::verify) its run.
     ///
     /// # Errors
     /// The directory is not an artifact's, a file is damaged or missing, or the run cannot be repeated.
@@ -79,8 +83,8 @@ impl Artifact {
                 "it has format {found}, and this ccbench reads format {FORMAT_VERSION}"
             )));
         }
-        let run = open_intact(&path.join(RUN))?;
-        Ok(Self { path: path.to_path_buf(), run })
+        let (run, digests) = open_intact(&path.join(RUN))?;
+        Ok(Self { path: path.to_path_buf(), run, digests })
     }
 
     /// The artifact's run.
@@ -118,9 +122,10 @@ impl Artifact {
     }
 }
 
-/// Opens a finished run that can be repeated from its results directory alone.
-fn open_intact(path: &Path) -> Result<RunDir> {
-    let run = RunDir::open(path)?;
+/// Opens a finished run that can be repeated from its results directory alone. Also returns the digests of its intact files, so
+/// that none is read twice for them.
+fn open_intact(path: &Path) -> Result<(RunDir, Digests)> {
+    let mut run = RunDir::open(path)?;
     let unfit = |reason| ArtifactError::Unfit { path: path.to_path_buf(), reason };
     if run.backend() == RunBackend::Import {
         return Err(unfit("its rows are imported, so there is nothing to run again"));
@@ -128,7 +133,7 @@ fn open_intact(path: &Path) -> Result<RunDir> {
     if run.status() != RunStatus::Complete {
         return Err(unfit("it is not complete; `ccbench run --resume` runs what it lacks"));
     }
-    let damaged = verify(path)?.damaged;
+    let Verification { damaged, digests, .. } = run.verify()?;
     if let Some((name, what)) = damaged.first() {
         let (count, first) = (damaged.len(), format!("{name}: {what}"));
         return Err(ArtifactError::Damaged { path: path.to_path_buf(), count, first });
@@ -138,7 +143,24 @@ fn open_intact(path: &Path) -> Result<RunDir> {
         let (count, first) = (missing.len(), format!("{}: missing", first.display()));
         return Err(ArtifactError::Damaged { path: path.to_path_buf(), count, first });
     }
-    Ok(run)
+    Ok((run, digests))
+}
+
+/// Path in the results directory and digest of each file. Files whose digest is known are not read.
+fn digests_of(
+    run: &Path,
+    files: &[PathBuf],
+    known: &Digests,
+) -> Result<Vec<(String, FileDigest)>, FileError> {
+    let name = |file: &Path| file.strip_prefix(run).unwrap_or(file).display().to_string();
+    let digests = in_parallel(files, |file| match known.get(&name(file)) {
+        Some(digest) => Ok(digest.clone()),
+        None => FileDigest::of_file(file),
+    });
+    let with_name = |(file, digest): (&PathBuf, std::io::Result<FileDigest>)| {
+        digest.map(|digest| (name(file), digest)).map_err(io_error("read", file))
+    };
+    files.iter().zip(digests).map(with_name).collect()
 }
 
 /// Traces that the plan names and the results directory does not have: a plan must not read other files of this machine.

@@ -1,6 +1,10 @@
 //! Where a trial's files lie in the results directory.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use super::journal::TrialEnd;
 use super::part;
@@ -32,6 +36,18 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     std::fs::remove_dir_all(path).map_err(io_error("remove", path))
 }
 
+/// Renames a file or directory to a path that must not exist; if it does, the error is [`ErrorKind::AlreadyExists`].
+pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system does not support the flag: another process could make the path between the two calls.
+        Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_err() => {
+            std::fs::rename(from, to)
+        }
+        Err(Errno::INVAL | Errno::NOSYS) => Err(ErrorKind::AlreadyExists.into()),
+        renamed => Ok(renamed?),
+    }
+}
+
 /// The sorted entries of a directory; empty if it does not exist.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let refused = || io_error("list", dir);
@@ -43,4 +59,24 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = paths.map_err(refused())?;
     paths.sort();
     Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rename_replaces_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let [new, old, free] = ["new", "old", "free"].map(|name| dir.path().join(name));
+        for path in [&new, &old] {
+            std::fs::create_dir(path).unwrap();
+        }
+        // rename(2) replaces an empty directory.
+        let refused = rename_new(&new, &old).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AlreadyExists);
+        assert!(new.is_dir());
+        rename_new(&new, &free).unwrap();
+        assert!(free.is_dir() && !new.exists());
+    }
 }

@@ -30,6 +30,7 @@ use super::record::{self, RunRecord, RunSession, replace};
 use super::stopping::Decision;
 use super::trial::TrialError;
 use super::trial::TrialWriter;
+use super::verify::{self, Verification};
 use crate::error::{FileError, io_error};
 use crate::trace::stored;
 use ccbench_io::input;
@@ -53,6 +54,8 @@ pub struct RunDir {
     /// Read on first use.
     plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
     traced: OnceLock<TraceCapacities>,
+    /// Every file has been compared with its digest: [`Self::check`] reads none again.
+    is_verified: bool,
 }
 
 impl RunDir {
@@ -158,7 +161,7 @@ impl RunDir {
         let state = Mutex::new(State { record, log });
         let row_group_rows = part::ROW_GROUP_ROWS;
         let shared = OpenRun { path, plan_sha256, ccbench_version, row_group_rows, state };
-        Self { shared, plan: OnceLock::new(), traced: OnceLock::new() }
+        Self { shared, plan: OnceLock::new(), traced: OnceLock::new(), is_verified: false }
     }
 
     /// Path of the directory.
@@ -172,8 +175,21 @@ impl RunDir {
         self.plan_and_notes().1.iter().cloned().chain(mended).collect()
     }
 
+    /// [Verifies](verify::verify) every file. If all are intact, [`Self::check`] reads none again.
+    ///
+    /// # Errors
+    /// As [`verify::verify`].
+    pub(crate) fn verify(&mut self) -> Result<Verification> {
+        let found = verify::verify(&self.shared.path)?;
+        self.is_verified = found.damaged.is_empty();
+        Ok(found)
+    }
+
     /// Compares these tables of all trials with their digests, which reads their files; from then on, damaged trials are failed.
     pub fn check(&self, tables: impl Fn(&str) -> bool + Sync) {
+        if self.is_verified {
+            return;
+        }
         let mut state = self.shared.state();
         damage::mark(&self.shared.path, state.log.state_mut(), Depth::Digests, tables);
     }

@@ -96,8 +96,12 @@ impl RunSummary {
     /// # Errors
     /// The results directory cannot be read.
     pub fn compute(run_dir: &Path, filter: TrialFilter) -> Result<Self> {
-        let run = RunDir::open(run_dir)?;
-        let summary = summary::compute(&run, filter)?;
+        Self::of(&RunDir::open(run_dir)?, filter)
+    }
+
+    /// As [`Self::compute`], of an open results directory.
+    pub(crate) fn of(run: &RunDir, filter: TrialFilter) -> Result<Self> {
+        let summary = summary::compute(run, filter)?;
         let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
         let expectations = claims.unwrap_or_default();
         let decisions = run.plan().map(|plan| stopping::judge(plan, &summary)).unwrap_or_default();

@@ -15,20 +15,19 @@
 //! in the same way, with its status in the `trial_end` line, so its rows stay readable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NodeCongestionControl};
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::wire::{self, run_event::Of};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
 
 use super::cells::Axis;
 use super::columns::ClockRow;
 use super::digest::Digests;
 use super::journal::{CcRecord, Entry, PhaseRecord, TrialEnd};
-use super::layout::{STAGING, trial_dir};
+use super::layout::{STAGING, rename_new, trial_dir};
 use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
 use super::open_run::OpenRun;
 use super::part::{self, Metadata, sync};
@@ -320,7 +319,7 @@ impl Staged<'_> {
         let (moves, root) = (self.moves.iter().take(count), &self.run.path);
         let mut parents = BTreeSet::new();
         for (from, to) in moves {
-            rename_new(from, to, self.key, root)?;
+            publish_dir(from, to, self.key, root)?;
             parents.extend(to.ancestors().skip(1).take_while(|dir| dir.starts_with(root)));
         }
         Ok(parents.into_iter().try_for_each(sync)?)
@@ -356,23 +355,17 @@ fn metadata(run: &OpenRun) -> Metadata {
     ])
 }
 
-/// Renames a directory to a path that does not exist, and creates missing parents.
-fn rename_new(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> {
-    let exists =
-        || TrialError::Exists { path: to.to_path_buf(), point_id: key.point_id, trial: key.trial };
+/// Renames a directory to a path that does not exist, and creates missing parents. The journal's lock excludes other writers.
+fn publish_dir(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> {
     let parent = to.parent().unwrap_or(root);
     std::fs::create_dir_all(parent).map_err(io_error("create", parent))?;
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        Ok(()) => {}
-        Err(Errno::EXIST) => return Err(exists()),
-        // The file system does not support the flag; the journal's lock excludes other writers.
-        Err(Errno::INVAL | Errno::NOSYS) if !to.exists() => {
-            std::fs::rename(from, to).map_err(io_error("rename to", to))?;
+    rename_new(from, to).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            let TrialKey { point_id, trial, .. } = key;
+            TrialError::Exists { path: to.to_path_buf(), point_id, trial }
         }
-        Err(Errno::INVAL | Errno::NOSYS) => return Err(exists()),
-        Err(e) => return Err(io_error("rename to", to)(e.into()).into()),
-    }
-    Ok(())
+        _ => io_error("rename to", to)(error).into(),
+    })
 }
 
 #[cfg(test)]

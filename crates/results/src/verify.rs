@@ -7,7 +7,7 @@ use ccbench_io::input;
 
 use super::artifact::is_inside;
 use super::damage::{Depth, compare_with_digest};
-use super::digest::FileDigest;
+use super::digest::{Digests, FileDigest};
 use super::journal::{self, RunState, TrialEnd};
 use super::layout::{list, table_files, trial_dir};
 use super::parallel::in_parallel;
@@ -26,6 +26,8 @@ pub struct Verification {
     pub intact: usize,
     /// Size of these files.
     pub intact_bytes: u64,
+    /// Digests of the intact files that were read, without the journal and `run.json`.
+    pub(crate) digests: Digests,
     /// Committed trials.
     pub trials: usize,
     /// Files that are not as they were written: the path relative to the results directory, and what is wrong.
@@ -186,6 +188,7 @@ fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
             (None, Some(digest)) => {
                 found.intact += 1;
                 found.intact_bytes += digest.bytes;
+                found.digests.insert(file.name.clone(), digest.clone());
             }
             (None, None) => found.not_covered.push(file.name.clone()),
         }

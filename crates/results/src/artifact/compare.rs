@@ -7,14 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::{Artifact, ArtifactError, Result};
+use super::{Artifact, ArtifactError, Result, digests_of};
 use crate::backend::{DilationSource, RunBackend};
-use crate::digest::{Digests, FileDigest};
-use crate::error::io_error;
+use crate::digest::Digests;
 use crate::expect::{Expectation, Outcome};
 use crate::journal::TrialEnd;
 use crate::model::{TrialFilter, TrialStatus};
-use crate::parallel::in_parallel;
 use crate::store::RunDir;
 use crate::summarize::RunSummary;
 
@@ -54,19 +52,20 @@ impl Comparison {
 /// # Errors
 /// A results directory cannot be read.
 pub fn compare(artifact: &Artifact, rerun: &Path) -> Result<Comparison> {
-    let (a, b) = (artifact.run(), RunDir::open(rerun)?);
+    let (a, mut b) = (artifact.run(), RunDir::open(rerun)?);
     let virtual_clock = a.backend().has_virtual_clock();
     let adaptive = a.plan().is_some_and(|plan| plan.plan().repeat.adaptive().is_some());
     let of_trials = trials(&a.trials(), &b.trials(), virtual_clock, adaptive && !virtual_clock);
     let mut items = vec![of_trials];
     if virtual_clock {
-        let (of_a, mut of_b) = (digests(a)?, digests(&b)?);
+        let of_rerun = b.verify()?.digests;
+        let (of_a, mut of_b) = (digests(a, &artifact.digests)?, digests(&b, &of_rerun)?);
         // A summary may never have been written to the artifact's run.
         of_b.retain(|file, _| of_a.contains_key(file) || !RUN_TABLES.contains(&file.as_str()));
         items.extend(tables(&of_a, &of_b));
     }
     let claims = claims_of(artifact)?;
-    let of_rerun = expectations(rerun)?;
+    let of_rerun = expectations(&b)?;
     items.extend(claims.iter().zip(1..).map(|(one, number)| claim(one, number, &of_rerun)));
     Ok(Comparison { items, notes: notes(a, &b) })
 }
@@ -79,7 +78,8 @@ pub fn compare_claim(artifact: &Artifact, number: usize) -> Result<Item> {
     let claims = claims_of(artifact)?;
     let found = number.checked_sub(1).and_then(|index| claims.get(index));
     let found = found.ok_or(ArtifactError::NoSuchClaim { number, count: claims.len() })?;
-    Ok(claim(found, number, &expectations(&artifact.last_rerun()?)?))
+    let rerun = RunDir::open(&artifact.last_rerun()?)?;
+    Ok(claim(found, number, &expectations(&rerun)?))
 }
 
 /// The printed comparison: a line per item, and a last line with the result.
@@ -107,11 +107,11 @@ impl Item {
 }
 
 fn claims_of(artifact: &Artifact) -> Result<Vec<Expectation>> {
-    expectations(artifact.run().path())
+    expectations(artifact.run())
 }
 
-fn expectations(run: &Path) -> Result<Vec<Expectation>> {
-    Ok(RunSummary::compute(run, TrialFilter::default())?.expectations)
+fn expectations(run: &RunDir) -> Result<Vec<Expectation>> {
+    Ok(RunSummary::of(run, TrialFilter::default())?.expectations)
 }
 
 /// The verdicts: on a virtual clock they must be equal, elsewhere a trial must count in both runs or in neither. `any_number`: rules
@@ -148,7 +148,7 @@ fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool, any_number: bool)
 }
 
 /// The digest of every Parquet file that depends only on trials, by its path in the results directory.
-fn digests(run: &RunDir) -> Result<Digests> {
+fn digests(run: &RunDir, known: &Digests) -> Result<Digests> {
     let trials = run.trials();
     let of_trial = |end: &TrialEnd| -> Vec<PathBuf> {
         end.rows.keys().flat_map(|table| run.files(end, table)).collect()
@@ -156,13 +156,7 @@ fn digests(run: &RunDir) -> Result<Digests> {
     let of_trials = trials.iter().flat_map(of_trial);
     let of_run = RUN_TABLES.iter().map(|name| run.path().join(name)).filter(|path| path.is_file());
     let files: Vec<_> = of_trials.chain(of_run).collect();
-    let digests = in_parallel(&files, |file| FileDigest::of_file(file));
-    let mut found = Digests::new();
-    for (file, digest) in files.iter().zip(digests) {
-        let name = file.strip_prefix(run.path()).unwrap_or(file).display().to_string();
-        found.insert(name, digest.map_err(io_error("read", file))?);
-    }
-    Ok(found)
+    Ok(digests_of(run.path(), &files, known)?.into_iter().collect())
 }
 
 /// One item for each table.

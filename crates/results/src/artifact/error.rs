@@ -36,6 +36,17 @@ pub enum ArtifactError {
         /// Why.
         source: TarError,
     },
+    /// An archive would be inside of the run that it is made of.
+    #[error(
+        "cannot write {}: it is inside of the results directory {}, and the next archive would have it; choose another --output",
+        path.display(), run.display()
+    )]
+    OutputInRun {
+        /// The archive.
+        path: PathBuf,
+        /// The results directory.
+        run: PathBuf,
+    },
     /// An archive cannot be unpacked.
     #[error("cannot unpack {}: {source}", path.display())]
     Unpack {
@@ -108,6 +119,7 @@ impl ArtifactError {
             Self::Store(error) => error.class(),
             Self::Summary(error) => error.class(),
             Self::Unreadable { .. }
+            | Self::OutputInRun { .. }
             | Self::Exists { .. }
             | Self::NotAnArtifact { .. }
             | Self::Unfit { .. }

@@ -11,12 +11,11 @@ use flate2::{Compression, GzBuilder};
 use super::manifest::manifest;
 use super::readme::{Facts, readme};
 use super::tar::{TarError, append, finish};
-use super::{ArtifactError, MANIFEST, RUN, Result, open_intact};
+use super::{ArtifactError, MANIFEST, RUN, Result, digests_of, open_intact};
 use crate::digest::{Digests, FileDigest};
 use crate::error::io_error;
 use crate::layout::list;
 use crate::model::TrialFilter;
-use crate::parallel::in_parallel;
 use crate::record::RunRecord;
 use crate::summarize::RunSummary;
 
@@ -42,13 +41,14 @@ enum Content {
 /// Packs a complete run whose files are intact into an archive, which depends only on the run. An existing archive is replaced.
 ///
 /// # Errors
-/// The run is not complete, damaged or imported, or the archive cannot be written.
+/// The run is not complete, damaged or imported, or the archive cannot be written or would be inside of the run.
 pub fn pack(run: &Path, output: &Path) -> Result<Packed> {
-    let dir = open_intact(run)?;
+    refuse_inside(run, output)?;
+    let (dir, known) = open_intact(run)?;
     let record = RunRecord::read(run)?;
-    let claims = RunSummary::compute(run, TrialFilter::default())?.expectations;
+    let claims = RunSummary::of(&dir, TrialFilter::default())?.expectations;
     let name = name_of(run)?;
-    let mut contents = run_files(run)?;
+    let mut contents = run_files(run, &known)?;
     let facts = Facts { name: &name, record: &record, plan: dir.plan(), claims: &claims };
     put(&mut contents, "README.md", readme(&facts));
     let digests: Digests =
@@ -60,6 +60,19 @@ pub fn pack(run: &Path, output: &Path) -> Result<Packed> {
     write(&contents, &name, output)?;
     let bytes = contents.values().map(|(_, digest)| digest.bytes).sum();
     Ok(Packed { files: contents.len(), bytes, claims: claims.len() })
+}
+
+/// The next archive of the run would have this one in it.
+fn refuse_inside(run: &Path, output: &Path) -> Result<()> {
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+    // What does not exist is reported when it is read or written.
+    let (Ok(folder), Ok(real)) = (folder, run.canonicalize()) else { return Ok(()) };
+    if folder.starts_with(&real) {
+        let (path, run) = (output.to_path_buf(), run.to_path_buf());
+        return Err(ArtifactError::OutputInRun { path, run });
+    }
+    Ok(())
 }
 
 /// The directory in the archive: the name of the results directory.
@@ -79,18 +92,15 @@ fn put(contents: &mut Contents, name: &str, text: String) {
 }
 
 /// Every file of the results directory, by its path in the archive.
-fn run_files(run: &Path) -> Result<Contents> {
+fn run_files(run: &Path, known: &Digests) -> Result<Contents> {
     let mut files = Vec::new();
     walk(run, &mut files)?;
-    let digests = in_parallel(&files, |file| FileDigest::of_file(file));
-    let mut contents = Contents::new();
-    for (file, digest) in files.into_iter().zip(digests) {
-        let digest = digest.map_err(io_error("read", &file))?;
-        let name = file.strip_prefix(run).unwrap_or(&file);
-        let name = format!("{RUN}/{}", name.display());
-        contents.insert(name, (Content::File(file), digest));
-    }
-    Ok(contents)
+    let digests = digests_of(run, &files, known)?;
+    let with_digests = files.into_iter().zip(digests);
+    let in_archive = |(file, (name, digest)): (PathBuf, (String, FileDigest))| {
+        (format!("{RUN}/{name}"), (Content::File(file), digest))
+    };
+    Ok(with_digests.map(in_archive).collect())
 }
 
 fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -12,6 +12,7 @@ use crate::expect::{Expectation, Outcome};
 use crate::model::{RunInfo, TrialFilter};
 use crate::summarize::summarize;
 use crate::trial::tests::{filled_at, good, info};
+use crate::verify::verify;
 
 fn simulated() -> RunInfo {
     RunInfo { backend: RunBackend::Simulator { model_version: 1 }, ..info() }
@@ -129,6 +130,41 @@ fn only_complete_and_intact_runs_with_trials_are_packed() {
     std::fs::remove_file(run.join("figures")).unwrap();
     std::fs::write(run.join("plan.toml"), "name = \"crush\"\n").unwrap();
     assert!(refused(&run).contains("the first is plan.toml: changed"));
+}
+
+#[test]
+fn an_archive_inside_of_its_run_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path(), &simulated(), 1);
+    let before = list(&run).unwrap();
+    std::os::unix::fs::symlink(run.join("raw"), root.path().join("link")).unwrap();
+    for output in [run.join("a.tar.gz"), run.join("raw/a.tar.gz"), root.path().join("link/a")] {
+        let refused = pack(&run, &output).unwrap_err();
+        assert!(matches!(refused, ArtifactError::OutputInRun { .. }), "{refused}");
+        assert!(refused.to_string().contains("choose another --output"), "{refused}");
+    }
+    assert_eq!(list(&run).unwrap(), before);
+    // The folder around the run is not inside of it.
+    pack(&run, &run.with_extension("tar.gz")).unwrap();
+}
+
+#[test]
+fn a_file_whose_digest_is_known_is_not_read_again() {
+    let root = tempfile::tempdir().unwrap();
+    let path = finished_run(root.path(), &simulated(), 1);
+    let (run, known) = open_intact(&path).unwrap();
+    let end = run.trials().remove(0);
+    let files: Vec<PathBuf> = end.rows.keys().flat_map(|table| run.files(&end, table)).collect();
+    assert!(!files.is_empty());
+    let read = digests_of(&path, &files, &Digests::new()).unwrap();
+    for file in &files {
+        std::fs::remove_file(file).unwrap();
+    }
+    assert_eq!(digests_of(&path, &files, &known).unwrap(), read);
+    digests_of(&path, &files, &Digests::new()).unwrap_err();
+    // Nor does the run read it again.
+    run.check(|_| true);
+    assert_eq!(run.trials()[0].rows, end.rows);
 }
 
 #[test]

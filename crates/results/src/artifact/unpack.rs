@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
 use flate2::bufread::GzDecoder;
+use tempfile::TempDir;
 
 use super::tar::{Archive, Limits, TarError};
 use super::{ArtifactError, MANIFEST, RUN, Result};
 use crate::error::io_error;
+use crate::layout::rename_new;
 
-/// Unpacks an artifact into the directory `parent`, in which it makes one directory; returns that one. After an error nothing
-/// is left.
+/// Unpacks an artifact into the directory `parent`, in which it makes one directory; returns that one. It is made under another
+/// name and renamed once it is complete. After an error nothing is left; after a kill a directory `.unpacking-…` may be.
 ///
 /// # Errors
 /// The archive cannot be read, is none, exceeds the limits, or has an entry that is not a regular file inside of its directory;
@@ -21,30 +23,21 @@ pub fn unpack(archive: &Path, parent: &Path, limits: Limits) -> Result<PathBuf> 
     let unreadable = |source| ArtifactError::Unreadable { path: archive.to_path_buf(), source };
     let file = input::open_regular(archive).map_err(unreadable)?;
     let mut entries = Archive::new(GzDecoder::new(BufReader::new(file)), limits);
-    let mut unpacking = Unpacking { archive, parent, root: None };
-    let unpacked = unpacking.all(&mut entries);
-    match (unpacked, unpacking.root) {
-        (Ok(()), Some(root)) => Ok(root),
-        (Ok(()), None) => Err(ArtifactError::NotAnArtifact {
-            path: archive.to_path_buf(),
-            reason: "it has no files".to_owned(),
-        }),
-        (Err(error), root) => {
-            if let Some(root) = root {
-                // The first error is the one to report.
-                let _ = std::fs::remove_dir_all(root);
-            }
-            Err(error)
-        }
-    }
+    Unpacking { archive, parent, staging: None }.all(&mut entries)
 }
 
 /// An archive on its way into a directory.
 struct Unpacking<'a> {
     archive: &'a Path,
     parent: &'a Path,
-    /// The directory that was made.
-    root: Option<PathBuf>,
+    staging: Option<Staging>,
+}
+
+/// Where the artifact's directory is until it is complete. Dropping it removes it.
+struct Staging {
+    dir: TempDir,
+    /// The artifact's directory.
+    name: String,
 }
 
 impl Unpacking<'_> {
@@ -52,7 +45,7 @@ impl Unpacking<'_> {
         ArtifactError::Unpack { path: self.archive.to_path_buf(), source }
     }
 
-    fn all(&mut self, entries: &mut Archive<impl Read>) -> Result<()> {
+    fn all(mut self, entries: &mut Archive<impl Read>) -> Result<PathBuf> {
         while let Some(entry) = entries.next_entry().map_err(|error| self.refused(error))? {
             let path = self.place(&entry.name)?;
             // Never through a link, and never twice: everything in the directory is from this archive.
@@ -60,7 +53,7 @@ impl Unpacking<'_> {
             let mut file = new.map_err(io_error("create", &path))?;
             entries.copy(&entry, &mut file).map_err(|error| self.refused(error))?;
         }
-        Ok(())
+        self.publish()
     }
 
     /// The path of a file, whose folders exist then.
@@ -74,28 +67,93 @@ impl Unpacking<'_> {
         if !in_run && !["README.md", MANIFEST, "SHA256SUMS"].contains(&rest) {
             return Err(self.refused(TarError::Foreign { name: name.to_owned() }));
         }
-        let root = self.parent.join(first);
-        match &self.root {
-            None => self.make(root.clone())?,
-            Some(made) if *made != root => return Err(self.refused(outside())),
-            Some(_) => {}
+        if self.staging.is_none() {
+            self.staging = Some(self.make(first)?);
         }
-        let path = root.join(rest);
+        let Some(staging) = self.staging.as_ref().filter(|staging| staging.name == first) else {
+            return Err(self.refused(outside()));
+        };
+        let path = staging.dir.path().join(name);
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(io_error("create", folder))?;
         }
         Ok(path)
     }
 
-    fn make(&mut self, root: PathBuf) -> Result<()> {
-        std::fs::create_dir_all(self.parent).map_err(io_error("create", self.parent))?;
-        match std::fs::create_dir(&root) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                return Err(ArtifactError::Exists { path: root });
-            }
-            made => made.map_err(io_error("create", &root))?,
+    fn make(&self, name: &str) -> Result<Staging> {
+        let root = self.parent.join(name);
+        // Before anything is unpacked; `publish` replaces nothing either.
+        if root.symlink_metadata().is_ok() {
+            return Err(ArtifactError::Exists { path: root });
         }
-        self.root = Some(root);
-        Ok(())
+        std::fs::create_dir_all(self.parent).map_err(io_error("create", self.parent))?;
+        let dir = tempfile::Builder::new().prefix(".unpacking-").tempdir_in(self.parent);
+        let dir = dir.map_err(io_error("create a directory in", self.parent))?;
+        Ok(Staging { dir, name: name.to_owned() })
+    }
+
+    fn publish(self) -> Result<PathBuf> {
+        let Some(Staging { dir, name }) = self.staging else {
+            return Err(ArtifactError::NotAnArtifact {
+                path: self.archive.to_path_buf(),
+                reason: "it has no files".to_owned(),
+            });
+        };
+        let root = self.parent.join(&name);
+        match rename_new(&dir.path().join(&name), &root) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Err(ArtifactError::Exists { path: root })
+            }
+            renamed => {
+                renamed.map_err(io_error("rename to", &root))?;
+                Ok(root)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tar;
+    use super::*;
+
+    /// Gives an archive's bytes, and fails if the artifact's directory exists before all are read.
+    struct Watched<'a> {
+        bytes: &'a [u8],
+        root: PathBuf,
+    }
+
+    impl Read for Watched<'_> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            assert!(!self.root.exists(), "{} bytes are missing", self.bytes.len());
+            self.bytes.read(into)
+        }
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_directory_appears_when_it_is_complete() {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("r");
+        let mut bytes = Vec::new();
+        for name in ["r/README.md", "r/run/a", "r/run/b"] {
+            tar::append(&mut bytes, name, 3, &mut &b"abc"[..]).unwrap();
+        }
+        tar::finish(&mut bytes).unwrap();
+        let unpack = |bytes: &[u8]| {
+            let watched = Watched { bytes, root: root.clone() };
+            let unpacking =
+                Unpacking { archive: Path::new("a"), parent: parent.path(), staging: None };
+            unpacking.all(&mut Archive::new(watched, Limits::default()))
+        };
+        unpack(&bytes[..bytes.len() - 1]).unwrap_err();
+        assert_eq!(names(parent.path()), [""; 0]);
+        assert_eq!(unpack(&bytes).unwrap(), root);
+        assert_eq!(std::fs::read(root.join("run/b")).unwrap(), b"abc");
+        assert_eq!(names(parent.path()), ["r"]);
     }
 }
