@@ -97,6 +97,7 @@ fn runs_on_remote_agents_with_mutual_tls() {
     assert_eq!(refused.status.code(), Some(3), "without the scope: {}", text(&refused));
     let command = "ccbench pki controller DIR reader --scope read,run";
     assert!(text(&refused).contains(command), "{}", text(&refused));
+    assert!(!bench.path("refused").exists(), "agents that refuse a run leave no results");
 
     let output = bench.run(&["run", &plan, "--pki", "pki"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));

@@ -151,6 +151,21 @@ impl Agents {
         Ok(Self { by_node })
     }
 
+    /// Asks every agent whether this client may run trials: Reset needs the same scope as Prepare, and changes nothing if no trial
+    /// is to be reset.
+    ///
+    /// # Errors
+    /// The first node that refuses, because of the scope or because it is busy, or does not answer.
+    pub async fn check_access(&self, run_id: &str) -> Result<(), AgentError> {
+        info!(nodes = self.by_node.len(), "check access");
+        let calls = self.by_node.iter().map(|(node, agent)| {
+            let mut client = agent.client.clone();
+            let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch: 0 };
+            async move { call(node, "check access", client.reset(request)).await.map(drop) }
+        });
+        join_all(calls).await.into_iter().collect()
+    }
+
     /// Prepares every node; `request` lacks the generation.
     ///
     /// # Errors

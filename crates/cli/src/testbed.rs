@@ -61,6 +61,18 @@ impl Testbed {
         }
     }
 
+    /// Asks the agents that the plan names whether they let this client run trials: before the results directory is made, so that
+    /// a run that they refuse leaves none.
+    ///
+    /// # Errors
+    /// An agent refuses or does not answer.
+    pub async fn check_access(&self, experiment: &Experiment) -> Result<(), BackendError> {
+        match self.process {
+            Some(_) => Ok(()),
+            None => Ok(self.agents.check_access(&experiment.id).await?),
+        }
+    }
+
     /// Connects to the agents that the plan names.
     async fn connect(experiment: &Experiment) -> Result<Self, BackendError> {
         let nodes = &experiment.plan.plan().nodes;

@@ -122,7 +122,11 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     }
     let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets, earlier };
     match choice {
-        BackendChoice::Testbed => run.run_on(Testbed::open(&experiment).await?, interrupt).await,
+        BackendChoice::Testbed => {
+            let testbed = Testbed::open(&experiment).await?;
+            testbed.check_access(&experiment).await?;
+            run.run_on(testbed, interrupt).await
+        }
         BackendChoice::Lab(options) => {
             let lab = Lab::open(&experiment, options, &mut interrupt).await?;
             run.run_on(lab, interrupt).await

@@ -1,4 +1,5 @@
-//! A fake agent: it accepts every call, and its messages are bytes, so it can send those of another version.
+//! A fake agent: it accepts every call, or only those that change nothing. Its messages are bytes, so it can send those of another
+//! version.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -39,12 +40,17 @@ pub(crate) fn serve(messages: Vec<Vec<u8>>) -> SocketAddr {
 /// The same with the messages of each Run; the last ones are those of all later Runs. At a Run without messages the agent falls
 /// silent, as if it were cut off: its connections stay open without replies.
 pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
-    start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), clock_reply_ns: 0 })
+    start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), ..FakeAgent::default() })
 }
 
 /// Starts an agent whose clock cannot be measured: by its own account, it takes an hour for a reply that arrives at once.
 pub(crate) fn serve_with_unusable_clock() -> SocketAddr {
-    start(FakeAgent { runs: Arc::default(), clock_reply_ns: 3_600_000_000_000 })
+    start(FakeAgent { clock_reply_ns: 3_600_000_000_000, ..FakeAgent::default() })
+}
+
+/// Starts an agent that permits the client only to read.
+pub(crate) fn serve_reads() -> SocketAddr {
+    start(FakeAgent { permits_only_reads: true, ..FakeAgent::default() })
 }
 
 fn start(agent: FakeAgent) -> SocketAddr {
@@ -63,12 +69,13 @@ fn start(agent: FakeAgent) -> SocketAddr {
 }
 
 /// What an agent answers.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct FakeAgent {
     /// Its messages of every Run.
     runs: Arc<Mutex<VecDeque<Vec<Vec<u8>>>>>,
     /// From the arrival of a Clock request to the reply, by its own account.
     clock_reply_ns: u64,
+    permits_only_reads: bool,
 }
 
 impl FakeAgent {
@@ -126,7 +133,12 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
     }
 
     fn call(&mut self, request: HttpRequest<Body>) -> Self::Future {
-        let answers = Answers(self.answers(request.uri().path()));
+        let path = request.uri().path();
+        if self.permits_only_reads && !path.ends_with("/Describe") && !path.ends_with("/Clock") {
+            let refused = Status::permission_denied("it needs the scope `run`");
+            return Box::pin(async move { Ok(refused.into_http()) });
+        }
+        let answers = Answers(self.answers(path));
         Box::pin(async move {
             Ok(tonic::server::Grpc::new(Raw).server_streaming(answers, request).await)
         })

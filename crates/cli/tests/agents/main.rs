@@ -6,4 +6,5 @@
 mod fake;
 mod log;
 mod lost;
+mod refused;
 mod version;

@@ -9,7 +9,9 @@ use crate::resolve::{builtin_paths, drain_rate, settle};
 use crate::topology::Topology;
 use crate::units::Rate;
 
-use super::limits::{AGENTS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node};
+use super::limits::{
+    AGENTS, MAX_CLASSES, MAX_DELAY, MAX_PRIORITY, MAX_RATE, known_flow, known_node,
+};
 use super::problems::Problems;
 use super::{changes, impair, queues, traces};
 
