@@ -5,7 +5,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-lab test-lab-cpu test-vm lab lint fmt clippy doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -75,8 +75,15 @@ lint: fmt clippy doc machete deny
 fmt:
 	cargo fmt --all --check
 
+# What `cargo clippy -- -D warnings` does, but for the wrapper: that of cargo has the same path in all clones (scripts/clippy.sh).
+clippy: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/scripts/clippy.sh
+clippy: export CLIPPY_ARGS = -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 clippy:
-	cargo clippy --locked --workspace --all-targets --features netns,browser,faults -- -D warnings
+	cargo check --locked --workspace --all-targets --features netns,browser,faults
+
+# Removes what clones whose directory no longer exists have left in the build directory.
+clean-clones:
+	@scripts/clean_clones.sh
 
 # rustdoc without warnings.
 doc:

@@ -3,4 +3,34 @@
 # clone has its own of them in the shared build directory, and all share their dependencies. Without it Cargo identifies a
 # crate by its path within the workspace, and considers what another clone built to be up to date if it is newer than the sources.
 # bash keeps variables such as CARGO_BIN_EXE_ccbench-agent, which dash removes.
-exec "$@"
+#
+# For clean_clones.sh, CARGO_TARGET_DIR/clones/ID has a link to the clone, and an empty file for each hash in the names of its
+# artefacts. Incremental state, which has other hashes, is in directories ID.
+clone=${0%/scripts/*}
+id=$(cksum <<<"$clone")
+id=${id%% *}
+hashes=() arguments=()
+for argument; do
+    case $argument in
+    extra-filename=-*) hashes+=("${argument#extra-filename=-}") ;;
+    incremental=*) argument+=/$id ;;
+    esac
+    arguments+=("$argument")
+done
+# The output of the crate's build script.
+case ${OUT_DIR:-} in
+*/build/*-*/out)
+    out=${OUT_DIR%/out}
+    hashes+=("${out##*-}")
+    ;;
+esac
+if [ -n "${CARGO_TARGET_DIR:-}" ] && [ "${#hashes[@]}" -gt 0 ]; then
+    record=$CARGO_TARGET_DIR/clones/$id
+    # Without a record the artefact is only kept longer.
+    {
+        mkdir -p "$record"
+        [ -L "$record/clone" ] || ln -s "$clone" "$record/clone"
+        for hash in "${hashes[@]}"; do : >"$record/$hash"; done
+    } 2>/dev/null
+fi
+exec "${arguments[@]}"

@@ -8,6 +8,8 @@ use std::process::Command;
 
 use ccbench_tests::source_root;
 
+mod clones;
+
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 70;
 
