@@ -100,7 +100,7 @@ type Answer<T> = oneshot::Sender<Result<T, AgentError>>;
 #[derive(Debug)]
 enum Order {
     Prepare(Box<wire::PrepareRequest>, Option<ConnectionEnd>, Answer<wire::PrepareReply>),
-    Run(wire::RunRequest, Answer<mpsc::Receiver<Outgoing>>),
+    Run(wire::RunRequest, Option<u64>, Answer<mpsc::Receiver<Outgoing>>),
     Reset(wire::ResetRequest, Answer<wire::ResetReply>),
 }
 
@@ -123,15 +123,16 @@ impl Handle {
         self.ask(|answer| Order::Prepare(Box::new(request), controller, answer)).await
     }
 
-    /// Starts the prepared trial; its rows come out of the channel.
+    /// Starts the trial that this connection has prepared; its rows come out of the channel.
     ///
     /// # Errors
-    /// Nothing is prepared, or something else.
+    /// Nothing is prepared, or something else, or by another connection.
     pub async fn run(
         &self,
         request: wire::RunRequest,
+        connection: Option<u64>,
     ) -> Result<mpsc::Receiver<Outgoing>, AgentError> {
-        self.ask(|answer| Order::Run(request, answer)).await
+        self.ask(|answer| Order::Run(request, connection, answer)).await
     }
 
     /// The node between trials.
@@ -263,8 +264,8 @@ impl Executor {
                 // Whoever asked may be gone; then the lease ends it.
                 let _ = answer.send(reply);
             }
-            Order::Run(request, answer) => {
-                let rows = self.run(&request).await;
+            Order::Run(request, connection, answer) => {
+                let rows = self.run(&request, connection).await;
                 let _ = answer.send(rows);
             }
             Order::Reset(wire::ResetRequest { run_id, epoch }, answer) => {
@@ -300,6 +301,7 @@ impl Executor {
             point_id: request.point_id,
             trial: request.trial,
             epoch: request.epoch,
+            connection: controller.map(ConnectionEnd::id),
         };
         self.step(Command::Prepare { holder, generation: request.generation })?;
         let generation = self.session.generation;
@@ -340,11 +342,13 @@ impl Executor {
     async fn run(
         &mut self,
         request: &wire::RunRequest,
+        connection: Option<u64>,
     ) -> Result<mpsc::Receiver<Outgoing>, AgentError> {
-        self.session.clone().on(Command::Run { epoch: request.epoch })?;
+        let command = Command::Run { epoch: request.epoch, connection };
+        self.session.clone().on(command.clone())?;
         let now_ns = clock::now_ns();
         check_start(request.start_at_ns, now_ns)?;
-        self.step(Command::Run { epoch: request.epoch })?;
+        self.step(command)?;
         // From now on the end of the stream shows the loss of the controller.
         (self.lease_end_ns, self.controller) = (None, None);
         let (out, rows) = Outbox::new(self.trial.cc.names());

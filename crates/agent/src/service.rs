@@ -97,7 +97,9 @@ impl wire::agent_server::Agent for AgentService {
         request: Request<wire::RunRequest>,
     ) -> Result<Response<Self::RunStream>, Status> {
         note_run(&request, &self.executor.status().last_run_id);
-        let events = self.executor.run(request.into_inner()).await.map_err(|e| status(&e))?;
+        let connection = request.extensions().get::<ConnectionEnd>().map(ConnectionEnd::id);
+        let events = self.executor.run(request.into_inner(), connection).await;
+        let events = events.map_err(|e| status(&e))?;
         let events = tokio_stream::wrappers::ReceiverStream::new(events);
         let events = events.map(|outgoing| Ok(outgoing.event));
         Ok(Response::new(Box::pin(events)))

@@ -21,6 +21,8 @@ pub struct Holder {
     pub trial: u32,
     /// Number of the trial within its run.
     pub epoch: u64,
+    /// The connection that prepares it, if the trial belongs to one.
+    pub connection: Option<u64>,
 }
 
 impl fmt::Display for Holder {
@@ -86,6 +88,8 @@ pub enum Command {
     Run {
         /// Of the trial meant.
         epoch: u64,
+        /// The connection of the request.
+        connection: Option<u64>,
     },
     /// The trial came to its end.
     RunDone,
@@ -145,6 +149,15 @@ pub enum Refused {
         /// Who is prepared.
         holder: Holder,
     },
+    /// A Run by another client than the one that prepared.
+    #[error(
+        "{holder} was prepared over another connection, and only that one may start it; wait for its end, or Prepare \
+         a trial of your own"
+    )]
+    OtherConnection {
+        /// Who is prepared.
+        holder: Holder,
+    },
     /// A Reset of a trial that is not the asker's.
     #[error(
         "this node is held by {holder}, not by the trial to be reset (run {run_id}, epoch {epoch}); wait for \
@@ -195,11 +208,17 @@ impl NodeSession {
             (State::Preparing(_), Command::PrepareDone { ok: false }) => {
                 go(State::Idle, Action::Undo)
             }
-            (State::Prepared(holder), Command::Run { epoch }) if holder.epoch == epoch => {
-                go(State::Running(holder), Action::Run)
-            }
-            (State::Prepared(holder), Command::Run { epoch }) => {
+            (State::Prepared(holder), Command::Run { epoch, .. }) if holder.epoch != epoch => {
                 Err(Refused::OtherTrial { given: epoch, holder })
+            }
+            // The trial's rows, its captures too, go to who prepared it.
+            (State::Prepared(holder), Command::Run { connection, .. })
+                if holder.connection != connection =>
+            {
+                Err(Refused::OtherConnection { holder })
+            }
+            (State::Prepared(holder), Command::Run { .. }) => {
+                go(State::Running(holder), Action::Run)
             }
             (State::Idle, Command::Run { .. }) => Err(Refused::NotPrepared),
             (state, Command::Run { .. }) => Err(busy(state)),
@@ -233,7 +252,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn holder(epoch: u64) -> Holder {
-        Holder { run_id: "r".into(), point_id: 1, trial: 2, epoch }
+        Holder { run_id: "r".into(), point_id: 1, trial: 2, epoch, connection: Some(1) }
+    }
+
+    fn run(epoch: u64) -> Command {
+        Command::Run { epoch, connection: Some(1) }
     }
 
     fn prepare(epoch: u64, generation: Option<u64>) -> Command {
@@ -248,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_trial_goes_through_all_states() {
-        let (running, action) = prepared(5).on(Command::Run { epoch: 5 }).expect("prepared");
+        let (running, action) = prepared(5).on(run(5)).expect("prepared");
         assert_eq!(action, Action::Run);
         let (ended, action) = running.on(Command::RunDone).expect("report");
         assert_eq!(action, Action::None);
@@ -283,11 +306,17 @@ mod tests {
 
     #[test]
     fn a_run_needs_its_own_prepare() {
-        assert_eq!(NodeSession::default().on(Command::Run { epoch: 1 }), Err(Refused::NotPrepared));
-        assert!(matches!(
-            prepared(5).on(Command::Run { epoch: 6 }),
-            Err(Refused::OtherTrial { given: 6, .. })
-        ));
+        assert_eq!(NodeSession::default().on(run(1)), Err(Refused::NotPrepared));
+        assert!(matches!(prepared(5).on(run(6)), Err(Refused::OtherTrial { given: 6, .. })));
+    }
+
+    #[test]
+    fn a_run_needs_the_connection_that_prepared() {
+        for connection in [Some(2), None] {
+            let refused = prepared(5).on(Command::Run { epoch: 5, connection }).expect_err("other");
+            assert_eq!(refused, Refused::OtherConnection { holder: holder(5) });
+        }
+        assert!(prepared(5).on(run(5)).is_ok(), "it is still prepared");
     }
 
     fn reset(run_id: &str, epoch: u64) -> Command {
@@ -298,7 +327,7 @@ mod tests {
     fn only_its_own_run_resets_a_trial() {
         let states = [
             prepared(5),
-            prepared(5).on(Command::Run { epoch: 5 }).expect("prepared").0,
+            prepared(5).on(run(5)).expect("prepared").0,
             NodeSession::default().on(prepare(5, None)).expect("idle").0,
         ];
         for held in states {
@@ -339,7 +368,8 @@ mod tests {
         prop_oneof![
             (0u64..6, prop::option::of(0u64..6)).prop_map(|(epoch, of)| prepare(epoch, of)),
             any::<bool>().prop_map(|ok| Command::PrepareDone { ok }),
-            (0u64..6).prop_map(|epoch| Command::Run { epoch }),
+            (0u64..6, prop::option::of(0u64..3))
+                .prop_map(|(epoch, connection)| Command::Run { epoch, connection }),
             Just(Command::RunDone),
             Just(Command::Lost),
             (any::<bool>(), 0u64..6)

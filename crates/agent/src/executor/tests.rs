@@ -231,7 +231,8 @@ impl Rig {
     }
 
     async fn run_at(&self, start_at_ns: u64) -> mpsc::Receiver<Outgoing> {
-        self.handle.run(wire::RunRequest { start_at_ns, epoch: 1 }).await.expect("it is prepared")
+        let run = wire::RunRequest { start_at_ns, epoch: 1 };
+        self.handle.run(run, None).await.expect("it is prepared")
     }
 
     fn calls(&self) -> Vec<String> {

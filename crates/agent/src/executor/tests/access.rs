@@ -36,6 +36,22 @@ async fn run_is_enough_inside_a_namespace() {
 }
 
 #[tokio::test]
+async fn another_connection_does_not_start_a_prepared_trial() {
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
+    let (_end, connection) = ConnectionEnd::example_of(client(&[Scope::Run]));
+    let own = connection.id();
+    rig.handle.prepare(rig.request(), Some(connection)).await.unwrap();
+    for other in [Some(own + 1), None] {
+        let run = wire::RunRequest { start_at_ns: clock::now_ns(), epoch: 1 };
+        let refused = rig.handle.run(run, other).await.unwrap_err().to_string();
+        assert!(refused.contains("was prepared over another connection"), "{refused}");
+    }
+    let run = wire::RunRequest { start_at_ns: clock::now_ns(), epoch: 1 };
+    rig.handle.run(run, Some(own)).await.expect("its own");
+    assert!(rig.handle.reset(wire::ResetRequest::default()).await.unwrap().failed.is_empty());
+}
+
+#[tokio::test]
 async fn links_and_captures_on_the_machines_interfaces_need_host_net() {
     let shaped = PLAN.replace("eth0", "host0");
     let captured = format!("{PLAN}[capture.c]\nnode = \"one\"\ndev = \"host1\"\n");
