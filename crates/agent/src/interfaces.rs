@@ -21,7 +21,8 @@ use crate::control_interface::{self, Peer};
 /// Reads and changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the undo
 /// journal.
 pub trait Interfaces: Send + Sync {
-    /// The interface that `egress` means.
+    /// The interface that `egress` means, by the kernel's name: an interface may have alternative names, which no list of
+    /// interfaces has.
     ///
     /// # Errors
     /// No such interface, or no route.
@@ -83,7 +84,7 @@ pub struct Machine;
 impl Interfaces for Machine {
     fn device(&self, egress: &Egress) -> Result<String, ShaperError> {
         match egress {
-            Egress::Dev(dev) => Ok(dev.clone()),
+            Egress::Dev(dev) => netlink::ifname(netlink::ifindex(dev)?),
             Egress::Toward(address) => route::egress_dev(*address),
         }
     }
@@ -209,6 +210,18 @@ impl<T: Serialize + DeserializeOwned> Saved<T> {
 
 fn not_json(op: &'static str) -> impl FnOnce(serde_json::Error) -> ShaperError {
     move |error| ShaperError::System { op, source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_found_by_its_name() {
+        let device = |name: &str| Machine.device(&Egress::Dev(name.to_owned()));
+        assert_eq!(device("lo").unwrap(), "lo");
+        assert!(matches!(device("nosuchdev0"), Err(ShaperError::NotFound { .. })));
+    }
 }
 
 /// Fake interfaces that record the calls.

@@ -188,6 +188,19 @@ async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
 }
 
 #[tokio::test]
+async fn an_interface_is_found_by_an_alternative_name() {
+    let namespace = pair();
+    namespace.run(&["ip", "link", "property", "add", "dev", "v0", "altname", "other0"]);
+    let agent = Agent::inside(&namespace);
+    let mut client = agent.connect().await;
+    let plan = PAIR_PLAN.replace("dev = \"v0\"", "dev = \"other0\"");
+    let reply = client.prepare(prepare(&plan, "one", 1)).await.unwrap().into_inner();
+    let user = reply.links.iter().find(|link| link.link == "user").unwrap();
+    assert_eq!(user.dev, "v0", "the kernel's name");
+    client.reset(wire::ResetRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
 async fn settings_that_change_others_are_undone_with_them() {
     let namespace = pair();
     // One interface is unlike the others.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ccbench_shaper::{netlink, route};
+use ccbench_shaper::{ShaperError, netlink, route};
 
 use super::error::LinkError;
 use crate::control_interface::{self, Peer};
@@ -24,12 +24,23 @@ pub(crate) fn check(interfaces: &[(&'static str, &str)]) -> Result<(), LinkError
         let control = control_interface::devices(&client);
         let failed = LinkError::shaper(format!("find the route to {}", client.ip));
         let control = control.map_err(failed)?;
-        if let Some(&(flag, name)) = interfaces.iter().find(|(_, name)| control.contains(*name)) {
-            let (name, client) = (name.to_owned(), client.ip);
-            return Err(LinkError::ControlInterface { flag, name, client });
+        for &(flag, name) in interfaces {
+            let kernel_name = kernel_name(name).map_err(LinkError::shaper(flag))?;
+            if control.contains(&kernel_name) {
+                let (name, client) = (name.to_owned(), client.ip);
+                return Err(LinkError::ControlInterface { flag, name, client });
+            }
         }
     }
     Ok(())
+}
+
+/// The kernel's name of an interface that a user names, perhaps by an alternative name. One that does not exist is refused later.
+fn kernel_name(name: &str) -> Result<String, ShaperError> {
+    match netlink::ifindex(name).and_then(netlink::ifname) {
+        Err(ShaperError::NotFound { .. }) => Ok(name.to_owned()),
+        found => found,
+    }
 }
 
 /// The client, if its session ends in this network namespace.
@@ -114,6 +125,12 @@ mod tests {
         assert!(client_of("127.0.0.1 50000 127.0.0.1 22").is_some());
         // An address for documentation is nobody's.
         assert!(client_of("192.0.2.7 50000 192.0.2.1 22").is_none());
+    }
+
+    #[test]
+    fn names_are_those_of_the_kernel() {
+        assert_eq!(kernel_name("lo").unwrap(), "lo");
+        assert_eq!(kernel_name("nosuchdev0").unwrap(), "nosuchdev0");
     }
 
     #[test]
