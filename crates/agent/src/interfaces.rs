@@ -238,11 +238,16 @@ pub(crate) mod fake {
     pub(crate) struct FakeInterfaces {
         calls: Arc<Mutex<Vec<String>>>,
         failing: Option<&'static str>,
+        /// The namespace is that of the machine.
+        is_host: bool,
     }
 
     impl FakeInterfaces {
         pub(crate) fn failing(call: &'static str) -> Self {
             Self { failing: Some(call), ..Self::default() }
+        }
+        pub(crate) fn of_the_host() -> Self {
+            Self { is_host: true, ..Self::default() }
         }
         pub(crate) fn calls(&self) -> Vec<String> {
             self.calls.lock().expect("no test panics while it holds this").clone()
@@ -270,10 +275,10 @@ pub(crate) mod fake {
             Ok(BTreeSet::from([format!("to-{ip}"), format!("under-{ip}")]))
         }
         fn is_host_namespace(&self) -> bool {
-            false
+            self.is_host
         }
         fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError> {
-            Ok(dev.starts_with("host"))
+            Ok(self.is_host || dev.starts_with("host"))
         }
         fn save_offloads(&self, dev: &str) -> Result<Option<Value>, ShaperError> {
             Ok((dev != "plain").then(|| Value::from(dev)))

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use ccbench_proto::cc;
 use ccbench_proto::plan::Via;
-use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::scope::{Scope, Scopes};
 use ccbench_shaper::ShaperError;
 
 use crate::access::Identity;
 use crate::error::AgentError;
 use crate::interfaces::Interfaces;
-use crate::sockets::{load, verify};
+use crate::sockets::{ecn, load, verify};
 
 /// Interfaces by what uses them: ("link" or "flow", its name).
 type Devices = BTreeMap<(&'static str, String), String>;
@@ -56,6 +56,14 @@ fn congestion_controls<'a>(
     })
 }
 
+/// The first flow whose congestion control wants ECN. On some kernels that changes `tcp_ecn` or the default congestion control of
+/// the namespace, for all of its connections.
+fn flow_with_ecn(task: &NodeTask) -> Option<&FlowTask> {
+    let wants_ecn = |cc: &str| ecn::wants(cc, task.cc.get(cc)).any();
+    let mut flows = task.clients.iter().chain(&task.servers);
+    flows.find(|flow| flow.plan.cc.as_deref().is_some_and(wants_ecn))
+}
+
 fn check_host_network(
     task: &NodeTask,
     devices: &Devices,
@@ -63,10 +71,19 @@ fn check_host_network(
     client: &Identity,
 ) -> Result<(), AgentError> {
     let check = |what: &dyn Fn() -> String| client.check(Scope::HostNet, what);
-    if interfaces.is_host_namespace()
-        && let Some((name, _)) = task.sysctls.first()
-    {
-        check(&|| format!("sysctl {name} of the machine"))?;
+    if interfaces.is_host_namespace() {
+        if let Some((name, _)) = task.sysctls.first() {
+            check(&|| format!("sysctl {name} of the machine"))?;
+        }
+        if let Some(flow) = flow_with_ecn(task) {
+            let cc = flow.plan.cc.as_deref().unwrap_or_default();
+            check(&|| {
+                format!(
+                    "flow {} with congestion control {cc}, whose ECN may change sysctls of the machine,",
+                    flow.group
+                )
+            })?;
+        }
     }
     for link in &task.links {
         let name = link.config.name.clone();

@@ -64,6 +64,20 @@ async fn links_and_captures_on_the_machines_interfaces_need_host_net() {
 }
 
 #[tokio::test]
+async fn ecn_of_flows_in_the_machines_namespace_needs_host_net() {
+    let with_cc = |cc: &str| PLAN.replace("[flows.back]", &format!("cc = \"{cc}\"\n[flows.back]"));
+    let what = |cc: &str| format!("flow there with congestion control {cc}, whose ECN");
+    for cc in ["dctcp", "prague"] {
+        let rig = Rig::new(Script::Good, FakeInterfaces::of_the_host());
+        let error = prepare(&rig, &with_cc(cc), &[Scope::Run]).await.unwrap_err();
+        refused(&rig, &error, &[&what(cc), "scope `host-net`"]);
+    }
+    let rig = Rig::new(Script::Good, FakeInterfaces::of_the_host());
+    let error = prepare(&rig, &with_cc("cubic"), &[Scope::Run]).await.unwrap_err();
+    refused(&rig, &error, &["link l on eth0"]);
+}
+
+#[tokio::test]
 async fn parameters_of_the_kernels_modules_need_module() {
     let tuned = PLAN.replace("[flows.back]", "cc = \"mine\"\n[flows.back]");
     let tuned = format!("{tuned}[cc.mine]\nalgorithm = \"cubic\"\nparams = {{ beta = 717 }}\n");
