@@ -199,6 +199,7 @@ mod tests {
         let certificate = |uris: &[&str]| Certificate {
             name: "alice".into(),
             serial: vec![0x0a, 0xff],
+            public_key: Vec::new(),
             uris: uris.iter().map(|uri| (*uri).to_owned()).collect(),
             hosts: Vec::new(),
             not_after_s: 0,

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ccbench_io::certificate::{Certificate, CertificateError};
+use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
 use ccbench_io::input;
 use ccbench_proto::scope::{Scope, Scopes};
 use jiff::Span;
@@ -19,6 +19,7 @@ use crate::clock;
 use crate::exit::ExitCode;
 use crate::file::FileError;
 
+mod renewals;
 mod revocations;
 
 /// Why a certificate cannot be issued.
@@ -44,16 +45,34 @@ pub enum PkiError {
     /// A certificate is not one of a node or a controller.
     #[error("pki: {} is neither a node's nor a controller's certificate", .0.display())]
     OtherUsage(PathBuf),
+    /// There is a certificate already, which would stay valid.
+    #[error(
+        "pki: {} exists, and without the file it could not be revoked: renew it (`ccbench pki renew`), revoke it and remove \
+         it, or choose another name",
+        .0.display()
+    )]
+    Issued(PathBuf),
+    /// A certificate is of another authority, or changed.
+    #[error("pki: the authority did not sign {}", .0.display())]
+    Foreign(PathBuf),
+    /// The key beside a certificate is another one's.
+    #[error("pki: {} is not the key of its certificate", .0.display())]
+    OtherKey(PathBuf),
     /// A certificate that is revoked is not issued again.
-    #[error("pki: {} is revoked; issue another one with `ccbench pki node` or `ccbench pki controller`", .0.display())]
+    #[error(
+        "pki: {} or a later renewal of it is revoked; issue another one with `ccbench pki node` or `ccbench pki controller`",
+        .0.display()
+    )]
     Revoked(PathBuf),
-    /// The list of revocations is damaged.
-    #[error("pki: {}: line {line} is not `SERIAL DATE NAME`; restore the file", path.display())]
+    /// The record of revocations or renewals is damaged.
+    #[error("pki: {}: line {line} is not `{format}`; restore the file", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
         /// Its line.
         line: usize,
+        /// The format of its lines.
+        format: &'static str,
     },
     /// The certificate library refused.
     #[error("pki: {0}")]
@@ -67,8 +86,14 @@ impl PkiError {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::InvalidName(_) | Self::NoName | Self::OtherUsage(_) => ExitCode::Usage,
-            Self::Exists(_) | Self::Revoked(_) | Self::Certificate(_) => ExitCode::Unavailable,
+            Self::InvalidName(_)
+            | Self::NoName
+            | Self::OtherUsage(_)
+            | Self::Foreign(_)
+            | Self::OtherKey(_) => ExitCode::Usage,
+            Self::Exists(_) | Self::Issued(_) | Self::Revoked(_) | Self::Certificate(_) => {
+                ExitCode::Unavailable
+            }
             Self::Unreadable { .. } | Self::Damaged { .. } | Self::File(_) => ExitCode::Failure,
         }
     }
@@ -90,7 +115,9 @@ struct Order<'a> {
 /// # Errors
 /// The folder already holds an authority, which is never overwritten, or it cannot be written.
 pub fn init(dir: &Path) -> Result<(), PkiError> {
-    if dir.join("ca.key").exists() {
+    // Any of them: the key of an authority may be kept elsewhere.
+    let files = ["ca.key", "ca.pem", "controller.pem", "controller.key"];
+    if files.iter().any(|file| dir.join(file).exists()) {
         return Err(PkiError::Exists(dir.to_owned()));
     }
     std::fs::create_dir_all(dir).map_err(FileError::of("make", dir))?;
@@ -112,7 +139,7 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
 /// Makes `NAME.pem` and `NAME.key` for a node, valid for all of `names` (host names or addresses).
 ///
 /// # Errors
-/// `dir` holds no authority, or a name is neither a host name nor an address.
+/// `dir` holds no authority, a name is neither a host name nor an address, or the node has a certificate.
 pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
     let Some(name) = names.first() else {
         return Err(PkiError::NoName);
@@ -127,7 +154,7 @@ pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
 /// it permits all.
 ///
 /// # Errors
-/// `dir` holds no authority, or the name is invalid.
+/// `dir` holds no authority, the name is invalid, or the controller has a certificate.
 pub fn controller(
     dir: &Path,
     name: &str,
@@ -138,6 +165,7 @@ pub fn controller(
     let scopes = if scopes.is_empty() { Scopes::all() } else { scopes.iter().copied().collect() };
     let authority = read(&dir.join("ca.pem"), AUTHORITY)?;
     let own = dir.join(name);
+    check_not_issued(&own.join("controller.pem"))?;
     std::fs::create_dir_all(&own).map_err(FileError::of("make", &own))?;
     write(&own, "ca.pem", &authority, false)?;
     let usage = ExtendedKeyUsagePurpose::ClientAuth;
@@ -148,10 +176,11 @@ pub fn controller(
 /// Issues a certificate again with the same key. One of a controller that has no scopes yet gets all of them.
 ///
 /// # Errors
-/// It is revoked or cannot be read, its key is not beside it, or `dir` holds no authority.
+/// It or a later one is revoked, the authority of `dir` did not sign it, it cannot be read, or its key is not beside it.
 pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError> {
-    let earlier = certificate(path)?;
-    if revocations::read(dir)?.iter().any(|revoked| revoked.serial == earlier.serial) {
+    let earlier = own_certificate(dir, path)?;
+    let later = renewals::later(&renewals::read(dir)?, &earlier.serial);
+    if revocations::read(dir)?.iter().any(|revoked| later.contains(&revoked.serial)) {
         return Err(PkiError::Revoked(path.to_owned()));
     }
     let usage = match (earlier.for_servers, earlier.for_clients) {
@@ -165,38 +194,57 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
         }
         _ => Scopes::default(),
     };
-    let key = path.with_extension("key");
-    let key = KeyPair::from_pem(&read(&key, "read the key of the certificate")?)?;
+    let key_path = path.with_extension("key");
+    let key = KeyPair::from_pem(&read(&key_path, "read the key of the certificate")?)?;
+    if key.public_key_raw() != earlier.public_key {
+        return Err(PkiError::OtherKey(key_path));
+    }
     let order = Order { name: &earlier.name, hosts: &earlier.hosts, scopes, usage, days };
     let renewed = sign(&order, &key, &issuer(dir)?)?;
+    let later = Certificate::from_pem(renewed.as_bytes()).map_err(unreadable(path))?;
+    // Before the earlier one is replaced: its serial number is only there.
+    renewals::add(dir, &earlier.serial, &later.serial)?;
     let replaced = ccbench_io::replace::replace(path, renewed.as_bytes()).map(drop);
     Ok(replaced.map_err(FileError::of("replace", path))?)
 }
 
-/// Adds certificates to those that are revoked, and writes `crl.pem`. Returns its path.
+/// Adds certificates to those that are revoked, with all that they were renewed from, and writes `crl.pem`. Returns its path.
 ///
 /// # Errors
-/// A certificate cannot be read, or `dir` holds no authority.
+/// A certificate cannot be read or is of another authority, or `dir` holds no authority.
 pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError> {
     let issuer = issuer(dir)?;
-    let revoked = certificates.iter().map(|path| certificate(path));
+    let revoked = certificates.iter().map(|path| own_certificate(dir, path));
     let revoked = revoked.collect::<Result<Vec<_>, _>>()?;
     revocations::add(dir, &revoked)?;
     revocations::write(dir, &issuer)
 }
 
 fn check_name(name: &str) -> Result<(), PkiError> {
-    let reserved = ["", ".", "..", "ca", "crl", "controller", "revoked"];
+    let reserved = ["", ".", "..", "ca", "crl", "controller", "revoked", "renewed"];
     if reserved.contains(&name) || name.contains('/') || name.contains(char::is_control) {
         return Err(PkiError::InvalidName(name.to_owned()));
     }
     Ok(())
 }
 
-fn certificate(path: &Path) -> Result<Certificate, PkiError> {
+/// A certificate that the authority of `dir` signed: what another one claims is neither issued again nor revoked.
+fn own_certificate(dir: &Path, path: &Path) -> Result<Certificate, PkiError> {
     let text = read(path, "read the certificate")?;
-    Certificate::from_pem(text.as_bytes())
-        .map_err(|source| PkiError::Unreadable { path: path.to_owned(), source })
+    let found = Certificate::from_pem(text.as_bytes()).map_err(unreadable(path))?;
+    let authority = dir.join("ca.pem");
+    let signed = is_signed_by(text.as_bytes(), read(&authority, AUTHORITY)?.as_bytes())
+        .map_err(unreadable(&authority))?;
+    if signed { Ok(found) } else { Err(PkiError::Foreign(path.to_owned())) }
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(CertificateError) -> PkiError {
+    let path = path.to_owned();
+    move |source| PkiError::Unreadable { path, source }
+}
+
+fn check_not_issued(path: &Path) -> Result<(), PkiError> {
+    if path.exists() { Err(PkiError::Issued(path.to_owned())) } else { Ok(()) }
 }
 
 const AUTHORITY: &str = "read the authority (`ccbench pki init` makes one)";
@@ -212,6 +260,7 @@ fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, PkiError> {
 
 /// Makes `FILE.pem` and `FILE.key` in `folder` with the authority of `dir`.
 fn issue(dir: &Path, folder: &Path, file: &str, order: &Order<'_>) -> Result<(), PkiError> {
+    check_not_issued(&folder.join(format!("{file}.pem")))?;
     let issuer = issuer(dir)?;
     let key = KeyPair::generate()?;
     let certificate = sign(order, &key, &issuer)?;
@@ -286,18 +335,20 @@ fn day<T>(date: Date, make: impl FnOnce(i32, u8, u8) -> T) -> T {
 }
 
 fn write(dir: &Path, name: &str, text: &str, secret: bool) -> Result<(), PkiError> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::io::Write as _;
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
     let path = dir.join(name);
     let mode = if secret { 0o600 } else { 0o644 };
-    let written = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&path)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
-    Ok(written.map_err(FileError::of("write", &path))?)
+    let write = || {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&path)?;
+        if secret {
+            // A file that exists keeps its own mode, perhaps one that lets others read the key.
+            file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        }
+        file.write_all(text.as_bytes())
+    };
+    Ok(write().map_err(FileError::of("write", &path))?)
 }
 
 #[cfg(test)]

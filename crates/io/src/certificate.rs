@@ -1,4 +1,5 @@
-//! Reads the parts of an X.509 certificate that ccbench uses. It verifies nothing: TLS does.
+//! Reads the parts of an X.509 certificate that ccbench uses. Reading verifies nothing: TLS does, and [`is_signed_by`] before a
+//! certificate is issued again.
 
 use std::net::IpAddr;
 
@@ -15,6 +16,8 @@ pub struct Certificate {
     pub name: String,
     /// The serial number, as encoded.
     pub serial: Vec<u8>,
+    /// The public key, without its algorithm.
+    pub public_key: Vec<u8>,
     /// URIs of the subject alternative names.
     pub uris: Vec<String>,
     /// Host names and addresses of the subject alternative names.
@@ -47,9 +50,7 @@ impl Certificate {
     /// # Errors
     /// There is none, or it is malformed.
     pub fn from_pem(text: &[u8]) -> Result<Self, CertificateError> {
-        let (_, pem) =
-            parse_x509_pem(text).map_err(|error| CertificateError::Pem(error.to_string()))?;
-        Self::from_der(&pem.contents)
+        Self::from_der(&der_of(text)?)
     }
 
     /// Reads a certificate in DER.
@@ -57,8 +58,7 @@ impl Certificate {
     /// # Errors
     /// It is malformed.
     pub fn from_der(bytes: &[u8]) -> Result<Self, CertificateError> {
-        let (_, parsed) = X509Certificate::from_der(bytes)
-            .map_err(|error| CertificateError::Der(error.to_string()))?;
+        let parsed = parse(bytes)?;
         let malformed = |error: X509Error| CertificateError::Der(error.to_string());
         let name = parsed.subject().iter_common_name().next();
         let name = name.and_then(|name| name.as_str().ok()).unwrap_or_default();
@@ -77,6 +77,7 @@ impl Certificate {
         Ok(Self {
             name: name.to_owned(),
             serial: parsed.raw_serial().to_vec(),
+            public_key: parsed.public_key().subject_public_key.data.to_vec(),
             uris,
             hosts,
             not_after_s: parsed.validity().not_after.timestamp(),
@@ -91,6 +92,29 @@ impl Certificate {
     }
 }
 
+/// Whether the key of an authority's certificate signed a certificate, both in PEM. Names, usages and expiry are not compared.
+///
+/// # Errors
+/// One of them is malformed.
+pub fn is_signed_by(certificate: &[u8], authority: &[u8]) -> Result<bool, CertificateError> {
+    let (certificate, authority) = (der_of(certificate)?, der_of(authority)?);
+    let (certificate, authority) = (parse(&certificate)?, parse(&authority)?);
+    Ok(certificate.verify_signature(Some(authority.public_key())).is_ok())
+}
+
+/// The first certificate of a PEM file.
+fn der_of(text: &[u8]) -> Result<Vec<u8>, CertificateError> {
+    let (_, pem) =
+        parse_x509_pem(text).map_err(|error| CertificateError::Pem(error.to_string()))?;
+    Ok(pem.contents)
+}
+
+fn parse(bytes: &[u8]) -> Result<X509Certificate<'_>, CertificateError> {
+    let (_, parsed) = X509Certificate::from_der(bytes)
+        .map_err(|error| CertificateError::Der(error.to_string()))?;
+    Ok(parsed)
+}
+
 fn address(octets: &[u8]) -> Result<IpAddr, CertificateError> {
     if let Ok(octets) = <[u8; 4]>::try_from(octets) {
         return Ok(octets.into());
@@ -101,7 +125,7 @@ fn address(octets: &[u8]) -> Result<IpAddr, CertificateError> {
 #[cfg(test)]
 mod tests {
     use rcgen::{
-        CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, SanType, SerialNumber,
+        CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType, SerialNumber,
     };
 
     use super::*;
@@ -129,6 +153,24 @@ mod tests {
         assert_eq!(read.not_after_s, 1_893_542_400);
         assert!(read.for_clients && !read.for_servers);
         assert_eq!(Certificate::from_der(made.der()), Ok(read));
+    }
+
+    #[test]
+    fn only_its_authority_has_signed_a_certificate() {
+        let authority = || (CertificateParams::default(), KeyPair::generate().unwrap());
+        let [(own, own_key), (other, other_key)] = [authority(), authority()];
+        let own_pem = own.self_signed(&own_key).unwrap().pem();
+        let other_pem = other.self_signed(&other_key).unwrap().pem();
+        let key = KeyPair::generate().unwrap();
+        let issued = CertificateParams::default().signed_by(&key, &Issuer::new(own, own_key));
+        let issued = issued.unwrap();
+        let text = issued.pem();
+        let signed_by = |authority: &str| is_signed_by(text.as_bytes(), authority.as_bytes());
+        assert_eq!(signed_by(&own_pem), Ok(true));
+        assert_eq!(signed_by(&other_pem), Ok(false), "its names are the same");
+        assert!(matches!(signed_by("no"), Err(CertificateError::Pem(_))));
+        let read = Certificate::from_der(issued.der()).unwrap();
+        assert_eq!(read.public_key, key.public_key_raw());
     }
 
     #[test]

@@ -37,7 +37,8 @@ pub enum PkiCommand {
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: Option<u32>,
     },
-    /// Issue a certificate again, with the same key, names and scopes and a new expiry. The file is replaced.
+    /// Issue a certificate again, with the same key, names and scopes and a new expiry. The file is replaced; the earlier one
+    /// stays valid.
     Renew {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -49,7 +50,8 @@ pub enum PkiCommand {
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: Option<u32>,
     },
-    /// Revoke certificates: agents with the new `crl.pem` refuse them. Without certificates, the list is written again.
+    /// Revoke controllers' certificates and those that they were renewed from: agents with the new `crl.pem` refuse them. Without
+    /// certificates, the list is written again. Controllers read no list: a node's certificate stays accepted until it expires.
     Revoke {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]

@@ -39,14 +39,15 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             pki::renew(dir, certificate, *days)?;
             print(&format!(
                 "{0} has a new expiry and serial number; copy it to where the earlier one is in use. The earlier one stays valid\n\
-                 until it expires.\n",
+                 until it expires. Revoking the new one revokes it too.\n",
                 certificate.display()
             ));
         }
         PkiCommand::Revoke { dir, certificates } => {
             let list = pki::revoke(dir, certificates)?;
             print(&format!(
-                "{0}: copy it to each node, as the file of --tls-crl. Agents read it within a second.\n",
+                "{0}: copy it to each node, as the file of --tls-crl. Agents read it within a second. Controllers read no list: a node's\n\
+                 certificate stays accepted until it expires.\n",
                 list.display()
             ));
         }

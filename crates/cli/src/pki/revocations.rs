@@ -11,7 +11,7 @@ use rcgen::{
     CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
 };
 
-use super::{PkiError, day, expiry};
+use super::{PkiError, day, expiry, renewals};
 use crate::clock;
 use crate::file::FileError;
 
@@ -31,15 +31,24 @@ impl Revoked {
     fn parse(line: &str) -> Option<Self> {
         let (serial, rest) = line.split_once(' ')?;
         let (date, name) = rest.split_once(' ')?;
-        let byte = |at| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();
-        let serial = (0..serial.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
+        let serial = from_hex(serial)?;
         Some(Self { serial, date: date.parse().ok()?, name: name.to_owned() })
     }
 
     fn line(&self) -> String {
-        let serial: String = self.serial.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{serial} {} {}\n", self.date, self.name)
+        format!("{} {} {}\n", to_hex(&self.serial), self.date, self.name)
     }
+}
+
+/// A serial number of a record.
+pub(super) fn from_hex(serial: &str) -> Option<Vec<u8>> {
+    let byte = |at| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();
+    (0..serial.len()).step_by(2).map(byte).collect()
+}
+
+/// A serial number as records have it.
+pub(super) fn to_hex(serial: &[u8]) -> String {
+    serial.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Those that are revoked; none if the file is missing.
@@ -55,23 +64,29 @@ pub(super) fn read(dir: &Path) -> Result<Vec<Revoked>, PkiError> {
     let text = text.map_err(FileError::of("read", &path))?;
     let lines = text.lines().enumerate();
     let revoked = lines.map(|(nth, line)| {
-        Revoked::parse(line).ok_or_else(|| PkiError::Damaged { path: path.clone(), line: nth + 1 })
+        Revoked::parse(line).ok_or_else(|| PkiError::Damaged {
+            path: path.clone(),
+            line: nth + 1,
+            format: "SERIAL DATE NAME",
+        })
     });
     revoked.collect()
 }
 
-/// Adds certificates; one that is revoked already is not added again.
+/// Adds certificates, and those that they were renewed from; one that is revoked already is not added again.
 ///
 /// # Errors
-/// The file cannot be read or written.
+/// A record cannot be read, or the file cannot be written.
 pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiError> {
     let mut all = read(dir)?;
+    let renewals = renewals::read(dir)?;
     for certificate in certificates {
-        if all.iter().all(|revoked| revoked.serial != certificate.serial) {
-            let serial = certificate.serial.clone();
-            // A name is one word per line here.
-            let name = certificate.name.split_whitespace().collect::<Vec<_>>().join("_");
-            all.push(Revoked { serial, date: clock::today(), name });
+        // A name is one word per line here.
+        let name = certificate.name.split_whitespace().collect::<Vec<_>>().join("_");
+        for serial in renewals::earlier(&renewals, &certificate.serial) {
+            if all.iter().all(|revoked| revoked.serial != serial) {
+                all.push(Revoked { serial, date: clock::today(), name: name.clone() });
+            }
         }
     }
     let text: String = all.iter().map(Revoked::line).collect();

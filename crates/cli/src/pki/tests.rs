@@ -6,6 +6,15 @@ fn authority_in(dir: &tempfile::TempDir) -> PathBuf {
     pki
 }
 
+fn certificate(path: &Path) -> Result<Certificate, PkiError> {
+    let text = read(path, "read the certificate")?;
+    Certificate::from_pem(text.as_bytes()).map_err(unreadable(path))
+}
+
+fn revoked_serials(pki: &Path) -> Vec<Vec<u8>> {
+    revocations::read(pki).unwrap().into_iter().map(|revoked| revoked.serial).collect()
+}
+
 fn scopes(path: &Path) -> Option<Scopes> {
     let uris = certificate(path).unwrap().uris;
     Scopes::from_uris(uris.iter().map(String::as_str))
@@ -81,9 +90,8 @@ fn revocations_are_recorded_once_and_listed() {
     revoke(&pki, &[alice.clone(), first.clone()]).unwrap();
     let path = revoke(&pki, std::slice::from_ref(&alice)).unwrap();
     assert_ne!(std::fs::read_to_string(path).unwrap(), empty);
-    let serials: Vec<_> = revocations::read(&pki).unwrap().into_iter().map(|r| r.serial).collect();
     let expected = [&alice, &first].map(|path| certificate(path).unwrap().serial);
-    assert_eq!(serials, expected);
+    assert_eq!(revoked_serials(&pki), expected);
     assert!(matches!(renew(&pki, &alice, None), Err(PkiError::Revoked(_))));
     std::fs::write(pki.join("revoked"), "4a 2026-01-01 alice\nbroken\n").unwrap();
     let error = revoke(&pki, &[]).unwrap_err().to_string();
@@ -91,10 +99,89 @@ fn revocations_are_recorded_once_and_listed() {
 }
 
 #[test]
+fn revoking_a_renewed_certificate_revokes_the_earlier_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let alice = controller(&pki, "alice", &[Scope::Run], None).unwrap().join("controller.pem");
+    let copy = alice.with_file_name("copy.pem");
+    std::fs::copy(&alice, &copy).unwrap();
+    std::fs::copy(alice.with_extension("key"), copy.with_extension("key")).unwrap();
+    let mut serials = vec![certificate(&alice).unwrap().serial];
+    for _ in 0..2 {
+        renew(&pki, &alice, None).unwrap();
+        serials.insert(0, certificate(&alice).unwrap().serial);
+    }
+    revoke(&pki, std::slice::from_ref(&alice)).unwrap();
+    assert_eq!(revoked_serials(&pki), serials);
+    for path in [&alice, &copy] {
+        assert!(matches!(renew(&pki, path, None), Err(PkiError::Revoked(_))), "{path:?}");
+    }
+    // By the record of renewals, whatever the record of revocations has.
+    let text = std::fs::read_to_string(pki.join("revoked")).unwrap();
+    std::fs::write(pki.join("revoked"), text.lines().next().unwrap().to_owned() + "\n").unwrap();
+    assert!(matches!(renew(&pki, &copy, None), Err(PkiError::Revoked(_))));
+}
+
+#[test]
+fn no_certificate_is_issued_over_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let alice = controller(&pki, "alice", &[], None).unwrap().join("controller.pem");
+    node(&pki, &["node1.example".to_owned()]).unwrap();
+    let before = std::fs::read(&alice).unwrap();
+    let again = controller(&pki, "alice", &[Scope::Read], None);
+    assert!(matches!(again, Err(PkiError::Issued(_))), "{again:?}");
+    assert_eq!(std::fs::read(&alice).unwrap(), before);
+    let again = node(&pki, &["node1.example".to_owned()]);
+    assert!(matches!(again, Err(PkiError::Issued(_))), "{again:?}");
+    revoke(&pki, std::slice::from_ref(&alice)).unwrap();
+    std::fs::remove_file(&alice).unwrap();
+    controller(&pki, "alice", &[Scope::Read], None).unwrap();
+}
+
+#[test]
+fn only_what_the_authority_signed_is_renewed_and_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let alice = controller(&pki, "alice", &[Scope::Read], None).unwrap().join("controller.pem");
+    let other = dir.path().join("other");
+    init(&other).unwrap();
+    let forged = other.join("controller.pem");
+    assert!(matches!(renew(&pki, &forged, None), Err(PkiError::Foreign(_))));
+    assert!(matches!(revoke(&pki, &[forged]), Err(PkiError::Foreign(_))));
+    assert_eq!(revoked_serials(&pki), Vec::<Vec<u8>>::new());
+    // The certificate of the first controller with the key of another one.
+    std::fs::copy(pki.join("controller.pem"), &alice).unwrap();
+    assert!(matches!(renew(&pki, &alice, None), Err(PkiError::OtherKey(_))));
+}
+
+#[test]
+fn no_part_of_an_authority_is_overwritten() {
+    for kept in ["ca.key", "ca.pem", "controller.pem", "controller.key"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(kept), "kept").unwrap();
+        assert!(matches!(init(dir.path()), Err(PkiError::Exists(_))), "{kept}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "{kept}");
+    }
+}
+
+#[test]
+fn a_key_is_private_in_a_file_that_others_could_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let key = pki.join("node1.example.key");
+    std::fs::write(&key, "").unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    node(&pki, &["node1.example".to_owned()]).unwrap();
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn names_are_not_paths_and_not_files_of_the_authority() {
     let dir = tempfile::tempdir().unwrap();
     let pki = authority_in(&dir);
-    for name in ["", ".", "..", "a/b", "ca", "controller", "crl", "a\nb"] {
+    for name in ["", ".", "..", "a/b", "ca", "controller", "crl", "renewed", "a\nb"] {
         let issued = controller(&pki, name, &[], None);
         assert!(matches!(issued, Err(PkiError::InvalidName(_))), "{name:?}");
     }
