@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime,
 };
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig, version};
 
 use crate::args::ServeArgs;
@@ -50,6 +52,8 @@ struct Files {
 struct Loaded {
     acceptor: TlsAcceptor,
     verifier: Arc<dyn ClientCertVerifier>,
+    /// The node's own certificate and key.
+    own: Arc<dyn ResolvesServerCert>,
     /// Counts loads.
     version: u64,
     stamps: Vec<Option<Stamp>>,
@@ -96,7 +100,8 @@ impl Trust {
         };
         let (cert, key, ca) = (cert.clone(), key.clone(), ca.clone());
         let files = Files { cert, key, ca, crl: args.tls_crl.clone() };
-        let current = RwLock::new(files.load(1)?);
+        let stamps = files.stamps();
+        let current = RwLock::new(files.load(files.own()?, 1, stamps)?);
         Ok(Some(Self(Arc::new(Inner { files, current }))))
     }
 
@@ -129,14 +134,26 @@ impl Trust {
         Ok(())
     }
 
-    /// Reads the files again. If they cannot be used, the previous certificates stay in force.
+    /// Reads the files again. If the authority or its list cannot be used, the previous certificates stay in force. If only the
+    /// node's own certificate or key cannot be used, that one stays, so that a revocation is not lost.
     pub fn reload(&self) {
-        let version = self.current().version + 1;
+        let previous = self.current();
+        // Before the files: a change during the reads is noticed later.
         let stamps = self.0.files.stamps();
-        match self.0.files.load(version) {
+        let (own, kept) = match self.0.files.own() {
+            Ok(own) => (own, None),
+            Err(error) => (previous.own, Some(error)),
+        };
+        match self.0.files.load(own, previous.version + 1, stamps.clone()) {
             Ok(loaded) => {
                 *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
-                tracing::info!("read the certificates again");
+                match kept {
+                    None => tracing::info!("read the certificates again"),
+                    Some(error) => tracing::error!(
+                        %error,
+                        "this node's previous certificate stays in force; authority and revocations are the new ones"
+                    ),
+                }
             }
             Err(error) => {
                 tracing::error!(%error, "the previous certificates stay in force");
@@ -176,9 +193,12 @@ fn now() -> UnixTime {
 }
 
 impl Files {
-    fn load(&self, version: u64) -> Result<Loaded, AgentError> {
-        // Before the files: a change during the reads is noticed later.
-        let stamps = self.stamps();
+    fn load(
+        &self,
+        own: Arc<dyn ResolvesServerCert>,
+        version: u64,
+        stamps: Vec<Option<Stamp>>,
+    ) -> Result<Loaded, AgentError> {
         let mut authority = RootCertStore::empty();
         for certificate in certificates("authority", &self.ca)? {
             authority.add(certificate).map_err(unusable("authority", &self.ca))?;
@@ -188,14 +208,22 @@ impl Files {
             verifier = verifier.with_crls(revocations(crl)?);
         }
         let verifier = verifier.build().map_err(unusable("authority", &self.ca))?;
-        let private_key = PrivateKeyDer::from_pem_slice(&read("key", &self.key)?)
-            .map_err(unusable("key", &self.key))?;
         let mut config = ServerConfig::builder_with_protocol_versions(&[&version::TLS13])
             .with_client_cert_verifier(Arc::clone(&verifier))
-            .with_single_cert(certificates("certificate", &self.cert)?, private_key)
-            .map_err(unusable("certificate", &self.cert))?;
+            .with_cert_resolver(Arc::clone(&own));
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Loaded { acceptor: TlsAcceptor::from(Arc::new(config)), verifier, version, stamps })
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Ok(Loaded { acceptor, verifier, own, version, stamps })
+    }
+
+    /// The node's own certificate with its key.
+    fn own(&self) -> Result<Arc<dyn ResolvesServerCert>, AgentError> {
+        let key = PrivateKeyDer::from_pem_slice(&read("key", &self.key)?)
+            .map_err(unusable("key", &self.key))?;
+        let chain = certificates("certificate", &self.cert)?;
+        let own = CertifiedKey::from_der(chain, key, &ring::default_provider())
+            .map_err(unusable("certificate", &self.cert))?;
+        Ok(Arc::new(SingleCertAndKey::from(own)))
     }
 
     fn stamps(&self) -> Vec<Option<Stamp>> {

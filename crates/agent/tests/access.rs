@@ -285,6 +285,25 @@ async fn a_revocation_ends_what_open_connections_may_do() {
 }
 
 #[tokio::test]
+async fn a_revocation_needs_no_usable_key_of_the_node() {
+    let agent = Agent::start().await;
+    let client = issue(&agent.ca, 2, Some(&[Scope::Run]), None);
+    let other = issue(&agent.ca, 3, Some(&[Scope::Run]), None);
+    let open = agent.connect(Some(client)).await.unwrap();
+    std::fs::write(agent.path("node.key"), "no key").unwrap();
+    std::fs::write(agent.path("crl.pem"), revocations(&agent.ca, &[2])).unwrap();
+    let mut calls = 0;
+    while call(open.clone(), "Describe").await != Outcome::Refused {
+        calls += 1;
+        assert!(calls < 1000, "the revocation is lost: {}", agent.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let kept = || agent.log().contains("this node's previous certificate stays in force");
+    wait_for("the error", kept).await;
+    assert_eq!(agent.call(Some(other), "Describe").await, Outcome::Handled);
+}
+
+#[tokio::test]
 async fn a_hangup_makes_the_agent_read_its_certificates_again() {
     let agent = Agent::start().await;
     let pid = nix::unistd::Pid::from_raw(agent.child.id().cast_signed());
