@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -20,16 +20,24 @@ use crate::clock;
 use crate::error::AgentError;
 use crate::undo::Outcome;
 
+mod refusals;
+
+use refusals::{Refusals, Unlogged};
+
 /// The log's name in the state directory.
 pub const FILE: &str = "audit.ndjson";
 /// Entries that may wait for the thread.
 const QUEUE: usize = 1024;
 /// Older files that are kept, `audit.ndjson.1` being the newest of them.
 const KEPT_FILES: u32 = 4;
-/// Equal calls that follow each other are one entry; it is written after this time at the latest.
-const HOLD: Duration = Duration::from_secs(1);
+/// Equal calls that follow each other within this time are one entry.
+const HOLD: Duration = Duration::from_nanos(HOLD_NS);
+const HOLD_NS: u64 = 1_000_000_000;
 /// How long the end of the agent waits for the thread.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+/// The same for room in the queue: attempts after the first, and the time between two.
+const FLUSH_RETRIES: u32 = 200;
+const FLUSH_RETRY: Duration = Duration::from_millis(10);
 /// Longest text of a client in an entry, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
 
@@ -73,6 +81,8 @@ enum What {
     Start { agent_version: &'static str },
     /// A call of an RPC.
     Rpc(Call),
+    /// Refused calls without an entry of their own.
+    Calls { identity: String, serial: String, result: &'static str, calls: u64 },
     /// A connection that was refused.
     Connection { peer: String, result: &'static str, message: String },
     /// Refused connections without an entry of their own.
@@ -189,7 +199,7 @@ impl Audit {
         let lost = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&lost);
         let thread = std::thread::Builder::new().name("audit".to_owned());
-        let writer = move || Writer { file, lost: counted, held: None }.run(&entries);
+        let writer = move || Writer::new(file, counted).run(&entries);
         thread.spawn(writer).map_err(failed())?;
         let audit = Self(Some(Arc::new(Shared { inbox, lost, trial: Mutex::default() })));
         audit.record(What::Start { agent_version: env!("CARGO_PKG_VERSION") });
@@ -250,14 +260,26 @@ impl Audit {
         self.record(What::Connections { result: "refused", connections });
     }
 
-    /// Waits until what was recorded before is in the file, at most 2 s.
+    /// Waits until what was recorded before is in the file, at most 2 s for room in the queue and 2 s for the file.
     pub fn flush(&self) {
+        self.flush_with(FLUSH_RETRIES);
+    }
+
+    fn flush_with(&self, retries: u32) {
         let Some(shared) = &self.0 else { return };
         let (done, wait) = sync_channel(1);
-        if shared.inbox.try_send(Message::Flush(done)).is_ok() {
-            // Without an answer nothing can be done about it.
-            let _ = wait.recv_timeout(FLUSH_LIMIT);
+        let mut message = Message::Flush(done);
+        for retry in 0..=retries {
+            match shared.inbox.try_send(message) {
+                Ok(()) => break,
+                Err(TrySendError::Full(_)) if retry == retries => return,
+                Err(TrySendError::Full(returned)) => message = returned,
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+            std::thread::sleep(FLUSH_RETRY);
         }
+        // Without an answer nothing can be done about it.
+        let _ = wait.recv_timeout(FLUSH_LIMIT);
     }
 }
 
@@ -276,26 +298,35 @@ struct Writer {
     lost: Arc<AtomicU64>,
     /// An entry that waits for equal ones, and their number.
     held: Option<(Entry, u64)>,
+    refusals: Refusals,
 }
 
 impl Writer {
+    fn new(file: LogFile, lost: Arc<AtomicU64>) -> Self {
+        Self { file, lost, held: None, refusals: Refusals::default() }
+    }
+
     /// Writes until the last sender is gone.
     fn run(mut self, entries: &Receiver<Message>) {
         loop {
-            let next = match self.held {
-                Some(_) => entries.recv_timeout(HOLD),
-                None => entries.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            let next = match self.held.is_some() || self.refusals.has_unlogged() {
+                true => entries.recv_timeout(HOLD),
+                false => entries.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match next {
                 Ok(Message::Entry(entry)) => self.take(entry),
                 Ok(Message::Flush(done)) => {
-                    self.write_held();
+                    self.write_all();
                     // Who asked may have given up.
                     let _ = done.try_send(());
                 }
-                Err(RecvTimeoutError::Timeout) => self.write_held(),
-                Err(RecvTimeoutError::Disconnected) => {
+                Err(RecvTimeoutError::Timeout) => {
                     self.write_held();
+                    let (_, realtime_ns) = clock::now_both_ns();
+                    self.end_refusals(realtime_ns);
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.write_all();
                     return;
                 }
             }
@@ -303,8 +334,16 @@ impl Writer {
     }
 
     fn take(&mut self, entry: Entry) {
+        self.end_refusals(entry.realtime_ns);
+        if let What::Rpc(call) = &entry.what
+            && call.result != "Ok"
+            && !self.refusals.add(&call.identity, &call.serial, entry.realtime_ns)
+        {
+            return;
+        }
         if let Some((held, calls)) = &mut self.held
             && held.what == entry.what
+            && entry.realtime_ns.abs_diff(held.realtime_ns) < HOLD_NS
         {
             *calls += 1;
             return;
@@ -314,6 +353,20 @@ impl Writer {
             self.held = Some((entry, 1));
         } else {
             self.write(&entry, 1);
+        }
+    }
+
+    fn write_all(&mut self) {
+        self.write_held();
+        let (_, realtime_ns) = clock::now_both_ns();
+        for unlogged in self.refusals.take() {
+            self.write(&Entry::of_unlogged(unlogged, realtime_ns), 1);
+        }
+    }
+
+    fn end_refusals(&mut self, realtime_ns: i64) {
+        for unlogged in self.refusals.end(realtime_ns) {
+            self.write(&Entry::of_unlogged(unlogged, realtime_ns), 1);
         }
     }
 
@@ -337,6 +390,10 @@ impl Writer {
 }
 
 impl Entry {
+    fn of_unlogged(Unlogged { identity, serial, calls }: Unlogged, realtime_ns: i64) -> Self {
+        Self { realtime_ns, what: What::Calls { identity, serial, result: "refused", calls } }
+    }
+
     /// Accepted reads of the clock: a controller makes 64 in a row.
     fn is_repeated(&self) -> bool {
         let is_read = |call: &Call| call.rpc == Rpc::Clock.name() && call.result == "Ok";

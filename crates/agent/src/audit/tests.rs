@@ -111,9 +111,71 @@ fn entries_that_do_not_fit_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
     let file = LogFile::open(&path, 1 << 20).unwrap();
-    Writer { file, lost, held: None }.run(&entries);
+    Writer::new(file, lost).run(&entries);
     let lines = lines(&path);
     assert_eq!((lines.len(), lines[0]["lost"].as_u64()), (1, Some(2)));
+}
+
+/// An entry of a call of alice.
+fn entry(rpc: Rpc, result: &str, realtime_ns: i64) -> Entry {
+    let (_end, client) = ConnectionEnd::example_of(alice());
+    let dir = tempfile::tempdir().unwrap();
+    let audit = Audit::open(&dir.path().join(FILE), 1 << 20).unwrap();
+    let mut pending = PendingCall::new(audit, rpc, &client, RunId::default());
+    let call = pending.call.take().unwrap();
+    Entry { realtime_ns, what: What::Rpc(Call { result: result.to_owned(), ..call }) }
+}
+
+#[test]
+fn reads_of_the_clock_that_go_on_are_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let mut writer = Writer::new(LogFile::open(&path, 1 << 20).unwrap(), Arc::default());
+    let hold_ns = HOLD_NS.cast_signed();
+    let read = |realtime_ns| entry(Rpc::Clock, "Ok", realtime_ns);
+    for realtime_ns in [7, 8, hold_ns + 6, hold_ns + 7] {
+        writer.take(read(realtime_ns));
+    }
+    let calls: Vec<_> = lines(&path).iter().map(|line| line["calls"].as_u64()).collect();
+    assert_eq!(calls, [Some(3)], "the fourth is not within a second of the first");
+}
+
+#[test]
+fn refused_calls_do_not_fill_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE);
+    let mut writer = Writer::new(LogFile::open(&path, 1 << 20).unwrap(), Arc::default());
+    let refused = entry(Rpc::Run, "PermissionDenied", 0);
+    for _ in 0..refusals::MAX_LINES + 5 {
+        writer.take(refused.clone());
+    }
+    writer.take(entry(Rpc::Describe, "Ok", 1));
+    let of = |event: &str| {
+        lines(&path).into_iter().filter(|line| line["event"] == event).collect::<Vec<Value>>()
+    };
+    let expected = usize::try_from(refusals::MAX_LINES).unwrap() + 1;
+    assert_eq!((of("rpc").len(), of("calls").len()), (expected, 0));
+    writer.write_all();
+    let counted = of("calls");
+    assert_eq!(counted.len(), 1);
+    assert_eq!(counted[0]["identity"], "alice");
+    assert_eq!(counted[0]["calls"], 5);
+}
+
+#[test]
+fn a_flush_waits_for_room_in_the_queue() {
+    let (inbox, entries) = sync_channel(1);
+    let shared = Shared { inbox, lost: Arc::default(), trial: Mutex::default() };
+    let audit = Audit(Some(Arc::new(shared)));
+    audit.refused_more(1);
+    audit.flush_with(0);
+    let flushing = std::thread::spawn(move || audit.flush_with(10_000));
+    // Time for its first attempt.
+    std::thread::sleep(FLUSH_RETRY * 5);
+    assert!(matches!(entries.recv().unwrap(), Message::Entry(_)));
+    let Message::Flush(done) = entries.recv().unwrap() else { panic!("it gave up") };
+    done.send(()).unwrap();
+    flushing.join().unwrap();
 }
 
 #[test]
