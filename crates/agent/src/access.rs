@@ -148,12 +148,15 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let refuse =
             |status: Status| -> Self::Future { Box::pin(async move { Ok(status.into_http()) }) };
-        let Some(rpc) = Rpc::of_path(request.uri().path()) else {
-            let why = "this agent has no such RPC; update the agent, or use the controller of its version";
-            return refuse(Status::unimplemented(why));
-        };
         let Some(client) = request.extensions().get::<ConnectionEnd>().cloned() else {
             return refuse(Status::internal("a request without its connection"));
+        };
+        let path = request.uri().path();
+        let Some(rpc) = Rpc::of_path(path) else {
+            let why = "this agent has no such RPC; update the agent, or use the controller of its version";
+            let status = Status::unimplemented(why);
+            self.audit.unknown_rpc(path, &status, &client);
+            return refuse(status);
         };
         let run_id = RunId::default();
         let call = PendingCall::new(self.audit.clone(), rpc, &client, run_id.clone());

@@ -143,6 +143,26 @@ pub fn note_run<T>(request: &Request<T>, run_id: &str) {
     }
 }
 
+impl Call {
+    fn new(rpc: &'static str, scope: &'static str, code: Code, client: &ConnectionEnd) -> Self {
+        let Identity { name, serial, .. } = client.identity();
+        Self {
+            rpc,
+            scope,
+            identity: short(name),
+            serial: serial.clone(),
+            peer: client.peer().map(|peer| peer.ip.to_string()),
+            result: name_of(code),
+            message: String::new(),
+            run_id: String::new(),
+        }
+    }
+}
+
+fn name_of(code: Code) -> String {
+    format!("{code:?}")
+}
+
 /// A call of which the result is not known yet. Dropping it records that the client did not wait for the result.
 #[derive(Debug)]
 pub struct PendingCall {
@@ -154,25 +174,15 @@ pub struct PendingCall {
 impl PendingCall {
     /// A call that has arrived.
     pub fn new(audit: Audit, rpc: Rpc, client: &ConnectionEnd, run_id: RunId) -> Self {
-        let Identity { name, serial, .. } = client.identity();
-        let call = audit.is_open().then(|| Call {
-            rpc: rpc.name(),
-            scope: rpc.scope().name(),
-            identity: short(name),
-            serial: serial.clone(),
-            peer: client.peer().map(|peer| peer.ip.to_string()),
-            result: "Cancelled".to_owned(),
-            message: String::new(),
-            run_id: String::new(),
-        });
+        let new = || Call::new(rpc.name(), rpc.scope().name(), Code::Cancelled, client);
+        let call = audit.is_open().then(new);
         Self { audit, call, run_id }
     }
 
     /// Records the result: a status if it was refused or failed.
     pub fn finish(mut self, status: Option<&Status>) {
         if let Some(call) = &mut self.call {
-            let code = status.map_or(Code::Ok, Status::code);
-            call.result = format!("{code:?}");
+            call.result = name_of(status.map_or(Code::Ok, Status::code));
             call.message = status.map(|status| short(status.message())).unwrap_or_default();
         }
     }
@@ -193,6 +203,21 @@ impl Audit {
     /// # Errors
     /// The file or the thread cannot be made.
     pub fn open(path: &Path, max_bytes: u64) -> Result<Self, AgentError> {
+        let audit = Self::append_to(path, max_bytes)?;
+        audit.record(What::Start { agent_version: env!("CARGO_PKG_VERSION") });
+        Ok(audit)
+    }
+
+    /// Appends to the file that an agent kept in its state directory, of any size; does nothing if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or the thread cannot be made.
+    pub fn of_dead_agent(state_dir: &Path) -> Result<Self, AgentError> {
+        let path = state_dir.join(FILE);
+        if path.exists() { Self::append_to(&path, u64::MAX) } else { Ok(Self::default()) }
+    }
+
+    fn append_to(path: &Path, max_bytes: u64) -> Result<Self, AgentError> {
         let failed = || AgentError::system(format!("open the audit log {}", path.display()));
         let file = LogFile::open(path, max_bytes).map_err(failed())?;
         let (inbox, entries) = sync_channel(QUEUE);
@@ -201,9 +226,7 @@ impl Audit {
         let thread = std::thread::Builder::new().name("audit".to_owned());
         let writer = move || Writer::new(file, counted).run(&entries);
         thread.spawn(writer).map_err(failed())?;
-        let audit = Self(Some(Arc::new(Shared { inbox, lost, trial: Mutex::default() })));
-        audit.record(What::Start { agent_version: env!("CARGO_PKG_VERSION") });
-        Ok(audit)
+        Ok(Self(Some(Arc::new(Shared { inbox, lost, trial: Mutex::default() }))))
     }
 
     fn is_open(&self) -> bool {
@@ -246,6 +269,14 @@ impl Audit {
         if self.is_open() && *outcome != Outcome::default() {
             let Outcome { undone, failed } = outcome.clone();
             self.record(What::Undo { trial: self.trial(), undone, failed });
+        }
+    }
+
+    /// Records a call of an RPC that this agent does not have.
+    pub fn unknown_rpc(&self, path: &str, status: &Status, client: &ConnectionEnd) {
+        if self.is_open() {
+            let call = Call::new("unknown", "", status.code(), client);
+            self.record(What::Rpc(Call { message: short(path), ..call }));
         }
     }
 

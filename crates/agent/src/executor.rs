@@ -365,7 +365,8 @@ impl Executor {
             self.lost("a link's trace did not begin").await;
             return Err(error);
         }
-        let captures = match Captures::start(&task, &*self.parts.interfaces) {
+        let audit = self.parts.undo.audit();
+        let captures = match Captures::start(&task, &*self.parts.interfaces, audit) {
             Ok(captures) => captures,
             Err(error) => {
                 self.lost("a capture did not start").await;
@@ -524,6 +525,8 @@ impl Executor {
             outcome.note(format!("link {name} on {}", timed.dev), removed);
         }
         outcome.merge(trial.cc.remove());
+        // The stack records its part itself.
+        self.parts.undo.audit().undone(&outcome);
         outcome.merge(self.undo_stack());
         outcome
     }

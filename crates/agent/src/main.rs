@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ccbench_agent::args::{CleanArgs, Cli, Command, ServeArgs, UndoArgs};
+use ccbench_agent::audit::Audit;
 use ccbench_agent::error::AgentError;
 use ccbench_agent::testbed::{TestbedError, child};
 use ccbench_agent::undo::JournalError;
@@ -173,7 +174,16 @@ fn run_clean(args: &CleanArgs) -> Result<u8, CleanError> {
 }
 
 fn run_undo(args: &UndoArgs) -> Result<u8, UndoError> {
-    Ok(print_outcome(&undo_left(args)?)?)
+    let outcome = undo_left(args)?;
+    match Audit::of_dead_agent(&args.state_dir) {
+        Ok(audit) => {
+            audit.undone(&outcome);
+            audit.flush();
+        }
+        // What is undone is undone without it, too.
+        Err(error) => console::message(format_args!("ccbench-agent: {error}")),
+    }
+    Ok(print_outcome(&outcome)?)
 }
 
 /// Undoes what the dead agent of a state directory left.

@@ -43,6 +43,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
     }
     let State { mut undo, generation_file, audit, _lock } = state(args)?;
+    audit.undone(&left);
     // A testbed is started by hand, outside of any service.
     let Placement { group, notes } =
         if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };

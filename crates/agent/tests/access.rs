@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ccbench_agent::undo::{Step, Undo};
 use ccbench_proto::scope::{Rpc, Scope};
 use ccbench_proto::wire;
 use prost::Message as _;
@@ -262,6 +263,10 @@ async fn a_refusal_names_scope_identity_and_command() {
     }
     let unknown = status_of(channel, "Shutdown").await.unwrap_err();
     assert_eq!(unknown.code(), Code::Unimplemented, "what is not in the list is refused");
+    let is_logged = |line: &Value| {
+        line["rpc"] == "unknown" && line["message"] == "/ccbench.v1.Agent/Shutdown"
+    };
+    wait_for("the unknown RPC", || agent.audit().iter().any(is_logged)).await;
 }
 
 #[tokio::test]
@@ -356,6 +361,27 @@ async fn calls_and_refused_connections_are_in_the_audit_log() {
     assert_eq!(calls[2]["run_id"], "run-7");
     let refused = of("connection");
     assert!(refused[0]["message"].as_str().unwrap().contains("TLS handshake"), "{refused:?}");
+}
+
+#[test]
+fn what_undo_does_is_in_the_audit_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("audit.ndjson");
+    let (mut undo, _) = Undo::open(dir.path()).unwrap();
+    undo.push(Step::TrafficGroup { folder: dir.path().join("traffic") }).unwrap();
+    drop(undo);
+    std::fs::write(&log, "").unwrap();
+    let undo = || Command::new(AGENT).args(["undo", "--state-dir"]).arg(dir.path()).output();
+    undo().unwrap();
+    let text = std::fs::read_to_string(&log).unwrap();
+    let line: Value = serde_json::from_str(text.trim_end()).unwrap();
+    assert_eq!(line["event"], "undo");
+    let steps = |key: &str| line[key].as_array().unwrap().len();
+    assert_eq!(steps("undone") + steps("failed"), 1, "{line}");
+    // Without a log none is made.
+    std::fs::remove_file(&log).unwrap();
+    undo().unwrap();
+    assert!(!log.exists());
 }
 
 #[tokio::test]

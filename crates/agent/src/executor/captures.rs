@@ -10,6 +10,7 @@ use ccbench_shaper::capture::{Capture, CaptureSpec, Captured};
 
 use super::outbox::Outbox;
 use super::timed_link::TimedLink;
+use crate::audit::Audit;
 use crate::error::AgentError;
 use crate::event::event;
 use crate::interfaces::Interfaces;
@@ -30,11 +31,15 @@ struct Running {
 }
 
 impl Captures {
-    /// Starts the captures of this node.
+    /// Starts the captures of this node, and records them.
     ///
     /// # Errors
     /// There is no such interface, or no right to listen.
-    pub fn start(task: &NodeTask, interfaces: &dyn Interfaces) -> Result<Self, AgentError> {
+    pub fn start(
+        task: &NodeTask,
+        interfaces: &dyn Interfaces,
+        audit: &Audit,
+    ) -> Result<Self, AgentError> {
         let mut all = vec![];
         for capture in &task.captures {
             let name = capture.name.clone();
@@ -47,6 +52,7 @@ impl Captures {
                 file_bytes: capture.plan.size.get(),
                 files: capture.plan.files,
             };
+            audit.change(format_args!("capture {name} on {dev}"));
             let running = Capture::start(&spec, &std::env::temp_dir()).map_err(failed)?;
             all.push(Running {
                 name: name.clone(),

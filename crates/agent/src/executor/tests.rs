@@ -11,6 +11,7 @@ use ccbench_proto::schedule::FlowTask;
 use ccbench_proto::wire::Side;
 
 mod access;
+mod audit;
 
 /// One node of each kind of thing: a link that changes, a flow from here, and one to here.
 const PLAN: &str = r#"
@@ -195,6 +196,15 @@ impl Rig {
         interfaces: FakeInterfaces,
         sampler: fn() -> Box<dyn Sampler>,
     ) -> Self {
+        Self::with_undo(script, interfaces, sampler, Undo::in_memory())
+    }
+
+    fn with_undo(
+        script: Script,
+        interfaces: FakeInterfaces,
+        sampler: fn() -> Box<dyn Sampler>,
+        undo: Undo,
+    ) -> Self {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let handle = spawn(Parts {
             interfaces: Arc::new(interfaces.clone()),
@@ -204,7 +214,7 @@ impl Rig {
                 Acks::Every => Err(AcksError::NotBuilt),
                 acks => Ok(Box::new(FakeAcks(vec![acks.to_string()]))),
             },
-            undo: Undo::in_memory(),
+            undo,
             generation_file: None,
             traffic_group: None,
         });
