@@ -35,6 +35,17 @@ fn the_unit_of_the_agent_is_confined() {
     assert!(output.status.success(), "more exposed than {MAX_EXPOSURE}:\n{rated}");
 }
 
+/// With ProtectClock=, no device but the clock's can be opened.
+#[test]
+fn the_drop_in_for_modules_permits_their_devices() {
+    let unit = std::fs::read_to_string(source_root().join(UNIT)).unwrap();
+    let drop_in: Vec<&str> = unit.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+    for setting in ["PrivateDevices=", "ProtectClock="] {
+        assert!(unit.lines().any(|line| line == format!("{setting}yes")), "{setting}");
+        assert!(drop_in.contains(&format!("{setting}no").as_str()), "{setting}: {drop_in:?}");
+    }
+}
+
 #[test]
 fn the_unit_of_the_agent_uses_arguments_that_exist() {
     let unit = std::fs::read_to_string(source_root().join(UNIT)).unwrap().replace("\\\n", " ");
