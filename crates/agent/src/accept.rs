@@ -27,6 +27,10 @@ use crate::clock;
 use crate::control_interface::Peer;
 use crate::tls::{PeerCertificate, Trust};
 
+mod per_client;
+
+use per_client::{MAX_PER_CLIENT, PerClient, Place};
+
 /// Connections at the same time: every controller has one.
 const MAX_CONNECTIONS: usize = 64;
 /// Unfinished TLS handshakes at the same time; above this the oldest is closed, so that a flood of silent connections cannot
@@ -47,6 +51,8 @@ pub struct Connection {
     /// Its receivers learn that the connection has ended.
     end: watch::Sender<()>,
     _slot: OwnedSemaphorePermit,
+    /// With a certificate.
+    _place: Option<Place>,
 }
 
 enum Stream {
@@ -167,6 +173,12 @@ enum RefusedConnection {
     /// There are too many already.
     #[error("there are {MAX_CONNECTIONS} connections, the limit")]
     TooManyConnections,
+    /// The client has too many.
+    #[error("{client} has {MAX_PER_CLIENT} connections, the limit of a certificate")]
+    TooManyOfClient {
+        /// The client.
+        client: String,
+    },
 }
 
 /// Accepted connections.
@@ -268,6 +280,7 @@ impl Client {
 /// Passes connections on to the server, at most [`MAX_CONNECTIONS`] at the same time.
 struct Gate {
     slots: Arc<Semaphore>,
+    per_client: PerClient,
     next_id: AtomicU64,
     out: mpsc::Sender<io::Result<Connection>>,
 }
@@ -277,6 +290,7 @@ impl Gate {
         let (out, incoming) = mpsc::channel(1);
         let gate = Self {
             slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            per_client: PerClient::default(),
             next_id: AtomicU64::new(0),
             out,
         };
@@ -320,9 +334,20 @@ impl Gate {
             log.refused(peer, &RefusedConnection::TooManyConnections);
             return;
         };
+        let place = match client.certificate {
+            Some(_) => {
+                let name = client.identity.to_string();
+                let Some(place) = self.per_client.take(&name) else {
+                    log.refused(peer, &RefusedConnection::TooManyOfClient { client: name });
+                    return;
+                };
+                Some(place)
+            }
+            None => None,
+        };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let end = watch::channel(()).0;
-        let connection = Connection { id, stream, client, end, _slot: slot };
+        let connection = Connection { id, stream, client, end, _slot: slot, _place: place };
         // It fails only when the server has ended.
         let _ = self.out.send(Ok(connection)).await;
     }

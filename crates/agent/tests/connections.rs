@@ -236,6 +236,24 @@ async fn silent_connections_keep_nobody_out_and_are_closed() {
 }
 
 #[tokio::test]
+async fn a_client_with_many_connections_keeps_nobody_out() {
+    let agent = TlsAgent::start().await;
+    let files = |name: &str| tls::issue(&agent.ca, agent.dir.path(), name);
+    let copy = |files: &tls::Files| tls::Files { cert: files.cert.clone(), key: files.key.clone() };
+    let greedy = files("greedy");
+    let mut open = Vec::new();
+    for _ in 0..16 {
+        let mut client = agent.client(copy(&greedy)).await;
+        client.clock(wire::ClockRequest {}).await.unwrap();
+        open.push(client);
+    }
+    assert!(agent.ask(Some(copy(&greedy))).await.is_err(), "one more than the limit");
+    wait_for("the reason", || agent.log().contains("the limit of a certificate")).await;
+    agent.ask(Some(files("other"))).await.unwrap();
+    drop(open);
+}
+
+#[tokio::test]
 async fn a_controller_that_dies_before_the_run_frees_its_node() {
     let agent = Agent::here();
     let mut dying = agent.connect().await;
