@@ -263,9 +263,8 @@ async fn a_refusal_names_scope_identity_and_command() {
     }
     let unknown = status_of(channel, "Shutdown").await.unwrap_err();
     assert_eq!(unknown.code(), Code::Unimplemented, "what is not in the list is refused");
-    let is_logged = |line: &Value| {
-        line["rpc"] == "unknown" && line["message"] == "/ccbench.v1.Agent/Shutdown"
-    };
+    let is_logged =
+        |line: &Value| line["rpc"] == "unknown" && line["message"] == "/ccbench.v1.Agent/Shutdown";
     wait_for("the unknown RPC", || agent.audit().iter().any(is_logged)).await;
 }
 
