@@ -81,7 +81,7 @@ enum What {
     Start { agent_version: &'static str },
     /// A call of an RPC.
     Rpc(Call),
-    /// Refused calls without an entry of their own.
+    /// Calls that were refused or failed, without an entry of their own.
     Calls { identity: String, serial: String, result: &'static str, calls: u64 },
     /// A connection that was refused.
     Connection { peer: String, result: &'static str, message: String },

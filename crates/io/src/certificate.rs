@@ -104,7 +104,8 @@ pub fn is_signed_by(certificate: &[u8], authority: &[u8]) -> Result<bool, Certif
 
 /// The first certificate of a PEM file.
 fn der_of(text: &[u8]) -> Result<Vec<u8>, CertificateError> {
-    let (_, pem) = parse_x509_pem(text).map_err(|error| CertificateError::Pem(error.to_string()))?;
+    let (_, pem) =
+        parse_x509_pem(text).map_err(|error| CertificateError::Pem(error.to_string()))?;
     Ok(pem.contents)
 }
 

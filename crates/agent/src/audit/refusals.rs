@@ -1,4 +1,5 @@
-//! Limits the lines of refused calls: a client that may do nothing could otherwise fill the log until older lines are gone.
+//! Limits the lines of calls that are refused or fail: a client that may do nothing could otherwise fill the log until older
+//! lines are gone.
 //! Pure: the time is an argument.
 
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ struct Window {
     unlogged: u64,
 }
 
-/// Refused calls by the client's name and serial number.
+/// Calls that were refused or failed, by the client's name and serial number.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(BTreeMap<(String, String), Window>);
 

@@ -432,9 +432,8 @@ mod tests {
         let lengths_s: Vec<String> = (1..=101).map(|length| format!("\"{length}s\"")).collect();
         let names: Vec<String> = (0..100).map(|nth| format!("\"p{nth}\"")).collect();
         let (lengths_s, names) = (lengths_s.join(", "), names.join(", "));
-        let mut plan = plan(&format!(
-            "\"phases.0.length\" = [{lengths_s}]\n\"phases.0.name\" = [{names}]"
-        ));
+        let mut plan =
+            plan(&format!("\"phases.0.length\" = [{lengths_s}]\n\"phases.0.name\" = [{names}]"));
         assert!(count(&plan) > MAX_POINTS);
         let (kind, points) = (DesignKind::LatinHypercube, Some(101));
         plan.design = Some(Design { kind, points, resolution: None });
