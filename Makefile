@@ -1,6 +1,11 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The build directory is outside the clone. Clones share the dependencies in it, and nothing else (scripts/rustc.sh).
-export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench/target
+# The build directory is outside the clone. Clones share the dependencies in it, and nothing else (scripts/rustc.sh); the programs of
+# each are in a directory of its own.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench
+ifndef CARGO_TARGET_DIR
+export CARGO_BUILD_BUILD_DIR ?= $(CACHE)/target
+export CARGO_TARGET_DIR := $(CACHE)/programs/$(firstword $(shell echo '$(CURDIR)' | cksum))
+endif
 export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local

@@ -70,6 +70,7 @@ echo "arm64: $("${RUSTC:-rustc}" --version), $(qemu-aarch64 --version | head -n 
 
 unset UPDATE_GOLDEN
 export CARGO_TARGET_DIR=$dir
+[ -z "${CARGO_BUILD_BUILD_DIR:-}" ] || export CARGO_BUILD_BUILD_DIR+=-arm64
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 cargo test --locked --target "$target" -p ccbench-simulator --lib --test digests

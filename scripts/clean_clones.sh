@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Removes the artefacts of clones whose directory no longer exists from the build directories (make clean-clones). rustc.sh records
-# them; those of versions without records stay.
+# Removes the artefacts and programs of clones whose directory no longer exists (make clean-clones). rustc.sh records them; those of
+# versions without records stay.
 set -euo pipefail
 
-target=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}
+target=${CARGO_BUILD_BUILD_DIR:-${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}}
 removed=0
 for dir in "$target" "$target-fuzz" "$target-arm64"; do
     for clone in "$dir"/clones/*/clone; do
@@ -21,7 +21,10 @@ for dir in "$target" "$target-fuzz" "$target-arm64"; do
         if [ "${#found[@]}" -gt 0 ]; then
             printf '%s\0' "${found[@]}" | xargs -0 rm -rf --
         fi
-        rm -rf "$dir"/*/incremental/"${record##*/}" "$dir"/*/*/incremental/"${record##*/}" "$record"
+        id=${record##*/}
+        rm -rf "$dir"/*/incremental/"$id" "$dir"/*/*/incremental/"$id" "$record"
+        # The programs, where make puts them.
+        [ -z "${CARGO_BUILD_BUILD_DIR:-}" ] || rm -rf "${CARGO_TARGET_DIR%/*}/$id"{,-fuzz,-arm64}
         echo "clean-clones: removed the artefacts of $path"
         removed=$((removed + 1))
     done

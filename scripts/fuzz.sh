@@ -16,6 +16,7 @@ cargo +nightly --version >/dev/null 2>&1 || skip "there is no nightly compiler: 
 
 # One program for all targets: each would contain all of ccbench and Polars.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}-fuzz
+[ -z "${CARGO_BUILD_BUILD_DIR:-}" ] || export CARGO_BUILD_BUILD_DIR+=-fuzz
 export RUST_BACKTRACE=1
 cargo +nightly fuzz build --fuzz-dir cargo-fuzz any || exit 1
 program=$CARGO_TARGET_DIR/$(rustc +nightly -vV | sed -n 's/^host: //p')/release/any

@@ -4,7 +4,7 @@
 # crate by its path within the workspace, and considers what another clone built to be up to date if it is newer than the sources.
 # bash keeps variables such as CARGO_BIN_EXE_ccbench-agent, which dash removes.
 #
-# For clean_clones.sh, CARGO_TARGET_DIR/clones/ID has a link to the clone, and an empty file for each hash in the names of its
+# For clean_clones.sh, clones/ID in the build directory has a link to the clone, and an empty file for each hash in the names of its
 # artefacts. Incremental state, which has other hashes, is in directories ID.
 clone=${0%/scripts/*}
 id=$(cksum <<<"$clone")
@@ -24,8 +24,9 @@ case ${OUT_DIR:-} in
     hashes+=("${out##*-}")
     ;;
 esac
-if [ -n "${CARGO_TARGET_DIR:-}" ] && [ "${#hashes[@]}" -gt 0 ]; then
-    record=$CARGO_TARGET_DIR/clones/$id
+build_dir=${CARGO_BUILD_BUILD_DIR:-${CARGO_TARGET_DIR:-}}
+if [ -n "$build_dir" ] && [ "${#hashes[@]}" -gt 0 ]; then
+    record=$build_dir/clones/$id
     # Without a record the artefact is only kept longer.
     {
         mkdir -p "$record"

@@ -36,13 +36,20 @@ pub fn uninterrupted<T>(mut call: impl FnMut() -> std::io::Result<T>) -> std::io
     }
 }
 
-/// A binary of this workspace, as `make build` leaves it beside the test binaries.
+/// A binary of this workspace, as `make build` leaves it: in `CARGO_TARGET_DIR`, without it beside the test binaries.
 ///
 /// # Panics
 /// When it has not been built.
 pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
-    let path = test.ancestors().nth(2).map(|dir| dir.join(name)).unwrap_or_default();
+    // DIR/PROFILE/deps/TEST
+    let beside = test.ancestors().nth(2).unwrap_or(&test);
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(|dir| source_root().join(dir));
+    let dir = match (target, beside.file_name()) {
+        (Some(target), Some(profile)) => target.join(profile),
+        _ => beside.to_owned(),
+    };
+    let path = dir.join(name);
     assert!(path.exists(), "{} is missing: run `make build` first", path.display());
     path
 }

@@ -19,6 +19,7 @@ fn compile(clone: &Path, target: &Path, hash: &str, of_build_script: &str) -> St
         .args(["echo", "--crate-name", "own", "-C", &format!("extra-filename=-{hash}")])
         .args(["-C", "incremental=/x/incremental"])
         .env("CARGO_TARGET_DIR", target)
+        .env_remove("CARGO_BUILD_BUILD_DIR")
         .env("OUT_DIR", target.join(format!("debug/build/own-{of_build_script}/out")))
         .output()
         .unwrap();
@@ -29,7 +30,9 @@ fn compile(clone: &Path, target: &Path, hash: &str, of_build_script: &str) -> St
 /// Runs `make clean-clones` on this build directory; returns what it prints.
 fn clean(target: &Path) -> String {
     let script = source_root().join("scripts/clean_clones.sh");
-    let output = Command::new(script).env("CARGO_TARGET_DIR", target).output().unwrap();
+    let mut command = Command::new(script);
+    let command = command.env("CARGO_TARGET_DIR", target).env_remove("CARGO_BUILD_BUILD_DIR");
+    let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
