@@ -45,7 +45,7 @@ fn end(point_id: u32, trial: u16, status: TrialStatus, codes: &[ReasonCode]) -> 
 }
 
 /// Three trials of each point that are ok, but for the given ones.
-fn trials(others: Vec<TrialEnd>) -> Vec<TrialEnd> {
+fn trials(others: &[TrialEnd]) -> Vec<TrialEnd> {
     let mut all = Vec::new();
     for point_id in 0..4 {
         for trial in 1..=3 {
@@ -87,7 +87,7 @@ fn summary(mut phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
     }
 }
 
-fn scorecard(phase_rows: Vec<PhaseRow>, others: Vec<TrialEnd>) -> Scorecard {
+fn scorecard(phase_rows: Vec<PhaseRow>, others: &[TrialEnd]) -> Scorecard {
     Scorecard::of(&Plan::new("scorecard-bbr3"), &summary(phase_rows, trials(others))).unwrap()
 }
 
@@ -117,7 +117,7 @@ fn every_criterion_has_a_row_and_every_measure_a_metric() {
             assert!(!found.whole_trial, "{section}: {} has no phase", measure.number());
         }
     }
-    let empty = scorecard(vec![], vec![]);
+    let empty = scorecard(vec![], &[]);
     assert!(CRITERIA.iter().all(|it| empty.rows.iter().any(|row| row.criterion == it)));
 }
 
@@ -129,7 +129,7 @@ fn values_are_compared_by_pairs_of_trials() {
         values(TESTED_TAIL_DROP, QUEUE_DELAY, &[9000.0, 10_000.0, 11_000.0]),
         values(BASELINE_TAIL_DROP, QUEUE_DELAY, &[2000.0, 2500.0, 3000.0]),
     ];
-    let found = scorecard(rows.concat(), vec![]);
+    let found = scorecard(rows.concat(), &[]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert!((utilisation.tested.unwrap().mean.value - 0.9).abs() < 1e-12);
     assert_eq!(utilisation.tested.unwrap().n_trials, 3);
@@ -144,14 +144,14 @@ fn values_are_compared_by_pairs_of_trials() {
         values(TESTED_TAIL_DROP, UTILISATION, &[0.8, 0.9, 1.0]),
         values(BASELINE_TAIL_DROP, UTILISATION, &[0.9, 0.9, 0.9]),
     ];
-    let found = scorecard(rows.concat(), vec![]);
+    let found = scorecard(rows.concat(), &[]);
     assert_eq!(row(&found, "6.1", "utilisation").comparison, Some(Comparison::NoDifference));
 }
 
 #[test]
 fn equal_trials_have_a_ratio_of_one() {
     let same = |point_id| values(point_id, UTILISATION, &[0.7, 0.8, 0.95]);
-    let found = scorecard([same(BASELINE_TAIL_DROP), same(TESTED_TAIL_DROP)].concat(), vec![]);
+    let found = scorecard([same(BASELINE_TAIL_DROP), same(TESTED_TAIL_DROP)].concat(), &[]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert_eq!(utilisation.ratio, Some(Mean { value: 1.0, interval: Some((1.0, 1.0)) }));
     assert_eq!(utilisation.comparison, Some(Comparison::NoDifference));
@@ -163,7 +163,7 @@ fn nothing_is_divided_by_zero() {
         values(TESTED_TAIL_DROP, RESENT, &[0.01, 0.012, 0.011]),
         values(BASELINE_TAIL_DROP, RESENT, &[0.0, 0.0, 0.0]),
     ];
-    let found = scorecard(rows.concat(), vec![]);
+    let found = scorecard(rows.concat(), &[]);
     let resent = row(&found, "6.1", "retransmission_share");
     assert_eq!((resent.ratio, resent.comparison), (None, Some(Comparison::Worse)));
 }
@@ -171,7 +171,7 @@ fn nothing_is_divided_by_zero() {
 #[test]
 fn bounds_decide_only_their_rows() {
     for (count, outcome) in [(3.0, Outcome::Holds), (9.0, Outcome::DoesNotHold)] {
-        let found = scorecard(values(TESTED_OUTAGE, OUTAGE, &[count; 3]), vec![]);
+        let found = scorecard(values(TESTED_OUTAGE, OUTAGE, &[count; 3]), &[]);
         let retransmissions = row(&found, "5.2", "retransmissions");
         assert_eq!(retransmissions.outcome, Some(outcome));
         // The baseline has no values.
@@ -190,19 +190,19 @@ fn disturbed_trials_make_a_row_not_measured() {
         [of(BASELINE_TAIL_DROP), of(TESTED_TAIL_DROP)].concat()
     };
     let busy = |point| end(point, 2, TrialStatus::Degraded, &[ReasonCode::CpuBound]);
-    let found = scorecard(rows(), vec![busy(TESTED_TAIL_DROP)]);
+    let found = scorecard(rows(), &[busy(TESTED_TAIL_DROP)]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert_eq!((utilisation.verdict(), utilisation.tested), ("not_measured", None));
     assert_eq!(utilisation.why, ["of 3 trials 1 degraded, 0 failed, 0 aborted (cpu_bound)"]);
     assert_eq!(utilisation.points[0], Some(TESTED_TAIL_DROP));
     let dead = end(BASELINE_TAIL_DROP, 1, TrialStatus::Failed, &[ReasonCode::FlowDead]);
-    let found = scorecard(rows(), vec![dead]);
+    let found = scorecard(rows(), &[dead]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert_eq!((utilisation.verdict(), utilisation.baseline), ("reported", None));
     assert_eq!(utilisation.why, ["cubic: of 3 trials 0 degraded, 1 failed, 0 aborted (flow_dead)"]);
     // A congestion control that backs off stalls.
     let stalled = end(TESTED_TAIL_DROP, 1, TrialStatus::Degraded, &[ReasonCode::FlowStalled]);
-    let found = scorecard(rows(), vec![stalled]);
+    let found = scorecard(rows(), &[stalled]);
     assert_eq!(row(&found, "6.1", "utilisation").tested.unwrap().n_trials, 3);
     // Not a level of this run.
     assert_eq!(row(&found, "6.3", "utilisation").why, ["not run"]);
@@ -210,7 +210,7 @@ fn disturbed_trials_make_a_row_not_measured() {
 
 #[test]
 fn undefined_values_are_counted() {
-    let found = scorecard(values(TESTED_TAIL_DROP, UTILISATION, &[0.7, 0.8]), vec![]);
+    let found = scorecard(values(TESTED_TAIL_DROP, UTILISATION, &[0.7, 0.8]), &[]);
     let utilisation = row(&found, "6.1", "utilisation");
     assert_eq!(utilisation.tested.unwrap().n_trials, 2);
     assert_eq!(utilisation.why[0], "defined in 2 of 3 trials");
@@ -236,7 +236,7 @@ fn printed_with_values_bounds_and_reasons() {
         values(TESTED_OUTAGE, OUTAGE, &[3.0; 3]),
         values(BASELINE_OUTAGE, OUTAGE, &[3.0; 3]),
     ];
-    let found = scorecard(rows.concat(), vec![]);
+    let found = scorecard(rows.concat(), &[]);
     let text = found.text(140);
     assert!(text.lines().all(|line| line.chars().count() <= 140), "{text}");
     for part in ["bbr3", "Paths with Tail-Drop Queues", "10 ±2.48 ms", "20 ±0 ms", "better"] {
