@@ -300,17 +300,24 @@ impl Audit {
         let Some(shared) = &self.0 else { return };
         let (done, wait) = sync_channel(1);
         let mut message = Message::Flush(done);
-        for retry in 0..=retries {
+        for _ in 0..=retries {
             match shared.inbox.try_send(message) {
-                Ok(()) => break,
-                Err(TrySendError::Full(_)) if retry == retries => return,
+                Ok(()) => {
+                    if wait.recv_timeout(FLUSH_LIMIT).is_err() {
+                        tracing::error!(
+                            "flush the audit log: no answer; its last entries may be missing"
+                        );
+                    }
+                    return;
+                }
                 Err(TrySendError::Full(returned)) => message = returned,
                 Err(TrySendError::Disconnected(_)) => return,
             }
             std::thread::sleep(FLUSH_RETRY);
         }
-        // Without an answer nothing can be done about it.
-        let _ = wait.recv_timeout(FLUSH_LIMIT);
+        tracing::error!(
+            "flush the audit log: its queue stays full; its last entries may be missing"
+        );
     }
 }
 
@@ -366,6 +373,11 @@ impl Writer {
 
     fn take(&mut self, entry: Entry) {
         self.end_refusals(entry.realtime_ns);
+        // Here too, because calls without a line of their own can follow for long.
+        let is_over = |held: &Entry| entry.realtime_ns.abs_diff(held.realtime_ns) >= HOLD_NS;
+        if self.held.as_ref().is_some_and(|(held, _)| is_over(held)) {
+            self.write_held();
+        }
         if let What::Rpc(call) = &entry.what
             && call.result != "Ok"
             && !self.refusals.add(&call.identity, &call.serial, entry.realtime_ns)
@@ -374,7 +386,6 @@ impl Writer {
         }
         if let Some((held, calls)) = &mut self.held
             && held.what == entry.what
-            && entry.realtime_ns.abs_diff(held.realtime_ns) < HOLD_NS
         {
             *calls += 1;
             return;

@@ -140,7 +140,10 @@ fn run(command: &Command) -> Result<u8, MainError> {
         Command::Cc(args) => Ok(sockets::command::main(args)),
         Command::LinkGuard(args) => Ok(link::guard(args)),
         Command::Clean(args) => Ok(run_clean(args)?),
-        Command::Undo(args) => Ok(run_undo(args)?),
+        Command::Undo(args) => {
+            log_to_stderr();
+            Ok(run_undo(args)?)
+        }
     }
 }
 

@@ -56,12 +56,14 @@ fn congestion_controls<'a>(
     })
 }
 
-/// The first flow whose congestion control wants ECN. On some kernels that changes `tcp_ecn` or the default congestion control of
+/// The first flow whose congestion control wants ECN, with that one. On some kernels that changes `tcp_ecn` or the default congestion control of
 /// the namespace, for all of its connections.
-fn flow_with_ecn(task: &NodeTask) -> Option<&FlowTask> {
-    let wants_ecn = |cc: &str| ecn::wants(cc, task.cc.get(cc)).any();
+fn flow_with_ecn(task: &NodeTask) -> Option<(&FlowTask, &str)> {
     let mut flows = task.clients.iter().chain(&task.servers);
-    flows.find(|flow| flow.plan.cc.as_deref().is_some_and(wants_ecn))
+    flows.find_map(|flow| {
+        let cc = flow.plan.cc.as_deref()?;
+        ecn::wants(cc, task.cc.get(cc)).any().then_some((flow, cc))
+    })
 }
 
 fn check_host_network(
@@ -75,8 +77,7 @@ fn check_host_network(
         if let Some((name, _)) = task.sysctls.first() {
             check(&|| format!("sysctl {name} of the machine"))?;
         }
-        if let Some(flow) = flow_with_ecn(task) {
-            let cc = flow.plan.cc.as_deref().unwrap_or_default();
+        if let Some((flow, cc)) = flow_with_ecn(task) {
             check(&|| {
                 format!(
                     "flow {} with congestion control {cc}, whose ECN may change sysctls of the machine,",
