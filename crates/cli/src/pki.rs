@@ -264,8 +264,9 @@ fn issue(dir: &Path, folder: &Path, file: &str, order: &Order<'_>) -> Result<(),
     let issuer = issuer(dir)?;
     let key = KeyPair::generate()?;
     let certificate = sign(order, &key, &issuer)?;
-    write(folder, &format!("{file}.pem"), &certificate, false)?;
-    write(folder, &format!("{file}.key"), &key.serialize_pem(), true)
+    // The certificate last: with it the name is taken, and without its key it is of no use.
+    write(folder, &format!("{file}.key"), &key.serialize_pem(), true)?;
+    write(folder, &format!("{file}.pem"), &certificate, false)
 }
 
 /// The certificate as PEM.
