@@ -273,11 +273,12 @@ impl Link for KernelLink {
 
     fn set_queue(&mut self, number: usize) -> Result<(), ShaperError> {
         let Some((message, fifo_limit)) = self.queue_changes.get(number) else { return Ok(()) };
+        self.socket.request("change queue", &self.dev, message)?;
         // The kernel sets the FIFO's limit again with each change of the token bucket.
         if let (RateControl::Tbf { limit, .. }, Some(new)) = (&mut self.control, *fifo_limit) {
             *limit = new;
         }
-        self.socket.request("change queue", &self.dev, message)
+        Ok(())
     }
 
     fn begin(&mut self, at_ns: u64) -> Result<(), ShaperError> {
