@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=aarch64-unknown-linux-gnu
-dir=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}-arm64
+dir=$(realpath -m "${CARGO_BUILD_BUILD_DIR:-${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}}")-arm64
 
 fail() {
     echo "arm64: $1" >&2
@@ -69,8 +69,8 @@ fi
 echo "arm64: $("${RUSTC:-rustc}" --version), $(qemu-aarch64 --version | head -n 1)"
 
 unset UPDATE_GOLDEN
+unset CARGO_BUILD_BUILD_DIR
 export CARGO_TARGET_DIR=$dir
-[ -z "${CARGO_BUILD_BUILD_DIR:-}" ] || export CARGO_BUILD_BUILD_DIR+=-arm64
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 cargo test --locked --target "$target" -p ccbench-simulator --lib --test digests

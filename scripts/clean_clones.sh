@@ -24,7 +24,7 @@ for dir in "$target" "$target-fuzz" "$target-arm64"; do
         id=${record##*/}
         rm -rf "$dir"/*/incremental/"$id" "$dir"/*/*/incremental/"$id" "$record"
         # The programs, where make puts them.
-        [ -z "${CARGO_BUILD_BUILD_DIR:-}" ] || rm -rf "${CARGO_TARGET_DIR%/*}/$id"{,-fuzz,-arm64}
+        [[ -z ${CARGO_BUILD_BUILD_DIR:-} || ${CARGO_TARGET_DIR:-} != */programs/* ]] || rm -rf "${CARGO_TARGET_DIR%/*}/$id"{,-fuzz}
         echo "clean-clones: removed the artefacts of $path"
         removed=$((removed + 1))
     done

@@ -15,7 +15,8 @@ command -v cargo-fuzz >/dev/null || skip "cargo-fuzz is not installed: cargo ins
 cargo +nightly --version >/dev/null 2>&1 || skip "there is no nightly compiler: rustup toolchain install nightly"
 
 # One program for all targets: each would contain all of ccbench and Polars.
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}-fuzz
+dir=$(cd ../.. && realpath -m "${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}")
+export CARGO_TARGET_DIR=$dir-fuzz
 [ -z "${CARGO_BUILD_BUILD_DIR:-}" ] || export CARGO_BUILD_BUILD_DIR+=-fuzz
 export RUST_BACKTRACE=1
 cargo +nightly fuzz build --fuzz-dir cargo-fuzz any || exit 1
@@ -24,7 +25,7 @@ program=$CARGO_TARGET_DIR/$(rustc +nightly -vV | sed -n 's/^host: //p')/release/
 [ $# -gt 0 ] || set -- $(ls corpus)
 failed=
 for target in "$@"; do
-    found=$CARGO_TARGET_DIR/found/$target artifacts=cargo-fuzz/artifacts/$target
+    found=${CARGO_BUILD_BUILD_DIR:-$CARGO_TARGET_DIR}/found/$target artifacts=cargo-fuzz/artifacts/$target
     mkdir -p "$found" "$artifacts"
     log=$found.log
 
