@@ -13,6 +13,7 @@ use super::model::{TrialStatus, level_of};
 use super::reason::ReasonCode;
 use super::summary::Summary;
 use super::summary::statistics::{Mean, mean_with_interval};
+use super::table::incomplete_run;
 
 mod criteria;
 mod print;
@@ -108,7 +109,8 @@ impl Scorecard {
             return None;
         }
         let rows = CRITERIA.iter().flat_map(|criterion| rows_of(criterion, summary)).collect();
-        Some(Self { cc, rows, notes: summary.backend.notes() })
+        let notes = incomplete_run(summary).into_iter().chain(summary.backend.notes()).collect();
+        Some(Self { cc, rows, notes })
     }
 }
 
@@ -159,7 +161,11 @@ impl ScorecardRow {
             row.outcome = Some(if holds { Outcome::Holds } else { Outcome::DoesNotHold });
         }
         match baseline.values {
-            Ok(baseline) => row.compare(measure, &values, &baseline),
+            Ok(baseline) => {
+                let why = undefined(points[1], &baseline, summary);
+                row.why.extend(why.map(|why| format!("{BASELINE}: {why}")));
+                row.compare(measure, &values, &baseline);
+            }
             Err(why) => row.why.push(format!("{BASELINE}: {why}")),
         }
         row
@@ -169,10 +175,16 @@ impl ScorecardRow {
     fn compare(&mut self, measure: &Measure, tested: &Values, baseline: &Values) {
         let pairs = tested.iter().filter_map(|(trial, a)| Some((*a, *baseline.get(trial)?)));
         let pairs: Vec<(f64, f64)> = pairs.collect();
-        let ratios = pairs.iter().map(|(a, b)| a / b).filter(|ratio| ratio.is_finite());
+        let ratios: Vec<f64> =
+            pairs.iter().map(|(a, b)| a / b).filter(|ratio| ratio.is_finite()).collect();
+        if !ratios.is_empty() && ratios.len() < pairs.len() {
+            let (some, all) = (ratios.len(), pairs.len());
+            let note = format!("ratio of {some} of {all} pairs: {BASELINE} is 0 in the others");
+            self.why.push(note);
+        }
         let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
         self.baseline = Estimate::of(baseline);
-        self.ratio = mean_with_interval(&ratios.collect::<Vec<_>>());
+        self.ratio = mean_with_interval(&ratios);
         let interval = mean_with_interval(&differences).and_then(|mean| mean.interval);
         self.comparison = interval.map(|(low, high)| match (low > 0.0, high < 0.0) {
             (false, false) => Comparison::NoDifference,

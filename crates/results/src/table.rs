@@ -171,7 +171,7 @@ fn write_decisions(out: &mut String, run: &RunSummary, width: u16) {
 }
 
 /// A line about a run that lacks trials.
-fn incomplete_run(summary: &Summary) -> Option<String> {
+pub(crate) fn incomplete_run(summary: &Summary) -> Option<String> {
     let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
     let how = match summary.status {
         RunStatus::Complete if done >= summary.planned as usize => return None,

@@ -160,9 +160,9 @@ pub(crate) fn quantity(value: f64, unit: &'static str) -> String {
     with_unit(digits(value / of), unit)
 }
 
-/// A mean over trials, and half the width of its confidence interval, with a readable unit.
-pub(crate) fn mean_text(mean: Mean, unit: &'static str) -> String {
-    let (of, unit) = scale(mean.value.abs(), unit);
+/// A mean over trials, and half the width of its confidence interval, with a unit that is readable for it and for its limit.
+pub(crate) fn mean_text(mean: Mean, limit: Option<f64>, unit: &'static str) -> String {
+    let (of, unit) = scale(limit.map_or(0.0, f64::abs).max(mean.value.abs()), unit);
     let half = mean.interval.map(|(low, high)| (high - low) / 2.0 / of);
     let half = half.map_or(String::new(), |half| format!(" ±{}", digits(half)));
     with_unit(format!("{}{half}", digits(mean.value / of)), unit)
@@ -185,10 +185,7 @@ impl Expectation {
     /// The mean and half the width of its confidence interval; empty without a measurement.
     pub fn measured_text(&self) -> String {
         let (Some(value), Some(test)) = (self.measured, self.test) else { return String::new() };
-        let limit = test.most.or(test.least).unwrap_or(value);
-        let (of, unit) = scale(value.abs().max(limit.abs()), test.unit);
-        let half = self.interval.map(|(low, high)| (high - low) / 2.0 / of);
-        let half = half.map_or(String::new(), |half| format!(" ±{}", digits(half)));
-        with_unit(format!("{}{half}", digits(value / of)), unit)
+        let mean = Mean { value, interval: self.interval };
+        mean_text(mean, test.most.or(test.least), test.unit)
     }
 }

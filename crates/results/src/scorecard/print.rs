@@ -199,7 +199,7 @@ fn high(mean: Mean) -> Option<f64> {
 impl ScorecardRow {
     fn estimate_text(&self, estimate: Option<Estimate>) -> String {
         let unit = self.measure.map_or("1", super::Measure::unit);
-        estimate.map_or(String::new(), |estimate| mean_text(estimate.mean, unit))
+        estimate.map_or(String::new(), |estimate| mean_text(estimate.mean, None, unit))
     }
 
     fn tested_text(&self) -> String {
@@ -214,7 +214,7 @@ impl ScorecardRow {
     }
 
     fn ratio_text(&self) -> String {
-        self.ratio.map_or(String::new(), |ratio| mean_text(ratio, "1"))
+        self.ratio.map_or(String::new(), |ratio| mean_text(ratio, None, "1"))
     }
 
     fn comparison_text(&self) -> &'static str {

@@ -175,7 +175,7 @@ impl Network {
     }
 
     /// Whether data of one of these groups passes a link with an unknown capacity.
-    pub(super) fn has_unknown_capacity(&self, groups: &[(&str, Group)]) -> bool {
+    pub(super) fn has_unknown_capacity<T>(&self, groups: &[(&str, T)]) -> bool {
         let paths = groups.iter().filter_map(|(name, _)| self.paths.get(*name));
         paths.flat_map(|path| &path.data).any(|link| self.links[*link].has_unknown_capacity())
     }
@@ -261,7 +261,7 @@ impl Network {
     }
 
     /// The max-min fair goodput of one flow of each of these groups in bit/s, if all of them run throughout the span;
-    /// infinite if nothing limits it. `None` if a link on a path has classes, or if a group is not in the plan.
+    /// infinite if nothing limits it. `None` if the capacity of a link on a path is unknown, or if a group is not in the plan.
     fn max_min(
         &self,
         groups: &[(&str, u32)],
@@ -271,11 +271,7 @@ impl Network {
         let paths: Option<Vec<&Path>> =
             groups.iter().map(|(group, _)| self.paths.get(*group)).collect();
         let paths = paths?;
-        if paths
-            .iter()
-            .flat_map(|path| &path.data)
-            .any(|link| self.links[*link].has_unknown_capacity())
-        {
+        if self.has_unknown_capacity(groups) {
             return None;
         }
         let capacity = |link: usize| {
