@@ -142,17 +142,14 @@ impl LinkChanges {
     /// A change of the plan that lasts; returns what it sets now. Keys that temporary changes hold get its values later.
     pub fn make_lasting(&mut self, change: TimedChange) -> TimedChange {
         self.lasting = Values::of_change(&change).or(self.lasting);
-        let held = self.temporary.iter().map(|(_, values)| *values);
-        self.lasting.set_by(change, held.fold(Values::default(), Values::or))
+        self.lasting.set_by(change, together(self.temporary.iter().rev()))
     }
 
     /// The temporary change of a trigger ends; returns the values that its keys have then.
     fn end(&mut self, index: usize, change: TimedChange) -> TimedChange {
-        let later = self.temporary.iter().rev().take_while(|(of, _)| *of != index);
-        let held = later.map(|(_, values)| *values).fold(Values::default(), Values::or);
+        let held = together(self.temporary.iter().rev().take_while(|(of, _)| *of != index));
         self.temporary.retain(|(of, _)| *of != index);
-        let in_force = self.temporary.iter().rev().map(|(_, values)| *values);
-        let values = in_force.fold(Values::default(), Values::or).or(self.lasting);
+        let values = together(self.temporary.iter().rev()).or(self.lasting);
         let source = format!("{} ends", change.source);
         TimedChange { source, ..values.set_by(change, held) }
     }
@@ -161,6 +158,11 @@ impl LinkChanges {
     pub fn missing(&self) -> impl Iterator<Item = String> {
         self.triggers.iter().filter_map(Trigger::missing)
     }
+}
+
+/// What temporary changes set together.
+fn together<'v>(latest_first: impl Iterator<Item = &'v (usize, Values)>) -> Values {
+    latest_first.fold(Values::default(), |all, (_, values)| all.or(*values))
 }
 
 /// A triggered change.

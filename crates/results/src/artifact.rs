@@ -46,7 +46,7 @@ const MANIFEST: &str = "artifact.json";
 /// The folder of the run's results directory.
 const RUN: &str = "run";
 /// The folder of later runs' results directories.
-const RERUN: &str = "rerun";
+pub const RERUN: &str = "rerun";
 /// Version of the archive's layout.
 const FORMAT_VERSION: u32 = 1;
 

@@ -27,6 +27,7 @@ use crate::tcp_probes::{Socket, TcpProbe};
 const DEFAULT_CC: &str = "cubic";
 /// What a web server passes to one call of send(), as an agent's does.
 const SERVER_SEND_BYTES: u64 = 64 << 10;
+
 /// What each node does in a trial of a point, and the network. The inputs are those of the nodes in the lab: the plan and the seed.
 pub fn trial(point: &CheckedPlan, seed: u64) -> (BTreeMap<String, NodeTask>, Topology) {
     let plan = point.with_lab_defaults();

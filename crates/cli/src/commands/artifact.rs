@@ -37,7 +37,7 @@ fn rerun(args: ArtifactRerunArgs) -> Result<ExitCode, CliError> {
     let limits = Limits { max_bytes: u64::from(args.max_gib) << 30, ..Limits::default() };
     let dir = artifact::unpack(&args.file, &args.directory, limits)?;
     let done = rerun_unpacked(args, &dir);
-    if done.is_err() && !dir.join("rerun").exists() {
+    if done.is_err() && !dir.join(artifact::RERUN).exists() {
         // No trial has run, so the command can be given again. The first error is the one to report.
         let _ = std::fs::remove_dir_all(&dir);
     }

@@ -106,19 +106,22 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     if let Some(path) = &args.resume {
         let dir = Arc::new(RunDir::open(path)?);
         choice.check_resumes(&dir)?;
-        let mut found = left(&experiment, &dir, args.retry_failed, None).await.ok();
-        // Rules may need a damaged table, and what looks finished may be damaged: then that trial is repeated. Reading all tables
-        // takes time.
-        if found.as_ref().is_none_or(|(remaining, _)| remaining.is_empty()) {
-            dir.check(|_| true);
-            let first = found.map(|(_, repetition)| repetition);
-            found = Some(left(&experiment, &dir, args.retry_failed, first.as_ref()).await?);
-        }
-        if found.as_ref().is_some_and(|(remaining, _)| remaining.is_empty()) {
+        let first = left(&experiment, &dir, args.retry_failed, None).await.ok();
+        let (remaining, repetition) = match first {
+            Some(found) if !found.0.is_empty() => found,
+            // Rules may need a damaged table, and what looks finished may be damaged: then that trial is repeated. Reading all
+            // tables takes time.
+            first => {
+                dir.check(|_| true);
+                let known = first.as_ref().map(|(_, repetition)| repetition);
+                left(&experiment, &dir, args.retry_failed, known).await?
+            }
+        };
+        if remaining.is_empty() {
             message(format_args!("{}: nothing is left to run", path.display()));
             return Ok(CompletedRun { dir, result: Ok(()) });
         }
-        earlier = found.map(|(_, repetition)| repetition);
+        earlier = Some(repetition);
     }
     let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets, earlier };
     match choice {

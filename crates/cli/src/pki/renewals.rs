@@ -3,12 +3,11 @@
 
 use std::path::Path;
 
-use ccbench_io::input;
 use ccbench_io::replace::replace;
 use jiff::civil::Date;
 
 use super::PkiError;
-use super::revocations::{from_hex, to_hex};
+use super::revocations::{from_hex, lines, to_hex};
 use crate::clock;
 use crate::file::FileError;
 
@@ -40,20 +39,7 @@ impl Renewal {
 /// # Errors
 /// The file cannot be read or is damaged.
 pub(super) fn read(dir: &Path) -> Result<Vec<Renewal>, PkiError> {
-    let path = dir.join(RECORD);
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    let text = input::read_to_string(&path, &input::CERTIFICATE);
-    let text = text.map_err(FileError::of("read", &path))?;
-    let renewals = text.lines().enumerate().map(|(nth, line)| {
-        Renewal::parse(line).ok_or_else(|| PkiError::Damaged {
-            path: path.clone(),
-            line: nth + 1,
-            format: "EARLIER_SERIAL DATE LATER_SERIAL",
-        })
-    });
-    renewals.collect()
+    lines(&dir.join(RECORD), "EARLIER_SERIAL DATE LATER_SERIAL", Renewal::parse)
 }
 
 /// Adds a certificate that is about to be issued again.

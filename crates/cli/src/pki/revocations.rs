@@ -56,21 +56,31 @@ pub(super) fn to_hex(serial: &[u8]) -> String {
 /// # Errors
 /// The file cannot be read or is damaged.
 pub(super) fn read(dir: &Path) -> Result<Vec<Revoked>, PkiError> {
-    let path = dir.join(RECORD);
+    lines(&dir.join(RECORD), "SERIAL DATE NAME", Revoked::parse)
+}
+
+/// The lines of a record; none if the file is missing.
+///
+/// # Errors
+/// The file cannot be read or is damaged.
+pub(super) fn lines<T>(
+    path: &Path,
+    format: &'static str,
+    parse: fn(&str) -> Option<T>,
+) -> Result<Vec<T>, PkiError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let text = input::read_to_string(&path, &input::CERTIFICATE);
-    let text = text.map_err(FileError::of("read", &path))?;
-    let lines = text.lines().enumerate();
-    let revoked = lines.map(|(nth, line)| {
-        Revoked::parse(line).ok_or_else(|| PkiError::Damaged {
-            path: path.clone(),
+    let text = input::read_to_string(path, &input::CERTIFICATE);
+    let text = text.map_err(FileError::of("read", path))?;
+    let parsed = text.lines().enumerate().map(|(nth, line)| {
+        parse(line).ok_or_else(|| PkiError::Damaged {
+            path: path.to_owned(),
             line: nth + 1,
-            format: "SERIAL DATE NAME",
+            format,
         })
     });
-    revoked.collect()
+    parsed.collect()
 }
 
 /// Adds certificates, and those that they were renewed from; one that is revoked already is not added again.

@@ -248,7 +248,7 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
     if matches!(config.queue, Queue::Red(_)) && !config.changed_queues.is_empty() {
         return bad("changes of a queue red, which drop all its packets");
     }
-    let is_below_tbf = has_tbf(config) && crate::qdisc::fifo_limit(&config.queue).is_some();
+    let is_below_tbf = has_tbf(config) && qdisc::fifo_limit(&config.queue).is_some();
     if is_below_tbf && config.plan.trace.is_some() && !config.changed_queues.is_empty() {
         return bad(
             "changes of a FIFO below a tbf with a trace, whose steps set its first limit again",

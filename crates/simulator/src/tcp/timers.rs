@@ -45,6 +45,12 @@ impl Sender {
         self.arm(TimerKind::Retransmission, now_ns, delay_ns);
     }
 
+    /// The same, of a timeout that began with the transmission of the first segment.
+    fn arm_rest_of_rto(&mut self, now_ns: u64) {
+        let delay_ns = self.rto_delta_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
+        self.arm(TimerKind::Retransmission, now_ns, delay_ns);
+    }
+
     /// `tcp_pacing_delay()`: until the last packet leaves, whole ticks.
     fn pacing_delay_ns(&self, now_ns: u64) -> u64 {
         self.tcp_wstamp_ns.saturating_sub(now_ns) / TICK_NS * TICK_NS
@@ -65,8 +71,7 @@ impl Sender {
         if self.rtx_queue.is_empty() {
             self.timer = None;
         } else if self.is_armed(TimerKind::LossProbe) || self.is_armed(TimerKind::Reordering) {
-            let delay_ns = self.rto_delta_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
-            self.arm(TimerKind::Retransmission, now_ns, delay_ns);
+            self.arm_rest_of_rto(now_ns);
         } else {
             self.arm_rto_after_pacing(now_ns);
         }
@@ -196,7 +201,6 @@ impl Sender {
                 return self.arm_rto_after_pacing(now_ns);
             }
         }
-        let delay_ns = self.rto_delta_ns(now_ns).max(1_000) + self.pacing_delay_ns(now_ns);
-        self.arm(TimerKind::Retransmission, now_ns, delay_ns);
+        self.arm_rest_of_rto(now_ns);
     }
 }

@@ -69,16 +69,7 @@ fn elements(name: &str, link: &Link, problems: &mut Problems) {
         ecn_rewrite(name, rewrite, problems);
     }
     if let Some(policer) = &link.policer {
-        self::policer(name, policer, problems);
-        let overhead = link.overhead.unwrap_or(KERNEL_OVERHEAD).get();
-        let frame = Bytes::new((FRAME_BYTES - KERNEL_OVERHEAD.get()).saturating_add(overhead));
-        if policer.burst >= MIN_BURST && policer.burst < frame {
-            let burst = ["links", name, "policer", "burst"];
-            let why = format!(
-                "is less than {frame}, a full frame with the link's `overhead`, so none would pass"
-            );
-            problems.error_from(&burst, &[&burst, &["links", name, "overhead"]], why);
-        }
+        self::policer(name, policer, link.overhead, problems);
     }
     if let Some(aggregation) = &link.ack_aggregation {
         ack_aggregation(name, aggregation, problems);
@@ -217,12 +208,21 @@ fn ecn_rewrite(name: &str, rewrite: &EcnRewrite, problems: &mut Problems) {
     }
 }
 
-fn policer(name: &str, policer: &Policer, problems: &mut Problems) {
+fn policer(name: &str, policer: &Policer, overhead: Option<Bytes>, problems: &mut Problems) {
     let at = |key| ["links", name, "policer", key];
     if policer.rate.bits_per_sec() == 0 || policer.rate > MAX_RATE {
         problems.error(&at("rate"), format!("must be more than zero, and {MAX_RATE} or less"));
     }
     bucket(&at("burst"), policer.burst, problems);
+    let overhead = overhead.unwrap_or(KERNEL_OVERHEAD).get();
+    let frame = Bytes::new((FRAME_BYTES - KERNEL_OVERHEAD.get()).saturating_add(overhead));
+    if (MIN_BURST..frame).contains(&policer.burst) {
+        let why = format!(
+            "is less than {frame}, a full frame with the link's `overhead`, so none would pass"
+        );
+        let reads: [&[&str]; 2] = [&at("burst"), &["links", name, "overhead"]];
+        problems.error_from(&at("burst"), &reads, why);
+    }
 }
 
 /// The size of a bucket of tokens.

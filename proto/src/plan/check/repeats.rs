@@ -9,18 +9,25 @@ use super::expects::{places, warn_if_renamed};
 use super::matrix;
 use super::problems::Problems;
 
+/// The points of a plan with a design and rules.
+type Points<'p> = Option<&'p [Vec<(String, String)>]>;
+
 /// Fewest trials of a point that are repeated by rules.
 const MIN_TRIALS: u32 = 2;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
+    let is_adaptive = plan.repeat.adaptive().is_some();
+    let has_rules = is_adaptive || !plan.compare.is_empty();
+    let points = (has_rules && plan.design.is_some()).then(|| matrix::combinations(plan));
+    let points = points.as_deref();
     if let Some(adaptive) = plan.repeat.adaptive() {
-        table(plan, adaptive, problems);
+        table((plan, points), adaptive, problems);
     }
     for (index, compare) in plan.compare.iter().enumerate() {
-        comparison(plan, &index.to_string(), compare, problems);
+        comparison((plan, points), &index.to_string(), compare, problems);
     }
-    let (trials, is_adaptive) = (plan.repeat.at_most(), plan.repeat.adaptive().is_some());
-    if (1..FEWEST_VALUES).contains(&trials) && (is_adaptive || !plan.compare.is_empty()) {
+    let trials = plan.repeat.at_most();
+    if (1..FEWEST_VALUES).contains(&trials) && has_rules {
         let path = if is_adaptive { ["repeat", "at_most"] } else { ["compare", "0"] };
         let why = format!(
             "no rule is decided with fewer than {FEWEST_VALUES} trials of a point, because its interval is infinite; here are {trials} \
@@ -30,7 +37,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-fn table(plan: &Plan, adaptive: &AdaptiveRepeat, problems: &mut Problems) {
+fn table((plan, points): (&Plan, Points<'_>), adaptive: &AdaptiveRepeat, problems: &mut Problems) {
     let range = MIN_TRIALS..=u32::from(u16::MAX);
     let numbers = [("at_least", adaptive.at_least), ("at_most", adaptive.at_most)];
     for (key, _) in numbers.iter().filter(|(_, trials)| !range.contains(trials)) {
@@ -62,11 +69,16 @@ fn table(plan: &Plan, adaptive: &AdaptiveRepeat, problems: &mut Problems) {
         faults(&at, until.faults_or_measure(plan).err(), problems);
         let is_about_none = |points: &[_]| until.points(points).is_empty();
         let why = "is about no point: the design has none with these levels; leave out `design`";
-        warn_if_unused(plan, &at, (before, why), is_about_none, problems);
+        warn_if_unused(points, &at, (before, why), is_about_none, problems);
     }
 }
 
-fn comparison(plan: &Plan, number: &str, compare: &Compare, problems: &mut Problems) {
+fn comparison(
+    (plan, points): (&Plan, Points<'_>),
+    number: &str,
+    compare: &Compare,
+    problems: &mut Problems,
+) {
     let (at, before): ([&str; 2], usize) = (["compare", number], problems.found.len());
     let under = |key: &'static str| [&at[..], &[key]].concat();
     places(plan, &under("a"), &compare.a, false, problems);
@@ -89,19 +101,19 @@ fn comparison(plan: &Plan, number: &str, compare: &Compare, problems: &mut Probl
     faults(&at, compare.faults_or_measure(plan).err(), problems);
     let has_no_pair = |points: &[_]| compare.pairs(points).is_empty();
     let why = "compares nothing: the design has no two points that differ in these levels only; leave out `design`";
-    warn_if_unused(plan, &at, (before, why), has_no_pair, problems);
+    warn_if_unused(points, &at, (before, why), has_no_pair, problems);
 }
 
 /// Warns about a rule without problems (`before`: their number before it) that the points of the design leave without effect.
 fn warn_if_unused(
-    plan: &Plan,
+    points: Points<'_>,
     at: &[&str],
     (before, why): (usize, &str),
     is_unused: impl Fn(&[Vec<(String, String)>]) -> bool,
     problems: &mut Problems,
 ) {
     let is_wrong = problems.found[before..].iter().any(|found| found.severity == Severity::Error);
-    if plan.design.is_some() && !is_wrong && is_unused(&matrix::combinations(plan)) {
+    if points.is_some_and(|points| !is_wrong && is_unused(points)) {
         problems.warning_from(at, &[at, &["design"], &["matrix"]], why);
     }
 }

@@ -1,10 +1,10 @@
 //! Pure acknowledgements of TCP behind the delay: the filter that drops superseded ones while they wait, and the aggregation
 //! that holds them back and releases them together.
 //!
-//! The filter follows CAKE's `ack-filter-aggressive` (`cake_ack_filter` in `sch_cake.c`) and drops less: an acknowledgement goes only if a later one of
-//! its flow acknowledges more, has the same ECN flags, and neither of them, nor a packet between them, has SACK blocks,
-//! counters of AccECN, other options than a timestamp, data, or CE. A superseded acknowledgement keeps its place in the queue,
-//! and counts against its limit, until it is its turn.
+//! The filter follows CAKE's `ack-filter-aggressive` (`cake_ack_filter` in `sch_cake.c`) and drops less: an acknowledgement goes
+//! only if a later one of its flow acknowledges more, has the same ECN flags, and neither of them, nor a packet between them, has
+//! SACK blocks, counters of AccECN, other options than a timestamp, data, or CE. A superseded acknowledgement keeps its place in
+//! the queue, and counts against its limit, until it is its turn.
 
 use std::collections::VecDeque;
 

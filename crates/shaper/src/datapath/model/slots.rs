@@ -26,8 +26,6 @@ pub(super) struct Slots {
     /// Packets and bytes that may still leave in this one.
     left_packets: u64,
     left_bytes: u64,
-    /// A packet has left in this one.
-    is_used: bool,
     /// Slots in which packets left.
     used: u64,
 }
@@ -47,7 +45,6 @@ impl Slots {
             left_queued: 0,
             left_packets: 0,
             left_bytes: 0,
-            is_used: false,
             used: 0,
         }
     }
@@ -93,7 +90,6 @@ impl Slots {
         self.left_queued = queued;
         self.left_packets = self.max_packets;
         self.left_bytes = self.max_bytes;
-        self.is_used = false;
         Ok(())
     }
 
@@ -101,10 +97,10 @@ impl Slots {
     pub(super) fn dequeued(&mut self, packets: u64, sent_bytes: Option<u32>) {
         self.left_queued = self.left_queued.saturating_sub(packets);
         let Some(bytes) = sent_bytes else { return };
+        // The first one of this slot.
+        self.used += u64::from(self.left_packets == self.max_packets);
         self.left_packets = self.left_packets.saturating_sub(1);
         self.left_bytes = self.left_bytes.saturating_sub(u64::from(bytes));
-        self.used += u64::from(!self.is_used);
-        self.is_used = true;
     }
 
     /// Slots in which packets left.
