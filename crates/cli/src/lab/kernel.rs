@@ -29,7 +29,7 @@ macro_rules! recipe_file {
 }
 
 /// Files that build or fetch kernels. Their contents are part of a kernel's key in the cache.
-const RECIPE: [(&str, &str, Scope); 14] = [
+const RECIPE: [(&str, &str, Scope); 15] = [
     recipe_file!("apt.sh", Scope::AllKernels),
     recipe_file!("kernel.sh", Scope::OwnKernel),
     recipe_file!("kernel.config", Scope::OwnKernelFor(Engine::Qemu)),
@@ -43,6 +43,7 @@ const RECIPE: [(&str, &str, Scope); 14] = [
     recipe_file!("uml/patches/0005-um-bpf-jit.patch", Scope::OwnKernelFor(Engine::Uml)),
     recipe_file!("uml/patches/0006-um-controller.patch", Scope::OwnKernelFor(Engine::Uml)),
     recipe_file!("uml/patches/0007-um-aligned-struct-page.patch", Scope::OwnKernelFor(Engine::Uml)),
+    recipe_file!("uml/patches/0008-um-jit-placement.patch", Scope::OwnKernelFor(Engine::Uml)),
     recipe_file!("debian.sh", Scope::StockKernels),
 ];
 
