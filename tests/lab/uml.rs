@@ -76,7 +76,33 @@ fn nothing_is_dilated_and_no_stock_kernel_runs() {
     let done = bench.run(&["check", &path, "--lab", "--engine", "uml"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
     assert!(text(&done).contains("flows.f: no link from a to b has a rate"), "{}", text(&done));
-    assert_eq!(bench.run(&["check", &path, "--lab"]).status.code(), Some(0));
+    let done = bench.run(&["check", &path, "--lab"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    // Whatever else this machine lacks.
+    assert!(
+        text(&done).contains("note: the lab uses the engine qemu instead of uml: "),
+        "{}",
+        text(&done)
+    );
+}
+
+#[cfg(feature = "lab")]
+#[test]
+fn uml_is_the_default_and_a_dilation_selects_qemu() {
+    let lab = |more: &[&str]| {
+        let bench = Bench::new();
+        let path = bench.write("plan.toml", &plan(1));
+        let done = bench.run(&[&["run", &path.to_string_lossy(), "--lab"], more].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let file = |name| std::fs::read_to_string(bench.results().join(name)).unwrap();
+        (file("run.json"), file("plan.resolved.toml"))
+    };
+    let (record, resolved) = lab(&[]);
+    assert!(record.contains("lab: engine uml (sha256 "), "{record}");
+    assert!(resolved.contains("engine = \"uml\""), "a resumed run has the same engine: {resolved}");
+    let (record, _) = lab(&["--dilation", "5"]);
+    assert!(record.contains("lab: engine qemu (sha256 "), "{record}");
+    assert!(!record.contains("instead of uml"), "the user has decided: {record}");
 }
 
 /// Every discipline that a plan can name, with the kernel's own implementation, carries a flow at the link's rate.

@@ -222,14 +222,14 @@ pub struct RunOptions {
     /// always runs in the lab.
     #[arg(long)]
     pub lab: bool,
-    /// What runs the lab's kernel: qemu, or uml (several times faster). Same as `--set lab.engine=ENGINE` [default:
-    /// qemu, or uml if only that is installed].
+    /// What runs the lab's kernel: uml, or qemu, which is several times slower and runs every plan and kernel. Same as
+    /// `--set lab.engine=ENGINE` [default: uml where it can run, or qemu; a note gives the reason].
     #[arg(long, requires = "lab")]
     pub engine: Option<Engine>,
     /// Kernel in the lab if the plan names none (`lab.kernel`): own, 6.1, 6.12 or 7.2 [default: own].
     #[arg(long)]
     pub kernel: Option<Series>,
-    /// Dilation in the lab: how much faster the guest's CPU is relative to its network; not with the engine uml
+    /// Dilation in the lab: how much faster the guest's CPU is relative to its network; selects the engine qemu
     /// [default: calibrated].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub dilation: Option<u32>,
@@ -286,7 +286,7 @@ pub struct CheckArgs {
     /// Also check whether the plan can run in the lab, as `ccbench run --lab`.
     #[arg(long)]
     pub lab: bool,
-    /// The lab's engine: qemu or uml [default: qemu].
+    /// The lab's engine: uml or qemu [default: as `ccbench run --lab`].
     #[arg(long, requires = "lab")]
     pub engine: Option<Engine>,
     /// Also check whether the plan can be simulated, as `ccbench run --sim`.

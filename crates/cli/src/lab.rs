@@ -31,13 +31,14 @@ mod boot_directory;
 mod cpio;
 pub mod cpu;
 mod described;
+pub mod engine;
 pub mod error;
 mod jobs;
 pub mod kernel;
 mod preflight;
 mod qemu;
 mod trial;
-mod uml;
+pub mod uml;
 mod userland;
 pub mod vm;
 
@@ -48,7 +49,7 @@ const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
 /// Dilation of the calibration.
 const CALIBRATION_DILATION: u32 = 20;
 
-/// Options of the lab (`--kernel`, `--dilation`, `--jobs`). `--engine` is an override of the plan: see [`engine_for`].
+/// Options of the lab (`--kernel`, `--dilation`, `--jobs`). `--engine` is an override of the plan: see [`engine`].
 #[derive(Debug, Clone, Copy)]
 pub struct LabOptions {
     /// The kernel of points that name none.
@@ -69,16 +70,20 @@ pub struct Lab {
     preflight: Preflight,
     /// The images, for `run.json`.
     described: Vec<LabImage>,
+    /// Why the engine is not the usual one.
+    engine_note: Option<String>,
 }
 
 impl Lab {
-    /// Opens every kernel that a point asks for, describes its nodes, and chooses the dilation unless it is given.
+    /// Opens every kernel that a point asks for, describes its nodes, and chooses the dilation unless it is given. `engine_note`
+    /// is kept with the results.
     ///
     /// # Errors
     /// A kernel or program is missing, or the plan cannot run in the lab.
     pub async fn open(
         experiment: &Experiment,
         options: LabOptions,
+        engine_note: Option<String>,
         interrupt: &mut Interrupt,
     ) -> Result<Self, BackendError> {
         let plan = experiment.plan.plan();
@@ -88,7 +93,7 @@ impl Lab {
         let (images, described) = (BTreeMap::new(), Vec::new());
         let preflight = Preflight::default();
         let LabOptions { kernel, jobs, .. } = options;
-        let mut lab = Self { kernel, jobs, images, preflight, described };
+        let mut lab = Self { kernel, jobs, images, preflight, described, engine_note };
         let points = experiment.plan.points();
         let kernels: BTreeSet<_> = points.iter().map(|point| lab.machine(point)).collect();
         let open = |(engine, series)| Ok(((engine, series), VmImage::open(engine, series)?));
@@ -107,7 +112,7 @@ impl Lab {
     /// The engine and the kernel of a point.
     fn machine(&self, point: &Point) -> (Engine, Series) {
         let plan = point.plan.plan();
-        (plan.lab.engine.unwrap_or_default(), plan.kernel().unwrap_or(self.kernel))
+        (plan.lab.engine.unwrap_or(engine::UNNAMED), plan.kernel().unwrap_or(self.kernel))
     }
 
     async fn add(
@@ -169,7 +174,7 @@ impl Backend for Lab {
             backend: RunBackend::Lab { images: self.described.clone() },
             topology: json!(Topology::build(experiment.plan.plan())),
             nodes: self.preflight.nodes.clone(),
-            notes: vec![],
+            notes: self.engine_note.iter().cloned().collect(),
             missing: BTreeSet::new(),
         }
     }
@@ -204,38 +209,6 @@ impl Lab {
         };
         trial::run((image, *dilation), place, *trial, progress, &mut interrupt).await
     }
-}
-
-/// The override of the plan that selects an engine.
-pub fn engine_override(engine: Engine) -> String {
-    format!("lab.engine={engine}")
-}
-
-/// The engine for a run that names none: the default, or the other if only that is installed; then also a note.
-pub fn engine_for(kernel: Series) -> (Engine, Option<String>) {
-    let default = Engine::default();
-    let built = |engine| kernel::find(engine, kernel).is_some();
-    let why = match qemu::version() {
-        Ok(_) if built(Engine::Qemu) => return (default, None),
-        Ok(_) => "its kernel is not built",
-        Err(_) => "QEMU is not installed",
-    };
-    if Engine::Uml.runs(kernel) && built(Engine::Uml) {
-        let note = format!("the lab uses the engine uml instead of qemu: {why}");
-        return (Engine::Uml, Some(note));
-    }
-    (default, None)
-}
-
-/// The engines that are installed with their kernels, the faster one first.
-pub fn built_engines() -> Vec<Engine> {
-    [Engine::Uml, Engine::Qemu].into_iter().filter(|engine| is_built(*engine)).collect()
-}
-
-/// Whether an engine and its kernel `own` are installed.
-fn is_built(engine: Engine) -> bool {
-    let has_emulator = engine == Engine::Uml || qemu::version().is_ok();
-    has_emulator && kernel::find(engine, Series::Own).is_some()
 }
 
 /// The smallest dilation at which the guest is idle enough, for traffic that kept it busy for `busy_pct` during the

@@ -105,7 +105,7 @@ impl PlanSource {
     /// # Errors
     /// The plan is invalid; every problem is printed.
     pub fn load_quietly(&self, sets: &[String]) -> Result<CheckedPlan, PlanSourceError> {
-        self.read_with(sets).map(|(loaded, _)| loaded.plan)
+        self.load_again(sets).map(|loaded| loaded.plan)
     }
 
     /// Reads and checks the plan with these overrides; every problem is printed.
@@ -116,6 +116,23 @@ impl PlanSource {
         let (loaded, warnings) = self.read_with(sets)?;
         print_problems(&self.path, &warnings);
         Ok(loaded)
+    }
+
+    /// As [`PlanSource::load`], for a plan whose warnings have been printed.
+    ///
+    /// # Errors
+    /// The plan is invalid; every problem is printed.
+    pub fn load_again(&self, sets: &[String]) -> Result<LoadedPlan, PlanSourceError> {
+        self.read_with(sets).map(|(loaded, _)| loaded)
+    }
+
+    /// The first error of the plan with these overrides, which is not printed; `None` if it is valid.
+    pub fn first_error(&self, sets: &[String]) -> Option<String> {
+        let files = check::trace_files(&self.text, sets);
+        let facts = trace_files::read(&self.path, &files, self.embedded).facts;
+        let problems = check::read_for(self.target, &self.text, sets, facts).err()?;
+        let error = problems.iter().find(|problem| problem.severity == Severity::Error);
+        error.map(PlanProblem::to_string)
     }
 
     /// Reads and checks plan and traces; errors are printed, warnings are returned.

@@ -19,7 +19,7 @@ use crate::backend::{Backend, BackendInfo};
 use crate::clock;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::lab::built_engines;
+use crate::lab::engine;
 use crate::runner::{RunningTrial, TrialQueue};
 use process::TestbedProcess;
 
@@ -103,7 +103,7 @@ impl Testbed {
         let mut notes = process.ready.notes.clone();
         if let Some(agent) = agents.by_node.values().next() {
             let host = suggest::Host::of(&agent.info);
-            notes.extend(suggest::suggestion(&experiment.plan, &host, &built_engines()));
+            notes.extend(suggest::suggestion(&experiment.plan, &host, &engine::usable()));
         }
         Ok(Self::new(Some(process), agents, addresses, notes, json!(topology)))
     }

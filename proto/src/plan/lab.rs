@@ -12,7 +12,7 @@ pub struct LabUse {
     /// Kernel of all nodes; the plan then runs in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
-    /// Engine of the lab; the plan then runs there. Absent: `--engine`.
+    /// Engine of the lab; the plan then runs there. Absent: `--engine`, or `uml` where it can run the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
 }
@@ -113,22 +113,10 @@ names!(Series, "kernel" {
 
 /// Engines of the lab.
 #[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Default,
-    Serialize,
-    Deserialize,
-    JsonSchema,
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub enum Engine {
     /// A QEMU machine whose clock counts instructions; every kernel.
-    #[default]
     #[serde(rename = "qemu")]
     Qemu,
     /// User-Mode Linux: the kernel `own` as a process of the host, several times faster. Its clock advances only while every

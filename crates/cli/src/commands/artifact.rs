@@ -108,8 +108,8 @@ fn options(
     })
 }
 
-/// The kernel and the dilation of the lab. A calibration on another machine must not choose another dilation, so it is given; an
-/// engine other than the default is in the resolved plan.
+/// The kernel and the dilation of the lab. A calibration on another machine must not choose another dilation, so it is given; the
+/// engine uml is in the resolved plan, and a dilation or a stock kernel selects the other one.
 fn of_lab(backend: &RunBackend) -> (Option<Series>, Option<u32>) {
     let images = match backend {
         RunBackend::Lab { images } => &images[..],

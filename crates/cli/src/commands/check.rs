@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use ccbench_proto::plan::AdaptiveRepeat;
 use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{AdaptiveRepeat, Engine};
 use ccbench_proto::resolve;
 use ccbench_proto::units::Micros;
 
 use crate::args::CheckArgs;
-use crate::console::print;
+use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::lab::engine_override;
+use crate::lab::engine::{self, LabRequest};
 use crate::plan_source::PlanSource;
 use crate::progress::clock_text;
 
@@ -23,9 +23,8 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
     let source = PlanSource::read(&args.plan.plan)?.for_simulator(args.sim);
     let mut sets = source.sets(&args.plan.sets, args.quick)?;
     if args.lab {
-        let in_plan = source.load_quietly(&sets)?.plan().lab.engine;
         // The rules are in `plan::check::lab`.
-        sets.push(engine_override(args.engine.or(in_plan).unwrap_or_default()));
+        sets.extend(lab_engine(args, &source, &sets)?.map(engine::as_override));
     }
     let plan = source.load(&sets)?.plan;
     if args.expand {
@@ -39,6 +38,24 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
         print(&format!("{}: {}\n", plan.plan().name, size(&plan)));
     }
     Ok(ExitCode::Success)
+}
+
+/// The engine to check for; `None` if the plan names engines.
+fn lab_engine(
+    args: &CheckArgs,
+    source: &PlanSource,
+    sets: &[String],
+) -> Result<Option<Engine>, CliError> {
+    if args.engine.is_some() {
+        return Ok(args.engine);
+    }
+    let plan = source.load_quietly(sets)?;
+    let request = LabRequest { lab: true, ..LabRequest::default() };
+    let choice = engine::choose_for(&plan, source, sets, request);
+    if let Some(note) = choice.as_ref().and_then(|choice| choice.note.as_ref()) {
+        message(format_args!("note: {note}"));
+    }
+    Ok(choice.map(|choice| choice.engine))
 }
 
 /// Points, trials and duration: `8 point(s) × 3 = 24 trial(s), 12:00 of traffic`.

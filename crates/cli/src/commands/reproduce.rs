@@ -12,7 +12,7 @@ use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
-use crate::lab::built_engines;
+use crate::lab::engine;
 use crate::runtime::block_on;
 
 mod catalog;
@@ -48,7 +48,7 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
 fn run_args(args: ReproduceArgs) -> RunArgs {
     let ReproduceArgs { sets, mut options, no_lab, .. } = args;
     let decided = options.lab || no_lab || options.sim || options.rootless;
-    if !decided && !built_engines().is_empty() {
+    if !decided && !engine::usable().is_empty() {
         message(format_args!(
             "note: runs in the lab; `--no-lab` runs in network namespaces of this machine"
         ));

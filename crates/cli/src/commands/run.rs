@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ccbench_proto::plan::Engine;
 use ccbench_proto::schedule::{self, ScheduledTrial};
 use ccbench_results::backend::RunBackend;
 use ccbench_results::expect::Outcome;
@@ -14,7 +13,7 @@ use ccbench_results::summarize::summarize;
 use ccbench_results::table;
 use tracing::info;
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, RunOptions};
 use crate::backend::choice::BackendChoice;
 use crate::backend::error::BackendError;
 use crate::backend::{Backend, BackendInfo};
@@ -24,8 +23,9 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
-use crate::lab::{Lab, engine_for, engine_override};
-use crate::plan_source::PlanSource;
+use crate::lab::Lab;
+use crate::lab::engine::{self, LabRequest};
+use crate::plan_source::{LoadedPlan, PlanSource};
 use crate::progress::Progress;
 use crate::repetition::Repetition;
 use crate::runner::TrialQueue;
@@ -94,10 +94,9 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let options = &args.options;
     let source = source.for_simulator(options.sim);
     let mut sets = source.sets(&args.sets, options.quick)?;
-    if let Some(engine) = engine(args, &source, &sets)? {
-        sets.push(engine_override(engine));
-    }
-    let loaded = source.load(&sets)?;
+    sets.extend(options.engine.map(engine::as_override));
+    let mut loaded = source.load(&sets)?;
+    let engine_note = choose_engine(args, &source, &mut loaded, &mut sets)?;
     let text = loaded.text.clone();
     let pki = options.tls.pki.clone();
     let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
@@ -131,8 +130,11 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
             run.run_on(testbed, interrupt).await
         }
         BackendChoice::Lab(options) => {
-            let lab = Lab::open(&experiment, options, &mut interrupt).await?;
-            run.run_on(lab, interrupt).await
+            let lab = Lab::open(&experiment, options, engine_note.clone(), &mut interrupt).await;
+            if let (Err(_), Some(note)) = (&lab, engine_note) {
+                message(format_args!("note: {note}"));
+            }
+            run.run_on(lab?, interrupt).await
         }
         BackendChoice::Simulator { jobs } => {
             run.run_on(Simulator::open(&experiment, jobs)?, interrupt).await
@@ -140,27 +142,27 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     }
 }
 
-/// The engine that the command line names, or that is installed while the default is not. As an override of the plan, so that the
-/// plan is checked for it and a resumed run has the same one.
-fn engine(
+/// Chooses the engine of a new run that names none. As an override of the plan, so that the plan is checked for it and a resumed run
+/// has the same one. Returns a note if the engine is not the usual one.
+fn choose_engine(
     args: &RunArgs,
     source: &PlanSource,
-    sets: &[String],
-) -> Result<Option<Engine>, CliError> {
-    let options = &args.options;
-    let decided = options.engine.is_some() || options.dilation.is_some() || args.resume.is_some();
-    if decided || !options.lab {
-        return Ok(options.engine);
-    }
-    let points = source.load_quietly(sets)?.points();
-    if points.iter().any(|point| point.plan.plan().in_lab()) {
+    loaded: &mut LoadedPlan,
+    sets: &mut Vec<String>,
+) -> Result<Option<String>, CliError> {
+    let RunOptions { lab, kernel, dilation, sim, .. } = args.options;
+    if args.resume.is_some() || sim {
         return Ok(None);
     }
-    let (engine, note) = engine_for(options.kernel.unwrap_or_default());
-    if let Some(note) = &note {
-        message(format_args!("note: {note}"));
+    let request = LabRequest { lab, kernel, dilation };
+    let Some(choice) = engine::choose_for(&loaded.plan, source, sets, request) else {
+        return Ok(None);
+    };
+    if choice.is_override() {
+        sets.push(engine::as_override(choice.engine));
+        *loaded = source.load_again(sets)?;
     }
-    Ok(note.map(|_| engine))
+    Ok(choice.note)
 }
 
 /// The trials that a run lacks and needs, and the rules that decide on others; `earlier`: the same of an earlier look.

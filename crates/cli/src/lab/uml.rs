@@ -7,6 +7,7 @@ use std::process::Stdio;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use tokio::process::{Child, Command};
 
+use super::MEMORY_MIB;
 use super::cpu::on_cpu;
 use super::error::LabError;
 
@@ -14,6 +15,8 @@ use super::error::LabError;
 pub const EMULATOR: &str = "User-Mode Linux, time-travel=inf-cpu";
 /// Names the process of the guest that ran when the kernel received SIGUSR2 (patch 0006).
 const RUNNING: &str = "lab: running ";
+/// What filters can do, where the kernel has them. The system calls of guest processes trap.
+const SECCOMP_ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
 /// Switches off glibc's functions for newer CPUs, so that they are those of x86-64-v2 on every host: results of `exp` and `log` differ
 /// in the last bit with FMA. Names that a version of glibc does not know are ignored.
 const HWCAPS: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX_Fast_Unaligned_Load,-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ,-AVX512CD,\
@@ -113,11 +116,31 @@ pub fn memory_folder(memory_mib: u32) -> Result<PathBuf, LabError> {
     let mut folders = memory_folders().into_iter();
     let fitting = folders.find(|(_, free_mib)| *free_mib >= u64::from(memory_mib));
     fitting.map(|(folder, _)| folder).ok_or_else(|| LabError::Missing {
-        what: format!(
-            "{memory_mib} MiB in /dev/shm or TMPDIR, mounted without noexec (engine uml)"
-        ),
+        what: format!("{} (engine uml)", memory_need(memory_mib)),
         hint: "mount one, or use `--engine qemu`".to_owned(),
     })
+}
+
+fn memory_need(memory_mib: u32) -> String {
+    format!("{memory_mib} MiB in /dev/shm or TMPDIR, mounted without noexec")
+}
+
+/// What User-Mode Linux needs and this machine lacks; `None` if nothing is known to be missing. A container may still forbid to
+/// install seccomp filters: see [`advice`].
+pub fn unsupported() -> Option<String> {
+    let actions = std::fs::read_to_string(SECCOMP_ACTIONS).unwrap_or_default();
+    lacks(std::env::consts::ARCH, &actions, memory_folder(MEMORY_MIB).is_ok())
+}
+
+/// [`unsupported`] on a machine with this architecture and these actions of seccomp filters.
+fn lacks(arch: &str, seccomp_actions: &str, has_memory: bool) -> Option<String> {
+    if arch != "x86_64" {
+        Some("an x86-64 machine".to_owned())
+    } else if !seccomp_actions.split_whitespace().any(|action| action == "trap") {
+        Some("a kernel with seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned())
+    } else {
+        (!has_memory).then(|| memory_need(MEMORY_MIB))
+    }
 }
 
 /// Advice for a kernel that has not booted, from its console output.
@@ -160,6 +183,21 @@ mod tests {
         assert!(line.contains("mem=512M") && line.contains("rng-seed=7 "), "{line}");
         let elsewhere = UmlConfig { folder: "/other".into(), kernel: "/k".into(), ..config() };
         assert_eq!(elsewhere.arguments(), config().arguments());
+    }
+
+    #[test]
+    fn names_what_a_machine_lacks() {
+        let actions = "kill_process kill_thread trap errno user_notif trace log allow\n";
+        assert_eq!(lacks("x86_64", actions, true), None);
+        for (arch, actions, has_memory, what) in [
+            ("aarch64", actions, true, "an x86-64 machine"),
+            ("x86_64", "", true, "seccomp"),
+            ("x86_64", "kill_thread errno allow", true, "seccomp"),
+            ("x86_64", actions, false, "768 MiB in /dev/shm or TMPDIR"),
+        ] {
+            let lacking = lacks(arch, actions, has_memory).unwrap_or_default();
+            assert!(lacking.contains(what), "{arch} {actions} {has_memory}: {lacking}");
+        }
     }
 
     #[test]

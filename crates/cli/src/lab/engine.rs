@@ -1,0 +1,204 @@
+//! The engine of a run in the lab whose plan and command line name none.
+
+use std::collections::BTreeSet;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{Engine, Series};
+
+use super::{kernel, qemu, uml};
+use crate::plan_source::PlanSource;
+
+/// The engine of points that name none in a plan in which others do, and of runs of earlier versions: it runs every plan.
+pub const UNNAMED: Engine = Engine::Qemu;
+
+/// Options of the command line on which the choice depends.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LabRequest {
+    /// `--lab`.
+    pub lab: bool,
+    /// `--kernel`.
+    pub kernel: Option<Series>,
+    /// `--dilation`.
+    pub dilation: Option<u32>,
+}
+
+/// The engine of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineChoice {
+    /// The engine.
+    pub engine: Engine,
+    /// Why it is not uml, unless the user asked for what only qemu has.
+    pub note: Option<String>,
+}
+
+/// What the choice depends on.
+#[derive(Debug, Clone, Default)]
+struct Facts {
+    /// Kernels of all points.
+    kernels: BTreeSet<Series>,
+    has_dilation: bool,
+    /// No engine runs such a plan.
+    has_agents: bool,
+    /// What uml needs and this machine lacks.
+    machine_lacks: Option<String>,
+    /// Why uml cannot run the plan.
+    plan_error: Option<String>,
+    /// Engines that are installed with their kernel `own`.
+    installed: Vec<Engine>,
+}
+
+/// The engine for a valid plan, the overrides `sets` included; `None` if it does not run in the lab, or names engines itself.
+pub fn choose_for(
+    plan: &CheckedPlan,
+    source: &PlanSource,
+    sets: &[String],
+    request: LabRequest,
+) -> Option<EngineChoice> {
+    let points = plan.points();
+    let plans = || points.iter().map(|point| point.plan.plan());
+    let in_lab = request.lab || plans().any(|plan| plan.in_lab());
+    if !in_lab || plans().any(|plan| plan.lab.engine.is_some()) {
+        return None;
+    }
+    let on_uml = [sets, &[as_override(Engine::Uml)]].concat();
+    let unnamed = request.kernel.unwrap_or_default();
+    Some(choose(&Facts {
+        kernels: plans().map(|plan| plan.kernel().unwrap_or(unnamed)).collect(),
+        has_dilation: request.dilation.is_some(),
+        has_agents: plan.plan().nodes.values().any(|node| node.agent.is_some()),
+        machine_lacks: uml::unsupported(),
+        plan_error: source.first_error(&on_uml),
+        installed: [Engine::Uml, Engine::Qemu].into_iter().filter(|e| is_installed(*e)).collect(),
+    }))
+}
+
+/// uml, unless only qemu has what is asked for, or uml cannot run here.
+fn choose(facts: &Facts) -> EngineChoice {
+    let for_uml = facts.kernels.iter().all(|series| Engine::Uml.runs(*series));
+    if facts.has_dilation || facts.has_agents || !for_uml {
+        return EngineChoice { engine: Engine::Qemu, note: None };
+    }
+    // If neither is installed, the error names the command that builds uml's kernel.
+    let only_qemu = facts.installed == [Engine::Qemu];
+    let not_built =
+        || format!("its kernel is not built: {}", kernel::hint(Engine::Uml, Series::Own));
+    let lacks = facts.machine_lacks.as_ref().map(|what| format!("it needs {what}"));
+    let why = lacks.or_else(|| facts.plan_error.clone()).or_else(|| only_qemu.then(not_built));
+    match why {
+        None => EngineChoice { engine: Engine::Uml, note: None },
+        Some(why) => EngineChoice {
+            engine: Engine::Qemu,
+            note: Some(format!("the lab uses the engine qemu instead of uml: {why}")),
+        },
+    }
+}
+
+impl EngineChoice {
+    /// Whether it is made part of the plan, so that a run of the resolved plan has the same engine elsewhere. A dilation and stock
+    /// kernels select qemu anyway.
+    pub fn is_override(&self) -> bool {
+        self.engine == Engine::Uml || self.note.is_some()
+    }
+}
+
+/// The override of the plan that selects an engine.
+pub fn as_override(engine: Engine) -> String {
+    format!("lab.engine={engine}")
+}
+
+/// The engines that can run here and whose kernel `own` is built, the faster one first.
+pub fn usable() -> Vec<Engine> {
+    let can_run = |engine: &Engine| *engine == Engine::Qemu || uml::unsupported().is_none();
+    [Engine::Uml, Engine::Qemu].into_iter().filter(|e| is_installed(*e) && can_run(e)).collect()
+}
+
+/// Whether an engine and its kernel `own` are installed.
+fn is_installed(engine: Engine) -> bool {
+    let has_emulator = engine == Engine::Uml || qemu::version().is_ok();
+    has_emulator && kernel::find(engine, Series::Own).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: [Engine; 2] = [Engine::Uml, Engine::Qemu];
+
+    /// The kernel `own`, a plan and a machine without obstacles, both engines installed.
+    fn good() -> Facts {
+        Facts { kernels: [Series::Own].into(), installed: BOTH.to_vec(), ..Facts::default() }
+    }
+
+    #[test]
+    fn uml_is_chosen_where_it_can_run() {
+        for installed in [&BOTH[..], &[Engine::Uml], &[]] {
+            let choice = choose(&Facts { installed: installed.to_vec(), ..good() });
+            assert_eq!(choice, EngineChoice { engine: Engine::Uml, note: None }, "{installed:?}");
+            assert!(choice.is_override());
+        }
+    }
+
+    #[test]
+    fn what_only_qemu_has_selects_it_without_a_note() {
+        let stock = *Series::ALL.iter().find(|series| **series != Series::Own).unwrap();
+        // No other reason is named: the user has decided.
+        let bad = Facts { machine_lacks: Some("x".to_owned()), ..good() };
+        for facts in [
+            Facts { has_dilation: true, ..good() },
+            Facts { has_dilation: true, ..bad.clone() },
+            Facts { kernels: [stock].into(), ..good() },
+            Facts { kernels: [Series::Own, stock].into(), ..bad },
+            Facts { has_agents: true, ..good() },
+        ] {
+            let choice = choose(&facts);
+            assert_eq!(choice, EngineChoice { engine: Engine::Qemu, note: None }, "{facts:?}");
+            assert!(!choice.is_override());
+        }
+    }
+
+    #[test]
+    fn a_note_says_why_uml_is_not_used() {
+        let machine = Facts { machine_lacks: Some("an x86-64 machine".to_owned()), ..good() };
+        let plan = Facts { plan_error: Some("keep_awake: leave it out".to_owned()), ..good() };
+        let kernel = Facts { installed: vec![Engine::Qemu], ..good() };
+        let both = Facts { machine_lacks: machine.machine_lacks.clone(), ..plan.clone() };
+        for (facts, why) in [
+            (machine, "it needs an x86-64 machine"),
+            (plan, "keep_awake: leave it out"),
+            (kernel, "its kernel is not built: run `ccbench lab build --engine uml`"),
+            (both, "it needs an x86-64 machine"),
+        ] {
+            let choice = choose(&facts);
+            let note = choice.note.as_deref().unwrap_or_default();
+            let start = format!("the lab uses the engine qemu instead of uml: {why}");
+            assert!(choice.engine == Engine::Qemu && note.starts_with(&start), "{facts:?}: {note}");
+            assert!(choice.is_override());
+        }
+    }
+
+    /// From a plan's text to the choice; whatever this machine has and lacks.
+    #[test]
+    fn plans_that_decide_themselves_need_no_choice() {
+        let text = |more: &str| {
+            format!(
+                "name = \"p\"\n{more}[nodes]\na = {{}}\nb = {{}}\n[wires]\nw = [\"a\", \"b\"]\n[flows.f]\nfrom = \"a\"\nto = \"b\"\n\
+                 [[phases]]\nname = \"p\"\nlength = \"1s\"\nflows = [\"f\"]\n"
+            )
+        };
+        let chosen = |more: &str, request: LabRequest| {
+            let source = PlanSource::embedded("plan.toml", &text(more), &[]);
+            let plan = source.load_quietly(&[]).unwrap();
+            choose_for(&plan, &source, &[], request)
+        };
+        let lab = LabRequest { lab: true, ..LabRequest::default() };
+        assert_eq!(chosen("", LabRequest::default()), None, "not in the lab");
+        assert_eq!(chosen("lab.engine = \"qemu\"\n", lab), None, "the plan names it");
+        let qemu = Some(EngineChoice { engine: Engine::Qemu, note: None });
+        assert_eq!(chosen("", LabRequest { dilation: Some(5), ..lab }), qemu);
+        assert_eq!(chosen("lab.kernel = \"6.1\"\n", LabRequest::default()), qemu);
+        assert_eq!(chosen("", LabRequest { kernel: "6.1".parse().ok(), ..lab }), qemu);
+        // Its flow has no limit, which uml's infinitely fast CPU needs.
+        let unlimited = chosen("lab.kernel = \"own\"\n", LabRequest::default()).unwrap();
+        assert!(unlimited.engine == Engine::Qemu && unlimited.note.is_some(), "{unlimited:?}");
+    }
+}
