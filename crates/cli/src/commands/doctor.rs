@@ -13,9 +13,9 @@ use crate::console::{print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::experiment::Experiment;
-use crate::lab::cpu;
 use crate::lab::error::LabError;
 use crate::lab::vm::VmImage;
+use crate::lab::{cpu, uml};
 use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 use crate::testbed::Testbed;
@@ -29,6 +29,9 @@ const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
 /// Disciplines that only ccbench's datapath has.
 const USERSPACE_ONLY: [&str; 1] = ["bfifo_head_drop"];
+
+/// What happens on a machine that cannot run the engine uml.
+const WITHOUT_UML: &str = "until then `--lab` uses the engine qemu, which is slower";
 
 /// One thing that this machine has or lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +75,12 @@ pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
         }
     };
     for engine in [Engine::Qemu, Engine::Uml] {
-        checks.push(of_engine(engine, VmImage::open(engine, Series::default())));
+        let lacking = if engine == Engine::Uml { uml::unsupported() } else { None };
+        let image = match lacking {
+            Some(what) => Err(LabError::Missing { what, hint: WITHOUT_UML.to_owned() }),
+            None => VmImage::open(engine, Series::default()),
+        };
+        checks.push(of_engine(engine, image));
     }
     checks.push(Check::new("simulator", true, format!("model {MODEL_VERSION}"), ""));
     if as_json {
@@ -288,10 +296,16 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_kernel_of_the_lab_names_its_command() {
+    fn what_the_lab_lacks_has_a_line_with_a_remedy() {
         let (what, hint) = ("kernel own".to_owned(), "run `ccbench lab build`".to_owned());
         let check = of_engine(Engine::Uml, Err(LabError::Missing { what, hint }));
         assert_eq!(check.remedy, "run `ccbench lab build`");
+        let what = "an x86-64 machine".to_owned();
+        let error = LabError::Missing { what, hint: WITHOUT_UML.to_owned() };
+        let line = text(&[of_engine(Engine::Uml, Err(error))], &[]);
+        let expected =
+            format!("missing  lab, engine uml: needs an x86-64 machine\n         {WITHOUT_UML}\n");
+        assert_eq!(line, expected);
         let value = document(&[check], &[]);
         assert_eq!(value["checks"][0]["found"], "needs kernel own");
         assert_eq!(value["checks"][0]["ok"], false);
