@@ -127,7 +127,7 @@ fn write(entry: &Entry, dir: &Path) -> Result<ExitCode, CliError> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use ccbench_proto::plan::check;
+    use ccbench_proto::plan::{Engine, check};
 
     use super::*;
     use crate::plan_source::PlanSource;
@@ -148,6 +148,25 @@ mod tests {
                 let measured = plan.plan().expect.iter().filter(|claim| claim.skip.is_none());
                 assert!(!quick || measured.count() > 0, "{}: --quick measures nothing", entry.name);
             }
+        }
+    }
+
+    /// Experiments that the lab's default engine cannot run, and the reason that `ccbench check --lab --engine uml` prints.
+    const NOT_ON_UML: [(&str, &str); 0] = [];
+
+    /// A new experiment runs on the default engine, or is listed above.
+    #[test]
+    fn embedded_plans_run_on_uml_or_are_listed_with_the_reason() {
+        let expected = NOT_ON_UML.map(|(name, why)| (name, why.to_owned()));
+        for quick in [false, true] {
+            let error = |entry: &Entry| {
+                let source = entry.source();
+                let mut sets = source.sets(&[], quick).unwrap();
+                sets.push(engine::as_override(Engine::Uml));
+                Some((entry.name, source.first_error(&sets)?))
+            };
+            let errors: Vec<_> = entries().filter_map(error).collect();
+            assert_eq!(errors, expected, "with --quick: {quick}");
         }
     }
 
