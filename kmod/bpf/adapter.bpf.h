@@ -217,14 +217,23 @@ SEC("struct_ops/ccb_min_tso_segs") int ccb_min_tso_segs(u64 *ctx)
 }
 #endif
 
+/*
+ * The ACK of a SYN, and of data on it, arrives before init. The state is zero then: whether one of its rounds has ended would depend on
+ * the random first sequence number.
+ */
+INLINE int ccb_is_initialized(struct tcp_sock *tp)
+{
+	return BITS(&tp->inet_conn, icsk_ca_initialized) != 0;
+}
+
 #if CCB_WANTS & CC_OWNS_CWND
 SEC("struct_ops/ccb_cong_control") int ccb_cong_control(u64 *ctx)
 {
 	struct tcp_sock *tp = (void *)ctx[0];
 	const struct rate_sample *rs;
 
-	if (!BITS(&tp->inet_conn, icsk_ca_initialized))
-		return 0; /* an ACK of data on a SYN arrives before init */
+	if (!ccb_is_initialized(tp))
+		return 0;
 	/* Assembly: the compiler would merge both loads into one with a variable offset, which the verifier rejects. */
 	if (KERNEL_MATCHES(struct tcp_congestion_ops___four))
 		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(ctx));
@@ -242,13 +251,19 @@ SEC("struct_ops/ccb_sndbuf_expand") int ccb_sndbuf_expand(u64 *ctx)
 #else
 SEC("struct_ops/ccb_pkts_acked") int ccb_pkts_acked(u64 *ctx)
 {
-	ccb_on_sample((void *)ctx[0], (void *)ctx[1]);
+	struct tcp_sock *tp = (void *)ctx[0];
+
+	if (ccb_is_initialized(tp))
+		ccb_on_sample(tp, (void *)ctx[1]);
 	return 0;
 }
 
 SEC("struct_ops/ccb_cong_avoid") int ccb_cong_avoid(u64 *ctx)
 {
-	ccb_on_cong_avoid((void *)ctx[0], (u32)ctx[1], (u32)ctx[2]);
+	struct tcp_sock *tp = (void *)ctx[0];
+
+	if (ccb_is_initialized(tp))
+		ccb_on_cong_avoid(tp, (u32)ctx[1], (u32)ctx[2]);
 	return 0;
 }
 #endif

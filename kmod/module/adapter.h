@@ -187,12 +187,12 @@ static u32 ccb_min_tso_segs(struct sock *sk)
 }
 #endif
 
+/* The ACK of a SYN, and of data on it, arrives before init; see ../bpf/adapter.bpf.h. */
 #if CCB_WANTS & CC_OWNS_CWND
 CCB_CONG_CONTROL(ccb_cong_control)
 {
-	if (!inet_csk(sk)->icsk_ca_initialized)
-		return; /* an ACK of data on a SYN arrives before init */
-	ccb_on_cong_control(tcp_sk(sk), rs);
+	if (inet_csk(sk)->icsk_ca_initialized)
+		ccb_on_cong_control(tcp_sk(sk), rs);
 }
 
 static u32 ccb_sndbuf_expand(struct sock *sk)
@@ -202,12 +202,14 @@ static u32 ccb_sndbuf_expand(struct sock *sk)
 #else
 static void ccb_pkts_acked(struct sock *sk, const struct ack_sample *sample)
 {
-	ccb_on_sample(tcp_sk(sk), sample);
+	if (inet_csk(sk)->icsk_ca_initialized)
+		ccb_on_sample(tcp_sk(sk), sample);
 }
 
 static void ccb_cong_avoid(struct sock *sk, u32 ack, u32 acked)
 {
-	ccb_on_cong_avoid(tcp_sk(sk), ack, acked);
+	if (inet_csk(sk)->icsk_ca_initialized)
+		ccb_on_cong_avoid(tcp_sk(sk), ack, acked);
 }
 #endif
 

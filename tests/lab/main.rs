@@ -10,6 +10,8 @@ mod acks;
 #[cfg(feature = "lab")]
 mod bpf_jit;
 #[cfg(feature = "lab")]
+mod cc_state;
+#[cfg(feature = "lab")]
 mod jobs;
 #[cfg(feature = "lab")]
 mod judge;
