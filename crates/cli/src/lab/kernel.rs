@@ -1,8 +1,10 @@
 //! Kernels of the lab: built or fetched once, kept in the cache.
 
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::{Engine, Series};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use sha2::{Digest as _, Sha256};
 use tracing::info;
 
@@ -137,7 +139,7 @@ pub fn find(engine: Engine, series: Series) -> Option<Kernel> {
     Some(Kernel { engine, series, image, modules, release, version, recipe_sha256 })
 }
 
-/// Builds or fetches a kernel unless the cache has it.
+/// Builds or fetches a kernel unless the cache has it. Waits for another command that does so.
 ///
 /// # Errors
 /// A tool is missing, or the build failed.
@@ -147,6 +149,10 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
         return Ok(kernel);
     }
     let folder = kernel_folder(engine, series);
+    let _lock = lock(&folder)?;
+    if let Some(kernel) = find(engine, series) {
+        return Ok(kernel);
+    }
     info!(%series, %engine, folder = %folder.display(), "build the lab's kernel");
     let recipe_dir =
         tempfile::tempdir().map_err(LabError::io("make a directory in", &std::env::temp_dir()))?;
@@ -169,9 +175,30 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
     })
 }
 
+/// Makes a kernel's folder, and waits until it is nobody else's: the scripts replace files in it.
+fn lock(folder: &Path) -> Result<OwnedFd, LabError> {
+    std::fs::create_dir_all(folder).map_err(LabError::io("make", folder))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = open(folder, flags, Mode::empty());
+    let locked = file.and_then(|file| flock(&file, FlockOperation::LockExclusive).map(|()| file));
+    locked.map_err(|error| LabError::io("lock", folder)(error.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_command_at_a_time_builds_a_kernel() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("cache/kernel");
+        let held = lock(&folder).unwrap();
+        let other = std::fs::File::open(&folder).unwrap();
+        let try_lock = || flock(&other, FlockOperation::NonBlockingLockExclusive);
+        assert!(try_lock().is_err());
+        drop(held);
+        assert!(try_lock().is_ok());
+    }
 
     /// A patch that is not in the recipe would be missing in the build, and would not change the key.
     #[test]
