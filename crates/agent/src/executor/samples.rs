@@ -410,14 +410,16 @@ impl SamplerLoop {
         }
     }
 
-    fn sample_states(&mut self) {
-        self.task.cc.drain(&self.ports, &mut self.states);
+    /// Returns whether there may be more rows.
+    fn sample_states(&mut self) -> bool {
+        let has_more = self.task.cc.drain(&self.ports, &mut self.states);
         for timed in &mut self.task.links {
             self.states.iter().for_each(|row| timed.observe(row));
         }
         for state in self.states.drain(..) {
             self.task.out.offer(Of::CcState(state));
         }
+        has_more
     }
 
     fn sample_links(&mut self) {
@@ -462,7 +464,8 @@ impl SamplerLoop {
     }
 
     fn last_rows(&mut self) -> Vec<Of> {
-        self.sample_states();
+        // No flow runs any more, so this ends.
+        while self.sample_states() {}
         if self.task.cc.thinned() > 0 {
             let message = format!(
                 "{} rounds of inner state were skipped to stay within the row limit",

@@ -113,15 +113,19 @@ impl Reader {
         self.thinned
     }
 
-    /// New rows of sockets of these flows.
-    pub fn drain(&mut self, ports: &PortMap, into: &mut Vec<wire::CcState>) {
+    /// New rows of sockets of these flows. Returns whether a source may have more.
+    pub fn drain(&mut self, ports: &PortMap, into: &mut Vec<wire::CcState>) -> bool {
         let mut sources = std::mem::take(&mut self.sources);
+        let mut has_more = false;
         for (core, source) in &mut sources {
-            for record in source.take(core.stats.len()) {
+            let records = source.take(core.stats.len());
+            has_more |= records.len() >= AT_ONCE;
+            for record in records {
                 self.put(core, &record, ports, into);
             }
         }
         self.sources = sources;
+        has_more
     }
 
     fn put(
@@ -179,6 +183,8 @@ fn has_its_turn(last_ns: &mut BTreeMap<(u16, u16), u64>, core: &Core, record: &R
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Seek as _, Write as _};
+
     use ccbench_collector::FlowPorts;
 
     use super::*;
@@ -199,7 +205,7 @@ mod tests {
         bytes
     }
 
-    fn rows(records: &[Record]) -> (Vec<wire::CcState>, u64) {
+    fn reader(sources: Vec<(&'static Core, Source)>) -> (Reader, PortMap) {
         let flow = FlowPorts {
             group: "a".into(),
             server_port: 5201,
@@ -209,7 +215,11 @@ mod tests {
             reverse: false,
         };
         let groups = [("a".to_owned(), ("scheme".to_owned(), "ta".to_owned()))].into();
-        let (mut reader, ports) = (Reader::new(Vec::new(), groups), PortMap::new(&[flow]));
+        (Reader::new(sources, groups), PortMap::new(&[flow]))
+    }
+
+    fn rows(records: &[Record]) -> (Vec<wire::CcState>, u64) {
+        let (mut reader, ports) = reader(Vec::new());
         let mut rows = Vec::new();
         records.iter().for_each(|record| reader.put(core(), record, &ports, &mut rows));
         (rows, reader.thinned())
@@ -229,6 +239,27 @@ mod tests {
             ("alpha", "1/256", 102.0)
         );
         assert_eq!((row.cookie, row.at_ns), (Some(77), 5));
+    }
+
+    /// At a trial's end, everything that a congestion control has recorded becomes a row or is counted as thinned.
+    #[test]
+    fn a_source_is_drained_until_it_has_no_more() {
+        let records = AT_ONCE + 10;
+        let size = (STATS + 4 * core().stats.len()).next_multiple_of(8);
+        let record = |at: usize| {
+            let mut record = bytes(at as u64 * 1_000_000_000, 10_000);
+            record.resize(size, 0);
+            record
+        };
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&(0..records).flat_map(record).collect::<Vec<u8>>()).unwrap();
+        file.rewind().unwrap();
+        let (mut reader, ports) = reader(vec![(core(), Source::Device(file))]);
+        let mut rows = Vec::new();
+        assert!(reader.drain(&ports, &mut rows), "ten are left");
+        assert_eq!(rows.len(), AT_ONCE * core().stats.len());
+        assert!(!reader.drain(&ports, &mut rows));
+        assert_eq!(rows.len(), records * core().stats.len());
     }
 
     #[test]
