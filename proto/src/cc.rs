@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use crate::plan::parse::suggest;
 use crate::plan::{Cc, SysctlValue, Via};
 
+pub mod supplied;
 pub mod table;
 
 pub use table::{Core, Operand, Param, Rule, Scheme, Stat, Table};
@@ -76,7 +77,7 @@ pub fn states(cc: &Cc) -> Vec<NamedState> {
         named.collect::<Option<Vec<_>>>().unwrap_or_default()
     };
     match scheme(&cc.algorithm) {
-        Some((_, core)) if !is_kernels(cc) => core.stats.iter().flat_map(of).collect(),
+        Some((_, core)) if is_own(cc) => core.stats.iter().flat_map(of).collect(),
         _ => Vec::new(),
     }
 }
@@ -84,7 +85,7 @@ pub fn states(cc: &Cc) -> Vec<NamedState> {
 /// A problem of an instance, with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceProblem {
-    /// `["algorithm"]`, or `["params", NAME]`.
+    /// `["algorithm"]`, or `["params", NAME]`; empty: the whole instance.
     pub key: Vec<String>,
     /// The problem and the remedy.
     pub reason: String,
@@ -105,15 +106,32 @@ pub enum Instance {
         /// As the plan writes them.
         params: Vec<(String, String)>,
     },
+    /// The user's, of a file: [`supplied::CcFacts::check`] checks the rest.
+    Supplied,
 }
 
 /// Whether an instance is a kernel's congestion control: `via = "builtin"`, or ccbench has none of that name.
 pub fn is_kernels(cc: &Cc) -> bool {
-    cc.via == Via::Builtin || cc.via == Via::Auto && scheme(&cc.algorithm).is_none()
+    cc.supplied().is_none()
+        && (cc.via == Via::Builtin || cc.via == Via::Auto && scheme(&cc.algorithm).is_none())
+}
+
+/// Whether ccbench loads one of its own for the instance.
+pub fn is_own(cc: &Cc) -> bool {
+    cc.supplied().is_none() && !is_kernels(cc)
+}
+
+/// Whether the instance has the same name in every kernel: one of the kernel's, and that of a supplied module, which registers
+/// itself. Others get a name of their own.
+pub fn has_fixed_name(cc: &Cc) -> bool {
+    is_kernels(cc) || matches!(cc.supplied(), Some((_, Via::Module)))
 }
 
 /// Whether the algorithm counts ECN marks, so that both ends negotiate ECN.
 pub fn counts_marks(cc: &Cc) -> bool {
+    if cc.supplied().is_some() {
+        return false;
+    }
     match scheme(&cc.algorithm).filter(|_| !is_kernels(cc)) {
         Some((_, core)) => core.wants_ecn || core.may_want_ecn && enables_ecn(cc, core),
         None => matches!(cc.algorithm.as_str(), "dctcp" | "prague"),
@@ -130,6 +148,13 @@ fn enables_ecn(cc: &Cc, core: &Core) -> bool {
 /// # Errors
 /// Every problem that can be found without the kernel.
 pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
+    if cc.supplied().is_some() {
+        let wrong = supplied::check(cc);
+        return if wrong.is_empty() { Ok(Instance::Supplied) } else { Err(wrong) };
+    }
+    if let Some(problem) = without_file(cc) {
+        return Err(vec![problem]);
+    }
     if let Some(reason) = refuse_kernel_name(&cc.algorithm) {
         return Err(vec![InstanceProblem { key: vec!["algorithm".into()], reason }]);
     }
@@ -172,6 +197,18 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
     let wrong: Vec<InstanceProblem> =
         core.rules.iter().filter_map(|rule| rule.broken_by(cc, &params)).collect();
     if wrong.is_empty() { Ok(Instance::Own { core: &core.name, params }) } else { Err(wrong) }
+}
+
+/// What an instance without a file must have, and must not.
+fn without_file(cc: &Cc) -> Option<InstanceProblem> {
+    if cc.algorithm.is_empty() {
+        let reason = "name a congestion control with `algorithm`, or a file of your own with `file` (BPF) or `module`";
+        return Some(InstanceProblem { key: Vec::new(), reason: reason.to_owned() });
+    }
+    cc.sha256.as_ref()?;
+    let reason =
+        "is the digest of `file` or `module`, and there is neither: leave it out".to_owned();
+    Some(InstanceProblem { key: vec!["sha256".to_owned()], reason })
 }
 
 fn unknown(cc: &Cc) -> String {
@@ -225,11 +262,19 @@ pub enum ParamError {
         /// The allowed range.
         range: String,
     },
+    /// The value is no text that a module could get.
+    #[error("`{}` cannot be passed to a module; {range}", text.escape_debug())]
+    NotText {
+        /// The value.
+        text: String,
+        /// The allowed texts.
+        range: String,
+    },
     /// The value is out of range.
     #[error("{number} is out of range: {range}")]
     OutOfRange {
         /// The value.
-        number: i64,
+        number: i128,
         /// The allowed range.
         range: String,
     },
@@ -258,7 +303,7 @@ impl Core {
                 .map_err(|_| ParamError::NotANumber { text: text.clone(), range: param.range() })?,
         };
         let fits = u32::try_from(number).ok().filter(|n| (param.min..=param.max).contains(n));
-        fits.ok_or_else(|| ParamError::OutOfRange { number, range: param.range() })
+        fits.ok_or_else(|| ParamError::OutOfRange { number: number.into(), range: param.range() })
     }
 }
 

@@ -12,10 +12,22 @@ use super::SysctlValue;
 #[serde(deny_unknown_fields)]
 pub struct Cc {
     /// One of ccbench's own (`vegas`, `ta`, `ta_grad`, `ta_per`, `cx`, `cx_rttvar`, `cx_shadow`, `dctcp`,
-    /// `prague`, `bbr2`, `bbr3`) or of the kernel (`cubic`, `bbr` …).
+    /// `prague`, `bbr2`, `bbr3`) or of the kernel (`cubic`, `bbr` …). With `file` or `module`, its name in that file; absent: the
+    /// only one of the object, or the module's name without `tcp_`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub algorithm: String,
-    /// Parameters that differ from the algorithm's, by name; for the kernel's own those of its module. Unknown
-    /// parameters and values out of range are errors.
+    /// A congestion control of your own in BPF (`struct_ops`): the path of the object, `NAME.bpf.o`, relative to the plan's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// A congestion control of your own as a kernel module: the path of `NAME.ko`, relative to the plan's directory, built for the
+    /// nodes' kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// SHA-256 of `file` or `module`, in hexadecimal; filled in by ccbench. If given, another file is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Parameters that differ from the algorithm's, by name; for the kernel's own and for `module` those of its module, for `file` its
+    /// numbers that are declared `const volatile`. Unknown parameters and values out of range are errors.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, SysctlValue>,
     /// How it is loaded.
@@ -33,10 +45,19 @@ impl Cc {
     pub fn new(algorithm: impl Into<String>) -> Self {
         Self {
             algorithm: algorithm.into(),
+            file: None,
+            module: None,
+            sha256: None,
             params: BTreeMap::new(),
             via: Via::default(),
             ect1: None,
         }
+    }
+
+    /// The path of the file that the user supplies, and how it is loaded; `None` for ccbench's and the kernel's own.
+    pub fn supplied(&self) -> Option<(&str, Via)> {
+        let module = self.module.as_deref().map(|path| (path, Via::Module));
+        self.file.as_deref().map(|path| (path, Via::Bpf)).or(module)
     }
 }
 

@@ -31,13 +31,14 @@ mod problems;
 mod queues;
 mod repeats;
 mod simulator;
+mod supplied;
 mod timeline;
 mod traces;
 mod triggers;
 
 use problems::Problems;
 
-pub use super::checked::{CheckedPlan, Point, TraceFacts, TraceFiles, UnreadableTrace};
+pub use super::checked::{CheckedPlan, PlanFiles, Point, TraceFacts, TraceFiles, UnreadableTrace};
 pub use super::parse::quick::quick_sets;
 pub use super::problem::{PlanProblem, Severity};
 
@@ -74,19 +75,26 @@ impl CheckedPlan {
         matrix::expand(self.plan())
             .filter_map(|cell| {
                 let mut plan = cell.plan?;
-                traces::fill(&mut plan, self.traces());
-                let plan = Self::new(resolve::settle(&plan), Arc::clone(self.traces()));
+                fill(&mut plan, self.files());
+                let plan = Self::new(resolve::settle(&plan), Arc::clone(self.files()));
                 Some(Point { id: cell.id, factors: cell.factors, plan })
             })
             .collect()
     }
 }
 
-/// A checked plan, with the contents of its trace files where no factor changes the trace.
-fn checked(mut plan: Plan, traces: Arc<TraceFiles>) -> CheckedPlan {
-    traces::fill_unvaried(&mut plan, &traces);
+/// Fills in the keys that follow from the files.
+fn fill(plan: &mut Plan, files: &PlanFiles) {
+    traces::fill(plan, &files.traces);
+    supplied::fill(plan, &files.ccs);
+}
+
+/// A checked plan, with what follows from its files where no factor changes the file.
+fn checked(mut plan: Plan, files: Arc<PlanFiles>) -> CheckedPlan {
+    traces::fill_unvaried(&mut plan, &files.traces);
+    supplied::fill_unvaried(&mut plan, &files.ccs);
     plan.quick.clear();
-    CheckedPlan::new(plan, traces)
+    CheckedPlan::new(plan, files)
 }
 
 /// Reads a plan's text with overrides (`links.bottleneck.rate=50mbit`) and checks it at every point of its
@@ -115,7 +123,7 @@ pub fn read_with(
     read_for(Target::Any, text, sets, traces)
 }
 
-/// As [`read_with`], for a plan that this target will run.
+/// As [`read_with`], for a plan that this target will run, with all of its files: also those that [`cc_files`] names.
 ///
 /// # Errors
 /// As [`read_with`]; what the target cannot run is a problem of the plan.
@@ -123,19 +131,19 @@ pub fn read_for(
     target: Target,
     text: &str,
     sets: &[String],
-    traces: TraceFiles,
+    files: impl Into<PlanFiles>,
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     let (reading, lines) = read_text(text, sets).map_err(|problem| vec![problem])?;
     let mut found = reading.problems;
     found.extend(reading.warnings);
-    let traces = Arc::new(traces);
+    let files = Arc::new(files.into());
     if let Some(plan) = &reading.plan {
-        found.extend(find(plan, reading.unread_keys, &traces, target));
+        found.extend(find(plan, reading.unread_keys, &files, target));
     }
     lines.number(&mut found);
     match reading.plan {
         Some(plan) if found.iter().all(|p| p.severity < Severity::Error) => {
-            Ok((checked(plan, traces), found))
+            Ok((checked(plan, files), found))
         }
         _ => Err(found),
     }
@@ -145,6 +153,12 @@ pub fn read_for(
 pub fn trace_files(text: &str, sets: &[String]) -> BTreeSet<String> {
     let plan = read_text(text, sets).ok().and_then(|(reading, _)| reading.plan);
     plan.as_ref().map(traces::files).unwrap_or_default()
+}
+
+/// The congestion controls of the user that any point of a plan names, as far as the plan can be read.
+pub fn cc_files(text: &str, sets: &[String]) -> BTreeSet<String> {
+    let plan = read_text(text, sets).ok().and_then(|(reading, _)| reading.plan);
+    plan.as_ref().map(supplied::files).unwrap_or_default()
 }
 
 /// Checks a plan at every point of its matrix. The warnings come with the plan. Without the plan's text no
@@ -164,23 +178,23 @@ pub fn check_with(
     plan: Plan,
     traces: TraceFiles,
 ) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
-    let traces = Arc::new(traces);
-    let found = find(&plan, UnreadKeys::default(), &traces, Target::Any);
+    let files = Arc::new(traces.into());
+    let found = find(&plan, UnreadKeys::default(), &files, Target::Any);
     if found.iter().any(|p| p.severity == Severity::Error) {
         return Err(found);
     }
-    Ok((checked(plan, traces), found))
+    Ok((checked(plan, files), found))
 }
 
 /// Every problem of a plan, without those that only follow from unread keys.
 fn find(
     plan: &Plan,
     unread_keys: UnreadKeys,
-    traces: &Arc<TraceFiles>,
+    files: &Arc<PlanFiles>,
     target: Target,
 ) -> Vec<PlanProblem> {
-    let traces = Arc::clone(traces);
-    let mut problems = Problems { found: Vec::new(), unread_keys, traces, target };
+    let files = Arc::clone(files);
+    let mut problems = Problems { found: Vec::new(), unread_keys, files, target };
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);
     expects::check(plan, &mut problems);
@@ -213,7 +227,7 @@ fn whole(plan: &Plan, problems: &mut Problems) {
 /// Rules about one point, with its presets not yet merged.
 fn at_point(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     let mut plan = plan.clone();
-    traces::fill(&mut plan, &problems.traces);
+    fill(&mut plan, &problems.files);
     let plan = &plan;
     names::check(plan, problems);
     nodes::check_settings(plan, problems);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::timeline::flow_span;
 use super::{Plan, Tool};
+use crate::cc::supplied::CcFiles;
 use crate::trace::Trace;
 use crate::units::Micros;
 
@@ -32,12 +33,27 @@ pub struct TraceFacts {
 /// not been read.
 pub type TraceFiles = BTreeMap<String, Result<TraceFacts, UnreadableTrace>>;
 
+/// The files that a plan names.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PlanFiles {
+    /// Traces of links.
+    pub traces: TraceFiles,
+    /// Congestion controls of the user.
+    pub ccs: CcFiles,
+}
+
+impl From<TraceFiles> for PlanFiles {
+    fn from(traces: TraceFiles) -> Self {
+        Self { traces, ccs: CcFiles::new() }
+    }
+}
+
 /// A plan that passed every check. Only [`check`](super::check) makes one; only it can be scheduled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedPlan {
     plan: Plan,
-    /// The trace files that its points may name.
-    traces: Arc<TraceFiles>,
+    /// The files that its points may name.
+    files: Arc<PlanFiles>,
 }
 
 /// One combination of the matrix's levels.
@@ -52,8 +68,8 @@ pub struct Point {
 }
 
 impl CheckedPlan {
-    pub(super) fn new(plan: Plan, traces: Arc<TraceFiles>) -> Self {
-        Self { plan, traces }
+    pub(super) fn new(plan: Plan, files: Arc<PlanFiles>) -> Self {
+        Self { plan, files }
     }
 
     /// The plan's contents.
@@ -75,12 +91,22 @@ impl CheckedPlan {
         with
     }
 
-    pub(super) fn traces(&self) -> &Arc<TraceFiles> {
-        &self.traces
+    pub(super) fn files(&self) -> &Arc<PlanFiles> {
+        &self.files
     }
 
     /// The contents of a trace file, by its name in the plan; `None` if it has not been read.
     pub fn trace(&self, file: &str) -> Option<&Arc<Trace>> {
-        self.traces.get(file)?.as_ref().ok().map(|facts| &facts.trace)
+        self.files.traces.get(file)?.as_ref().ok().map(|facts| &facts.trace)
+    }
+
+    /// The SHA-256 of each congestion control of the user that its points may name, by its path in the plan, as far as the files
+    /// have been read.
+    pub fn cc_digests(&self) -> BTreeMap<String, String> {
+        let read =
+            self.files.ccs.iter().filter_map(|(file, facts)| {
+                Some((file.clone(), facts.as_ref().ok()?.sha256.clone()))
+            });
+        read.collect()
     }
 }

@@ -6,18 +6,24 @@ use crate::plan::{Cc, Plan};
 
 use super::names;
 use super::problems::Problems;
+use super::supplied;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     for (name, cc) in &plan.cc {
         names::name(&["cc", name], name, problems);
         shadows(name, cc, problems);
-        for wrong in cc::resolve(cc).err().unwrap_or_default() {
+        let wrong = cc::resolve(cc).err().unwrap_or_default();
+        if wrong.is_empty() {
+            supplied::check(name, cc, problems);
+        }
+        for wrong in wrong {
             let path: Vec<&str> =
                 ["cc", name].into_iter().chain(wrong.key.iter().map(String::as_str)).collect();
             problems.error_from(&path, &[&["cc", name]], wrong.reason);
         }
     }
     one_set_of_parameters(plan, problems);
+    supplied::one_module(plan, problems);
     without_instance(plan, problems);
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::cc;
 use crate::plan::{Engine, Link, Plan, Series, Via};
 use crate::resolve::{drain_rate, passed_in, settle};
 use crate::topology::Topology;
@@ -70,7 +71,11 @@ fn without_agents(plan: &Plan, at: &[&str], what: &str, problems: &mut Problems)
 
 /// No kernel of the lab has modules of ccbench: those of `own` are not built, and stock kernels come with Debian's.
 fn without_modules(plan: &Plan, at: &[&str], problems: &mut Problems) {
-    for (name, cc) in plan.cc.iter().filter(|(_, cc)| cc.via == Via::Module) {
+    for (name, _) in plan.cc.iter().filter(|(_, cc)| cc.module.is_some()) {
+        let why = "the lab's kernels load no modules of yours: write the congestion control in BPF, and name it with `file`";
+        problems.error_from(&["cc", name, "module"], &[&["cc", name], at], why);
+    }
+    for (name, cc) in plan.cc.iter().filter(|(_, cc)| cc.via == Via::Module && cc::is_own(cc)) {
         let why = format!(
             "the lab's kernels have none of ccbench's modules: leave out `via`, and `{}` is loaded as BPF",
             cc.algorithm

@@ -46,6 +46,12 @@ pub(super) struct Setting {
     pub(super) place: Vec<String>,
 }
 
+/// The keys that factors set.
+pub(super) fn varied_keys(plan: &Plan) -> Vec<Vec<String>> {
+    let all = plan.matrix.iter().flat_map(|(name, factor)| levels(name, factor));
+    all.flat_map(|level| level.keys.into_iter().map(|setting| setting.key)).collect()
+}
+
 /// The levels of a factor; keys that are not dotted keys are left out (they are reported elsewhere).
 pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
     let place = |rest: &[&str]| {
@@ -266,9 +272,9 @@ pub(super) fn check_points(
     for point in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
         let unset = point.unread_levels(&problems.unread_keys);
         let whole = point.unread_keys.is_empty() && unset.is_empty();
-        let (unread_keys, traces) = (problems.unread_keys.clone(), Arc::clone(&problems.traces));
+        let (unread_keys, files) = (problems.unread_keys.clone(), Arc::clone(&problems.files));
         let target = problems.target;
-        let mut here = Problems { found: Vec::new(), unread_keys, traces, target };
+        let mut here = Problems { found: Vec::new(), unread_keys, files, target };
         here.unread_keys.join(unset);
         if levels_are_right {
             let news = point.problems.iter().filter(|p| !here.unread_keys.covers(&p.place));

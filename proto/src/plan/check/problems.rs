@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::plan::checked::TraceFiles;
+use crate::plan::checked::PlanFiles;
 use crate::plan::parse::set::join_key;
 use crate::plan::parse::unread_keys::UnreadKeys;
 use crate::plan::problem::{PlanProblem, Severity};
@@ -14,7 +14,7 @@ use super::Target;
 pub(super) struct Problems {
     pub(super) found: Vec<PlanProblem>,
     pub(super) unread_keys: UnreadKeys,
-    pub(super) traces: Arc<TraceFiles>,
+    pub(super) files: Arc<PlanFiles>,
     pub(super) target: Target,
 }
 

@@ -142,6 +142,12 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
     if cc::resolve(cc).is_err() {
         return;
     }
+    if let Some((_, via)) = cc.supplied() {
+        let key = if via == Via::Module { "module" } else { "file" };
+        let why = "the simulator runs no kernel code; run the plan without --sim, or with --lab if it is BPF";
+        problems.error_from(&["cc", name, key], &[&["cc", name]], why);
+        return;
+    }
     if cc::is_kernels(cc) {
         let algorithm = cc.algorithm.as_str();
         if !SIMULATED_BUILTINS.contains(&algorithm) {

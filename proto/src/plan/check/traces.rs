@@ -84,12 +84,7 @@ pub(super) fn fill(plan: &mut Plan, files: &TraceFiles) {
 
 /// As [`fill`], where the trace is the same at all points.
 pub(super) fn fill_unvaried(plan: &mut Plan, files: &TraceFiles) {
-    let varied: Vec<Vec<String>> = plan
-        .matrix
-        .iter()
-        .flat_map(|(name, factor)| matrix::levels(name, factor))
-        .flat_map(|level| level.keys.into_iter().map(|setting| setting.key))
-        .collect();
+    let varied = matrix::varied_keys(plan);
     for (name, link) in &mut plan.links {
         let place = ["links", name, "trace"].map(str::to_owned);
         if !varied.iter().any(|key| set::overlap(key, &place)) {
@@ -111,7 +106,7 @@ fn fill_link(link: &mut Link, files: &TraceFiles) {
 
 /// Whether the contents of a link's trace are known.
 pub(super) fn is_known(link: &Link, problems: &Problems) -> bool {
-    let known = |file: &str| problems.traces.get(file).is_some_and(Result::is_ok);
+    let known = |file: &str| problems.files.traces.get(file).is_some_and(Result::is_ok);
     link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some() || known(&used.file))
 }
 
@@ -139,7 +134,7 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, link: &Link, proble
         let why = "\"first-packet\" needs ccbench's own packet path; leave `backend` out, or start with the trial";
         problems.error_from(&at("start"), &[&["links", name, "backend"]], why);
     }
-    match problems.traces.get(&used.file).cloned() {
+    match problems.files.traces.get(&used.file).cloned() {
         None => {}
         Some(Err(why)) => {
             problems.error(&at("file"), format!("`{}`: {why}", used.file.escape_debug()));
