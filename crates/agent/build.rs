@@ -40,6 +40,10 @@ fn build() -> Result<(), BuildError> {
             writeln!(table, "    ({name:?}, include_bytes!({:?})),", object.display().to_string());
     }
     table.push_str("];\n");
+    // Tests load it as a user's own; the agent does not carry it.
+    let example = root.join("../plans/cc/aimd.bpf.c");
+    println!("cargo:rerun-if-changed={}", example.display());
+    compile(&clang, &example, &out.join("aimd.bpf.o"))?;
     let file = out.join("objects.rs");
     std::fs::write(&file, table).map_err(|source| BuildError::Io {
         op: "write",

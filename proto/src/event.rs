@@ -280,10 +280,14 @@ impl Kind {
             Self::Link(link) => link_json(link),
             Self::CongestionControl(NodeCongestionControl { node, cc }) => {
                 let cc = cc.as_ref()?;
-                json!({
+                let mut data = json!({
                     "node": node, "algorithm": cc.algorithm, "kernel_name": cc.kernel_name, "via": cc.via().as_text(),
                     "why": cc.reason_text(), "params": cc.params,
-                })
+                });
+                if !cc.sha256.is_empty() {
+                    data["sha256"] = cc.sha256.as_str().into();
+                }
+                data
             }
             Self::Lab(lab) => lab_json(lab),
             Self::StreamEnd(done) => json!({

@@ -14,6 +14,7 @@ use ccbench_agent::executor::{self, Parts};
 use ccbench_agent::flow::process::Generators;
 use ccbench_agent::interfaces::Machine;
 use ccbench_agent::service::AgentService;
+use ccbench_agent::sockets::supplied::AllowedDigests;
 use ccbench_agent::undo::Undo;
 use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::gather::Gather;
@@ -54,6 +55,7 @@ fn main() {
             undo: Undo::in_memory(),
             generation_file: None,
             traffic_group: None,
+            cc_digests: AllowedDigests::Any,
         });
         let service = AgentServer::new(AgentService::new(executor, generators, vec![]));
         let service = service.max_decoding_message_size(wire::MESSAGE_LIMIT);

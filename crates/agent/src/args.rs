@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use ccbench_proto::cc::supplied::is_digest;
 use ccbench_proto::units::Bytes;
 use clap::{Args, Parser, Subcommand};
 
@@ -80,6 +81,20 @@ pub struct ServeArgs {
     /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0B: no audit log
     #[arg(long, value_name = "SIZE", default_value = "4MB")]
     pub audit_size: Bytes,
+    /// SHA-256 of a congestion control of a user (`file` or `module` in `[cc.NAME]`) that controllers may load here; repeat it for
+    /// more. On a Unix socket all may be loaded
+    #[arg(long, value_name = "SHA256", value_parser = digest)]
+    pub allow_cc_digest: Vec<String>,
+}
+
+/// A SHA-256 was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is not 64 hexadecimal digits; `sha256sum FILE` and `ccbench cc show FILE` print them")]
+pub struct DigestError;
+
+fn digest(text: &str) -> Result<String, DigestError> {
+    let text = text.to_ascii_lowercase();
+    if is_digest(&text) { Ok(text) } else { Err(DigestError) }
 }
 
 /// `ccbench-agent undo`
@@ -157,6 +172,20 @@ mod tests {
         for bad in ["", "/x/a.sock", "unix:", "unix:@abstract", "tcp:7700", "tcp:host:99999"] {
             assert!(bad.parse::<Listen>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn digests_are_repeated_and_checked() {
+        let serve = |more: &[&str]| {
+            let line = ["ccbench-agent", "serve", "--listen", "unix:/x"];
+            Cli::try_parse_from(line.iter().chain(more).copied())
+        };
+        let (a, b) = ("A".repeat(64), "1".repeat(64));
+        let cli = serve(&["--allow-cc-digest", &a, "--allow-cc-digest", &b]).unwrap();
+        let Command::Serve(args) = cli.command else { panic!("{cli:?}") };
+        assert_eq!(args.allow_cc_digest, [a.to_lowercase(), b]);
+        let error = serve(&["--allow-cc-digest", "abc"]).unwrap_err().to_string();
+        assert!(error.contains("64 hexadecimal digits"), "{error}");
     }
 
     #[test]

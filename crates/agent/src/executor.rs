@@ -22,6 +22,7 @@ use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, NodeSession, State};
 use crate::sockets::names::TrialId;
+use crate::sockets::supplied::{AllowedDigests, Supplied};
 use crate::undo::{Outcome, Undo};
 
 mod acks;
@@ -75,6 +76,8 @@ pub struct Parts {
     pub generation_file: Option<PathBuf>,
     /// The control group that a trial's traffic runs in, made and removed with the trial.
     pub traffic_group: Option<PathBuf>,
+    /// The congestion controls of users that may be loaded.
+    pub cc_digests: AllowedDigests,
 }
 
 /// Sends orders to the executor.
@@ -317,6 +320,7 @@ impl Executor {
             undo: &mut self.parts.undo,
             traffic_group: self.parts.traffic_group.as_deref(),
             controller,
+            supplied: Supplied { files: &request.files, allowed: &self.parts.cc_digests },
             here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
         };
         let file = self.parts.generation_file.as_deref();

@@ -1,4 +1,4 @@
-//! Files that controllers send before a trial: traces. They are kept while the connection that sent them is open.
+//! Files that controllers send before a trial: traces, congestion controls of users. They are kept while the connection that sent them is open.
 //! Their total size is limited, incomplete files included.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl Files {
             let permit = Arc::clone(&self.room).try_acquire_many_owned(kib).map_err(|_| {
                 let limit_mib = wire::FILES_LIMIT >> 20;
                 Status::resource_exhausted(format!(
-                    "this node holds {limit_mib} MiB of traces at most, of all controllers; use shorter traces"
+                    "this node holds {limit_mib} MiB of files at most, of all controllers; use shorter traces"
                 ))
             })?;
             room.push(permit);
@@ -103,9 +103,7 @@ impl Files {
 pub fn resolve(files: &Files, request: &mut wire::PrepareRequest) -> Result<(), Status> {
     for (name, sha256) in std::mem::take(&mut request.file_digests) {
         let content = files.content(&sha256).ok_or_else(|| {
-            Status::failed_precondition(format!(
-                "the trace `{name}` (sha256 {sha256}) was not sent"
-            ))
+            Status::failed_precondition(format!("the file `{name}` (sha256 {sha256}) was not sent"))
         })?;
         request.files.insert(name, content);
     }

@@ -25,6 +25,7 @@ use crate::interfaces::Machine;
 use crate::notify;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
+use crate::sockets::supplied::AllowedDigests;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 
@@ -59,6 +60,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         undo,
         generation_file,
         traffic_group: group,
+        cc_digests: cc_digests(args),
     });
     let longest = match &args.listen {
         Listen::Unix(_) => wire::MESSAGE_LIMIT,
@@ -96,6 +98,14 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     };
     audit.flush();
     served
+}
+
+/// Only the agent's user and root reach a Unix socket, and could load anything themselves.
+fn cc_digests(args: &ServeArgs) -> AllowedDigests {
+    match &args.listen {
+        Listen::Unix(_) => AllowedDigests::Any,
+        Listen::Tcp(_) => AllowedDigests::Only(args.allow_cc_digest.iter().cloned().collect()),
+    }
 }
 
 type Service = Authorized<AgentServer<AgentService>>;

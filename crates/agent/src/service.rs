@@ -135,6 +135,7 @@ fn status(error: &AgentError) -> Status {
             ShaperError::NotFound { .. } => Status::invalid_argument(message),
             ShaperError::Netlink { .. } | ShaperError::System { .. } => Status::internal(message),
         },
+        AgentError::Cc(refused) if refused.is_not_allowed() => Status::permission_denied(message),
         AgentError::CongestionControl { .. }
         | AgentError::Cc { .. }
         | AgentError::NoIperf3 { .. }

@@ -18,5 +18,7 @@ pub mod names;
 pub mod node;
 #[cfg(feature = "ebpf")]
 pub mod struct_ops;
+pub mod supplied;
+pub mod supplied_module;
 pub mod sysfs;
 pub mod verify;

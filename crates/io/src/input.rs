@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use ccbench_proto::cc::supplied::MAX_BYTES;
 use ccbench_proto::trace::MAX_FILE_BYTES;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
@@ -26,6 +27,11 @@ pub const PLAN: Limit = Limit {
 pub const IMPORT: Limit = Limit { max_bytes: 256 << 20, fix: "split the file" };
 /// A trace.
 pub const TRACE: Limit = Limit { max_bytes: MAX_FILE_BYTES as u64, fix: "make its rows longer" };
+/// A congestion control of the user: a BPF object or a kernel module.
+pub const CONGESTION_CONTROL: Limit = Limit {
+    max_bytes: MAX_BYTES,
+    fix: "strip its debugging information (`strip -g`, `llvm-strip -g`)",
+};
 /// A certificate or a key.
 pub const CERTIFICATE: Limit = Limit { max_bytes: 1 << 20, fix: "give a PEM file" };
 /// A file of a results directory that is read as a whole: the journal and `run.json` have some 500 bytes per trial.

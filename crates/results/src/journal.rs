@@ -179,6 +179,9 @@ pub struct CcRecord {
     pub reason: String,
     /// Every parameter, read back from the kernel.
     pub params: BTreeMap<String, String>,
+    /// SHA-256 of the user's file, in hexadecimal; empty: ccbench's or the kernel's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sha256: String,
 }
 
 /// A phase as the journal keeps it.

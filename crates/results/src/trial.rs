@@ -221,6 +221,7 @@ impl<'a> TrialWriter<'a> {
             kernel_name: cc.kernel_name,
             via,
             params: cc.params.into_iter().collect(),
+            sha256: cc.sha256,
         });
         Ok(())
     }

@@ -320,6 +320,7 @@ fn congestion_controls(
         reason: Some(ViaReason::simulated()),
         params: cc.params.iter().map(|(key, value)| (key.clone(), value.to_string())).collect(),
         via: Via::Builtin.into(),
+        sha256: String::new(),
     };
     task.cc.iter().filter(|(name, _)| is_used(name)).map(instance).collect()
 }

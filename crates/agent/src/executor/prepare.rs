@@ -31,6 +31,7 @@ use crate::ports;
 use crate::probe::serve;
 use crate::sockets::names::TrialId;
 use crate::sockets::node::Node;
+use crate::sockets::supplied::Supplied;
 use crate::sockets::{before_handshake, ecn, load, verify};
 use crate::sysctl;
 use crate::undo::{Step, Undo};
@@ -135,6 +136,8 @@ pub struct Tools<'a> {
     pub traffic_group: Option<&'a Path>,
     /// The connection of the controller.
     pub controller: Option<&'a ConnectionEnd>,
+    /// Congestion controls of the user.
+    pub supplied: Supplied<'a>,
     /// The trial, and this node's name in the plan.
     pub here: (TrialId, &'a str),
 }
@@ -159,13 +162,18 @@ pub async fn prepare(
     if let Some(client) = tools.controller.map(ConnectionEnd::identity) {
         scopes::check(&task, tools.here.1, &devices, tools.interfaces, client)?;
     }
+    let supplied = load::read_supplied(&task, tools.here.1, tools.supplied)?;
     set_sysctls(&task, tools, trial)?;
     // Traffic generators set it on both ends, so both must have it.
     let (id, node) = &tools.here;
-    trial.cc = load::load(&task, id, node)?;
+    trial.cc = load::load(&task, id, node, &supplied)?;
     for loaded in trial.cc.messages() {
         let via = loaded.via().as_text();
-        tools.undo.audit().change(format!("congestion control {} ({via})", loaded.kernel_name));
+        let of = match loaded.sha256.as_str() {
+            "" => String::new(),
+            sha256 => format!(", sha256 {sha256}"),
+        };
+        tools.undo.audit().change(format!("congestion control {} ({via}{of})", loaded.kernel_name));
     }
     let probes = task.served.iter().map(|probe| (&probe.id, &probe.plan.cc));
     for (name, cc) in flows().map(|flow| (&flow.group, &flow.plan.cc)).chain(probes) {

@@ -42,6 +42,12 @@ fn congestion_controls<'a>(
     node: &str,
 ) -> impl Iterator<Item = (&'a str, Scope)> {
     load::needed(task, node).filter_map(|(name, wanted)| {
+        if let Some((_, via)) = wanted.supplied() {
+            return Some((
+                name.as_str(),
+                if via == Via::Module { Scope::Module } else { Scope::Bpf },
+            ));
+        }
         if cc::is_kernels(wanted) {
             // Parameters are those of the kernel's module, for the whole machine.
             return (!wanted.params.is_empty()).then_some((name.as_str(), Scope::Module));

@@ -217,6 +217,7 @@ impl Rig {
             undo,
             generation_file: None,
             traffic_group: None,
+            cc_digests: AllowedDigests::Any,
         });
         Self { handle, interfaces, calls }
     }

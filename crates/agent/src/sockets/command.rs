@@ -15,9 +15,12 @@ use super::journal::Journal;
 use super::{ecn, kernel_module, sysfs, verify};
 use crate::link::text;
 
+mod supplied;
+
 const EXAMPLES: &str = "Examples:\n  \
 ccbench cc list\n  \
 ccbench cc show ta_grad\n  \
+ccbench cc show mine.bpf.o                              its name, parameters and digest\n  \
 ccbench cc load ta --as my_ta betao=5000 comeback=1     until it is interrupted\n  \
 iperf3 -c HOST -C my_ta                                 meanwhile, in another shell\n  \
 ccbench cc load prague --pin && ccbench cc unload ccb_prague\n\n\
@@ -37,9 +40,9 @@ pub struct Args {
 pub enum Command {
     /// List the congestion controls of ccbench and of the kernel, and how each is loaded here
     List,
-    /// Show the parameters (units, defaults, ranges) and the inner state of one
+    /// Show the parameters (units, defaults, ranges) and the inner state of one, or what is in a file of yours
     Show {
-        /// Its name
+        /// Its name, or the path of a BPF object or a kernel module
         name: String,
     },
     /// Load one into the kernel, for all programs of this machine
@@ -57,7 +60,7 @@ const BACKENDS: [&str; 3] = ["auto", "bpf", "module"];
 /// `ccbench cc load`
 #[derive(Debug, Clone, clap::Args)]
 pub struct LoadArgs {
-    /// One of ccbench's own
+    /// One of ccbench's own, or the path of a BPF object or a kernel module
     pub name: String,
     /// Parameters that differ from its defaults: `betao=5000`
     #[arg(value_name = "KEY=VALUE")]
@@ -123,6 +126,17 @@ enum CommandError {
     /// Parameters that the congestion control does not have, or values out of range.
     #[error("{}", .0.join("\n"))]
     BadParameters(Vec<String>),
+    /// A file cannot be read.
+    #[error("read {path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A module registers its own name.
+    #[error("a module registers its own name: leave out --as")]
+    ModuleName,
     /// The name in the kernel is not possible.
     #[error(transparent)]
     BadName(#[from] NameError),
@@ -160,6 +174,8 @@ impl CommandError {
             | Self::UnknownName(_)
             | Self::UnknownScheme { .. }
             | Self::BadParameters(_)
+            | Self::File { .. }
+            | Self::ModuleName
             | Self::BadName(_) => 2,
             Self::NoSuchCc { .. }
             | Self::NotRegistered(_)
@@ -252,6 +268,9 @@ fn differs(scheme: &Scheme) -> String {
 }
 
 fn show(name: &str) -> Result<String, CommandError> {
+    if supplied::is_file(name) {
+        return supplied::show(name);
+    }
     let Some((scheme, core)) = cc::scheme(name) else {
         return show_kernels(name);
     };
@@ -326,6 +345,9 @@ fn instance(args: &LoadArgs) -> Result<Cc, CommandError> {
 }
 
 fn load(args: &LoadArgs) -> Result<(), CommandError> {
+    if supplied::is_file(&args.name) {
+        return supplied::load(args);
+    }
     let cc = instance(args)?;
     let Some((_, core)) = cc::scheme(&cc.algorithm).filter(|_| !cc::is_kernels(&cc)) else {
         let own: Vec<&str> = cc::table().schemes.iter().map(|s| s.name.as_str()).collect();
@@ -392,8 +414,20 @@ fn load_bpf(
     let names = params.iter().map(|(name, _)| name.clone());
     let params_loaded =
         names.zip(registered.params().iter().map(u32::to_string)).collect::<Vec<_>>();
-    if !args.pin {
-        print(name, &args.name, "bpf", reason, &params_loaded);
+    let loaded = || print(name, &args.name, "bpf", reason, &params_loaded);
+    keep(registered, (args.pin, name), journal, loaded)
+}
+
+/// Holds an instance until this command is interrupted, or pins it. `loaded` reports it.
+#[cfg(feature = "ebpf")]
+fn keep(
+    registered: super::struct_ops::Registered,
+    (pin, name): (bool, &str),
+    journal: &mut Journal,
+    loaded: impl FnOnce(),
+) -> Result<(), SocketError> {
+    if !pin {
+        loaded();
         wait();
         return Ok(());
     }
@@ -404,7 +438,7 @@ fn load_bpf(
         let path = registered.pin(name)?;
         console::print(&format!("pinned as {}\n", path.display()));
     }
-    print(name, &args.name, "bpf", reason, &params_loaded);
+    loaded();
     Ok(())
 }
 

@@ -119,6 +119,10 @@ impl Wants {
 
 /// ECN requirements of a flow's congestion control: an instance of the plan, or one of the kernel's.
 pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
+    // What it wants is its own affair: its flags.
+    if instance.is_some_and(|cc| cc.supplied().is_some()) {
+        return Wants::default();
+    }
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let is_builtin = instance.is_none_or(cc::is_kernels);
     let own = match (is_builtin, algorithm) {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::cc::supplied::SuppliedError;
 use ccbench_shaper::ShaperError;
 
 use crate::sysctl::SysctlError;
@@ -220,6 +221,105 @@ pub enum SocketError {
     /// The kernel has other parameters than were loaded.
     #[error("the kernel has other parameters than requested: {0:?}")]
     ParamsDiffer(Vec<u32>),
+    /// The controller has not sent the file.
+    #[error(
+        "the file `{path}` is missing in the request: this ccbench and ccbench-agent are of different versions"
+    )]
+    FileMissing {
+        /// Its path in the plan.
+        path: String,
+    },
+    /// The agent's configuration does not allow the file.
+    #[error(
+        "`{path}` (sha256 {sha256}) is not allowed on this node: if you trust it, start `ccbench-agent serve` there with \
+         `--allow-cc-digest {sha256}`"
+    )]
+    DigestNotAllowed {
+        /// Its path in the plan.
+        path: String,
+        /// Its digest, hexadecimal.
+        sha256: String,
+    },
+    /// The file is not what a plan may name.
+    #[error("`{path}`: {source}")]
+    NoCongestionControl {
+        /// Its path in the plan.
+        path: String,
+        /// Why.
+        source: SuppliedError,
+    },
+    /// BPF refused the user's object.
+    #[cfg(feature = "ebpf")]
+    #[error("{source}{log}")]
+    ObjectRefused {
+        /// The refused operation.
+        source: BpfError,
+        /// The end of the kernel's log, beginning with "; ", or empty.
+        log: String,
+    },
+    /// The module was built for another kernel.
+    #[error(
+        "module {module} was built for kernel {built_for}, and this is {release}: build it again for this kernel"
+    )]
+    OtherKernel {
+        /// The module.
+        module: String,
+        /// The first word of its `vermagic`.
+        built_for: String,
+        /// The kernel's release.
+        release: String,
+    },
+    /// Another agent has loaded another module of this name.
+    #[error(
+        "another run has loaded the module {module} with sha256 {sha256} and parameters `{params}`, and a kernel has it once: wait \
+         until that run has ended"
+    )]
+    ModuleInUse {
+        /// The module.
+        module: String,
+        /// Of the loaded one.
+        sha256: String,
+        /// Of the loaded one.
+        params: String,
+    },
+    /// The module is there, and ccbench has not loaded it.
+    #[error(
+        "module {module} is loaded already, and not by ccbench: `rmmod {module}` first, or use it with `via = \"builtin\"`"
+    )]
+    ModuleLoaded {
+        /// The module.
+        module: String,
+    },
+    /// The kernel refused the module.
+    #[error("load the module {module}: {source}{hint}")]
+    LoadModule {
+        /// The module.
+        module: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// How to fix it, beginning with "; ", or empty.
+        hint: &'static str,
+    },
+    /// The module registers another name, or none.
+    #[error(
+        "module {module} is loaded, but has not registered `{algorithm}`{hint}: write its name as `algorithm`"
+    )]
+    OtherAlgorithm {
+        /// The module.
+        module: String,
+        /// The name that the plan has, or that follows from the module's.
+        algorithm: String,
+        /// The names that it has registered, beginning with ", but ", or empty.
+        hint: String,
+    },
+    /// The module cannot be unloaded.
+    #[error("unload the module {module}: {source}; end what uses it, then `rmmod {module}`")]
+    UnloadModule {
+        /// The module.
+        module: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// There is no control group to attach to.
     #[error("this machine has no control groups version 2")]
     NoCgroup,
@@ -256,6 +356,13 @@ pub struct LoadError {
     pub algorithm: String,
     /// Why.
     pub source: Box<SocketError>,
+}
+
+impl LoadError {
+    /// Whether the agent's configuration does not allow it.
+    pub fn is_not_allowed(&self) -> bool {
+        matches!(*self.source, SocketError::DigestNotAllowed { .. })
+    }
 }
 
 /// The kernel's answer to a congestion control that it does not have.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::SocketError;
-use super::sysfs;
+use super::{supplied_module, sysfs};
 use crate::undo::Outcome;
 
 /// Folder of the journals.
@@ -48,6 +48,8 @@ pub enum Step {
         /// The module.
         module: String,
     },
+    /// Unload a module of the user, if no other process has loaded it too.
+    SuppliedModule(ModuleUse),
     /// Unregister a BPF instance that has no link.
     Bpf {
         /// Its name in the kernel.
@@ -63,6 +65,7 @@ impl std::fmt::Display for Step {
             }
             Self::Instance { module, name } => write!(f, "instance {name} of {module}"),
             Self::Module { module } => write!(f, "module {module}"),
+            Self::SuppliedModule(used) => write!(f, "module {}", used.module),
             Self::Bpf { name } => write!(f, "BPF instance {name}"),
         }
     }
@@ -93,9 +96,70 @@ impl Step {
                 }
                 sysfs::rmmod(module)
             }
+            Self::SuppliedModule(used) => supplied_module::unload(used),
             Self::Bpf { name } => unregister(name),
         }
     }
+}
+
+/// A process's use of a module of the user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModuleUse {
+    /// The module.
+    pub module: String,
+    /// Of its file, hexadecimal.
+    pub sha256: String,
+    /// As the kernel takes them: `a=1 b=2`.
+    pub params: String,
+    /// Tells the uses of one module apart.
+    pub id: String,
+}
+
+/// The uses of the module by living processes, but the one of this id.
+///
+/// # Errors
+/// The journals cannot be listed.
+pub(super) fn other_uses(module: &str, id: &str) -> Result<Vec<ModuleUse>, SocketError> {
+    other_uses_in(Path::new(FOLDER), module, id)
+}
+
+fn other_uses_in(folder: &Path, module: &str, id: &str) -> Result<Vec<ModuleUse>, SocketError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(SocketError::file("read", folder))? {
+        let path = entry.map_err(SocketError::file("read", folder))?.path();
+        if path.extension().is_none_or(|e| e != EXTENSION) {
+            continue;
+        }
+        // It may be gone by now.
+        let Ok(mut file) = File::open(&path) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+            // Its process is dead; the next agent that starts undoes it.
+            continue;
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(SocketError::file("read", &path))?;
+        let uses = steps(&bytes).into_iter().filter_map(|(_, step)| match step {
+            Ok(Step::SuppliedModule(used)) => Some(used),
+            _ => None,
+        });
+        found.extend(uses.filter(|used| used.module == module && used.id != id));
+    }
+    Ok(found)
+}
+
+/// A lock that whoever loads or unloads a module of the user holds, until it is dropped.
+///
+/// # Errors
+/// The folder cannot be written.
+pub(super) fn lock_modules() -> Result<File, SocketError> {
+    let folder = Path::new(FOLDER);
+    std::fs::create_dir_all(folder).map_err(SocketError::file("make", folder))?;
+    let path = folder.join("modules.lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(SocketError::file("make", &path))?;
+    flock(&file, FlockOperation::LockExclusive)
+        .map_err(|e| SocketError::file("lock", &path)(e.into()))?;
+    Ok(file)
 }
 
 #[cfg(feature = "ebpf")]
@@ -320,6 +384,27 @@ mod tests {
         assert!(failed.contains("line 1 is damaged") && path.exists(), "{failed}");
         let again = sweep_folder(dir.path());
         assert_eq!((again.undone.len(), again.failed.len()), (0, 1), "undone once: {again:?}");
+    }
+
+    #[test]
+    fn living_processes_count_as_users_of_a_module() {
+        let dir = tempfile::tempdir().unwrap();
+        let used = |id: &str| ModuleUse {
+            module: "no_such".into(),
+            sha256: "0".repeat(64),
+            params: "a=1".into(),
+            id: id.into(),
+        };
+        let mut journals = [Journal::in_folder(dir.path()), Journal::in_folder(dir.path())];
+        for (journal, id) in journals.iter_mut().zip(["1", "2"]) {
+            journal.push(Step::SuppliedModule(used(id))).unwrap();
+        }
+        let others = |id: &str| other_uses_in(dir.path(), "no_such", id).unwrap();
+        assert_eq!(others("1"), [used("2")]);
+        assert!(other_uses_in(dir.path(), "other", "1").unwrap().is_empty());
+        abandon(&mut journals[1]);
+        assert!(others("1").is_empty(), "the other process is dead");
+        journals[0].steps.clear();
     }
 
     #[test]

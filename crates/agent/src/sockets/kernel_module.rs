@@ -117,7 +117,7 @@ pub fn tune(
 }
 
 /// The kernel prints booleans as letters.
-fn same(now: &str, wanted: &str) -> bool {
+pub(super) fn same(now: &str, wanted: &str) -> bool {
     let truth = |text: &str| match text {
         "Y" | "y" => "1".to_owned(),
         "N" | "n" => "0".to_owned(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 
+use ccbench_proto::cc::supplied::{BpfObject, SuppliedFile};
 use ccbench_proto::cc::{self, Core, Instance};
 use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::plan::{Cc, Via};
@@ -18,8 +19,9 @@ use super::names::{self, Names, TrialId};
 use super::node::TCP_ECN;
 #[cfg(feature = "ebpf")]
 use super::struct_ops;
+use super::supplied::{Supplied, SuppliedCc};
 use super::verify::{check, choose, try_on_socket};
-use super::{cc_state, kernel_module, sysfs};
+use super::{cc_state, kernel_module, supplied_module, sysfs};
 use crate::event::event;
 use crate::undo::Outcome;
 
@@ -46,26 +48,50 @@ struct LoadedInstance {
 ///
 /// # Errors
 /// Names the first instance that cannot be loaded, the reason and a fix.
-pub fn load(task: &NodeTask, trial: &TrialId, node: &str) -> Result<LoadedCcs, LoadError> {
+pub fn load(
+    task: &NodeTask,
+    trial: &TrialId,
+    node: &str,
+    supplied: &BTreeMap<String, SuppliedCc<'_>>,
+) -> Result<LoadedCcs, LoadError> {
     let mut loaded = LoadedCcs { names: Names::new(task, trial, node), ..LoadedCcs::default() };
     for (name, cc) in needed(task, node) {
-        let kernel_name = match cc::is_kernels(cc) {
+        let kernel_name = match cc::has_fixed_name(cc) {
             true => cc.algorithm.clone(),
             false => names::kernel_name(trial, node, name, &cc.algorithm),
         };
-        let failed = |source| LoadError {
-            name: name.clone(),
-            algorithm: cc.algorithm.clone(),
-            source: Box::new(source),
-        };
         let tcp_ecn = task.sysctls.iter().find(|(key, _)| key.replace('/', ".") == TCP_ECN);
+        let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
         let held = loaded
-            .load_one(cc, &kernel_name, tcp_ecn.map(|(_, value)| value.as_str()))
-            .map_err(failed)?;
+            .load_one(cc, &kernel_name, tcp_ecn, supplied.get(name))
+            .map_err(failed(name, cc))?;
         let message = wire::CongestionControl { name: name.clone(), ..held.message };
         loaded.held.push(LoadedInstance { message, ..held });
     }
     Ok(loaded)
+}
+
+/// The files of the instances that this node needs, by the instance's name. Nothing is changed.
+///
+/// # Errors
+/// As of [`Supplied::read`], for the first instance.
+pub fn read_supplied<'a>(
+    task: &NodeTask,
+    node: &str,
+    supplied: Supplied<'a>,
+) -> Result<BTreeMap<String, SuppliedCc<'a>>, LoadError> {
+    let mut found = BTreeMap::new();
+    for (name, cc) in needed(task, node) {
+        if let Some(file) = supplied.read(cc).map_err(failed(name, cc))? {
+            found.insert(name.clone(), file);
+        }
+    }
+    Ok(found)
+}
+
+fn failed(name: &str, cc: &Cc) -> impl FnOnce(SocketError) -> LoadError {
+    let (name, algorithm) = (name.to_owned(), cc.algorithm.clone());
+    move |source| LoadError { name, algorithm, source: Box::new(source) }
 }
 
 /// The instances that this node needs, by name.
@@ -76,8 +102,8 @@ pub fn needed<'a>(task: &'a NodeTask, node: &str) -> impl Iterator<Item = (&'a S
         let serves = task.served.iter().any(|probe| is_named(&probe.plan.cc));
         let sends = serves || flows().any(|f| is_named(&f.plan.cc) && names::sender(f) == node);
         let both_ends = ecn::wants(name, Some(cc)).any();
-        // iperf3 sets a built-in congestion control on both ends.
-        sends || both_ends || cc::is_kernels(cc)
+        // iperf3 sets a congestion control with the same name everywhere on both ends.
+        sends || both_ends || cc::has_fixed_name(cc)
     })
 }
 
@@ -87,11 +113,17 @@ impl LoadedCcs {
         cc: &Cc,
         kernel_name: &str,
         tcp_ecn: Option<&str>,
+        supplied: Option<&SuppliedCc<'_>>,
     ) -> Result<LoadedInstance, SocketError> {
         let instance = cc::resolve(cc).map_err(|wrong| {
             SocketError::Params(wrong.into_iter().map(|w| w.reason).collect::<Vec<_>>().join("; "))
         })?;
         let made = match instance {
+            Instance::Supplied => {
+                let (path, _) = cc.supplied().unwrap_or(("", Via::Auto));
+                let missing = || SocketError::FileMissing { path: path.to_owned() };
+                self.load_supplied(cc, kernel_name, supplied.ok_or_else(missing)?)?
+            }
             Instance::Kernel { params } => self.load_builtin(&cc.algorithm, &params)?,
             Instance::Own { params, .. } => {
                 let (_, core) = cc::scheme(&cc.algorithm)
@@ -123,6 +155,87 @@ impl LoadedCcs {
             #[cfg(feature = "ebpf")]
             bpf: None,
         })
+    }
+
+    fn load_supplied(
+        &mut self,
+        cc: &Cc,
+        kernel_name: &str,
+        supplied: &SuppliedCc<'_>,
+    ) -> Result<LoadedInstance, SocketError> {
+        let params = supplied.facts.file.values(cc).map_err(|wrong| {
+            SocketError::Params(wrong.into_iter().map(|w| w.reason).collect::<Vec<_>>().join("; "))
+        })?;
+        match &supplied.facts.file {
+            SuppliedFile::Bpf(object) => {
+                self.load_supplied_object(cc, kernel_name, supplied, (object, &params))
+            }
+            SuppliedFile::Module(module) => {
+                let wanted = supplied_module::Wanted {
+                    bytes: supplied.bytes,
+                    module,
+                    sha256: &supplied.facts.sha256,
+                    algorithm: &cc.algorithm,
+                    params: &params,
+                };
+                let params_loaded = supplied_module::load(&wanted, &mut self.journal)?;
+                Ok(LoadedInstance {
+                    message: supplied_message(
+                        cc,
+                        kernel_name,
+                        Via::Module,
+                        params_loaded,
+                        supplied,
+                    ),
+                    core: None,
+                    #[cfg(feature = "ebpf")]
+                    bpf: None,
+                })
+            }
+        }
+    }
+
+    #[cfg(feature = "ebpf")]
+    fn load_supplied_object(
+        &mut self,
+        cc: &Cc,
+        kernel_name: &str,
+        supplied: &SuppliedCc<'_>,
+        (object, params): (&BpfObject, &[(String, String)]),
+    ) -> Result<LoadedInstance, SocketError> {
+        super::verify::bpf_possible()?;
+        let wanted = struct_ops::supplied::Wanted {
+            bytes: supplied.bytes,
+            object,
+            algorithm: &cc.algorithm,
+            kernel_name,
+            params,
+        };
+        let registered = struct_ops::supplied::register(&wanted, &mut self.journal)?;
+        let params_loaded = registered.supplied_params(object);
+        let differs = params.iter().find(|param| !params_loaded.contains(param));
+        if let Some((name, wanted)) = differs {
+            let actual = params_loaded.iter().find(|(other, _)| other == name);
+            return Err(SocketError::ParameterChanged {
+                module: kernel_name.to_owned(),
+                name: name.clone(),
+                actual: actual.map_or("nothing", |(_, value)| value.as_str()).to_owned(),
+                wanted: wanted.clone(),
+            });
+        }
+        let message = supplied_message(cc, kernel_name, Via::Bpf, params_loaded, supplied);
+        Ok(LoadedInstance { message, core: None, bpf: Some(registered) })
+    }
+
+    #[cfg(not(feature = "ebpf"))]
+    fn load_supplied_object(
+        &mut self,
+        _: &Cc,
+        _: &str,
+        _: &SuppliedCc<'_>,
+        _: (&BpfObject, &[(String, String)]),
+    ) -> Result<LoadedInstance, SocketError> {
+        Err(SocketError::NoEbpf)
     }
 
     fn load_own(
@@ -316,6 +429,21 @@ fn message(
         via: via_on_wire(via).into(),
         reason: Some(reason),
         params: params.into_iter().collect(),
+        sha256: String::new(),
+    }
+}
+
+fn supplied_message(
+    cc: &Cc,
+    kernel_name: &str,
+    via: Via,
+    params: Vec<(String, String)>,
+    supplied: &SuppliedCc<'_>,
+) -> wire::CongestionControl {
+    let reason = wire::ViaReason::configured();
+    wire::CongestionControl {
+        sha256: supplied.facts.sha256.clone(),
+        ..message(&cc.algorithm, kernel_name, via, reason, params)
     }
 }
 

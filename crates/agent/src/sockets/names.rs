@@ -58,7 +58,7 @@ impl Names {
             let named = flow.plan.cc.as_ref().and_then(|cc| task.cc.get_key_value(cc));
             let Some((plan, cc)) = named else { continue };
             let of = |node: &str| {
-                if cc::is_kernels(cc) {
+                if cc::has_fixed_name(cc) {
                     return cc.algorithm.clone();
                 }
                 kernel_name(trial, node, plan, &cc.algorithm)
@@ -82,7 +82,7 @@ impl Names {
         self.flows.iter().map(|(group, (plan, _))| (group.as_str(), plan.as_str()))
     }
 
-    /// The plan's name of an instance, from its name in the kernel. An instance of one of the kernel's own is distinguished
+    /// The plan's name of an instance, from its name in the kernel. An instance with the same name in every kernel is distinguished
     /// from the plain one by the flow group that uses it.
     fn in_plan(&self, group: &str, kernel_name: &str) -> Option<&str> {
         match self.flows.get(group) {

@@ -19,6 +19,8 @@ use super::error::{BpfError, NAME_BYTES, SocketError};
 use super::journal::{Journal, Step};
 use super::sysfs;
 
+pub mod supplied;
+
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
 /// Where the kernel's pointer to `cwnd_event_tx_start` is in the object.
@@ -116,23 +118,32 @@ fn register_object(
     wanted: &Wanted<'_>,
     journal: &mut Journal,
 ) -> Result<Registered, SocketError> {
+    register_by(wanted.kernel_name, journal, |linked| load_and_register(bytes, wanted, linked))
+}
+
+/// Registers by `load`, which is told whether to use a BPF link.
+fn register_by(
+    kernel_name: &str,
+    journal: &mut Journal,
+    load: impl Fn(bool) -> Result<Registered, BpfError>,
+) -> Result<Registered, SocketError> {
     // The kernel refuses it too, but only after the verifier has run.
-    if sysfs::available().iter().any(|name| name == wanted.kernel_name) {
-        return Err(taken(wanted.kernel_name));
+    if sysfs::available().iter().any(|name| name == kernel_name) {
+        return Err(taken(kernel_name));
     }
     let capture = LogCapture::begin();
-    let registered = match load_and_register(bytes, wanted, true) {
+    let registered = match load(true) {
         // Linux before 6.4 has no struct_ops links; then the instance outlives a killed process.
         Err(first) if first.kind() == ErrorKind::InvalidInput => {
-            journal.push(Step::Bpf { name: wanted.kernel_name.to_owned() })?;
-            load_and_register(bytes, wanted, false).map_err(|_| first)
+            journal.push(Step::Bpf { name: kernel_name.to_owned() })?;
+            load(false).map_err(|_| first)
         }
         other => other,
     };
     registered.map_err(|source| {
         let log = capture.tail();
         match source.kind() {
-            ErrorKind::AlreadyExists => taken(wanted.kernel_name),
+            ErrorKind::AlreadyExists => taken(kernel_name),
             ErrorKind::PermissionDenied if log.is_empty() => SocketError::NoPrivilege { source },
             _ if log.is_empty() => SocketError::LoadRefused { source, log },
             _ => SocketError::LoadRefused { source, log: format!("; the kernel's log:\n{log}") },

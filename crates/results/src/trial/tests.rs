@@ -344,6 +344,7 @@ fn loaded_cc_parameters_are_recorded_also_after_resume() {
         via: wire::Via::Bpf.into(),
         reason: Some(wire::ViaReason::bpf_supported()),
         params: [("betao".to_owned(), "3000".to_owned())].into(),
+        sha256: String::new(),
     };
     writer.congestion_control("src", cc).unwrap();
     writer.commit(&good()).unwrap();

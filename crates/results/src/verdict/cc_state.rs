@@ -25,9 +25,9 @@ pub(crate) struct CcStateCheck {
 }
 
 impl CcStateCheck {
-    /// An instance is in a node's kernel.
+    /// An instance is in a node's kernel. Those of the user report no state.
     pub(crate) fn loaded(&mut self, cc: &CongestionControl) {
-        if matches!(cc.via(), Via::Bpf | Via::Module) {
+        if cc.sha256.is_empty() && matches!(cc.via(), Via::Bpf | Via::Module) {
             self.loaded.insert(cc.name.clone());
         }
     }
@@ -115,6 +115,27 @@ mod tests {
         assert!(reasons(&reported).is_empty());
         assert!(reasons(&check(Via::Bpf, 10)).is_empty(), "too short for a round");
         assert!(reasons(&check(Via::Builtin, 2_000)).is_empty(), "the kernel's own has no rows");
+    }
+
+    #[test]
+    fn a_congestion_control_of_the_user_has_no_state() {
+        let mut check = CcStateCheck::default();
+        let (name, sha256) = ("mine".into(), "0".repeat(64));
+        check.loaded(&CongestionControl {
+            name,
+            sha256,
+            via: Via::Bpf.into(),
+            ..Default::default()
+        });
+        let row = FlowSample {
+            delivered_pkts: Some(9_000),
+            cc: "mine".into(),
+            side: Side::Sender.into(),
+            role: Role::Data.into(),
+            ..FlowSample::default()
+        };
+        check.sample("src", &row);
+        assert!(reasons(&check).is_empty());
     }
 
     #[test]

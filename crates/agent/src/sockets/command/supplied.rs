@@ -1,0 +1,167 @@
+//! `ccbench cc` with a file of the user: a BPF object or a kernel module.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ccbench_io::input;
+use ccbench_proto::cc;
+use ccbench_proto::cc::supplied::{CcFacts, SuppliedFile, facts};
+use ccbench_proto::plan::Cc;
+
+use super::super::journal::Journal;
+use super::super::supplied::{AllowedDigests, Supplied, SuppliedCc};
+use super::super::{supplied_module, verify};
+use super::{CommandError, LoadArgs, instance, print, wait};
+
+/// Whether this is the path of a file: names of congestion controls have no such ending.
+pub(super) fn is_file(name: &str) -> bool {
+    name.contains('/') || name.ends_with(".o") || name.ends_with(".ko")
+}
+
+fn read(path: &str) -> Result<(Vec<u8>, CcFacts), CommandError> {
+    let bytes = input::read(Path::new(path), &input::CONGESTION_CONTROL)
+        .map_err(|source| CommandError::File { path: path.to_owned(), source })?;
+    let facts =
+        facts(&bytes).map_err(|why| CommandError::UnknownName(format!("`{path}`: {why}")))?;
+    Ok((bytes, facts))
+}
+
+/// What is in a file.
+pub(super) fn show(path: &str) -> Result<String, CommandError> {
+    let (_, facts) = read(path)?;
+    Ok(describe(path, &facts))
+}
+
+fn describe(path: &str, facts: &CcFacts) -> String {
+    let names = facts.file.names().join(", ");
+    let (key, kind) = match &facts.file {
+        SuppliedFile::Bpf(_) => ("file", "a BPF object".to_owned()),
+        SuppliedFile::Module(module) => {
+            let built_for = module.vermagic.split_whitespace().next().unwrap_or_default();
+            ("module", format!("the kernel module {}, for kernel {built_for}", module.name))
+        }
+    };
+    let mut text = format!("{names}: {kind} (write `[cc.NAME]` with `{key} = \"{path}\"`)\n");
+    let _ = writeln!(text, "sha256 {}", facts.sha256);
+    text.push_str("\nparameters:\n");
+    match &facts.file {
+        SuppliedFile::Bpf(object) => {
+            for param in &object.params {
+                let (name, range) = (&param.parameter.name, param.parameter.kind.range());
+                let _ = writeln!(text, "  {name:<24} {:>12} {range}", param.default);
+            }
+        }
+        SuppliedFile::Module(module) => {
+            for param in &module.params {
+                let _ = writeln!(text, "  {:<24} {}", param.name, param.kind.range());
+            }
+        }
+    }
+    if facts.file.params().is_empty() {
+        text.push_str("  none\n");
+    }
+    text
+}
+
+/// Loads a file for all programs of this machine.
+pub(super) fn load(args: &LoadArgs) -> Result<(), CommandError> {
+    let (bytes, facts) = read(&args.name)?;
+    let path = Some(args.name.clone());
+    let mut wanted = Cc { algorithm: String::new(), ..instance(args)? };
+    match &facts.file {
+        SuppliedFile::Bpf(_) => wanted.file = path,
+        SuppliedFile::Module(_) => wanted.module = path,
+    }
+    facts.fill(&mut wanted);
+    let reasons = |wrong: Vec<cc::InstanceProblem>| wrong.into_iter().map(|w| w.reason).collect();
+    cc::resolve(&wanted).map_err(|wrong| CommandError::BadParameters(reasons(wrong)))?;
+    let files = BTreeMap::from([(args.name.clone(), bytes)]);
+    let supplied = Supplied { files: &files, allowed: &AllowedDigests::Any };
+    let Some(file) = supplied.read(&wanted)? else { return Ok(()) };
+    let params = facts.file.values(&wanted).map_err(|w| CommandError::BadParameters(reasons(w)))?;
+    let mut journal = Journal::default();
+    match &facts.file {
+        SuppliedFile::Bpf(_) => load_object(args, &wanted, &file, &params, &mut journal),
+        SuppliedFile::Module(_) if args.kernel_name.is_some() => Err(CommandError::ModuleName),
+        SuppliedFile::Module(module) => {
+            let (sha256, algorithm) = (file.facts.sha256.as_str(), wanted.algorithm.as_str());
+            let loaded = supplied_module::load(
+                &supplied_module::Wanted {
+                    bytes: file.bytes,
+                    module,
+                    sha256,
+                    algorithm,
+                    params: &params,
+                },
+                &mut journal,
+            )?;
+            print(algorithm, &args.name, "module", "a file of yours", &loaded);
+            if args.pin {
+                journal.forget();
+            } else {
+                wait();
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(feature = "ebpf")]
+fn load_object(
+    args: &LoadArgs,
+    wanted: &Cc,
+    file: &SuppliedCc<'_>,
+    params: &[(String, String)],
+    journal: &mut Journal,
+) -> Result<(), CommandError> {
+    use super::super::struct_ops::supplied::{Wanted, register};
+
+    let SuppliedFile::Bpf(object) = &file.facts.file else { return Ok(()) };
+    let name = args.kernel_name.as_ref().unwrap_or(&wanted.algorithm);
+    super::check_name(name)?;
+    verify::bpf_possible()?;
+    let (bytes, algorithm) = (file.bytes, wanted.algorithm.as_str());
+    let registered =
+        register(&Wanted { bytes, object, algorithm, kernel_name: name, params }, journal)?;
+    let loaded = registered.supplied_params(object);
+    let report = || print(name, &args.name, "bpf", "a file of yours", &loaded);
+    Ok(super::keep(registered, (args.pin, name), journal, report)?)
+}
+
+#[cfg(not(feature = "ebpf"))]
+fn load_object(
+    _: &LoadArgs,
+    _: &Cc,
+    _: &SuppliedCc<'_>,
+    _: &[(String, String)],
+    _: &mut Journal,
+) -> Result<(), CommandError> {
+    verify::bpf_possible()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_told_from_names() {
+        assert!(is_file("mine.bpf.o") && is_file("./mine") && is_file("tcp_mine.ko"));
+        assert!(!is_file("ta_grad") && !is_file("ccb_ta"));
+    }
+
+    #[cfg(feature = "ebpf")]
+    #[test]
+    fn a_file_is_shown_with_name_parameters_and_digest() {
+        let path = concat!(env!("OUT_DIR"), "/aimd.bpf.o");
+        let shown = show(path).unwrap();
+        let sha256 = ccbench_proto::plan::digest_bytes(&std::fs::read(path).unwrap());
+        assert!(shown.starts_with("aimd: a BPF object"), "{shown}");
+        assert!(shown.contains(&format!("sha256 {sha256}")), "{shown}");
+        assert!(shown.contains("decrease_pct") && shown.contains("(u32)"), "{shown}");
+        let missing = show("no/such.bpf.o").unwrap_err();
+        assert!(missing.to_string().starts_with("read no/such.bpf.o: "), "{missing}");
+        assert_eq!(missing.exit_code(), 2);
+    }
+}

@@ -1,0 +1,217 @@
+//! BPF congestion controls of the user. They are registered as ccbench's own, under a name of their own, with the layout of their
+//! object instead of ccbench's.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use ccbench_proto::cc::supplied::{BpfObject, Ops};
+use libbpf_rs::{MapCore as _, MapFlags, ObjectBuilder, OpenObject};
+
+use super::super::bpf::BPF_F_LINK;
+use super::super::ecn::flag;
+use super::super::error::{BpfError, NAME_BYTES, SocketError};
+use super::super::journal::Journal;
+use super::{Registered, mismatch, register_by};
+
+/// End of the name that libbpf gives the map of constants, after a part of the object's name.
+const CONSTANTS: &str = ".rodata";
+
+/// An instance to register.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The object.
+    pub bytes: &'a [u8],
+    /// What is in it.
+    pub object: &'a BpfObject,
+    /// Its congestion control, by the name in the object.
+    pub algorithm: &'a str,
+    /// The name to register.
+    pub kernel_name: &'a str,
+    /// Parameters to change, as [`ccbench_proto::cc::supplied::SuppliedFile::values`] returns them.
+    pub params: &'a [(String, String)],
+}
+
+/// Registers an instance. On an error nothing stays registered.
+///
+/// # Errors
+/// The kernel refused; has the end of the verifier's log.
+pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, SocketError> {
+    let ops = wanted.object.find(wanted.algorithm);
+    let ops = ops.ok_or_else(|| SocketError::UnknownAlgorithm(wanted.algorithm.to_owned()))?;
+    let load = |linked| load_and_register(wanted, ops, linked);
+    register_by(wanted.kernel_name, journal, load).map_err(|error| match error {
+        SocketError::LoadRefused { source, log } => SocketError::ObjectRefused { source, log },
+        other => other,
+    })
+}
+
+fn load_and_register(wanted: &Wanted<'_>, ops: &Ops, linked: bool) -> Result<Registered, BpfError> {
+    let mut open = ObjectBuilder::default()
+        .open_memory(wanted.bytes)
+        .map_err(BpfError::libbpf("read the BPF object"))?;
+    patch_ops(&mut open, wanted, ops, linked)?;
+    patch_params(&mut open, wanted)?;
+    let mut object = open.load().map_err(BpfError::libbpf("load it into the kernel"))?;
+    let link = {
+        let mut map = object
+            .maps_mut()
+            .find(|map| map.name() == OsStr::new(&ops.map))
+            .ok_or_else(|| no_map(&ops.map))?;
+        map.attach_struct_ops().map_err(BpfError::libbpf("register it"))?
+    };
+    Ok(Registered { link, object: Arc::new(object), outlives: !linked })
+}
+
+fn no_map(name: &str) -> BpfError {
+    mismatch(format!("libbpf has no map {name} of the object"))
+}
+
+fn patch_ops(
+    open: &mut OpenObject,
+    wanted: &Wanted<'_>,
+    ops: &Ops,
+    linked: bool,
+) -> Result<(), BpfError> {
+    let mut map = open
+        .maps_mut()
+        .find(|map| map.name() == OsStr::new(&ops.map))
+        .ok_or_else(|| no_map(&ops.map))?;
+    // Of the section .struct_ops too: without a link the kernel would keep it when this process is killed.
+    let flags = map.map_flags() & !BPF_F_LINK | if linked { BPF_F_LINK } else { 0 };
+    map.set_map_flags(flags).map_err(BpfError::libbpf("set a flag"))?;
+    let value = map.initial_value_mut().ok_or_else(|| no_map(&ops.map))?;
+    let name = super::super::bpf::name(wanted.kernel_name)?;
+    let place = value.get_mut(ops.name_at..ops.name_at + NAME_BYTES);
+    place.ok_or_else(|| no_map(&ops.map))?.copy_from_slice(&name);
+    if let Some(at) = ops.flags_at {
+        let place = value.get_mut(at..at + 4).ok_or_else(|| no_map(&ops.map))?;
+        // Traffic has no privileges: every process may select it.
+        place[0] |= flag::NON_RESTRICTED as u8;
+    }
+    Ok(())
+}
+
+fn patch_params(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfError> {
+    if wanted.params.is_empty() {
+        return Ok(());
+    }
+    let missing = || mismatch("libbpf has not all parameters of the object");
+    let mut map = open
+        .maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(CONSTANTS))
+        .ok_or_else(missing)?;
+    let value = map.initial_value_mut().ok_or_else(missing)?;
+    for (name, text) in wanted.params {
+        let param = wanted.object.params.iter().find(|param| param.parameter.name == *name);
+        let param = param.ok_or_else(missing)?;
+        let bytes = param.parameter.kind.encode(text).ok_or_else(missing)?;
+        let place = value.get_mut(param.at..param.at + bytes.len());
+        place.ok_or_else(missing)?.copy_from_slice(&bytes);
+    }
+    Ok(())
+}
+
+impl Registered {
+    /// Every parameter of the user's object with its value in the kernel; without those that cannot be read.
+    pub fn supplied_params(&self, object: &BpfObject) -> Vec<(String, String)> {
+        let constants =
+            |map: &libbpf_rs::Map<'_>| map.name().to_string_lossy().ends_with(CONSTANTS);
+        let map = self.object.maps().find(constants);
+        let value = map.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?);
+        let value = value.unwrap_or_default();
+        let read = object.params.iter().filter_map(|param| {
+            let kind = &param.parameter.kind;
+            let bytes = value.get(param.at..param.at.checked_add(kind.bytes()?)?)?;
+            Some((param.parameter.name.clone(), kind.decode(bytes)?.to_string()))
+        });
+        read.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::cc::supplied::{SuppliedFile, facts};
+    use ccbench_proto::plan::{Cc, SysctlValue};
+
+    use super::super::OBJECTS;
+    use super::*;
+
+    fn object(bytes: &[u8]) -> BpfObject {
+        match facts(bytes).unwrap().file {
+            SuppliedFile::Bpf(object) => object,
+            SuppliedFile::Module(module) => panic!("{module:?}"),
+        }
+    }
+
+    /// ccbench's own objects are objects that clang wrote.
+    #[test]
+    fn the_reader_finds_the_name_in_every_object_of_clang() {
+        let of_cores = OBJECTS.iter().filter(|(name, _)| name.starts_with("ccb_"));
+        let mut count = 0;
+        for (name, bytes) in of_cores {
+            let object = object(bytes);
+            let [ops] = &object.ops[..] else { panic!("{name}: {object:?}") };
+            assert_eq!((ops.map.as_str(), ops.name.as_str()), ("ccb", *name));
+            assert_eq!((ops.name_at, ops.flags_at), (0, Some(16)), "as kernel.bpf.h has it");
+            count += 1;
+        }
+        assert!(count >= 7);
+        let (_, others) = OBJECTS.iter().find(|(name, _)| *name == "ect1").unwrap();
+        let why = facts(others).unwrap_err().to_string();
+        assert!(why.contains("is no part of a congestion control"), "{why}");
+    }
+
+    const AIMD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/aimd.bpf.o"));
+
+    #[test]
+    fn libbpf_has_the_parameters_where_the_reader_finds_them() {
+        let object = object(AIMD);
+        let names: Vec<(&str, i128)> =
+            object.params.iter().map(|p| (p.parameter.name.as_str(), p.default)).collect();
+        for expected in [("increase_milli", 1000), ("decrease_pct", 50)] {
+            assert!(names.contains(&expected), "{names:?}");
+        }
+        let mut open = ObjectBuilder::default().open_memory(AIMD).unwrap();
+        let params = [("decrease_pct".to_owned(), "30".to_owned())];
+        let wanted = Wanted {
+            bytes: AIMD,
+            object: &object,
+            algorithm: "aimd",
+            kernel_name: "aimd.x",
+            params: &params,
+        };
+        patch_params(&mut open, &wanted).unwrap();
+        patch_ops(&mut open, &wanted, &object.ops[0], true).unwrap();
+        let mut map =
+            open.maps_mut().find(|map| map.name().to_string_lossy().ends_with(CONSTANTS)).unwrap();
+        let value = map.initial_value_mut().unwrap();
+        let read: Vec<Option<i128>> = object
+            .params
+            .iter()
+            .map(|p| {
+                p.parameter.kind.decode(&value[p.at..p.at + p.parameter.kind.bytes().unwrap()])
+            })
+            .collect();
+        for (param, read) in object.params.iter().zip(read) {
+            let expected = if param.parameter.name == "decrease_pct" { 30 } else { param.default };
+            assert_eq!(read, Some(expected), "{param:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_parameters_are_refused_with_the_known_ones() {
+        let file = facts(AIMD).unwrap();
+        let with = |name: &str, value: i64| Cc {
+            file: Some("aimd.bpf.o".to_owned()),
+            params: [(name.to_owned(), SysctlValue::Number(value))].into(),
+            ..Cc::new("aimd")
+        };
+        let why = |cc: &Cc| file.check(cc).into_iter().map(|w| w.reason).collect::<String>();
+        assert_eq!(why(&with("decrease_pct", 30)), "");
+        let unknown = why(&with("decrease_pc", 30));
+        assert!(unknown.contains("did you mean `decrease_pct`?"), "{unknown}");
+        assert!(unknown.contains("`increase_milli`"), "{unknown}");
+        let high = why(&with("decrease_pct", 1 << 32));
+        assert!(high.contains("it is from 0 to 4294967295 (u32)"), "{high}");
+    }
+}

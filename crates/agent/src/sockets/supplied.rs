@@ -1,0 +1,96 @@
+//! Congestion controls of the user: the files of a request, and which of them this agent may load.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccbench_proto::cc::supplied::{self, CcFacts};
+use ccbench_proto::plan::{Cc, digest_bytes};
+
+use super::error::SocketError;
+
+/// The SHA-256 digests, in hexadecimal, of the users' congestion controls that this agent loads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllowedDigests {
+    /// Every one: whoever reaches this agent may do everything on this machine anyway.
+    Any,
+    /// These.
+    Only(BTreeSet<String>),
+}
+
+impl AllowedDigests {
+    fn permit(&self, sha256: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Only(digests) => digests.contains(sha256),
+        }
+    }
+}
+
+/// The files of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Supplied<'a> {
+    /// By their path in the plan.
+    pub files: &'a BTreeMap<String, Vec<u8>>,
+    /// What may be loaded.
+    pub allowed: &'a AllowedDigests,
+}
+
+/// A file that may be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuppliedCc<'a> {
+    /// Its contents.
+    pub bytes: &'a [u8],
+    /// What is in it.
+    pub facts: CcFacts,
+}
+
+impl<'a> Supplied<'a> {
+    /// The file of an instance; `None` if it has none.
+    ///
+    /// # Errors
+    /// The file is missing, not allowed, no congestion control, or another one than the plan's.
+    pub fn read(&self, cc: &Cc) -> Result<Option<SuppliedCc<'a>>, SocketError> {
+        let Some((path, _)) = cc.supplied() else { return Ok(None) };
+        let missing = || SocketError::FileMissing { path: path.to_owned() };
+        let bytes = self.files.get(path).ok_or_else(missing)?;
+        // Before anything reads the contents.
+        let sha256 = digest_bytes(bytes);
+        if !self.allowed.permit(&sha256) {
+            return Err(SocketError::DigestNotAllowed { path: path.to_owned(), sha256 });
+        }
+        let facts = supplied::facts(bytes)
+            .map_err(|source| SocketError::NoCongestionControl { path: path.to_owned(), source })?;
+        let wrong = facts.check(cc);
+        if wrong.is_empty() {
+            return Ok(Some(SuppliedCc { bytes, facts }));
+        }
+        let wrong: Vec<String> = wrong.into_iter().map(|wrong| wrong.reason).collect();
+        Err(SocketError::Params(wrong.join("; ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_must_be_allowed_before_the_file_is_read() {
+        let files = BTreeMap::from([("mine.bpf.o".to_owned(), b"no object".to_vec())]);
+        let sha256 = digest_bytes(b"no object");
+        let cc = Cc { file: Some("mine.bpf.o".to_owned()), ..Cc::new("") };
+        let read = |allowed: &AllowedDigests| {
+            Supplied { files: &files, allowed }.read(&cc).unwrap_err().to_string()
+        };
+        let refused = read(&AllowedDigests::Only(BTreeSet::from(["0".repeat(64)])));
+        assert!(refused.contains(&format!("--allow-cc-digest {sha256}")), "{refused}");
+        for allowed in [AllowedDigests::Any, AllowedDigests::Only([sha256].into())] {
+            let why = read(&allowed);
+            assert!(why.starts_with("`mine.bpf.o`: it is no intact ELF file"), "{why}");
+        }
+        let other = Cc { file: Some("other.bpf.o".to_owned()), ..Cc::new("") };
+        let allowed = AllowedDigests::Any;
+        let missing = Supplied { files: &files, allowed: &allowed }.read(&other).unwrap_err();
+        assert!(missing.to_string().contains("`other.bpf.o` is missing"), "{missing}");
+        let own = Supplied { files: &files, allowed: &allowed }.read(&Cc::new("ta")).unwrap();
+        assert_eq!(own, None);
+    }
+}

@@ -1,0 +1,210 @@
+//! Kernel modules of the user: loaded with the parameters of the plan, and unloaded when the last process that loaded them here
+//! has undone it. A module and its parameters exist once in a kernel.
+
+use std::ffi::CString;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ccbench_proto::cc::supplied::{KernelModule, ParameterKind};
+use rustix::io::Errno;
+
+use super::error::SocketError;
+use super::journal::{Journal, ModuleUse, Step, lock_modules, other_uses};
+use super::{kernel_module, sysfs};
+
+/// Sockets of a trial that ended use the module for an instant longer.
+const UNLOAD_LIMIT: Duration = Duration::from_secs(2);
+const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
+
+/// A module to load.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The file.
+    pub bytes: &'a [u8],
+    /// What is in it.
+    pub module: &'a KernelModule,
+    /// Of the file, hexadecimal.
+    pub sha256: &'a str,
+    /// The congestion control that it registers.
+    pub algorithm: &'a str,
+    /// Parameters, as [`ccbench_proto::cc::supplied::SuppliedFile::values`] returns them.
+    pub params: &'a [(String, String)],
+}
+
+/// Loads a module, or uses the one that another process has loaded from the same file with the same parameters. Returns the
+/// parameters that the kernel has.
+///
+/// # Errors
+/// The module is for another kernel, or the name is taken, or the kernel refused.
+pub fn load(
+    wanted: &Wanted<'_>,
+    journal: &mut Journal,
+) -> Result<Vec<(String, String)>, SocketError> {
+    let (module, release) = (&wanted.module.name, sysfs::release());
+    if !Path::new("/proc/modules").exists() {
+        return Err(SocketError::NoModules { release });
+    }
+    check_kernel(wanted.module, release)?;
+    let _lock = lock_modules()?;
+    let used = this_use(wanted);
+    let others = other_uses(module, &used.id)?;
+    let differs =
+        |other: &&ModuleUse| (&other.sha256, &other.params) != (&used.sha256, &used.params);
+    if let Some(other) = others.iter().find(differs) {
+        let (module, sha256, params) = (module.clone(), other.sha256.clone(), other.params.clone());
+        return Err(SocketError::ModuleInUse { module, sha256, params });
+    }
+    let is_loaded = sysfs::is_loaded(module);
+    if is_loaded && others.is_empty() {
+        return Err(SocketError::ModuleLoaded { module: module.clone() });
+    }
+    let before = sysfs::available();
+    let params = CString::new(used.params.as_str()).map_err(|_| refused(module, Errno::INVAL))?;
+    journal.push(Step::SuppliedModule(used))?;
+    if !is_loaded {
+        rustix::system::init_module(wanted.bytes, &params).map_err(|e| refused(module, e))?;
+    }
+    check_registered(wanted, &before)?;
+    in_force(wanted)
+}
+
+fn this_use(wanted: &Wanted<'_>) -> ModuleUse {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let params: Vec<String> =
+        wanted.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    ModuleUse {
+        module: wanted.module.name.clone(),
+        sha256: wanted.sha256.to_owned(),
+        params: params.join(" "),
+        id: format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)),
+    }
+}
+
+/// The kernel compares more of `vermagic`, and says less.
+fn check_kernel(module: &KernelModule, release: String) -> Result<(), SocketError> {
+    let built_for = module.vermagic.split_whitespace().next().unwrap_or_default();
+    if built_for == release {
+        return Ok(());
+    }
+    let (module, built_for) = (module.name.clone(), built_for.to_owned());
+    Err(SocketError::OtherKernel { module, built_for, release })
+}
+
+fn refused(module: &str, errno: Errno) -> SocketError {
+    let hint = match errno {
+        Errno::PERM => "; it needs root (CAP_SYS_MODULE), outside of any user namespace",
+        Errno::NOEXEC => {
+            "; the kernel's log (dmesg) has the reason: it was built with another configuration or for another machine"
+        }
+        Errno::NOSYS => "; this kernel was built without modules",
+        Errno::KEYREJECTED | Errno::NOKEY => {
+            "; this kernel only takes signed modules: sign it, switch Secure Boot off, or write it in BPF (`file`)"
+        }
+        Errno::NOENT => {
+            "; the kernel's log (dmesg) names a symbol or a parameter that it does not know"
+        }
+        _ => "; the kernel's log (dmesg) may have the reason",
+    };
+    SocketError::LoadModule { module: module.to_owned(), source: errno.into(), hint }
+}
+
+/// The convention of names holds for most modules.
+fn check_registered(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError> {
+    let now = sysfs::available();
+    if now.iter().any(|name| name == wanted.algorithm) {
+        return Ok(());
+    }
+    let new: Vec<String> =
+        now.iter().filter(|name| !before.contains(name)).map(|name| format!("`{name}`")).collect();
+    Err(SocketError::OtherAlgorithm {
+        module: wanted.module.name.clone(),
+        algorithm: wanted.algorithm.to_owned(),
+        hint: if new.is_empty() { String::new() } else { format!(", but {}", new.join(", ")) },
+    })
+}
+
+/// What the kernel shows, and what it was told of parameters that it does not show.
+fn in_force(wanted: &Wanted<'_>) -> Result<Vec<(String, String)>, SocketError> {
+    let mut shown = sysfs::parameters(&wanted.module.name);
+    for (name, value) in wanted.params {
+        let params = &wanted.module.params;
+        let is_text = params
+            .iter()
+            .any(|param| param.name == *name && matches!(param.kind, ParameterKind::Text(_)));
+        let actual = shown.entry(name.clone()).or_insert_with(|| value.clone());
+        if !is_text && !kernel_module::same(actual, value) {
+            return Err(SocketError::ParameterChanged {
+                module: wanted.module.name.clone(),
+                name: name.clone(),
+                actual: actual.clone(),
+                wanted: value.clone(),
+            });
+        }
+    }
+    Ok(shown.into_iter().collect())
+}
+
+/// Ends a use; the last one unloads the module.
+pub(super) fn unload(used: &ModuleUse) -> Result<(), SocketError> {
+    let module = &used.module;
+    if !sysfs::is_loaded(module) {
+        return Ok(());
+    }
+    let _lock = lock_modules()?;
+    if !other_uses(module, &used.id)?.is_empty() {
+        return Ok(());
+    }
+    let failed = |source: io::Error| SocketError::UnloadModule { module: module.clone(), source };
+    let name = CString::new(module.as_str()).map_err(|_| failed(Errno::INVAL.into()))?;
+    let mut waited = Duration::ZERO;
+    loop {
+        match rustix::system::delete_module(&name, libc::O_NONBLOCK) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::AGAIN) if waited < UNLOAD_LIMIT => {
+                std::thread::sleep(UNLOAD_PAUSE);
+                waited += UNLOAD_PAUSE;
+            }
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(vermagic: &str) -> KernelModule {
+        KernelModule { name: "tcp_mine".into(), vermagic: vermagic.into(), params: Vec::new() }
+    }
+
+    #[test]
+    fn a_module_for_another_kernel_is_refused() {
+        let check = |vermagic: &str| check_kernel(&module(vermagic), "6.18.5".to_owned());
+        check("6.18.5 SMP preempt mod_unload ").unwrap();
+        let why = check("6.1.0-40-amd64 SMP mod_unload ").unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "module tcp_mine was built for kernel 6.1.0-40-amd64, and this is 6.18.5: build it again for this kernel"
+        );
+    }
+
+    #[test]
+    fn uses_are_told_apart() {
+        let module = module("6.18.5");
+        let params = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "x".to_owned())];
+        let wanted =
+            Wanted { bytes: b"", module: &module, sha256: "0", algorithm: "mine", params: &params };
+        let (one, other) = (this_use(&wanted), this_use(&wanted));
+        assert_eq!((one.params.as_str(), &one.params), ("a=1 b=x", &other.params));
+        assert_ne!(one.id, other.id);
+    }
+
+    #[test]
+    fn refusals_have_a_hint() {
+        let why = refused("tcp_mine", Errno::PERM).to_string();
+        assert!(why.starts_with("load the module tcp_mine: ") && why.contains("root"), "{why}");
+        assert!(refused("tcp_mine", Errno::KEYREJECTED).to_string().contains("signed modules"));
+    }
+}
