@@ -402,7 +402,7 @@ async fn send_file(
         .chunks(wire::FILE_CHUNK)
         .map(|chunk| wire::FileChunk { data: chunk.to_vec() })
         .collect();
-    let sent = call(node, "send a trace", client.put_file(tokio_stream::iter(chunks))).await?;
+    let sent = call(node, "send a file", client.put_file(tokio_stream::iter(chunks))).await?;
     Ok(sent.sha256)
 }
 

@@ -7,7 +7,7 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::{self, Point, ScheduledTrial};
 use ccbench_results::store::RunDir;
-use ccbench_results::trace::stored;
+use ccbench_results::trace::stored::stored_names;
 
 use crate::clock;
 use crate::plan_source::LoadedPlan;
@@ -20,6 +20,8 @@ pub struct Experiment {
     pub resolved: String,
     /// Contents of its trace files, by the name that the plan gives them.
     traces: BTreeMap<String, Vec<u8>>,
+    /// Contents of the user's congestion controls, by the name that the plan gives them.
+    ccs: BTreeMap<String, Vec<u8>>,
     /// Names the experiment: the folder of its sockets and the agents' log lines.
     pub id: String,
     /// Build the testbed in a user namespace even as root.
@@ -33,26 +35,37 @@ pub struct Experiment {
 impl Experiment {
     /// An experiment that runs this plan.
     pub fn new(loaded: LoadedPlan, rootless: bool, pki: Option<PathBuf>, keep_going: bool) -> Self {
-        let LoadedPlan { plan, traces, .. } = loaded;
+        let LoadedPlan { plan, traces, ccs, .. } = loaded;
         let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
         // Sorts by time, unique on this machine.
         let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
-        Self { resolved: resolve::to_toml(&plan), plan, traces, id, rootless, pki, keep_going }
+        Self { resolved: resolve::to_toml(&plan), plan, traces, ccs, id, rootless, pki, keep_going }
     }
 
-    /// The trace files, by their path in the results directory.
+    /// The trace files, by their names in the folder of the results directory.
     pub fn stored_traces(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let names = stored::stored_names(&self.traces.keys().cloned().collect());
-        let copy = |(file, name)| Some((name, self.traces.get(&file)?.clone()));
-        names.into_iter().filter_map(copy).collect()
+        stored(&self.traces)
     }
 
-    /// The trace files of a node's links at a point.
-    pub fn trace_files_for(&self, point: &Point, node: &str) -> BTreeMap<String, Vec<u8>> {
-        let links = point.plan.plan().links.values().filter(|link| link.node == node);
-        let files = links.filter_map(|link| Some(&link.trace.as_ref()?.file));
-        let content = |file: &String| Some((file.clone(), self.traces.get(file)?.clone()));
-        files.filter_map(content).collect()
+    /// The user's congestion controls, by their names in the folder of the results directory.
+    pub fn stored_ccs(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        stored(&self.ccs)
+    }
+
+    /// The files that a node needs at a point: traces of its links, and the user's congestion controls of its flows and probes.
+    pub fn files_for(&self, point: &Point, node: &str) -> BTreeMap<String, Vec<u8>> {
+        let plan = point.plan.plan();
+        let links = plan.links.values().filter(|link| link.node == node);
+        let traces = links.filter_map(|link| Some(&link.trace.as_ref()?.file));
+        let trace = |file: &String| Some((file.clone(), self.traces.get(file)?.clone()));
+        let flows = plan.flows.values().filter(|flow| flow.from == node || flow.to == node);
+        // Either end of a probe may be the one that sends.
+        let names = flows
+            .filter_map(|flow| flow.cc.as_ref())
+            .chain(plan.probes.values().filter_map(|p| p.cc.as_ref()));
+        let ccs = names.filter_map(|name| Some(plan.cc.get(name)?.supplied()?.0));
+        let cc = |file: &str| Some((file.to_owned(), self.ccs.get(file)?.clone()));
+        traces.filter_map(trace).chain(ccs.filter_map(cc)).collect()
     }
 
     /// The trials that `dir` does not hold yet, or that a resumed run repeats, in order; with `retry_failed` also those that
@@ -67,4 +80,10 @@ impl Experiment {
         let trials = schedule::trials(&self.plan).into_iter();
         trials.filter(|trial| !finished.contains(&(trial.point_id, trial.trial))).collect()
     }
+}
+
+fn stored(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<PathBuf, Vec<u8>> {
+    let names = stored_names(&files.keys().cloned().collect());
+    let copy = |(file, name)| Some((name, files.get(&file)?.clone()));
+    names.into_iter().filter_map(copy).collect()
 }

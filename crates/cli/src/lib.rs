@@ -11,6 +11,7 @@
 mod agents;
 mod args;
 mod backend;
+mod cc_files;
 mod clock;
 mod clock_offset;
 mod commands;

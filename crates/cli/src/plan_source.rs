@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
-use ccbench_proto::plan::check::{self, CheckedPlan, PlanProblem, Severity, Target};
+use ccbench_proto::plan::check::{self, CheckedPlan, PlanFiles, PlanProblem, Severity, Target};
 use ccbench_proto::trace::TraceError;
 
+use crate::cc_files::{self, CcContents};
 use crate::console::message;
 use crate::trace_files::{self, Embedded, TraceContents};
 
@@ -148,10 +149,13 @@ impl PlanSource {
             print_trace_problems(file, error);
         }
         let in_traces = invalid.iter().map(|(_, error)| error.problems.len() + error.more).sum();
+        let ccs = cc_files::read(path, &check::cc_files(text, sets));
+        let CcContents { facts: cc_facts, contents: cc_contents } = ccs;
+        let files = PlanFiles { traces: facts, ccs: cc_facts };
         let failed =
             |problems| PlanSourceError::Invalid { path: path.clone(), problems, in_traces };
         let (plan, warnings) =
-            check::read_for(self.target, text, sets, facts).map_err(|problems| {
+            check::read_for(self.target, text, sets, files).map_err(|problems| {
                 print_problems(path, &problems);
                 failed(problems)
             })?;
@@ -159,7 +163,8 @@ impl PlanSource {
             print_problems(path, &warnings);
             return Err(failed(warnings));
         }
-        Ok((LoadedPlan { text: text.clone(), plan, traces: contents }, warnings))
+        let loaded = LoadedPlan { text: text.clone(), plan, traces: contents, ccs: cc_contents };
+        Ok((loaded, warnings))
     }
 }
 
@@ -171,6 +176,8 @@ pub struct LoadedPlan {
     pub plan: CheckedPlan,
     /// Contents of its trace files, by the name that the plan gives them.
     pub traces: BTreeMap<String, Vec<u8>>,
+    /// Contents of the user's congestion controls, by the name that the plan gives them.
+    pub ccs: BTreeMap<String, Vec<u8>>,
 }
 
 /// Prints the problems of a trace file as `FILE:LINE: why`.

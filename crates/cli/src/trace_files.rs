@@ -13,7 +13,7 @@ use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 pub type Embedded = &'static [(&'static str, &'static [u8])];
 
 /// The plan file of a results directory, for a resumed run.
-const RESOLVED: &str = "plan.resolved.toml";
+pub const RESOLVED: &str = "plan.resolved.toml";
 /// A node holds all traces of a trial.
 const LIMIT: Limit = Limit { max_bytes: FILES_LIMIT as u64, fix: "make the trace's rows longer" };
 

@@ -54,6 +54,7 @@ fn info(trials: u16) -> RunInfo {
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
+        ccs: BTreeMap::new(),
         imported: vec![],
     }
 }

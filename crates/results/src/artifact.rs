@@ -138,7 +138,7 @@ fn open_intact(path: &Path) -> Result<(RunDir, Digests)> {
         let (count, first) = (damaged.len(), format!("{name}: {what}"));
         return Err(ArtifactError::Damaged { path: path.to_path_buf(), count, first });
     }
-    let missing = missing_traces(path)?;
+    let missing = missing_files(path)?;
     if let Some(first) = missing.first() {
         let (count, first) = (missing.len(), format!("{}: missing", first.display()));
         return Err(ArtifactError::Damaged { path: path.to_path_buf(), count, first });
@@ -163,15 +163,19 @@ fn digests_of(
     files.iter().zip(digests).map(with_name).collect()
 }
 
-/// Traces that the plan names and the results directory does not have: a plan must not read other files of this machine.
-fn missing_traces(run: &Path) -> Result<Vec<PathBuf>, FileError> {
+/// Traces and congestion controls that the plan names and the results directory does not have: a plan must not read other files of
+/// this machine.
+fn missing_files(run: &Path) -> Result<Vec<PathBuf>, FileError> {
     let path = run.join("plan.resolved.toml");
     let plan = input::read_to_string(&path, &input::RECORD).map_err(io_error("read", &path))?;
-    let files: BTreeSet<String> =
-        check::trace_files(&plan, &[]).into_iter().filter(|file| !file.is_empty()).collect();
-    let names = stored::stored_names(&files).into_values();
-    let names = names.map(|name| Path::new(stored::FOLDER).join(name));
-    Ok(names.filter(|name| !run.join(name).is_file()).collect())
+    let names = |folder: &'static str, files: BTreeSet<String>| {
+        let files = files.into_iter().filter(|file| !file.is_empty()).collect();
+        let names = stored::stored_names(&files).into_values();
+        names.map(move |name| Path::new(folder).join(name))
+    };
+    let traces = names(stored::FOLDER, check::trace_files(&plan, &[]));
+    let ccs = names(stored::CC_FOLDER, check::cc_files(&plan, &[]));
+    Ok(traces.chain(ccs).filter(|name| !run.join(name).is_file()).collect())
 }
 
 #[cfg(test)]

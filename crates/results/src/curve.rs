@@ -365,6 +365,7 @@ flows = ["f"]
                 file("late.csv", ones),
             ]
             .into(),
+            ccs: BTreeMap::new(),
             imported: vec![],
         };
         let run = RunDir::create_at(&folder.path().join("run"), &info).unwrap();

@@ -222,6 +222,8 @@ pub struct RunInfo {
     pub sets: Vec<String>,
     /// Trace files by their names under `traces/`.
     pub traces: BTreeMap<PathBuf, Vec<u8>>,
+    /// The user's congestion controls by their names under `cc/`.
+    pub ccs: BTreeMap<PathBuf, Vec<u8>>,
     /// Imported files of other tools; empty for a run.
     pub imported: Vec<Imported>,
 }

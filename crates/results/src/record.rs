@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
 use ccbench_proto::column_text::ColumnText as _;
@@ -17,6 +17,7 @@ use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::sync;
 use super::stopping::Decision;
 use super::store::error::StoreError;
+use super::trace::stored::CC_FOLDER;
 use crate::error::{FileError, Result, io_error};
 
 /// The file's name in the results directory.
@@ -50,6 +51,9 @@ pub(crate) struct RunRecord {
     pub(crate) planned_trials: Option<u32>,
     /// Notes for readers: truncated journal, removed incomplete trials.
     pub(crate) notes: Vec<String>,
+    /// SHA-256 of each congestion control of the user, by its path in the results directory.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) cc_digests: BTreeMap<String, String>,
     /// Imported files of other tools; empty for runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) imported: Vec<Imported>,
@@ -107,6 +111,7 @@ impl RunRecord {
             decisions: vec![],
             planned_trials: None,
             notes: info.notes.clone(),
+            cc_digests: info.ccs.iter().map(cc_digest).collect(),
             imported: info.imported.clone(),
         }
     }
@@ -162,6 +167,11 @@ impl RunRecord {
         let digest = FileDigest::of(&bytes);
         Ok((bytes, digest))
     }
+}
+
+fn cc_digest((name, bytes): (&PathBuf, &Vec<u8>)) -> (String, String) {
+    let path = Path::new(CC_FOLDER).join(name);
+    (path.to_string_lossy().into_owned(), FileDigest::of(bytes).sha256)
 }
 
 /// Names of the factors, in the points' order.

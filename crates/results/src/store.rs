@@ -90,8 +90,10 @@ impl RunDir {
         }
         replace(&path, "plan.toml", info.plan_text.as_bytes())?;
         replace(&path, "plan.resolved.toml", info.resolved_text.as_bytes())?;
-        for (name, bytes) in &info.traces {
-            keep_trace(&path.join("traces").join(name), bytes)?;
+        for (folder, files) in copies(info) {
+            for (name, bytes) in files {
+                keep_copy(&path.join(folder).join(name), bytes)?;
+            }
         }
         let record = RunRecord::new(info);
         points::write(&path, &record)?;
@@ -463,8 +465,10 @@ fn start(
 
 /// The files of a new run that never change.
 fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
-    let traces = info.traces.keys().map(|name| Path::new("traces").join(name));
-    let names = RUN_FILES.iter().map(PathBuf::from).chain(traces);
+    let copies = copies(info)
+        .into_iter()
+        .flat_map(|(folder, files)| files.keys().map(move |name| Path::new(folder).join(name)));
+    let names = RUN_FILES.iter().map(PathBuf::from).chain(copies);
     let digest = |name: PathBuf| {
         let file = path.join(&name);
         let digest = FileDigest::of_file(&file).map_err(io_error("read", &file))?;
@@ -473,8 +477,13 @@ fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
     names.map(digest).collect()
 }
 
-/// Writes a copy of a trace file.
-fn keep_trace(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+/// The copies of the plan's files, by their folder.
+fn copies(info: &RunInfo) -> [(&'static str, &BTreeMap<PathBuf, Vec<u8>>); 2] {
+    [(stored::FOLDER, &info.traces), (stored::CC_FOLDER, &info.ccs)]
+}
+
+/// Writes a copy of a file of the plan.
+fn keep_copy(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
     replace(dir, &name.to_string_lossy(), bytes)

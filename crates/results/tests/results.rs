@@ -67,6 +67,7 @@ fn info() -> RunInfo {
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
+        ccs: BTreeMap::new(),
         imported: vec![],
     }
 }

@@ -51,6 +51,10 @@ pub struct ArtifactRerunArgs {
     /// Also run a plan that names agents; read `run/plan.resolved.toml` in the archive first.
     #[arg(long)]
     pub agents: bool,
+    /// Also load a congestion control of the artifact (`file` or `module` in `[cc.NAME]`) whose SHA-256 this is into this machine's
+    /// kernel; repeat it for more. Not needed for a run in the lab.
+    #[arg(long, value_name = "SHA256")]
+    pub allow_cc_digest: Vec<String>,
     /// Build the topology in a user namespace even as root; also if the artifact's run did so.
     #[arg(long)]
     pub rootless: bool,

@@ -1,5 +1,6 @@
 //! `ccbench artifact`: packs a run for reviewers, and runs such an artifact again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ccbench_proto::plan::Series;
@@ -77,7 +78,17 @@ fn options(
     source: &PlanSource,
 ) -> Result<RunOptions, CliError> {
     let backend = artifact.run().backend();
-    let points = source.load_quietly(&[])?.points();
+    let plan = source.load_quietly(&[])?;
+    if backend == RunBackend::Testbed
+        && let Some((cc, sha256)) = first_not_allowed(&plan.cc_digests(), &args.allow_cc_digest)
+    {
+        let file = args.file.display();
+        return Err(CliError::Usage(format!(
+            "{file}: the plan loads the congestion control `{cc}` (sha256 {sha256}) into this machine's kernel; if you trust it, add \
+             --allow-cc-digest {sha256}"
+        )));
+    }
+    let points = plan.points();
     let mut nodes = points.iter().flat_map(|point| point.plan.plan().nodes.values());
     if let Some(agent) = nodes.find_map(|node| node.agent.as_ref())
         && !args.agents
@@ -106,6 +117,15 @@ fn options(
         jobs: args.jobs,
         tls: args.tls,
     })
+}
+
+/// The first congestion control of the artifact's author that this machine's kernel must not get.
+fn first_not_allowed<'a>(
+    digests: &'a BTreeMap<String, String>,
+    allowed: &[String],
+) -> Option<(&'a String, &'a String)> {
+    let is_allowed = |sha256: &String| allowed.iter().any(|text| text.eq_ignore_ascii_case(sha256));
+    digests.iter().find(|(_, sha256)| !is_allowed(sha256))
 }
 
 /// The kernel and the dilation of the lab. A calibration on another machine must not choose another dilation, so it is given; the
@@ -143,6 +163,19 @@ mod tests {
             dilation: dilation.map(|(factor, source)| Dilation { factor, source }),
         };
         RunBackend::Lab { images: vec![image] }
+    }
+
+    #[test]
+    fn every_congestion_control_must_be_allowed() {
+        let digest = |digit: &str| digit.repeat(64);
+        let digests: BTreeMap<String, String> =
+            [("a.bpf.o".to_owned(), digest("a")), ("b.bpf.o".to_owned(), digest("b"))].into();
+        let refused = |allowed: &[String]| {
+            first_not_allowed(&digests, allowed).map(|(file, _)| file.as_str())
+        };
+        assert_eq!(refused(&[]), Some("a.bpf.o"));
+        assert_eq!(refused(&[digest("A")]), Some("b.bpf.o"));
+        assert_eq!(refused(&[digest("b"), digest("a")]), None);
     }
 
     #[test]

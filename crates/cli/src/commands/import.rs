@@ -277,6 +277,7 @@ fn info(files: &[File], trials: u32) -> RunInfo {
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
+        ccs: BTreeMap::new(),
         imported: imported.collect(),
     }
 }

@@ -276,6 +276,7 @@ impl PlanRun<'_> {
             sets: sets.to_vec(),
             nodes: info.nodes,
             traces: experiment.stored_traces(),
+            ccs: experiment.stored_ccs(),
             imported: vec![],
         }
     }

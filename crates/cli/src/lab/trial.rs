@@ -275,7 +275,7 @@ pub fn task(
         addresses: addresses.clone().into_iter().collect(),
         port_slot: 0,
         lease_ms: LEASE_MS,
-        files: experiment.trace_files_for(point, node),
+        files: experiment.files_for(point, node),
     };
     wire::LabTask {
         resolved_toml: plan_toml.clone(),

@@ -196,7 +196,7 @@ async fn prepare_once(
         addresses: testbed.addresses.clone().into_iter().collect(),
         port_slot: testbed.port_slot,
         lease_ms: LEASE.as_millis() as u32,
-        files: trial.experiment.trace_files_for(trial.point, node),
+        files: trial.experiment.files_for(trial.point, node),
     };
     testbed.agents.prepare(request).await
 }

@@ -12,6 +12,9 @@ use ccbench_proto::trace::{self, TraceError};
 /// Name of the folder in a results directory.
 pub const FOLDER: &str = "traces";
 
+/// Name of the folder of the user's congestion controls.
+pub const CC_FOLDER: &str = "cc";
+
 /// A stored trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {

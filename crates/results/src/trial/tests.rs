@@ -29,6 +29,7 @@ pub(crate) fn info() -> RunInfo {
         notes: vec![],
         sets: vec![],
         traces: BTreeMap::new(),
+        ccs: BTreeMap::new(),
         imported: vec![],
     }
 }
