@@ -106,6 +106,7 @@ fn valid_plans_become_their_golden_schedules() {
     let mut files = tomls("tests/plans/valid");
     assert!(files.len() >= 12, "only {} valid plans", files.len());
     files.extend(tomls("plans"));
+    files.extend(tomls("plans/cc"));
     files.extend(tomls("plans/coexistence"));
     files.extend(tomls("plans/l4s"));
     files.extend(tomls("plans/lab"));

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ccbench_tests::{Bench, alone, beside_others, text, wait_for, watched_run};
+use ccbench_tests::cpu::CpuWatch;
+use ccbench_tests::{Bench, alone, beside_others, source_root, text, wait_for, watched_run};
 
 use crate::plan;
 
@@ -53,4 +54,52 @@ fn killed_testbed_unregisters_congestion_controls() {
         let there = available();
         names.iter().all(|name| !there.contains(name))
     });
+}
+
+#[path = "../../crates/collector/build/clang.rs"]
+#[allow(dead_code, missing_docs, reason = "the build script uses the rest")]
+mod clang;
+
+/// The example of `plans/cc`, built as its instructions say, with two values of a parameter in two points of the matrix.
+#[test]
+fn a_congestion_control_of_the_user_runs_with_its_parameters() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let source = source_root().join("plans/cc/aimd.bpf.c");
+    clang::compile(&clang::clang().unwrap(), &source, &bench.path("aimd.bpf.o")).unwrap();
+    let own = "[cc.mine]\nfile = \"aimd.bpf.o\"\n\n[matrix]\n\"cc.mine.params.decrease_pct\" = [10, 90]\n\n[flows.first]";
+    let plan = plan("user-cc", "2s", 1).replace("cc = \"cubic\"", "cc = \"mine\"");
+    bench.write("plan.toml", &plan.replace("[flows.first]", own));
+    let before = available();
+    let watch = CpuWatch::start();
+    let ran = bench.run(&["run", "plan.toml"]);
+    let cpu = watch.report();
+    assert_eq!(available(), before, "none stays");
+    let has_run = || assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+    cpu.check_run(&bench.all_results(), has_run);
+    let results = bench.results();
+    let record = std::fs::read_to_string(results.join("run.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let digest = record["cc_digests"]["cc/aimd.bpf.o"].as_str().unwrap();
+    assert_eq!(digest.len(), 64, "{record}");
+    let trials = record["trials"].as_array().unwrap();
+    assert_eq!(trials.len(), 2);
+    for trial in trials {
+        let loaded = &trial["congestion_controls"][0];
+        assert_eq!((&loaded["name"], &loaded["algorithm"]), (&"mine".into(), &"aimd".into()));
+        assert_eq!(loaded["sha256"], digest);
+        let expected = if trial["point_id"] == 0 { "10" } else { "90" };
+        assert_eq!(loaded["params"]["decrease_pct"], expected, "{trial}");
+    }
+    let copy = std::fs::read(results.join("cc/aimd.bpf.o")).unwrap();
+    assert_eq!(copy, std::fs::read(bench.path("aimd.bpf.o")).unwrap());
+    let trials = std::fs::read_to_string(results.join("trials.csv")).unwrap();
+    assert!(!trials.contains("cc_"), "every socket ran it: {trials}");
+    let archive = bench.path("artifact.tar.gz");
+    let (run, archive) = (results.to_string_lossy(), archive.to_string_lossy());
+    let packed = bench.run(&["artifact", "pack", &run, "--output", &archive]);
+    assert_eq!(packed.status.code(), Some(0), "{}", text(&packed));
+    let refused = bench.run(&["artifact", "rerun", &archive]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(text(&refused).contains(&format!("--allow-cc-digest {digest}")), "{}", text(&refused));
 }

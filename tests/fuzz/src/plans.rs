@@ -35,7 +35,8 @@ pub fn set(data: &[u8]) {
 
 /// Reads a plan; what is valid is written and read back.
 fn read(text: &str, sets: &[String]) {
-    let _ = (check::trace_files(text, sets), check::quick_sets(text, sets));
+    let _ = (check::trace_files(text, sets), check::cc_files(text, sets));
+    let _ = check::quick_sets(text, sets);
     let simulated = check::read_for(Target::Simulator, text, sets, TraceFiles::new());
     match check::read(text, sets) {
         Err(problems) => {

@@ -9,6 +9,10 @@ use ccbench_shaper::capture::pcapng;
 use ccbench_shaper::netlink::message::{ACK, Message};
 use prost::Message as _;
 
+#[path = "../../../../proto/tests/cc_files/elf.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod elf;
+
 const MINIMAL: &str = include_str!("../../../plans/valid/minimal.toml");
 const TRACED: &str = include_str!("../../../plans/valid/traced-links.toml");
 
@@ -58,6 +62,10 @@ fn binary_inputs_are_what_the_encoders_write() {
         let bytes: Vec<u8> = (0..600).map(|_| random.below(256) as u8).collect();
         check("simulation", &format!("seed-{number:02}"), &bytes);
     }
+    let object = elf::object("tcp_congestion_ops", None, Some("type"));
+    assert!(ccbench_proto::cc::supplied::facts(&object).is_ok(), "mutations begin with a good one");
+    check("cc_object", "object", &object);
+    check("cc_object", "module", &elf::module(&elf::MODINFO));
     check("echo_reply", "reply", &reply);
     check("echo_reply", "raw", &[&[0x45; 20][..], &reply].concat());
     #[cfg(feature = "results")]
