@@ -32,7 +32,7 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
          A run of ccbench {version}: plan, traces, results of every trial, and {}. ARCHIVE \
          stands for the file that this README is from.\n\n\
          | file | content |\n|---|---|\n\
-         | `run/plan.toml`, `run/plan.resolved.toml`, `run/traces/` | the experiment |\n\
+         | `run/plan.toml`, `run/plan.resolved.toml`, `run/traces/`, `run/cc/` | the experiment |\n\
          | `run/tables/`, `run/raw/` | every sample, in Parquet with units in the columns' names, and the output of the tools |\n\
          | `run/summary_point.csv`, `run/expectations.csv` | the numbers of a paper, and the claims |\n\
          | `run/run.json`, `run/journal.ndjson` | kernels, tools and settings of every node; verdict and digests of every trial |\n\
@@ -46,10 +46,18 @@ pub(super) fn readme(facts: &Facts<'_>) -> String {
     let _ = write!(
         text,
         "- Security: `ccbench artifact rerun` unpacks regular files into one new directory and runs the plan; it executes nothing \
-         of the archive.\n\
+         of the archive{}.\n\
          - Duration: {}.\n",
+        if record.cc_digests.is_empty() { "" } else { " but the congestion controls below" },
         duration(facts),
     );
+    for (file, sha256) in &record.cc_digests {
+        let _ = writeln!(
+            text,
+            "- `run/{file}` is a congestion control of the authors (sha256 {sha256}), which runs in the kernel. Outside of the lab `ccbench \
+             artifact rerun` loads it only with `--allow-cc-digest {sha256}`."
+        );
+    }
     let _ = write!(
         text,
         "\n## Set-up\n\n\
