@@ -356,7 +356,7 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
     };
     let params = match cc::resolve(&cc) {
         Ok(cc::Instance::Own { params, .. }) => params,
-        Ok(cc::Instance::Kernel { .. }) => Vec::new(),
+        Ok(cc::Instance::Kernel { .. } | cc::Instance::Supplied) => Vec::new(),
         Err(wrong) => {
             return Err(CommandError::BadParameters(wrong.into_iter().map(|w| w.reason).collect()));
         }

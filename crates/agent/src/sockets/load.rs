@@ -168,7 +168,7 @@ impl LoadedCcs {
         })?;
         match &supplied.facts.file {
             SuppliedFile::Bpf(object) => {
-                self.load_supplied_object(cc, kernel_name, supplied, (object, &params))
+                self.load_supplied_object(cc, kernel_name, supplied, (object, &params[..]))
             }
             SuppliedFile::Module(module) => {
                 let wanted = supplied_module::Wanted {

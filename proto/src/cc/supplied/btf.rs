@@ -4,6 +4,8 @@
 const MAGIC: u16 = 0xeb9f;
 /// Bytes of `struct btf_type` without what follows it.
 const TYPE_BYTES: usize = 12;
+/// Variables of a section: each is looked up among all symbols.
+const MAX_VARIABLES: usize = 1024;
 /// Names and qualifiers in front of a type; the compiler needs a handful.
 const MAX_CHAIN: usize = 32;
 
@@ -37,6 +39,9 @@ pub enum BtfError {
         /// Its kind.
         kind: u8,
     },
+    /// More variables than a congestion control has.
+    #[error("a section has more than {0} variables")]
+    Variables(usize),
     /// A type refers to one that does not exist, or to itself.
     #[error("type {0} does not exist or is of another kind than its use")]
     Type(u32),
@@ -114,7 +119,7 @@ impl<'a> Btf<'a> {
         let header = |at: usize| u32_at(section, at).ok_or(BtfError::Truncated("its header"));
         // Magic, version, flags; then lengths and offsets from the end of the header.
         let [low, high] = MAGIC.to_le_bytes();
-        if section.get(..3) != Some(&[low, high, 1]) {
+        if !section.starts_with(&[low, high, 1]) {
             return Err(BtfError::Magic);
         }
         let header_bytes = header(4)?;
@@ -154,6 +159,9 @@ impl<'a> Btf<'a> {
                 if variable.kind == KIND_VAR {
                     let name = self.name(variable.name_at)?;
                     found.push(Variable { name, of: variable.size_or_type });
+                }
+                if found.len() > MAX_VARIABLES {
+                    return Err(BtfError::Variables(MAX_VARIABLES));
                 }
             }
         }
@@ -212,7 +220,7 @@ impl<'a> Btf<'a> {
         if of.kind != KIND_STRUCT {
             return Ok(Vec::new());
         }
-        let member = |entry: &'a [u8]| {
+        let member = |entry: &'a [u8]| -> Result<Member<'a>, BtfError> {
             let word = |at| u32_at(entry, at).unwrap_or(0);
             let at_bits = word(8);
             let (at_bits, bits) =
