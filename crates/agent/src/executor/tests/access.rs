@@ -98,3 +98,17 @@ async fn what_carries_the_controllers_interface_is_not_shaped() {
     let (_end, connection) = connected();
     assert_eq!(prepare_over(&rig, &allowed, connection).await, Ok(()));
 }
+
+#[tokio::test]
+async fn congestion_controls_of_users_need_bpf_or_module() {
+    for (key, scope) in [("file", "bpf"), ("module", "module")] {
+        let own = PLAN.replace("[flows.back]", "cc = \"mine\"\n[flows.back]");
+        let own = format!("{own}[cc.mine]\nalgorithm = \"mine\"\n{key} = \"mine.o\"\n");
+        let rig = Rig::new(Script::Good, FakeInterfaces::default());
+        let error = prepare(&rig, &own, &[Scope::Run, Scope::HostNet]).await.unwrap_err();
+        refused(&rig, &error, &["congestion control mine", &format!("scope `{scope}`")]);
+        let all = [Scope::Run, Scope::HostNet, Scope::Bpf, Scope::Module];
+        let missing = prepare(&rig, &own, &all).await.unwrap_err();
+        assert!(missing.contains("the file `mine.o` is missing in the request"), "{missing}");
+    }
+}
