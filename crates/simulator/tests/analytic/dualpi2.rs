@@ -1,0 +1,83 @@
+//! DualPI2's coupling (RFC 9332): p_CL = k p', p_C = p'^2.
+
+use ccbench_proto::wire::QdiscSample;
+use ccbench_proto::wire::run_event::Of;
+
+use super::{points, simulate};
+
+const PLAN: &str = include_str!("../../../../plans/conformance/analytic/dualpi2-coupling.toml");
+
+/// Two-sided significance of 10^-4 of a normal distribution, per comparison of a share with its probability.
+const Z: f64 = 3.89;
+/// A backlog below two frames is never marked or dropped. Twice that, and what the line takes between two samples (2500 bytes and the
+/// packet that it has begun).
+const LEAST_BACKLOG_BYTES: u64 = 4 * 1514 + 2500 + 1514;
+
+/// A sum of independent trials with the probabilities that the formula gives them.
+#[derive(Debug, Default)]
+struct Shares {
+    found: f64,
+    expected: f64,
+    variance: f64,
+}
+
+impl Shares {
+    fn add(&mut self, found: u64, packets: u64, probability: f64) {
+        self.found += found as f64;
+        self.expected += packets as f64 * probability;
+        self.variance += packets as f64 * probability * (1.0 - probability);
+    }
+
+    /// Distance from the expectation in standard deviations.
+    fn z(&self) -> f64 {
+        (self.found - self.expected) / self.variance.sqrt()
+    }
+}
+
+/// The samples of the bottleneck.
+fn samples(point: &ccbench_proto::plan::check::CheckedPlan) -> Vec<QdiscSample> {
+    let mut samples = Vec::new();
+    simulate(point, 1, |row| match row {
+        Of::QdiscSample(sample) if sample.link == "bottleneck" => samples.push(sample),
+        _ => {}
+    });
+    samples
+}
+
+/// Marks of L and drops of C between samples that have the same base probability, which changes at most once between two.
+fn shares(samples: &[QdiscSample], k: f64) -> (Shares, Shares) {
+    let (mut l, mut c) = (Shares::default(), Shares::default());
+    for two in samples.windows(2) {
+        let (before, after) = (&two[0], &two[1]);
+        let prob = after.prob.unwrap();
+        let is_short = before.backlog_bytes.min(after.backlog_bytes) < LEAST_BACKLOG_BYTES;
+        // Above 1/k, RFC 9332 drops packets of both queues.
+        if before.prob != after.prob || is_short || k * prob > 1.0 {
+            continue;
+        }
+        let grown = |of: fn(&QdiscSample) -> Option<u64>| of(after).unwrap() - of(before).unwrap();
+        let (marks, drops) = (grown(|row| row.ecn_mark_pkts), grown(|row| row.drop_early_pkts));
+        // Packets of C are not ECN-capable, so all drops are theirs, and all marks those of L.
+        l.add(marks, grown(|row| row.pkts_in_l), k * prob);
+        c.add(drops, grown(|row| row.pkts_in_c) + drops, prob * prob);
+    }
+    (l, c)
+}
+
+#[test]
+fn marks_and_drops_have_the_coupled_probabilities() {
+    for (levels, point) in points(PLAN) {
+        let k: f64 = levels[0].parse().unwrap();
+        let samples = samples(&point);
+        let last = samples.last().unwrap();
+        assert_eq!((last.step_mark_pkts, last.drop_overlimit_pkts), (Some(0), Some(0)), "{k}");
+        let (l, c) = shares(&samples, k);
+        assert!(l.expected > 1000.0 && c.expected > 100.0, "k = {k}: {l:?} {c:?}");
+        assert!(l.z().abs() < Z, "k = {k}: {} {l:?}", l.z());
+        assert!(c.z().abs() < Z, "k = {k}: {} {c:?}", c.z());
+        // Enough packets to reject another coupling factor, and a C queue that is dropped with p' instead of its square.
+        let (other, _) = shares(&samples, k + 0.5);
+        assert!(other.z().abs() > Z, "k = {k}: {} {other:?}", other.z());
+        assert!((c.found - l.expected / k).abs() > Z * c.variance.sqrt(), "{l:?} {c:?}");
+    }
+}
