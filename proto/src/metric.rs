@@ -80,6 +80,7 @@ const SAMPLED_OR_CENSORED: &[&str] =
     &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median"];
 const MEAN: &[&str] = &["mean"];
 const SUM: &[&str] = &["sum"];
+const RANGE: &[&str] = &["min", "max"];
 const MEAN_OF_DEFINED: &[&str] = &["mean", "undefined"];
 const SCHEDULING_ERROR: &[&str] = &["p50", "p90", "p99", "max"];
 const DELAY: &[&str] = &["mean", "p50", "p95", "p99", "undefined"];
@@ -125,6 +126,7 @@ pub const METRICS: &[Metric] = &[
     metric("bdp_utilisation", FLOW, "1", MEAN),
     metric("bdp_utilisation", NET, "1", SUM),
     metric("delivery_rate", SENDERS, "bit/s", &SAMPLED),
+    metric("ecn_mode", SENDERS, "1", RANGE),
     metric("timescale", NET, "us", MEAN),
     metric("power", FLOW, "bit/s/s", MEAN_OF_DEFINED),
     metric("jain_fairness_of_mean", ALL_OR_GROUP, "1", MEAN),

@@ -5,10 +5,11 @@ use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns};
 use ccbench_proto::wire::{self, Role, SampleSource, Side};
 
 use crate::congestion_control::CongestionControl;
+use crate::ecn_negotiation::{EcnSettings, EcnVariant};
 use crate::half_connection::HalfConnection;
 use crate::handshake::Handshake;
 use crate::packet::{Body, MSS_BYTES, MTU_BYTES, Packet, Segment};
-use crate::tcp::{EcnMode, Established, Receiver, Sender, SenderConfig, SocketBuffer};
+use crate::tcp::{Established, Receiver, Sender, SenderConfig, SocketBuffer};
 
 /// TCP_ESTABLISHED.
 const ESTABLISHED: u32 = 1;
@@ -31,7 +32,12 @@ pub struct Connection {
     pub instance: Option<(String, String)>,
     /// The name in the plan of the congestion control.
     pub cc_name: String,
-    pub config: SenderConfig,
+    /// Its feedback of marks follows from the handshake.
+    config: SenderConfig,
+    /// ECN field of data if the congestion control counts marks.
+    counted_ect: Option<Ecn>,
+    /// What the handshake has negotiated.
+    ecn: EcnVariant,
     /// Buffer of the receiving socket.
     rcvbuf: SocketBuffer,
     cc: Option<CongestionControl>,
@@ -68,8 +74,8 @@ impl Connection {
         routes: [u32; 2],
         instance: Option<(String, String)>,
         cc: CongestionControl,
-        config: SenderConfig,
-        rcvbuf: SocketBuffer,
+        (config, rcvbuf): (SenderConfig, SocketBuffer),
+        (ecn, counted_ect): (EcnSettings, Option<Ecn>),
     ) -> Self {
         let (from, to) = (task.plan.from.clone(), task.plan.to.clone());
         let nodes = if task.plan.reverse { [to, from] } else { [from, to] };
@@ -84,8 +90,10 @@ impl Connection {
             cc_name: String::new(),
             cc: Some(cc),
             config,
+            counted_ect,
+            ecn: EcnVariant::NoEcn,
             rcvbuf,
-            handshake: Handshake::new(handshake_routes),
+            handshake: Handshake::new(handshake_routes, ecn),
             is_connected: false,
             state: State::Closed,
             established_ns: None,
@@ -126,6 +134,8 @@ impl Connection {
 
     fn establish(&mut self, now_ns: u64, established: Established) {
         let Some(cc) = self.cc.take() else { return };
+        self.ecn = self.handshake.negotiated();
+        self.config.ecn = self.ecn.feedback(self.counted_ect);
         let receiver = Receiver::new(self.config.ecn, self.rcvbuf, now_ns, established.rtt_ns);
         let (config, window_end) = (self.config.clone(), receiver.rcv_wnd_end());
         let sender = Sender::new(config, cc, now_ns, established, window_end);
@@ -178,11 +188,6 @@ impl Connection {
         self.half()?.on_segment(now_ns, segment, ecn)
     }
 
-    /// Whether packets carry an ECN-capable code point.
-    pub fn ecn(&self) -> EcnMode {
-        self.config.ecn
-    }
-
     /// Bytes of new data that the sender has sent.
     pub fn sent_bytes(&mut self) -> u64 {
         self.sender().map_or(0, |sender| sender.sent_bytes())
@@ -204,7 +209,7 @@ impl Connection {
     /// The part of a sample that both ends have.
     pub fn sample_base(&self, now_ns: u64, side: Side) -> wire::FlowSample {
         let (sport, dport) = self.ports(side);
-        let has_ecn = self.ecn() != EcnMode::Off;
+        let has_ecn = self.ecn != EcnVariant::NoEcn;
         wire::FlowSample {
             at_ns: now_ns,
             flow_id: self.id.clone(),
@@ -215,6 +220,7 @@ impl Connection {
             dport,
             state: Some(ESTABLISHED),
             options: Some(OPTIONS | if has_ecn { OPTION_ECN } else { 0 }),
+            ecn_mode: Some(self.ecn as u32),
             snd_mss_bytes: Some(MSS_BYTES),
             rcv_mss_bytes: Some(MSS_BYTES),
             advmss_bytes: Some(MSS_BYTES),

@@ -1,9 +1,11 @@
 //! The handshake of a TCP connection: SYN, SYN-ACK and the acknowledgement of the end that connects. A SYN without an answer is
-//! sent again. Each end takes its first RTT from the segments that were sent once, otherwise from their timestamps.
+//! sent again. Each end takes its first RTT from the segments that were sent once, otherwise from their timestamps. The flags of SYN
+//! and SYN-ACK negotiate ECN.
 
 use ccbench_proto::plan::Ecn;
 
-use crate::packet::{Body, Packet, Timestamps};
+use crate::ecn_negotiation::{EcnSettings, EcnVariant};
+use crate::packet::{Body, HandshakeSegment, Packet};
 use crate::tcp::{Established, TCP_INIT_CWND, TCP_TIMEOUT_INIT_US, tsval_ms, wheel_ns};
 
 /// `tcp_syn_linear_timeouts`: so many timeouts come before the first that doubles.
@@ -29,6 +31,9 @@ pub struct Handshake {
     /// TSval of the first SYN-ACK that has arrived; 0 before.
     ts_recent_ns: u64,
     request: Option<Request>,
+    ecn: EcnSettings,
+    /// What the first SYN-ACK has brought; `None` before.
+    negotiated: Option<EcnVariant>,
 }
 
 /// The listener's part (`struct tcp_request_sock`).
@@ -39,16 +44,31 @@ struct Request {
     syn_ack_sent_ns: u64,
     /// SYN-ACKs sent so far.
     syn_acks: u32,
+    /// What the first SYN has asked for, as far as the listener accepts it.
+    ecn: EcnVariant,
 }
 
 /// The RTT by TSecr, of which a tick is a millisecond: `tcp_rtt_tsopt_us()`.
-fn rtt_tsopt_ns(now_ns: u64, timestamps: &Timestamps) -> u64 {
-    (tsval_ms(now_ns) - tsval_ms(timestamps.tsecr_ns)).max(1) * 1_000_000
+fn rtt_tsopt_ns(now_ns: u64, segment: &HandshakeSegment) -> u64 {
+    (tsval_ms(now_ns) - tsval_ms(segment.tsecr_ns)).max(1) * 1_000_000
 }
 
 impl Handshake {
-    pub fn new(routes: [u32; 2]) -> Self {
-        Self { routes, attempts: 0, syn_sent_ns: 0, ts_recent_ns: 0, request: None }
+    pub fn new(routes: [u32; 2], ecn: EcnSettings) -> Self {
+        Self {
+            routes,
+            attempts: 0,
+            syn_sent_ns: 0,
+            ts_recent_ns: 0,
+            request: None,
+            ecn,
+            negotiated: None,
+        }
+    }
+
+    /// What both ends have negotiated, from the first SYN-ACK on.
+    pub fn negotiated(&self) -> EcnVariant {
+        self.negotiated.unwrap_or_default()
     }
 
     /// Sends a SYN, also again; returns it and when to try again. `None`: no attempt is left.
@@ -61,70 +81,75 @@ impl Handshake {
         if self.attempts == 0 {
             self.syn_sent_ns = now_ns;
         }
+        let ace = self.ecn.syn_ace(self.attempts);
         self.attempts += 1;
-        let syn = Body::Syn(Timestamps { tsval_ns: now_ns, tsecr_ns: 0 });
+        let syn = Body::Syn(HandshakeSegment { tsval_ns: now_ns, tsecr_ns: 0, ace });
         Some((self.client_packet(syn), wheel_ns(now_ns, timeout_ns)))
     }
 
     /// A segment of the handshake arrives.
     pub fn on_segment(&mut self, now_ns: u64, body: &Body) -> HandshakeStep {
         match body {
-            Body::Syn(timestamps) => self.on_syn(now_ns, timestamps),
-            Body::SynAck(timestamps) => {
+            Body::Syn(segment) => self.on_syn(now_ns, segment),
+            Body::SynAck(segment) => {
                 if self.ts_recent_ns == 0 {
-                    self.ts_recent_ns = timestamps.tsval_ns;
+                    self.ts_recent_ns = segment.tsval_ns;
                 }
+                self.negotiated.get_or_insert(self.ecn.request.of_syn_ack(segment.ace));
                 let answer = Some(self.acknowledge(now_ns));
-                let established = Some(self.connected(now_ns, timestamps));
+                let established = Some(self.connected(now_ns, segment));
                 HandshakeStep { answer, established }
             }
-            Body::HandshakeAck(timestamps) => {
-                HandshakeStep { answer: None, established: self.accepted(now_ns, timestamps) }
+            Body::HandshakeAck(segment) => {
+                HandshakeStep { answer: None, established: self.accepted(now_ns, segment) }
             }
             _ => HandshakeStep { answer: None, established: None },
         }
     }
 
-    fn on_syn(&mut self, now_ns: u64, timestamps: &Timestamps) -> HandshakeStep {
+    fn on_syn(&mut self, now_ns: u64, segment: &HandshakeSegment) -> HandshakeStep {
         let request = self.request.get_or_insert(Request {
-            ts_recent_ns: timestamps.tsval_ns,
+            ts_recent_ns: segment.tsval_ns,
             syn_ack_sent_ns: now_ns,
             syn_acks: 0,
+            ecn: self.ecn.accept.of_syn(segment.ace),
         });
         request.syn_acks += 1;
         let (tsval_ns, tsecr_ns) = (now_ns, request.ts_recent_ns);
-        let syn_ack = Body::SynAck(Timestamps { tsval_ns, tsecr_ns });
+        let ace = request.ecn.syn_ack_ace();
+        let syn_ack = Body::SynAck(HandshakeSegment { tsval_ns, tsecr_ns, ace });
         let answer = Some(Packet::new(self.routes[1], Ecn::NotEct, syn_ack));
         HandshakeStep { answer, established: None }
     }
 
     /// `tcp_rcv_synsent_state_process()`.
-    fn connected(&self, now_ns: u64, timestamps: &Timestamps) -> Established {
+    fn connected(&self, now_ns: u64, segment: &HandshakeSegment) -> Established {
         let rtt_ns = match self.attempts {
             1 => now_ns - self.syn_sent_ns,
-            _ => rtt_tsopt_ns(now_ns, timestamps),
+            _ => rtt_tsopt_ns(now_ns, segment),
         };
         // `tcp_init_transfer()`; timeouts are spurious if the first SYN is answered (`tcp_try_undo_spurious_syn()`).
-        let is_spurious = tsval_ms(timestamps.tsecr_ns) == tsval_ms(self.syn_sent_ns);
+        let is_spurious = tsval_ms(segment.tsecr_ns) == tsval_ms(self.syn_sent_ns);
         let init_cwnd = if self.attempts > 2 && !is_spurious { 1 } else { TCP_INIT_CWND };
         Established { rtt_ns, ts_recent_ns: self.ts_recent_ns, init_cwnd }
     }
 
     /// `tcp_synack_rtt_meas()`.
-    fn accepted(&self, now_ns: u64, timestamps: &Timestamps) -> Option<Established> {
+    fn accepted(&self, now_ns: u64, segment: &HandshakeSegment) -> Option<Established> {
         let request = self.request.as_ref()?;
         let rtt_ns = match request.syn_acks {
             1 => now_ns - request.syn_ack_sent_ns,
-            _ => rtt_tsopt_ns(now_ns, timestamps),
+            _ => rtt_tsopt_ns(now_ns, segment),
         };
-        let ts_recent_ns = timestamps.tsval_ns;
+        let ts_recent_ns = segment.tsval_ns;
         Some(Established { rtt_ns, ts_recent_ns, init_cwnd: TCP_INIT_CWND })
     }
 
     /// The third segment.
     pub fn acknowledge(&self, now_ns: u64) -> Packet {
-        let timestamps = Timestamps { tsval_ns: now_ns, tsecr_ns: self.ts_recent_ns };
-        self.client_packet(Body::HandshakeAck(timestamps))
+        let (tsval_ns, tsecr_ns) = (now_ns, self.ts_recent_ns);
+        let segment = HandshakeSegment { tsval_ns, tsecr_ns, ..HandshakeSegment::default() };
+        self.client_packet(Body::HandshakeAck(segment))
     }
 
     fn client_packet(&self, body: Body) -> Packet {
@@ -140,7 +165,7 @@ mod tests {
 
     /// A handshake whose SYNs leave at these times.
     fn opened(at_ms: &[u64]) -> (Handshake, Vec<Body>) {
-        let mut handshake = Handshake::new([0, 1]);
+        let mut handshake = Handshake::new([0, 1], EcnSettings::default());
         let mut open = |at_ms: &u64| handshake.open(at_ms * MS).unwrap().0.body;
         let syns = at_ms.iter().map(&mut open).collect();
         (handshake, syns)
@@ -189,6 +214,26 @@ mod tests {
         let syn_ack = answer(&mut handshake, 2033 * MS, &syns[1]);
         let ack = answer(&mut handshake, 2043 * MS, &syn_ack);
         assert_eq!(established(&mut handshake, 2053 * MS, &ack).rtt_ns, 20 * MS);
+    }
+
+    #[test]
+    fn the_first_syn_that_arrives_decides_on_ecn() {
+        let ecn = EcnSettings {
+            request: EcnVariant::Rfc3168,
+            accept: EcnVariant::AccEcn,
+            has_fallback: true,
+        };
+        // The first SYN arrives after the second one was sent, or not at all.
+        for (lost, negotiated) in [(false, EcnVariant::Rfc3168), (true, EcnVariant::NoEcn)] {
+            let mut handshake = Handshake::new([0, 1], ecn);
+            let syns = [1000, 2023].map(|at_ms| handshake.open(at_ms * MS).unwrap().0.body);
+            assert_eq!(handshake.negotiated(), EcnVariant::NoEcn);
+            for (at_ms, syn) in [(2100, syns[0]), (2110, syns[1])].iter().skip(usize::from(lost)) {
+                let syn_ack = answer(&mut handshake, at_ms * MS, syn);
+                handshake.on_segment((at_ms + 10) * MS, &syn_ack);
+            }
+            assert_eq!(handshake.negotiated(), negotiated, "{lost}");
+        }
     }
 
     #[test]

@@ -49,11 +49,14 @@ pub struct Segment {
     pub psh: bool,
 }
 
-/// The timestamp option (RFC 7323) of a segment of the handshake.
+/// A segment of the handshake.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Timestamps {
+pub struct HandshakeSegment {
+    /// The timestamp option (RFC 7323).
     pub tsval_ns: u64,
     pub tsecr_ns: u64,
+    /// The flags AE, CWR and ECE of a SYN or SYN-ACK (`tcp_accecn_ace()`): 4, 2 and 1.
+    pub ace: u8,
 }
 
 /// A segment without data.
@@ -97,10 +100,10 @@ pub struct Echo {
 /// Contents of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body {
-    Syn(Timestamps),
-    SynAck(Timestamps),
+    Syn(HandshakeSegment),
+    SynAck(HandshakeSegment),
     /// The third segment of the handshake.
-    HandshakeAck(Timestamps),
+    HandshakeAck(HandshakeSegment),
     Segment(Segment),
     Ack(AckSegment),
     Echo(Echo),
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(read(Body::Ack(ack)), Some(plain));
         let sacked = AckSegment { block_count: 1, ..ack };
         assert_eq!(read(Body::Ack(sacked)), Some(PureAck { has_options: true, ..plain }));
-        assert_eq!(read(Body::HandshakeAck(Timestamps::default())), None);
+        assert_eq!(read(Body::HandshakeAck(HandshakeSegment::default())), None);
     }
 
     #[test]
@@ -185,7 +188,7 @@ mod tests {
         assert_eq!(frame(Body::Segment(full)), 1514);
         assert_eq!(frame(Body::Ack(AckSegment::default())), 66);
         assert_eq!(frame(Body::Ack(AckSegment { block_count: 1, ..AckSegment::default() })), 78);
-        assert_eq!(frame(Body::Syn(Timestamps::default())), 74);
+        assert_eq!(frame(Body::Syn(HandshakeSegment::default())), 74);
         assert_eq!(PING_FRAME_BYTES, 98);
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ccbench_proto::cc::SIMULATED_BUILTINS;
+use ccbench_proto::plan::Cc;
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::{Cc, Ecn};
 use ccbench_proto::schedule::{
     self, FlowTask, LinkTask, MAX_BLOCK_BYTES, NodeTask, ProbeTask, TrialContext, block_bytes,
 };
@@ -14,13 +14,14 @@ use ccbench_proto::wire::{self, Backend, Via, ViaReason, backend_reason};
 use ccbench_shaper::flow_queues;
 
 use crate::T0_NS;
+use crate::congestion_control::{CongestionControl, Wants};
 use crate::connection::Connection;
 use crate::ecn_events::ecn_events;
+use crate::ecn_negotiation::{EcnSettings, EcnVariant};
 use crate::error::SimulatorError;
 use crate::network::{Endpoints, Network, Protocol};
 use crate::probes::SimulatedProbe;
 use crate::sysctls::Sysctls;
-use crate::tcp::EcnMode;
 use crate::tcp_probes::{Socket, TcpProbe};
 
 /// The kernel's default congestion control.
@@ -115,25 +116,34 @@ fn connection(
     let algorithm = instance.map_or(name, |cc| cc.algorithm.as_str());
     let cc = sending.congestion_control(&format!("flow {}", task.group), name)?;
     let wants = cc.wants();
-    let (client, server) = (settings(&task.plan.from).ecn(), settings(&task.plan.to).ecn());
-    let ecn = if wants.ecn && client != 0 && server != 0 {
-        let ect1 = instance.and_then(|cc| cc.ect1).unwrap_or(wants.ect1);
-        EcnMode::Accurate { ect: if ect1 { Ecn::Ect1 } else { Ecn::Ect0 } }
-    } else {
-        match client == 1 && !wants.ecn && matches!(server, 1 | 2) {
-            true => EcnMode::Classic,
-            false => EcnMode::Off,
-        }
-    };
+    let ecn = ecn_settings((&settings(&task.plan.from), &settings(&task.plan.to)), wants);
+    let counted_ect = sending.counted_ect(name, wants);
     let send_bytes = task.plan.rate.map_or(MAX_BLOCK_BYTES, block_bytes);
-    let config = sending.sender_config(ecn, send_bytes, seed);
+    let config = sending.sender_config(send_bytes, seed);
     // The state of the kernel's has no rows.
     let instance =
         (!SIMULATED_BUILTINS.contains(&algorithm)).then(|| (name.to_owned(), algorithm.to_owned()));
+    let sockets = (config, receiving.rcvbuf());
+    let ecn = (ecn, counted_ect);
     let mut connection =
-        Connection::new((task.clone(), number), routes, instance, cc, config, receiving.rcvbuf());
+        Connection::new((task.clone(), number), routes, instance, cc, sockets, ecn);
     name.clone_into(&mut connection.cc_name);
     Ok(connection)
+}
+
+/// Of a connection whose congestion control, which both ends have, has these wishes: they come in addition to `tcp_ecn`, but not where it
+/// is 0, as with agents.
+fn ecn_settings((client, server): (&Sysctls<'_>, &Sysctls<'_>), wants: Wants) -> EcnSettings {
+    let needed = EcnVariant::needed_by(wants);
+    let with = |own: EcnVariant, node: &Sysctls<'_>| match node.ecn() {
+        0 => EcnVariant::NoEcn,
+        _ => own.max(needed),
+    };
+    EcnSettings {
+        request: with(client.ecn_request(), client),
+        accept: with(server.ecn_accept(), server),
+        has_fallback: client.ecn_fallback(),
+    }
 }
 
 /// Every probe that sends echoes, in the order of nodes and names.
@@ -194,40 +204,42 @@ pub fn tcp_probes(
             ];
             let path = network.add_probe_path(links, there, probe.plan.tos);
             let seed = seed ^ (u64::from(path) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let sockets = probe_sockets(nodes, probe, seed)?;
+            let (sockets, ecn) = probe_sockets(nodes, probe, seed)?;
             let times = (T0_NS + probe.plan.start.nanos(), end_ns);
             let node = (node.clone(), path);
-            probes.push(TcpProbe::new(node, probe.clone(), sockets, times));
+            probes.push(TcpProbe::new(node, probe.clone(), (sockets, ecn), times));
         }
     }
     Ok(probes)
 }
 
-/// Of the node that measures, which has the default congestion control, and of the one that answers.
+/// Of the node that measures, which has the default congestion control, and of the one that answers; what they may negotiate.
 fn probe_sockets(
     nodes: &BTreeMap<String, NodeTask>,
     probe: &ProbeTask,
     seed: u64,
-) -> Result<[Socket; 2], SimulatorError> {
+) -> Result<([Socket; 2], EcnSettings), SimulatorError> {
     let none = NodeTask::default();
     let settings = |node: &String| Sysctls(nodes.get(node).unwrap_or(&none));
     let (client, server) = (settings(&probe.plan.from), settings(&probe.plan.to));
     let subject = format!("probe {}", probe.id);
     let name = probe.plan.cc.as_deref().unwrap_or(DEFAULT_CC);
     let answering = server.congestion_control(&subject, name)?;
-    // The plan does not set the congestion control of the end that connects, so its SYN asks for no more than RFC 3168.
-    let accepts = matches!(server.ecn(), 1 | 2) || answering.wants().ecn;
-    let ecn = match client.ecn() == 1 && accepts {
-        true => EcnMode::Classic,
-        false => EcnMode::Off,
+    // The plan does not set the congestion control of the end that connects, so its SYN asks for no more than `tcp_ecn`.
+    let ecn = EcnSettings {
+        request: client.ecn_request(),
+        accept: server.ecn_accept().max(EcnVariant::needed_by(answering.wants())),
+        has_fallback: client.ecn_fallback(),
     };
-    let socket = |settings: &Sysctls<'_>, cc| Socket {
+    let socket = |settings: &Sysctls<'_>, name: &str, cc: CongestionControl| Socket {
+        counted_ect: settings.counted_ect(name, cc.wants()),
         cc,
-        config: settings.sender_config(ecn, SERVER_SEND_BYTES, seed),
+        config: settings.sender_config(SERVER_SEND_BYTES, seed),
         rcvbuf: settings.rcvbuf(),
     };
     let asking = client.congestion_control(&subject, DEFAULT_CC)?;
-    Ok([socket(&client, asking), socket(&server, answering)])
+    let sockets = [socket(&client, DEFAULT_CC, asking), socket(&server, name, answering)];
+    Ok((sockets, ecn))
 }
 
 /// Replies of the nodes to Describe.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ccbench_proto::plan::{Cc, SysctlValue};
+use ccbench_proto::plan::{Cc, Ecn, SysctlValue};
 use ccbench_proto::schedule::NodeTask;
 
-use crate::congestion_control::CongestionControl;
+use crate::congestion_control::{CongestionControl, Wants};
+use crate::ecn_negotiation::EcnVariant;
 use crate::error::SimulatorError;
 use crate::tcp::{EcnMode, SenderConfig, SocketBuffer};
 
@@ -44,10 +45,39 @@ impl Sysctls<'_> {
         self.number("net.ipv4.tcp_ecn", 0).unwrap_or(2)
     }
 
-    /// Of a socket that sends, with this seed of its congestion control.
-    pub fn sender_config(&self, ecn: EcnMode, send_bytes: u64, seed: u64) -> SenderConfig {
+    /// What a socket asks for when it connects (`enum tcp_ecn_mode`).
+    pub fn ecn_request(&self) -> EcnVariant {
+        match self.ecn() {
+            1 | 4 => EcnVariant::Rfc3168,
+            3 => EcnVariant::AccEcn,
+            _ => EcnVariant::NoEcn,
+        }
+    }
+
+    /// The most that a socket accepts when it listens.
+    pub fn ecn_accept(&self) -> EcnVariant {
+        match self.ecn() {
+            1 | 2 => EcnVariant::Rfc3168,
+            3..=5 => EcnVariant::AccEcn,
+            _ => EcnVariant::NoEcn,
+        }
+    }
+
+    /// `tcp_ecn_fallback`.
+    pub fn ecn_fallback(&self) -> bool {
+        self.number("net.ipv4.tcp_ecn_fallback", 0) != Some(0)
+    }
+
+    /// The ECN field of data that is sent with the congestion control of this name in the plan, if that counts marks.
+    pub fn counted_ect(&self, name: &str, wants: Wants) -> Option<Ecn> {
+        let ect1 = self.0.cc.get(name).and_then(|cc| cc.ect1).unwrap_or(wants.ect1);
+        wants.ecn.then_some(if ect1 { Ecn::Ect1 } else { Ecn::Ect0 })
+    }
+
+    /// Of a socket that sends, with this seed of its congestion control, before the handshake.
+    pub fn sender_config(&self, send_bytes: u64, seed: u64) -> SenderConfig {
         SenderConfig {
-            ecn,
+            ecn: EcnMode::Off,
             sndbuf: self.buffer("net.ipv4.tcp_wmem", WMEM),
             send_bytes,
             slow_start_after_idle: self.number("net.ipv4.tcp_slow_start_after_idle", 0) != Some(0),

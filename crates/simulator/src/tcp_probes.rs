@@ -12,10 +12,11 @@ use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::wire;
 
 use crate::congestion_control::{CongestionControl, Violation};
+use crate::ecn_negotiation::{EcnSettings, EcnVariant};
 use crate::half_connection::{HalfConnection, SocketTimer};
 use crate::handshake::Handshake;
 use crate::network::Network;
-use crate::packet::{Body, Packet, Segment, Timestamps};
+use crate::packet::{Body, HandshakeSegment, Packet, Segment};
 use crate::probes::row;
 use crate::tcp::{Established, Receiver, Sender, SenderConfig, SocketBuffer};
 
@@ -34,6 +35,8 @@ const SYN_TIMED_OUT: &str = "Connection timed out (os error 110)";
 pub struct Socket {
     /// Before its first call.
     pub cc: CongestionControl,
+    /// ECN field of data if the congestion control counts marks.
+    pub counted_ect: Option<Ecn>,
     pub config: SenderConfig,
     pub rcvbuf: SocketBuffer,
 }
@@ -75,6 +78,7 @@ pub struct TcpProbe {
     task: ProbeTask,
     /// Of the node that measures and of the one that answers.
     sockets: [Socket; 2],
+    ecn: EcnSettings,
     /// The number of its path in the network, which counts the probes of the trial.
     path: u32,
     /// No measurement begins or fails from the trial's end on.
@@ -122,7 +126,7 @@ impl TcpProbe {
     pub fn new(
         (node, path): (String, u32),
         task: ProbeTask,
-        sockets: [Socket; 2],
+        (sockets, ecn): ([Socket; 2], EcnSettings),
         (start_ns, end_ns): (u64, u64),
     ) -> Self {
         let host = SocketAddr::new(task.to_ip, task.port).to_string();
@@ -130,6 +134,7 @@ impl TcpProbe {
         Self {
             node,
             sockets,
+            ecn,
             path,
             end_ns,
             request_bytes: http::request(&host).len() as u64,
@@ -228,7 +233,7 @@ impl TcpProbe {
         self.measurement = Some(Measurement {
             row: row(&self.task, seq, now_ns),
             routes,
-            handshake: Handshake::new(routes),
+            handshake: Handshake::new(routes, self.ecn),
             connected_ns: 0,
             handshake_rtt_ns: 0,
             halves: [None, None],
@@ -300,7 +305,11 @@ impl TcpProbe {
         };
         let mut config = sending.config.clone();
         config.seed ^= (u64::from(measurement.row.seq) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let (ecn, routes) = (config.ecn, measurement.routes);
+        let (negotiated, routes) = (measurement.handshake.negotiated(), measurement.routes);
+        // Only AccECN echoes every mark: the congestion control of the node that measures is not that of the one that answers.
+        let counted_ect = sending.counted_ect.filter(|_| negotiated == EcnVariant::AccEcn);
+        let ecn = negotiated.feedback(counted_ect);
+        config.ecn = ecn;
         let routes = match direction {
             Direction::Request => routes,
             Direction::Answer => [routes[1], routes[0]],
@@ -319,7 +328,8 @@ impl TcpProbe {
         if direction == Direction::Request {
             // It acknowledges the SYN-ACK, too.
             let Segment { tsval_ns, tsecr_ns, .. } = *segment;
-            self.on_handshake(now_ns, &Body::HandshakeAck(Timestamps { tsval_ns, tsecr_ns }));
+            let ack = HandshakeSegment { tsval_ns, tsecr_ns, ..HandshakeSegment::default() };
+            self.on_handshake(now_ns, &Body::HandshakeAck(ack));
         }
         let Some(half) = self.half(direction) else { return };
         let ack = half.on_segment(now_ns, segment, ecn);

@@ -34,6 +34,8 @@ pub(super) struct Sampled {
     pub(super) in_flight_pkts: Vec<f64>,
     /// TCP's estimates of the delivery rate.
     pub(super) delivery_rate_bps: Vec<f64>,
+    /// Variants of ECN that the handshake has negotiated (`tcpi_ecn_mode`).
+    pub(super) ecn_mode: Vec<f64>,
     /// Times of the first and the last sample in seconds since the start of the trial.
     pub(super) span_s: Option<(f64, f64)>,
     /// Samples that have a time.
@@ -123,14 +125,14 @@ fn intervals(
 
 fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(Names, Sampled)>> {
     const COLUMNS: [&str; 6] = ["phase", "group", "flow_id", "role", "side", "t_s"];
-    const GAUGES: [&str; 3] = ["rtt_us", "snd_cwnd_pkts", "delivery_rate_bytes_per_s"];
+    const GAUGES: [&str; 4] = ["rtt_us", "snd_cwnd_pkts", "delivery_rate_bytes_per_s", "ecn_mode"];
     let columns = [&COLUMNS[..], &GAUGES, &IN_FLIGHT, &COUNTERS].concat();
     let mut found: GroupedRows<Sampled> = GroupedRows::new();
     each_slice(run, "flow_samples", end, &columns, |slice| {
         let [phase, group, flow, role, side] =
             ["phase", "group", "flow_id", "role", "side"].map(|name| slice.texts(name));
         let at_s = slice.numbers("t_s");
-        let [srtt_us, cwnd_pkts, delivery_rate] = GAUGES.map(|name| slice.numbers(name));
+        let [srtt_us, cwnd_pkts, delivery_rate, ecn_mode] = GAUGES.map(|name| slice.numbers(name));
         let in_flight = IN_FLIGHT.map(|name| slice.numbers(name));
         let counters = COUNTERS.map(|name| slice.numbers(name));
         for row in 0..slice.len() {
@@ -153,6 +155,7 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
             });
             sampled.in_flight_pkts.extend(pkts);
             sampled.delivery_rate_bps.extend(delivery_rate.get(row).map(|bytes| bytes * 8.0));
+            sampled.ecn_mode.extend(ecn_mode.get(row));
             if let Some(at_s) = at_s {
                 let (first_s, last_s) = sampled.span_s.unwrap_or((at_s, at_s));
                 sampled.span_s = Some((first_s.min(at_s), last_s.max(at_s)));

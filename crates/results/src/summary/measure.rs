@@ -60,8 +60,8 @@ const PROBE_METRICS: [(&str, &str); 5] = [
 ];
 
 /// Metrics of the samples of senders' sockets, and their units.
-const SOCKET_METRICS: [(&str, &str); 4] =
-    [("srtt", "us"), ("cwnd", "packets"), ("in_flight", "packets"), ("delivery_rate", "bit/s")];
+const SOCKET_METRICS: [&str; 5] = ["srtt", "cwnd", "in_flight", "delivery_rate", "ecn_mode"];
+const SOCKET_UNITS: [&str; SOCKET_METRICS.len()] = ["us", "packets", "packets", "bit/s", "1"];
 
 /// Point and repetition.
 type Trial = (u32, u16);
@@ -411,8 +411,9 @@ impl RowCollector<'_> {
             if data.and_then(|data| self.running_s(trial, &phase, &group, data)).is_none() {
                 continue;
             }
-            let Sampled { srtt_us, cwnd_pkts, in_flight_pkts, delivery_rate_bps, .. } = sampled;
-            let mut values = [srtt_us, cwnd_pkts, in_flight_pkts, delivery_rate_bps];
+            let Sampled { srtt_us, cwnd_pkts, in_flight_pkts, delivery_rate_bps, ecn_mode, .. } =
+                sampled;
+            let mut values = [srtt_us, cwnd_pkts, in_flight_pkts, delivery_rate_bps, ecn_mode];
             self.statistics((trial, &phase, Scope::Flow, &flow), &mut values);
             // Sorted by phase, then group.
             match of_group.last_mut() {
@@ -429,15 +430,16 @@ impl RowCollector<'_> {
         }
     }
 
-    /// All statistics of [`SOCKET_METRICS`].
+    /// All statistics of [`SOCKET_METRICS`]; of a mode, which is no amount, the range.
     fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; SOCKET_METRICS.len()]) {
-        for ((metric, unit), values) in SOCKET_METRICS.into_iter().zip(values) {
+        for ((metric, unit), values) in SOCKET_METRICS.into_iter().zip(SOCKET_UNITS).zip(values) {
             let n = values.len() as u32;
             let found = statistics::of_samples(values);
             let of = |stat: &str| found.iter().find(|(name, _)| *name == stat).map(|(_, v)| *v);
             let spread = of("std").zip(of("mean").filter(|mean| *mean > 0.0));
             let cov = spread.map(|(std, mean)| std / mean);
-            for (stat, value) in found {
+            let has = |stat: &str| metric != "ecn_mode" || ["min", "max"].contains(&stat);
+            for (stat, value) in found.into_iter().filter(|(stat, _)| has(stat)) {
                 self.row(place, metric, unit, stat, value, n);
             }
             if let Some(cov) = cov.filter(|_| metric == "in_flight") {

@@ -19,8 +19,9 @@ const CWR: u32 = 2;
 const RECOVERY: u32 = 3;
 const LOSS: u32 = 4;
 
-/// The points of a plan, each with the levels of its factors.
+/// The points of a plan, each with the levels of its factors. Kernels can run it, too.
 fn points(text: &str) -> Vec<(Vec<String>, CheckedPlan)> {
+    check::read(text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
     let read = check::read_for(Target::Simulator, text, &[], TraceFiles::new());
     let (plan, _) = read.unwrap_or_else(|problems| panic!("{problems:?}"));
     let levels = |factors: Vec<(String, String)>| factors.into_iter().map(|(_, level)| level);

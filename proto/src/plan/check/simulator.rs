@@ -18,6 +18,7 @@ const SYSCTLS: &[&str] = &[
     // Another rule rejects it.
     "net.ipv4.tcp_congestion_control",
     "net.ipv4.tcp_ecn",
+    "net.ipv4.tcp_ecn_fallback",
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_slow_start_after_idle",
     "net.ipv4.tcp_wmem",
@@ -86,9 +87,11 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
             );
             problems.error(path, why);
         }
-    } else if key == "net.ipv4.tcp_ecn" && !matches!(value.to_string().trim(), "0" | "1" | "2") {
+    } else if key == "net.ipv4.tcp_ecn"
+        && !matches!(value.to_string().trim(), "0" | "1" | "2" | "3" | "4" | "5")
+    {
         let why = format!(
-            "the simulator supports 0, 1 and 2, not {value}: use one of them, or run without --sim"
+            "the simulator supports 0 to 5, not {value}: use one of them, or run without --sim"
         );
         problems.error(path, why);
     } else if !SYSCTLS.contains(&key) {

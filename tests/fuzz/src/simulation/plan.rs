@@ -157,7 +157,7 @@ impl<'a> Generator<'a> {
     fn sysctls(&mut self) {
         let choices = &mut self.choices;
         let mut sysctls = vec![
-            format!("\"net.ipv4.tcp_ecn\" = {}", choices.pick(&[1, 0, 2])),
+            format!("\"net.ipv4.tcp_ecn\" = {}", choices.pick(&[1, 0, 2, 3, 4, 5])),
             format!("\"net.ipv4.tcp_slow_start_after_idle\" = {}", choices.pick(&[0, 1])),
             "\"net.core.default_qdisc\" = \"fq\"".to_owned(),
         ];
