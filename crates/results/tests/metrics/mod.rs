@@ -69,6 +69,7 @@ fn push_flow(writer: &mut TrialWriter<'_>, group: &str, start_s: f64) {
             lost_pkts: Some(2),
             retrans_pkts: Some(1),
             delivery_rate_bytes_per_s: Some(2_250_000),
+            ecn_mode: Some(2),
             total_rto: Some((begin_s / 4.0) as u32),
             ..Default::default()
         };
@@ -164,6 +165,8 @@ fn plan_and_tables_give_the_metrics_of_flows() {
     // The second flow runs for 10 of 12 s.
     assert_eq!(net("in_flight", "sum"), Some(29.333));
     assert_eq!(flow("delivery_rate", "median"), 18e6);
+    assert_eq!((flow("ecn_mode", "min"), flow("ecn_mode", "max")), (2.0, 2.0));
+    assert_eq!(of("both", Scope::Flow, "first/0", "ecn_mode", "mean"), None, "no amount");
     assert_eq!(flow("estimated_queue_delay", "mean"), 4000.0);
     assert_eq!((flow("rtos", "sum"), net("rtos", "sum")), (2.0, Some(4.0)));
     let recovered = (flow("recovery_time", "mean"), flow("recovery_time", "undefined"));

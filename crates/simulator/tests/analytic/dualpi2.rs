@@ -1,5 +1,6 @@
 //! DualPI2's coupling (RFC 9332): p_CL = k p', p_C = p'^2.
 
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::wire::QdiscSample;
 use ccbench_proto::wire::run_event::Of;
 
@@ -35,7 +36,7 @@ impl Shares {
 }
 
 /// The samples of the bottleneck.
-fn samples(point: &ccbench_proto::plan::check::CheckedPlan) -> Vec<QdiscSample> {
+fn samples(point: &CheckedPlan) -> Vec<QdiscSample> {
     let mut samples = Vec::new();
     simulate(point, 1, |row| match row {
         Of::QdiscSample(sample) if sample.link == "bottleneck" => samples.push(sample),
@@ -44,8 +45,9 @@ fn samples(point: &ccbench_proto::plan::check::CheckedPlan) -> Vec<QdiscSample> 
     samples
 }
 
-/// Marks of L and drops of C between samples that have the same base probability, which changes at most once between two.
-fn shares(samples: &[QdiscSample], k: f64) -> (Shares, Shares) {
+/// Marks of L, which should have k p', and drops of C, which should have p' to the `power`, between samples that have the same base
+/// probability. It changes at most once between two.
+fn shares(samples: &[QdiscSample], k: f64, power: i32) -> (Shares, Shares) {
     let (mut l, mut c) = (Shares::default(), Shares::default());
     for two in samples.windows(2) {
         let (before, after) = (&two[0], &two[1]);
@@ -59,7 +61,7 @@ fn shares(samples: &[QdiscSample], k: f64) -> (Shares, Shares) {
         let (marks, drops) = (grown(|row| row.ecn_mark_pkts), grown(|row| row.drop_early_pkts));
         // Packets of C are not ECN-capable, so all drops are theirs, and all marks those of L.
         l.add(marks, grown(|row| row.pkts_in_l), k * prob);
-        c.add(drops, grown(|row| row.pkts_in_c) + drops, prob * prob);
+        c.add(drops, grown(|row| row.pkts_in_c) + drops, prob.powi(power));
     }
     (l, c)
 }
@@ -71,13 +73,16 @@ fn marks_and_drops_have_the_coupled_probabilities() {
         let samples = samples(&point);
         let last = samples.last().unwrap();
         assert_eq!((last.step_mark_pkts, last.drop_overlimit_pkts), (Some(0), Some(0)), "{k}");
-        let (l, c) = shares(&samples, k);
+        let (l, c) = shares(&samples, k, 2);
         assert!(l.expected > 1000.0 && c.expected > 100.0, "k = {k}: {l:?} {c:?}");
         assert!(l.z().abs() < Z, "k = {k}: {} {l:?}", l.z());
         assert!(c.z().abs() < Z, "k = {k}: {} {c:?}", c.z());
-        // Enough packets to reject another coupling factor, and a C queue that is dropped with p' instead of its square.
-        let (other, _) = shares(&samples, k + 0.5);
+        // Enough packets to reject another coupling factor, and another power.
+        let (other, _) = shares(&samples, k + 0.5, 2);
         assert!(other.z().abs() > Z, "k = {k}: {} {other:?}", other.z());
-        assert!((c.found - l.expected / k).abs() > Z * c.variance.sqrt(), "{l:?} {c:?}");
+        for power in [1, 3] {
+            let (_, other) = shares(&samples, k, power);
+            assert!(other.z().abs() > Z, "p'^{power}: {} {other:?}", other.z());
+        }
     }
 }
