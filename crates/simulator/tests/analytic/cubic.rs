@@ -4,10 +4,10 @@ use super::{AckRow, CWR, LOSS, OPEN, points, sender_rows};
 
 const PLAN: &str = include_str!("../../../../plans/conformance/analytic/cubic-window.toml");
 
-/// RFC 9438, sections 4.1 and 4.6.
+/// RFC 9438, sections 5 and 4.6.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// Growth of W_est per round trip, packets: equation 4.
+/// Growth of W_est per window of acknowledgements, packets (section 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// The target is computed again after 32 ms at the latest (HZ/32 jiffies, `bictcp_update()`), at the next acknowledgement, of which
 /// there is one per 1.3 ms.

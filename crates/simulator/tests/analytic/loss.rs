@@ -6,7 +6,7 @@ const PLAN: &str = include_str!("../../../../plans/conformance/analytic/loss-res
 
 /// The kernel's beta of CUBIC: 0.7 in 1/1024, rounded up.
 const CUBIC_BETA: f64 = 717.0 / 1024.0;
-/// DCTCP's estimation gain (RFC 8257, section 4.2).
+/// DCTCP's estimation gain (RFC 8257, section 4).
 const G: f64 = 1.0 / 16.0;
 /// Least slow start threshold, packets.
 const LEAST_PKTS: f64 = 2.0;
@@ -33,11 +33,12 @@ fn reductions(rows: &[AckRow]) -> Vec<Reduction> {
         let follows =
             before.ca_state == after.ca_state && before.ssthresh_pkts != after.ssthresh_pkts;
         if begins || follows {
+            let cwnd_pkts = if begins { before.cwnd_pkts } else { before.ssthresh_pkts };
             found.push(Reduction {
                 row,
                 by_mark: after.ca_state == CWR,
-                cwnd_pkts: if begins { before.cwnd_pkts } else { before.ssthresh_pkts }.into(),
-                ssthresh_pkts: after.ssthresh_pkts.into(),
+                cwnd_pkts: f64::from(cwnd_pkts),
+                ssthresh_pkts: f64::from(after.ssthresh_pkts),
             });
         }
     }

@@ -15,8 +15,8 @@ const PLAN: &str = include_str!("../../../../plans/conformance/analytic/red-prob
 const MIN_TH: f64 = 20_000.0;
 const MAX_TH: f64 = 80_000.0;
 const MAX_P: f64 = 0.1;
-/// The weight of a packet, 2^-8: the first for which a burst of 100 packets of 1000 bytes leaves the average below `min` (section 6,
-/// equation 3 of the paper; `tc_red_eval_ewma()`).
+/// The weight of a packet, 2^-8: the first for which a burst of 100 packets of 1000 bytes leaves the average below `min` (section 6 of the
+/// paper; `tc_red_eval_ewma()`).
 const WEIGHT: f64 = 1.0 / 256.0;
 /// Idle time counts as packets of 1000 bytes at 12.112 Mbit/s.
 const PACKET_NS: f64 = 660_501.0;
@@ -27,7 +27,7 @@ const LEAST_VARIANCE: f64 = 5.0;
 /// The test rejects one correct queue of a thousand.
 const SIGNIFICANCE: f64 = 1e-3;
 
-/// The probability at an average queue of so many bytes: equation 1 of the paper, and 1 from `max` on.
+/// The probability at an average queue of so many bytes: p_b of the paper, and 1 from `max` on.
 fn probability(average: f64) -> f64 {
     match average {
         average if average < MIN_TH => 0.0,
@@ -73,7 +73,7 @@ struct Replay {
 }
 
 impl Replay {
-    /// The average queue that a packet finds: equation 2 of the paper, or its equation for idle time.
+    /// The average queue that a packet finds: that of the paper, which counts idle time as packets that find an empty queue.
     fn arrive(&mut self, at_ns: u64) {
         while self.waiting.front().is_some_and(|(leaves_ns, _)| *leaves_ns <= at_ns) {
             let left = self.waiting.pop_front().map_or(0, |(_, bytes)| bytes);
