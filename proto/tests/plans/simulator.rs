@@ -112,6 +112,17 @@ fn rejects_nodes_with_agents_and_values_of_sysctls() {
     let error = found.iter().find(|p| p.severity == Severity::Error).unwrap();
     assert!(error.path == key || error.path.ends_with("tcp_sack"), "{error}");
     assert!(error.reason.contains("always has `net.ipv4.tcp_sack = 1`, not 0"), "{error}");
+    let of_ecn = |ecn: u32| {
+        let sysctls = format!(
+            "[nodes.dst.sysctl]\n\"net.ipv4.tcp_ecn\" = {ecn}\n\"net.ipv4.tcp_ecn_fallback\" = 0"
+        );
+        let found = problems(Target::Simulator, &PLAN.replace("dst = {}", &sysctls));
+        let about: Vec<String> = found.into_iter().map(|problem| problem.reason).collect();
+        about.into_iter().filter(|reason| reason.contains("tcp_ecn") || reason.contains("0 to 5"))
+    };
+    assert_eq!((0..=5).flat_map(of_ecn).collect::<Vec<_>>(), Vec::<String>::new());
+    let why = "the simulator supports 0 to 5, not 6: use one of them, or run without --sim";
+    assert_eq!(of_ecn(6).collect::<Vec<_>>(), [why]);
     let agent = |name: &str, host: u8| {
         format!("{name} = {{ agent = \"h{host}:7700\", address = \"10.0.0.{host}\" }}")
     };
