@@ -106,13 +106,14 @@ CC_FN void ccb_row_fill(struct ccb_row *row, const struct sock *sk, u32 round,
 	__builtin_memcpy(row->stats, stats, sizeof(row->stats));
 }
 
-/* One row per round. */
-CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a)
+/* One row per round, and one when a state of the core begins; `flags` of cc_out. */
+CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
 {
 	struct CORE(_stats) stats;
 
-	s->rounds++;
-	if (!ccb_row_wanted(tp))
+	if (flags & CC_OUT_ROUND)
+		s->rounds++;
+	if (!(flags & (CC_OUT_ROUND | CC_OUT_STATE)) || !ccb_row_wanted(tp))
 		return;
 	CORE(_read)(&s->state, ccb_params(tp), a, &stats);
 	ccb_row_out(tp, s->rounds, &stats);
@@ -178,6 +179,8 @@ CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 		a->flags |= CC_APP_LIMITED;
 	CORE(_on_event)(&s->state, ccb_params(tp), event, a, &out);
 	ccb_apply(tp, a, &out);
+	a->cwnd_pkts = out.cwnd_pkts;
+	ccb_record(tp, s, a, out.flags);
 }
 
 CC_FN void ccb_on_state(struct tcp_sock *tp, u8 state)
@@ -244,8 +247,8 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 	a->flags |= ccb_cwnd_flags(tp);
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
 	ccb_apply(tp, a, &out);
-	if (out.flags & CC_OUT_ROUND)
-		ccb_record(tp, s, a);
+	a->cwnd_pkts = out.cwnd_pkts;
+	ccb_record(tp, s, a, out.flags);
 }
 
 /* No sample: negative in the kernel, 0 in a core. */
@@ -302,8 +305,7 @@ CC_FN void ccb_on_sample(struct tcp_sock *tp, const struct ack_sample *sample)
 		return;
 	a->rtt_us = ccb_rtt_us(sample->rtt_us);
 	a->acked_pkts = sample->pkts_acked;
-	if (CORE(_on_sample)(&s->state, ccb_params(tp), a) & CC_OUT_ROUND)
-		ccb_record(tp, s, a);
+	ccb_record(tp, s, a, CORE(_on_sample)(&s->state, ccb_params(tp), a));
 }
 
 CC_FN void ccb_on_cong_avoid(struct tcp_sock *tp, u32 ack, u32 acked)

@@ -38,7 +38,7 @@ struct ccb_socket {
 CC_ASSERT(sizeof(struct ccb_socket) <= CC_STATE_BYTES, "socket state too big");
 #endif
 
-/* Internal state for user space, once per round. */
+/* Internal state for user space, once per round and at the beginning of a state. */
 struct ccb_row {
 	u64 at_ns;	   /* CLOCK_MONOTONIC */
 	u64 socket_cookie; /* 0 if it has not been assigned yet */

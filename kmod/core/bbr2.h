@@ -83,8 +83,7 @@ CC_FN u32 cc_bbr2_undo(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
 CC_FN void cc_bbr2_read(const struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
 			const struct cc_ack *a, struct cc_bbr2_stats *s)
 {
-	(void)p;
-	cc_bbr_read(&st->bbr, a, (struct cc_bbr_stats *)s);
+	cc_bbr_read(&st->bbr, cc_bbr2_of(p), a, (struct cc_bbr_stats *)s);
 }
 
 /* The stack's own: a burst is a millisecond at the paced rate. */

@@ -80,8 +80,7 @@ CC_FN u32 cc_bbr3_undo(struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
 CC_FN void cc_bbr3_read(const struct cc_bbr3_state *st, const struct cc_bbr3_params *p,
 			const struct cc_ack *a, struct cc_bbr3_stats *s)
 {
-	(void)p;
-	cc_bbr_read(&st->bbr, a, (struct cc_bbr_stats *)s);
+	cc_bbr_read(&st->bbr, cc_bbr3_of(p), a, (struct cc_bbr_stats *)s);
 }
 
 #endif

@@ -228,6 +228,15 @@ CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_par
 	return cc_bbr_update_min_rtt(st, p, a, rs);
 }
 
+/* CC_OUT_STATE if the mode has changed since the last row. */
+CC_FN u32 cc_bbr_state_began(struct cc_bbr_state *st)
+{
+	if (st->mode == st->last_mode)
+		return 0;
+	st->last_mode = st->mode;
+	return CC_OUT_STATE;
+}
+
 CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 			 const struct cc_ack *a, struct cc_out *out)
 {
@@ -251,6 +260,7 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 		st->flags |= CC_BBR_LOSS_IN_CYCLE;
 	if (rs->delivered_ce)
 		st->flags |= CC_BBR_ECN_IN_CYCLE;
+	out->flags |= cc_bbr_state_began(st);
 }
 
 /* BBR does not use ssthresh: it stays. Saves what a spurious recovery restores. */
@@ -301,6 +311,7 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 	}
 	if (cwnd != a->cwnd_pkts)
 		out->cwnd_pkts = cc_bound_cwnd(a, cwnd);
+	out->flags |= cc_bbr_state_began(st);
 }
 
 CC_FN u32 cc_bbr_undo(struct cc_bbr_state *st, const struct cc_ack *a)
@@ -314,7 +325,8 @@ CC_FN u32 cc_bbr_undo(struct cc_bbr_state *st, const struct cc_ack *a)
 	return cc_max(st->prior_cwnd, CC_MIN_CWND);
 }
 
-CC_FN void cc_bbr_read(const struct cc_bbr_state *st, const struct cc_ack *a, struct cc_bbr_stats *s)
+CC_FN void cc_bbr_read(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
+		       struct cc_bbr_stats *s)
 {
 	s->mode = st->mode;
 	s->bw_kbps = cc_bbr_kbps(cc_bbr_bw(st), a->mss_bytes);
@@ -326,6 +338,11 @@ CC_FN void cc_bbr_read(const struct cc_bbr_state *st, const struct cc_ack *a, st
 	s->extra_acked_pkts = cc_bbr_extra_acked(st);
 	s->ecn_alpha = st->ecn_alpha;
 	s->full_pipe = (st->flags & CC_BBR_FULL_BW_REACHED) != 0;
+	s->pacing_gain = cc_bbr_pacing_gain(st, p);
+	s->cwnd_gain = cc_bbr_cwnd_gain(st, p);
+	s->bw_lo_kbps = st->bw_lo == CC_BBR_INFINITY ? CC_BBR_INFINITY : cc_bbr_kbps(st->bw_lo, a->mss_bytes);
+	s->cwnd_pkts = a->cwnd_pkts;
+	s->inflight_pkts = a->inflight_pkts;
 }
 
 #endif

@@ -69,7 +69,12 @@
 	X(inflight_lo_pkts, "pkts, 4294967295 none")                                               \
 	X(extra_acked_pkts, "pkts")                                                                \
 	X(ecn_alpha, "1/256")                                                                      \
-	X(full_pipe, "flag")
+	X(full_pipe, "flag")                                                                       \
+	X(pacing_gain, "1/256")                                                                    \
+	X(cwnd_gain, "1/256")                                                                      \
+	X(bw_lo_kbps, "kbit/s, 4294967295 none")                                                   \
+	X(cwnd_pkts, "pkts")                                                                       \
+	X(inflight_pkts, "pkts")
 
 struct cc_bbr_params {
 	CC_BBR_LIST(CC_PARAM_FIELD, 0, 0, 0, 0, 0, 0)
@@ -164,6 +169,7 @@ struct cc_bbr_state {
 	u8 mode, prev_ca_state, ack_phase;
 	u8 full_bw_count, loss_events_in_round, startup_ecn_rounds;
 	u8 bw_probe_up_rounds, extra_acked_rounds, init_cwnd;
+	u8 last_mode; /* of the last row: another one is due when the mode differs */
 };
 CC_STORAGE_FITS(bbr);
 

@@ -17,7 +17,7 @@
  *   cc_NAME_on_loss(state, params, ack) -> ssthresh, pkts     ssthresh (fast retransmit, RTO and ECE alike)
  *   cc_NAME_on_event(state, params, event, ack, out)          set_state, cwnd_event
  *   cc_NAME_undo(state, params, ack) -> cwnd, pkts            undo_cwnd
- *   cc_NAME_read(state, params, ack, stats)                   whenever flags have CC_OUT_ROUND
+ *   cc_NAME_read(state, params, ack, stats)                   whenever flags have CC_OUT_ROUND or CC_OUT_STATE
  *
  * The host fills struct cc_ack from the socket, calls the core, and writes changed values of struct cc_out back.
  * A core has no access to sockets, clocks, or random numbers other than cc_ack.random.
@@ -60,6 +60,7 @@ enum cc_event {
 
 /* cc_out.flags */
 #define CC_OUT_ROUND 1u /* a round ended: cc_NAME_read gives a new row */
+#define CC_OUT_STATE 2u /* a state of the core began, which may end before the round: another row */
 
 /* What a core requires of its host: CC_NAME_WANTS. */
 #define CC_OWNS_CWND 1u	  /* hook cong_control: neither PRR nor the stack's pacing */

@@ -11,7 +11,7 @@ static const char usage[] =
 	"ccsim run [rate_bps=N delay_us=N queue_bytes=N mark_us=N jitter_us=N seed=N end_us=N sample_us=N\n"
 	"           record=FLOW rows=N] SCHEME[,param=N...][@start_us-stop_us][+extra_delay_us] ...\n"
 	"                        simulate flows; samples as CSV, or the calls of flow record=FLOW\n"
-	"ccsim state [as run]    the cores' inner state, one row per round, flow and value\n"
+	"ccsim state [as run]    the cores' inner state, one row per round or state, flow and value\n"
 	"ccsim replay SCRIPT     answer an ack script\n"
 	"ccsim recheck GOLDEN    feed a golden file's inputs again and compare the outputs\n"
 	"ccsim e1 [phase_us=N trials=N scheme=NAME]\n"

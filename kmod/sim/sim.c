@@ -412,7 +412,7 @@ static void change_state(struct sim *sim, struct flow *f, int ce)
 
 static void observe_round(struct sim *sim, struct flow *f, const struct cc_ack *a, u32 flags)
 {
-	if ((flags & CC_OUT_ROUND) && sim->observer.round)
+	if ((flags & (CC_OUT_ROUND | CC_OUT_STATE)) && sim->observer.round)
 		sim->observer.round(sim->observer.context, a->now_us, index_of(sim, f), f->conn, a);
 }
 

@@ -77,6 +77,43 @@ static void startup_ends_after_three_rounds_without_growth(void)
 	CHECK_EQ(test_stat(&conn, &a, "mode"), CRUISE);
 }
 
+/* A state that begins gives a row in the middle of a round, too: DRAIN may last a fraction of one. */
+static void a_state_that_begins_gives_a_row(void)
+{
+	struct cc_ack a = test_ack();
+	struct cc_conn conn;
+	struct cc_out out;
+	u32 i;
+
+	a.inflight_pkts = 300;
+	a.prior_inflight_pkts = 301;
+	conn = test_conn("bbr3", &a);
+	for (i = 0; i < 3; i++)
+		CHECK_EQ(round_ack(&conn, &a, 0).flags, CC_OUT_ROUND);
+	CHECK_EQ(round_ack(&conn, &a, 0).flags, CC_OUT_ROUND | CC_OUT_STATE);
+	CHECK_EQ(test_stat(&conn, &a, "mode"), DRAIN);
+	CHECK_EQ(test_stat(&conn, &a, "pacing_gain"), 88);
+	CHECK_EQ(test_stat(&conn, &a, "cwnd_gain"), 512);
+	CHECK_EQ(test_stat(&conn, &a, "bw_lo_kbps"), CC_BBR_INFINITY);
+	CHECK_EQ(test_stat(&conn, &a, "cwnd_pkts"), a.cwnd_pkts);
+	CHECK_EQ(test_stat(&conn, &a, "inflight_pkts"), 300);
+	CHECK_EQ(ack(&conn, &a, 0).flags, 0);
+	a.inflight_pkts = 101;
+	a.prior_inflight_pkts = 102;
+	CHECK_EQ(ack(&conn, &a, 0).flags, CC_OUT_STATE);
+	CHECK_EQ(test_stat(&conn, &a, "mode"), DOWN);
+	CHECK_EQ(test_stat(&conn, &a, "pacing_gain"), 232);
+	CHECK_EQ(ack(&conn, &a, 0).flags, 0);
+	/* An event ends PROBE_RTT. */
+	state_of(&conn)->mode = PROBE_RTT;
+	state_of(&conn)->last_mode = PROBE_RTT;
+	state_of(&conn)->probe_rtt_done_stamp_us = (u32)a.now_us - 1;
+	a.flags |= CC_APP_LIMITED;
+	cc_call_event(&conn, CC_EVENT_TX_START, &a, &out);
+	CHECK_EQ(out.flags, CC_OUT_STATE);
+	CHECK_EQ(test_stat(&conn, &a, "mode"), CRUISE);
+}
+
 /*
  * A round with loss in CRUISE: it counts in the round that begins when it is noticed. At its end inflight_lo starts at
  * cwnd, 201, keeps 180/256, but not less than what was delivered (100 packets). bw_lo stays at the bandwidth delivered.
@@ -283,6 +320,7 @@ int main(void)
 	the_bdp_is_bandwidth_times_delay();
 	gains_are_those_of_the_source();
 	startup_ends_after_three_rounds_without_growth();
+	a_state_that_begins_gives_a_row();
 	loss_outside_a_probe_lowers_the_short_term_bounds();
 	probe_rtt_comes_after_five_seconds();
 	a_delayed_ack_does_not_raise_the_lowest_rtt();

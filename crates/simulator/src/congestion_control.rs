@@ -96,17 +96,24 @@ pub struct Out {
     pub cwnd_pkts: u32,
     /// Slow start threshold.
     pub ssthresh_pkts: u32,
-    /// Bit 0: a round ended.
+    /// Bit 0: a round ended; bit 1: a state of the core began.
     pub flags: u32,
 }
 
 /// `CC_OUT_ROUND`.
 const OUT_ROUND: u32 = 1;
+/// `CC_OUT_STATE`.
+const OUT_STATE: u32 = 2;
 
 impl Out {
     /// Whether a round ended, so that [`CongestionControl::read`] has new values.
     pub fn ends_round(&self) -> bool {
         self.flags & OUT_ROUND != 0
+    }
+
+    /// Whether a state of the core began, which may end before the round: [`CongestionControl::read`] has new values, too.
+    pub fn begins_state(&self) -> bool {
+        self.flags & OUT_STATE != 0
     }
 }
 

@@ -86,7 +86,7 @@ impl<'a> Rows<'a> {
         self.event(now_ns, node, Kind::ProbeUnfinished(NoData {}), probe, why);
     }
 
-    /// The state of a congestion control of ccbench's, after a round.
+    /// The state of a congestion control of ccbench's, after a round or when one of its states began.
     pub fn cc_state(&mut self, now_ns: u64, connection: &Connection, round: u64, stats: &[Stat]) {
         let Some((cc, algorithm)) = &connection.instance else { return };
         let ports = connection.ports(Side::Sender);

@@ -437,7 +437,7 @@ impl Simulation {
             self.violation = Some(SimulatorError::Violation { subject, violation });
             return;
         }
-        if has_state_rows && let Some((round, stats)) = half.sender.take_round(now_ns) {
+        if has_state_rows && let Some((round, stats)) = half.sender.take_state(now_ns) {
             rows.cc_state(now_ns, &self.connections[index], round, &stats);
         }
         if self.has_triggers {

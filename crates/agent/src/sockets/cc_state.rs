@@ -1,5 +1,6 @@
-//! Rows of inner state: from the instances' rings, one record per round trip and socket, to rows of `cc_state`, one per
-//! variable. The rows per second of one node are limited; above the limit, records are skipped evenly.
+//! Rows of inner state: from the instances' rings, one record per round trip and socket and one per state that begins, to
+//! rows of `cc_state`, one per variable. The rows per second of one node are limited; above the limit, records are skipped
+//! evenly, but none that shows another state than the one before.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,6 +17,8 @@ use super::struct_ops::Ring;
 const ROWS_PER_S: u64 = 2000;
 /// Records taken from one ring at once.
 const AT_ONCE: usize = 4096;
+/// The variable of cores with states.
+const STATE_VARIABLE: &str = "mode";
 /// Where the variables begin in a record.
 const STATS: usize = 32;
 /// Sockets whose last row is remembered.
@@ -28,7 +31,7 @@ pub struct Record {
     pub at_ns: u64,
     /// The socket's cookie; 0 if it has not been generated.
     pub cookie: u64,
-    /// Of the socket, from 1.
+    /// How many rounds of the socket have ended.
     pub round: u32,
     /// Local port.
     pub sport: u16,
@@ -82,14 +85,20 @@ impl Source {
     }
 }
 
+/// The last row of a socket, and the state in its last record.
+struct Last {
+    row_ns: u64,
+    state: Option<u32>,
+}
+
 /// The readers of a node's instances, for the sampler's thread.
 #[derive(Default)]
 pub struct Reader {
     sources: Vec<(&'static Core, Source)>,
     /// Flow group to the plan's name of the instance, and its algorithm.
     groups: BTreeMap<String, (String, String)>,
-    /// When each socket had its last row.
-    last_ns: BTreeMap<(u16, u16), u64>,
+    /// What is known of each socket, by its ports.
+    last: BTreeMap<(u16, u16), Last>,
     /// Rounds skipped so far.
     thinned: u64,
 }
@@ -140,7 +149,7 @@ impl Reader {
         if socket.role != Role::Data {
             return;
         }
-        if !has_its_turn(&mut self.last_ns, core, record) {
+        if !has_its_turn(&mut self.last, core, record) {
             self.thinned += 1;
             return;
         }
@@ -161,20 +170,25 @@ impl Reader {
     }
 }
 
-/// Every socket has the same share of the rows.
-fn has_its_turn(last_ns: &mut BTreeMap<(u16, u16), u64>, core: &Core, record: &Record) -> bool {
+/// Every socket has the same share of the rows, and a row for each state that begins.
+fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -> bool {
     let socket = (record.sport, record.dport);
-    let sockets = last_ns.len().max(1) as u64;
+    let sockets = last.len().max(1) as u64;
     let gap_ns = 1_000_000_000 * core.stats.len() as u64 * sockets / ROWS_PER_S;
-    match last_ns.get_mut(&socket) {
-        Some(last) if record.at_ns < last.saturating_add(gap_ns) => false,
+    let nth = core.stats.iter().position(|stat| stat.name == STATE_VARIABLE);
+    let state = nth.and_then(|nth| record.stats.get(nth).copied());
+    match last.get_mut(&socket) {
         Some(last) => {
-            *last = record.at_ns;
-            true
+            let began = std::mem::replace(&mut last.state, state) != state;
+            let is_due = began || record.at_ns >= last.row_ns.saturating_add(gap_ns);
+            if is_due {
+                last.row_ns = record.at_ns;
+            }
+            is_due
         }
         None => {
-            if last_ns.len() < MAX_SOCKETS {
-                last_ns.insert(socket, record.at_ns);
+            if last.len() < MAX_SOCKETS {
+                last.insert(socket, Last { row_ns: record.at_ns, state });
             }
             true
         }
@@ -287,5 +301,26 @@ mod tests {
         assert!(many.len() as u64 > 2 * ROWS_PER_S && thinned > 0, "{}", many.len());
         let of = |id: &str| many.iter().filter(|row| row.flow_id == id).count();
         assert!(of("a/0").abs_diff(of("a/19")) <= 2 * stats, "{} {}", of("a/0"), of("a/19"));
+    }
+
+    #[test]
+    fn a_state_that_begins_has_its_row() {
+        let core = ccbench_proto::cc::scheme("bbr3").unwrap().1;
+        assert_eq!(core.stats[0].name, STATE_VARIABLE);
+        let mut last = BTreeMap::new();
+        let mut has_row = |at_ns, mode| {
+            let mut stats = vec![0; core.stats.len()];
+            stats[0] = mode;
+            let record = Record { at_ns, cookie: 1, round: 1, sport: 1, dport: 2, stats };
+            has_its_turn(&mut last, core, &record)
+        };
+        assert!(has_row(0, 0));
+        // 15 variables: one record in 7.5 ms.
+        assert!(!has_row(1_000_000, 0));
+        assert!(has_row(1_100_000, 1), "DRAIN begins");
+        assert!(!has_row(1_200_000, 1));
+        assert!(has_row(1_300_000, 2), "and ends");
+        assert!(!has_row(8_000_000, 2));
+        assert!(has_row(9_000_000, 2));
     }
 }

@@ -91,6 +91,7 @@ fn constants_match_c() {
     ];
     let others = [
         ("CC_OUT_ROUND", OUT_ROUND),
+        ("CC_OUT_STATE", OUT_STATE),
         ("CC_OWNS_CWND", OWNS_CWND),
         ("CC_WANTS_ECN", WANTS_ECN),
         ("CC_WANTS_ECT1", WANTS_ECT1),

@@ -149,6 +149,7 @@ pub struct Sender {
     seed: u64,
     /// A round of the congestion control has ended.
     pub(super) round_ended: bool,
+    state_began: bool,
     rounds: u64,
     pub(super) rcv_tstamp_ns: u64,
     pub counters: SenderCounters,
@@ -249,6 +250,7 @@ impl Sender {
             ts_recent_ns: established.ts_recent_ns,
             prior_in_flight: 0,
             round_ended: false,
+            state_began: false,
             rounds: 0,
             rcv_tstamp_ns: now_ns,
             counters: SenderCounters::default(),
@@ -318,6 +320,7 @@ impl Sender {
         self.snd_cwnd = out.cwnd_pkts;
         self.snd_ssthresh = out.ssthresh_pkts;
         self.round_ended |= out.ends_round();
+        self.state_began |= out.begins_state();
     }
 
     /// `tcp_set_ca_state()`.
@@ -379,14 +382,15 @@ impl Sender {
         self.pacing_rate_bytes_per_s = rate / u64::from(self.rtt.srtt_us().max(1));
     }
 
-    /// The rows of the congestion control's state, if a round has ended since the last call: the number of the round and the
-    /// values.
-    pub fn take_round(&mut self, now_ns: u64) -> Option<(u64, Vec<congestion_control::Stat>)> {
-        if !std::mem::take(&mut self.round_ended) {
-            return None;
+    /// The rows of the congestion control's state, if a round has ended or a state has begun since the last call: how many
+    /// rounds have ended, and the values.
+    pub fn take_state(&mut self, now_ns: u64) -> Option<(u64, Vec<congestion_control::Stat>)> {
+        let began = std::mem::take(&mut self.state_began);
+        if std::mem::take(&mut self.round_ended) {
+            self.rounds += 1;
+            return Some((self.rounds, self.cc_state(now_ns)));
         }
-        self.rounds += 1;
-        Some((self.rounds, self.cc_state(now_ns)))
+        began.then(|| (self.rounds, self.observed_state(now_ns)))
     }
 
     /// The congestion control's state.
