@@ -78,6 +78,26 @@ const SAMPLED_WITH_COV: &[&str] =
 /// [`SAMPLED`], and the Kaplan-Meier median.
 const SAMPLED_OR_CENSORED: &[&str] =
     &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median"];
+/// Of a variable of the table `cc_state` over the rows of a phase: `end` is the last value, `undefined` counts unset bounds.
+const OF_ROWS: &[&str] = &["mean", "min", "max", "end", "undefined"];
+
+/// The lists of states, and of statistics with them.
+macro_rules! bbr_states {
+    ($($state:literal)+) => {
+        /// The states of `bbr2` and `bbr3` by their number, the variable `mode` of the table `cc_state`.
+        pub const BBR_STATES: &[&str] = &[$($state),+];
+        /// Statistics of the rows in each state: the lowest, the highest, and the mean of those at which the state began.
+        pub const IN_BBR_STATES: &[[&str; 3]] =
+            &[$([concat!("min_", $state), concat!("max_", $state), concat!("begin_", $state)]),+];
+        /// [`OF_ROWS`] and [`IN_BBR_STATES`].
+        const OF_ROWS_AND_STATES: &[&str] = &[
+            "mean", "min", "max", "end", "undefined",
+            $(concat!("min_", $state), concat!("max_", $state), concat!("begin_", $state)),+
+        ];
+    };
+}
+bbr_states!("STARTUP" "DRAIN" "DOWN" "CRUISE" "REFILL" "UP" "PROBE_RTT");
+
 const MEAN: &[&str] = &["mean"];
 const SUM: &[&str] = &["sum"];
 const RANGE: &[&str] = &["min", "max"];
@@ -142,6 +162,36 @@ pub const METRICS: &[Metric] = &[
     metric("utility_pf", NET, "ln(Mbit/s)", SUM),
     metric("utility_mpd", FLOW, "s/Mbit", MEAN_OF_DEFINED),
     metric("utility_mpd", NET, "s/Mbit", SUM),
+    metric("cc_state_time", SENDERS, "us", BBR_STATES),
+    metric("cc_state_share", SENDERS, "1", BBR_STATES),
+    metric("cc_state_entries", SENDERS, "1", BBR_STATES),
+    metric("cc_state_rounds", SENDERS, "1", BBR_STATES),
+    metric("bbr_bw", FLOW, "bit/s", OF_ROWS),
+    metric("bbr_bw", GROUP, "bit/s", OF_ROWS_AND_STATES),
+    metric("bbr_max_bw", FLOW, "bit/s", OF_ROWS),
+    metric("bbr_max_bw", GROUP, "bit/s", OF_ROWS_AND_STATES),
+    metric("bbr_bw_shortterm", FLOW, "bit/s", OF_ROWS),
+    metric("bbr_bw_shortterm", GROUP, "bit/s", OF_ROWS_AND_STATES),
+    metric("bbr_min_rtt", FLOW, "us", OF_ROWS),
+    metric("bbr_min_rtt", GROUP, "us", OF_ROWS_AND_STATES),
+    metric("bbr_bdp", FLOW, "packets", OF_ROWS),
+    metric("bbr_bdp", GROUP, "packets", OF_ROWS_AND_STATES),
+    metric("bbr_inflight_longterm", FLOW, "packets", OF_ROWS),
+    metric("bbr_inflight_longterm", GROUP, "packets", OF_ROWS_AND_STATES),
+    metric("bbr_inflight_shortterm", FLOW, "packets", OF_ROWS),
+    metric("bbr_inflight_shortterm", GROUP, "packets", OF_ROWS_AND_STATES),
+    metric("bbr_extra_acked", FLOW, "packets", OF_ROWS),
+    metric("bbr_extra_acked", GROUP, "packets", OF_ROWS_AND_STATES),
+    metric("bbr_full_bw_reached", FLOW, "1", OF_ROWS),
+    metric("bbr_full_bw_reached", GROUP, "1", OF_ROWS_AND_STATES),
+    metric("bbr_pacing_gain", FLOW, "1", OF_ROWS),
+    metric("bbr_pacing_gain", GROUP, "1", OF_ROWS_AND_STATES),
+    metric("bbr_cwnd_gain", FLOW, "1", OF_ROWS),
+    metric("bbr_cwnd_gain", GROUP, "1", OF_ROWS_AND_STATES),
+    metric("bbr_cwnd", FLOW, "packets", OF_ROWS),
+    metric("bbr_cwnd", GROUP, "packets", OF_ROWS_AND_STATES),
+    metric("bbr_inflight", FLOW, "packets", OF_ROWS),
+    metric("bbr_inflight", GROUP, "packets", OF_ROWS_AND_STATES),
     metric("harm_throughput", GROUP, "1", MEAN),
     metric("harm_srtt", GROUP, "1", MEAN),
     metric("rtt", PROBE, "us", &SAMPLED),
@@ -190,6 +240,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn states_have_the_numbers_of_the_cores() {
+        for algorithm in ["bbr2", "bbr3"] {
+            let states = crate::cc::states(&crate::plan::Cc::new(algorithm));
+            let names: Vec<&str> = states.iter().map(|state| state.name).collect();
+            assert_eq!(names, BBR_STATES, "{algorithm}");
+            assert!(states.iter().zip(0..).all(|(state, number)| state.number == number));
+        }
+    }
+
+    #[test]
     fn a_metric_is_found_once_for_each_scope() {
         for metric in METRICS {
             for scope in metric.scopes {
@@ -216,6 +276,8 @@ mod tests {
         let throughput = find("throughput", Scope::Flow).unwrap();
         let depends = ["mean", "cov"].map(|stat| throughput.depends_on_timescale(stat));
         assert_eq!(depends, [false, true]);
+        assert!(OF_ROWS_AND_STATES.starts_with(OF_ROWS));
+        assert_eq!(OF_ROWS_AND_STATES[OF_ROWS.len()..], *IN_BBR_STATES.concat());
         for (extended, last) in [(SAMPLED_WITH_COV, "cov"), (SAMPLED_OR_CENSORED, "km_median")] {
             assert_eq!(extended.split_last(), Some((&last, &SAMPLED[..])));
         }

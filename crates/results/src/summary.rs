@@ -17,6 +17,7 @@ use super::model::TrialFilter;
 use super::store::RunDir;
 use crate::error::Result;
 
+mod cc_states;
 mod ccs;
 mod completion;
 mod convergence;

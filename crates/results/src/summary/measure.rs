@@ -37,7 +37,8 @@ use super::settling::{self, BIN_S};
 use super::statistics::{self, jain_index};
 use super::tables::PhaseRow;
 use super::{
-    completion, convergence, derived, fetches, harm, one_way_delay, recovery, responsiveness,
+    cc_states, completion, convergence, derived, fetches, harm, one_way_delay, recovery,
+    responsiveness,
 };
 use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
@@ -122,6 +123,7 @@ pub(crate) fn flows_of(
 fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measured> {
     let (mut measured, _) = of_flows(run, end, schedule)?;
     measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
+    measured.rows.extend(cc_states::cc_states(run, end, schedule)?);
     measured.rows.extend(completion::completion_times(run, end)?);
     measured.rows.extend(fetches::fetches(run, end, schedule)?);
     measured.rows.extend(responsiveness::responsiveness(run, end)?);

@@ -5,6 +5,7 @@ use ccbench_proto::metric::{WHOLE_TRIAL, find};
 
 use super::*;
 
+mod cc_states;
 mod packets;
 
 /// A late flow, and a page that is fetched every 4 s.
