@@ -45,7 +45,7 @@ fn states_and_their_variables_are_metrics() {
     });
     let of = |scope, subject, metric, stat| {
         let found = summary.summary.find(0, "both", scope, subject, metric, stat);
-        found.map(|row| (row.value, row.n))
+        found.map(|row| ((row.value * 1e3).round() / 1e3, row.n))
     };
     let group = |metric, stat| of(Scope::Group, "first", metric, stat);
     assert_eq!(group("cc_state_time", "STARTUP"), Some((1.5e6, 1)));
