@@ -3,16 +3,18 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::parse::suggest::near;
 
 use crate::args::{ReproduceArgs, RunArgs};
 use crate::commands::check::{duration, size};
-use crate::commands::run::{self, Tables};
-use crate::console::{message, print};
+use crate::commands::run::{self, Conclusion, Tables};
+use crate::console::{message, print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
 use crate::lab::engine;
+use crate::plan_source::{PlanSource, PlanSourceError};
 use crate::runtime::block_on;
 
 mod catalog;
@@ -28,19 +30,86 @@ pub fn run(args: ReproduceArgs) -> Result<ExitCode, CliError> {
         print(&list()?);
         return Ok(ExitCode::Success);
     };
-    let entry = find(name)?;
+    let entries = find(name)?;
     if let Some(dir) = &args.write {
-        return write(entry, dir);
+        return write(&entries, dir);
     }
     let args = run_args(args);
-    let source = entry.source().for_simulator(args.options.sim);
-    let sets = source.sets(&args.sets, args.options.quick)?;
-    if !args.options.json {
-        let plan = source.load_quietly(&sets)?;
-        print(&format!("{}: {}\n{}\n", entry.name, entry.about, size(&plan)));
+    match entries[..] {
+        [entry] => {
+            let source = entry.source().for_simulator(args.options.sim);
+            let sets = source.sets(&args.sets, args.options.quick)?;
+            let plan = source.load_quietly(&sets)?;
+            Ok(run_one(entry, source, &plan, &args)?.exit_code)
+        }
+        _ => run_all(&entries, &args),
     }
-    let completed = block_on(run::run_plan(&args, source))?;
-    run::conclude(&args, completed, Tables::Claims)
+}
+
+fn run_one(
+    entry: &Entry,
+    source: PlanSource,
+    plan: &CheckedPlan,
+    args: &RunArgs,
+) -> Result<Conclusion, CliError> {
+    if !args.options.json {
+        print(&format!("{}: {}\n{}\n", entry.name, entry.about, size(plan)));
+    }
+    let completed = block_on(run::run_plan(args, source))?;
+    run::conclude(args, completed, Tables::Claims)
+}
+
+/// Runs experiments in turn and prints a line for each. An experiment whose plan does not have what `--set` selects is not run.
+fn run_all(entries: &[&'static Entry], args: &RunArgs) -> Result<ExitCode, CliError> {
+    let mut ended = Vec::new();
+    for entry in entries {
+        let source = entry.source().for_simulator(args.options.sim);
+        let sets = source.sets(&args.sets, args.options.quick)?;
+        let conclusion = match source.load_quietly(&sets) {
+            Ok(plan) => Some(run_one(entry, source, &plan, args)?),
+            // Its problems are printed.
+            Err(PlanSourceError::Invalid { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        ended.push((*entry, conclusion));
+    }
+    for (entry, conclusion) in &ended {
+        let (result, claims) = outcome(conclusion.as_ref());
+        if args.options.json {
+            print_json(&serde_json::json!({
+                "event": "reproduced", "name": entry.name, "about": entry.about, "result": result,
+                "held": conclusion.map(|c| c.held), "refuted": conclusion.map(|c| c.refuted),
+                "unmeasured": conclusion.map(|c| c.unmeasured),
+            }));
+        } else {
+            print(&format!("{:<16} {result:<13} {claims:<34} {}\n", entry.name, entry.about));
+        }
+    }
+    let codes: Vec<ExitCode> = ended.iter().filter_map(|(_, c)| Some((*c)?.exit_code)).collect();
+    let worst = [ExitCode::Failure, ExitCode::ClaimRefuted];
+    Ok(match worst.into_iter().find(|code| codes.contains(code)) {
+        Some(code) => code,
+        None if codes.is_empty() => ExitCode::Usage,
+        None => ExitCode::Success,
+    })
+}
+
+/// The result of an experiment, and how many of its claims hold.
+fn outcome(conclusion: Option<&Conclusion>) -> (&'static str, String) {
+    let Some(Conclusion { exit_code, held, refuted, unmeasured }) = conclusion else {
+        return ("not run", String::new());
+    };
+    let result = match exit_code {
+        ExitCode::Success if *held == 0 => "not measured",
+        ExitCode::Success => "holds",
+        ExitCode::ClaimRefuted => "does not hold",
+        _ => "failed",
+    };
+    let not_measured = match unmeasured {
+        0 => String::new(),
+        count => format!(", {count} not measured"),
+    };
+    (result, format!("{held} of {} claims{not_measured}", held + refuted))
 }
 
 /// The claims are about emulated networks, so the lab is the default where it is installed: there they do not depend on the
@@ -57,14 +126,19 @@ fn run_args(args: ReproduceArgs) -> RunArgs {
     RunArgs { plan: None, sets, resume: None, retry_failed: false, options }
 }
 
-/// Finds an experiment; ignores case and the difference between `-` and `_`.
-fn find(name: &str) -> Result<&'static Entry, CliError> {
+/// Finds an experiment, or those of a document with a name of its own; ignores case and the difference between `-` and `_`.
+fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
     let plain = |name: &str| name.to_lowercase().replace('-', "_");
+    let of_document = CATALOG.iter().find(|d| d.name.is_some_and(|d| plain(d) == plain(name)));
+    if let Some(document) = of_document {
+        return Ok(document.entries.iter().collect());
+    }
     let found =
         CATALOG.iter().flat_map(|document| document.entries).find(|e| plain(e.name) == plain(name));
-    found.ok_or_else(|| {
+    found.map(|entry| vec![entry]).ok_or_else(|| {
         let entries = CATALOG.iter().flat_map(|document| document.entries);
-        let names: Vec<&str> = entries.map(|entry| entry.name).collect();
+        let documents = CATALOG.iter().filter_map(|document| document.name);
+        let names: Vec<&str> = entries.map(|entry| entry.name).chain(documents).collect();
         CliError::Usage(format!(
             "there is no experiment `{name}`{} (available: {})",
             near(&plain(name), &names),
@@ -80,6 +154,10 @@ fn list() -> Result<String, CliError> {
     );
     for document in CATALOG {
         let _ = write!(out, "\n{}\n", document.title);
+        if let Some(name) = document.name {
+            let _ =
+                writeln!(out, "  {name:<20} all of them, in turn, with a line for each at the end");
+        }
         for entry in document.entries {
             let source = entry.source();
             let of = |quick| source.load_quietly(&source.sets(&[], quick)?);
@@ -100,12 +178,14 @@ fn list() -> Result<String, CliError> {
     Ok(out)
 }
 
-/// Writes the plan and its traces into a folder.
-fn write(entry: &Entry, dir: &Path) -> Result<ExitCode, CliError> {
-    let file = Path::new(entry.path).file_name().unwrap_or_default();
-    let plan = dir.join(file);
-    let mut files = vec![(plan.clone(), entry.text.as_bytes())];
-    files.extend(entry.files.iter().map(|(name, bytes)| (dir.join(name), *bytes)));
+/// Writes plans and their traces into a folder.
+fn write(entries: &[&Entry], dir: &Path) -> Result<ExitCode, CliError> {
+    let plan_of = |entry: &Entry| dir.join(Path::new(entry.path).file_name().unwrap_or_default());
+    let mut files = Vec::new();
+    for entry in entries {
+        files.push((plan_of(entry), entry.text.as_bytes()));
+        files.extend(entry.files.iter().map(|(name, bytes)| (dir.join(name), *bytes)));
+    }
     if let Some((path, _)) = files.iter().find(|(path, _)| path.exists()) {
         let reason = "already exists; choose another directory for --write, or remove it";
         return Err(CliError::Usage(format!("{} {reason}", path.display())));
@@ -119,7 +199,9 @@ fn write(entry: &Entry, dir: &Path) -> Result<ExitCode, CliError> {
         let mut file = new.write(true).create_new(true).open(&path).map_err(&failed)?;
         std::io::Write::write_all(&mut file, bytes).map_err(&failed)?;
     }
-    print(&format!("{}\n", plan.display()));
+    for entry in entries {
+        print(&format!("{}\n", plan_of(entry).display()));
+    }
     Ok(ExitCode::Success)
 }
 
@@ -130,7 +212,6 @@ mod tests {
     use ccbench_proto::plan::{Engine, check};
 
     use super::*;
-    use crate::plan_source::PlanSource;
 
     fn entries() -> impl Iterator<Item = &'static Entry> {
         CATALOG.iter().flat_map(|document| document.entries)
@@ -186,7 +267,13 @@ mod tests {
 
     #[test]
     fn ignores_case_and_dashes_in_names() {
-        assert_eq!(find("Vegas-Friendliness").unwrap().name, "vegas_friendliness");
+        assert_eq!(find("Vegas-Friendliness").unwrap()[0].name, "vegas_friendliness");
+        let cases = find("Conformance").unwrap();
+        assert_eq!(cases.len(), 22);
+        for (number, case) in (1..).zip(&cases) {
+            assert_eq!(case.name, format!("conformance_{number:02}"));
+        }
+        assert_eq!(find("conformance-07").unwrap()[0].name, "conformance_07");
         let unknown = find("vegs").err().unwrap().to_string();
         assert!(unknown.contains("vegas_friendliness"), "{unknown}");
     }
@@ -202,13 +289,31 @@ mod tests {
     fn writes_plan_and_traces_and_overwrites_nothing() {
         for entry in entries() {
             let dir = tempfile::tempdir().unwrap();
-            write(entry, dir.path()).unwrap();
+            write(&[entry], dir.path()).unwrap();
             let plan = dir.path().join(Path::new(entry.path).file_name().unwrap());
             PlanSource::read(&plan)
                 .unwrap()
                 .load(&[])
                 .unwrap_or_else(|e| panic!("{}: {e}", entry.name));
-            assert!(write(entry, dir.path()).is_err());
+            assert!(write(&[entry], dir.path()).is_err());
         }
+    }
+
+    #[test]
+    fn result_of_an_experiment_is_that_of_its_claims() {
+        let conclusion =
+            |exit_code, refuted| Conclusion { exit_code, held: 3, refuted, unmeasured: 1 };
+        let text = |conclusion: Option<Conclusion>| {
+            let (result, claims) = outcome(conclusion.as_ref());
+            format!("{result}: {claims}")
+        };
+        let held = conclusion(ExitCode::Success, 0);
+        assert_eq!(text(Some(held)), "holds: 3 of 3 claims, 1 not measured");
+        let refuted = conclusion(ExitCode::ClaimRefuted, 2);
+        assert_eq!(text(Some(refuted)), "does not hold: 3 of 5 claims, 1 not measured");
+        assert_eq!(text(Some(conclusion(ExitCode::Failure, 0))).split(':').next(), Some("failed"));
+        let none = Conclusion { held: 0, unmeasured: 0, ..held };
+        assert_eq!(text(Some(none)), "not measured: 0 of 0 claims");
+        assert_eq!(text(None), "not run: ");
     }
 }

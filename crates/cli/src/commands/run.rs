@@ -39,7 +39,7 @@ use crate::testbed::Testbed;
 /// The plan is invalid, the backend is not available, or results cannot be written.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let completed = block_on(run_plan(args, plan_source(args)?))?;
-    conclude(args, completed, Tables::All)
+    Ok(conclude(args, completed, Tables::All)?.exit_code)
 }
 
 /// Tables that are printed after a run.
@@ -291,6 +291,19 @@ const fn backend_option(backend: &RunBackend) -> &'static str {
     }
 }
 
+/// How a run ended, and how many claims of its plan have each outcome.
+#[derive(Debug, Clone, Copy)]
+pub struct Conclusion {
+    /// The exit code.
+    pub exit_code: ExitCode,
+    /// Claims that hold.
+    pub held: usize,
+    /// Claims that do not hold.
+    pub refuted: usize,
+    /// Claims that were not measured.
+    pub unmeasured: usize,
+}
+
 /// Writes the summary, prints it, and chooses the exit code. Must be called outside the asynchronous runtime: Polars has its own.
 ///
 /// # Errors
@@ -299,14 +312,20 @@ pub fn conclude(
     args: &RunArgs,
     completed: CompletedRun,
     tables: Tables,
-) -> Result<ExitCode, CliError> {
+) -> Result<Conclusion, CliError> {
     let CompletedRun { dir, result } = completed;
     let (ok, degraded, failed) = dir.counts();
-    let mut refuted = false;
+    let [mut held, mut refuted, mut unmeasured] = [0; 3];
     if ok + degraded + failed > 0 {
         let summary = summarize(dir.path(), TrialFilter::default())?;
         let claims = &summary.expectations;
-        refuted = claims.iter().any(|claim| claim.outcome == Outcome::DoesNotHold);
+        for claim in claims {
+            match claim.outcome {
+                Outcome::Holds => held += 1,
+                Outcome::DoesNotHold => refuted += 1,
+                Outcome::NotMeasured => unmeasured += 1,
+            }
+        }
         if args.options.json {
             claims.iter().for_each(|claim| print_json(&claim.json()));
             summary.decisions.iter().for_each(|decision| print_json(&decision.json()));
@@ -335,11 +354,12 @@ pub fn conclude(
         message(format_args!("resume with: ccbench run --resume {path}{option}"));
     }
     result?;
-    Ok(if failed > 0 || (args.options.strict && degraded > 0) {
+    let exit_code = if failed > 0 || (args.options.strict && degraded > 0) {
         ExitCode::Failure
-    } else if refuted {
+    } else if refuted > 0 {
         ExitCode::ClaimRefuted
     } else {
         ExitCode::Success
-    })
+    };
+    Ok(Conclusion { exit_code, held, refuted, unmeasured })
 }

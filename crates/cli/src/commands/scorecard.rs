@@ -60,7 +60,7 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
     }
     let args = RunArgs { plan: None, sets, resume, retry_failed: false, options };
     let completed = block_on(run::run_plan(&args, source))?;
-    run::conclude(&args, completed, Tables::Scorecard)
+    Ok(run::conclude(&args, completed, Tables::Scorecard)?.exit_code)
 }
 
 fn embedded() -> PlanSource {
