@@ -15,6 +15,8 @@ use ccbench_proto::schedule::{
 };
 use ccbench_proto::topology::Topology;
 
+#[path = "plans/conformance.rs"]
+mod conformance;
 #[path = "plans/salvage.rs"]
 mod salvage;
 #[path = "plans/simulator.rs"]

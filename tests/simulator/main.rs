@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 mod artifact;
 mod columns;
 mod compare;
+mod conformance;
 mod packets;
 mod probes;
 mod repeat;
