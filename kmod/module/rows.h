@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * /dev/ccb_NAME exports internal state. From open() on, a file receives one row per round trip, and one per state of a core
- * that begins, of the sockets in the network namespace of the opener, in the layout of the BPF adapter's rows (../bpf/README.md). read() returns as many
- * whole rows as are available and fit, and never blocks: EAGAIN if there is none. Parameter rows_lost counts rows that
- * did not fit into the buffer of a file. Without an open file the cost is one test per round.
+ * /dev/ccb_NAME exports internal state. From open() on, a file receives one row per round trip, and one when a state of
+ * the core begins, of the sockets in the network namespace of the opener, in the layout of the BPF adapter's rows
+ * (../bpf/README.md). read() returns as many whole rows as are available and fit, and never blocks: EAGAIN if there is
+ * none. Parameter rows_lost counts rows that did not fit into the buffer of a file. Without an open file the cost is one
+ * test per row.
  */
 #ifndef CCB_ROWS_H
 #define CCB_ROWS_H
