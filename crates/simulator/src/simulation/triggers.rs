@@ -1,4 +1,4 @@
-//! Changes of links that states of flows trigger. Unlike an agent, which reads a state once per round trip, this looks at it
+//! Changes of links that states of flows trigger. Unlike an agent, which reads rows of states later, this looks at the state
 //! whenever a sender has done something.
 
 use ccbench_proto::event::{Kind, NoData};
