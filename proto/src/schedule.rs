@@ -22,6 +22,7 @@ mod changes;
 mod link_flows;
 mod probes;
 pub(crate) mod random;
+mod shards;
 
 pub use crate::plan::checked::Point;
 pub use crate::plan::timeline::PhaseSpan;
@@ -30,6 +31,7 @@ pub use captures::CaptureTask;
 pub use link_flows::LinkFlow;
 pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
 use random::{derive, derive_u64, shuffle};
+pub use shards::{MAX_SHARDS, Shard, ShardError, partition, shard_trials};
 
 /// One trial of one point, in the order they run.
 #[derive(Debug, Clone, PartialEq, Eq)]

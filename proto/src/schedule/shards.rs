@@ -1,0 +1,175 @@
+//! Shards: parts of an experiment that run on different machines.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+use super::random::{derive, shuffle};
+use super::{ScheduledTrial, length, trials};
+use crate::plan::checked::CheckedPlan;
+
+/// Shards of an experiment, at most: Slurm's `MaxArraySize` is below it on every cluster.
+pub const MAX_SHARDS: u32 = 1_000_000;
+
+/// One shard of several: `2/3`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shard {
+    number: u32,
+    count: u32,
+}
+
+/// A text that is no shard.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a shard; write its number and the number of shards, as in 2/3: both are at least 1 and at most {max}, \
+     and the number is not larger than the number of shards",
+    max = MAX_SHARDS
+)]
+pub struct ShardError(String);
+
+impl Shard {
+    /// Shard `number` (from 1) of `count`; `None` if there is no such shard.
+    pub const fn new(number: u32, count: u32) -> Option<Self> {
+        if number >= 1 && number <= count && count <= MAX_SHARDS {
+            Some(Self { number, count })
+        } else {
+            None
+        }
+    }
+
+    /// From 1.
+    pub const fn number(self) -> u32 {
+        self.number
+    }
+
+    /// The number of shards.
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+}
+
+impl Display for Shard {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.count)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = ShardError;
+    fn from_str(text: &str) -> Result<Self, ShardError> {
+        let parts = text.split_once('/');
+        parts
+            .and_then(|(number, count)| Self::new(number.parse().ok()?, count.parse().ok()?))
+            .ok_or_else(|| ShardError(text.to_owned()))
+    }
+}
+
+/// The number of the shard, from 1, of every trial of [`trials`], in its order. The same on every machine.
+///
+/// Within each repetition the trials are shuffled by the plan's seed, so that differences between machines do not coincide with
+/// factors; then each one, the longest first, goes to the shard whose trials take the least time so far.
+pub fn partition(plan: &CheckedPlan, count: u32) -> Vec<u32> {
+    let all = trials(plan);
+    let points = plan.points().into_iter();
+    let lengths: BTreeMap<u32, u64> =
+        points.map(|point| (point.id, length(&point.plan).get())).collect();
+    let length_us = |trial: &ScheduledTrial| lengths.get(&trial.point_id).copied().unwrap_or(0);
+    let mut blocks: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+    for (index, trial) in all.iter().enumerate() {
+        blocks.entry(trial.trial).or_default().push(index);
+    }
+    let mut loads: BinaryHeap<Reverse<(u64, u32)>> =
+        (1..=count.max(1)).map(|number| Reverse((0, number))).collect();
+    let mut shards = vec![1; all.len()];
+    for (repetition, mut block) in blocks {
+        shuffle(&mut block, derive(plan.plan().seed, "shards", &[u64::from(repetition)]));
+        // Stable: trials of equal length stay shuffled.
+        block.sort_by_key(|index| Reverse(length_us(&all[*index])));
+        for index in block {
+            if let Some(Reverse((load_us, number))) = loads.pop() {
+                shards[index] = number;
+                loads.push(Reverse((load_us + length_us(&all[index]), number)));
+            }
+        }
+    }
+    shards
+}
+
+/// The trials of a shard, in the order of the experiment, with the indices and seeds that they have in it.
+pub fn shard_trials(plan: &CheckedPlan, shard: Shard) -> Vec<ScheduledTrial> {
+    let of_trials = partition(plan, shard.count).into_iter();
+    let own = trials(plan).into_iter().zip(of_trials);
+    own.filter(|(_, number)| *number == shard.number).map(|(trial, _)| trial).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::check;
+
+    fn plan(repeat: u32) -> CheckedPlan {
+        let text = format!(
+            "name = \"shards\"\nseed = 7\nrepeat = {repeat}\n{}",
+            r#"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[probes.rtt]
+kind = "ping"
+from = "src"
+to = "dst"
+[[phases]]
+name = "only"
+length = "10s"
+[matrix]
+"phases.0.length" = ["10s", "20s", "30s", "40s", "50s"]
+"#
+        );
+        check::read(&text, &[]).unwrap().0
+    }
+
+    #[test]
+    fn shards_are_written_as_number_and_count() {
+        let shard: Shard = "2/3".parse().unwrap();
+        assert_eq!((shard.number(), shard.count(), shard.to_string()), (2, 3, "2/3".to_owned()));
+        for text in ["", "1", "0/3", "4/3", "1/0", "-1/3", "1/3/5", "1/1000001", "a/b"] {
+            let error = text.parse::<Shard>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is not a shard; write")), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_trial_is_in_one_shard_with_its_index_and_seed() {
+        let plan = plan(7);
+        for count in [1, 2, 3, 16, 35, 100] {
+            let shards = (1..=count).map(|number| Shard::new(number, count).unwrap());
+            let mut found: Vec<ScheduledTrial> =
+                shards.flat_map(|shard| shard_trials(&plan, shard)).collect();
+            found.sort_by_key(|trial| trial.index);
+            assert_eq!(found, trials(&plan), "{count} shards");
+        }
+    }
+
+    #[test]
+    fn shards_take_about_the_same_time_and_mix_the_points() {
+        let plan = plan(8);
+        let of_trials = partition(&plan, 4);
+        let mut loads = [0; 4];
+        let mut points = [const { Vec::new() }; 4];
+        for (trial, number) in trials(&plan).iter().zip(&of_trials) {
+            let place = *number as usize - 1;
+            loads[place] += 10 * (u64::from(trial.point_id) + 1);
+            points[place].push(trial.point_id);
+        }
+        let (least, most) = (loads.iter().min().unwrap(), loads.iter().max().unwrap());
+        assert!(most - least <= 50, "they differ by the longest trial at most: {loads:?}");
+        // A shard that has a point in every repetition would confuse point and machine.
+        for of_shard in &points {
+            let count = |point| of_shard.iter().filter(|other| **other == point).count();
+            assert!((0..5).all(|point| count(point) < 8), "{points:?}");
+        }
+    }
+}
