@@ -57,7 +57,17 @@ fn crates_depend_only_downwards() {
         ("ccbench-agent", &["ccbench-proto", "ccbench-io", "ccbench-shaper", "ccbench-collector"]),
         ("ccbench-results", &["ccbench-proto", "ccbench-io"]),
         ("ccbench-simulator", &["ccbench-proto", "ccbench-shaper"]),
-        ("ccbench", &["ccbench-proto", "ccbench-io", "ccbench-results", "ccbench-simulator"]),
+        ("ccbench-store", &["ccbench-io"]),
+        (
+            "ccbench",
+            &[
+                "ccbench-proto",
+                "ccbench-io",
+                "ccbench-results",
+                "ccbench-simulator",
+                "ccbench-store",
+            ],
+        ),
         // Test support, which every crate's tests may use.
         ("ccbench-tests", &[]),
         (
@@ -73,7 +83,8 @@ fn crates_depend_only_downwards() {
         ),
     ]);
     // Who may use a library outside of tests.
-    let users: [(&str, &[&str]); 4] = [
+    let users: [(&str, &[&str]); 5] = [
+        ("object_store", &["ccbench-store"]),
         ("polars", &["ccbench-results"]),
         ("tonic", &["ccbench-proto", "ccbench-agent", "ccbench"]),
         ("tokio", &["ccbench-agent", "ccbench-results", "ccbench"]),

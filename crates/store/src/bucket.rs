@@ -1,0 +1,217 @@
+//! A bucket of an object store with the interface of S3.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::Path as FilePath;
+
+use futures_util::{FutureExt as _, TryStreamExt as _};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::path::Path;
+use object_store::{
+    Error, ObjectStore as _, ObjectStoreExt as _, PutMode, PutPayload, WriteMultipart,
+};
+
+use super::error::file_error;
+use super::{Creation, MAX_RECORD_BYTES, ObjectError, Pending, ShardStore};
+
+/// Size of the pieces of an upload; S3 takes 5 MiB or more, and 10 000 of them.
+const PART_BYTES: usize = 8 << 20;
+/// Pieces of an upload that are sent at the same time. With the one that is read they bound the memory.
+const PARTS_IN_FLIGHT: usize = 3;
+
+/// Objects of a bucket, all with the same prefix.
+pub(crate) struct Bucket {
+    store: AmazonS3,
+    /// Empty, or without a slash at the end.
+    prefix: String,
+    location: String,
+}
+
+impl Bucket {
+    /// Opens `s3://BUCKET/PREFIX`. Makes no request.
+    pub(crate) fn open(location: &str) -> Result<Self, ObjectError> {
+        let invalid = || ObjectError::Url { url: location.to_owned() };
+        let rest = location.strip_prefix("s3://").ok_or_else(invalid)?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.trim_end_matches('/').to_owned();
+        if bucket.is_empty() || Path::parse(&prefix).is_err() {
+            return Err(invalid());
+        }
+        let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
+            .iter()
+            .find_map(|key| builder.get_config_value(key));
+        // An endpoint with http:// is meant so: a store in the cluster's network.
+        let is_http = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+        let builder = if is_http { builder.with_allow_http(true) } else { builder };
+        let store = builder.build().map_err(|source| ObjectError::Request {
+            op: "open",
+            url: location.to_owned(),
+            source,
+        })?;
+        Ok(Self { store, prefix, location: location.trim_end_matches('/').to_owned() })
+    }
+
+    /// The path of a key in the bucket.
+    fn path(&self, key: &str) -> Result<Path, ObjectError> {
+        let separator = if self.prefix.is_empty() { "" } else { "/" };
+        Path::parse(format!("{}{separator}{key}", self.prefix))
+            .map_err(|source| self.error("name", key)(source.into()))
+    }
+
+    /// Adds the operation and the object to an error.
+    fn error(&self, op: &'static str, key: &str) -> impl FnOnce(Error) -> ObjectError + use<> {
+        let url = format!("{}/{key}", self.location);
+        move |source| ObjectError::Request { op, url, source }
+    }
+
+    async fn put_file(&self, key: &str, file: &FilePath) -> Result<(), ObjectError> {
+        let path = self.path(key)?;
+        let read_error = || file_error("read", file);
+        let mut source = File::open(file).map_err(read_error())?;
+        let bytes = source.metadata().map_err(read_error())?.len();
+        if bytes <= PART_BYTES as u64 {
+            let mut content = Vec::new();
+            source.read_to_end(&mut content).map_err(read_error())?;
+            let put = self.store.put(&path, PutPayload::from(content)).await;
+            return put.map(|_| ()).map_err(self.error("write", key));
+        }
+        let upload = self.store.put_multipart(&path).await.map_err(self.error("write", key))?;
+        let mut writer = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
+        match send(&mut source, &mut writer).await {
+            Ok(()) => writer.finish().await.map(|_| ()).map_err(self.error("write", key)),
+            Err(error) => {
+                // The parts would stay in the bucket, invisible. The first error is the one to report.
+                let _ = writer.abort().await;
+                Err(match error {
+                    SendError::Read(source) => file_error("read", file)(source),
+                    SendError::Send(source) => self.error("write", key)(source),
+                })
+            }
+        }
+    }
+
+    async fn keys(&self, folder: &str) -> Result<Vec<String>, ObjectError> {
+        let path = self.path(folder)?;
+        let listed = self.store.list(Some(&path)).try_collect::<Vec<_>>().await;
+        let below = |location: &str| match self.prefix.as_str() {
+            "" => Some(location.to_owned()),
+            prefix => Some(location.strip_prefix(prefix)?.strip_prefix('/')?.to_owned()),
+        };
+        let objects = listed.map_err(self.error("list", folder))?;
+        let mut keys: Vec<String> =
+            objects.iter().filter_map(|object| below(object.location.as_ref())).collect();
+        keys.sort();
+        Ok(keys)
+    }
+
+    async fn content(&self, key: &str) -> Result<Option<Vec<u8>>, ObjectError> {
+        let path = self.path(key)?;
+        let found = match self.store.get(&path).await {
+            Err(Error::NotFound { .. }) => return Ok(None),
+            found => found.map_err(self.error("read", key))?,
+        };
+        if found.meta.size > MAX_RECORD_BYTES {
+            let url = format!("{}/{key}", self.location);
+            return Err(ObjectError::TooLarge { url, bytes: found.meta.size });
+        }
+        let content = found.bytes().await.map_err(self.error("read", key))?;
+        Ok(Some(content.to_vec()))
+    }
+
+    async fn get_file(&self, key: &str, file: &FilePath) -> Result<(), ObjectError> {
+        let path = self.path(key)?;
+        let mut target = File::create_new(file).map_err(file_error("create", file))?;
+        let found = self.store.get(&path).await.map_err(self.error("read", key))?;
+        let mut pieces = found.into_stream();
+        while let Some(piece) = pieces.try_next().await.map_err(self.error("read", key))? {
+            target.write_all(&piece).map_err(file_error("write", file))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a file could not be sent.
+enum SendError {
+    Read(std::io::Error),
+    Send(Error),
+}
+
+/// Sends a file piece by piece, and waits while too many pieces are on their way.
+async fn send(source: &mut File, writer: &mut WriteMultipart) -> Result<(), SendError> {
+    const PIECE_BYTES: usize = 256 << 10;
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let read = source.read(&mut piece).map_err(SendError::Read)?;
+        if read == 0 {
+            return Ok(());
+        }
+        writer.wait_for_capacity(PARTS_IN_FLIGHT).await.map_err(SendError::Send)?;
+        writer.write(piece.get(..read).unwrap_or_default());
+    }
+}
+
+impl ShardStore for Bucket {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn upload<'a>(&'a self, key: &'a str, file: &'a FilePath) -> Pending<'a, ()> {
+        self.put_file(key, file).boxed_local()
+    }
+
+    fn create<'a>(&'a self, key: &'a str, content: Vec<u8>) -> Pending<'a, Creation> {
+        async move {
+            let path = self.path(key)?;
+            let payload = PutPayload::from(content);
+            match self.store.put_opts(&path, payload, PutMode::Create.into()).await {
+                Ok(_) => Ok(Creation::New),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                    Ok(Creation::Exists)
+                }
+                Err(source) => Err(self.error("create", key)(source)),
+            }
+        }
+        .boxed_local()
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>> {
+        self.keys(folder).boxed_local()
+    }
+
+    fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>> {
+        self.content(key).boxed_local()
+    }
+
+    fn download<'a>(&'a self, key: &'a str, file: &'a FilePath) -> Pending<'a, ()> {
+        self.get_file(key, file).boxed_local()
+    }
+
+    fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
+        async move {
+            let path = self.path(key)?;
+            match self.store.delete(&path).await {
+                Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+                Err(source) => Err(self.error("remove", key)(source)),
+            }
+        }
+        .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_a_bucket_and_perhaps_a_prefix() {
+        let open = |url: &str| Bucket::open(url).map(|bucket| bucket.path("commits/a=1").unwrap());
+        assert_eq!(open("s3://results").unwrap().as_ref(), "commits/a=1");
+        assert_eq!(open("s3://results/").unwrap().as_ref(), "commits/a=1");
+        assert_eq!(open("s3://results/one/two/").unwrap().as_ref(), "one/two/commits/a=1");
+        for url in ["s3://", "s3:///x", "gs://results", "s3://results/../x"] {
+            let error = open(url).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{url}` is not the URL of a bucket")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Why a store cannot be opened, written or read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Who has to act on an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The URL, the credentials or the kind of store: the same command fails again.
+    Command,
+    /// The store, the network or the disk: the same command may succeed later.
+    Environment,
+}
+
+/// A store cannot be opened, written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// A file cannot be read or written.
+    #[error("cannot {op} {}: {source}", path.display())]
+    File {
+        /// The operation.
+        op: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A request to the object store failed.
+    #[error("cannot {op} {url}: {source}{}", hint(source))]
+    Request {
+        /// The operation.
+        op: &'static str,
+        /// The object.
+        url: String,
+        /// The client's error.
+        source: object_store::Error,
+    },
+    /// Not the URL of a bucket.
+    #[error(
+        "`{url}` is not the URL of a bucket; write s3://BUCKET or s3://BUCKET/PREFIX, or a directory"
+    )]
+    Url {
+        /// The URL.
+        url: String,
+    },
+    /// An object is larger than anything that ccbench writes there.
+    #[error(
+        "{url} has {bytes} bytes, more than ccbench writes there; remove it, or give another place"
+    )]
+    TooLarge {
+        /// The object.
+        url: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The store creates an object although there is one with its key.
+    #[error(
+        "{location} replaces objects although the request has `If-None-Match: *`, so two machines could commit the same trial; use a \
+         store with conditional writes, or a shared directory"
+    )]
+    Unconditional {
+        /// The store.
+        location: String,
+    },
+}
+
+impl ObjectError {
+    /// Who has to act.
+    pub const fn cause(&self) -> Cause {
+        match self {
+            Self::Url { .. } | Self::TooLarge { .. } | Self::Unconditional { .. } => Cause::Command,
+            Self::Request { source, .. } if is_denied(source) => Cause::Command,
+            Self::Request { .. } | Self::File { .. } => Cause::Environment,
+        }
+    }
+}
+
+const fn is_denied(error: &object_store::Error) -> bool {
+    matches!(
+        error,
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }
+    )
+}
+
+/// A hint for errors whose message does not suggest a fix.
+const fn hint(error: &object_store::Error) -> &'static str {
+    if is_denied(error) {
+        "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of an account that may read, write and list the bucket"
+    } else {
+        ""
+    }
+}
+
+/// Adds the operation and the path to an I/O error.
+pub(crate) fn file_error(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ObjectError {
+    let path = path.to_path_buf();
+    move |source| ObjectError::File { op, path, source }
+}

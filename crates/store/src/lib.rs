@@ -1,0 +1,161 @@
+//! Where shards of a run put their results: a directory that all machines share, or a bucket of an object store.
+//!
+//! A [`ShardStore`] has keys with slashes, like paths. What [`ShardStore::create`] writes decides: of several writers of a key exactly
+//! one succeeds, and it is visible as a whole or not at all. What [`ShardStore::upload`] writes is visible as a whole, too; its
+//! keys must be the writer's own.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use futures_util::future::LocalBoxFuture;
+
+mod bucket;
+mod directory;
+mod error;
+
+pub use error::{Cause, ObjectError};
+
+/// A result that is awaited.
+pub type Pending<'a, T> = LocalBoxFuture<'a, Result<T, ObjectError>>;
+
+/// Size of an object that is read as a whole, at most.
+pub const MAX_RECORD_BYTES: u64 = 64 << 20;
+
+/// Whether an object was created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Creation {
+    /// It is new.
+    New,
+    /// Another one has this key. It may be the writer's own, if the answer to an earlier request was lost.
+    Exists,
+}
+
+/// Objects by their keys.
+pub trait ShardStore {
+    /// The directory or the URL.
+    fn location(&self) -> &str;
+
+    /// Writes an object from a file, piece by piece; replaces an object of this key.
+    fn upload<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()>;
+
+    /// Writes a small object unless there is one with this key.
+    fn create<'a>(&'a self, key: &'a str, content: Vec<u8>) -> Pending<'a, Creation>;
+
+    /// The keys in a folder and in those below it, sorted. Empty if there is no such folder.
+    fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>>;
+
+    /// A small object, of at most [`MAX_RECORD_BYTES`]; `None` if there is none with this key.
+    fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>>;
+
+    /// Writes an object to a new file, piece by piece.
+    fn download<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()>;
+
+    /// Removes an object; it is no error if there is none.
+    fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()>;
+}
+
+/// Whether this is the URL of a bucket and not a directory.
+pub fn is_url(location: &str) -> bool {
+    location.contains("://")
+}
+
+/// Opens `s3://BUCKET/PREFIX`, or a directory, which is created. The environment has the credentials and the endpoint of a bucket
+/// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`).
+///
+/// # Errors
+/// The URL is invalid or has another scheme, or the directory cannot be created.
+pub fn open(location: &str) -> Result<Box<dyn ShardStore>, ObjectError> {
+    if is_url(location) {
+        Ok(Box::new(bucket::Bucket::open(location)?))
+    } else {
+        Ok(Box::new(directory::Directory::open(location)?))
+    }
+}
+
+/// Makes sure that the store refuses to create an object twice; `key` must be new. Some object stores ignore the condition.
+///
+/// # Errors
+/// It does not refuse, or an object cannot be written.
+pub async fn check_creation(store: &dyn ShardStore, key: &str) -> Result<(), ObjectError> {
+    store.create(key, b"first".to_vec()).await?;
+    let second = store.create(key, b"second".to_vec()).await?;
+    store.remove(key).await?;
+    match second {
+        Creation::Exists => Ok(()),
+        Creation::New => Err(ObjectError::Unconditional { location: store.location().to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use directory::Directory;
+
+    /// A store that ignores the condition of [`ShardStore::create`].
+    struct Careless(Directory);
+
+    impl ShardStore for Careless {
+        fn location(&self) -> &str {
+            self.0.location()
+        }
+        fn upload<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()> {
+            self.0.upload(key, file)
+        }
+        fn create<'a>(&'a self, _: &'a str, _: Vec<u8>) -> Pending<'a, Creation> {
+            async { Ok(Creation::New) }.boxed_local()
+        }
+        fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>> {
+            self.0.list(folder)
+        }
+        fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>> {
+            self.0.read(key)
+        }
+        fn download<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()> {
+            self.0.download(key, file)
+        }
+        fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
+            self.0.remove(key)
+        }
+    }
+
+    /// The result of a future that never waits.
+    fn now<T>(pending: impl Future<Output = T>) -> T {
+        pending.now_or_never().unwrap()
+    }
+
+    #[test]
+    fn objects_are_written_listed_read_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let store = Directory::open(at("store").to_str().unwrap()).unwrap();
+        std::fs::write(at("file"), "content").unwrap();
+        now(store.upload("files/a/b.parquet", &at("file"))).unwrap();
+        assert_eq!(now(store.create("files/c.json", b"1".to_vec())).unwrap(), Creation::New);
+        assert_eq!(now(store.create("files/c.json", b"2".to_vec())).unwrap(), Creation::Exists);
+        // What another writer has not finished.
+        std::fs::write(at("store/files/.tmp-x"), "").unwrap();
+        assert_eq!(now(store.list("files")).unwrap(), ["files/a/b.parquet", "files/c.json"]);
+        assert_eq!(now(store.list("none")).unwrap(), [""; 0]);
+        assert_eq!(now(store.read("files/c.json")).unwrap().unwrap(), b"1");
+        assert_eq!(now(store.read("files/d.json")).unwrap(), None);
+        now(store.download("files/a/b.parquet", &at("copy"))).unwrap();
+        assert_eq!(std::fs::read(at("copy")).unwrap(), b"content");
+        now(store.download("files/a/b.parquet", &at("copy"))).unwrap_err();
+        for _ in 0..2 {
+            now(store.remove("files/c.json")).unwrap();
+        }
+        assert_eq!(now(store.list("files")).unwrap(), ["files/a/b.parquet"]);
+    }
+
+    #[test]
+    fn a_store_that_ignores_conditions_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = || Directory::open(dir.path().to_str().unwrap()).unwrap();
+        now(check_creation(&directory(), "probe")).unwrap();
+        let refused = now(check_creation(&Careless(directory()), "probe")).unwrap_err();
+        assert_eq!(refused.cause(), Cause::Command);
+        assert!(refused.to_string().contains("replaces objects"), "{refused}");
+    }
+}
