@@ -8,6 +8,7 @@
 //! - [`verify`] compares every file with the [digests](digest) in the journal.
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools, [`artifact`] packs a run for reviewers.
+//! - [`shard`] has the records that shards of a run put into the store that they share, [`merge`] makes one run of them.
 //! - [`stopping`] applies the rules that end the repetition of points, and compares points.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
 //!   [`summarize`] composes and writes both, [`table`] prints them. [`scorecard`] relates a summary to the criteria of RFC 9743.
@@ -33,6 +34,7 @@ pub mod figure;
 pub mod fuzzing;
 pub mod journal;
 mod layout;
+pub mod merge;
 pub mod model;
 mod open_run;
 mod parallel;
@@ -44,6 +46,7 @@ mod record;
 pub mod report;
 pub mod scorecard;
 mod series;
+pub mod shard;
 pub mod six_columns;
 pub mod stopping;
 pub mod store;
@@ -63,6 +66,7 @@ pub use error::{ErrorClass, FileError};
 pub use export::ExportError;
 pub use figure::FigureError;
 pub use journal::JournalError;
+pub use merge::MergeError;
 pub use model::{SCHEMA_VERSION, TrialStatus};
 pub use report::ReportError;
 pub use six_columns::UnknownGroup;
@@ -107,6 +111,9 @@ pub enum Error {
     /// An artifact.
     #[error(transparent)]
     Artifact(#[from] ArtifactError),
+    /// Shards of a run.
+    #[error(transparent)]
+    Merge(#[from] MergeError),
 }
 
 impl Error {
@@ -124,6 +131,7 @@ impl Error {
             Self::Export(error) => error.class(),
             Self::Report(error) => error.class(),
             Self::Artifact(error) => error.class(),
+            Self::Merge(error) => error.class(),
         }
     }
 }

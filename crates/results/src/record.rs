@@ -15,6 +15,7 @@ use super::digest::FileDigest;
 use super::journal::TrialEnd;
 use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::sync;
+use super::shard::Attempt;
 use super::stopping::Decision;
 use super::store::error::StoreError;
 use super::trace::stored::CC_FOLDER;
@@ -75,6 +76,9 @@ pub(crate) struct RunSession {
     pub(crate) command_line: Vec<String>,
     pub(crate) sets: Vec<String>,
     pub(crate) nodes: BTreeMap<String, Value>,
+    /// Of a merged run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) attempt: Option<Attempt>,
 }
 
 impl RunSession {
@@ -85,6 +89,7 @@ impl RunSession {
             command_line: info.command_line.clone(),
             sets: info.sets.clone(),
             nodes: info.nodes.iter().map(|(name, node)| (name.clone(), node_json(node))).collect(),
+            attempt: None,
         }
     }
 }

@@ -65,7 +65,9 @@ impl RunDir {
     /// The directory cannot be created or written.
     pub fn create(root: &Path, info: &RunInfo) -> Result<Self> {
         std::fs::create_dir_all(root).map_err(io_error("create", root))?;
-        let path = make_unique(root, &directory_name(info))?;
+        let started_utc = info.started_utc.to_string();
+        let name = directory_name(&info.plan_name, &started_utc, &info.plan_sha256);
+        let path = make_unique(root, &name)?;
         let run = Self::set_up(path, info)?;
         sync(root)?;
         Ok(run)
@@ -489,10 +491,12 @@ fn keep_copy(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     replace(dir, &name.to_string_lossy(), bytes)
 }
 
-fn directory_name(info: &RunInfo) -> String {
-    let utc = info.started_utc.strftime("%Y%m%dT%H%M%SZ");
-    let hash = info.plan_sha256.get(..8).unwrap_or(&info.plan_sha256);
-    format!("{}-{utc}-{hash}", info.plan_name)
+/// `<plan>-<utc>-<shorthash>` of a run that began at this RFC 3339 time.
+pub(crate) fn directory_name(plan_name: &str, started_utc: &str, plan_sha256: &str) -> String {
+    let started: jiff::Timestamp = started_utc.parse().unwrap_or_default();
+    let utc = started.strftime("%Y%m%dT%H%M%SZ");
+    let hash = plan_sha256.get(..8).unwrap_or(plan_sha256);
+    format!("{plan_name}-{utc}-{hash}")
 }
 
 fn make_unique(root: &Path, name: &str) -> Result<PathBuf, FileError> {

@@ -1,0 +1,479 @@
+//! Combines the trials of all shards into one results directory, which is as if one machine had run them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use ccbench_io::input;
+use ccbench_proto::plan::check::{self, CheckedPlan};
+use ccbench_proto::schedule::{self, ScheduledTrial, Shard};
+use tempfile::TempDir;
+
+use super::artifact::is_inside;
+use super::damage::{Depth, compare_with_digest};
+use super::digest::{Digests, FileDigest};
+use super::journal::{self, Entry, TrialEnd};
+use super::layout::{STAGING, rename_new};
+use super::model::RunStatus;
+use super::record::{self, RunRecord, RunSession, replace};
+use super::shard::{Commit, Session};
+use super::store::{RUN_FILES, directory_name};
+use crate::error::{ErrorClass, FileError, io_error};
+use crate::part::sync;
+use crate::trace::stored;
+
+/// Shards cannot be combined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MergeError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An object fails its checksum, or has a name that ccbench does not give.
+    #[error("{key} is damaged; remove it, and run its shard again")]
+    Damaged {
+        /// The object.
+        key: String,
+    },
+    /// An object is not what this version writes.
+    #[error(
+        "cannot read or write {key} as JSON: {source}; use the version of ccbench that ran the shards"
+    )]
+    Json {
+        /// The object.
+        key: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A file of a trial is not the one that was committed.
+    #[error("{key} is damaged ({what}); remove {commit}, and run shard {shard} again")]
+    DamagedFile {
+        /// The file.
+        key: String,
+        /// What is wrong.
+        what: String,
+        /// Its trial's commit.
+        commit: String,
+        /// Its shard.
+        shard: String,
+    },
+    /// An object belongs to another plan.
+    #[error(
+        "{key} belongs to another plan (its resolved plan has sha256 {found}, the one there {expected}); give each plan a place of \
+         its own"
+    )]
+    OtherPlan {
+        /// The object.
+        key: String,
+        /// Of the object's plan.
+        found: String,
+        /// Of the plan in the store.
+        expected: String,
+    },
+    /// The plan in the store cannot be used.
+    #[error("the shards' plan cannot be read: {reason}; use the version of ccbench that ran them")]
+    Plan {
+        /// Why.
+        reason: String,
+    },
+    /// No shard has started.
+    #[error("no shard has begun; `ccbench run PLAN --shard I/N --out …` runs one")]
+    NoSession,
+    /// Shards ran on different backends, or versions of one: their trials are not repetitions of one point.
+    #[error(
+        "the attempts {one} and {other} ran on different backends, or versions of one (run.json: `backend`); run the shards of one of \
+         them again in another place"
+    )]
+    OtherBackend {
+        /// An attempt.
+        one: String,
+        /// The other one.
+        other: String,
+    },
+    /// A trial that the plan does not have.
+    #[error("{key} is no trial of the plan, or has another seed; remove it")]
+    NotPlanned {
+        /// Its commit.
+        key: String,
+    },
+}
+
+impl MergeError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::NoSession => ErrorClass::Usage,
+            Self::File(error) => error.class(),
+            Self::Damaged { .. }
+            | Self::Json { .. }
+            | Self::DamagedFile { .. }
+            | Self::OtherPlan { .. }
+            | Self::Plan { .. }
+            | Self::OtherBackend { .. }
+            | Self::NotPlanned { .. } => ErrorClass::Run,
+        }
+    }
+}
+
+type Result<T, E = MergeError> = std::result::Result<T, E>;
+
+/// The directory in which a run is put together; removed unless it is [finished](Merge::finish).
+#[derive(Debug)]
+pub struct Staging {
+    dir: TempDir,
+    root: PathBuf,
+}
+
+impl Staging {
+    /// Makes a hidden directory in `root`.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn new(root: &Path) -> Result<Self> {
+        std::fs::create_dir_all(root).map_err(io_error("create", root))?;
+        let mut builder = tempfile::Builder::new();
+        // It becomes the results directory: the umask decides who may read it.
+        builder.prefix(STAGING).permissions(Permissions::from_mode(0o777));
+        let dir = builder.tempdir_in(root).map_err(io_error("create a directory in", root))?;
+        for folder in ["tables", "raw"] {
+            let folder = dir.path().join(folder);
+            std::fs::create_dir(&folder).map_err(io_error("create", &folder))?;
+        }
+        Ok(Self { dir, root: root.to_path_buf() })
+    }
+
+    /// The path of a file of the run, whose folder is created.
+    ///
+    /// # Errors
+    /// The name leads out of the directory, or the folder cannot be created.
+    pub fn file(&self, name: &str) -> Result<PathBuf> {
+        if !is_inside(name) {
+            return Err(MergeError::Damaged { key: name.to_owned() });
+        }
+        let path = self.dir.path().join(name);
+        let folder = path.parent().unwrap_or(self.dir.path());
+        std::fs::create_dir_all(folder).map_err(io_error("create", folder))?;
+        Ok(path)
+    }
+}
+
+/// Trials that nobody has committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// Who should run them; `None` if the shards were not all of one partition.
+    pub shard: Option<Shard>,
+    /// Point and repetition.
+    pub trials: Vec<(u32, u16)>,
+}
+
+/// A trial that several attempts ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    /// Point and repetition.
+    pub trial: (u32, u16),
+    /// The attempt whose trial is used.
+    pub used: String,
+    /// The attempt whose trial is not.
+    pub discarded: String,
+    /// Whether the tables of both are equal.
+    pub equal: bool,
+}
+
+/// The trials of all shards, which belong together.
+#[derive(Debug)]
+pub struct Merge {
+    staging: Staging,
+    plan: CheckedPlan,
+    plan_sha256: String,
+    planned: Vec<ScheduledTrial>,
+    sessions: Vec<Session>,
+    commits: BTreeMap<(u32, u16), Commit>,
+    duplicates: Vec<Duplicate>,
+}
+
+impl Merge {
+    /// Checks that everything belongs to the plan in `staging`.
+    ///
+    /// # Errors
+    /// Something does not, or the backends differ.
+    pub fn new(
+        staging: Staging,
+        mut sessions: Vec<Session>,
+        commits: Vec<Commit>,
+        duplicates: &[Commit],
+    ) -> Result<Self> {
+        let path = staging.file("plan.resolved.toml")?;
+        let text = input::read_to_string(&path, &input::RECORD).map_err(io_error("read", &path))?;
+        let plan = read_plan(staging.dir.path(), &text)?;
+        let plan_sha256 = ccbench_proto::plan::digest(&text);
+        let same_plan = |key: String, found: &str| {
+            let (found, expected) = (found.to_owned(), plan_sha256.clone());
+            if found == expected {
+                Ok(())
+            } else {
+                Err(MergeError::OtherPlan { key, found, expected })
+            }
+        };
+        sessions.sort_by(|a, b| started(a).cmp(&started(b)));
+        let first = sessions.first().ok_or(MergeError::NoSession)?;
+        for session in &sessions {
+            same_plan(session.attempt.key(), &session.record.plan_sha256)?;
+            if first.record.backend() != session.record.backend() {
+                let (one, other) = (first.attempt.id.clone(), session.attempt.id.clone());
+                return Err(MergeError::OtherBackend { one, other });
+            }
+        }
+        let planned = schedule::trials(&plan);
+        let seeds: BTreeMap<(u32, u16), u64> =
+            planned.iter().map(|trial| ((trial.point_id, trial.trial), trial.seed)).collect();
+        let mut committed = BTreeMap::new();
+        for commit in commits {
+            same_plan(commit.key(), &commit.plan_sha256)?;
+            let trial = (commit.trial.point_id, commit.trial.trial);
+            if seeds.get(&trial) != Some(&commit.trial.seed) {
+                return Err(MergeError::NotPlanned { key: commit.key() });
+            }
+            committed.insert(trial, commit);
+        }
+        let duplicates = duplicates.iter().filter_map(|other| duplicate(&committed, other));
+        let duplicates = duplicates.collect();
+        Ok(Self { staging, plan, plan_sha256, planned, sessions, commits: committed, duplicates })
+    }
+
+    /// The number of committed trials.
+    pub fn committed(&self) -> usize {
+        self.commits.len()
+    }
+
+    /// The trials that several attempts ran.
+    pub fn duplicates(&self) -> &[Duplicate] {
+        &self.duplicates
+    }
+
+    /// Whether equal plans and seeds give equal tables, so that tables of a duplicate that differ are an error of a machine.
+    pub fn is_repeatable(&self) -> bool {
+        self.sessions.iter().all(|session| session.record.backend().has_virtual_clock())
+    }
+
+    /// The trials that nobody has committed, by shard.
+    pub fn missing(&self) -> Vec<Missing> {
+        let counts: BTreeSet<u32> =
+            self.sessions.iter().map(|session| session.attempt.shards).collect();
+        let count = counts.first().copied().filter(|_| counts.len() == 1);
+        let numbers = count.map(|count| schedule::partition(&self.plan, count));
+        let mut missing: BTreeMap<Option<Shard>, Vec<(u32, u16)>> = BTreeMap::new();
+        for (index, trial) in self.planned.iter().enumerate() {
+            let key = (trial.point_id, trial.trial);
+            if !self.commits.contains_key(&key) {
+                let number = numbers.as_ref().and_then(|numbers| numbers.get(index).copied());
+                let shard = number.zip(count).and_then(|(number, count)| Shard::new(number, count));
+                missing.entry(shard).or_default().push(key);
+            }
+        }
+        missing.into_iter().map(|(shard, trials)| Missing { shard, trials }).collect()
+    }
+
+    /// Every file of a committed trial: its key in the store, and where it goes.
+    ///
+    /// # Errors
+    /// As [`Staging::file`].
+    pub fn files(&self, commit: &Commit) -> Result<Vec<(String, PathBuf)>> {
+        let names = commit.trial.digests.keys();
+        names
+            .map(|name| {
+                let of_trial = name.starts_with("tables/") || name.starts_with("raw/");
+                if !of_trial {
+                    return Err(MergeError::Damaged { key: commit.key() });
+                }
+                Ok((commit.attempt.file_key(name), self.staging.file(name)?))
+            })
+            .collect()
+    }
+
+    /// The committed trials, in the order of the plan.
+    pub fn commits(&self) -> impl Iterator<Item = &Commit> {
+        let keys = self.planned.iter().map(|trial| (trial.point_id, trial.trial));
+        keys.filter_map(|key| self.commits.get(&key))
+    }
+
+    /// Compares the files of a trial with its commit.
+    ///
+    /// # Errors
+    /// A file is missing, or another one.
+    pub fn check(&self, commit: &Commit) -> Result<()> {
+        for (name, expected) in &commit.trial.digests {
+            let path = self.staging.file(name)?;
+            if let Some(what) = compare_with_digest(&path, Some(expected), Depth::Digests) {
+                return Err(MergeError::DamagedFile {
+                    key: commit.attempt.file_key(name),
+                    what,
+                    commit: commit.key(),
+                    shard: format!("{}/{}", commit.attempt.shard, commit.attempt.shards),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes journal and `run.json`, and renames the directory; returns its path. It is complete if no trial is missing.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn finish(self, note: String) -> Result<PathBuf> {
+        let is_complete = self.commits.len() == self.planned.len();
+        let status = if is_complete { RunStatus::Complete } else { RunStatus::Interrupted };
+        let dir = self.staging.dir.path();
+        let ends: Vec<TrialEnd> = self
+            .planned
+            .iter()
+            .filter_map(|trial| {
+                let commit = self.commits.get(&(trial.point_id, trial.trial))?;
+                // That of a run of one machine.
+                let epoch = u64::from(trial.index) + 1;
+                Some(TrialEnd { epoch, ..commit.trial.clone() })
+            })
+            .collect();
+        let record = self.record(&ends, status, note)?;
+        let (bytes, digest) = record.encoded(dir)?;
+        let started_utc = record.sessions.first().map(|session| session.started_utc.clone());
+        let started_utc = started_utc.unwrap_or_default();
+        let mut entries = vec![Entry::RunStart {
+            plan_sha256: self.plan_sha256.clone(),
+            started_utc: started_utc.clone(),
+            files: run_files(dir)?,
+            record: None,
+        }];
+        for end in ends {
+            let TrialEnd { point_id, trial, seed, epoch, .. } = end;
+            entries.push(Entry::TrialBegin { point_id, trial, seed, epoch });
+            entries.push(Entry::TrialEnd(end));
+        }
+        entries.push(Entry::RunEnd { status: status.as_str().to_owned(), record: Some(digest) });
+        let lines: Result<String, serde_json::Error> = entries.iter().map(journal::line).collect();
+        let path = dir.join(journal::FILE_NAME);
+        let lines =
+            lines.map_err(|source| FileError::Json { op: "write a line of", path, source })?;
+        // The journal has the digests of the files, so they are written first, with one call for all of them.
+        let folder = File::open(dir).map_err(io_error("open", dir))?;
+        rustix::fs::syncfs(&folder).map_err(|error| io_error("make durable", dir)(error.into()))?;
+        replace(dir, journal::FILE_NAME, lines.as_bytes())?;
+        replace(dir, record::FILE_NAME, &bytes)?;
+        let name = directory_name(&record.plan_name, &started_utc, &self.plan_sha256);
+        self.staging.publish(&name)
+    }
+
+    /// The content of `run.json`: that of the first attempt, with the sessions and notes of all.
+    fn record(&self, ends: &[TrialEnd], status: RunStatus, note: String) -> Result<RunRecord> {
+        let first = self.sessions.first().ok_or(MergeError::NoSession)?;
+        let mut merged = first.record.clone();
+        let (mut sessions, mut notes): (Vec<RunSession>, Vec<String>) = (vec![], vec![]);
+        for Session { attempt, record } in &self.sessions {
+            sessions.extend(
+                record
+                    .sessions
+                    .iter()
+                    .cloned()
+                    .map(|session| RunSession { attempt: Some(attempt.clone()), ..session }),
+            );
+            for note in &record.notes {
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        notes.push(note);
+        // As in a run that ended: by point and repetition, and only the journal has the digests.
+        let without_digests = |end: &TrialEnd| TrialEnd { digests: Digests::new(), ..end.clone() };
+        merged.trials = ends.iter().map(without_digests).collect();
+        merged.trials.sort_by_key(|end| (end.point_id, end.trial));
+        (merged.status, merged.sessions, merged.notes) = (status, sessions, notes);
+        Ok(merged)
+    }
+}
+
+impl Staging {
+    /// Gives the directory its name; a number is added if there is one of that name.
+    fn publish(self, name: &str) -> Result<PathBuf> {
+        const MAX_ATTEMPTS: u32 = 1000;
+        let Self { dir, root } = self;
+        let mut attempt = 1;
+        loop {
+            let path = match attempt {
+                1 => root.join(name),
+                number => root.join(format!("{name}-{number}")),
+            };
+            match rename_new(dir.path(), &path) {
+                Ok(()) => {
+                    // It is not at the temporary path any more, which must not be removed.
+                    let _ = dir.keep();
+                    sync(&root)?;
+                    return Ok(path);
+                }
+                Err(error)
+                    if error.kind() == ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                Err(error) => return Err(io_error("rename to", &path)(error).into()),
+            }
+        }
+    }
+}
+
+/// The plan of a results directory, with its traces.
+fn read_plan(dir: &Path, text: &str) -> Result<CheckedPlan> {
+    let (traces, _) = stored::read_stored(dir, &check::trace_files(text, &[]));
+    let read = check::read_with(text, &[], traces);
+    read.map(|(plan, _)| plan).map_err(|problems| MergeError::Plan {
+        reason: problems.first().map(ToString::to_string).unwrap_or_default(),
+    })
+}
+
+/// When an attempt began; ties are decided by its name.
+fn started(session: &Session) -> (&str, &str) {
+    let first = session.record.sessions.first();
+    (first.map_or("", |first| first.started_utc.as_str()), session.attempt.id.as_str())
+}
+
+/// A trial that lost against the committed one.
+fn duplicate(committed: &BTreeMap<(u32, u16), Commit>, other: &Commit) -> Option<Duplicate> {
+    let trial = (other.trial.point_id, other.trial.trial);
+    let used = committed.get(&trial).filter(|used| used.attempt.id != other.attempt.id)?;
+    let tables = |commit: &Commit| -> Digests {
+        let of_tables = commit.trial.digests.iter();
+        let of_tables = of_tables.filter(|(name, _)| name.starts_with("tables/"));
+        of_tables.map(|(name, digest)| (name.clone(), digest.clone())).collect()
+    };
+    Some(Duplicate {
+        trial,
+        used: used.attempt.id.clone(),
+        discarded: other.attempt.id.clone(),
+        equal: tables(used) == tables(other),
+    })
+}
+
+/// The digests of the files of the run that never change.
+fn run_files(dir: &Path) -> Result<Digests> {
+    let mut found = Digests::new();
+    let digest = |path: &Path| FileDigest::of_file(path).map_err(io_error("read", path));
+    for name in RUN_FILES {
+        found.insert(name.to_owned(), digest(&dir.join(name))?);
+    }
+    let mut folders = vec![dir.join(stored::FOLDER)];
+    while let Some(folder) = folders.pop() {
+        for path in super::layout::list(&folder)? {
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(dir).unwrap_or(&path).to_string_lossy().into_owned();
+                found.insert(name, digest(&path)?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! Shards of a small plan, combined and compared with one run of all its trials.
+
+use ccbench_proto::schedule::shard_trials;
+
+use super::*;
+use crate::backend::RunBackend;
+use crate::model::{NodeClock, RunInfo, TrialKey};
+use crate::shard::tests::attempt;
+use crate::store::RunDir;
+use crate::trial::tests::{good, info};
+use crate::verify::verify;
+
+const PLAN: &str = r#"
+name = "merged"
+seed = 3
+repeat = 4
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[probes.rtt]
+kind = "ping"
+from = "src"
+to = "dst"
+[[phases]]
+name = "only"
+length = "10s"
+[matrix]
+"phases.0.length" = ["10s", "20s"]
+"#;
+
+fn plan() -> CheckedPlan {
+    check::read(PLAN, &[]).unwrap().0
+}
+
+fn run_info(backend: RunBackend) -> RunInfo {
+    RunInfo {
+        plan_name: "merged".into(),
+        plan_text: PLAN.into(),
+        resolved_text: PLAN.into(),
+        plan_sha256: ccbench_proto::plan::digest(PLAN),
+        points: (0..2).map(|id| (id, vec![("length".to_owned(), id.to_string())])).collect(),
+        repeat: 4,
+        seed: 3,
+        backend,
+        ..info()
+    }
+}
+
+/// Runs these trials; `skew` makes other tables.
+fn run(root: &Path, backend: RunBackend, trials: &[ScheduledTrial], skew: u64) -> RunDir {
+    let run = RunDir::create(root, &run_info(backend)).unwrap();
+    for trial in trials {
+        let ScheduledTrial { index, point_id, trial, seed } = *trial;
+        let key = TrialKey { point_id, trial, seed, epoch: u64::from(index) + 1 };
+        let clock = NodeClock::shared(5_000_000_000 + skew, 1_700_000_000_000_000_000);
+        let clocks = BTreeMap::from([("src".to_owned(), clock)]);
+        run.begin_trial(key, &[], clocks).unwrap().commit(&good()).unwrap();
+    }
+    run
+}
+
+/// A store with what shards leave, as a folder of results directories.
+struct Shards {
+    root: TempDir,
+    sessions: Vec<Session>,
+    commits: Vec<Commit>,
+    dirs: BTreeMap<String, RunDir>,
+}
+
+impl Shards {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        Self { root, sessions: vec![], commits: vec![], dirs: BTreeMap::new() }
+    }
+
+    /// An attempt at shard `number` of 3; its commits.
+    fn attempt(&mut self, id: &str, number: u32, backend: RunBackend, skew: u64) -> Vec<Commit> {
+        let (attempt, root) = (attempt(id, number, 3), self.root.path().join(id));
+        let trials = shard_trials(&plan(), attempt.of_shard().unwrap());
+        let run = run(&root, backend, &trials, skew);
+        self.sessions.push(run.session(&attempt));
+        let commit = |trial: &ScheduledTrial| run.commit_of(&attempt, trial.point_id, trial.trial);
+        let commits = trials.iter().filter_map(commit).collect();
+        self.dirs.insert(id.to_owned(), run);
+        commits
+    }
+
+    fn three() -> Self {
+        let mut shards = Self::new();
+        for number in 1..=3 {
+            let commits = shards.attempt(&format!("a{number}"), number, RunBackend::Testbed, 0);
+            shards.commits.extend(commits);
+        }
+        shards
+    }
+
+    fn merge(&self, duplicates: &[Commit]) -> Result<Merge> {
+        let staging = Staging::new(&self.root.path().join("results")).unwrap();
+        let first = self.dirs.values().next().unwrap();
+        for name in first.run_files() {
+            std::fs::copy(first.path().join(&name), staging.file(&name).unwrap()).unwrap();
+        }
+        Merge::new(staging, self.sessions.clone(), self.commits.clone(), duplicates)
+    }
+
+    /// Copies the files of all trials, and finishes.
+    fn finish(&self, merge: Merge) -> Result<PathBuf> {
+        for commit in merge.commits() {
+            let attempt = &commit.attempt;
+            for (key, path) in merge.files(commit)? {
+                let name = key.strip_prefix(&format!("files/{}/", attempt.id)).unwrap();
+                std::fs::copy(self.dirs[&attempt.id].path().join(name), path).unwrap();
+            }
+            merge.check(commit)?;
+        }
+        merge.finish("merged".to_owned())
+    }
+
+    /// What is in `results`, without what is hidden.
+    fn results(&self) -> usize {
+        let entries = std::fs::read_dir(self.root.path().join("results")).unwrap();
+        entries.count()
+    }
+}
+
+#[test]
+fn merged_shards_are_as_one_run() {
+    let shards = Shards::three();
+    let merge = shards.merge(&[]).unwrap();
+    assert_eq!((merge.committed(), merge.missing()), (8, vec![]));
+    let path = shards.finish(merge).unwrap();
+    assert_eq!(shards.results(), 1, "no temporary directory is left");
+    let root = tempfile::tempdir().unwrap();
+    let whole = run(root.path(), RunBackend::Testbed, &schedule::trials(&plan()), 0);
+    whole.finish(RunStatus::Complete).unwrap();
+    let (one, other) = (verify(whole.path()).unwrap(), verify(&path).unwrap());
+    assert_eq!((&one.damaged, &other.damaged), (&vec![], &vec![]));
+    assert_eq!((&one.not_covered, &other.not_covered), (&vec![], &vec![]));
+    assert_eq!(one.digests, other.digests);
+    assert_eq!(other.trials, 8);
+    let merged = RunDir::open(&path).unwrap();
+    assert_eq!(merged.trials(), whole.trials());
+    assert_eq!((merged.status(), merged.planned()), (RunStatus::Complete, 8));
+    let record = RunRecord::read(&path).unwrap();
+    let attempts: Vec<&str> = record
+        .sessions
+        .iter()
+        .map(|session| session.attempt.as_ref().unwrap().id.as_str())
+        .collect();
+    assert_eq!(attempts, ["a1", "a2", "a3"]);
+    let mut notes = record.notes.clone();
+    assert_eq!(notes.pop().unwrap(), "merged");
+}
+
+#[test]
+fn a_merged_run_can_be_resumed() {
+    let mut shards = Shards::three();
+    let lost = shards.commits.pop().unwrap();
+    let merge = shards.merge(&[]).unwrap();
+    let trial = (lost.trial.point_id, lost.trial.trial);
+    let missing = vec![Missing { shard: Shard::new(3, 3), trials: vec![trial] }];
+    assert_eq!(merge.missing(), missing);
+    let path = shards.finish(merge).unwrap();
+    let run = RunDir::resume(&path, &run_info(RunBackend::Testbed)).unwrap();
+    assert_eq!(run.finished().len(), 7);
+    assert!(!run.finished().contains(&trial));
+}
+
+#[test]
+fn shards_of_two_partitions_are_not_named() {
+    let mut shards = Shards::three();
+    shards.commits.pop();
+    shards.sessions[0].attempt.shards = 4;
+    let missing = shards.merge(&[]).unwrap().missing();
+    assert_eq!((missing.len(), missing[0].shard), (1, None));
+}
+
+#[test]
+fn a_duplicate_is_compared_with_the_trial_that_is_used() {
+    let mut shards = Shards::three();
+    let equal = shards.attempt("b", 1, RunBackend::Testbed, 0);
+    let other = shards.attempt("c", 1, RunBackend::Testbed, 1);
+    let merge = shards.merge(&[equal[0].clone(), other[0].clone()]).unwrap();
+    let found: Vec<(&str, &str, bool)> = merge
+        .duplicates()
+        .iter()
+        .map(|found| (found.used.as_str(), found.discarded.as_str(), found.equal))
+        .collect();
+    assert_eq!(found, [("a1", "b", true), ("a1", "c", false)]);
+    assert!(!merge.is_repeatable());
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let refused = |change: &dyn Fn(&mut Shards)| {
+        let mut shards = Shards::three();
+        change(&mut shards);
+        let error = shards.merge(&[]).and_then(|merge| shards.finish(merge)).unwrap_err();
+        assert_eq!(shards.results(), 0, "nothing is left");
+        error.to_string()
+    };
+    let error = refused(&|shards| shards.commits[1].plan_sha256 = "0".repeat(64));
+    assert!(error.contains("belongs to another plan"), "{error}");
+    let error = refused(&|shards| shards.sessions[1].record.plan_sha256 = "0".repeat(64));
+    assert!(error.starts_with("sessions/a2.json belongs to another plan"), "{error}");
+    let error = refused(&|shards| shards.commits[1].trial.seed += 1);
+    assert!(error.contains("is no trial of the plan, or has another seed"), "{error}");
+    let error = refused(&|shards| shards.commits[1].trial.trial = 5);
+    assert!(error.contains("is no trial of the plan"), "{error}");
+    let error = refused(&|shards| shards.sessions.clear());
+    assert!(error.starts_with("no shard has begun"), "{error}");
+    let error = refused(&|shards| {
+        shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
+    });
+    assert!(error.contains("ran on different backends"), "{error}");
+    let error = refused(&|shards| {
+        let digests = &mut shards.commits[0].trial.digests;
+        digests.values_mut().next().unwrap().sha256 = "0".repeat(64);
+    });
+    assert!(error.contains("its SHA-256 is another one"), "{error}");
+    assert!(error.contains("remove commits/point="), "{error}");
+    let error = refused(&|shards| {
+        let digests = &mut shards.commits[0].trial.digests;
+        let digest = digests.values().next().unwrap().clone();
+        digests.insert("tables/../../../x".to_owned(), digest);
+    });
+    assert!(error.contains("is damaged"), "{error}");
+}

@@ -1,0 +1,239 @@
+//! What the shards of a run put into the store that they share: its keys and its records.
+//!
+//! ```text
+//! run/plan.toml  run/plan.resolved.toml  run/points.parquet  run/traces/<file>
+//! sessions/<attempt>.json
+//! files/<attempt>/tables/<table>/point=<id>/trial-<nn>/part-0.parquet
+//! files/<attempt>/raw/point=<id>/trial-<nn>/<node>/<file>
+//! commits/point=<id>/trial-<nn>.json
+//! duplicates/point=<id>/trial-<nn>/<attempt>.json
+//! ```
+//!
+//! A trial exists when its object in `commits` does: it is written last, by one attempt only, and has the digest of every file. The
+//! records are lines as in the [journal](super::journal), each with its CRC-32.
+
+use ccbench_proto::schedule::Shard;
+use ccbench_proto::sealed_line::{seal, unseal};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::journal::TrialEnd;
+use super::merge::MergeError;
+use super::record::RunRecord;
+use super::store::{RunDir, StoreError};
+
+/// Folder of the files of the run that never change.
+pub const RUN_FOLDER: &str = "run";
+/// The resolved plan, which decides whether a shard belongs here.
+pub const PLAN_KEY: &str = "run/plan.resolved.toml";
+/// Folder of the attempts' descriptions.
+pub const SESSIONS: &str = "sessions";
+/// Folder of the committed trials.
+pub const COMMITS: &str = "commits";
+/// Folder of trials that another attempt had committed before.
+pub const DUPLICATES: &str = "duplicates";
+
+/// One process that runs a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Unique among the attempts at a run.
+    pub id: String,
+    /// Its shard, from 1.
+    pub shard: u32,
+    /// The number of shards.
+    pub shards: u32,
+    /// The name of its host.
+    pub host: String,
+    /// What started it; `None` without a scheduler.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<SchedulerJob>,
+}
+
+/// A scheduler's job, and how often it was started: a fencing epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchedulerJob {
+    /// `slurm`, `hyperqueue` or `kubernetes`.
+    pub scheduler: String,
+    /// The scheduler's name of the job, with the task in it.
+    pub id: String,
+    /// Slurm's SLURM_RESTART_COUNT, HyperQueue's HQ_INSTANCE_ID; `None` if the scheduler does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+}
+
+impl Attempt {
+    /// The key of its description.
+    pub fn key(&self) -> String {
+        format!("{SESSIONS}/{}.json", self.id)
+    }
+
+    /// The key of one of its files, by the file's path in the results directory.
+    pub fn file_key(&self, name: &str) -> String {
+        format!("files/{}/{name}", self.id)
+    }
+
+    /// Its shard; `None` if the numbers are damaged.
+    pub fn of_shard(&self) -> Option<Shard> {
+        Shard::new(self.shard, self.shards)
+    }
+}
+
+/// The description of an attempt: `run.json` as it was at its beginning.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// The attempt.
+    pub attempt: Attempt,
+    pub(crate) record: RunRecord,
+}
+
+/// A trial of an attempt, as it is committed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Commit {
+    /// Of the resolved plan.
+    pub plan_sha256: String,
+    /// Whose files these are.
+    pub attempt: Attempt,
+    /// The trial, with the digests of its files.
+    pub trial: TrialEnd,
+}
+
+/// The key of a trial's commit.
+pub fn commit_key(point_id: u32, trial: u16) -> String {
+    format!("{COMMITS}/point={point_id}/trial-{trial:02}.json")
+}
+
+/// The trial of a commit's key; `None` if it is not such a key.
+pub fn trial_of_key(key: &str) -> Option<(u32, u16)> {
+    let rest = key.strip_prefix(COMMITS)?.strip_prefix("/point=")?.strip_suffix(".json")?;
+    let (point_id, trial) = rest.split_once("/trial-")?;
+    Some((point_id.parse().ok()?, trial.parse().ok()?))
+}
+
+impl Commit {
+    /// Its key.
+    pub fn key(&self) -> String {
+        commit_key(self.trial.point_id, self.trial.trial)
+    }
+
+    /// Its key if another attempt has committed the trial.
+    pub fn duplicate_key(&self) -> String {
+        let (TrialEnd { point_id, trial, .. }, id) = (&self.trial, &self.attempt.id);
+        format!("{DUPLICATES}/point={point_id}/trial-{trial:02}/{id}.json")
+    }
+
+    /// The content of its object.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn encode(&self) -> Result<Vec<u8>, MergeError> {
+        encode(&self.key(), self)
+    }
+
+    /// The commit of an object.
+    ///
+    /// # Errors
+    /// The object is damaged.
+    pub fn decode(key: &str, content: &[u8]) -> Result<Self, MergeError> {
+        decode(key, content)
+    }
+}
+
+impl Session {
+    /// The content of its object.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn encode(&self) -> Result<Vec<u8>, MergeError> {
+        encode(&self.attempt.key(), self)
+    }
+
+    /// The session of an object.
+    ///
+    /// # Errors
+    /// The object is damaged.
+    pub fn decode(key: &str, content: &[u8]) -> Result<Self, MergeError> {
+        decode(key, content)
+    }
+}
+
+fn encode(key: &str, record: &impl Serialize) -> Result<Vec<u8>, MergeError> {
+    let text = serde_json::to_string(record);
+    let text = text.map_err(|source| MergeError::Json { key: key.to_owned(), source })?;
+    Ok(seal(&text).into_bytes())
+}
+
+fn decode<T: DeserializeOwned>(key: &str, content: &[u8]) -> Result<T, MergeError> {
+    let damaged = || MergeError::Damaged { key: key.to_owned() };
+    let line = content.strip_suffix(b"\n").and_then(unseal).ok_or_else(damaged)?;
+    serde_json::from_slice(&line).map_err(|source| MergeError::Json { key: key.to_owned(), source })
+}
+
+impl RunDir {
+    /// Paths of the files of the run that never change.
+    pub fn run_files(&self) -> Vec<String> {
+        self.shared.state().log.state().run_files.keys().cloned().collect()
+    }
+
+    /// The description of an attempt that writes to this directory.
+    pub fn session(&self, attempt: &Attempt) -> Session {
+        Session { attempt: attempt.clone(), record: self.shared.state().record.clone() }
+    }
+
+    /// A committed trial as the commit of an attempt.
+    pub fn commit_of(&self, attempt: &Attempt, point_id: u32, trial: u16) -> Option<Commit> {
+        let state = self.shared.state();
+        let journal = state.log.state();
+        let digests = journal.digests.get(&(point_id, trial)).cloned().unwrap_or_default();
+        let end = journal.committed.get(&(point_id, trial))?.clone();
+        Some(Commit {
+            plan_sha256: self.shared.plan_sha256.clone(),
+            attempt: attempt.clone(),
+            trial: TrialEnd { digests, ..end },
+        })
+    }
+
+    /// Removes the files of a trial that is in the store, to bound what this directory takes. The journal keeps the trial.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub fn discard_files(&self, point_id: u32, trial: u16) -> Result<(), StoreError> {
+        Ok(self.shared.clear(point_id, trial)?)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::trial::tests::{filled, good, info};
+
+    pub(crate) fn attempt(id: &str, shard: u32, shards: u32) -> Attempt {
+        let job = SchedulerJob { scheduler: "slurm".into(), id: "7_1".into(), epoch: Some(2) };
+        Attempt { id: id.into(), shard, shards, host: "n1".into(), job: Some(job) }
+    }
+
+    #[test]
+    fn records_are_read_back_and_damage_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        filled(&run, 2).commit(&good()).unwrap();
+        let attempt = attempt("a", 1, 3);
+        assert_eq!(run.commit_of(&attempt, 0, 1), None);
+        let commit = run.commit_of(&attempt, 0, 2).unwrap();
+        assert_eq!(commit.key(), "commits/point=0/trial-02.json");
+        assert_eq!(trial_of_key(&commit.key()), Some((0, 2)));
+        assert_eq!(trial_of_key("commits/point=0/x.json"), None);
+        assert!(commit.trial.digests.keys().all(|name| run.path().join(name).is_file()));
+        assert!(commit.trial.digests.len() >= 4, "tables and a raw file");
+        let mut content = commit.encode().unwrap();
+        assert_eq!(Commit::decode("k", &content).unwrap(), commit);
+        let session = run.session(&attempt);
+        let decoded = Session::decode("k", &session.encode().unwrap()).unwrap();
+        assert_eq!(decoded, session);
+        content[20] ^= 1;
+        let error = Commit::decode("k", &content).unwrap_err().to_string();
+        assert!(error.starts_with("k is damaged"), "{error}");
+        run.discard_files(0, 2).unwrap();
+        assert!(!commit.trial.digests.keys().any(|name| run.path().join(name).exists()));
+        assert_eq!(run.counts(), (1, 0, 0), "the journal keeps the trial");
+    }
+}
