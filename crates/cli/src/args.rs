@@ -16,12 +16,14 @@ use ccbench_results::figure;
 use artifact::ArtifactCommand;
 use new::NewArgs;
 use scorecard::ScorecardArgs;
+use shard::{MergeArgs, ShardChoice};
 use values::{TraceFormat, column, day, group, levels, millimetres, phase};
 
 pub mod artifact;
 pub mod new;
 pub mod pki;
 pub mod scorecard;
+pub mod shard;
 pub mod values;
 
 pub use pki::PkiCommand;
@@ -44,7 +46,7 @@ pub struct Cli {
 const EXIT_CODES: &str = "Exit codes: 0 every trial is ok or degraded, and every measured claim holds · 1 a trial \
 failed, or a file is damaged · 2 the plan or the command line is invalid · 3 the testbed or an agent is not available · 4 a claim does not hold, \
 or an artifact is not reproduced · \
-130 interrupted.\nFirst steps: `ccbench check plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
+130 interrupted · 143 a shard was terminated; run it again.\nFirst steps: `ccbench check plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
 
 /// The sub-commands.
 #[derive(Debug, Subcommand)]
@@ -59,6 +61,11 @@ pub enum Command {
     },
     /// Run a plan: every point of its matrix, every repetition.
     Run(RunArgs),
+    /// Make one run of the trials of all shards (`run --shard`), and summarise it.
+    #[command(
+        after_help = "Exit codes: 1 trials are missing, an object is damaged, or the machines disagree; others as of `ccbench run`."
+    )]
+    Merge(MergeArgs),
     /// Check a plan: print every problem with its line and a fix, and warn about misleading setups.
     Check(CheckArgs),
     /// Print the reference of all plan keys, or a JSON schema for editors.
@@ -172,6 +179,11 @@ pub struct RunArgs {
     /// With --resume: repeat every failed trial.
     #[arg(long, requires = "resume")]
     pub retry_failed: bool,
+    /// Run only shard I of N, and put its trials into --out, a directory that all machines share or a bucket
+    /// (`s3://BUCKET/PREFIX`): `--shard 2/8`. `auto` takes the task of a Slurm array, `auto/N` that of Slurm, HyperQueue or
+    /// Kubernetes. The same command again runs what is left. `ccbench merge` makes one run of all shards.
+    #[arg(long, value_name = "I/N", conflicts_with = "resume")]
+    pub shard: Option<ShardChoice>,
     /// Options of the run.
     #[command(flatten)]
     pub options: RunOptions,
@@ -202,7 +214,7 @@ pub struct RunOptions {
     /// Apply the plan's `[quick]` overrides (fewer trials, shorter phases). `--set` takes precedence.
     #[arg(long)]
     pub quick: bool,
-    /// Parent directory of the results.
+    /// Parent directory of the results; with --shard the directory or the URL that all shards share.
     #[arg(long, default_value = "results", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
     /// Print one JSON object per line instead of text.

@@ -7,6 +7,7 @@ pub mod describe;
 pub mod doctor;
 pub mod import;
 pub mod lab;
+pub mod merge;
 pub mod new;
 pub mod pki;
 pub mod plan;

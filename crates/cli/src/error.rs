@@ -9,6 +9,7 @@ use crate::lab::error::LabError;
 use crate::paths::agent_binary;
 use crate::pki::PkiError;
 use crate::plan_source::PlanSourceError;
+use crate::shard::ShardRunError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,12 @@ pub enum CliError {
     /// The lab's kernel cannot be built or booted.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// A shard cannot be run.
+    #[error(transparent)]
+    Shard(#[from] ShardRunError),
+    /// SIGTERM ended a shard.
+    #[error("terminated; finished trials are in the store, and the same command runs the others")]
+    Terminated,
     /// Results cannot be written or read.
     #[error(transparent)]
     Results(#[from] ccbench_results::Error),
@@ -58,6 +65,7 @@ from_results!(
     ExportError,
     FigureError,
     FileError,
+    MergeError,
     ReportError,
     StoreError,
     SummaryError,
@@ -71,6 +79,8 @@ impl CliError {
         match self {
             Self::Usage(_) | Self::Plan(_) => ExitCode::Usage,
             Self::Backend(error) => error.exit_code(),
+            Self::Shard(error) => error.exit_code(),
+            Self::Terminated => ExitCode::Terminated,
             Self::Lab(error) => error.exit_code(),
             Self::Results(error) => of_results(error),
             Self::File(_) | Self::Runtime { .. } => ExitCode::Failure,

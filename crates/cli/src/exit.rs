@@ -18,6 +18,8 @@ pub enum ExitCode {
     ClaimRefuted,
     /// SIGINT or SIGTERM.
     Interrupted,
+    /// SIGTERM to a shard: its scheduler starts it again.
+    Terminated,
 }
 
 impl ExitCode {
@@ -30,6 +32,7 @@ impl ExitCode {
             Self::Unavailable => 3,
             Self::ClaimRefuted => 4,
             Self::Interrupted => 128 + 2,
+            Self::Terminated => 128 + 15,
         }
     }
 }

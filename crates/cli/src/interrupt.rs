@@ -8,7 +8,16 @@ use crate::exit::ExitCode;
 
 /// The user's request to stop, shared by all tasks of a run.
 #[derive(Clone)]
-pub struct Interrupt(watch::Receiver<bool>);
+pub struct Interrupt(watch::Receiver<Option<Request>>);
+
+/// What asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Request {
+    /// SIGINT.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
 
 impl Interrupt {
     /// Catches SIGINT and SIGTERM. The second signal ends the process at once.
@@ -18,11 +27,14 @@ impl Interrupt {
     pub fn on_signals() -> std::io::Result<Self> {
         let mut sigint = signal(SignalKind::interrupt())?;
         let mut sigterm = signal(SignalKind::terminate())?;
-        let (send, receive) = watch::channel(false);
+        let (send, receive) = watch::channel(None);
         tokio::spawn(async move {
             let mut stopping = false;
             loop {
-                tokio::select! { _ = sigint.recv() => {}, _ = sigterm.recv() => {} }
+                let request = tokio::select! {
+                    _ = sigint.recv() => Request::Interrupt,
+                    _ = sigterm.recv() => Request::Terminate,
+                };
                 if stopping {
                     std::process::exit(ExitCode::Interrupted.number());
                 }
@@ -31,7 +43,7 @@ impl Interrupt {
                     "stopping: trials that run are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
                 ));
                 // A send fails only when the run has ended already.
-                let _ = send.send(true);
+                let _ = send.send(Some(request));
             }
         });
         Ok(Self(receive))
@@ -39,8 +51,13 @@ impl Interrupt {
 
     /// Completes when the user wants to stop.
     pub async fn requested(&mut self) {
-        if self.0.wait_for(|stop| *stop).await.is_err() {
+        if self.0.wait_for(Option::is_some).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Whether SIGTERM, with which schedulers end jobs, was the request.
+    pub fn is_termination(&self) -> bool {
+        *self.0.borrow() == Some(Request::Terminate)
     }
 }

@@ -4,7 +4,7 @@
 //! - `args` is the command line; `commands` has one module per sub-command.
 //! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes), `lab`
 //!   (virtual machines) or `simulator`. `repetition` decides which trials are needed, `recorder` keeps a trial's
-//!   rows, `progress` prints what happens.
+//!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts.
 //! - `error` maps every error to an exit code.
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,7 @@ mod recorder;
 mod repetition;
 mod runner;
 mod runtime;
+mod shard;
 mod simulator;
 mod testbed;
 mod trace_files;
@@ -48,7 +49,7 @@ use tracing_subscriber::EnvFilter;
 pub use agents::exchange_timestamps;
 use args::{Cli, Command};
 use commands::{
-    agent, artifact, check, describe, doctor, import, new, plan, reproduce, results, run,
+    agent, artifact, check, describe, doctor, import, merge, new, plan, reproduce, results, run,
     scorecard, trace,
 };
 use console::message;
@@ -102,6 +103,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::New(args) => new::run(args),
         Command::Doctor { json } => doctor::run(json),
         Command::Run(args) => run::run(&args),
+        Command::Merge(args) => merge::run(&args),
         Command::Plan(command) => plan::run(&command),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Scorecard(args) => scorecard::run(args),

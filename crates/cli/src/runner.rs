@@ -18,6 +18,7 @@ use crate::backend::error::BackendError;
 use crate::experiment::Experiment;
 use crate::progress::{Progress, TrialProgress, TrialSchedule};
 use crate::repetition::{self, Repetition};
+use crate::shard::ShardRun;
 
 /// Time of a trial beyond its own length, for the estimate of the remaining time.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(1500);
@@ -51,6 +52,8 @@ pub struct TrialQueue<'a> {
     /// Of the first trial. Each trial's follows from its place in the order, not from the instant at which it starts.
     first_epoch: u64,
     meter: Option<Arc<TrialMeter>>,
+    /// The shard that these trials are, which puts them into the store of all shards.
+    shard: Option<&'a ShardRun>,
     state: RefCell<State>,
     /// A trial has ended: others may start.
     ended: Notify,
@@ -124,9 +127,16 @@ impl<'a> TrialQueue<'a> {
             lengths,
             first_epoch: dir.next_epoch(),
             meter,
+            shard: None,
             state: RefCell::new(state),
             ended: Notify::new(),
         }
+    }
+
+    /// The same trials, as those of a shard.
+    #[must_use]
+    pub fn of_shard(self, shard: Option<&'a ShardRun>) -> Self {
+        Self { shard, ..self }
     }
 
     /// The experiment.
@@ -213,7 +223,9 @@ impl<'a> TrialQueue<'a> {
         );
         let schedule = TrialSchedule::of(&point.plan);
         let progress = self.progress.trial_start(number, scheduled, &label, schedule, rest);
-        let epoch = self.first_epoch + index as u64;
+        // A shard's trials have the epochs that they have in a run of one machine.
+        let place = if self.shard.is_some() { scheduled.index as usize } else { index };
+        let epoch = self.first_epoch + place as u64;
         let Self { experiment, dir, .. } = self;
         let trial = Trial { experiment, point, scheduled, dir, epoch };
         Some(RunningTrial { trial, progress, label })
@@ -244,6 +256,11 @@ impl<'a> TrialQueue<'a> {
             Ok(verdict) => {
                 info!(status = ?verdict.status, reasons = verdict.reasons.len(), "verdict");
                 running.progress.end(&verdict);
+                if let Some(shard) = self.shard
+                    && let Err(error) = shard.publish(self.dir, scheduled).await
+                {
+                    self.stop(error.into());
+                }
             }
             Err(BackendError::Interrupted) => {
                 let text = format!("{}: discarded", running.label);

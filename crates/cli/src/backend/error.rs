@@ -3,6 +3,7 @@
 use crate::agents::AgentError;
 use crate::exit::{ExitCode, from_results, of_results};
 use crate::lab::error::LabError;
+use crate::shard::ShardRunError;
 use crate::simulator::error::SimulatedTrialError;
 use crate::testbed::process::TestbedError;
 
@@ -27,6 +28,9 @@ pub enum BackendError {
     /// Results cannot be written.
     #[error(transparent)]
     Results(#[from] ccbench_results::Error),
+    /// A trial of a shard cannot be stored.
+    #[error(transparent)]
+    Shard(#[from] ShardRunError),
 }
 
 from_results!(BackendError: StoreError, TrialError);
@@ -41,6 +45,7 @@ impl BackendError {
             Self::Lab(error) => error.exit_code(),
             Self::Simulator(error) => error.exit_code(),
             Self::Results(error) => of_results(error),
+            Self::Shard(error) => error.exit_code(),
         }
     }
 }

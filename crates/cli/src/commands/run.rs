@@ -30,15 +30,22 @@ use crate::progress::Progress;
 use crate::repetition::Repetition;
 use crate::runner::TrialQueue;
 use crate::runtime::block_on;
+use crate::shard::ShardRun;
 use crate::simulator::Simulator;
 use crate::testbed::Testbed;
+
+mod shard;
 
 /// Runs the command.
 ///
 /// # Errors
 /// The plan is invalid, the backend is not available, or results cannot be written.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
-    let completed = block_on(run_plan(args, plan_source(args)?))?;
+    let source = plan_source(args)?;
+    if let Some(choice) = args.shard {
+        return block_on(shard::run(args, choice, source));
+    }
+    let completed = block_on(run_plan(args, source))?;
     Ok(conclude(args, completed, Tables::All)?.exit_code)
 }
 
@@ -84,13 +91,23 @@ fn plan_source(args: &RunArgs) -> Result<PlanSource, CliError> {
     }
 }
 
-/// Runs the trials that the results directory does not hold yet.
+/// A plan that was read, and where it runs.
+struct Prepared {
+    experiment: Experiment,
+    /// As its author wrote it.
+    text: String,
+    /// Overrides, those of `[quick]` too.
+    sets: Vec<String>,
+    choice: BackendChoice,
+    /// Why the lab's engine is not the usual one.
+    engine_note: Option<String>,
+}
+
+/// Reads the plan.
 ///
 /// # Errors
-/// No trial could be started. Errors of trials are in [`CompletedRun`].
-pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun, CliError> {
-    let mut interrupt = Interrupt::on_signals()
-        .map_err(|source| CliError::Runtime { op: "catch signals", source })?;
+/// It is invalid, or options contradict it.
+fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
     let options = &args.options;
     let source = source.for_simulator(options.sim);
     let mut sets = source.sets(&args.sets, options.quick)?;
@@ -101,6 +118,27 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let pki = options.tls.pki.clone();
     let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
     let choice = BackendChoice::of(options, &experiment)?;
+    Ok(Prepared { experiment, text, sets, choice, engine_note })
+}
+
+/// Catches signals.
+fn interrupt() -> Result<Interrupt, CliError> {
+    Interrupt::on_signals().map_err(|source| CliError::Runtime { op: "catch signals", source })
+}
+
+/// Runs the trials that the results directory does not hold yet.
+///
+/// # Errors
+/// No trial could be started. Errors of trials are in [`CompletedRun`].
+pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun, CliError> {
+    let interrupt = interrupt()?;
+    let out = args.options.out.to_string_lossy();
+    if ccbench_store::is_url(&out) {
+        return Err(CliError::Usage(format!(
+            "--out {out}: only shards are put into a bucket; add --shard 1/1, and `ccbench merge {out}` makes a run of it"
+        )));
+    }
+    let Prepared { experiment, text, sets, choice, engine_note } = prepare(args, source)?;
     let mut earlier = None;
     if let Some(path) = &args.resume {
         let dir = Arc::new(RunDir::open(path)?);
@@ -122,24 +160,9 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         }
         earlier = Some(repetition);
     }
-    let run = PlanRun { args, experiment: &experiment, plan_text: &text, sets: &sets, earlier };
-    match choice {
-        BackendChoice::Testbed => {
-            let testbed = Testbed::open(&experiment).await?;
-            testbed.check_access(&experiment).await?;
-            run.run_on(testbed, interrupt).await
-        }
-        BackendChoice::Lab(options) => {
-            let lab = Lab::open(&experiment, options, engine_note.clone(), &mut interrupt).await;
-            if let (Err(_), Some(note)) = (&lab, engine_note) {
-                message(format_args!("note: {note}"));
-            }
-            run.run_on(lab?, interrupt).await
-        }
-        BackendChoice::Simulator { jobs } => {
-            run.run_on(Simulator::open(&experiment, jobs)?, interrupt).await
-        }
-    }
+    let (experiment, plan_text, sets) = (&experiment, text.as_str(), sets.as_slice());
+    let run = PlanRun { args, experiment, plan_text, sets, earlier, shard: None, engine_note };
+    run.on(choice, interrupt).await
 }
 
 /// Chooses the engine of a new run that names none. As an override of the plan, so that the plan is checked for it and a resumed run
@@ -186,9 +209,61 @@ struct PlanRun<'a> {
     sets: &'a [String],
     /// The rules of a resumed run, from the look at whether something is left.
     earlier: Option<Repetition>,
+    /// The shard to run; `None`: all trials.
+    shard: Option<&'a ShardRun>,
+    /// Why the lab's engine is not the usual one.
+    engine_note: Option<String>,
 }
 
 impl PlanRun<'_> {
+    /// Opens the backend, and runs the remaining trials.
+    async fn on(
+        &self,
+        choice: BackendChoice,
+        mut interrupt: Interrupt,
+    ) -> Result<CompletedRun, CliError> {
+        let experiment = self.experiment;
+        match choice {
+            BackendChoice::Testbed => {
+                let testbed = Testbed::open(experiment).await?;
+                testbed.check_access(experiment).await?;
+                self.run_on(testbed, interrupt).await
+            }
+            BackendChoice::Lab(options) => {
+                let note = self.engine_note.as_ref();
+                let lab = Lab::open(experiment, options, note.cloned(), &mut interrupt).await;
+                if let (Err(_), Some(note)) = (&lab, note) {
+                    message(format_args!("note: {note}"));
+                }
+                self.run_on(lab?, interrupt).await
+            }
+            BackendChoice::Simulator { jobs } => {
+                self.run_on(Simulator::open(experiment, jobs)?, interrupt).await
+            }
+        }
+    }
+
+    /// Makes or opens the results directory, and looks which trials it lacks.
+    async fn open(
+        &self,
+        record: &RunInfo,
+    ) -> Result<(Arc<RunDir>, Vec<ScheduledTrial>, Repetition), CliError> {
+        let Self { args, experiment, shard, .. } = *self;
+        let dir = Arc::new(match (&args.resume, shard) {
+            (Some(path), _) => RunDir::resume(path, record)?,
+            (None, Some(shard)) => RunDir::create(shard.scratch(), record)?,
+            (None, None) => RunDir::create(&args.options.out, record)?,
+        });
+        let earlier = self.earlier.as_ref();
+        let (mut remaining, repetition) =
+            left(experiment, &dir, args.retry_failed, earlier).await?;
+        if let Some(shard) = shard {
+            shard.begin(&dir).await?;
+            remaining.retain(|trial| shard.needs(trial));
+        }
+        Ok((dir, remaining, repetition))
+    }
+
     /// Runs the remaining trials and closes the backend.
     async fn run_on(
         &self,
@@ -199,24 +274,11 @@ impl PlanRun<'_> {
         let mut info = backend.info(experiment);
         let missing = std::mem::take(&mut info.missing);
         let record = self.record(info);
-        let opened = match &args.resume {
-            Some(path) => RunDir::resume(path, &record),
-            None => RunDir::create(&args.options.out, &record),
-        };
-        let dir = match opened {
-            Ok(dir) => Arc::new(dir),
+        let (dir, remaining, repetition) = match self.open(&record).await {
+            Ok(opened) => opened,
             Err(error) => {
                 backend.close().await;
-                return Err(error.into());
-            }
-        };
-        let earlier = self.earlier.as_ref();
-        let left = left(experiment, &dir, args.retry_failed, earlier).await;
-        let (remaining, repetition) = match left {
-            Ok(left) => left,
-            Err(error) => {
-                backend.close().await;
-                return Err(error.into());
+                return Err(error);
             }
         };
         let mut progress = Progress::new(args.options.json, remaining.len());
@@ -226,8 +288,11 @@ impl PlanRun<'_> {
         for note in record.notes.iter().chain(&missing) {
             progress.message("note", &format!("note: {note}"));
         }
-        progress.message("results", &format!("results: {}", dir.path().display()));
-        let queue = TrialQueue::new(experiment, &dir, &progress, &remaining, repetition);
+        if self.shard.is_none() {
+            progress.message("results", &format!("results: {}", dir.path().display()));
+        }
+        let queue = TrialQueue::new(experiment, &dir, &progress, &remaining, repetition)
+            .of_shard(self.shard);
         backend.run_trials(&queue, interrupt).await;
         if experiment.plan.plan().repeat.adaptive().is_some() {
             dir.set_planned(queue.needed(schedule::trials(&experiment.plan)).len() as u32);
@@ -248,7 +313,8 @@ impl PlanRun<'_> {
                 | BackendError::Testbed(_)
                 | BackendError::Lab(_)
                 | BackendError::Simulator(_)
-                | BackendError::Results(_),
+                | BackendError::Results(_)
+                | BackendError::Shard(_),
             ) => RunStatus::Failed,
         })?;
         Ok(CompletedRun { dir, result })
@@ -314,6 +380,25 @@ pub fn conclude(
     tables: Tables,
 ) -> Result<Conclusion, CliError> {
     let CompletedRun { dir, result } = completed;
+    let conclusion = summarize_run(&dir, tables, args.options.json, args.options.strict)?;
+    if matches!(result, Err(BackendError::Interrupted)) {
+        let (path, option) = (dir.path().display(), backend_option(&dir.backend()));
+        message(format_args!("resume with: ccbench run --resume {path}{option}"));
+    }
+    result?;
+    Ok(conclusion)
+}
+
+/// Writes the summary of a run and prints it, and the end of its JSON output.
+///
+/// # Errors
+/// The results cannot be read, or the summary cannot be written.
+pub fn summarize_run(
+    dir: &RunDir,
+    tables: Tables,
+    json: bool,
+    strict: bool,
+) -> Result<Conclusion, CliError> {
     let (ok, degraded, failed) = dir.counts();
     let [mut held, mut refuted, mut unmeasured] = [0; 3];
     if ok + degraded + failed > 0 {
@@ -326,7 +411,7 @@ pub fn conclude(
                 Outcome::NotMeasured => unmeasured += 1,
             }
         }
-        if args.options.json {
+        if json {
             claims.iter().for_each(|claim| print_json(&claim.json()));
             summary.decisions.iter().for_each(|decision| print_json(&decision.json()));
             let rows = summary.scorecard.iter().flat_map(Scorecard::json);
@@ -342,19 +427,14 @@ pub fn conclude(
         // After printing: a full disk must not hide the numbers.
         summary.written?;
     }
-    if args.options.json {
+    if json {
         let end = serde_json::json!({
             "event": "end", "results": dir.path(), "status": dir.status().as_str(),
             "ok": ok, "degraded": degraded, "failed": failed,
         });
         print_json(&end);
     }
-    if matches!(result, Err(BackendError::Interrupted)) {
-        let (path, option) = (dir.path().display(), backend_option(&dir.backend()));
-        message(format_args!("resume with: ccbench run --resume {path}{option}"));
-    }
-    result?;
-    let exit_code = if failed > 0 || (args.options.strict && degraded > 0) {
+    let exit_code = if failed > 0 || (strict && degraded > 0) {
         ExitCode::Failure
     } else if refuted > 0 {
         ExitCode::ClaimRefuted

@@ -1,0 +1,71 @@
+//! `ccbench run --shard`: runs the trials of a shard that the store of all shards lacks.
+
+use serde_json::json;
+
+use super::{PlanRun, Prepared, interrupt, prepare};
+use crate::args::RunArgs;
+use crate::args::shard::ShardChoice;
+use crate::console::{message, print_json};
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::plan_source::PlanSource;
+use crate::shard::{ShardProgress, ShardRun};
+
+/// Runs a shard. The exit code tells a scheduler what to do, and says nothing about verdicts: 0 if every trial of the shard is in the
+/// store, 2 if the same command fails again, 143 after SIGTERM; after others it may succeed.
+///
+/// # Errors
+/// The plan is invalid, the backend is not available, or a trial cannot be stored.
+pub async fn run(
+    args: &RunArgs,
+    choice: ShardChoice,
+    source: PlanSource,
+) -> Result<ExitCode, CliError> {
+    let interrupt = interrupt()?;
+    let Prepared { experiment, text, sets, choice: backend, engine_note } = prepare(args, source)?;
+    let shard = ShardRun::open(choice, &args.options.out, &experiment).await?;
+    let (begin, store) = (shard.progress(), args.options.out.display());
+    message(format_args!(
+        "shard {} of {store}: {} of {} trials are left; the files of those that run are in {}",
+        begin.shard,
+        begin.planned - begin.committed,
+        begin.planned,
+        shard.scratch().display()
+    ));
+    let result = if shard.is_complete() {
+        Ok(())
+    } else {
+        let (experiment, plan_text, sets) = (&experiment, text.as_str(), sets.as_slice());
+        let shard = Some(&shard);
+        let run = PlanRun { args, experiment, plan_text, sets, earlier: None, shard, engine_note };
+        let completed = run.on(backend, interrupt.clone()).await;
+        completed.and_then(|completed| Ok(completed.result?))
+    };
+    print_end(&shard.progress(), args.options.json);
+    match result {
+        Err(error) if error.exit_code() == ExitCode::Interrupted && interrupt.is_termination() => {
+            Err(CliError::Terminated)
+        }
+        Err(error) => Err(error),
+        Ok(()) if shard.is_complete() => Ok(ExitCode::Success),
+        Ok(()) => Ok(ExitCode::Failure),
+    }
+}
+
+/// What is in the store now.
+fn print_end(progress: &ShardProgress, is_json: bool) {
+    let ShardProgress { shard, planned, committed, duplicates } = progress;
+    if is_json {
+        print_json(&json!({
+            "event": "end", "shard": shard.to_string(), "trials": planned, "committed": committed, "duplicates": duplicates,
+        }));
+    } else {
+        let discarded = match duplicates {
+            0 => String::new(),
+            count => format!("; {count} of this attempt were discarded"),
+        };
+        message(format_args!(
+            "shard {shard}: {committed} of {planned} trials are committed{discarded}"
+        ));
+    }
+}

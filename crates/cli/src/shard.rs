@@ -1,0 +1,429 @@
+//! One shard of a run (`ccbench run --shard`): which trials it has, and how they get into the store that all shards share.
+//!
+//! Trials are recorded in a results directory of the process (the scratch directory), as those of any run. A finished trial is copied to
+//! the store, then its commit object is created. Only one attempt can do so; a later one records its trial as a duplicate. Then the
+//! files in the scratch directory are removed, so that it never holds more than the trials that run.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use ccbench_proto::schedule::{self, ScheduledTrial, Shard};
+use ccbench_results::shard::{
+    Attempt, COMMITS, Commit, PLAN_KEY, RUN_FOLDER, SchedulerJob, trial_of_key,
+};
+use ccbench_results::stopping::StoppingRules;
+use ccbench_results::store::RunDir;
+use ccbench_store::{Cause, Creation, ObjectError, ShardStore, check_creation};
+use tempfile::TempDir;
+
+use crate::args::shard::ShardChoice;
+use crate::clock;
+use crate::console::message;
+use crate::exit::{ExitCode, from_results};
+use crate::experiment::Experiment;
+
+/// The environment does not tell which shard this is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TaskError {
+    /// `auto` outside of a job array of Slurm.
+    #[error(
+        "--shard auto needs SLURM_ARRAY_TASK_ID, _MIN, _MAX and _COUNT, which Slurm sets in job arrays; give --shard I/N, or --shard \
+         auto/N in HyperQueue and Kubernetes"
+    )]
+    NoArray,
+    /// The tasks of the array are not consecutive.
+    #[error(
+        "--shard auto: the array {first} to {last} has {count} tasks, so it is not one range; give --shard $SLURM_ARRAY_TASK_ID/N"
+    )]
+    Gaps {
+        /// The first task.
+        first: u32,
+        /// The last task.
+        last: u32,
+        /// The number of tasks.
+        count: u32,
+    },
+    /// `auto/N` without a scheduler.
+    #[error(
+        "--shard auto/{count} needs SLURM_ARRAY_TASK_ID, HQ_TASK_ID or JOB_COMPLETION_INDEX; give --shard I/{count}"
+    )]
+    NoTask {
+        /// The number of shards.
+        count: u32,
+    },
+    /// A task without a shard.
+    #[error("--shard auto/{count}: the task {task} is not in 1 to {count}; use an array 1-{count}")]
+    Outside {
+        /// The number of shards.
+        count: u32,
+        /// The task, from 1.
+        task: u32,
+    },
+}
+
+/// A shard cannot be run, or its trials cannot be stored.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardRunError {
+    /// It is not known which shard this is.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// Decisions of the plan need the trials of all shards.
+    #[error(
+        "--shard: the plan has rules (`repeat.until`, `compare`) that need the trials of all shards while they run; give a fixed \
+         number of repetitions, `--set repeat=10`, and leave out `compare`, or run it on one machine"
+    )]
+    Rules,
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] ObjectError),
+    /// The scratch directory, or a record.
+    #[error(transparent)]
+    Results(#[from] ccbench_results::Error),
+    /// The scratch directory cannot be made.
+    #[error(
+        "cannot create a directory in {path}: {source}; set TMPDIR to a directory with space for the trials that run"
+    )]
+    Scratch {
+        /// The directory for temporary files.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The store holds another plan.
+    #[error(
+        "{location} has shards of another plan, or of other overrides; give each plan a place of its own (--out)"
+    )]
+    OtherPlan {
+        /// The store.
+        location: String,
+    },
+    /// The store says that an object exists, and that it does not.
+    #[error("{location} refused to create {key}, but has no such object; run the shard again")]
+    Inconsistent {
+        /// The store.
+        location: String,
+        /// The object.
+        key: String,
+    },
+}
+
+from_results!(ShardRunError: StoreError, MergeError);
+
+impl ShardRunError {
+    /// The process's exit code: 2 if the same command fails again.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Store(error) => match error.cause() {
+                Cause::Command => ExitCode::Usage,
+                Cause::Environment => ExitCode::Failure,
+            },
+            Self::Task(_) | Self::Rules | Self::OtherPlan { .. } => ExitCode::Usage,
+            Self::Results(_) | Self::Scratch { .. } | Self::Inconsistent { .. } => {
+                ExitCode::Failure
+            }
+        }
+    }
+}
+
+/// A shard that runs.
+pub struct ShardRun {
+    shard: Shard,
+    attempt: Attempt,
+    store: Box<dyn ShardStore>,
+    scratch: TempDir,
+    /// Its trials.
+    planned: BTreeSet<(u32, u16)>,
+    /// Those in the store, of this attempt and of others.
+    committed: RefCell<BTreeSet<(u32, u16)>>,
+    /// Trials that another attempt committed while this one ran them.
+    duplicates: Cell<u32>,
+}
+
+impl ShardRun {
+    /// Looks into the store for what is left of the shard. A store with another plan is refused.
+    ///
+    /// # Errors
+    /// The plan cannot be divided into shards, or the store cannot be read.
+    pub async fn open(
+        choice: ShardChoice,
+        out: &Path,
+        experiment: &Experiment,
+    ) -> Result<Self, ShardRunError> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let shard = shard_of(choice, &variable)?;
+        if !StoppingRules::of(&experiment.plan).is_empty() {
+            return Err(ShardRunError::Rules);
+        }
+        let store = ccbench_store::open(&out.to_string_lossy())?;
+        let scratch = tempfile::Builder::new().prefix("ccbench-shard-").tempdir();
+        let scratch = scratch.map_err(|source| ShardRunError::Scratch {
+            path: std::env::temp_dir().display().to_string(),
+            source,
+        })?;
+        let attempt = Attempt {
+            id: attempt_id(scratch.path()),
+            shard: shard.number(),
+            shards: shard.count(),
+            host: host_name(),
+            job: scheduler_job(&variable),
+        };
+        let trials = schedule::shard_trials(&experiment.plan, shard).into_iter();
+        let planned = trials.map(|trial| (trial.point_id, trial.trial)).collect();
+        let found = store.read(PLAN_KEY).await?;
+        if found.is_some_and(|found| found != experiment.resolved.as_bytes()) {
+            let location = store.location().to_owned();
+            return Err(ShardRunError::OtherPlan { location });
+        }
+        let keys = store.list(COMMITS).await?;
+        let committed = keys.iter().filter_map(|key| trial_of_key(key)).collect();
+        let (committed, duplicates) = (RefCell::new(committed), Cell::new(0));
+        Ok(Self { shard, attempt, store, scratch, planned, committed, duplicates })
+    }
+
+    /// Parent of the results directory of this process.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Whether a trial is the shard's, and not in the store.
+    pub fn needs(&self, trial: &ScheduledTrial) -> bool {
+        let key = (trial.point_id, trial.trial);
+        self.planned.contains(&key) && !self.committed.borrow().contains(&key)
+    }
+
+    /// Whether all trials of the shard are in the store.
+    pub fn is_complete(&self) -> bool {
+        self.planned.is_subset(&self.committed.borrow())
+    }
+
+    /// Puts the files of the run and the description of this attempt into the store.
+    ///
+    /// # Errors
+    /// The store cannot be written, does not refuse to create an object twice, or has got another plan meanwhile.
+    pub async fn begin(&self, dir: &RunDir) -> Result<(), ShardRunError> {
+        check_creation(&*self.store, &format!("probes/{}", self.attempt.id)).await?;
+        for name in dir.run_files() {
+            let path = dir.path().join(&name);
+            let content = std::fs::read(&path).map_err(|source| {
+                let error = ccbench_results::FileError::Io { op: "read", path, source };
+                ccbench_results::Error::from(error)
+            })?;
+            let key = format!("{RUN_FOLDER}/{name}");
+            let created = self.store.create(&key, content.clone()).await?;
+            let is_other = created == Creation::Exists
+                && key == PLAN_KEY
+                && self.store.read(&key).await?.is_some_and(|found| found != content);
+            if is_other {
+                let location = self.store.location().to_owned();
+                return Err(ShardRunError::OtherPlan { location });
+            }
+        }
+        let session = dir.session(&self.attempt);
+        self.store.create(&self.attempt.key(), session.encode()?).await?;
+        Ok(())
+    }
+
+    /// Puts a finished trial into the store, unless it has to be repeated: then a later attempt runs it.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub async fn publish(&self, dir: &RunDir, trial: &ScheduledTrial) -> Result<(), ShardRunError> {
+        let ScheduledTrial { point_id, trial, .. } = *trial;
+        let commit = dir.commit_of(&self.attempt, point_id, trial);
+        let Some(commit) = commit.filter(|commit| !commit.trial.needs_repeat()) else {
+            return Ok(());
+        };
+        for name in commit.trial.digests.keys() {
+            self.store.upload(&self.attempt.file_key(name), &dir.path().join(name)).await?;
+        }
+        if let Some(winner) = self.create(&commit).await? {
+            self.duplicates.set(self.duplicates.get() + 1);
+            message(format_args!(
+                "point {point_id}, repetition {trial}: attempt {winner} has committed this trial; that of this attempt is discarded"
+            ));
+            self.store.create(&commit.duplicate_key(), commit.encode()?).await?;
+            for name in commit.trial.digests.keys() {
+                self.store.remove(&self.attempt.file_key(name)).await?;
+            }
+        }
+        self.committed.borrow_mut().insert((point_id, trial));
+        Ok(dir.discard_files(point_id, trial)?)
+    }
+
+    /// Commits a trial; if another attempt has done so, its name.
+    async fn create(&self, commit: &Commit) -> Result<Option<String>, ShardRunError> {
+        /// A store may refuse requests that conflict, and then have no object.
+        const MAX_REQUESTS: u32 = 5;
+        let (key, content) = (commit.key(), commit.encode()?);
+        for _ in 0..MAX_REQUESTS {
+            if self.store.create(&key, content.clone()).await? == Creation::New {
+                return Ok(None);
+            }
+            // It may be ours, if the answer to an earlier request was lost.
+            if let Some(found) = self.store.read(&key).await? {
+                let winner = Commit::decode(&key, &found)?.attempt.id;
+                return Ok(Some(winner).filter(|winner| *winner != self.attempt.id));
+            }
+        }
+        let location = self.store.location().to_owned();
+        Err(ShardRunError::Inconsistent { location, key })
+    }
+
+    /// How far the shard has come.
+    pub fn progress(&self) -> ShardProgress {
+        let committed = self.planned.intersection(&self.committed.borrow()).count();
+        ShardProgress {
+            shard: self.shard,
+            planned: self.planned.len(),
+            committed,
+            duplicates: self.duplicates.get(),
+        }
+    }
+}
+
+/// How far a shard has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardProgress {
+    /// The shard.
+    pub shard: Shard,
+    /// The number of its trials.
+    pub planned: usize,
+    /// Those in the store.
+    pub committed: usize,
+    /// Trials of this attempt that another attempt had committed before.
+    pub duplicates: u32,
+}
+
+/// The name of this machine.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Sorts by time, and is unique among machines: the scratch directory has a random name.
+fn attempt_id(scratch: &Path) -> String {
+    let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
+    let scratch = scratch.file_name().unwrap_or_default().to_string_lossy();
+    let random = scratch.rsplit('-').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    format!("{now}-{}-{random}", host_name()).chars().map(plain).collect()
+}
+
+/// The shard that the command line or the scheduler gives; `variable` reads the environment.
+fn shard_of(
+    choice: ShardChoice,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Shard, TaskError> {
+    let number = |name: &str| variable(name)?.parse::<u32>().ok();
+    let slurm = number("SLURM_ARRAY_TASK_ID");
+    match choice {
+        ShardChoice::Given(shard) => Ok(shard),
+        ShardChoice::Auto => {
+            let array =
+                ["MIN", "MAX", "COUNT"].map(|end| number(&format!("SLURM_ARRAY_TASK_{end}")));
+            let (Some(task), [Some(first), Some(last), Some(count)]) = (slurm, array) else {
+                return Err(TaskError::NoArray);
+            };
+            let span = last.checked_sub(first).and_then(|span| span.checked_add(1));
+            let index = task.checked_sub(first).filter(|_| span == Some(count));
+            index
+                .and_then(|index| Shard::new(index.checked_add(1)?, count))
+                .ok_or(TaskError::Gaps { first, last, count })
+        }
+        ShardChoice::AutoOf(count) => {
+            // Slurm and HyperQueue number tasks as the user does; Kubernetes counts completions from 0.
+            let index = || number("JOB_COMPLETION_INDEX").and_then(|index| index.checked_add(1));
+            let task = slurm.or_else(|| number("HQ_TASK_ID")).or_else(index);
+            let task = task.ok_or(TaskError::NoTask { count })?;
+            Shard::new(task, count).ok_or(TaskError::Outside { count, task })
+        }
+    }
+}
+
+/// The scheduler's job of this process, with the number of its restarts.
+fn scheduler_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<SchedulerJob> {
+    let number = |name: &str| variable(name)?.parse::<u64>().ok();
+    let job = |scheduler: &str, id: String, epoch| {
+        Some(SchedulerJob { scheduler: scheduler.to_owned(), id, epoch })
+    };
+    let with_task = |id: String, task: Option<String>| match task {
+        Some(task) => format!("{id}_{task}"),
+        None => id,
+    };
+    if let Some(id) = variable("SLURM_ARRAY_JOB_ID").or_else(|| variable("SLURM_JOB_ID")) {
+        // Slurm sets the count from the first restart on.
+        let epoch = number("SLURM_RESTART_COUNT").unwrap_or(0);
+        return job("slurm", with_task(id, variable("SLURM_ARRAY_TASK_ID")), Some(epoch));
+    }
+    if let Some(id) = variable("HQ_JOB_ID") {
+        return job("hyperqueue", with_task(id, variable("HQ_TASK_ID")), number("HQ_INSTANCE_ID"));
+    }
+    let index = variable("JOB_COMPLETION_INDEX")?;
+    job("kubernetes", index, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn in_environment<T>(
+        variables: &[(&str, &str)],
+        f: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> T,
+    ) -> T {
+        let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
+        f(&|name| variables.get(name).map(|value| (*value).to_owned()))
+    }
+
+    #[test]
+    fn schedulers_number_the_shards() {
+        let of = |choice: &str, variables: &[(&str, &str)]| {
+            let choice: ShardChoice = choice.parse().unwrap();
+            in_environment(variables, |variable| shard_of(choice, variable))
+        };
+        let shard = |number, count| Ok(Shard::new(number, count).unwrap());
+        let array = |task, first, last, count| {
+            [
+                ("SLURM_ARRAY_TASK_ID", task),
+                ("SLURM_ARRAY_TASK_MIN", first),
+                ("SLURM_ARRAY_TASK_MAX", last),
+                ("SLURM_ARRAY_TASK_COUNT", count),
+            ]
+        };
+        assert_eq!(of("2/3", &[]), shard(2, 3));
+        assert_eq!(of("auto", &array("0", "0", "4", "5")), shard(1, 5));
+        assert_eq!(of("auto", &array("5", "1", "5", "5")), shard(5, 5));
+        // A part of an array that is submitted again is not the whole array.
+        let gaps = TaskError::Gaps { first: 2, last: 5, count: 2 };
+        assert_eq!(of("auto", &array("5", "2", "5", "2")), Err(gaps));
+        assert_eq!(of("auto", &[("HQ_TASK_ID", "1")]), Err(TaskError::NoArray));
+        assert_eq!(of("auto/7", &array("5", "2", "5", "2")), shard(5, 7));
+        assert_eq!(of("auto/7", &[("HQ_TASK_ID", "7")]), shard(7, 7));
+        assert_eq!(of("auto/7", &[("JOB_COMPLETION_INDEX", "0")]), shard(1, 7));
+        let outside = TaskError::Outside { count: 7, task: 8 };
+        assert_eq!(of("auto/7", &[("JOB_COMPLETION_INDEX", "7")]), Err(outside));
+        assert_eq!(of("auto/7", &[]), Err(TaskError::NoTask { count: 7 }));
+        for text in ["auto/0", "auto/x", "auto/", "3"] {
+            assert!(text.parse::<ShardChoice>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn restarts_of_a_job_are_its_epoch() {
+        let job = |variables: &[(&str, &str)]| {
+            let found = in_environment(variables, scheduler_job);
+            found.map(|job| (job.scheduler, job.id, job.epoch))
+        };
+        let slurm =
+            [("SLURM_ARRAY_JOB_ID", "12"), ("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_TASK_ID", "3")];
+        assert_eq!(job(&slurm), Some(("slurm".into(), "12_3".into(), Some(0))));
+        let restarted = [&slurm[..], &[("SLURM_RESTART_COUNT", "2")]].concat();
+        assert_eq!(job(&restarted), Some(("slurm".into(), "12_3".into(), Some(2))));
+        let hq = [("HQ_JOB_ID", "4"), ("HQ_TASK_ID", "9"), ("HQ_INSTANCE_ID", "1")];
+        assert_eq!(job(&hq), Some(("hyperqueue".into(), "4_9".into(), Some(1))));
+        let pod = [("JOB_COMPLETION_INDEX", "6")];
+        assert_eq!(job(&pod), Some(("kubernetes".into(), "6".into(), None)));
+        assert_eq!(job(&[]), None);
+    }
+}
