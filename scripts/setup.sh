@@ -43,7 +43,7 @@ done
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
 
-# Python packages for the tests of the notebooks, in a virtual environment in the cache.
+# Python packages for the tests of the notebooks and of object stores (moto), in a virtual environment in the cache.
 python_packages() {
     local requirements venv
     requirements=$(dirname "$0")/../tests/notebooks/requirements.txt

@@ -16,6 +16,7 @@ mod packets;
 mod probes;
 mod repeat;
 mod scorecard;
+mod shards;
 mod sweep;
 
 /// CUBIC and then BBR over a bottleneck of 20 Mbit/s, 10 ms each way.

@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod namespace;
 pub mod node_state;
 pub mod run_files;
+pub mod s3;
 pub mod skip;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -30,6 +30,11 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// Opens `s3://BUCKET/PREFIX`. Makes no request.
     pub(crate) fn open(location: &str) -> Result<Self, ObjectError> {
+        Self::with(location, AmazonS3Builder::from_env())
+    }
+
+    /// As [`Self::open`], with other credentials and another endpoint than those of the environment.
+    fn with(location: &str, builder: AmazonS3Builder) -> Result<Self, ObjectError> {
         let invalid = || ObjectError::Url { url: location.to_owned() };
         let rest = location.strip_prefix("s3://").ok_or_else(invalid)?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -37,7 +42,7 @@ impl Bucket {
         if bucket.is_empty() || Path::parse(&prefix).is_err() {
             return Err(invalid());
         }
-        let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        let builder = builder.with_bucket_name(bucket);
         let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
             .iter()
             .find_map(|key| builder.get_config_value(key));
@@ -201,7 +206,10 @@ impl ShardStore for Bucket {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_tests::s3::S3Server;
+
     use super::*;
+    use crate::check_creation;
 
     #[test]
     fn a_url_names_a_bucket_and_perhaps_a_prefix() {
@@ -213,5 +221,44 @@ mod tests {
             let error = open(url).unwrap_err().to_string();
             assert!(error.starts_with(&format!("`{url}` is not the URL of a bucket")), "{error}");
         }
+    }
+    /// Bytes that are no repetition of each other, in more than two parts.
+    fn large() -> Vec<u8> {
+        (0..(2 * PART_BYTES as u32 + 12_345) / 4).flat_map(u32::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn a_server_keeps_small_and_large_objects() {
+        let Some(server) = S3Server::start() else { return };
+        server.create_bucket("ccbench");
+        let builder = AmazonS3Builder::new()
+            .with_endpoint(server.endpoint())
+            .with_access_key_id("test")
+            .with_secret_access_key("testsecret");
+        let bucket = Bucket::with("s3://ccbench/a/b", builder).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("small"), "content").unwrap();
+        std::fs::write(at("large"), large()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            check_creation(&bucket, "probe").await.unwrap();
+            for name in ["small", "large"] {
+                bucket.upload(&format!("files/point=1/{name}"), &at(name)).await.unwrap();
+            }
+            assert_eq!(bucket.create("files/c", b"1".to_vec()).await.unwrap(), Creation::New);
+            assert_eq!(bucket.create("files/c", b"2".to_vec()).await.unwrap(), Creation::Exists);
+            assert_eq!(bucket.read("files/c").await.unwrap().unwrap(), b"1");
+            assert_eq!(bucket.read("files/d").await.unwrap(), None);
+            let keys = ["files/c", "files/point=1/large", "files/point=1/small"];
+            assert_eq!(bucket.list("files").await.unwrap(), keys);
+            assert_eq!(bucket.list("none").await.unwrap(), [""; 0]);
+            bucket.download("files/point=1/large", &at("copy")).await.unwrap();
+            assert!(std::fs::read(at("copy")).unwrap() == large());
+            for _ in 0..2 {
+                bucket.remove("files/c").await.unwrap();
+            }
+            assert_eq!(bucket.list("files").await.unwrap(), keys[1..]);
+        });
     }
 }

@@ -1,0 +1,209 @@
+//! Shards of a run in a directory and in a bucket, and the run that they are merged to.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
+use ccbench_tests::s3::S3Server;
+use ccbench_tests::{Bench, text, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{PLAN, plan_file, run};
+
+const REPEAT: u32 = 4;
+
+/// `ccbench run PLAN --sim --shard SHARD --out OUT`.
+fn shard(bench: &Bench, shard: &str, out: &str) -> Output {
+    let plan = plan_file(bench, REPEAT);
+    bench.run(&["run", &plan, "--sim", "--shard", shard, "--out", out])
+}
+
+/// Runs the shards 1 to 3, and asserts on their ends.
+fn three(bench: &Bench, out: &str) {
+    for number in 1..=3 {
+        let done = shard(bench, &format!("{number}/3"), out);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    }
+}
+
+fn merge(bench: &Bench, arguments: &[&str]) -> (Option<i32>, String) {
+    let done = bench.run(&[&["merge"], arguments].concat());
+    (done.status.code(), text(&done))
+}
+
+/// Number of files below a folder.
+fn count(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| if entry.path().is_dir() { count(&entry.path()) } else { 1 }).sum()
+}
+
+#[test]
+fn merged_shards_are_equal_to_one_run() {
+    let bench = Bench::new();
+    three(&bench, "shards");
+    assert!(!bench.path("results").exists(), "shards leave nothing there");
+    let again = shard(&bench, "2/3", "shards");
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again));
+    assert!(text(&again).contains("shard 2/3 of shards: 0 of "), "{}", text(&again));
+    assert_eq!(count(&bench.path("shards/sessions")), 3, "an idle attempt is none");
+    assert_eq!(count(&bench.path("shards/commits")), 2 * REPEAT as usize);
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_equal(&tables_and_summaries(&bench), &tables_and_summaries(&run(REPEAT, &[]).0));
+    let dir = bench.results().display().to_string();
+    let verified = bench.run(&["verify", &dir]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
+    let left = bench.run(&["run", "--resume", &dir, "--sim"]);
+    assert_eq!(left.status.code(), Some(0), "{}", text(&left));
+    assert!(text(&left).contains("nothing is left to run"), "{}", text(&left));
+}
+
+#[test]
+fn missing_trials_are_named_by_shard_and_can_be_run_later() {
+    let bench = Bench::new();
+    for number in ["1/3", "3/3"] {
+        assert_eq!(shard(&bench, number, "shards").status.code(), Some(0));
+    }
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("missing: shard 2/3 lacks "), "{printed}");
+    assert!(bench.all_results().is_empty(), "nothing is merged");
+    let (code, printed) = merge(&bench, &["shards", "--partial"]);
+    assert_eq!(code, Some(1), "{printed}");
+    let dir = bench.results().display().to_string();
+    let resumed = bench.run(&["run", "--resume", &dir, "--sim"]);
+    assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
+    assert_equal(&tables(&bench), &tables(&run(REPEAT, &[]).0));
+}
+
+/// Two machines believe that they run the same shard.
+#[test]
+fn every_trial_is_committed_once_by_attempts_at_the_same_time() {
+    let bench = Bench::new();
+    let plan = plan_file(&bench, REPEAT);
+    let attempts: Vec<_> = (0..3)
+        .map(|_| {
+            let arguments = ["run", &plan, "--sim", "--shard", "1/1", "--out", "shards"];
+            let mut command = bench.command(&arguments);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for attempt in attempts {
+        let done = attempt.wait_with_output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let printed = text(&done);
+        assert!(printed.contains("shard 1/1: 8 of 8 trials are committed"), "{printed}");
+    }
+    assert_eq!(count(&bench.path("shards/commits")), 8);
+    let duplicates = count(&bench.path("shards/duplicates"));
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(printed.matches("their tables are equal").count(), duplicates, "{printed}");
+    assert_equal(&tables(&bench), &tables(&run(REPEAT, &[]).0));
+}
+
+/// SIGTERM, which schedulers send, ends the attempt; the next one runs what is left.
+#[test]
+fn a_terminated_shard_goes_on() {
+    const MANY: u32 = 30;
+    let bench = Bench::new();
+    let plan = plan_file(&bench, MANY);
+    let arguments = ["run", &plan, "--sim", "--jobs", "1", "--shard", "1/1", "--out", "shards"];
+    let mut attempt = bench.spawn(&arguments);
+    let commits = || count(&bench.path("shards/commits"));
+    wait_for("two trials", Duration::from_secs(60), || commits() >= 2);
+    let pid = Pid::from_raw(i32::try_from(attempt.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(attempt.wait().unwrap().code(), Some(143), "{}", bench.printed());
+    let committed = commits();
+    let done = bench.run(&arguments);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let left = format!("{} of {} trials are left", 2 * MANY as usize - committed, 2 * MANY);
+    assert!(text(&done).contains(&left), "{left}: {}", text(&done));
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_equal(&tables(&bench), &tables(&run(MANY, &[]).0));
+}
+
+/// Exit code 2: a scheduler must not try again.
+#[test]
+fn what_fails_again_exits_with_2() {
+    let bench = Bench::new();
+    assert_eq!(shard(&bench, "1/3", "shards").status.code(), Some(0));
+    let plan = plan_file(&bench, REPEAT);
+    let refused = |arguments: &[&str], message: &str| {
+        let done = bench.run(&[&["run", &plan, "--sim"], arguments].concat());
+        assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+        assert!(text(&done).contains(message), "{message}: {}", text(&done));
+    };
+    let other = ["--shard", "2/3", "--out", "shards", "--set", "seed=2"];
+    refused(&other, "shards has shards of another plan");
+    refused(&["--shard", "4/3"], "`4/3` is not a shard");
+    refused(&["--shard", "auto"], "--shard auto needs SLURM_ARRAY_TASK_ID");
+    refused(
+        &["--shard", "1/3", "--out", "gs://bucket"],
+        "`gs://bucket` is not the URL of a bucket",
+    );
+    refused(&["--out", "s3://bucket"], "only shards are put into a bucket");
+    let rules = "repeat = { at_least = 5, at_most = 8, until = [{ metric = \"throughput\", group = \"f\", within = \"9%\" }] }";
+    let adaptive = PLAN.replace("seed = 1", &format!("seed = 1\n{rules}"));
+    let adaptive = bench.write("adaptive.toml", &adaptive).display().to_string();
+    let done = bench.run(&["run", &adaptive, "--sim", "--shard", "1/3", "--out", "rules"]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(text(&done).contains("need the trials of all shards"), "{}", text(&done));
+    for (place, message) in [("nowhere", "is no directory"), ("shards/commits", "has no shards")] {
+        let (code, printed) = merge(&bench, &[place]);
+        assert_eq!(code, Some(2), "{printed}");
+        assert!(printed.contains(message), "{printed}");
+    }
+}
+
+/// What the store holds decides, and damage in it is found.
+#[test]
+fn a_damaged_file_names_its_shard() {
+    let bench = Bench::new();
+    three(&bench, "shards");
+    let attempt = std::fs::read_dir(bench.path("shards/files")).unwrap().next().unwrap().unwrap();
+    let table = attempt.path().join("tables/flow_samples");
+    let file = std::fs::read_dir(std::fs::read_dir(table).unwrap().next().unwrap().unwrap().path());
+    let file = file.unwrap().next().unwrap().unwrap().path().join("part-0.parquet");
+    let length = std::fs::read(&file).unwrap().len();
+    std::fs::write(&file, vec![0; length]).unwrap();
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("its SHA-256 is another one"), "{printed}");
+    assert!(printed.contains("and run shard "), "{printed}");
+    assert_eq!(count(&bench.path("results")), 0, "nothing is left");
+}
+
+#[test]
+fn a_bucket_holds_shards_too() {
+    let Some(server) = S3Server::start() else { return };
+    server.create_bucket("ccbench");
+    let bench = Bench::new();
+    let plan = plan_file(&bench, REPEAT);
+    let url = "s3://ccbench/runs/one";
+    let with_server = |arguments: &[&str]| {
+        let mut command = bench.command(arguments);
+        command.envs(server.environment()).output().unwrap()
+    };
+    for number in 1..=3 {
+        let number = format!("{number}/3");
+        let arguments = ["run", &plan, "--sim", "--shard", &number, "--out", url];
+        for left in [true, false] {
+            let done = with_server(&arguments);
+            assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+            assert_eq!(text(&done).contains(": 0 of "), !left, "{}", text(&done));
+        }
+    }
+    let done = with_server(&["merge", url]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    assert_equal(&tables_and_summaries(&bench), &tables_and_summaries(&run(REPEAT, &[]).0));
+    let other =
+        with_server(&["run", &plan, "--sim", "--set", "seed=2", "--shard", "1/3", "--out", url]);
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other));
+    let empty = with_server(&["merge", "s3://ccbench/runs/two"]);
+    assert_eq!(empty.status.code(), Some(2), "{}", text(&empty));
+    assert!(text(&empty).contains("has no shards"), "{}", text(&empty));
+}

@@ -1,0 +1,86 @@
+//! A server with the interface of S3, in memory (moto), for tests of object stores. `scripts/setup.sh --test` installs it.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::skip::skip;
+use crate::wait_for;
+
+/// A server; ends when it is dropped.
+pub struct S3Server {
+    child: Child,
+    port: u16,
+}
+
+impl S3Server {
+    /// Starts a server without buckets; `None` if none is installed, and the test is reported as skipped.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    pub fn start() -> Option<Self> {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        let installed = cache.or(home).map(|cache| cache.join("ccbench/python/bin/moto_server"));
+        let program = installed.filter(|path| path.exists());
+        let program = program.unwrap_or_else(|| PathBuf::from("moto_server"));
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let started = Command::new(program)
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = started else {
+            skip("no S3 server: scripts/setup.sh --test installs moto");
+            return None;
+        };
+        let server = Self { child, port };
+        let answers = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        wait_for("the S3 server", Duration::from_secs(60), answers);
+        Some(server)
+    }
+
+    /// The URL of the server.
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// The environment of a client.
+    pub fn environment(&self) -> [(&'static str, String); 4] {
+        [
+            ("AWS_ENDPOINT_URL", self.endpoint()),
+            ("AWS_ACCESS_KEY_ID", "test".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "testsecret".to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+        ]
+    }
+
+    /// Creates a bucket.
+    ///
+    /// # Panics
+    /// When the server refuses.
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    pub fn create_bucket(&self, name: &str) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let host = format!("Host: 127.0.0.1:{}", self.port);
+        let request = format!(
+            "PUT /{name} HTTP/1.1\r\n{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.lines().next().is_some_and(|line| line.contains(" 200 ")), "{answer}");
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
