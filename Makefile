@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man
 
 all: build
 
@@ -66,6 +66,11 @@ test-clock: build
 test-arm64:
 	@scripts/setup.sh --arm64
 	@scripts/arm64.sh
+
+# A job array on a real Slurm with two nodes, one of which is killed; as root, in namespaces of their own. Minutes.
+test-slurm: build
+	@scripts/setup.sh --slurm
+	tests/slurm/run.sh $(BIN)
 
 # Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
 test-vm:

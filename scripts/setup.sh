@@ -4,6 +4,7 @@
 #   --test  also installs what the tests need: a browser, tcpdump, and the Python packages of
 #           tests/notebooks/requirements.txt, in a directory of their own
 #   --faults also installs strace, which injects faults
+#   --slurm also installs Slurm, on which tests run job arrays
 #   --arm64 also installs what runs tests for 64-bit Arm: QEMU's user mode, and a linker and a libc for Arm
 # Does nothing if everything is installed.
 set -euo pipefail
@@ -19,6 +20,7 @@ if [ "${1:-}" = --lab ]; then
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
 [ "${1:-}" = --faults ] && package+=([strace]=strace)
+[ "${1:-}" = --slurm ] && package+=([slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge)
 [ "${1:-}" = --arm64 ] && package+=([qemu-aarch64]=qemu-user [aarch64-linux-gnu-gcc]=gcc-aarch64-linux-gnu)
 [ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump)
 # Why each package is needed.
@@ -31,6 +33,8 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel"
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
     [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests"
+    [slurmctld]="Slurm's controller, for tests" [slurmd]="Slurm's nodes, for tests" [slurm-client]="Slurm's commands, for tests"
+    [munge]="authenticates Slurm's messages"
     [strace]="injects faults into system calls" [qemu-user]="runs the tests for Arm"
     [gcc-aarch64-linux-gnu]="compiles the congestion controls for Arm, and links" [libc6-dev-arm64-cross]="the libc for Arm")
 

@@ -207,3 +207,53 @@ fn a_bucket_holds_shards_too() {
     assert_eq!(empty.status.code(), Some(2), "{}", text(&empty));
     assert!(text(&empty).contains("has no shards"), "{}", text(&empty));
 }
+
+/// Stands for Slurm: `sbatch` runs the tasks of the array one after the other, but loses task 2 of the first job; `squeue` has none left.
+/// `make test-slurm` has a real one.
+fn fake_slurm(bench: &Bench) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bin = bench.path("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let sbatch = r#"#!/bin/sh
+echo "$@" >>options
+cat >script
+jobs=$(cat jobs 2>/dev/null || echo 0)
+jobs=$((jobs + 1))
+echo $jobs >jobs
+for task in $(sed -n 's/^#SBATCH --array=//p' script | tr , ' '); do
+    for id in $(seq "${task%-*}" "${task#*-}"); do
+        [ "$jobs-$id" = 1-2 ] || SLURM_JOB_ID=$jobs SLURM_ARRAY_TASK_ID=$id sh script >>tasks 2>&1
+    done
+done
+echo $jobs
+"#;
+    for (name, script) in [("sbatch", sbatch), ("squeue", "#!/bin/sh\n")] {
+        let path = bin.join(name);
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn submit_runs_the_array_and_what_it_lost_and_merges() {
+    let bench = Bench::new();
+    let (plan, path) = (plan_file(&bench, REPEAT), fake_slurm(&bench));
+    let submit = |arguments: &[&str]| {
+        let fixed = ["submit", &plan, "--slurm", "--sim", "--shards", "3", "--out", "shards"];
+        let mut command = bench.command(&[&fixed, arguments].concat());
+        command.env("PATH", &path).output().unwrap()
+    };
+    let script = submit(&["--dry-run"]);
+    assert_eq!(script.status.code(), Some(0), "{}", text(&script));
+    assert!(text(&script).contains("\n#SBATCH --array=1-3\n"), "{}", text(&script));
+    assert!(!bench.path("jobs").exists(), "nothing is submitted");
+    let done = submit(&["--", "--partition=short"]);
+    let tasks = std::fs::read_to_string(bench.path("tasks")).unwrap_or_default();
+    assert_eq!(done.status.code(), Some(0), "{}\n{tasks}", text(&done));
+    let options = std::fs::read_to_string(bench.path("options")).unwrap();
+    assert_eq!(options, "--parsable --partition=short\n".repeat(2));
+    let script = std::fs::read_to_string(bench.path("script")).unwrap();
+    assert!(script.contains("\n#SBATCH --array=2\n"), "only what is missing: {script}");
+    assert_equal(&tables(&bench), &tables(&run(REPEAT, &[]).0));
+}

@@ -17,6 +17,7 @@ use artifact::ArtifactCommand;
 use new::NewArgs;
 use scorecard::ScorecardArgs;
 use shard::{MergeArgs, ShardChoice};
+use submit::SubmitArgs;
 use values::{TraceFormat, column, day, group, levels, millimetres, phase};
 
 pub mod artifact;
@@ -24,6 +25,7 @@ pub mod new;
 pub mod pki;
 pub mod scorecard;
 pub mod shard;
+pub mod submit;
 pub mod values;
 
 pub use pki::PkiCommand;
@@ -66,6 +68,8 @@ pub enum Command {
         after_help = "Exit codes: 1 trials are missing, an object is damaged, or the machines disagree; others as of `ccbench run`."
     )]
     Merge(MergeArgs),
+    /// Run the shards of a plan as jobs of Slurm, and merge them; or print what HyperQueue or Kubernetes needs.
+    Submit(SubmitArgs),
     /// Check a plan: print every problem with its line and a fix, and warn about misleading setups.
     Check(CheckArgs),
     /// Print the reference of all plan keys, or a JSON schema for editors.

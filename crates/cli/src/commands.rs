@@ -15,4 +15,5 @@ pub mod reproduce;
 pub mod results;
 pub mod run;
 pub mod scorecard;
+pub mod submit;
 pub mod trace;

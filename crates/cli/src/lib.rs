@@ -4,7 +4,8 @@
 //! - `args` is the command line; `commands` has one module per sub-command.
 //! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes), `lab`
 //!   (virtual machines) or `simulator`. `repetition` decides which trials are needed, `recorder` keeps a trial's
-//!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts.
+//!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts,
+//!   `cluster` has what schedulers need to start such parts.
 //! - `error` maps every error to an exit code.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod backend;
 mod cc_files;
 mod clock;
 mod clock_offset;
+mod cluster;
 mod commands;
 mod console;
 mod error;
@@ -50,7 +52,7 @@ pub use agents::exchange_timestamps;
 use args::{Cli, Command};
 use commands::{
     agent, artifact, check, describe, doctor, import, merge, new, plan, reproduce, results, run,
-    scorecard, trace,
+    scorecard, submit, trace,
 };
 use console::message;
 use error::CliError;
@@ -104,6 +106,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Doctor { json } => doctor::run(json),
         Command::Run(args) => run::run(&args),
         Command::Merge(args) => merge::run(&args),
+        Command::Submit(args) => submit::run(args),
         Command::Plan(command) => plan::run(&command),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Scorecard(args) => scorecard::run(args),

@@ -83,8 +83,8 @@ pub enum MergeError {
     NoSession,
     /// Shards ran on different backends, or versions of one: their trials are not repetitions of one point.
     #[error(
-        "the attempts {one} and {other} ran on different backends, or versions of one (run.json: `backend`); run the shards of one of \
-         them again in another place"
+        "the attempts {one} and {other} ran on different backends, or versions of one, or with another dilation of the lab (`backend` in \
+         their sessions); run all shards again in another place, on one backend, in the lab with the same --dilation"
     )]
     OtherBackend {
         /// An attempt.

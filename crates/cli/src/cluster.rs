@@ -1,0 +1,374 @@
+//! Shards as jobs of schedulers: Slurm's script and its answers, HyperQueue's command, the manifest for Kubernetes. Everything here is
+//! text; [`crate::commands::submit`] starts the programs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule;
+use serde_json::{Value, json};
+
+/// Wall-clock time of a shard beyond that of its trials: start, and the first and last access to the store.
+const SHARD_OVERHEAD: Duration = Duration::from_secs(300);
+/// Wall-clock time of a trial beyond its own length.
+const TRIAL_OVERHEAD: Duration = Duration::from_secs(10);
+/// How much longer a trial may take than its length: links settle, machines differ.
+const TIME_FACTOR: f64 = 1.25;
+/// The same in the lab, whose clock is slower than that of the machine.
+const LAB_TIME_FACTOR: f64 = 20.0;
+/// Restarts of a shard before HyperQueue and Kubernetes give up.
+const MAX_RESTARTS: u32 = 5;
+
+/// Where the trials of a job take place, which decides what it needs of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobKind {
+    /// Real time in network namespaces: nothing else may run on the machine.
+    Testbed,
+    /// A virtual clock: any load is allowed.
+    Lab,
+    /// As in the lab, and no slower than real time in most plans.
+    Simulator,
+}
+
+/// Jobs that run all shards of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// The plan's name.
+    pub name: String,
+    /// Where its trials take place.
+    pub kind: JobKind,
+    /// The number of shards.
+    pub shards: u32,
+    /// `ccbench` and its arguments but for `--shard`.
+    pub command: Vec<String>,
+    /// Time limit of a shard.
+    pub limit: Duration,
+    /// Directory of the output files; `None`: the current one.
+    pub logs: Option<String>,
+    /// Trials that run at the same time, if given.
+    pub cpus: Option<u32>,
+}
+
+/// The longest that a shard may take: the length of its trials with a margin. A shard that is stopped goes on when it is submitted
+/// again.
+pub fn time_limit(plan: &CheckedPlan, shards: u32, kind: JobKind) -> Duration {
+    let numbers = schedule::partition(plan, shards);
+    let lengths = plan.points().into_iter();
+    let lengths: Vec<Duration> =
+        lengths.map(|point| schedule::length(&point.plan).duration() + TRIAL_OVERHEAD).collect();
+    let mut loads = vec![Duration::ZERO; shards as usize];
+    for (trial, number) in schedule::trials(plan).iter().zip(numbers) {
+        let load = loads.get_mut(number.saturating_sub(1) as usize);
+        if let (Some(load), Some(length)) = (load, lengths.get(trial.point_id as usize)) {
+            *load += *length;
+        }
+    }
+    let factor = if kind == JobKind::Lab { LAB_TIME_FACTOR } else { TIME_FACTOR };
+    loads.into_iter().max().unwrap_or_default().mul_f64(factor) + SHARD_OVERHEAD
+}
+
+/// The shards that have trials which are not committed.
+pub fn lacking(plan: &CheckedPlan, shards: u32, committed: &BTreeSet<(u32, u16)>) -> Vec<u32> {
+    let numbers = schedule::partition(plan, shards).into_iter();
+    let trials = schedule::trials(plan).into_iter().zip(numbers);
+    let left = trials.filter(|(trial, _)| !committed.contains(&(trial.point_id, trial.trial)));
+    left.map(|(_, number)| number).collect::<BTreeSet<u32>>().into_iter().collect()
+}
+
+/// An argument for a POSIX shell.
+fn quoted(argument: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !argument.is_empty() && argument.chars().all(plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', r"'\''"))
+    }
+}
+
+fn quoted_command(command: &[String]) -> String {
+    let quoted: Vec<String> = command.iter().map(|argument| quoted(argument)).collect();
+    quoted.join(" ")
+}
+
+/// Numbers as Slurm's `--array` takes them: `1-3,5`.
+pub fn array(numbers: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+impl Job {
+    /// The name without characters that are special in a script or a manifest.
+    fn plain_name(&self) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        let name: String = self.name.chars().map(plain).take(40).collect();
+        format!("ccbench-{}", name.trim_matches('-'))
+    }
+
+    /// The script of a job array of these shards for `sbatch`.
+    pub fn slurm_script(&self, shards: &[u32]) -> String {
+        let minutes = self.limit.as_secs().div_ceil(60);
+        let logs = self.logs.as_ref().map(|logs| format!("{logs}/")).unwrap_or_default();
+        // `%` is special in the names of output files.
+        let logs = logs.replace('%', "%%");
+        let share = match self.kind {
+            JobKind::Testbed => "--exclusive".to_owned(),
+            JobKind::Lab | JobKind::Simulator => {
+                format!("--cpus-per-task={}", self.cpus.unwrap_or(1))
+            }
+        };
+        let mut lines = vec!["#!/bin/sh".to_owned()];
+        let options = [
+            format!("--job-name={}", self.plain_name()),
+            format!("--array={}", array(shards)),
+            format!("--time={minutes}"),
+            "--requeue".to_owned(),
+            "--open-mode=append".to_owned(),
+            // To ccbench itself, which replaces the shell: half a minute to discard the trials that run.
+            "--signal=B:TERM@30".to_owned(),
+            format!("--output={logs}slurm-%A_%a.log"),
+            share,
+        ];
+        lines.extend(options.map(|option| format!("#SBATCH {}", slurm_quoted(&option))));
+        let command = quoted_command(&self.command);
+        lines.push(format!("exec {command} --shard \"$SLURM_ARRAY_TASK_ID/{}\"\n", self.shards));
+        lines.join("\n")
+    }
+
+    /// The command that submits all shards to HyperQueue.
+    pub fn hyperqueue_command(&self) -> String {
+        let (shards, seconds) = (self.shards, self.limit.as_secs());
+        let cpus = match self.kind {
+            JobKind::Testbed => "all".to_owned(),
+            JobKind::Lab | JobKind::Simulator => self.cpus.unwrap_or(1).to_string(),
+        };
+        format!(
+            "hq submit --name {} --array 1-{shards} --cpus {cpus} --crash-limit {MAX_RESTARTS} --time-limit {seconds}s -- {} --shard \
+             auto/{shards}",
+            self.plain_name(),
+            quoted_command(&self.command)
+        )
+    }
+
+    /// The manifest of an Indexed Job and of a ConfigMap with the plan, for `kubectl apply -f`. The plan is `/plan/plan.toml`, and the
+    /// command's first word is left out: it is the image's entry point.
+    pub fn kubernetes_manifest(&self, image: &str, plan_text: &str) -> Value {
+        let name = self.plain_name();
+        let shard = ["--shard".to_owned(), format!("auto/{}", self.shards)];
+        let arguments: Vec<&String> = self.command.iter().skip(1).chain(&shard).collect();
+        let container = json!({
+            "name": "ccbench",
+            "image": image,
+            "args": arguments,
+            "volumeMounts": [{ "name": "plan", "mountPath": "/plan" }],
+            // The credentials and the endpoint of the store: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL.
+            "envFrom": [{ "secretRef": { "name": "ccbench-store", "optional": true } }],
+            "resources": { "requests": { "cpu": self.cpus.unwrap_or(1).to_string() } },
+        });
+        let config = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name },
+            "data": { "plan.toml": plan_text },
+        });
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": name },
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": self.shards,
+                "parallelism": self.shards,
+                "backoffLimitPerIndex": MAX_RESTARTS,
+                "podFailurePolicy": { "rules": [
+                    // The same command fails again.
+                    { "action": "FailIndex", "onExitCodes": { "operator": "In", "values": [2] } },
+                    // Terminated: no failure of the shard.
+                    { "action": "Ignore", "onExitCodes": { "operator": "In", "values": [143] } },
+                ] },
+                "template": { "spec": {
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": 30,
+                    "activeDeadlineSeconds": self.limit.as_secs(),
+                    "containers": [container],
+                    "volumes": [{ "name": "plan", "configMap": { "name": name } }],
+                } },
+            },
+        });
+        json!({ "apiVersion": "v1", "kind": "List", "items": [config, job] })
+    }
+}
+
+/// An option of an `#SBATCH` line, which is split at spaces.
+fn slurm_quoted(option: &str) -> String {
+    if option.contains(char::is_whitespace) { format!("\"{option}\"") } else { option.to_owned() }
+}
+
+/// The job's id in the output of `sbatch --parsable`: `12` or `12;cluster`.
+pub fn submitted_job(output: &str) -> Option<&str> {
+    let id = output.trim().split(';').next()?;
+    (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).then_some(id)
+}
+
+/// Tasks of a job array that have not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueState {
+    /// They run, or begin or end to do so.
+    pub running: u32,
+    /// They wait.
+    pub pending: u32,
+}
+
+impl QueueState {
+    /// Whether every task has ended.
+    pub const fn is_empty(self) -> bool {
+        self.running == 0 && self.pending == 0
+    }
+}
+
+/// The state of a job array in the output of `squeue --noheader --array --format=%T`: a line for each task, with its state. Slurm
+/// keeps tasks that have ended for a while.
+pub fn queue_state(output: &str) -> QueueState {
+    let mut state = QueueState::default();
+    for line in output.lines() {
+        match line.trim() {
+            "RUNNING" | "COMPLETING" | "CONFIGURING" | "STAGE_OUT" | "SIGNALING" | "STOPPED"
+            | "SUSPENDED" | "RESIZING" => state.running += 1,
+            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED" | "SPECIAL_EXIT"
+            | "RESV_DEL_HOLD" => state.pending += 1,
+            _ => {}
+        }
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::check;
+
+    use super::*;
+
+    fn job(kind: JobKind) -> Job {
+        let command = ["/opt/ccbench", "run", "/home/a b/it's.toml", "--out", "/data/x"];
+        Job {
+            name: "L4S sweep/1".into(),
+            kind,
+            shards: 5,
+            command: command.map(str::to_owned).to_vec(),
+            limit: Duration::from_secs(3601),
+            logs: Some("/data/x/logs".into()),
+            cpus: None,
+        }
+    }
+
+    #[test]
+    fn the_script_of_an_array_runs_one_shard_per_task() {
+        let script = job(JobKind::Testbed).slurm_script(&[1, 2, 3, 5]);
+        let expected = "#!/bin/sh
+#SBATCH --job-name=ccbench-l4s-sweep-1
+#SBATCH --array=1-3,5
+#SBATCH --time=61
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:TERM@30
+#SBATCH --output=/data/x/logs/slurm-%A_%a.log
+#SBATCH --exclusive
+exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_ARRAY_TASK_ID/5\"
+";
+        assert_eq!(script, expected);
+        let shared = Job { cpus: Some(4), logs: None, ..job(JobKind::Simulator) };
+        let script = shared.slurm_script(&[2]);
+        assert!(script.contains("\n#SBATCH --cpus-per-task=4\n"), "{script}");
+        assert!(script.contains("\n#SBATCH --output=slurm-%A_%a.log\n"), "{script}");
+        assert!(!script.contains("--exclusive"), "{script}");
+    }
+
+    #[test]
+    fn hyperqueue_and_kubernetes_number_the_shards() {
+        let command = job(JobKind::Lab).hyperqueue_command();
+        let expected = "hq submit --name ccbench-l4s-sweep-1 --array 1-5 --cpus 1 --crash-limit 5 --time-limit 3601s -- /opt/ccbench run \
+                        '/home/a b/it'\\''s.toml' --out /data/x --shard auto/5";
+        assert_eq!(command, expected);
+        let manifest =
+            job(JobKind::Lab).kubernetes_manifest("registry.example/ccbench:1", "name = 1");
+        assert_eq!(manifest["items"][0]["data"]["plan.toml"], "name = 1");
+        let spec = &manifest["items"][1]["spec"];
+        assert_eq!((&spec["completions"], &spec["completionMode"]), (&json!(5), &json!("Indexed")));
+        let arguments = &spec["template"]["spec"]["containers"][0]["args"];
+        let expected = ["run", "/home/a b/it's.toml", "--out", "/data/x", "--shard", "auto/5"];
+        assert_eq!(arguments, &json!(expected));
+    }
+
+    #[test]
+    fn ranges_of_an_array() {
+        assert_eq!(array(&[]), "");
+        assert_eq!(array(&[4]), "4");
+        assert_eq!(array(&[1, 2, 3, 7, 9, 10]), "1-3,7,9-10");
+    }
+
+    #[test]
+    fn answers_of_slurm() {
+        assert_eq!(submitted_job("12\n"), Some("12"));
+        assert_eq!(submitted_job("12;cluster\n"), Some("12"));
+        for output in ["", "\n", "Submitted batch job 12", ";x"] {
+            assert_eq!(submitted_job(output), None, "{output}");
+        }
+        let state = queue_state("RUNNING\nRUNNING\n COMPLETING\nPENDING\nCOMPLETED\nFAILED\n");
+        assert_eq!(state, QueueState { running: 3, pending: 1 });
+        assert!(queue_state("COMPLETED\n").is_empty() && queue_state("").is_empty());
+    }
+
+    const PLAN: &str = r#"
+name = "limit"
+repeat = 3
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[probes.rtt]
+kind = "ping"
+from = "src"
+to = "dst"
+[[phases]]
+name = "only"
+length = "10s"
+[matrix]
+"phases.0.length" = ["10s", "30s"]
+"#;
+
+    #[test]
+    fn shards_without_trials_that_are_left_are_not_submitted_again() {
+        let plan = check::read(PLAN, &[]).unwrap().0;
+        assert_eq!(lacking(&plan, 3, &BTreeSet::new()), [1, 2, 3]);
+        let shard = schedule::Shard::new(2, 3).unwrap();
+        let mut committed: BTreeSet<(u32, u16)> = schedule::shard_trials(&plan, shard)
+            .iter()
+            .map(|trial| (trial.point_id, trial.trial))
+            .collect();
+        assert_eq!(lacking(&plan, 3, &committed), [1, 3]);
+        let first = *committed.first().unwrap();
+        committed.remove(&first);
+        assert_eq!(lacking(&plan, 3, &committed), [1, 2, 3]);
+        // More shards than trials.
+        assert_eq!(lacking(&plan, 100, &BTreeSet::new()).len(), 6);
+    }
+
+    #[test]
+    fn the_time_limit_is_that_of_the_longest_shard() {
+        let plan = check::read(PLAN, &[]).unwrap().0;
+        let seconds =
+            |shards, kind| (time_limit(&plan, shards, kind) - SHARD_OVERHEAD).as_secs_f64();
+        // The phases and the overhead of six trials.
+        let all = seconds(1, JobKind::Testbed);
+        assert!((all / TIME_FACTOR - 180.0).abs() < 10.0, "{all}");
+        let half = seconds(2, JobKind::Simulator);
+        assert!(half < 0.7 * all && half >= 0.5 * all, "{half} of {all}");
+        assert!(seconds(1, JobKind::Lab) > 10.0 * all);
+    }
+}

@@ -1,0 +1,249 @@
+//! `ccbench submit`: runs the shards of a plan as jobs of a scheduler.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::schedule;
+use ccbench_results::shard::{COMMITS, trial_of_key};
+use ccbench_results::stopping::StoppingRules;
+use ccbench_store::ShardStore;
+
+use super::merge;
+use crate::args::RunOptions;
+use crate::args::shard::MergeArgs;
+use crate::args::submit::SubmitArgs;
+use crate::cluster::{Job, JobKind, QueueState, lacking, queue_state, submitted_job, time_limit};
+use crate::console::{message, print, print_json};
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::file::FileError;
+use crate::plan_source::{LoadedPlan, PlanSource};
+use crate::runtime::block_on;
+use crate::shard::ShardRunError;
+
+/// Shards if the command line does not say how many.
+const SHARDS: u32 = 8;
+/// Between two looks at the queue and the store.
+const POLL: Duration = Duration::from_secs(5);
+
+/// Runs the command.
+///
+/// # Errors
+/// The plan is invalid, or the scheduler or the store is not available.
+pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
+    let source = PlanSource::read(&args.plan)?.for_simulator(args.options.sim);
+    let sets = source.sets(&args.sets, args.options.quick)?;
+    let LoadedPlan { text, plan, traces } = source.load(&sets)?;
+    if !StoppingRules::of(&plan).is_empty() {
+        return Err(ShardRunError::Rules.into());
+    }
+    let job = job(&args, &plan)?;
+    if args.hyperqueue {
+        print(&format!("{}\n", job.hyperqueue_command()));
+        return Ok(ExitCode::Success);
+    }
+    if let Some(image) = &args.image {
+        let out = args.options.out.to_string_lossy();
+        if !traces.is_empty() || !ccbench_store::is_url(&out) {
+            return Err(CliError::Usage(
+                "--kubernetes: the pods have the plan and a bucket only; leave out traces, and give --out s3://BUCKET/PREFIX".to_owned(),
+            ));
+        }
+        print_json(&job.kubernetes_manifest(image, &text));
+        return Ok(ExitCode::Success);
+    }
+    let out = location(&args.options)?;
+    if args.dry_run {
+        let all: Vec<u32> = (1..=job.shards).collect();
+        print(&job.slurm_script(&all));
+        return Ok(ExitCode::Success);
+    }
+    block_on(run_array(&args, &job, &plan, &out))?;
+    let SubmitArgs { merged, options: RunOptions { json, strict, .. }, .. } = args;
+    merge::run(&MergeArgs { shards: out, out: merged, partial: false, json, strict })
+}
+
+/// Where the shards put their trials: a URL, or a directory with its absolute path.
+fn location(options: &RunOptions) -> Result<String, CliError> {
+    let out = options.out.to_string_lossy().into_owned();
+    if ccbench_store::is_url(&out) {
+        return Ok(out);
+    }
+    Ok(absolute(&options.out)?.to_string_lossy().into_owned())
+}
+
+/// Jobs start in other directories.
+fn absolute(path: &Path) -> Result<PathBuf, CliError> {
+    Ok(std::path::absolute(path).map_err(FileError::of("find", path))?)
+}
+
+/// The jobs of a plan.
+fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
+    let options = &args.options;
+    let in_lab = || plan.points().iter().any(|point| point.plan.plan().in_lab());
+    let kind = match (options.sim, options.lab || in_lab()) {
+        (true, _) => JobKind::Simulator,
+        (false, true) => JobKind::Lab,
+        (false, false) => JobKind::Testbed,
+    };
+    let trials = u32::try_from(schedule::trials(plan).len()).unwrap_or(u32::MAX).max(1);
+    let shards = args.shards.unwrap_or(SHARDS).min(trials);
+    let out = location(options)?;
+    let (program, plan_file) = if args.kubernetes {
+        ("ccbench".to_owned(), "/plan/plan.toml".to_owned())
+    } else {
+        let program = std::env::current_exe();
+        let program =
+            program.map_err(|source| CliError::Runtime { op: "find this program", source })?;
+        let plan_file = absolute(&args.plan)?;
+        (program.to_string_lossy().into_owned(), plan_file.to_string_lossy().into_owned())
+    };
+    let mut command = vec![program, "run".to_owned(), plan_file, "--out".to_owned(), out.clone()];
+    command.extend(run_options(options, kind));
+    command.extend(args.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+    Ok(Job {
+        name: plan.plan().name.clone(),
+        kind,
+        shards,
+        command,
+        limit: time_limit(plan, shards, kind),
+        logs: (!ccbench_store::is_url(&out)).then(|| format!("{out}/logs")),
+        cpus: options.jobs,
+    })
+}
+
+/// The options of `ccbench run` that select what a shard does.
+fn run_options(options: &RunOptions, kind: JobKind) -> Vec<String> {
+    let flags = [
+        ("--quick", options.quick),
+        ("--keep-going", options.keep_going),
+        ("--rootless", options.rootless),
+        ("--lab", options.lab),
+        ("--sim", options.sim),
+    ];
+    let flags = flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned());
+    // Several shards share a machine.
+    let jobs = match kind {
+        JobKind::Testbed => options.jobs,
+        JobKind::Lab | JobKind::Simulator => Some(options.jobs.unwrap_or(1)),
+    };
+    let values = [
+        ("--engine", options.engine.map(|engine| engine.to_string())),
+        ("--kernel", options.kernel.map(|kernel| kernel.to_string())),
+        ("--dilation", options.dilation.map(|dilation| dilation.to_string())),
+        ("--jobs", jobs.map(|jobs| jobs.to_string())),
+        ("--pki", options.tls.pki.as_ref().map(|pki| pki.display().to_string())),
+    ];
+    let values = values.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
+    flags.chain(values.flatten()).collect()
+}
+
+/// Submits the shards that are left, and waits for them; what is missing then is submitted again, unless a job has added nothing.
+async fn run_array(
+    args: &SubmitArgs,
+    job: &Job,
+    plan: &CheckedPlan,
+    out: &str,
+) -> Result<(), CliError> {
+    let store = ccbench_store::open(out).map_err(ShardRunError::from)?;
+    if let Some(logs) = &job.logs {
+        std::fs::create_dir_all(logs).map_err(FileError::of("create", Path::new(logs)))?;
+    }
+    for _ in 0..=args.resubmit {
+        let before = committed(&*store).await?;
+        let left = lacking(plan, job.shards, &before);
+        if left.is_empty() {
+            break;
+        }
+        let id = sbatch(&job.slurm_script(&left), &args.sbatch)?;
+        message(format_args!(
+            "job {id}: {} of {} shards; it goes on if this command ends, which then can be repeated, or `ccbench merge {out}`",
+            left.len(),
+            job.shards
+        ));
+        wait_for_job(&id, &*store, schedule::trials(plan).len()).await?;
+        if committed(&*store).await?.len() == before.len() {
+            let logs = job.logs.as_deref().unwrap_or(".");
+            message(format_args!(
+                "job {id} has ended without a trial; {logs}/slurm-{id}_*.log has the reason"
+            ));
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until no task of a job array runs or waits, and prints how far it has come.
+async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result<(), CliError> {
+    let mut printed = None;
+    loop {
+        tokio::time::sleep(POLL).await;
+        let state = queue(id)?;
+        let progress = (committed(store).await?.len(), state);
+        let (count, Some(QueueState { running, pending })) = progress else {
+            // Its message is printed; the controller may be restarted.
+            continue;
+        };
+        if printed.replace(progress) != Some(progress) {
+            message(format_args!(
+                "job {id}: {count} of {trials} trials; {running} shards run, {pending} wait"
+            ));
+        }
+        if state.is_some_and(QueueState::is_empty) {
+            return Ok(());
+        }
+    }
+}
+
+/// The trials in the store.
+async fn committed(store: &dyn ShardStore) -> Result<BTreeSet<(u32, u16)>, CliError> {
+    let keys = store.list(COMMITS).await.map_err(ShardRunError::from)?;
+    Ok(keys.iter().filter_map(|key| trial_of_key(key)).collect())
+}
+
+/// Submits a script; the job's id.
+#[expect(clippy::disallowed_methods, reason = "starts sbatch")]
+fn sbatch(script: &str, options: &[String]) -> Result<String, CliError> {
+    let mut command = Command::new("sbatch");
+    command.arg("--parsable").args(options);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = |source| CliError::StartProgram { path: "sbatch".into(), source };
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(mut input) = child.stdin.take() {
+        // It may have refused its options already; then its message is the one to print.
+        let _ = input.write_all(script.as_bytes());
+    }
+    let Output { status, stdout, stderr } = child.wait_with_output().map_err(failed)?;
+    let id = String::from_utf8_lossy(&stdout);
+    match submitted_job(&id).filter(|_| status.success()) {
+        Some(id) => Ok(id.to_owned()),
+        None => Err(CliError::Usage(format!(
+            "sbatch refused the job: {}; options after `--` go to sbatch, and --dry-run prints the script",
+            String::from_utf8_lossy(&stderr).trim()
+        ))),
+    }
+}
+
+/// The state of a job array; `None` if Slurm does not answer, which is printed.
+#[expect(clippy::disallowed_methods, reason = "starts squeue")]
+fn queue(id: &str) -> Result<Option<QueueState>, CliError> {
+    let mut command = Command::new("squeue");
+    command.args(["--noheader", "--array", "--format=%T", "--jobs", id]);
+    let output = command.stdin(Stdio::null()).output();
+    let Output { status, stdout, stderr } =
+        output.map_err(|source| CliError::StartProgram { path: "squeue".into(), source })?;
+    if status.success() {
+        return Ok(Some(queue_state(&String::from_utf8_lossy(&stdout))));
+    }
+    let stderr = String::from_utf8_lossy(&stderr);
+    // Slurm forgets a job some minutes after its end.
+    if stderr.contains("Invalid job id") {
+        return Ok(Some(QueueState::default()));
+    }
+    message(format_args!("squeue: {}; asked again in {} s", stderr.trim(), POLL.as_secs()));
+    Ok(None)
+}

@@ -1,0 +1,46 @@
+//! What `ccbench submit` prints for schedulers that it does not talk to.
+
+use ccbench_tests::{Bench, source_root, text};
+
+use crate::{err, out};
+
+fn submit(arguments: &[&str]) -> std::process::Output {
+    let plan = source_root().join("plans/quickstart.toml");
+    let fixed = ["submit", &plan.to_string_lossy(), "--sim", "--set", "repeat=4"];
+    Bench::new().run(&[&fixed, arguments].concat())
+}
+
+#[test]
+fn hyperqueue_gets_a_command() {
+    let done = submit(&["--hyperqueue", "--shards", "3", "--out", "s3://bucket/runs"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let command = out(&done);
+    assert!(
+        command.starts_with("hq submit --name ccbench-quickstart --array 1-3 --cpus 1 "),
+        "{command}"
+    );
+    let end = " --out s3://bucket/runs --sim --jobs 1 --set repeat=4 --shard auto/3\n";
+    assert!(command.ends_with(end), "{command}");
+}
+
+#[test]
+fn kubernetes_gets_a_manifest() {
+    let image = ["--kubernetes", "--image", "ccbench:1"];
+    let done = submit(&[&image[..], &["--shards", "100", "--out", "s3://bucket"]].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let manifest: serde_json::Value = serde_json::from_str(&out(&done)).unwrap();
+    let job = &manifest["items"][1];
+    assert_eq!((&job["kind"], &job["spec"]["completions"]), (&"Job".into(), &4.into()));
+    let plan = manifest["items"][0]["data"]["plan.toml"].as_str().unwrap();
+    assert!(plan.contains("quickstart"), "{plan}");
+    let directory = submit(&image);
+    assert_eq!(directory.status.code(), Some(2), "{}", text(&directory));
+    assert!(err(&directory).contains("give --out s3://BUCKET/PREFIX"), "{}", text(&directory));
+}
+
+#[test]
+fn a_scheduler_is_named() {
+    let done = submit(&[]);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(err(&done).contains("--slurm"), "{}", text(&done));
+}
