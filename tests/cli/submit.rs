@@ -33,7 +33,7 @@ fn kubernetes_gets_a_manifest() {
     assert_eq!((&job["kind"], &job["spec"]["completions"]), (&"Job".into(), &4.into()));
     let plan = manifest["items"][0]["data"]["plan.toml"].as_str().unwrap();
     assert!(plan.contains("quickstart"), "{plan}");
-    let directory = submit(&image);
+    let directory = submit(&[&image[..], &["--out", "shards"]].concat());
     assert_eq!(directory.status.code(), Some(2), "{}", text(&directory));
     assert!(err(&directory).contains("give --out s3://BUCKET/PREFIX"), "{}", text(&directory));
 }

@@ -140,7 +140,8 @@ fn what_fails_again_exits_with_2() {
     let other = ["--shard", "2/3", "--out", "shards", "--set", "seed=2"];
     refused(&other, "shards has shards of another plan");
     refused(&["--shard", "4/3"], "`4/3` is not a shard");
-    refused(&["--shard", "auto"], "--shard auto needs SLURM_ARRAY_TASK_ID");
+    refused(&["--shard", "1/3"], "--out <DIR>");
+    refused(&["--shard", "auto", "--out", "shards"], "--shard auto needs SLURM_ARRAY_TASK_ID");
     refused(
         &["--shard", "1/3", "--out", "gs://bucket"],
         "`gs://bucket` is not the URL of a bucket",

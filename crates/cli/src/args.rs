@@ -186,7 +186,7 @@ pub struct RunArgs {
     /// Run only shard I of N, and put its trials into --out, a directory that all machines share or a bucket
     /// (`s3://BUCKET/PREFIX`): `--shard 2/8`. `auto` takes the task of a Slurm array, `auto/N` that of Slurm, HyperQueue or
     /// Kubernetes. The same command again runs what is left. `ccbench merge` makes one run of all shards.
-    #[arg(long, value_name = "I/N", conflicts_with = "resume")]
+    #[arg(long, value_name = "I/N", conflicts_with = "resume", requires = "out")]
     pub shard: Option<ShardChoice>,
     /// Options of the run.
     #[command(flatten)]

@@ -65,6 +65,8 @@ pub const TARGETS: &[Target] = &[
     #[cfg(feature = "results")]
     target("results_journal", results::journal, 1000),
     #[cfg(feature = "results")]
+    target("commit", results::commit, 1000),
+    #[cfg(feature = "results")]
     target("run_record", results::run_record, 1000),
     #[cfg(feature = "results")]
     target("verdict", results::verdict, 300),

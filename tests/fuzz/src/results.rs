@@ -9,6 +9,7 @@ use ccbench_proto::wire::{RunEvent, run_event::Of};
 use ccbench_results::fuzzing;
 use ccbench_results::journal;
 use ccbench_results::model::NodeClock;
+use ccbench_results::shard::{Commit, trial_of_key};
 use ccbench_results::trace::parquet as parquet_trace;
 use ccbench_results::verdict::Judge;
 use prost::Message as _;
@@ -33,6 +34,18 @@ pub fn journal(data: &[u8]) {
                 end.phases.iter().map(journal::PhaseRecord::seconds).sum::<f64>(),
             );
         }
+    }
+}
+
+/// The commit of a shard's trial: as it is, and with its checksum made right.
+pub fn commit(data: &[u8]) {
+    for bytes in [data, &sealed(data)] {
+        let Ok(commit) = Commit::decode("key", bytes) else { continue };
+        let Ok(written) = commit.encode() else { panic!("what was read is written") };
+        assert_eq!(Commit::decode("key", &written).ok().as_ref(), Some(&commit));
+        let trial = (commit.trial.point_id, commit.trial.trial);
+        assert_eq!(trial_of_key(&commit.key()), Some(trial));
+        let _ = commit.attempt.of_shard();
     }
 }
 

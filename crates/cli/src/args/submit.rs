@@ -14,13 +14,13 @@ pub struct SubmitArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     pub plan: PathBuf,
     /// Submit a job array to Slurm, wait for it, submit again what is missing, and merge.
-    #[arg(long)]
+    #[arg(long, requires = "out")]
     pub slurm: bool,
     /// Print the command for HyperQueue.
-    #[arg(long)]
+    #[arg(long, requires = "out")]
     pub hyperqueue: bool,
     /// Print the manifest of an Indexed Job for Kubernetes, with the plan in a ConfigMap.
-    #[arg(long, requires = "image")]
+    #[arg(long, requires = "image", requires = "out")]
     pub kubernetes: bool,
     /// The container image of the job, with `ccbench` as its entry point.
     #[arg(long, requires = "kubernetes")]
