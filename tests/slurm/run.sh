@@ -92,7 +92,7 @@ failed() {
 
 idle=0
 for _ in $(seq 60); do
-    idle=$(sinfo --noheader --Node --format=%T 2>/dev/null | grep -c idle || true)
+    idle=$(sinfo --noheader --Node --format=%T 2>/dev/null | grep -cx idle || true)
     [ "$idle" -eq 2 ] && break
     sleep 1
 done
