@@ -6,8 +6,9 @@ use crate::{err, out};
 
 fn submit(arguments: &[&str]) -> std::process::Output {
     let plan = source_root().join("plans/quickstart.toml");
-    let fixed = ["submit", &plan.to_string_lossy(), "--sim", "--set", "repeat=4"];
-    Bench::new().run(&[&fixed, arguments].concat())
+    let plan = plan.to_string_lossy();
+    let fixed = ["submit", &plan, "--sim", "--set", "repeat=4"];
+    Bench::new().run(&[&fixed[..], arguments].concat())
 }
 
 #[test]

@@ -242,7 +242,7 @@ fn submit_runs_the_array_and_what_it_lost_and_merges() {
     let (plan, path) = (plan_file(&bench, REPEAT), fake_slurm(&bench));
     let submit = |arguments: &[&str]| {
         let fixed = ["submit", &plan, "--slurm", "--sim", "--shards", "3", "--out", "shards"];
-        let mut command = bench.command(&[&fixed, arguments].concat());
+        let mut command = bench.command(&[&fixed[..], arguments].concat());
         command.env("PATH", &path).output().unwrap()
     };
     let script = submit(&["--dry-run"]);
