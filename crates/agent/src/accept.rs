@@ -4,22 +4,19 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ccbench_io::certificate::{Certificate, CertificateError};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::Accept;
+use tokio_rustls::rustls;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::Connected;
 
 use crate::access::Identity;
 use crate::audit::Audit;
@@ -27,9 +24,13 @@ use crate::clock;
 use crate::control_interface::Peer;
 use crate::tls::{PeerCertificate, Trust};
 
+mod connection;
 mod per_client;
 
-use per_client::{MAX_PER_CLIENT, PerClient, Place};
+use connection::{Rejection, Stream};
+use per_client::{MAX_PER_CLIENT, PerClient};
+
+pub use connection::Connection;
 
 /// Connections at the same time: every controller has one.
 const MAX_CONNECTIONS: usize = 64;
@@ -42,24 +43,6 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Refused connections that are logged per second; the others are counted.
 const LOGGED_PER_SECOND: u32 = 5;
-
-/// An accepted connection.
-pub struct Connection {
-    id: u64,
-    stream: Stream,
-    client: Client,
-    /// Its receivers learn that the connection has ended.
-    end: watch::Sender<()>,
-    _slot: OwnedSemaphorePermit,
-    /// With a certificate.
-    _place: Option<Place>,
-}
-
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone)]
@@ -125,30 +108,6 @@ impl ConnectionEnd {
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = ConnectionEnd;
-
-    fn connect_info(&self) -> ConnectionEnd {
-        let peer = match &self.stream {
-            Stream::Unix(_) => None,
-            Stream::Tcp(stream) => peer(stream),
-            Stream::Tls(stream) => peer(stream.get_ref().0),
-        };
-        let client = self.client.clone();
-        ConnectionEnd { id: self.id, peer, client, end: self.end.subscribe() }
-    }
-}
-
-fn peer(stream: &TcpStream) -> Option<Peer> {
-    let address = stream.peer_addr().ok()?;
-    let scope_id = match address {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
-        _ => 0,
-    };
-    let local = stream.local_addr().ok().map(|local| local.ip().to_canonical());
-    Some(Peer { ip: address.ip().to_canonical(), local, scope_id })
-}
-
 /// Why a connection was refused.
 #[derive(Debug, thiserror::Error)]
 enum RefusedConnection {
@@ -167,6 +126,14 @@ enum RefusedConnection {
     /// The client's certificate passed the handshake and cannot be read.
     #[error("its certificate: {0}")]
     Certificate(#[from] CertificateError),
+    /// After it was accepted: the certificate was revoked, for example.
+    #[error("the certificate of {client} is no longer accepted: {source}")]
+    Rejected {
+        /// The client.
+        client: String,
+        /// Why.
+        source: rustls::Error,
+    },
     /// Newer connections wait for their handshakes.
     #[error("others wait for a TLS handshake, and this one is the oldest of {MAX_HANDSHAKES}")]
     TooManyHandshakes,
@@ -186,7 +153,7 @@ pub type Incoming = ReceiverStream<io::Result<Connection>>;
 
 /// Accepts on a Unix socket from root and the agent's own user, with any permissions of the socket's directory.
 pub fn unix(listener: UnixListener, audit: Audit) -> Incoming {
-    let (gate, incoming) = Gate::new();
+    let (gate, incoming) = Gate::new(None);
     tokio::spawn(async move {
         let mut log = RefusalLog::new(audit);
         loop {
@@ -208,9 +175,9 @@ pub fn unix(listener: UnixListener, audit: Audit) -> Incoming {
     incoming
 }
 
-/// Accepts on a TCP socket; with `trust`, only clients with a certificate that it accepts.
+/// Accepts on a TCP socket; with `trust`, only clients with a certificate that it accepts, and only for as long as it does.
 pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incoming {
-    let (gate, incoming) = Gate::new();
+    let (gate, incoming) = Gate::new(trust);
     tokio::spawn(async move {
         let mut log = RefusalLog::new(audit);
         let mut handshakes = Handshakes::default();
@@ -220,7 +187,7 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                     let Some((stream, peer)) = accepted else { return };
                     // Without it the connection is only slower.
                     let _ = stream.set_nodelay(true);
-                    match &trust {
+                    match &gate.trust {
                         Some(trust) => {
                             let accept = trust.acceptor().accept(stream);
                             if let Some(oldest) = handshakes.start(peer, accept) {
@@ -281,16 +248,18 @@ impl Client {
 struct Gate {
     slots: Arc<Semaphore>,
     per_client: PerClient,
+    trust: Option<Trust>,
     next_id: AtomicU64,
     out: mpsc::Sender<io::Result<Connection>>,
 }
 
 impl Gate {
-    fn new() -> (Self, Incoming) {
+    fn new(trust: Option<Trust>) -> (Self, Incoming) {
         let (out, incoming) = mpsc::channel(1);
         let gate = Self {
             slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             per_client: PerClient::default(),
+            trust,
             next_id: AtomicU64::new(0),
             out,
         };
@@ -347,9 +316,26 @@ impl Gate {
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let end = watch::channel(()).0;
-        let connection = Connection { id, stream, client, end, _slot: slot, _place: place };
+        let rejection = self.rejection(&client, peer, &log.audit);
+        let connection =
+            Connection { id, stream, client, rejection, end, _slot: slot, _place: place };
         // It fails only when the server has ended.
         let _ = self.out.send(Ok(connection)).await;
+    }
+
+    /// Logs why, too.
+    fn rejection(&self, client: &Client, peer: &str, audit: &Audit) -> Rejection {
+        let (Some(trust), Some(certificate)) = (self.trust.clone(), client.certificate.clone())
+        else {
+            return Box::pin(std::future::pending());
+        };
+        let (client, peer, audit) = (client.identity.to_string(), peer.to_owned(), audit.clone());
+        Box::pin(async move {
+            let source = trust.rejection(&certificate).await;
+            let why = RefusedConnection::Rejected { client, source };
+            tracing::warn!(peer, %why, "closed a connection");
+            audit.refused(&peer, &why.to_string());
+        })
     }
 }
 
@@ -481,50 +467,6 @@ impl RefusalCount {
     /// The number of the others since the last call.
     fn take(&mut self) -> u64 {
         std::mem::take(&mut self.unlogged)
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match &mut self.stream {
-            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
     }
 }
 

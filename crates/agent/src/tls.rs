@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -37,6 +38,8 @@ pub struct Trust(Arc<Inner>);
 struct Inner {
     files: Files,
     current: RwLock<Loaded>,
+    /// Notifies open connections of each load.
+    loads: watch::Sender<()>,
 }
 
 #[derive(Debug, Clone)]
@@ -102,7 +105,8 @@ impl Trust {
         let files = Files { cert, key, ca, crl: args.tls_crl.clone() };
         let stamps = files.stamps();
         let current = RwLock::new(files.load(files.own()?, 1, stamps)?);
-        Ok(Some(Self(Arc::new(Inner { files, current }))))
+        let loads = watch::Sender::new(());
+        Ok(Some(Self(Arc::new(Inner { files, current, loads }))))
     }
 
     /// Accepts TLS 1.3 from clients with a certificate of the authority that is not revoked.
@@ -134,6 +138,20 @@ impl Trust {
         Ok(())
     }
 
+    /// Resolves when the certificate of an open connection is no longer accepted. It is verified after every load of the files,
+    /// and for its expiry only then.
+    pub async fn rejection(&self, certificate: &PeerCertificate) -> rustls::Error {
+        // Before the first check, so that no load is missed.
+        let mut loads = self.0.loads.subscribe();
+        loop {
+            if let Err(error) = self.check(certificate) {
+                return error;
+            }
+            // It fails without its sender only, which `self` has.
+            let _ = loads.changed().await;
+        }
+    }
+
     /// Reads the files again. If the authority or its list cannot be used, the previous certificates stay in force. If only the
     /// node's own certificate or key cannot be used, that one stays, so that a revocation is not lost.
     pub fn reload(&self) {
@@ -147,6 +165,7 @@ impl Trust {
         match self.0.files.load(own, previous.version + 1, stamps.clone()) {
             Ok(loaded) => {
                 *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+                self.0.loads.send_replace(());
                 match kept {
                     None => tracing::info!("read the certificates again"),
                     Some(error) => tracing::error!(

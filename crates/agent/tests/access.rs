@@ -20,7 +20,7 @@ use rcgen::{
 };
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
-use support::{AGENT, wait_for};
+use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -269,17 +269,45 @@ async fn a_refusal_names_scope_identity_and_command() {
 }
 
 #[tokio::test]
-async fn a_revocation_ends_what_open_connections_may_do() {
+async fn a_revocation_closes_open_connections_and_ends_their_trials() {
     let agent = Agent::start().await;
     let client = issue(&agent.ca, 2, Some(&[Scope::Run]), None);
     let other = issue(&agent.ca, 3, Some(&[Scope::Run]), None);
-    let open = agent.connect(Some(client.clone())).await.unwrap();
-    assert_eq!(call(open.clone(), "Describe").await, Outcome::Handled);
-    let reread = || agent.log().matches("read the certificates again").count();
+    let idle = agent.connect(Some(client.clone())).await.unwrap();
+    assert_eq!(call(idle.clone(), "Describe").await, Outcome::Handled);
+    let typed = wire::agent_client::AgentClient::<Channel>::new;
+    let mut running = typed(agent.connect(Some(client.clone())).await.unwrap());
+    let plan = IDLE_PLAN.replace("200ms", "60s");
+    running.prepare(prepare(&plan, "one", 1)).await.unwrap();
+    let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
+    let mut rows = running.run(run).await.unwrap().into_inner();
+    let mut permitted = typed(agent.connect(Some(other.clone())).await.unwrap());
+    permitted.prepare(prepare(&plan, "one", 2)).await.unwrap_err();
     std::fs::write(agent.path("crl.pem"), revocations(&agent.ca, &[2])).unwrap();
-    wait_for("the new list", || reread() > 0).await;
-    assert_eq!(call(open, "Describe").await, Outcome::Refused);
+    let end = loop {
+        match rows.message().await {
+            Ok(Some(_)) => {}
+            end => break end,
+        }
+    };
+    assert!(end.is_err(), "the trial came to its end");
+    let closed = || {
+        agent.log().matches("the certificate of client2 (serial 02) is no longer accepted").count()
+    };
+    wait_for("the end of both connections", || closed() == 2).await;
+    assert_eq!(call(idle, "Describe").await, Outcome::NoConnection);
     assert_eq!(agent.call(Some(client), "Describe").await, Outcome::NoConnection);
+    // The node is free again, and the connection of another client is open.
+    let mut attempts = 0;
+    while permitted.prepare(prepare(&plan, "one", 2)).await.is_err() {
+        attempts += 1;
+        assert!(attempts < 1000, "the revoked client still holds the node: {}", agent.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let is_recorded = |line: &Value| {
+        line["event"] == "connection" && line["message"].to_string().contains("no longer accepted")
+    };
+    wait_for("the audit log", || agent.audit().iter().any(is_recorded)).await;
     assert_eq!(agent.call(Some(other), "Describe").await, Outcome::Handled);
     // A file that is not a list changes nothing.
     std::fs::write(agent.path("crl.pem"), "no list").unwrap();
@@ -297,7 +325,7 @@ async fn a_revocation_needs_no_usable_key_of_the_node() {
     std::fs::write(agent.path("node.key"), "no key").unwrap();
     std::fs::write(agent.path("crl.pem"), revocations(&agent.ca, &[2])).unwrap();
     let mut calls = 0;
-    while call(open.clone(), "Describe").await != Outcome::Refused {
+    while call(open.clone(), "Describe").await == Outcome::Handled {
         calls += 1;
         assert!(calls < 1000, "the revocation is lost: {}", agent.log());
         tokio::time::sleep(Duration::from_millis(10)).await;

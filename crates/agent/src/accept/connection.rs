@@ -1,0 +1,123 @@
+//! An accepted connection: its bytes, its client, and its end. It fails once the client's certificate is no longer accepted.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+use super::per_client::Place;
+use super::{Client, ConnectionEnd};
+use crate::control_interface::Peer;
+
+/// Resolves when the client's certificate is no longer accepted; never without one.
+pub(super) type Rejection = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// An accepted connection.
+pub struct Connection {
+    pub(super) id: u64,
+    pub(super) stream: Stream,
+    pub(super) client: Client,
+    pub(super) rejection: Rejection,
+    /// Its receivers learn that the connection has ended.
+    pub(super) end: watch::Sender<()>,
+    pub(super) _slot: OwnedSemaphorePermit,
+    /// With a certificate.
+    pub(super) _place: Option<Place>,
+}
+
+/// The bytes of a connection.
+pub(super) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    /// Also wakes the task when the answer changes.
+    fn check_accepted(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.rejection.as_mut().poll(cx).is_pending() {
+            return Ok(());
+        }
+        // For the next call: a future that has ended must not be polled again.
+        self.rejection = Box::pin(std::future::ready(()));
+        let why = "the client's certificate is no longer accepted";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ConnectionEnd;
+
+    fn connect_info(&self) -> ConnectionEnd {
+        let peer = match &self.stream {
+            Stream::Unix(_) => None,
+            Stream::Tcp(stream) => peer(stream),
+            Stream::Tls(stream) => peer(stream.get_ref().0),
+        };
+        let client = self.client.clone();
+        ConnectionEnd { id: self.id, peer, client, end: self.end.subscribe() }
+    }
+}
+
+fn peer(stream: &TcpStream) -> Option<Peer> {
+    let address = stream.peer_addr().ok()?;
+    let scope_id = match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+        _ => 0,
+    };
+    let local = stream.local_addr().ok().map(|local| local.ip().to_canonical());
+    Some(Peer { ip: address.ip().to_canonical(), local, scope_id })
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_accepted(cx)?;
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check_accepted(cx)?;
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check_accepted(cx)?;
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
