@@ -3,24 +3,23 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ccbench_io::input;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use futures_util::future::join_all;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, Endpoint};
 
 use tracing::{debug, info, warn};
 
 use crate::clock;
 use crate::clock_offset::{ClockHistory, ClockOffset, ClockPrediction};
 use crate::exit::ExitCode;
-use crate::file::FileError;
+use crate::tls::{Tls, TlsError};
 
 /// Longest wait for an agent's answer outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);
@@ -71,9 +70,9 @@ pub enum AgentError {
         /// What is missing, and the fix.
         reason: String,
     },
-    /// A certificate cannot be read.
+    /// A certificate cannot be read or used.
     #[error(transparent)]
-    File(#[from] FileError),
+    Tls(#[from] TlsError),
 }
 
 impl AgentError {
@@ -84,7 +83,7 @@ impl AgentError {
                 ExitCode::Unavailable
             }
             Self::Unsupported { .. } => ExitCode::Usage,
-            Self::File(_) => ExitCode::Failure,
+            Self::Tls(_) => ExitCode::Failure,
         }
     }
 }
@@ -126,26 +125,22 @@ impl Agents {
     /// The first node that cannot be reached, with its address and a hint.
     pub async fn connect(
         addresses: BTreeMap<String, Address>,
-        pki: Option<&Path>,
+        tls: Option<&Tls>,
     ) -> Result<Self, AgentError> {
-        let tls = pki.map(tls_config).transpose()?;
-        let connects = addresses.into_iter().map(|(node, address)| {
-            let tls = tls.clone();
-            async move {
-                info!(node, ?address, "connect");
-                let channel = connect(&node, &address, tls).await?;
-                let mut client =
-                    AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);
-                let describe = client.describe(wire::DescribeRequest {});
-                let info = call(&node, "describe", describe).await?;
-                info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
-                let generation = info.generation.into();
-                let is_remote = matches!(address, Address::Tcp(_));
-                let shares_clock = clock::is_shared(&info);
-                let clock = ClockHistory::default();
-                let agent = Agent { client, info, generation, is_remote, shares_clock, clock };
-                Ok::<_, AgentError>((node, agent))
-            }
+        let connects = addresses.into_iter().map(|(node, address)| async move {
+            info!(node, ?address, "connect");
+            let channel = connect(&node, &address, tls).await?;
+            let mut client =
+                AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);
+            let describe = client.describe(wire::DescribeRequest {});
+            let info = call(&node, "describe", describe).await?;
+            info!(node, kernel = info.kernel, agent = info.agent_version, "describe");
+            let generation = info.generation.into();
+            let is_remote = matches!(address, Address::Tcp(_));
+            let shares_clock = clock::is_shared(&info);
+            let clock = ClockHistory::default();
+            let agent = Agent { client, info, generation, is_remote, shares_clock, clock };
+            Ok::<_, AgentError>((node, agent))
         });
         let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
         Ok(Self { by_node })
@@ -254,11 +249,7 @@ impl Agents {
     }
 }
 
-async fn connect(
-    node: &str,
-    address: &Address,
-    tls: Option<ClientTlsConfig>,
-) -> Result<Channel, AgentError> {
+async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Channel, AgentError> {
     let fail = |reason| AgentError::Call { node: node.to_owned(), step: "connect", reason };
     match address {
         Address::Socket(path) => {
@@ -284,19 +275,20 @@ async fn connect(
                 .keep_alive_timeout(wire::KEEPALIVE_TIMEOUT)
                 .keep_alive_while_idle(true);
             if let Some(tls) = tls {
-                endpoint = endpoint.tls_config(tls).map_err(|e| fail(chain(&e)))?;
+                endpoint = tls.apply(endpoint).map_err(|e| fail(chain(&e)))?;
             } else if !loopback(target) {
                 return Err(fail(format!(
                     "{target} is not a loopback address and needs certificates: add `--pki DIR` \
                      (`ccbench pki init DIR` makes them)"
                 )));
             }
-            endpoint.connect().await.map_err(|e| {
-                fail(format!(
+            endpoint.connect().await.map_err(|e| match tls.and_then(|tls| tls.refusal(&e)) {
+                Some(why) => fail(format!("{target}: {why}")),
+                None => fail(format!(
                     "{target}: {}; is `ccbench-agent serve --listen tcp:…` running there, with a \
                      certificate of the same authority?",
                     chain(&e)
-                ))
+                )),
             })
         }
     }
@@ -306,18 +298,6 @@ fn loopback(target: &str) -> bool {
     let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-fn tls_config(dir: &Path) -> Result<ClientTlsConfig, AgentError> {
-    let read = |name: &str| {
-        let path = dir.join(name);
-        input::read(&path, &input::CERTIFICATE)
-            .map_err(FileError::of("read the certificate", &path))
-    };
-    let identity = Identity::from_pem(read("controller.pem")?, read("controller.key")?);
-    Ok(ClientTlsConfig::new()
-        .ca_certificate(Certificate::from_pem(read("ca.pem")?))
-        .identity(identity))
 }
 
 impl Agent {

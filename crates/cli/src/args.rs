@@ -160,11 +160,15 @@ pub struct PlanArgs {
 }
 
 /// Options for agents over TCP.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct TlsArgs {
     /// Folder with `ca.pem`, `controller.pem` and `controller.key` (see `ccbench pki`); required for agents that are not on loopback.
     #[arg(long, env = "CCBENCH_PKI", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub pki: Option<PathBuf>,
+    /// Revoked certificates (`crl.pem` of `ccbench pki revoke`): agents with one of them are refused [default: `crl.pem` in the folder
+    /// of --pki, if it is there].
+    #[arg(long, env = "CCBENCH_CRL", value_name = "FILE", requires = "pki", value_hint = ValueHint::FilePath)]
+    pub crl: Option<PathBuf>,
 }
 
 /// Arguments of `run`.

@@ -9,6 +9,7 @@ use ccbench_proto::schedule::{self, Point, ScheduledTrial};
 use ccbench_results::store::RunDir;
 use ccbench_results::trace::stored::stored_names;
 
+use crate::args::TlsArgs;
 use crate::clock;
 use crate::plan_source::LoadedPlan;
 
@@ -26,20 +27,20 @@ pub struct Experiment {
     pub id: String,
     /// Build the testbed in a user namespace even as root.
     pub rootless: bool,
-    /// Folder with the certificates for agents that are not on loopback.
-    pub pki: Option<PathBuf>,
+    /// The certificates for agents that are not on loopback.
+    pub tls: TlsArgs,
     /// Continue with the other points when a trial cannot be prepared.
     pub keep_going: bool,
 }
 
 impl Experiment {
     /// An experiment that runs this plan.
-    pub fn new(loaded: LoadedPlan, rootless: bool, pki: Option<PathBuf>, keep_going: bool) -> Self {
+    pub fn new(loaded: LoadedPlan, rootless: bool, tls: TlsArgs, keep_going: bool) -> Self {
         let LoadedPlan { plan, traces, ccs, .. } = loaded;
         let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
         // Sorts by time, unique on this machine.
         let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
-        Self { resolved: resolve::to_toml(&plan), plan, traces, ccs, id, rootless, pki, keep_going }
+        Self { resolved: resolve::to_toml(&plan), plan, traces, ccs, id, rootless, tls, keep_going }
     }
 
     /// The trace files, by their names in the folder of the results directory.

@@ -37,6 +37,7 @@ mod runtime;
 mod shard;
 mod simulator;
 mod testbed;
+mod tls;
 mod trace_files;
 mod virtual_trial;
 

@@ -150,7 +150,7 @@ pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
     issue(dir, dir, name, &order)
 }
 
-/// Makes the directory `NAME` in `dir` with `ca.pem`, `controller.pem` and `controller.key`, and returns its path. Without scopes
+/// Makes the directory `NAME` in `dir` with `ca.pem`, `crl.pem`, `controller.pem` and `controller.key`, and returns its path. Without scopes
 /// it permits all.
 ///
 /// # Errors
@@ -168,6 +168,7 @@ pub fn controller(
     check_not_issued(&own.join("controller.pem"))?;
     std::fs::create_dir_all(&own).map_err(FileError::of("make", &own))?;
     write(&own, "ca.pem", &authority, false)?;
+    revocations::copy(dir, &own)?;
     let usage = ExtendedKeyUsagePurpose::ClientAuth;
     issue(dir, &own, "controller", &Order { name, hosts: &[], scopes, usage, days })?;
     Ok(own)

@@ -21,6 +21,7 @@ use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::lab::engine;
 use crate::runner::{RunningTrial, TrialQueue};
+use crate::tls::Tls;
 use process::TestbedProcess;
 
 pub mod process;
@@ -79,7 +80,8 @@ impl Testbed {
         let targets = nodes
             .iter()
             .filter_map(|(name, node)| Some((name.clone(), Address::Tcp(node.agent.clone()?))));
-        let agents = Agents::connect(targets.collect(), experiment.pki.as_deref()).await?;
+        let tls = Tls::open(&experiment.tls).map_err(AgentError::from)?;
+        let agents = Agents::connect(targets.collect(), tls.as_ref()).await?;
         let address = |(name, node): (&String, &ccbench_proto::plan::Node)| {
             Some((name.clone(), node.address?.to_string()))
         };

@@ -50,8 +50,8 @@ pub enum PkiCommand {
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: Option<u32>,
     },
-    /// Revoke controllers' certificates and those that they were renewed from: agents with the new `crl.pem` refuse them. Without
-    /// certificates, the list is written again. Controllers read no list: a node's certificate stays accepted until it expires.
+    /// Revoke certificates and those that they were renewed from: agents and controllers with the new `crl.pem` refuse them. Without
+    /// certificates, the list is written again.
     Revoke {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]

@@ -20,7 +20,7 @@ use crate::testbed::Testbed;
 /// The plan is invalid, or a node cannot be reached.
 pub async fn run(args: DescribeArgs) -> Result<ExitCode, CliError> {
     let loaded = PlanSource::read(&args.plan.plan)?.load(&args.plan.sets)?;
-    let experiment = Experiment::new(loaded, args.rootless, args.tls.pki, false);
+    let experiment = Experiment::new(loaded, args.rootless, args.tls, false);
     let testbed = Testbed::open(&experiment).await?;
     for (node, agent) in &testbed.agents.by_node {
         print(&describe(node, &agent.info));

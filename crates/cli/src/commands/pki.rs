@@ -46,8 +46,8 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
         PkiCommand::Revoke { dir, certificates } => {
             let list = pki::revoke(dir, certificates)?;
             print(&format!(
-                "{0}: copy it to each node, as the file of --tls-crl. Agents read it within a second. Controllers read no list: a node's\n\
-                 certificate stays accepted until it expires.\n",
+                "{0}: copy it to each node, as the file of --tls-crl, which agents read within a second, and to the --pki directories\n\
+                 of controllers elsewhere, which read it when they start.\n",
                 list.display()
             ));
         }

@@ -115,8 +115,8 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
     let mut loaded = source.load(&sets)?;
     let engine_note = choose_engine(args, &source, &mut loaded, &mut sets)?;
     let text = loaded.text.clone();
-    let pki = options.tls.pki.clone();
-    let experiment = Experiment::new(loaded, options.rootless, pki, options.keep_going);
+    let tls = options.tls.clone();
+    let experiment = Experiment::new(loaded, options.rootless, tls, options.keep_going);
     let choice = BackendChoice::of(options, &experiment)?;
     Ok(Prepared { experiment, text, sets, choice, engine_note })
 }

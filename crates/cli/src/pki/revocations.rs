@@ -1,5 +1,5 @@
 //! The certificates that an authority has revoked: `revoked` for the authority, a line `SERIAL DATE NAME` each, and `crl.pem` for
-//! agents.
+//! agents and controllers.
 
 use std::path::{Path, PathBuf};
 
@@ -104,7 +104,7 @@ pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiErr
     Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
 }
 
-/// Writes `crl.pem` and returns its path.
+/// Writes `crl.pem`, also in the directories of controllers that have one, and returns its path.
 ///
 /// # Errors
 /// The record of revocations cannot be read, or the file cannot be written.
@@ -118,7 +118,7 @@ pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf,
     let number = u64::try_from(clock::realtime_ns()).unwrap_or(0);
     let list = CertificateRevocationListParams {
         this_update: day(clock::today(), rcgen::date_time_ymd),
-        // The format requires it; agents use a list until they have a newer one.
+        // The format requires it; agents and controllers use a list until they have a newer one.
         next_update: day(expiry(None), rcgen::date_time_ymd),
         crl_number: SerialNumber::from(number),
         issuing_distribution_point: None,
@@ -128,5 +128,25 @@ pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf,
     let text = list.signed_by(issuer)?.pem()?;
     let path = dir.join(LIST);
     replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?;
+    let folders = std::fs::read_dir(dir).map_err(FileError::of("list", dir))?;
+    for folder in folders {
+        let folder = folder.map_err(FileError::of("list", dir))?.path();
+        if folder.join(LIST).exists() {
+            copy(dir, &folder)?;
+        }
+    }
     Ok(path)
+}
+
+/// Copies `crl.pem`, if there is one, for a controller.
+///
+/// # Errors
+/// A file operation failed.
+pub(super) fn copy(dir: &Path, controller: &Path) -> Result<(), PkiError> {
+    let (list, to) = (dir.join(LIST), controller.join(LIST));
+    if !list.exists() {
+        return Ok(());
+    }
+    let text = input::read(&list, &input::CERTIFICATE).map_err(FileError::of("read", &list))?;
+    Ok(replace(&to, &text).map(drop).map_err(FileError::of("write", &to))?)
 }

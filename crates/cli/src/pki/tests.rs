@@ -33,6 +33,8 @@ fn certificates_have_the_scopes_that_were_ordered() {
     assert_eq!(scopes(&alice.join("controller.pem")), Some(expected));
     let authority = std::fs::read(pki.join("ca.pem")).unwrap();
     assert_eq!(std::fs::read(alice.join("ca.pem")).unwrap(), authority, "for --pki");
+    let list = || std::fs::read(pki.join("crl.pem")).unwrap();
+    assert_eq!(std::fs::read(alice.join("crl.pem")).unwrap(), list());
     let all = controller(&pki, "bob", &[], None).unwrap().join("controller.pem");
     assert_eq!(scopes(&all), Some(Scopes::all()));
     let days_s = 86_400;
@@ -41,6 +43,10 @@ fn certificates_have_the_scopes_that_were_ordered() {
     node(&pki, &["node1.example".to_owned(), "10.0.0.1".to_owned()]).unwrap();
     let node = certificate(&pki.join("node1.example.pem")).unwrap();
     assert_eq!((node.for_servers, scopes(&pki.join("node1.example.pem"))), (true, None));
+    let earlier = list();
+    revoke(&pki, &[pki.join("node1.example.pem")]).unwrap();
+    assert_ne!(list(), earlier);
+    assert_eq!(std::fs::read(alice.join("crl.pem")).unwrap(), list(), "the copy is renewed");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
@@ -16,6 +17,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::{Request as HttpRequest, Response as HttpResponse};
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
 /// The version of the agent.
@@ -48,12 +50,25 @@ pub(crate) fn serve_with_unusable_clock() -> SocketAddr {
     start(FakeAgent { clock_reply_ns: 3_600_000_000_000, ..FakeAgent::default() })
 }
 
+/// Starts an agent with the certificate `FILE.pem`, the key `FILE.key` and the authority of this directory of `ccbench pki`.
+pub(crate) fn serve_tls(pki: &Path, file: &str) -> SocketAddr {
+    let read = |name: &str| std::fs::read(pki.join(name)).unwrap();
+    let identity = Identity::from_pem(read(&format!("{file}.pem")), read(&format!("{file}.key")));
+    let authority = Certificate::from_pem(read("ca.pem"));
+    let tls = ServerTlsConfig::new().identity(identity).client_ca_root(authority);
+    start_with(FakeAgent::default(), Server::builder().tls_config(tls).unwrap())
+}
+
 /// Starts an agent that permits the client only to read.
 pub(crate) fn serve_reads() -> SocketAddr {
     start(FakeAgent { permits_only_reads: true, ..FakeAgent::default() })
 }
 
 fn start(agent: FakeAgent) -> SocketAddr {
+    start_with(agent, Server::builder())
+}
+
+fn start_with(agent: FakeAgent, server: Server) -> SocketAddr {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -61,7 +76,6 @@ fn start(agent: FakeAgent) -> SocketAddr {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             send.send(listener.local_addr().unwrap()).unwrap();
             let incoming = TcpListenerStream::new(listener);
-            let server = tonic::transport::Server::builder();
             server.serve_with_incoming(agent, incoming).await.unwrap();
         });
     });

@@ -7,4 +7,5 @@ mod fake;
 mod log;
 mod lost;
 mod refused;
+mod revoked;
 mod version;

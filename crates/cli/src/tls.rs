@@ -1,0 +1,171 @@
+//! The certificates of a controller: what it shows to agents, and which of theirs it accepts. The files are read once, before the
+//! first connection.
+
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ccbench_io::input;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use tokio_rustls::rustls::{self, CertRevocationListError, CertificateError, RootCertStore};
+use tonic::transport::{ClientTlsConfig, Endpoint, Identity};
+
+use crate::args::TlsArgs;
+use crate::file::FileError;
+
+/// A file of certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// It cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Its contents are wrong.
+    #[error("use the {what} {}: {source}", path.display())]
+    Unusable {
+        /// "authority" ...
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// Certificates in force.
+pub struct Tls {
+    identity: Identity,
+    verifier: Arc<WebPkiServerVerifier>,
+    /// The list of revoked certificates.
+    crl: Option<PathBuf>,
+}
+
+impl Tls {
+    /// Reads the certificates; `None` without `--pki`.
+    ///
+    /// # Errors
+    /// A file cannot be read or used.
+    pub fn open(args: &TlsArgs) -> Result<Option<Self>, TlsError> {
+        let Some(dir) = &args.pki else { return Ok(None) };
+        let own = |name: &str| read("read the certificate", &dir.join(name));
+        let identity = Identity::from_pem(own("controller.pem")?, own("controller.key")?);
+        let authority = authority(&dir.join("ca.pem"))?;
+        // Authorities of earlier versions have no list.
+        let of_dir = || Some(dir.join("crl.pem")).filter(|list| list.exists());
+        let crl = args.crl.clone().or_else(of_dir);
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(authority), provider);
+        let verifier = match &crl {
+            Some(path) => {
+                let verifier = verifier.with_crls(revocations(path)?);
+                verifier.build().map_err(unusable(LIST, path))?
+            }
+            None => verifier.build().map_err(unusable("authority", dir))?,
+        };
+        Ok(Some(Self { identity, verifier, crl }))
+    }
+
+    /// Makes an endpoint show and verify certificates.
+    ///
+    /// # Errors
+    /// The controller's own certificate or key cannot be used.
+    pub fn apply(&self, endpoint: Endpoint) -> Result<Endpoint, tonic::transport::Error> {
+        let config = ClientTlsConfig::new().identity(self.identity.clone());
+        let verifier = Arc::clone(&self.verifier);
+        endpoint.tls_config_with_verifier(config, verifier)
+    }
+
+    /// Why a failed connection was refused, with the fix, if the list of revoked certificates is the reason.
+    pub fn refusal(&self, error: &(dyn Error + 'static)) -> Option<String> {
+        use rustls::Error::{InvalidCertRevocationList, InvalidCertificate};
+        let list = self.crl.as_ref()?.display();
+        match rustls_error(error)? {
+            InvalidCertificate(CertificateError::Revoked) => Some(format!(
+                "the certificate of the agent is revoked ({list}); give the node another one (`ccbench pki node DIR HOST`)"
+            )),
+            // Of another name, or of the same name with another key.
+            InvalidCertificate(CertificateError::UnknownRevocationStatus)
+            | InvalidCertRevocationList(CertRevocationListError::BadSignature) => Some(format!(
+                "{list} is not the list of the authority that issued the agent's certificate; `ccbench pki revoke DIR` writes it"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// The error of the TLS library among the causes of an error. An [`io::Error`] is not the source of what it wraps.
+fn rustls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    if let Some(found) = error.downcast_ref() {
+        return Some(found);
+    }
+    let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let of_wrapped = wrapped.and_then(|wrapped| rustls_error(wrapped));
+    of_wrapped.or_else(|| rustls_error(error.source()?))
+}
+
+const LIST: &str = "list of revoked certificates";
+
+fn authority(path: &Path) -> Result<RootCertStore, TlsError> {
+    const WHAT: &str = "authority";
+    let text = read("read the certificate", path)?;
+    let mut authority = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&text) {
+        let certificate = certificate.map_err(unusable(WHAT, path))?;
+        authority.add(certificate).map_err(unusable(WHAT, path))?;
+    }
+    if authority.is_empty() {
+        return Err(unusable(WHAT, path)("it holds no certificate (PEM)"));
+    }
+    Ok(authority)
+}
+
+fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    let text = read("read the list of revoked certificates", path)?;
+    let all = CertificateRevocationListDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(unusable(LIST, path))?;
+    if all.is_empty() {
+        return Err(unusable(LIST, path)(
+            "it holds no list (PEM); `ccbench pki revoke DIR` writes one",
+        ));
+    }
+    Ok(all)
+}
+
+fn read(op: &'static str, path: &Path) -> Result<Vec<u8>, FileError> {
+    input::read(path, &input::CERTIFICATE).map_err(FileError::of(op, path))
+}
+
+fn unusable<E: Into<Box<dyn Error + Send + Sync>>>(
+    what: &'static str,
+    path: &Path,
+) -> impl FnOnce(E) -> TlsError {
+    let path = path.to_owned();
+    move |error| TlsError::Unusable { what, path, source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_found_however_it_is_wrapped() {
+        let revoked = || rustls::Error::InvalidCertificate(CertificateError::Revoked);
+        let once = io::Error::new(io::ErrorKind::InvalidData, revoked());
+        let twice = tonic::ConnectError(Box::new(io::Error::other(once)));
+        assert_eq!(rustls_error(&twice), Some(&revoked()));
+        assert_eq!(rustls_error(&revoked()), Some(&revoked()));
+        assert_eq!(rustls_error(&io::Error::other("no route")), None);
+    }
+
+    #[test]
+    fn a_file_without_a_list_is_no_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("crl.pem");
+        std::fs::write(&path, "no list").unwrap();
+        let error = revocations(&path).unwrap_err().to_string();
+        assert!(error.contains("crl.pem: it holds no list (PEM); `ccbench pki revoke"), "{error}");
+    }
+}
