@@ -133,6 +133,8 @@ pub enum Rpc {
     Clock,
     /// Send a file.
     PutFile,
+    /// Ask whether a trial would be refused.
+    Check,
     /// Prepare a trial.
     Prepare,
     /// Run it.
@@ -143,8 +145,15 @@ pub enum Rpc {
 
 impl Rpc {
     /// Every RPC.
-    pub const ALL: [Self; 6] =
-        [Self::Describe, Self::Clock, Self::PutFile, Self::Prepare, Self::Run, Self::Reset];
+    pub const ALL: [Self; 7] = [
+        Self::Describe,
+        Self::Clock,
+        Self::PutFile,
+        Self::Check,
+        Self::Prepare,
+        Self::Run,
+        Self::Reset,
+    ];
 
     /// As in `agent.proto`.
     pub fn name(self) -> &'static str {
@@ -152,17 +161,18 @@ impl Rpc {
             Self::Describe => "Describe",
             Self::Clock => "Clock",
             Self::PutFile => "PutFile",
+            Self::Check => "Check",
             Self::Prepare => "Prepare",
             Self::Run => "Run",
             Self::Reset => "Reset",
         }
     }
 
-    /// The scope that a client needs. `Prepare` needs more if the plan does.
+    /// The scope that a client needs. `Check` and `Prepare` need more if the plan does.
     pub fn scope(self) -> Scope {
         match self {
             Self::Describe | Self::Clock => Scope::Read,
-            Self::PutFile | Self::Prepare | Self::Run | Self::Reset => Scope::Run,
+            Self::PutFile | Self::Check | Self::Prepare | Self::Run | Self::Reset => Scope::Run,
         }
     }
 

@@ -21,8 +21,7 @@ use crate::flow::Stop;
 use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, NodeSession, State};
-use crate::sockets::names::TrialId;
-use crate::sockets::supplied::{AllowedDigests, Supplied};
+use crate::sockets::supplied::AllowedDigests;
 use crate::undo::{Outcome, Undo};
 
 mod acks;
@@ -35,6 +34,7 @@ mod rows;
 mod run;
 mod samples;
 mod scopes;
+mod start;
 mod timed_link;
 mod traffic;
 
@@ -47,14 +47,12 @@ pub use outbox::Outgoing;
 pub use prepare::task_of;
 use prepare::{Tools, Trial};
 use samples::{SampleTask, SamplerThread};
+use start::{check_start, start_late};
 use timed_link::TimedLink;
 
 /// After a trial's end the controller has this long to reset the node before it resets itself: another node may still wait
 /// for answers to its echoes, which pass this one's links.
 const ENDED_LEASE_NS: u64 = LINGER_NS + 2_000_000_000;
-/// A trial may start this long ago, or this far ahead.
-const LATEST_START_NS: u64 = 1_000_000_000;
-const EARLIEST_START_NS: u64 = 600_000_000_000;
 /// Minimum lease.
 const MIN_LEASE_MS: u32 = 100;
 /// A trial that is given up has killed its processes within this.
@@ -102,6 +100,7 @@ type Answer<T> = oneshot::Sender<Result<T, AgentError>>;
 
 #[derive(Debug)]
 enum Order {
+    Check(Box<wire::PrepareRequest>, Option<ConnectionEnd>, Answer<()>),
     Prepare(Box<wire::PrepareRequest>, Option<ConnectionEnd>, Answer<wire::PrepareReply>),
     Run(wire::RunRequest, Option<u64>, Answer<mpsc::Receiver<Outgoing>>),
     Reset(wire::ResetRequest, Answer<wire::ResetReply>),
@@ -112,6 +111,18 @@ impl Handle {
         let (answer, wait) = oneshot::channel();
         self.orders.send(order(answer)).await.map_err(|_| AgentError::Stopping)?;
         wait.await.map_err(|_| AgentError::Stopping)?
+    }
+
+    /// Whether the node would refuse a trial before it changes anything.
+    ///
+    /// # Errors
+    /// Why it would.
+    pub async fn check(
+        &self,
+        request: wire::PrepareRequest,
+        controller: Option<ConnectionEnd>,
+    ) -> Result<(), AgentError> {
+        self.ask(|answer| Order::Check(Box::new(request), controller, answer)).await
     }
 
     /// Makes the node ready for a trial. If `controller` ends before the trial begins, everything is undone.
@@ -259,6 +270,10 @@ impl Executor {
 
     async fn apply(&mut self, order: Order) {
         match order {
+            Order::Check(request, controller, answer) => {
+                let checked = self.check(&request, controller.as_ref()).await;
+                let _ = answer.send(checked);
+            }
             Order::Prepare(request, controller, answer) => {
                 let reply = self.prepare(&request, controller.as_ref()).await;
                 if reply.is_ok() {
@@ -292,6 +307,17 @@ impl Executor {
         Ok(action)
     }
 
+    async fn check(
+        &mut self,
+        request: &wire::PrepareRequest,
+        controller: Option<&ConnectionEnd>,
+    ) -> Result<(), AgentError> {
+        let task = prepare::task_without_traces(request)?;
+        self.check_clean()?;
+        self.session.clone().on(prepare_command(request, controller))?;
+        prepare::check(&task, &mut Tools::of(&mut self.parts, request, controller)).await.map(drop)
+    }
+
     async fn prepare(
         &mut self,
         request: &wire::PrepareRequest,
@@ -299,32 +325,16 @@ impl Executor {
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
         self.check_clean()?;
-        let holder = Holder {
-            run_id: request.run_id.clone(),
-            point_id: request.point_id,
-            trial: request.trial,
-            epoch: request.epoch,
-            connection: controller.map(ConnectionEnd::id),
-        };
-        self.step(Command::Prepare { holder, generation: request.generation })?;
+        self.step(prepare_command(request, controller))?;
         let generation = self.session.generation;
         let client = controller.map(ConnectionEnd::identity);
         self.parts.undo.audit().set_trial(&request.run_id, client);
         self.status.send_modify(|status| {
             (status.generation, status.last_run_id) = (generation, request.run_id.clone());
         });
-        let mut tools = Tools {
-            interfaces: &*self.parts.interfaces,
-            source: &self.parts.source,
-            acks: self.parts.acks,
-            undo: &mut self.parts.undo,
-            traffic_group: self.parts.traffic_group.as_deref(),
-            controller,
-            supplied: Supplied { files: &request.files, allowed: &self.parts.cc_digests },
-            here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
-        };
         let file = self.parts.generation_file.as_deref();
         let kept = file.map(|file| generation::write(file, generation, &request.run_id));
+        let mut tools = Tools::of(&mut self.parts, request, controller);
         let made = match kept.transpose() {
             Ok(_) => prepare::prepare(task, &mut tools, &mut self.trial).await,
             Err(error) => Err(error.into()),
@@ -552,30 +562,15 @@ impl Executor {
     }
 }
 
-/// A start that is not about now is one on another machine's clock.
-fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
-    let earliest = now_ns.saturating_sub(LATEST_START_NS);
-    if (earliest..now_ns + EARLIEST_START_NS).contains(&start_at_ns) {
-        return Ok(());
-    }
-    let off_s = (start_at_ns as f64 - now_ns as f64) / 1e9;
-    Err(AgentError::Request {
-        field: "start_at_ns",
-        reason: format!(
-            "{off_s:.3} s from now on this node's CLOCK_MONOTONIC; ask Clock for it, and start within \
-             1 s before and 10 min after now"
-        ),
-    })
-}
-
-/// The start has passed: flows and changes of the plan begin late on this node.
-fn start_late(start_at_ns: u64, now_ns: u64) -> Option<wire::Event> {
-    let late_ns = now_ns.checked_sub(start_at_ns)?;
-    let message = format!(
-        "the request to start arrived {:.3} ms after the start; the control network or a machine is too slow",
-        late_ns as f64 / 1e6
-    );
-    Some(event(Kind::StartLate(NoData {}), "start", message))
+fn prepare_command(request: &wire::PrepareRequest, controller: Option<&ConnectionEnd>) -> Command {
+    let holder = Holder {
+        run_id: request.run_id.clone(),
+        point_id: request.point_id,
+        trial: request.trial,
+        epoch: request.epoch,
+        connection: controller.map(ConnectionEnd::id),
+    };
+    Command::Prepare { holder, generation: request.generation }
 }
 
 #[cfg(test)]

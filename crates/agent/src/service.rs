@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccbench_proto::wire;
 use ccbench_shaper::ShaperError;
 use futures_util::{Stream, StreamExt as _};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::accept::ConnectionEnd;
 use crate::audit::note_run;
@@ -76,6 +76,22 @@ impl wire::agent_server::Agent for AgentService {
         };
         let sha256 = self.files.receive(request.into_inner(), connection).await?;
         Ok(Response::new(wire::PutFileReply { sha256 }))
+    }
+
+    async fn check(
+        &self,
+        request: Request<wire::PrepareRequest>,
+    ) -> Result<Response<wire::CheckReply>, Status> {
+        let controller = request.extensions().get::<ConnectionEnd>().cloned();
+        note_run(&request, &request.get_ref().run_id);
+        let checked = self.executor.check(request.into_inner(), controller).await;
+        checked.map(|()| Response::new(wire::CheckReply {})).map_err(|error| {
+            let status = status(&error);
+            match status.code() {
+                Code::Unimplemented => Status::invalid_argument(status.message()),
+                _ => status,
+            }
+        })
     }
 
     async fn prepare(

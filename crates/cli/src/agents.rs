@@ -161,6 +161,32 @@ impl Agents {
         join_all(calls).await.into_iter().collect()
     }
 
+    /// Asks every node whether it would refuse to prepare a trial. An agent of an earlier version does not know it.
+    ///
+    /// # Errors
+    /// The first node that would refuse, or does not answer.
+    pub async fn check(
+        &self,
+        request: impl Fn(&str) -> wire::PrepareRequest,
+    ) -> Result<(), AgentError> {
+        info!(nodes = self.by_node.len(), "check");
+        let calls = self.by_node.iter().map(|(node, agent)| {
+            let (mut client, request) = (agent.client.clone(), request(node));
+            async move {
+                let checked = async {
+                    match client.check(request).await {
+                        Err(status) if status.code() == tonic::Code::Unimplemented => {
+                            Ok(tonic::Response::new(wire::CheckReply {}))
+                        }
+                        checked => checked,
+                    }
+                };
+                call(node, "check", checked).await.map(drop)
+            }
+        });
+        join_all(calls).await.into_iter().collect()
+    }
+
     /// Prepares every node; `request` lacks the generation.
     ///
     /// # Errors

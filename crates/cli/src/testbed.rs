@@ -25,6 +25,7 @@ use crate::tls::Tls;
 use process::TestbedProcess;
 
 pub mod process;
+mod refusals;
 mod suggest;
 mod trial;
 
@@ -62,16 +63,17 @@ impl Testbed {
         }
     }
 
-    /// Asks the agents that the plan names whether they let this client run trials: before the results directory is made, so that
-    /// a run that they refuse leaves none.
+    /// Asks the agents that the plan names whether they let this client run trials, and those of the plan: before the results
+    /// directory is made, so that a run that they refuse leaves none.
     ///
     /// # Errors
     /// An agent refuses or does not answer.
     pub async fn check_access(&self, experiment: &Experiment) -> Result<(), BackendError> {
-        match self.process {
-            Some(_) => Ok(()),
-            None => Ok(self.agents.check_access(&experiment.id).await?),
+        if self.process.is_some() {
+            return Ok(());
         }
+        self.agents.check_access(&experiment.id).await?;
+        Ok(refusals::check(experiment, &self.agents, &self.addresses).await?)
     }
 
     /// Connects to the agents that the plan names.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ccbench_collector::acks::AckSource;
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Kind, NoData};
-use ccbench_proto::plan::{Via, check, digest_bytes, parse};
+use ccbench_proto::plan::{Via, check as plan_check, digest_bytes, parse};
 use ccbench_proto::resolve::{Egress, LinkConfig};
 use ccbench_proto::schedule::{self, FlowTask, NodeTask, ProbeTask, TrialContext};
 use ccbench_proto::trace::{self, Trace};
@@ -18,8 +18,8 @@ use ccbench_proto::wire;
 use ccbench_shaper::flow_queues;
 
 use super::acks::{self, OpenAcks};
-use super::scopes;
 use super::timed_link::TimedLink;
+use super::{Parts, scopes};
 use crate::accept::ConnectionEnd;
 use crate::cgroup;
 use crate::clock;
@@ -64,13 +64,28 @@ pub struct Trial {
 /// Reads the request's plan and finds this node's part of the trial.
 ///
 /// # Errors
-/// The plan is wrong, the node is not in it, or an address is none.
+/// The plan is wrong, the node is not in it, an address is none, or a trace is missing or wrong.
 pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
-    let wrong = |problems: Vec<check::PlanProblem>| AgentError::Plan {
+    task_with(request, |plan| traces(request, plan))
+}
+
+/// The same, but its links have no traces.
+///
+/// # Errors
+/// The plan is wrong, the node is not in it, or an address is none.
+pub fn task_without_traces(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
+    task_with(request, |_| Ok(BTreeMap::new()))
+}
+
+fn task_with(
+    request: &wire::PrepareRequest,
+    traces: impl FnOnce(&plan_check::CheckedPlan) -> Result<BTreeMap<String, Arc<Trace>>, AgentError>,
+) -> Result<NodeTask, AgentError> {
+    let wrong = |problems: Vec<plan_check::PlanProblem>| AgentError::Plan {
         problems: problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
     };
     let plan = parse::parse(&request.plan_toml).map_err(wrong)?;
-    let (plan, _) = check::check(plan).map_err(wrong)?;
+    let (plan, _) = plan_check::check(plan).map_err(wrong)?;
     let nodes = &plan.plan().nodes;
     if !nodes.contains_key(&request.node) {
         let known = nodes.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -88,7 +103,7 @@ pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
         addresses: request.addresses.iter().map(address).collect::<Result<_, _>>()?,
         port_slot: request.port_slot,
         seed: request.seed,
-        traces: traces(request, &plan)?,
+        traces: traces(&plan)?,
     };
     let mut task = schedule::task_for(&plan, &request.node, &context);
     // A group that no phase names never runs: it needs no listener either.
@@ -100,7 +115,7 @@ pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
 /// The contents of the trace files of this node's links.
 fn traces(
     request: &wire::PrepareRequest,
-    plan: &check::CheckedPlan,
+    plan: &plan_check::CheckedPlan,
 ) -> Result<BTreeMap<String, Arc<Trace>>, AgentError> {
     let wrong = |reason| AgentError::Request { field: "files", reason };
     let mut traces = BTreeMap::new();
@@ -142,6 +157,49 @@ pub struct Tools<'a> {
     pub here: (TrialId, &'a str),
 }
 
+impl<'a> Tools<'a> {
+    /// Those of an executor for a request.
+    pub fn of(
+        parts: &'a mut Parts,
+        request: &'a wire::PrepareRequest,
+        controller: Option<&'a ConnectionEnd>,
+    ) -> Self {
+        Self {
+            interfaces: &*parts.interfaces,
+            source: &parts.source,
+            acks: parts.acks,
+            undo: &mut parts.undo,
+            traffic_group: parts.traffic_group.as_deref(),
+            controller,
+            supplied: Supplied { files: &request.files, allowed: &parts.cc_digests },
+            here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
+        }
+    }
+}
+
+/// Interfaces by what uses them: ("link" or "flow", its name).
+type Devices = BTreeMap<(&'static str, String), String>;
+
+/// Refuses a trial for all reasons that are known before anything is changed, except for ports: those in use change from trial to
+/// trial. Returns the interfaces that it uses.
+///
+/// # Errors
+/// A program or an interface is missing, a link would cut off the controller, the client lacks a scope, or a congestion control of
+/// the user is not allowed.
+pub async fn check(task: &NodeTask, tools: &mut Tools<'_>) -> Result<Devices, AgentError> {
+    let flows = task.clients.iter().chain(&task.servers);
+    for tool in flows.map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
+        tools.source.find(tool).await?;
+    }
+    let devices = devices(task, tools.interfaces)?;
+    check_control(task, &devices, tools)?;
+    if let Some(client) = tools.controller.map(ConnectionEnd::identity) {
+        scopes::check(task, tools.here.1, &devices, tools.interfaces, client)?;
+    }
+    load::check_digests(task, tools.here.1, tools.supplied)?;
+    Ok(devices)
+}
+
 /// Makes the node ready. What is made goes into `trial` at once, so that the caller can undo it on an error.
 ///
 /// # Errors
@@ -152,16 +210,8 @@ pub async fn prepare(
     trial: &mut Trial,
 ) -> Result<wire::PrepareReply, AgentError> {
     let flows = || task.clients.iter().chain(&task.servers);
-    // Missing programs and ports in use are reported before anything is changed.
-    for tool in flows().map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
-        tools.source.find(tool).await?;
-    }
     ports::check(&task)?;
-    let devices = devices(&task, tools.interfaces)?;
-    check_control(&task, &devices, tools)?;
-    if let Some(client) = tools.controller.map(ConnectionEnd::identity) {
-        scopes::check(&task, tools.here.1, &devices, tools.interfaces, client)?;
-    }
+    let devices = check(&task, tools).await?;
     let supplied = load::read_supplied(&task, tools.here.1, tools.supplied)?;
     set_sysctls(&task, tools, trial)?;
     // Traffic generators set it on both ends, so both must have it.
@@ -234,10 +284,7 @@ fn set_sysctls(
 }
 
 /// The interfaces that links shape, by link, and those that flows of this node use, by flow.
-fn devices(
-    task: &NodeTask,
-    interfaces: &dyn Interfaces,
-) -> Result<BTreeMap<(&'static str, String), String>, AgentError> {
+fn devices(task: &NodeTask, interfaces: &dyn Interfaces) -> Result<Devices, AgentError> {
     let mut found = BTreeMap::new();
     for link in &task.links {
         let name = link.config.name.clone();
@@ -258,11 +305,7 @@ fn devices(
 }
 
 /// Refuses links on the interfaces of the routes to the controller: a slow or broken one would cut it off.
-fn check_control(
-    task: &NodeTask,
-    devices: &BTreeMap<(&'static str, String), String>,
-    tools: &Tools<'_>,
-) -> Result<(), AgentError> {
+fn check_control(task: &NodeTask, devices: &Devices, tools: &Tools<'_>) -> Result<(), AgentError> {
     let Some(peer) = tools.controller.and_then(ConnectionEnd::peer) else { return Ok(()) };
     let controller = peer.ip;
     // The route to an address of this node leaves by `lo`.
@@ -295,7 +338,7 @@ fn switch_offloads_off(
 
 fn make_links(
     task: &NodeTask,
-    devices: &BTreeMap<(&'static str, String), String>,
+    devices: &Devices,
     tools: &mut Tools<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {

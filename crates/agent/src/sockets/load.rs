@@ -71,6 +71,19 @@ pub fn load(
     Ok(loaded)
 }
 
+/// Refuses instances of this node whose digest in the plan is not allowed; needs no files.
+///
+/// # Errors
+/// The first of them.
+pub fn check_digests(task: &NodeTask, node: &str, supplied: Supplied<'_>) -> Result<(), LoadError> {
+    needed(task, node).try_for_each(|(name, cc)| {
+        let known = cc.supplied().zip(cc.sha256.as_deref());
+        known.map_or(Ok(()), |((path, _), sha256)| {
+            supplied.permit(path, sha256).map_err(failed(name, cc))
+        })
+    })
+}
+
 /// The files of the instances that this node needs, by the instance's name. Nothing is changed.
 ///
 /// # Errors

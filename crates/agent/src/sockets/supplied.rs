@@ -44,6 +44,17 @@ pub struct SuppliedCc<'a> {
 }
 
 impl<'a> Supplied<'a> {
+    /// Whether a file with this digest may be loaded.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn permit(&self, path: &str, sha256: &str) -> Result<(), SocketError> {
+        if self.allowed.permit(sha256) {
+            return Ok(());
+        }
+        Err(SocketError::DigestNotAllowed { path: path.to_owned(), sha256: sha256.to_owned() })
+    }
+
     /// The file of an instance; `None` if it has none.
     ///
     /// # Errors
@@ -54,9 +65,7 @@ impl<'a> Supplied<'a> {
         let bytes = self.files.get(path).ok_or_else(missing)?;
         // Before anything reads the contents.
         let sha256 = digest_bytes(bytes);
-        if !self.allowed.permit(&sha256) {
-            return Err(SocketError::DigestNotAllowed { path: path.to_owned(), sha256 });
-        }
+        self.permit(path, &sha256)?;
         let facts = supplied::facts(bytes)
             .map_err(|source| SocketError::NoCongestionControl { path: path.to_owned(), source })?;
         let wrong = facts.check(cc);

@@ -18,7 +18,7 @@ use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 /// The version of the agent.
 pub(crate) const VERSION: &str = "99.0.0";
@@ -64,6 +64,16 @@ pub(crate) fn serve_reads() -> SocketAddr {
     start(FakeAgent { permits_only_reads: true, ..FakeAgent::default() })
 }
 
+/// Starts an agent that answers this call with this status, and whose stream of Run has these messages.
+pub(crate) fn serve_refusing(
+    call: &'static str,
+    status: (Code, &'static str),
+    messages: Vec<Vec<u8>>,
+) -> SocketAddr {
+    let runs = Arc::new(Mutex::new(vec![messages].into()));
+    start(FakeAgent { runs, refuses: Some((call, status)), ..FakeAgent::default() })
+}
+
 fn start(agent: FakeAgent) -> SocketAddr {
     start_with(agent, Server::builder())
 }
@@ -90,6 +100,8 @@ struct FakeAgent {
     /// From the arrival of a Clock request to the reply, by its own account.
     clock_reply_ns: u64,
     permits_only_reads: bool,
+    /// A call and the status that answers it.
+    refuses: Option<(&'static str, (Code, &'static str))>,
 }
 
 impl FakeAgent {
@@ -121,7 +133,7 @@ impl FakeAgent {
                 let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns() + self.clock_reply_ns];
                 wire::ClockReply { received_ns, sent_ns, realtime_ns: 0 }.encode_to_vec()
             }
-            // Prepare and Reset: a message with every field at its default has no bytes.
+            // Check, Prepare and Reset: a message with every field at its default has no bytes.
             _ => vec![],
         };
         vec![reply]
@@ -151,6 +163,11 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
         if self.permits_only_reads && !path.ends_with("/Describe") && !path.ends_with("/Clock") {
             let refused = Status::permission_denied("it needs the scope `run`");
             return Box::pin(async move { Ok(refused.into_http()) });
+        }
+        if let Some((call, (code, why))) = self.refuses
+            && path.ends_with(call)
+        {
+            return Box::pin(async move { Ok(Status::new(code, why).into_http()) });
         }
         let answers = Answers(self.answers(path));
         Box::pin(async move {

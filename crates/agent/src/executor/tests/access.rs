@@ -64,6 +64,28 @@ async fn links_and_captures_on_the_machines_interfaces_need_host_net() {
 }
 
 #[tokio::test]
+async fn a_check_refuses_what_a_prepare_would_and_changes_nothing() {
+    let rig = Rig::new(Script::Good, FakeInterfaces::default());
+    let check = async |plan: &str| {
+        let (_end, connection) = ConnectionEnd::example_of(client(&[Scope::Run]));
+        let request = wire::PrepareRequest { plan_toml: plan.to_owned(), ..rig.request() };
+        rig.handle.check(request, Some(connection)).await.map_err(|error| error.to_string())
+    };
+    let error = check(&PLAN.replace("eth0", "host0")).await.unwrap_err();
+    refused(&rig, &error, &["link l on host0", "scope `host-net`"]);
+    // Traces are sent with a Prepare only.
+    let traced = PLAN.replace("rate = \"10mbit\"", "trace = { file = \"a.csv\" }");
+    let traced = traced.replace("\"links.l.rate\" = \"5mbit\", ", "");
+    assert_eq!(check(&traced).await, Ok(()));
+    assert_eq!(rig.interfaces.calls(), Vec::<String>::new());
+    assert!(rig.calls().is_empty(), "nothing was started");
+    assert_eq!(rig.handle.status().generation, 0, "no Prepare");
+    rig.prepare().await.unwrap();
+    let busy = check(PLAN).await.unwrap_err();
+    assert!(busy.contains("is prepared"), "{busy}");
+}
+
+#[tokio::test]
 async fn ecn_of_flows_in_the_machines_namespace_needs_host_net() {
     let with_cc = |cc: &str| PLAN.replace("[flows.back]", &format!("cc = \"{cc}\"\n[flows.back]"));
     let what = |cc: &str| format!("flow there with congestion control {cc}, whose ECN");
