@@ -15,6 +15,7 @@ use ccbench_agent::flow::process::Generators;
 use ccbench_agent::interfaces::Machine;
 use ccbench_agent::service::AgentService;
 use ccbench_agent::sockets::supplied::AllowedDigests;
+use ccbench_agent::sockets::allowed::AllowedModules;
 use ccbench_agent::undo::Undo;
 use ccbench_collector::FlowPorts;
 use ccbench_collector::acks::gather::Gather;
@@ -56,6 +57,7 @@ fn main() {
             generation_file: None,
             traffic_group: None,
             cc_digests: AllowedDigests::Any,
+            modules: AllowedModules::default(),
         });
         let service = AgentServer::new(AgentService::new(executor, generators, vec![]));
         let service = service.max_decoding_message_size(wire::MESSAGE_LIMIT);

@@ -8,6 +8,8 @@ use ccbench_proto::cc::supplied::is_digest;
 use ccbench_proto::units::Bytes;
 use clap::{Args, Parser, Subcommand};
 
+use crate::sockets::allowed::ModulePattern;
+
 /// One node of an experiment. `ccbench` starts it in every namespace that it makes; on a testbed, start
 /// `ccbench-agent serve` on every node yourself.
 #[derive(Debug, Parser)]
@@ -85,6 +87,10 @@ pub struct ServeArgs {
     /// more. On a Unix socket all may be loaded
     #[arg(long, value_name = "SHA256", value_parser = digest)]
     pub allow_cc_digest: Vec<String>,
+    /// A kernel module that this agent may load for a congestion control; with `*` at its end, all names with this beginning. May
+    /// be repeated [default: ccb_*, tcp_*]
+    #[arg(long, env = "CCBENCH_ALLOW_MODULE", value_name = "NAME", value_delimiter = ',')]
+    pub allow_module: Vec<ModulePattern>,
 }
 
 /// A SHA-256 was refused.
@@ -160,6 +166,7 @@ impl FromStr for Listen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sockets::allowed::AllowedModules;
 
     #[test]
     fn an_address_says_its_kind() {
@@ -197,6 +204,20 @@ mod tests {
         };
         assert_eq!(clean("--root"), (PathBuf::from("/x"), None));
         assert_eq!(clean("--run-dir").1, Some(PathBuf::from("/x")));
+    }
+
+    #[test]
+    fn allowed_modules_are_repeated_or_separated_by_commas() {
+        let of = |given: &[&str]| {
+            let before = ["ccbench-agent", "serve", "--listen", "unix:/x"];
+            let cli = Cli::try_parse_from(before.iter().chain(given)).ok()?;
+            let Command::Serve(args) = cli.command else { return None };
+            Some(AllowedModules::of(&args.allow_module).to_string())
+        };
+        let both = Some("ccb_*, tcp_bbr".to_owned());
+        assert_eq!(of(&["--allow-module", "ccb_*", "--allow-module", "tcp-bbr"]), both);
+        assert_eq!(of(&["--allow-module", "ccb_*,tcp_bbr"]), both);
+        assert_eq!(of(&["--allow-module", "../x"]), None);
     }
 
     #[test]

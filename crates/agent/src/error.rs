@@ -36,6 +36,19 @@ pub enum AgentError {
     /// The client's certificate does not permit what the plan asks for.
     #[error(transparent)]
     MissingScope(#[from] Box<MissingScope>),
+    /// The agent's configuration does not permit a kernel module.
+    #[error(
+        "{what} needs the kernel module {module}, and this agent may load {allowed} only; start it with `--allow-module {module}` in \
+         addition, or load the module by hand"
+    )]
+    ModuleNotAllowed {
+        /// "flow NAME", "congestion control NAME" ...
+        what: String,
+        /// The module.
+        module: String,
+        /// Those that are permitted.
+        allowed: String,
+    },
     /// An earlier trial's changes are still here.
     #[error("this node is not as it was found: {}", .left.join("; "))]
     NotUndone {

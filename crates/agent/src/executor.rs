@@ -22,12 +22,14 @@ use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, NodeSession, State};
 use crate::sockets::supplied::AllowedDigests;
+use crate::sockets::allowed::AllowedModules;
 use crate::undo::{Outcome, Undo};
 
 mod acks;
 mod captures;
 mod clock_steps;
 mod generation;
+mod modules;
 mod outbox;
 mod prepare;
 mod rows;
@@ -76,6 +78,8 @@ pub struct Parts {
     pub traffic_group: Option<PathBuf>,
     /// The congestion controls of users that may be loaded.
     pub cc_digests: AllowedDigests,
+    /// The kernel modules that may be loaded.
+    pub modules: AllowedModules,
 }
 
 /// Sends orders to the executor.

@@ -26,6 +26,7 @@ use crate::notify;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
 use crate::sockets::supplied::AllowedDigests;
+use crate::sockets::allowed::AllowedModules;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 
@@ -61,6 +62,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
         generation_file,
         traffic_group: group,
         cc_digests: cc_digests(args),
+        modules: AllowedModules::of(&args.allow_module),
     });
     let longest = match &args.listen {
         Listen::Unix(_) => wire::MESSAGE_LIMIT,

@@ -131,13 +131,15 @@ impl wire::agent_server::Agent for AgentService {
 }
 
 /// The only place where an error becomes a gRPC code: wrong plan = INVALID_ARGUMENT, wrong moment =
-/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, something the client may not = PERMISSION_DENIED, other
+/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, something the client or the agent may not = PERMISSION_DENIED, other
 /// ports are needed = ABORTED, the kernel refused = INTERNAL.
 fn status(error: &AgentError) -> Status {
     let message = error.to_string();
     match error {
         AgentError::Plan { .. } | AgentError::Request { .. } => Status::invalid_argument(message),
-        AgentError::MissingScope(_) => Status::permission_denied(message),
+        AgentError::MissingScope(_) | AgentError::ModuleNotAllowed { .. } => {
+            Status::permission_denied(message)
+        }
         AgentError::Refused(_) | AgentError::NotUndone { .. } => {
             Status::failed_precondition(message)
         }

@@ -1,6 +1,7 @@
 //! Congestion control and ECN of a trial's sockets: congestion controls are loaded, verified and removed afterwards; a hook
 //! sets them before a handshake.
 
+pub mod allowed;
 pub mod before_handshake;
 #[cfg(feature = "ebpf")]
 mod bpf;

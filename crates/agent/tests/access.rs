@@ -91,6 +91,10 @@ struct Agent {
 
 impl Agent {
     async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(arguments: &[&str]) -> Self {
         let (dir, ca) = (tempfile::tempdir().unwrap(), authority());
         // A port that nobody else gets while the socket is there; it does not listen.
         let reserved = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -115,6 +119,7 @@ impl Agent {
             .arg(file("node.key", &node.key))
             .arg("--tls-crl")
             .arg(file("crl.pem", &revocations(&ca, &[REVOKED])))
+            .args(arguments)
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
             .spawn()
@@ -333,6 +338,29 @@ async fn a_revocation_needs_no_usable_key_of_the_node() {
     let kept = || agent.log().contains("this node's previous certificate stays in force");
     wait_for("the error", kept).await;
     assert_eq!(agent.call(Some(other), "Describe").await, Outcome::Handled);
+}
+
+#[tokio::test]
+async fn a_module_that_the_agent_may_not_load_is_refused() {
+    let agent = Agent::start_with(&["--allow-module", "ccb_*,tcp_cubic"]).await;
+    let client = issue(&agent.ca, 2, Some(&Scope::ALL), None);
+    let channel = agent.connect(Some(client)).await.unwrap();
+    let mut client = wire::agent_client::AgentClient::new(channel);
+    let flow = "[flows.f]\nfrom = \"one\"\nto = \"two\"\ncc = \"nosuch\"\ntool = \"ccbench\"\n";
+    let plan = format!("{IDLE_PLAN}flows = [\"f\"]\n{flow}");
+    let checked = client.check(prepare(&plan, "one", 1)).await.map(drop);
+    let prepared = client.prepare(prepare(&plan, "one", 1)).await.map(drop);
+    for refused in [checked, prepared] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
+        for part in [
+            "flow f needs the kernel module tcp_nosuch",
+            "ccb_*, tcp_cubic",
+            "`--allow-module tcp_nosuch`",
+        ] {
+            assert!(refused.message().contains(part), "no `{part}`: {}", refused.message());
+        }
+    }
 }
 
 #[tokio::test]

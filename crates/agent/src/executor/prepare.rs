@@ -19,7 +19,7 @@ use ccbench_shaper::flow_queues;
 
 use super::acks::{self, OpenAcks};
 use super::timed_link::TimedLink;
-use super::{Parts, scopes};
+use super::{Parts, modules, scopes};
 use crate::accept::ConnectionEnd;
 use crate::cgroup;
 use crate::clock;
@@ -29,6 +29,7 @@ use crate::flow::{FlowEndpoint, FlowSource, Traffic};
 use crate::interfaces::Interfaces;
 use crate::ports;
 use crate::probe::serve;
+use crate::sockets::allowed::AllowedModules;
 use crate::sockets::names::TrialId;
 use crate::sockets::node::Node;
 use crate::sockets::supplied::Supplied;
@@ -149,6 +150,8 @@ pub struct Tools<'a> {
     pub undo: &'a mut Undo,
     /// The control group of traffic, if not the agent's.
     pub traffic_group: Option<&'a Path>,
+    /// The kernel modules that may be loaded.
+    pub modules: &'a AllowedModules,
     /// The connection of the controller.
     pub controller: Option<&'a ConnectionEnd>,
     /// Congestion controls of the user.
@@ -170,6 +173,7 @@ impl<'a> Tools<'a> {
             acks: parts.acks,
             undo: &mut parts.undo,
             traffic_group: parts.traffic_group.as_deref(),
+            modules: &parts.modules,
             controller,
             supplied: Supplied { files: &request.files, allowed: &parts.cc_digests },
             here: (TrialId { run_id: request.run_id.clone(), epoch: request.epoch }, &request.node),
@@ -184,8 +188,8 @@ type Devices = BTreeMap<(&'static str, String), String>;
 /// trial. Returns the interfaces that it uses.
 ///
 /// # Errors
-/// A program or an interface is missing, a link would cut off the controller, the client lacks a scope, or a congestion control of
-/// the user is not allowed.
+/// A program or an interface is missing, a link would cut off the controller, the client lacks a scope, or the agent may not load a
+/// module or a congestion control of the user.
 pub async fn check(task: &NodeTask, tools: &mut Tools<'_>) -> Result<Devices, AgentError> {
     let flows = task.clients.iter().chain(&task.servers);
     for tool in flows.map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
@@ -197,6 +201,7 @@ pub async fn check(task: &NodeTask, tools: &mut Tools<'_>) -> Result<Devices, Ag
         scopes::check(task, tools.here.1, &devices, tools.interfaces, client)?;
     }
     load::check_digests(task, tools.here.1, tools.supplied)?;
+    modules::check(task, tools.here.1, tools.modules)?;
     Ok(devices)
 }
 

@@ -218,6 +218,7 @@ impl Rig {
             generation_file: None,
             traffic_group: None,
             cc_digests: AllowedDigests::Any,
+            modules: AllowedModules::default(),
         });
         Self { handle, interfaces, calls }
     }
