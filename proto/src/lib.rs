@@ -13,6 +13,7 @@ pub mod column_text;
 pub mod event;
 pub mod flow_hash;
 pub mod http;
+pub mod join;
 pub mod link_state;
 pub mod metric;
 pub mod plan;

@@ -25,6 +25,8 @@ pub struct Cli {
 pub enum Command {
     /// Run as a node: serve a controller until stopped
     Serve(ServeArgs),
+    /// Get this node's first certificate for a key that is made here, with a token of `ccbench pki token`
+    Join(crate::join::Args),
     /// Create the namespaces of an experiment and keep them (started by `ccbench run`)
     Testbed(crate::testbed::Args),
     /// Run a command that dies with this process's parent (started by `serve`)

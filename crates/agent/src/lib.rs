@@ -23,6 +23,7 @@ pub mod fuzzing;
 pub mod generator;
 pub mod guest;
 pub mod interfaces;
+pub mod join;
 pub mod launch;
 pub mod link;
 pub mod listening;

@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use ccbench_agent::args::{CleanArgs, Cli, Command, ServeArgs, UndoArgs};
 use ccbench_agent::audit::Audit;
 use ccbench_agent::error::AgentError;
+use ccbench_agent::join::JoinError;
 use ccbench_agent::testbed::{TestbedError, child};
 use ccbench_agent::undo::JournalError;
-use ccbench_agent::{clean, enter, generator, launch, link, serve, sockets, testbed, undo};
+use ccbench_agent::{clean, enter, generator, join, launch, link, serve, sockets, testbed, undo};
 use ccbench_io::console;
 use ccbench_proto::printable;
 use clap::Parser as _;
@@ -36,6 +37,9 @@ enum MainError {
     /// `serve`.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// `join`.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// `testbed`.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
@@ -126,6 +130,7 @@ fn with_causes(error: &dyn Error) -> String {
 fn run(command: &Command) -> Result<u8, MainError> {
     match command {
         Command::Serve(args) => Ok(run_serve(args).map(|()| 0)?),
+        Command::Join(args) => Ok(join::main(args).map(|()| 0)?),
         Command::Testbed(args) => {
             log_to_stderr();
             Ok(testbed::main(args)?)

@@ -1,19 +1,26 @@
 //! A private certificate authority for agents and controllers. Node certificates are for servers only and controller
 //! certificates for clients only: a stolen node key cannot control another node. A controller's certificate has its scopes.
 
+use std::error::Error;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
 use ccbench_io::input;
+use ccbench_proto::join::JoinToken;
 use ccbench_proto::scope::{Scope, Scopes};
+use ccbench_proto::units::Micros;
 use jiff::Span;
 use jiff::civil::Date;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType, SerialNumber,
+    KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
 };
 use sha2::{Digest as _, Sha256};
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
 use crate::clock;
 use crate::exit::ExitCode;
@@ -21,6 +28,10 @@ use crate::file::FileError;
 
 mod renewals;
 mod revocations;
+mod serving;
+mod tokens;
+
+pub use serving::serve;
 
 /// Why a certificate cannot be issued.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +85,17 @@ pub enum PkiError {
         /// The format of its lines.
         format: &'static str,
     },
+    /// A token would be valid for too short or too long.
+    #[error("pki: a token is valid for 30 days (720h) at most, and for some time")]
+    Validity,
+    /// The service for nodes that join does not work.
+    #[error("pki: {op}: {source}")]
+    Service {
+        /// The operation.
+        op: String,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The certificate library refused.
     #[error("pki: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -83,23 +105,32 @@ pub enum PkiError {
 }
 
 impl PkiError {
+    fn service(op: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Service { op: op.into(), source: source.into() }
+    }
+
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::InvalidName(_)
             | Self::NoName
+            | Self::Validity
             | Self::OtherUsage(_)
             | Self::Foreign(_)
             | Self::OtherKey(_) => ExitCode::Usage,
-            Self::Exists(_) | Self::Issued(_) | Self::Revoked(_) | Self::Certificate(_) => {
-                ExitCode::Unavailable
-            }
+            Self::Exists(_)
+            | Self::Issued(_)
+            | Self::Revoked(_)
+            | Self::Service { .. }
+            | Self::Certificate(_) => ExitCode::Unavailable,
             Self::Unreadable { .. } | Self::Damaged { .. } | Self::File(_) => ExitCode::Failure,
         }
     }
 }
 
 const YEARS: i32 = 2;
+/// The longest validity of a token.
+const MAX_TOKEN_VALIDITY: Micros = Micros::new(30 * 24 * 3_600_000_000);
 
 /// A certificate to be issued.
 struct Order<'a> {
@@ -148,6 +179,44 @@ pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
     let usage = ExtendedKeyUsagePurpose::ServerAuth;
     let order = Order { name, hosts: names, scopes: Scopes::default(), usage, days: None };
     issue(dir, dir, name, &order)
+}
+
+/// Makes a token with which a node gets a certificate for `names` from [`serve`], once.
+///
+/// # Errors
+/// `dir` holds no authority, a name is neither a host name nor an address, the node has a certificate, or the time is too long.
+pub fn token(dir: &Path, names: &[String], valid: Micros) -> Result<JoinToken, PkiError> {
+    let Some(name) = names.first() else {
+        return Err(PkiError::NoName);
+    };
+    check_name(name)?;
+    // The record has them in one word.
+    let is_word =
+        |name: &String| !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
+    if let Some(bad) = names.iter().find(|name| !is_word(name) || alternative_name(name).is_err()) {
+        return Err(PkiError::InvalidName(bad.clone()));
+    }
+    if valid == Micros::default() || valid > MAX_TOKEN_VALIDITY {
+        return Err(PkiError::Validity);
+    }
+    check_not_issued(&dir.join(format!("{name}.pem")))?;
+    let authority = read(&dir.join("ca.pem"), AUTHORITY)?;
+    let authority = CertificateDer::from_pem_slice(authority.as_bytes())
+        .map_err(|error| PkiError::service("use the authority", error))?;
+    let mut secret = [0; 16];
+    let random = ring::default_provider().secure_random;
+    random
+        .fill(&mut secret)
+        .map_err(|error| PkiError::service("get random bytes", rustls::Error::from(error)))?;
+    let token = JoinToken::new(&authority, secret);
+    let expiry_s = now_s() + valid.duration().as_secs().max(1).cast_signed();
+    tokens::add(dir, &token, names, (now_s(), expiry_s))?;
+    Ok(token)
+}
+
+/// CLOCK_REALTIME in seconds.
+fn now_s() -> i64 {
+    clock::realtime_ns() / 1_000_000_000
 }
 
 /// Makes the directory `NAME` in `dir` with `ca.pem`, `crl.pem`, `controller.pem` and `controller.key`, and returns its path. Without scopes
@@ -222,7 +291,8 @@ pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError>
 }
 
 fn check_name(name: &str) -> Result<(), PkiError> {
-    let reserved = ["", ".", "..", "ca", "crl", "controller", "revoked", "renewed"];
+    let reserved =
+        ["", ".", "..", "ca", "crl", "controller", "revoked", "renewed", "tokens", "tokens.lock"];
     if reserved.contains(&name) || name.contains('/') || name.contains(char::is_control) {
         return Err(PkiError::InvalidName(name.to_owned()));
     }
@@ -273,7 +343,7 @@ fn issue(dir: &Path, folder: &Path, file: &str, order: &Order<'_>) -> Result<(),
 /// The certificate as PEM.
 fn sign(
     order: &Order<'_>,
-    key: &KeyPair,
+    key: &impl PublicKeyData,
     issuer: &Issuer<'_, KeyPair>,
 ) -> Result<String, PkiError> {
     let mut params = params(order.name, order.days)?;
@@ -281,10 +351,7 @@ fn sign(
     params.extended_key_usages = vec![order.usage.clone()];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     for host in order.hosts {
-        params.subject_alt_names.push(match host.parse::<IpAddr>() {
-            Ok(address) => SanType::IpAddress(address),
-            Err(_) => SanType::DnsName(host.as_str().try_into()?),
-        });
+        params.subject_alt_names.push(alternative_name(host)?);
     }
     for scope in order.scopes.iter() {
         params.subject_alt_names.push(SanType::URI(scope.uri().try_into()?));
@@ -292,11 +359,19 @@ fn sign(
     Ok(params.signed_by(key, issuer)?.pem())
 }
 
+/// A host name or an address as certificates have it.
+fn alternative_name(host: &str) -> Result<SanType, PkiError> {
+    Ok(match host.parse::<IpAddr>() {
+        Ok(address) => SanType::IpAddress(address),
+        Err(_) => SanType::DnsName(host.try_into()?),
+    })
+}
+
 /// Two certificates of one key differ in it, so that revoking the earlier one does not revoke the renewed one.
-fn serial(key: &KeyPair) -> SerialNumber {
+fn serial(key: &impl PublicKeyData) -> SerialNumber {
     const BYTES: usize = 16;
     let mut hash = Sha256::new();
-    hash.update(key.public_key_raw());
+    hash.update(key.der_bytes());
     hash.update(clock::realtime_ns().to_be_bytes());
     let mut bytes: Vec<u8> = hash.finalize().iter().copied().take(BYTES).collect();
     // A positive number without leading zeros.

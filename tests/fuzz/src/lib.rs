@@ -60,6 +60,7 @@ pub const TARGETS: &[Target] = &[
     target("http", network::http, 1000),
     target("echo_reply", network::echo_reply, 3000),
     target("control_input", network::control_input, 3000),
+    target("join", network::join, 3000),
     target("message", messages::message, 3000),
     target("lab_messages", messages::lab_messages, 3000),
     #[cfg(feature = "results")]

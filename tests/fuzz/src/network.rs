@@ -1,7 +1,8 @@
-//! What other programs send to an agent.
+//! What other programs send to an agent and to `ccbench pki serve`.
 
 use ccbench_agent::fuzzing::{echo_reply_of, plan_length};
 use ccbench_agent::probe::http::{Answer, RequestParser};
+use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken};
 
 /// A request and an answer in HTTP, in one piece and byte by byte.
 pub fn http(data: &[u8]) {
@@ -41,5 +42,28 @@ pub fn control_input(data: &[u8]) {
         assert!(data[length..].starts_with(b"---END---"));
         assert!(length == 0 || data[length - 1] == b'\n');
         assert_eq!(plan_length(&data[..length]), None);
+    }
+}
+
+/// Tokens, requests and replies of nodes that join, one per line.
+pub fn join(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for line in text.lines() {
+        if let Ok(token) = line.parse::<JoinToken>() {
+            assert_eq!(token.to_string(), line.trim());
+            assert!(!format!("{token:?}").contains(token.secret()));
+        }
+        if let Ok(request) = serde_json::from_str::<JoinRequest>(line) {
+            let again = serde_json::to_string(&request).ok();
+            let again = again.and_then(|text| serde_json::from_str::<JoinRequest>(&text).ok());
+            let same = |again: &JoinRequest| {
+                (&again.secret, &again.csr) == (&request.secret, &request.csr)
+            };
+            assert!(again.as_ref().is_some_and(same));
+        }
+        if let Ok(reply) = serde_json::from_str::<JoinReply>(line) {
+            let again = serde_json::to_string(&reply).ok();
+            assert_eq!(again.and_then(|text| serde_json::from_str(&text).ok()), Some(reply));
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! The command line of `ccbench pki`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ccbench_proto::scope::Scope;
+use ccbench_proto::units::Micros;
 use clap::{Subcommand, ValueHint};
 
 /// Sub-commands of `pki`.
@@ -22,6 +24,27 @@ pub enum PkiCommand {
         /// Host name or address by which controllers reach the node.
         #[arg(required = true)]
         names: Vec<String>,
+    },
+    /// Make a one-time token, with which a node gets a certificate for a key that it makes itself (`ccbench-agent join`).
+    Token {
+        /// The directory of `pki init`.
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+        /// Host name or address by which controllers reach the node.
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// How long it can be used, at most 720h.
+        #[arg(long, value_name = "TIME", default_value = "1h")]
+        expires: Micros,
+    },
+    /// Issue certificates to nodes that have a token, until every token is used or has expired.
+    Serve {
+        /// The directory of `pki init`.
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+        /// Address and port in the control network.
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        listen: SocketAddr,
     },
     /// Issue a controller's certificate, in a directory of its own for `--pki`.
     Controller {

@@ -5,10 +5,11 @@ use std::path::Path;
 use ccbench_proto::scope::{Scope, Scopes};
 
 use crate::args::PkiCommand;
-use crate::console::print;
+use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::pki;
+use crate::runtime::block_on;
 
 /// Runs one of the sub-commands.
 ///
@@ -31,6 +32,18 @@ pub fn run(command: &PkiCommand) -> Result<ExitCode, CliError> {
             pki::node(dir, names)?;
             let name = names.first().map_or("", String::as_str);
             print(&format!("{0}/{name}.pem and {0}/{name}.key\n", dir.display()));
+        }
+        PkiCommand::Token { dir, names, expires } => {
+            let token = pki::token(dir, names, *expires)?;
+            print(&format!("{token}\n"));
+            message(format_args!(
+                "start `ccbench pki serve {} --listen ADDRESS:PORT` here, and within {expires} on the node\n  \
+                 ccbench-agent join --controller ADDRESS:PORT --token TOKEN --dir DIR",
+                dir.display()
+            ));
+        }
+        PkiCommand::Serve { dir, listen } => {
+            block_on(async { Ok(pki::serve(dir, *listen).await?) })?;
         }
         PkiCommand::Controller { dir, name, scope, days } => {
             controller(dir, name, scope, *days)?;

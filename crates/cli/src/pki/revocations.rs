@@ -11,7 +11,7 @@ use rcgen::{
     CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
 };
 
-use super::{PkiError, day, expiry, renewals};
+use super::{PkiError, day, expiry, read as read_file, renewals};
 use crate::clock;
 use crate::file::FileError;
 
@@ -138,15 +138,23 @@ pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf,
     Ok(path)
 }
 
+/// The text of `crl.pem`; empty if there is none.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn list(dir: &Path) -> Result<String, PkiError> {
+    let path = dir.join(LIST);
+    if path.exists() { Ok(read_file(&path, "read")?) } else { Ok(String::new()) }
+}
+
 /// Copies `crl.pem`, if there is one, for a controller.
 ///
 /// # Errors
 /// A file operation failed.
 pub(super) fn copy(dir: &Path, controller: &Path) -> Result<(), PkiError> {
-    let (list, to) = (dir.join(LIST), controller.join(LIST));
-    if !list.exists() {
+    let (text, to) = (list(dir)?, controller.join(LIST));
+    if text.is_empty() {
         return Ok(());
     }
-    let text = input::read(&list, &input::CERTIFICATE).map_err(FileError::of("read", &list))?;
-    Ok(replace(&to, &text).map(drop).map_err(FileError::of("write", &to))?)
+    Ok(replace(&to, text.as_bytes()).map(drop).map_err(FileError::of("write", &to))?)
 }

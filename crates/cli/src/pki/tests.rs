@@ -187,7 +187,7 @@ fn a_key_is_private_in_a_file_that_others_could_read() {
 fn names_are_not_paths_and_not_files_of_the_authority() {
     let dir = tempfile::tempdir().unwrap();
     let pki = authority_in(&dir);
-    for name in ["", ".", "..", "a/b", "ca", "controller", "crl", "renewed", "a\nb"] {
+    for name in ["", ".", "..", "a/b", "ca", "controller", "crl", "renewed", "tokens", "a\nb"] {
         let issued = controller(&pki, name, &[], None);
         assert!(matches!(issued, Err(PkiError::InvalidName(_))), "{name:?}");
     }

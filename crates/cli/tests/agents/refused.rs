@@ -32,9 +32,9 @@ fn a_refused_run_leaves_no_results_directory() {
 #[test]
 fn a_run_whose_plan_is_refused_leaves_no_results_directory() {
     let why = "congestion control mine needs the scope `bpf`";
-    for options in [&[][..], &["--keep-going"]] {
+    for options in [Vec::new(), vec!["--keep-going"]] {
         let two = serve_refusing("/Check", (Code::PermissionDenied, why), vec![fake::done()]);
-        run_is_refused(two, options, &format!("node two: check: {why}"));
+        run_is_refused(two, &options, &format!("node two: check: {why}"));
     }
 }
 

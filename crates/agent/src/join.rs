@@ -1,0 +1,393 @@
+//! `ccbench-agent join`: makes a key, and gets the node's first certificate for it from `ccbench pki serve`. The key never leaves
+//! the node. See [`ccbench_proto::join`].
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
+use ccbench_io::console;
+use ccbench_io::replace::replace;
+use ccbench_proto::join::{
+    JoinReply, JoinRequest, JoinToken, JoinedNode, MAX_LINE_BYTES, SERVER_NAME,
+};
+use rcgen::{CertificateParams, KeyPair};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{
+    self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
+};
+
+/// Longest exchange with the authority.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(20);
+const KEY: &str = "node.key";
+const CERTIFICATE: &str = "node.pem";
+const AUTHORITY: &str = "ca.pem";
+const REVOCATIONS: &str = "crl.pem";
+
+/// `ccbench-agent join`
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Where `ccbench pki serve` listens
+    #[arg(long, value_name = "HOST:PORT")]
+    pub controller: String,
+    /// The token that `ccbench pki token` has printed
+    #[arg(long, value_name = "TOKEN", env = "CCBENCH_JOIN_TOKEN", hide_env_values = true)]
+    pub token: JoinToken,
+    /// Where node.key, node.pem, ca.pem and crl.pem are written
+    #[arg(long, value_name = "DIR", default_value = "/etc/ccbench")]
+    pub dir: PathBuf,
+}
+
+/// Why a node has not joined.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// It has a key or a certificate.
+    #[error("{} exists; remove it if the node is to have another certificate, or choose another --dir", .0.display())]
+    Exists(PathBuf),
+    /// A file operation failed.
+    #[error("{op} {}: {source}", path.display())]
+    File {
+        /// "write" ...
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The key or the request could not be made.
+    #[error("make a key: {0}")]
+    Key(#[from] rcgen::Error),
+    /// tokio or the TLS library could not be set up.
+    #[error("{op}: {source}")]
+    Setup {
+        /// The operation.
+        op: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection failed.
+    #[error(
+        "{controller}: {source}; does `ccbench pki serve` listen there? After many refused requests it closes connections for a minute"
+    )]
+    Connection {
+        /// The service.
+        controller: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("{0}: no answer within {} s", EXCHANGE_LIMIT.as_secs())]
+    Timeout(String),
+    /// The service is not of the token's authority. It has not received the token.
+    #[error(
+        "{0} is not the service of the authority that made this token; give the address of its `ccbench pki serve`, or a token of \
+         this one"
+    )]
+    OtherAuthority(String),
+    /// The service gives no certificate.
+    #[error("{controller} refuses: {reason}")]
+    Refused {
+        /// The service.
+        controller: String,
+        /// Why.
+        reason: String,
+    },
+    /// The answer is no answer, or not to this request.
+    #[error("the answer of {controller}: {source}")]
+    Answer {
+        /// The service.
+        controller: String,
+        /// What is wrong.
+        source: AnswerError,
+    },
+}
+
+/// What is wrong with an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// It is not one.
+    #[error("it cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Its certificates are malformed.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The authority is not the token's.
+    #[error("it has another authority than the token")]
+    Authority,
+    /// The certificate is not for the node's key, or not for servers.
+    #[error("its certificate is not one for this node's key")]
+    Key,
+    /// The authority did not sign the certificate.
+    #[error("the authority did not sign its certificate")]
+    Unsigned,
+}
+
+/// Gets a certificate, and writes it with its key.
+///
+/// # Errors
+/// The node has files of a certificate already, or gets none. Then no file is left.
+pub fn main(args: &Args) -> Result<(), JoinError> {
+    let Args { controller, token, dir } = args;
+    let files = [KEY, CERTIFICATE, AUTHORITY, REVOCATIONS].map(|name| dir.join(name));
+    if let Some(exists) = files.iter().find(|file| file.exists()) {
+        return Err(JoinError::Exists(exists.clone()));
+    }
+    std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
+    let key = KeyPair::generate()?;
+    let [key_file, ..] = &files;
+    // Before the token is used: a certificate without its key is of no use.
+    write_key(key_file, &key.serialize_pem())?;
+    let joined = ask(args, &key).and_then(|joined| {
+        check(&joined, token, &key).map_err(|source| {
+            let controller = controller.clone();
+            JoinError::Answer { controller, source }
+        })?;
+        write(dir, &joined)?;
+        Ok(joined)
+    });
+    match joined {
+        Ok(joined) => {
+            let names = Certificate::from_pem(joined.certificate.as_bytes());
+            let names = names.map_or_else(|_| String::new(), |own| own.hosts.join(", "));
+            console::print(&format!("{}: the certificate of {names}\n", files[1].display()));
+            Ok(())
+        }
+        Err(error) => {
+            for file in &files {
+                // Those that were not written are not there.
+                let _ = std::fs::remove_file(file);
+            }
+            Err(error)
+        }
+    }
+}
+
+fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JoinError {
+    let path = path.to_owned();
+    move |source| JoinError::File { op, path, source }
+}
+
+fn write_key(path: &Path, text: &str) -> Result<(), JoinError> {
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(failed("write", path))
+}
+
+/// The certificate last: with it the agent can start.
+fn write(dir: &Path, joined: &JoinedNode) -> Result<(), JoinError> {
+    let JoinedNode { certificate, authority, revocations } = joined;
+    let files = [(AUTHORITY, authority), (REVOCATIONS, revocations), (CERTIFICATE, certificate)];
+    for (name, text) in files.into_iter().filter(|(_, text)| !text.is_empty()) {
+        let path = dir.join(name);
+        replace(&path, text.as_bytes()).map_err(failed("write", &path))?;
+    }
+    Ok(())
+}
+
+/// Whether an answer is of the token's authority and for this key.
+fn check(joined: &JoinedNode, token: &JoinToken, key: &KeyPair) -> Result<(), AnswerError> {
+    let (text, authority) = (joined.certificate.as_bytes(), joined.authority.as_bytes());
+    if !CertificateDer::from_pem_slice(authority).is_ok_and(|shown| token.is_of(&shown)) {
+        return Err(AnswerError::Authority);
+    }
+    let own = Certificate::from_pem(text)?;
+    if own.public_key != key.public_key_raw() || !own.for_servers {
+        return Err(AnswerError::Key);
+    }
+    if is_signed_by(text, authority)? { Ok(()) } else { Err(AnswerError::Unsigned) }
+}
+
+/// Asks for a certificate.
+fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
+    let csr = CertificateParams::new(Vec::<String>::new())?.serialize_request(key)?.pem()?;
+    let request = JoinRequest { secret: args.token.secret().to_owned(), csr };
+    let setup = |op| move |source| JoinError::Setup { op, source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(setup("start the tokio runtime"))?;
+    let provider = Arc::new(ring::default_provider());
+    let other_authority = Arc::new(AtomicBool::new(false));
+    let verifier = OfToken {
+        token: args.token.clone(),
+        provider: Arc::clone(&provider),
+        other_authority: Arc::clone(&other_authority),
+    };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(|error| setup("set TLS up")(io::Error::other(error)))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    let controller = args.controller.clone();
+    let exchange = exchange(&controller, TlsConnector::from(Arc::new(config)), &request);
+    let exchange = async { tokio::time::timeout(EXCHANGE_LIMIT, exchange).await };
+    match runtime.block_on(exchange) {
+        Err(_) => Err(JoinError::Timeout(controller)),
+        Ok(Err(_)) if other_authority.load(Ordering::Relaxed) => {
+            Err(JoinError::OtherAuthority(controller))
+        }
+        Ok(Err(source)) => Err(JoinError::Connection { controller, source }),
+        Ok(Ok(line)) => match serde_json::from_str(&line) {
+            Ok(JoinReply::Issued(joined)) => Ok(joined),
+            Ok(JoinReply::Refused(reason)) => Err(JoinError::Refused { controller, reason }),
+            Err(error) => Err(JoinError::Answer { controller, source: error.into() }),
+        },
+    }
+}
+
+/// Sends the request and receives a line.
+async fn exchange(
+    controller: &str,
+    connector: TlsConnector,
+    request: &JoinRequest,
+) -> io::Result<String> {
+    let name = ServerName::try_from(SERVER_NAME).map_err(io::Error::other)?;
+    let stream = TcpStream::connect(controller).await?;
+    let mut stream = connector.connect(name, stream).await?;
+    let mut text = serde_json::to_string(request)?;
+    text.push('\n');
+    stream.write_all(text.as_bytes()).await?;
+    stream.flush().await?;
+    let mut line = String::new();
+    BufReader::new((&mut stream).take(MAX_LINE_BYTES)).read_line(&mut line).await?;
+    Ok(line)
+}
+
+/// Accepts the service whose certificate is of the token's authority, which it shows, too.
+#[derive(Debug)]
+struct OfToken {
+    token: JoinToken,
+    provider: Arc<CryptoProvider>,
+    /// The service showed another authority or none.
+    other_authority: Arc<AtomicBool>,
+}
+
+impl ServerCertVerifier for OfToken {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(authority) = intermediates.iter().find(|shown| self.token.is_of(shown)) else {
+            self.other_authority.store(true, Ordering::Relaxed);
+            return Err(rustls::CertificateError::UnknownIssuer.into());
+        };
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone().into_owned())?;
+        let provider = Arc::clone(&self.provider);
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let supported = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, supported)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let supported = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, supported)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa};
+
+    use super::*;
+
+    type Ca = CertifiedIssuer<'static, KeyPair>;
+
+    fn authority() -> Ca {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn certificate(ca: &Ca, key: &KeyPair, name: &str) -> rcgen::Certificate {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.signed_by(key, ca).unwrap()
+    }
+
+    #[test]
+    fn only_an_answer_for_this_key_of_the_tokens_authority_is_accepted() {
+        let (ca, other) = (authority(), authority());
+        let (key, other_key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let token = JoinToken::new(ca.der(), [1; 16]);
+        let answer = |ca: &Ca, signer: &Ca, key: &KeyPair| JoinedNode {
+            certificate: certificate(signer, key, "n1").pem(),
+            authority: ca.pem(),
+            revocations: String::new(),
+        };
+        assert!(check(&answer(&ca, &ca, &key), &token, &key).is_ok());
+        for (wrong, why) in [
+            (answer(&other, &other, &key), "another authority"),
+            (answer(&ca, &other, &key), "did not sign"),
+            (answer(&ca, &ca, &other_key), "not one for this node's key"),
+        ] {
+            let error = check(&wrong, &token, &key).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_the_service_of_the_tokens_authority_is_trusted() {
+        let (ca, other) = (authority(), authority());
+        let key = KeyPair::generate().unwrap();
+        let verify = |name: &str, signer: &Ca, shown: &Ca| {
+            let other_authority = Arc::new(AtomicBool::new(false));
+            let verifier = OfToken {
+                token: JoinToken::new(ca.der(), [1; 16]),
+                provider: Arc::new(ring::default_provider()),
+                other_authority: Arc::clone(&other_authority),
+            };
+            let service = certificate(signer, &key, name);
+            let (shown, now) = ([shown.der().clone()], UnixTime::now());
+            let server_name = ServerName::try_from(SERVER_NAME).unwrap();
+            let verified =
+                verifier.verify_server_cert(service.der(), &shown, &server_name, &[], now);
+            (verified.is_ok(), other_authority.load(Ordering::Relaxed))
+        };
+        assert_eq!(verify(SERVER_NAME, &ca, &ca), (true, false));
+        assert_eq!(verify(SERVER_NAME, &other, &other), (false, true));
+        assert_eq!(verify(SERVER_NAME, &other, &ca), (false, false), "it only shows the authority");
+        assert_eq!(verify("n1.example", &ca, &ca), (false, false), "a node's certificate");
+    }
+}

@@ -1,0 +1,236 @@
+//! `ccbench pki serve`: issues a certificate to each node that has a token, until no token is left. See [`ccbench_proto::join`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccbench_proto::join::{JoinReply, JoinRequest, MAX_LINE_BYTES, SERVER_NAME};
+use ccbench_proto::scope::Scopes;
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, version};
+
+use super::tokens::{self, RedeemError};
+use super::{AUTHORITY, Order, PkiError, issuer, now_s, read, sign};
+use crate::clock;
+use crate::console::{message, print};
+
+/// Connections at the same time; others wait.
+const MAX_CONNECTIONS: usize = 16;
+/// Longest exchange with a node.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(10);
+/// Pause after an error of `accept`.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// How often the record is looked at: tokens are made and expire.
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+/// Days that the certificate of this service is valid, as long as any token.
+const SERVICE_DAYS: u32 = 31;
+
+/// Serves until every token of `dir` is used or has expired.
+///
+/// # Errors
+/// `dir` holds no authority, or the address cannot be listened on.
+pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
+    let acceptor = acceptor(dir)?;
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.map_err(|e| PkiError::service(format!("listen on {listen}"), e))?;
+    let bound = listener.local_addr().map_err(|e| PkiError::service("read the address", e))?;
+    let unused = tokens::unused(dir, now_s())?;
+    print(&format!(
+        "listening on {bound} until every token is used or has expired ({unused} now)\n"
+    ));
+    let mut connections = JoinSet::new();
+    let mut refusals = Refusals::default();
+    while !connections.is_empty() || tokens::unused(dir, now_s())? > 0 {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                Ok((stream, peer)) if refusals.may_ask(peer.ip(), clock::monotonic_ns()) => {
+                    let (acceptor, dir) = (acceptor.clone(), dir.to_owned());
+                    connections.spawn(async move { (peer, answer(stream, acceptor, dir).await) });
+                }
+                Ok((_, peer)) => message(format_args!(
+                    "{peer}: closed: {MAX_REFUSED} requests of this address were refused within a minute"
+                )),
+                Err(error) => {
+                    message(format_args!("accept a connection: {error}"));
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
+                }
+            },
+            Some(Ok((peer, outcome))) = connections.join_next() => match outcome {
+                Ok(name) => print(&format!("{name}: issued a certificate to {}\n", peer.ip())),
+                Err(why) => {
+                    refusals.add(peer.ip(), clock::monotonic_ns());
+                    message(format_args!("{peer}: {why}"));
+                }
+            },
+            () = tokio::time::sleep(RECORD_INTERVAL) => {}
+        }
+    }
+    print("no token is left\n");
+    Ok(())
+}
+
+/// Shows a certificate of the authority, and the authority's.
+fn acceptor(dir: &Path) -> Result<TlsAcceptor, PkiError> {
+    let key = KeyPair::generate()?;
+    let hosts = [SERVER_NAME.to_owned()];
+    let order = Order {
+        name: "ccbench pki serve",
+        hosts: &hosts,
+        scopes: Scopes::default(),
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+        days: Some(SERVICE_DAYS),
+    };
+    let own = sign(&order, &key, &issuer(dir)?)?;
+    let authority = read(&dir.join("ca.pem"), AUTHORITY)?;
+    let unusable = |error| PkiError::service("use the certificate of this service", error);
+    let chain = [own, authority].map(|text| CertificateDer::from_pem_slice(text.as_bytes()));
+    let chain = chain.into_iter().collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(|error| PkiError::service("use the authority", error))?;
+    let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes());
+    let key = key.map_err(|error| PkiError::service("use the key of this service", error))?;
+    let provider = Arc::new(ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(unusable)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(unusable)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Why a node got no certificate.
+#[derive(Debug, thiserror::Error)]
+enum Unanswered {
+    /// The connection failed.
+    #[error("the connection: {0}")]
+    Connection(#[from] io::Error),
+    /// It took too long.
+    #[error("no request within {} s", EXCHANGE_LIMIT.as_secs())]
+    Timeout,
+    /// It sent something else.
+    #[error("this is not a request of `ccbench-agent join`")]
+    Malformed,
+    /// The token gives none.
+    #[error(transparent)]
+    Refused(#[from] RedeemError),
+    /// It has no copy of its certificate.
+    #[error(
+        "{name}: the certificate was issued and not delivered ({source}): revoke {name}.pem, remove it, and make another token"
+    )]
+    Undelivered {
+        /// The node.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Returns the node's name.
+async fn answer(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    dir: PathBuf,
+) -> Result<String, Unanswered> {
+    let exchange = exchange(stream, &acceptor, &dir);
+    timeout(EXCHANGE_LIMIT, exchange).await.unwrap_or(Err(Unanswered::Timeout))
+}
+
+async fn exchange(
+    stream: TcpStream,
+    acceptor: &TlsAcceptor,
+    dir: &Path,
+) -> Result<String, Unanswered> {
+    let mut stream = acceptor.accept(stream).await?;
+    let mut line = String::new();
+    BufReader::new((&mut stream).take(MAX_LINE_BYTES)).read_line(&mut line).await?;
+    let redeemed = match serde_json::from_str::<JoinRequest>(&line) {
+        Ok(request) => tokens::redeem(dir, &request, now_s()).map_err(Unanswered::from),
+        Err(_) => Err(Unanswered::Malformed),
+    };
+    let (reply, named) = match redeemed {
+        Ok((name, files)) => (JoinReply::Issued(files), Ok(name)),
+        // What is wrong here is not the node's business.
+        Err(error @ Unanswered::Refused(RedeemError::Authority(_))) => {
+            let why = "the authority cannot issue it; `ccbench pki serve` has printed the reason";
+            (JoinReply::Refused(why.to_owned()), Err(error))
+        }
+        Err(error) => (JoinReply::Refused(error.to_string()), Err(error)),
+    };
+    let sent = send(&mut stream, &reply).await;
+    let name = named?;
+    sent.map_err(|source| Unanswered::Undelivered { name: name.clone(), source })?;
+    Ok(name)
+}
+
+async fn send(
+    stream: &mut tokio_rustls::server::TlsStream<TcpStream>,
+    reply: &JoinReply,
+) -> io::Result<()> {
+    let mut text = serde_json::to_string(reply)?;
+    text.push('\n');
+    stream.write_all(text.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Refused requests of an address within a minute, after which it is not heard any more in that minute.
+const MAX_REFUSED: u32 = 10;
+const MINUTE_NS: u64 = 60_000_000_000;
+/// Addresses that are counted; while there are more, no new one is heard.
+const MAX_ADDRESSES: usize = 1024;
+
+/// The refused requests of each address: when its minute began, and how many. Pure: the time is an argument.
+#[derive(Debug, Default)]
+struct Refusals(BTreeMap<IpAddr, (u64, u32)>);
+
+impl Refusals {
+    fn may_ask(&mut self, peer: IpAddr, now_ns: u64) -> bool {
+        self.0.retain(|_, (began_ns, _)| now_ns - *began_ns < MINUTE_NS);
+        match self.0.get(&peer) {
+            Some((_, refused)) => *refused < MAX_REFUSED,
+            None => self.0.len() < MAX_ADDRESSES,
+        }
+    }
+
+    fn add(&mut self, peer: IpAddr, now_ns: u64) {
+        self.0.entry(peer).or_insert((now_ns, 0)).1 += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_not_heard_after_too_many_refusals() {
+        let mut refusals = Refusals::default();
+        let (a, b) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        const BEGIN_NS: u64 = 77;
+        for nth in 0..MAX_REFUSED {
+            assert!(refusals.may_ask(a, BEGIN_NS + 1), "{nth}");
+            refusals.add(a, BEGIN_NS);
+        }
+        assert!(!refusals.may_ask(a, BEGIN_NS + MINUTE_NS - 1) && refusals.may_ask(b, BEGIN_NS));
+        assert!(refusals.may_ask(a, BEGIN_NS + MINUTE_NS), "the minute is over");
+        assert!(refusals.0.is_empty());
+    }
+
+    #[test]
+    fn the_number_of_addresses_is_limited() {
+        let mut refusals = Refusals::default();
+        let address = |n: usize| IpAddr::from((n as u32).to_be_bytes());
+        (0..MAX_ADDRESSES).for_each(|n| refusals.add(address(n), 0));
+        assert!(!refusals.may_ask(address(MAX_ADDRESSES), 1) && refusals.may_ask(address(0), 1));
+        assert!(refusals.may_ask(address(MAX_ADDRESSES), MINUTE_NS));
+    }
+}

@@ -1,0 +1,262 @@
+//! Join tokens: `tokens` for the authority, a line `SHA256_OF_SECRET EXPIRY_S NAME[,NAME...]` each. A token that was used has no
+//! line any more.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+use ccbench_io::replace::replace;
+use ccbench_proto::join::{JoinRequest, JoinToken, JoinedNode};
+use ccbench_proto::plan::digest_bytes;
+use ccbench_proto::scope::Scopes;
+use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose};
+use rustix::fs::FlockOperation;
+
+use super::revocations::lines;
+use super::{AUTHORITY, Order, PkiError, check_not_issued, issuer, read, revocations, sign, write};
+use crate::file::FileError;
+
+const RECORD: &str = "tokens";
+
+/// A token that can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Unused {
+    /// SHA-256 of its secret.
+    digest: String,
+    /// Seconds since 1970.
+    expiry_s: i64,
+    /// Of the node.
+    names: Vec<String>,
+}
+
+impl Unused {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let [digest, expiry_s, names] = [words.next()?, words.next()?, words.next()?];
+        let is_complete = words.next().is_none() && !names.is_empty();
+        is_complete.then_some(Self {
+            digest: digest.to_owned(),
+            expiry_s: expiry_s.parse().ok()?,
+            names: names.split(',').map(str::to_owned).collect(),
+        })
+    }
+
+    fn line(&self) -> String {
+        format!("{} {} {}\n", self.digest, self.expiry_s, self.names.join(","))
+    }
+}
+
+/// Why a token gives no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RedeemError {
+    /// It is not in the record.
+    #[error("the token is unknown or was used already; make another one: `ccbench pki token`")]
+    Unknown,
+    /// It came too late.
+    #[error("the token has expired; make another one: `ccbench pki token`")]
+    Expired,
+    /// The request has no valid key.
+    #[error("the certificate signing request: {0}")]
+    Request(#[source] rcgen::Error),
+    /// The authority cannot issue.
+    #[error(transparent)]
+    Authority(#[from] PkiError),
+}
+
+/// Only one process at a time changes the record.
+fn lock(dir: &Path) -> Result<File, PkiError> {
+    let path = dir.join("tokens.lock");
+    let open = || {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    };
+    Ok(open().map_err(FileError::of("lock", &path))?)
+}
+
+fn read_all(dir: &Path) -> Result<Vec<Unused>, PkiError> {
+    lines(&dir.join(RECORD), "SHA256 EXPIRY_S NAME[,NAME...]", Unused::parse)
+}
+
+fn write_all(dir: &Path, all: &[Unused]) -> Result<(), PkiError> {
+    let text: String = all.iter().map(Unused::line).collect();
+    let path = dir.join(RECORD);
+    Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
+}
+
+/// Records a token for a node, and forgets those that have expired.
+///
+/// # Errors
+/// The record cannot be read or written.
+pub(super) fn add(
+    dir: &Path,
+    token: &JoinToken,
+    names: &[String],
+    (now_s, expiry_s): (i64, i64),
+) -> Result<(), PkiError> {
+    let _lock = lock(dir)?;
+    let mut all = read_all(dir)?;
+    all.retain(|token| token.expiry_s > now_s);
+    all.push(Unused {
+        digest: digest_bytes(token.secret().as_bytes()),
+        expiry_s,
+        names: names.to_vec(),
+    });
+    write_all(dir, &all)
+}
+
+/// The number of tokens that can be used.
+///
+/// # Errors
+/// The record cannot be read.
+pub(super) fn unused(dir: &Path, now_s: i64) -> Result<usize, PkiError> {
+    Ok(read_all(dir)?.iter().filter(|token| token.expiry_s > now_s).count())
+}
+
+/// Uses a token: issues the certificate `NAME.pem` for the key of the request. Returns the node's name, too.
+///
+/// # Errors
+/// Why not. Unless the authority failed, the token stays.
+pub(super) fn redeem(
+    dir: &Path,
+    request: &JoinRequest,
+    now_s: i64,
+) -> Result<(String, JoinedNode), RedeemError> {
+    let _lock = lock(dir)?;
+    let mut all = read_all(dir)?;
+    let digest = digest_bytes(request.secret.as_bytes());
+    let Some(at) = all.iter().position(|token| token.digest == digest) else {
+        return Err(RedeemError::Unknown);
+    };
+    if all[at].expiry_s <= now_s {
+        return Err(RedeemError::Expired);
+    }
+    // Its signature proves that the node has the key.
+    let asked =
+        CertificateSigningRequestParams::from_pem(&request.csr).map_err(RedeemError::Request)?;
+    let name = all[at].names.first().cloned().unwrap_or_default();
+    let file = format!("{name}.pem");
+    check_not_issued(&dir.join(&file))?;
+    // Before the certificate: no failure makes two of one token.
+    let token = all.remove(at);
+    write_all(dir, &all)?;
+    let order = Order {
+        name: &name,
+        hosts: &token.names,
+        scopes: Scopes::default(),
+        usage: ExtendedKeyUsagePurpose::ServerAuth,
+        days: None,
+    };
+    let issuer = issuer(dir)?;
+    let certificate = sign(&order, &asked.public_key, &issuer)?;
+    write(dir, &file, &certificate, false)?;
+    let authority = read(&dir.join("ca.pem"), AUTHORITY).map_err(PkiError::from)?;
+    let revocations = revocations::list(dir)?;
+    Ok((name, JoinedNode { certificate, authority, revocations }))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::super::{init, node, token};
+    use super::*;
+    use ccbench_io::certificate::{Certificate, is_signed_by};
+    use ccbench_proto::units::Micros;
+
+    const NOW_S: i64 = 1_800_000_000;
+
+    fn authority() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = dir.path().join("pki");
+        init(&pki).unwrap();
+        (dir, pki)
+    }
+
+    fn added(pki: &Path, secret: u8, names: &[&str]) -> JoinToken {
+        let token = JoinToken::new(b"authority", [secret; 16]);
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        add(pki, &token, &names, (NOW_S, NOW_S + 60)).unwrap();
+        token
+    }
+
+    /// As a node makes it; it asks for another name.
+    fn request(token: &JoinToken, key: &KeyPair) -> JoinRequest {
+        let params = CertificateParams::new(vec!["other.example".to_owned()]).unwrap();
+        let csr = params.serialize_request(key).unwrap().pem().unwrap();
+        JoinRequest { secret: token.secret().to_owned(), csr }
+    }
+
+    #[test]
+    fn a_token_gives_one_certificate_with_the_tokens_names() {
+        let (_dir, pki) = authority();
+        let (first, second) =
+            (added(&pki, 1, &["n1.example", "10.0.0.1"]), added(&pki, 2, &["n2.example"]));
+        let key = KeyPair::generate().unwrap();
+        assert_eq!(unused(&pki, NOW_S).unwrap(), 2);
+        let (name, files) = redeem(&pki, &request(&first, &key), NOW_S).unwrap();
+        assert_eq!(name, "n1.example");
+        let issued = Certificate::from_pem(files.certificate.as_bytes()).unwrap();
+        assert_eq!(issued.hosts, ["n1.example", "10.0.0.1"], "not what the request names");
+        assert_eq!(issued.public_key, key.public_key_raw());
+        assert!(issued.for_servers && !issued.for_clients && issued.uris.is_empty());
+        assert!(is_signed_by(files.certificate.as_bytes(), files.authority.as_bytes()).unwrap());
+        assert!(files.revocations.starts_with("-----BEGIN X509 CRL-----"), "{files:?}");
+        let kept = std::fs::read_to_string(pki.join("n1.example.pem")).unwrap();
+        assert_eq!(kept, files.certificate, "to revoke it");
+        assert!(!pki.join("n1.example.key").exists());
+        let again = redeem(&pki, &request(&first, &key), NOW_S);
+        assert!(matches!(again, Err(RedeemError::Unknown)), "{again:?}");
+        assert_eq!(unused(&pki, NOW_S).unwrap(), 1);
+        redeem(&pki, &request(&second, &key), NOW_S).unwrap();
+        let record = std::fs::read_to_string(pki.join(RECORD)).unwrap();
+        assert!(!record.contains(second.secret()), "{record}");
+    }
+
+    #[test]
+    fn refused_requests_leave_the_token() {
+        let (_dir, pki) = authority();
+        let own = added(&pki, 1, &["n1.example"]);
+        let key = KeyPair::generate().unwrap();
+        let wrong = JoinToken::new(b"authority", [9; 16]);
+        let refused = redeem(&pki, &request(&wrong, &key), NOW_S);
+        assert!(matches!(refused, Err(RedeemError::Unknown)), "{refused:?}");
+        let refused = redeem(&pki, &request(&own, &key), NOW_S + 60);
+        assert!(matches!(refused, Err(RedeemError::Expired)), "{refused:?}");
+        // Damaged, and none at all.
+        let mut forged = request(&own, &key);
+        let der = forged.csr.replace("-----BEGIN CERTIFICATE REQUEST-----\n", "");
+        forged.csr = forged.csr.replace(&der[..4], "AAAA");
+        for csr in [forged.csr, String::new()] {
+            let forged = JoinRequest { csr, ..request(&own, &key) };
+            let refused = redeem(&pki, &forged, NOW_S);
+            assert!(matches!(refused, Err(RedeemError::Request(_))), "{refused:?}");
+        }
+        assert_eq!(unused(&pki, NOW_S).unwrap(), 1);
+        assert_eq!(unused(&pki, NOW_S + 60).unwrap(), 0);
+        node(&pki, &["n1.example".to_owned()]).unwrap();
+        let refused = redeem(&pki, &request(&own, &key), NOW_S).unwrap_err().to_string();
+        assert!(refused.contains("n1.example.pem exists"), "{refused}");
+    }
+
+    #[test]
+    fn tokens_are_for_valid_names_and_a_limited_time() {
+        let (_dir, pki) = authority();
+        let make = |names: &[&str], text: &str| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            token(&pki, &names, text.parse::<Micros>().unwrap()).map_err(|error| error.to_string())
+        };
+        let made = make(&["n1.example", "10.0.0.1"], "1h").unwrap();
+        assert_ne!(made, make(&["n2.example"], "1h").unwrap());
+        make(&[], "1h").unwrap_err();
+        for name in ["", "../x", "a b", "a,b", "a\nb", "tokens"] {
+            make(&[name], "1h").unwrap_err();
+        }
+        make(&["n2.example", "b c"], "1h").unwrap_err();
+        for (hours, is_valid) in [(0, false), (1, true), (30 * 24, true), (30 * 24 + 1, false)] {
+            let made = token(&pki, &["n3.example".to_owned()], Micros::new(hours * 3_600_000_000));
+            assert_eq!(made.is_ok(), is_valid, "{hours} h: {made:?}");
+        }
+        std::fs::write(pki.join(RECORD), "x y\n").unwrap();
+        assert!(make(&["n4.example"], "1h").unwrap_err().contains("line 1 is not"));
+    }
+}

@@ -1,0 +1,112 @@
+//! A node gets its first certificate: `pki token`, `pki serve` and `ccbench-agent join`, over real sockets.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use ccbench_tests::{Bench, binary, text};
+
+use crate::{err, out};
+
+/// `ccbench pki serve pki` on a free port of loopback; killed on drop.
+struct Service {
+    child: Child,
+    printed: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Service {
+    fn start(bench: &Bench) -> Self {
+        let mut command = bench.command(&["pki", "serve", "pki", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut printed = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        printed.read_line(&mut line).unwrap();
+        let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
+        let address = address.unwrap_or_else(|| panic!("no address: {line}")).to_owned();
+        Self { child, printed, address }
+    }
+
+    /// Waits for its end; what it has printed.
+    fn end(mut self) -> String {
+        let mut rest = String::new();
+        self.printed.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        rest
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn token(bench: &Bench, pki: &str, name: &str) -> String {
+    let made = bench.run(&["pki", "token", pki, name]);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made));
+    out(&made).trim().to_owned()
+}
+
+fn join(bench: &Bench, service: &Service, token: &str, dir: &str) -> Output {
+    let mut command = Command::new(binary("ccbench-agent"));
+    command.args(["join", "--controller", &service.address, "--token", token, "--dir"]);
+    command.arg(bench.path(dir)).output().unwrap()
+}
+
+/// No certificate, and nothing is left.
+fn is_refused(bench: &Bench, service: &Service, token: &str, reason: &str) {
+    let refused = join(bench, service, token, "refused");
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+    assert!(err(&refused).contains(reason), "no `{reason}`: {}", text(&refused));
+    assert!(!text(&refused).contains(token), "the token is printed");
+    assert_eq!(std::fs::read_dir(bench.path("refused")).unwrap().count(), 0, "{}", text(&refused));
+}
+
+#[test]
+fn a_token_gives_one_certificate() {
+    let bench = Bench::new();
+    for pki in ["pki", "other"] {
+        assert_eq!(bench.run(&["pki", "init", pki]).status.code(), Some(0));
+    }
+    let [first, late, kept] = ["127.0.0.1", "late", "kept"].map(|name| token(&bench, "pki", name));
+    let service = Service::start(&bench);
+
+    let joined = join(&bench, &service, &first, "node");
+    assert_eq!(joined.status.code(), Some(0), "{}", text(&joined));
+    let read = |name: &str| std::fs::read_to_string(bench.path(name)).unwrap();
+    assert_eq!(read("node/node.pem"), read("pki/127.0.0.1.pem"), "the authority can revoke it");
+    assert_eq!(read("node/ca.pem"), read("pki/ca.pem"));
+    assert_eq!(read("node/crl.pem"), read("pki/crl.pem"));
+    assert!(!bench.path("pki/127.0.0.1.key").exists(), "the key does not leave the node");
+    let mode = std::fs::metadata(bench.path("node/node.key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let again = join(&bench, &service, &kept, "node");
+    assert!(err(&again).contains("node/node.key exists"), "{}", text(&again));
+
+    is_refused(&bench, &service, &first, "unknown or was used already");
+    let digit = if kept.ends_with('0') { "1" } else { "0" };
+    let wrong = kept[..kept.len() - 1].to_owned() + digit;
+    is_refused(&bench, &service, &wrong, "unknown or was used already");
+    let expired = |line: &str| match line.strip_suffix(" late") {
+        Some(rest) => format!("{} 1 late\n", rest.split(' ').next().unwrap()),
+        None => format!("{line}\n"),
+    };
+    let record: String = read("pki/tokens").lines().map(expired).collect();
+    std::fs::write(bench.path("pki/tokens"), record).unwrap();
+    is_refused(&bench, &service, &late, "the token has expired");
+    // The token of another authority is not sent.
+    let others = token(&bench, "other", "node5");
+    is_refused(&bench, &service, &others, "not the service of the authority that made this token");
+    let cut = &kept[..kept.len() - 1];
+    let malformed = join(&bench, &service, cut, "refused");
+    assert_eq!(malformed.status.code(), Some(2), "{}", text(&malformed));
+
+    let joined = join(&bench, &service, &kept, "node2");
+    assert_eq!(joined.status.code(), Some(0), "{}", text(&joined));
+    let printed = service.end();
+    assert!(printed.ends_with("no token is left\n"), "{printed}");
+    let issued: Vec<&str> = printed.lines().filter(|line| line.contains("issued")).collect();
+    assert_eq!(issued.len(), 2, "{printed}");
+}
