@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use ccbench_proto::wire;
 
 use crate::flow::process::Generators;
+use crate::launch;
 use crate::privileges::privileges;
 use crate::sockets::capabilities::capabilities;
 
@@ -21,6 +22,12 @@ pub async fn describe(generators: &Generators, notes: &[String]) -> wire::NodeIn
         ..Default::default()
     };
     ccbench_collector::describe(&mut info);
+    match launch::traffic_user() {
+        Ok(user) => info.traffic_user = user.unwrap_or_default(),
+        Err(error) => {
+            info.notes.push(format!("no traffic can start: {}: {error}", launch::USER_VARIABLE))
+        }
+    }
     info.can_userspace_link = info.privileges() != wire::Privileges::Unprivileged;
     info.qdiscs = QDISCS.get_or_init(ccbench_shaper::probe::supported_qdiscs).clone();
     match ccbench_shaper::route::interfaces() {

@@ -19,7 +19,7 @@ use ccbench_io::console::message;
 
 mod privileges;
 
-use privileges::Identity;
+use privileges::{Identity, IdentityError};
 
 /// `ccbench-agent launch`
 #[derive(Debug, Clone, clap::Args)]
@@ -35,7 +35,7 @@ pub struct Args {
     pub unprivileged: bool,
     /// The user that an unprivileged program runs as if this process is root: a name, UID or UID:GID
     /// [default: ccbench-traffic if there is such a user, else nobody]
-    #[arg(long, value_name = "USER", env = "CCBENCH_TRAFFIC_USER")]
+    #[arg(long, value_name = "USER", env = USER_VARIABLE)]
     pub user: Option<Identity>,
     /// Keep CAP_NET_ADMIN, for a congestion control that is not in net.ipv4.tcp_allowed_congestion_control
     #[arg(long, requires = "unprivileged")]
@@ -43,6 +43,21 @@ pub struct Args {
     /// The program and its arguments; no shell is involved
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Selects the user of traffic.
+pub const USER_VARIABLE: &str = "CCBENCH_TRAFFIC_USER";
+
+/// The user and group that traffic of this process runs as: `UID:GID (NAME)`; `None` if that is the user of this process. A program
+/// that only this process's user may execute keeps that user.
+///
+/// # Errors
+/// [`USER_VARIABLE`] names no user.
+pub fn traffic_user() -> Result<Option<String>, IdentityError> {
+    let given = std::env::var_os(USER_VARIABLE);
+    let given = given.map(|user| user.to_string_lossy().parse::<Identity>()).transpose()?;
+    let identity = given.unwrap_or_default();
+    Ok(identity.is_usable(None).then(|| identity.to_string()))
 }
 
 /// Exit code if the program is not found.

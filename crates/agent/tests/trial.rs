@@ -5,13 +5,14 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ccbench_proto::tools::iperf3::{Numbering, Report};
 use ccbench_proto::wire::{self, Role, Side};
 use nix::sys::signal::Signal;
 use support::pair::{Pair, Rows};
-use support::{LOOPBACK_PLAN, now_ns, prepare, wait_for};
+use support::{Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for};
 
 fn plan_with(tool: &str) -> String {
     LOOPBACK_PLAN.replace("cc = \"reno\"", &format!("cc = \"reno\"\ntool = \"{tool}\""))
@@ -90,6 +91,39 @@ async fn whole_trial(tool: &str) {
         assert!(starts.all(|flow| flow.start_s.is_some_and(|s| (0.0..0.5).contains(&s))));
         assert!(client.probes.len() >= 15, "{}", client.probes.len());
     });
+}
+
+/// `/proc/PID/status` of a process of iperf3 below the agent.
+fn iperf3_below(agent: &Agent) -> Option<BTreeMap<String, String>> {
+    let status = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let entries = text.lines().filter_map(|line| line.split_once(":\t"));
+        let entries = entries.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        Some(entries.collect::<BTreeMap<_, _>>())
+    };
+    let mut all = agent.children().into_iter().filter_map(status);
+    all.find(|status| status.get("Name").is_some_and(|name| name == "iperf3"))
+}
+
+#[tokio::test]
+async fn iperf3_runs_as_the_described_user_without_privileges() {
+    let mut pair = Pair::start().await;
+    let info = pair.clients[0].describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    let uid = info.traffic_user.split(':').next().unwrap().to_owned();
+    assert!(uid.parse::<u32>().is_ok_and(|uid| uid > 0), "{}", info.traffic_user);
+    pair.prepare(&plan_with("iperf3").replace("2s", "60s"), 1).await;
+    let _rows = pair.run(1).await;
+    for agent in [&pair.one, &pair.two] {
+        wait_for("iperf3", || iperf3_below(agent).is_some()).await;
+        let status = iperf3_below(agent).unwrap();
+        let ids: Vec<&str> = status["Uid"].split_whitespace().collect();
+        assert_eq!(ids, [uid.as_str(); 4]);
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(u64::from_str_radix(&status[set], 16), Ok(0), "{set}");
+        }
+        assert_eq!(status["NoNewPrivs"], "1");
+    }
+    pair.reset().await;
 }
 
 /// Each part of the timeline reports its events in order. The parts are independent: their order is that in which the runtime

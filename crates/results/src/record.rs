@@ -238,6 +238,7 @@ fn node_json(node: &NodeInfo) -> Value {
         "generation": node.generation,
         "last_run_id": node.last_run_id,
         "time_ns_inode": node.time_ns_inode,
+        "traffic_user": node.traffic_user,
     })
 }
 

@@ -4,6 +4,7 @@
 //! One exception: a congestion control outside of `net.ipv4.tcp_allowed_congestion_control` can only be set with
 //! CAP_NET_ADMIN in the user namespace of the network namespace. A process that must set one keeps this capability.
 
+use std::fmt;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -65,6 +66,17 @@ impl FromStr for Identity {
     }
 }
 
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { uid, gid } = *self;
+        write!(f, "{uid}:{gid}")?;
+        match User::from_uid(Uid::from_raw(uid)).ok().flatten() {
+            Some(user) => write!(f, " ({})", user.name),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Default for Identity {
     fn default() -> Self {
         let found = [USER, FALLBACK].into_iter().find_map(|name| name.parse().ok());
@@ -75,7 +87,7 @@ impl Default for Identity {
 impl Identity {
     /// Whether this process can take it and then execute the program: outside of the agent's own user namespace there
     /// may be no such user, and a program may be its owner's only.
-    fn is_usable(self, program: Option<&Metadata>) -> bool {
+    pub(super) fn is_usable(self, program: Option<&Metadata>) -> bool {
         let mapped = |map: &str, id: u32| {
             let text = std::fs::read_to_string(map).unwrap_or_default();
             text.lines().any(|line| {
@@ -202,5 +214,7 @@ mod tests {
         }
         let default = Identity::default();
         assert!(default.uid > 0 && default.gid > 0);
+        assert!(default.to_string().starts_with(&format!("{}:{}", default.uid, default.gid)));
+        assert_eq!(Identity { uid: 4_000_000, gid: 5 }.to_string(), "4000000:5", "it has no name");
     }
 }

@@ -40,6 +40,7 @@ fn describe(node: &str, info: &NodeInfo) -> String {
     line("kernel", format!("{} {}", info.kernel, info.machine));
     line("CPUs", format!("{} × {}", info.cpus, info.cpu_model));
     line("agent", format!("{} ({})", info.agent_version, info.privileges().as_text()));
+    line("traffic runs as", info.traffic_user.clone());
     line("iperf3", info.iperf3_version.clone());
     line("congestion controls", info.congestion_controls.join(" "));
     line("default", info.default_congestion_control.clone());
