@@ -101,6 +101,7 @@ macro_rules! without_data {
             | Kind::ChangeTriggered(NoData {})
             | Kind::ChangeNotTriggered(NoData {})
             | Kind::Iperf3Error(NoData {})
+            | Kind::NodeRebooted(NoData {})
     };
 }
 
@@ -149,6 +150,7 @@ impl Kind {
             Self::StreamEnd(_) => "stream_end",
             Self::Import(_) => "import",
             Self::Iperf3Error(_) => "iperf3_error",
+            Self::NodeRebooted(_) => "node_rebooted",
         }
     }
 
@@ -195,7 +197,8 @@ impl Kind {
             | Self::CongestionControl(_)
             | Self::Lab(_)
             | Self::StreamEnd(_)
-            | Self::Import(_) => Severity::Info,
+            | Self::Import(_)
+            | Self::NodeRebooted(_) => Severity::Info,
         }
     }
 

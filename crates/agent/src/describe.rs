@@ -25,7 +25,7 @@ pub async fn describe(generators: &Generators, notes: &[String]) -> wire::NodeIn
     match launch::traffic_user() {
         Ok(user) => info.traffic_user = user.unwrap_or_default(),
         Err(error) => {
-            info.notes.push(format!("no traffic can start: {}: {error}", launch::USER_VARIABLE))
+            info.notes.push(format!("no traffic can start: {}: {error}", launch::USER_VARIABLE));
         }
     }
     info.can_userspace_link = info.privileges() != wire::Privileges::Unprivileged;

@@ -23,6 +23,7 @@ use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, NodeSession, State};
 use crate::sockets::supplied::AllowedDigests;
 use crate::sockets::allowed::AllowedModules;
+use crate::testbed::identity::boot_id;
 use crate::undo::{Outcome, Undo};
 
 mod acks;
@@ -177,7 +178,11 @@ pub fn spawn(parts: Parts) -> Handle {
     let mut executor = Executor {
         parts,
         status: send_status,
-        session: NodeSession { generation, ..NodeSession::default() },
+        session: NodeSession {
+            generation,
+            boot_id: boot_id().unwrap_or_default(),
+            ..NodeSession::default()
+        },
         trial: Trial::default(),
         lease_end_ns: None,
         controller: None,
@@ -574,7 +579,8 @@ fn prepare_command(request: &wire::PrepareRequest, controller: Option<&Connectio
         epoch: request.epoch,
         connection: controller.map(ConnectionEnd::id),
     };
-    Command::Prepare { holder, generation: request.generation }
+    let (generation, boot_id) = (request.generation, request.boot_id.clone());
+    Command::Prepare { holder, generation, boot_id }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::error::AgentError;
 use crate::executor::{Handle, NodeStatus};
 use crate::files::{self, Files};
 use crate::flow::process::Generators;
+use crate::session::Refused;
 
 /// The service: a handle to the executor.
 #[derive(Debug, Clone)]
@@ -132,7 +133,7 @@ impl wire::agent_server::Agent for AgentService {
 
 /// The only place where an error becomes a gRPC code: wrong plan = INVALID_ARGUMENT, wrong moment =
 /// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, something the client or the agent may not = PERMISSION_DENIED, other
-/// ports are needed = ABORTED, the kernel refused = INTERNAL.
+/// ports are needed = ABORTED, the kernel refused = INTERNAL, the node is another one than before = UNAVAILABLE.
 fn status(error: &AgentError) -> Status {
     let message = error.to_string();
     match error {
@@ -140,6 +141,8 @@ fn status(error: &AgentError) -> Status {
         AgentError::MissingScope(_) | AgentError::ModuleNotAllowed { .. } => {
             Status::permission_denied(message)
         }
+        // Its controller describes the node again.
+        AgentError::Refused(Refused::Rebooted { .. }) => Status::unavailable(message),
         AgentError::Refused(_) | AgentError::NotUndone { .. } => {
             Status::failed_precondition(message)
         }

@@ -78,6 +78,8 @@ pub enum Command {
         holder: Holder,
         /// The node's generation as its controller knows it; `None` if it does not care who was here before.
         generation: Option<u64>,
+        /// The node's boot as its controller knows it; `None` if it does not care.
+        boot_id: Option<String>,
     },
     /// The action `Prepare` succeeded or failed.
     PrepareDone {
@@ -138,6 +140,14 @@ pub enum Refused {
         /// The node's.
         actual: u64,
     },
+    /// A command of a controller that has described the node before a reboot.
+    #[error("this node has been rebooted meanwhile (boot {actual}, not {given})")]
+    Rebooted {
+        /// In the request.
+        given: String,
+        /// The node's.
+        actual: String,
+    },
     /// A Run without a Prepare.
     #[error("nothing is prepared on this node (its lease may have ended); Prepare first")]
     NotPrepared,
@@ -180,6 +190,8 @@ pub struct NodeSession {
     pub state: State,
     /// Number of Prepares that were accepted.
     pub generation: u64,
+    /// Identifies the boot of the machine; empty if that is not known.
+    pub boot_id: String,
 }
 
 impl NodeSession {
@@ -189,17 +201,23 @@ impl NodeSession {
     /// # Errors
     /// Why a command was refused; the session is then as before.
     pub fn on(self, command: Command) -> Result<(Self, Action), Refused> {
-        let generation = self.generation;
-        let go = |state, action| Ok((Self { state, generation }, action));
-        match (self.state, command) {
+        let Self { state, generation, boot_id } = self;
+        let session = |state, generation| Self { state, generation, boot_id: boot_id.clone() };
+        let go = |state, action| Ok((session(state, generation), action));
+        match (state, command) {
+            // Before the generation, which a reboot may have reset.
+            (State::Idle, Command::Prepare { boot_id: Some(given), .. })
+                if given != boot_id && !boot_id.is_empty() =>
+            {
+                Err(Refused::Rebooted { given, actual: boot_id })
+            }
             (State::Idle, Command::Prepare { generation: Some(given), .. })
                 if given != generation =>
             {
                 Err(Refused::Stale { given, actual: generation })
             }
             (State::Idle, Command::Prepare { holder, .. }) => {
-                let (state, generation) = (State::Preparing(holder), generation + 1);
-                Ok((Self { state, generation }, Action::Prepare))
+                Ok((session(State::Preparing(holder), generation + 1), Action::Prepare))
             }
             (state, Command::Prepare { .. }) => Err(busy(state)),
             (State::Preparing(holder), Command::PrepareDone { ok: true }) => {
@@ -260,7 +278,7 @@ mod tests {
     }
 
     fn prepare(epoch: u64, generation: Option<u64>) -> Command {
-        Command::Prepare { holder: holder(epoch), generation }
+        Command::Prepare { holder: holder(epoch), generation, boot_id: None }
     }
 
     fn prepared(epoch: u64) -> NodeSession {
@@ -295,6 +313,25 @@ mod tests {
         for given in [Some(1), None] {
             let (session, _) = idle.clone().on(prepare(6, given)).expect("its turn");
             assert_eq!(session.generation, 2);
+        }
+    }
+
+    #[test]
+    fn a_controller_that_knows_an_earlier_boot_is_refused() {
+        let session =
+            |boot_id: &str| NodeSession { boot_id: boot_id.into(), ..NodeSession::default() };
+        let prepare = |given: Option<&str>| {
+            let boot_id = given.map(str::to_owned);
+            // Of the earlier boot, too: it counts from 0 again.
+            let generation = given.map(|_| if given == Some("b1") { 7 } else { 0 });
+            Command::Prepare { holder: holder(5), generation, boot_id }
+        };
+        let refused = session("b2").on(prepare(Some("b1")));
+        let expected = Refused::Rebooted { given: "b1".into(), actual: "b2".into() };
+        assert_eq!(refused, Err(expected), "not the generation");
+        for (own, given) in [("b2", Some("b2")), ("b2", None), ("", Some("b2"))] {
+            let (prepared, _) = session(own).on(prepare(given)).expect("its boot");
+            assert_eq!((prepared.generation, prepared.boot_id.as_str()), (1, own));
         }
     }
 

@@ -107,6 +107,23 @@ async fn a_busy_node_names_its_holder_and_an_overtaken_controller_is_refused() {
 }
 
 #[tokio::test]
+async fn a_controller_of_an_earlier_boot_is_told_to_describe_the_node_again() {
+    let agent = Agent::here();
+    let mut client = agent.connect().await;
+    let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    let of_boot = |boot_id: &str| {
+        // After a reboot the generation is another one, too.
+        let generation = Some(info.generation + u64::from(boot_id != info.boot_id));
+        let boot_id = Some(boot_id.to_owned());
+        wire::PrepareRequest { boot_id, generation, ..prepare(IDLE_PLAN, "one", 1) }
+    };
+    let refused = client.prepare(of_boot("an earlier boot")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert!(refused.message().contains("has been rebooted meanwhile"), "{refused:?}");
+    client.prepare(of_boot(&info.boot_id)).await.expect("its own boot");
+}
+
+#[tokio::test]
 async fn no_number_of_a_controller_locks_others_out() {
     let agent = Agent::here();
     let mut client = agent.connect().await;

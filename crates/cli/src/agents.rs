@@ -198,7 +198,8 @@ impl Agents {
         info!(nodes = self.by_node.len(), "prepare");
         let calls = self.by_node.iter().map(|(node, agent)| {
             let generation = Some(agent.generation.load(Ordering::Relaxed));
-            let mut request = wire::PrepareRequest { generation, ..request(node) };
+            let boot_id = Some(agent.info.boot_id.clone()).filter(|boot_id| !boot_id.is_empty());
+            let mut request = wire::PrepareRequest { generation, boot_id, ..request(node) };
             let mut client = agent.client.clone();
             async move {
                 if agent.is_remote {
@@ -215,17 +216,24 @@ impl Agents {
         join_all(calls).await.into_iter().collect()
     }
 
-    /// Waits until every node answers again, and frees it of this run's trials up to `epoch`.
+    /// Waits until every node answers again, and frees it of this run's trials up to `epoch`. Returns the nodes that have been
+    /// rebooted, each with a description.
     ///
     /// # Errors
-    /// A node does not answer within [`AWAIT_LIMIT`], or another controller has used it meanwhile.
-    pub async fn await_all(&self, run_id: &str, epoch: u64) -> Result<(), AgentError> {
+    /// A node does not answer within [`AWAIT_LIMIT`], another controller has used it meanwhile, or it has another kernel.
+    pub async fn await_all(
+        &mut self,
+        run_id: &str,
+        epoch: u64,
+    ) -> Result<BTreeMap<String, String>, AgentError> {
         let until = clock::now() + AWAIT_LIMIT;
-        let calls = self.by_node.iter().map(|(node, agent)| async move {
+        let calls = self.by_node.iter_mut().map(|(node, agent)| async move {
             loop {
                 let error = match agent.recover(node, run_id, epoch).await {
                     Err(error @ AgentError::Call { .. }) => error,
-                    other => return other,
+                    recovered => {
+                        return recovered.map(|rebooted| rebooted.map(|what| (node.clone(), what)));
+                    }
                 };
                 if clock::now() >= until {
                     return Err(error);
@@ -233,7 +241,8 @@ impl Agents {
                 tokio::time::sleep(AWAIT_INTERVAL).await;
             }
         });
-        join_all(calls).await.into_iter().collect()
+        let recovered: Vec<_> = join_all(calls).await.into_iter().collect::<Result<_, _>>()?;
+        Ok(recovered.into_iter().flatten().collect())
     }
 
     /// Measures the offset of every node's clock before a trial.
@@ -361,10 +370,15 @@ impl Agent {
         })
     }
 
-    /// Learns the node's generation after a call whose reply may have been lost, and frees the node of a trial of this run.
-    async fn recover(&self, node: &str, run_id: &str, epoch: u64) -> Result<(), AgentError> {
-        let mut client = self.client.clone();
-        let info = call(node, "describe", client.describe(wire::DescribeRequest {})).await?;
+    /// Learns the node's generation after a call whose reply may have been lost, and frees the node of a trial of this run. Returns a
+    /// description if it has been rebooted.
+    async fn recover(
+        &mut self,
+        node: &str,
+        run_id: &str,
+        epoch: u64,
+    ) -> Result<Option<String>, AgentError> {
+        let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await?;
         let known = self.generation.load(Ordering::Relaxed);
         // An agent that lost its state directory, by a reboot for example, counts from 0.
         let ours = info.generation <= known || info.last_run_id == run_id;
@@ -373,10 +387,42 @@ impl Agent {
             let reason = format!("run {} has used this node meanwhile", info.last_run_id);
             return Err(AgentError::Refused { node, step, reason });
         }
+        let rebooted = reboot(node, &self.info, &info)?;
         self.generation.store(info.generation, Ordering::Relaxed);
         let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
-        call(node, "reset", client.reset(request)).await.map(drop)
+        call(node, "reset", self.client.reset(request)).await?;
+        if rebooted.is_some() {
+            self.info = info;
+        }
+        Ok(rebooted)
     }
+}
+
+/// What has happened if a node has been rebooted between two descriptions.
+///
+/// # Errors
+/// Into another kernel: the trials of a run are of one.
+fn reboot(
+    node: &str,
+    before: &wire::NodeInfo,
+    now: &wire::NodeInfo,
+) -> Result<Option<String>, AgentError> {
+    if before.boot_id == now.boot_id || before.boot_id.is_empty() || now.boot_id.is_empty() {
+        return Ok(None);
+    }
+    let [earlier, kernel] = [before, now].map(|info| (&info.kernel, &info.kernel_version));
+    if earlier != kernel {
+        let (node, step) = (node.to_owned(), "describe");
+        let reason = format!(
+            "it has been rebooted into another kernel ({} {}, before {} {}); boot the earlier one, and run `--resume`",
+            kernel.0, kernel.1, earlier.0, earlier.1
+        );
+        return Err(AgentError::Refused { node, step, reason });
+    }
+    Ok(Some(format!(
+        "rebooted since the last attempt (boot {}, before {})",
+        now.boot_id, before.boot_id
+    )))
 }
 
 /// Measures the offset of an agent's clock by one exchange of timestamps, `count` times.
@@ -468,6 +514,24 @@ mod tests {
             let error = refused("n1", "prepare", &status);
             assert!(matches!(error, AgentError::Refused { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn a_reboot_is_described_unless_it_is_into_another_kernel() {
+        let info = |boot_id: &str, kernel: &str| wire::NodeInfo {
+            boot_id: boot_id.to_owned(),
+            kernel: kernel.to_owned(),
+            ..wire::NodeInfo::default()
+        };
+        let between = |before: (&str, &str), now: (&str, &str)| {
+            reboot("n1", &info(before.0, before.1), &info(now.0, now.1)).map_err(|e| e.to_string())
+        };
+        assert_eq!(between(("b1", "6.1"), ("b1", "6.1")), Ok(None));
+        assert_eq!(between(("", "6.1"), ("b1", "6.1")), Ok(None), "an agent that has no /proc");
+        let rebooted = between(("b1", "6.1"), ("b2", "6.1")).unwrap();
+        assert!(rebooted.is_some_and(|text| text.contains("boot b2, before b1")));
+        let error = between(("b1", "6.1"), ("b2", "6.12")).unwrap_err();
+        assert!(error.contains("node n1: ") && error.contains("another kernel (6.12 "), "{error}");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct Testbed {
     used: bool,
     /// The last trial's range of ports.
     port_slot: u32,
+    /// Nodes that have been rebooted since the last attempt at a trial, with a description.
+    rebooted: BTreeMap<String, String>,
 }
 
 impl Testbed {
@@ -119,8 +121,8 @@ impl Testbed {
         notes: Vec<String>,
         topology: Value,
     ) -> Self {
-        let (broken, used, port_slot) = (false, false, 0);
-        Self { process, agents, addresses, notes, topology, broken, used, port_slot }
+        let (broken, used, port_slot, rebooted) = (false, false, 0, BTreeMap::new());
+        Self { process, agents, addresses, notes, topology, broken, used, port_slot, rebooted }
     }
 
     /// Whether an agent in a namespace of this machine has died or does not answer, or its process has ended.
@@ -231,12 +233,16 @@ impl Testbed {
             warn!("wait for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
             let nodes = self.agents.await_all(&trial.experiment.id, trial.dir.next_epoch());
-            tokio::select! {
-                awaited = nodes => if let Err(error) = awaited {
+            let awaited = tokio::select! {
+                awaited = nodes => awaited,
+                () = interrupt.requested() => return Err(BackendError::Interrupted),
+            };
+            match awaited {
+                Ok(rebooted) => self.rebooted = rebooted,
+                Err(error) => {
                     warn!("{error}");
                     return result;
-                },
-                () = interrupt.requested() => return Err(BackendError::Interrupted),
+                }
             }
             self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
             return trial::run(*trial, self, progress, interrupt).await;

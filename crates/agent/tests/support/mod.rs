@@ -201,6 +201,7 @@ pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
         seed: 1,
         epoch,
         generation: None,
+        boot_id: None,
         file_digests: std::collections::BTreeMap::new(),
         addresses: [address("one"), address("two")].into(),
         port_slot: 3,

@@ -271,6 +271,7 @@ pub fn task(
         seed,
         epoch: 1,
         generation: None,
+        boot_id: None,
         file_digests: BTreeMap::new(),
         addresses: addresses.clone().into_iter().collect(),
         port_slot: 0,

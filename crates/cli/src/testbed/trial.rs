@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule;
 use ccbench_proto::units::Micros;
 use ccbench_proto::{resolve, wire};
@@ -58,7 +59,7 @@ pub(super) async fn run(
         Ok(offsets) => offsets,
         Err(error) => return Err(not_run(trial, key, error)),
     };
-    let replies = match prepare(trial, testbed, key.epoch).await {
+    let mut replies = match prepare(trial, testbed, key.epoch).await {
         Ok(replies) => replies,
         Err(error) => {
             testbed.agents.reset(run_id, key.epoch).await;
@@ -66,6 +67,14 @@ pub(super) async fn run(
         }
     };
     testbed.used = true;
+    for (node, message) in std::mem::take(&mut testbed.rebooted) {
+        let (Some(reply), Some(clock)) = (replies.get_mut(&node), offsets.get(&node)) else {
+            continue;
+        };
+        let at_ns = clock.node_ns(clock::monotonic_ns());
+        let kind = Some(Kind::NodeRebooted(NoData {}));
+        reply.events.push(wire::Event { at_ns, subject: node, message, kind });
+    }
     let conducted = conduct(trial, testbed, key, replies, &offsets, progress, interrupt).await;
     // The nodes are prepared, so they are reset even after an error.
     let not_undone = testbed.agents.reset(run_id, key.epoch).await;
@@ -171,7 +180,8 @@ async fn prepare(
             Err(error @ AgentError::PortInUse { .. }) => info!("take other ports: {error}"),
             result => return result,
         }
-        testbed.agents.await_all(&trial.experiment.id, epoch).await?;
+        let rebooted = testbed.agents.await_all(&trial.experiment.id, epoch).await?;
+        testbed.rebooted.extend(rebooted);
         testbed.port_slot += 1;
     }
     prepare_once(trial, testbed, epoch).await
@@ -192,6 +202,7 @@ async fn prepare_once(
         seed: trial.scheduled.seed,
         epoch,
         generation: None,
+        boot_id: None,
         file_digests: BTreeMap::new(),
         addresses: testbed.addresses.clone().into_iter().collect(),
         port_slot: testbed.port_slot,

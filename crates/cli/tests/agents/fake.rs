@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
@@ -74,6 +75,13 @@ pub(crate) fn serve_refusing(
     start(FakeAgent { runs, refuses: Some((call, status)), ..FakeAgent::default() })
 }
 
+/// Starts an agent that refuses to prepare until it is described a second time, with another boot: its node has been rebooted. Its
+/// stream of Run has these messages.
+pub(crate) fn serve_rebooted(messages: Vec<Vec<u8>>) -> SocketAddr {
+    let runs = Arc::new(Mutex::new(vec![messages].into()));
+    start(FakeAgent { runs, is_rebooted: true, ..FakeAgent::default() })
+}
+
 fn start(agent: FakeAgent) -> SocketAddr {
     start_with(agent, Server::builder())
 }
@@ -102,6 +110,9 @@ struct FakeAgent {
     permits_only_reads: bool,
     /// A call and the status that answers it.
     refuses: Option<(&'static str, (Code, &'static str))>,
+    is_rebooted: bool,
+    /// The number of its descriptions.
+    described: Arc<AtomicU32>,
 }
 
 impl FakeAgent {
@@ -125,7 +136,10 @@ impl FakeAgent {
             "/ccbench.v1.Agent/Describe" => wire::NodeInfo {
                 agent_version: VERSION.to_owned(),
                 kernel: "7.3.4".to_owned(),
-                boot_id: "another machine".to_owned(),
+                boot_id: match (self.is_rebooted, self.described.fetch_add(1, Ordering::Relaxed)) {
+                    (true, 1..) => "a later boot".to_owned(),
+                    _ => "another machine".to_owned(),
+                },
                 ..wire::NodeInfo::default()
             }
             .encode_to_vec(),
@@ -168,6 +182,13 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
             && path.ends_with(call)
         {
             return Box::pin(async move { Ok(Status::new(code, why).into_http()) });
+        }
+        if self.is_rebooted
+            && path.ends_with("/Prepare")
+            && self.described.load(Ordering::Relaxed) < 2
+        {
+            let refused = Status::unavailable("this node has been rebooted meanwhile");
+            return Box::pin(async move { Ok(refused.into_http()) });
         }
         let answers = Answers(self.answers(path));
         Box::pin(async move {

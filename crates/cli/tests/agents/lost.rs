@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_results::TrialStatus;
 
-use crate::fake::{self, serve_runs};
+use crate::fake::{self, serve, serve_rebooted, serve_runs};
 use crate::version::{plan_of, run_on};
 
 fn probe() -> Vec<u8> {
@@ -20,6 +20,27 @@ fn a_trial_that_lost_a_node_is_repeated_once_the_node_answers() {
         run_on(serve_runs(vec![vec![probe()], vec![probe(), fake::done()]]));
     assert_eq!((status, reasons), (TrialStatus::Ok, vec![]));
     assert!(printed.contains("trying again when every node answers"), "{printed}");
+}
+
+#[test]
+fn a_reboot_between_trials_is_recorded_in_the_trial_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ccbench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+        command.args(arguments).current_dir(dir.path()).output().unwrap()
+    };
+    let (one, two) = (serve_rebooted(vec![probe(), fake::done()]), serve(vec![fake::done()]));
+    std::fs::write(dir.path().join("plan.toml"), plan_of(one, two)).unwrap();
+    let done = ccbench(&["run", "plan.toml", "--out", "results"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let runs = std::fs::read_dir(dir.path().join("results")).unwrap().flatten();
+    let run = runs.map(|entry| entry.path()).find(|path| path.is_dir()).unwrap();
+    let run = run.to_str().unwrap();
+    let events = ccbench(&["export", "csv", run, "--table", "events", "--output", "-"]);
+    let events = String::from_utf8_lossy(&events.stdout);
+    let recorded = events.lines().filter(|line| line.contains("node_rebooted")).count();
+    assert_eq!(recorded, 1, "{events}");
+    assert!(events.contains("boot a later boot, before another machine"), "{events}");
 }
 
 #[test]
