@@ -327,7 +327,7 @@ impl Gate {
     fn rejection(&self, client: &Client, peer: &str, audit: &Audit) -> Rejection {
         let (Some(trust), Some(certificate)) = (self.trust.clone(), client.certificate.clone())
         else {
-            return Box::pin(std::future::pending());
+            return Box::pin(std::future::pending::<()>());
         };
         let (client, peer, audit) = (client.identity.to_string(), peer.to_owned(), audit.clone());
         Box::pin(async move {

@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ServerConfig, version};
+use tokio_rustls::rustls::{self, ServerConfig, version};
 
 use super::tokens::{self, RedeemError};
 use super::{AUTHORITY, Order, PkiError, issuer, now_s, read, sign};
@@ -49,8 +49,8 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
     print(&format!(
         "listening on {bound} until every token is used or has expired ({unused} now)\n"
     ));
-    let mut connections = JoinSet::new();
-    let mut refusals = Refusals::default();
+    let mut connections: JoinSet<(SocketAddr, Result<String, Unanswered>)> = JoinSet::new();
+    let (mut refusals, mut closed) = (Refusals::default(), 0u64);
     while !connections.is_empty() || tokens::unused(dir, now_s())? > 0 {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
@@ -58,9 +58,7 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
                     let (acceptor, dir) = (acceptor.clone(), dir.to_owned());
                     connections.spawn(async move { (peer, answer(stream, acceptor, dir).await) });
                 }
-                Ok((_, peer)) => message(format_args!(
-                    "{peer}: closed: {MAX_REFUSED} requests of this address were refused within a minute"
-                )),
+                Ok(_) => closed += 1,
                 Err(error) => {
                     message(format_args!("accept a connection: {error}"));
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
@@ -69,12 +67,19 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
             Some(Ok((peer, outcome))) = connections.join_next() => match outcome {
                 Ok(name) => print(&format!("{name}: issued a certificate to {}\n", peer.ip())),
                 Err(why) => {
-                    refusals.add(peer.ip(), clock::monotonic_ns());
                     message(format_args!("{peer}: {why}"));
+                    if refusals.add(peer.ip(), clock::monotonic_ns()) == MAX_REFUSED {
+                        message(format_args!("{}: its connections are closed for a minute", peer.ip()));
+                    }
                 }
             },
             () = tokio::time::sleep(RECORD_INTERVAL) => {}
         }
+    }
+    if closed > 0 {
+        message(format_args!(
+            "connections that were closed after too many refused requests: {closed}"
+        ));
     }
     print("no token is left\n");
     Ok(())
@@ -93,7 +98,8 @@ fn acceptor(dir: &Path) -> Result<TlsAcceptor, PkiError> {
     };
     let own = sign(&order, &key, &issuer(dir)?)?;
     let authority = read(&dir.join("ca.pem"), AUTHORITY)?;
-    let unusable = |error| PkiError::service("use the certificate of this service", error);
+    let unusable =
+        |error: rustls::Error| PkiError::service("use the certificate of this service", error);
     let chain = [own, authority].map(|text| CertificateDer::from_pem_slice(text.as_bytes()));
     let chain = chain.into_iter().collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| PkiError::service("use the authority", error))?;
@@ -202,8 +208,11 @@ impl Refusals {
         }
     }
 
-    fn add(&mut self, peer: IpAddr, now_ns: u64) {
-        self.0.entry(peer).or_insert((now_ns, 0)).1 += 1;
+    /// Returns how many it has now.
+    fn add(&mut self, peer: IpAddr, now_ns: u64) -> u32 {
+        let (_, refused) = self.0.entry(peer).or_insert((now_ns, 0));
+        *refused += 1;
+        *refused
     }
 }
 
@@ -218,7 +227,7 @@ mod tests {
         const BEGIN_NS: u64 = 77;
         for nth in 0..MAX_REFUSED {
             assert!(refusals.may_ask(a, BEGIN_NS + 1), "{nth}");
-            refusals.add(a, BEGIN_NS);
+            assert_eq!(refusals.add(a, BEGIN_NS), nth + 1);
         }
         assert!(!refusals.may_ask(a, BEGIN_NS + MINUTE_NS - 1) && refusals.may_ask(b, BEGIN_NS));
         assert!(refusals.may_ask(a, BEGIN_NS + MINUTE_NS), "the minute is over");
@@ -229,7 +238,9 @@ mod tests {
     fn the_number_of_addresses_is_limited() {
         let mut refusals = Refusals::default();
         let address = |n: usize| IpAddr::from((n as u32).to_be_bytes());
-        (0..MAX_ADDRESSES).for_each(|n| refusals.add(address(n), 0));
+        for n in 0..MAX_ADDRESSES {
+            refusals.add(address(n), 0);
+        }
         assert!(!refusals.may_ask(address(MAX_ADDRESSES), 1) && refusals.may_ask(address(0), 1));
         assert!(refusals.may_ask(address(MAX_ADDRESSES), MINUTE_NS));
     }

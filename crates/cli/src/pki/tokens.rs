@@ -2,6 +2,7 @@
 //! line any more.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::Path;
 
 use ccbench_io::replace::replace;
@@ -65,7 +66,7 @@ pub(super) enum RedeemError {
 /// Only one process at a time changes the record.
 fn lock(dir: &Path) -> Result<File, PkiError> {
     let path = dir.join("tokens.lock");
-    let open = || {
+    let open = || -> io::Result<File> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
         Ok(file)
