@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ccbench_proto::units::Micros;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use futures_util::future::join_all;
@@ -23,9 +24,7 @@ use crate::tls::{Tls, TlsError};
 
 /// Longest wait for an agent's answer outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);
-/// Longest wait for a lost node: a restart of its agent, or a short interruption of the control network.
-const AWAIT_LIMIT: Duration = Duration::from_secs(30);
-/// Between two attempts to reach it.
+/// Between two attempts to reach a lost node.
 const AWAIT_INTERVAL: Duration = Duration::from_millis(500);
 /// Timestamp exchanges before and after a trial with a node that has another clock.
 const CLOCK_EXCHANGES: usize = 64;
@@ -220,13 +219,14 @@ impl Agents {
     /// rebooted, each with a description.
     ///
     /// # Errors
-    /// A node does not answer within [`AWAIT_LIMIT`], another controller has used it meanwhile, or it has another kernel.
+    /// A node does not answer within `limit`, another controller has used it meanwhile, or it has another kernel.
     pub async fn await_all(
         &mut self,
         run_id: &str,
         epoch: u64,
+        limit: Micros,
     ) -> Result<BTreeMap<String, String>, AgentError> {
-        let until = clock::now() + AWAIT_LIMIT;
+        let until = clock::now() + limit.duration();
         let calls = self.by_node.iter_mut().map(|(node, agent)| async move {
             loop {
                 let error = match agent.recover(node, run_id, epoch).await {

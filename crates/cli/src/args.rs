@@ -216,6 +216,9 @@ pub struct ReproduceArgs {
     pub options: RunOptions,
 }
 
+/// How long a lost node is awaited by default: for a restart of its agent, or a short interruption of the control network.
+pub const AWAIT_NODES: Micros = Micros::new(30_000_000);
+
 /// Options of `run`, `reproduce` and `scorecard`.
 #[derive(Debug, Args)]
 pub struct RunOptions {
@@ -234,6 +237,9 @@ pub struct RunOptions {
     /// Continue with the other points if a trial cannot be prepared.
     #[arg(long)]
     pub keep_going: bool,
+    /// How long a node with an agent of its own is awaited when it is lost, until its trial is repeated: `10min` for one that reboots.
+    #[arg(long, value_name = "TIME", default_value_t = AWAIT_NODES)]
+    pub await_nodes: Micros,
     /// Build the topology in a user namespace even as root.
     #[arg(long)]
     pub rootless: bool,

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::{self, Point, ScheduledTrial};
+use ccbench_proto::units::Micros;
 use ccbench_results::store::RunDir;
 use ccbench_results::trace::stored::stored_names;
 
-use crate::args::TlsArgs;
+use crate::args::{AWAIT_NODES, TlsArgs};
 use crate::clock;
 use crate::plan_source::LoadedPlan;
 
@@ -31,6 +32,8 @@ pub struct Experiment {
     pub tls: TlsArgs,
     /// Continue with the other points when a trial cannot be prepared.
     pub keep_going: bool,
+    /// How long a lost node is awaited.
+    pub await_nodes: Micros,
 }
 
 impl Experiment {
@@ -40,7 +43,8 @@ impl Experiment {
         let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
         // Sorts by time, unique on this machine.
         let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
-        Self { resolved: resolve::to_toml(&plan), plan, traces, ccs, id, rootless, tls, keep_going }
+        let (resolved, await_nodes) = (resolve::to_toml(&plan), AWAIT_NODES);
+        Self { resolved, plan, traces, ccs, id, rootless, tls, keep_going, await_nodes }
     }
 
     /// The trace files, by their names in the folder of the results directory.

@@ -232,7 +232,8 @@ impl Testbed {
         {
             warn!("wait for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
-            let nodes = self.agents.await_all(&trial.experiment.id, trial.dir.next_epoch());
+            let Experiment { id, await_nodes, .. } = trial.experiment;
+            let nodes = self.agents.await_all(id, trial.dir.next_epoch(), *await_nodes);
             let awaited = tokio::select! {
                 awaited = nodes => awaited,
                 () = interrupt.requested() => return Err(BackendError::Interrupted),

@@ -58,7 +58,8 @@ fn needed(task: &NodeTask, node: &str, kernel: &Kernel<'_>) -> Vec<(String, Stri
         if cc::is_kernels(wanted) {
             return Some((what, of_kernel(&wanted.algorithm)?));
         }
-        let (_, core) = cc::scheme(&wanted.algorithm)?;
+        // Those of users are permitted by their digests.
+        let (_, core) = cc::scheme(&wanted.algorithm).filter(|_| cc::is_own(wanted))?;
         let module = format!("ccb_{}", core.name);
         let is_loaded = (kernel.choose)(wanted.via, core)? == Via::Module;
         (is_loaded && !(kernel.has_module)(&module)).then_some((what, module))

@@ -8,7 +8,7 @@ use ccbench_results::artifact::{self, Artifact, Limits, Packed};
 use ccbench_results::backend::{DilationSource, RunBackend};
 
 use crate::args::artifact::{ArtifactCommand, ArtifactRerunArgs};
-use crate::args::{RunArgs, RunOptions};
+use crate::args::{AWAIT_NODES, RunArgs, RunOptions};
 use crate::commands::run::{self, Tables};
 use crate::console::print;
 use crate::error::CliError;
@@ -115,6 +115,7 @@ fn options(
         strict: false,
         // Every trial is compared.
         keep_going: true,
+        await_nodes: AWAIT_NODES,
         rootless: args.rootless || artifact.was_rootless(),
         lab: matches!(backend, RunBackend::Lab { .. }),
         engine: None,

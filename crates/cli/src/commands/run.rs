@@ -116,7 +116,8 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
     let engine_note = choose_engine(args, &source, &mut loaded, &mut sets)?;
     let text = loaded.text.clone();
     let tls = options.tls.clone();
-    let experiment = Experiment::new(loaded, options.rootless, tls, options.keep_going);
+    let mut experiment = Experiment::new(loaded, options.rootless, tls, options.keep_going);
+    experiment.await_nodes = options.await_nodes;
     let choice = BackendChoice::of(options, &experiment)?;
     Ok(Prepared { experiment, text, sets, choice, engine_note })
 }

@@ -21,6 +21,7 @@ use crate::agents::{AgentError, CALL_LIMIT};
 use crate::backend::error::BackendError;
 use crate::clock;
 use crate::clock_offset::ClockPrediction;
+use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
@@ -180,7 +181,8 @@ async fn prepare(
             Err(error @ AgentError::PortInUse { .. }) => info!("take other ports: {error}"),
             result => return result,
         }
-        let rebooted = testbed.agents.await_all(&trial.experiment.id, epoch).await?;
+        let Experiment { id, await_nodes, .. } = trial.experiment;
+        let rebooted = testbed.agents.await_all(id, epoch, *await_nodes).await?;
         testbed.rebooted.extend(rebooted);
         testbed.port_slot += 1;
     }
