@@ -11,8 +11,10 @@ use crate::plan::digest_bytes;
 
 /// The name in the certificate of `ccbench pki serve`. No node has it, so that the key of a node is of no use there.
 pub const SERVER_NAME: &str = "join.ccbench.invalid";
-/// Most bytes of a line.
-pub const MAX_LINE_BYTES: u64 = 64 << 10;
+/// Most bytes of the line of a request.
+pub const MAX_REQUEST_BYTES: u64 = 64 << 10;
+/// Most bytes of the line of a reply, whose list of revoked certificates may be long.
+pub const MAX_REPLY_BYTES: u64 = 4 << 20;
 
 /// Beginning of every token, with the version of the exchange.
 const PREFIX: &str = "ccbench-join-1";

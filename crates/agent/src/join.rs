@@ -13,7 +13,7 @@ use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
 use ccbench_io::console;
 use ccbench_io::replace::replace;
 use ccbench_proto::join::{
-    JoinReply, JoinRequest, JoinToken, JoinedNode, MAX_LINE_BYTES, SERVER_NAME,
+    JoinReply, JoinRequest, JoinToken, JoinedNode, MAX_REPLY_BYTES, SERVER_NAME,
 };
 use rcgen::{CertificateParams, KeyPair};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -266,7 +266,7 @@ async fn exchange(
     stream.write_all(text.as_bytes()).await?;
     stream.flush().await?;
     let mut line = String::new();
-    BufReader::new((&mut stream).take(MAX_LINE_BYTES)).read_line(&mut line).await?;
+    BufReader::new((&mut stream).take(MAX_REPLY_BYTES)).read_line(&mut line).await?;
     Ok(line)
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_proto::join::{JoinReply, JoinRequest, MAX_LINE_BYTES, SERVER_NAME};
+use ccbench_proto::join::{JoinReply, JoinRequest, MAX_REQUEST_BYTES, SERVER_NAME};
 use ccbench_proto::scope::Scopes;
 use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -159,7 +159,7 @@ async fn exchange(
 ) -> Result<String, Unanswered> {
     let mut stream = acceptor.accept(stream).await?;
     let mut line = String::new();
-    BufReader::new((&mut stream).take(MAX_LINE_BYTES)).read_line(&mut line).await?;
+    BufReader::new((&mut stream).take(MAX_REQUEST_BYTES)).read_line(&mut line).await?;
     let redeemed = match serde_json::from_str::<JoinRequest>(&line) {
         Ok(request) => tokens::redeem(dir, &request, now_s()).map_err(Unanswered::from),
         Err(_) => Err(Unanswered::Malformed),
