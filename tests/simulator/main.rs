@@ -147,13 +147,14 @@ fn an_interrupted_run_is_resumed() {
     let status = controller.wait().unwrap();
     let printed = bench.printed();
     assert_eq!(status.code(), Some(130), "{printed}");
-    let advice = printed.lines().find(|line| line.contains("resume with: ccbench run --resume "));
-    assert!(advice.is_some_and(|line| line.trim_end().ends_with(" --sim")), "{printed}");
     let dir = bench.results().display().to_string();
-    let outside = bench.run(&["run", "--resume", &dir]);
-    assert_eq!(outside.status.code(), Some(2), "{}", text(&outside));
-    assert!(text(&outside).contains("this run was simulated; add --sim"), "{}", text(&outside));
-    let resumed = bench.run(&["run", "--resume", &dir, "--sim"]);
+    let in_lab = bench.run(&["run", "--resume", &dir, "--lab"]);
+    assert_eq!(in_lab.status.code(), Some(2), "{}", text(&in_lab));
+    assert!(text(&in_lab).contains("this run was simulated; leave out --lab"), "{}", text(&in_lab));
+    // The command as it is printed: the directory knows that the run is simulated.
+    let advice =
+        printed.lines().find_map(|line| line.trim_end().strip_prefix("resume with: ccbench "));
+    let resumed = bench.run(&advice.unwrap().split(' ').collect::<Vec<_>>());
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
     let (whole, _) = run(REPEAT, &[]);
     // `trials.csv` has the interrupted trial, too.
@@ -185,12 +186,11 @@ fn a_run_of_another_backend_or_model_is_not_resumed() {
     // A run of an earlier version has a note only.
     let mut earlier = record;
     earlier.as_object_mut().unwrap().remove("backend");
-    let (code, printed) = resume(&earlier, &[]);
-    assert_eq!(code, Some(2), "{printed}");
-    assert!(printed.contains("this run was simulated; add --sim"), "{printed}");
-    let (code, printed) = resume(&earlier, &["--sim"]);
-    assert_eq!(code, Some(0), "{printed}");
-    assert!(printed.contains("nothing is left to run"), "{printed}");
+    for options in [&[][..], &["--sim"]] {
+        let (code, printed) = resume(&earlier, options);
+        assert_eq!(code, Some(0), "{printed}");
+        assert!(printed.contains("nothing is left to run"), "{printed}");
+    }
 }
 
 /// The simulator reports the ECN mode of both ends as an agent does, and the verdict draws the same conclusions.

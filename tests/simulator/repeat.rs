@@ -45,7 +45,7 @@ fn journal(bench: &Bench) -> PathBuf {
 /// Resumes the run to its end.
 fn resume(bench: &Bench) {
     let dir = bench.results().display().to_string();
-    let resumed = bench.run(&["run", "--resume", &dir, "--sim"]);
+    let resumed = bench.run(&["run", "--resume", &dir]);
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
 }
 
@@ -123,6 +123,41 @@ fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
         assert_eq!(record(&killed)["decisions"], decisions);
         let lines = std::fs::read_to_string(journal(&killed)).unwrap();
         assert_eq!(lines.matches(DECISION).count(), decisions.as_array().unwrap().len());
+    }
+}
+
+/// A kill between the last trial and the end of the run leaves a run that lacks nothing and was not ended.
+#[test]
+fn a_run_that_was_killed_after_its_last_trial_is_ended() {
+    for compared in ["", COMPARED] {
+        let bench = run(LOOSE, compared, &[]);
+        let (whole, record_of_whole) = (tables_and_summaries(&bench), record(&bench));
+        let mut killed = record_of_whole.clone();
+        killed["status"] = "running".into();
+        for known_at_the_end in ["decisions", "planned_trials"] {
+            assert!(killed.as_object_mut().unwrap().remove(known_at_the_end).is_some());
+        }
+        std::fs::write(bench.results().join("run.json"), killed.to_string()).unwrap();
+        let lines = std::fs::read_to_string(journal(&bench)).unwrap();
+        let last = lines.lines().next_back().unwrap();
+        assert!(last.contains("\"event\":\"run_end\""), "{last}");
+        std::fs::write(journal(&bench), lines.strip_suffix(&format!("{last}\n")).unwrap()).unwrap();
+        let dir = bench.results().display().to_string();
+        let packed = bench.path("run.tar").display().to_string();
+        let pack = bench.run(&["artifact", "pack", &dir, "-o", &packed]);
+        assert!(
+            text(&pack).contains("`ccbench run --resume` runs what it lacks and ends it"),
+            "{}",
+            text(&pack)
+        );
+        resume(&bench);
+        assert_eq!(record(&bench), record_of_whole);
+        assert_equal(&tables_and_summaries(&bench), &whole);
+        let verified = bench.run(&["verify", &dir]);
+        assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
+        let sessions =
+            std::fs::read_to_string(journal(&bench)).unwrap().matches("\"run_start\"").count();
+        assert_eq!(sessions, 1, "nothing ran");
     }
 }
 

@@ -181,7 +181,8 @@ pub struct RunArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
     pub sets: Vec<String>,
     /// Continue this results directory: run the trials that it lacks, and repeat those that were aborted, whose files are
-    /// damaged, or that failed because of a node or an error and not by their plan (reasons not_run, node_lost, error).
+    /// damaged, or that failed because of a node or an error and not by their plan (reasons not_run, node_lost, error). Where and
+    /// how the trials run is known from the directory.
     #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
     /// With --resume: repeat every failed trial.
@@ -220,7 +221,7 @@ pub struct ReproduceArgs {
 pub const AWAIT_NODES: Micros = Micros::new(30_000_000);
 
 /// Options of `run`, `reproduce` and `scorecard`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct RunOptions {
     /// Apply the plan's `[quick]` overrides (fewer trials, shorter phases). `--set` takes precedence.
     #[arg(long)]

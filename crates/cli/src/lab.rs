@@ -50,7 +50,7 @@ const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
 const CALIBRATION_DILATION: u32 = 20;
 
 /// Options of the lab (`--kernel`, `--dilation`, `--jobs`). `--engine` is an override of the plan: see [`engine`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct LabOptions {
     /// The kernel of points that name none.
     pub kernel: Series,
@@ -58,6 +58,8 @@ pub struct LabOptions {
     pub dilation: Option<u32>,
     /// How many trials run at the same time; `None`: as many as there are CPUs.
     pub jobs: Option<u32>,
+    /// The images in which a resumed run began: their dilations apply to the rest of it.
+    pub earlier: Vec<LabImage>,
 }
 
 /// Boots a virtual machine for every trial.
@@ -92,19 +94,22 @@ impl Lab {
         }
         let (images, described) = (BTreeMap::new(), Vec::new());
         let preflight = Preflight::default();
-        let LabOptions { kernel, jobs, .. } = options;
+        let LabOptions { kernel, jobs, dilation, earlier } = options;
         let mut lab = Self { kernel, jobs, images, preflight, described, engine_note };
         let points = experiment.plan.points();
         let kernels: BTreeSet<_> = points.iter().map(|point| lab.machine(point)).collect();
         let open = |(engine, series)| Ok(((engine, series), VmImage::open(engine, series)?));
         let opened = kernels.into_iter().map(open).collect::<Result<Vec<_>, LabError>>()?;
         let can_dilate = opened.iter().any(|(_, image)| image.kernel().can_dilate());
-        if options.dilation.is_some() && !can_dilate {
+        if dilation.is_some() && !can_dilate {
             return Err(LabError::NotDilatable.into());
         }
         for (machine, image) in opened {
             let points = points.iter().filter(|point| lab.machine(point) == machine).collect();
-            lab.add(image, experiment, points, options.dilation, interrupt).await?;
+            let given = dilation.map(|factor| Dilation { factor, source: DilationSource::Given });
+            let known = earlier.iter().find(|known| (known.engine, known.kernel) == machine);
+            let given = given.or(known.and_then(|known| known.dilation));
+            lab.add(image, experiment, points, given, interrupt).await?;
         }
         Ok(lab)
     }
@@ -120,7 +125,7 @@ impl Lab {
         image: VmImage,
         experiment: &Experiment,
         points: Vec<&Point>,
-        given: Option<u32>,
+        given: Option<Dilation>,
         interrupt: &mut Interrupt,
     ) -> Result<(), BackendError> {
         let has_cpu_time = image.kernel().engine.has_cpu_time();
@@ -128,7 +133,7 @@ impl Lab {
         let mut dilation = match (image.kernel().can_dilate(), given) {
             (false, _) if !has_cpu_time => None,
             (false, _) => dilated(1, DilationSource::StockKernel),
-            (true, Some(factor)) => dilated(factor, DilationSource::Given),
+            (true, Some(given)) => Some(given),
             (true, None) => dilated(CALIBRATION_DILATION, DilationSource::Calibrated),
         };
         let calibrates = image.kernel().can_dilate() && given.is_none();

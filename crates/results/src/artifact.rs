@@ -131,7 +131,9 @@ fn open_intact(path: &Path) -> Result<(RunDir, Digests)> {
         return Err(unfit("its rows are imported, so there is nothing to run again"));
     }
     if run.status() != RunStatus::Complete {
-        return Err(unfit("it is not complete; `ccbench run --resume` runs what it lacks"));
+        return Err(unfit(
+            "it is not complete; `ccbench run --resume` runs what it lacks and ends it",
+        ));
     }
     let Verification { damaged, digests, .. } = run.verify()?;
     if let Some((name, what)) = damaged.first() {

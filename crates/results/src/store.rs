@@ -126,31 +126,8 @@ impl RunDir {
     /// # Errors
     /// It cannot be opened (see [`RunDir::open`]) or written, another process is writing to it, or the plan is another one.
     pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
-        let mut record = RunRecord::read(path)?;
-        if record.plan_sha256 != info.plan_sha256 {
-            return Err(StoreError::OtherPlan {
-                path: path.to_path_buf(),
-                found: record.plan_sha256,
-                expected: info.plan_sha256.clone(),
-            });
-        }
-        let (mut journal, torn) = Journal::reopen(path)?;
-        if torn > 0 {
-            record.notes.push(format!(
-                "{}: the journal ended in {torn} bytes of an unfinished line; removed",
-                info.started_utc
-            ));
-        }
-        damage::mark(path, journal.state_mut(), Depth::Digests, |_| true);
-        for leftover in leftovers(path, journal.state())? {
-            remove(&leftover)?;
-            let name = leftover.strip_prefix(path).unwrap_or(&leftover);
-            record.notes.push(format!(
-                "{}: removed {}, left by a trial that was not committed",
-                info.started_utc,
-                name.display()
-            ));
-        }
+        let utc = info.started_utc.to_string();
+        let (mut record, mut journal) = reopen(path, &info.plan_sha256, &utc, Depth::Digests)?;
         record.sessions.push(RunSession::new(info));
         record.status = RunStatus::Running;
         record.planned_trials = None;
@@ -158,6 +135,19 @@ impl RunDir {
         start(&mut journal, path, info, &record, Digests::new())?;
         let version = info.ccbench_version.clone();
         Ok(Self::with(path.to_path_buf(), version, record, Log::Write(journal)))
+    }
+
+    /// Opens to [finish](RunDir::finish) a run that lacks no trial, but whose end was not recorded: ccbench was killed after its last
+    /// trial, or an error ended it there. As [`RunDir::resume`], but it begins no session, and compares no digests: see
+    /// [`RunDir::check`]. `utc` is the time of now for the notes.
+    ///
+    /// # Errors
+    /// As [`RunDir::resume`].
+    pub fn reopen(path: &Path, plan_sha256: &str, utc: jiff::Timestamp) -> Result<Self> {
+        let (record, journal) = reopen(path, plan_sha256, &utc.to_string(), Depth::Sizes)?;
+        let version = record.sessions.last().map(|session| session.ccbench_version.clone());
+        let path = path.to_path_buf();
+        Ok(Self::with(path, version.unwrap_or_default(), record, Log::Write(journal)))
     }
 
     fn with(path: PathBuf, ccbench_version: String, record: RunRecord, log: Log) -> Self {
@@ -445,6 +435,34 @@ impl RunDir {
         self.shared.append(Entry::RunEnd { status, record: Some(digest) })?;
         Ok(replace(&self.shared.path, record::FILE_NAME, &bytes)?)
     }
+}
+
+/// The record and the locked journal of a run of this plan. What a killed session left is repaired, with notes.
+fn reopen(path: &Path, plan_sha256: &str, utc: &str, depth: Depth) -> Result<(RunRecord, Journal)> {
+    let mut record = RunRecord::read(path)?;
+    if record.plan_sha256 != plan_sha256 {
+        return Err(StoreError::OtherPlan {
+            path: path.to_path_buf(),
+            found: record.plan_sha256,
+            expected: plan_sha256.to_owned(),
+        });
+    }
+    let (mut journal, torn) = Journal::reopen(path)?;
+    if torn > 0 {
+        record.notes.push(format!(
+            "{utc}: the journal ended in {torn} bytes of an unfinished line; removed"
+        ));
+    }
+    damage::mark(path, journal.state_mut(), depth, |_| true);
+    for leftover in leftovers(path, journal.state())? {
+        remove(&leftover)?;
+        let name = leftover.strip_prefix(path).unwrap_or(&leftover);
+        record.notes.push(format!(
+            "{utc}: removed {}, left by a trial that was not committed",
+            name.display()
+        ));
+    }
+    Ok((record, journal))
 }
 
 /// Writes the start of a session to the journal, and `run.json`.

@@ -176,6 +176,9 @@ pub(crate) fn incomplete_run(summary: &Summary) -> Option<String> {
     let how = match summary.status {
         RunStatus::Complete if done >= summary.planned as usize => return None,
         RunStatus::Complete => "incomplete",
+        RunStatus::Running if done >= summary.planned as usize => {
+            "not ended; if no controller works on it, `ccbench run --resume DIR` ends it"
+        }
         other => other.as_str(),
     };
     Some(format!("{done} of {} trials; the run is {how}", summary.planned))

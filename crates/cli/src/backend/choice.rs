@@ -1,6 +1,6 @@
 //! Which backend the trials of a command run on.
 
-use ccbench_results::backend::RunBackend;
+use ccbench_results::backend::{DilationSource, LabImage, RunBackend};
 use ccbench_results::store::RunDir;
 use ccbench_simulator::MODEL_VERSION;
 
@@ -10,7 +10,7 @@ use crate::experiment::Experiment;
 use crate::lab::LabOptions;
 
 /// A backend and its options.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum BackendChoice {
     /// Agents on nodes or in namespaces of this machine.
     Testbed,
@@ -24,11 +24,15 @@ pub enum BackendChoice {
 }
 
 impl BackendChoice {
-    /// The backend that the command line or the plan asks for.
+    /// The backend that the command line or the plan asks for; `images`: those of the lab in which a [`resumed`] run began.
     ///
     /// # Errors
     /// Options that contradict each other, or the plan.
-    pub fn of(options: &RunOptions, experiment: &Experiment) -> Result<Self, CliError> {
+    pub fn of(
+        options: &RunOptions,
+        experiment: &Experiment,
+        images: Vec<LabImage>,
+    ) -> Result<Self, CliError> {
         if options.sim {
             // The check of the plan has rejected kernels.
             return Ok(Self::Simulator { jobs: options.jobs });
@@ -43,9 +47,11 @@ impl BackendChoice {
             )));
         }
         if in_lab {
-            let kernel = options.kernel.unwrap_or_default();
+            // A plan without a kernel has one for all points.
+            let earlier = images.first().filter(|_| in_plan.is_none()).map(|image| image.kernel);
+            let kernel = options.kernel.or(earlier).unwrap_or_default();
             let RunOptions { dilation, jobs, .. } = *options;
-            return Ok(Self::Lab(LabOptions { kernel, dilation, jobs }));
+            return Ok(Self::Lab(LabOptions { kernel, dilation, jobs, earlier: images }));
         }
         if let Some(jobs) = options.jobs.filter(|jobs| *jobs != 1) {
             return Err(CliError::Usage(format!(
@@ -58,36 +64,126 @@ impl BackendChoice {
         }
         Ok(Self::Testbed)
     }
+}
 
-    /// Refuses to resume a run of another backend: their trials are not repetitions of one point.
-    ///
-    /// # Errors
-    /// Another backend began the run, or another version of the simulator's model.
-    pub fn check_resumes(&self, dir: &RunDir) -> Result<(), CliError> {
-        let reason = match (dir.backend(), self) {
-            (RunBackend::Simulator { model_version }, Self::Simulator { .. })
-                if model_version != MODEL_VERSION =>
-            {
-                "this run was simulated with another version of the model, whose results may differ; start a new run of its plan"
+/// The options of a resumed run, and the images of the lab in which it began. Options that decide on its trials are those that it
+/// began with: they need not be given again, and others are refused, because their trials are not repetitions of one point.
+///
+/// # Errors
+/// An option contradicts the run, or it was simulated with another version of the simulator's model.
+pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabImage>), CliError> {
+    let refuse = |reason: &str| Err(CliError::Usage(format!("{}: {reason}", dir.path().display())));
+    let mut options = given.clone();
+    let asks_for_lab = given.lab || given.kernel.is_some() || given.dilation.is_some();
+    match dir.backend() {
+        RunBackend::Simulator { model_version } => {
+            if asks_for_lab || given.rootless {
+                return refuse(
+                    "this run was simulated; leave out --lab, --engine, --kernel, --dilation and --rootless",
+                );
             }
-            (RunBackend::Lab { .. }, Self::Lab(_))
-            | (RunBackend::Simulator { .. }, Self::Simulator { .. })
-            | (RunBackend::Testbed | RunBackend::Import, Self::Testbed) => return Ok(()),
-            (RunBackend::Lab { .. }, Self::Simulator { .. }) => {
-                "this run began in the lab; add --lab, and leave out --sim"
+            if model_version != MODEL_VERSION {
+                return refuse(
+                    "this run was simulated with another version of the model, whose results may differ; start a new run of its plan",
+                );
             }
-            (RunBackend::Lab { .. }, Self::Testbed) => "this run began in the lab; add --lab",
-            (RunBackend::Simulator { .. }, Self::Lab(_)) => {
-                "this run was simulated; add --sim, and leave out --lab"
+            options.sim = true;
+            Ok((options, vec![]))
+        }
+        RunBackend::Lab { .. } if given.sim => refuse("this run began in the lab; leave out --sim"),
+        RunBackend::Lab { images } => {
+            if let Some(option) = other_lab(given, &images) {
+                return refuse(&option);
             }
-            (RunBackend::Simulator { .. }, Self::Testbed) => "this run was simulated; add --sim",
-            (RunBackend::Testbed | RunBackend::Import, Self::Lab(_)) => {
-                "this run did not begin in the lab; leave out --lab"
+            options.lab = true;
+            // It is in the resolved plan if it is not the default. Runs of earlier versions have no images.
+            options.engine = given.engine.filter(|_| images.is_empty());
+            Ok((options, images))
+        }
+        RunBackend::Testbed | RunBackend::Import => {
+            if given.sim {
+                return refuse("this run was not simulated; leave out --sim");
             }
-            (RunBackend::Testbed | RunBackend::Import, Self::Simulator { .. }) => {
-                "this run was not simulated; leave out --sim"
+            if asks_for_lab {
+                return refuse(
+                    "this run did not begin in the lab; leave out --lab, --engine, --kernel and --dilation",
+                );
             }
+            let was_rootless = dir.command_line().iter().any(|argument| argument == "--rootless");
+            if given.rootless && !was_rootless {
+                return refuse("this run did not begin with --rootless; leave it out");
+            }
+            options.rootless = was_rootless;
+            Ok((options, vec![]))
+        }
+    }
+}
+
+/// The option of the lab that contradicts the images in which a run began.
+fn other_lab(given: &RunOptions, images: &[LabImage]) -> Option<String> {
+    let began = |with: String, option: &str| {
+        Some(format!("this run began in the lab with {with}; leave out {option}"))
+    };
+    for LabImage { engine, kernel, dilation, .. } in images {
+        if given.engine.is_some_and(|given| given != *engine) {
+            return began(format!("the engine {engine}"), "--engine");
+        }
+        if given.kernel.is_some_and(|given| given != *kernel) {
+            return began(format!("the kernel {kernel}"), "--kernel");
+        }
+        let chosen = dilation.filter(|dilation| dilation.source != DilationSource::StockKernel);
+        if let Some(chosen) = chosen
+            && given.dilation.is_some_and(|given| given != chosen.factor)
+        {
+            return began(format!("the dilation {}", chosen.factor), "--dilation");
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{Engine, Series};
+    use ccbench_results::backend::Dilation;
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn options(line: &str) -> RunOptions {
+        let words = ["ccbench", "run", "plan.toml"].into_iter().chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).unwrap();
+        let Command::Run(args) = cli.command else { panic!("another command") };
+        args.options
+    }
+
+    #[test]
+    fn options_of_the_lab_must_be_those_of_the_run() {
+        let dilation = Some(Dilation { factor: 10, source: DilationSource::Calibrated });
+        let image = LabImage {
+            engine: Engine::Qemu,
+            engine_sha256: String::new(),
+            emulator: String::new(),
+            kernel: Series::Own,
+            source: String::new(),
+            release: String::new(),
+            dilation,
         };
-        Err(CliError::Usage(format!("{}: {reason}", dir.path().display())))
+        let refused = |line: &str| other_lab(&options(line), std::slice::from_ref(&image));
+        for line in ["", "--lab --engine qemu --kernel own --dilation 10", "--jobs 3"] {
+            assert_eq!(refused(line), None, "{line}");
+        }
+        for (line, with) in [
+            ("--lab --engine uml", "the engine qemu; leave out --engine"),
+            ("--kernel 6.12", "the kernel own; leave out --kernel"),
+            ("--dilation 20", "the dilation 10; leave out --dilation"),
+        ] {
+            let expected = format!("this run began in the lab with {with}");
+            assert_eq!(refused(line), Some(expected), "{line}");
+        }
+        // A stock kernel cannot be dilated, so the option is about other kernels of the plan.
+        let source = DilationSource::StockKernel;
+        let stock = LabImage { dilation: Some(Dilation { factor: 1, source }), ..image.clone() };
+        assert_eq!(other_lab(&options("--dilation 10"), &[stock, image]), None);
     }
 }

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ccbench_proto::schedule::{self, ScheduledTrial};
-use ccbench_results::backend::RunBackend;
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::scorecard::Scorecard;
@@ -14,7 +13,7 @@ use ccbench_results::table;
 use tracing::info;
 
 use crate::args::{RunArgs, RunOptions};
-use crate::backend::choice::BackendChoice;
+use crate::backend::choice::{self, BackendChoice};
 use crate::backend::error::BackendError;
 use crate::backend::{Backend, BackendInfo};
 use crate::clock;
@@ -108,17 +107,23 @@ struct Prepared {
 /// # Errors
 /// It is invalid, or options contradict it.
 fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
-    let options = &args.options;
+    let (options, images) = match &args.resume {
+        Some(path) => choice::resumed(&args.options, &RunDir::open(path)?)?,
+        None => (args.options.clone(), vec![]),
+    };
     let source = source.for_simulator(options.sim);
     let mut sets = source.sets(&args.sets, options.quick)?;
     sets.extend(options.engine.map(engine::as_override));
     let mut loaded = source.load(&sets)?;
-    let engine_note = choose_engine(args, &source, &mut loaded, &mut sets)?;
+    let engine_note = match args.resume {
+        Some(_) => None,
+        None => choose_engine(&options, &source, &mut loaded, &mut sets)?,
+    };
     let text = loaded.text.clone();
     let tls = options.tls.clone();
     let mut experiment = Experiment::new(loaded, options.rootless, tls, options.keep_going);
     experiment.await_nodes = options.await_nodes;
-    let choice = BackendChoice::of(options, &experiment)?;
+    let choice = BackendChoice::of(&options, &experiment, images)?;
     Ok(Prepared { experiment, text, sets, choice, engine_note })
 }
 
@@ -143,7 +148,6 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     let mut earlier = None;
     if let Some(path) = &args.resume {
         let dir = Arc::new(RunDir::open(path)?);
-        choice.check_resumes(&dir)?;
         let first = left(&experiment, &dir, args.retry_failed, None).await.ok();
         let (remaining, repetition) = match first {
             Some(found) if !found.0.is_empty() => found,
@@ -157,6 +161,12 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         };
         if remaining.is_empty() {
             message(format_args!("{}: nothing is left to run", path.display()));
+            let dir = match dir.status() {
+                RunStatus::Complete => dir,
+                RunStatus::Running | RunStatus::Interrupted | RunStatus::Failed => {
+                    Arc::new(finish(&experiment, path, &repetition)?)
+                }
+            };
             return Ok(CompletedRun { dir, result: Ok(()) });
         }
         earlier = Some(repetition);
@@ -169,13 +179,13 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
 /// Chooses the engine of a new run that names none. As an override of the plan, so that the plan is checked for it and a resumed run
 /// has the same one. Returns a note if the engine is not the usual one.
 fn choose_engine(
-    args: &RunArgs,
+    options: &RunOptions,
     source: &PlanSource,
     loaded: &mut LoadedPlan,
     sets: &mut Vec<String>,
 ) -> Result<Option<String>, CliError> {
-    let RunOptions { lab, kernel, dilation, sim, .. } = args.options;
-    if args.resume.is_some() || sim {
+    let RunOptions { lab, kernel, dilation, sim, .. } = *options;
+    if sim {
         return Ok(None);
     }
     let request = LabRequest { lab, kernel, dilation };
@@ -199,6 +209,23 @@ async fn left(
     let remaining = experiment.remaining(dir, retry_failed);
     let repetition = Repetition::of(experiment, dir, &remaining, earlier).await?;
     Ok((repetition.needed(remaining), repetition))
+}
+
+/// Ends a run that lacks no trial, but whose end was not recorded: ccbench was killed after its last trial, or an error ended it
+/// there.
+fn finish(
+    experiment: &Experiment,
+    path: &Path,
+    repetition: &Repetition,
+) -> Result<RunDir, CliError> {
+    let digest = ccbench_proto::plan::digest(&experiment.resolved);
+    let dir = RunDir::reopen(path, &digest, clock::utc())?;
+    if experiment.plan.plan().repeat.adaptive().is_some() {
+        dir.set_planned(repetition.needed(schedule::trials(&experiment.plan)).len() as u32);
+    }
+    dir.set_decisions(repetition.decisions())?;
+    dir.finish(RunStatus::Complete)?;
+    Ok(dir)
 }
 
 /// A plan and how to run it.
@@ -349,15 +376,6 @@ impl PlanRun<'_> {
     }
 }
 
-/// The option that selects a backend, after a space: a run is resumed where it began.
-const fn backend_option(backend: &RunBackend) -> &'static str {
-    match backend {
-        RunBackend::Lab { .. } => " --lab",
-        RunBackend::Simulator { .. } => " --sim",
-        RunBackend::Testbed | RunBackend::Import => "",
-    }
-}
-
 /// How a run ended, and how many claims of its plan have each outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct Conclusion {
@@ -383,8 +401,10 @@ pub fn conclude(
     let CompletedRun { dir, result } = completed;
     let conclusion = summarize_run(&dir, tables, args.options.json, args.options.strict)?;
     if matches!(result, Err(BackendError::Interrupted)) {
-        let (path, option) = (dir.path().display(), backend_option(&dir.backend()));
-        message(format_args!("resume with: ccbench run --resume {path}{option}"));
+        // The directory knows all other options that matter.
+        let pki = args.options.tls.pki.as_ref();
+        let pki = pki.map_or(String::new(), |pki| format!(" --pki {}", pki.display()));
+        message(format_args!("resume with: ccbench run --resume {}{pki}", dir.path().display()));
     }
     result?;
     Ok(conclusion)

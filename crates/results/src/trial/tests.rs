@@ -155,6 +155,34 @@ fn crash_after_trial_end_line_leaves_a_committed_trial() {
 }
 
 #[test]
+fn run_that_lacks_nothing_but_its_end_is_finished_without_a_session() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    (1..=3).for_each(|trial| filled(&run, trial).commit(&good()).unwrap());
+    let path = run.path().to_path_buf();
+    let digest = info().plan_sha256;
+    let now = info().started_utc;
+    let locked = RunDir::reopen(&path, &digest, now).unwrap_err();
+    assert!(matches!(locked, StoreError::Journal(JournalError::Locked { .. })), "{locked}");
+    drop(run);
+    let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
+    let note = crate::table::incomplete_run(&summary.summary).unwrap();
+    assert!(note.starts_with("3 of 3 trials; the run is not ended"), "{note}");
+    let other = RunDir::reopen(&path, "fedcba9876543210", now).unwrap_err();
+    assert!(matches!(other, StoreError::OtherPlan { .. }), "{other}");
+    let run = RunDir::reopen(&path, &digest, now).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    drop(run);
+    let run = RunDir::open(&path).unwrap();
+    assert_eq!((run.status(), run.counts()), (RunStatus::Complete, (3, 0, 0)));
+    assert!(crate::verify::verify(&path).unwrap().damaged.is_empty());
+    let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
+    assert_eq!(crate::table::incomplete_run(&summary.summary), None);
+    let record = std::fs::read_to_string(path.join("run.json")).unwrap();
+    assert_eq!(record.matches("command_line").count(), 1, "no other session");
+}
+
+#[test]
 fn torn_last_line_is_cut_off_noted_and_its_trial_repeated() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
