@@ -12,6 +12,7 @@ mod artifact;
 mod columns;
 mod compare;
 mod conformance;
+mod export;
 mod packets;
 mod probes;
 mod repeat;

@@ -92,7 +92,7 @@ pub enum Command {
     Import(ImportArgs),
     /// Write an HTML report of a results directory: a single file that also works offline.
     Report(ReportArgs),
-    /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON, Perfetto traces.
+    /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON, Perfetto traces, qlog.
     #[command(subcommand)]
     Export(ExportCommand),
     /// Pack a run for reviewers; run such an artifact again and compare.
@@ -418,9 +418,11 @@ pub enum ExportCommand {
     Iperf3(ExportArgs),
     /// Export one trace per trial that Perfetto's viewer opens: counters, and phases as slices.
     Perfetto(ExportArgs),
+    /// Export one qlog file per trial and sender, which qvis opens: metrics, states and losses as recovery events.
+    Qlog(ExportArgs),
 }
 
-/// Arguments of `export flent`, `iperf3` and `perfetto`.
+/// Arguments of `export flent`, `iperf3`, `perfetto` and `qlog`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The results directory.

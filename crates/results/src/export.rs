@@ -1,4 +1,4 @@
-//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON, Perfetto traces.
+//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON, Perfetto traces, qlog.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,7 @@ mod error;
 mod flent;
 mod iperf3;
 mod perfetto;
+mod qlog;
 mod trials;
 
 pub use error::ExportError;
@@ -21,6 +22,7 @@ use error::Result;
 pub use flent::flent;
 pub use iperf3::iperf3;
 pub use perfetto::perfetto;
+pub use qlog::qlog;
 use trials::named_trials;
 
 /// Tables that are a single file in the run's directory.

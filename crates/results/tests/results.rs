@@ -36,6 +36,7 @@ mod golden;
 mod lost;
 mod metrics;
 mod order;
+mod qlog;
 mod reasons;
 
 use golden::{golden, rounded};

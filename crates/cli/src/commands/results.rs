@@ -89,12 +89,13 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// The results cannot be read, or a file cannot be written.
 pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
-    use export::{csv, failed_trials, flent, iperf3, perfetto};
+    use export::{csv, failed_trials, flent, iperf3, perfetto, qlog};
     let (run, tables, written) = match command {
         ExportCommand::Csv { run, tables, output } => (run, &tables[..], csv(run, tables, output)),
         ExportCommand::Flent(args) => (&args.run, &[][..], flent(&args.run, &args.output)),
         ExportCommand::Iperf3(args) => (&args.run, &[][..], iperf3(&args.run, &args.output)),
         ExportCommand::Perfetto(args) => (&args.run, &[][..], perfetto(&args.run, &args.output)),
+        ExportCommand::Qlog(args) => (&args.run, &[][..], qlog(&args.run, &args.output)),
     };
     for path in written? {
         print(&format!("{}\n", path.display()));
