@@ -6,8 +6,9 @@
 //!
 //! **Fractional factorial** (Box, Hunter and Hunter, Statistics for Experimenters, chapter 6): a full design of some basic factors, and
 //! further factors whose level is a product of theirs (a generator). The resolution is the length of the shortest word of the defining
-//! relation. Generators: for 3, products of two or more basic factors; for 4, of three, five ...; for 5, of four or more that keep all words
-//! at five factors or longer; a single one is the product of all basic factors. The seed chooses which fraction of its family.
+//! relation. Generators: for 3, products of two or more basic factors; for 4, of three, five ...; for 5, those of Sanchez and Sanchez (ACM
+//! Transactions on Modeling and Computer Simulation 15(4), 2005); a single one is the product of all basic factors. The seed chooses which
+//! fraction of its family.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,6 @@ use super::MAX_POINTS;
 
 /// Most basic factors: more would be more points than a plan has.
 const MAX_BASIC: usize = 13;
-/// Most factors of a design whose generators are searched: the defining relation has a word for each set of generators.
-const MAX_SEARCHED: usize = 20;
 /// Most passes over the points to make equal ones differ.
 const MAX_PASSES: usize = 1000;
 
@@ -106,8 +105,8 @@ fn make_distinct(rows: &mut Vec<Row>, factors: usize, seed: u64) {
 }
 
 /// A fraction of a design of `factors` with two levels that has this resolution; `None` if that is not a fraction, or too large. It is
-/// the smallest one, but for resolution 5 with more than eight factors: the search for generators keeps the first ones that fit, and
-/// may miss a smaller fraction.
+/// the smallest regular one, but for resolution 5 with more than 17 factors: a code with a distance of 5 is a fraction, and 8 to 10 check
+/// bits are known to allow 17, 23 and 33 factors (codetables.de), of which the sequence has 17, 21 and 29.
 fn fraction(factors: usize, resolution: u32, seed: u64) -> Option<Vec<Row>> {
     let (basic, generators) = generators(factors, resolution as usize)?;
     let sign = |nth: u64| usize::from(derive(seed, "fraction", &[nth])[0] % 2);
@@ -124,14 +123,14 @@ fn fraction(factors: usize, resolution: u32, seed: u64) -> Option<Vec<Row>> {
 
 /// The number of basic factors, and the generators of the others, as sets of basic factors.
 fn generators(factors: usize, resolution: usize) -> Option<(usize, Vec<u32>)> {
-    if resolution >= 5 && factors > MAX_SEARCHED {
-        return None;
+    if resolution >= 5 {
+        return generators_of_5(factors);
     }
     let mut basic = resolution.saturating_sub(1).max(2)..factors.min(MAX_BASIC + 1);
     basic.find_map(|basic| Some((basic, generators_of(basic, factors - basic, resolution)?)))
 }
 
-/// So many generators of basic factors that the design has this resolution; `None` if there are not so many.
+/// So many generators of basic factors that the design has the resolution 3 or 4; `None` if there are not so many.
 fn generators_of(basic: usize, wanted: usize, resolution: usize) -> Option<Vec<u32>> {
     let all = (1_u32 << basic) - 1;
     if wanted == 1 {
@@ -143,23 +142,39 @@ fn generators_of(basic: usize, wanted: usize, resolution: usize) -> Option<Vec<u
         .collect();
     // Short ones first, then in the order of the factors: ABC, ABD, ACD, BCD.
     candidates.sort_by_key(|word| (word.count_ones(), *word));
-    if resolution < 5 {
-        return (candidates.len() >= wanted).then(|| candidates[..wanted].to_vec());
-    }
-    // The words of the defining relation: basic factors in the low bits, the others in those above.
-    let (mut words, mut found): (Vec<u64>, Vec<u32>) = (vec![0], Vec::new());
-    for candidate in candidates {
-        let own = u64::from(candidate) | (1 << (basic + found.len()));
-        let longer: Vec<u64> = words.iter().map(|word| word ^ own).collect();
-        if longer.iter().all(|word| word.count_ones() as usize >= resolution) {
-            words.extend(longer);
-            found.push(candidate);
+    (candidates.len() >= wanted).then(|| candidates[..wanted].to_vec())
+}
+
+/// The same for resolution 5. A factor is the set of basic factors whose product it is. The sequence of Sanchez and Sanchez has each
+/// smallest set, as a number, that no three or fewer earlier ones make: then no word has four factors or fewer. Powers of two are
+/// the basic factors.
+fn generators_of_5(factors: usize) -> Option<(usize, Vec<u32>)> {
+    let mut sets: Vec<u32> = Vec::new();
+    // What two sets, or fewer, make; and whether three, or fewer, make a number.
+    let (mut of_two, mut is_made) = (vec![0], vec![false; 1 << MAX_BASIC]);
+    for set in 1..1_u32 << MAX_BASIC {
+        if sets.len() == factors {
+            break;
         }
-        if found.len() == wanted {
-            return Some(found);
+        if is_made[set as usize] {
+            continue;
         }
+        for made in &of_two {
+            is_made[(made ^ set) as usize] = true;
+        }
+        of_two.extend(sets.iter().map(|other| other ^ set).chain([set]));
+        sets.push(set);
     }
-    None
+    if sets.len() < factors {
+        return None;
+    }
+    let (basics, others): (Vec<u32>, Vec<u32>) =
+        sets.into_iter().partition(|set| set.is_power_of_two());
+    match others.len() {
+        0 => None,
+        1 => Some((basics.len(), vec![(1 << basics.len()) - 1])),
+        _ => Some((basics.len(), others)),
+    }
 }
 
 /// Rules about the design.
@@ -267,6 +282,70 @@ mod tests {
         assert!([(2, 3), (3, 4), (4, 5)].iter().all(|(k, r)| generators(*k, *r).is_none()));
         let one = fraction(6, 4, 1).unwrap();
         assert!((2..20).any(|seed| fraction(6, 4, seed).unwrap() != one), "a seed has no effect");
+    }
+
+    /// The length of the shortest word of the defining relation that generators have: of the products of any of them.
+    fn resolution_of_words(basic: usize, generators: &[u32]) -> u32 {
+        let own = |nth: usize| u64::from(generators[nth]) | 1 << (basic + nth);
+        let mut word = 0;
+        // The Gray code of a number differs from that of the next one by one generator.
+        let words = (1..1_u64 << generators.len()).map(|count| {
+            word ^= own(count.trailing_zeros() as usize);
+            word.count_ones()
+        });
+        words.min().unwrap_or(u32::MAX)
+    }
+
+    /// Whether no word has four factors or fewer: whether single factors and products of two all differ, and none is 1.
+    fn has_resolution_5(basic: usize, generators: &[u32]) -> bool {
+        let factors: Vec<u32> =
+            (0..basic).map(|factor| 1 << factor).chain(generators.iter().copied()).collect();
+        let pairs = (0..factors.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let products = pairs.map(|(a, b)| factors[a] ^ factors[b]);
+        let mut seen = std::collections::BTreeSet::from([0]);
+        factors.iter().copied().chain(products).all(|product| seen.insert(product))
+    }
+
+    #[test]
+    fn fractions_of_every_size_have_the_resolution() {
+        // Factors of the largest fraction of 2^4, 2^5 ... runs; up to 11 factors and 128 runs as in the NIST/SEMATECH e-Handbook of
+        // Statistical Methods, table 5.3.3.4.7.
+        let most = [
+            (4, 5),
+            (5, 6),
+            (6, 8),
+            (7, 11),
+            (8, 17),
+            (9, 21),
+            (10, 29),
+            (11, 38),
+            (12, 52),
+            (13, 69),
+        ];
+        let known = [
+            15, 51, 85, 106, 150, 171, 219, 237, 247, 279, 297, 455, 537, 557, 594, 643, 803, 863,
+            998,
+        ];
+        assert_eq!(generators(29, 5).unwrap().1, known, "Sanchez and Sanchez");
+        for factors in 5..=69 {
+            let (basic, words) = generators(factors, 5).unwrap();
+            let (smallest, _) = most.into_iter().find(|(_, most)| *most >= factors).unwrap();
+            assert_eq!((basic, basic + words.len()), (smallest, factors));
+            assert!(has_resolution_5(basic, &words), "{factors} factors: {words:?}");
+            // Beyond that, there are too many words.
+            if words.len() < 20 {
+                assert!(resolution_of_words(basic, &words) >= 5, "{factors} factors: {words:?}");
+            }
+        }
+        assert!(generators(4, 5).is_none() && generators(70, 5).is_none());
+        for (resolution, factors) in (4..=25).flat_map(|factors| [(3, factors), (4, factors)]) {
+            let (basic, words) = generators(factors, resolution).unwrap();
+            let found = resolution_of_words(basic, &words);
+            assert!(found >= resolution as u32, "{factors} factors: {found}, {words:?}");
+        }
+        // The checks find a word that is too short: ABCD and ABCE have the product DE.
+        assert_eq!(resolution_of_words(5, &[0b0_1111, 0b1_0111]), 4);
+        assert!(!has_resolution_5(5, &[0b0_1111, 0b1_0111]));
     }
 
     #[test]
