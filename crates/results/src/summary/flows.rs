@@ -14,6 +14,8 @@ pub(super) struct Transferred {
     pub(super) bytes: f64,
     pub(super) seconds: f64,
     pub(super) intervals: u32,
+    /// The bytes within the phase: of an interval that crosses its beginning or end, the part of the time that is inside.
+    pub(super) inside_bytes: f64,
 }
 
 /// The intervals that both ends of a flow reported in a phase.
@@ -108,19 +110,38 @@ fn intervals(
                 (flow.get(row).unwrap_or_default(), side.get(row) == Some("rcv"));
             let (end_s, received_bytes) = (end_s.get(row), bytes.get(row));
             let bytes = received_bytes.unwrap_or(0.0);
-            if let Some(end_s) = end_s.filter(|_| received) {
+            let group = group.get(row).unwrap_or_default();
+            let known_end_s = end_s.filter(|_| received);
+            if let Some(end_s) = known_end_s {
                 bins.interval(flow, end_s, seconds, bytes);
+                for phase in &end.phases {
+                    let (from_s, to_s) = phase.span_s();
+                    let inside_s = end_s.min(to_s) - (end_s - seconds).max(from_s);
+                    if inside_s > 0.0 {
+                        let sum = &mut found.at([&phase.name, group, flow]).received;
+                        sum.get_or_insert_default().inside_bytes += bytes * inside_s / seconds;
+                    }
+                }
             }
             let Some(phase) = phase.get(row) else { continue };
-            let reported = found.at([phase, group.get(row).unwrap_or_default(), flow]);
+            let reported = found.at([phase, group, flow]);
             let side = if received { &mut reported.received } else { &mut reported.sent };
             let sum = side.get_or_insert_default();
+            if known_end_s.is_none() {
+                sum.inside_bytes += bytes;
+            }
             sum.bytes += bytes;
             sum.seconds += seconds;
             sum.intervals += u32::from(received_bytes.is_some());
         }
     })?;
-    Ok(found.sorted())
+    let mut found = found.sorted();
+    // A flow has no intervals in a phase that only the rest of one reaches.
+    for (_, reported) in &mut found {
+        reported.received = reported.received.filter(|sum| sum.seconds > 0.0);
+    }
+    found.retain(|(_, reported)| reported.received.is_some() || reported.sent.is_some());
+    Ok(found)
 }
 
 fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(Names, Sampled)>> {

@@ -5,7 +5,8 @@
 //!   computed from the bytes acknowledged between the first and the last sample around the phase, and if there are none,
 //!   from the bytes that senders passed to the kernel; a note reports both cases. The throughput of a flow has the same
 //!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. For all flows
-//!   together it is all bytes divided by the length of the phase, so it cannot exceed the link rate.
+//!   together it is all bytes inside the phase divided by its length, so it cannot exceed the link rate: of an interval that crosses
+//!   an end of the phase, the part that is inside.
 //! - **coverage_share** of a group is the time that its throughput covers, divided by the time the plan lets it run.
 //! - A **group runs in a phase** if the plan schedules it there: queues that drain after its end do not count. If the
 //!   plan cannot be read, a group runs in a phase if its intervals cover half of it, or a tenth with at least three
@@ -234,6 +235,7 @@ fn add_socket_counters(
         *phase.segments.entry(flow.clone()).or_default() += segments;
         let acked = phase.acked.entry(flow.clone()).or_default();
         acked.bytes += bytes;
+        acked.inside_bytes += bytes;
         acked.seconds = acked.seconds.max(seconds);
         acked.intervals += sampled.rows;
     }
@@ -350,7 +352,10 @@ impl RowCollector<'_> {
             let place = (*trial, phase.as_str(), Scope::Group, group.as_str());
             self.totals(place, &totals, seconds);
             self.coverage(place, seconds, transferred);
-            net.entry((*trial, phase)).or_default().add(totals);
+            let inside =
+                |(flow, _): &(&String, f64)| transferred.get(*flow).map_or(0.0, |c| c.inside_bytes);
+            let bytes = flow_bytes.iter().map(inside).collect();
+            net.entry((*trial, phase)).or_default().add(GroupTotals { bytes, ..totals });
         }
         for ((trial, phase), all) in &net {
             let length_s = self.measured_phase(*trial, phase).map_or(0.0, PhaseRecord::seconds);

@@ -195,6 +195,46 @@ fn plan_and_tables_give_the_metrics_of_flows() {
     }
 }
 
+/// The intervals of a flow are not those of the phases: each crosses a phase's end, belongs to one of the two, and its bytes to both.
+#[test]
+fn net_throughput_has_the_bytes_inside_the_phase() {
+    let root = tempfile::tempdir().unwrap();
+    let info =
+        RunInfo { resolved_text: PLAN.into(), points: vec![(0, vec![])], repeat: 1, ..info() };
+    let run = RunDir::create(root.path(), &info).unwrap();
+    let key = TrialKey { point_id: 0, trial: 1, seed: 3, epoch: run.next_epoch() };
+    let phases = [phase("one", 0, 4, true), phase("two", 4, 12, true)];
+    let mut writer = run.begin_trial(key, &phases, clocks()).unwrap();
+    // 18 Mbit/s from 0.35 s on, in intervals of 0.5 s; the last one is shorter, as the last one of a report is.
+    let ends_s = (0..23).map(|nth| (0.85 + f64::from(nth) * 0.5, 0.5)).chain([(12.0, 0.15)]);
+    for (end_s, seconds) in ends_s {
+        let interval = wire::Interval {
+            at_ns: at_ns(1, end_s),
+            flow_id: "first/0".into(),
+            group: "first".into(),
+            side: Side::Receiver.into(),
+            seconds,
+            bytes: (2_250_000.0 * seconds) as u64,
+            ..Default::default()
+        };
+        push(&mut writer, "dst", Of::Interval(interval));
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    let summary = RunSummary::compute(run.path(), TrialFilter::default()).unwrap();
+    let of = |phase, scope, subject| {
+        let found = summary.summary.find(0, phase, scope, subject, "throughput_sum", "mean");
+        found.unwrap().value
+    };
+    let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 100.0, "{found}");
+    for phase in ["one", "two"] {
+        near(of(phase, Scope::Group, "first"), 18e6);
+    }
+    // Seven whole intervals, 3.5 s, are of the first phase, and 8.15 s of the second: more than it has.
+    near(of("one", Scope::Net, "all"), 18e6 * 3.65 / 4.0);
+    near(of("two", Scope::Net, "all"), 18e6);
+}
+
 #[test]
 fn unfinished_fetches_are_printed_beside_their_median() {
     let root = tempfile::tempdir().unwrap();
