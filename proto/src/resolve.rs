@@ -231,6 +231,23 @@ pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
 
 /// As [`base_rtt`], in the topology of this plan.
 pub fn base_rtt_in(plan: &Plan, topology: &Topology, link: &str) -> Micros {
+    base_rtt_on(plan, topology, &round_trips(plan, topology), link)
+}
+
+/// The same of every link.
+pub(crate) fn base_rtts_in<'p>(plan: &'p Plan, topology: &Topology) -> BTreeMap<&'p str, Micros> {
+    let trips = round_trips(plan, topology);
+    let rtt = |name: &'p String| (name.as_str(), base_rtt_on(plan, topology, &trips, name));
+    plan.links.keys().map(rtt).collect()
+}
+
+/// The same of one link, with what the plan's flows and probes pass.
+fn base_rtt_on(
+    plan: &Plan,
+    topology: &Topology,
+    trips: &[Vec<(&str, &str)>],
+    link: &str,
+) -> Micros {
     let delay_of = |link: &Link| {
         let preset = || {
             let name = link.path.as_ref()?;
@@ -240,8 +257,8 @@ pub fn base_rtt_in(plan: &Plan, topology: &Topology, link: &str) -> Micros {
     };
     let all = || plan.links.values().map(delay_of).fold(Micros::default(), std::ops::Add::add);
     let Some(this) = plan.links.get(link) else { return all() };
-    round_trips(plan, topology)
-        .into_iter()
+    trips
+        .iter()
         .filter(|trip| trip.iter().any(|hop| shapes(this, topology, *hop)))
         .map(|trip| {
             let on_it = |l: &&Link| trip.iter().any(|hop| shapes(l, topology, *hop));

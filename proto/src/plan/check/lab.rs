@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::cc;
 use crate::plan::{Engine, Link, Plan, Series, Via};
-use crate::resolve::{drain_rate, passed_in, settle};
+use crate::resolve::{drain_rate, passed_in};
 use crate::topology::Topology;
 
 use super::limits::AGENTS;
@@ -28,7 +28,8 @@ const RATES: &[&[&str]] = &[
 
 const ENGINE: &[&str] = &["lab", "engine"];
 
-pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
+/// Rules about the lab; `settled`: the plan with its presets merged.
+pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     let kernels = kernels(plan);
     if let Some((first, at)) = kernels.first() {
         for (other, path) in kernels.iter().filter(|(other, _)| other != first) {
@@ -46,7 +47,7 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
         without_modules(plan, ENGINE, problems);
     }
     if plan.lab.engine == Some(Engine::Uml) {
-        uml(plan, topology, &kernels, problems);
+        uml((plan, settled), topology, &kernels, problems);
     }
 }
 
@@ -85,7 +86,12 @@ fn without_modules(plan: &Plan, at: &[&str], problems: &mut Problems) {
 }
 
 /// Rejects plans that User-Mode Linux cannot run: its clock stands still while a process computes.
-fn uml(plan: &Plan, topology: &Topology, kernels: &[(Series, Vec<&str>)], problems: &mut Problems) {
+fn uml(
+    (plan, settled): (&Plan, &Plan),
+    topology: &Topology,
+    kernels: &[(Series, Vec<&str>)],
+    problems: &mut Problems,
+) {
     for (kernel, path) in kernels.iter().filter(|(kernel, _)| !Engine::Uml.runs(*kernel)) {
         let why = format!(
             "the engine uml runs only the kernel own, not {kernel}: leave out the kernel, or use the engine qemu"
@@ -97,26 +103,25 @@ fn uml(plan: &Plan, topology: &Topology, kernels: &[(Series, Vec<&str>)], proble
         problems.error_from(&["keep_awake"], &[ENGINE], why);
     }
     let why = "the CPU of the engine uml is infinitely fast, so the flow would never end";
-    unlimited_flows((plan, topology), &[ENGINE], (why, ", or use the engine qemu"), problems);
+    unlimited_flows((settled, topology), &[ENGINE], (why, ", or use the engine qemu"), problems);
 }
 
-/// Rejects flows that nothing limits if computing takes no time: `why` is the reason, and `remedy` another remedy.
+/// Rejects flows of a settled plan that nothing limits if computing takes no time: `why` is the reason, and `remedy` another remedy.
 pub(super) fn unlimited_flows(
-    (plan, topology): (&Plan, &Topology),
+    (settled, topology): (&Plan, &Topology),
     reads: &[&[&str]],
     (why, remedy): (&str, &str),
     problems: &mut Problems,
 ) {
-    let settled = settle(plan);
     // A trace has a rate in every row, or only delays and losses. One that is not read may be of either kind.
     let is_limit = |(_, link): &(&String, &Link)| {
         drain_rate(link).is_some() || link.trace.is_some() && !traces::is_known(link, problems)
     };
     let limits: BTreeSet<&str> =
         settled.links.iter().filter(is_limit).map(|(name, _)| name.as_str()).collect();
-    for (name, flow) in plan.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
+    for (name, flow) in settled.flows.iter().filter(|(_, flow)| flow.rate.is_none()) {
         let limited =
-            passed_in(&settled, topology, name).iter().any(|(link, _)| limits.contains(link));
+            passed_in(settled, topology, name).iter().any(|(link, _)| limits.contains(link));
         if !limited && !problems.is_unread(RATES) {
             let (from, to) =
                 if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };

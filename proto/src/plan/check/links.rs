@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::plan::parse::set::join_key;
 use crate::plan::parse::suggest::hint;
 use crate::plan::{Class, Link, Plan, Shaper};
-use crate::resolve::{builtin_paths, drain_rate, settle};
+use crate::resolve::{builtin_paths, drain_rate};
 use crate::topology::Topology;
 use crate::units::Rate;
 
@@ -15,8 +15,8 @@ use super::limits::{
 use super::problems::Problems;
 use super::{changes, impair, queues, traces};
 
-pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
-    let settled = settle(plan);
+/// Rules about the links of a plan; `settled`: the same with its presets merged.
+pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     let mut egresses: BTreeMap<(String, String), &str> = BTreeMap::new();
     for (name, written) in &plan.links {
         preset(plan, name, written, problems);
@@ -51,7 +51,7 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
             queues::check(&["path", name, "queue"], queue, (preset.rate, &[rate]), problems);
         }
     }
-    changes::check((plan, &settled), topology, problems);
+    changes::check((plan, settled), topology, problems);
 }
 
 /// Where the characteristics of a link may be written.

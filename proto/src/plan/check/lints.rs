@@ -1,12 +1,8 @@
 //! Lints: warnings about valid plans whose results mislead.
 
-use std::collections::BTreeMap;
-
 use crate::plan::problem::Severity;
 use crate::plan::{Flow, LimitUnit, Plan, Queue};
-use crate::resolve::{
-    base_rtt_in, bdp, bottleneck_in, drain_rate, limit_bytes, resolve_queue, settle,
-};
+use crate::resolve::{base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes, resolve_queue};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
@@ -39,13 +35,9 @@ pub(super) const ROUND_TRIP: &[&[&str]] = &[
     &["flows", "*", "to"],
 ];
 
-pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
-    let settled = settle(plan);
-    let rtts: BTreeMap<&str, Micros> = settled
-        .links
-        .keys()
-        .map(|name| (name.as_str(), base_rtt_in(&settled, topology, name)))
-        .collect();
+/// Warnings about a plan; `settled`: the same with its presets merged.
+pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
+    let rtts = base_rtts_in(settled, topology);
     for (name, link) in &settled.links {
         let Some(rate) = drain_rate(link).filter(|rate| rate.bits_per_sec() > 0) else { continue };
         let key = if link.rate.is_some() { "rate" } else { "trace" };
@@ -71,12 +63,12 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
             }
         }
     }
-    unlimited(plan, &settled, problems);
-    bypasses(&settled, topology, problems);
-    senders(&settled, topology, problems);
+    unlimited(plan, settled, problems);
+    bypasses(settled, topology, problems);
+    senders(settled, topology, problems);
     offloads(plan, problems);
     sampling(plan, problems);
-    short_phases(&settled, rtts.into_values().max().unwrap_or_default(), problems);
+    short_phases(settled, rtts.into_values().max().unwrap_or_default(), problems);
 }
 
 fn bandwidth_delay(path: &[&str], rate: Rate, rtt: Micros, problems: &mut Problems) {

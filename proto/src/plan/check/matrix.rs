@@ -284,7 +284,7 @@ pub(super) fn check_points(
         if let Some(plan) = &point.plan {
             at_point(plan, &point.factors, &mut here);
         }
-        found.add(&point, whole, here.found);
+        found.add(point, whole, here.found);
     }
     problems.found.extend(found.problems());
 }
@@ -326,8 +326,7 @@ struct Repeated {
 }
 
 impl Found {
-    fn add(&mut self, point: &UncheckedPoint, whole: bool, problems: Vec<PlanProblem>) {
-        (if whole { &mut self.whole } else { &mut self.parts }).push(point.factors.clone());
+    fn add(&mut self, point: UncheckedPoint, whole: bool, problems: Vec<PlanProblem>) {
         for mut problem in problems {
             let key = (problem.path.clone(), problem.reason.clone());
             let at = *self.index.entry(key).or_insert_with(|| {
@@ -340,6 +339,7 @@ impl Found {
             *(if whole { &mut repeated.whole } else { &mut repeated.parts }) += 1;
             repeated.shared.retain(|level| point.factors.contains(level));
         }
+        (if whole { &mut self.whole } else { &mut self.parts }).push(point.factors);
     }
 
     fn problems(mut self) -> Vec<PlanProblem> {

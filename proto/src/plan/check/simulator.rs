@@ -2,7 +2,6 @@
 
 use crate::cc::{self, SIMULATED_BUILTINS};
 use crate::plan::{Backend, Cc, Plan, ProbeKind, Queue, Shaper, SysctlValue, Tool, Via};
-use crate::resolve::settle;
 use crate::topology::Topology;
 
 use super::lab;
@@ -28,14 +27,15 @@ const SYSCTLS: &[&str] = &[
 const ALWAYS_ONE: &[&str] =
     &["net.ipv4.tcp_recovery", "net.ipv4.tcp_sack", "net.ipv4.tcp_timestamps"];
 
-pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
+/// Rules about the simulator; `settled`: the plan with its presets merged.
+pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     without_kernels(plan, problems);
     nodes(plan, problems);
-    links(plan, problems);
+    links(plan, settled, problems);
     for (name, cc) in &plan.cc {
         instance(name, cc, problems);
     }
-    flows(plan, topology, problems);
+    flows((plan, settled), topology, problems);
     probes(plan, problems);
     for name in plan.capture.keys() {
         let why = "simulated packets have no payload to capture: remove it, or run without --sim";
@@ -99,7 +99,7 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
     }
 }
 
-fn links(plan: &Plan, problems: &mut Problems) {
+fn links(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     for (name, link) in &plan.links {
         if link.backend == Backend::Kernel {
             let why = "the simulator has no qdiscs of a kernel: the link is simulated as with `backend = \"userspace\"`";
@@ -111,7 +111,7 @@ fn links(plan: &Plan, problems: &mut Problems) {
         }
     }
     // Queues may come from a preset.
-    for (name, link) in &settle(plan).links {
+    for (name, link) in &settled.links {
         if let Some((key, why)) = unmodelled(link.queue.as_ref()) {
             let reads: &[&[&str]] =
                 &[&["links", name, "queue"], &["links", name, "path"], &["path"]];
@@ -169,7 +169,7 @@ fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
     }
 }
 
-fn flows(plan: &Plan, topology: &Topology, problems: &mut Problems) {
+fn flows((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     for (name, flow) in &plan.flows {
         if flow.tool == Some(Tool::Iperf3) {
             let why =
@@ -180,7 +180,7 @@ fn flows(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     }
     let why = "simulated hosts are infinitely fast, so the flow would never end";
     let remedy = ", or run the plan without --sim";
-    lab::unlimited_flows((plan, topology), &[], (why, remedy), problems);
+    lab::unlimited_flows((settled, topology), &[], (why, remedy), problems);
 }
 
 fn probes(plan: &Plan, problems: &mut Problems) {

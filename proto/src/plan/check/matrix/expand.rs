@@ -159,6 +159,9 @@ pub(in crate::plan::check) fn with_factors_about(
 /// The length of a trial of every point, in the order of their ids. Only factors about phases make a difference.
 pub(in crate::plan::check) fn lengths(plan: &Plan) -> Vec<Micros> {
     let fewer = with_factors_about(plan, |key| key.first().is_some_and(|first| first == "phases"));
+    if fewer.matrix.is_empty() {
+        return vec![timeline::length(plan); count(plan).min(MAX_POINTS)];
+    }
     let length = |point: UncheckedPoint| Some((point.factors, timeline::length(&point.plan?)));
     let lengths: BTreeMap<Vec<(String, String)>, Micros> =
         expand(&fewer).filter_map(length).collect();
