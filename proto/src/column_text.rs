@@ -85,6 +85,7 @@ column_text! { ProbeKind {
     Udp => "udp",
     TcpConnect => "tcp_connect",
     Http => "http",
+    UdpStream => "udp_stream",
 } }
 column_text! { TimingKind { Packets => "packets", Steps => "steps", Log => "log" } }
 column_text! { PacketFate {
@@ -154,6 +155,7 @@ impl From<plan::ProbeKind> for ProbeKind {
             plan::ProbeKind::Udp => Self::Udp,
             plan::ProbeKind::TcpConnect => Self::TcpConnect,
             plan::ProbeKind::Http => Self::Http,
+            plan::ProbeKind::UdpStream => Self::UdpStream,
         }
     }
 }
@@ -169,6 +171,7 @@ mod tests {
             plan::ProbeKind::Udp,
             plan::ProbeKind::TcpConnect,
             plan::ProbeKind::Http,
+            plan::ProbeKind::UdpStream,
         ] {
             assert_eq!(ProbeKind::from(kind).as_text(), kind.as_str());
         }

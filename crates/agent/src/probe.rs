@@ -1,8 +1,9 @@
-//! Probes: echoes (ICMP and UDP), TCP connections and HTTP fetches, and the servers that answer them.
+//! Probes: echoes (ICMP and UDP), TCP connections, HTTP fetches and UDP streams, and the servers that answer them.
 //!
 //! Connections and fetches are measured in a dedicated thread, so that other work of the agent does not add to the times.
 
 pub mod http;
 pub mod ping;
 pub mod serve;
+pub mod stream;
 pub mod tcp;

@@ -1,10 +1,12 @@
-//! Probes: echoes over ICMP and UDP.
+//! Probes: echoes over ICMP and UDP, and streams over UDP. A stream begins at the probe's start, without the requests of an agent.
 
 use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::wire;
 
-use crate::packet::{Body, Echo, PING_FRAME_BYTES, Packet, UDP_ECHO_FRAME_BYTES};
+use crate::packet::{
+    Body, ETHERNET_BYTES, Echo, PING_FRAME_BYTES, Packet, STREAM_IP_BYTES, UDP_ECHO_FRAME_BYTES,
+};
 
 /// A probe and its echoes.
 pub struct SimulatedProbe {
@@ -16,6 +18,8 @@ pub struct SimulatedProbe {
     next_seq: u32,
     /// Echoes without an answer.
     outstanding: Vec<OutstandingEcho>,
+    /// What has arrived of a stream in this interval, bytes of IP.
+    arrived_bytes: u64,
 }
 
 /// An echo request that is not answered yet.
@@ -27,8 +31,8 @@ struct OutstandingEcho {
 /// An echo that a probe sends.
 pub struct SentEcho {
     pub packet: Packet,
-    /// When the echo is lost.
-    pub timeout_ns: u64,
+    /// When the echo is lost, or the first interval of a stream ends.
+    pub timeout_ns: Option<u64>,
     /// When the next one is sent, if that is known already.
     pub next_ns: Option<u64>,
 }
@@ -47,7 +51,7 @@ pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
 
 impl SimulatedProbe {
     pub fn new(node: String, task: ProbeTask, index: u32, routes: [u32; 2]) -> Self {
-        Self { node, task, index, routes, next_seq: 0, outstanding: Vec::new() }
+        Self { node, task, index, routes, next_seq: 0, outstanding: Vec::new(), arrived_bytes: 0 }
     }
 
     /// Time of the first echo after the trial's beginning, nanoseconds.
@@ -55,8 +59,39 @@ impl SimulatedProbe {
         self.task.plan.start.nanos()
     }
 
+    fn is_stream(&self) -> bool {
+        self.task.plan.kind == ProbeKind::UdpStream
+    }
+
+    /// Sends the next datagram of a stream. Its time follows from its number, so that roundings do not add up.
+    fn send_datagram(&mut self, now_ns: u64) -> SentEcho {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let rate_bps = self.task.plan.rate.unwrap_or_default().bits_per_sec().max(1);
+        let due_ns = |number: u32| {
+            let bits = u128::from(number) * u128::from(STREAM_IP_BYTES) * 8;
+            (bits * 1_000_000_000 / u128::from(rate_bps)) as u64
+        };
+        let frame_bytes = ETHERNET_BYTES + STREAM_IP_BYTES;
+        // Intervals are numbered by the events of their ends.
+        let echo = Echo { probe: self.index, seq: 0, is_reply: true, frame_bytes };
+        SentEcho {
+            packet: Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(echo)),
+            timeout_ns: (seq == 0).then(|| now_ns + self.task.plan.every.nanos()),
+            next_ns: Some(now_ns + due_ns(seq + 1) - due_ns(seq)),
+        }
+    }
+
+    /// The end of the interval of a stream after the one that ends now.
+    pub fn next_interval_ns(&self, now_ns: u64) -> Option<u64> {
+        self.is_stream().then(|| now_ns + self.task.plan.every.nanos())
+    }
+
     /// Sends the next echo.
     pub fn send(&mut self, now_ns: u64) -> SentEcho {
+        if self.is_stream() {
+            return self.send_datagram(now_ns);
+        }
         let seq = self.next_seq;
         self.next_seq += 1;
         self.outstanding.push(OutstandingEcho { seq, sent_ns: now_ns });
@@ -66,7 +101,7 @@ impl SimulatedProbe {
         let repeats = self.task.plan.repeat == Repeat::Interval;
         SentEcho {
             packet: Packet::new(self.routes[0], Ecn::of(self.task.plan.tos), Body::Echo(echo)),
-            timeout_ns: now_ns + self.task.plan.timeout().nanos(),
+            timeout_ns: Some(now_ns + self.task.plan.timeout().nanos()),
             next_ns: repeats.then(|| now_ns + self.task.plan.every.nanos()),
         }
     }
@@ -77,8 +112,18 @@ impl SimulatedProbe {
         Packet::new(self.routes[1], Ecn::of(self.task.plan.tos), Body::Echo(reply))
     }
 
-    /// Ends an echo with its reply or its timeout. `None`: it has already ended.
+    /// Ends an echo with its reply or its timeout. `None`: it has already ended. A datagram of a stream counts, and the end of the
+    /// interval `seq` gives its row.
     pub fn finish(&mut self, now_ns: u64, seq: u32, is_lost: bool) -> Option<wire::Probe> {
+        if self.is_stream() {
+            if !is_lost {
+                self.arrived_bytes += u64::from(STREAM_IP_BYTES);
+                return None;
+            }
+            let bytes = Some(std::mem::take(&mut self.arrived_bytes));
+            let begin_ns = now_ns - self.task.plan.every.nanos();
+            return Some(wire::Probe { bytes, ..row(&self.task, seq, begin_ns) });
+        }
         let at = self.outstanding.iter().position(|echo| echo.seq == seq)?;
         let OutstandingEcho { sent_ns, .. } = self.outstanding.swap_remove(at);
         let rtt_us = (now_ns - sent_ns) as f64 / 1000.0;

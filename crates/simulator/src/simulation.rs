@@ -456,8 +456,8 @@ impl Simulation {
 
     fn send_probe(&mut self, now_ns: u64, index: usize) {
         let sent = self.probes[index].send(now_ns);
-        if let Body::Echo(echo) = sent.packet.body {
-            self.events.add(sent.timeout_ns, Event::ProbeTimeout(index, echo.seq));
+        if let (Body::Echo(echo), Some(timeout_ns)) = (sent.packet.body, sent.timeout_ns) {
+            self.events.add(timeout_ns, Event::ProbeTimeout(index, echo.seq));
         }
         if let Some(next_ns) = sent.next_ns {
             self.events.add(next_ns, Event::Probe(index));
@@ -476,6 +476,9 @@ impl Simulation {
         let probe = &mut self.probes[index];
         let Some(row) = probe.finish(now_ns, seq, is_lost) else { return };
         rows.push(&probe.node, Of::Probe(row));
+        if let Some(next_ns) = probe.next_interval_ns(now_ns) {
+            self.events.add(next_ns, Event::ProbeTimeout(index, seq + 1));
+        }
         if probe.is_back_to_back() {
             self.events.add(now_ns, Event::Probe(index));
         }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::text::Name;
-use crate::units::{Bytes, Micros};
+use crate::units::{Bytes, Micros, Rate};
 
 /// An active measurement in parallel to the flows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -15,14 +15,14 @@ pub struct Probe {
     /// Node that measures.
     #[schemars(with = "Name")]
     pub from: String,
-    /// Node that answers; ccbench starts the echo server or web server there.
+    /// Node that answers; ccbench starts the echo server, web server or sender there.
     #[schemars(with = "Name")]
     pub to: String,
     /// Time of the first measurement, from the start of the trial.
     #[serde(default, skip_serializing_if = "is_beginning")]
     #[schemars(extend("default" = "0us"))]
     pub start: Micros,
-    /// Interval between the starts of two measurements; a longer measurement skips the missed ones.
+    /// Interval between the starts of two measurements; a longer measurement skips the missed ones. `udp_stream`: what a row counts.
     #[serde(default = "second")]
     #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub every: Micros,
@@ -47,6 +47,11 @@ pub struct Probe {
     /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
+    /// `udp_stream`: what `to` sends, IP packets of 1500 bytes; required for this kind. Above the capacity of the path, what arrives is
+    /// the capacity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-from" = "100kbit", "x-to" = "10gbit"))]
+    pub rate: Option<Rate>,
     /// `http`: a name that is resolved on `from` before every fetch, instead of using the address; `dns_us` is the
     /// duration.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,6 +72,7 @@ impl Probe {
             tos: 0,
             bytes: None,
             cc: None,
+            rate: None,
             host: None,
         }
     }
@@ -101,6 +107,8 @@ pub enum ProbeKind {
     TcpConnect,
     /// Fetches a file from a web server.
     Http,
+    /// A stream over UDP at a constant rate, which the other node sends; each row has the bytes that arrived.
+    UdpStream,
 }
 
 impl ProbeKind {
@@ -111,6 +119,7 @@ impl ProbeKind {
             Self::Udp => "udp",
             Self::TcpConnect => "tcp_connect",
             Self::Http => "http",
+            Self::UdpStream => "udp_stream",
         }
     }
 
@@ -127,7 +136,7 @@ impl ProbeKind {
     /// Timeout, after which a measurement has failed.
     pub const fn usual_timeout(self) -> Micros {
         Micros::from_secs(match self {
-            Self::Ping | Self::Udp => 1,
+            Self::Ping | Self::Udp | Self::UdpStream => 1,
             Self::TcpConnect => 10,
             Self::Http => 60,
         })

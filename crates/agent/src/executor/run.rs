@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ccbench_collector::FlowPorts;
 use ccbench_proto::event::{BaseRtt, Kind, NoData};
+use ccbench_proto::plan::ProbeKind;
 use ccbench_proto::schedule::{FlowTask, NodeTask, ProbeTask};
 use ccbench_proto::wire::run_event::Of;
 use futures_util::future::join_all;
@@ -19,8 +20,8 @@ use super::samples::SamplerThread;
 use super::traffic::{self, Stage};
 use crate::clock;
 use crate::flow::{FlowSource, Traffic};
-use crate::probe::ping;
 use crate::probe::tcp::{self, Deadline};
+use crate::probe::{ping, stream};
 
 /// Pings before the start, and the time between two.
 const BASE_PINGS: u16 = 5;
@@ -107,17 +108,23 @@ async fn probes(task: &NodeTask, stage: &Stage) {
 async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::Result<()> {
     let out = stage.out.clone();
     let mut emit = move |row| out.offer(Of::Probe(row));
-    let left = if probe.plan.kind.connects() {
+    let is_stream = probe.plan.kind == ProbeKind::UdpStream;
+    let left = if is_stream || probe.plan.kind.connects() {
         let deadline = Deadline { at_ns: end_at_ns, stop: Arc::default() };
         let _stop = StopOnDrop(Arc::clone(&deadline.stop));
         let (sender, done) = oneshot::channel();
         let (task, start_at_ns) = (probe.clone(), stage.start_at_ns);
         let thread = std::thread::Builder::new().name(format!("probe-{}", probe.id));
         thread.spawn(move || {
+            let under_way = if is_stream {
+                stream::receive(&task, start_at_ns, &deadline, &mut emit).map(|()| false)
+            } else {
+                Ok(tcp::run(&task, start_at_ns, &deadline, &mut emit))
+            };
             // Whoever waited may have given up.
-            let _ = sender.send(tcp::run(&task, start_at_ns, &deadline, &mut emit));
+            let _ = sender.send(under_way);
         })?;
-        let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))?;
+        let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))??;
         usize::from(under_way)
     } else {
         ping::probe(probe, stage.start_at_ns, end_at_ns, &mut emit).await?

@@ -1,4 +1,4 @@
-//! Servers that answer the probes of other nodes: HTTP with one file, and a UDP echo. Each has its own threads from
+//! Servers that answer the probes of other nodes: HTTP with one file, a UDP echo, and a UDP stream. Each has its own threads from
 //! Prepare to Reset.
 
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use ccbench_proto::schedule::ProbeTask;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::http;
+use super::{http, stream};
 use crate::probe::ping::{self, ECHO_REPLY, ECHO_REQUEST};
 
 /// How often a thread checks whether it must stop.
@@ -52,6 +52,14 @@ pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut server = Server { stop: Arc::clone(&stop), thread: None };
     let thread = std::thread::Builder::new().name(format!("probe-{}", task.port));
+    if task.plan.kind == ProbeKind::UdpStream {
+        let socket = UdpSocket::bind(address)?;
+        socket.set_nonblocking(true)?;
+        ping::set_tos(&socket, task.to_ip, task.plan.tos)?;
+        let task = task.clone();
+        server.thread = Some(thread.spawn(move || stream::serve(&socket, &task, &stop))?);
+        return Ok(server);
+    }
     if task.plan.kind == ProbeKind::Udp {
         let socket = UdpSocket::bind(address)?;
         socket.set_read_timeout(Some(Duration::from_millis(SLICE_MS.into())))?;

@@ -40,7 +40,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    fn passed(&self) -> bool {
+    /// Whether it is over.
+    pub fn passed(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || clock::now_ns() >= self.at_ns
     }
 }

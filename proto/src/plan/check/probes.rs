@@ -1,15 +1,18 @@
 //! Probes.
 
 use crate::cc::refuse_kernel_name;
-use crate::plan::{Plan, Probe, Repeat, timeline};
+use crate::plan::{Plan, Probe, ProbeKind, Repeat, timeline};
 use crate::schedule::MAX_SERVED_PROBES;
 use crate::topology::Topology;
-use crate::units::{Bytes, Micros};
+use crate::units::{Bytes, Micros, Rate};
 
 use super::endpoints::ends;
 use super::limits::{LENGTHS, MAX_INTERVAL};
 use super::problems::Problems;
 
+/// Rates of a stream: at least some packets in a row, and at most what one thread sends.
+const STREAM_RATES: std::ops::RangeInclusive<Rate> =
+    Rate::from_bits_per_sec(100_000)..=Rate::from_bits_per_sec(10_000_000_000);
 /// Largest body of a fetch.
 const MAX_BODY: Bytes = Bytes::new(1 << 40);
 
@@ -18,6 +21,7 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
         ends(plan, topology, ["probes", name], (&probe.from, &probe.to), problems);
         times(plan, name, probe, problems);
         keys(plan, name, probe, problems);
+        stream(name, probe, problems);
     }
     let served = plan.probes.values().filter(|probe| probe.kind.is_served()).count();
     if served > MAX_SERVED_PROBES as usize {
@@ -54,6 +58,31 @@ fn times(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
     }
 }
 
+/// Rules about `udp_stream`, and about its key.
+fn stream(name: &str, probe: &Probe, problems: &mut Problems) {
+    let path = |key: &'static str| ["probes", name, key];
+    let is_stream = probe.kind == ProbeKind::UdpStream;
+    match probe.rate {
+        None if is_stream => problems.error_from(
+            &["probes", name],
+            &[&path("rate"), &path("kind")],
+            "a `udp_stream` needs `rate`, at which the other node sends, like rate = \"100mbit\"",
+        ),
+        Some(rate) if is_stream && !STREAM_RATES.contains(&rate) => {
+            problems.error(&path("rate"), "must be from 100kbit to 10gbit");
+        }
+        Some(_) if !is_stream => {
+            let why = format!("is for `udp_stream`; a {} has none", probe.kind.as_str());
+            problems.error_from(&path("rate"), &[&path("kind")], why);
+        }
+        _ => {}
+    }
+    if is_stream && probe.repeat == Repeat::Once {
+        let why = "a `udp_stream` runs to the end of the trial; leave it out";
+        problems.error_from(&path("repeat"), &[&path("kind")], why);
+    }
+}
+
 fn keys(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
     let path = |key: &'static str| ["probes", name, key];
     let kind = probe.kind.as_str();
@@ -63,7 +92,7 @@ fn keys(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
         );
         problems.error_from(&path("repeat"), &[&path("kind")], why);
     }
-    let http = probe.kind == crate::plan::ProbeKind::Http;
+    let http = probe.kind == ProbeKind::Http;
     match probe.bytes {
         None if http => {
             problems.error_from(

@@ -131,7 +131,7 @@ fn of_probes(trial: &Trial) -> Vec<Stream<'_>> {
     for (name, probe) in by_node {
         let protocol = match probe.kind {
             ProbeKind::Ping => ICMP,
-            ProbeKind::Udp => UDP,
+            ProbeKind::Udp | ProbeKind::UdpStream => UDP,
             ProbeKind::TcpConnect | ProbeKind::Http => TCP,
         };
         let local_ports: Vec<u16> = if probe.kind.connects() {

@@ -1,0 +1,335 @@
+//! A stream over UDP at a constant rate: the node that answers sends, and the one that measures counts what arrives.
+//!
+//! Messages have a kind, a number and a count. The measuring node asks every [`ASK_NS`]; the other one answers with a cookie, and sends
+//! to who returns it: otherwise a request with a forged source would make it flood a stranger. It stops when no request has come for
+//! [`PATIENCE_NS`]. Datagrams are due at instants that follow from the rate; those that the local queue does not take are lost there,
+//! as on the path. If the sender itself is late by more than [`BURST_NS`], it leaves datagrams out and counts them in each later one,
+//! so that a slow sender is not taken for a slow path.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ccbench_proto::schedule::ProbeTask;
+use ccbench_proto::wire;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::tcp::Deadline;
+use crate::clock;
+use crate::probe::ping;
+
+/// Time between two requests, and without one after which the sender stops.
+const ASK_NS: u64 = 100_000_000;
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// Time between two looks at what is due.
+const TICK: Duration = Duration::from_millis(1);
+/// What a late sender makes up for.
+const BURST_NS: u64 = 20_000_000;
+/// Length of each IP packet of the stream.
+const PACKET_BYTES: u64 = 1500;
+/// Asked of the kernel, which may give less: some ms at 10 Gbit/s.
+const BUFFER_BYTES: usize = 8 << 20;
+
+/// Kinds of messages.
+const REQUEST: u8 = b'?';
+const COOKIE: u8 = b'=';
+const DATA: u8 = b'.';
+/// A kind and two numbers.
+const MESSAGE_BYTES: usize = 17;
+
+/// A message: the cookie, or the number of a datagram and how many were left out before it.
+fn encode(kind: u8, number: u64, left_out: u64) -> [u8; MESSAGE_BYTES] {
+    let mut message = [0; MESSAGE_BYTES];
+    message[0] = kind;
+    message[1..9].copy_from_slice(&number.to_be_bytes());
+    message[9..].copy_from_slice(&left_out.to_be_bytes());
+    message
+}
+
+fn decode(bytes: &[u8]) -> Option<(u8, u64, u64)> {
+    let (&kind, numbers) = bytes.get(..MESSAGE_BYTES)?.split_first()?;
+    let (number, left_out) = numbers.split_first_chunk::<8>()?;
+    Some((kind, u64::from_be_bytes(*number), u64::from_be_bytes(left_out.try_into().ok()?)))
+}
+
+/// Bytes of the headers of IP and UDP.
+const fn header_bytes(ip: IpAddr) -> u64 {
+    match ip {
+        IpAddr::V4(_) => 28,
+        IpAddr::V6(_) => 48,
+    }
+}
+
+/// What is due of a stream. Pure: times are nanoseconds after its beginning.
+#[derive(Debug)]
+struct Pacer {
+    rate_bps: u64,
+    /// Number of the next datagram.
+    next: u64,
+    left_out: u64,
+}
+
+impl Pacer {
+    fn new(rate_bps: u64) -> Self {
+        Self { rate_bps, next: 0, left_out: 0 }
+    }
+
+    /// The number of datagrams until a time.
+    fn count(&self, ns: u64) -> u64 {
+        let bits = u128::from(ns) * u128::from(self.rate_bps) / 1_000_000_000;
+        u64::try_from(bits / u128::from(PACKET_BYTES * 8)).unwrap_or(u64::MAX)
+    }
+
+    /// The numbers of the datagrams that are due now. What is due for longer than [`BURST_NS`] is left out.
+    fn due(&mut self, now_ns: u64) -> std::ops::Range<u64> {
+        let end = self.count(now_ns);
+        let first = self.count(now_ns.saturating_sub(BURST_NS)).max(self.next);
+        self.left_out += first - self.next;
+        self.next = end.max(first);
+        first..self.next
+    }
+}
+
+/// Sends streams to those who ask, one at a time, until `stop`.
+pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
+    let rate_bps = task.plan.rate.unwrap_or_default().bits_per_sec();
+    let payload = (PACKET_BYTES - header_bytes(task.to_ip)) as usize;
+    // Random, as the keys of a hash map.
+    let cookie = std::hash::RandomState::new().build_hasher().finish();
+    let mut datagram = vec![0; payload];
+    let mut stream: Option<(SocketAddr, u64, Pacer)> = None;
+    let mut asked_ns = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut buffer = [0; 64];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            match decode(&buffer[..length]) {
+                Some((REQUEST, number, _)) if number == cookie => {
+                    asked_ns = clock::now_ns();
+                    if stream.as_ref().is_none_or(|(to, ..)| *to != from) {
+                        stream = Some((from, asked_ns, Pacer::new(rate_bps)));
+                    }
+                }
+                // A request that is lost is repeated.
+                Some((REQUEST, ..)) => drop(socket.send_to(&encode(COOKIE, cookie, 0), from)),
+                _ => {}
+            }
+        }
+        let now_ns = clock::now_ns();
+        if now_ns.saturating_sub(asked_ns) > PATIENCE_NS {
+            stream = None;
+        }
+        if let Some((to, begin_ns, pacer)) = &mut stream {
+            for number in pacer.due(now_ns - *begin_ns) {
+                datagram[..MESSAGE_BYTES].copy_from_slice(&encode(DATA, number, pacer.left_out));
+                // A full queue is a part of the path.
+                if socket.send_to(&datagram, *to).is_err() {
+                    break;
+                }
+            }
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// What arrived in one interval.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Interval {
+    bytes: u64,
+    /// Datagrams that the sender left out.
+    left_out: u64,
+}
+
+/// The intervals of a stream. Pure: times are nanoseconds of any clock.
+#[derive(Debug)]
+struct Intervals {
+    begin_ns: u64,
+    every_ns: u64,
+    seq: u32,
+    current: Interval,
+    left_out: u64,
+}
+
+impl Intervals {
+    fn new(begin_ns: u64, every_ns: u64) -> Self {
+        Self { begin_ns, every_ns, seq: 0, current: Interval::default(), left_out: 0 }
+    }
+
+    /// The end of the current one.
+    fn end_ns(&self) -> u64 {
+        self.begin_ns + (u64::from(self.seq) + 1) * self.every_ns
+    }
+
+    /// Ends the current one if its time is over: its number, and what arrived.
+    fn take(&mut self, now_ns: u64) -> Option<(u32, Interval)> {
+        if now_ns < self.end_ns() {
+            return None;
+        }
+        let seq = self.seq;
+        self.seq += 1;
+        Some((seq, std::mem::take(&mut self.current)))
+    }
+
+    /// A datagram with this length of its IP packet.
+    fn arrived(&mut self, ip_bytes: u64, left_out: u64) {
+        self.current.bytes += ip_bytes;
+        // The counter of an overtaken datagram is lower.
+        self.current.left_out += left_out.saturating_sub(self.left_out);
+        self.left_out = self.left_out.max(left_out);
+    }
+}
+
+/// Asks for the stream from the probe's start to the end of the trial, and hands over a row for every interval. Blocks.
+///
+/// # Errors
+/// No socket.
+pub fn receive(
+    task: &ProbeTask,
+    start_at_ns: u64,
+    deadline: &Deadline,
+    emit: &mut dyn FnMut(wire::Probe),
+) -> io::Result<()> {
+    let any: IpAddr = match task.to_ip {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+    socket.connect(SocketAddr::new(task.to_ip, task.port))?;
+    ping::set_tos(&socket, task.to_ip, task.plan.tos)?;
+    // A smaller buffer is enough for slow paths.
+    let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES);
+    socket.set_read_timeout(Some(TICK))?;
+    let begin_ns = start_at_ns + task.plan.start.nanos();
+    let mut intervals = Intervals::new(begin_ns, task.plan.every.nanos().max(1_000_000));
+    let (mut cookie, mut ask_ns) = (0, begin_ns);
+    let mut buffer = vec![0; PACKET_BYTES as usize];
+    while !deadline.passed() {
+        let now_ns = clock::now_ns();
+        if now_ns < begin_ns {
+            std::thread::sleep(clock::until(begin_ns).min(Duration::from_nanos(ASK_NS)));
+            continue;
+        }
+        while let Some((seq, interval)) = intervals.take(now_ns) {
+            let at_ns = begin_ns + u64::from(seq) * intervals.every_ns;
+            emit(row(task, seq, at_ns, &interval));
+        }
+        if now_ns >= ask_ns {
+            // One that is lost is repeated.
+            let _ = socket.send(&encode(REQUEST, cookie, 0));
+            ask_ns = now_ns + ASK_NS;
+        }
+        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        match decode(&buffer[..length]) {
+            Some((COOKIE, number, _)) if number != cookie => {
+                (cookie, ask_ns) = (number, now_ns);
+            }
+            Some((DATA, _, left_out)) => {
+                intervals.arrived(length as u64 + header_bytes(task.to_ip), left_out);
+            }
+            _ => {}
+        }
+    }
+    // The last interval that is whole.
+    while let Some((seq, interval)) = intervals.take(deadline.at_ns.min(clock::now_ns())) {
+        emit(row(task, seq, begin_ns + u64::from(seq) * intervals.every_ns, &interval));
+    }
+    Ok(())
+}
+
+fn row(task: &ProbeTask, seq: u32, at_ns: u64, interval: &Interval) -> wire::Probe {
+    let error = match interval.left_out {
+        0 => String::new(),
+        count => format!("the sender was late and left out {count} packets"),
+    };
+    wire::Probe { bytes: Some(interval.bytes), error, ..ping::row(task, seq, at_ns) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ccbench_proto::plan::{Probe, ProbeKind};
+    use ccbench_proto::units::{Micros, Rate};
+
+    use super::*;
+
+    #[test]
+    fn a_late_sender_leaves_out_what_is_long_due() {
+        // A packet per millisecond.
+        let mut pacer = Pacer::new(12_000_000);
+        assert_eq!(pacer.due(500_000), 0..0);
+        assert_eq!(pacer.due(3_000_000), 0..3);
+        assert_eq!(pacer.due(3_000_000), 3..3);
+        assert_eq!((pacer.due(23_000_000), pacer.left_out), (3..23, 0));
+        assert_eq!((pacer.due(53_000_000), pacer.left_out), (33..53, 10));
+    }
+
+    #[test]
+    fn intervals_have_what_arrived_in_them() {
+        let mut intervals = Intervals::new(1000, 100);
+        intervals.arrived(1500, 0);
+        assert_eq!(intervals.take(1099), None);
+        let full = |bytes, left_out| Interval { bytes, left_out };
+        assert_eq!(intervals.take(1250), Some((0, full(1500, 0))));
+        assert_eq!(intervals.take(1250), Some((1, full(0, 0))));
+        assert_eq!(intervals.take(1250), None);
+        intervals.arrived(1500, 7);
+        intervals.arrived(1500, 5);
+        intervals.arrived(1500, 8);
+        assert_eq!(intervals.take(1300), Some((2, full(4500, 8))));
+    }
+
+    #[test]
+    fn messages_are_read_back() {
+        let message = encode(DATA, 1 << 40, 3);
+        assert_eq!(decode(&message), Some((DATA, 1 << 40, 3)));
+        assert_eq!(decode(&[&message[..], &[0; 9]].concat()), Some((DATA, 1 << 40, 3)));
+        assert_eq!(decode(&message[..16]), None);
+    }
+
+    /// The rows of a stream on this machine, as far as they do not depend on its speed.
+    #[test]
+    fn a_stream_is_counted_after_its_cookie() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let task = ProbeTask {
+            id: "stream".into(),
+            plan: Probe {
+                every: Micros::from_millis(10),
+                rate: Some(Rate::from_bits_per_sec(12_000_000)),
+                ..Probe::new(ProbeKind::UdpStream, "a", "b")
+            },
+            to_ip: [127, 0, 0, 1].into(),
+            port: socket.local_addr().unwrap().port(),
+        };
+        let (stop, sender) = (Arc::new(AtomicBool::new(false)), task.clone());
+        let sends = {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || serve(&socket, &sender, &stop))
+        };
+        // A stranger gets no more than it sends.
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        stranger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let server = SocketAddr::new(task.to_ip, task.port);
+        stranger.send_to(&encode(REQUEST, 1, 0), server).unwrap();
+        let mut answer = [0; 2000];
+        let (length, _) = stranger.recv_from(&mut answer).unwrap();
+        assert_eq!((length, answer[0]), (MESSAGE_BYTES, COOKIE));
+        let ends = Arc::new(AtomicBool::new(false));
+        let deadline =
+            Deadline { at_ns: clock::now_ns() + 60_000_000_000, stop: Arc::clone(&ends) };
+        let mut rows: Vec<wire::Probe> = vec![];
+        receive(&task, clock::now_ns(), &deadline, &mut |row| {
+            rows.push(row);
+            let bytes: u64 = rows.iter().filter_map(|row| row.bytes).sum();
+            ends.store(bytes >= 15_000, Ordering::Relaxed);
+        })
+        .unwrap();
+        stop.store(true, Ordering::Relaxed);
+        sends.join().unwrap();
+        assert!(rows.iter().zip(0..).all(|(row, seq)| row.seq == seq && !row.lost), "{rows:?}");
+        assert!(rows.iter().all(|row| row.bytes.unwrap() % PACKET_BYTES == 0), "{rows:?}");
+        assert!(rows.iter().filter_map(|row| row.bytes).sum::<u64>() >= 15_000, "{rows:?}");
+    }
+}
