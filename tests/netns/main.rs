@@ -9,6 +9,7 @@ mod figures;
 mod gaps;
 mod killed;
 mod probes;
+mod record;
 
 /// E1's path in miniature, with phases short enough for a test.
 pub(crate) fn plan(name: &str, phase: &str, repeat: u32) -> String {

@@ -15,6 +15,7 @@ mod conformance;
 mod export;
 mod packets;
 mod probes;
+mod record;
 mod repeat;
 mod scorecard;
 mod shards;

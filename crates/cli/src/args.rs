@@ -15,6 +15,7 @@ use ccbench_results::figure;
 
 use artifact::ArtifactCommand;
 use new::NewArgs;
+use record::RecordArgs;
 use scorecard::ScorecardArgs;
 use shard::{MergeArgs, ShardChoice};
 use submit::SubmitArgs;
@@ -23,6 +24,7 @@ use values::{TraceFormat, column, day, group, levels, millimetres, phase};
 pub mod artifact;
 pub mod new;
 pub mod pki;
+pub mod record;
 pub mod scorecard;
 pub mod shard;
 pub mod submit;
@@ -127,7 +129,7 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
         arguments: Vec<OsString>,
     },
-    /// Inspect, convert, plot and generate capacity traces.
+    /// Inspect, convert, plot, generate and record capacity traces.
     #[command(subcommand)]
     Trace(TraceCommand),
     /// Remove what crashed experiments left on this machine (and nothing else).
@@ -560,6 +562,8 @@ pub enum TraceCommand {
     },
     /// Generate a trace. The same kind, seed and length give the same bytes.
     Generate(GenerateArgs),
+    /// Measure a path: its capacity in both directions by streams over UDP that exceed it, and its delay, as traces that links replay.
+    Record(Box<RecordArgs>),
 }
 
 /// Arguments of `trace convert`.

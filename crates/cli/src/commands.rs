@@ -11,6 +11,7 @@ pub mod merge;
 pub mod new;
 pub mod pki;
 pub mod plan;
+pub mod record;
 pub mod reproduce;
 pub mod results;
 pub mod run;

@@ -66,6 +66,7 @@ from_results!(
     FigureError,
     FileError,
     MergeError,
+    RecordedError,
     ReportError,
     StoreError,
     SummaryError,

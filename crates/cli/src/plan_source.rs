@@ -129,9 +129,12 @@ impl PlanSource {
 
     /// The first error of the plan with these overrides, which is not printed; `None` if it is valid.
     pub fn first_error(&self, sets: &[String]) -> Option<String> {
-        let files = check::trace_files(&self.text, sets);
-        let facts = trace_files::read(&self.path, &files, self.embedded).facts;
-        let problems = check::read_for(self.target, &self.text, sets, facts).err()?;
+        let (path, text) = (&self.path, &self.text);
+        let files = check::trace_files(text, sets);
+        let traces = trace_files::read(path, &files, self.embedded).facts;
+        let ccs = cc_files::read(path, &check::cc_files(text, sets)).facts;
+        let files = PlanFiles { traces, ccs };
+        let problems = check::read_for(self.target, text, sets, files).err()?;
         let error = problems.iter().find(|problem| problem.severity == Severity::Error);
         error.map(PlanProblem::to_string)
     }

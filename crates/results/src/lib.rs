@@ -72,6 +72,7 @@ pub use report::ReportError;
 pub use six_columns::UnknownGroup;
 pub use store::StoreError;
 pub use summarize::SummaryError;
+pub use trace::recorded::RecordedError;
 pub use trial::TrialError;
 
 /// An error of this crate: one variant for each module.
@@ -114,6 +115,9 @@ pub enum Error {
     /// Shards of a run.
     #[error(transparent)]
     Merge(#[from] MergeError),
+    /// A recorded path.
+    #[error(transparent)]
+    Recorded(#[from] RecordedError),
 }
 
 impl Error {
@@ -132,6 +136,7 @@ impl Error {
             Self::Report(error) => error.class(),
             Self::Artifact(error) => error.class(),
             Self::Merge(error) => error.class(),
+            Self::Recorded(error) => error.class(),
         }
     }
 }

@@ -3,4 +3,5 @@
 
 pub mod parquet;
 pub mod plot;
+pub mod recorded;
 pub mod stored;

@@ -1,4 +1,4 @@
-//! `ccbench trace`: prints, converts, plots and generates capacity traces. [`ccbench_proto::trace`] reads and writes the
+//! `ccbench trace`: prints, converts, plots, generates and records ([`record`]) capacity traces. [`ccbench_proto::trace`] reads and writes the
 //! formats; this module handles files, Parquet and figures.
 
 use std::fmt::Write as _;
@@ -13,6 +13,7 @@ use ccbench_results::trace::{parquet, plot};
 
 use crate::args::values::TraceFormat;
 use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
+use crate::commands::record;
 use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
@@ -33,6 +34,7 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
             Ok(ExitCode::Success)
         }
         TraceCommand::Generate(args) => generate_trace(&args),
+        TraceCommand::Record(args) => record::run(*args),
     }
 }
 
