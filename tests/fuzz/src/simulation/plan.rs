@@ -64,6 +64,8 @@ pub(super) fn generate(data: &[u8]) -> Input {
     plan.phases();
     plan.changes();
     plan.matrix();
+    // Last, so that earlier seeds and inputs still mean the same plans, but for this.
+    plan.stream();
     Input { plan: plan.plan, files: plan.files }
 }
 
@@ -313,6 +315,21 @@ impl<'a> Generator<'a> {
         for flows in &mut self.phase_flows[first..first + phases] {
             flows.push(format!("\"{name}\""));
         }
+    }
+
+    fn stream(&mut self) {
+        if !self.choices.chance(40) {
+            return;
+        }
+        let (from, to) = self.ends();
+        let (from, to) = (NODES[from], NODES[to]);
+        let rate_kbit = self.choices.between(100, 20_000);
+        let every_ms = self.choices.between(10, 200);
+        let start_ms = self.choices.below(self.length_ms());
+        self.line(&format!(
+            "\n[probes.stream]\nkind = \"udp_stream\"\nfrom = \"{from}\"\nto = \"{to}\"\nrate = \"{rate_kbit}kbit\"\n\
+             every = \"{every_ms}ms\"\nstart = \"{start_ms}ms\""
+        ));
     }
 
     fn probes(&mut self) {

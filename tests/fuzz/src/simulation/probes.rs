@@ -23,11 +23,21 @@ pub(super) fn check(trial: &Trial) {
     }
     for (name, rows) in measured {
         let probe = &trial.plan.plan().probes[name];
-        if probe.kind.connects() {
-            measurements(trial, probe, &rows);
-        } else {
-            echoes(trial, probe, &rows);
+        match probe.kind {
+            ProbeKind::UdpStream => stream(probe, &rows),
+            ProbeKind::TcpConnect | ProbeKind::Http => measurements(trial, probe, &rows),
+            ProbeKind::Ping | ProbeKind::Udp => echoes(trial, probe, &rows),
         }
+    }
+}
+
+/// Each interval has one row, and whole packets.
+fn stream(probe: &Probe, rows: &[&wire::Probe]) {
+    for (row, seq) in rows.iter().zip(0..) {
+        let begin_ns = T0_NS + probe.start.nanos() + u64::from(seq) * probe.every.nanos();
+        assert_eq!((row.seq, row.at_ns), (seq, begin_ns), "{row:?}");
+        assert!(row.bytes.is_some_and(|bytes| bytes % 1500 == 0), "{row:?}");
+        assert!(!row.lost && row.rtt_us.is_none() && row.error.is_empty(), "{row:?}");
     }
 }
 
