@@ -196,6 +196,43 @@ fn the_check_finds_violations() {
     assert_eq!(violations_of(&file), expected);
 }
 
+/// A loss of three packets of `up/0` after a timeout, and its states.
+fn push_events(writer: &mut TrialWriter<'_>) {
+    let event = |nth: u64, kind: TcpEventKind, before, after, count| wire::TcpEvent {
+        at_ns: T0_NS[0].1 + nth * STEP_NS,
+        flow_id: "up/0".into(),
+        group: "up".into(),
+        side: Side::Sender.into(),
+        role: Role::Data.into(),
+        kind: kind.into(),
+        ca_state: after,
+        ca_state_before: before,
+        count,
+        ..Default::default()
+    };
+    let events = vec![
+        event(0, TcpEventKind::Cc, None, 0, 0),
+        event(1, TcpEventKind::CaState, Some(0), 4, 0),
+        event(1, TcpEventKind::Rto, None, 4, 1),
+        event(1, TcpEventKind::Retransmit, None, 4, 3),
+    ];
+    push(writer, "src", Of::TcpEvents(wire::TcpEvents { events }));
+    for (round, mode) in [(1, 0.0), (2, 0.0), (3, 1.0)] {
+        let state = wire::CcState {
+            at_ns: T0_NS[0].1 + round * STEP_NS,
+            flow_id: "up/0".into(),
+            group: "up".into(),
+            cc: "bbr3".into(),
+            algorithm: "bbr3".into(),
+            round,
+            variable: "mode".into(),
+            value: mode,
+            ..Default::default()
+        };
+        push(writer, "src", Of::CcState(state));
+    }
+}
+
 /// Two flows of a trial: `up/0` with samples, events of the socket and states, `down/0`, which the listening node sends, with samples.
 fn two_flows(root: &Path) -> PathBuf {
     let run = RunDir::create(root, &info()).unwrap();
@@ -236,39 +273,7 @@ fn two_flows(root: &Path) -> PathBuf {
         };
         push(&mut writer, node, Of::Flow(flow));
     }
-    let event = |nth: u64, kind: TcpEventKind, before, after, count| wire::TcpEvent {
-        at_ns: T0_NS[0].1 + nth * STEP_NS,
-        flow_id: "up/0".into(),
-        group: "up".into(),
-        side: Side::Sender.into(),
-        role: Role::Data.into(),
-        kind: kind.into(),
-        ca_state: after,
-        ca_state_before: before,
-        count,
-        ..Default::default()
-    };
-    let events = vec![
-        event(0, TcpEventKind::Cc, None, 0, 0),
-        event(1, TcpEventKind::CaState, Some(0), 4, 0),
-        event(1, TcpEventKind::Rto, None, 4, 1),
-        event(1, TcpEventKind::Retransmit, None, 4, 3),
-    ];
-    push(&mut writer, "src", Of::TcpEvents(wire::TcpEvents { events }));
-    for (round, mode) in [(1, 0.0), (2, 0.0), (3, 1.0)] {
-        let state = wire::CcState {
-            at_ns: T0_NS[0].1 + round * STEP_NS,
-            flow_id: "up/0".into(),
-            group: "up".into(),
-            cc: "bbr3".into(),
-            algorithm: "bbr3".into(),
-            round,
-            variable: "mode".into(),
-            value: mode,
-            ..Default::default()
-        };
-        push(&mut writer, "src", Of::CcState(state));
-    }
+    push_events(&mut writer);
     writer.commit(&verdict(Status::Ok, &[])).unwrap();
     run.finish(RunStatus::Complete).unwrap();
     run.path().to_path_buf()
