@@ -260,8 +260,11 @@ fn ranges_are_those_of_the_check() {
         let path: Vec<&str> = path.chain([key]).collect();
         let refused = |value: Value| {
             let mut plan = with(Some(value));
+            // Keys of one kind.
             if *key == *"bytes" {
                 plan["probes"]["a"]["kind"] = "http".into();
+            } else if path == ["probes", "a", "rate"] {
+                plan["probes"]["a"]["kind"] = "udp_stream".into();
             }
             let problems = match read(&text(&plan), &[]) {
                 Ok((_, warnings)) => warnings,
