@@ -91,8 +91,11 @@ pub enum JoinError {
         source: io::Error,
     },
     /// It took too long.
-    #[error("{0}: no answer within {} s", EXCHANGE_LIMIT.as_secs())]
-    Timeout(String),
+    #[error("{controller}: no answer within {} s", EXCHANGE_LIMIT.as_secs())]
+    Timeout {
+        /// The service.
+        controller: String,
+    },
     /// The service is not of the token's authority. It has not received the token.
     #[error(
         "{0} is not the service of the authority that made this token; give the address of its `ccbench pki serve`, or a token of \
@@ -239,7 +242,7 @@ fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
     let exchange = exchange(&controller, TlsConnector::from(Arc::new(config)), &request);
     let exchange = async { tokio::time::timeout(EXCHANGE_LIMIT, exchange).await };
     match runtime.block_on(exchange) {
-        Err(_) => Err(JoinError::Timeout(controller)),
+        Err(_) => Err(JoinError::Timeout { controller }),
         Ok(Err(_)) if other_authority.load(Ordering::Relaxed) => {
             Err(JoinError::OtherAuthority(controller))
         }

@@ -2,6 +2,7 @@
 
 use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
 use crate::packet::{
@@ -67,7 +68,8 @@ impl SimulatedProbe {
     fn send_datagram(&mut self, now_ns: u64) -> SentEcho {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let rate_bps = self.task.plan.rate.unwrap_or_default().bits_per_sec().max(1);
+        // The plan's check requires one.
+        let rate_bps = self.task.plan.rate.map_or(1, Rate::bits_per_sec);
         let due_ns = |number: u32| {
             let bits = u128::from(number) * u128::from(STREAM_IP_BYTES) * 8;
             (bits * 1_000_000_000 / u128::from(rate_bps)) as u64

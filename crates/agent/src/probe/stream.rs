@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccbench_proto::schedule::ProbeTask;
+use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -94,7 +95,8 @@ impl Pacer {
 
 /// Sends streams to those who ask, one at a time, until `stop`.
 pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
-    let rate_bps = task.plan.rate.unwrap_or_default().bits_per_sec();
+    // The plan's check requires one.
+    let rate_bps = task.plan.rate.map_or(1, Rate::bits_per_sec);
     let payload = (PACKET_BYTES - header_bytes(task.to_ip)) as usize;
     // Random, as the keys of a hash map.
     let cookie = std::hash::RandomState::new().build_hasher().finish();

@@ -37,7 +37,7 @@ const POLL: Duration = Duration::from_secs(5);
 pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     let source = PlanSource::read(&args.plan)?.for_simulator(args.options.sim);
     let sets = source.sets(&args.sets, args.options.quick)?;
-    let LoadedPlan { text, plan, traces } = source.load(&sets)?;
+    let LoadedPlan { text, plan, traces, ccs } = source.load(&sets)?;
     if !StoppingRules::of(&plan).is_empty() {
         return Err(ShardRunError::Rules.into());
     }
@@ -48,9 +48,10 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     }
     if let Some(image) = &args.image {
         let out = args.options.out.to_string_lossy();
-        if !traces.is_empty() || !ccbench_store::is_url(&out) {
+        let has_files = !traces.is_empty() || !ccs.is_empty();
+        if has_files || !ccbench_store::is_url(&out) {
             return Err(CliError::Usage(
-                "--kubernetes: the pods have the plan and a bucket only; leave out traces, and give --out s3://BUCKET/PREFIX".to_owned(),
+                "--kubernetes: the pods have the plan and a bucket only; leave out traces and files of congestion controls, and give --out s3://BUCKET/PREFIX".to_owned(),
             ));
         }
         print_json(&job.kubernetes_manifest(image, &text));
