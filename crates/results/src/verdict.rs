@@ -181,6 +181,14 @@ impl Judge {
         clock::judge(node, clock, &mut self.findings);
     }
 
+    /// What is known before the trial's end: problems in events, idle RTTs and load of machines. Other checks need the whole trial.
+    pub fn so_far(&self) -> Verdict {
+        let mut findings = self.findings.clone();
+        self.paths.finish(&mut findings);
+        self.hosts.finish(&mut findings);
+        findings.verdict()
+    }
+
     /// The verdict. `done` holds the `Done` message of every node whose stream ended properly; each of `errors` fails the
     /// trial.
     pub fn finish(self, done: &BTreeMap<String, Done>, errors: &[String]) -> Verdict {

@@ -4,7 +4,7 @@ use crate::model::{Reason, Status, Verdict};
 use crate::reason::ReasonCode;
 
 /// Problems found so far, each with the status it leads to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Findings(pub(super) Vec<(Status, Reason)>);
 
 impl Findings {

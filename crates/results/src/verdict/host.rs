@@ -77,9 +77,9 @@ impl HostCheck {
         host.softnet_dropped = host.softnet_dropped.saturating_add(row.softnet_dropped);
     }
 
-    pub(crate) fn finish(self, findings: &mut Findings) {
-        for (node, host) in self.hosts {
-            let machine = self.representatives.get(&node).unwrap_or(&node);
+    pub(crate) fn finish(&self, findings: &mut Findings) {
+        for (node, host) in &self.hosts {
+            let machine = self.representatives.get(node).unwrap_or(node);
             let share = f64::from(host.busy) / f64::from(host.samples.max(1));
             if !self.ignores_cpu && host.samples >= MIN_SAMPLES && share > BUSY_SHARE {
                 let message = format!(

@@ -58,7 +58,7 @@ impl PathCheck {
         }
     }
 
-    pub(crate) fn finish(self, findings: &mut Findings) {
+    pub(crate) fn finish(&self, findings: &mut Findings) {
         for ((from, to), measured_us) in &self.measured_us {
             let Some((expected_us, jitter_us)) = self.expected_us(from, to) else {
                 continue;

@@ -17,3 +17,27 @@ fn flows_that_share_a_queue_degrade() {
     let unknown = Kind::FlowQueuesUnknown(NoData {});
     fine(&Scenario { event: Some((Some(unknown), "")), ..Scenario::default() });
 }
+
+#[test]
+fn what_is_certain_is_known_before_the_end() {
+    let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
+    let names = ["src", "mid", "dst"].map(str::to_owned);
+    let nodes = names.iter().map(|name| (name.clone(), NodeInfo::default())).collect();
+    let clocks = names.iter().map(|name| (name.clone(), NodeClock::shared(T0_NS, 0))).collect();
+    let mut judge = Judge::new(&plan, &nodes, &clocks);
+    assert_eq!(
+        judge.so_far().status,
+        Status::Ok,
+        "no row yet: missing rows are no reason before the end"
+    );
+    let sample = HostSample { at_ns: at(100), softnet_dropped: 3, ..Default::default() };
+    judge.observe("mid", &RunEvent { of: Some(Of::HostSample(sample)) });
+    let kind = Some(Kind::FlowError(NoData {}));
+    let error =
+        Event { at_ns: at(200), subject: "main".into(), message: "no listener".into(), kind };
+    judge.observe("src", &RunEvent { of: Some(Of::Event(error)) });
+    let found = judge.so_far();
+    let codes: Vec<&str> = found.reasons.iter().map(|reason| reason.code.as_str()).collect();
+    assert_eq!((found.status, codes), (Status::Failed, vec!["flow_error", "softnet_dropped"]));
+    assert_eq!(judge.so_far(), found, "looking changes nothing");
+}
