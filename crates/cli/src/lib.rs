@@ -25,6 +25,7 @@ mod file;
 mod interrupt;
 mod jobs;
 mod lab;
+mod live;
 mod message;
 mod paths;
 mod pki;

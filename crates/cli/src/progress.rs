@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::clock;
 use crate::console::{message, print_json};
+use crate::live::Live;
 use trial::WallTime;
 
 pub use trial::{TrialProgress, TrialSchedule};
@@ -24,6 +25,7 @@ pub struct Progress {
     /// Trials that run at the same time.
     jobs: Cell<usize>,
     has_virtual_time: bool,
+    live: Live,
 }
 
 enum Output {
@@ -43,7 +45,12 @@ impl Progress {
         } else {
             Output::Plain
         };
-        Self { output, trials, jobs: Cell::new(1), has_virtual_time: false }
+        Self { output, trials, jobs: Cell::new(1), has_virtual_time: false, live: Live::default() }
+    }
+
+    /// The state that live views show.
+    pub fn live(&self) -> &Live {
+        &self.live
     }
 
     /// Trials run on a virtual clock: prints the wall-clock time too.
@@ -58,6 +65,7 @@ impl Progress {
 
     /// Prints a message; `kind` is its event in JSON output.
     pub fn message(&self, kind: &str, text: &str) {
+        self.live.state().message(text);
         match &self.output {
             Output::Json => print_json(&json!({"event": kind, "message": text})),
             Output::Plain => message(format_args!("{text}")),
@@ -65,16 +73,18 @@ impl Progress {
         }
     }
 
-    /// The trial of this index starts. `label` names point and repetition; `rest` is the length of all later trials.
+    /// The trial of this index starts. `label` names point and repetition; `rest` is the length of all later trials, and `next` the
+    /// label of the first one.
     pub fn trial_start(
         &self,
         index: usize,
         scheduled: &ScheduledTrial,
         label: &str,
         schedule: TrialSchedule,
-        rest: Duration,
+        (rest, next): (Duration, Option<String>),
     ) -> TrialProgress<'_> {
         let (number, length) = (index + 1, schedule.length());
+        self.live.state().start_trial(schedule.facts(number, label), next);
         let mut bar = None;
         match &self.output {
             Output::Json => print_json(&json!({

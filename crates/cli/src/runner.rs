@@ -210,7 +210,7 @@ impl<'a> TrialQueue<'a> {
             let mut state = self.state.borrow_mut();
             self.leave_out(&mut state, index);
             state.started += 1;
-            (state.started - 1, state.time_left)
+            (state.started - 1, (state.time_left, self.next_label(&state)))
         };
         let point = self.points.get(&scheduled.point_id)?;
         self.state.borrow_mut().running += 1;
@@ -229,6 +229,14 @@ impl<'a> TrialQueue<'a> {
         let Self { experiment, dir, .. } = self;
         let trial = Trial { experiment, point, scheduled, dir, epoch };
         Some(RunningTrial { trial, progress, label })
+    }
+
+    /// The label of the first trial that waits and may be needed.
+    fn next_label(&self, state: &State) -> Option<String> {
+        let mut waiting = state.waiting.iter().filter_map(|index| self.trials.get(*index));
+        let trial = waiting.find(|trial| state.repetition.start(trial) != Start::Never)?;
+        let point = self.points.get(&trial.point_id)?;
+        Some(label(point, trial.trial, &self.experiment.plan.plan().repeat))
     }
 
     /// The trial of this index does not wait any more.

@@ -48,7 +48,7 @@ pub struct VirtualTrial<'a> {
 }
 
 impl<'a> VirtualTrial<'a> {
-    /// Starts to record a trial. `configure_judge` switches off checks that these nodes do not support.
+    /// Starts to record a trial, and tells its start to `progress`. `configure_judge` switches off checks that these nodes do not support.
     ///
     /// # Errors
     /// The results directory cannot be written.
@@ -58,6 +58,7 @@ impl<'a> VirtualTrial<'a> {
         point: &Point,
         NodeReplies { infos, replies }: NodeReplies,
         clock: VirtualClock,
+        progress: &TrialProgress<'_>,
         configure_judge: impl FnOnce(&mut Judge),
     ) -> Result<Self, BackendError> {
         info!(nodes = infos.len(), "run");
@@ -65,6 +66,7 @@ impl<'a> VirtualTrial<'a> {
         let node_clock = NodeClock::shared(clock.t0_ns, clock.realtime_minus_monotonic_ns);
         let clocks: BTreeMap<_, _> =
             infos.keys().map(|node| (node.clone(), node_clock.clone())).collect();
+        progress.clocks(&clocks);
         let phases = schedule::phases(&point.plan);
         let mut judge = Judge::new(&point.plan, &infos, &clocks);
         configure_judge(&mut judge);
@@ -84,6 +86,7 @@ impl<'a> VirtualTrial<'a> {
     /// The virtual clock shows `at_ns`: controller's events get this time, and due progress is printed.
     pub fn tick(&mut self, at_ns: u64, progress: &mut TrialProgress<'_>) {
         progress.tick(Micros::new(at_ns.saturating_sub(self.clock.t0_ns) / 1000));
+        progress.judge(|| self.recorder.judge.so_far());
         self.recorder.writer.set_time(self.clock.utc_ns(at_ns));
     }
 

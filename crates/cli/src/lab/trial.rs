@@ -192,7 +192,7 @@ impl<'a> GuestTrial<'a> {
                 let reply = prepared.reply.unwrap_or_default();
                 self.answers.replies.insert(prepared.node, reply);
             }
-            (Of::Start(start), _) => self.start(start)?,
+            (Of::Start(start), _) => self.start(start, progress)?,
             (Of::Row(row), Some(trial)) => {
                 let event = row.event.unwrap_or_default();
                 if let Some(wire::run_event::Of::HostSample(sample)) = &event.of {
@@ -223,12 +223,16 @@ impl<'a> GuestTrial<'a> {
         Ok(())
     }
 
-    fn start(&mut self, start: wire::LabStart) -> Result<(), BackendError> {
+    fn start(
+        &mut self,
+        start: wire::LabStart,
+        progress: &TrialProgress<'_>,
+    ) -> Result<(), BackendError> {
         let wire::LabStart { t0_ns, realtime_minus_monotonic_ns } = start;
         let clock = VirtualClock { t0_ns, realtime_minus_monotonic_ns };
         let answers = std::mem::take(&mut self.answers);
         let Self { key, point, dir, engine, .. } = *self;
-        let trial = VirtualTrial::begin(dir, key, point, answers, clock, |judge| {
+        let trial = VirtualTrial::begin(dir, key, point, answers, clock, progress, |judge| {
             if !engine.has_cpu_time() {
                 judge.ignore_cpu_utilisation();
             }

@@ -9,7 +9,7 @@ use ccbench_proto::schedule::{self, PhaseSpan};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::{self, Role, Side};
 use ccbench_results::TrialStatus;
-use ccbench_results::model::{Status, Verdict};
+use ccbench_results::model::{NodeClock, Status, Verdict};
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::time::Instant;
@@ -17,9 +17,12 @@ use tokio::time::Instant;
 use super::{Output, Progress, clock_text};
 use crate::clock;
 use crate::console::{message, print_json};
+use crate::live::trial::TrialFacts;
 
 /// Seconds between two lines of a phase when standard error is not a terminal.
 const PLAIN_INTERVAL_S: u64 = 10;
+/// Time of the trial between two looks at its verdict for live views, in microseconds.
+const LIVE_INTERVAL_US: u64 = 200_000;
 
 /// Phases and flow groups of a trial; times count from its start.
 #[derive(Debug, Default)]
@@ -27,21 +30,30 @@ pub struct TrialSchedule {
     phases: Vec<PhaseSpan>,
     /// Start and stop by flow group.
     groups: BTreeMap<String, (Micros, Micros)>,
+    /// Data connections of all groups.
+    flows: u64,
 }
 
 impl TrialSchedule {
     /// The schedule of a point's plan.
     pub fn of(plan: &CheckedPlan) -> Self {
-        let groups = schedule::flows(plan).into_iter();
+        let flows = schedule::flows(plan);
         Self {
             phases: schedule::phases(plan),
-            groups: groups.map(|flow| (flow.group, (flow.start, flow.stop))).collect(),
+            flows: flows.iter().map(|flow| u64::from(flow.plan.count)).sum(),
+            groups: flows.into_iter().map(|flow| (flow.group, (flow.start, flow.stop))).collect(),
         }
     }
 
     /// From the first phase to the end of the last one.
     pub(super) fn length(&self) -> Micros {
         self.phases.last().map_or(Micros::default(), |phase| phase.end)
+    }
+
+    /// What a live view shows before the first row.
+    pub(super) fn facts(&self, number: usize, label: &str) -> TrialFacts {
+        let (label, phases) = (label.to_owned(), self.phases.clone());
+        TrialFacts { number, label, phases, flows: self.flows }
     }
 
     fn is_active(&self, group: &str, phase: &PhaseSpan) -> bool {
@@ -69,6 +81,10 @@ pub struct TrialProgress<'a> {
     pub(super) sockets: BTreeMap<(String, String), Socket>,
     pub(super) probes: BTreeMap<String, Mean>,
     pub(super) wall_time: Option<WallTime>,
+    /// When live views get the next estimate and verdict, in microseconds since the trial's start.
+    pub(super) live_due_us: u64,
+    /// The verdict that live views have is old.
+    pub(super) verdict_due: bool,
 }
 
 /// Wall-clock time of a trial that runs on the guest's virtual clock.
@@ -150,7 +166,15 @@ impl<'a> TrialProgress<'a> {
             sockets: BTreeMap::new(),
             probes: BTreeMap::new(),
             wall_time: None,
+            live_due_us: 0,
+            verdict_due: false,
         }
+    }
+
+    /// The trial's start by the clock of each node, for live views.
+    pub fn clocks(&self, clocks: &BTreeMap<String, NodeClock>) {
+        let t0_ns = clocks.iter().map(|(node, clock)| (node.clone(), clock.t0_ns)).collect();
+        self.progress.live.state().clocks(self.number, t0_ns);
     }
 
     /// Prints a message; `kind` is its event in JSON output.
@@ -161,6 +185,7 @@ impl<'a> TrialProgress<'a> {
     /// The trial ended without a result.
     pub fn discard(&self, kind: &str, text: &str) {
         self.remove_bar();
+        self.progress.live.state().end_trial(self.number, "discarded", vec![]);
         self.message(kind, text);
     }
 
@@ -173,6 +198,7 @@ impl<'a> TrialProgress<'a> {
 
     /// Adds a row of a node's stream to the statistics.
     pub fn record(&mut self, node: &str, event: &wire::RunEvent) {
+        self.progress.live.state().record(self.number, node, event);
         let sample = match &event.of {
             Some(wire::run_event::Of::FlowSample(sample)) => sample,
             Some(wire::run_event::Of::Probe(probe)) => {
@@ -205,6 +231,32 @@ impl<'a> TrialProgress<'a> {
         for snapshot in self.due(elapsed) {
             self.print(&snapshot);
         }
+        if elapsed.get() >= self.live_due_us {
+            self.live_due_us = elapsed.get() + LIVE_INTERVAL_US;
+            self.verdict_due = true;
+            let (left, _) = self.left(elapsed);
+            self.progress.live.state().tick(self.number, elapsed.nanos(), left);
+        }
+    }
+
+    /// Gives live views the verdict so far, if theirs is old.
+    pub fn judge(&mut self, so_far: impl FnOnce() -> Verdict) {
+        if std::mem::take(&mut self.verdict_due) {
+            let (status, reasons) = verdict_texts(&so_far());
+            self.progress.live.state().judge(self.number, status, reasons);
+        }
+    }
+
+    /// The time that this trial and those after it take from this instant of the trial on, and its wall-clock time so far if it has a
+    /// virtual clock.
+    fn left(&mut self, at: Micros) -> (Duration, Option<f64>) {
+        let left = (self.schedule.length() - at).duration() + self.rest;
+        let Some(wall) = &mut self.wall_time else { return (left, None) };
+        let elapsed_s = clock::since(wall.trial_start).as_secs_f64();
+        if at.get() > 0 {
+            wall.per_guest_s = elapsed_s / at.as_secs_f64();
+        }
+        (left.mul_f64(wall.per_guest_s), Some(elapsed_s))
     }
 
     /// A snapshot of every phase that has ended, and of the running one if its interval is over.
@@ -236,16 +288,7 @@ impl<'a> TrialProgress<'a> {
 
     fn print(&mut self, snapshot: &Snapshot) {
         let Snapshot { phase, at, groups, probes } = snapshot;
-        let mut left = (self.schedule.length() - *at).duration() + self.rest;
-        let mut wall_s = None;
-        if let Some(wall) = &mut self.wall_time {
-            let elapsed_s = clock::since(wall.trial_start).as_secs_f64();
-            if at.get() > 0 {
-                wall.per_guest_s = elapsed_s / at.as_secs_f64();
-            }
-            left = left.mul_f64(wall.per_guest_s);
-            wall_s = Some(elapsed_s);
-        }
+        let (left, wall_s) = self.left(*at);
         let wall_text = wall_s.map_or(String::new(), |s| format!(" (wall {s:.0} s)"));
         let (point_id, trial) = self.run;
         let Progress { output, trials, jobs, .. } = self.progress;
@@ -292,7 +335,8 @@ impl<'a> TrialProgress<'a> {
             self.tick(self.schedule.length());
         }
         self.remove_bar();
-        let status = TrialStatus::from(verdict.status).as_str();
+        let (status, reasons) = verdict_texts(verdict);
+        self.progress.live.state().end_trial(self.number, status, reasons);
         let Progress { output, trials, .. } = self.progress;
         if let Output::Json = output {
             let (point_id, trial) = self.run;
@@ -362,6 +406,12 @@ impl<'a> TrialProgress<'a> {
     }
 }
 
+/// A verdict for live views: its status, and a line for each reason.
+fn verdict_texts(verdict: &Verdict) -> (&'static str, Vec<String>) {
+    let reasons = verdict.reasons.iter().map(|reason| reason.message.clone()).collect();
+    (TrialStatus::from(verdict.status).as_str(), reasons)
+}
+
 /// The mean of each probe: ` · rtt 20.7 ms · page lost`.
 fn probes_text(probes: &BTreeMap<String, Option<f64>>) -> String {
     let one = |(name, ms): (&String, &Option<f64>)| match ms {
@@ -426,7 +476,7 @@ mod tests {
         let groups = groups.map(|(name, stop)| (name.to_owned(), (second(0), second(stop))));
         let all = Progress { output: Output::Plain, ..Progress::new(false, 1) };
         let mut progress = TrialProgress::idle(&all);
-        progress.schedule = TrialSchedule { phases, groups: groups.into() };
+        progress.schedule = TrialSchedule { phases, groups: groups.into(), flows: 2 };
         let mut printed = Vec::new();
         let mut bytes = 0;
         for s in 0..=18 {
@@ -474,7 +524,8 @@ mod tests {
             all.set_jobs(jobs);
             let scheduled = ScheduledTrial { point_id: 3, trial: 2, seed: 1, index: 0 };
             let later = Duration::from_secs(60);
-            let trial = all.trial_start(4, &scheduled, "x", TrialSchedule::default(), later);
+            let next = (later, None);
+            let trial = all.trial_start(4, &scheduled, "x", TrialSchedule::default(), next);
             assert_eq!((trial.number, trial.run), (5, (3, 2)));
             trial.rest
         };

@@ -47,7 +47,8 @@ pub async fn run(
     let answers = NodeReplies { infos: simulation.infos(), replies: simulation.replies() };
     let realtime_minus_monotonic_ns = REALTIME_MINUS_MONOTONIC_NS;
     let clock = VirtualClock { t0_ns: T0_NS, realtime_minus_monotonic_ns };
-    let mut trial = VirtualTrial::begin(dir, key, point, answers, clock, Judge::ignore_machines)?;
+    let configure = Judge::ignore_machines;
+    let mut trial = VirtualTrial::begin(dir, key, point, answers, clock, progress, configure)?;
     let (send, receive) = mpsc::channel(QUEUED_BATCHES);
     let thread = spawn_blocking(move || simulate(simulation, &send));
     let recorded = record(&mut trial, receive, progress, interrupt).await;

@@ -128,6 +128,7 @@ async fn conduct<'a>(
         .iter()
         .map(|(node, offset)| (node.clone(), offset.node_clock(t0_ns, utc_ns)))
         .collect();
+    progress.clocks(&clocks);
     let agents = &testbed.agents.by_node;
     let phases = schedule::phases(&trial.point.plan);
     let infos = agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
@@ -290,6 +291,7 @@ async fn follow(
             _ = tick.tick() => {
                 let elapsed_ns = clock::monotonic_ns().saturating_sub(t0_ns);
                 progress.tick(Micros::new(elapsed_ns / 1000));
+                progress.judge(|| recorder.judge.so_far());
             }
             () = tokio::time::sleep_until(limit) => {
                 if !recorder.writer.has_room() {

@@ -1,0 +1,102 @@
+//! One quantity over the time of a trial, in bins of equal width.
+
+use super::update::Bin;
+
+/// The time bins of a trial. The last bin also holds what is later than the trial's planned end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bins {
+    /// Width of a bin in nanoseconds.
+    pub width_ns: u64,
+    count: u64,
+}
+
+/// Most bins of a quantity: as many as a chart of a usual window has room for.
+const MAX_BINS: u64 = 240;
+/// Fewest bins of a quantity, of a trial with very many flows.
+const MIN_BINS: u64 = 8;
+/// Shortest bin: samples are rarely denser than 10 ms, and no one reads a shorter one.
+const MIN_WIDTH_NS: u64 = 100_000_000;
+/// Limit for the bins of one quantity of all flows together: 5 MB for each of four quantities.
+const MAX_BINS_OF_ALL_FLOWS: u64 = 120_000;
+
+impl Bins {
+    /// The bins of a trial of this length with so many flows.
+    pub fn new(length_ns: u64, flows: u64) -> Self {
+        let most = (MAX_BINS_OF_ALL_FLOWS / flows.max(1)).clamp(MIN_BINS, MAX_BINS);
+        let width_ns = length_ns.div_ceil(most).max(MIN_WIDTH_NS);
+        Self { width_ns, count: length_ns.div_ceil(width_ns).max(1) }
+    }
+
+    /// The bin of an instant after the trial's start.
+    pub fn index(self, elapsed_ns: u64) -> u32 {
+        // At most `MAX_BINS`.
+        (elapsed_ns / self.width_ns).min(self.count) as u32
+    }
+}
+
+/// The values of one quantity within one bin; empty while `weight` is 0.
+#[derive(Debug, Clone, Copy, Default)]
+struct Aggregate {
+    min: f64,
+    max: f64,
+    weighted_sum: f64,
+    weight: f64,
+    /// The revision of the state in which it changed last.
+    revision: u32,
+}
+
+/// Minimum, weighted mean and maximum of one quantity in each bin.
+#[derive(Debug, Clone, Default)]
+pub struct Series {
+    bins: Vec<Aggregate>,
+    /// The newest revision of a bin.
+    revision: u32,
+}
+
+impl Series {
+    /// Adds a value to a bin, during this revision of the state. Values that are not finite, and weights that are not positive, have
+    /// no meaning and are not added.
+    pub fn add(&mut self, bin: u32, value: f64, weight: f64, revision: u32) {
+        if !value.is_finite() || weight <= 0.0 || !weight.is_finite() {
+            return;
+        }
+        let index = bin as usize;
+        if self.bins.len() <= index {
+            self.bins.resize(index + 1, Aggregate::default());
+        }
+        let Some(bin) = self.bins.get_mut(index) else { return };
+        if bin.weight == 0.0 {
+            (bin.min, bin.max) = (value, value);
+        }
+        bin.min = bin.min.min(value);
+        bin.max = bin.max.max(value);
+        bin.weighted_sum += value * weight;
+        bin.weight += weight;
+        bin.revision = revision;
+        self.revision = revision;
+    }
+
+    /// The mean of the newest bin that has a value.
+    pub fn now(&self) -> Option<f64> {
+        self.bins.iter().rev().find(|bin| bin.weight > 0.0).map(|bin| bin.weighted_sum / bin.weight)
+    }
+
+    /// The bins that have changed after this revision.
+    pub fn since(&self, revision: u32) -> Vec<Bin> {
+        if self.revision <= revision {
+            return vec![];
+        }
+        let changed = |(index, bin): (u32, &Aggregate)| {
+            (bin.weight > 0.0 && bin.revision > revision).then(|| {
+                let mean = bin.weighted_sum / bin.weight;
+                Bin(index, rounded(bin.min), rounded(mean), rounded(bin.max))
+            })
+        };
+        (0..).zip(&self.bins).filter_map(changed).collect()
+    }
+}
+
+/// A value with seven significant digits: a screen shows fewer, and JSON is half as long.
+pub fn rounded(value: f64) -> f32 {
+    value as f32
+}

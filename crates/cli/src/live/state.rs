@@ -1,0 +1,148 @@
+//! The state of a run: its trials, its messages, and what comes next.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use ccbench_proto::wire::RunEvent;
+
+use super::trial::{LiveTrial, TrialFacts};
+use super::update::{EndedTrial, RunView, Update};
+
+/// Ended trials, and messages, that a view lists. Earlier ones are counted.
+const LISTED: usize = 30;
+
+/// A run, aggregated.
+#[derive(Debug, Default)]
+pub struct LiveState {
+    /// Increases with every update that a subscriber gets; rows between two updates belong to one revision.
+    revision: u32,
+    name: String,
+    directory: String,
+    trials: usize,
+    /// By number.
+    running: BTreeMap<usize, LiveTrial>,
+    /// The last one that ended, while no other runs.
+    last_trial: Option<LiveTrial>,
+    ended: BTreeMap<String, u32>,
+    last: VecDeque<EndedTrial>,
+    messages: VecDeque<String>,
+    messages_left_out: u64,
+    next: Option<String>,
+    left: Option<Duration>,
+    status: Option<&'static str>,
+}
+
+/// What a subscriber has got.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// The revision of its last update.
+    revision: u32,
+    /// The number of the trial in it.
+    trial: usize,
+}
+
+impl LiveState {
+    /// The run has a name and a results directory, and will have so many trials at most.
+    pub fn describe(&mut self, name: &str, directory: &str, trials: usize) {
+        (self.name, self.directory) = (name.to_owned(), directory.to_owned());
+        self.trials = trials;
+    }
+
+    /// A message was printed.
+    pub fn message(&mut self, text: &str) {
+        if self.messages.len() >= LISTED {
+            self.messages.pop_front();
+            self.messages_left_out += 1;
+        }
+        self.messages.push_back(text.to_owned());
+    }
+
+    /// A trial starts, and the one with the label `next` will start after it.
+    pub fn start_trial(&mut self, facts: TrialFacts, next: Option<String>) {
+        self.next = next;
+        self.last_trial = None;
+        self.running.insert(facts.number, LiveTrial::new(facts));
+    }
+
+    /// The first instant of a trial by the clock of each node.
+    pub fn clocks(&mut self, number: usize, t0_ns: BTreeMap<String, u64>) {
+        if let Some(trial) = self.running.get_mut(&number) {
+            trial.start(t0_ns);
+        }
+    }
+
+    /// A row of a node.
+    pub fn record(&mut self, number: usize, node: &str, event: &RunEvent) {
+        // What a subscriber has was taken in an earlier revision.
+        let revision = self.revision + 1;
+        if let Some(trial) = self.running.get_mut(&number) {
+            trial.record(node, event, revision);
+        }
+    }
+
+    /// So much time of a trial has passed, and the run takes `left` longer.
+    pub fn tick(&mut self, number: usize, elapsed_ns: u64, left: Duration) {
+        self.left = Some(left);
+        if let Some(trial) = self.running.get_mut(&number) {
+            trial.tick(elapsed_ns);
+        }
+    }
+
+    /// The verdict on a trial, as it is known.
+    pub fn judge(&mut self, number: usize, status: &'static str, reasons: Vec<String>) {
+        if let Some(trial) = self.running.get_mut(&number) {
+            trial.judge(status, reasons);
+        }
+    }
+
+    /// A trial has ended: `ok`, `degraded`, `failed` or `discarded`.
+    pub fn end_trial(&mut self, number: usize, status: &'static str, reasons: Vec<String>) {
+        let Some(mut trial) = self.running.remove(&number) else { return };
+        trial.judge(status, reasons);
+        trial.end(self.revision + 1);
+        *self.ended.entry(status.to_owned()).or_default() += 1;
+        if self.last.len() >= LISTED {
+            self.last.pop_front();
+        }
+        let (label, status) = (trial.label().to_owned(), status.to_owned());
+        self.last.push_back(EndedTrial { number, label, status });
+        if self.running.is_empty() {
+            self.last_trial = Some(trial);
+        }
+    }
+
+    /// The run has ended: `complete`, `interrupted` or `failed`.
+    pub fn end(&mut self, status: &'static str) {
+        self.status = Some(status);
+        (self.next, self.left) = (None, Some(Duration::ZERO));
+    }
+
+    /// Whether the run has ended.
+    pub fn has_ended(&self) -> bool {
+        self.status.is_some()
+    }
+
+    /// What has changed since the subscriber's last update, or everything; and what it has got then.
+    pub fn update(&mut self, cursor: Option<Cursor>) -> (Update, Cursor) {
+        self.revision += 1;
+        let shown = self.running.values().next().or(self.last_trial.as_ref());
+        let number = shown.map_or(0, LiveTrial::number);
+        let known = cursor.filter(|cursor| cursor.trial == number);
+        let since = known.map_or(0, |cursor| cursor.revision);
+        let run = RunView {
+            name: self.name.clone(),
+            directory: self.directory.clone(),
+            trials: self.trials,
+            ended: self.ended.clone(),
+            last: self.last.iter().cloned().collect(),
+            running: self.running.values().map(LiveTrial::running).collect(),
+            next: self.next.clone(),
+            left_s: self.left.map(|left| left.as_secs()),
+            messages: self.messages.iter().cloned().collect(),
+            messages_left_out: self.messages_left_out,
+            status: self.status.map(str::to_owned),
+        };
+        let update = Update { run, trial: shown.map(|trial| trial.view(since)) };
+        (update, Cursor { revision: self.revision, trial: number })
+    }
+}
