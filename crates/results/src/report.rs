@@ -17,14 +17,23 @@ use super::summary::{PointRow, Summary};
 use crate::error::{ErrorClass, FileError, io_error};
 use ccbench_io::input;
 
+mod live;
 mod overview;
 mod snippets;
 
+pub use live::live_page;
+
 const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
+/// For both pages; the script of a page follows it.
+const COMMON_SCRIPT: &str = include_str!("report/common.js");
 const SCRIPT: &str = include_str!("report/page.js");
 const CHART_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
 const CHART_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
+
+/// The page's Content-Security-Policy, which is also in the page: it loads nothing.
+pub const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
 /// Approximate limit for the points of all curves of a report, at about 15 bytes each.
 const MAX_POINTS: u32 = 400_000;
@@ -150,16 +159,19 @@ pub fn html(run: &RunSummary) -> Result<String> {
         let id = format!("curves-{}-{}", end.point_id, end.trial);
         curves += &json_script(&id, &panels);
     }
-    Ok(render_template(&[
-        ("title", &escape_html(&page.name)),
-        ("style", &format!("{CHART_STYLE}\n{STYLE}")),
-        ("overview", &overview::html(summary)),
-        ("included", included_trials(summary.trial_filter)),
-        ("data", &json_script("run", &page)),
-        ("curves", &curves),
-        ("chart", CHART_SCRIPT),
-        ("script", SCRIPT),
-    ]))
+    Ok(render_template(
+        PAGE,
+        &[
+            ("title", &escape_html(&page.name)),
+            ("style", &format!("{CHART_STYLE}\n{STYLE}")),
+            ("overview", &overview::html(summary)),
+            ("included", included_trials(summary.trial_filter)),
+            ("data", &json_script("run", &page)),
+            ("curves", &curves),
+            ("chart", CHART_SCRIPT),
+            ("script", &format!("{COMMON_SCRIPT}\n{SCRIPT}")),
+        ],
+    ))
 }
 
 /// Writes the report to a file; see [`html`].
@@ -225,9 +237,9 @@ fn escape_html(raw: &str) -> String {
 }
 
 /// Fills the `{{name}}` placeholders of the template in one pass, so that inserted text is never expanded.
-fn render_template(parts: &[(&str, &str)]) -> String {
+fn render_template(template: &str, parts: &[(&str, &str)]) -> String {
     let mut page = String::new();
-    let mut rest = PAGE;
+    let mut rest = template;
     for (name, part) in parts {
         let Some((before, after)) = rest.split_once(&format!("{{{{{name}}}}}")) else { continue };
         page.push_str(before);
@@ -245,9 +257,14 @@ mod tests {
     fn fills_each_placeholder_once() {
         let parts = ["title", "style", "overview", "included", "data", "curves", "chart", "script"];
         let parts: Vec<(&str, &str)> = parts.iter().map(|name| (*name, "{{style}}")).collect();
-        let page = render_template(&parts);
+        let page = render_template(PAGE, &parts);
         assert_eq!(page.matches("{{style}}").count(), parts.len());
         assert_eq!(page.matches("{{").count(), parts.len());
+    }
+
+    #[test]
+    fn the_page_has_its_policy() {
+        assert!(PAGE.contains(&format!("content=\"{POLICY}\"")));
     }
 
     #[test]

@@ -3,19 +3,9 @@
   const byId = (id) => document.getElementById(id);
   const read = (id) => JSON.parse(byId(id)?.textContent ?? "null");
   const run = read("run");
-  // The Okabe-Ito palette for colour-blind readers.
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
-  const DASHES = [[], [8, 4], [2, 3]];
-  const DENSE_POINTS = 500;
-
-  const make = (tag, text, properties = {}) => {
-    const element = Object.assign(document.createElement(tag), properties);
-    if (text !== undefined) element.textContent = text;
-    return element;
-  };
+  const { make, plural, digits, drawPanel } = ccbench;
   /** Text that may wrap after dots and underscores, but not within words. */
   const wrappable = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
-  const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
   const levels = (point) => levelsAt.get(point) ?? [];
   const MAX_ROWS = 500;
@@ -62,13 +52,6 @@
       element.replaceChildren(make("caption", shown), top, body);
     };
     draw();
-  };
-
-  /** Formats a number with a precision suitable for the magnitude of `like`. */
-  const digits = (value, like = value) => {
-    if (value === null || value === undefined) return "-";
-    const size = Math.abs(like);
-    return value.toFixed(size >= 1000 || (value === like && Number.isInteger(value)) ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4);
   };
 
   // Verdicts.
@@ -281,70 +264,6 @@
 
   // Trial by trial.
   let [current, charts] = [0, []];
-  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const bands = (phases) => (chart) => {
-    const { ctx, bbox } = chart;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-    phases.forEach((phase, nth) => {
-      const from = chart.valToPos(phase.start_us / 1e6, "x", true);
-      const to = chart.valToPos(phase.end_us / 1e6, "x", true);
-      if (nth % 2 === 0) {
-        ctx.fillStyle = style("--band");
-        ctx.fillRect(from, bbox.top, to - from, bbox.height);
-      }
-      ctx.fillStyle = style("--faint");
-      ctx.fillText(phase.name, Math.max(from, bbox.left) + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
-    });
-    ctx.restore();
-  };
-  const describeCurves = (panel) => panel.curves.map((curve) => {
-    const [low, high] = curve.value.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
-    return `${curve.name} from ${digits(low)} to ${digits(high)}`;
-  }).join("; ");
-  const draw = (panel, phases, whole, place) => {
-    const figure = make("div");
-    figure.setAttribute("role", "group");
-    figure.setAttribute("aria-label", `${panel.title} in ${panel.unit}: ${describeCurves(panel)}`);
-    place.append(make("h3", `${panel.title}, ${panel.unit}`, { title: plural(panel.samples, "sample") }), figure);
-    const [ink, line] = [style("--ink"), style("--line")];
-    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-    const data = uPlot.join(panel.curves.map((curve) => [curve.t_s, curve.value]));
-    const series = panel.curves.map((curve, nth) => ({
-      label: curve.name,
-      stroke: COLOURS[nth % COLOURS.length],
-      dash: DASHES[Math.floor(nth / COLOURS.length) % DASHES.length],
-      // Dense curves are one device pixel wide: browsers draw such lines six times faster, so zooming stays smooth.
-      width: curve.t_s.length > DENSE_POINTS ? 1 / devicePixelRatio : 1.5,
-      spanGaps: true,
-      points: { show: data[0].length < 200, fill: style("--back") },
-      value: (_, value) => digits(value),
-    }));
-    const chart = new uPlot({
-      width: place.clientWidth,
-      height: 220,
-      scales: { x: { time: false, range: (_, low, high) => (data[0].length < 2 || (low === data[0][0] && high === data[0].at(-1)) ? whole : [low, high]) },
-        y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.12) || (low < 0 ? 0 : 1)] } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
-      cursor: { sync: { key: "trial" } },
-      series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],
-      hooks: { drawClear: [bands(phases)] },
-    }, data, figure);
-    // Keyboard access to the legend.
-    figure.querySelectorAll(".u-legend .u-series th").forEach((entry, nth) => {
-      if (nth === 0) return;
-      Object.assign(entry, { tabIndex: 0, role: "button" });
-      entry.addEventListener("keydown", (event) => {
-        if (event.key !== "Enter" && event.key !== " ") return;
-        event.preventDefault();
-        entry.click();
-      });
-    });
-    return chart;
-  };
   const show = (nth) => {
     current = nth;
     const end = run.trials[nth];
@@ -365,7 +284,7 @@
     // All panels share one time range that covers the trial and all samples.
     const times = panels.flatMap((panel) => panel.curves.flatMap((curve) => [curve.t_s[0] ?? 0, curve.t_s.at(-1) ?? 0]));
     const whole = [Math.min(0, ...times), Math.max(...end.phases.map((phase) => phase.end_us / 1e6), 0, ...times)];
-    charts = panels.map((panel) => draw(panel, end.phases, whole, place));
+    charts = panels.map((panel) => drawPanel(panel, end.phases, whole, place));
   };
   run.trials.forEach((end, nth) => byId("which").append(make("option", `${trialName(end)} (${end.status})`, { value: String(nth) })));
   byId("which").addEventListener("change", (event) => show(Number(event.target.value)));

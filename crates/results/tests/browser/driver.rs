@@ -89,7 +89,12 @@ impl Browser {
 
     /// Opens a file.
     pub fn open(&self, file: &Path) {
-        self.post("/url", &json!({ "url": format!("file://{}", file.display()) }));
+        self.open_url(&format!("file://{}", file.display()));
+    }
+
+    /// Opens an address.
+    pub fn open_url(&self, url: &str) {
+        self.post("/url", &json!({ "url": url }));
     }
 
     /// Runs a function body in the page and returns its value.

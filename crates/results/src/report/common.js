@@ -1,0 +1,93 @@
+"use strict";
+/** What the report and the live page have in common: elements, numbers, and panels with curves. */
+const ccbench = (() => {
+  // The Okabe-Ito palette for colour-blind readers.
+  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
+  const DASHES = [[], [8, 4], [2, 3]];
+  const DENSE_POINTS = 500;
+
+  const make = (tag, text, properties = {}) => {
+    const element = Object.assign(document.createElement(tag), properties);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+  const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+  /** Formats a number with a precision suitable for the magnitude of `like`. */
+  const digits = (value, like = value) => {
+    if (value === null || value === undefined) return "-";
+    const size = Math.abs(like);
+    return value.toFixed(size >= 1000 || (value === like && Number.isInteger(value)) ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4);
+  };
+
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const bands = (phases) => (chart) => {
+    const { ctx, bbox } = chart;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    phases.forEach((phase, nth) => {
+      const from = chart.valToPos(phase.start_us / 1e6, "x", true);
+      const to = chart.valToPos(phase.end_us / 1e6, "x", true);
+      if (nth % 2 === 0) {
+        ctx.fillStyle = style("--band");
+        ctx.fillRect(from, bbox.top, to - from, bbox.height);
+      }
+      ctx.fillStyle = style("--faint");
+      ctx.fillText(phase.name, Math.max(from, bbox.left) + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
+    });
+    ctx.restore();
+  };
+  const describeCurves = (panel) => panel.curves.map((curve) => {
+    const [low, high] = curve.value.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+    return `${curve.name} from ${digits(low)} to ${digits(high)}`;
+  }).join("; ");
+  /**
+   * Draws a panel {title, unit, samples, curves: [{name, t_s, value}], about} at the end of `place`. `about` describes the curves;
+   * `whole` is the time range that is shown without zoom.
+   */
+  const drawPanel = (panel, phases, whole, place) => {
+    const figure = make("div");
+    figure.setAttribute("role", "group");
+    figure.setAttribute("aria-label", `${panel.title} in ${panel.unit}: ${panel.about ?? describeCurves(panel)}`);
+    const samples = panel.samples === undefined ? "" : plural(panel.samples, "sample");
+    place.append(make("h3", `${panel.title}, ${panel.unit}`, { title: samples }), figure);
+    const [ink, line] = [style("--ink"), style("--line")];
+    const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+    const data = uPlot.join(panel.curves.map((curve) => [curve.t_s, curve.value]));
+    const series = panel.curves.map((curve, nth) => ({
+      label: curve.name,
+      stroke: COLOURS[nth % COLOURS.length],
+      dash: DASHES[Math.floor(nth / COLOURS.length) % DASHES.length],
+      // Dense curves are one device pixel wide: browsers draw such lines six times faster, so zooming stays smooth.
+      width: curve.t_s.length > DENSE_POINTS ? 1 / devicePixelRatio : 1.5,
+      spanGaps: true,
+      points: { show: data[0].length < 200, fill: style("--back") },
+      value: (_, value) => digits(value),
+    }));
+    const chart = new uPlot({
+      width: place.clientWidth,
+      height: 220,
+      scales: { x: { time: false, range: ({ data: [times] }, low, high) => (times.length < 2 || (low === times[0] && high === times.at(-1)) ? whole : [low, high]) },
+        y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.12) || (low < 0 ? 0 : 1)] } },
+      axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
+      cursor: { sync: { key: "trial" } },
+      series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],
+      hooks: { drawClear: [bands(phases)] },
+    }, data, figure);
+    // Keyboard access to the legend.
+    figure.querySelectorAll(".u-legend .u-series th").forEach((entry, nth) => {
+      if (nth === 0) return;
+      Object.assign(entry, { tabIndex: 0, role: "button" });
+      entry.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        entry.click();
+      });
+    });
+    return chart;
+  };
+
+  return { make, plural, digits, drawPanel };
+})();

@@ -1,0 +1,40 @@
+//! The page of a run in progress, which ends as the report. A server sends it the numbers (`ccbench run --view`).
+
+use super::{CHART_SCRIPT, CHART_STYLE, COMMON_SCRIPT, STYLE, render_template};
+
+const PAGE: &str = include_str!("live.html");
+const LIVE_STYLE: &str = include_str!("live.css");
+const SCRIPT: &str = include_str!("live.js");
+
+/// The page, for a server that answers at `events` with server-sent events and at `report` with the report, both relative to the
+/// page's address. Its style and its scripts have this nonce, which must be safe within an HTML attribute.
+pub fn live_page(nonce: &str) -> String {
+    render_template(
+        PAGE,
+        &[
+            ("nonce", nonce),
+            ("style", &format!("{CHART_STYLE}\n{STYLE}\n{LIVE_STYLE}")),
+            ("nonce", nonce),
+            ("chart", CHART_SCRIPT),
+            ("nonce", nonce),
+            ("script", &format!("{COMMON_SCRIPT}\n{SCRIPT}")),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_script_and_style_has_the_nonce() {
+        let page = live_page("abc123");
+        let begins = |tag: &str| page.matches(&format!("<{tag} nonce=\"abc123\">")).count();
+        assert_eq!((begins("style"), begins("script")), (1, 2));
+        assert!(
+            !PAGE.contains("style=") && !PAGE.contains("onclick"),
+            "the policy would refuse them"
+        );
+        assert!(!page.contains("{{"), "a placeholder is left");
+    }
+}
