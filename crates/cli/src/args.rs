@@ -29,6 +29,7 @@ pub mod scorecard;
 pub mod shard;
 pub mod submit;
 pub mod values;
+pub mod view;
 
 pub use pki::PkiCommand;
 
@@ -106,6 +107,10 @@ pub enum Command {
     Plot(PlotArgs),
     /// Describe the nodes of a plan: kernel, congestion controls, qdiscs, offloads.
     Describe(DescribeArgs),
+    /// Show a run in progress at the terminal: flows with sparklines, links, machines and the verdict as it forms.
+    Top(view::TopArgs),
+    /// Show a run in the browser: while it is in progress its numbers as they come, then its report.
+    View(view::ViewArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
     Exec(ExecArgs),
     /// The lab: a virtual machine with a virtual clock (see `run --lab`).
@@ -234,6 +239,10 @@ pub struct RunOptions {
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
+    /// Show the run while it is in progress: in the browser, at the address that is printed, or as a screen (--view=terminal).
+    #[arg(long, value_enum, value_name = "WHERE", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "browser")]
+    pub view: Option<view::ViewPlace>,
     /// Exit with 1 if a trial is degraded, too.
     #[arg(long)]
     pub strict: bool,

@@ -18,3 +18,4 @@ pub mod run;
 pub mod scorecard;
 pub mod submit;
 pub mod trace;
+pub mod view;

@@ -10,6 +10,7 @@ use crate::paths::agent_binary;
 use crate::pki::PkiError;
 use crate::plan_source::PlanSourceError;
 use crate::shard::ShardRunError;
+use crate::view::ViewError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,9 @@ pub enum CliError {
     /// A certificate cannot be issued.
     #[error(transparent)]
     Pki(#[from] PkiError),
+    /// A live view cannot be shown.
+    #[error(transparent)]
+    View(#[from] ViewError),
     /// A program that replaces this process cannot be executed.
     #[error("cannot start {}: {source}{}", path.display(), agent_hint(path))]
     StartProgram {
@@ -86,6 +90,7 @@ impl CliError {
             Self::Results(error) => of_results(error),
             Self::File(_) | Self::Runtime { .. } => ExitCode::Failure,
             Self::Pki(error) => error.exit_code(),
+            Self::View(error) => error.exit_code(),
             Self::StartProgram { .. } => ExitCode::Unavailable,
         }
     }

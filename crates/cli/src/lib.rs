@@ -6,6 +6,7 @@
 //!   (virtual machines) or `simulator`. `repetition` decides which trials are needed, `recorder` keeps a trial's
 //!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts,
 //!   `cluster` has what schedulers need to start such parts.
+//! - `live` is what happens now, in bounded memory; `view` shows it in the terminal and in the browser.
 //! - `error` maps every error to an exit code.
 #![forbid(unsafe_code)]
 
@@ -40,6 +41,7 @@ mod simulator;
 mod testbed;
 mod tls;
 mod trace_files;
+mod view;
 mod virtual_trial;
 
 use std::ffi::OsString;
@@ -54,7 +56,7 @@ pub use agents::exchange_timestamps;
 use args::{Cli, Command};
 use commands::{
     agent, artifact, check, describe, doctor, import, merge, new, plan, reproduce, results, run,
-    scorecard, submit, trace,
+    scorecard, submit, trace, view as views,
 };
 use console::message;
 use error::CliError;
@@ -127,6 +129,8 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Cc { arguments } => Err(agent::pass_on("cc".as_ref(), &arguments)),
         Command::Link { arguments } => Err(agent::pass_on("link".as_ref(), &arguments)),
         Command::Trace(command) => trace::run(command),
+        Command::Top(args) => views::top(&args),
+        Command::View(args) => views::view(&args),
         Command::Clean => Err(agent::clean()),
         Command::Pki(command) => commands::pki::run(&command),
         Command::Completions { shell } => {

@@ -2,7 +2,10 @@
 //! with `--json`.
 
 use std::cell::Cell;
+use std::fmt::Arguments;
 use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccbench_proto::schedule::ScheduledTrial;
@@ -26,6 +29,8 @@ pub struct Progress {
     jobs: Cell<usize>,
     has_virtual_time: bool,
     live: Live,
+    /// A screen is in front of plain lines: they are not printed.
+    covered: Arc<AtomicBool>,
 }
 
 enum Output {
@@ -45,12 +50,33 @@ impl Progress {
         } else {
             Output::Plain
         };
-        Self { output, trials, jobs: Cell::new(1), has_virtual_time: false, live: Live::default() }
+        Self {
+            output,
+            trials,
+            jobs: Cell::new(1),
+            has_virtual_time: false,
+            live: Live::default(),
+            covered: Arc::default(),
+        }
     }
 
     /// The state that live views show.
     pub fn live(&self) -> &Live {
         &self.live
+    }
+
+    /// Prints no bars, and plain lines only while the result is false: a screen needs the terminal.
+    pub fn cover(&mut self) -> Arc<AtomicBool> {
+        self.output = Output::Plain;
+        self.covered.store(true, Ordering::Relaxed);
+        Arc::clone(&self.covered)
+    }
+
+    /// Prints a plain line.
+    fn line(&self, text: Arguments<'_>) {
+        if !self.covered.load(Ordering::Relaxed) {
+            message(text);
+        }
     }
 
     /// Trials run on a virtual clock: prints the wall-clock time too.
@@ -68,7 +94,7 @@ impl Progress {
         self.live.state().message(text);
         match &self.output {
             Output::Json => print_json(&json!({"event": kind, "message": text})),
-            Output::Plain => message(format_args!("{text}")),
+            Output::Plain => self.line(format_args!("{text}")),
             Output::Bars(bars) => bars.suspend(|| message(format_args!("{text}"))),
         }
     }
@@ -93,7 +119,7 @@ impl Progress {
                 "length_s": length.as_secs_f64(),
             })),
             Output::Plain => {
-                message(format_args!(
+                self.line(format_args!(
                     "trial {number}/{} {label}: {} s",
                     self.trials,
                     length.as_secs_f64()

@@ -112,6 +112,7 @@ fn options(
         quick: false,
         out: artifact.rerun_parent(),
         json: false,
+        view: None,
         strict: false,
         // Every trial is compared.
         keep_going: true,

@@ -32,6 +32,7 @@ use crate::runtime::block_on;
 use crate::shard::ShardRun;
 use crate::simulator::Simulator;
 use crate::testbed::Testbed;
+use crate::view::{ViewError, Views, absolute};
 
 mod shard;
 
@@ -63,6 +64,7 @@ pub enum Tables {
 pub struct CompletedRun {
     dir: Arc<RunDir>,
     result: Result<(), BackendError>,
+    views: Option<Views>,
 }
 
 impl CompletedRun {
@@ -138,6 +140,7 @@ fn interrupt() -> Result<Interrupt, CliError> {
 /// No trial could be started. Errors of trials are in [`CompletedRun`].
 pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun, CliError> {
     let interrupt = interrupt()?;
+    Views::check(args.options.view, args.options.json)?;
     let out = args.options.out.to_string_lossy();
     if ccbench_store::is_url(&out) {
         return Err(CliError::Usage(format!(
@@ -167,7 +170,7 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
                     Arc::new(finish(&experiment, path, &repetition)?)
                 }
             };
-            return Ok(CompletedRun { dir, result: Ok(()) });
+            return Ok(CompletedRun { dir, result: Ok(()), views: None });
         }
         earlier = Some(repetition);
     }
@@ -313,6 +316,13 @@ impl PlanRun<'_> {
         if record.backend.has_virtual_clock() {
             progress.use_virtual_time();
         }
+        let mut views = match self.views(&mut progress, &dir, remaining.len()) {
+            Ok(views) => views,
+            Err(error) => {
+                backend.close().await;
+                return Err(error.into());
+            }
+        };
         for note in record.notes.iter().chain(&missing) {
             progress.message("note", &format!("note: {note}"));
         }
@@ -331,21 +341,26 @@ impl PlanRun<'_> {
         info!("close the backend");
         backend.close().await;
         progress.finish();
-        dir.set_decisions(decisions)?;
-        dir.finish(match &result {
-            Ok(()) if is_complete => RunStatus::Complete,
-            Err(BackendError::Interrupted) => RunStatus::Interrupted,
-            Ok(())
-            | Err(
-                BackendError::Agent(_)
-                | BackendError::Testbed(_)
-                | BackendError::Lab(_)
-                | BackendError::Simulator(_)
-                | BackendError::Results(_)
-                | BackendError::Shard(_),
-            ) => RunStatus::Failed,
-        })?;
-        Ok(CompletedRun { dir, result })
+        let status = run_status(&result, is_complete);
+        let finished = dir.set_decisions(decisions).and_then(|()| dir.finish(status));
+        // Now open pages load the report.
+        progress.live().state().end(status.as_str());
+        views.iter_mut().for_each(Views::run_ended);
+        finished?;
+        Ok(CompletedRun { dir, result, views })
+    }
+
+    /// Serves the live views of the run.
+    fn views(
+        &self,
+        progress: &mut Progress,
+        dir: &RunDir,
+        trials: usize,
+    ) -> Result<Option<Views>, ViewError> {
+        let directory = absolute(dir.path()).display().to_string();
+        let name = &self.experiment.plan.plan().name;
+        progress.live().state().describe(name, &directory, trials);
+        Views::start(progress, dir.path(), self.args.options.view)
     }
 
     /// The content of `run.json`.
@@ -389,6 +404,23 @@ pub struct Conclusion {
     pub unmeasured: usize,
 }
 
+/// How a run ended.
+const fn run_status(result: &Result<(), BackendError>, is_complete: bool) -> RunStatus {
+    match result {
+        Ok(()) if is_complete => RunStatus::Complete,
+        Err(BackendError::Interrupted) => RunStatus::Interrupted,
+        Ok(())
+        | Err(
+            BackendError::Agent(_)
+            | BackendError::Testbed(_)
+            | BackendError::Lab(_)
+            | BackendError::Simulator(_)
+            | BackendError::Results(_)
+            | BackendError::Shard(_),
+        ) => RunStatus::Failed,
+    }
+}
+
 /// Writes the summary, prints it, and chooses the exit code. Must be called outside the asynchronous runtime: Polars has its own.
 ///
 /// # Errors
@@ -398,8 +430,21 @@ pub fn conclude(
     completed: CompletedRun,
     tables: Tables,
 ) -> Result<Conclusion, CliError> {
-    let CompletedRun { dir, result } = completed;
-    let conclusion = summarize_run(&dir, tables, args.options.json, args.options.strict)?;
+    let CompletedRun { dir, result, views } = completed;
+    let conclusion = summarize_ended(args, &dir, result, tables);
+    if let Some(views) = views {
+        views.finish();
+    }
+    conclusion
+}
+
+fn summarize_ended(
+    args: &RunArgs,
+    dir: &RunDir,
+    result: Result<(), BackendError>,
+    tables: Tables,
+) -> Result<Conclusion, CliError> {
+    let conclusion = summarize_run(dir, tables, args.options.json, args.options.strict)?;
     if matches!(result, Err(BackendError::Interrupted)) {
         // The directory knows all other options that matter.
         let pki = args.options.tls.pki.as_ref();

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{Output, Progress, clock_text};
 use crate::clock;
-use crate::console::{message, print_json};
+use crate::console::print_json;
 use crate::live::trial::TrialFacts;
 
 /// Seconds between two lines of a phase when standard error is not a terminal.
@@ -304,7 +304,7 @@ impl<'a> TrialProgress<'a> {
             Output::Plain => {
                 let number = self.number;
                 let which = (jobs.get() > 1).then(|| format!("{number}/{trials} "));
-                message(format_args!(
+                self.progress.line(format_args!(
                     "  {}{:>4} s{wall_text}  {phase:<12} {}{}",
                     which.unwrap_or_default(),
                     at.get() / 1_000_000,

@@ -1,0 +1,62 @@
+//! `ccbench top` and `ccbench view`: live views of a run of another process.
+
+use std::io::{BufRead as _, BufReader, IsTerminal as _};
+
+use ccbench_results::store::RunDir;
+
+use crate::args::view::{TopArgs, ViewArgs};
+use crate::console::{message, print, print_json};
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::runtime::block_on;
+use crate::view::http::Site;
+use crate::view::terminal::{CtrlC, show};
+use crate::view::{ViewError, socket};
+
+/// `ccbench top`.
+///
+/// # Errors
+/// There is no such run, or no terminal.
+pub fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
+    let is_terminal = std::io::stdout().is_terminal();
+    if !args.json && !is_terminal {
+        return Err(ViewError::NoTerminal("`--json` prints the updates as lines").into());
+    }
+    let stream = socket::find(args.run.as_deref())?;
+    if !args.json {
+        show(stream, CtrlC::Closes)?;
+        return Ok(ExitCode::Success);
+    }
+    for line in BufReader::new(stream).lines() {
+        print_json(&line.map_err(ViewError::io("read the updates of the run"))?);
+    }
+    Ok(ExitCode::Success)
+}
+
+/// `ccbench view`.
+///
+/// # Errors
+/// There is no such run, or the page cannot be served.
+pub fn view(args: &ViewArgs) -> Result<ExitCode, CliError> {
+    let dir = match &args.run {
+        Some(dir) => dir.clone(),
+        None => {
+            let first = socket::first_update(socket::find(None)?);
+            first.ok_or(ViewError::NothingRuns)?.run.directory.into()
+        }
+    };
+    // That it is a results directory is an error of the command line, not of the page.
+    RunDir::open(&dir)?;
+    let site = Site::bind(&dir)?;
+    print(&format!("{}\n", site.url()));
+    message(format_args!("press Ctrl-C to end"));
+    block_on(async {
+        tokio::select! {
+            () = site.serve() => Ok(()),
+            stopped = tokio::signal::ctrl_c() => {
+                stopped.map_err(|source| CliError::Runtime { op: "catch signals", source })
+            }
+        }
+    })?;
+    Ok(ExitCode::Success)
+}

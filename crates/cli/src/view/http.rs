@@ -1,0 +1,356 @@
+//! The page of a run: on 127.0.0.1, at a random port and under a random token. It loads nothing from elsewhere, and runs no script
+//! but its own.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ccbench_results::model::TrialFilter;
+use ccbench_results::report;
+use ccbench_results::summarize::RunSummary;
+use http_body_util::{Either, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
+use hyper::header::{REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net;
+use tokio::sync::mpsc::error::SendTimeoutError;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::warn;
+
+use super::socket::{self, STALL_LIMIT};
+use super::{ViewError, absolute};
+
+/// A connection that sends no request for this long is closed.
+const HEADER_LIMIT: Duration = Duration::from_secs(10);
+/// After the run, open pages have this long to load the report.
+const REPORT_LIMIT: Duration = Duration::from_secs(60);
+/// After an error of accept(), such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// More connections at the same time are closed. A browser has six at most.
+const MAX_CONNECTIONS: usize = 64;
+
+type Events = StreamBody<ReceiverStream<Result<Frame<Bytes>, Infallible>>>;
+type Answer = Response<Either<Full<Bytes>, Events>>;
+
+/// The pages of one run.
+pub struct Site {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    address: SocketAddr,
+    /// Secret part of every path: other users of the machine, and other pages in the browser, do not know it.
+    token: String,
+    /// Of the live page's style and script.
+    nonce: String,
+    counts: watch::Sender<Counts>,
+}
+
+/// Pages that are open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    /// Streams of events.
+    following: usize,
+    /// Pages that know that the run has ended, but do not have its report yet.
+    awaiting: usize,
+}
+
+/// What a connection has done.
+#[derive(Default)]
+struct Connection {
+    /// It does not read what is sent.
+    stalled: Notify,
+    sends_report: AtomicBool,
+}
+
+/// How a stream of events ended.
+enum Ended {
+    /// The run has ended, or its controller is gone.
+    Run,
+    /// The page was closed.
+    Page,
+    /// The page does not read.
+    Stalled,
+}
+
+impl Site {
+    /// Listens at a free port, for the run in this directory.
+    ///
+    /// # Errors
+    /// There is no port, or no random number.
+    pub fn bind(dir: &Path) -> Result<Self, ViewError> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .map_err(ViewError::io("listen on 127.0.0.1"))?;
+        let address = listener.local_addr().map_err(ViewError::io("read the port of the page"))?;
+        let prepared = listener.set_nonblocking(true);
+        prepared.map_err(ViewError::io("prepare the socket of the page"))?;
+        let (counts, _) = watch::channel(Counts::default());
+        let (token, nonce) = (random_hex()?, random_hex()?);
+        let shared = Shared { dir: absolute(dir), address, token, nonce, counts };
+        Ok(Self { listener, shared: Arc::new(shared) })
+    }
+
+    /// The address of the page.
+    pub fn url(&self) -> String {
+        let Shared { address, token, .. } = &*self.shared;
+        format!("http://{address}/{token}/")
+    }
+
+    /// Serves pages until `stop`, and then until open pages have the report, or the user interrupts again.
+    pub async fn serve_run(self, mut stop: watch::Receiver<bool>) {
+        let shared = Arc::clone(&self.shared);
+        let reported = async {
+            // An error: the other end is gone, which stops as well.
+            let _ = stop.wait_for(|stop| *stop).await;
+            let mut counts = shared.counts.subscribe();
+            let all = counts.wait_for(|counts| *counts == Counts::default());
+            tokio::select! {
+                _ = timeout(REPORT_LIMIT, all) => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+        };
+        tokio::select! { () = self.serve() => {}, () = reported => {} }
+    }
+
+    /// Serves pages for ever.
+    pub async fn serve(self) {
+        let Self { listener, shared } = self;
+        let listener = match net::TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                warn!("live view: {error}");
+                return;
+            }
+        };
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+            };
+            match accepted {
+                Ok((stream, _)) if connections.len() < MAX_CONNECTIONS => {
+                    connections.spawn(connection(stream, Arc::clone(&shared)));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    warn!("live view: {error}");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// 128 random bits.
+fn random_hex() -> Result<String, ViewError> {
+    let mut bytes = [0; 16];
+    getrandom(&mut bytes[..], GetRandomFlags::empty())
+        .map_err(|error| ViewError::io("get random numbers")(error.into()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+async fn connection(stream: net::TcpStream, shared: Arc<Shared>) {
+    let state = Arc::new(Connection::default());
+    let service = service_fn(|request| {
+        let (shared, state) = (Arc::clone(&shared), Arc::clone(&state));
+        async move { Ok::<_, Infallible>(shared.answer(request, &state).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_LIMIT)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // An error is the browser's: it has closed the connection, or spoken something else.
+        _ = served => {}
+        () = state.stalled.notified() => {}
+    }
+    if state.sends_report.load(Ordering::Relaxed) {
+        shared.counts.send_modify(|counts| counts.awaiting = counts.awaiting.saturating_sub(1));
+    }
+}
+
+impl Shared {
+    async fn answer(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        state: &Arc<Connection>,
+    ) -> Answer {
+        if !self.is_own_host(&request) {
+            return text(StatusCode::FORBIDDEN, "this server has another name (Host header)\n");
+        }
+        let path = request.uri().path();
+        let rest = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let Some((_, page)) = rest.filter(|(token, _)| is_same(token, &self.token)) else {
+            return text(StatusCode::FORBIDDEN, "use the whole address that ccbench has printed\n");
+        };
+        if request.method() != Method::GET {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+        }
+        match page {
+            "" if socket::connect(&socket::name(&self.dir)).is_ok() => self.live_page(),
+            "" | "report" => self.report(state).await,
+            "events" => self.events(state),
+            _ => text(StatusCode::NOT_FOUND, "no such page\n"),
+        }
+    }
+
+    /// Refuses requests that another name led here, such as one that a foreign page resolves to 127.0.0.1 (DNS rebinding).
+    fn is_own_host(&self, request: &Request<Incoming>) -> bool {
+        let port = self.address.port();
+        let own = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        host.is_some_and(|host| own.iter().any(|own| own == host))
+    }
+
+    fn live_page(&self) -> Answer {
+        let nonce = &self.nonce;
+        let policy = format!(
+            "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; base-uri 'none'; \
+             form-action 'none'; frame-ancestors 'none'"
+        );
+        html(StatusCode::OK, report::live_page(nonce), &policy)
+    }
+
+    async fn report(&self, state: &Connection) -> Answer {
+        let dir = self.dir.clone();
+        // Polars must not run in this runtime, and reading takes time.
+        let page = spawn_blocking(move || {
+            let summary = RunSummary::compute(&dir, TrialFilter::default())?;
+            Ok::<_, ccbench_results::Error>(report::html(&summary)?)
+        });
+        // After the response, the connection ends: then the page has it.
+        state.sends_report.store(true, Ordering::Relaxed);
+        let mut answer = match page.await {
+            Ok(Ok(page)) => html(StatusCode::OK, page, report::POLICY),
+            Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
+            Err(error) => {
+                text(StatusCode::INTERNAL_SERVER_ERROR, &format!("the report: {error}\n"))
+            }
+        };
+        answer.headers_mut().insert(CONNECTION, header("close"));
+        answer
+    }
+
+    fn events(self: &Arc<Self>, state: &Arc<Connection>) -> Answer {
+        // One event is on its way and one waits; the next update is made when there is room.
+        let (send, receive) = mpsc::channel(1);
+        tokio::spawn(relay(Arc::clone(self), Arc::clone(state), send));
+        let body = Either::Right(StreamBody::new(ReceiverStream::new(receive)));
+        with_headers(StatusCode::OK, body, "text/event-stream")
+    }
+}
+
+const fn header(value: &'static str) -> hyper::header::HeaderValue {
+    hyper::header::HeaderValue::from_static(value)
+}
+
+/// Sends the updates of the run as events, and at its end the event `end`.
+async fn relay(
+    shared: Arc<Shared>,
+    state: Arc<Connection>,
+    send: mpsc::Sender<Result<Frame<Bytes>, Infallible>>,
+) {
+    shared.counts.send_modify(|counts| counts.following += 1);
+    let mut ended = forward(&shared.dir, &send).await;
+    if matches!(ended, Ended::Run) {
+        // Before the event, which the page may answer at once.
+        shared.counts.send_modify(|counts| counts.awaiting += 1);
+        if let Err(error) = send_event(&send, "event: end\ndata: {}\n\n".into()).await {
+            shared.counts.send_modify(|counts| counts.awaiting = counts.awaiting.saturating_sub(1));
+            ended = error;
+        }
+    }
+    if matches!(ended, Ended::Stalled) {
+        state.stalled.notify_one();
+    }
+    shared.counts.send_modify(|counts| counts.following = counts.following.saturating_sub(1));
+}
+
+async fn forward(dir: &Path, send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>) -> Ended {
+    let connected = socket::connect(&socket::name(dir)).and_then(|stream| {
+        stream.set_nonblocking(true)?;
+        net::UnixStream::from_std(stream)
+    });
+    let Ok(stream) = connected else { return Ended::Run };
+    let mut lines = BufReader::new(stream).lines();
+    loop {
+        let line = tokio::select! {
+            line = lines.next_line() => line,
+            () = send.closed() => return Ended::Page,
+        };
+        let Ok(Some(line)) = line else { return Ended::Run };
+        if let Err(ended) = send_event(send, format!("data: {line}\n\n")).await {
+            return ended;
+        }
+    }
+}
+
+async fn send_event(
+    send: &mpsc::Sender<Result<Frame<Bytes>, Infallible>>,
+    event: String,
+) -> Result<(), Ended> {
+    let frame = Ok(Frame::data(Bytes::from(event)));
+    send.send_timeout(frame, STALL_LIMIT).await.map_err(|error| match error {
+        SendTimeoutError::Timeout(_) => Ended::Stalled,
+        SendTimeoutError::Closed(_) => Ended::Page,
+    })
+}
+
+/// Compares a secret in a time that does not depend on where the texts differ.
+fn is_same(given: &str, secret: &str) -> bool {
+    let differences = given.bytes().zip(secret.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+    given.len() == secret.len() && differences == 0
+}
+
+fn text(status: StatusCode, text: &str) -> Answer {
+    let body = Either::Left(Full::from(text.to_owned()));
+    with_headers(status, body, "text/plain; charset=utf-8")
+}
+
+fn html(status: StatusCode, page: String, policy: &str) -> Answer {
+    let mut answer =
+        with_headers(status, Either::Left(Full::from(page)), "text/html; charset=utf-8");
+    if let Ok(policy) = policy.parse() {
+        answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    answer
+}
+
+fn with_headers(
+    status: StatusCode,
+    body: Either<Full<Bytes>, Events>,
+    content_type: &'static str,
+) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    let headers = [
+        (CONTENT_TYPE, content_type),
+        (CACHE_CONTROL, "no-store"),
+        // The token must not leave this machine with a link.
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    for (name, value) in headers {
+        answer.headers_mut().insert(name, header(value));
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! The page over real sockets. The report and the page in a browser: crates/cli/tests/live.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+
+use crate::live::Live;
+use crate::live::trial::TrialFacts;
+use crate::live::update::Update;
+use crate::view::server::Server;
+
+/// A run in a directory without results, with its page.
+struct Served {
+    live: Live,
+    server: Server,
+    host: String,
+    path: String,
+    _dir: tempfile::TempDir,
+}
+
+fn serve(label: &str) -> Served {
+    let dir = tempfile::tempdir().unwrap();
+    let live = Live::default();
+    let facts = TrialFacts { number: 1, label: label.to_owned(), ..TrialFacts::default() };
+    live.state().start_trial(facts, None);
+    let server = Server::start(&live, dir.path(), true).unwrap();
+    let url = server.url().unwrap().strip_prefix("http://").unwrap();
+    let (host, path) = url.split_once('/').unwrap();
+    Served { live, host: host.to_owned(), path: format!("/{path}"), server, _dir: dir }
+}
+
+impl Served {
+    fn send(&self, method: &str, path: &str, host: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.host).unwrap();
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        stream
+    }
+
+    /// Status and whole response.
+    fn get(&self, path: &str) -> (u16, String) {
+        response(self.send("GET", path, &self.host))
+    }
+
+    /// The stream of events, after the first update.
+    fn follow(&self) -> (Update, BufReader<TcpStream>) {
+        let mut stream =
+            BufReader::new(self.send("GET", &format!("{}events", self.path), &self.host));
+        let line = line_with(&mut stream, "data: {");
+        (serde_json::from_str(line.strip_prefix("data: ").unwrap()).unwrap(), stream)
+    }
+}
+
+fn response(mut stream: TcpStream) -> (u16, String) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    (text.split(' ').nth(1).unwrap().parse().unwrap(), text)
+}
+
+/// The next line that begins so.
+fn line_with(stream: &mut BufReader<TcpStream>, begin: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert_ne!(stream.read_line(&mut line).unwrap(), 0, "the stream ended before {begin}");
+        if line.starts_with(begin) {
+            return line;
+        }
+    }
+}
+
+#[test]
+fn only_the_whole_address_opens_the_page() {
+    let served = serve("first");
+    let (status, page) = served.get(&served.path);
+    assert_eq!(status, 200, "{page}");
+    let policy = page.lines().find(|line| line.starts_with("content-security-policy: ")).unwrap();
+    let nonce = policy.split("script-src 'nonce-").nth(1).unwrap().split('\'').next().unwrap();
+    assert!(page.contains(&format!("<script nonce=\"{nonce}\">")), "{policy}");
+    assert_eq!(nonce.len(), 32);
+    assert!(
+        page.contains("referrer-policy: no-referrer") && page.contains("cache-control: no-store")
+    );
+    let token = served.path.trim_matches('/').to_owned();
+    assert!(token.len() == 32 && !page.contains(&token), "the page does not repeat its token");
+    for wrong in ["/", "/events", "//events", "/0/events", &format!("/{}0/", &token[..31])] {
+        // The last one may be right by chance: then its last digit is a 0.
+        if wrong.trim_matches('/') != token {
+            assert_eq!(served.get(wrong).0, 403, "{wrong}");
+        }
+    }
+    assert_eq!(served.get(&format!("{}other", served.path)).0, 404);
+    assert_eq!(response(served.send("POST", &served.path, &served.host)).0, 405);
+    // A name that resolves to this address, and the address of another server.
+    for host in ["example.com", "example.com:80", "127.0.0.1", "127.0.0.1:1"] {
+        assert_eq!(response(served.send("GET", &served.path, host)).0, 403, "{host}");
+    }
+    let port = served.host.rsplit(':').next().unwrap();
+    let localhost = format!("localhost:{port}");
+    assert_eq!(response(served.send("GET", &served.path, &localhost)).0, 200);
+}
+
+#[test]
+fn every_page_follows_the_run_to_its_report() {
+    let served = serve("first");
+    let mut pages = [served.follow(), served.follow()];
+    assert!(pages.iter().all(|(update, _)| update.run.running[0].label == "first"));
+    served.live.state().end_trial(1, "ok", vec![]);
+    served.live.state().end("complete");
+    for (_, stream) in &mut pages {
+        line_with(stream, "event: end");
+    }
+    // It is asked for: a directory without results has none.
+    for _ in 0..2 {
+        let (status, text) = served.get(&format!("{}report", served.path));
+        assert!(status == 500 && text.contains("connection: close"), "{text}");
+    }
+    let Served { server, host, .. } = served;
+    server.finish();
+    assert!(TcpStream::connect(&host).is_err(), "nothing listens any more");
+}
+
+#[test]
+fn a_page_that_does_not_read_delays_no_other() {
+    // An update is larger than the buffers of all sockets on its way.
+    let served = serve(&"x".repeat(4_000_000));
+    let silent = served.send("GET", &format!("{}events", served.path), &served.host);
+    assert_eq!(served.follow().0.run.running.len(), 1);
+    drop(silent);
+}

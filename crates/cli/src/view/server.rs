@@ -1,0 +1,91 @@
+//! The thread of a run that serves its live views. The run's own thread reads the nodes' streams; encoding updates there would delay
+//! the nodes.
+
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use tokio::net;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use super::http::Site;
+use super::{ViewError, socket};
+use crate::live::Live;
+
+/// Serves the live views of a run; dropping it stops it.
+pub struct Server {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    url: Option<String>,
+}
+
+impl Server {
+    /// Serves the run in this directory on its socket, and with `page` also in the browser.
+    ///
+    /// # Errors
+    /// A socket or the thread cannot be created.
+    pub fn start(live: &Live, dir: &Path, page: bool) -> Result<Self, ViewError> {
+        let listener =
+            socket::bind(dir).map_err(ViewError::io("create the socket of live views"))?;
+        let site = page.then(|| Site::bind(dir)).transpose()?;
+        let url = site.as_ref().map(Site::url);
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(ViewError::io("start the runtime of live views"))?;
+        let listener = {
+            let _guard = runtime.enter();
+            net::UnixListener::from_std(listener)
+        };
+        let listener = listener.map_err(ViewError::io("listen on the socket of live views"))?;
+        let (stop, stopped) = watch::channel(false);
+        let live = live.clone();
+        let thread = std::thread::Builder::new()
+            .name("live views".to_owned())
+            .spawn(move || serve(runtime, listener, live, site, stopped))
+            .map_err(ViewError::io("start the thread of live views"))?;
+        Ok(Self { stop, thread: Some(thread), url })
+    }
+
+    /// The address of the page.
+    pub fn url(&self) -> Option<&str> {
+        self.url.as_deref()
+    }
+
+    /// After the end of the run: waits until subscribers have the last update, and open pages the report.
+    pub fn finish(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        // Fails only if the thread has ended.
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            // A panic is on standard error already; the results do not depend on it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn serve(
+    runtime: Runtime,
+    listener: net::UnixListener,
+    live: Live,
+    site: Option<Site>,
+    stopped: watch::Receiver<bool>,
+) {
+    runtime.block_on(async {
+        let pages = async {
+            if let Some(site) = site {
+                site.serve_run(stopped.clone()).await;
+            }
+        };
+        tokio::join!(socket::serve(listener, live, stopped.clone()), pages);
+    });
+    // A report that nobody waits for any more may still be computed.
+    runtime.shutdown_background();
+}

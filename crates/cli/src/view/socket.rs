@@ -1,0 +1,248 @@
+//! The socket of a run: its name, its subscribers, and how to find and to read it.
+//!
+//! Only processes of the same user, or of root, get an answer, and only theirs is believed: any process of the machine may connect to
+//! an abstract socket or have its name first.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufRead as _, BufReader};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use super::{ViewError, absolute};
+use crate::live::Live;
+use crate::live::update::Update;
+use crate::paths::state_root;
+
+/// Time between two updates of a subscriber.
+const UPDATE_EVERY: Duration = Duration::from_millis(200);
+/// A subscriber that takes no bytes for this long has stopped reading, and is dropped.
+pub const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// For the last update of all subscribers.
+const LAST_UPDATE_LIMIT: Duration = Duration::from_secs(2);
+/// After an error of accept(), such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// More subscribers at the same time are refused.
+const MAX_SUBSCRIBERS: usize = 32;
+
+/// The beginning of the names of this user's runs; tests have a state directory of their own.
+fn prefix() -> String {
+    let state = ccbench_proto::plan::digest(&state_root().to_string_lossy());
+    format!("ccbench-view/{}/", state.get(..8).unwrap_or_default())
+}
+
+/// The socket's name of a run with this results directory.
+pub fn name(dir: &Path) -> String {
+    let digest = ccbench_proto::plan::digest(&absolute(dir).to_string_lossy());
+    format!("{}{}", prefix(), digest.get(..16).unwrap_or_default())
+}
+
+/// Creates the socket of a run.
+///
+/// # Errors
+/// Another process has it.
+pub fn bind(dir: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(dir))?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whether the process at the other end has this user, or is root's.
+fn is_trusted(stream: impl AsFd) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid() || peer.uid.is_root())
+}
+
+/// Sends updates to subscribers until `stop`, and their last one then.
+pub async fn serve(listener: net::UnixListener, live: Live, mut stop: watch::Receiver<bool>) {
+    let mut subscribers = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = subscribers.join_next() => continue,
+            // An error: the other end is gone, which stops as well.
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        match accepted {
+            Ok((stream, _)) if is_trusted(&stream) && subscribers.len() < MAX_SUBSCRIBERS => {
+                subscribers.spawn(follow(stream, live.clone()));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                warn!("live view: {error}");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    let last = async { while subscribers.join_next().await.is_some() {} };
+    // A subscriber that does not read its last update in time does without.
+    let _ = timeout(LAST_UPDATE_LIMIT, last).await;
+}
+
+/// Sends updates to one subscriber until the run has ended, or it is gone.
+async fn follow(mut stream: net::UnixStream, live: Live) {
+    let mut cursor = None;
+    loop {
+        let (update, is_last) = {
+            let mut state = live.state();
+            let (update, next) = state.update(cursor);
+            cursor = Some(next);
+            (update, state.has_ended())
+        };
+        let Ok(mut line) = serde_json::to_vec(&update) else { return };
+        line.push(b'\n');
+        let sent = timeout(STALL_LIMIT, stream.write_all(&line)).await;
+        if is_last || !matches!(sent, Ok(Ok(()))) {
+            return;
+        }
+        sleep(UPDATE_EVERY).await;
+    }
+}
+
+/// Connects to the socket with this name.
+///
+/// # Errors
+/// There is none, or another user's process has it.
+pub fn connect(name: &str) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    if !is_trusted(&stream) {
+        let text = "the process that has the run's socket is another user's";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(stream)
+}
+
+/// Connects to the run in this directory, or else to the only run in progress.
+///
+/// # Errors
+/// There is no such run, or more than one.
+pub fn find(dir: Option<&Path>) -> Result<UnixStream, ViewError> {
+    if let Some(dir) = dir {
+        return connect(&name(dir)).map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => ViewError::NotRunning(dir.to_owned()),
+            _ => ViewError::io("connect to the run")(error),
+        });
+    }
+    let mut running: Vec<UnixStream> =
+        names().iter().filter_map(|name| connect(name).ok()).collect();
+    match (running.pop(), running.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (None, _) => Err(ViewError::NothingRuns),
+        (Some(last), false) => {
+            let all = running.into_iter().chain([last]);
+            let directory = |stream| Some(first_update(stream)?.run.directory);
+            Err(ViewError::Several(all.filter_map(directory).collect()))
+        }
+    }
+}
+
+/// The names of this user's sockets that any process listens on.
+fn names() -> BTreeSet<String> {
+    let (table, prefix) = (std::fs::read_to_string("/proc/net/unix"), prefix());
+    let table = table.unwrap_or_default();
+    let names = table.lines().filter_map(|line| line.rsplit_once('@').map(|(_, name)| name));
+    names.filter(|name| name.starts_with(&prefix)).map(str::to_owned).collect()
+}
+
+/// The first update of a stream.
+pub fn first_update(stream: UnixStream) -> Option<Update> {
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use tokio::net::UnixListener as Listener;
+
+    use super::*;
+    use crate::live::trial::TrialFacts;
+
+    /// Serves a state at the socket of a directory of its own, and lets `client` read from it in another thread.
+    fn serve_to<T: Send + 'static>(
+        live: &Live,
+        client: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> T {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = bind(dir.path()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (send, stop) = watch::channel(false);
+            let served = serve(Listener::from_std(listener).unwrap(), live.clone(), stop);
+            let path = dir.path().to_owned();
+            let client = async {
+                let result = tokio::task::spawn_blocking(move || client(&path)).await.unwrap();
+                send.send(true).unwrap();
+                result
+            };
+            tokio::join!(served, client).1
+        })
+    }
+
+    #[test]
+    fn every_subscriber_gets_the_state_and_then_its_end() {
+        let live = Live::default();
+        live.state().describe("plan", "results/1", 3);
+        live.state().start_trial(TrialFacts { number: 1, ..TrialFacts::default() }, None);
+        let shared = live.clone();
+        let updates = serve_to(&live, move |dir| {
+            let first = first_update(find(Some(dir)).unwrap()).unwrap();
+            let lines = BufReader::new(find(Some(dir)).unwrap()).lines();
+            let mut updates = vec![first];
+            for line in lines {
+                updates.push(serde_json::from_str(&line.unwrap()).unwrap());
+                let mut state = shared.state();
+                state.end_trial(1, "ok", vec![]);
+                state.end("complete");
+            }
+            updates
+        });
+        assert!(updates.len() >= 3, "two subscribers, and the end");
+        assert!(updates.iter().all(|update| update.run.trials == 3));
+        assert!(updates[..2].iter().all(|update| update.run.running.len() == 1));
+        let last = &updates.last().unwrap().run;
+        assert_eq!((last.status.as_deref(), last.ended["ok"]), (Some("complete"), 1));
+    }
+
+    #[test]
+    fn a_subscriber_that_does_not_read_delays_nobody() {
+        let live = Live::default();
+        // An update is larger than the buffers of a socket.
+        let label = "x".repeat(4_000_000);
+        live.state().start_trial(TrialFacts { number: 1, label, ..TrialFacts::default() }, None);
+        let shared = live.clone();
+        serve_to(&live, move |dir| {
+            let silent = find(Some(dir)).unwrap();
+            assert_eq!(first_update(find(Some(dir)).unwrap()).unwrap().run.running.len(), 1);
+            shared.state().end("complete");
+            let mut all = String::new();
+            find(Some(dir)).unwrap().read_to_string(&mut all).unwrap();
+            assert!(all.lines().count() == 1 && all.contains("complete"));
+            drop(silent);
+        });
+    }
+
+    #[test]
+    fn a_run_that_is_not_in_progress_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = find(Some(dir.path())).unwrap_err();
+        assert!(matches!(&error, ViewError::NotRunning(path) if path == dir.path()), "{error}");
+        let listener = bind(dir.path()).unwrap();
+        assert!(names().contains(&name(dir.path())));
+        assert!(bind(dir.path()).is_err(), "one run has a directory");
+        drop(listener);
+        assert!(!names().contains(&name(dir.path())), "nothing is left");
+    }
+}
