@@ -253,7 +253,8 @@ impl<'a> TrialProgress<'a> {
         let left = (self.schedule.length() - at).duration() + self.rest;
         let Some(wall) = &mut self.wall_time else { return (left, None) };
         let elapsed_s = clock::since(wall.trial_start).as_secs_f64();
-        if at.get() > 0 {
+        // The ratio of a shorter time is that of the trial's preparation.
+        if at.get() >= LIVE_INTERVAL_US {
             wall.per_guest_s = elapsed_s / at.as_secs_f64();
         }
         (left.mul_f64(wall.per_guest_s), Some(elapsed_s))

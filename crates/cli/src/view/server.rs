@@ -78,13 +78,14 @@ fn serve(
     site: Option<Site>,
     stopped: watch::Receiver<bool>,
 ) {
+    let run_ended = stopped.clone();
     runtime.block_on(async {
         let pages = async {
             if let Some(site) = site {
-                site.serve_run(stopped.clone()).await;
+                site.serve_run(run_ended).await;
             }
         };
-        tokio::join!(socket::serve(listener, live, stopped.clone()), pages);
+        tokio::join!(socket::serve(listener, live, stopped), pages);
     });
     // A report that nobody waits for any more may still be computed.
     runtime.shutdown_background();
