@@ -23,7 +23,8 @@ impl Bins {
     /// The bins of a trial of this length with so many flows.
     pub fn new(length_ns: u64, flows: u64) -> Self {
         let most = (MAX_BINS_OF_ALL_FLOWS / flows.max(1)).clamp(MIN_BINS, MAX_BINS);
-        let width_ns = length_ns.div_ceil(most).max(MIN_WIDTH_NS);
+        // Whole milliseconds, the resolution of times in updates.
+        let width_ns = length_ns.div_ceil(most).max(MIN_WIDTH_NS).next_multiple_of(1_000_000);
         Self { width_ns, count: length_ns.div_ceil(width_ns).max(1) }
     }
 

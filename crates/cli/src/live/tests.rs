@@ -124,6 +124,17 @@ fn a_bin_keeps_the_extremes_and_weights_rates_by_time() {
 }
 
 #[test]
+fn bins_end_where_the_trial_does() {
+    // 100 s in 240 bins are not whole milliseconds each.
+    let mut state = running(100, 1);
+    state.record(1, "src", &sample("a/0", Side::Sender, 99_999, 0, 20_000));
+    let view = view(&mut state);
+    assert_eq!(view.bin_s, 0.417);
+    let Bin(newest, ..) = view.flows["a/0"].rtt_us.bins[0];
+    assert_eq!(newest, 239, "99.999 s of bins of 0.417 s");
+}
+
+#[test]
 fn links_count_as_the_summary_does() {
     let mut state = running(24, 1);
     for (ms, drops) in [(0, 5), (100, 7), (200, 11)] {

@@ -262,6 +262,9 @@ impl LiveTrial {
     }
 
     fn phase(&self) -> Option<usize> {
+        if self.has_ended {
+            return None;
+        }
         let elapsed = Micros::new(self.elapsed_ns / 1000);
         self.facts.phases.iter().position(|phase| phase.start <= elapsed && elapsed < phase.end)
     }

@@ -77,7 +77,7 @@ pub struct TrialView {
     pub elapsed_s: f64,
     /// From the first phase to the end of the last one.
     pub length_s: f64,
-    /// The running phase.
+    /// The running phase; `None` before the first one, after the last one, and when the trial has ended.
     pub phase: Option<String>,
     /// The phase after it.
     pub next_phase: Option<String>,

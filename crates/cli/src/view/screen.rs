@@ -173,7 +173,7 @@ fn header(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     let now = match trial {
         None => "waiting for the first trial".to_owned(),
         Some(trial) => {
-            let phase = if trial.has_ended { None } else { trial.phase.as_deref() };
+            let without = if trial.has_ended { "ended" } else { "between phases" };
             let then =
                 trial.next_phase.as_ref().map_or(String::new(), |name| format!(", then {name}"));
             format!(
@@ -181,7 +181,7 @@ fn header(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
                 trial.number,
                 run.trials,
                 trial.label,
-                phase.unwrap_or("between phases"),
+                trial.phase.as_deref().unwrap_or(without),
                 trial.elapsed_s,
                 trial.length_s
             )
@@ -363,7 +363,7 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| screen.draw(frame, "q quits")).unwrap();
         let buffer = terminal.backend().buffer();
-        let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
+        let cells: Vec<&str> = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
         cells.chunks(usize::from(width)).map(|line| line.concat().trim_end().to_owned()).collect()
     }
 
