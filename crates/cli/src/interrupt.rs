@@ -5,6 +5,7 @@ use tokio::sync::watch;
 
 use crate::console::message;
 use crate::exit::ExitCode;
+use crate::view::terminal;
 
 /// The user's request to stop, shared by all tasks of a run.
 #[derive(Clone)]
@@ -36,12 +37,16 @@ impl Interrupt {
                     _ = sigterm.recv() => Request::Terminate,
                 };
                 if stopping {
+                    terminal::close();
                     std::process::exit(ExitCode::Interrupted.number());
                 }
                 stopping = true;
-                message(format_args!(
-                    "stopping: trials that run are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
-                ));
+                // A screen says so itself.
+                if !terminal::is_open() {
+                    message(format_args!(
+                        "stopping: trials that run are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
+                    ));
+                }
                 // A send fails only when the run has ended already.
                 let _ = send.send(Some(request));
             }

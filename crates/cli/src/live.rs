@@ -15,7 +15,8 @@ pub mod state;
 pub mod trial;
 pub mod update;
 
-/// The state that the run's thread writes and the server's thread reads. Both hold the lock for microseconds.
+/// The state that the run's thread writes and the server's thread reads. The run's thread holds the lock for a microsecond per row, the
+/// server's while it collects an update.
 #[derive(Debug, Clone, Default)]
 pub struct Live(Arc<Mutex<LiveState>>);
 

@@ -148,14 +148,18 @@ fn open_screen(
     let covered = progress.cover();
     let screen = move || {
         let shown = terminal::show(stream, CtrlC::StopsRun);
-        let run = live.state().update(None).0.run;
+        let run = {
+            let mut state = live.state();
+            // From here on messages are printed, so none is lost.
+            covered.store(false, Ordering::Relaxed);
+            state.update(None).0.run
+        };
         if run.messages_left_out > 0 {
             message(format_args!("{} earlier messages", run.messages_left_out));
         }
         for text in &run.messages {
             message(text);
         }
-        covered.store(false, Ordering::Relaxed);
         if let Err(error) = shown {
             message(format_args!("ccbench: {error}"));
         }

@@ -21,12 +21,16 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::{ViewError, absolute};
+use crate::clock;
 use crate::live::Live;
 use crate::live::update::Update;
 use crate::paths::state_root;
 
 /// Time between two updates of a subscriber.
 const UPDATE_EVERY: Duration = Duration::from_millis(200);
+/// Or this many times as long as an update takes to make, if that is longer: with thousands of flows, which take milliseconds, during a
+/// part of which the run waits.
+const UPDATE_PAUSE: u32 = 20;
 /// A subscriber that takes no bytes for this long has stopped reading, and is dropped.
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// For the last update of all subscribers.
@@ -93,6 +97,7 @@ pub async fn serve(listener: net::UnixListener, live: Live, mut stop: watch::Rec
 async fn follow(mut stream: net::UnixStream, live: Live) {
     let mut cursor = None;
     loop {
+        let began = clock::now();
         let (update, is_last) = {
             let mut state = live.state();
             let (update, next) = state.update(cursor);
@@ -101,11 +106,12 @@ async fn follow(mut stream: net::UnixStream, live: Live) {
         };
         let Ok(mut line) = serde_json::to_vec(&update) else { return };
         line.push(b'\n');
+        let pause = UPDATE_EVERY.max(clock::since(began) * UPDATE_PAUSE);
         let sent = timeout(STALL_LIMIT, stream.write_all(&line)).await;
         if is_last || !matches!(sent, Ok(Ok(()))) {
             return;
         }
-        sleep(UPDATE_EVERY).await;
+        sleep(pause).await;
     }
 }
 

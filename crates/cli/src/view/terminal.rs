@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
@@ -18,6 +19,11 @@ const FRAME: Duration = Duration::from_millis(200);
 const UPDATES_WAITING: usize = 2;
 /// Lines that a page key scrolls.
 const PAGE_LINES: isize = 10;
+/// Instead of the keys, after the user has stopped the run.
+const STOPPING: &str = "stopping: trials that run are discarded, finished trials are kept · Ctrl-C again stops at once";
+
+/// Whether this process has a screen in front of the terminal.
+static IS_OPEN: AtomicBool = AtomicBool::new(false);
 
 /// What Ctrl-C does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,10 +72,23 @@ pub fn show(stream: UnixStream, ctrl_c: CtrlC) -> Result<(), ViewError> {
             }
         })
         .map_err(ViewError::io("start the thread that reads updates"))?;
+    IS_OPEN.store(true, Ordering::Relaxed);
     let shown =
         ratatui::try_init().and_then(|mut terminal| follow(&mut terminal, &updates, ctrl_c));
-    ratatui::restore();
+    close();
     shown.map_err(ViewError::io("use the terminal"))
+}
+
+/// Whether a message would be written into a screen.
+pub fn is_open() -> bool {
+    IS_OPEN.load(Ordering::Relaxed)
+}
+
+/// Gives the terminal back, if a screen is open: also before the process ends without [`show`] returning.
+pub fn close() {
+    if IS_OPEN.swap(false, Ordering::Relaxed) {
+        ratatui::restore();
+    }
 }
 
 fn follow(
@@ -78,6 +97,7 @@ fn follow(
     ctrl_c: CtrlC,
 ) -> io::Result<()> {
     let mut screen = Screen::default();
+    let mut keys = ctrl_c.keys();
     loop {
         let connected = loop {
             match updates.try_recv() {
@@ -86,7 +106,7 @@ fn follow(
                 Err(TryRecvError::Disconnected) => break false,
             }
         };
-        terminal.draw(|frame| screen.draw(frame, ctrl_c.keys()))?;
+        terminal.draw(|frame| screen.draw(frame, keys))?;
         if screen.has_ended() || !connected {
             return Ok(());
         }
@@ -95,7 +115,10 @@ fn follow(
             wait = Duration::ZERO;
             match action(&event::read()?, ctrl_c) {
                 Action::Close => return Ok(()),
-                Action::Stop => interrupt()?,
+                Action::Stop => {
+                    keys = STOPPING;
+                    interrupt()?;
+                }
                 Action::Scroll(lines) => screen.scroll(lines),
                 Action::Nothing => {}
             }
