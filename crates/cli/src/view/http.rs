@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -32,10 +33,13 @@ use tracing::warn;
 
 use super::socket::{self, STALL_LIMIT};
 use super::{ViewError, absolute};
+use crate::console::message;
 
 /// A connection that sends no request for this long is closed.
 const HEADER_LIMIT: Duration = Duration::from_secs(10);
-/// After the run, open pages have this long to load the report.
+/// After the run, open pages have this long to ask for the report: a page that is paused or asleep does not.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// And then this long to get it.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
 /// After an error of accept(), such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -66,8 +70,10 @@ struct Shared {
 struct Counts {
     /// Streams of events.
     following: usize,
-    /// Pages that know that the run has ended, but do not have its report yet.
+    /// Pages that know that the run has ended, but have not asked for its report.
     awaiting: usize,
+    /// Pages that have asked for the report, but do not have it yet.
+    loading: usize,
 }
 
 /// What a connection has done.
@@ -111,20 +117,20 @@ impl Site {
         format!("http://{address}/{token}/")
     }
 
-    /// Serves pages until `stop`, and then until open pages have the report, or the user interrupts again.
+    /// Serves pages until `stop`, and then until open pages have the report, or the user interrupts again. Without an open page that is
+    /// at once.
     pub async fn serve_run(self, mut stop: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
-        let reported = async {
+        let ended = async {
             // An error: the other end is gone, which stops as well.
             let _ = stop.wait_for(|stop| *stop).await;
-            let mut counts = shared.counts.subscribe();
-            let all = counts.wait_for(|counts| *counts == Counts::default());
-            tokio::select! {
-                _ = timeout(REPORT_LIMIT, all) => {}
-                _ = tokio::signal::ctrl_c() => {}
+            let open = *shared.counts.borrow() != Counts::default();
+            if open {
+                message("the open page loads the report (press Ctrl-C to end at once)");
+                tokio::select! { () = shared.reported() => {}, () = interrupted() => {} }
             }
         };
-        tokio::select! { () = self.serve() => {}, () = reported => {} }
+        tokio::select! { () = self.serve() => {}, () = ended => {} }
     }
 
     /// Serves pages for ever.
@@ -157,6 +163,13 @@ impl Site {
     }
 }
 
+/// Waits for SIGINT or SIGTERM, which the run has caught so far.
+async fn interrupted() {
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let (Ok(mut sigint), Ok(mut sigterm)) = signals else { return };
+    tokio::select! { _ = sigint.recv() => {}, _ = sigterm.recv() => {} }
+}
+
 /// 128 random bits.
 fn random_hex() -> Result<String, ViewError> {
     let mut bytes = [0; 16];
@@ -181,11 +194,20 @@ async fn connection(stream: net::TcpStream, shared: Arc<Shared>) {
         () = state.stalled.notified() => {}
     }
     if state.sends_report.load(Ordering::Relaxed) {
-        shared.counts.send_modify(|counts| counts.awaiting = counts.awaiting.saturating_sub(1));
+        shared.counts.send_modify(|counts| counts.loading = counts.loading.saturating_sub(1));
     }
 }
 
 impl Shared {
+    /// Waits until every open page has the report, or does not ask for it in time.
+    async fn reported(&self) {
+        let mut counts = self.counts.subscribe();
+        let asked = counts.wait_for(|counts| counts.following + counts.awaiting == 0);
+        // A page that does not ask does without.
+        let _ = timeout(ASK_LIMIT, asked).await;
+        let _ = timeout(REPORT_LIMIT, counts.wait_for(|counts| counts.loading == 0)).await;
+    }
+
     async fn answer(
         self: &Arc<Self>,
         request: Request<Incoming>,
@@ -228,14 +250,19 @@ impl Shared {
     }
 
     async fn report(&self, state: &Connection) -> Answer {
+        // After the response, the connection ends: then the page has it.
+        if !state.sends_report.swap(true, Ordering::Relaxed) {
+            self.counts.send_modify(|counts| {
+                counts.awaiting = counts.awaiting.saturating_sub(1);
+                counts.loading += 1;
+            });
+        }
         let dir = self.dir.clone();
         // Polars must not run in this runtime, and reading takes time.
         let page = spawn_blocking(move || {
             let summary = RunSummary::compute(&dir, TrialFilter::default())?;
             Ok::<_, ccbench_results::Error>(report::html(&summary)?)
         });
-        // After the response, the connection ends: then the page has it.
-        state.sends_report.store(true, Ordering::Relaxed);
         let mut answer = match page.await {
             Ok(Ok(page)) => html(StatusCode::OK, page, report::POLICY),
             Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
