@@ -10,8 +10,16 @@ pub use ccbench_io::console::{Log, message, print};
 
 /// Writes a JSON document and a line break to standard output. A closed pipe is not an error.
 pub fn print_json(document: &impl Display) {
+    let _ = write_json(document);
+}
+
+/// The same, for documents without end.
+///
+/// # Errors
+/// Nobody reads them any more.
+pub fn write_json(document: &impl Display) -> io::Result<()> {
     let document = document.to_string();
-    let _ = writeln!(io::stdout(), "{}", printable::json(&document));
+    writeln!(io::stdout(), "{}", printable::json(&document))
 }
 
 /// Columns of the terminal; 120 if standard output is not a terminal.

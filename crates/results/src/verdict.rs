@@ -181,7 +181,8 @@ impl Judge {
         clock::judge(node, clock, &mut self.findings);
     }
 
-    /// What is known before the trial's end: problems in events, idle RTTs and load of machines. Other checks need the whole trial.
+    /// What is known before the trial's end: problems in events, idle RTTs, and the load of machines until now, which may fall below its
+    /// limit again. Other checks need the whole trial.
     pub fn so_far(&self) -> Verdict {
         let mut findings = self.findings.clone();
         self.paths.finish(&mut findings);

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, IsTerminal as _};
 use ccbench_results::store::RunDir;
 
 use crate::args::view::{TopArgs, ViewArgs};
-use crate::console::{message, print, print_json};
+use crate::console::{message, print, write_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::runtime::block_on;
@@ -28,7 +28,9 @@ pub fn top(args: &TopArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::Success);
     }
     for line in BufReader::new(stream).lines() {
-        print_json(&line.map_err(ViewError::io("read the updates of the run"))?);
+        if write_json(&line.map_err(ViewError::io("read the updates of the run"))?).is_err() {
+            break;
+        }
     }
     Ok(ExitCode::Success)
 }

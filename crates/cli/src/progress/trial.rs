@@ -21,8 +21,10 @@ use crate::live::trial::TrialFacts;
 
 /// Seconds between two lines of a phase when standard error is not a terminal.
 const PLAIN_INTERVAL_S: u64 = 10;
-/// Time of the trial between two looks at its verdict for live views, in microseconds.
+/// Time of the trial between two estimates of the time left for live views, in microseconds.
 const LIVE_INTERVAL_US: u64 = 200_000;
+/// Wall-clock time between two looks at a trial's verdict for live views: each copies all reasons, and virtual time may pass quickly.
+const VERDICT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Phases and flow groups of a trial; times count from its start.
 #[derive(Debug, Default)]
@@ -81,10 +83,10 @@ pub struct TrialProgress<'a> {
     pub(super) sockets: BTreeMap<(String, String), Socket>,
     pub(super) probes: BTreeMap<String, Mean>,
     pub(super) wall_time: Option<WallTime>,
-    /// When live views get the next estimate and verdict, in microseconds since the trial's start.
+    /// When live views get the next estimate, in microseconds since the trial's start.
     pub(super) live_due_us: u64,
-    /// The verdict that live views have is old.
-    pub(super) verdict_due: bool,
+    /// When live views got the last verdict.
+    pub(super) judged: Instant,
 }
 
 /// Wall-clock time of a trial that runs on the guest's virtual clock.
@@ -167,7 +169,7 @@ impl<'a> TrialProgress<'a> {
             probes: BTreeMap::new(),
             wall_time: None,
             live_due_us: 0,
-            verdict_due: false,
+            judged: clock::now(),
         }
     }
 
@@ -233,7 +235,6 @@ impl<'a> TrialProgress<'a> {
         }
         if elapsed.get() >= self.live_due_us {
             self.live_due_us = elapsed.get() + LIVE_INTERVAL_US;
-            self.verdict_due = true;
             let (left, _) = self.left(elapsed);
             self.progress.live.state().tick(self.number, elapsed.nanos(), left);
         }
@@ -241,7 +242,8 @@ impl<'a> TrialProgress<'a> {
 
     /// Gives live views the verdict so far, if theirs is old.
     pub fn judge(&mut self, so_far: impl FnOnce() -> Verdict) {
-        if std::mem::take(&mut self.verdict_due) {
+        if clock::since(self.judged) >= VERDICT_INTERVAL {
+            self.judged = clock::now();
             let (status, reasons) = verdict_texts(&so_far());
             self.progress.live.state().judge(self.number, status, reasons);
         }

@@ -19,8 +19,10 @@
   let updates = 0;
   /** The trial whose curves are held; 0: none. */
   let number = 0;
-  /** By title: names, values by name, chart, and whether the chart is old. */
+  /** By title: values by name, chart, whether the chart is old, and whether it lacks a curve. */
   let panels = new Map();
+  /** The charts on the page, and the panels that they belong to: while it is paused, those of the trial at that time. */
+  let [charts, drawn] = [[], null];
   let [times, whole] = [[], [0, 1]];
 
   const setText = (id, text) => {
@@ -34,11 +36,8 @@
   const scaled = (quantity, scale) => (typeof quantity.now === "number" ? digits(quantity.now / scale) : "-");
 
   const reset = (trial) => {
-    for (const { chart } of panels.values()) chart?.destroy();
-    byId("panels").replaceChildren();
     panels = new Map();
-    number = trial?.number ?? 0;
-    if (!trial) return;
+    number = trial.number;
     // The last bin holds what comes after the planned end.
     const bins = Math.max(1, Math.ceil(trial.length_s / trial.bin_s)) + 1;
     times = Array.from({ length: 2 * bins }, (_, nth) => (nth * trial.bin_s) / 2);
@@ -66,10 +65,11 @@
   };
 
   const drawPanels = (trial) => {
-    const isNew = [...panels.values()].some((panel) => panel.isNew);
+    const isNew = drawn !== panels || [...panels.values()].some((panel) => panel.isNew);
     if (isNew) {
       // A panel that is drawn again would move behind the others.
-      for (const panel of panels.values()) panel.chart?.destroy();
+      for (const chart of charts) chart.destroy();
+      [charts, drawn] = [[], panels];
       byId("panels").replaceChildren();
     }
     for (const { title, unit, of } of QUANTITIES) {
@@ -80,6 +80,7 @@
         const all = Object.keys(trial[of]).length;
         const about = all > curves.length ? `the first ${curves.length} of ${all} ${of}` : plural(curves.length, "curve");
         panel.chart = drawPanel({ title, unit, curves, about: `${about}; the tables have the numbers` }, trial.phases, whole, byId("panels"));
+        charts.push(panel.chart);
       } else {
         panel.chart.setData([times, ...panel.values.values()]);
       }
@@ -214,7 +215,8 @@
       location.replace("report");
       return;
     }
-    byId("connection").replaceChildren("The run has ended: ", make("a", "open its report", { href: "report" }));
+    const later = `, now or with: ccbench view ${latest?.run.directory ?? "DIR"}`;
+    byId("connection").replaceChildren("The run has ended: ", make("a", "open its report", { href: "report" }), later);
   });
 
   byId("pause").addEventListener("click", () => {
@@ -224,13 +226,13 @@
   });
   new ResizeObserver(() => {
     const width = byId("panels").clientWidth;
-    for (const { chart } of panels.values()) if (chart && chart.width !== width) chart.setSize({ width, height: 220 });
+    for (const chart of charts) if (chart.width !== width) chart.setSize({ width, height: 220 });
   }).observe(byId("panels"));
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const applyTheme = (isDark) => {
     document.documentElement.dataset.theme = isDark ? "dark" : "light";
     byId("theme").textContent = isDark ? "Light" : "Dark";
-    for (const panel of panels.values()) panel.isNew = true;
+    drawn = null;
     show();
   };
   byId("theme").addEventListener("click", () => applyTheme(document.documentElement.dataset.theme !== "dark"));

@@ -19,7 +19,7 @@ fn flows_that_share_a_queue_degrade() {
 }
 
 #[test]
-fn what_is_certain_is_known_before_the_end() {
+fn problems_are_known_before_the_end() {
     let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
     let names = ["src", "mid", "dst"].map(str::to_owned);
     let nodes = names.iter().map(|name| (name.clone(), NodeInfo::default())).collect();
