@@ -7,7 +7,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
 
 use super::ViewError;
 use super::screen::Screen;
@@ -88,6 +90,8 @@ pub fn is_open() -> bool {
 pub fn close() {
     if IS_OPEN.swap(false, Ordering::Relaxed) {
         ratatui::restore();
+        // Frames hide the cursor. A terminal that is gone needs none.
+        let _ = execute!(io::stdout(), Show);
     }
 }
 
