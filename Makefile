@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man docs dist dist-lab test-dist
 
 all: build
 
@@ -98,6 +98,11 @@ clean-clones:
 # rustdoc without warnings.
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+
+# The documents as a book with search. Installs mdbook into the cache the first time, or prints a note where it cannot.
+BOOK ?= $(CARGO_TARGET_DIR)/book
+docs:
+	@scripts/docs.sh $(BOOK)
 
 # Unused dependencies.
 machete:

@@ -10,12 +10,7 @@ use crate::plan;
 
 /// Python with the packages that notebooks are tested with.
 fn python() -> Command {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache =
-        cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"))).unwrap();
-    let python = cache.join("ccbench/python/bin/python");
-    assert!(python.exists(), "{} is missing: scripts/setup.sh --test", python.display());
-    Command::new(python)
+    ccbench_tests::python().unwrap_or_else(|| panic!("run `scripts/setup.sh --test` first"))
 }
 
 /// Fails with the command's output.

@@ -9,6 +9,7 @@ pub mod recorded;
 pub mod run_files;
 pub mod s3;
 pub mod skip;
+pub mod snippets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,14 @@ pub fn binary(name: &str) -> PathBuf {
     let path = dir.join(name);
     assert!(path.exists(), "{} is missing: run `make build` first", path.display());
     path
+}
+
+/// The Python of the directory that `scripts/setup.sh --test` makes, if it has been made.
+pub fn python() -> Option<Command> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    let python = cache.join("ccbench/python/bin/python");
+    python.exists().then(|| Command::new(python))
 }
 
 /// A private directory for one experiment, with its results and state. The environment variable `CCBENCH_STATE` identifies its

@@ -167,6 +167,8 @@ impl FromStr for Listen {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_tests::snippets;
+
     use super::*;
     use crate::sockets::allowed::AllowedModules;
 
@@ -226,5 +228,25 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
+    }
+
+    /// `ccbench link` and `ccbench cc` are passed on to this program.
+    #[test]
+    fn commands_in_the_documents_parse() {
+        let mut parsed = 0;
+        for snippet in snippets::all().iter().filter(|snippet| snippet.language == "sh") {
+            for words in snippets::commands(&snippet.text) {
+                let rest = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                    ["ccbench-agent", ..] | ["ccbench", "link" | "cc", ..] => &words[1..],
+                    _ => continue,
+                };
+                let line = std::iter::once("ccbench-agent").chain(rest.iter().map(String::as_str));
+                if let Err(error) = Cli::try_parse_from(line) {
+                    assert!(!error.use_stderr(), "{}: {error}", snippet.place());
+                }
+                parsed += 1;
+            }
+        }
+        assert!(parsed >= 10, "only {parsed} commands");
     }
 }

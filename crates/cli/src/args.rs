@@ -618,3 +618,6 @@ pub struct GenerateArgs {
     #[arg(long)]
     pub format: Option<TraceFormat>,
 }
+
+#[cfg(test)]
+mod tests;

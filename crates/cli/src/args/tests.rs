@@ -1,0 +1,24 @@
+use clap::Parser as _;
+
+use ccbench_tests::snippets;
+
+use super::Cli;
+
+/// Commands that the documents show for other machines, root or the lab are not run, but they exist as shown. Those of `ccbench
+/// link` and `ccbench cc` are the agent's, whose tests parse them.
+#[test]
+fn commands_in_the_documents_parse() {
+    let mut parsed = 0;
+    for snippet in snippets::all().iter().filter(|snippet| snippet.language == "sh") {
+        for words in snippets::commands(&snippet.text) {
+            if words.first().is_none_or(|program| program != "ccbench") {
+                continue;
+            }
+            if let Err(error) = Cli::try_parse_from(&words) {
+                assert!(!error.use_stderr(), "{}: {error}", snippet.place());
+            }
+            parsed += 1;
+        }
+    }
+    assert!(parsed >= 100, "only {parsed} commands");
+}

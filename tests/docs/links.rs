@@ -1,0 +1,125 @@
+//! Links of the documents: on GitHub they are paths in the source tree, in the book (scripts/docs.sh) paths of its pages.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+use ccbench_tests::source_root;
+
+/// The pages of the book in the order of docs/SUMMARY.md, as paths in the source tree.
+fn pages() -> Vec<String> {
+    let summary = std::fs::read_to_string(source_root().join("docs/SUMMARY.md")).unwrap();
+    targets(&summary).into_iter().map(|target| resolved("docs/SUMMARY.md", &target)).collect()
+}
+
+/// The targets of Markdown's links, outside of code.
+fn targets(text: &str) -> Vec<String> {
+    let (mut found, mut is_code) = (Vec::new(), false);
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        let parts = line.split("](").skip(1).filter(|_| !is_code);
+        let target = |part: &str| Some(part.split_once(')')?.0.to_owned());
+        found.extend(parts.filter_map(target));
+    }
+    found.retain(|target| !target.contains("://") && !target.starts_with("mailto:"));
+    found
+}
+
+/// The path in the source tree of a link's target, without its anchor.
+fn resolved(document: &str, target: &str) -> String {
+    let path = target.split('#').next().unwrap_or_default();
+    if path.is_empty() {
+        return document.to_owned();
+    }
+    let mut parts: Vec<String> = Vec::new();
+    for part in Path::new(document).parent().unwrap().join(path).components() {
+        match part {
+            Component::ParentDir => drop(parts.pop()),
+            Component::CurDir => {}
+            part => parts.push(part.as_os_str().to_string_lossy().into_owned()),
+        }
+    }
+    parts.join("/")
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let (mut found, mut counts, mut is_code) = (BTreeSet::new(), BTreeMap::new(), false);
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        let Some(heading) = line.starts_with('#').then(|| line.trim_start_matches('#').trim())
+        else {
+            continue;
+        };
+        if is_code {
+            continue;
+        }
+        let anchor: String = heading
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect();
+        let count = counts.entry(anchor.clone()).and_modify(|count| *count += 1).or_insert(0);
+        found.insert(if *count == 0 { anchor } else { format!("{anchor}-{count}") });
+    }
+    found
+}
+
+/// What scripts/docs.sh copies beside the pages.
+fn copied() -> Vec<String> {
+    let script = std::fs::read_to_string(source_root().join("scripts/docs.sh")).unwrap();
+    let list = script.lines().find_map(|line| line.strip_prefix("copied=(")).unwrap();
+    list.trim_end_matches(')').split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_document_is_in_the_book() {
+    let pages = pages();
+    for document in ccbench_tests::snippets::documents() {
+        assert!(document == "docs/SUMMARY.md" || pages.contains(&document), "{document}");
+    }
+    let unique: BTreeSet<&String> = pages.iter().collect();
+    assert_eq!(unique.len(), pages.len(), "a page is there twice");
+}
+
+#[test]
+fn links_work_in_the_source_tree_and_in_the_book() {
+    let (pages, copied) = (pages(), copied());
+    let read = |page: &String| std::fs::read_to_string(source_root().join(page)).unwrap();
+    let texts: BTreeMap<&String, String> = pages.iter().map(|page| (page, read(page))).collect();
+    let (mut links, mut wrong) = (0, Vec::new());
+    for (page, text) in &texts {
+        for target in targets(text) {
+            links += 1;
+            let path = resolved(page, &target);
+            let in_book = texts.contains_key(&path)
+                || !path.ends_with(".md")
+                    && copied.iter().any(|entry| Path::new(&path).starts_with(entry));
+            if !source_root().join(&path).is_file() {
+                wrong.push(format!("{page}: {target} is no file of the source tree"));
+            } else if !in_book {
+                wrong.push(format!("{page}: {target} is neither in docs/SUMMARY.md nor copied"));
+            } else if let Some((_, anchor)) = target.split_once('#')
+                && !texts.get(&path).is_some_and(|text| anchors(text).contains(anchor))
+            {
+                wrong.push(format!("{page}: {target}: no such heading"));
+            }
+        }
+    }
+    assert!(links > 150, "only {links} links");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn anchors_are_those_of_github() {
+    let text = "# A `b`: c_d -- E!\n```\n# code\n```\n## Twice\n## Twice\n";
+    let expected = ["a-b-c_d----e", "twice", "twice-1"].map(str::to_owned);
+    assert_eq!(anchors(text), expected.into());
+    assert_eq!(resolved("docs/from/a.md", "../plan.md#x"), "docs/plan.md");
+    assert_eq!(resolved("docs/a.md", "../README.md"), "README.md");
+    assert_eq!(targets("[a](b.md#c) `x`\n```\n[d](e)\n```\n[f](https://g)"), ["b.md#c"]);
+}

@@ -1,0 +1,143 @@
+//! The documents: their plans are valid, their commands run or parse, their links lead somewhere on GitHub and in the book.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+
+use ccbench_proto::plan::check;
+use ccbench_tests::skip::skip;
+use ccbench_tests::snippets::{self, Snippet};
+use ccbench_tests::{Bench, binary, python, source_root, text};
+
+mod links;
+
+/// Documents without a command that runs: they are about other machines, the lab, root, or runs that take long.
+const ONLY_PARSED: [&str; 9] = [
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/congestion-controls.md",
+    "docs/link.md",
+    "docs/plan.md",
+    "docs/reproductions.md",
+    "docs/results.md",
+    "docs/scorecard.md",
+    "docs/traces.md",
+];
+
+fn by_document() -> BTreeMap<String, Vec<Snippet>> {
+    let mut documents = BTreeMap::<String, Vec<Snippet>>::new();
+    for snippet in snippets::all() {
+        documents.entry(snippet.document.clone()).or_default().push(snippet);
+    }
+    documents
+}
+
+/// A reader who goes from top to bottom: plans are written to their files and checked, marked commands run. `plans` is that of
+/// the source tree; `…` in the name of a results directory is a pattern.
+fn go_through(snippets: &[Snippet], bench: &Bench) -> usize {
+    std::os::unix::fs::symlink(source_root().join("plans"), bench.path("plans")).unwrap();
+    let mut done = 0;
+    for snippet in snippets {
+        if let Some(file) = snippet.plan_file().or(snippet.appended_to()) {
+            let before = match snippet.appended_to() {
+                Some(_) => std::fs::read_to_string(bench.path(file)).unwrap(),
+                None => String::new(),
+            };
+            bench.write(file, &format!("{before}\n{}", snippet.text));
+            let checked = bench.run(&["check", file]);
+            assert!(checked.status.success(), "{}: {}", snippet.place(), text(&checked));
+        } else if snippet.is("sh", "run") {
+            run(Command::new("bash").args(["-euo", "pipefail", "-c"]), snippet, bench);
+        } else if snippet.is("python", "run") {
+            let Some(mut python) = python() else {
+                skip(&format!("{}: run `scripts/setup.sh --test` first", snippet.place()));
+                continue;
+            };
+            python.env("PYTHONPATH", source_root().join("python")).arg("-c");
+            run(&mut python, snippet, bench);
+        } else {
+            continue;
+        }
+        done += 1;
+    }
+    done
+}
+
+fn run(interpreter: &mut Command, snippet: &Snippet, bench: &Bench) {
+    let programs = binary("ccbench").parent().unwrap().to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)));
+    let output = interpreter
+        .arg(snippet.text.replace('…', "*"))
+        .current_dir(bench.path("."))
+        .env("PATH", path.unwrap())
+        .env("CCBENCH_STATE", bench.path("state"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}: {}", snippet.place(), text(&output));
+}
+
+#[test]
+fn a_reader_can_follow_each_document() {
+    let (mut done, mut parsed) = (0, BTreeSet::new());
+    for (document, snippets) in by_document() {
+        done += go_through(&snippets, &Bench::new());
+        let has_run = snippets.iter().any(|snippet| snippet.is("sh", "run"));
+        if !has_run && snippets.iter().any(|snippet| snippet.language == "sh") {
+            parsed.insert(document);
+        }
+    }
+    assert!(done >= 25, "only {done} blocks");
+    assert_eq!(parsed, ONLY_PARSED.map(str::to_owned).into(), "documents of which nothing runs");
+}
+
+/// The plan of README.md is that of the quickstart, without its comments.
+#[test]
+fn the_readme_shows_the_quickstart() {
+    let documents = by_document();
+    let shown = documents["README.md"].iter().find(|s| s.plan_file().is_some()).unwrap();
+    let shipped = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
+    let parsed = |text: &str| {
+        let mut plan: toml::Table = text.parse().unwrap();
+        for key in ["about", "gap", "seed"] {
+            plan.remove(key);
+        }
+        plan
+    };
+    assert_eq!(parsed(&shown.text), parsed(&shipped));
+}
+
+/// A fragment is not a whole plan, so keys are missing; but it has no key that plans do not have.
+#[test]
+fn fragments_of_plans_have_only_known_keys() {
+    let mut fragments = 0;
+    for snippet in snippets::all() {
+        if snippet.language != "toml" || snippet.plan_file().is_some() {
+            continue;
+        }
+        let texts: Vec<&str> = match snippet.is("toml", "alternatives") {
+            true => snippet.text.lines().collect(),
+            false => vec![&snippet.text],
+        };
+        for text in texts {
+            let table: toml::Table =
+                text.parse().unwrap_or_else(|error| panic!("{}: {error}", snippet.place()));
+            let whole = table.contains_key("name") && table.contains_key("phases");
+            assert!(!whole, "{}: mark it with plan=FILE, so that it is checked", snippet.place());
+            fragments += 1;
+            // The keys of one link are shown without its table.
+            let of_link = table.keys().any(|key| LINK_KEYS.contains(&key.as_str()));
+            let text = if of_link { format!("[links.shown]\n{text}") } else { text.to_owned() };
+            for problem in check::read(&text, &[]).err().unwrap_or_default() {
+                let problem = problem.to_string();
+                assert!(!problem.contains("is not a key of"), "{}: {problem}", snippet.place());
+            }
+        }
+    }
+    assert!(fragments >= 15, "only {fragments} fragments");
+}
+
+/// Keys of links in fragments that have no table.
+const LINK_KEYS: [&str; 2] = ["jitter", "policer"];
