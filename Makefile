@@ -151,15 +151,26 @@ bench-results: setup
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench
-	install -D -m 755 $(CARGO_TARGET_DIR)/release/ccbench-agent $(DESTDIR)$(PREFIX)/bin/ccbench-agent
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' systemd/ccbench-agent.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent.service
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	$(CARGO_TARGET_DIR)/release/ccbench man $(DESTDIR)$(PREFIX)/share/man/man1
-	$(CARGO_TARGET_DIR)/release/ccbench completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ccbench
+	scripts/stage.sh $(CARGO_TARGET_DIR)/release "$(DESTDIR)" $(PREFIX)
 
+SHARE := $(DESTDIR)$(PREFIX)/share
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench-agent
 	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent.service
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/ccbench*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ccbench
+	rm -f $(SHARE)/man/man1/ccbench*.1 $(SHARE)/bash-completion/completions/ccbench $(SHARE)/fish/vendor_completions.d/ccbench.fish
+	rm -f $(SHARE)/zsh/site-functions/_ccbench $(SHARE)/zsh/vendor-completions/_ccbench
+	rm -rf $(SHARE)/ccbench $(SHARE)/doc/ccbench
+
+# The packages of a release (docs/packages.md), in DIST; DIST_PACKAGES="deb wheel" for some of them. The first time this takes half an hour.
+DIST ?= $(CARGO_TARGET_DIR)/packages
+dist: setup
+	@scripts/setup.sh --dist
+	@scripts/dist.sh $(DIST) $(DIST_PACKAGES)
+
+# The lab's kernels as a package, with the digests of their recipes.
+dist-lab: lab
+	@scripts/dist.sh $(DIST) lab
+
+# Installs the packages of `make dist` in bare systems and measures the time to the first table; root.
+test-dist:
+	tests/dist/bare.sh $(DIST)

@@ -5,6 +5,7 @@
 #           tests/notebooks/requirements.txt, in a directory of their own
 #   --faults also installs strace, which injects faults
 #   --slurm also installs Slurm, on which tests run job arrays
+#   --dist  also installs what builds packages (scripts/dist.sh)
 #   --arm64 also installs what runs tests for 64-bit Arm: QEMU's user mode, and a linker and a libc for Arm
 # Does nothing if everything is installed.
 set -euo pipefail
@@ -19,6 +20,7 @@ if [ "${1:-}" = --lab ]; then
     package+=([qemu-system-x86_64]=qemu-system-x86 [flex]=flex [bison]=bison [bc]=bc [pahole]=dwarves [xz]=xz-utils
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
+[ "${1:-}" = --dist ] && package+=([dpkg-shlibdeps]=dpkg-dev [patchelf]=patchelf [git]=git)
 [ "${1:-}" = --faults ] && package+=([strace]=strace)
 [ "${1:-}" = --slurm ] && package+=([slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge)
 [ "${1:-}" = --arm64 ] && package+=([qemu-aarch64]=qemu-user [aarch64-linux-gnu-gcc]=gcc-aarch64-linux-gnu)
@@ -32,7 +34,8 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel"
     [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel"
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
-    [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests"
+    [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests, builds the wheel"
+    [dpkg-dev]="finds what packages depend on" [patchelf]="puts libraries into the wheel" [git]="dates the packages"
     [slurmctld]="Slurm's controller, for tests" [slurmd]="Slurm's nodes, for tests" [slurm-client]="Slurm's commands, for tests"
     [munge]="authenticates Slurm's messages"
     [strace]="injects faults into system calls" [qemu-user]="runs the tests for Arm"
@@ -42,7 +45,7 @@ missing=()
 for program in "${!package[@]}"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${package[$program]}")
 done
-[ "${1:-}" = --test ] && { python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); }
+[[ "${1:-}" = --test || "${1:-}" = --dist ]] && { python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv); }
 [ "${1:-}" = --arm64 ] && [ ! -e /usr/aarch64-linux-gnu/include/stdio.h ] && missing+=(libc6-dev-arm64-cross)
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)

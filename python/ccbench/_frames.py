@@ -1,0 +1,87 @@
+"""Parquet files as frames of one of three libraries. Each keeps what it can of the units: pyarrow in the metadata of fields, pandas in
+`attrs`; polars has no place for them, so ask the run."""
+
+import importlib
+
+LIBRARIES = ("polars", "pandas", "pyarrow")
+
+
+def installed():
+    """The first library that is installed, or None."""
+    for name in LIBRARIES:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+        return name
+    return None
+
+
+def read(library, files, units_of):
+    """Files with the same columns as one frame; `units_of` gives the units for names of columns."""
+    return {"polars": _polars, "pandas": _pandas, "pyarrow": _pyarrow}[library](files, units_of)
+
+
+def keep_counted(library, frame, trials):
+    """Rows of the points and trials that are in `trials`, a frame of the same library."""
+    keys = ["point_id", "trial"]
+    if library == "polars":
+        return frame.join(trials.select(keys), on=keys, how="semi", maintain_order="left")
+    if library == "pandas":
+        kept = frame.merge(trials[keys], on=keys, how="inner")
+        kept.attrs = frame.attrs
+        return kept
+    # A join of pyarrow neither keeps the order nor takes every type of column.
+    wanted = set(zip(*(trials[key].to_pylist() for key in keys)))
+    pairs = zip(*(frame[key].to_pylist() for key in keys))
+    return frame.filter([pair in wanted for pair in pairs])
+
+
+def counted_trials(library, trials):
+    """Trials that summaries use."""
+    statuses = ["ok", "degraded"]
+    if library == "polars":
+        polars = importlib.import_module("polars")
+        return trials.filter(polars.col("status").cast(polars.String).is_in(statuses))
+    if library == "pandas":
+        return trials[trials["status"].astype(str).isin(statuses)]
+    return trials.filter([str(status) in statuses for status in trials["status"].to_pylist()])
+
+
+def column_names(library, file):
+    """Names of the columns of a file."""
+    if library == "polars":
+        return list(importlib.import_module("polars").read_parquet_schema(file))
+    return importlib.import_module("pyarrow.parquet").ParquetFile(file).schema_arrow.names
+
+
+def _polars(files, _units_of):
+    polars = importlib.import_module("polars")
+    return polars.read_parquet(files, hive_partitioning=False)
+
+
+def _pyarrow(files, units_of):
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    # Each file alone: dictionaries of categories differ between them.
+    tables = [parquet.ParquetFile(file).read() for file in files]
+    tables = [table.cast(_plain(pyarrow, table.schema)) for table in tables]
+    table = pyarrow.concat_tables(tables, promote_options="default")
+    units = units_of(table.column_names)
+    fields = [
+        field.with_metadata({"unit": units[field.name]}) if field.name in units else field for field in table.schema
+    ]
+    return table.cast(pyarrow.schema(fields))
+
+
+def _plain(pyarrow, schema):
+    """The schema with text instead of categories."""
+    is_category = pyarrow.types.is_dictionary
+    return pyarrow.schema(
+        [field.with_type(field.type.value_type) if is_category(field.type) else field for field in schema]
+    )
+
+
+def _pandas(files, units_of):
+    frame = _pyarrow(files, lambda names: {}).to_pandas()
+    frame.attrs["units"] = units_of(list(frame.columns))
+    return frame

@@ -1,0 +1,84 @@
+"""A results directory."""
+
+import glob
+import json
+from pathlib import Path
+
+from . import _frames
+from ._units import unit_of
+
+
+class RunError(Exception):
+    """A results directory, or a table in it, cannot be read."""
+
+
+class Run:
+    """A results directory of `ccbench run`. Tables are read when they are asked for."""
+
+    def __init__(self, path, frames=None):
+        self.path = Path(path)
+        library = frames or _frames.installed()
+        if library is None:
+            raise RunError("no library for data frames is installed; run `pip install polars`, or pandas and pyarrow")
+        if library not in _frames.LIBRARIES:
+            raise RunError(f"there are no frames of {library!r}; choose one of {', '.join(_frames.LIBRARIES)}")
+        self.frames = library
+        try:
+            self.info = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.path} is not a results directory of ccbench: run.json: {error}") from error
+
+    def __repr__(self):
+        return f"ccbench.Run({str(self.path)!r})"
+
+    def tables(self):
+        """Names of all tables: those with rows of trials, and those of the run (`trials`, `points`, summaries)."""
+        of_trials = [folder.name for folder in (self.path / "tables").glob("*") if folder.is_dir()]
+        return sorted(of_trials + [file.stem for file in self.path.glob("*.parquet")])
+
+    def __getitem__(self, name):
+        return self.table(name)
+
+    def table(self, name, counted=False):
+        """A table as a frame. With `counted`, only rows of trials that summaries use: ok and degraded ones."""
+        files = self._files(name)
+        frame = _frames.read(self.frames, files, _units)
+        if not counted:
+            return frame
+        if not {"point_id", "trial"} <= set(_frames.column_names(self.frames, files[0])):
+            raise RunError(f"{name} has no column of trials; leave out counted=True")
+        trials = _frames.counted_trials(self.frames, self.table("trials"))
+        return _frames.keep_counted(self.frames, frame, trials)
+
+    def units(self, name):
+        """The unit of each column of a table that has one in its name. In summaries, the column `unit` has that of `value`."""
+        return _units(_frames.column_names(self.frames, self._files(name)[0]))
+
+    def _files(self, name):
+        alone = self.path / f"{name}.parquet"
+        if alone.is_file():
+            return [str(alone)]
+        files = sorted((self.path / "tables" / name).glob("**/*.parquet"))
+        if not files:
+            raise RunError(f"{self.path} has no table {name!r}; it has {', '.join(self.tables())}")
+        return [str(file) for file in files]
+
+
+def _units(columns):
+    units = {column: unit_of(column) for column in columns}
+    return {column: unit for column, unit in units.items() if unit}
+
+
+def load(path, frames=None):
+    """Opens a run: its results directory, a pattern of its path, or a directory of results directories; of several, the newest.
+
+    `frames` is "polars", "pandas" or "pyarrow"; by default the first that is installed.
+    """
+    given = Path(path)
+    places = [given] if given.exists() else [Path(found) for found in glob.glob(str(path))]
+    runs = [place for place in places if (place / "run.json").is_file()]
+    if not runs:
+        runs = [file.parent for place in places for file in place.glob("*/run.json")]
+    if not runs:
+        raise RunError(f"{path} is neither a results directory of ccbench nor a directory of them")
+    return Run(max(runs, key=lambda run: ((run / "run.json").stat().st_mtime, run.name)), frames)

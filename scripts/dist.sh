@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Builds the packages of a release: dist.sh OUT [PACKAGE…]
+#   OUT      directory of the packages; other files in it stay
+#   PACKAGE  tarball, deb, wheel, image, sbom (all of these by default), lab (the lab's kernels, after `make lab`)
+# Ends with SHA256SUMS of all files in OUT. docs/packages.md describes the packages. What cannot be built here is skipped with a note if
+# all were asked for, and an error if it was named.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=$(realpath -m "${1:?usage: dist.sh OUT [PACKAGE…]}")
+shift
+named=$#
+[ $named -gt 0 ] || set -- tarball deb wheel image sbom
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+target=$(rustc -vV | sed -n 's/^host: //p')
+arch=${target%%-*}
+: "${CARGO_TARGET_DIR:=target}"
+case $CARGO_TARGET_DIR in /*) ;; *) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;; esac
+export CARGO_TARGET_DIR
+programs=$CARGO_TARGET_DIR/dist
+# The same commit gives the same bytes, with the same tools.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH
+work=$(mktemp -d)
+trap 'rm -rf "$work" target/wheel.data' EXIT
+mkdir -p "$out"
+
+die() { echo "dist: $*" >&2; exit 1; }
+skip() { # PACKAGE WHY
+    [ "$named" -eq 0 ] || die "$1: $2"
+    echo "dist: $1: skipped: $2" >&2
+}
+pack() { # FILE DIRECTORY…: a tar archive of directories below $work
+    local file=$1
+    shift
+    tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -c "$@" | gzip -9n >"$file"
+}
+
+build() {
+    # One after the other, as maturin builds the controller alone: together, their dependencies would have other features.
+    local cargo=(cargo)
+    # The dependencies are then also in the programs, where `cargo audit bin` finds them.
+    command -v cargo-auditable >/dev/null && cargo=(cargo auditable)
+    "${cargo[@]}" build --locked --profile dist -p ccbench
+    "${cargo[@]}" build --locked --profile dist -p ccbench-agent
+    # Of the controller in `make install` without this profile: 108 MB.
+    du --apparent-size -BM "$programs/ccbench" "$programs/ccbench-agent"
+}
+
+tarball() {
+    local name=ccbench-$version-$target
+    scripts/stage.sh "$programs" "$work/$name" ""
+    pack "$out/$name.tar.gz" "$name"
+}
+
+deb() {
+    command -v dpkg-shlibdeps >/dev/null || { skip deb "install dpkg-dev"; return; }
+    local root=$work/deb/root architecture depends
+    architecture=$(dpkg --print-architecture)
+    scripts/stage.sh "$programs" "$root" /usr
+    gzip -9n "$root"/usr/share/man/man1/*.1
+    mv "$root/usr/share/doc/ccbench/LICENSE" "$root/usr/share/doc/ccbench/copyright"
+    gzip -9nc CHANGELOG.md >"$root/usr/share/doc/ccbench/changelog.gz"
+    # dpkg-shlibdeps reads the names of the packages there.
+    mkdir -p "$work/deb/debian" "$root/DEBIAN"
+    printf 'Source: ccbench\n\nPackage: ccbench\nArchitecture: any\n' >"$work/deb/debian/control"
+    depends=$(cd "$work/deb" && dpkg-shlibdeps -O root/usr/bin/ccbench root/usr/bin/ccbench-agent | sed -n 's/^shlibs:Depends=//p')
+    [ -n "$depends" ] || die "deb: dpkg-shlibdeps found no libraries"
+    cat >"$root/DEBIAN/control" <<EOF
+Package: ccbench
+Version: $version
+Architecture: $architecture
+Maintainer: the ccbench project <ccbench@localhost>
+Installed-Size: $(du -sk "$root/usr" | cut -f 1)
+Depends: $depends
+Recommends: iperf3
+Suggests: kmod, qemu-system-x86
+Section: net
+Priority: optional
+Description: congestion-control experiments from one plan file
+ ccbench builds the network that a plan describes, runs repeated trials with the
+ kernel's TCP, in a virtual machine or in a simulator, and writes tables,
+ verdicts and figures. This package has the controller, and the agent that runs
+ the part of one node.
+EOF
+    cat >"$root/DEBIAN/postinst" <<'EOF'
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
+EOF
+    # When it stops, the agent undoes its changes.
+    cat >"$root/DEBIAN/prerm" <<'EOF'
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl stop ccbench-agent.service || true; fi
+EOF
+    chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"
+    (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+    dpkg-deb --root-owner-group -Zxz --build "$root" "$out/ccbench_${version}_$architecture.deb"
+}
+
+# The wheel has the libraries of the agent that bare systems lack, in PREFIX/lib/ccbench.
+wheel() {
+    local venv=$cache/maturin-1.16.0 data=target/wheel.data library name
+    command -v patchelf >/dev/null || { skip wheel "install patchelf"; return; }
+    if [ ! -x "$venv/bin/maturin" ]; then
+        rm -rf "$venv"
+        { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check maturin==1.16.0; } ||
+            { rm -rf "$venv"; skip wheel "maturin cannot be installed"; return; }
+    fi
+    rm -rf "$data" "$work/wheel"
+    mkdir -p "$data/scripts" "$data/data/lib/ccbench" "$data/data/share/doc/ccbench"
+    install -m 755 "$programs/ccbench-agent" "$data/scripts/ccbench-agent"
+    while read -r name library; do
+        install -m 755 "$library" "$data/data/lib/ccbench/$name"
+        patchelf --set-rpath '$ORIGIN' "$data/data/lib/ccbench/$name"
+        licence "$library" >"$data/data/share/doc/ccbench/$name.copyright"
+    done < <(ldd "$programs/ccbench-agent" | sed -n 's/^\s*\(\(libelf\|libz\|libzstd\|liblzma\|libbz2\)\.so[^ ]*\) => \(\/[^ ]*\).*/\1 \3/p')
+    patchelf --set-rpath '$ORIGIN/../lib/ccbench' "$data/scripts/ccbench-agent"
+    "$venv/bin/maturin" build --locked --out "$work/wheel"
+    local made=("$work"/wheel/*.whl)
+    python3 -m zipfile -l "${made[0]}" >"$work/wheel/list"
+    for name in scripts/ccbench scripts/ccbench-agent ccbench/__init__.py lib/ccbench/libelf.so.1; do
+        grep -q "$name " "$work/wheel/list" || die "wheel: ${made[0]##*/} has no $name"
+    done
+    cp "${made[0]}" "$out/"
+}
+
+licence() { # LIBRARY: the copyright file of its package
+    local package
+    package=$(dpkg -S "$(realpath "$1")" 2>/dev/null || dpkg -S "${1#/usr}" 2>/dev/null) || return 0
+    package=${package%%:*}
+    cat "/usr/share/doc/$package/copyright" 2>/dev/null || true
+}
+
+image() {
+    local tool file=$out/ccbench-$version-$arch.oci.tar debs
+    tool=$(command -v podman || command -v docker) || { skip image "install podman or docker"; return; }
+    debs=("$out/ccbench_${version}_"*.deb)
+    [ -e "${debs[0]}" ] || { skip image "build the package deb first"; return; }
+    mkdir "$work/image"
+    cp "${debs[0]}" "$work/image/ccbench.deb"
+    "$tool" build -q -t "ccbench:$version" -t ccbench:latest -f scripts/Containerfile "$work/image" ||
+        { skip image "$tool cannot build it"; return; }
+    rm -f "$file"
+    case $tool in
+    *podman) "$tool" save -q --format oci-archive -o "$file" "ccbench:$version" ;;
+    *) "$tool" save -o "$file" "ccbench:$version" ;;
+    esac
+}
+
+sbom() {
+    cargo metadata --locked --format-version 1 --filter-platform "$target" |
+        python3 scripts/sbom.py Cargo.lock "$version" "$target" >"$out/ccbench-$version-$target.spdx.json"
+}
+
+lab() { "$programs/ccbench" lab pack -o "$out/ccbench-lab-kernels-$version-$arch.tar.gz"; }
+
+build
+for package in "$@"; do
+    case $package in
+    tarball | deb | wheel | image | sbom | lab) "$package" ;;
+    *) die "there is no package $package; write tarball, deb, wheel, image, sbom or lab" ;;
+    esac
+done
+(cd "$out" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\0' | sort -z | xargs -0 sha256sum >SHA256SUMS)
+echo "dist: $out:"
+(cd "$out" && du --apparent-size -BM -- *)

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Copies what is installed into a tree: stage.sh PROGRAMS ROOT PREFIX
+#   PROGRAMS  directory of the two programs, which run here
+#   ROOT      root of the tree; empty: this system's
+#   PREFIX    /usr/local, /usr; empty: for an archive that is unpacked in /usr/local
+set -euo pipefail
+source=$(dirname "$(realpath "$0")")/..
+programs=$1 prefix=${3%/}
+to=${2%/}$prefix
+
+for name in ccbench ccbench-agent; do install -D -m 755 "$programs/$name" "$to/bin/$name"; done
+install -d "$to/lib/systemd/system" "$to/share/man/man1"
+sed "s|/usr/local/bin|${prefix:-/usr/local}/bin|" "$source/systemd/ccbench-agent.service" >"$to/lib/systemd/system/ccbench-agent.service"
+"$programs/ccbench" man "$to/share/man/man1"
+completions() { # SHELL FILE
+    install -d "$(dirname "$to/share/$2")"
+    "$programs/ccbench" completions "$1" >"$to/share/$2"
+}
+completions bash bash-completion/completions/ccbench
+completions fish fish/vendor_completions.d/ccbench.fish
+# Debian's zsh reads another directory than the others.
+case $prefix in
+/usr) completions zsh zsh/vendor-completions/_ccbench ;;
+*) completions zsh zsh/site-functions/_ccbench ;;
+esac
+to=$(realpath "$to")
+cd "$source"
+for file in LICENSE LICENSES/*; do install -D -m 644 "$file" "$to/share/doc/ccbench/$file"; done
+find plans -type f -exec install -D -m 644 {} "$to/share/ccbench/{}" \;

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Installs the packages of `make dist` in a Debian without a compiler and runs the quickstart: bare.sh DIST [SUITE]
+#   DIST   directory of the .deb and the wheel, of this machine's architecture
+#   SUITE  Debian's release [default: this machine's]
+# Needs root and mmdebstrap. Prints the seconds from the beginning of the installation to the first table, and fails above 90.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/../.." && pwd)
+dist=$(realpath "${1:?usage: bare.sh DIST [SUITE]}")
+suite=${2:-$(. /etc/os-release && echo "$VERSION_CODENAME")}
+limit_s=90
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. "$here/lab/apt.sh"
+die() { echo "bare: $*" >&2; exit 1; }
+[ "$(id -u)" -eq 0 ] || die "run it as root"
+command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: run \`apt-get install mmdebstrap\`"
+deb=$(find "$dist" -name "ccbench_*_$(dpkg --print-architecture).deb" | sort -V | tail -n 1)
+wheel=$(find "$dist" -name "ccbench-*_$(uname -m).whl" | sort -V | tail -n 1)
+[ -n "$deb" ] && [ -n "$wheel" ] || die "$dist has not both packages: run \`make dist\`"
+
+echo "bare: Debian $suite"
+mmdebstrap --quiet --variant=apt "$suite" "$work/base.tar" "deb $(mirror "$suite") $suite main"
+
+# A command in a copy of the system, with file systems that end with it.
+in_root() { # ROOT COMMAND…
+    unshare --mount --fork bash -c '
+        set -e
+        root=$1; shift
+        mount --make-rprivate /
+        mount -t proc proc "$root/proc"
+        mount --rbind /sys "$root/sys"
+        mount --rbind /dev "$root/dev"
+        mount -t tmpfs tmpfs "$root/run"
+        exec chroot "$root" /usr/bin/env -i HOME=/srv PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
+            DEBIAN_FRONTEND=noninteractive "$@"' bash "$@"
+}
+
+root_of() { # NAME: a fresh copy
+    local root=$work/$1
+    mkdir "$root"
+    tar -C "$root" -xf "$work/base.tar"
+    cp --remove-destination /etc/resolv.conf "$root/etc/resolv.conf"
+    # This machine may reach the mirror through a proxy.
+    apt-config dump | grep -i '^Acquire::.*Proxy' >"$root/etc/apt/apt.conf.d/00proxy" || true
+    cp "$here/plans/quickstart.toml" "$root/srv/"
+    for tool in cc gcc clang cargo python3 iperf3; do
+        ! in_root "$root" sh -c "command -v $tool" >/dev/null || die "the bare system has $tool"
+    done
+}
+
+first_table() { # NAME INSTALL: prints the seconds up to the first table of simulated trials
+    local root=$work/$1 begin_ns seconds
+    begin_ns=$(date +%s%N)
+    in_root "$root" sh -ec "$2" >"$work/$1.log" 2>&1 || { cat "$work/$1.log" >&2; die "$1: the installation failed"; }
+    in_root "$root" ccbench run /srv/quickstart.toml --sim --out /srv/results >"$work/$1.out" ||
+        die "$1: \`ccbench run --sim\` failed"
+    seconds=$((($(date +%s%N) - begin_ns) / 1000000000))
+    grep -q 'compete   second   bbr' "$work/$1.out" || { cat "$work/$1.out" >&2; die "$1: no table"; }
+    echo "bare: $1: $seconds s from the beginning of the installation to the first table"
+    [ "$seconds" -le "$limit_s" ] || die "$1: more than $limit_s s"
+}
+
+namespaces() { # NAME: real traffic; what matters is that trials run, not how well on this machine
+    local root=$work/$1
+    in_root "$root" sh -ec 'apt-get install -qq -y --no-install-recommends iperf3' >"$work/$1.log" 2>&1 ||
+        { cat "$work/$1.log" >&2; die "$1: iperf3 cannot be installed"; }
+    in_root "$root" ccbench run /srv/quickstart.toml --set repeat=1 --out /srv/kernel >"$work/$1.kernel" ||
+        { cat "$work/$1.kernel" >&2; die "$1: \`ccbench run\` failed"; }
+    echo "bare: $1: the quickstart ran in network namespaces"
+}
+
+root_of deb
+cp "$deb" "$work/deb/srv/ccbench.deb"
+first_table deb 'apt-get update -qq && apt-get install -qq -y --no-install-recommends /srv/ccbench.deb'
+in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version; test -s /usr/share/man/man1/ccbench-run.1.gz
+    test -s /usr/lib/systemd/system/ccbench-agent.service; dpkg --verify ccbench'
+namespaces deb
+in_root "$work/deb" sh -ec 'apt-get purge -qq -y ccbench >/dev/null
+    for path in /usr/bin/ccbench /usr/share/ccbench /usr/share/doc/ccbench; do test ! -e "$path"; done'
+
+root_of wheel
+cp "$wheel" "$work/wheel/srv/"
+first_table wheel 'apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv && python3 -m venv /venv &&
+    /venv/bin/pip install --quiet --no-index /srv/*.whl'
+in_root "$work/wheel" sh -ec 'ccbench-agent --version; ccbench cc list >/dev/null
+    /venv/bin/python -c "import ccbench; print(ccbench.program())"'
+namespaces wheel
+echo "bare: passed"

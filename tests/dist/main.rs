@@ -1,0 +1,215 @@
+//! The parts of `make dist` that need no other system: scripts, the tree that packages are made of, the bill of materials, the
+//! Python reader. `tests/dist/bare.sh` installs the packages.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ccbench_tests::skip::skip;
+use ccbench_tests::{Bench, binary, python, source_root, text};
+use serde_json::Value;
+
+const PLAN: &str = r#"
+name = "read"
+repeat = 2
+[nodes]
+src = {}
+router = {}
+dst = {}
+[wires]
+path = ["src", "router", "dst"]
+[links.bottleneck]
+node = "router"
+toward = "dst"
+rate = "10mbit"
+delay = "10ms"
+[flows.f]
+from = "src"
+to = "dst"
+[[phases]]
+name = "only"
+length = "2s"
+flows = ["f"]
+[matrix]
+"flows.f.cc" = ["cubic", "reno"]
+"#;
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    output
+}
+
+fn tracked_files() -> Vec<String> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let listed = succeed(git.current_dir(source_root())).stdout;
+    let names = String::from_utf8(listed).unwrap();
+    names.split_terminator('\0').map(str::to_owned).collect()
+}
+
+#[test]
+fn scripts_of_bash_have_no_syntax_errors() {
+    let mut scripts = 0;
+    for name in tracked_files() {
+        let path = source_root().join(&name);
+        let is_bash = |text: &[u8]| text.starts_with(b"#!/usr/bin/env bash\n");
+        if std::fs::read(&path).is_ok_and(|text| is_bash(&text)) {
+            succeed(Command::new("bash").arg("-n").arg(&path));
+            scripts += 1;
+        }
+    }
+    assert!(scripts >= 20, "only {scripts} scripts");
+}
+
+/// Every file below a folder, by its path in it.
+fn tree(root: &Path) -> BTreeMap<String, PathBuf> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.insert(path.strip_prefix(root).unwrap().display().to_string(), path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn packages_have_programs_manuals_completions_and_the_unit() {
+    let bench = Bench::new();
+    let programs = binary("ccbench").parent().unwrap().to_owned();
+    for (prefix, programs_in, zsh) in [
+        ("/usr", "/usr/bin", "usr/share/zsh/vendor-completions/_ccbench"),
+        ("/usr/local", "/usr/local/bin", "usr/local/share/zsh/site-functions/_ccbench"),
+        ("", "/usr/local/bin", "share/zsh/site-functions/_ccbench"),
+    ] {
+        let root = bench.path(&format!("root{}", prefix.replace('/', "-")));
+        std::fs::create_dir(&root).unwrap();
+        let stage = source_root().join("scripts/stage.sh");
+        succeed(Command::new(stage).arg(&programs).arg(&root).arg(prefix));
+        let tree = tree(&root);
+        let inside = |name: &str| format!("{prefix}/{name}").trim_start_matches('/').to_owned();
+        let read = |name: &str| {
+            let name = inside(name);
+            let path = tree.get(&name).unwrap_or_else(|| panic!("no {name}: {:?}", tree.keys()));
+            std::fs::read_to_string(path).unwrap()
+        };
+        for name in ["bin/ccbench", "bin/ccbench-agent"] {
+            assert!(tree.contains_key(&inside(name)), "{:?}", tree.keys());
+        }
+        assert!(tree.contains_key(zsh), "{:?}", tree.keys());
+        let unit = read("lib/systemd/system/ccbench-agent.service");
+        let starts = format!("ExecStart={programs_in}/ccbench-agent serve");
+        assert!(unit.contains(&starts), "{unit}");
+        assert_eq!(unit.matches("/bin/ccbench-agent").count(), 3, "{unit}");
+        assert!(read("share/man/man1/ccbench-run.1").contains("ccbench"));
+        for shell in
+            ["bash-completion/completions/ccbench", "fish/vendor_completions.d/ccbench.fish"]
+        {
+            assert!(read(&format!("share/{shell}")).contains("scorecard"), "{shell}");
+        }
+        assert!(read("share/ccbench/plans/quickstart.toml").contains("[[phases]]"));
+        assert!(read("share/doc/ccbench/LICENSE").contains("Apache License"));
+    }
+}
+
+fn metadata() -> Value {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["metadata", "--locked", "--format-version", "1", "--filter-platform"]);
+    cargo.arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH));
+    serde_json::from_slice(&succeed(cargo.current_dir(source_root())).stdout).unwrap()
+}
+
+fn bill_of_materials(metadata: &Value) -> Value {
+    let mut python = Command::new("python3");
+    python.arg(source_root().join("scripts/sbom.py")).arg(source_root().join("Cargo.lock"));
+    python.args(["1.2.3", "x86_64-unknown-linux-gnu"]).env("SOURCE_DATE_EPOCH", "1767225600");
+    let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(metadata.to_string().as_bytes()).unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_bill_of_materials_has_every_crate_of_the_programs() {
+    let metadata = metadata();
+    let bill = bill_of_materials(&metadata);
+    assert_eq!(bill, bill_of_materials(&metadata), "the same inputs give the same document");
+    assert_eq!(bill["spdxVersion"], "SPDX-2.3");
+    assert_eq!(bill["creationInfo"]["created"], "2026-01-01T00:00:00Z");
+    let packages = bill["packages"].as_array().unwrap();
+    let text_of = |value: &Value| value.as_str().unwrap().to_owned();
+    let names: BTreeSet<String> = packages.iter().map(|p| text_of(&p["name"])).collect();
+    for name in ["ccbench", "ccbench-agent", "polars", "tokio", "libbpf-sys", "cc"] {
+        assert!(names.contains(name), "no {name}");
+    }
+    // Of tests only.
+    for name in ["proptest", "ccbench-tests", "ccbench-fuzz"] {
+        assert!(!names.contains(name), "{name}");
+    }
+    let ids: BTreeSet<String> = packages.iter().map(|p| text_of(&p["SPDXID"])).collect();
+    assert_eq!(ids.len(), packages.len(), "an id is there twice");
+    for package in packages {
+        assert_ne!(package["licenseDeclared"], "NOASSERTION", "{package}");
+        let ours = text_of(&package["name"]).starts_with("ccbench");
+        let checksum = package["checksums"][0]["checksumValue"].as_str().unwrap_or_default();
+        assert_eq!(checksum.len(), if ours { 0 } else { 64 }, "{package}");
+    }
+    let (mut described, mut depended) = (BTreeSet::new(), BTreeSet::new());
+    for relationship in bill["relationships"].as_array().unwrap() {
+        let related = text_of(&relationship["relatedSpdxElement"]);
+        assert!(ids.contains(&related), "{relationship}");
+        match relationship["relationshipType"].as_str().unwrap() {
+            "DESCRIBES" => described.insert(related),
+            "DEPENDS_ON" => depended.insert(related),
+            other => panic!("{other}"),
+        };
+    }
+    assert_eq!(described.len(), 2, "{described:?}");
+    let all: BTreeSet<String> = described.union(&depended).cloned().collect();
+    assert_eq!(all, ids, "every package is of a program");
+}
+
+/// cargo binstall finds the archive that scripts/dist.sh makes.
+#[test]
+fn the_archive_has_the_name_that_cargo_binstall_expects() {
+    let script = std::fs::read_to_string(source_root().join("scripts/dist.sh")).unwrap();
+    let metadata = metadata();
+    for program in ["ccbench", "ccbench-agent"] {
+        let packages = metadata["packages"].as_array().unwrap();
+        let package = packages.iter().find(|package| package["name"] == program).unwrap();
+        let binstall = &package["metadata"]["binstall"];
+        let as_in_shell = |key: &str| {
+            let value = binstall[key].as_str().unwrap();
+            let value = value.replace("{ version }", "$version").replace("{ target }", "$target");
+            value.replace("{ bin }", program)
+        };
+        assert!(as_in_shell("pkg-url").ends_with("/ccbench-$version-$target.tar.gz"), "{binstall}");
+        assert_eq!(as_in_shell("bin-dir"), format!("ccbench-$version-$target/bin/{program}"));
+    }
+    assert!(script.contains("name=ccbench-$version-$target\n"));
+    assert!(script.contains("pack \"$out/$name.tar.gz\" \"$name\"\n"));
+}
+
+#[test]
+fn the_python_reader_gives_tables_with_units() {
+    let Some(mut python) = python() else { return skip("run `scripts/setup.sh --test` first") };
+    let bench = Bench::new();
+    bench.write("plan.toml", PLAN);
+    let done = bench.run(&["run", "plan.toml", "--sim"]);
+    assert!(done.status.success(), "{}", text(&done));
+    python.env("PYTHONPATH", source_root().join("python")).env("CCBENCH", binary("ccbench"));
+    python.arg(source_root().join("tests/dist/reader.py")).arg(bench.results());
+    let printed = String::from_utf8(succeed(&mut python).stdout).unwrap();
+    assert!(printed.ends_with(" rows\n"), "{printed}");
+}

@@ -1,0 +1,72 @@
+"""Holds what the reader makes of a run against the files: python reader.py RUN, with PYTHONPATH and CCBENCH."""
+
+import sys
+from pathlib import Path
+
+import pandas
+import polars
+import pyarrow
+
+import ccbench
+
+path = Path(sys.argv[1])
+samples = sorted((path / "tables/flow_samples").glob("**/*.parquet"))
+assert len(samples) > 1, samples
+rows = sum(polars.read_parquet(file, hive_partitioning=False).height for file in samples)
+kinds = {"polars": polars.DataFrame, "pandas": pandas.DataFrame, "pyarrow": pyarrow.Table}
+
+for frames, kind in kinds.items():
+    run = ccbench.load(path, frames=frames)
+    assert {"flow_samples", "trials", "points", "summary_point"} <= set(run.tables()), run.tables()
+    table = run["flow_samples"]
+    assert isinstance(table, kind) and len(table) == rows, (frames, len(table), rows)
+    units = run.units("flow_samples")
+    assert (units["rtt_us"], units["t_s"], units["pmtu_bytes"]) == ("us", "s", "B"), units
+    assert not {"trial", "phase", "cwnd"} & units.keys(), units
+    # All trials are ok until one is not.
+    assert len(run.table("flow_samples", counted=True)) == rows
+    for table in run.tables():
+        assert len(run[table]) >= 0, table
+    assert run.info["plan_name"] == "read"
+
+assert ccbench.load(path, frames="pandas")["flow_samples"].attrs["units"]["rtt_us"] == "us"
+field = ccbench.load(path, frames="pyarrow")["flow_samples"].schema.field("rtt_us")
+assert field.metadata[b"unit"] == b"us", field.metadata
+columns = {frames: set(ccbench.load(path, frames=frames)["flow_samples"].columns) for frames in ("polars", "pandas")}
+assert columns["polars"] == columns["pandas"], columns
+
+# The newest run of a directory, and a pattern.
+assert ccbench.load(path.parent).path == path
+assert ccbench.load(path.parent / (path.name[:3] + "*")).path == path
+
+written = ccbench.plot(run, "series", metric=["throughput", "srtt"], where={"trial": 2}, format=["svg"])
+assert {file.suffix for file in written} == {".svg", ".csv"}, written
+assert all(file.stat().st_size > 0 for file in written)
+
+# A trial that failed is in the table, and not among those that count.
+trials = polars.read_parquet(path / "trials.parquet")
+failed = (polars.col("point_id") == 0) & (polars.col("trial") == 1)
+status = polars.when(failed).then(polars.lit("failed")).otherwise(polars.col("status").cast(polars.String))
+trials.with_columns(status.alias("status")).write_parquet(path / "trials.parquet")
+lost = polars.read_parquet(samples[0], hive_partitioning=False).height
+for frames in kinds:
+    run = ccbench.load(path, frames=frames)
+    assert len(run["flow_samples"]) == rows, frames
+    assert len(run.table("flow_samples", counted=True)) == rows - lost, frames
+
+
+def refused(error, call):
+    try:
+        call()
+    except error as reason:
+        return str(reason)
+    raise AssertionError(f"no {error.__name__}")
+
+
+assert "no table 'flow_sample'; it has " in refused(ccbench.RunError, lambda: run["flow_sample"])
+assert "leave out counted=True" in refused(ccbench.RunError, lambda: run.table("points", counted=True))
+assert "choose one of polars" in refused(ccbench.RunError, lambda: ccbench.load(path, frames="numpy"))
+assert "neither a results directory" in refused(ccbench.RunError, lambda: ccbench.load(path / "tables"))
+assert "error" in refused(ccbench.PlotError, lambda: ccbench.plot(run, "pie"))
+assert [ccbench.unit_of(name) for name in ("throughput_mbit_s", "us", "cwnd")] == ["Mbit/s", None, None]
+print(f"{rows} rows")
