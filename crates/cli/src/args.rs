@@ -298,6 +298,18 @@ pub enum LabCommand {
         #[arg(long)]
         engine: Option<Engine>,
     },
+    /// Pack the kernels `own` that are built here into a package for other machines.
+    Pack {
+        /// The package to write, gzip over tar.
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        output: PathBuf,
+    },
+    /// Install the kernels of a package, instead of building them. It must be of a ccbench with the same recipes.
+    Install {
+        /// The package.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
     /// Open a shell in the lab's virtual machine. Leave it with `poweroff -f` or Ctrl-A X.
     Shell {
         /// own, 6.1, 6.12 or 7.2.

@@ -35,6 +35,7 @@ pub mod engine;
 pub mod error;
 mod jobs;
 pub mod kernel;
+pub mod package;
 mod preflight;
 mod qemu;
 mod trial;

@@ -28,7 +28,7 @@ mod error;
 mod manifest;
 mod pack;
 mod readme;
-pub(crate) mod tar;
+pub mod tar;
 mod unpack;
 
 pub use compare::{Comparison, Item, compare, compare_claim, text};

@@ -1,4 +1,4 @@
-//! `ccbench lab`: builds the lab's kernels and opens a shell in the lab.
+//! `ccbench lab`: builds, packs and installs the lab's kernels, and opens a shell in the lab.
 
 use ccbench_proto::plan::{Engine, Series};
 
@@ -8,6 +8,7 @@ use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::lab::error::LabError;
+use crate::lab::package::{self, Installed};
 use crate::lab::{kernel, vm::VmImage};
 
 /// Runs one of the sub-commands.
@@ -25,6 +26,21 @@ pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
         LabCommand::Build { kernel, engine: None } => {
             for engine in [Engine::Uml, Engine::Qemu].into_iter().filter(|e| e.runs(*kernel)) {
                 build(engine, *kernel)?;
+            }
+            Ok(ExitCode::Success)
+        }
+        LabCommand::Pack { output } => {
+            for (engine, release) in package::pack(&kernel::lab_cache_dir(), output)? {
+                print(&format!("{}: kernel {release} for the engine {engine}\n", output.display()));
+            }
+            Ok(ExitCode::Success)
+        }
+        LabCommand::Install { file } => {
+            for Installed { engine, release, is_new } in
+                package::install(&kernel::lab_cache_dir(), file)?
+            {
+                let how = if is_new { "installed" } else { "was installed already" };
+                print(&format!("kernel {release} for the engine {engine}: {how}\n"));
             }
             Ok(ExitCode::Success)
         }

@@ -6,6 +6,7 @@ use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::wire::LabStep;
 
+use super::package::PackageError;
 use crate::exit::ExitCode;
 
 /// Why the lab cannot run a trial.
@@ -35,6 +36,9 @@ pub enum LabError {
         /// How the script ended.
         status: std::process::ExitStatus,
     },
+    /// A package of kernels cannot be written or installed.
+    #[error(transparent)]
+    Package(#[from] PackageError),
     /// The virtual machine ended before its last message.
     #[error("the lab's virtual machine {reason}; its console ends with:\n{console}")]
     Vm {
@@ -112,6 +116,7 @@ impl LabError {
     /// The process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
+            Self::Package(error) => error.exit_code(),
             Self::Missing { .. }
             | Self::Io { .. }
             | Self::Build { .. }

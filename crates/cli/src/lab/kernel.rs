@@ -50,7 +50,7 @@ const RECIPE: [(&str, &str, Scope); 15] = [
 ];
 
 /// SHA-256 of everything that decides on a kernel besides its source: scripts, configuration and patches.
-fn recipe_sha256(engine: Engine, series: Series) -> String {
+pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
     let parts = RECIPE.iter().filter(|(_, _, scope)| match (scope, series) {
         (Scope::AllKernels, _) => true,
         (Scope::OwnKernel, series) => series == Series::Own,
@@ -68,11 +68,18 @@ fn recipe_sha256(engine: Engine, series: Series) -> String {
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Where a kernel is kept.
-fn kernel_folder(engine: Engine, series: Series) -> PathBuf {
+/// Files that build the kernels `own`: name and contents.
+pub(super) fn own_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let recipe: &'static [(&str, &str, Scope)] = &RECIPE;
+    let of_own = recipe.iter().filter(|(_, _, scope)| *scope != Scope::StockKernels);
+    of_own.map(|(name, text, _)| (*name, *text))
+}
+
+/// Where a kernel is kept in the lab's folder of a cache.
+pub(super) fn kernel_folder(cache: &Path, engine: Engine, series: Series) -> PathBuf {
     let key = &recipe_sha256(engine, series)[..12];
     let engine_suffix = if engine == Engine::Qemu { "" } else { "-uml" };
-    lab_cache_dir().join(format!("kernel-{series}{engine_suffix}-{key}"))
+    cache.join(format!("kernel-{series}{engine_suffix}-{key}"))
 }
 
 /// File name of the kernel image in that folder.
@@ -84,7 +91,9 @@ fn image_name(series: Series) -> &'static str {
 pub fn hint(engine: Engine, series: Series) -> String {
     match series {
         Series::Own => {
-            format!("run `ccbench lab build --engine {engine}` (about 15 minutes, once)")
+            format!(
+                "run `ccbench lab build --engine {engine}` (about 15 minutes, once), or `ccbench lab install` with a package of a release"
+            )
         }
         stock => format!("run `ccbench lab build --kernel {stock}` (about a minute, once)"),
     }
@@ -124,9 +133,14 @@ pub fn lab_cache_dir() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("ccbench/lab")
 }
 
-/// A kernel, if it is built or fetched.
+/// A kernel, if it is built, fetched or installed.
 pub fn find(engine: Engine, series: Series) -> Option<Kernel> {
-    let folder = kernel_folder(engine, series);
+    find_in(&lab_cache_dir(), engine, series)
+}
+
+/// The same in the lab's folder of another cache.
+pub(super) fn find_in(cache: &Path, engine: Engine, series: Series) -> Option<Kernel> {
+    let folder = kernel_folder(cache, engine, series);
     let read_trimmed = |name: &str| {
         std::fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned())
     };
@@ -148,7 +162,7 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
     if let Some(kernel) = find(engine, series) {
         return Ok(kernel);
     }
-    let folder = kernel_folder(engine, series);
+    let folder = kernel_folder(&lab_cache_dir(), engine, series);
     let _lock = lock(&folder)?;
     if let Some(kernel) = find(engine, series) {
         return Ok(kernel);
@@ -176,7 +190,7 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
 }
 
 /// Makes a kernel's folder, and waits until it is nobody else's: the scripts replace files in it.
-fn lock(folder: &Path) -> Result<OwnedFd, LabError> {
+pub(super) fn lock(folder: &Path) -> Result<OwnedFd, LabError> {
     std::fs::create_dir_all(folder).map_err(LabError::io("make", folder))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let file = open(folder, flags, Mode::empty());
@@ -220,7 +234,7 @@ mod tests {
 
     #[test]
     fn engines_do_not_share_a_kernel() {
-        let folder = |engine| kernel_folder(engine, Series::Own);
+        let folder = |engine| kernel_folder(Path::new("lab"), engine, Series::Own);
         assert_ne!(folder(Engine::Qemu), folder(Engine::Uml));
         assert_eq!(recipe_sha256(Engine::Uml, Series::Own).len(), 64);
     }

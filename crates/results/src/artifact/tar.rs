@@ -45,7 +45,7 @@ pub enum TarError {
     #[error("it is incomplete; copy it again")]
     Truncated,
     /// An entry's header that this format does not have.
-    #[error("entry {number} {what}; `ccbench artifact pack` did not write it")]
+    #[error("entry {number} {what}; ccbench did not write it")]
     Header {
         /// Counted from 1.
         number: u64,
@@ -53,15 +53,15 @@ pub enum TarError {
         what: &'static str,
     },
     /// An entry that is not a regular file.
-    #[error("{name:?} is {kind}; an artifact has only regular files")]
+    #[error("{name:?} is {kind}; an archive of ccbench has only regular files")]
     Kind {
         /// The entry.
         name: String,
         /// What it is.
         kind: &'static str,
     },
-    /// A path that leaves the artifact's directory.
-    #[error("{name:?} is not a path inside of the artifact's directory")]
+    /// A path that leaves the archive's directory.
+    #[error("{name:?} is not a path inside of the archive's directory")]
     Outside {
         /// The path.
         name: String,
@@ -110,7 +110,10 @@ pub(crate) fn is_inside(path: &str) -> bool {
 }
 
 /// Writes a file of `bytes` bytes.
-pub(crate) fn append(
+///
+/// # Errors
+/// The archive cannot be written, the name or the size does not fit the format, or `content` is shorter.
+pub fn append(
     out: &mut impl Write,
     name: &str,
     bytes: u64,
@@ -124,7 +127,10 @@ pub(crate) fn append(
 }
 
 /// Writes the end of the archive.
-pub(crate) fn finish(out: &mut impl Write) -> Result<(), TarError> {
+///
+/// # Errors
+/// The archive cannot be written.
+pub fn finish(out: &mut impl Write) -> Result<(), TarError> {
     Ok(out.write_all(&[0; 2 * BLOCK_BYTES])?)
 }
 
@@ -177,7 +183,8 @@ fn padding(bytes: u64) -> usize {
 }
 
 /// An archive that is read entry by entry.
-pub(crate) struct Archive<R> {
+#[derive(Debug)]
+pub struct Archive<R> {
     input: R,
     limits: Limits,
     files: u64,
@@ -189,20 +196,24 @@ pub(crate) struct Archive<R> {
 
 /// A regular file of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Its path, which is [inside](is_inside) of the folder of the archive.
-    pub(crate) name: String,
+    pub name: String,
     /// Its size.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 impl<R: Read> Archive<R> {
-    pub(crate) fn new(input: R, limits: Limits) -> Self {
+    /// An archive that may contain so much.
+    pub fn new(input: R, limits: Limits) -> Self {
         Self { input, limits, files: 0, folders: 0, last: String::new(), bytes: 0 }
     }
 
     /// The next file; `None` at the end. The content of the one before must have been read.
-    pub(crate) fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
+    ///
+    /// # Errors
+    /// The archive cannot be read, is damaged or too large, or has an entry that is not a regular file inside of it.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         let mut block = [0_u8; BLOCK_BYTES];
         self.fill(&mut block)?;
         if block.iter().all(|byte| *byte == 0) {
@@ -231,7 +242,10 @@ impl<R: Read> Archive<R> {
     }
 
     /// Copies the content of an entry that was just read.
-    pub(crate) fn copy(&mut self, entry: &Entry, out: &mut impl Write) -> Result<(), TarError> {
+    ///
+    /// # Errors
+    /// The archive cannot be read or is incomplete, or `out` cannot be written.
+    pub fn copy(&mut self, entry: &Entry, out: &mut impl Write) -> Result<(), TarError> {
         if io::copy(&mut self.input.by_ref().take(entry.bytes), out)? != entry.bytes {
             return Err(TarError::Truncated);
         }
@@ -360,7 +374,7 @@ mod tests {
             let mut field = [0; NAME_BYTES];
             field[..name.len()].copy_from_slice(name.as_bytes());
             let reason = refused(&with_field(0, &field));
-            assert!(reason.contains("not a path inside of the artifact's directory"), "{reason}");
+            assert!(reason.contains("not a path inside of the archive's directory"), "{reason}");
         }
         let reason = refused(&with_field(345, b".."));
         assert!(reason.contains("../run/a"), "{reason}");
@@ -374,7 +388,7 @@ mod tests {
             let reason = refused(&with_field(156, &[flag]));
             assert_eq!(
                 reason,
-                format!("\"run/a\" is a {kind}; an artifact has only regular files")
+                format!("\"run/a\" is a {kind}; an archive of ccbench has only regular files")
             );
         }
         assert!(refused(&with_field(156, b"x")).contains("of another kind"));
