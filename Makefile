@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man docs dist dist-lab test-dist
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man docs dist dist-lab test-dist size
 
 all: build
 
@@ -166,6 +166,11 @@ DIST ?= $(CARGO_TARGET_DIR)/packages
 dist: setup
 	@scripts/setup.sh --dist
 	@scripts/dist.sh $(DIST) $(DIST_PACKAGES)
+
+# What the controller of `make dist` is made of, by sections and crates.
+size: setup
+	CARGO_PROFILE_DIST_STRIP=none cargo build --locked --profile dist -p ccbench
+	@scripts/size.sh $(CARGO_TARGET_DIR)/dist/ccbench
 
 # The lab's kernels as a package, with the digests of their recipes.
 dist-lab: lab

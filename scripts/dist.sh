@@ -44,7 +44,6 @@ build() {
     command -v cargo-auditable >/dev/null && cargo=(cargo auditable)
     "${cargo[@]}" build --locked --profile dist -p ccbench
     "${cargo[@]}" build --locked --profile dist -p ccbench-agent
-    # Of the controller in `make install` without this profile: 108 MB.
     du --apparent-size -BM "$programs/ccbench" "$programs/ccbench-agent"
 }
 

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# What a program is made of: size.sh PROGRAM. Prints the sections, and the crates whose symbols are largest. The program must have its
+# symbols (`make size`). Generic code counts for the crate that it is written in, not for the one that uses it.
+set -euo pipefail
+program=${1:?usage: size.sh PROGRAM}
+command -v nm >/dev/null || { echo "size: nm is missing: install binutils" >&2; exit 1; }
+
+mb() { awk '{ printf "%8.2f MB  %s\n", $1 / 1e6, $2 }'; }
+echo "sections of $program:"
+size -A -d "$program" | awk '$2 > 0 && $1 ~ /^\./ { print $2, $1 }' | sort -rn | head -n 12 | mb
+echo "crates:"
+# Of `<a::B as c::D>::e` and `core::ptr::drop_in_place<a::B>` the first crate that is not the standard library's.
+nm --print-size --radix=d --demangle "$program" | awk '
+    NF >= 4 && $3 ~ /^[tTrRdD]$/ {
+        name = $0
+        sub(/^[^ ]+ [^ ]+ [^ ]+ /, "", name)
+        crate = ""
+        while (match(name, /[a-z_][a-z0-9_]*::/)) {
+            word = substr(name, RSTART, RLENGTH - 2)
+            name = substr(name, RSTART + RLENGTH)
+            if (crate == "") crate = word
+            if (word !~ /^(core|alloc|std)$/) { if (crate ~ /^(core|alloc|std)$/) crate = word; break }
+        }
+        bytes[crate == "" ? "others" : crate] += $2
+    }
+    END { for (crate in bytes) print bytes[crate], crate }' | sort -rn | head -n 40 | mb
