@@ -14,7 +14,7 @@ use crate::lab::{kernel, vm::VmImage};
 /// Runs one of the sub-commands.
 ///
 /// # Errors
-/// A tool is missing, or the kernel cannot be built.
+/// A tool is missing, or the kernel cannot be built, packed or installed.
 pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
     match command {
         LabCommand::Build { kernel, engine: Some(engine) } => {

@@ -48,7 +48,7 @@ pub enum ArtifactError {
         run: PathBuf,
     },
     /// An archive cannot be unpacked.
-    #[error("cannot unpack {}: {source}", path.display())]
+    #[error("cannot unpack {}: {source}{}", path.display(), remedy(source))]
     Unpack {
         /// The archive.
         path: PathBuf,
@@ -109,6 +109,14 @@ pub enum ArtifactError {
         /// Claims of the artifact.
         count: usize,
     },
+}
+
+/// What the user can do about an archive that is refused.
+const fn remedy(refused: &TarError) -> &'static str {
+    match refused {
+        TarError::TooLarge { .. } => "; a larger --max-gib unpacks them, if you trust the archive",
+        _ => "",
+    }
 }
 
 impl ArtifactError {

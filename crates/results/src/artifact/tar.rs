@@ -79,9 +79,7 @@ pub enum TarError {
         max_files: u64,
     },
     /// Too many bytes.
-    #[error(
-        "its files have more than {} GiB; a larger --max-gib unpacks them, if you trust the archive", max_bytes >> 30
-    )]
+    #[error("its files have more than {} GiB", max_bytes >> 30)]
     TooLarge {
         /// The limit.
         max_bytes: u64,
