@@ -46,7 +46,9 @@ def _files(folder):
 def _arguments(options):
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
-        if isinstance(value, bool):
+        if value is None:
+            values = []
+        elif isinstance(value, bool):
             values = [None] if value else []
         elif isinstance(value, dict):
             values = [f"{column}={level}" for column, level in value.items()]
