@@ -37,6 +37,11 @@ fn kubernetes_gets_a_manifest() {
     let directory = submit(&[&image[..], &["--out", "shards"]].concat());
     assert_eq!(directory.status.code(), Some(2), "{}", text(&directory));
     assert!(err(&directory).contains("give --out s3://BUCKET/PREFIX"), "{}", text(&directory));
+    let plan = source_root().join("plans/quickstart.toml").display().to_string();
+    let real_time = ["submit", &plan, "--kubernetes", "--image", "x", "--out", "s3://bucket"];
+    let real_time = Bench::new().run(&real_time);
+    assert_eq!(real_time.status.code(), Some(2), "{}", text(&real_time));
+    assert!(err(&real_time).contains("add --sim or --lab"), "{}", text(&real_time));
 }
 
 #[test]

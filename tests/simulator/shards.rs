@@ -209,8 +209,8 @@ fn a_bucket_holds_shards_too() {
     assert!(text(&empty).contains("has no shards"), "{}", text(&empty));
 }
 
-/// Stands for Slurm: `sbatch` runs the tasks of the array one after the other, but loses task 2 of the first job; `squeue` has none left.
-/// `make test-slurm` has a real one.
+/// Stands for Slurm: `sbatch` runs the tasks of the array one after the other, but loses task 2 of the first job; `squeue` has what is in
+/// the file `queue` once, and then none left. `make test-slurm` has a real one.
 fn fake_slurm(bench: &Bench) -> String {
     use std::os::unix::fs::PermissionsExt as _;
     let bin = bench.path("bin");
@@ -228,7 +228,12 @@ for task in $(sed -n 's/^#SBATCH --array=//p' script | tr , ' '); do
 done
 echo $jobs
 "#;
-    for (name, script) in [("sbatch", sbatch), ("squeue", "#!/bin/sh\n")] {
+    let squeue = r#"#!/bin/sh
+echo "$@" >>asked
+[ ! -e queue ] || cat queue
+rm -f queue
+"#;
+    for (name, script) in [("sbatch", sbatch), ("squeue", squeue)] {
         let path = bin.join(name);
         std::fs::write(&path, script).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -257,4 +262,28 @@ fn submit_runs_the_array_and_what_it_lost_and_merges() {
     let script = std::fs::read_to_string(bench.path("script")).unwrap();
     assert!(script.contains("\n#SBATCH --array=2\n"), "only what is missing: {script}");
     assert_equal(&tables(&bench), &tables(&run(REPEAT, &[]).0));
+}
+
+#[test]
+fn submit_waits_for_a_job_of_an_earlier_command() {
+    let bench = Bench::new();
+    let (plan, path) = (plan_file(&bench, REPEAT), fake_slurm(&bench));
+    let submit = |arguments: &[&str]| {
+        let fixed = ["submit", &plan, "--slurm", "--sim", "--shards", "1", "--out", "shards"];
+        let mut command = bench.command(&[&fixed[..], arguments].concat());
+        command.env("PATH", &path).output().unwrap()
+    };
+    std::fs::create_dir_all(bench.path("shards/jobs")).unwrap();
+    bench.write("shards/jobs/7", "7");
+    bench.write("queue", "RUNNING\n");
+    let done = submit(&[]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let asked = std::fs::read_to_string(bench.path("asked")).unwrap();
+    let jobs: Vec<&str> = asked.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert_eq!(jobs, ["7", "7", "1"]);
+    assert_eq!(count(&bench.path("shards/jobs")), 2);
+    // A plan whose trials have the same names.
+    let other = submit(&["--set", "seed=2"]);
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other));
+    assert!(text(&other).contains("has shards of another plan"), "{}", text(&other));
 }

@@ -16,7 +16,7 @@ const TRIAL_OVERHEAD: Duration = Duration::from_secs(10);
 const TIME_FACTOR: f64 = 1.25;
 /// The same in the lab, whose clock is slower than that of the machine.
 const LAB_TIME_FACTOR: f64 = 20.0;
-/// Restarts of a shard before HyperQueue and Kubernetes give up.
+/// Restarts of a shard before HyperQueue (after lost workers) and Kubernetes (after failures) give up.
 const MAX_RESTARTS: u32 = 5;
 
 /// Where the trials of a job take place, which decides what it needs of a machine.

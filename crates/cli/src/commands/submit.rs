@@ -6,21 +6,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use ccbench_proto::plan::Engine;
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::schedule;
-use ccbench_results::shard::{COMMITS, trial_of_key};
+use ccbench_proto::{resolve, schedule};
+use ccbench_results::shard::{COMMITS, PLAN_KEY, trial_of_key};
 use ccbench_results::stopping::StoppingRules;
 use ccbench_store::ShardStore;
 
 use super::merge;
-use crate::args::RunOptions;
 use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
+use crate::args::{AWAIT_NODES, RunOptions};
 use crate::cluster::{Job, JobKind, QueueState, lacking, queue_state, submitted_job, time_limit};
 use crate::console::{message, print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+use crate::lab::engine;
 use crate::plan_source::{LoadedPlan, PlanSource};
 use crate::runtime::block_on;
 use crate::shard::ShardRunError;
@@ -29,6 +31,8 @@ use crate::shard::ShardRunError;
 const SHARDS: u32 = 8;
 /// Between two looks at the queue and the store.
 const POLL: Duration = Duration::from_secs(5);
+/// Folder of the store with an object for each job that was submitted.
+const JOBS: &str = "jobs";
 
 /// Runs the command.
 ///
@@ -48,10 +52,16 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     }
     if let Some(image) = &args.image {
         let out = args.options.out.to_string_lossy();
-        let has_files = !traces.is_empty() || !ccs.is_empty();
-        if has_files || !ccbench_store::is_url(&out) {
+        if !traces.is_empty() || !ccs.is_empty() || !ccbench_store::is_url(&out) {
             return Err(CliError::Usage(
-                "--kubernetes: the pods have the plan and a bucket only; leave out traces and files of congestion controls, and give --out s3://BUCKET/PREFIX".to_owned(),
+                "--kubernetes: the pods have the plan and a bucket only; leave out traces and files of congestion controls, and give \
+                 --out s3://BUCKET/PREFIX"
+                    .to_owned(),
+            ));
+        }
+        if job.kind == JobKind::Testbed {
+            return Err(CliError::Usage(
+                "--kubernetes: pods share machines, and trials in real time disturb each other; add --sim or --lab".to_owned(),
             ));
         }
         print_json(&job.kubernetes_manifest(image, &text));
@@ -63,9 +73,29 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
         print(&job.slurm_script(&all));
         return Ok(ExitCode::Success);
     }
-    block_on(run_array(&args, &job, &plan, &out))?;
+    let resolved = resolved(&source, &sets, &plan, job.kind)?;
+    block_on(run_array(&args, &job, (&plan, &resolved), &out))?;
     let SubmitArgs { merged, options: RunOptions { json, strict, .. }, .. } = args;
     merge::run(&MergeArgs { shards: out, out: merged, partial: false, json, strict })
+}
+
+/// What shards of the plan may have as their resolved plan: in the lab each machine may choose the engine.
+fn resolved(
+    source: &PlanSource,
+    sets: &[String],
+    plan: &CheckedPlan,
+    kind: JobKind,
+) -> Result<Vec<String>, CliError> {
+    let mut texts = vec![resolve::to_toml(plan)];
+    if kind == JobKind::Lab {
+        for engine in [Engine::Uml, Engine::Qemu] {
+            let sets = [sets, &[engine::as_override(engine)]].concat();
+            if source.first_error(&sets).is_none() {
+                texts.push(resolve::to_toml(&source.load_quietly(&sets)?));
+            }
+        }
+    }
+    Ok(texts)
 }
 
 /// Where the shards put their trials: a URL, or a directory with its absolute path.
@@ -104,7 +134,7 @@ fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
         (program.to_string_lossy().into_owned(), plan_file.to_string_lossy().into_owned())
     };
     let mut command = vec![program, "run".to_owned(), plan_file, "--out".to_owned(), out.clone()];
-    command.extend(run_options(options, kind));
+    command.extend(run_options(options, kind)?);
     command.extend(args.sets.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
     Ok(Job {
         name: plan.plan().name.clone(),
@@ -118,7 +148,7 @@ fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
 }
 
 /// The options of `ccbench run` that select what a shard does.
-fn run_options(options: &RunOptions, kind: JobKind) -> Vec<String> {
+fn run_options(options: &RunOptions, kind: JobKind) -> Result<Vec<String>, CliError> {
     let flags = [
         ("--quick", options.quick),
         ("--keep-going", options.keep_going),
@@ -132,27 +162,44 @@ fn run_options(options: &RunOptions, kind: JobKind) -> Vec<String> {
         JobKind::Testbed => options.jobs,
         JobKind::Lab | JobKind::Simulator => Some(options.jobs.unwrap_or(1)),
     };
+    let await_nodes = Some(options.await_nodes).filter(|time| *time != AWAIT_NODES);
+    let file = |path: Option<&PathBuf>| -> Result<Option<String>, CliError> {
+        let path = path.map(|path| absolute(path)).transpose()?;
+        Ok(path.map(|path| path.display().to_string()))
+    };
     let values = [
+        ("--await-nodes", await_nodes.map(|time| time.to_string())),
         ("--engine", options.engine.map(|engine| engine.to_string())),
         ("--kernel", options.kernel.map(|kernel| kernel.to_string())),
         ("--dilation", options.dilation.map(|dilation| dilation.to_string())),
         ("--jobs", jobs.map(|jobs| jobs.to_string())),
-        ("--pki", options.tls.pki.as_ref().map(|pki| pki.display().to_string())),
+        ("--pki", file(options.tls.pki.as_ref())?),
+        ("--crl", file(options.tls.crl.as_ref())?),
     ];
     let values = values.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
-    flags.chain(values.flatten()).collect()
+    Ok(flags.chain(values.flatten()).collect())
 }
 
 /// Submits the shards that are left, and waits for them; what is missing then is submitted again, unless a job has added nothing.
 async fn run_array(
     args: &SubmitArgs,
     job: &Job,
-    plan: &CheckedPlan,
+    (plan, resolved): (&CheckedPlan, &[String]),
     out: &str,
 ) -> Result<(), CliError> {
     let store = ccbench_store::open(out).map_err(ShardRunError::from)?;
+    // Its trials would count as those of this plan.
+    let found = store.read(PLAN_KEY).await.map_err(ShardRunError::from)?;
+    if found.is_some_and(|found| resolved.iter().all(|text| found != text.as_bytes())) {
+        return Err(ShardRunError::OtherPlan { location: out.to_owned() }.into());
+    }
     if let Some(logs) = &job.logs {
         std::fs::create_dir_all(logs).map_err(FileError::of("create", Path::new(logs)))?;
+    }
+    // An earlier command may have ended before its job; the same shards must not be in the queue twice.
+    let jobs = earlier_jobs(&*store).await?;
+    if !jobs.is_empty() && !lacking(plan, job.shards, &committed(&*store).await?).is_empty() {
+        wait_for_job(&jobs.join(","), &*store, schedule::trials(plan).len()).await?;
     }
     for _ in 0..=args.resubmit {
         let before = committed(&*store).await?;
@@ -161,6 +208,8 @@ async fn run_array(
             break;
         }
         let id = sbatch(&job.slurm_script(&left), &args.sbatch)?;
+        let key = format!("{JOBS}/{id}");
+        store.create(&key, id.clone().into_bytes()).await.map_err(ShardRunError::from)?;
         message(format_args!(
             "job {id}: {} of {} shards; it goes on if this command ends, which then can be repeated, or `ccbench merge {out}`",
             left.len(),
@@ -178,7 +227,7 @@ async fn run_array(
     Ok(())
 }
 
-/// Waits until no task of a job array runs or waits, and prints how far it has come.
+/// Waits until no task of a job array, or of several (`12,13`), runs or waits, and prints how far it has come.
 async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result<(), CliError> {
     let mut printed = None;
     loop {
@@ -198,6 +247,13 @@ async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result
             return Ok(());
         }
     }
+}
+
+/// The jobs that earlier commands have submitted.
+async fn earlier_jobs(store: &dyn ShardStore) -> Result<Vec<String>, CliError> {
+    let keys = store.list(JOBS).await.map_err(ShardRunError::from)?;
+    let ids = keys.iter().filter_map(|key| key.strip_prefix(JOBS)?.strip_prefix('/'));
+    Ok(ids.map(str::to_owned).collect())
 }
 
 /// The trials in the store.
