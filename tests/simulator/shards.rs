@@ -160,6 +160,38 @@ fn what_fails_again_exits_with_2() {
     }
 }
 
+/// The resolved plan has no digest of files that are factors.
+#[test]
+fn all_machines_must_have_the_same_traces() {
+    let bench = Bench::new();
+    let plan = PLAN
+        .replace("rate = \"20mbit\"", "trace = { file = \"a.csv\", on_end = \"loop\" }")
+        .replace("[matrix]", "[matrix]\n\"links.bottleneck.trace.file\" = [\"a.csv\", \"b.csv\"]");
+    let plan = bench.write("plan.toml", &plan).display().to_string();
+    let trace = |name: &str, rate: u32| {
+        bench.write(name, &format!("rate_mbit,dwell_s\n{rate},1\n20,2\n"));
+    };
+    trace("a.csv", 10);
+    trace("b.csv", 5);
+    let shard =
+        |shard: &str| bench.run(&["run", &plan, "--sim", "--shard", shard, "--out", "shards"]);
+    let done = shard("1/2");
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    trace("b.csv", 6);
+    let refused = shard("2/2");
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(
+        text(&refused).contains("shards/run/traces/b.csv is another file"),
+        "{}",
+        text(&refused)
+    );
+    trace("b.csv", 5);
+    let done = shard("2/2");
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(0), "{printed}");
+}
+
 /// What the store holds decides, and damage in it is found.
 #[test]
 fn a_damaged_file_names_its_shard() {

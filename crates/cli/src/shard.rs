@@ -10,7 +10,7 @@ use std::path::Path;
 
 use ccbench_proto::schedule::{self, ScheduledTrial, Shard};
 use ccbench_results::shard::{
-    Attempt, COMMITS, Commit, PLAN_KEY, RUN_FOLDER, SchedulerJob, trial_of_key,
+    Attempt, COMMITS, Commit, PLAN_KEY, RUN_FOLDER, SchedulerJob, Session, commit_key, trial_of_key,
 };
 use ccbench_results::stopping::StoppingRules;
 use ccbench_results::store::RunDir;
@@ -92,11 +92,35 @@ pub enum ShardRunError {
     },
     /// The store holds another plan.
     #[error(
-        "{location} has shards of another plan, or of other overrides; give each plan a place of its own (--out)"
+        "{location} has shards of another plan, or of other overrides; give each plan a place of its own (--out), and in the lab all \
+         shards the same --engine"
     )]
     OtherPlan {
         /// The store.
         location: String,
+    },
+    /// The store holds another trace, or another congestion control of the user.
+    #[error(
+        "{location}/{key} is another file than that of this machine; give all machines the same files, or these shards a place of \
+         their own (--out)"
+    )]
+    OtherFile {
+        /// The store.
+        location: String,
+        /// The file.
+        key: String,
+    },
+    /// The trials in the store ran on another backend.
+    #[error(
+        "the trials of attempt {attempt} in {location} ran on another backend, or version of one, or with another dilation of the lab; \
+         give all shards the same options, in the lab --engine and --dilation too, and the same programs, or these shards a place of \
+         their own (--out)"
+    )]
+    OtherBackend {
+        /// The store.
+        location: String,
+        /// Whose trials they are.
+        attempt: String,
     },
     /// The store says that an object exists, and that it does not.
     #[error("{location} refused to create {key}, but has no such object; run the shard again")]
@@ -118,7 +142,11 @@ impl ShardRunError {
                 Cause::Command => ExitCode::Usage,
                 Cause::Environment => ExitCode::Failure,
             },
-            Self::Task(_) | Self::Rules | Self::OtherPlan { .. } => ExitCode::Usage,
+            Self::Task(_)
+            | Self::Rules
+            | Self::OtherPlan { .. }
+            | Self::OtherFile { .. }
+            | Self::OtherBackend { .. } => ExitCode::Usage,
             Self::Results(_) | Self::Scratch { .. } | Self::Inconsistent { .. } => {
                 ExitCode::Failure
             }
@@ -200,28 +228,55 @@ impl ShardRun {
     /// Puts the files of the run and the description of this attempt into the store.
     ///
     /// # Errors
-    /// The store cannot be written, does not refuse to create an object twice, or has got another plan meanwhile.
+    /// The store cannot be written, does not refuse to create an object twice, has got another plan meanwhile, or has trials of
+    /// another backend.
     pub async fn begin(&self, dir: &RunDir) -> Result<(), ShardRunError> {
         check_creation(&*self.store, &format!("probes/{}", self.attempt.id)).await?;
-        for name in dir.run_files() {
+        let mut names = dir.run_files();
+        // The plan first: it decides whether the other files belong here.
+        names.sort_by_key(|name| !PLAN_KEY.ends_with(name.as_str()));
+        for name in names {
+            let key = format!("{RUN_FOLDER}/{name}");
             let path = dir.path().join(&name);
             let content = std::fs::read(&path).map_err(|source| {
                 let error = ccbench_results::FileError::Io { op: "read", path, source };
                 ccbench_results::Error::from(error)
             })?;
-            let key = format!("{RUN_FOLDER}/{name}");
             let created = self.store.create(&key, content.clone()).await?;
+            // The author's text of the plan may differ in comments, and the table of points follows from the plan. The digests of
+            // files that are factors are not in the plan.
+            let decides = key == PLAN_KEY || name.contains('/');
             let is_other = created == Creation::Exists
-                && key == PLAN_KEY
+                && decides
                 && self.store.read(&key).await?.is_some_and(|found| found != content);
             if is_other {
                 let location = self.store.location().to_owned();
-                return Err(ShardRunError::OtherPlan { location });
+                return Err(match key == PLAN_KEY {
+                    true => ShardRunError::OtherPlan { location },
+                    false => ShardRunError::OtherFile { location, key },
+                });
             }
         }
         let session = dir.session(&self.attempt);
+        self.check_backend(&session).await?;
         self.store.create(&self.attempt.key(), session.encode()?).await?;
         Ok(())
+    }
+
+    /// Compares the backend with that of a committed trial: those of several cannot be merged.
+    async fn check_backend(&self, session: &Session) -> Result<(), ShardRunError> {
+        let first = self.committed.borrow().first().copied();
+        let Some((point_id, trial)) = first else { return Ok(()) };
+        let key = commit_key(point_id, trial);
+        let Some(found) = self.store.read(&key).await? else { return Ok(()) };
+        let other = Commit::decode(&key, &found)?.attempt;
+        let key = other.key();
+        let Some(found) = self.store.read(&key).await? else { return Ok(()) };
+        if Session::decode(&key, &found)?.has_backend_of(session) {
+            return Ok(());
+        }
+        let location = self.store.location().to_owned();
+        Err(ShardRunError::OtherBackend { location, attempt: other.id })
     }
 
     /// Puts a finished trial into the store, unless it has to be repeated: then a later attempt runs it.
@@ -232,7 +287,7 @@ impl ShardRun {
         let ScheduledTrial { point_id, trial, .. } = *trial;
         let commit = dir.commit_of(&self.attempt, point_id, trial);
         let Some(commit) = commit.filter(|commit| !commit.trial.needs_repeat()) else {
-            return Ok(());
+            return Ok(dir.discard_files(point_id, trial)?);
         };
         for name in commit.trial.digests.keys() {
             self.store.upload(&self.attempt.file_key(name), &dir.path().join(name)).await?;

@@ -216,14 +216,8 @@ impl Merge {
                 Err(MergeError::OtherPlan { key, found, expected })
             }
         };
-        sessions.sort_by(|a, b| started(a).cmp(&started(b)));
-        let first = sessions.first().ok_or(MergeError::NoSession)?;
         for session in &sessions {
             same_plan(session.attempt.key(), &session.record.plan_sha256)?;
-            if first.record.backend() != session.record.backend() {
-                let (one, other) = (first.attempt.id.clone(), session.attempt.id.clone());
-                return Err(MergeError::OtherBackend { one, other });
-            }
         }
         let planned = schedule::trials(&plan);
         let seeds: BTreeMap<(u32, u16), u64> =
@@ -236,6 +230,16 @@ impl Merge {
                 return Err(MergeError::NotPlanned { key: commit.key() });
             }
             committed.insert(trial, commit);
+        }
+        // Attempts without a trial took no part. Without any trial, all of them describe the run.
+        let of_trials: BTreeSet<&str> =
+            committed.values().map(|commit| commit.attempt.id.as_str()).collect();
+        sessions.retain(|it| of_trials.is_empty() || of_trials.contains(it.attempt.id.as_str()));
+        sessions.sort_by(|a, b| started(a).cmp(&started(b)));
+        let first = sessions.first().ok_or(MergeError::NoSession)?;
+        if let Some(other) = sessions.iter().find(|session| !session.has_backend_of(first)) {
+            let (one, other) = (first.attempt.id.clone(), other.attempt.id.clone());
+            return Err(MergeError::OtherBackend { one, other });
         }
         let duplicates = duplicates.iter().filter_map(|other| duplicate(&committed, other));
         let duplicates = duplicates.collect();
@@ -461,7 +465,7 @@ fn run_files(dir: &Path) -> Result<Digests> {
     for name in RUN_FILES {
         found.insert(name.to_owned(), digest(&dir.join(name))?);
     }
-    let mut folders = vec![dir.join(stored::FOLDER)];
+    let mut folders = vec![dir.join(stored::FOLDER), dir.join(stored::CC_FOLDER)];
     while let Some(folder) = folders.pop() {
         for path in super::layout::list(&folder)? {
             if path.is_dir() {

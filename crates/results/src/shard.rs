@@ -1,7 +1,7 @@
 //! What the shards of a run put into the store that they share: its keys and its records.
 //!
 //! ```text
-//! run/plan.toml  run/plan.resolved.toml  run/points.parquet  run/traces/<file>
+//! run/plan.toml  run/plan.resolved.toml  run/points.parquet  run/traces/<file>  run/cc/<file>
 //! sessions/<attempt>.json
 //! files/<attempt>/tables/<table>/point=<id>/trial-<nn>/part-0.parquet
 //! files/<attempt>/raw/point=<id>/trial-<nn>/<node>/<file>
@@ -139,6 +139,11 @@ impl Commit {
 }
 
 impl Session {
+    /// Whether both ran on one backend, so that their trials are repetitions of one point.
+    pub fn has_backend_of(&self, other: &Self) -> bool {
+        self.record.backend() == other.record.backend()
+    }
+
     /// The content of its object.
     ///
     /// # Errors

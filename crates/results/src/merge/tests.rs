@@ -43,6 +43,7 @@ fn run_info(backend: RunBackend) -> RunInfo {
         points: (0..2).map(|id| (id, vec![("length".to_owned(), id.to_string())])).collect(),
         repeat: 4,
         seed: 3,
+        ccs: BTreeMap::from([("aimd.bpf.o".into(), b"object".to_vec())]),
         backend,
         ..info()
     }
@@ -127,7 +128,9 @@ impl Shards {
 
 #[test]
 fn merged_shards_are_as_one_run() {
-    let shards = Shards::three();
+    let mut shards = Shards::three();
+    // An attempt that added no trial.
+    shards.attempt("failed", 2, RunBackend::Simulator { model_version: 1 }, 0);
     let merge = shards.merge(&[]).unwrap();
     assert_eq!((merge.committed(), merge.missing()), (8, vec![]));
     let path = shards.finish(merge).unwrap();
@@ -142,6 +145,8 @@ fn merged_shards_are_as_one_run() {
     assert_eq!(other.trials, 8);
     let merged = RunDir::open(&path).unwrap();
     assert_eq!(merged.trials(), whole.trials());
+    assert_eq!(merged.run_files(), whole.run_files());
+    assert!(merged.run_files().contains(&"cc/aimd.bpf.o".to_owned()), "{:?}", merged.run_files());
     assert_eq!((merged.status(), merged.planned()), (RunStatus::Complete, 8));
     let record = RunRecord::read(&path).unwrap();
     let attempts: Vec<&str> = record
@@ -212,7 +217,8 @@ fn what_does_not_belong_together_is_refused() {
     let error = refused(&|shards| shards.sessions.clear());
     assert!(error.starts_with("no shard has begun"), "{error}");
     let error = refused(&|shards| {
-        shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
+        let other = shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
+        shards.commits[0] = other[0].clone();
     });
     assert!(error.contains("ran on different backends"), "{error}");
     let error = refused(&|shards| {
