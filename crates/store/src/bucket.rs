@@ -10,6 +10,7 @@ use object_store::path::Path;
 use object_store::{
     Error, ObjectStore as _, ObjectStoreExt as _, PutMode, PutPayload, WriteMultipart,
 };
+use tokio::sync::Mutex;
 
 use super::error::file_error;
 use super::{Creation, MAX_RECORD_BYTES, ObjectError, Pending, ShardStore};
@@ -25,6 +26,8 @@ pub(crate) struct Bucket {
     /// Empty, or without a slash at the end.
     prefix: String,
     location: String,
+    /// Held by the upload in pieces: trials that end at the same time take turns, which bounds the memory.
+    in_pieces: Mutex<()>,
 }
 
 impl Bucket {
@@ -54,7 +57,8 @@ impl Bucket {
             url: location.to_owned(),
             source,
         })?;
-        Ok(Self { store, prefix, location: location.trim_end_matches('/').to_owned() })
+        let location = location.trim_end_matches('/').to_owned();
+        Ok(Self { store, prefix, location, in_pieces: Mutex::new(()) })
     }
 
     /// The path of a key in the bucket.
@@ -81,6 +85,7 @@ impl Bucket {
             let put = self.store.put(&path, PutPayload::from(content)).await;
             return put.map(|_| ()).map_err(self.error("write", key));
         }
+        let _turn = self.in_pieces.lock().await;
         let upload = self.store.put_multipart(&path).await.map_err(self.error("write", key))?;
         let mut writer = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
         match send(&mut source, &mut writer).await {
@@ -222,6 +227,7 @@ mod tests {
             assert!(error.starts_with(&format!("`{url}` is not the URL of a bucket")), "{error}");
         }
     }
+
     /// Bytes that are no repetition of each other, in more than two parts.
     fn large() -> Vec<u8> {
         (0..(2 * PART_BYTES as u32 + 12_345) / 4).flat_map(u32::to_le_bytes).collect()
