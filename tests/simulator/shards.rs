@@ -197,6 +197,13 @@ fn all_machines_must_have_the_same_traces() {
 fn a_damaged_file_names_its_shard() {
     let bench = Bench::new();
     three(&bench, "shards");
+    let commit = |trial: u32| bench.path(&format!("shards/commits/point=0/trial-0{trial}.json"));
+    let second = std::fs::read(commit(2)).unwrap();
+    std::fs::copy(commit(1), commit(2)).unwrap();
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("point=0/trial-02.json is damaged; remove it"), "{printed}");
+    std::fs::write(commit(2), second).unwrap();
     let attempt = std::fs::read_dir(bench.path("shards/files")).unwrap().next().unwrap().unwrap();
     let table = attempt.path().join("tables/flow_samples");
     let file = std::fs::read_dir(std::fs::read_dir(table).unwrap().next().unwrap().unwrap().path());

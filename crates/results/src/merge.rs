@@ -246,11 +246,6 @@ impl Merge {
         Ok(Self { staging, plan, plan_sha256, planned, sessions, commits: committed, duplicates })
     }
 
-    /// The number of committed trials.
-    pub fn committed(&self) -> usize {
-        self.commits.len()
-    }
-
     /// The trials that several attempts ran.
     pub fn duplicates(&self) -> &[Duplicate] {
         &self.duplicates

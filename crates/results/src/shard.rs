@@ -12,7 +12,6 @@
 //! A trial exists when its object in `commits` does: it is written last, by one attempt only, and has the digest of every file. The
 //! records are lines as in the [journal](super::journal), each with its CRC-32.
 
-use ccbench_proto::schedule::Shard;
 use ccbench_proto::sealed_line::{seal, unseal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -70,11 +69,6 @@ impl Attempt {
     /// The key of one of its files, by the file's path in the results directory.
     pub fn file_key(&self, name: &str) -> String {
         format!("files/{}/{name}", self.id)
-    }
-
-    /// Its shard; `None` if the numbers are damaged.
-    pub fn of_shard(&self) -> Option<Shard> {
-        Shard::new(self.shard, self.shards)
     }
 }
 

@@ -45,7 +45,6 @@ pub fn commit(data: &[u8]) {
         assert_eq!(Commit::decode("key", &written).ok().as_ref(), Some(&commit));
         let trial = (commit.trial.point_id, commit.trial.trial);
         assert_eq!(trial_of_key(&commit.key()), Some(trial));
-        let _ = commit.attempt.of_shard();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ccbench_results::merge::{Duplicate, Merge, Missing, Staging};
+use ccbench_results::merge::{Duplicate, Merge, MergeError, Missing, Staging};
 use ccbench_results::shard::{
     COMMITS, Commit, DUPLICATES, PLAN_KEY, RUN_FOLDER, SESSIONS, Session,
 };
@@ -89,7 +89,12 @@ async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Merge, CliE
     }
     for (folder, found) in [(COMMITS, &mut commits), (DUPLICATES, &mut duplicates)] {
         for (key, content) in records(store, folder).await? {
-            found.push(Commit::decode(&key, &content)?);
+            let commit = Commit::decode(&key, &content)?;
+            // A copy with another name would stand for a trial that nobody ran.
+            if key != commit.key() && key != commit.duplicate_key() {
+                return Err(MergeError::Damaged { key }.into());
+            }
+            found.push(commit);
         }
     }
     Ok(Merge::new(staging, sessions, commits, &duplicates)?)

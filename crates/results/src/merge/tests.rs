@@ -79,7 +79,7 @@ impl Shards {
     /// An attempt at shard `number` of 3; its commits.
     fn attempt(&mut self, id: &str, number: u32, backend: RunBackend, skew: u64) -> Vec<Commit> {
         let (attempt, root) = (attempt(id, number, 3), self.root.path().join(id));
-        let trials = shard_trials(&plan(), attempt.of_shard().unwrap());
+        let trials = shard_trials(&plan(), Shard::new(number, 3).unwrap());
         let run = run(&root, backend, &trials, skew);
         self.sessions.push(run.session(&attempt));
         let commit = |trial: &ScheduledTrial| run.commit_of(&attempt, trial.point_id, trial.trial);
@@ -132,7 +132,7 @@ fn merged_shards_are_as_one_run() {
     // An attempt that added no trial.
     shards.attempt("failed", 2, RunBackend::Simulator { model_version: 1 }, 0);
     let merge = shards.merge(&[]).unwrap();
-    assert_eq!((merge.committed(), merge.missing()), (8, vec![]));
+    assert_eq!((merge.commits().count(), merge.missing()), (8, vec![]));
     let path = shards.finish(merge).unwrap();
     assert_eq!(shards.results(), 1, "no temporary directory is left");
     let root = tempfile::tempdir().unwrap();
