@@ -21,8 +21,8 @@ use crate::flow::Stop;
 use crate::interfaces::Interfaces;
 use crate::probe::ping::LINGER_NS;
 use crate::session::{Action, Command, Holder, NodeSession, State};
-use crate::sockets::supplied::AllowedDigests;
 use crate::sockets::allowed::AllowedModules;
+use crate::sockets::supplied::AllowedDigests;
 use crate::testbed::identity::boot_id;
 use crate::undo::{Outcome, Undo};
 

@@ -25,8 +25,8 @@ use crate::interfaces::Machine;
 use crate::notify;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
-use crate::sockets::supplied::AllowedDigests;
 use crate::sockets::allowed::AllowedModules;
+use crate::sockets::supplied::AllowedDigests;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 
