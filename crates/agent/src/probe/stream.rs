@@ -1,12 +1,12 @@
 //! A stream over UDP at a constant rate: the node that answers sends, and the one that measures counts what arrives.
 //!
-//! Messages have a kind, a number and a count. The measuring node asks every [`ASK_NS`]; the other one answers with a cookie, and sends
-//! to who returns it: otherwise a request with a forged source would make it flood a stranger. It stops when no request has come for
-//! [`PATIENCE_NS`]. Datagrams are due at instants that follow from the rate; those that the local queue does not take are lost there,
+//! Messages have a kind, a number and a count. The measuring node asks every [`ASK_NS`]; the other one answers with a cookie of the
+//! address that asks, and sends to who returns it: otherwise a request with a forged source would make it flood a stranger. It stops
+//! when no request has come for [`PATIENCE_NS`], and until then sends to nobody else. Datagrams are due at instants that follow from the rate; those that the local queue does not take are lost there,
 //! as on the path. If the sender itself is late by more than [`BURST_NS`], it leaves datagrams out and counts them in each later one,
 //! so that a slow sender is not taken for a slow path.
 
-use std::hash::{BuildHasher as _, Hasher as _};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,9 +28,11 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 const TICK: Duration = Duration::from_millis(1);
 /// What a late sender makes up for.
 const BURST_NS: u64 = 20_000_000;
+/// Messages that are read between two looks at what is due: a flood of them keeps the sender neither from its work nor from its end.
+const MAX_MESSAGES: usize = 256;
 /// Length of each IP packet of the stream.
 const PACKET_BYTES: u64 = 1500;
-/// Asked of the kernel, which may give less: some ms at 10 Gbit/s.
+/// Of each socket: some ms at 10 Gbit/s. With the usual 208 KiB, a socket and not the path would lose packets above 1 Gbit/s.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Kinds of messages.
@@ -98,19 +100,27 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
     // The plan's check requires one.
     let rate_bps = task.plan.rate.map_or(1, Rate::bits_per_sec);
     let payload = (PACKET_BYTES - header_bytes(task.to_ip)) as usize;
-    // Random, as the keys of a hash map.
-    let cookie = std::hash::RandomState::new().build_hasher().finish();
+    // Keys that nobody else has: the hash of an address is its cookie.
+    let cookies = RandomState::new();
+    // Without a privilege the kernel gives less.
+    if setsockopt(socket, sockopt::SndBufForce, &BUFFER_BYTES).is_err() {
+        let _ = setsockopt(socket, sockopt::SndBuf, &BUFFER_BYTES);
+    }
     let mut datagram = vec![0; payload];
     let mut stream: Option<(SocketAddr, u64, Pacer)> = None;
     let mut asked_ns = 0;
     while !stop.load(Ordering::Relaxed) {
         let mut buffer = [0; 64];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+        for _ in 0..MAX_MESSAGES {
+            let Ok((length, from)) = socket.recv_from(&mut buffer) else { break };
+            let cookie = cookies.hash_one(from);
             match decode(&buffer[..length]) {
                 Some((REQUEST, number, _)) if number == cookie => {
-                    asked_ns = clock::now_ns();
-                    if stream.as_ref().is_none_or(|(to, ..)| *to != from) {
-                        stream = Some((from, asked_ns, Pacer::new(rate_bps)));
+                    let now_ns = clock::now_ns();
+                    let (to, ..) =
+                        stream.get_or_insert_with(|| (from, now_ns, Pacer::new(rate_bps)));
+                    if *to == from {
+                        asked_ns = now_ns;
                     }
                 }
                 // A request that is lost is repeated.
@@ -199,8 +209,10 @@ pub fn receive(
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
     socket.connect(SocketAddr::new(task.to_ip, task.port))?;
     ping::set_tos(&socket, task.to_ip, task.plan.tos)?;
-    // A smaller buffer is enough for slow paths.
-    let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES);
+    // Without a privilege the kernel gives less.
+    if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
+        let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES);
+    }
     socket.set_read_timeout(Some(TICK))?;
     let begin_ns = start_at_ns + task.plan.start.nanos();
     let mut intervals = Intervals::new(begin_ns, task.plan.every.nanos().max(1_000_000));
@@ -318,6 +330,14 @@ mod tests {
         let mut answer = [0; 2000];
         let (length, _) = stranger.recv_from(&mut answer).unwrap();
         assert_eq!((length, answer[0]), (MESSAGE_BYTES, COOKIE));
+        // Nor does one with the cookie of another address, as if it had forged its source.
+        let (_, cookie, _) = decode(&answer[..length]).unwrap();
+        let forger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        forger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        forger.send_to(&encode(REQUEST, cookie, 0), server).unwrap();
+        let (length, _) = forger.recv_from(&mut answer).unwrap();
+        assert_eq!((length, answer[0]), (MESSAGE_BYTES, COOKIE));
+        assert_ne!(decode(&answer[..length]).unwrap().1, cookie);
         let ends = Arc::new(AtomicBool::new(false));
         let deadline =
             Deadline { at_ns: clock::now_ns() + 60_000_000_000, stop: Arc::clone(&ends) };
