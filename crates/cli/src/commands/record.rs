@@ -50,14 +50,8 @@ pub fn run(args: RecordArgs) -> Result<ExitCode, CliError> {
     let source = PlanSource::embedded(&path.to_string_lossy(), &text, &[]);
     let stream = stream(&args);
     let (output, options) = (args.output, args.options);
-    let args = RunArgs {
-        plan: None,
-        sets: vec![],
-        resume: None,
-        retry_failed: false,
-        shard: None,
-        options,
-    };
+    let (plan, sets) = (None, vec![]);
+    let args = RunArgs { plan, sets, resume: None, retry_failed: false, shard: None, options };
     let completed = block_on(run::run_plan(&args, source))?;
     let dir = completed.path().to_path_buf();
     let code = run::conclude(&args, completed, Tables::Claims)?.exit_code;
