@@ -44,6 +44,11 @@ fn objects_of_another_kind_are_refused() {
     let program = |name| Some(Section { name, flags: 2 | EXECUTABLE, data: vec![0; 8] });
     let xdp = why(&object(OPS, program("xdp"), None));
     assert!(xdp.starts_with("its section xdp is a program"), "{xdp}");
+    // Without SHF_ALLOC: libbpf loads it too.
+    let program_of = |flags| Some(Section { name: "xdp", flags, data: vec![0; 8] });
+    let xdp = why(&object(OPS, program_of(EXECUTABLE), None));
+    assert!(xdp.starts_with("its section xdp is a program"), "{xdp}");
+    assert!(facts(&object(OPS, program_of(2), None)).is_ok(), "data");
     assert!(facts(&object(OPS, program("struct_ops/init"), None)).is_ok());
     let pinned = why(&object(OPS, None, Some("pinning")));
     assert!(pinned.starts_with("its map a_map is pinned"), "{pinned}");

@@ -1,7 +1,8 @@
 //! BPF objects: the congestion controls of their `struct_ops` sections, and their parameters.
 
+use object::elf::SHF_EXECINSTR;
 use object::read::elf::ElfFile64;
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind};
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionFlags};
 
 use super::btf::{Btf, Number, Variable};
 use super::{BpfObject, BpfParameter, Ops, Parameter, ParameterKind, SuppliedError};
@@ -46,7 +47,12 @@ fn data<'a>(
 
 /// libbpf would load all programs of the object, and the scope `bpf` is for congestion controls.
 fn only_struct_ops(elf: &ElfFile64<'_>) -> Result<(), SuppliedError> {
-    for section in elf.sections().filter(|section| section.kind() == SectionKind::Text) {
+    // By this flag alone, as for libbpf.
+    let is_program = |flags: SectionFlags| match flags {
+        SectionFlags::Elf { sh_flags } => sh_flags & u64::from(SHF_EXECINSTR) != 0,
+        _ => false,
+    };
+    for section in elf.sections().filter(|section| is_program(section.flags())) {
         let name = section.name().unwrap_or("?");
         // Functions that programs call are in `.text`.
         if section.size() > 0 && name != ".text" && !name.starts_with("struct_ops") {
