@@ -72,6 +72,15 @@ fn patch_ops(
     ops: &Ops,
     linked: bool,
 ) -> Result<(), BpfError> {
+    if !linked {
+        // libbpf makes the maps of all congestion controls of the object, and this kernel knows no links.
+        let is_ops =
+            |name: &OsStr| wanted.object.ops.iter().any(|ops| name == OsStr::new(&ops.map));
+        for mut map in open.maps_mut().filter(|map| is_ops(map.name())) {
+            let flags = map.map_flags() & !BPF_F_LINK;
+            map.set_map_flags(flags).map_err(BpfError::libbpf("clear a flag"))?;
+        }
+    }
     let mut map = open
         .maps_mut()
         .find(|map| map.name() == OsStr::new(&ops.map))
