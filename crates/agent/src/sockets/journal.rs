@@ -111,6 +111,8 @@ pub struct ModuleUse {
     pub sha256: String,
     /// As the kernel takes them: `a=1 b=2`.
     pub params: String,
+    /// The congestion controls that the kernel had without the module.
+    pub before: Vec<String>,
     /// Tells the uses of one module apart.
     pub id: String,
 }
@@ -219,15 +221,36 @@ impl Journal {
 
     /// Undoes everything, last first.
     pub fn undo(&mut self) -> Outcome {
-        let mut outcome = Outcome::default();
+        let (mut outcome, mut ended) = (Outcome::default(), Vec::new());
         for step in self.steps.drain(..).rev() {
-            outcome.note(&step, step.undo());
+            outcome.merge(undo_step(&step, &mut ended));
         }
         if let Some((path, _)) = self.file.take().filter(|_| outcome.failed.is_empty()) {
             // A leftover file does no harm: its steps are undone.
             let _ = std::fs::remove_file(path);
         }
+        unload_unused(&ended, &mut outcome);
         outcome
+    }
+}
+
+/// Undoes a step. `ended` gets the use of a module that it ends.
+fn undo_step(step: &Step, ended: &mut Vec<ModuleUse>) -> Outcome {
+    let (mut outcome, undone) = (Outcome::default(), step.undo());
+    if let (Step::SuppliedModule(used), Ok(())) = (step, &undone) {
+        ended.push(used.clone());
+    }
+    outcome.note(step, undone);
+    outcome
+}
+
+/// Unloads modules without users, once the journal of their ended uses is gone. Two processes that end their uses at the same time see
+/// each other's journals, and so do two uses in one journal: then none of them has unloaded the module.
+fn unload_unused(ended: &[ModuleUse], outcome: &mut Outcome) {
+    for used in ended {
+        if let Err(error) = supplied_module::unload(used) {
+            outcome.note(Step::SuppliedModule(used.clone()), Err(error));
+        }
     }
 }
 
@@ -297,14 +320,10 @@ fn failed(message: String) -> Outcome {
 /// Undoes the steps of a dead process, last first. Only the lines of those that fail stay in the file: what is undone once
 /// may be in use when the next agent starts.
 fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
-    let (mut outcome, mut kept) = (Outcome::default(), Vec::new());
+    let (mut outcome, mut kept, mut ended) = (Outcome::default(), Vec::new(), Vec::new());
     for (line, step) in steps(bytes).into_iter().rev() {
         let of_step = match step {
-            Ok(step) => {
-                let mut of_step = Outcome::default();
-                of_step.note(&step, step.undo());
-                of_step
-            }
+            Ok(step) => undo_step(&step, &mut ended),
             Err(why) => failed(format!(
                 "{}: line {} {why}, so what it would undo is unknown: restore the congestion controls by hand or reboot, \
                  then remove the file",
@@ -325,6 +344,7 @@ fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
     if let Err(error) = rewritten {
         outcome.failed.push(format!("write {}: {error}", path.display()));
     }
+    unload_unused(&ended, &mut outcome);
     outcome
 }
 
@@ -393,6 +413,7 @@ mod tests {
             module: "no_such".into(),
             sha256: "0".repeat(64),
             params: "a=1".into(),
+            before: Vec::new(),
             id: id.into(),
         };
         let mut journals = [Journal::in_folder(dir.path()), Journal::in_folder(dir.path())];

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::error::SocketError;
 use super::journal::{Journal, ModuleUse, Step, lock_modules, other_uses};
 use super::{kernel_module, sysfs};
+use crate::clock;
 
 /// Sockets of a trial that ended use the module for an instant longer.
 const UNLOAD_LIMIT: Duration = Duration::from_secs(2);
@@ -48,7 +49,7 @@ pub fn load(
     }
     check_kernel(wanted.module, release)?;
     let _lock = lock_modules()?;
-    let used = this_use(wanted);
+    let mut used = this_use(wanted);
     let others = other_uses(module, &used.id)?;
     let differs =
         |other: &&ModuleUse| (&other.sha256, &other.params) != (&used.sha256, &used.params);
@@ -57,10 +58,13 @@ pub fn load(
         return Err(SocketError::ModuleInUse { module, sha256, params });
     }
     let is_loaded = sysfs::is_loaded(module);
-    if is_loaded && others.is_empty() {
-        return Err(SocketError::ModuleLoaded { module: module.clone() });
-    }
-    let before = sysfs::available();
+    let before = match others.first() {
+        Some(other) if is_loaded => other.before.clone(),
+        None if is_loaded => return Err(SocketError::ModuleLoaded { module: module.clone() }),
+        _ => sysfs::available(),
+    };
+    check_free(wanted, &before)?;
+    used.before.clone_from(&before);
     let params = CString::new(used.params.as_str()).map_err(|_| refused(module, Errno::INVAL))?;
     journal.push(Step::SuppliedModule(used))?;
     if !is_loaded {
@@ -68,6 +72,18 @@ pub fn load(
     }
     check_registered(wanted, &before)?;
     in_force(wanted)
+}
+
+/// Otherwise a wrong `algorithm` would measure a congestion control that is not the module's.
+fn check_free(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError> {
+    if before.iter().all(|name| name != wanted.algorithm) {
+        return Ok(());
+    }
+    let (name, module) = (wanted.algorithm.to_owned(), &wanted.module.name);
+    let hint = format!(
+        "the kernel had it before module {module}; write the name that the module registers as `algorithm`, or register another one"
+    );
+    Err(SocketError::NameTaken { name, hint })
 }
 
 fn this_use(wanted: &Wanted<'_>) -> ModuleUse {
@@ -78,7 +94,14 @@ fn this_use(wanted: &Wanted<'_>) -> ModuleUse {
         module: wanted.module.name.clone(),
         sha256: wanted.sha256.to_owned(),
         params: params.join(" "),
-        id: format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)),
+        before: Vec::new(),
+        // Another process may have had this number, or has it in another namespace.
+        id: format!(
+            "{}-{}-{}",
+            std::process::id(),
+            clock::now_ns(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        ),
     }
 }
 
@@ -146,7 +169,8 @@ fn in_force(wanted: &Wanted<'_>) -> Result<Vec<(String, String)>, SocketError> {
     Ok(shown.into_iter().collect())
 }
 
-/// Ends a use; the last one unloads the module.
+/// Ends a use; the last one unloads the module. A process whose journal is still there counts as a user, also when it is about to end
+/// its use: see [`super::journal::Journal::undo`].
 pub(super) fn unload(used: &ModuleUse) -> Result<(), SocketError> {
     let module = &used.module;
     if !sysfs::is_loaded(module) {
@@ -188,6 +212,19 @@ mod tests {
             why,
             "module tcp_mine was built for kernel 6.1.0-40-amd64, and this is 6.18.5: build it again for this kernel"
         );
+    }
+
+    #[test]
+    fn a_name_that_the_kernel_has_already_is_not_the_modules() {
+        let module = module("6.18.5");
+        let check = |algorithm| {
+            let wanted =
+                Wanted { bytes: b"", module: &module, sha256: "0", algorithm, params: &[] };
+            check_free(&wanted, &["reno".to_owned(), "cubic".to_owned()])
+        };
+        assert!(check("mine").is_ok());
+        let why = check("cubic").unwrap_err().to_string();
+        assert!(why.starts_with("the name `cubic` is taken") && why.contains("tcp_mine"), "{why}");
     }
 
     #[test]
