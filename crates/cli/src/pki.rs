@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_io::certificate::{Certificate, CertificateError, is_signed_by};
 use ccbench_io::input;
-use ccbench_proto::join::JoinToken;
+use ccbench_proto::join::{JoinToken, SERVER_NAME};
 use ccbench_proto::scope::{Scope, Scopes};
 use ccbench_proto::units::Micros;
 use jiff::Span;
@@ -176,6 +176,7 @@ pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
         return Err(PkiError::NoName);
     };
     check_name(name)?;
+    check_hosts(names)?;
     let usage = ExtendedKeyUsagePurpose::ServerAuth;
     let order = Order { name, hosts: names, scopes: Scopes::default(), usage, days: None };
     issue(dir, dir, name, &order)
@@ -190,6 +191,7 @@ pub fn token(dir: &Path, names: &[String], valid: Micros) -> Result<JoinToken, P
         return Err(PkiError::NoName);
     };
     check_name(name)?;
+    check_hosts(names)?;
     // The record has them in one word.
     let is_word =
         |name: &String| !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
@@ -288,6 +290,19 @@ pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError>
     let revoked = revoked.collect::<Result<Vec<_>, _>>()?;
     revocations::add(dir, &revoked)?;
     revocations::write(dir, &issuer)
+}
+
+/// Whoever has a certificate of [`serve`]'s name, or of a pattern that it matches, gets the tokens of others.
+fn check_hosts(names: &[String]) -> Result<(), PkiError> {
+    let domain = SERVER_NAME.split_once('.').map_or(SERVER_NAME, |(_, domain)| domain);
+    let is_servers = |name: &String| {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        name == SERVER_NAME || name.strip_prefix("*.") == Some(domain)
+    };
+    match names.iter().find(|name| is_servers(name)) {
+        None => Ok(()),
+        Some(bad) => Err(PkiError::InvalidName(bad.clone())),
+    }
 }
 
 fn check_name(name: &str) -> Result<(), PkiError> {

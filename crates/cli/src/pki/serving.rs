@@ -19,6 +19,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig, version};
+use tokio_rustls::server::TlsStream;
 
 use super::tokens::{self, RedeemError};
 use super::{AUTHORITY, Order, PkiError, issuer, now_s, read, sign};
@@ -27,7 +28,7 @@ use crate::console::{message, print};
 
 /// Connections at the same time; others wait.
 const MAX_CONNECTIONS: usize = 16;
-/// Longest exchange with a node.
+/// Longest wait for a node's request, and for it to take the answer.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after an error of `accept`.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -148,20 +149,10 @@ async fn answer(
     acceptor: TlsAcceptor,
     dir: PathBuf,
 ) -> Result<String, Unanswered> {
-    let exchange = exchange(stream, &acceptor, &dir);
-    timeout(EXCHANGE_LIMIT, exchange).await.unwrap_or(Err(Unanswered::Timeout))
-}
-
-async fn exchange(
-    stream: TcpStream,
-    acceptor: &TlsAcceptor,
-    dir: &Path,
-) -> Result<String, Unanswered> {
-    let mut stream = acceptor.accept(stream).await?;
-    let mut line = String::new();
-    BufReader::new((&mut stream).take(MAX_REQUEST_BYTES)).read_line(&mut line).await?;
+    let received = timeout(EXCHANGE_LIMIT, receive(stream, &acceptor)).await;
+    let (mut stream, line) = received.unwrap_or(Err(Unanswered::Timeout))?;
     let redeemed = match serde_json::from_str::<JoinRequest>(&line) {
-        Ok(request) => tokens::redeem(dir, &request, now_s()).map_err(Unanswered::from),
+        Ok(request) => tokens::redeem(&dir, &request, now_s()).map_err(Unanswered::from),
         Err(_) => Err(Unanswered::Malformed),
     };
     let (reply, named) = match redeemed {
@@ -173,16 +164,26 @@ async fn exchange(
         }
         Err(error) => (JoinReply::Refused(error.to_string()), Err(error)),
     };
-    let sent = send(&mut stream, &reply).await;
+    // A limit of its own: a certificate that was issued and not delivered must be reported as that.
+    let sent = timeout(EXCHANGE_LIMIT, send(&mut stream, &reply)).await;
+    let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let name = named?;
     sent.map_err(|source| Unanswered::Undelivered { name: name.clone(), source })?;
     Ok(name)
 }
 
-async fn send(
-    stream: &mut tokio_rustls::server::TlsStream<TcpStream>,
-    reply: &JoinReply,
-) -> io::Result<()> {
+/// The line of a request.
+async fn receive(
+    stream: TcpStream,
+    acceptor: &TlsAcceptor,
+) -> Result<(TlsStream<TcpStream>, String), Unanswered> {
+    let mut stream = acceptor.accept(stream).await?;
+    let mut line = String::new();
+    BufReader::new((&mut stream).take(MAX_REQUEST_BYTES)).read_line(&mut line).await?;
+    Ok((stream, line))
+}
+
+async fn send(stream: &mut TlsStream<TcpStream>, reply: &JoinReply) -> io::Result<()> {
     let mut text = serde_json::to_string(reply)?;
     text.push('\n');
     stream.write_all(text.as_bytes()).await?;

@@ -253,6 +253,10 @@ mod tests {
             make(&[name], "1h").unwrap_err();
         }
         make(&["n2.example", "b c"], "1h").unwrap_err();
+        for servers in ["join.ccbench.invalid", "JOIN.ccbench.invalid.", "*.ccbench.invalid"] {
+            make(&["n2.example", servers], "1h").unwrap_err();
+            node(&pki, &["n2.example".to_owned(), servers.to_owned()]).unwrap_err();
+        }
         for (hours, is_valid) in [(0, false), (1, true), (30 * 24, true), (30 * 24 + 1, false)] {
             let made = token(&pki, &["n3.example".to_owned()], Micros::new(hours * 3_600_000_000));
             assert_eq!(made.is_ok(), is_valid, "{hours} h: {made:?}");
