@@ -115,8 +115,10 @@ pub fn recording(
         if at_ns < from_ns || at_ns + every_ns > to_ns {
             continue;
         }
-        let on_line = interval.bytes + interval.bytes / PACKET_BYTES * stream.overhead.get();
-        let rate_bps = u128::from(on_line) * 8_000_000_000 / u128::from(every_ns);
+        let overhead =
+            u128::from(interval.bytes / PACKET_BYTES) * u128::from(stream.overhead.get());
+        let on_line = overhead.saturating_add(interval.bytes.into());
+        let rate_bps = on_line.saturating_mul(8_000_000_000) / u128::from(every_ns);
         let rate = Rate::from_bits_per_sec(u64::try_from(rate_bps).unwrap_or(u64::MAX));
         let steps = &mut recording.trace.steps;
         // The first row of a trace begins at zero.
