@@ -215,8 +215,8 @@ impl Agents {
         join_all(calls).await.into_iter().collect()
     }
 
-    /// Waits until every node answers again, and frees it of this run's trials up to `epoch`. Returns the nodes that have been
-    /// rebooted, each with a description.
+    /// Waits until every node answers again, and frees it of this run's trials up to `epoch`. `rebooted` gets the nodes that have been
+    /// rebooted, each with a description, also if another node is not there: each is told once.
     ///
     /// # Errors
     /// A node does not answer within `limit`, another controller has used it meanwhile, or it has another kernel.
@@ -225,15 +225,14 @@ impl Agents {
         run_id: &str,
         epoch: u64,
         limit: Micros,
-    ) -> Result<BTreeMap<String, String>, AgentError> {
+        rebooted: &mut BTreeMap<String, String>,
+    ) -> Result<(), AgentError> {
         let until = clock::now() + limit.duration();
         let calls = self.by_node.iter_mut().map(|(node, agent)| async move {
             loop {
                 let error = match agent.recover(node, run_id, epoch).await {
                     Err(error @ AgentError::Call { .. }) => error,
-                    recovered => {
-                        return recovered.map(|rebooted| rebooted.map(|what| (node.clone(), what)));
-                    }
+                    recovered => return recovered.map(|what| (node, what)),
                 };
                 if clock::now() >= until {
                     return Err(error);
@@ -241,8 +240,15 @@ impl Agents {
                 tokio::time::sleep(AWAIT_INTERVAL).await;
             }
         });
-        let recovered: Vec<_> = join_all(calls).await.into_iter().collect::<Result<_, _>>()?;
-        Ok(recovered.into_iter().flatten().collect())
+        let mut awaited = Ok(());
+        for recovered in join_all(calls).await {
+            match recovered {
+                Ok((node, Some(what))) => drop(rebooted.insert(node.clone(), what)),
+                Ok((_, None)) => {}
+                Err(error) => awaited = awaited.and(Err(error)),
+            }
+        }
+        awaited
     }
 
     /// Measures the offset of every node's clock before a trial.

@@ -233,17 +233,15 @@ impl Testbed {
             warn!("wait for the nodes after: {loss}");
             progress.message("node", &format!("{loss}; trying again when every node answers"));
             let Experiment { id, await_nodes, .. } = trial.experiment;
-            let nodes = self.agents.await_all(id, trial.dir.next_epoch(), *await_nodes);
+            let (epoch, rebooted) = (trial.dir.next_epoch(), &mut self.rebooted);
+            let nodes = self.agents.await_all(id, epoch, *await_nodes, rebooted);
             let awaited = tokio::select! {
                 awaited = nodes => awaited,
                 () = interrupt.requested() => return Err(BackendError::Interrupted),
             };
-            match awaited {
-                Ok(rebooted) => self.rebooted = rebooted,
-                Err(error) => {
-                    warn!("{error}");
-                    return result;
-                }
+            if let Err(error) = awaited {
+                warn!("{error}");
+                return result;
             }
             self.port_slot = next_port_slot(self.port_slot, clock::realtime_ns());
             return trial::run(*trial, self, progress, interrupt).await;

@@ -183,8 +183,8 @@ async fn prepare(
             result => return result,
         }
         let Experiment { id, await_nodes, .. } = trial.experiment;
-        let rebooted = testbed.agents.await_all(id, epoch, *await_nodes).await?;
-        testbed.rebooted.extend(rebooted);
+        let rebooted = &mut testbed.rebooted;
+        testbed.agents.await_all(id, epoch, *await_nodes, rebooted).await?;
         testbed.port_slot += 1;
     }
     prepare_once(trial, testbed, epoch).await
