@@ -547,10 +547,11 @@ impl Executor {
             }
             outcome.note(format!("link {name} on {}", timed.dev), removed);
         }
+        // The stack records its part itself. A namespace's default, which it restores, holds the module of its congestion control.
+        let of_stack = self.undo_stack();
         outcome.merge(trial.cc.remove());
-        // The stack records its part itself.
         self.parts.undo.audit().undone(&outcome);
-        outcome.merge(self.undo_stack());
+        outcome.merge(of_stack);
         outcome
     }
 

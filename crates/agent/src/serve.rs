@@ -40,11 +40,12 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
+    let State { mut undo, generation_file, audit, _lock } = state(args)?;
+    // After the settings: a namespace's default holds the module of its congestion control.
     let left = crate::sockets::journal::sweep();
     if left != undo::Outcome::default() {
         tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
     }
-    let State { mut undo, generation_file, audit, _lock } = state(args)?;
     audit.undone(&left);
     // A testbed is started by hand, outside of any service.
     let Placement { group, notes } =
