@@ -41,6 +41,7 @@ pub mod node;
 pub mod parse;
 pub mod probe;
 pub(crate) mod problem;
+pub mod qdiscs;
 pub mod queue;
 pub mod reference;
 pub mod repeat;

@@ -86,25 +86,14 @@ fn elements(name: &str, link: &Link, problems: &mut Problems) {
 /// What `backend = "kernel"` excludes.
 fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
     let backend: &[&[&str]] = &[&["links", name, "backend"]];
-    let of_userspace = [
-        ("path_switch", link.path_switch),
-        ("ecn_rewrite", link.ecn_rewrite.is_some()),
-        ("policer", link.policer.is_some()),
-        ("ack_filter", link.ack_filter),
-        ("ack_aggregation", link.ack_aggregation.is_some()),
-        ("slot", link.slot.is_some()),
-    ];
-    for (key, _) in of_userspace.into_iter().filter(|(_, is_set)| *is_set) {
-        let why = "no qdisc of the kernel back end does this; leave `backend` out, or this";
-        problems.error_from(&["links", name, key], backend, why);
-    }
-    if link.jitter.is_some_and(|jitter| jitter.hold.is_some()) {
-        let why = "netem draws for every packet; leave `backend` out, or this";
-        problems.error_from(&["links", name, "jitter", "hold"], backend, why);
-    }
-    if link.reorder.is_some_and(|reorder| reorder.late.is_some()) {
-        let why = "in netem, reordered packets skip the delay; leave `backend` out, or this";
-        problems.error_from(&["links", name, "reorder", "late"], backend, why);
+    let keys = ["backend", "rate", "queue", "shaper", "tbf", "path"];
+    let keys = keys.map(|key| ["links", name, key]);
+    let mut reads: Vec<&[&str]> = keys.iter().map(<[&str; 3]>::as_slice).collect();
+    reads.push(&["path"]);
+    for lack in link.qdiscs_lack(link.queue.as_ref(), !link.classes.is_empty()) {
+        let why =
+            format!("the kernel's qdiscs cannot do {}; leave `backend` out, or this", lack.what);
+        problems.error_from(&[&["links", name][..], lack.key].concat(), &reads, why);
     }
     if link.packet_log.is_some() {
         let why = "the kernel back end sees no packets; leave `backend` out, or this";

@@ -1,0 +1,167 @@
+//! What the kernel's qdiscs cannot do of a link, for the checks of a plan and for the selection of a back end.
+
+use super::{Link, Queue, Reorder, Shaper, Slot};
+use crate::units::{FRAME_BYTES, Micros};
+
+/// Entries of netem's largest table of delays (`NETEM_DIST_MAX`).
+pub const NETEM_TABLE_ENTRIES: u32 = 16_384;
+/// netem computes a random delay from 32 bits of nanoseconds.
+const NETEM_MAX_LATE: Micros = Micros::from_millis(2_000);
+
+/// A key of a link that qdiscs do not implement, here or at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lack {
+    /// The key, below the link.
+    pub key: &'static [&'static str],
+    /// What they cannot do: "an `ecn_rewrite`" ...
+    pub what: &'static str,
+}
+
+impl Link {
+    /// What the kernel's qdiscs cannot do on this link, in front of whose rate `queue` is. The link may have a trace instead of a rate.
+    pub fn qdiscs_lack(&self, queue: Option<&Queue>, has_classes: bool) -> Vec<Lack> {
+        let lacks: [(&'static [&'static str], Option<&'static str>); 7] = [
+            (&["ecn_rewrite"], self.ecn_rewrite.map(|_| "an `ecn_rewrite`")),
+            (&["ack_aggregation"], self.ack_aggregation.map(|_| "an `ack_aggregation`")),
+            (&["ack_filter"], self.ack_filter.then(|| filter_lack(queue)).flatten()),
+            (&["policer"], self.policer.and_then(|_| self.policer_lack(has_classes))),
+            (&["slot"], self.slot.and_then(|slot| slot.lack(self, queue))),
+            (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "a `hold` of jitter")),
+            (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.lack(self))),
+        ];
+        lacks.into_iter().filter_map(|(key, what)| Some(Lack { key, what: what? })).collect()
+    }
+
+    /// The policer is a filter of HTB, in front of netem.
+    fn policer_lack(&self, has_classes: bool) -> Option<&'static str> {
+        let is_unshaped = self.rate.is_none() && self.trace.is_none();
+        if is_unshaped || has_classes || self.tbf.is_some() || self.shaper == Shaper::Tbf {
+            return Some("a `policer` without a rate, with classes or with tbf");
+        }
+        let shares = [self.loss, self.duplicate];
+        let is_random = shares.iter().flatten().any(|share| share.get() > 0);
+        (is_random || self.burst_loss.is_some())
+            .then_some("a `policer` behind random loss or duplication")
+    }
+}
+
+/// Only CAKE filters acknowledgements.
+fn filter_lack(queue: Option<&Queue>) -> Option<&'static str> {
+    let is_cake = matches!(queue, Some(Queue::Cake(_)));
+    (!is_cake).then_some("an `ack_filter` of another queue than `cake`")
+}
+
+impl Slot {
+    /// The most bytes of full frames that leave in a slot; `None`: any number.
+    fn longest_burst_bytes(&self) -> Option<u64> {
+        let counted = self.packets.map(|packets| u64::from(packets.get()) * FRAME_BYTES);
+        let sized = self.bytes.map(|bytes| bytes.get().saturating_add(FRAME_BYTES - 1));
+        [counted, sized].into_iter().flatten().min()
+    }
+
+    /// netem holds packets in its own queue, which is also that of its delay. It times a slot from the end of the previous burst, so
+    /// a burst must take no time.
+    fn lack(&self, link: &Link, queue: Option<&Queue>) -> Option<&'static str> {
+        if !matches!(queue, Some(Queue::Pfifo(_))) {
+            return Some("slots of another queue than `pfifo`");
+        }
+        let is_delayed = link.delay.is_some_and(|delay| delay.get() > 0) || link.jitter.is_some();
+        if is_delayed || link.reorder.is_some() {
+            return Some("slots on a link with `delay`, `jitter` or `reorder`");
+        }
+        let tbf = link.tbf.filter(|tbf| tbf.peakrate.is_none());
+        let bucket_bytes = tbf.map_or(0, |tbf| tbf.burst.get());
+        let fits = self.longest_burst_bytes().is_some_and(|bytes| bytes <= bucket_bytes);
+        (!fits).then_some("slots of more than a `tbf` without `peakrate` lets pass at once")
+    }
+}
+
+impl Reorder {
+    /// How many of [`NETEM_TABLE_ENTRIES`] are those of late packets; `None`: no number is within 1 % of the share.
+    pub fn late_entries(&self) -> Option<u32> {
+        let (share, table) = (u64::from(self.share.get()), u64::from(NETEM_TABLE_ENTRIES));
+        let entries = (share * table + 500_000) / 1_000_000;
+        let off = (entries * 1_000_000).abs_diff(share * table);
+        (off * 100 <= share * table).then_some(entries as u32)
+    }
+
+    /// netem's table of delays has two values then, so it has no others for jitter.
+    fn lack(&self, link: &Link) -> Option<&'static str> {
+        let late = self.late?;
+        if link.jitter.is_some() {
+            return Some("reordering with `late` beside `jitter`");
+        }
+        if late > NETEM_MAX_LATE {
+            return Some("reordering with a `late` above 2 s");
+        }
+        self.late_entries().is_none().then_some("reordering with `late` of so small a `share`")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Jitter, Pfifo, Policer, Tbf};
+    use crate::units::{Bytes, Limit, Packets, Ppm, Rate};
+
+    fn lacks(link: &Link, queue: &Queue) -> Vec<&'static str> {
+        link.qdiscs_lack(Some(queue), false).into_iter().map(|lack| lack.key[0]).collect()
+    }
+
+    fn pfifo() -> Queue {
+        Queue::Pfifo(Pfifo { limit: Limit::Packets(Packets::new(40)) })
+    }
+
+    #[test]
+    fn policer_needs_htb_and_no_random_loss() {
+        let rate = Rate::from_bits_per_sec(10_000_000);
+        let policer = Some(Policer { rate, burst: Bytes::new(30_000) });
+        let link = Link { rate: Some(rate), policer, ..Link::default() };
+        assert_eq!(link.qdiscs_lack(None, false), []);
+        assert_eq!(link.qdiscs_lack(None, true).len(), 1);
+        let lost = Link { loss: Ppm::new(1), ..link.clone() };
+        assert_eq!(lacks(&lost, &pfifo()), ["policer"]);
+        let kept = Link { loss: Ppm::new(0), ..link.clone() };
+        assert!(lacks(&kept, &pfifo()).is_empty());
+        let unshaped = Link { rate: None, ..link.clone() };
+        assert_eq!(lacks(&unshaped, &pfifo()), ["policer"]);
+        let shaped = Link { shaper: Shaper::Tbf, ..link };
+        assert_eq!(lacks(&shaped, &pfifo()), ["policer"]);
+    }
+
+    #[test]
+    fn slot_needs_a_pfifo_and_a_bucket_for_its_burst() {
+        let slot = Slot { bytes: Some(Bytes::new(12_500)), ..Slot::default() };
+        let tbf = Tbf { burst: Bytes::new(14_013), ..Tbf::default() };
+        let link = Link { slot: Some(slot), tbf: Some(tbf), ..Link::default() };
+        assert!(lacks(&link, &pfifo()).is_empty());
+        assert_eq!(lacks(&link, &Queue::bfifo(Limit::Packets(Packets::new(40)))), ["slot"]);
+        let less = Tbf { burst: Bytes::new(14_012), ..tbf };
+        assert_eq!(lacks(&Link { tbf: Some(less), ..link.clone() }, &pfifo()), ["slot"]);
+        let few = Slot { packets: Some(Packets::new(2)), ..slot };
+        let small = Link { slot: Some(few), tbf: Some(less), ..link.clone() };
+        assert!(lacks(&small, &pfifo()).is_empty());
+        let endless = Slot { bytes: None, ..slot };
+        assert_eq!(lacks(&Link { slot: Some(endless), ..link.clone() }, &pfifo()), ["slot"]);
+        let delayed = Link { delay: Some(Micros::new(1)), ..link };
+        assert_eq!(lacks(&delayed, &pfifo()), ["slot"]);
+    }
+
+    #[test]
+    fn late_packets_are_entries_of_a_table() {
+        let reorder = |ppm, ms| Reorder {
+            share: Ppm::new(ppm).unwrap(),
+            late: Some(Micros::from_millis(ms)),
+        };
+        assert_eq!(reorder(10_000, 2).late_entries(), Some(164));
+        assert_eq!(reorder(0, 2).late_entries(), Some(0));
+        assert_eq!(reorder(100, 2).late_entries(), None);
+        let with = |reorder| Link { reorder: Some(reorder), ..Link::default() };
+        assert!(lacks(&with(reorder(10_000, 2)), &pfifo()).is_empty());
+        assert_eq!(lacks(&with(reorder(10_000, 2_001)), &pfifo()), ["reorder"]);
+        let jitter = Some(Jitter::default());
+        assert_eq!(lacks(&Link { jitter, ..with(reorder(10_000, 2)) }, &pfifo()), ["reorder"]);
+        let skips = Reorder::new(Ppm::new(100).unwrap());
+        assert!(lacks(&Link { jitter, ..with(skips) }, &pfifo()).is_empty());
+    }
+}
