@@ -30,6 +30,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
+pub use cake::with_ack_filter;
 pub(crate) use fifo::FifoLimit;
 pub(crate) use stats::fill_row;
 

@@ -2,23 +2,23 @@
 
 use std::ops::Range;
 
-use ccbench_proto::plan::Queue;
+use ccbench_proto::plan::{self, Queue};
 use ccbench_proto::resolve::LinkConfig;
 use ccbench_proto::trace::{Cursor, Replay};
-use ccbench_proto::units::Rate;
+use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_proto::wire;
 
 use crate::discipline;
 use crate::netlink::{self, Refusal, Socket};
-use crate::qdisc::{BadQueue, ROOT, fifo_limit, handle_text};
+use crate::qdisc::{BadQueue, ROOT, fifo_limit, handle_text, police};
 use crate::saved::{self, SavedRoot};
-use crate::{Link, ShaperError, probe, replay};
+use crate::{Link, ShaperError, probe, replay, unsupported_change};
 
 mod traced;
 mod tree;
 
 use traced::{Messages, TraceReplay};
-use tree::{RateControl, Request, Tree};
+use tree::{PlacedNetem, RateControl, Request, Tree};
 
 /// The message that changes a queue, and the limit that it gives a FIFO.
 type QueueChange = (Vec<u8>, Option<u32>);
@@ -42,6 +42,8 @@ pub struct KernelLink {
     traced: Option<TraceReplay>,
     /// The messages for the configuration's `changed_queues`.
     queue_changes: Vec<QueueChange>,
+    netems: Vec<PlacedNetem>,
+    is_policed: bool,
     removed: bool,
 }
 
@@ -70,7 +72,7 @@ impl KernelLink {
         };
         let tree = tree::plan(config, ifindex, frame_bytes).map_err(refuse)?;
         let queue_changes = queue_changes(config, ifindex, tree.queue).map_err(refuse)?;
-        let Tree { requests, control, frame_bytes, .. } = tree;
+        let Tree { requests, control, frame_bytes, netems, .. } = tree;
         let saved = saved::snapshot_of(&mut socket, ifindex, dev)?;
         let (change, parts) = change_messages(&control, config.plan.rate, ifindex, frame_bytes);
         let mut link = Self {
@@ -87,6 +89,8 @@ impl KernelLink {
             qdiscs: Vec::new(),
             traced: None,
             queue_changes,
+            netems,
+            is_policed: config.plan.policer.is_some(),
             removed: false,
         };
         // From here on, dropping `link` restores the previous qdisc.
@@ -127,7 +131,11 @@ impl KernelLink {
 
     fn apply(&mut self, request: &Request, config: &LinkConfig) -> Result<(), ShaperError> {
         self.socket.request(&request.op, &self.dev, &request.bytes).map_err(|error| {
-            let what = if request.kind == "u32" { "filter" } else { "qdisc" };
+            let what = match request.kind {
+                "u32" => "filter",
+                "police" => "action",
+                _ => "qdisc",
+            };
             if error.is_errno(libc::ENOENT) { missing(what, request.kind, config) } else { error }
         })
     }
@@ -150,6 +158,33 @@ impl KernelLink {
         tree::patch(&self.control, rate, self.frame_bytes, &mut self.change, &self.parts);
         let sent = self.socket.request_all(&mut self.change, &self.parts);
         sent.map_err(|refusal: Refusal| refusal.on("change rate", &self.dev))
+    }
+
+    /// Changes the link's netem qdiscs.
+    fn change_netems(
+        &mut self,
+        what: &str,
+        change: impl Fn(&mut plan::Link),
+    ) -> Result<(), ShaperError> {
+        if self.netems.is_empty() {
+            return Err(unsupported_change(&self.state(), what));
+        }
+        for PlacedNetem { handle, parent, netem } in &mut self.netems {
+            let message = netem.changed(&change).change(self.ifindex, *handle, *parent);
+            self.socket.request(&format!("change {what}"), &self.dev, &message)?;
+        }
+        Ok(())
+    }
+
+    /// Packets that the policer has dropped; `None`: the link has none.
+    fn policed_pkts(&mut self) -> Result<Option<u64>, ShaperError> {
+        let mut dropped = None;
+        if self.is_policed {
+            netlink::filters(&mut self.socket, self.ifindex, tree::ROOT_HANDLE, |filter| {
+                dropped = dropped.or(police::dropped_pkts(filter));
+            })?;
+        }
+        Ok(dropped)
     }
 
     /// Applies the first row of the trace and prepares the replay.
@@ -271,6 +306,14 @@ impl Link for KernelLink {
         self.change(rate)
     }
 
+    fn set_delay(&mut self, delay: Micros) -> Result<(), ShaperError> {
+        self.change_netems("delay", |link| link.delay = Some(delay))
+    }
+
+    fn set_loss(&mut self, loss: Ppm) -> Result<(), ShaperError> {
+        self.change_netems("loss", |link| link.loss = Some(loss))
+    }
+
     fn set_queue(&mut self, number: usize) -> Result<(), ShaperError> {
         let Some((message, fifo_limit)) = self.queue_changes.get(number) else { return Ok(()) };
         self.socket.request("change queue", &self.dev, message)?;
@@ -305,6 +348,7 @@ impl Link for KernelLink {
         at_ns: u64,
         into: &mut Vec<wire::QdiscSample>,
     ) -> Result<(), ShaperError> {
+        let policed_pkts = self.policed_pkts()?;
         let row = || wire::QdiscSample {
             at_ns,
             link: self.link.clone(),
@@ -315,6 +359,9 @@ impl Link for KernelLink {
             if listed.handle != 0 && !is_hook(listed.parent) {
                 let mut row = row();
                 discipline::fill_row(listed, false, &mut row);
+                if listed.is_root() {
+                    row.drop_policed_pkts = policed_pkts;
+                }
                 into.push(row);
             }
         })?;

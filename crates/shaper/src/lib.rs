@@ -46,7 +46,7 @@ use ccbench_proto::wire::{self, BackendReason};
 
 #[cfg(feature = "bench")]
 pub use discipline::cost::{QueueCost, queue_costs};
-pub use discipline::{kind as queue_kind, qdisc as queue_qdisc};
+pub use discipline::{kind as queue_kind, qdisc as queue_qdisc, with_ack_filter};
 pub use error::ShaperError;
 use kernel_link::KernelLink;
 pub use sys::tcp_info;

@@ -13,7 +13,7 @@ mod dump;
 pub mod message;
 mod setup;
 
-pub use dump::{classes, delete_root, frame_bytes, qdiscs};
+pub use dump::{classes, delete_root, filters, frame_bytes, qdiscs};
 pub use message::{ACK, CREATE, DUMP, Message, REPLACE};
 pub(crate) use setup::filter_info;
 pub use setup::{

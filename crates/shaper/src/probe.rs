@@ -31,6 +31,7 @@ pub fn missing_config(kind: &str) -> &'static str {
         "clsact" | "ingress" => "NET_SCH_INGRESS",
         "u32" => "NET_CLS_U32",
         "mirred" => "NET_ACT_MIRRED",
+        "police" => "NET_ACT_POLICE",
         _ => "NET_SCHED",
     }
 }

@@ -11,6 +11,7 @@ pub mod filter;
 pub mod htb;
 mod listed;
 pub mod netem;
+pub mod police;
 pub mod tbf;
 
 pub use listed::Listed;

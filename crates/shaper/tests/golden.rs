@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use ccbench_proto::plan::{self, BurstLoss, Distribution, Jitter, Link, Queue, Reorder};
+use ccbench_proto::plan::{
+    self, BurstLoss, Distribution, Jitter, Link, Policer, Queue, Reorder, Slot,
+};
 use ccbench_proto::resolve::PacketMatch;
 use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm, Rate};
 use ccbench_shaper::netlink::message::{HEADER_BYTES, Message, TCMSG_BYTES, attrs};
 use ccbench_shaper::qdisc::netem::Netem;
-use ccbench_shaper::qdisc::{ROOT, filter, htb, tbf};
-use ccbench_shaper::queue_qdisc;
+use ccbench_shaper::qdisc::{ROOT, filter, htb, police::Police, tbf};
+use ccbench_shaper::{queue_qdisc, with_ack_filter};
 
 const IFINDEX: u32 = 3;
 const LEAF: u32 = 0x1_0010;
@@ -191,6 +193,20 @@ fn impairments_are_what_tc_sends() {
 }
 
 #[test]
+fn slots_are_what_tc_sends() {
+    let ms = Micros::from_millis;
+    let slot = Slot {
+        every: ms(5),
+        max: Some(ms(10)),
+        packets: Some(Packets::new(32)),
+        bytes: Some(Bytes::new(12_500)),
+    };
+    let plan = Link { slot: Some(slot), ..Link::default() };
+    let netem = Netem { plan, limit_pkts: 40, seed: 0 };
+    same(&netem.encode().add(IFINDEX, 0x10_0000, LEAF), "netem_slot", &[]);
+}
+
+#[test]
 fn head_drop_pie_and_red_are_what_tc_sends() {
     let limit = Limit::Packets(Packets::new(100));
     queue_is(&Queue::PfifoHeadDrop(plan::PfifoHeadDrop { limit }), "pfifo_head_drop");
@@ -286,6 +302,9 @@ fn cake_is_what_tc_sends() {
     let (rtt, memory) = (Micros::from_millis(50), Limit::Bytes(Bytes::new(4 << 20)));
     queue_is(&Queue::Cake(plan::Cake { rtt: Some(rtt), memory_limit: Some(memory) }), "cake");
     queue_is(&Queue::Cake(plan::Cake::default()), "cake_plain");
+    let cake = Queue::Cake(plan::Cake { rtt: Some(rtt), memory_limit: None });
+    let filters = with_ack_filter(queue_qdisc(&cake, None).unwrap());
+    same(&filters.add(IFINDEX, 0x10_0000, LEAF), "cake_ack_filter", &[]);
 }
 
 #[test]
@@ -307,6 +326,19 @@ fn dualpi2_is_what_the_kernels_header_says() {
         }),
         "dualpi2",
     );
+}
+
+#[test]
+fn policer_is_what_tc_sends_but_for_the_largest_packet_and_the_rate_table() {
+    let policer = Policer { rate: mbit(10), burst: Bytes::new(100_000) };
+    let ours = Police { policer, overhead_bytes: 24 }.add(IFINDEX, 0x1_0000, 0x1_0001);
+    let mut theirs = golden("u32_police");
+    // Behind the kind, the class and the headers of the action, its options and its parameters.
+    let parms = HEADER_BYTES + TCMSG_BYTES + 8 + 4 + 8 + 4 + 4 + 12 + 4 + 4;
+    let (largest, table) = (parms + 16, parms + 56 + 4);
+    theirs[largest..largest + 4].copy_from_slice(&ours[largest..largest + 4]);
+    theirs[table..table + 1024].fill(0);
+    assert_eq!(hex(&ours), hex(&theirs));
 }
 
 #[test]

@@ -337,6 +337,34 @@ fn auto_prefers_the_kernel_and_reports_the_reason() {
     });
 }
 
+#[test]
+fn policer_drops_what_exceeds_its_bucket_or_is_missing() {
+    in_netns(|| {
+        let mut config = link(Some(mbit(100)), bfifo(90_000));
+        // A packet of 1000 bytes in ten seconds, and a bucket of ten.
+        let rate = Rate::from_bits_per_sec(800);
+        config.plan.policer = Some(plan::Policer { rate, burst: Bytes::new(10_000) });
+        let mut link = match KernelLink::open(&config, "a0", BackendReason::configured()) {
+            Ok(link) => link,
+            Err(error) => {
+                let text = "this kernel has no action police (CONFIG_NET_ACT_POLICE); \
+                            write `backend = \"userspace\"` for link down";
+                assert_eq!(error.to_string(), text);
+                return;
+            }
+        };
+        send_datagrams(30, 9);
+        counters_when_idle(&mut link);
+        let mut rows = Vec::new();
+        link.counters(42, &mut rows).unwrap();
+        let policed: Vec<_> = rows.iter().map(|row| row.drop_policed_pkts).collect();
+        assert_eq!(policed[1..], [None, None], "{rows:?}");
+        let policed = policed[0].unwrap();
+        assert!(policed >= 15 && policed == rows[0].drops_pkts, "{rows:?}");
+        link.remove().unwrap();
+    });
+}
+
 /// One of each kind of queue, with every parameter that a plan can give.
 fn queues() -> Vec<Queue> {
     let (ms, bytes) = (Micros::from_millis, Bytes::new);

@@ -1,12 +1,14 @@
 //! What the kernel's qdiscs cannot do of a link, for the checks of a plan and for the selection of a back end.
 
-use super::{Link, Queue, Reorder, Shaper, Slot};
+use super::{Link, Policer, Queue, Reorder, Shaper, Slot};
 use crate::units::{FRAME_BYTES, Micros};
 
 /// Entries of netem's largest table of delays (`NETEM_DIST_MAX`).
 pub const NETEM_TABLE_ENTRIES: u32 = 16_384;
 /// netem computes a random delay from 32 bits of nanoseconds.
 const NETEM_MAX_LATE: Micros = Micros::from_millis(2_000);
+/// The kernel keeps a bucket as the time in which it fills, 32 bits of 64 ns.
+const MAX_BUCKET_S: u64 = 274;
 
 /// A key of a link that qdiscs do not implement, here or at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +26,10 @@ impl Link {
             (&["ecn_rewrite"], self.ecn_rewrite.map(|_| "an `ecn_rewrite`")),
             (&["ack_aggregation"], self.ack_aggregation.map(|_| "an `ack_aggregation`")),
             (&["ack_filter"], self.ack_filter.then(|| filter_lack(queue)).flatten()),
-            (&["policer"], self.policer.and_then(|_| self.policer_lack(has_classes))),
+            (
+                &["policer"],
+                self.policer.and_then(|policer| self.policer_lack(policer, has_classes)),
+            ),
             (&["slot"], self.slot.and_then(|slot| slot.lack(self, queue))),
             (&["jitter", "hold"], self.jitter.and_then(|j| j.hold).map(|_| "a `hold` of jitter")),
             (&["reorder", "late"], self.reorder.and_then(|reorder| reorder.lack(self))),
@@ -33,7 +38,10 @@ impl Link {
     }
 
     /// The policer is a filter of HTB, in front of netem.
-    fn policer_lack(&self, has_classes: bool) -> Option<&'static str> {
+    fn policer_lack(&self, policer: Policer, has_classes: bool) -> Option<&'static str> {
+        if policer.burst.get() > policer.rate.bytes_per_sec().saturating_mul(MAX_BUCKET_S) {
+            return Some("a `policer` whose bucket takes more than 274 s to fill");
+        }
         let is_unshaped = self.rate.is_none() && self.trace.is_none();
         if is_unshaped || has_classes || self.tbf.is_some() || self.shaper == Shaper::Tbf {
             return Some("a `policer` without a rate, with classes or with tbf");
@@ -125,8 +133,10 @@ mod tests {
         assert!(lacks(&kept, &pfifo()).is_empty());
         let unshaped = Link { rate: None, ..link.clone() };
         assert_eq!(lacks(&unshaped, &pfifo()), ["policer"]);
-        let shaped = Link { shaper: Shaper::Tbf, ..link };
+        let shaped = Link { shaper: Shaper::Tbf, ..link.clone() };
         assert_eq!(lacks(&shaped, &pfifo()), ["policer"]);
+        let slow = Policer { rate: Rate::from_bits_per_sec(800), burst: Bytes::new(27_401) };
+        assert_eq!(lacks(&Link { policer: Some(slow), ..link }, &pfifo()), ["policer"]);
     }
 
     #[test]

@@ -12,11 +12,21 @@ use crate::qdisc::{BadQueue, Qdisc, limit_bytes, micros, with_some, word};
 const TCA_CAKE_RTT: u16 = 7;
 const TCA_CAKE_TARGET: u16 = 8;
 const TCA_CAKE_MEMORY: u16 = 10;
+const TCA_CAKE_ACK_FILTER: u16 = 16;
+const CAKE_ACK_AGGRESSIVE: u32 = 2;
 const TCA_CAKE_STATS_MEMORY_USED: u16 = 4;
 const TCA_CAKE_STATS_TIN_STATS: u16 = 10;
+const TCA_CAKE_TIN_STATS_ACKS_DROPPED_PACKETS: u16 = 6;
 const TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS: u16 = 8;
 /// `tc` sets the target to this part of the round-trip time.
 const TARGETS_PER_RTT: u32 = 20;
+
+/// A qdisc of [`Cake`] that drops superseded acknowledgements, too (`ack-filter-aggressive`).
+pub fn with_ack_filter(cake: Qdisc) -> Qdisc {
+    let options = Message::attributes().raw(&cake.options);
+    let options = options.attr_u32(TCA_CAKE_ACK_FILTER, CAKE_ACK_AGGRESSIVE).into_attributes();
+    Qdisc { options, ..cake }
+}
 
 impl Discipline for Cake {
     const KIND: &'static str = "cake";
@@ -40,14 +50,15 @@ impl Discipline for Cake {
         ))
     }
 
-    /// `TCA_CAKE_STATS_*`: the qdisc's memory, and the marks of all tins.
+    /// `TCA_CAKE_STATS_*`: the qdisc's memory, and the marks and filtered acknowledgements of all tins.
     fn read_xstats(xstats: &[u8], row: &mut QdiscSample) {
         row.memory_used_bytes =
             attrs(xstats).find_kind(TCA_CAKE_STATS_MEMORY_USED).and_then(|v| word(v, 0));
         let tins = attrs(xstats).find_kind(TCA_CAKE_STATS_TIN_STATS).unwrap_or(&[]);
-        let marks = attrs(tins).filter_map(|tin| {
-            tin.attrs().find_kind(TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS).and_then(|v| word(v, 0))
-        });
-        row.ecn_mark_pkts = Some(marks.sum());
+        let sum = |counter| -> u64 {
+            attrs(tins).filter_map(|tin| word(tin.attrs().find_kind(counter)?, 0)).sum()
+        };
+        row.ecn_mark_pkts = Some(sum(TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS));
+        row.drop_ack_filter_pkts = Some(sum(TCA_CAKE_TIN_STATS_ACKS_DROPPED_PACKETS));
     }
 }

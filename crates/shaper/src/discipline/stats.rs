@@ -71,6 +71,7 @@ mod tests {
 
     const TCA_CAKE_STATS_MEMORY_USED: u16 = 4;
     const TCA_CAKE_STATS_TIN_STATS: u16 = 10;
+    const TCA_CAKE_TIN_STATS_ACKS_DROPPED_PACKETS: u16 = 6;
     const TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS: u16 = 8;
 
     /// The body of a listed qdisc with these options and own statistics.
@@ -157,12 +158,16 @@ mod tests {
         let cake = Message::attributes()
             .attr_u32(TCA_CAKE_STATS_MEMORY_USED, 77)
             .nested(TCA_CAKE_STATS_TIN_STATS, |m| {
-                let tin = |m: Message| m.attr_u32(TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS, 4);
+                let tin = |m: Message| {
+                    m.attr_u32(TCA_CAKE_TIN_STATS_ACKS_DROPPED_PACKETS, 3)
+                        .attr_u32(TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS, 4)
+                };
                 m.nested(1, tin).nested(2, tin)
             })
             .into_attributes();
         let cake = row("cake", &cake, false);
         assert_eq!((cake.memory_used_bytes, cake.ecn_mark_pkts), (Some(77), Some(8)));
+        assert_eq!(cake.drop_ack_filter_pkts, Some(6));
     }
 
     #[test]

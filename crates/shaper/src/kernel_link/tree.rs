@@ -7,7 +7,10 @@
 //!                                          ├─ class 1:11 ── [netem 101:] ── queue 11:     first class
 //!                                          └─ ...
 //! no rate              [netem 100:] ── [queue 10:]
+//! rate, tbf, slot      tbf 1: ── netem 100:                                                 netem is the queue
 //! ```
+//!
+//! A policer is a filter of `htb 1:`.
 //!
 //! netem is between the class and the queue, so that a packet is delayed before it enters the queue: netem passes a packet
 //! to its child when the delay is over, and the class dequeues at the link's rate. The other order (queue, rate, delay)
@@ -16,13 +19,14 @@
 
 use std::ops::Range;
 
-use ccbench_proto::plan::{Class, Queue, Shaper, Tbf};
+use ccbench_proto::plan::{Backend, Class, Queue, Shaper, Tbf};
 use ccbench_proto::resolve::{ETHERNET_BYTES, LinkConfig};
 use ccbench_proto::units::{Bytes, Rate};
 
 use crate::discipline;
 use crate::qdisc::{
-    self, BadQueue, Qdisc, ROOT, burst_bytes, filter, handle_text, htb, netem, netem::Netem, tbf,
+    self, BadQueue, Qdisc, ROOT, burst_bytes, filter, handle_text, htb, netem, netem::Netem,
+    police::Police, tbf,
 };
 
 /// Handle of the root qdisc.
@@ -38,7 +42,7 @@ const UNSHAPED: Rate = Rate::from_bits_per_sec(10_000_000_000);
 const MAX_QUANTUM_BYTES: u64 = 200_000;
 
 /// The keys of a link that qdiscs implement, beside those of netem. With any other key a link needs userspace.
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 12] = [
     "node",
     "toward",
     "dev",
@@ -48,6 +52,8 @@ const KEYS: [&str; 10] = [
     "backend",
     "shaper",
     "tbf",
+    "policer",
+    "ack_filter",
     "allow_control_interface",
 ];
 /// The keys of a class that qdiscs implement.
@@ -58,7 +64,7 @@ const CLASS_KEYS: [&str; 4] = ["rate", "ceil", "priority", "match"];
 pub(crate) struct Request {
     /// "add qdisc htb 1:" ...
     pub(crate) op: String,
-    /// The kernel module's kind: a qdisc's, or `"u32"`.
+    /// The kernel module's kind: a qdisc's, `"u32"` or `"police"`.
     pub(crate) kind: &'static str,
     /// The message.
     pub(crate) bytes: Vec<u8>,
@@ -97,6 +103,15 @@ pub(crate) struct Tree {
     pub(crate) frame_bytes: u32,
     /// Handle and parent of the link's own queue.
     pub(crate) queue: Option<(u32, u32)>,
+    pub(crate) netems: Vec<PlacedNetem>,
+}
+
+/// A netem qdisc and its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PlacedNetem {
+    pub(crate) handle: u32,
+    pub(crate) parent: u32,
+    pub(crate) netem: Netem,
 }
 
 /// The kinds of qdisc that a link needs, each once.
@@ -127,18 +142,18 @@ fn has_tbf(config: &LinkConfig) -> bool {
 }
 
 /// Without a rate no queue builds up, and a short one would drop the packets that come out of netem
-/// together; but an AQM there was requested explicitly, for its pacing or its marks.
+/// together; but an AQM there was requested explicitly, for its pacing or its marks. With slots netem is the queue.
 fn needs_queue(config: &LinkConfig) -> bool {
-    config.plan.rate.is_some()
-        || !netem::is_needed(&config.plan)
-        || !matches!(config.queue, Queue::Pfifo(_) | Queue::Bfifo(_))
+    let is_fifo = matches!(config.queue, Queue::Pfifo(_) | Queue::Bfifo(_));
+    config.plan.slot.is_none()
+        && (config.plan.rate.is_some() || !netem::is_needed(&config.plan) || !is_fifo)
 }
 
 /// Plans the tree of a link for an interface whose largest frame has `frame_bytes`.
 pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Result<Tree, BadQueue> {
     let overhead = overhead(config)?;
     check_supported(config)?;
-    let mut builder = Builder { ifindex, requests: Vec::new(), queue: None };
+    let mut builder = Builder { ifindex, requests: Vec::new(), queue: None, netems: Vec::new() };
     let control = match (config.plan.rate, has_tbf(config)) {
         (None, _) => {
             builder.leaf(config, (&config.queue, UNSHAPED), ROOT, None)?;
@@ -171,10 +186,14 @@ pub(crate) fn plan(config: &LinkConfig, ifindex: u32, frame_bytes: u32) -> Resul
                     builder.filter(&filter, slot.class);
                 }
             }
+            if let Some(policer) = config.plan.policer {
+                builder.police(&Police { policer, overhead_bytes: overhead });
+            }
             RateControl::Htb { base: rate, classes: slots }
         }
     };
-    Ok(Tree { requests: builder.requests, control, frame_bytes, queue: builder.queue })
+    let Builder { requests, queue, netems, .. } = builder;
+    Ok(Tree { requests, control, frame_bytes, queue, netems })
 }
 
 /// Writes the rate into the messages that change it, one per class.
@@ -254,11 +273,15 @@ fn check_supported(config: &LinkConfig) -> Result<(), BadQueue> {
             "changes of a FIFO below a tbf with a trace, whose steps set its first limit again",
         );
     }
-    if config.plan.jitter.is_some_and(|jitter| jitter.hold.is_some()) {
-        return bad("a `hold` of jitter");
+    let lacks = config.plan.qdiscs_lack(Some(&config.queue), !config.classes.is_empty());
+    if let Some(lack) = lacks.first() {
+        return bad(lack.what);
     }
-    if config.plan.reorder.is_some_and(|reorder| reorder.late.is_some()) {
-        return bad("reordering with `late`");
+    if config.plan.slot.is_some() && config.plan.backend != Backend::Kernel {
+        return bad("slots at regular times (`backend = \"kernel\"` selects those of netem)");
+    }
+    if config.plan.slot.is_some() && !config.changed_queues.is_empty() {
+        return bad("changes of the queue of a link with slots");
     }
     if let Some(key) = first_unknown(&config.plan.keys(), &[&KEYS, &netem::KEYS]) {
         return bad(&format!("a link's `{key}`"));
@@ -355,6 +378,7 @@ struct Builder {
     requests: Vec<Request>,
     /// Handle and parent of the first queue.
     queue: Option<(u32, u32)>,
+    netems: Vec<PlacedNetem>,
 }
 
 impl Builder {
@@ -382,6 +406,15 @@ impl Builder {
         });
     }
 
+    /// Adds a policer in front of the class of a link without other classes.
+    fn police(&mut self, police: &Police) {
+        self.requests.push(Request {
+            op: format!("add filter police to class {}", handle_text(LINK_CLASS)),
+            kind: "police",
+            bytes: police.add(self.ifindex, ROOT_HANDLE, LINK_CLASS),
+        });
+    }
+
     /// Adds netem if needed, then the queue and its drain rate, below `parent`. `index` numbers the leaves of a shaper; `None`:
     /// there is no shaper and the first qdisc is the root.
     fn leaf(
@@ -395,15 +428,22 @@ impl Builder {
         let mut queue_handle = handle(FIRST_QUEUE);
         if netem::is_needed(&config.plan) {
             let queued = qdisc::fifo_limit(queue).unwrap_or(0);
-            let limit_pkts = netem::limit_pkts(&config.plan, queued);
+            let limit_pkts = match config.plan.slot {
+                Some(_) => queued,
+                None => netem::limit_pkts(&config.plan, queued),
+            };
             let netem = Netem { plan: config.plan.clone(), limit_pkts, seed: config.seed };
             self.qdisc(&netem.encode(), handle(FIRST_NETEM), parent);
+            self.netems.push(PlacedNetem { handle: handle(FIRST_NETEM), parent, netem });
             parent = handle(FIRST_NETEM) | 1;
             queue_handle = (FIRST_QUEUE + index.unwrap_or(0)) << 16;
         }
         if needs_queue(config) {
             self.queue.get_or_insert((queue_handle, parent));
-            self.qdisc(&discipline::qdisc(queue, Some(rate))?, queue_handle, parent);
+            let qdisc = discipline::qdisc(queue, Some(rate))?;
+            let filters = config.plan.ack_filter;
+            let qdisc = if filters { discipline::with_ack_filter(qdisc) } else { qdisc };
+            self.qdisc(&qdisc, queue_handle, parent);
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 use std::net::Ipv4Addr;
 
-use ccbench_proto::plan::{self, Link};
+use ccbench_proto::plan::{self, EcnRewrite, Jitter, Link, Policer, Reorder, Slot};
 use ccbench_proto::resolve::{ClassConfig, PacketMatch};
-use ccbench_proto::units::{Bytes, Limit, Micros, Ppm};
+use ccbench_proto::units::{Bytes, Limit, Micros, Packets, Ppm};
 
 use super::*;
 
@@ -168,10 +168,69 @@ fn key_without_a_qdisc_needs_userspace() {
     };
     assert_eq!(unknown(&["rate", "jitter", "gso"]), None);
     assert_eq!(unknown(&["delay", "later", "rate"]).as_deref(), Some("later"));
-    let filtered = Link { rate: Some(mbit(10)), ack_filter: true, ..Link::default() };
-    assert!(plan(&with(filtered), 3, 1518).unwrap_err().what.contains("`ack_filter`"));
+    let filtered = with(Link { rate: Some(mbit(10)), ack_filter: true, ..Link::default() });
+    assert!(plan(&filtered, 3, 1518).unwrap_err().what.contains("`ack_filter`"));
+    let rewritten =
+        Link { rate: Some(mbit(10)), ecn_rewrite: Some(EcnRewrite::default()), ..Link::default() };
+    assert!(plan(&with(rewritten), 3, 1518).unwrap_err().what.contains("`ecn_rewrite`"));
     let allowed = Link { rate: Some(mbit(10)), allow_control_interface: true, ..Link::default() };
     assert!(plan(&with(allowed), 3, 1518).is_ok(), "it changes no packet");
+}
+
+#[test]
+fn cake_filters_acknowledgements() {
+    let filtered = with(Link { rate: Some(mbit(10)), ack_filter: true, ..Link::default() });
+    let filtered = LinkConfig { queue: Queue::Cake(plan::Cake::default()), ..filtered };
+    let tree = plan(&filtered, 3, 1518).unwrap();
+    // The last attribute: length 8, kind 16; aggressive.
+    let attribute = [8_u16, 16, 2, 0].map(u16::to_ne_bytes).concat();
+    assert_eq!(tree.requests.last().unwrap().kind, "cake");
+    assert!(tree.requests.last().unwrap().bytes.ends_with(&attribute));
+}
+
+#[test]
+fn policer_is_a_filter_in_front_of_the_class() {
+    let policer = Some(Policer { rate: mbit(10), burst: Bytes::new(30_000) });
+    let policed = Link { rate: Some(mbit(100)), delay: Some(TEN_MS), policer, ..Link::default() };
+    let tree = plan(&with(policed.clone()), 3, 1518).unwrap();
+    let last = tree.requests.last().unwrap();
+    assert_eq!((last.op.as_str(), last.kind), ("add filter police to class 1:1", "police"));
+    assert_eq!(kinds(&with(policed.clone())), ["htb", "netem", "bfifo"]);
+    let by_tbf = Link { shaper: Shaper::Tbf, ..policed.clone() };
+    assert!(plan(&with(by_tbf), 3, 1518).unwrap_err().what.contains("`policer`"));
+    let divided = LinkConfig { plan: policed, ..with_classes() };
+    assert!(plan(&divided, 3, 1518).unwrap_err().what.contains("classes"));
+}
+
+#[test]
+fn netem_with_slots_is_the_queue() {
+    let slot = Slot { every: TEN_MS, bytes: Some(Bytes::new(12_500)), ..Slot::default() };
+    let tbf = Tbf { burst: Bytes::new(30_000), ..Tbf::default() };
+    let rate = Some(mbit(40));
+    let backend = Backend::Kernel;
+    let link = Link { rate, slot: Some(slot), tbf: Some(tbf), backend, ..Link::default() };
+    let queue = Queue::pfifo(Limit::Packets(Packets::new(40)));
+    let config = LinkConfig { queue, ..with(link.clone()) };
+    assert_eq!(ops(&config), ["qdisc tbf 1: at root", "qdisc netem 100: at 1:1"]);
+    assert_eq!(kinds(&config), ["tbf", "netem"]);
+    let tree = plan(&config, 3, 1518).unwrap();
+    assert_eq!((tree.netems[0].netem.limit_pkts, tree.queue), (40, None));
+    let bytes = LinkConfig { queue: bfifo(60_000), ..config.clone() };
+    assert!(plan(&bytes, 3, 1518).unwrap_err().what.contains("`pfifo`"));
+    // Only on request: those of a userspace link are at regular times.
+    let auto = LinkConfig { plan: Link { backend: Backend::Auto, ..link }, ..config };
+    assert!(plan(&auto, 3, 1518).unwrap_err().what.contains("regular times"));
+}
+
+#[test]
+fn bounded_reordering_and_path_switches_are_netems() {
+    let reorder = Reorder { late: Some(TEN_MS), ..Reorder::new(Ppm::new(10_000).unwrap()) };
+    let link = Link { reorder: Some(reorder), path_switch: true, ..Link::default() };
+    let tree = plan(&with(link.clone()), 3, 1518).unwrap();
+    let placed = &tree.netems[..];
+    assert_eq!(placed.iter().map(|p| (p.handle, p.parent)).collect::<Vec<_>>(), [(0x1_0000, ROOT)]);
+    let jitter = Some(Jitter::default());
+    assert!(plan(&with(Link { jitter, ..link }), 3, 1518).unwrap_err().what.contains("`late`"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Dumps of an interface's qdiscs and classes, and requests about its root qdisc and MTU.
+//! Dumps of an interface's qdiscs, classes and filters, and requests about its root qdisc and MTU.
 
 use super::message::{DUMP, Message};
 use super::{ACK, Socket};
@@ -38,6 +38,24 @@ pub fn classes(
     let message = Message::new(libc::RTM_GETTCLASS, DUMP).tcmsg(ifindex, 0, 0, 0).finish();
     socket.dump(&message, |body| {
         if let Some(listed) = Listed::parse(body).filter(|listed| listed.ifindex == ifindex) {
+            each(&listed);
+        }
+    })
+}
+
+/// Hands every filter of the qdisc `parent` to `each`.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn filters(
+    socket: &mut Socket,
+    ifindex: u32,
+    parent: u32,
+    mut each: impl FnMut(&Listed<'_>),
+) -> Result<(), ShaperError> {
+    let message = Message::new(libc::RTM_GETTFILTER, DUMP).tcmsg(ifindex, 0, parent, 0).finish();
+    socket.dump(&message, |body| {
+        if let Some(listed) = Listed::parse(body) {
             each(&listed);
         }
     })

@@ -1,12 +1,13 @@
-//! netem: constant delay, jitter, loss, duplication, reordering, corruption.
+//! netem: constant delay, jitter, loss, duplication, reordering, corruption, slots.
 //!
 //! Differences from a userspace link: correlation mixes two draws, which reduces the variance of correlated jitter;
 //! corruption may hit any header.
 
-use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Link};
-use ccbench_proto::units::{Micros, Ppm};
+use ccbench_proto::plan::qdiscs::NETEM_TABLE_ENTRIES;
+use ccbench_proto::plan::{BurstLoss, Distribution, Jitter, Link, Slot};
+use ccbench_proto::units::{Micros, Packets, Ppm};
 
-use super::Qdisc;
+use super::{Qdisc, size};
 use crate::datapath::impair::{normal_cdf, typical_jitter_ns};
 use crate::netlink::Message;
 use crate::netlink::message::NESTED;
@@ -20,6 +21,7 @@ const TCA_NETEM_RATE: u16 = 6;
 const TCA_NETEM_RATE64: u16 = 8;
 const TCA_NETEM_LATENCY64: u16 = 10;
 const TCA_NETEM_JITTER64: u16 = 11;
+const TCA_NETEM_SLOT: u16 = 12;
 const TCA_NETEM_PRNG_SEED: u16 = 14;
 const NETEM_LOSS_GE: u16 = 2;
 /// Minimum Ethernet frame without preamble and FCS.
@@ -37,12 +39,21 @@ const TABLE_SCALE: f64 = 8192.0;
 const PARETO_SPREADS: u64 = 8;
 
 /// The keys of a link that netem implements.
-pub const KEYS: [&str; 7] =
-    ["delay", "loss", "jitter", "burst_loss", "duplicate", "reorder", "corrupt"];
+pub const KEYS: [&str; 9] = [
+    "delay",
+    "loss",
+    "jitter",
+    "burst_loss",
+    "duplicate",
+    "reorder",
+    "corrupt",
+    "slot",
+    "path_switch",
+];
 
 /// Whether `link` needs netem.
 pub fn is_needed(link: &Link) -> bool {
-    link.delay.is_some_and(|delay| delay.get() > 0) || is_random(link)
+    link.delay.is_some_and(|delay| delay.get() > 0) || link.slot.is_some() || is_random(link)
 }
 
 /// Whether netem decides at random about packets of `link`.
@@ -68,11 +79,40 @@ pub struct Netem {
 impl Netem {
     /// Encodes the qdisc.
     pub fn encode(&self) -> Qdisc {
-        let Link { jitter, burst_loss, reorder, .. } = self.plan;
+        self.encode_in_order(self.plan.jitter.is_some_and(|jitter| !jitter.reorder))
+    }
+
+    /// The qdisc after this change. Packets that arrive after a change to a shorter delay keep their order, except on a link with
+    /// `path_switch` or with reordering that an order would undo.
+    pub fn changed(&mut self, change: impl FnOnce(&mut Link)) -> Qdisc {
+        change(&mut self.plan);
+        if self.plan.slot.is_none() {
+            self.limit_pkts = self.limit_pkts.max(limit_pkts(&self.plan, 0));
+        }
+        if self.seed != 0 {
+            // A seed begins its random numbers again.
+            self.seed = self.seed.wrapping_add(1).max(1);
+        }
+        self.encode_in_order(match self.plan.jitter {
+            Some(jitter) => !jitter.reorder,
+            None => !self.plan.path_switch && self.late_ns() == 0,
+        })
+    }
+
+    /// How much later reordered packets leave the delay; 0: they skip it, or there are none.
+    fn late_ns(&self) -> u64 {
+        self.plan.reorder.and_then(|reorder| reorder.late).map_or(0, Micros::nanos)
+    }
+
+    fn encode_in_order(&self, in_order: bool) -> Qdisc {
+        let Link { jitter, burst_loss, slot, .. } = self.plan;
+        // Late packets are those of a table of delays.
+        let late_ns = self.late_ns();
+        let reorder = self.plan.reorder.filter(|_| late_ns == 0);
         let Link { delay, loss, duplicate, corrupt, .. } = self.plan;
         let delay_ns = delay.unwrap_or_default().nanos();
         let [loss, duplicate, corrupt] = [loss, duplicate, corrupt].map(Option::unwrap_or_default);
-        let spread_ns = jitter.map_or(0, encoded_jitter_ns);
+        let spread_ns = jitter.map_or(late_ns, encoded_jitter_ns);
         let independent = if burst_loss.is_some() { 0 } else { probability(loss) };
         let words = [
             ticks(delay_ns),
@@ -103,7 +143,7 @@ impl Netem {
         }
         message = attr_if_inexact(message, TCA_NETEM_LATENCY64, delay_ns);
         message = attr_if_inexact(message, TCA_NETEM_JITTER64, spread_ns);
-        if jitter.is_some_and(|jitter| !jitter.reorder) {
+        if in_order {
             message = message
                 .attr_u64(TCA_NETEM_RATE64, IN_ORDER_RATE)
                 .attr(TCA_NETEM_RATE, &encode_words(&[u32::MAX, 0, 0, 0]));
@@ -111,11 +151,29 @@ impl Netem {
         if is_random(&self.plan) && self.seed != 0 {
             message = message.attr_u64(TCA_NETEM_PRNG_SEED, self.seed);
         }
-        if let Some(table) = jitter.and_then(|jitter| table(jitter.distribution)) {
+        if let Some(slot) = slot {
+            message = message.attr(TCA_NETEM_SLOT, &encode_slot(slot));
+        }
+        let table = match (jitter, self.plan.reorder.filter(|_| late_ns > 0)) {
+            (Some(jitter), _) => table(jitter.distribution),
+            (None, late) => late.and_then(|reorder| reorder.late_entries()).map(late_table),
+        };
+        if let Some(table) = table {
             message = message.attr(TCA_NETEM_DELAY_DIST, &table);
         }
         Qdisc { kind: "netem", options: message.into_attributes() }
     }
+}
+
+/// `struct tc_netem_slot`. No limit is a limit of zero.
+fn encode_slot(slot: Slot) -> [u8; 40] {
+    let mut bytes = [0; 40];
+    bytes[..8].copy_from_slice(&slot.every.nanos().to_ne_bytes());
+    bytes[8..16].copy_from_slice(&slot.max.unwrap_or(slot.every).nanos().to_ne_bytes());
+    let most = |number: u32| number.min(i32::MAX.cast_unsigned()).to_ne_bytes();
+    bytes[16..20].copy_from_slice(&most(slot.packets.map_or(0, Packets::get)));
+    bytes[20..24].copy_from_slice(&most(slot.bytes.map_or(0, size)));
+    bytes
 }
 
 fn encode_words(words: &[u32]) -> Vec<u8> {
@@ -171,6 +229,12 @@ fn table(distribution: Distribution) -> Option<Vec<u8>> {
     Some(table)
 }
 
+/// Distribution table of which so many entries are one spread, and the others no delay.
+fn late_table(late_entries: u32) -> Vec<u8> {
+    let entry = |number| if number < late_entries { TABLE_SCALE as i16 } else { 0 };
+    (0..NETEM_TABLE_ENTRIES).flat_map(|number| entry(number).to_ne_bytes()).collect()
+}
+
 fn normal_quantile(rank: f64) -> f64 {
     let (mut low, mut high) = (-9.0, 9.0);
     for _ in 0..60 {
@@ -195,7 +259,9 @@ fn probability(loss: Ppm) -> u32 {
 /// the link's rate in minimum-size frames.
 pub fn limit_pkts(link: &Link, queue_pkts: u32) -> u32 {
     let delay = link.delay.unwrap_or_default();
-    let longest = Micros::new(delay.get().saturating_add(typical_jitter_ns(link.jitter) / 1000));
+    let late = link.reorder.and_then(|reorder| reorder.late).unwrap_or_default();
+    let jitter = Micros::new(typical_jitter_ns(link.jitter) / 1000);
+    let longest = delay + jitter + late;
     let in_flight = link.rate.map_or(MAX_LIMIT_PKTS, |rate| {
         rate.over(longest).get().saturating_mul(10) / SMALLEST_FRAME_BYTES
     });
@@ -205,9 +271,11 @@ pub fn limit_pkts(link: &Link, queue_pkts: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::plan::Reorder;
     use ccbench_proto::units::Rate;
 
     use super::*;
+    use crate::netlink::message::attrs;
 
     #[test]
     fn limit_covers_the_delay() {
@@ -230,6 +298,66 @@ mod tests {
         assert_eq!(encoded(8), 24);
         assert_eq!(encoded(1), 24 + 12);
         assert_eq!(encoded(300_000_000), 24 + 12);
+    }
+
+    /// The attributes behind the fixed part: kind and payload.
+    fn attributes(qdisc: &Qdisc) -> Vec<(u16, Vec<u8>)> {
+        attrs(&qdisc.options[24..]).map(|attr| (attr.kind, attr.value.to_vec())).collect()
+    }
+
+    #[test]
+    fn late_packets_have_a_delay_of_a_table_and_nothing_keeps_their_order() {
+        let reorder =
+            Reorder { share: Ppm::new(10_000).unwrap(), late: Some(Micros::from_millis(2)) };
+        let delay = Some(Micros::from_millis(10));
+        let plan = Link { delay, reorder: Some(reorder), ..Link::default() };
+        let mut netem = Netem { plan, limit_pkts: 1000, seed: 0 };
+        for qdisc in [netem.encode(), netem.changed(|_| {})] {
+            // Gap, which lets packets skip the delay, and jitter.
+            assert_eq!(qdisc.options[12..16], [0; 4]);
+            assert_eq!(qdisc.options[20..24], ticks(2_000_000).to_ne_bytes());
+            let found = attributes(&qdisc);
+            let [(TCA_NETEM_DELAY_DIST, table)] = &found[..] else { panic!("{found:?}") };
+            let entries: Vec<i16> =
+                table.chunks(2).map(|b| i16::from_ne_bytes([b[0], b[1]])).collect();
+            assert_eq!(entries.len(), 16_384);
+            assert_eq!(entries.iter().filter(|&&entry| entry == 8192).count(), 164);
+            assert_eq!(entries.iter().filter(|&&entry| entry == 0).count(), 16_384 - 164);
+        }
+        let ms = Micros::from_millis;
+        let rate = Some(Rate::from_bits_per_sec(1_000_000_000));
+        let link = Link { rate, delay: Some(ms(8)), reorder: Some(reorder), ..Link::default() };
+        assert_eq!(limit_pkts(&link, 0), 208_333);
+    }
+
+    #[test]
+    fn change_of_the_delay_keeps_the_order_except_of_another_path() {
+        let kinds = |plan: Link| -> Vec<u16> {
+            let mut netem = Netem { plan, limit_pkts: 1000, seed: 0 };
+            let qdisc = netem.changed(|link| link.delay = Some(Micros::from_millis(5)));
+            assert_eq!(qdisc.options[..4], ticks(5_000_000).to_ne_bytes());
+            attributes(&qdisc).into_iter().map(|(kind, _)| kind).collect()
+        };
+        let link = Link { delay: Some(Micros::from_millis(10)), ..Link::default() };
+        assert_eq!(kinds(link.clone()), [TCA_NETEM_RATE64, TCA_NETEM_RATE]);
+        assert!(kinds(Link { path_switch: true, ..link }).is_empty());
+    }
+
+    #[test]
+    fn change_has_other_random_numbers_and_room_for_a_longer_delay() {
+        let rate = Some(Rate::from_bits_per_sec(1_000_000_000));
+        let plan = Link { rate, loss: Ppm::new(1000), ..Link::default() };
+        let mut netem = Netem { plan, limit_pkts: 100_000, seed: u64::MAX };
+        for seed in [1_u64, 2] {
+            let qdisc = netem.changed(|link| link.loss = Ppm::new(2000));
+            assert_eq!(qdisc.options[4..8], 100_000_u32.to_ne_bytes());
+            assert_eq!(
+                attributes(&qdisc).last().unwrap(),
+                &(TCA_NETEM_PRNG_SEED, seed.to_ne_bytes().to_vec())
+            );
+        }
+        let qdisc = netem.changed(|link| link.delay = Some(Micros::from_millis(10)));
+        assert_eq!(qdisc.options[4..8], 208_333_u32.to_ne_bytes());
     }
 
     #[test]

@@ -47,6 +47,7 @@ capture netem_jitter $leaf netem delay 20ms 5ms 25% limit 1000
 capture netem_ordered $leaf netem delay 20ms 5ms limit 1000 rate 8tbit
 capture netem_gemodel $leaf netem delay 20ms loss gemodel 1% 25% 50% 0.1% limit 1000
 capture netem_damage $leaf netem delay 20ms reorder 2% duplicate 1% corrupt 0.5% limit 1000
+capture netem_slot $leaf netem delay 0ms limit 40 slot 5ms 10ms packets 32 bytes 12500
 capture pfifo_head_drop $leaf pfifo_head_drop limit 100
 capture pie $leaf pie limit 500 target 20ms tupdate 30ms alpha 4 beta 25 ecn bytemode
 capture pie_plain $leaf pie
@@ -60,6 +61,8 @@ capture fq_codel $leaf fq_codel limit 500 flows 64 target 5ms interval 100ms qua
 capture fq_codel_plain $leaf fq_codel
 capture cake $leaf cake rtt 50ms memlimit 4194304
 capture cake_plain $leaf cake
+capture cake_ack_filter $leaf cake rtt 50ms ack-filter-aggressive
+capture u32_police filter add dev v0 parent 1: protocol all prio 1 u32 match u32 0 0 at 0 flowid 1:1 action police rate 10mbit burst 100000 overhead 24 drop
 capture u32_dst filter add dev v0 parent 1: protocol ip prio 1 u32 match ip dst 10.0.1.2/32 match ip dsfield 0xb8 0xfc flowid 1:11
 capture u32_ports filter add dev v0 parent 1: protocol ip prio 1 u32 match ip src 10.0.1.2/32 match ip ihl 5 0x0f match ip protocol 6 0xff match ip sport 5201 0xffff match ip dport 40000 0xffff flowid 1:11
 capture u32_v6 filter add dev v0 parent 1: protocol ipv6 prio 2 u32 match ip6 dst fd00::1/128 match ip6 protocol 17 0xff match ip6 dport 5201 0xffff flowid 1:11
