@@ -1,4 +1,5 @@
 //! Compares ccbench's queues with the kernel's in each engine, and the engines with each other: the same plans, five seeds each.
+//! `elements.rs` does so with elements of links.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +7,17 @@ use ccbench_tests::{Bench, csv, source_root, text};
 
 /// What is compared: scope, subject, metric, statistic, and how far the means over the seeds may be apart, of the
 /// kernel's mean and in the metric's own unit (the larger counts). Both are about twice what five seeds scatter.
-type Measure = (&'static str, &'static str, &'static str, &'static str, f64, f64);
+pub type Measure = (&'static str, &'static str, &'static str, &'static str, f64, f64);
 
-const SUM: Measure = ("net", "all", "throughput_sum", "mean", 0.02, 0.0);
-const SRTT_ONE: Measure = ("group", "one", "srtt", "mean", 0.06, 300.0);
-const SRTT_TWO: Measure = ("group", "two", "srtt", "mean", 0.06, 300.0);
-const LOST_ONE: Measure = ("group", "one", "retransmission_share", "mean", 0.25, 0.001);
-const LOST_TWO: Measure = ("group", "two", "retransmission_share", "mean", 0.25, 0.001);
+pub const SUM: Measure = ("net", "all", "throughput_sum", "mean", 0.02, 0.0);
+pub const SRTT_ONE: Measure = ("group", "one", "srtt", "mean", 0.06, 300.0);
+pub const SRTT_TWO: Measure = ("group", "two", "srtt", "mean", 0.06, 300.0);
+pub const LOST_ONE: Measure = ("group", "one", "retransmission_share", "mean", 0.25, 0.001);
+pub const LOST_TWO: Measure = ("group", "two", "retransmission_share", "mean", 0.25, 0.001);
 
-/// A full packet on the line: the kernel's shapers let a packet go when its time begins, ccbench's line when it ends, as a
+/// A full packet on the line of 10 Mbit/s: the kernel's shapers let a packet go when its time begins, ccbench's line when it ends, as a
 /// real one does. So much longer is every round trip in userspace.
-const PACKET_US: f64 = 1514.0 * 8.0 / 10.0;
+pub const PACKET_US: f64 = 1514.0 * 8.0 / 10.0;
 
 /// Engines and the options that select them.
 const ENGINES: [(&str, &[&str]); 2] =
@@ -24,8 +25,8 @@ const ENGINES: [(&str, &[&str]); 2] =
 const BACKENDS: [&str; 2] = ["kernel", "userspace"];
 
 /// One number, measured in two ways.
-struct Pair {
-    discipline: String,
+pub struct Pair {
+    level: String,
     measure: Measure,
     /// Engine and backend of each way.
     names: [String; 2],
@@ -58,8 +59,8 @@ impl Pair {
         let [of_one, of_other] = &self.names;
         let verdict = if self.agrees() { "" } else { "   <- apart" };
         format!(
-            "{:10} {subject:6} {metric:20} {of_one:>15} {one:>22}  {of_other:>15} {other:>22}{verdict}",
-            self.discipline,
+            "{:17} {subject:6} {metric:20} {of_one:>15} {one:>22}  {of_other:>15} {other:>22}{verdict}",
+            self.level,
         )
     }
 }
@@ -68,6 +69,8 @@ impl Pair {
 struct Cells<'a> {
     engine: &'static str,
     factor: &'a str,
+    /// How much longer the round trips of userspace are by design.
+    line_us: f64,
     points: BTreeMap<String, BTreeMap<String, String>>,
     rows: Vec<BTreeMap<String, String>>,
 }
@@ -76,7 +79,7 @@ impl<'a> Cells<'a> {
     fn run(
         (engine, options): (&'static str, &[&str]),
         plan: &str,
-        factor: &'a str,
+        (factor, line_us): (&'a str, f64),
         levels: &[&str],
     ) -> Self {
         let bench = Bench::new();
@@ -88,7 +91,13 @@ impl<'a> Cells<'a> {
         assert_eq!(done.status.code(), Some(0), "{}", text(&done));
         let points = csv(&bench.results().join("points.csv"));
         let points = points.into_iter().map(|row| (row["point_id"].clone(), row)).collect();
-        Self { engine, factor, points, rows: csv(&bench.results().join("summary_phase.csv")) }
+        Self {
+            engine,
+            factor,
+            line_us,
+            points,
+            rows: csv(&bench.results().join("summary_phase.csv")),
+        }
     }
 
     /// By seed.
@@ -115,21 +124,26 @@ impl<'a> Cells<'a> {
         let found: Vec<f64> =
             self.rows.iter().filter(fits).map(|row| row["value"].parse().unwrap()).collect();
         assert_eq!(found.len(), 5, "{level} {backend} {subject} {metric}: five seeds");
-        let on_line = if metric == "srtt" && backend == "userspace" { PACKET_US } else { 0.0 };
+        let on_line = if metric == "srtt" && backend == "userspace" { self.line_us } else { 0.0 };
         found.into_iter().map(|value| value - on_line).collect()
     }
 }
 
 /// Runs these levels of a factor of a plan in both engines. Pairs what both backends gave in each, and what both engines gave
-/// for each backend.
-fn compare(plan: &str, factor: &str, levels: &[&str], measures: &[Measure]) -> Vec<Pair> {
-    let cells = ENGINES.map(|engine| Cells::run(engine, plan, factor, levels));
+/// for each backend. The round trips of userspace are longer by `line_us` by design.
+pub fn compare(
+    plan: &str,
+    (factor, line_us): (&str, f64),
+    levels: &[&str],
+    measures: &[Measure],
+) -> Vec<Pair> {
+    let cells = ENGINES.map(|engine| Cells::run(engine, plan, (factor, line_us), levels));
     let [qemu, uml] = &cells;
     let mut ways: Vec<[(&Cells<'_>, &str); 2]> =
         cells.iter().map(|of| BACKENDS.map(|backend| (of, backend))).collect();
     ways.extend(BACKENDS.map(|backend| [(qemu, backend), (uml, backend)]));
     let pair = |level: &str, measure: Measure, way: &[(&Cells<'_>, &str); 2]| Pair {
-        discipline: level.to_owned(),
+        level: level.to_owned(),
         measure,
         names: way.map(|(of, backend)| format!("{} {backend}", of.engine)),
         values: way.map(|(of, backend)| of.values(level, backend, measure)),
@@ -143,17 +157,19 @@ fn compare(plan: &str, factor: &str, levels: &[&str], measures: &[Measure]) -> V
     pairs
 }
 
-fn assert_alike(pairs: &[Pair]) {
+pub fn assert_alike(pairs: &[Pair]) {
     let table: Vec<String> = pairs.iter().map(Pair::line).collect();
     eprintln!("{}", table.join("\n"));
     assert!(pairs.iter().all(Pair::agrees), "\n{}", table.join("\n"));
 }
 
-const ALL: [Measure; 5] = [SUM, SRTT_ONE, SRTT_TWO, LOST_ONE, LOST_TWO];
+pub const ALL: [Measure; 5] = [SUM, SRTT_ONE, SRTT_TWO, LOST_ONE, LOST_TWO];
+
+const QUEUES: (&str, f64) = ("discipline", PACKET_US);
 
 #[test]
 fn fifos_and_codels_are_the_kernels() {
-    assert_alike(&compare("judge.toml", "discipline", &["bfifo", "codel", "fq_codel"], &ALL));
+    assert_alike(&compare("judge.toml", QUEUES, &["bfifo", "codel", "fq_codel"], &ALL));
 }
 
 /// Where random losses fall in eight seconds decides how long the queue gets: the round trips of one kernel scatter by 3 ms.
@@ -162,12 +178,12 @@ fn jitter_and_losses_are_the_kernels() {
     let scattered =
         |(scope, subject, metric, stat, _, own): Measure| (scope, subject, metric, stat, 0.12, own);
     let measures = [SUM, scattered(SRTT_ONE), scattered(SRTT_TWO), LOST_ONE, LOST_TWO];
-    assert_alike(&compare("judge.toml", "discipline", &["netem"], &measures));
+    assert_alike(&compare("judge.toml", QUEUES, &["netem"], &measures));
 }
 
 #[test]
 fn early_droppers_and_markers_are_the_kernels() {
-    assert_alike(&compare("judge.toml", "discipline", &["pie", "red", "dualpi2"], &ALL));
+    assert_alike(&compare("judge.toml", QUEUES, &["pie", "red", "dualpi2"], &ALL));
 }
 
 /// The threshold is so low that the queue runs empty. HTB saves up what a packet or two would have taken meanwhile, a
@@ -181,5 +197,5 @@ fn a_marking_threshold_is_the_kernels_but_for_its_bucket() {
         LOST_ONE,
         LOST_TWO,
     ];
-    assert_alike(&compare("judge.toml", "discipline", &["fq"], &measures));
+    assert_alike(&compare("judge.toml", QUEUES, &["fq"], &measures));
 }

@@ -12,6 +12,8 @@ mod bpf_jit;
 #[cfg(feature = "lab")]
 mod cc_state;
 #[cfg(feature = "lab")]
+mod elements;
+#[cfg(feature = "lab")]
 mod jobs;
 #[cfg(feature = "lab")]
 mod judge;

@@ -354,9 +354,7 @@ fn policer_drops_what_exceeds_its_bucket_or_is_missing() {
             }
         };
         send_datagrams(30, 9);
-        counters_when_idle(&mut link);
-        let mut rows = Vec::new();
-        link.counters(42, &mut rows).unwrap();
+        let rows = counters_when_idle(&mut link);
         let policed: Vec<_> = rows.iter().map(|row| row.drop_policed_pkts).collect();
         assert_eq!(policed[1..], [None, None], "{rows:?}");
         let policed = policed[0].unwrap();

@@ -1,0 +1,55 @@
+//! Compares elements of ccbench's links with the kernel's, as `judge.rs` does with queues.
+
+use crate::judge::{
+    ALL, LOST_ONE, LOST_TWO, Measure, PACKET_US, SRTT_ONE, SRTT_TWO, SUM, assert_alike, compare,
+};
+
+/// An acknowledgement with a timestamp on the line of 150 kbit/s.
+const ACK_US: f64 = 66.0 * 8.0 / 0.15;
+
+fn alike(line_us: f64, levels: &[&str], measures: &[Measure]) {
+    assert_alike(&compare("elements.toml", ("element", line_us), levels, measures));
+}
+
+/// With this share of the kernel's mean as tolerance.
+fn within(share: f64, (scope, subject, metric, stat, _, own): Measure) -> Measure {
+    (scope, subject, metric, stat, share, own)
+}
+
+/// Packets leave when there are tokens for them, in userspace, too.
+#[test]
+fn token_buckets_and_slots_are_the_kernels() {
+    alike(0.0, &["tbf", "slot"], &ALL);
+}
+
+/// Which packets find an empty bucket is chance, and what is lost decides how long the link stays idle.
+#[test]
+fn policer_is_the_kernels() {
+    let measures = [within(0.04, SUM), SRTT_ONE, SRTT_TWO, LOST_ONE, LOST_TWO];
+    alike(PACKET_US / 10.0, &["policer"], &measures);
+}
+
+/// CAKE's queue is not fq_codel's, and its filter drops more.
+#[test]
+fn filtered_acknowledgements_leave_the_flows_their_rate() {
+    let measures = [SUM, within(0.12, SRTT_ONE), within(0.12, SRTT_TWO), LOST_ONE, LOST_TWO];
+    alike(PACKET_US + ACK_US, &["ack_filter"], &measures);
+}
+
+#[test]
+fn late_packets_and_other_paths_are_netems() {
+    alike(PACKET_US, &["reorder_late", "path_switch"], &ALL);
+}
+
+#[test]
+fn keys_of_queues_are_the_kernels() {
+    let levels = [
+        "codel_limit",
+        "pie_ecn",
+        "red_nodrop",
+        "fq_quantum",
+        "fq_codel_selector",
+        "dualpi2_packets",
+    ];
+    alike(PACKET_US, &levels, &ALL);
+}
