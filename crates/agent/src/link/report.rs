@@ -14,9 +14,10 @@ pub(crate) struct Reading {
     pub(crate) drops: u64,
     pub(crate) overlimit: u64,
     pub(crate) overmemory: u64,
-    /// By the AQM; by random loss; by the policer; by the filter of acknowledgements. 0 for a kernel link.
+    /// By the AQM; by random loss. 0 for a kernel link.
     pub(crate) early: u64,
     pub(crate) lost: u64,
+    /// By the policer; by the filter of acknowledgements.
     pub(crate) policed: u64,
     pub(crate) ack_filter: u64,
     /// Packets that were marked CE.
