@@ -26,7 +26,7 @@ pub use probe::{Probe, ProbeKind, Repeat};
 pub use queue::*;
 pub use repeat::{AdaptiveRepeat, Better, Compare, Repetitions, Until};
 pub use sample::{Acks, Sample};
-pub use timeline::{Change, Phase, Setting, When};
+pub use timeline::{Change, Pause, Phase, Setting, When};
 
 pub mod capture;
 pub mod cc;
@@ -233,6 +233,9 @@ pub struct Flow {
     /// Rate limit of the application, per socket; absent: as fast as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// The application is idle for a time; needs a `rate` and `tool = "ccbench"`; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
     /// Start time, from the start of the trial; absent: with the first phase that lists it, or with `stop`
     /// alone at the start of the trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -263,6 +266,7 @@ impl Flow {
             count: one(),
             reverse: false,
             rate: None,
+            pause: None,
             start: None,
             start_jitter: None,
             stop: None,

@@ -26,7 +26,9 @@ mod shards;
 
 pub use crate::plan::checked::Point;
 pub use crate::plan::timeline::PhaseSpan;
-pub use blocks::{CONNECT_LIMIT_S, MAX_BLOCK_BYTES, block_bytes, block_offset_ns};
+pub use blocks::{
+    CONNECT_LIMIT_S, MAX_BLOCK_BYTES, block_bytes, block_offset_ns, paused_offset_ns,
+};
 pub use captures::CaptureTask;
 pub use link_flows::LinkFlow;
 pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};

@@ -87,6 +87,12 @@ pub struct Args {
     /// Send at this rate per connection, in bits per second; without it, as fast as possible
     #[arg(long, value_name = "BPS")]
     pub rate_bps: Option<NonZeroU64>,
+    /// Pause this long after the start, in microseconds
+    #[arg(long, value_name = "US", requires = "pause_us")]
+    pub pause_after_us: Option<u64>,
+    /// Duration of the pause, in microseconds
+    #[arg(long, value_name = "US", requires = "pause_after_us")]
+    pub pause_us: Option<u64>,
     /// Write this many bytes at once
     #[arg(long, value_name = "BYTES", default_value = "131072")]
     pub block_bytes: NonZeroU64,

@@ -1,7 +1,7 @@
 //! One TCP connection of a flow group: handshake, both ends, and the application at both.
 
 use ccbench_proto::plan::Ecn;
-use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns};
+use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns, paused_offset_ns};
 use ccbench_proto::wire::{self, Role, SampleSource, Side};
 
 use crate::congestion_control::CongestionControl;
@@ -173,7 +173,8 @@ impl Connection {
         };
         // As ccbench's generator.
         let block_bytes = block_bytes(rate);
-        let due_ns = |block| block_offset_ns(rate, block_bytes, block);
+        let pause = self.task.plan.pause;
+        let due_ns = |block| paused_offset_ns(block_offset_ns(rate, block_bytes, block), pause);
         let mut blocks = self.written_blocks;
         while due_ns(blocks) <= since_ns {
             blocks += 1;

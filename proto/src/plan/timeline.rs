@@ -87,6 +87,17 @@ pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros,
     Some((spans[first].start, spans[last].end))
 }
 
+/// An idle time of a flow's application: it writes nothing, and goes on afterwards with what it had not written yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    /// Time from the flow's start to the pause.
+    pub after: Micros,
+    /// How long it lasts.
+    #[serde(rename = "for")]
+    pub duration: Micros,
+}
+
 /// A change of link settings, at a time or when a flow is in a state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,5 +1,6 @@
 //! How ccbench's traffic generator connects and writes: blocks, with a `rate` at fixed times.
 
+use crate::plan::Pause;
 use crate::units::Rate;
 
 /// Payload of one full segment (MTU 1500): a smaller block would be a partial segment.
@@ -22,9 +23,20 @@ pub fn block_offset_ns(rate: Rate, block_bytes: u64, block: u64) -> u64 {
     u64::try_from(offset_ns).unwrap_or(u64::MAX)
 }
 
+/// The same in an application that pauses: what is due from the beginning of the pause on is due so much later.
+pub fn paused_offset_ns(offset_ns: u64, pause: Option<Pause>) -> u64 {
+    match pause {
+        Some(pause) if offset_ns >= pause.after.nanos() => {
+            offset_ns.saturating_add(pause.duration.nanos())
+        }
+        _ => offset_ns,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Micros;
 
     #[test]
     fn a_block_is_10_ms_within_limits() {
@@ -41,5 +53,15 @@ mod tests {
         );
         assert_eq!(offset(0, 1), 10_000_000_000_000);
         assert_eq!(offset(1, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_pause_defers_what_follows() {
+        let ms = Micros::from_millis;
+        let pause = Some(Pause { after: ms(20), duration: ms(5_000) });
+        let paused = |ms: u64| paused_offset_ns(ms * 1_000_000, pause) / 1_000_000;
+        assert_eq!([0, 19, 20, 30].map(paused), [0, 19, 5_020, 5_030]);
+        assert_eq!(paused_offset_ns(7, None), 7);
+        assert_eq!(paused_offset_ns(u64::MAX, pause), u64::MAX);
     }
 }

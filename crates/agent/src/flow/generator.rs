@@ -25,6 +25,10 @@ pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
         push("rate-bps", rate.bits_per_sec().to_string());
         push("block-bytes", block_bytes(rate).to_string());
     }
+    if let Some(pause) = task.plan.pause {
+        push("pause-after-us", pause.after.get().to_string());
+        push("pause-us", pause.duration.get().to_string());
+    }
     if task.plan.reverse {
         args.push("--reverse".to_owned());
     }
@@ -35,8 +39,8 @@ pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
 mod tests {
     use clap::Parser as _;
 
-    use ccbench_proto::plan::Flow;
-    use ccbench_proto::units::Rate;
+    use ccbench_proto::plan::{Flow, Pause};
+    use ccbench_proto::units::{Micros, Rate};
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -45,8 +49,9 @@ mod tests {
     #[test]
     fn the_command_line_takes_the_arguments() {
         let rate = Some(Rate::from_bits_per_sec(8_000_000));
-        let plan =
-            Flow { cc: Some("cubic".into()), count: 3, rate, reverse: true, ..Flow::new("a", "b") };
+        let pause = Some(Pause { after: Micros::new(7), duration: Micros::new(9) });
+        let plan = Flow { count: 3, rate, pause, reverse: true, ..Flow::new("a", "b") };
+        let plan = Flow { cc: Some("cubic".into()), ..plan };
         let task = FlowTask { plan, ..example_task() };
         let parsed = |end| {
             let words = std::iter::once("ccbench-agent".to_owned()).chain(args(&task, end));
@@ -59,6 +64,7 @@ mod tests {
         assert_eq!((client.client, client.client_port), (Some(task.from_ip), 10_000));
         assert_eq!((client.server, client.server_port, client.count), (task.to_ip, 5201, 3));
         assert_eq!((client.rate_bps.unwrap().get(), client.block_bytes.get()), (8_000_000, 10_000));
+        assert_eq!((client.pause_after_us, client.pause_us), (Some(7), Some(9)));
         assert_eq!((client.cc.as_deref(), client.interval_us.get()), (None, 100_000));
         assert!(client.reverse);
         let server = parsed(FlowEndpoint::Server);

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use ccbench_collector::tcp_info::{self, KernelVersion};
 use ccbench_io::console::message;
-use ccbench_proto::schedule::{CONNECT_LIMIT_S, block_offset_ns};
-use ccbench_proto::units::Rate;
+use ccbench_proto::plan::Pause;
+use ccbench_proto::schedule::{CONNECT_LIMIT_S, block_offset_ns, paused_offset_ns};
+use ccbench_proto::units::{Micros, Rate};
 use ccbench_proto::wire::{FlowSample, Side};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -242,19 +243,24 @@ struct Schedule {
     zero_ns: u64,
     block_bytes: u64,
     rate_bps: Option<u64>,
+    pause: Option<Pause>,
 }
 
 impl Schedule {
     fn new(args: &Args, zero_ns: u64) -> Self {
         let (block_bytes, rate_bps) = (args.block_bytes.get(), args.rate_bps.map(Into::into));
-        Self { zero_ns, block_bytes, rate_bps }
+        let pause = args.pause_after_us.zip(args.pause_us).map(|(after_us, pause_us)| Pause {
+            after: Micros::new(after_us),
+            duration: Micros::new(pause_us),
+        });
+        Self { zero_ns, block_bytes, rate_bps, pause }
     }
 
     /// When block number `block` is due.
     fn due_ns(&self, block: u64) -> Option<u64> {
         let after_ns =
             block_offset_ns(Rate::from_bits_per_sec(self.rate_bps?), self.block_bytes, block);
-        Some(self.zero_ns.saturating_add(after_ns))
+        Some(self.zero_ns.saturating_add(paused_offset_ns(after_ns, self.pause)))
     }
 }
 
@@ -347,10 +353,14 @@ mod tests {
 
     #[test]
     fn a_limited_flow_keeps_its_mean_rate() {
-        let schedule = Schedule { zero_ns: 5, block_bytes: 1250, rate_bps: Some(1_000_000) };
+        let schedule =
+            Schedule { zero_ns: 5, block_bytes: 1250, rate_bps: Some(1_000_000), pause: None };
         assert_eq!(schedule.due_ns(0), Some(5));
         assert_eq!(schedule.due_ns(1), Some(10_000_005));
         assert_eq!(schedule.due_ns(360_000), Some(3_600_000_000_005), "no drift after an hour");
-        assert_eq!(Schedule { rate_bps: None, ..schedule }.due_ns(7), None);
+        let pause = Some(Pause { after: Micros::from_millis(10), duration: Micros::new(3) });
+        let paused = Schedule { pause, ..schedule };
+        assert_eq!([0, 1].map(|block| paused.due_ns(block)), [Some(5), Some(10_003_005)]);
+        assert_eq!(Schedule { rate_bps: None, ..paused }.due_ns(7), None);
     }
 }

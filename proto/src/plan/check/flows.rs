@@ -2,7 +2,7 @@
 
 use crate::cc::refuse_kernel_name;
 use crate::plan::timeline::{flow_span, phase_spans};
-use crate::plan::{Flow, Plan};
+use crate::plan::{Flow, Pause, Plan, Tool};
 use crate::schedule::{MAX_GROUPS, MAX_SOCKETS};
 use crate::topology::Topology;
 use crate::units::{Micros, Rate};
@@ -70,8 +70,36 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
                 format!("is {jitter}, and the group runs for {length}: it must be shorter"),
             );
         }
+        if let Some(pause) = flow.pause {
+            self::pause(name, flow, (pause, length), problems);
+        }
     }
     probes::check(plan, topology, problems);
+}
+
+/// `length`: how long the group runs.
+fn pause(
+    name: &str,
+    flow: &Flow,
+    (pause, length): (Pause, Option<Micros>),
+    problems: &mut Problems,
+) {
+    let at = |key| ["flows", name, "pause", key];
+    if flow.rate.is_none() {
+        let why = "needs a `rate`: without one, the send buffer holds data for longer";
+        problems.error_from(&["flows", name, "pause"], &[&["flows", name, "rate"]], why);
+    }
+    if flow.tool != Some(Tool::Ccbench) {
+        let why = "needs `tool = \"ccbench\"`: iperf3 does not pause";
+        problems.error_from(&["flows", name, "pause"], &[&["flows", name, "tool"]], why);
+    }
+    if pause.duration.get() == 0 {
+        problems.error(&at("for"), "is zero; write how long it lasts, like \"5s\"");
+    }
+    if let Some(length) = length.filter(|length| pause.after >= *length) {
+        let why = format!("is {}, and the group runs for {length}: it must be less", pause.after);
+        problems.error_from(&at("after"), &[&at("after"), LENGTHS, PHASE_FLOWS], why);
+    }
 }
 
 /// When a group runs: by phases or by `start` and `stop`, in one piece, inside the trial.
