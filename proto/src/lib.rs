@@ -15,6 +15,7 @@ pub mod flow_hash;
 pub mod http;
 pub mod join;
 pub mod link_state;
+pub mod manifest;
 pub mod metric;
 pub mod plan;
 pub mod printable;

@@ -32,6 +32,9 @@ pub const CONGESTION_CONTROL: Limit = Limit {
     max_bytes: MAX_BYTES,
     fix: "strip its debugging information (`strip -g`, `llvm-strip -g`)",
 };
+/// The manifest of a testbed: some kB for each node.
+pub const MANIFEST: Limit =
+    Limit { max_bytes: 16 << 20, fix: "save the manifest of one experiment" };
 /// A certificate or a key.
 pub const CERTIFICATE: Limit = Limit { max_bytes: 1 << 20, fix: "give a PEM file" };
 /// A file of a results directory that is read as a whole: the journal and `run.json` have some 500 bytes per trial.

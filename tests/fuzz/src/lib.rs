@@ -9,6 +9,7 @@
 pub mod ccs;
 pub mod journals;
 pub mod kernel;
+pub mod manifests;
 pub mod messages;
 pub mod mutate;
 pub mod network;
@@ -61,6 +62,7 @@ pub const TARGETS: &[Target] = &[
     target("echo_reply", network::echo_reply, 3000),
     target("control_input", network::control_input, 3000),
     target("join", network::join, 3000),
+    target("manifest", manifests::manifest, 3000),
     target("message", messages::message, 3000),
     target("lab_messages", messages::lab_messages, 3000),
     #[cfg(feature = "results")]

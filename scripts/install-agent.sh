@@ -1,0 +1,122 @@
+#!/bin/sh
+# Makes a machine a node of a testbed (docs/testbeds.md). Runs as root; every command may be repeated.
+#
+#   install-agent.sh install PACKAGE            install ccbench: a .deb, or an archive of `make tarball`; a file or a URL
+#   install-agent.sh network [--offloads] ADDRESS... [SUBNET=GATEWAY...]
+#                                               make the interfaces with these addresses those of a plan's node: forwarding, no
+#                                               filter of reverse paths, no offloads (unless --offloads), routes
+#   install-agent.sh join CONTROLLER ADDRESS    get a certificate from `ccbench pki serve` at CONTROLLER (HOST:PORT), with the token
+#                                               on standard input, and start the agent at ADDRESS (HOST:PORT) of the control network
+#   install-agent.sh serve DEVICE PORT          in a container without systemd: run the agent in the foreground, at the device's
+#                                               address, as soon as the node has a certificate
+set -eu
+
+etc=/etc/ccbench
+
+die() {
+    echo "install-agent: $1" >&2
+    exit 1
+}
+
+# What the agent needs: its libraries, a traffic generator, and tools for routes and offloads.
+dependencies() {
+    command -v iperf3 >/dev/null && command -v ip >/dev/null && command -v ethtool >/dev/null && return
+    command -v apt-get >/dev/null || die "install iperf3, iproute2 and ethtool: there is no apt-get here"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends iperf3 iproute2 ethtool libelf1 zlib1g
+}
+
+install_package() {
+    mkdir -p "$etc"
+    if [ "$(cat "$etc/package" 2>/dev/null)" = "$1" ] && command -v ccbench-agent >/dev/null; then
+        return
+    fi
+    dependencies
+    file=$1
+    case $1 in
+    http://*) die "$1: give an https URL; this program runs as root" ;;
+    https://*)
+        file=$(mktemp -d)/${1##*/}
+        if command -v curl >/dev/null; then curl -fsSL -o "$file" "$1"; else wget -q -O "$file" "$1"; fi
+        ;;
+    esac
+    [ -f "$file" ] || die "$file: there is no such package"
+    case $file in
+    # apt-get takes a path with a slash as a file.
+    *.deb) apt-get install -y -qq --no-install-recommends "$(realpath "$file")" ;;
+    *) tar -C / --no-same-owner --no-overwrite-dir -xzf "$file" ;;
+    esac
+    if [ -d /run/systemd/system ]; then
+        systemctl daemon-reload
+        # The program may be another one than the agent that runs.
+        systemctl try-restart ccbench-agent
+    fi
+    echo "$1" >"$etc/package"
+}
+
+# The device with an address, which may be configured a moment later.
+device() {
+    for _ in $(seq 60); do
+        found=$(ip -4 -o addr show to "$1/32" | awk '{ print $2; exit }')
+        [ -n "$found" ] && echo "$found" && return
+        sleep 1
+    done
+    die "no interface has the address $1"
+}
+
+network() {
+    offloads=off
+    sysctl -q -w net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+    for word; do
+        case $word in
+        --offloads) offloads=on ;;
+        *=*) ip route replace "${word%%=*}" via "${word#*=}" ;;
+        *)
+            dev=$(device "$word")
+            sysctl -q -w "net.ipv4.conf.$(echo "$dev" | tr . /).rp_filter=0"
+            # Some drivers have some of them fixed.
+            [ $offloads = on ] || for offload in tso gso gro lro; do
+                ethtool -K "$dev" $offload off 2>/dev/null || echo "install-agent: $dev: $offload cannot be changed" >&2
+            done
+            ;;
+        esac
+    done
+}
+
+join() {
+    CCBENCH_JOIN_TOKEN=$(cat)
+    export CCBENCH_JOIN_TOKEN
+    ccbench-agent join --controller "$1" --dir "$etc"
+    [ -d /run/systemd/system ] || return 0
+    # Other lines of the file, such as CCBENCH_ARGUMENTS, are the administrator's.
+    { grep -v '^CCBENCH_LISTEN=' "$etc/agent.conf" 2>/dev/null || true; } >"$etc/agent.conf.new"
+    echo "CCBENCH_LISTEN=tcp:$2" >>"$etc/agent.conf.new"
+    mv "$etc/agent.conf.new" "$etc/agent.conf"
+    systemctl daemon-reload
+    systemctl enable -q ccbench-agent
+    systemctl restart ccbench-agent
+}
+
+serve() {
+    for file in ca.pem crl.pem node.key node.pem; do
+        while [ ! -e "$etc/$file" ]; do sleep 1; done
+    done
+    address=$(ip -4 -o addr show dev "$1" | awk '{ sub("/.*", "", $4); print $4; exit }')
+    [ -n "$address" ] || die "$1 has no IPv4 address"
+    exec ccbench-agent serve --listen "tcp:$address:$2" --tls-ca "$etc/ca.pem" --tls-cert "$etc/node.pem" \
+        --tls-key "$etc/node.key" --tls-crl "$etc/crl.pem"
+}
+
+command=${1:-}
+[ $# -gt 0 ] && shift
+case $command/$# in
+install/1) install_package "$1" ;;
+network/*) network "$@" ;;
+join/2) join "$1" "$2" ;;
+serve/2) serve "$1" "$2" ;;
+*)
+    sed -n 's/^#   //p' "$0" >&2
+    exit 2
+    ;;
+esac
