@@ -10,6 +10,7 @@ mod join;
 mod simulator;
 mod submit;
 mod systemd;
+mod testbed;
 
 fn out(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -10,6 +10,7 @@ mod gaps;
 mod killed;
 mod probes;
 mod record;
+mod testbeds;
 
 /// E1's path in miniature, with phases short enough for a test.
 pub(crate) fn plan(name: &str, phase: &str, repeat: u32) -> String {

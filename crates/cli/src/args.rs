@@ -19,6 +19,7 @@ use record::RecordArgs;
 use scorecard::ScorecardArgs;
 use shard::{MergeArgs, ShardChoice};
 use submit::SubmitArgs;
+use testbed::TestbedArgs;
 use values::{TraceFormat, column, day, group, levels, millimetres, phase};
 
 pub mod artifact;
@@ -28,6 +29,7 @@ pub mod record;
 pub mod scorecard;
 pub mod shard;
 pub mod submit;
+pub mod testbed;
 pub mod values;
 pub mod view;
 
@@ -73,6 +75,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Run the shards of a plan as jobs of Slurm, and merge them; or print what HyperQueue or Kubernetes needs.
     Submit(SubmitArgs),
+    /// Write what a testbed needs to reserve a plan's nodes (CloudLab, FABRIC, containerlab), and the plan for these nodes.
+    Testbed(TestbedArgs),
     /// Check a plan: print every problem with its line and a fix, and warn about misleading setups.
     Check(CheckArgs),
     /// Print the reference of all plan keys, or a JSON schema for editors.

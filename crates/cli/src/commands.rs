@@ -17,5 +17,6 @@ pub mod results;
 pub mod run;
 pub mod scorecard;
 pub mod submit;
+pub mod testbed;
 pub mod trace;
 pub mod view;

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::manifest::ManifestError;
+
 use crate::backend::error::BackendError;
 use crate::exit::{ExitCode, from_results, of_results};
 use crate::file::FileError;
@@ -9,6 +11,7 @@ use crate::lab::error::LabError;
 use crate::paths::agent_binary;
 use crate::pki::PkiError;
 use crate::plan_source::PlanSourceError;
+use crate::provision::ProvisionError;
 use crate::shard::ShardRunError;
 use crate::view::ViewError;
 
@@ -30,6 +33,17 @@ pub enum CliError {
     /// A shard cannot be run.
     #[error(transparent)]
     Shard(#[from] ShardRunError),
+    /// The plan cannot run on a testbed.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    /// What a testbed says about its nodes cannot be used.
+    #[error("{}: {source}", path.display())]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ManifestError,
+    },
     /// SIGTERM ended a shard.
     #[error("terminated; finished trials are in the store, and the same command runs the others")]
     Terminated,
@@ -82,7 +96,9 @@ impl CliError {
     /// The process's exit code (see `ccbench --help`).
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Usage(_) | Self::Plan(_) => ExitCode::Usage,
+            Self::Usage(_) | Self::Plan(_) | Self::Provision(_) | Self::Manifest { .. } => {
+                ExitCode::Usage
+            }
             Self::Backend(error) => error.exit_code(),
             Self::Shard(error) => error.exit_code(),
             Self::Terminated => ExitCode::Terminated,

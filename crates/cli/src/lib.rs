@@ -5,7 +5,7 @@
 //! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes), `lab`
 //!   (virtual machines) or `simulator`. `repetition` decides which trials are needed, `recorder` keeps a trial's
 //!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts,
-//!   `cluster` has what schedulers need to start such parts.
+//!   `cluster` has what schedulers need to start such parts. `provision` writes requests for nodes of testbeds.
 //! - `live` is what happens now, in bounded memory; `view` shows it in the terminal and in the browser.
 //! - `error` maps every error to an exit code.
 #![forbid(unsafe_code)]
@@ -32,6 +32,7 @@ mod paths;
 mod pki;
 mod plan_source;
 mod progress;
+mod provision;
 mod recorder;
 mod repetition;
 mod runner;
@@ -111,6 +112,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Run(args) => run::run(&args),
         Command::Merge(args) => merge::run(&args),
         Command::Submit(args) => submit::run(args),
+        Command::Testbed(args) => commands::testbed::run(&args),
         Command::Plan(command) => plan::run(&command),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Scorecard(args) => scorecard::run(args),

@@ -10,7 +10,6 @@
 # %%
 import json
 import os
-import time
 from ipaddress import IPv4Address, IPv4Network
 from shlex import quote
 
@@ -63,7 +62,7 @@ FAILED = "ccbench-command-failed"
 
 def run(node, command):
     """Runs a command on a node; what it prints, or an exception with it."""
-    stdout, stderr = node.execute(f"{{ {command}; }} || echo {FAILED}", quiet=True)
+    stdout, stderr = node.execute(f"{{ {command}\n}} || echo {FAILED}", quiet=True)
     if FAILED in stdout:
         raise RuntimeError(f"{node.get_name()}: {command.split()[0]} failed: {stdout}{stderr}")
     return stdout
@@ -98,7 +97,7 @@ for entry in manifest:
 service = f"{control_address(controller)}:7701"
 # It ends when every token is used.
 run(controller, f"nohup ccbench pki serve pki --listen {service} >serve.log 2>&1 </dev/null &")
-time.sleep(2)
+run(controller, "timeout 20 sh -c 'until grep -q ^listening serve.log; do sleep 0.2; done'")
 for entry in manifest:
     agent = f"{entry['control_address']}:7700"
     run(nodes[entry["name"]], f"echo {tokens[entry['name']]} | sudo ./install-agent.sh join {service} {agent}")

@@ -8,7 +8,6 @@ When the experiment is ready, save its manifest (the tab "Manifest") as manifest
 manifest.xml` writes the plan with the addresses of the agents, and join.sh, which gives each node a certificate and starts its agent.
 """
 
-import json
 from shlex import quote
 
 import geni.portal as portal
@@ -16,9 +15,7 @@ import geni.rspec.igext  # request.XenVM
 import geni.rspec.pg as pg
 
 # Each node: its name, its name as a host, the arguments of `install-agent.sh network`, and its interfaces as (link, address).
-NODES = json.loads("""
-@NODES@
-""")
+NODES = @NODES@
 CONTROLLER = "@CONTROLLER@"
 NETMASK = "255.255.255.0"
 SCRIPT = "/local/repository/install-agent.sh"
@@ -45,7 +42,7 @@ portal_context.defineParameter(
     portal.ParameterType.INTEGER,
     @LINK_SPEED_KBPS@,
     [(0, "any"), (1000000, "1 Gb/s"), (10000000, "10 Gb/s"), (25000000, "25 Gb/s"), (100000000, "100 Gb/s")],
-    longDescription="The default is the lowest that is not below the plan's rates. A lower one would be a second bottleneck.",
+    longDescription="The default is not below the plan's rates; a lower one would be a second bottleneck.",
 )
 portal_context.defineParameter(
     "multiplex",

@@ -1,0 +1,149 @@
+//! `ccbench testbed`: the request for a plan's nodes on a testbed, and the plan for those that it has reserved.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use ccbench_io::input;
+use ccbench_io::replace::replace;
+use ccbench_proto::manifest::{self, ReservedNode};
+
+use crate::args::testbed::{TestbedArgs, TestbedKind};
+use crate::console::print;
+use crate::error::CliError;
+use crate::exit::ExitCode;
+use crate::file::FileError;
+use crate::plan_source::{LoadedPlan, PlanSource};
+use crate::provision::{INSTALL_SCRIPT, Layout, adapted, cloudlab, containerlab, fabric, joining};
+
+/// Runs the command.
+///
+/// # Errors
+/// The plan or the manifest cannot be used, or a file cannot be written.
+pub fn run(args: &TestbedArgs) -> Result<ExitCode, CliError> {
+    let loaded = PlanSource::read(&args.plan)?.load(&[])?;
+    let layout = Layout::of(&loaded.plan)?;
+    let directory = args.output.clone().unwrap_or_else(|| default_output(args));
+    let reserved = match &args.manifest {
+        Some(path) => reserved(args.testbed, path)?,
+        None => Vec::new(),
+    };
+    let assigned = match &args.manifest {
+        Some(_) => adapted::assigned(&layout, &reserved)?,
+        None => BTreeMap::new(),
+    };
+    let files: Vec<(String, Vec<u8>)> = match &args.manifest {
+        Some(_) => {
+            let script = joining::script(assigned.values().copied());
+            script.map(|script| ("join.sh".to_owned(), script.into_bytes())).into_iter().collect()
+        }
+        None => request(args, &layout, &loaded)?,
+    };
+    for (name, content) in &files {
+        write(&directory.join(name), content)?;
+    }
+    let path = args.plan.with_extension("testbed.toml");
+    let text = adapted::plan(&layout, &loaded.text, &assigned)?;
+    write(&path, text.as_bytes())?;
+    // What is only wrong with agents, as an IPv6 address of one end, names its line in the new file.
+    PlanSource::read(&path)?.load_again(&[])?;
+    print(&next_steps(args, &directory, &path));
+    Ok(ExitCode::Success)
+}
+
+fn default_output(args: &TestbedArgs) -> PathBuf {
+    let stem = args.plan.file_stem().unwrap_or_default().to_string_lossy();
+    args.plan.with_file_name(format!("{stem}-{}", args.testbed.name()))
+}
+
+fn reserved(testbed: TestbedKind, path: &Path) -> Result<Vec<ReservedNode>, CliError> {
+    let read = input::read_to_string(path, &input::MANIFEST);
+    let text = read.map_err(FileError::of("read", path))?;
+    let nodes = match testbed {
+        TestbedKind::Cloudlab => manifest::cloudlab(&text),
+        TestbedKind::Fabric => manifest::fabric(&text),
+        TestbedKind::Containerlab => manifest::containerlab(&text),
+    };
+    nodes.map_err(|source| CliError::Manifest { path: path.to_owned(), source })
+}
+
+/// The files of the request, by name.
+fn request(
+    args: &TestbedArgs,
+    layout: &Layout<'_>,
+    loaded: &LoadedPlan,
+) -> Result<Vec<(String, Vec<u8>)>, CliError> {
+    let mut files = vec![("install-agent.sh".to_owned(), INSTALL_SCRIPT.as_bytes().to_vec())];
+    let name = &layout.plan.name;
+    match args.testbed {
+        TestbedKind::Cloudlab => {
+            files.push(("profile.py".to_owned(), cloudlab::profile(layout).into_bytes()));
+        }
+        TestbedKind::Fabric => {
+            let inputs = inputs(args, loaded)?;
+            let names: Vec<String> = inputs.iter().map(|(name, _)| name.clone()).collect();
+            let notebook = format!("{:#}\n", fabric::notebook(layout, &names));
+            files.push((format!("{name}.ipynb"), notebook.into_bytes()));
+            files.extend(inputs);
+        }
+        TestbedKind::Containerlab => {
+            files.push((format!("{name}.clab.yml"), containerlab::topology(layout).into_bytes()));
+            files.push(("Containerfile".to_owned(), containerlab::CONTAINERFILE.into()));
+        }
+    }
+    Ok(files)
+}
+
+/// The plan and the files that it names, which the notebook copies to the controller's node.
+fn inputs(args: &TestbedArgs, loaded: &LoadedPlan) -> Result<Vec<(String, Vec<u8>)>, CliError> {
+    let plan = args.plan.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut inputs = vec![(plan, loaded.text.clone().into_bytes())];
+    for (name, content) in loaded.traces.iter().chain(&loaded.ccs) {
+        let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if !inside {
+            return Err(CliError::Usage(format!(
+                "the plan names `{name}`, which is not below its directory; the notebook copies only what is"
+            )));
+        }
+        inputs.push((name.clone(), content.clone()));
+    }
+    Ok(inputs)
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), CliError> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(FileError::of("create", parent))?;
+    }
+    replace(path, content).map_err(FileError::of("write", path))?;
+    Ok(())
+}
+
+fn next_steps(args: &TestbedArgs, directory: &Path, plan: &Path) -> String {
+    let (dir, plan) = (directory.display(), plan.display());
+    let name = args.testbed.name();
+    if args.manifest.is_some() {
+        let join = match args.testbed {
+            TestbedKind::Fabric => String::new(),
+            TestbedKind::Cloudlab | TestbedKind::Containerlab => {
+                format!("start the agents:  sh {dir}/join.sh pki ADDRESS:7701\n")
+            }
+        };
+        return format!(
+            "{join}check the nodes:   ccbench describe {plan} --pki pki\nrun the plan:      ccbench run {plan} --pki pki\n"
+        );
+    }
+    let step = match args.testbed {
+        TestbedKind::Cloudlab => {
+            "commit its files and ccbench.tar.gz (`make tarball`) to a repository, and make a profile of it"
+        }
+        TestbedKind::Fabric => {
+            "copy it with ccbench.tar.gz (`make tarball`) to FABRIC's JupyterHub, and run the notebook"
+        }
+        TestbedKind::Containerlab => {
+            "put ccbench.tar.gz (`make tarball`) there, and there run `docker build -t ccbench-agent .` and `sudo containerlab deploy`"
+        }
+    };
+    format!(
+        "{dir}: {step}\n{plan}: the plan for the testbed; `ccbench testbed {name} {} --manifest FILE` fills in the addresses of its agents\n",
+        args.plan.display()
+    )
+}

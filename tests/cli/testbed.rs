@@ -1,0 +1,215 @@
+//! `ccbench testbed`: what it writes, run against geni-lib, a stub of fablib and the keys of containerlab's manual.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ccbench_tests::skip::skip;
+use ccbench_tests::{Bench, binary, source_root, text};
+use serde_json::json;
+
+use crate::{err, out};
+
+/// The nodes of the plan.
+const NODES: [&str; 4] = ["src", "router", "emulator", "dst"];
+
+/// `ccbench testbed NAME quickstart.toml ARGUMENTS` on a copy of the plan.
+fn testbed(bench: &Bench, name: &str, arguments: &[&str]) -> std::process::Output {
+    let plan = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
+    bench.write("quickstart.toml", &plan);
+    bench.run(&[&["testbed", name, "quickstart.toml"], arguments].concat())
+}
+
+fn succeeds(output: &std::process::Output) {
+    assert_eq!(output.status.code(), Some(0), "{}", text(output));
+}
+
+/// `UPDATE_GOLDEN=1` writes the golden file.
+fn is_golden(found: &Path, name: &str) {
+    let golden = source_root().join("tests/golden/testbeds").join(name);
+    let found = std::fs::read_to_string(found).unwrap();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
+        std::fs::write(&golden, &found).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&golden).unwrap_or_default();
+    assert!(found == wanted, "{} differs; UPDATE_GOLDEN=1 rewrites it:\n{found}", golden.display());
+}
+
+/// What the plan needs, written down independently of the program.
+fn expected(bench: &Bench) -> PathBuf {
+    let document = json!({
+        "nodes": {
+            "src": ["10.77.1.1"],
+            "router": ["10.77.1.2", "10.77.2.1"],
+            "emulator": ["10.77.2.2", "10.77.3.1"],
+            "dst": ["10.77.3.2"],
+        },
+        "links": [["10.77.1.1", "10.77.1.2"], ["10.77.2.1", "10.77.2.2"], ["10.77.3.1", "10.77.3.2"]],
+        "routes": {
+            "src": { "10.77.2.0/24": "10.77.1.2", "10.77.3.0/24": "10.77.1.2" },
+            "router": { "10.77.3.0/24": "10.77.2.2" },
+            "emulator": { "10.77.1.0/24": "10.77.2.1" },
+            "dst": { "10.77.1.0/24": "10.77.3.1", "10.77.2.0/24": "10.77.3.1" },
+        },
+        "controller": "controller",
+        "files": ["quickstart.toml"],
+        "link_speed_kbps": 0,
+    });
+    bench.write("expected.json", &document.to_string())
+}
+
+/// Runs `tests/testbeds/SCRIPT FILE EXPECTED` in `directory`; skipped without the packages of `scripts/setup.sh --test`.
+fn holds(bench: &Bench, directory: &str, script: &str, file: &str) {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let python = cache.map(|cache| cache.join("ccbench/python/bin/python"));
+    let Some(python) = python.filter(|python| python.exists()) else {
+        return skip("the Python packages are missing: scripts/setup.sh --test");
+    };
+    let mut command = Command::new(python);
+    command.arg(source_root().join("tests/testbeds").join(script));
+    command.arg(bench.path(directory).join(file)).arg(expected(bench));
+    let output = command.current_dir(bench.path(directory)).output().unwrap();
+    assert!(output.status.success(), "{script}: {}", text(&output));
+    assert!(out(&output).contains("4 nodes, 3 "), "{}", text(&output));
+}
+
+#[test]
+fn a_profile_of_cloudlab_requests_the_nodes() {
+    let bench = Bench::new();
+    succeeds(&testbed(&bench, "cloudlab", &[]));
+    let profile = bench.path("quickstart-cloudlab/profile.py");
+    is_golden(&profile, "profile.py");
+    is_golden(&bench.path("quickstart.testbed.toml"), "quickstart.testbed.toml");
+    holds(&bench, "quickstart-cloudlab", "cloudlab.py", "profile.py");
+    let script = std::fs::read_to_string(bench.path("quickstart-cloudlab/install-agent.sh"));
+    assert!(script.unwrap().starts_with("#!/bin/sh\n"));
+}
+
+#[test]
+fn a_notebook_of_fabric_makes_the_slice() {
+    let bench = Bench::new();
+    succeeds(&testbed(&bench, "fabric", &[]));
+    is_golden(&bench.path("quickstart-fabric/quickstart.ipynb"), "quickstart.ipynb");
+    let copy = std::fs::read_to_string(bench.path("quickstart-fabric/quickstart.toml")).unwrap();
+    assert!(copy.contains("name   = \"quickstart\""), "the plan is beside the notebook: {copy}");
+    holds(&bench, "quickstart-fabric", "fabric.py", "quickstart.ipynb");
+    // What the notebook has written is a manifest.
+    let entry =
+        |(name, control_address)| json!({ "name": name, "control_address": control_address });
+    let addresses = ["10.130.1.2", "10.130.1.3", "10.130.1.4", "10.130.1.5"];
+    let entries: Vec<_> = NODES.into_iter().zip(addresses).map(entry).collect();
+    bench.write("manifest.json", &json!(entries).to_string());
+    succeeds(&testbed(&bench, "fabric", &["--manifest", "manifest.json"]));
+    let plan = std::fs::read_to_string(bench.path("quickstart.testbed.toml")).unwrap();
+    assert!(plan.contains("\"10.130.1.5:7700\""), "{plan}");
+}
+
+#[test]
+fn a_topology_of_containerlab_has_the_links() {
+    let bench = Bench::new();
+    succeeds(&testbed(&bench, "containerlab", &[]));
+    is_golden(&bench.path("quickstart-containerlab/quickstart.clab.yml"), "quickstart.clab.yml");
+    assert!(bench.path("quickstart-containerlab/Containerfile").exists());
+    holds(&bench, "quickstart-containerlab", "containerlab.py", "quickstart.clab.yml");
+}
+
+#[test]
+fn files_of_the_plan_go_with_the_notebook() {
+    let bench = Bench::new();
+    let plan = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
+    let traced = |file: &str| {
+        plan.replace("rate   = \"100mbit\"", &format!("trace  = {{ file = \"{file}\" }}"))
+    };
+    std::fs::create_dir(bench.path("traces")).unwrap();
+    bench.write("traces/steps.csv", "rate_mbit,dwell_s\n10,1\n20,1\n");
+    bench.write("traced.toml", &traced("traces/steps.csv"));
+    succeeds(&bench.run(&["testbed", "fabric", "traced.toml", "-o", "there"]));
+    assert!(bench.path("there/traces/steps.csv").exists());
+    let notebook = std::fs::read_to_string(bench.path("there/quickstart.ipynb")).unwrap();
+    assert!(notebook.contains(r#"[\"traced.toml\", \"traces/steps.csv\"]"#), "{notebook}");
+    std::fs::create_dir(bench.path("inner")).unwrap();
+    bench.write("inner/traced.toml", &traced("../traces/steps.csv"));
+    let outside = bench.run(&["testbed", "fabric", "inner/traced.toml"]);
+    assert_eq!(outside.status.code(), Some(2), "{}", text(&outside));
+    assert!(err(&outside).contains("`../traces/steps.csv`"), "{}", text(&outside));
+}
+
+#[test]
+fn a_manifest_of_something_else_is_refused() {
+    let bench = Bench::new();
+    bench.write(
+        "manifest.xml",
+        "<rspec xmlns=\"http://www.geni.net/resources/rspec/3\" type=\"request\"/>",
+    );
+    let refused = testbed(&bench, "cloudlab", &["--manifest", "manifest.xml"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(err(&refused).contains("manifest.xml: it is not a manifest"), "{}", text(&refused));
+    assert!(!bench.path("quickstart.testbed.toml").exists());
+}
+
+/// Nodes in the output of `containerlab inspect`, with addresses of loopback.
+fn inspected() -> String {
+    let container = |(index, name): (usize, &str)| {
+        json!({
+            "lab_name": "quickstart",
+            "name": format!("clab-quickstart-{name}"),
+            "ipv4_address": format!("127.0.77.{}/24", index + 1),
+        })
+    };
+    let containers: Vec<_> = NODES.into_iter().enumerate().map(container).collect();
+    json!({ "quickstart": containers }).to_string()
+}
+
+/// A `docker` that runs what join.sh gives it here: `docker exec -i CONTAINER install-agent.sh join SERVICE AGENT`.
+fn docker(bench: &Bench) -> PathBuf {
+    let (agent, dir) = (binary("ccbench-agent"), bench.path("nodes"));
+    std::fs::create_dir_all(bench.path("bin")).unwrap();
+    let program = bench.write(
+        "bin/docker",
+        &format!(
+            "#!/bin/sh\nset -eu\n[ \"$4 $5\" = \"install-agent.sh join\" ]\nCCBENCH_JOIN_TOKEN=$(cat)\nexport CCBENCH_JOIN_TOKEN\n\
+             mkdir -p '{dir}'\necho \"$3 $7\" >>'{dir}/agents'\nexec '{agent}' join --controller \"$6\" --dir \"{dir}/$3\"\n",
+            dir = dir.display(),
+            agent = agent.display(),
+        ),
+    );
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    bench.path("bin")
+}
+
+#[test]
+fn the_script_gives_every_node_a_certificate() {
+    let bench = Bench::new();
+    bench.write("inspect.json", &inspected());
+    succeeds(&testbed(&bench, "containerlab", &["--manifest", "inspect.json"]));
+    is_golden(&bench.path("quickstart-containerlab/join.sh"), "join.sh");
+    let plan = std::fs::read_to_string(bench.path("quickstart.testbed.toml")).unwrap();
+    assert!(plan.contains("\"127.0.77.1:7700\"") && plan.contains("\"10.77.1.1\""), "{plan}");
+
+    let programs = binary("ccbench").parent().unwrap().display().to_string();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{programs}:{path}", docker(&bench).display());
+    // A free port, for a moment; no other process asks for one at this address.
+    let service = TcpListener::bind("127.0.77.100:0").unwrap().local_addr().unwrap().to_string();
+    let mut script = Command::new("sh");
+    script.arg("quickstart-containerlab/join.sh").args(["pki", &service]);
+    let done = script.env("PATH", path).current_dir(bench.path(".")).output().unwrap();
+    succeeds(&done);
+    assert!(out(&done).contains("every agent is started"), "{}", text(&done));
+    let agents = std::fs::read_to_string(bench.path("nodes/agents")).unwrap();
+    assert_eq!(agents.lines().count(), 4, "{agents}");
+    for (index, name) in NODES.iter().enumerate() {
+        let address = format!("127.0.77.{}", index + 1);
+        assert!(agents.contains(&format!("clab-quickstart-{name} {address}:7700\n")), "{agents}");
+        let given = std::fs::read(bench.path(&format!("nodes/clab-quickstart-{name}/node.pem")));
+        assert_eq!(
+            given.unwrap(),
+            std::fs::read(bench.path(&format!("pki/{address}.pem"))).unwrap()
+        );
+    }
+    let usage = Command::new("sh").arg(bench.path("quickstart-containerlab/join.sh")).output();
+    assert_eq!(usage.unwrap().status.code(), Some(2));
+}
