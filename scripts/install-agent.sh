@@ -29,7 +29,10 @@ dependencies() {
 
 install_package() {
     mkdir -p "$etc"
-    if [ "$(cat "$etc/package" 2>/dev/null)" = "$1" ] && command -v ccbench-agent >/dev/null; then
+    # A URL stands for one package; a file may be replaced.
+    package=$1
+    [ -f "$1" ] && package=$(sha256sum "$1")
+    if [ "$(cat "$etc/package" 2>/dev/null)" = "$package" ] && command -v ccbench-agent >/dev/null; then
         return
     fi
     dependencies
@@ -52,7 +55,7 @@ install_package() {
         # The program may be another one than the agent that runs.
         systemctl try-restart ccbench-agent
     fi
-    echo "$1" >"$etc/package"
+    echo "$package" >"$etc/package"
 }
 
 # The device with an address, which may be configured a moment later.

@@ -97,8 +97,7 @@ fn a_notebook_of_fabric_makes_the_slice() {
     assert!(copy.contains("name   = \"quickstart\""), "the plan is beside the notebook: {copy}");
     holds(&bench, "quickstart-fabric", "fabric.py", "quickstart.ipynb");
     // What the notebook has written is a manifest.
-    let entry =
-        |(name, control_address)| json!({ "name": name, "control_address": control_address });
+    let entry = |(name, address): (&str, &str)| json!({ "name": name, "control_address": address });
     let addresses = ["10.130.1.2", "10.130.1.3", "10.130.1.4", "10.130.1.5"];
     let entries: Vec<_> = NODES.into_iter().zip(addresses).map(entry).collect();
     bench.write("manifest.json", &json!(entries).to_string());

@@ -95,7 +95,7 @@ impl<'p> Layout<'p> {
             return Err(ProvisionError::Agent(name.clone()));
         }
         let topology = Topology::build(plan);
-        let mut max_rate = None;
+        let mut max_rate: Option<Rate> = None;
         for point in checked.points() {
             let at_point = point.plan.plan();
             if at_point.in_lab() {
@@ -136,7 +136,8 @@ impl<'p> Layout<'p> {
         let mut title =
             format!("{}: {}, {}", self.plan.name, plural(nodes, "node"), plural(wires, "wire"));
         if let Some(about) = &self.plan.about {
-            let _ = write!(title, ". {about}");
+            // Line breaks in YAML.
+            let _ = write!(title, ". {}", about.replace(['\u{2028}', '\u{2029}'], " "));
         }
         title
     }
@@ -158,7 +159,7 @@ impl<'p> Layout<'p> {
 
     /// Wires by number from 1: the two ends as node and address.
     fn segments(&self) -> impl Iterator<Item = (usize, [(&str, String); 2])> {
-        self.topology.wires.iter().enumerate().map(|(index, wire)| {
+        self.topology.wires.iter().enumerate().map(move |(index, wire)| {
             let ends =
                 [&wire.a, &wire.b].map(|(node, dev)| (node.as_str(), self.address_at(node, dev)));
             (index + 1, ends)

@@ -69,7 +69,7 @@ fn routes(layout: &Layout<'_>) -> Vec<Value> {
             nodes_by_route.entry(key).or_default().push(layout.host(name));
         }
     }
-    let entry = |((addr, gw), nodes)| json!({ "addr": addr, "gw": gw, "nodes": nodes });
+    let entry = |((addr, gw), nodes): ((String, String), Vec<&str>)| json!({ "addr": addr, "gw": gw, "nodes": nodes });
     nodes_by_route.into_iter().map(entry).collect()
 }
 

@@ -74,6 +74,9 @@ for node in [*nodes.values(), controller]:
     for file in ["install-agent.sh", package]:
         node.upload_file(file, file)
     run(node, f"chmod +x install-agent.sh && sudo ./install-agent.sh install {package}")
+for conf in node_conf:
+    if conf["packages"]:
+        run(nodes[conf["name"]], "sudo apt-get install -y " + " ".join(map(quote, conf["packages"])))
 for name, node in nodes.items():
     addresses = [end["addr"] for net in net_conf for end in net["nodes"] if end["name"] == name]
     run(node, " ".join(["sudo ./install-agent.sh network", *network_options[name], *addresses]))
