@@ -145,7 +145,7 @@ struct Container {
 }
 
 /// The nodes in the JSON of `containerlab inspect`: an object with arrays of containers, one for each lab, or with one array
-/// `containers` in versions before 0.68.
+/// `containers` in earlier versions.
 ///
 /// # Errors
 /// It is something else, or a container has no address.

@@ -126,7 +126,7 @@ impl<'p> Layout<'p> {
         self.topology.nodes.iter()
     }
 
-    /// `quickstart: 4 nodes, 3 links`, with the plan's sentence about itself.
+    /// `quickstart: 4 nodes, 3 wires`, with the plan's sentence about itself.
     pub fn title(&self) -> String {
         let plural = |count: usize, word: &str| match count {
             1 => format!("1 {word}"),
