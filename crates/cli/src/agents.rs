@@ -386,14 +386,7 @@ impl Agent {
     ) -> Result<Option<String>, AgentError> {
         let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await?;
         let known = self.generation.load(Ordering::Relaxed);
-        // An agent that lost its state directory, by a reboot for example, counts from 0.
-        let ours = info.generation <= known || info.last_run_id == run_id;
-        if !ours {
-            let (node, step) = (node.to_owned(), "describe");
-            let reason = format!("run {} has used this node meanwhile", info.last_run_id);
-            return Err(AgentError::Refused { node, step, reason });
-        }
-        let rebooted = reboot(node, &self.info, &info)?;
+        let rebooted = after_loss(node, run_id, known, &self.info, &info)?;
         self.generation.store(info.generation, Ordering::Relaxed);
         let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
         call(node, "reset", self.client.reset(request)).await?;
@@ -402,6 +395,30 @@ impl Agent {
         }
         Ok(rebooted)
     }
+}
+
+/// What a controller does with a node that answers again after a call whose reply may have been lost: `generation` is the one it
+/// knows, `before` and `now` are descriptions of the node. Returns a description of the reboot, if there was one; then the
+/// node may be used for `run_id` again.
+///
+/// # Errors
+/// Another run has used the node meanwhile, or it has another kernel.
+#[doc(hidden)]
+pub fn after_loss(
+    node: &str,
+    run_id: &str,
+    generation: u64,
+    before: &wire::NodeInfo,
+    now: &wire::NodeInfo,
+) -> Result<Option<String>, AgentError> {
+    // An agent that lost its state directory, by a reboot for example, counts from 0.
+    let ours = now.generation <= generation || now.last_run_id == run_id;
+    if !ours {
+        let (node, step) = (node.to_owned(), "describe");
+        let reason = format!("run {} has used this node meanwhile", now.last_run_id);
+        return Err(AgentError::Refused { node, step, reason });
+    }
+    reboot(node, before, now)
 }
 
 /// What has happened if a node has been rebooted between two descriptions.

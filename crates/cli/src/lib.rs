@@ -51,6 +51,9 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
+/// For the model of the protocol in `tests/protocol`.
+#[doc(hidden)]
+pub use agents::after_loss;
 /// For `examples/clock_bounds.rs`.
 #[doc(hidden)]
 pub use agents::exchange_timestamps;

@@ -1,0 +1,93 @@
+//! The protocol of controllers and agents under faults, in virtual time: two controllers and three nodes, whose messages are late,
+//! repeated and in any order, and whose processes and machines end, stop and start. The agent's state machine and the
+//! controller's decision about a node that was lost are the programs' own; kernel, disk and network are models.
+//!
+//! Promises (docs/reliability.md): a node works for one trial at a time and begins it clean (P1, P12); it is free soon after
+//! its controller is gone (P2, P11); every change has a record that undoes it (P1); a trial is recorded as ok only if it ran on
+//! all nodes from beginning to end (P4, P13), and once (P3); after the faults every run completes (P8, P10).
+//!
+//! `CCBENCH_SEEDS` is the number of seeds, `CCBENCH_SEED` the first one. A failure prints the command that repeats it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod controller;
+mod node;
+mod world;
+
+use std::collections::HashSet;
+
+use world::World;
+
+/// Seeds of `make test`.
+const SEEDS: u64 = 4_000;
+
+/// What is wrong in a protocol that the checks must find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    None,
+    /// The controller's Prepare does not say which generation it knows.
+    NoFencing,
+    /// The generation is lost when the agent ends.
+    ForgetsGeneration,
+    /// The undo record follows the change.
+    ChangesBeforeRecord,
+    /// The agent does not notice the end of the controller's connection.
+    IgnoresLoss,
+    /// A trial is ok when one node has reported.
+    CommitsTooEarly,
+}
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+#[test]
+fn every_seed_keeps_the_promises() {
+    let first = number("CCBENCH_SEED", 0);
+    let count = number("CCBENCH_SEEDS", if first == 0 { SEEDS } else { 1 });
+    let (mut failures, mut kinds) = (Vec::new(), HashSet::new());
+    for seed in first..first + count {
+        let mut world = World::new(seed, Flaw::None);
+        let result = world.simulate();
+        kinds.extend(world.faults.iter().map(|(_, fault)| std::mem::discriminant(fault)));
+        if let Err(why) = result {
+            failures.push(format!(
+                "seed {seed}: {why}\nfaults (ms): {:?}\nrepeat: CCBENCH_SEED={seed} CCBENCH_SEEDS=1 cargo test \
+                 --workspace --features netns,browser --test protocol every_seed\n",
+                world.faults
+            ));
+        }
+    }
+    let shown: String = failures.iter().take(3).map(String::as_str).collect();
+    assert!(failures.is_empty(), "{} of {count} seeds:\n{shown}", failures.len());
+    assert!(count < 100 || kinds.len() == world::FAULT_KINDS, "only these faults: {kinds:?}");
+    println!("{count} seeds");
+}
+
+#[test]
+fn a_seed_repeats_itself() {
+    let end = |seed| {
+        let mut world = World::new(seed, Flaw::None);
+        let result = world.simulate();
+        (result, world.events(), format!("{:?}", world.faults))
+    };
+    for seed in 0..20 {
+        assert_eq!(end(seed), end(seed), "seed {seed}");
+    }
+    assert_ne!(end(1), end(2));
+}
+
+/// The checks can fail: each flaw is found.
+#[test]
+fn flaws_are_found() {
+    let flaws = [
+        Flaw::NoFencing,
+        Flaw::ForgetsGeneration,
+        Flaw::ChangesBeforeRecord,
+        Flaw::IgnoresLoss,
+        Flaw::CommitsTooEarly,
+    ];
+    for flaw in flaws {
+        let found = (0..1_000).any(|seed| World::new(seed, flaw).simulate().is_err());
+        assert!(found, "{flaw:?} is not found in 1000 seeds");
+    }
+}
