@@ -49,12 +49,13 @@ test-lab-cpu: build
 test-fast:
 	@scripts/test.sh --locked --workspace
 
-# Faults in real processes, as root: killed or failing at system calls, and cut off from the control network. About 10 minutes.
+# Faults in real processes, as root: killed, failing or slow at system calls, stopped, without memory, cut off from the control
+# network, with damaged files. At most 10 minutes.
 test-faults: build
 	@scripts/setup.sh --faults
 	cargo test --locked --workspace --features netns,browser,faults --test faults -- --test-threads=1 --nocapture
 
-# The same with every fault of every system call: hours.
+# The same with every fault: hours.
 soak: export CCBENCH_FAULT_POINTS = 0
 soak: test-faults
 

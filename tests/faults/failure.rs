@@ -1,5 +1,6 @@
 //! How a fault is not survived.
 
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
 /// What the agent of a node has printed.
@@ -25,6 +26,8 @@ pub enum Failure {
     Hangs { printed: String },
     #[error("the controller ended with {status}: {printed}")]
     Controller { status: ExitStatus, printed: String },
+    #[error("damage of {} is not reported: {printed}", .file.display())]
+    Silent { file: PathBuf, printed: String },
     #[error("a process panicked: {printed}")]
     Panicked { printed: String },
     #[error("a node is not free:\n{left}")]

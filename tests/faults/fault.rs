@@ -14,16 +14,34 @@ pub enum Victim {
     Controller,
 }
 
+impl Victim {
+    /// As in the text of a fault.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Controller => "controller",
+        }
+    }
+
+    /// The process with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Agent, Self::Controller].into_iter().find(|victim| victim.name() == name)
+    }
+}
+
 /// The system calls of a process that change something, or that a full disk, a broken disk or a limit can fail, each with what
 /// happens to it: "KILL" before it is executed, or an error instead.
-const CALLS: [(Victim, &str, &[&str]); 17] = [
+const CALLS: [(Victim, &str, &[&str]); 24] = [
     (Victim::Agent, "sendto", &["KILL", "ENOBUFS"]),
     (Victim::Agent, "write", &["KILL", "ENOSPC", "EIO"]),
     (Victim::Agent, "fdatasync", &["KILL", "ENOSPC", "EIO"]),
     (Victim::Agent, "fsync", &["KILL", "ENOSPC", "EIO"]),
-    (Victim::Agent, "rename", &["KILL", "EROFS"]),
+    (Victim::Agent, "rename", &["KILL", "EROFS", "ENOSPC", "EIO"]),
     (Victim::Agent, "unlink", &["KILL", "EROFS"]),
-    (Victim::Agent, "openat", &["EMFILE", "EROFS"]),
+    (Victim::Agent, "openat", &["EMFILE", "EROFS", "ENOSPC"]),
+    (Victim::Agent, "mkdir", &["KILL", "ENOSPC", "EROFS"]),
+    (Victim::Agent, "rmdir", &["KILL"]),
+    (Victim::Agent, "accept4", &["EMFILE", "ENOBUFS"]),
     (Victim::Agent, "socket", &["EMFILE", "ENOBUFS"]),
     (Victim::Agent, "bpf", &["KILL", "EPERM"]),
     (Victim::Agent, "ioctl", &["KILL", "EIO"]),
@@ -33,7 +51,19 @@ const CALLS: [(Victim, &str, &[&str]); 17] = [
     (Victim::Controller, "fsync", &["KILL", "ENOSPC", "EIO", "EIO+"]),
     (Victim::Controller, "rename", &["KILL", "ENOSPC", "EROFS"]),
     (Victim::Controller, "openat", &["KILL", "EMFILE", "EROFS", "ENOSPC", "EROFS+"]),
+    (Victim::Controller, "renameat2", &["KILL", "ENOSPC", "EROFS", "EIO"]),
+    (Victim::Controller, "unlink", &["KILL", "EROFS"]),
+    (Victim::Controller, "unlinkat", &["KILL", "EROFS"]),
     (Victim::Controller, "mkdir", &["KILL", "ENOSPC", "EROFS"]),
+    (Victim::Controller, "socket", &["EMFILE", "ENOBUFS"]),
+];
+
+/// System calls of which each takes longer: a controller that reads slowly, slow disks, and a node whose kernel is slow.
+const SLOW: [(Victim, &str, &str); 4] = [
+    (Victim::Controller, "recvfrom", "DELAY20000+"),
+    (Victim::Controller, "fdatasync", "DELAY500000+"),
+    (Victim::Agent, "fdatasync", "DELAY500000+"),
+    (Victim::Agent, "sendto", "DELAY10000+"),
 ];
 
 /// A fault; as text `agent:sendto:KILL:17`, or `controller:write:ENOSPC+:5` for the fifth call and all later ones.
@@ -43,7 +73,7 @@ pub struct Fault {
     pub victim: Victim,
     /// The system call.
     pub call: String,
-    /// "KILL" or an error; with "+" for all later calls too.
+    /// "KILL", an error, or "DELAY" with microseconds; with "+" for all later calls too.
     pub effect: String,
     /// Which of the calls of a thread, counted from 1.
     pub nth: u32,
@@ -57,29 +87,29 @@ impl Fault {
 
     /// Whether strace injected it into the calls that it wrote. It says of a killed process only how that ended.
     pub fn was_injected(&self, calls: &str) -> bool {
-        calls.contains(if self.kills() { "killed by SIGKILL" } else { "(INJECTED)" })
+        calls.contains(match &*self.effect {
+            "KILL" => "killed by SIGKILL",
+            effect if effect.starts_with("DELAY") => "(DELAYED)",
+            _ => "(INJECTED)",
+        })
     }
 
-    /// Arguments of strace, which writes the calls into this file.
+    /// The beginning of a command line whose program has the fault; strace writes the calls into this file.
     pub fn strace(&self, into: &Path) -> Vec<String> {
         let (effect, more) =
             self.effect.strip_suffix('+').map_or((&*self.effect, ""), |e| (e, "+"));
-        let what = if effect == "KILL" { "signal=KILL".into() } else { format!("error={effect}") };
+        let what = match effect.strip_prefix("DELAY") {
+            Some(delay_us) => format!("delay_enter={delay_us}"),
+            None if effect == "KILL" => "signal=KILL".to_owned(),
+            None => format!("error={effect}"),
+        };
         let Self { call, nth, .. } = self;
         let inject = format!("inject={call}:{what}:when={nth}{more}");
-        [
-            "-f",
-            "-y",
-            "-qq",
-            "-o",
-            &into.display().to_string(),
-            "-e",
-            &format!("trace={call}"),
-            "-e",
-            &inject,
-        ]
-        .map(str::to_owned)
-        .into()
+        let into = into.display().to_string();
+        let trace = format!("trace={call}");
+        ["strace", "-f", "-y", "-qq", "-o", &into, "-e", &trace, "-e", &inject, "--"]
+            .map(str::to_owned)
+            .into()
     }
 }
 
@@ -94,11 +124,7 @@ pub fn is_impossible(calls: &str) -> bool {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let victim = match self.victim {
-            Victim::Agent => "agent",
-            Victim::Controller => "controller",
-        };
-        write!(f, "{victim}:{}:{}:{}", self.call, self.effect, self.nth)
+        write!(f, "{}:{}:{}:{}", self.victim.name(), self.call, self.effect, self.nth)
     }
 }
 
@@ -115,21 +141,18 @@ impl FromStr for Fault {
         let [victim, call, effect, nth] = &text.split(':').collect::<Vec<_>>()[..] else {
             return Err(wrong());
         };
-        let victim = match *victim {
-            "agent" => Victim::Agent,
-            "controller" => Victim::Controller,
-            _ => return Err(wrong()),
-        };
+        let victim = Victim::named(victim).ok_or_else(wrong)?;
         let nth = nth.parse().map_err(|_| wrong())?;
         Ok(Self { victim, call: (*call).to_owned(), effect: (*effect).to_owned(), nth })
     }
 }
 
-/// Arguments of strace that count a process's calls into this file.
+/// The beginning of a command line whose program's calls are counted into this file.
 pub fn counting(victim: Victim, into: &Path) -> Vec<String> {
     let calls = CALLS.iter().filter(|(of, ..)| *of == victim).map(|(_, call, _)| *call);
     let trace = format!("trace={}", calls.collect::<Vec<_>>().join(","));
-    ["-f", "-y", "-qq", "-o", &into.display().to_string(), "-e", &trace].map(str::to_owned).into()
+    let into = into.display().to_string();
+    ["strace", "-f", "-y", "-qq", "-o", &into, "-e", &trace, "--"].map(str::to_owned).into()
 }
 
 /// All faults of a process whose calls strace has counted. strace counts the calls of each thread by themselves.
@@ -168,8 +191,18 @@ pub fn faults(victim: Victim, counted: &str) -> Vec<Fault> {
     faults
 }
 
+/// The faults of a process that is slow.
+pub fn slow(of: Victim) -> impl Iterator<Item = Fault> {
+    SLOW.into_iter().filter(move |(victim, ..)| *victim == of).map(|(victim, call, effect)| Fault {
+        victim,
+        call: call.to_owned(),
+        effect: effect.to_owned(),
+        nth: 1,
+    })
+}
+
 /// At most `count` of them, evenly.
-pub fn sample(faults: Vec<Fault>, count: usize) -> Vec<Fault> {
+pub fn sample<F>(faults: Vec<F>, count: usize) -> Vec<F> {
     let all = faults.len();
     let is_kept = |at: usize| all <= count || at * count / all != (at + 1) * count / all;
     faults.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, fault)| fault).collect()
@@ -177,7 +210,8 @@ pub fn sample(faults: Vec<Fault>, count: usize) -> Vec<Fault> {
 
 #[test]
 fn a_fault_is_read_back() {
-    for text in ["agent:sendto:KILL:17", "controller:write:ENOSPC+:5"] {
+    for text in ["agent:sendto:KILL:17", "controller:write:ENOSPC+:5", "agent:sendto:DELAY10000+:1"]
+    {
         assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
     }
     assert!("agent:sendto:KILL".parse::<Fault>().is_err());

@@ -41,14 +41,11 @@ impl Node {
         state.lines().filter(is_own).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Starts its agent, below strace if that has arguments. An agent with a fault may end before it listens.
-    pub fn start(&mut self, bench: &Bench, strace: &[String]) -> Result<(), Failure> {
+    /// Starts its agent by a command line that begins with these words. An agent with a fault may end before it listens.
+    pub fn start(&mut self, bench: &Bench, below: &[String]) -> Result<(), Failure> {
         self.stop()?;
         let mut command = self.namespace.enter();
-        if !strace.is_empty() {
-            command.arg("strace").args(strace).arg("--");
-        }
-        command.arg(binary("ccbench-agent"));
+        command.args(below).arg(binary("ccbench-agent"));
         command.args(["serve", "--listen", &format!("tcp:{}:7700", self.control), "--state-dir"]);
         command.arg(self.dir.join("state")).arg("--tls-ca").arg(bench.path("pki/ca.pem"));
         command.arg("--tls-cert").arg(bench.path(&format!("pki/{}.pem", self.control)));
@@ -100,14 +97,22 @@ impl Node {
         self.agent.as_mut().is_some_and(|agent| agent.try_wait().unwrap().is_none())
     }
 
+    /// Sends its agent a signal, if it runs.
+    pub fn signal(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// The process of its agent, or of what it was started by.
+    pub fn pid(&self) -> Option<u32> {
+        self.agent.as_ref().map(Child::id)
+    }
+
     /// Ends its agent by SIGTERM. One that does not end is killed, and that is an error.
     pub fn stop(&mut self) -> Result<(), Failure> {
         let Some(mut agent) = self.agent.take() else { return Ok(()) };
         let pids = agents_below(agent.id());
         for signal in [Signal::TERM, Signal::KILL] {
-            for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
-                let _ = kill_process(pid, signal);
-            }
+            pids.iter().for_each(|pid| send(Some(*pid), signal));
             for _ in 0..STOP_LIMIT.as_millis() / 20 {
                 if agent.try_wait().unwrap().is_none() {
                     std::thread::sleep(Duration::from_millis(20));
@@ -127,6 +132,13 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         let _ = self.stop();
+    }
+}
+
+/// Sends a process a signal; it may have ended.
+pub fn send(pid: Option<u32>, signal: Signal) {
+    if let Some(pid) = pid.and_then(|pid| Pid::from_raw(pid as i32)) {
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -166,13 +178,10 @@ pub fn certificates(bench: &Bench) {
     }
 }
 
-/// `ccbench ARGS` on node a, below strace if that has arguments.
-pub fn controller(bench: &Bench, node: &Node, strace: &[String], arguments: &[&str]) -> Command {
+/// `ccbench ARGS` on node a, by a command line that begins with these words.
+pub fn controller(bench: &Bench, node: &Node, below: &[String], arguments: &[&str]) -> Command {
     let mut command = node.namespace.enter();
-    if !strace.is_empty() {
-        command.arg("strace").args(strace).arg("--");
-    }
-    command.arg(binary("ccbench")).args(arguments).current_dir(bench.path(""));
+    command.args(below).arg(binary("ccbench")).args(arguments).current_dir(bench.path(""));
     command.env("CCBENCH_STATE", bench.path("state"));
     let file = |name: &str| Stdio::from(File::create(bench.path(name)).unwrap());
     command.stdout(file("out")).stderr(file("err"));

@@ -1,0 +1,190 @@
+//! Damaged files: the state of a killed agent, certificates and keys, the plan, and a results directory that is resumed.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::failure::Failure;
+use crate::lane::{Lane, RUN, Survived};
+use crate::nodes::{controller, read};
+
+/// A killed agent has recorded changes within this.
+const PREPARE_LIMIT: Duration = Duration::from_secs(20);
+/// From the first record to the middle of the first trial.
+const CHANGED_AFTER: Duration = Duration::from_millis(300);
+/// An agent notices the end of a controller on the same machine, even while it prepares.
+const NOTICED_AFTER: Duration = Duration::from_secs(1);
+
+/// The files, each with what happens to it: one bit is flipped in the middle, the second half is missing, or a line without its
+/// end follows, as a crash leaves it. A journal whose lines are gone cannot know it, so that of undo is not cut.
+const FILES: [(&str, &[&str]); 11] = [
+    ("a/state/undo.ndjson", &["flip", "torn"]),
+    ("a/state/generation", &["flip", "cut", "torn"]),
+    ("a/state/audit.ndjson", &["flip", "cut", "torn"]),
+    ("pki/ca.pem", &["flip", "cut"]),
+    ("pki/10.8.0.1.pem", &["flip", "cut"]),
+    ("pki/10.8.0.1.key", &["flip", "cut"]),
+    ("pki/controller.pem", &["flip", "cut"]),
+    ("pki/controller.key", &["flip", "cut"]),
+    ("plan.toml", &["cut"]),
+    ("results/journal.ndjson", &["flip", "cut", "torn"]),
+    ("results/run.json", &["flip", "cut"]),
+];
+
+/// Damage of a file; as text `damage:pki/ca.pem:flip`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// In the experiment's folder; those of `results` are in the one results directory.
+    file: &'static str,
+    effect: &'static str,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "damage:{}:{}", self.file, self.effect)
+    }
+}
+
+/// Text that names no damage.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not damage:FILE:flip|cut|torn of a file in tests/faults/damage.rs")]
+pub struct NotADamage(String);
+
+impl FromStr for Damage {
+    type Err = NotADamage;
+
+    fn from_str(text: &str) -> Result<Self, NotADamage> {
+        let found = damages().into_iter().find(|damage| damage.to_string() == text);
+        found.ok_or_else(|| NotADamage(text.to_owned()))
+    }
+}
+
+/// Each file and effect.
+pub fn damages() -> Vec<Damage> {
+    let of = |(file, effects): (&'static str, &'static [&'static str])| {
+        effects.iter().map(move |&effect| Damage { file, effect })
+    };
+    FILES.into_iter().flat_map(of).collect()
+}
+
+impl Damage {
+    fn apply(&self, whole: &[u8]) -> Vec<u8> {
+        let mut bytes = whole.to_vec();
+        let middle = bytes.len() / 2;
+        match self.effect {
+            "flip" => bytes.iter_mut().skip(middle).take(1).for_each(|byte| *byte ^= 1),
+            "cut" => bytes.truncate(middle),
+            _ => bytes.extend(b"{\"version\":1,\"bo"),
+        }
+        bytes
+    }
+
+    fn is_of_state(&self) -> bool {
+        self.file.starts_with("a/state/")
+    }
+
+    /// Whether the damage must be noticed before a trial.
+    fn is_of_undo(&self) -> bool {
+        self.file.ends_with("undo.ndjson") && self.effect == "flip"
+    }
+}
+
+impl Lane {
+    pub fn damage(&mut self, damage: &Damage) -> Result<Survived, Failure> {
+        if let Some(file) = damage.file.strip_prefix("results/") {
+            return self.damage_results(damage, file);
+        }
+        if damage.is_of_state() {
+            self.interrupt_trial()?;
+        }
+        self.nodes[0].stop()?;
+        let path = self.bench.path(damage.file);
+        let whole = replace(&path, |whole| damage.apply(whole));
+        let status = self.run_with_agent(&[])?;
+        let code = status.and_then(|status| status.code());
+        let printed = self.nodes[0].printed() + &self.bench.printed();
+        self.check_logs()?;
+        match status {
+            Some(status) => self.check_code(status, false)?,
+            None if printed.is_empty() => return Err(Failure::Silent { file: path, printed }),
+            None => {}
+        }
+        if code == Some(0) && !damage.is_of_undo() {
+            self.wait_until_free(&[0, 1])?;
+        } else if damage.is_of_state() && (code == Some(0) || !printed.contains(file_name(&path))) {
+            return Err(Failure::Silent { file: path, printed });
+        }
+        self.nodes[0].stop()?;
+        // As an operator who has a copy.
+        replace(&path, |_| whole.clone());
+        self.start(&[])?;
+        self.check_after(&RUN)?;
+        Ok(Survived { code, injected: true })
+    }
+
+    /// Kills node a's agent and the controller when node a has been changed, and waits for node b.
+    fn interrupt_trial(&mut self) -> Result<(), Failure> {
+        self.ensure_started()?;
+        let mut child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
+        let journal = self.bench.path("a/state/undo.ndjson");
+        for _ in 0..PREPARE_LIMIT.as_millis() / 20 {
+            if !read(&journal).is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(CHANGED_AFTER);
+        self.nodes[0].signal(Signal::KILL);
+        let _ = child.kill();
+        let _ = child.wait();
+        if read(&journal).is_empty() {
+            return Err(Failure::Hangs { printed: self.bench.printed() });
+        }
+        std::thread::sleep(NOTICED_AFTER);
+        self.wait_until_free(&[1])
+    }
+
+    /// A run whose record is damaged is resumed, or refused with a message.
+    fn damage_results(&mut self, damage: &Damage, file: &str) -> Result<Survived, Failure> {
+        self.ensure_started()?;
+        self.expect_ok(&RUN)?;
+        let results = self.bench.results();
+        let path = results.join(file);
+        replace(&path, |whole| damage.apply(whole));
+        let results = results.display().to_string();
+        let status = self.run(&[], &["run", "--resume", &results, "--pki", "pki"])?;
+        self.check_code(status, false)?;
+        self.check_logs()?;
+        let printed = self.bench.printed();
+        if status.success() {
+            self.check_results(true)?;
+        } else if printed.is_empty() {
+            return Err(Failure::Silent { file: path, printed });
+        }
+        self.check_after(&RUN)?;
+        Ok(Survived { code: status.code(), injected: true })
+    }
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// Replaces what a file has, and returns what it had.
+fn replace(path: &Path, by: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let whole = std::fs::read(path).unwrap();
+    std::fs::write(path, by(&whole)).unwrap();
+    whole
+}
+
+#[test]
+fn damages_are_read_back_and_change_something() {
+    for damage in damages() {
+        assert_eq!(damage.to_string().parse::<Damage>().unwrap(), damage);
+        assert_ne!(damage.apply(b"ab\n"), b"ab\n");
+    }
+    assert!("damage:pki/ca.pem:torn".parse::<Damage>().is_err());
+}

@@ -1,0 +1,236 @@
+//! A pair of nodes on which faults happen one after the other, and what must hold after each.
+
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use ccbench_tests::node_state::difference;
+use ccbench_tests::{Bench, text};
+
+use crate::failure::{AgentLog, Failure};
+use crate::fault::{Fault, is_impossible};
+use crate::nodes::{Node, certificates, controller, pair, plan, read};
+
+pub const RUN: [&str; 4] = ["run", "plan.toml", "--pki", "pki"];
+/// A run of two short trials takes about 3 s; that of a lost node waits for it.
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+/// A node whose controller is gone is free again.
+const FREE_LIMIT: Duration = Duration::from_secs(20);
+
+/// How a run with a fault ended.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Survived {
+    /// The controller's exit code; none if it was killed or had no agent.
+    pub code: Option<i32>,
+    /// The fault has happened: the system call was reached, for example, and could have it.
+    pub injected: bool,
+}
+
+pub struct Lane {
+    pub bench: Bench,
+    pub nodes: [Node; 2],
+    before: [String; 2],
+    /// Memory that an agent and a controller take without a fault, in bytes, once it was measured.
+    pub peaks: [Option<u64>; 2],
+}
+
+impl Lane {
+    pub fn new() -> Self {
+        let bench = Bench::new();
+        certificates(&bench);
+        plan(&bench);
+        let nodes = pair(&bench);
+        let before = [nodes[0].state(), nodes[1].state()];
+        Self { bench, nodes, before, peaks: [None; 2] }
+    }
+
+    /// Starts both agents, that of node a by a command line that begins with these words.
+    pub fn start(&mut self, below: &[String]) -> Result<(), Failure> {
+        let [a, b] = &mut self.nodes;
+        b.ensure_started(&self.bench)?;
+        a.start(&self.bench, below)
+    }
+
+    /// `ccbench ARGS` to its end.
+    pub fn run(&self, below: &[String], arguments: &[&str]) -> Result<ExitStatus, Failure> {
+        self.wait(controller(&self.bench, &self.nodes[0], below, arguments).spawn().unwrap())
+    }
+
+    /// Waits for the controller, at most [`RUN_LIMIT`] in naps of 20 ms.
+    pub fn wait(&self, mut controller: Child) -> Result<ExitStatus, Failure> {
+        for _ in 0..RUN_LIMIT.as_millis() / 20 {
+            if let Some(status) = controller.try_wait().unwrap() {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = controller.kill();
+        let _ = controller.wait();
+        Err(Failure::Hangs { printed: self.bench.printed() })
+    }
+
+    /// Exit codes that a controller may have after a fault; `kills`: none, too.
+    pub fn check_code(&self, status: ExitStatus, kills: bool) -> Result<(), Failure> {
+        match status.code() {
+            Some(0..=3) => Ok(()),
+            None if kills => Ok(()),
+            _ => Err(Failure::Controller { status, printed: self.bench.printed() }),
+        }
+    }
+
+    /// The same, with exit code 0: every trial is ok or degraded.
+    pub fn expect_ok(&self, arguments: &[&str]) -> Result<(), Failure> {
+        let status = self.run(&[], arguments)?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(Failure::Controller { status, printed: self.bench.printed() }),
+        }
+    }
+
+    /// A run with the agent of node a started below these words; `None` if it ended before it listened.
+    pub fn run_with_agent(&mut self, below: &[String]) -> Result<Option<ExitStatus>, Failure> {
+        match self.start(below) {
+            Err(Failure::AgentEnded(AgentLog { node, .. })) if node == self.nodes[0].control => {
+                Ok(None)
+            }
+            started => {
+                started?;
+                self.run(&[], &RUN).map(Some)
+            }
+        }
+    }
+
+    /// What holds after a fault of node a's agent, which it may have ended: the next agent undoes what is left.
+    pub fn check_agent(
+        &mut self,
+        status: Option<ExitStatus>,
+        may_end: bool,
+    ) -> Result<Option<i32>, Failure> {
+        if let Some(status) = status {
+            self.check_code(status, false)?;
+            if !may_end && !self.nodes[0].is_alive() {
+                return Err(self.nodes[0].failure(Failure::AgentEnded));
+            }
+        }
+        let code = status.and_then(|status| status.code());
+        self.nodes[0].stop()?;
+        self.check_logs()?;
+        self.check_results(code == Some(0))?;
+        self.start(&[])?;
+        self.check_after(&RUN)?;
+        Ok(code)
+    }
+
+    pub fn fault_agent(&mut self, fault: &Fault) -> Result<Survived, Failure> {
+        let calls = self.bench.path("calls");
+        let status = self.run_with_agent(&fault.strace(&calls))?;
+        if status.is_some() && is_impossible(&read(&calls)) {
+            return self.again();
+        }
+        let code = self.check_agent(status, fault.kills())?;
+        Ok(Survived { code, injected: fault.was_injected(&read(&calls)) })
+    }
+
+    /// What holds after a fault of the controller: its run is resumed, or another one is ok.
+    pub fn check_controller(&mut self, status: ExitStatus, may_end: bool) -> Result<(), Failure> {
+        self.check_code(status, may_end)?;
+        self.check_logs()?;
+        self.check_results(status.success())?;
+        let begun = self.bench.all_results().into_iter().find(|dir| dir.join("run.json").exists());
+        match begun {
+            Some(dir) => {
+                let dir = dir.display().to_string();
+                self.check_after(&["run", "--resume", &dir, "--pki", "pki"])
+            }
+            None => self.check_after(&RUN),
+        }
+    }
+
+    pub fn fault_controller(&mut self, fault: &Fault) -> Result<Survived, Failure> {
+        self.ensure_started()?;
+        let calls = self.bench.path("calls");
+        let status = self.run(&fault.strace(&calls), &RUN)?;
+        if is_impossible(&read(&calls)) {
+            return self.again();
+        }
+        self.check_controller(status, fault.kills())?;
+        Ok(Survived { code: status.code(), injected: fault.was_injected(&read(&calls)) })
+    }
+
+    pub fn ensure_started(&mut self) -> Result<(), Failure> {
+        self.nodes.iter_mut().try_for_each(|node| node.ensure_started(&self.bench))
+    }
+
+    /// New nodes, after a fault that cannot happen.
+    pub fn again(&mut self) -> Result<Survived, Failure> {
+        *self = Self::new();
+        Ok(Survived { code: None, injected: false })
+    }
+
+    /// Neither the controller nor an agent has panicked.
+    pub fn check_logs(&self) -> Result<(), Failure> {
+        let agents = self.nodes.iter().map(Node::printed);
+        let panicked = |printed: &String| printed.contains("panicked");
+        match agents.chain([self.bench.printed()]).find(panicked) {
+            Some(printed) => Err(Failure::Panicked { printed }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until these nodes are as they were.
+    pub fn wait_until_free(&self, nodes: &[usize]) -> Result<(), Failure> {
+        let mut left = String::new();
+        for _ in 0..FREE_LIMIT.as_millis() / 200 {
+            left = self.difference(nodes);
+            if left.is_empty() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Err(Failure::NotFree { left })
+    }
+
+    /// How these nodes differ from what they were, and processes that are left.
+    fn difference(&self, nodes: &[usize]) -> String {
+        let of = |node: &usize| difference(&self.before[*node], &self.nodes[*node].state());
+        let mut left: String = nodes.iter().map(of).collect();
+        let is_traffic = |line: &str| !line.contains("ccbench-agent serve");
+        for (pid, line) in self.bench.processes().iter().filter(|(_, line)| is_traffic(line)) {
+            left += &format!("+ process {pid}: {line}\n");
+        }
+        left
+    }
+
+    /// The nodes are as they were, and a run without a fault is ok.
+    pub fn check_after(&mut self, arguments: &[&str]) -> Result<(), Failure> {
+        // The other node notices the loss by itself.
+        self.wait_until_free(&[0, 1])?;
+        if !arguments.contains(&"--resume") {
+            self.remove_results();
+        }
+        self.expect_ok(arguments)?;
+        self.check_logs()?;
+        self.check_results(true)?;
+        self.remove_results();
+        Ok(())
+    }
+
+    /// Nothing in the results is torn, and after exit code 0 both trials are there.
+    pub fn check_results(&self, is_complete: bool) -> Result<(), Failure> {
+        for dir in self.bench.all_results().iter().filter(|dir| dir.join("run.json").exists()) {
+            let output = self.bench.run(&["verify", &dir.display().to_string()]);
+            if output.status.code() != Some(0) {
+                let (verify, printed) = (text(&output), self.bench.printed());
+                return Err(Failure::Torn { verify, printed });
+            }
+            let lines = read(&dir.join("trials.csv")).lines().count();
+            if is_complete && lines != 3 {
+                return Err(Failure::Incomplete { lines, printed: self.bench.printed() });
+            }
+        }
+        Ok(())
+    }
+
+    pub fn remove_results(&self) {
+        let _ = std::fs::remove_dir_all(self.bench.path("results"));
+    }
+}

@@ -1,0 +1,171 @@
+//! Processes that are stopped for a time, or killed because memory ends.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ccbench_tests::skip::skip;
+use rustix::process::Signal;
+
+use crate::failure::Failure;
+use crate::fault::Victim;
+use crate::lane::{Lane, RUN, Survived};
+use crate::memory_group::MemoryGroup;
+use crate::nodes::{controller, send};
+
+/// When a process is stopped, after the start of the controller: while nodes are prepared, in each trial, and at the end.
+const AT_MS: [u64; 4] = [400, 1_200, 1_800, 2_600];
+/// Shorter than the silence that is tolerated, and longer.
+const LENGTH_MS: [u64; 2] = [1_500, 8_000];
+/// Memory limits in percent of what the process takes without one. Below 40 % it hardly starts.
+const PERCENT: [u64; 10] = [40, 45, 50, 55, 60, 65, 70, 75, 80, 85];
+
+/// What happens to a process; as text `stop:agent:400:8000` or `oom:agent:70`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessFault {
+    /// SIGSTOP, and SIGCONT later.
+    Stop { victim: Victim, at_ms: u64, length_ms: u64 },
+    /// Its control group has less memory than it takes.
+    OutOfMemory { victim: Victim, percent: u64 },
+}
+
+impl fmt::Display for ProcessFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stop { victim, at_ms, length_ms } => {
+                write!(f, "stop:{}:{at_ms}:{length_ms}", victim.name())
+            }
+            Self::OutOfMemory { victim, percent } => write!(f, "oom:{}:{percent}", victim.name()),
+        }
+    }
+}
+
+/// Text that names no such fault.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not stop:VICTIM:AT_MS:LENGTH_MS or oom:VICTIM:PERCENT")]
+pub struct NotAProcessFault(String);
+
+impl FromStr for ProcessFault {
+    type Err = NotAProcessFault;
+
+    fn from_str(text: &str) -> Result<Self, NotAProcessFault> {
+        let wrong = || NotAProcessFault(text.to_owned());
+        let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
+        let victim = |name: &str| Victim::named(name).ok_or_else(wrong);
+        match &text.split(':').collect::<Vec<_>>()[..] {
+            ["stop", name, at_ms, length_ms] => {
+                let (at_ms, length_ms) = (number(at_ms)?, number(length_ms)?);
+                Ok(Self::Stop { victim: victim(name)?, at_ms, length_ms })
+            }
+            ["oom", name, percent] => {
+                Ok(Self::OutOfMemory { victim: victim(name)?, percent: number(percent)? })
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// All of them. Without control groups that limit memory there are none of that kind.
+pub fn process_faults() -> Vec<ProcessFault> {
+    let mut all = Vec::new();
+    let limits_memory = MemoryGroup::new().is_some();
+    if !limits_memory {
+        skip("no control group limits memory here: processes do not run out of it");
+    }
+    for victim in [Victim::Agent, Victim::Controller] {
+        for at_ms in AT_MS {
+            let stop = |length_ms| ProcessFault::Stop { victim, at_ms, length_ms };
+            all.extend(LENGTH_MS.map(stop));
+        }
+        if limits_memory {
+            all.extend(PERCENT.map(|percent| ProcessFault::OutOfMemory { victim, percent }));
+        }
+    }
+    all
+}
+
+impl Lane {
+    pub fn fault_process(&mut self, fault: &ProcessFault) -> Result<Survived, Failure> {
+        match *fault {
+            ProcessFault::Stop { victim, at_ms, length_ms } => self.stop(victim, at_ms, length_ms),
+            ProcessFault::OutOfMemory { victim, percent } => self.out_of_memory(victim, percent),
+        }
+    }
+
+    fn stop(&mut self, victim: Victim, at_ms: u64, length_ms: u64) -> Result<Survived, Failure> {
+        self.ensure_started()?;
+        let child = controller(&self.bench, &self.nodes[0], &[], &RUN).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(at_ms));
+        let pid = match victim {
+            Victim::Agent => self.nodes[0].pid(),
+            Victim::Controller => Some(child.id()),
+        };
+        send(pid, Signal::STOP);
+        std::thread::sleep(Duration::from_millis(length_ms));
+        send(pid, Signal::CONT);
+        let status = self.wait(child)?;
+        self.check_code(status, false)?;
+        self.check_logs()?;
+        self.check_results(status.success())?;
+        self.check_after(&RUN)?;
+        Ok(Survived { code: status.code(), injected: true })
+    }
+
+    fn out_of_memory(&mut self, victim: Victim, percent: u64) -> Result<Survived, Failure> {
+        let peak = match self.peaks[victim as usize] {
+            Some(peak) => peak,
+            None => self.measure_peak(victim)?,
+        };
+        let group = MemoryGroup::new().unwrap();
+        group.set_limit(peak * percent / 100);
+        let code = match victim {
+            Victim::Agent => {
+                let status = self.run_with_agent(&group.below())?;
+                self.check_agent(status, true)?
+            }
+            Victim::Controller => {
+                self.ensure_started()?;
+                let status = self.run(&group.below(), &RUN)?;
+                self.check_controller(status, true)?;
+                status.code()
+            }
+        };
+        Ok(Survived { code, injected: group.kills() > 0 })
+    }
+
+    /// The memory that a process takes in a run without a fault, in bytes.
+    fn measure_peak(&mut self, victim: Victim) -> Result<u64, Failure> {
+        let group = MemoryGroup::new().unwrap();
+        let (below, plain) = (group.below(), Vec::new());
+        let (of_agent, of_controller) = match victim {
+            Victim::Agent => (&below, &plain),
+            Victim::Controller => (&plain, &below),
+        };
+        self.start(of_agent)?;
+        let status = self.run(of_controller, &RUN)?;
+        self.check_code(status, false)?;
+        self.nodes[0].stop()?;
+        let peak = group.peak();
+        self.peaks[victim as usize] = Some(peak);
+        self.check_after_measurement()?;
+        Ok(peak)
+    }
+
+    /// The next fault has an agent without a limit, and no results.
+    fn check_after_measurement(&mut self) -> Result<(), Failure> {
+        self.start(&[])?;
+        self.wait_until_free(&[0, 1])?;
+        self.remove_results();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_process_fault_is_read_back() {
+    for text in ["stop:controller:400:8000", "oom:agent:70"] {
+        assert_eq!(text.parse::<ProcessFault>().unwrap().to_string(), text);
+    }
+    for text in ["stop:agent:400", "oom:nobody:70", "agent:sendto:KILL:17"] {
+        assert!(text.parse::<ProcessFault>().is_err(), "{text}");
+    }
+}
