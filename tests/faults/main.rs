@@ -15,6 +15,7 @@ mod memory_group;
 mod nodes;
 mod partition;
 mod process;
+mod slope;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
