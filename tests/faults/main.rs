@@ -34,8 +34,9 @@ use partition::{Partition, partitions};
 use process::{ProcessFault, process_faults};
 
 /// Faults of each kind that `make test-faults` runs.
-const POINTS: usize = 40;
+const POINTS: usize = 30;
 const PARTITIONS: usize = 18;
+const PROCESS_FAULTS: usize = 24;
 /// Pairs of nodes at the same time. Nothing here depends on their speed.
 const LANES: usize = 4;
 
@@ -70,7 +71,7 @@ fn every_partition_is_survived() {
 #[test]
 fn every_stopped_process_and_every_end_of_memory_is_survived() {
     let _alone = alone();
-    run_all(selected(|| sample(process_faults(), points(POINTS))), Lane::fault_process);
+    run_all(selected(|| sample(process_faults(), points(PROCESS_FAULTS))), Lane::fault_process);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::process::Command;
 use ccbench_tests::source_root;
 
 mod clones;
+mod promises;
 
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 70;
