@@ -109,7 +109,9 @@ impl Lane {
         self.check_logs()?;
         match status {
             Some(status) => self.check_code(status, false)?,
-            None if printed.is_empty() => return Err(Failure::Silent { file: path, printed }),
+            None if self.nodes[0].printed().is_empty() => {
+                return Err(Failure::Silent { file: path, printed });
+            }
             None => {}
         }
         if code == Some(0) && !damage.is_of_undo() {
