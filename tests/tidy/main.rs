@@ -77,6 +77,7 @@ fn crates_depend_only_downwards() {
                 "ccbench-proto",
                 "ccbench-shaper",
                 "ccbench-collector",
+                "ccbench-io",
                 "ccbench-agent",
                 "ccbench-results",
                 "ccbench-simulator",

@@ -63,6 +63,7 @@ pub const TARGETS: &[Target] = &[
     target("control_input", network::control_input, 3000),
     target("join", network::join, 3000),
     target("manifest", manifests::manifest, 3000),
+    target("certificate", network::certificate, 2000),
     target("message", messages::message, 3000),
     target("lab_messages", messages::lab_messages, 3000),
     #[cfg(feature = "results")]

@@ -2,6 +2,7 @@
 
 use ccbench_agent::fuzzing::{echo_reply_of, plan_length};
 use ccbench_agent::probe::http::{Answer, RequestParser};
+use ccbench_io::certificate::{Certificate, is_signed_by};
 use ccbench_proto::join::{JoinReply, JoinRequest, JoinToken};
 
 /// A request and an answer in HTTP, in one piece and byte by byte.
@@ -66,4 +67,19 @@ pub fn join(data: &[u8]) {
             assert_eq!(again.and_then(|text| serde_json::from_str(&text).ok()), Some(reply));
         }
     }
+}
+
+/// A certificate in DER or in PEM, of a client or of a file.
+pub fn certificate(data: &[u8]) {
+    for read in [Certificate::from_der(data), Certificate::from_pem(data)] {
+        match read {
+            Ok(certificate) => {
+                assert_eq!(certificate.serial_hex().len(), 2 * certificate.serial.len());
+                let names = certificate.uris.len() + certificate.hosts.len();
+                assert!(names <= data.len() && certificate.public_key.len() <= data.len());
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    let _ = is_signed_by(data, data);
 }
