@@ -6,13 +6,18 @@ use ccbench_io::replace::replace;
 
 use crate::undo::JournalError;
 
-/// The generation and the run of the last Prepare; 0 and an empty name if there was none.
+/// The generation and the run of the last Prepare; 0 and an empty name if there was none, or if the file is damaged.
 pub(super) fn read(file: &Path) -> (u64, String) {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let (generation, run_id) = text.trim_end_matches('\n').split_once(' ').unwrap_or_default();
     match generation.parse() {
         Ok(generation) => (generation, run_id.to_owned()),
-        Err(_) => Default::default(),
+        Err(_) => {
+            if !text.is_empty() {
+                tracing::warn!(file = %file.display(), "has no generation: the node counts from 0 again");
+            }
+            Default::default()
+        }
     }
 }
 
