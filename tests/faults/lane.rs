@@ -176,28 +176,26 @@ impl Lane {
         }
     }
 
-    /// Waits until these nodes are as they were.
+    /// Waits until these nodes are as they were, and no process is left but agents.
     pub fn wait_until_free(&self, nodes: &[usize]) -> Result<(), Failure> {
-        let mut left = String::new();
-        for _ in 0..FREE_LIMIT.as_millis() / 200 {
-            left = self.difference(nodes);
-            if left.is_empty() {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        Err(Failure::NotFree { left })
+        wait_until_empty(|| self.changes(nodes) + &self.left_processes())
     }
 
-    /// How these nodes differ from what they were, and processes that are left.
-    fn difference(&self, nodes: &[usize]) -> String {
+    /// Waits until these nodes are as they were.
+    pub fn wait_until_unchanged(&self, nodes: &[usize]) -> Result<(), Failure> {
+        wait_until_empty(|| self.changes(nodes))
+    }
+
+    /// How these nodes differ from what they were.
+    fn changes(&self, nodes: &[usize]) -> String {
         let of = |node: &usize| difference(&self.before[*node], &self.nodes[*node].state());
-        let mut left: String = nodes.iter().map(of).collect();
-        let is_traffic = |line: &str| !line.contains("ccbench-agent serve");
-        for (pid, line) in self.bench.processes().iter().filter(|(_, line)| is_traffic(line)) {
-            left += &format!("+ process {pid}: {line}\n");
-        }
-        left
+        nodes.iter().map(of).collect()
+    }
+
+    fn left_processes(&self) -> String {
+        let mut left = self.bench.processes();
+        left.retain(|(_, line)| !line.contains("ccbench-agent serve"));
+        left.iter().map(|(pid, line)| format!("+ process {pid}: {line}\n")).collect()
     }
 
     /// The nodes are as they were, and a run without a fault is ok.
@@ -233,4 +231,15 @@ impl Lane {
     pub fn remove_results(&self) {
         let _ = std::fs::remove_dir_all(self.bench.path("results"));
     }
+}
+
+/// Waits until nothing is left, at most [`FREE_LIMIT`] in naps of 200 ms.
+fn wait_until_empty(left: impl Fn() -> String) -> Result<(), Failure> {
+    for _ in 0..FREE_LIMIT.as_millis() / 200 {
+        if left().is_empty() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    Err(Failure::NotFree { left: left() })
 }

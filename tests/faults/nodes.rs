@@ -178,13 +178,24 @@ pub fn certificates(bench: &Bench) {
     }
 }
 
-/// `ccbench ARGS` on node a, by a command line that begins with these words.
+/// `ccbench ARGS` on node a, by a command line that begins with these words. It prints into the files of [`Bench::printed`].
 pub fn controller(bench: &Bench, node: &Node, below: &[String], arguments: &[&str]) -> Command {
+    controller_into(bench, node, below, arguments, ["out", "err"])
+}
+
+/// The same, with other files.
+pub fn controller_into(
+    bench: &Bench,
+    node: &Node,
+    below: &[String],
+    arguments: &[&str],
+    [out, err]: [&str; 2],
+) -> Command {
     let mut command = node.namespace.enter();
     command.args(below).arg(binary("ccbench")).args(arguments).current_dir(bench.path(""));
     command.env("CCBENCH_STATE", bench.path("state"));
     let file = |name: &str| Stdio::from(File::create(bench.path(name)).unwrap());
-    command.stdout(file("out")).stderr(file("err"));
+    command.stdout(file(out)).stderr(file(err));
     command
 }
 

@@ -1,4 +1,4 @@
-//! Processes that are stopped for a time, or killed because memory ends.
+//! Processes that are stopped for a time, replaced meanwhile, or killed because memory ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,20 +11,24 @@ use crate::failure::Failure;
 use crate::fault::Victim;
 use crate::lane::{Lane, RUN, Survived};
 use crate::memory_group::MemoryGroup;
-use crate::nodes::{controller, send};
+use crate::nodes::{controller, controller_into, read, send};
 
 /// When a process is stopped, after the start of the controller: while nodes are prepared, in each trial, and at the end.
 const AT_MS: [u64; 4] = [400, 1_200, 1_800, 2_600];
 /// Shorter than the silence that is tolerated, and longer.
 const LENGTH_MS: [u64; 2] = [1_500, 8_000];
+/// When a controller is stopped that another one replaces: while nodes are prepared, and in each trial.
+const RIVAL_AT_MS: [u64; 3] = [800, 1_200, 1_800];
 /// Memory limits in percent of what the process takes without one. Below 40 % it hardly starts.
 const PERCENT: [u64; 10] = [40, 45, 50, 55, 60, 65, 70, 75, 80, 85];
 
-/// What happens to a process; as text `stop:agent:400:8000` or `oom:agent:70`.
+/// What happens to a process; as text `stop:agent:400:8000`, `rival:800` or `oom:agent:70`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessFault {
     /// SIGSTOP, and SIGCONT later.
     Stop { victim: Victim, at_ms: u64, length_ms: u64 },
+    /// SIGSTOP of the controller, and SIGCONT when another one has used the nodes.
+    Rival { at_ms: u64 },
     /// Its control group has less memory than it takes.
     OutOfMemory { victim: Victim, percent: u64 },
 }
@@ -35,6 +39,7 @@ impl fmt::Display for ProcessFault {
             Self::Stop { victim, at_ms, length_ms } => {
                 write!(f, "stop:{}:{at_ms}:{length_ms}", victim.name())
             }
+            Self::Rival { at_ms } => write!(f, "rival:{at_ms}"),
             Self::OutOfMemory { victim, percent } => write!(f, "oom:{}:{percent}", victim.name()),
         }
     }
@@ -42,7 +47,7 @@ impl fmt::Display for ProcessFault {
 
 /// Text that names no such fault.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not stop:VICTIM:AT_MS:LENGTH_MS or oom:VICTIM:PERCENT")]
+#[error("{0:?} is not stop:VICTIM:AT_MS:LENGTH_MS, rival:AT_MS or oom:VICTIM:PERCENT")]
 pub struct NotAProcessFault(String);
 
 impl FromStr for ProcessFault {
@@ -57,6 +62,7 @@ impl FromStr for ProcessFault {
                 let (at_ms, length_ms) = (number(at_ms)?, number(length_ms)?);
                 Ok(Self::Stop { victim: victim(name)?, at_ms, length_ms })
             }
+            ["rival", at_ms] => Ok(Self::Rival { at_ms: number(at_ms)? }),
             ["oom", name, percent] => {
                 Ok(Self::OutOfMemory { victim: victim(name)?, percent: number(percent)? })
             }
@@ -72,6 +78,7 @@ pub fn process_faults() -> Vec<ProcessFault> {
     if !limits_memory {
         skip("no control group limits memory here: processes do not run out of it");
     }
+    all.extend(RIVAL_AT_MS.map(|at_ms| ProcessFault::Rival { at_ms }));
     for victim in [Victim::Agent, Victim::Controller] {
         for at_ms in AT_MS {
             let stop = |length_ms| ProcessFault::Stop { victim, at_ms, length_ms };
@@ -88,6 +95,7 @@ impl Lane {
     pub fn fault_process(&mut self, fault: &ProcessFault) -> Result<Survived, Failure> {
         match *fault {
             ProcessFault::Stop { victim, at_ms, length_ms } => self.stop(victim, at_ms, length_ms),
+            ProcessFault::Rival { at_ms } => self.replace_controller(at_ms),
             ProcessFault::OutOfMemory { victim, percent } => self.out_of_memory(victim, percent),
         }
     }
@@ -107,6 +115,30 @@ impl Lane {
         self.check_code(status, false)?;
         self.check_logs()?;
         self.check_results(status.success())?;
+        self.check_after(&RUN)?;
+        Ok(Survived { code: status.code(), injected: true })
+    }
+
+    /// The second controller's run is ok as soon as the nodes are free; the first one does not disturb what it finds then.
+    fn replace_controller(&mut self, at_ms: u64) -> Result<Survived, Failure> {
+        self.ensure_started()?;
+        let files = ["first-out", "first-err"];
+        let mut first = controller_into(&self.bench, &self.nodes[0], &[], &RUN, files);
+        let first = first.spawn().unwrap();
+        let pid = Some(first.id());
+        std::thread::sleep(Duration::from_millis(at_ms));
+        send(pid, Signal::STOP);
+        let second = self.wait_until_unchanged(&[0, 1]).and_then(|()| self.expect_ok(&RUN));
+        send(pid, Signal::CONT);
+        let status = self.wait(first)?;
+        second?;
+        let printed = read(&self.bench.path(files[1]));
+        if printed.contains("panicked") {
+            return Err(Failure::Panicked { printed });
+        }
+        self.check_code(status, false)?;
+        self.check_logs()?;
+        self.check_results(false)?;
         self.check_after(&RUN)?;
         Ok(Survived { code: status.code(), injected: true })
     }
@@ -162,7 +194,7 @@ impl Lane {
 
 #[test]
 fn a_process_fault_is_read_back() {
-    for text in ["stop:controller:400:8000", "oom:agent:70"] {
+    for text in ["stop:controller:400:8000", "rival:800", "oom:agent:70"] {
         assert_eq!(text.parse::<ProcessFault>().unwrap().to_string(), text);
     }
     for text in ["stop:agent:400", "oom:nobody:70", "agent:sendto:KILL:17"] {
