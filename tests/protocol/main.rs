@@ -23,6 +23,7 @@ const SEEDS: u64 = 4_000;
 /// What is wrong in a protocol that the checks must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
+    /// Nothing.
     None,
     /// The controller's Prepare does not say which generation it knows.
     NoFencing,
