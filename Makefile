@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man docs dist dist-lab test-dist size tarball
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man docs dist dist-lab test-dist size
 
 all: build
 
@@ -153,12 +153,6 @@ bench-results: setup
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent
 	scripts/stage.sh $(CARGO_TARGET_DIR)/release "$(DESTDIR)" $(PREFIX)
-
-# The files of `make install` as an archive, which scripts/install-agent.sh unpacks on other machines: with a C library that is not older
-# than this one's.
-tarball:
-	stage=$$(mktemp -d) && trap 'rm -rf "$$stage"' EXIT && $(MAKE) install DESTDIR="$$stage" \
-		&& tar -C "$$stage" --owner=0 --group=0 -czf ccbench.tar.gz usr && echo "$(CURDIR)/ccbench.tar.gz"
 
 SHARE := $(DESTDIR)$(PREFIX)/share
 uninstall:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a machine a node of a testbed (docs/testbeds.md). Runs as root; every command may be repeated.
 #
-#   install-agent.sh install PACKAGE            install ccbench: a .deb, or an archive of `make tarball`; a file or a URL
+#   install-agent.sh install PACKAGE            install ccbench: the .deb or the tarball of `make dist`; a file or a URL
 #   install-agent.sh network [--offloads] ADDRESS... [SUBNET=GATEWAY...]
 #                                               make the interfaces with these addresses those of a plan's node: forwarding, no
 #                                               filter of reverse paths, no offloads (unless --offloads), routes
@@ -48,7 +48,10 @@ install_package() {
     case $file in
     # apt-get takes a path with a slash as a file.
     *.deb) apt-get install -y -qq --no-install-recommends "$(realpath "$file")" ;;
-    *) tar -C / --no-same-owner --no-overwrite-dir -xzf "$file" ;;
+    *)
+        mkdir -p /usr/local
+        tar -C /usr/local --strip-components=1 --no-same-owner --no-overwrite-dir -xzf "$file"
+        ;;
     esac
     if [ -d /run/systemd/system ]; then
         systemctl daemon-reload

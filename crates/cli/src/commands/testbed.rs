@@ -133,13 +133,13 @@ fn next_steps(args: &TestbedArgs, directory: &Path, plan: &Path) -> String {
     }
     let step = match args.testbed {
         TestbedKind::Cloudlab => {
-            "commit its files and ccbench.tar.gz (`make tarball`) to a repository, and make a profile of it"
+            "commit its files and ccbench.tar.gz (the tarball of `make dist`) to a repository, and make a profile of it"
         }
         TestbedKind::Fabric => {
-            "copy it with ccbench.tar.gz (`make tarball`) to FABRIC's JupyterHub, and run the notebook"
+            "copy it with ccbench.tar.gz (the tarball of `make dist`) to FABRIC's JupyterHub, and run the notebook"
         }
         TestbedKind::Containerlab => {
-            "put ccbench.tar.gz (`make tarball`) there, and there run `docker build -t ccbench-agent .` and `sudo containerlab deploy`"
+            "put ccbench.tar.gz (the tarball of `make dist`) there, and there run `docker build -t ccbench-agent .` and `sudo containerlab deploy`"
         }
     };
     format!(

@@ -15,12 +15,13 @@ const MTU: u32 = 1500;
 
 /// How the image is made.
 pub const CONTAINERFILE: &str = "\
-# The image of the nodes: `make tarball` in ccbench's source, then here, beside its archive, `docker build -t ccbench-agent .`
+# The image of the nodes: `docker build -t ccbench-agent .` here, beside ccbench.tar.gz, the tarball of `make dist`.
 FROM docker.io/library/debian:trixie-slim
 RUN apt-get update \\
     && apt-get install -y --no-install-recommends ca-certificates ethtool iperf3 iproute2 libelf1 procps zlib1g \\
     && rm -rf /var/lib/apt/lists/*
-ADD ccbench.tar.gz /
+COPY ccbench.tar.gz /tmp/
+RUN tar -C /usr/local --strip-components=1 --no-same-owner -xzf /tmp/ccbench.tar.gz && rm /tmp/ccbench.tar.gz
 COPY install-agent.sh /usr/local/bin/install-agent.sh
 ";
 

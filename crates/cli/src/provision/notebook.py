@@ -5,7 +5,7 @@
 # not here, because ccbench sets them on the nodes for each trial. Agents are reached by a network of their own (FABNetv4), and the
 # controller is a node of the slice.
 #
-# Beside this notebook: the plan, the files that it names, `install-agent.sh`, and `ccbench.tar.gz`, an archive of `make tarball`.
+# Beside this notebook: the plan, the files that it names, `install-agent.sh`, and `ccbench.tar.gz`, the tarball of `make dist`.
 
 # %%
 import json

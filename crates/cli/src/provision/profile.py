@@ -27,7 +27,7 @@ portal_context.defineParameter(
     "ccbench for the nodes",
     portal.ParameterType.STRING,
     "/local/repository/ccbench.tar.gz",
-    longDescription="A URL, or a file of the profile's repository: an archive of `make tarball`, or a .deb.",
+    longDescription="A URL, or a file of the profile's repository: the tarball of `make dist`, or the .deb.",
 )
 portal_context.defineParameter("type", "Hardware type", portal.ParameterType.NODETYPE, "")
 portal_context.defineParameter(
