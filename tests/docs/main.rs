@@ -13,15 +13,18 @@ use ccbench_tests::{Bench, binary, python, source_root, text};
 mod links;
 
 /// Documents without a command that runs: they are about other machines, the lab, root, or runs that take long.
-const ONLY_PARSED: [&str; 9] = [
+const ONLY_PARSED: [&str; 12] = [
     "README.md",
     "docs/benchmarks.md",
+    "docs/cluster.md",
+    "docs/conformance.md",
     "docs/congestion-controls.md",
     "docs/link.md",
     "docs/plan.md",
     "docs/reproductions.md",
     "docs/results.md",
     "docs/scorecard.md",
+    "docs/testbeds.md",
     "docs/traces.md",
 ];
 
