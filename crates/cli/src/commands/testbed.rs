@@ -139,7 +139,7 @@ fn next_steps(args: &TestbedArgs, directory: &Path, plan: &Path) -> String {
             "copy it with ccbench.tar.gz (the tarball of `make dist`) to FABRIC's JupyterHub, and run the notebook"
         }
         TestbedKind::Containerlab => {
-            "put ccbench.tar.gz (the tarball of `make dist`) there, and there run `docker build -t ccbench-agent .` and `sudo containerlab deploy`"
+            "put ccbench.tar.gz (the tarball of `make dist`) there; there run `docker build -f Containerfile -t ccbench-agent .`, `sudo containerlab deploy`"
         }
     };
     format!(

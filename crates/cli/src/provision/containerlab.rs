@@ -15,7 +15,7 @@ const MTU: u32 = 1500;
 
 /// How the image is made.
 pub const CONTAINERFILE: &str = "\
-# The image of the nodes: `docker build -t ccbench-agent .` here, beside ccbench.tar.gz, the tarball of `make dist`.
+# The image of the nodes: `docker build -f Containerfile -t ccbench-agent .` here, beside ccbench.tar.gz, the tarball of `make dist`.
 FROM docker.io/library/debian:trixie-slim
 RUN apt-get update \\
     && apt-get install -y --no-install-recommends ca-certificates ethtool iperf3 iproute2 libelf1 procps zlib1g \\
