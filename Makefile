@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build man docs dist dist-lab test-dist size
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build docs dist dist-lab test-dist size
 
 all: build
 

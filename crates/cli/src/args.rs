@@ -173,10 +173,10 @@ pub struct PlanArgs {
 /// Options for agents over TCP.
 #[derive(Debug, Clone, Default, Args)]
 pub struct TlsArgs {
-    /// Folder with `ca.pem`, `controller.pem` and `controller.key` (see `ccbench pki`); required for agents that are not on loopback.
+    /// Directory with `ca.pem`, `controller.pem` and `controller.key` (see `ccbench pki`); required for agents that are not on loopback.
     #[arg(long, env = "CCBENCH_PKI", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub pki: Option<PathBuf>,
-    /// Revoked certificates (`crl.pem` of `ccbench pki revoke`): agents with one of them are refused [default: `crl.pem` in the folder
+    /// Revoked certificates (`crl.pem` of `ccbench pki revoke`): agents with one of them are refused [default: `crl.pem` in the directory
     /// of --pki, if it is there].
     #[arg(long, env = "CCBENCH_CRL", value_name = "FILE", requires = "pki", value_hint = ValueHint::FilePath)]
     pub crl: Option<PathBuf>,
@@ -500,8 +500,8 @@ pub struct PlotArgs {
     /// figure cannot show several points, each point gets its own figure.
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
     pub wheres: Vec<(String, String)>,
-    /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap, which also has `throughput_share`; `throughput`, `srtt`, `cwnd`,
-    /// `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables for cc_state.
+    /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap, which also has `throughput_share`;
+    /// `throughput`, `srtt`, `cwnd`, `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables for cc_state.
     #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
     pub metrics: Vec<String>,
     /// Factor on the horizontal axis of a heatmap [default: the last factor that varies].
