@@ -370,23 +370,6 @@ fn the_manual_names_every_table_and_preset() {
     }
 }
 
-#[test]
-fn whole_plans_in_the_manuals_are_valid() {
-    let plans = ["README.md", "docs/guide.md", "docs/plan.md"].map(|manual| {
-        let text = std::fs::read_to_string(root().join(manual)).unwrap();
-        let blocks = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        let plans: Vec<String> =
-            blocks.filter(|block| block.starts_with("name ")).map(str::to_owned).collect();
-        assert!(!plans.is_empty(), "{manual} has no plan");
-        plans
-    });
-    for text in plans.iter().flatten() {
-        let plan = parse_with(text, &[]).map_err(|problems| print(&problems));
-        let checked = plan.and_then(|plan| check(plan).map_err(|problems| print(&problems)));
-        assert!(checked.is_ok(), "{}\n{text}", checked.err().unwrap());
-    }
-}
-
 /// The quickstart plan with overrides, or what is wrong with them.
 fn quickstart(sets: &[&str]) -> Result<CheckedPlan, String> {
     let text = std::fs::read_to_string(root().join("plans/quickstart.toml")).unwrap();
