@@ -89,7 +89,7 @@ fn crates_depend_only_downwards() {
         ("object_store", &["ccbench-store"]),
         ("polars", &["ccbench-results"]),
         ("tonic", &["ccbench-proto", "ccbench-agent", "ccbench"]),
-        ("tokio", &["ccbench-agent", "ccbench-results", "ccbench"]),
+        ("tokio", &["ccbench-agent", "ccbench-results", "ccbench-store", "ccbench"]),
         ("netlink-sys", &["ccbench-shaper", "ccbench-collector", "ccbench-agent"]),
     ];
     for package in metadata["packages"].as_array().unwrap() {

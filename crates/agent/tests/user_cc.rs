@@ -84,7 +84,8 @@ async fn an_object_of_the_user_carries_flows_and_is_unloaded() {
 async fn a_killed_agent_leaves_no_object_registered() {
     let _beside = DEAD_AGENTS.read().await;
     let mut pair = Pair::start().await;
-    let request = prepare(&plan("decrease_pct = 30"), "one", 2);
+    // No other test has this number: the name in the kernel follows from it.
+    let request = prepare(&plan("decrease_pct = 30"), "one", 5);
     let reply = pair.clients[0].prepare(request).await.unwrap().into_inner();
     let name = reply.congestion_controls[0].kernel_name.clone();
     assert!(available().contains(&name), "{name}");

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::tools::stamp::Base;
-use ccbench_proto::trace::Format;
-use ccbench_proto::trace::generate::{Between, Kind};
-use ccbench_proto::units::{Micros, Rate};
+use ccbench_proto::units::Micros;
 use clap::{Args, Parser, Subcommand, ValueHint};
 
 use ccbench_results::compare::Tolerance;
@@ -15,12 +13,12 @@ use ccbench_results::figure;
 
 use artifact::ArtifactCommand;
 use new::NewArgs;
-use record::RecordArgs;
 use scorecard::ScorecardArgs;
 use shard::{MergeArgs, ShardChoice};
 use submit::SubmitArgs;
 use testbed::TestbedArgs;
-use values::{TraceFormat, column, day, group, levels, millimetres, phase};
+use trace::TraceCommand;
+use values::{column, day, group, levels, millimetres, phase};
 
 pub mod artifact;
 pub mod new;
@@ -30,6 +28,7 @@ pub mod scorecard;
 pub mod shard;
 pub mod submit;
 pub mod testbed;
+pub mod trace;
 pub mod values;
 pub mod view;
 
@@ -563,76 +562,6 @@ pub struct ExecArgs {
     /// The command.
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,
-}
-
-/// Sub-commands of `trace`.
-#[derive(Debug, Subcommand)]
-pub enum TraceCommand {
-    /// Print format, length, rows and rates of traces, or every invalid line.
-    Info {
-        /// The files: mahimahi, `rate_mbit,dwell_s`, `t_s rate_mbit`, netem-trace JSON, TheaterQ, ccbench's CSV or Parquet.
-        #[arg(required = true, value_hint = ValueHint::FilePath)]
-        files: Vec<PathBuf>,
-    },
-    /// Convert a trace to another format.
-    Convert(ConvertArgs),
-    /// Plot the rate over time as SVG.
-    Plot {
-        /// The trace.
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: PathBuf,
-        /// The SVG file; - is standard output.
-        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        output: PathBuf,
-    },
-    /// Generate a trace. The same kind, seed and length give the same bytes.
-    Generate(GenerateArgs),
-    /// Measure a path: its capacity in both directions by streams over UDP that exceed it, and its delay, as traces that links replay.
-    Record(Box<RecordArgs>),
-}
-
-/// Arguments of `trace convert`.
-#[derive(Debug, Args)]
-pub struct ConvertArgs {
-    /// The trace to read.
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub input: PathBuf,
-    /// The file to write; - is standard output.
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub output: PathBuf,
-    /// mahimahi, dwell, timed, netem-trace, theaterq, ccbench or parquet [default: from the output's extension, else ccbench].
-    #[arg(long)]
-    pub format: Option<TraceFormat>,
-    /// Format of the input, if it cannot be detected.
-    #[arg(long, value_name = "FORMAT")]
-    pub from: Option<Format>,
-}
-
-/// Arguments of `trace generate`.
-#[derive(Debug, Args)]
-pub struct GenerateArgs {
-    /// 60 GHz WLAN: sl (static), sb and lb (short, long blockages), mobb (mobility); lte, poisson; steps, sawtooth, random-walk.
-    pub kind: Kind,
-    /// Seed of the random numbers.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Length of the trace.
-    #[arg(long, default_value = "120s")]
-    pub length: Micros,
-    /// The highest rate of steps, sawtooth and random-walk [default: 100mbit], the mean of poisson [default: 3mbit]; the other kinds
-    /// have fixed rates.
-    #[arg(long)]
-    pub rate: Option<Rate>,
-    /// Limits of random-walk; their unit selects the quantity: 10ms..60ms the delay, 0%..1% the loss, 5mbit..40mbit the rate
-    /// [default: the rate, from a tenth of --rate to all of it].
-    #[arg(long, value_name = "LOW..HIGH")]
-    pub between: Option<Between>,
-    /// The file to write; - is standard output.
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub output: PathBuf,
-    /// mahimahi, dwell, timed, netem-trace, theaterq, ccbench or parquet [default: the usual format of the kind].
-    #[arg(long)]
-    pub format: Option<TraceFormat>,
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ pub(crate) mod settling;
 pub mod statistics;
 pub(crate) mod steal;
 pub(crate) mod tables;
+mod totals;
 
 pub(crate) use measure::flows_of;
 pub(crate) use schedule::{Group, Schedule, group_of};

@@ -11,8 +11,8 @@ use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_results::svg::short;
 use ccbench_results::trace::{parquet, plot};
 
+use crate::args::trace::{ConvertArgs, GenerateArgs, TraceCommand};
 use crate::args::values::TraceFormat;
-use crate::args::{ConvertArgs, GenerateArgs, TraceCommand};
 use crate::commands::record;
 use crate::console::{message, print};
 use crate::error::CliError;

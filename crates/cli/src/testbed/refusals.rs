@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn points_are_asked_about_by_what_agents_look_at() {
         let text = r#"
-            name = "two factors"
+            name = "two-factors"
             [nodes]
             one = {}
             two = {}

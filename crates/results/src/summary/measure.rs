@@ -37,6 +37,7 @@ use super::schedule::{Schedule, group_of};
 use super::settling::{self, BIN_S};
 use super::statistics::{self, jain_index};
 use super::tables::PhaseRow;
+use super::totals::GroupTotals;
 use super::{
     cc_states, completion, convergence, derived, fetches, harm, one_way_delay, recovery,
     responsiveness,
@@ -582,23 +583,5 @@ impl RowCollector<'_> {
                 }
             }
         }
-    }
-}
-
-/// Sums over several flows.
-#[derive(Debug, Default)]
-struct GroupTotals {
-    bytes: Vec<f64>,
-    retransmissions: Vec<f64>,
-    rtos: Vec<f64>,
-    segments: f64,
-}
-
-impl GroupTotals {
-    fn add(&mut self, other: Self) {
-        self.bytes.extend(other.bytes);
-        self.retransmissions.extend(other.retransmissions);
-        self.rtos.extend(other.rtos);
-        self.segments += other.segments;
     }
 }

@@ -52,7 +52,8 @@ fn shares(samples: &[QdiscSample], k: f64, power: i32) -> (Shares, Shares) {
     for two in samples.windows(2) {
         let (before, after) = (&two[0], &two[1]);
         let prob = after.prob.unwrap();
-        let is_short = before.backlog_bytes.min(after.backlog_bytes) < LEAST_BACKLOG_BYTES;
+        // Not by the backlog afterwards, which is shorter where more packets were dropped.
+        let is_short = before.backlog_bytes < LEAST_BACKLOG_BYTES;
         // Above 1/k, RFC 9332 drops packets of both queues.
         if before.prob != after.prob || is_short || k * prob > 1.0 {
             continue;
