@@ -410,7 +410,7 @@ impl World {
         let Some(holder) = of.holder() else { return };
         let (run, epoch) = (holder.run_id.clone(), holder.epoch);
         let change = Change { boot: of.boot, run, epoch, number: step / 2 };
-        let is_record = (step % 2 == 0) != (flaw == Flaw::ChangesBeforeRecord);
+        let is_record = step.is_multiple_of(2) != (flaw == Flaw::ChangesBeforeRecord);
         if is_record && of.disk_full_until > now {
             let reported = of.report(Command::PrepareDone { ok: false });
             if reported != Ok(Action::Undo) {

@@ -439,7 +439,7 @@ impl World {
         for side in [CONTROLLER, NODE] {
             let peer = 1 - side;
             // The kernel of a process that has ended resets its connections.
-            let is_reset = !(alive[peer] && open[peer]) && !cut[side];
+            let is_reset = !(cut[side] || alive[peer] && open[peer]);
             let is_silent = since.is_some_and(|since| now - since >= SILENCE_MS);
             if !open[side] || (alive[side] && (stopped[side] || !(is_reset || is_silent))) {
                 continue;

@@ -33,10 +33,10 @@ pub fn elf(machine: u16, sections: Vec<Section>, symbols: &[Symbol]) -> Vec<u8> 
         strings.push(0);
     }
     let strings_at = u32::try_from(sections.len()).unwrap() + 2;
-    let mut all: Vec<(&str, u32, u64, Vec<u8>, (u32, u64))> = sections
-        .into_iter()
-        .map(|section| (section.name, PROGBITS, section.flags, section.data, (0, 0)))
-        .collect();
+    // Name, type, flags, contents, `sh_link` and the size of an entry.
+    let with_type =
+        |section: Section| (section.name, PROGBITS, section.flags, section.data, (0u32, 0u64));
+    let mut all: Vec<_> = sections.into_iter().map(with_type).collect();
     all.push((".symtab", SYMTAB, 0, table, (strings_at, 24)));
     all.push((".strtab", STRTAB, 0, strings, (0, 0)));
     let mut names = vec![0];

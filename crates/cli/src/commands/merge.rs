@@ -131,7 +131,7 @@ fn print_missing(missing: &Missing) {
     let (count, names) = (missing.trials.len(), named(&missing.trials));
     match missing.shard {
         Some(shard) => {
-            message(format_args!("missing: shard {shard} lacks {count} trials: {names}"))
+            message(format_args!("missing: shard {shard} lacks {count} trials: {names}"));
         }
         None => message(format_args!(
             "missing: {count} trials: {names} (the shards were not all of one number of shards)"

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ccbench_proto::plan::check::CheckedPlan;
-use ccbench_proto::plan::{Engine, Series};
+use ccbench_proto::plan::{Engine, Plan, Series};
 
 use super::{kernel, qemu, uml};
 use crate::plan_source::PlanSource;
@@ -56,7 +56,7 @@ pub fn choose_for(
 ) -> Option<EngineChoice> {
     let points = plan.points();
     let plans = || points.iter().map(|point| point.plan.plan());
-    let in_lab = request.lab || plans().any(|plan| plan.in_lab());
+    let in_lab = request.lab || plans().any(Plan::in_lab);
     if !in_lab || plans().any(|plan| plan.lab.engine.is_some()) {
         return None;
     }

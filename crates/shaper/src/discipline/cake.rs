@@ -22,10 +22,10 @@ const TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS: u16 = 8;
 const TARGETS_PER_RTT: u32 = 20;
 
 /// A qdisc of [`Cake`] that drops superseded acknowledgements, too (`ack-filter-aggressive`).
-pub fn with_ack_filter(cake: Qdisc) -> Qdisc {
+pub fn with_ack_filter(mut cake: Qdisc) -> Qdisc {
     let options = Message::attributes().raw(&cake.options);
-    let options = options.attr_u32(TCA_CAKE_ACK_FILTER, CAKE_ACK_AGGRESSIVE).into_attributes();
-    Qdisc { options, ..cake }
+    cake.options = options.attr_u32(TCA_CAKE_ACK_FILTER, CAKE_ACK_AGGRESSIVE).into_attributes();
+    cake
 }
 
 impl Discipline for Cake {
