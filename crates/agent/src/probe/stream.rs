@@ -1,10 +1,10 @@
 //! A stream over UDP at a constant rate: the node that answers sends, and the one that measures counts what arrives.
 //!
-//! Messages have a kind, a number and a count. The measuring node asks every [`ASK_NS`]; the other one answers with a cookie of
+//! Messages have a kind, a number and a count. The measuring node asks every `ASK_NS`; the other one answers with a cookie of
 //! the address that asks, and sends to who returns it: otherwise a request with a forged source would make it flood a stranger.
-//! It stops when no request has come for [`PATIENCE_NS`], and until then sends to nobody else. Datagrams are due at instants that
+//! It stops when no request has come for `PATIENCE_NS`, and until then sends to nobody else. Datagrams are due at instants that
 //! follow from the rate; those that the local queue does not take are lost there, as on the path. If the sender itself is late by
-//! more than [`BURST_NS`], it leaves datagrams out and counts them in each later one, so that a slow sender is not taken for a
+//! more than `BURST_NS`, it leaves datagrams out and counts them in each later one, so that a slow sender is not taken for a
 //! slow path.
 
 use std::hash::{BuildHasher as _, RandomState};

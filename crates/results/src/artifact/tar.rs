@@ -195,7 +195,7 @@ pub struct Archive<R> {
 /// A regular file of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its path, which is [inside](is_inside) of the folder of the archive.
+    /// Its path, which stays inside the folder of the archive.
     pub name: String,
     /// Its size.
     pub bytes: u64,
