@@ -216,7 +216,7 @@ impl Agents {
     }
 
     /// Waits until every node answers again, and frees it of this run's trials up to `epoch`. `rebooted` gets the nodes that have been
-    /// rebooted, each with a description, also if another node is not there: each is told once.
+    /// rebooted, each once and with a description, also if another node does not answer.
     ///
     /// # Errors
     /// A node does not answer within `limit`, another controller has used it meanwhile, or it has another kernel.

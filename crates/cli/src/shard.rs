@@ -23,7 +23,7 @@ use crate::console::message;
 use crate::exit::{ExitCode, from_results};
 use crate::experiment::Experiment;
 
-/// The environment does not tell which shard this is.
+/// The environment does not identify the shard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// `auto` outside of a job array of Slurm.

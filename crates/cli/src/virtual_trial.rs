@@ -48,7 +48,7 @@ pub struct VirtualTrial<'a> {
 }
 
 impl<'a> VirtualTrial<'a> {
-    /// Starts to record a trial, and tells its start to `progress`. `configure_judge` switches off checks that these nodes do not support.
+    /// Starts to record a trial, and reports its start to `progress`. `configure_judge` switches off checks that these nodes do not support.
     ///
     /// # Errors
     /// The results directory cannot be written.

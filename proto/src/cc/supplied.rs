@@ -270,7 +270,7 @@ impl SuppliedFile {
         }
     }
 
-    /// The names of its congestion controls. A module does not tell: by convention it is that of the module without `tcp_`.
+    /// The names of its congestion controls. A module does not contain it: by convention it is the name of the module without `tcp_`.
     pub fn names(&self) -> Vec<&str> {
         match self {
             Self::Bpf(object) => object.ops.iter().map(|ops| ops.name.as_str()).collect(),

@@ -2,7 +2,7 @@
 //!
 //! Messages have a kind, a number and a count. The measuring node asks every `ASK_NS`; the other one answers with a cookie of
 //! the address that asks, and sends to who returns it: otherwise a request with a forged source would make it flood a stranger.
-//! It stops when no request has come for `PATIENCE_NS`, and until then sends to nobody else. Datagrams are due at instants that
+//! It stops when no request has come for `IDLE_LIMIT_NS`, and until then sends to nobody else. Datagrams are due at instants that
 //! follow from the rate; those that the local queue does not take are lost there, as on the path. If the sender itself is late by
 //! more than `BURST_NS`, it leaves datagrams out and counts them in each later one, so that a slow sender is not taken for a
 //! slow path.
@@ -24,7 +24,7 @@ use crate::probe::ping;
 
 /// Time between two requests, and without one after which the sender stops.
 const ASK_NS: u64 = 100_000_000;
-const PATIENCE_NS: u64 = 1_000_000_000;
+const IDLE_LIMIT_NS: u64 = 1_000_000_000;
 /// Time between two looks at what is due.
 const TICK: Duration = Duration::from_millis(1);
 /// What a late sender makes up for.
@@ -130,7 +130,7 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
             }
         }
         let now_ns = clock::now_ns();
-        if now_ns.saturating_sub(asked_ns) > PATIENCE_NS {
+        if now_ns.saturating_sub(asked_ns) > IDLE_LIMIT_NS {
             stream = None;
         }
         if let Some((to, begin_ns, pacer)) = &mut stream {

@@ -113,7 +113,7 @@ pub struct ModuleUse {
     pub params: String,
     /// The congestion controls that the kernel had without the module.
     pub before: Vec<String>,
-    /// Tells the uses of one module apart.
+    /// Distinguishes the uses of one module.
     pub id: String,
 }
 

@@ -121,7 +121,7 @@ fn register_object(
     register_by(wanted.kernel_name, journal, |linked| load_and_register(bytes, wanted, linked))
 }
 
-/// Registers by `load`, which is told whether to use a BPF link.
+/// Registers by `load`, whose argument is whether to use a BPF link.
 fn register_by(
     kernel_name: &str,
     journal: &mut Journal,

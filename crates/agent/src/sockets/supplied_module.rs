@@ -148,7 +148,7 @@ fn check_registered(wanted: &Wanted<'_>, before: &[String]) -> Result<(), Socket
     })
 }
 
-/// What the kernel shows, and what it was told of parameters that it does not show.
+/// The parameters that sysfs shows, and the requested values of those that it does not show.
 fn in_force(wanted: &Wanted<'_>) -> Result<Vec<(String, String)>, SocketError> {
     let mut shown = sysfs::parameters(&wanted.module.name);
     for (name, value) in wanted.params {

@@ -106,7 +106,7 @@ for entry in manifest:
     run(nodes[entry["name"]], f"echo {tokens[entry['name']]} | sudo ./install-agent.sh join {service} {agent}")
 
 # %%
-# Run the plan. It goes on without this notebook; the last lines of run.log tell how far it is.
+# Run the plan. It continues without this notebook; run.log has its progress.
 for file in [*files, "manifest.json"]:
     directory = os.path.dirname(file)
     if directory:

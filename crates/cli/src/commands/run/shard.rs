@@ -11,8 +11,8 @@ use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
 use crate::shard::{ShardProgress, ShardRun};
 
-/// Runs a shard. The exit code tells a scheduler what to do, and says nothing about verdicts: 0 if every trial of the shard is in the
-/// store, 2 if the same command fails again, 143 after SIGTERM; after others it may succeed.
+/// Runs a shard. The exit code is for a scheduler and does not depend on verdicts: 0 if every trial of the shard is in the store, 2 if a
+/// retry would fail too, 143 after SIGTERM; after any other a retry may succeed.
 ///
 /// # Errors
 /// The plan is invalid, the backend is not available, or a trial cannot be stored.
