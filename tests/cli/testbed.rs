@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ccbench_tests::skip::skip;
-use ccbench_tests::{Bench, binary, source_root, text};
+use ccbench_tests::{Bench, binary, python, source_root, text};
 use serde_json::json;
 
 use crate::{err, out};
@@ -62,13 +62,9 @@ fn expected(bench: &Bench) -> PathBuf {
 
 /// Runs `tests/testbeds/SCRIPT FILE EXPECTED` in `directory`; skipped without the packages of `scripts/setup.sh --test`.
 fn holds(bench: &Bench, directory: &str, script: &str, file: &str) {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let python = cache.map(|cache| cache.join("ccbench/python/bin/python"));
-    let Some(python) = python.filter(|python| python.exists()) else {
+    let Some(mut command) = python() else {
         return skip("the Python packages are missing: scripts/setup.sh --test");
     };
-    let mut command = Command::new(python);
     command.arg(source_root().join("tests/testbeds").join(script));
     command.arg(bench.path(directory).join(file)).arg(expected(bench));
     let output = command.current_dir(bench.path(directory)).output().unwrap();

@@ -57,12 +57,17 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// The Python of the directory that `scripts/setup.sh --test` makes, if it has been made.
-pub fn python() -> Option<Command> {
+/// A program of the Python directory that `scripts/setup.sh --test` makes, if it has been installed there.
+pub fn python_program(name: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    let python = cache.join("ccbench/python/bin/python");
-    python.exists().then(|| Command::new(python))
+    let program = cache.join("ccbench/python/bin").join(name);
+    program.exists().then_some(program)
+}
+
+/// The Python of that directory.
+pub fn python() -> Option<Command> {
+    python_program("python").map(Command::new)
 }
 
 /// A private directory for one experiment, with its results and state. The environment variable `CCBENCH_STATE` identifies its

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::skip::skip;
-use crate::wait_for;
+use crate::{python_program, wait_for};
 
 /// A server; ends when it is dropped.
 pub struct S3Server {
@@ -22,11 +22,8 @@ impl S3Server {
     /// When it does not answer.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn start() -> Option<Self> {
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let installed = cache.or(home).map(|cache| cache.join("ccbench/python/bin/moto_server"));
-        let program = installed.filter(|path| path.exists());
-        let program = program.unwrap_or_else(|| PathBuf::from("moto_server"));
+        let installed = python_program("moto_server");
+        let program = installed.unwrap_or_else(|| PathBuf::from("moto_server"));
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let started = Command::new(program)
             .args(["-H", "127.0.0.1", "-p", &port.to_string()])
