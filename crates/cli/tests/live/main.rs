@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
+use ccbench_tests::skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -186,8 +187,7 @@ fn the_page_shows_the_numbers_and_becomes_the_report() {
         if cfg!(feature = "browser") {
             panic!("there is no chromedriver: scripts/setup.sh --test");
         }
-        println!("skipped: there is no chromedriver");
-        return;
+        return skip("there is no chromedriver: scripts/setup.sh --test");
     };
     let mut run = Run::start(&["--view"]);
     let url = run.message("view: ");
