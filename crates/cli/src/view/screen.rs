@@ -1,6 +1,7 @@
 //! What the terminal shows: a table of flows with sparklines, the links, the machines and the verdict as it forms. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ccbench_proto::printable;
 use ratatui::Frame;
@@ -162,14 +163,11 @@ fn header(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     let ended: Vec<String> =
         run.ended.iter().map(|(status, count)| format!("{count} {status}")).collect();
     let ended = if ended.is_empty() { String::new() } else { format!(" · {}", ended.join(", ")) };
-    let left = run.left_s.map_or(String::new(), |s| {
-        format!("{} left", clock_text(std::time::Duration::from_secs(s)))
-    });
+    let left = run.left_s.map(|s| format!("{} left", clock_text(Duration::from_secs(s))));
     let next = run.next.as_ref().map(|next| format!("next: {next}"));
     let beside = run.running.len().saturating_sub(1);
     let beside = (beside > 0).then(|| format!("{beside} more at the same time"));
-    let parts = [Some(left).filter(|left| !left.is_empty()), beside, next];
-    let coming = parts.into_iter().flatten().collect::<Vec<_>>().join(" · ");
+    let coming = [left, beside, next].into_iter().flatten().collect::<Vec<_>>().join(" · ");
     let now = match trial {
         None => "waiting for the first trial".to_owned(),
         Some(trial) => {
