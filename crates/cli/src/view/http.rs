@@ -31,7 +31,7 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
 
-use super::socket::{self, STALL_LIMIT};
+use super::socket::{self, ACCEPT_PAUSE, STALL_LIMIT};
 use super::{ViewError, absolute};
 use crate::console::message;
 
@@ -41,8 +41,6 @@ const HEADER_LIMIT: Duration = Duration::from_secs(10);
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// And then this long to get it.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
-/// After an error of accept(), such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// More connections at the same time are closed. A browser has six at most.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -139,7 +137,7 @@ impl Site {
         let listener = match net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => {
-                warn!("live view: {error}");
+                warn!("live view: listen on {}: {error}", shared.address);
                 return;
             }
         };
@@ -155,7 +153,7 @@ impl Site {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    warn!("live view: {error}");
+                    warn!("live view: accept a connection to the page: {error}");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -36,7 +36,7 @@ pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// For the last update of all subscribers.
 const LAST_UPDATE_LIMIT: Duration = Duration::from_secs(2);
 /// After an error of accept(), such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+pub const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// More subscribers at the same time are refused.
 const MAX_SUBSCRIBERS: usize = 32;
 
@@ -83,7 +83,7 @@ pub async fn serve(listener: net::UnixListener, live: Live, mut stop: watch::Rec
             }
             Ok(_) => {}
             Err(error) => {
-                warn!("live view: {error}");
+                warn!("live view: accept a subscriber: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
