@@ -1,10 +1,11 @@
 "use strict";
-/** What the report and the live page have in common: elements, numbers, and panels with curves. */
+/** What the report and the live page have in common: elements, numbers, panels with curves, and the theme. */
 const ccbench = (() => {
   // The Okabe-Ito palette for colour-blind readers.
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
   const DASHES = [[], [8, 4], [2, 3]];
   const DENSE_POINTS = 500;
+  const CHART_HEIGHT = 220;
 
   const make = (tag, text, properties = {}) => {
     const element = Object.assign(document.createElement(tag), properties);
@@ -68,7 +69,7 @@ const ccbench = (() => {
     }));
     const chart = new uPlot({
       width: place.clientWidth,
-      height: 220,
+      height: CHART_HEIGHT,
       scales: { x: { time: false, range: ({ data: [times] }, low, high) => (times.length < 2 || (low === times[0] && high === times.at(-1)) ? whole : [low, high]) },
         y: { range: (_, low, high) => [Math.min(0, (low ?? 0) * 1.05), Math.max(0, (high ?? 1) * 1.12) || (low < 0 ? 0 : 1)] } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => `${t} s`) }, { ...axis, size: 64 }],
@@ -89,5 +90,24 @@ const ccbench = (() => {
     return chart;
   };
 
-  return { make, plural, digits, drawPanel };
+  /** Keeps the charts that `charts()` returns as wide as `place`. */
+  const fitCharts = (place, charts) => new ResizeObserver(() => {
+    const width = place.clientWidth;
+    for (const chart of charts()) if (chart.width !== width) chart.setSize({ width, height: CHART_HEIGHT });
+  }).observe(place);
+  /** Light or dark: follows the system and the button `#theme`, whichever changed last. `draw` draws in the theme's colours, at once and after changes. */
+  const startTheme = (draw) => {
+    const button = document.getElementById("theme");
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const apply = (isDark) => {
+      document.documentElement.dataset.theme = isDark ? "dark" : "light";
+      button.textContent = isDark ? "Light" : "Dark";
+      draw();
+    };
+    button.addEventListener("click", () => apply(document.documentElement.dataset.theme !== "dark"));
+    dark.addEventListener("change", () => apply(dark.matches));
+    apply(dark.matches);
+  };
+
+  return { make, plural, digits, drawPanel, fitCharts, startTheme };
 })();

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { make, plural, digits, drawPanel } = ccbench;
+  const { make, plural, digits, drawPanel, fitCharts, startTheme } = ccbench;
   const byId = (id) => document.getElementById(id);
   /** What is drawn over time: subjects of a trial, their quantity, and its readable unit. */
   const QUANTITIES = [
@@ -224,18 +224,9 @@
     byId("pause").setAttribute("aria-pressed", String(paused));
     show();
   });
-  new ResizeObserver(() => {
-    const width = byId("panels").clientWidth;
-    for (const chart of charts) if (chart.width !== width) chart.setSize({ width, height: 220 });
-  }).observe(byId("panels"));
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const applyTheme = (isDark) => {
-    document.documentElement.dataset.theme = isDark ? "dark" : "light";
-    byId("theme").textContent = isDark ? "Light" : "Dark";
+  fitCharts(byId("panels"), () => charts);
+  startTheme(() => {
     drawn = null;
     show();
-  };
-  byId("theme").addEventListener("click", () => applyTheme(document.documentElement.dataset.theme !== "dark"));
-  dark.addEventListener("change", () => applyTheme(dark.matches));
-  applyTheme(dark.matches);
+  });
 })();

@@ -3,7 +3,7 @@
   const byId = (id) => document.getElementById(id);
   const read = (id) => JSON.parse(byId(id)?.textContent ?? "null");
   const run = read("run");
-  const { make, plural, digits, drawPanel } = ccbench;
+  const { make, plural, digits, drawPanel, fitCharts, startTheme } = ccbench;
   /** Text that may wrap after dots and underscores, but not within words. */
   const wrappable = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
   const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
@@ -291,20 +291,7 @@
   byId("previous").addEventListener("click", () => show(current - 1));
   byId("next").addEventListener("click", () => show(current + 1));
   byId("all").addEventListener("click", () => show(current));
-  new ResizeObserver(() => charts.forEach((chart) => {
-    const width = byId("panels").clientWidth;
-    if (width !== chart.width) chart.setSize({ width, height: 220 });
-  })).observe(byId("panels"));
-
-  // Light and dark.
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const applyTheme = (isDark) => {
-    document.documentElement.dataset.theme = isDark ? "dark" : "light";
-    byId("theme").textContent = isDark ? "Light" : "Dark";
-    show(current);
-  };
-  byId("theme").addEventListener("click", () => applyTheme(document.documentElement.dataset.theme !== "dark"));
-  dark.addEventListener("change", () => applyTheme(dark.matches));
+  fitCharts(byId("panels"), () => charts);
 
   // All metrics.
   const options = (id, values) => byId(id).append(...["all", ...values].map((value) => make("option", value, { value })));
@@ -348,6 +335,6 @@
   byId("record").textContent = JSON.stringify(run.run, null, 2);
 
   listMetrics();
-  applyTheme(dark.matches);
+  startTheme(() => show(current));
   document.documentElement.dataset.ready = "yes";
 })();
