@@ -231,21 +231,20 @@ async fn run_array(
 async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result<(), CliError> {
     let mut printed = None;
     loop {
+        // Without an answer, its message is printed; the controller may be restarted.
+        if let Some(state) = queue(id)? {
+            let progress = (committed(store).await?.len(), state);
+            if printed.replace(progress) != Some(progress) {
+                let (count, QueueState { running, pending }) = progress;
+                message(format_args!(
+                    "job {id}: {count} of {trials} trials; {running} shards run, {pending} wait"
+                ));
+            }
+            if state.is_empty() {
+                return Ok(());
+            }
+        }
         tokio::time::sleep(POLL).await;
-        let state = queue(id)?;
-        let progress = (committed(store).await?.len(), state);
-        let (count, Some(QueueState { running, pending })) = progress else {
-            // Its message is printed; the controller may be restarted.
-            continue;
-        };
-        if printed.replace(progress) != Some(progress) {
-            message(format_args!(
-                "job {id}: {count} of {trials} trials; {running} shards run, {pending} wait"
-            ));
-        }
-        if state.is_some_and(QueueState::is_empty) {
-            return Ok(());
-        }
     }
 }
 
