@@ -132,6 +132,22 @@ fn files_of_the_plan_go_with_the_notebook() {
     assert!(err(&outside).contains("`../traces/steps.csv`"), "{}", text(&outside));
 }
 
+/// Of two wires between the same nodes, no route uses the second one.
+#[test]
+fn a_plan_that_is_refused_leaves_no_files() {
+    let bench = Bench::new();
+    let plan = std::fs::read_to_string(source_root().join("plans/quickstart.toml")).unwrap();
+    let plan = plan
+        .replace("[wires]\n", "[wires]\nsecond = [\"router\", \"emulator\"]\n")
+        .replace("\"router\"\ntoward = \"dst\"", "\"router\"\ndev = \"to-emulator-2\"");
+    bench.write("plan.toml", &plan);
+    let refused = bench.run(&["testbed", "cloudlab", "plan.toml"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    let error = "`links.bottleneck` is at `to-emulator-2` of `router`";
+    assert!(err(&refused).contains(error), "{}", text(&refused));
+    assert!(!bench.path("plan-cloudlab").exists() && !bench.path("plan.testbed.toml").exists());
+}
+
 #[test]
 fn a_manifest_of_something_else_is_refused() {
     let bench = Bench::new();

@@ -23,26 +23,22 @@ pub fn run(args: &TestbedArgs) -> Result<ExitCode, CliError> {
     let loaded = PlanSource::read(&args.plan)?.load(&[])?;
     let layout = Layout::of(&loaded.plan)?;
     let directory = args.output.clone().unwrap_or_else(|| default_output(args));
-    let reserved = match &args.manifest {
-        Some(path) => reserved(args.testbed, path)?,
-        None => Vec::new(),
-    };
-    let assigned = match &args.manifest {
-        Some(_) => adapted::assigned(&layout, &reserved)?,
-        None => BTreeMap::new(),
-    };
-    let files: Vec<(String, Vec<u8>)> = match &args.manifest {
-        Some(_) => {
+    let reserved = args.manifest.as_ref().map(|path| reserved(args.testbed, path)).transpose()?;
+    let (assigned, files) = match &reserved {
+        Some(reserved) => {
+            let assigned = adapted::assigned(&layout, reserved)?;
             let script = joining::script(assigned.values().copied());
-            script.map(|script| ("join.sh".to_owned(), script.into_bytes())).into_iter().collect()
+            let script = script.map(|script| ("join.sh".to_owned(), script.into_bytes()));
+            (assigned, script.into_iter().collect::<Vec<_>>())
         }
-        None => request(args, &layout, &loaded)?,
+        None => (BTreeMap::new(), request(args, &layout, &loaded)?),
     };
+    // Before anything is written: a device of the plan may have no place on a testbed.
+    let text = adapted::plan(&layout, &loaded.text, &assigned)?;
     for (name, content) in &files {
         write(&directory.join(name), content)?;
     }
     let path = args.plan.with_extension("testbed.toml");
-    let text = adapted::plan(&layout, &loaded.text, &assigned)?;
     write(&path, text.as_bytes())?;
     // What is only wrong with agents, as an IPv6 address of one end, names its line in the new file.
     PlanSource::read(&path)?.load_again(&[])?;
