@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
+use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
 use ccbench_tests::s3::S3Server;
 use ccbench_tests::{Bench, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,6 +13,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{PLAN, plan_file, run};
 
 const REPEAT: u32 = 4;
+
+/// The files of a run with these repetitions on one machine.
+struct Whole {
+    tables: Contents,
+    with_summaries: Contents,
+}
+
+/// One run for all tests.
+static WHOLE: LazyLock<Whole> = LazyLock::new(|| {
+    let (bench, _) = run(REPEAT, &[]);
+    Whole { tables: tables(&bench), with_summaries: tables_and_summaries(&bench) }
+});
 
 /// `ccbench run PLAN --sim --shard SHARD --out OUT`.
 fn shard(bench: &Bench, shard: &str, out: &str) -> Output {
@@ -50,7 +63,7 @@ fn merged_shards_are_equal_to_one_run() {
     assert_eq!(count(&bench.path("shards/commits")), 2 * REPEAT as usize);
     let (code, printed) = merge(&bench, &["shards"]);
     assert_eq!(code, Some(0), "{printed}");
-    assert_equal(&tables_and_summaries(&bench), &tables_and_summaries(&run(REPEAT, &[]).0));
+    assert_equal(&tables_and_summaries(&bench), &WHOLE.with_summaries);
     let dir = bench.results().display().to_string();
     let verified = bench.run(&["verify", &dir]);
     assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
@@ -74,7 +87,7 @@ fn missing_trials_are_named_by_shard_and_can_be_run_later() {
     let dir = bench.results().display().to_string();
     let resumed = bench.run(&["run", "--resume", &dir, "--sim"]);
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
-    assert_equal(&tables(&bench), &tables(&run(REPEAT, &[]).0));
+    assert_equal(&tables(&bench), &WHOLE.tables);
 }
 
 /// Two machines believe that they run the same shard.
@@ -100,7 +113,7 @@ fn every_trial_is_committed_once_by_attempts_at_the_same_time() {
     let (code, printed) = merge(&bench, &["shards"]);
     assert_eq!(code, Some(0), "{printed}");
     assert_eq!(printed.matches("their tables are equal").count(), duplicates, "{printed}");
-    assert_equal(&tables(&bench), &tables(&run(REPEAT, &[]).0));
+    assert_equal(&tables(&bench), &WHOLE.tables);
 }
 
 /// SIGTERM, which schedulers send, ends the attempt; the next one runs what is left.
@@ -239,7 +252,7 @@ fn a_bucket_holds_shards_too() {
     }
     let done = with_server(&["merge", url]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
-    assert_equal(&tables_and_summaries(&bench), &tables_and_summaries(&run(REPEAT, &[]).0));
+    assert_equal(&tables_and_summaries(&bench), &WHOLE.with_summaries);
     let other =
         with_server(&["run", &plan, "--sim", "--set", "seed=2", "--shard", "1/3", "--out", url]);
     assert_eq!(other.status.code(), Some(2), "{}", text(&other));
@@ -300,7 +313,7 @@ fn submit_runs_the_array_and_what_it_lost_and_merges() {
     assert_eq!(options, "--parsable --partition=short\n".repeat(2));
     let script = std::fs::read_to_string(bench.path("script")).unwrap();
     assert!(script.contains("\n#SBATCH --array=2\n"), "only what is missing: {script}");
-    assert_equal(&tables(&bench), &tables(&run(REPEAT, &[]).0));
+    assert_equal(&tables(&bench), &WHOLE.tables);
 }
 
 #[test]
