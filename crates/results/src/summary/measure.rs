@@ -63,8 +63,13 @@ const PROBE_METRICS: [(&str, &str); 5] = [
 ];
 
 /// Metrics of the samples of senders' sockets, and their units.
-const SOCKET_METRICS: [&str; 5] = ["srtt", "cwnd", "in_flight", "delivery_rate", "ecn_mode"];
-const SOCKET_UNITS: [&str; SOCKET_METRICS.len()] = ["us", "packets", "packets", "bit/s", "1"];
+const SOCKET_METRICS: [(&str, &str); 5] = [
+    ("srtt", "us"),
+    ("cwnd", "packets"),
+    ("in_flight", "packets"),
+    ("delivery_rate", "bit/s"),
+    ("ecn_mode", "1"),
+];
 
 /// Point and repetition.
 type Trial = (u32, u16);
@@ -440,7 +445,7 @@ impl RowCollector<'_> {
 
     /// All statistics of [`SOCKET_METRICS`]; of a mode, which is no amount, the range.
     fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; SOCKET_METRICS.len()]) {
-        for ((metric, unit), values) in SOCKET_METRICS.into_iter().zip(SOCKET_UNITS).zip(values) {
+        for ((metric, unit), values) in SOCKET_METRICS.into_iter().zip(values) {
             let n = values.len() as u32;
             let found = statistics::of_samples(values);
             let of = |stat: &str| found.iter().find(|(name, _)| *name == stat).map(|(_, v)| *v);
