@@ -19,6 +19,7 @@ use super::error::Result;
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
 use crate::journal::TrialEnd;
+use crate::model::Levels;
 use crate::store::RunDir;
 use crate::summary::query::{collect, in_flight, number, scan, sender};
 
@@ -142,15 +143,17 @@ struct NamedValue {
 pub fn qlog(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let run = RunDir::open(run_dir)?;
     run.check(|table| ["flow_samples", "acks", "tcp_events", "cc_state", "flows"].contains(&table));
+    let (_, points) = run.points();
     let mut written = Vec::new();
     for (end, trial) in named_trials(&run) {
+        let title = title(&run, &end, &points);
         let mut names = BTreeSet::new();
         for sender in senders(&run, &end)? {
             let mut name = format!("{trial}-{}", file_part(&sender.flow_id));
             while !names.insert(name.clone()) {
                 name.push('_');
             }
-            let document = document(&run, &end, &sender)?;
+            let document = document(&run, &end, &sender, &title)?;
             // qvis takes no trace without an event.
             if document.traces.iter().all(|trace| trace.events.is_empty()) {
                 continue;
@@ -218,7 +221,15 @@ fn connecting(run: &RunDir, end: &TrialEnd) -> Result<BTreeMap<String, String>> 
     Ok((0..lines.len()).map(of_line).filter(|(_, node)| !node.is_empty()).collect())
 }
 
-fn document(run: &RunDir, end: &TrialEnd, sender: &Sender) -> Result<QlogFile> {
+/// Names a trial: its run, its point with the levels, and its number.
+fn title(run: &RunDir, end: &TrialEnd, points: &BTreeMap<u32, Levels>) -> String {
+    let levels = points.get(&end.point_id).into_iter().flatten();
+    let levels: String = levels.map(|(factor, level)| format!(" {factor}={level}")).collect();
+    let directory = run.path().file_name().unwrap_or_default().to_string_lossy();
+    format!("ccbench {directory} point {}{levels} trial {}", end.point_id, end.trial)
+}
+
+fn document(run: &RunDir, end: &TrialEnd, sender: &Sender, title: &str) -> Result<QlogFile> {
     let Sender { flow_id, node, cc, connects } = sender;
     let mut samples = samples(run, end, "acks", flow_id)?;
     if samples.is_empty() {
@@ -234,15 +245,10 @@ fn document(run: &RunDir, end: &TrialEnd, sender: &Sender) -> Result<QlogFile> {
         Some(_) => "server",
         None => "unknown",
     };
-    let (_, points) = run.points();
-    let levels = points.get(&end.point_id).cloned().unwrap_or_default();
-    let levels: String =
-        levels.iter().map(|(factor, level)| format!(" {factor}={level}")).collect();
-    let directory = run.path().file_name().unwrap_or_default().to_string_lossy();
     Ok(QlogFile {
         qlog_version: VERSION,
         qlog_format: "JSON",
-        title: format!("ccbench {directory} point {}{levels} trial {}", end.point_id, end.trial),
+        title: title.to_owned(),
         traces: [Trace {
             title: format!("{flow_id} {cc}"),
             common_fields: CommonFields {
