@@ -17,8 +17,6 @@ pub const MTU_BYTES: u32 = MSS_BYTES + TCP_HEADER_BYTES + IP_HEADER_BYTES;
 /// An ICMP echo of 56 bytes, or a UDP echo of 64 bytes, as a frame.
 pub const PING_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 8 + 56;
 pub const UDP_ECHO_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 8 + 64;
-/// A datagram of a stream, as an IP packet.
-pub const STREAM_IP_BYTES: u32 = 1500;
 /// A SYN or SYN-ACK with the usual options.
 const SYN_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 40;
 /// The first SACK block's option with its padding, and each further block.

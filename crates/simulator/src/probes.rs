@@ -1,13 +1,12 @@
 //! Probes: echoes over ICMP and UDP, and streams over UDP. A stream begins at the probe's start, without the requests of an agent.
 
+use ccbench_proto::plan::probe::STREAM_PACKET_BYTES;
 use ccbench_proto::plan::{Ecn, ProbeKind, Repeat};
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
 
-use crate::packet::{
-    Body, ETHERNET_BYTES, Echo, PING_FRAME_BYTES, Packet, STREAM_IP_BYTES, UDP_ECHO_FRAME_BYTES,
-};
+use crate::packet::{Body, ETHERNET_BYTES, Echo, PING_FRAME_BYTES, Packet, UDP_ECHO_FRAME_BYTES};
 
 /// A probe and its echoes.
 pub struct SimulatedProbe {
@@ -71,10 +70,10 @@ impl SimulatedProbe {
         // The plan's check requires one.
         let rate_bps = self.task.plan.rate.map_or(1, Rate::bits_per_sec);
         let due_ns = |number: u32| {
-            let bits = u128::from(number) * u128::from(STREAM_IP_BYTES) * 8;
+            let bits = u128::from(number) * u128::from(STREAM_PACKET_BYTES) * 8;
             (bits * 1_000_000_000 / u128::from(rate_bps)) as u64
         };
-        let frame_bytes = ETHERNET_BYTES + STREAM_IP_BYTES;
+        let frame_bytes = ETHERNET_BYTES + STREAM_PACKET_BYTES;
         // Intervals are numbered by the events of their ends.
         let echo = Echo { probe: self.index, seq: 0, is_reply: true, frame_bytes };
         SentEcho {
@@ -119,7 +118,7 @@ impl SimulatedProbe {
     pub fn finish(&mut self, now_ns: u64, seq: u32, is_lost: bool) -> Option<wire::Probe> {
         if self.is_stream() {
             if !is_lost {
-                self.arrived_bytes += u64::from(STREAM_IP_BYTES);
+                self.arrived_bytes += u64::from(STREAM_PACKET_BYTES);
                 return None;
             }
             let bytes = Some(std::mem::take(&mut self.arrived_bytes));

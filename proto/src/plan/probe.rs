@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::text::Name;
 use crate::units::{Bytes, Micros, Rate};
 
+/// Length of each IP packet of a `udp_stream`.
+pub const STREAM_PACKET_BYTES: u32 = 1500;
+
 /// An active measurement in parallel to the flows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

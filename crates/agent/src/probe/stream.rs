@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ccbench_proto::plan::probe::STREAM_PACKET_BYTES;
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
@@ -31,8 +32,7 @@ const TICK: Duration = Duration::from_millis(1);
 const BURST_NS: u64 = 20_000_000;
 /// Messages that are read between two looks at what is due: a flood of them keeps the sender neither from its work nor from its end.
 const MAX_MESSAGES: usize = 256;
-/// Length of each IP packet of the stream.
-const PACKET_BYTES: u64 = 1500;
+const PACKET_BYTES: u64 = STREAM_PACKET_BYTES as u64;
 /// Of each socket: some ms at 10 Gbit/s. With the usual 208 KiB, a socket and not the path would lose packets above 1 Gbit/s.
 const BUFFER_BYTES: usize = 8 << 20;
 

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::plan::probe::STREAM_PACKET_BYTES;
 use ccbench_proto::trace::{Step, Steps};
 use ccbench_proto::units::{Bytes, Micros, Rate};
 use polars::prelude::*;
@@ -14,8 +15,7 @@ use crate::error::{ErrorClass, FileError};
 use crate::store::{RunDir, StoreError};
 use crate::summary::query::{Lines, collect, number, scan};
 
-/// IP packets of a stream.
-const PACKET_BYTES: u64 = 1500;
+const PACKET_BYTES: u64 = STREAM_PACKET_BYTES as u64;
 /// So many packets of an interval may come in the next one, and this share of them.
 const LATE_PACKETS: u64 = 2;
 const LATE_SHARE: u64 = 50;
