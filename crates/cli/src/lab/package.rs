@@ -64,13 +64,13 @@ pub enum PackageError {
         /// Why.
         source: TarError,
     },
-    /// Another archive.
-    #[error("{} is not a package of `ccbench lab pack`: {reason}", path.display())]
-    NotAPackage {
+    /// Another archive, or a package for others.
+    #[error("{} is not a package that this ccbench can install: {source}", path.display())]
+    Unfit {
         /// The file.
         path: PathBuf,
         /// What is missing or wrong.
-        reason: String,
+        source: UnfitPackage,
     },
     /// A file that has changed since it was packed.
     #[error("{}: {name} is {what}; download the package again", path.display())]
@@ -103,9 +103,47 @@ impl PackageError {
         match self {
             Self::NoKernel => ExitCode::Unavailable,
             Self::Write { .. } | Self::Unpack { .. } | Self::Damaged { .. } => ExitCode::Failure,
-            Self::NotAPackage { .. } | Self::Recipe { .. } => ExitCode::Usage,
+            Self::Unfit { .. } | Self::Recipe { .. } => ExitCode::Usage,
         }
     }
+}
+
+/// Why an archive is not a package that this ccbench can install.
+#[derive(Debug, thiserror::Error)]
+pub enum UnfitPackage {
+    /// Not an archive of `ccbench lab pack`.
+    #[error("its first file is not {MANIFEST}; give a file that `ccbench lab pack` wrote")]
+    NoManifest,
+    /// The description is not one.
+    #[error("{MANIFEST}: {0}; give a file that `ccbench lab pack` wrote")]
+    Json(serde_json::Error),
+    /// The layout of another version.
+    #[error(
+        "it has format {found}, and this ccbench reads format {FORMAT_VERSION}; take the package of ccbench {}",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Format {
+        /// Of the package.
+        found: u32,
+    },
+    /// Kernels for other machines.
+    #[error(
+        "its kernels are for {found}, and this machine is {arch}; take the package for {arch}, or run `ccbench lab build`",
+        arch = std::env::consts::ARCH
+    )]
+    Architecture {
+        /// Of the package.
+        found: String,
+    },
+    /// Not one kernel for each of its engines.
+    #[error("it has no kernel, or two for one engine; pack it again")]
+    Kernels,
+    /// A kernel with too few or too many files.
+    #[error("the files of the engine {engine} are others; pack it again")]
+    Files {
+        /// The engine.
+        engine: Engine,
+    },
 }
 
 /// [`MANIFEST`].
@@ -135,29 +173,24 @@ impl Manifest {
         self.kernels.iter().find_map(|kernel| kernel.files.get(name))
     }
 
-    /// Why it is not one that this ccbench can install.
-    fn check(&self) -> Result<(), String> {
+    /// Refuses what this ccbench cannot install.
+    fn check(&self) -> Result<(), UnfitPackage> {
         let Self { format_version, architecture, kernels, .. } = self;
         if *format_version != FORMAT_VERSION {
-            return Err(format!(
-                "it has format {format_version}, and this ccbench reads format {FORMAT_VERSION}"
-            ));
+            return Err(UnfitPackage::Format { found: *format_version });
         }
         if architecture != std::env::consts::ARCH {
-            return Err(format!(
-                "its kernels are for {architecture}, and this machine is {}",
-                std::env::consts::ARCH
-            ));
+            return Err(UnfitPackage::Architecture { found: architecture.clone() });
         }
         let engines: BTreeSet<Engine> = kernels.iter().map(|kernel| kernel.engine).collect();
         if kernels.is_empty() || engines.len() != kernels.len() {
-            return Err("it has no kernel, or two for one engine".to_owned());
+            return Err(UnfitPackage::Kernels);
         }
         let is_complete = |kernel: &PackedKernel| {
             kernel.files.keys().eq(&FILES.map(|name| path_of(kernel.engine, name)))
         };
         match kernels.iter().find(|kernel| !is_complete(kernel)) {
-            Some(kernel) => Err(format!("the files of the engine {} are others", kernel.engine)),
+            Some(kernel) => Err(UnfitPackage::Files { engine: kernel.engine }),
             None => Ok(()),
         }
     }
@@ -274,17 +307,15 @@ pub fn install(cache: &Path, file: &Path) -> Result<Vec<Installed>, LabError> {
 
 fn read_manifest(file: &Path, entries: &mut Archive<impl Read>) -> Result<Manifest, PackageError> {
     let unreadable = |source| PackageError::Unpack { path: file.to_path_buf(), source };
-    let not_one = |reason| PackageError::NotAPackage { path: file.to_path_buf(), reason };
+    let unfit = |source| PackageError::Unfit { path: file.to_path_buf(), source };
     let is_manifest = |entry: &Entry| entry.name == MANIFEST && entry.bytes <= MAX_MANIFEST_BYTES;
     let first = entries.next_entry().map_err(unreadable)?.filter(is_manifest);
-    let Some(entry) = first else {
-        return Err(not_one(format!("its first file is not {MANIFEST}")));
-    };
+    let entry = first.ok_or_else(|| unfit(UnfitPackage::NoManifest))?;
     let mut text = Vec::new();
     entries.copy(&entry, &mut text).map_err(unreadable)?;
-    let manifest: Manifest =
-        serde_json::from_slice(&text).map_err(|error| not_one(format!("{MANIFEST}: {error}")))?;
-    manifest.check().map_err(not_one)?;
+    let parsed = serde_json::from_slice(&text).map_err(UnfitPackage::Json);
+    let manifest: Manifest = parsed.map_err(unfit)?;
+    manifest.check().map_err(unfit)?;
     for kernel in &manifest.kernels {
         if kernel.recipe_sha256 != recipe_sha256(kernel.engine, Series::Own) {
             return Err(PackageError::Recipe {
