@@ -53,14 +53,12 @@ pub struct Job {
 /// again.
 pub fn time_limit(plan: &CheckedPlan, shards: u32, kind: JobKind) -> Duration {
     let numbers = schedule::partition(plan, shards);
-    let lengths = plan.points().into_iter();
-    let lengths: Vec<Duration> =
-        lengths.map(|point| schedule::length(&point.plan).duration() + TRIAL_OVERHEAD).collect();
+    let lengths = plan.trial_lengths();
     let mut loads = vec![Duration::ZERO; shards as usize];
     for (trial, number) in schedule::trials(plan).iter().zip(numbers) {
         let load = loads.get_mut(number.saturating_sub(1) as usize);
         if let (Some(load), Some(length)) = (load, lengths.get(trial.point_id as usize)) {
-            *load += *length;
+            *load += length.duration() + TRIAL_OVERHEAD;
         }
     }
     let factor = if kind == JobKind::Lab { LAB_TIME_FACTOR } else { TIME_FACTOR };

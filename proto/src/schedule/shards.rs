@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 use super::random::{derive, shuffle};
-use super::{ScheduledTrial, length, trials};
+use super::{ScheduledTrial, trials};
 use crate::plan::checked::CheckedPlan;
 
 /// Shards of an experiment, at most: Slurm's `MaxArraySize` is below it on every cluster.
@@ -71,10 +71,10 @@ impl FromStr for Shard {
 /// factors; then each one, the longest first, goes to the shard whose trials take the least time so far.
 pub fn partition(plan: &CheckedPlan, count: u32) -> Vec<u32> {
     let all = trials(plan);
-    let points = plan.points().into_iter();
-    let lengths: BTreeMap<u32, u64> =
-        points.map(|point| (point.id, length(&point.plan).get())).collect();
-    let length_us = |trial: &ScheduledTrial| lengths.get(&trial.point_id).copied().unwrap_or(0);
+    let lengths = plan.trial_lengths();
+    let length_us = |trial: &ScheduledTrial| {
+        lengths.get(trial.point_id as usize).copied().unwrap_or_default().get()
+    };
     let mut blocks: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
     for (index, trial) in all.iter().enumerate() {
         blocks.entry(trial.trial).or_default().push(index);
