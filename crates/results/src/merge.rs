@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Permissions};
-use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +18,7 @@ use super::layout::{STAGING, rename_new};
 use super::model::RunStatus;
 use super::record::{self, RunRecord, RunSession, replace};
 use super::shard::{Commit, Session};
-use super::store::{RUN_FILES, directory_name};
+use super::store::{RUN_FILES, directory_name, make_unique};
 use crate::error::{ErrorClass, FileError, io_error};
 use crate::part::sync;
 use crate::trace::stored;
@@ -395,29 +394,12 @@ impl Merge {
 impl Staging {
     /// Gives the directory its name; a number is added if there is one of that name.
     fn publish(self, name: &str) -> Result<PathBuf> {
-        const MAX_ATTEMPTS: u32 = 1000;
         let Self { dir, root } = self;
-        let mut attempt = 1;
-        loop {
-            let path = match attempt {
-                1 => root.join(name),
-                number => root.join(format!("{name}-{number}")),
-            };
-            match rename_new(dir.path(), &path) {
-                Ok(()) => {
-                    // It is not at the temporary path any more, which must not be removed.
-                    let _ = dir.keep();
-                    sync(&root)?;
-                    return Ok(path);
-                }
-                Err(error)
-                    if error.kind() == ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS =>
-                {
-                    attempt += 1;
-                }
-                Err(error) => return Err(io_error("rename to", &path)(error).into()),
-            }
-        }
+        let path = make_unique(&root, name, "rename to", |path| rename_new(dir.path(), path))?;
+        // It is not at the temporary path any more, which must not be removed.
+        let _ = dir.keep();
+        sync(&root)?;
+        Ok(path)
     }
 }
 

@@ -67,7 +67,8 @@ impl RunDir {
         std::fs::create_dir_all(root).map_err(io_error("create", root))?;
         let started_utc = info.started_utc.to_string();
         let name = directory_name(&info.plan_name, &started_utc, &info.plan_sha256);
-        let path = make_unique(root, &name)?;
+        let create = |path: &Path| std::fs::DirBuilder::new().create(path);
+        let path = make_unique(root, &name, "create", create)?;
         let run = Self::set_up(path, info)?;
         sync(root)?;
         Ok(run)
@@ -517,16 +518,22 @@ pub(crate) fn directory_name(plan_name: &str, started_utc: &str, plan_sha256: &s
     format!("{plan_name}-{utc}-{hash}")
 }
 
-fn make_unique(root: &Path, name: &str) -> Result<PathBuf, FileError> {
+/// Makes `root/<name>`, or adds a number if there is one of that name. `make` must fail where its path exists; `op` names what it does.
+pub(crate) fn make_unique(
+    root: &Path,
+    name: &str,
+    op: &'static str,
+    make: impl Fn(&Path) -> std::io::Result<()>,
+) -> Result<PathBuf, FileError> {
     const MAX_ATTEMPTS: u32 = 1000;
     for attempt in 1..=MAX_ATTEMPTS {
         let path = match attempt {
             1 => root.join(name),
             n => root.join(format!("{name}-{n}")),
         };
-        match std::fs::create_dir(&path) {
+        match make(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < MAX_ATTEMPTS => {}
-            made => return made.map(|()| path.clone()).map_err(io_error("create", &path)),
+            made => return made.map(|()| path.clone()).map_err(io_error(op, &path)),
         }
     }
     unreachable!("the last attempt returns")
