@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::manifest::ManifestError;
+use ccbench_store::ObjectError;
 
 use crate::backend::error::BackendError;
 use crate::exit::{ExitCode, from_results, of_results};
@@ -91,6 +92,12 @@ from_results!(
     TrialError,
     UnknownGroup,
 );
+
+impl From<ObjectError> for CliError {
+    fn from(error: ObjectError) -> Self {
+        ShardRunError::from(error).into()
+    }
+}
 
 impl CliError {
     /// The process's exit code (see `ccbench --help`).

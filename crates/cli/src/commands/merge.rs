@@ -7,7 +7,7 @@ use ccbench_results::shard::{
     COMMITS, Commit, DUPLICATES, PLAN_KEY, RUN_FOLDER, SESSIONS, Session,
 };
 use ccbench_results::store::RunDir;
-use ccbench_store::ShardStore;
+use ccbench_store::{ObjectError, ShardStore};
 
 use super::run::{Tables, summarize_run};
 use crate::args::shard::MergeArgs;
@@ -15,7 +15,6 @@ use crate::console::message;
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::runtime::block_on;
-use crate::shard::ShardRunError;
 
 /// Trials that a message names.
 const NAMED_TRIALS: usize = 10;
@@ -47,9 +46,9 @@ async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
             "{location} is no directory; give that of `ccbench run PLAN --shard I/N --out DIR`, or its URL"
         )));
     }
-    let store = ccbench_store::open(location).map_err(ShardRunError::from)?;
+    let store = ccbench_store::open(location)?;
     let store = &*store;
-    if store.read(PLAN_KEY).await.map_err(ShardRunError::from)?.is_none() {
+    if store.read(PLAN_KEY).await?.is_none() {
         return Err(CliError::Usage(format!(
             "{location} has no shards; `ccbench run PLAN --shard I/N --out {location}` puts them there"
         )));
@@ -66,7 +65,7 @@ async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
     }
     for commit in merge.commits() {
         for (key, path) in merge.files(commit)? {
-            store.download(&key, &path).await.map_err(ShardRunError::from)?;
+            store.download(&key, &path).await?;
         }
         merge.check(commit)?;
     }
@@ -79,9 +78,9 @@ async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
 /// Reads the plan and all records of the store.
 async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Merge, CliError> {
     let prefix = format!("{RUN_FOLDER}/");
-    for key in store.list(RUN_FOLDER).await.map_err(ShardRunError::from)? {
+    for key in store.list(RUN_FOLDER).await? {
         let path = staging.file(key.strip_prefix(&prefix).unwrap_or(&key))?;
-        store.download(&key, &path).await.map_err(ShardRunError::from)?;
+        store.download(&key, &path).await?;
     }
     let (mut sessions, mut commits, mut duplicates) = (vec![], vec![], vec![]);
     for (key, content) in records(store, SESSIONS).await? {
@@ -104,7 +103,7 @@ async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Merge, CliE
 async fn records(
     store: &dyn ShardStore,
     folder: &str,
-) -> Result<Vec<(String, Vec<u8>)>, ShardRunError> {
+) -> Result<Vec<(String, Vec<u8>)>, ObjectError> {
     let mut found = Vec::new();
     for key in store.list(folder).await? {
         // It was listed: only somebody who removes objects makes it absent.

@@ -187,9 +187,9 @@ async fn run_array(
     (plan, resolved): (&CheckedPlan, &[String]),
     out: &str,
 ) -> Result<(), CliError> {
-    let store = ccbench_store::open(out).map_err(ShardRunError::from)?;
+    let store = ccbench_store::open(out)?;
     // Its trials would count as those of this plan.
-    let found = store.read(PLAN_KEY).await.map_err(ShardRunError::from)?;
+    let found = store.read(PLAN_KEY).await?;
     if found.is_some_and(|found| resolved.iter().all(|text| found != text.as_bytes())) {
         return Err(ShardRunError::OtherPlan { location: out.to_owned() }.into());
     }
@@ -209,7 +209,7 @@ async fn run_array(
         }
         let id = sbatch(&job.slurm_script(&left), &args.sbatch)?;
         let key = format!("{JOBS}/{id}");
-        store.create(&key, id.clone().into_bytes()).await.map_err(ShardRunError::from)?;
+        store.create(&key, id.clone().into_bytes()).await?;
         message(format_args!(
             "job {id}: {} of {} shards; it goes on if this command ends, which then can be repeated, or `ccbench merge {out}`",
             left.len(),
@@ -250,14 +250,14 @@ async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result
 
 /// The jobs that earlier commands have submitted.
 async fn earlier_jobs(store: &dyn ShardStore) -> Result<Vec<String>, CliError> {
-    let keys = store.list(JOBS).await.map_err(ShardRunError::from)?;
+    let keys = store.list(JOBS).await?;
     let ids = keys.iter().filter_map(|key| key.strip_prefix(JOBS)?.strip_prefix('/'));
     Ok(ids.map(str::to_owned).collect())
 }
 
 /// The trials in the store.
 async fn committed(store: &dyn ShardStore) -> Result<BTreeSet<(u32, u16)>, CliError> {
-    let keys = store.list(COMMITS).await.map_err(ShardRunError::from)?;
+    let keys = store.list(COMMITS).await?;
     Ok(keys.iter().filter_map(|key| trial_of_key(key)).collect())
 }
 
