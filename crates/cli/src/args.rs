@@ -208,6 +208,14 @@ pub struct RunArgs {
     pub options: RunOptions,
 }
 
+impl RunArgs {
+    /// A new run with these options, of a plan that another command gives.
+    pub fn of(options: RunOptions) -> Self {
+        let (plan, sets, resume) = (None, vec![], None);
+        Self { plan, sets, resume, retry_failed: false, shard: None, options }
+    }
+}
+
 /// Arguments of `reproduce`.
 #[derive(Debug, Args)]
 pub struct ReproduceArgs {

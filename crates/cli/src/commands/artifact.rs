@@ -50,15 +50,7 @@ fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliEr
     print(&format!("{}: unpacked; every file with a digest is intact\n", dir.display()));
     let simulated = matches!(artifact.run().backend(), RunBackend::Simulator { .. });
     let source = PlanSource::read(&artifact.plan())?.for_simulator(simulated);
-    let options = options(args, &artifact, &source)?;
-    let run_args = RunArgs {
-        plan: None,
-        sets: vec![],
-        resume: None,
-        retry_failed: false,
-        shard: None,
-        options,
-    };
+    let run_args = RunArgs::of(options(args, &artifact, &source)?);
     let completed = block_on(run::run_plan(&run_args, source))?;
     let results = completed.path().to_path_buf();
     // Its exit code is about the claims alone: one that does not hold may be the artifact's result too.

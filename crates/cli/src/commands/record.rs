@@ -49,9 +49,7 @@ pub fn run(args: RecordArgs) -> Result<ExitCode, CliError> {
     let text = resolve::to_toml(&checked);
     let source = PlanSource::embedded(&path.to_string_lossy(), &text, &[]);
     let stream = stream(&args);
-    let (output, options) = (args.output, args.options);
-    let (plan, sets) = (None, vec![]);
-    let args = RunArgs { plan, sets, resume: None, retry_failed: false, shard: None, options };
+    let (output, args) = (args.output, RunArgs::of(args.options));
     let completed = block_on(run::run_plan(&args, source))?;
     let dir = completed.path().to_path_buf();
     let code = run::conclude(&args, completed, Tables::Claims)?.exit_code;

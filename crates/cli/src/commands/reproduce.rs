@@ -123,7 +123,7 @@ fn run_args(args: ReproduceArgs) -> RunArgs {
         ));
         options.lab = true;
     }
-    RunArgs { plan: None, sets, resume: None, retry_failed: false, shard: None, options }
+    RunArgs { sets, ..RunArgs::of(options) }
 }
 
 /// Finds an experiment, or those of a document with a name of its own; ignores case and the difference between `-` and `_`.

@@ -58,7 +58,7 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
         let plan = source.load_quietly(&source.sets(&sets, options.quick)?)?;
         print(&format!("{cc}: the criteria of RFC 9743, beside {BASELINE}\n{}\n", size(&plan)));
     }
-    let args = RunArgs { plan: None, sets, resume, retry_failed: false, shard: None, options };
+    let args = RunArgs { sets, resume, ..RunArgs::of(options) };
     let completed = block_on(run::run_plan(&args, source))?;
     Ok(run::conclude(&args, completed, Tables::Scorecard)?.exit_code)
 }
