@@ -126,6 +126,11 @@ fn run_args(args: ReproduceArgs) -> RunArgs {
     RunArgs { sets, ..RunArgs::of(options) }
 }
 
+/// The experiments of all documents.
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    CATALOG.iter().flat_map(|document| document.entries)
+}
+
 /// Finds an experiment, or those of a document with a name of its own; ignores case and the difference between `-` and `_`.
 fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
     let plain = |name: &str| name.to_lowercase().replace('-', "_");
@@ -133,12 +138,10 @@ fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
     if let Some(document) = of_document {
         return Ok(document.entries.iter().collect());
     }
-    let found =
-        CATALOG.iter().flat_map(|document| document.entries).find(|e| plain(e.name) == plain(name));
+    let found = entries().find(|entry| plain(entry.name) == plain(name));
     found.map(|entry| vec![entry]).ok_or_else(|| {
-        let entries = CATALOG.iter().flat_map(|document| document.entries);
         let documents = CATALOG.iter().filter_map(|document| document.name);
-        let names: Vec<&str> = entries.map(|entry| entry.name).chain(documents).collect();
+        let names: Vec<&str> = entries().map(|entry| entry.name).chain(documents).collect();
         CliError::Usage(format!(
             "there is no experiment `{name}`{} (available: {})",
             near(&plain(name), &names),
@@ -212,10 +215,6 @@ mod tests {
     use ccbench_proto::plan::{Engine, check};
 
     use super::*;
-
-    fn entries() -> impl Iterator<Item = &'static Entry> {
-        CATALOG.iter().flat_map(|document| document.entries)
-    }
 
     #[test]
     fn embedded_plans_are_valid_and_have_claims() {
