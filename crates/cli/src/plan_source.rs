@@ -129,14 +129,18 @@ impl PlanSource {
 
     /// The first error of the plan with these overrides, which is not printed; `None` if it is valid.
     pub fn first_error(&self, sets: &[String]) -> Option<String> {
-        let (path, text) = (&self.path, &self.text);
-        let files = check::trace_files(text, sets);
-        let traces = trace_files::read(path, &files, self.embedded).facts;
-        let ccs = cc_files::read(path, &check::cc_files(text, sets)).facts;
-        let files = PlanFiles { traces, ccs };
-        let problems = check::read_for(self.target, text, sets, files).err()?;
+        let (traces, ccs) = self.read_files(sets);
+        let files = PlanFiles { traces: traces.facts, ccs: ccs.facts };
+        let problems = check::read_for(self.target, &self.text, sets, files).err()?;
         let error = problems.iter().find(|problem| problem.severity == Severity::Error);
         error.map(PlanProblem::to_string)
+    }
+
+    /// Reads the files that the plan with these overrides names.
+    fn read_files(&self, sets: &[String]) -> (TraceContents, CcContents) {
+        let (path, text) = (&self.path, &self.text);
+        let traces = trace_files::read(path, &check::trace_files(text, sets), self.embedded);
+        (traces, cc_files::read(path, &check::cc_files(text, sets)))
     }
 
     /// Reads and checks plan and traces; errors are printed, warnings are returned.
@@ -145,14 +149,12 @@ impl PlanSource {
         sets: &[String],
     ) -> Result<(LoadedPlan, Vec<PlanProblem>), PlanSourceError> {
         let (path, text) = (&self.path, &self.text);
-        let files = check::trace_files(text, sets);
-        let TraceContents { facts, contents, invalid } =
-            trace_files::read(path, &files, self.embedded);
+        let (traces, ccs) = self.read_files(sets);
+        let TraceContents { facts, contents, invalid } = traces;
         for (file, error) in &invalid {
             print_trace_problems(file, error);
         }
         let in_traces = invalid.iter().map(|(_, error)| error.problems.len() + error.more).sum();
-        let ccs = cc_files::read(path, &check::cc_files(text, sets));
         let CcContents { facts: cc_facts, contents: cc_contents } = ccs;
         let files = PlanFiles { traces: facts, ccs: cc_facts };
         let failed =
