@@ -1,10 +1,9 @@
 //! Kernels of the lab: built or fetched once, kept in the cache.
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::{Engine, Series};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use sha2::{Digest as _, Sha256};
 use tracing::info;
 
@@ -190,12 +189,10 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
 }
 
 /// Makes a kernel's folder, and waits until it is nobody else's: the scripts replace files in it.
-pub(super) fn lock(folder: &Path) -> Result<OwnedFd, LabError> {
+pub(super) fn lock(folder: &Path) -> Result<File, LabError> {
     std::fs::create_dir_all(folder).map_err(LabError::io("make", folder))?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let file = open(folder, flags, Mode::empty());
-    let locked = file.and_then(|file| flock(&file, FlockOperation::LockExclusive).map(|()| file));
-    locked.map_err(|error| LabError::io("lock", folder)(error.into()))
+    let locked = File::open(folder).and_then(|file| file.lock().map(|()| file));
+    locked.map_err(LabError::io("lock", folder))
 }
 
 #[cfg(test)]
@@ -207,11 +204,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("cache/kernel");
         let held = lock(&folder).unwrap();
-        let other = std::fs::File::open(&folder).unwrap();
-        let try_lock = || flock(&other, FlockOperation::NonBlockingLockExclusive);
-        assert!(try_lock().is_err());
+        let other = File::open(&folder).unwrap();
+        assert!(other.try_lock().is_err());
         drop(held);
-        assert!(try_lock().is_ok());
+        assert!(other.try_lock().is_ok());
     }
 
     /// A patch that is not in the recipe would be missing in the build, and would not change the key.
