@@ -88,8 +88,8 @@ fn resolved(
 ) -> Result<Vec<String>, CliError> {
     let mut texts = vec![resolve::to_toml(plan)];
     if kind == JobKind::Lab {
-        for engine in [Engine::Uml, Engine::Qemu] {
-            let sets = [sets, &[engine::as_override(engine)]].concat();
+        for engine in Engine::ALL {
+            let sets = [sets, &[engine::as_override(*engine)]].concat();
             if source.first_error(&sets).is_none() {
                 texts.push(resolve::to_toml(&source.load_quietly(&sets)?));
             }
