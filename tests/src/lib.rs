@@ -5,6 +5,7 @@
 pub mod cpu;
 pub mod namespace;
 pub mod node_state;
+pub mod plans;
 pub mod recorded;
 pub mod run_files;
 pub mod s3;

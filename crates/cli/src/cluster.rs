@@ -248,6 +248,7 @@ pub fn queue_state(output: &str) -> QueueState {
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::check;
+    use ccbench_tests::plans;
 
     use super::*;
 
@@ -321,28 +322,14 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         assert!(queue_state("COMPLETED\n").is_empty() && queue_state("").is_empty());
     }
 
-    const PLAN: &str = r#"
-name = "limit"
-repeat = 3
-[nodes]
-src = {}
-dst = {}
-[wires]
-path = ["src", "dst"]
-[probes.rtt]
-kind = "ping"
-from = "src"
-to = "dst"
-[[phases]]
-name = "only"
-length = "10s"
-[matrix]
-"phases.0.length" = ["10s", "30s"]
-"#;
+    fn plan() -> CheckedPlan {
+        let text = plans::of_lengths("name = \"limit\"\nrepeat = 3", &["10s", "30s"]);
+        check::read(&text, &[]).unwrap().0
+    }
 
     #[test]
     fn shards_without_trials_that_are_left_are_not_submitted_again() {
-        let plan = check::read(PLAN, &[]).unwrap().0;
+        let plan = plan();
         assert_eq!(lacking(&plan, 3, &BTreeSet::new()), [1, 2, 3]);
         let shard = schedule::Shard::new(2, 3).unwrap();
         let mut committed: BTreeSet<(u32, u16)> = schedule::shard_trials(&plan, shard)
@@ -359,7 +346,7 @@ length = "10s"
 
     #[test]
     fn the_time_limit_is_that_of_the_longest_shard() {
-        let plan = check::read(PLAN, &[]).unwrap().0;
+        let plan = plan();
         let seconds =
             |shards, kind| (time_limit(&plan, shards, kind) - SHARD_OVERHEAD).as_secs_f64();
         // The phases and the overhead of six trials.

@@ -380,31 +380,15 @@ fn label(point: &Point, trial: u16, repeat: &Repetitions) -> String {
 #[cfg(test)]
 mod tests {
     use ccbench_proto::plan::check;
+    use ccbench_tests::plans;
 
     use super::*;
 
     #[test]
     fn the_time_left_is_that_of_all_trials() {
-        let text = r#"
-name = "lengths"
-repeat = 2
-order = "as-written"
-[nodes]
-src = {}
-dst = {}
-[wires]
-path = ["src", "dst"]
-[probes.rtt]
-kind = "ping"
-from = "src"
-to = "dst"
-[[phases]]
-name = "only"
-length = "10s"
-[matrix]
-"phases.0.length" = ["10s", "20s"]
-"#;
-        let (plan, _) = check::read(text, &[]).unwrap();
+        let head = "name = \"lengths\"\nrepeat = 2\norder = \"as-written\"";
+        let text = plans::of_lengths(head, &["10s", "20s"]);
+        let (plan, _) = check::read(&text, &[]).unwrap();
         let points = plan.points().into_iter().map(|point| (point.id, point)).collect();
         let trials = schedule::trials(&plan);
         let lengths = lengths(&points, Duration::from_millis(500));

@@ -105,29 +105,14 @@ pub fn shard_trials(plan: &CheckedPlan, shard: Shard) -> Vec<ScheduledTrial> {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_tests::plans;
+
     use super::*;
     use crate::plan::check;
 
     fn plan(repeat: u32) -> CheckedPlan {
-        let text = format!(
-            "name = \"shards\"\nseed = 7\nrepeat = {repeat}\n{}",
-            r#"
-[nodes]
-src = {}
-dst = {}
-[wires]
-path = ["src", "dst"]
-[probes.rtt]
-kind = "ping"
-from = "src"
-to = "dst"
-[[phases]]
-name = "only"
-length = "10s"
-[matrix]
-"phases.0.length" = ["10s", "20s", "30s", "40s", "50s"]
-"#
-        );
+        let head = format!("name = \"shards\"\nseed = 7\nrepeat = {repeat}");
+        let text = plans::of_lengths(&head, &["10s", "20s", "30s", "40s", "50s"]);
         check::read(&text, &[]).unwrap().0
     }
 

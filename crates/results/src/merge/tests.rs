@@ -1,6 +1,7 @@
 //! Shards of a small plan, combined and compared with one run of all its trials.
 
 use ccbench_proto::schedule::shard_trials;
+use ccbench_tests::plans;
 
 use super::*;
 use crate::backend::RunBackend;
@@ -10,36 +11,20 @@ use crate::store::RunDir;
 use crate::trial::tests::{good, info};
 use crate::verify::verify;
 
-const PLAN: &str = r#"
-name = "merged"
-seed = 3
-repeat = 4
-[nodes]
-src = {}
-dst = {}
-[wires]
-path = ["src", "dst"]
-[probes.rtt]
-kind = "ping"
-from = "src"
-to = "dst"
-[[phases]]
-name = "only"
-length = "10s"
-[matrix]
-"phases.0.length" = ["10s", "20s"]
-"#;
+fn plan_text() -> String {
+    plans::of_lengths("name = \"merged\"\nseed = 3\nrepeat = 4", &["10s", "20s"])
+}
 
 fn plan() -> CheckedPlan {
-    check::read(PLAN, &[]).unwrap().0
+    check::read(&plan_text(), &[]).unwrap().0
 }
 
 fn run_info(backend: RunBackend) -> RunInfo {
     RunInfo {
         plan_name: "merged".into(),
-        plan_text: PLAN.into(),
-        resolved_text: PLAN.into(),
-        plan_sha256: ccbench_proto::plan::digest(PLAN),
+        plan_text: plan_text(),
+        resolved_text: plan_text(),
+        plan_sha256: ccbench_proto::plan::digest(&plan_text()),
         points: (0..2).map(|id| (id, vec![("length".to_owned(), id.to_string())])).collect(),
         repeat: 4,
         seed: 3,
