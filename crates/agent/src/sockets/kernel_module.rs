@@ -116,14 +116,18 @@ pub fn tune(
     Ok(after.into_iter().collect())
 }
 
-/// The kernel prints booleans as letters.
+/// The kernel prints booleans as letters, and numbers of the type `hexint` in hexadecimal digits.
 pub(super) fn same(now: &str, wanted: &str) -> bool {
-    let truth = |text: &str| match text {
+    let decimal = |text: &str| match text {
         "Y" | "y" => "1".to_owned(),
         "N" | "n" => "0".to_owned(),
-        other => other.to_owned(),
+        other => {
+            let number = other.strip_prefix("0x");
+            let number = number.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+            number.map_or_else(|| other.to_owned(), |number| number.to_string())
+        }
     };
-    truth(now) == truth(wanted)
+    decimal(now) == decimal(wanted)
 }
 
 #[cfg(test)]
@@ -142,6 +146,12 @@ mod tests {
     fn booleans_are_numbers_or_letters() {
         assert!(same("Y", "1") && same("N", "0") && same("41", "41"));
         assert!(!same("Y", "0"));
+    }
+
+    #[test]
+    fn numbers_may_be_hexadecimal() {
+        assert!(same("0x00002a", "42") && same("0x000000", "0") && same("42", "0x2a"));
+        assert!(!same("0x00002a", "2a") && !same("0x000010", "10") && !same("0x", "0"));
     }
 
     #[test]
