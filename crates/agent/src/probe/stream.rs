@@ -5,11 +5,12 @@
 //! It stops when no request has come for `IDLE_LIMIT_NS`, and until then sends to nobody else. Datagrams are due at instants that
 //! follow from the rate; those that the local queue does not take are lost there, as on the path. If the sender itself is late by
 //! more than `BURST_NS`, it leaves datagrams out and counts them in each later one, so that a slow sender is not taken for a
-//! slow path.
+//! slow path. What the socket of the measuring node drops because that node is too slow is counted, too.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use ccbench_proto::plan::probe::STREAM_PACKET_BYTES;
 use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::units::Rate;
 use ccbench_proto::wire;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 
 use super::tcp::Deadline;
 use crate::clock;
@@ -152,6 +153,8 @@ struct Interval {
     bytes: u64,
     /// Datagrams that the sender left out.
     left_out: u64,
+    /// Datagrams that arrived, and that the receiver's socket dropped.
+    dropped: u64,
 }
 
 /// The intervals of a stream. Pure: times are nanoseconds of any clock.
@@ -162,11 +165,20 @@ struct Intervals {
     seq: u32,
     current: Interval,
     left_out: u64,
+    dropped: u64,
+}
+
+/// What a counter has counted since its highest value so far.
+fn newly(counter: u64, highest: &mut u64) -> u64 {
+    let new = counter.saturating_sub(*highest);
+    *highest += new;
+    new
 }
 
 impl Intervals {
     fn new(begin_ns: u64, every_ns: u64) -> Self {
-        Self { begin_ns, every_ns, seq: 0, current: Interval::default(), left_out: 0 }
+        let current = Interval::default();
+        Self { begin_ns, every_ns, seq: 0, current, left_out: 0, dropped: 0 }
     }
 
     /// The end of the current one.
@@ -188,9 +200,29 @@ impl Intervals {
     fn arrived(&mut self, ip_bytes: u64, left_out: u64) {
         self.current.bytes += ip_bytes;
         // The counter of an overtaken datagram is lower.
-        self.current.left_out += left_out.saturating_sub(self.left_out);
-        self.left_out = self.left_out.max(left_out);
+        self.current.left_out += newly(left_out, &mut self.left_out);
     }
+
+    /// The number of datagrams that the socket has dropped since it was made.
+    fn socket_dropped(&mut self, count: u32) {
+        self.current.dropped += newly(count.into(), &mut self.dropped);
+    }
+}
+
+/// Waits for a datagram. Returns its length and, if the socket (option `SO_RXQ_OVFL`) has dropped any before it, how many in all.
+fn receive_one(
+    socket: &UdpSocket,
+    buffer: &mut [u8],
+    control: &mut [u8],
+) -> io::Result<(usize, Option<u32>)> {
+    let mut parts = [IoSliceMut::new(buffer)];
+    let (fd, flags) = (socket.as_raw_fd(), MsgFlags::empty());
+    let message = recvmsg::<()>(fd, &mut parts, Some(control), flags)?;
+    let dropped = message.cmsgs()?.find_map(|found| match found {
+        ControlMessageOwned::RxqOvfl(count) => Some(count),
+        _ => None,
+    });
+    Ok((message.bytes, dropped))
 }
 
 /// Asks for the stream from the probe's start to the end of the trial, and hands over a row for every interval. Blocks.
@@ -214,11 +246,12 @@ pub fn receive(
     if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
         let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES);
     }
+    setsockopt(&socket, sockopt::RxqOvfl, &1)?;
     socket.set_read_timeout(Some(TICK))?;
     let begin_ns = start_at_ns + task.plan.start.nanos();
     let mut intervals = Intervals::new(begin_ns, task.plan.every.nanos().max(1_000_000));
     let (mut cookie, mut ask_ns) = (0, begin_ns);
-    let mut buffer = vec![0; PACKET_BYTES as usize];
+    let (mut buffer, mut control) = (vec![0; PACKET_BYTES as usize], nix::cmsg_space!(u32));
     while !deadline.passed() {
         let now_ns = clock::now_ns();
         if now_ns < begin_ns {
@@ -234,7 +267,12 @@ pub fn receive(
             let _ = socket.send(&encode(REQUEST, cookie, 0));
             ask_ns = now_ns + ASK_NS;
         }
-        let Ok(length) = socket.recv(&mut buffer) else { continue };
+        let Ok((length, dropped)) = receive_one(&socket, &mut buffer, &mut control) else {
+            continue;
+        };
+        if let Some(count) = dropped {
+            intervals.socket_dropped(count);
+        }
         match decode(&buffer[..length]) {
             Some((COOKIE, number, _)) if number != cookie => {
                 (cookie, ask_ns) = (number, now_ns);
@@ -253,11 +291,14 @@ pub fn receive(
 }
 
 fn row(task: &ProbeTask, seq: u32, at_ns: u64, interval: &Interval) -> wire::Probe {
-    let error = match interval.left_out {
-        0 => String::new(),
-        count => format!("the sender was late and left out {count} packets"),
-    };
-    wire::Probe { bytes: Some(interval.bytes), error, ..ping::row(task, seq, at_ns) }
+    let lost = [
+        (interval.left_out, "the sender was late and left out"),
+        (interval.dropped, "the receiver was late and its socket dropped"),
+    ];
+    let lost = lost.iter().filter(|(count, _)| *count > 0);
+    let lost: Vec<String> = lost.map(|(count, how)| format!("{how} {count} packets")).collect();
+    let (bytes, error) = (Some(interval.bytes), lost.join("; "));
+    wire::Probe { bytes, error, ..ping::row(task, seq, at_ns) }
 }
 
 #[cfg(test)]
@@ -285,7 +326,7 @@ mod tests {
         let mut intervals = Intervals::new(1000, 100);
         intervals.arrived(1500, 0);
         assert_eq!(intervals.take(1099), None);
-        let full = |bytes, left_out| Interval { bytes, left_out };
+        let full = |bytes, left_out| Interval { bytes, left_out, dropped: 0 };
         assert_eq!(intervals.take(1250), Some((0, full(1500, 0))));
         assert_eq!(intervals.take(1250), Some((1, full(0, 0))));
         assert_eq!(intervals.take(1250), None);
@@ -293,6 +334,72 @@ mod tests {
         intervals.arrived(1500, 5);
         intervals.arrived(1500, 8);
         assert_eq!(intervals.take(1300), Some((2, full(4500, 8))));
+        intervals.socket_dropped(3);
+        intervals.socket_dropped(3);
+        assert_eq!(intervals.take(1400), Some((3, Interval { dropped: 3, ..full(0, 0) })));
+        intervals.socket_dropped(5);
+        assert_eq!(intervals.take(1500), Some((4, Interval { dropped: 2, ..full(0, 0) })));
+    }
+
+    #[test]
+    fn a_row_states_what_both_ends_lost() {
+        let task = stream_task(1);
+        let error = |left_out, dropped| {
+            let interval = Interval { bytes: 1500, left_out, dropped };
+            let row = row(&task, 0, 7, &interval);
+            assert_eq!((row.bytes, row.at_ns, row.lost), (Some(1500), 7, false));
+            row.error
+        };
+        assert_eq!(error(0, 0), "");
+        assert_eq!(error(2, 0), "the sender was late and left out 2 packets");
+        let both = "the sender was late and left out 2 packets; the receiver was late and its socket dropped 3 packets";
+        assert_eq!(error(2, 3), both);
+    }
+
+    #[test]
+    fn what_the_socket_drops_is_told_with_the_next_datagram() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        setsockopt(&socket, sockopt::RxqOvfl, &1).unwrap();
+        // The kernel takes its minimum, which is a few datagrams.
+        setsockopt(&socket, sockopt::RcvBuf, &1).unwrap();
+        socket.set_read_timeout(Some(TICK)).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(socket.local_addr().unwrap()).unwrap();
+        const BURST: u64 = 100;
+        let send = |number| {
+            sender.send(&encode(DATA, number, 0)).unwrap();
+        };
+        (0..BURST).for_each(send);
+        let (mut buffer, mut control) = ([0; MESSAGE_BYTES], nix::cmsg_space!(u32));
+        let (mut sent, mut received) = (BURST, 0);
+        // Until one that was sent after the burst arrives: it knows all that was dropped before it.
+        let (last, dropped) = loop {
+            let Ok((length, dropped)) = receive_one(&socket, &mut buffer, &mut control) else {
+                send(sent);
+                sent += 1;
+                continue;
+            };
+            received += 1;
+            let (_, number, _) = decode(&buffer[..length]).unwrap();
+            if number >= BURST {
+                break (number, dropped.unwrap());
+            }
+        };
+        assert!(dropped > 0);
+        assert_eq!(received + u64::from(dropped), last + 1);
+    }
+
+    fn stream_task(port: u16) -> ProbeTask {
+        ProbeTask {
+            id: "stream".into(),
+            plan: Probe {
+                every: Micros::from_millis(10),
+                rate: Some(Rate::from_bits_per_sec(12_000_000)),
+                ..Probe::new(ProbeKind::UdpStream, "a", "b")
+            },
+            to_ip: [127, 0, 0, 1].into(),
+            port,
+        }
     }
 
     #[test]
@@ -308,16 +415,7 @@ mod tests {
     fn a_stream_is_counted_after_its_cookie() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
-        let task = ProbeTask {
-            id: "stream".into(),
-            plan: Probe {
-                every: Micros::from_millis(10),
-                rate: Some(Rate::from_bits_per_sec(12_000_000)),
-                ..Probe::new(ProbeKind::UdpStream, "a", "b")
-            },
-            to_ip: [127, 0, 0, 1].into(),
-            port: socket.local_addr().unwrap().port(),
-        };
+        let task = stream_task(socket.local_addr().unwrap().port());
         let (stop, sender) = (Arc::new(AtomicBool::new(false)), task.clone());
         let sends = {
             let stop = Arc::clone(&stop);

@@ -176,7 +176,10 @@ fn describe(direction: &str, recording: &Recording, file: &Path) -> String {
     );
     for (count, what) in [
         (unsaturated, "not saturated, so a lower bound (use a higher --rate)"),
-        (late, "with a late sender, so a lower bound (use a lower --rate, or a faster machine)"),
+        (
+            late,
+            "with a late sender or receiver, so a lower bound (use a lower --rate, or a faster machine)",
+        ),
         (missing, "missing"),
     ] {
         if *count > 0 {

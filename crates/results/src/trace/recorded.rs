@@ -2,7 +2,7 @@
 //!
 //! While a stream exceeds the capacity, the interface with the bottleneck always has a packet to send, so what arrives in an interval is
 //! the capacity of that interval. An interval in which all arrives that was sent is not saturated: its rate is a lower bound. So
-//! is that of an interval in which the sender was late. Both are counted.
+//! is that of an interval in which a machine was too slow. Both are counted.
 
 use std::path::{Path, PathBuf};
 
@@ -76,8 +76,8 @@ pub struct Interval {
     pub seq: u64,
     /// Bytes of IP packets.
     pub bytes: u64,
-    /// The sender left out packets.
-    pub is_sender_late: bool,
+    /// The sender left out packets, or the receiver's socket dropped some.
+    pub is_machine_late: bool,
 }
 
 /// A trace, and how many of its rows are what.
@@ -89,7 +89,7 @@ pub struct Recording {
     pub saturated: usize,
     /// Rows that are a lower bound: everything arrived.
     pub unsaturated: usize,
-    /// Rows that are a lower bound: the sender was late.
+    /// Rows that are a lower bound: the sender or the receiver was late.
     pub late: usize,
     /// Intervals without a row.
     pub missing: usize,
@@ -124,7 +124,7 @@ pub fn recording(
         // The first row of a trace begins at zero.
         let at_ns = if steps.is_empty() { 0 } else { at_ns - from_ns };
         steps.push(Step { at_ns, rate: Some(rate), delay_ns, loss: None, line: 0 });
-        if interval.is_sender_late {
+        if interval.is_machine_late {
             recording.late += 1;
         } else if interval.bytes + slack < offered {
             recording.saturated += 1;
@@ -181,7 +181,7 @@ impl Rows {
             Some(Interval {
                 seq: self.lines.number("seq", line)? as u64,
                 bytes: self.lines.number("bytes", line)? as u64,
-                is_sender_late: !self.lines.text("error", line).is_empty(),
+                is_machine_late: !self.lines.text("error", line).is_empty(),
             })
         };
         let intervals: Vec<Interval> = self.of(probe).filter_map(interval).collect();
@@ -216,12 +216,12 @@ mod tests {
     };
 
     fn interval(seq: u64, packets: u64) -> Interval {
-        Interval { seq, bytes: packets * PACKET_BYTES, is_sender_late: false }
+        Interval { seq, bytes: packets * PACKET_BYTES, is_machine_late: false }
     }
 
     #[test]
     fn saturated_intervals_are_the_capacity_and_others_are_counted() {
-        let late = Interval { is_sender_late: true, ..interval(2, 10) };
+        let late = Interval { is_machine_late: true, ..interval(2, 10) };
         let all = [interval(0, 7), interval(1, 50), late, interval(4, 98), interval(5, 0)];
         let Recording { trace, saturated, unsaturated, late, missing } =
             recording(&STREAM, &all, Some(5_000_000)).unwrap();
