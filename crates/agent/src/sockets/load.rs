@@ -225,17 +225,7 @@ impl LoadedCcs {
             params,
         };
         let registered = struct_ops::supplied::register(&wanted, &mut self.journal)?;
-        let params_loaded = registered.supplied_params(object);
-        let differs = params.iter().find(|param| !params_loaded.contains(param));
-        if let Some((name, wanted)) = differs {
-            let actual = params_loaded.iter().find(|(other, _)| other == name);
-            return Err(SocketError::ParameterChanged {
-                module: kernel_name.to_owned(),
-                name: name.clone(),
-                actual: actual.map_or("nothing", |(_, value)| value.as_str()).to_owned(),
-                wanted: wanted.clone(),
-            });
-        }
+        let params_loaded = registered.supplied_params(&wanted)?;
         let message = supplied_message(cc, kernel_name, Via::Bpf, params_loaded, supplied);
         Ok(LoadedInstance { message, core: None, bpf: Some(registered) })
     }

@@ -122,9 +122,9 @@ fn load_object(
     super::check_name(name)?;
     verify::bpf_possible()?;
     let (bytes, algorithm) = (file.bytes, wanted.algorithm.as_str());
-    let registered =
-        register(&Wanted { bytes, object, algorithm, kernel_name: name, params }, journal)?;
-    let loaded = registered.supplied_params(object);
+    let wanted = Wanted { bytes, object, algorithm, kernel_name: name, params };
+    let registered = register(&wanted, journal)?;
+    let loaded = registered.supplied_params(&wanted)?;
     let report = || print(name, &args.name, "bpf", "a file of yours", &loaded);
     Ok(super::keep(registered, (args.pin, name), journal, report)?)
 }

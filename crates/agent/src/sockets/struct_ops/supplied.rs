@@ -122,18 +122,36 @@ fn patch_params(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfErr
 
 impl Registered {
     /// Every parameter of the user's object with its value in the kernel; without those that cannot be read.
-    pub fn supplied_params(&self, object: &BpfObject) -> Vec<(String, String)> {
+    ///
+    /// # Errors
+    /// The kernel has another value of a changed parameter, or it cannot be read.
+    pub fn supplied_params(
+        &self,
+        wanted: &Wanted<'_>,
+    ) -> Result<Vec<(String, String)>, SocketError> {
         let constants =
             |map: &libbpf_rs::Map<'_>| map.name().to_string_lossy().ends_with(CONSTANTS);
         let map = self.object.maps().find(constants);
         let value = map.and_then(|map| map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?);
         let value = value.unwrap_or_default();
-        let read = object.params.iter().filter_map(|param| {
+        let read = wanted.object.params.iter().filter_map(|param| {
             let kind = &param.parameter.kind;
             let bytes = value.get(param.at..param.at.checked_add(kind.bytes()?)?)?;
             Some((param.parameter.name.clone(), kind.decode(bytes)?.to_string()))
         });
-        read.collect()
+        let read: Vec<(String, String)> = read.collect();
+        match wanted.params.iter().find(|param| !read.contains(param)) {
+            None => Ok(read),
+            Some((name, value)) => {
+                let actual = read.iter().find(|(other, _)| other == name);
+                Err(SocketError::ParameterChanged {
+                    module: wanted.kernel_name.to_owned(),
+                    name: name.clone(),
+                    actual: actual.map_or("nothing", |(_, value)| value.as_str()).to_owned(),
+                    wanted: value.clone(),
+                })
+            }
+        }
     }
 }
 
