@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::cc::InstanceProblem;
 use ccbench_proto::cc::supplied::SuppliedError;
 use ccbench_shaper::ShaperError;
 
@@ -343,6 +344,12 @@ impl SocketError {
     pub(super) fn file(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { op, path, source, hint: "" }
+    }
+
+    /// For `map_err`: an instance's table is wrong.
+    pub(super) fn params(wrong: Vec<InstanceProblem>) -> Self {
+        let reasons: Vec<String> = wrong.into_iter().map(|wrong| wrong.reason).collect();
+        Self::Params(reasons.join("; "))
     }
 }
 

@@ -128,9 +128,7 @@ impl LoadedCcs {
         tcp_ecn: Option<&str>,
         supplied: Option<&SuppliedCc<'_>>,
     ) -> Result<LoadedInstance, SocketError> {
-        let instance = cc::resolve(cc).map_err(|wrong| {
-            SocketError::Params(wrong.into_iter().map(|w| w.reason).collect::<Vec<_>>().join("; "))
-        })?;
+        let instance = cc::resolve(cc).map_err(SocketError::params)?;
         let made = match instance {
             Instance::Supplied => {
                 let (path, _) = cc.supplied().unwrap_or(("", Via::Auto));
@@ -176,9 +174,7 @@ impl LoadedCcs {
         kernel_name: &str,
         supplied: &SuppliedCc<'_>,
     ) -> Result<LoadedInstance, SocketError> {
-        let params = supplied.facts.file.values(cc).map_err(|wrong| {
-            SocketError::Params(wrong.into_iter().map(|w| w.reason).collect::<Vec<_>>().join("; "))
-        })?;
+        let params = supplied.facts.file.values(cc).map_err(SocketError::params)?;
         match &supplied.facts.file {
             SuppliedFile::Bpf(object) => {
                 self.load_supplied_object(cc, kernel_name, supplied, (object, &params[..]))

@@ -72,8 +72,7 @@ impl<'a> Supplied<'a> {
         if wrong.is_empty() {
             return Ok(Some(SuppliedCc { bytes, facts }));
         }
-        let wrong: Vec<String> = wrong.into_iter().map(|wrong| wrong.reason).collect();
-        Err(SocketError::Params(wrong.join("; ")))
+        Err(SocketError::params(wrong))
     }
 }
 
