@@ -1,16 +1,14 @@
 //! `ccbench cc` with a file of the user: a BPF object or a kernel module.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use ccbench_io::input;
 use ccbench_proto::cc;
-use ccbench_proto::cc::supplied::{CcFacts, SuppliedFile, facts};
+use ccbench_proto::cc::supplied::{BpfObject, CcFacts, SuppliedFile, facts};
 use ccbench_proto::plan::Cc;
 
 use super::super::journal::Journal;
-use super::super::supplied::{AllowedDigests, Supplied, SuppliedCc};
 use super::super::{supplied_module, verify};
 use super::{CommandError, LoadArgs, instance, print, wait};
 
@@ -76,21 +74,23 @@ pub(super) fn load(args: &LoadArgs) -> Result<(), CommandError> {
     facts.fill(&mut wanted);
     let reasons = |wrong: Vec<cc::InstanceProblem>| wrong.into_iter().map(|w| w.reason).collect();
     cc::resolve(&wanted).map_err(|wrong| CommandError::BadParameters(reasons(wrong)))?;
-    let files = BTreeMap::from([(args.name.clone(), bytes)]);
-    let supplied = Supplied { files: &files, allowed: &AllowedDigests::Any };
-    let Some(file) = supplied.read(&wanted)? else { return Ok(()) };
+    let wrong = facts.check(&wanted);
+    if !wrong.is_empty() {
+        return Err(CommandError::BadParameters(reasons(wrong)));
+    }
     let params = facts.file.values(&wanted).map_err(|w| CommandError::BadParameters(reasons(w)))?;
-    let mut journal = Journal::default();
+    let (algorithm, mut journal) = (wanted.algorithm.as_str(), Journal::default());
     match &facts.file {
-        SuppliedFile::Bpf(_) => load_object(args, &wanted, &file, &params, &mut journal),
+        SuppliedFile::Bpf(object) => {
+            load_object(args, algorithm, (&bytes[..], object), &params, &mut journal)
+        }
         SuppliedFile::Module(_) if args.kernel_name.is_some() => Err(CommandError::ModuleName),
         SuppliedFile::Module(module) => {
-            let (sha256, algorithm) = (file.facts.sha256.as_str(), wanted.algorithm.as_str());
             let loaded = supplied_module::load(
                 &supplied_module::Wanted {
-                    bytes: file.bytes,
+                    bytes: &bytes,
                     module,
-                    sha256,
+                    sha256: &facts.sha256,
                     algorithm,
                     params: &params,
                 },
@@ -110,18 +110,16 @@ pub(super) fn load(args: &LoadArgs) -> Result<(), CommandError> {
 #[cfg(feature = "ebpf")]
 fn load_object(
     args: &LoadArgs,
-    wanted: &Cc,
-    file: &SuppliedCc<'_>,
+    algorithm: &str,
+    (bytes, object): (&[u8], &BpfObject),
     params: &[(String, String)],
     journal: &mut Journal,
 ) -> Result<(), CommandError> {
     use super::super::struct_ops::supplied::{Wanted, register};
 
-    let SuppliedFile::Bpf(object) = &file.facts.file else { return Ok(()) };
-    let name = args.kernel_name.as_ref().unwrap_or(&wanted.algorithm);
+    let name = args.kernel_name.as_deref().unwrap_or(algorithm);
     super::check_name(name)?;
     verify::bpf_possible()?;
-    let (bytes, algorithm) = (file.bytes, wanted.algorithm.as_str());
     let wanted = Wanted { bytes, object, algorithm, kernel_name: name, params };
     let registered = register(&wanted, journal)?;
     let loaded = registered.supplied_params(&wanted)?;
@@ -132,8 +130,8 @@ fn load_object(
 #[cfg(not(feature = "ebpf"))]
 fn load_object(
     _: &LoadArgs,
-    _: &Cc,
-    _: &SuppliedCc<'_>,
+    _: &str,
+    _: (&[u8], &BpfObject),
     _: &[(String, String)],
     _: &mut Journal,
 ) -> Result<(), CommandError> {
@@ -163,5 +161,21 @@ mod tests {
         let missing = show("no/such.bpf.o").unwrap_err();
         assert!(missing.to_string().starts_with("read no/such.bpf.o: "), "{missing}");
         assert_eq!(missing.exit_code(), 2);
+    }
+
+    #[cfg(feature = "ebpf")]
+    #[test]
+    fn a_wrong_parameter_is_a_mistake_of_the_command_line() {
+        let args = LoadArgs {
+            name: concat!(env!("OUT_DIR"), "/aimd.bpf.o").to_owned(),
+            params: vec!["decrease_pc=30".to_owned()],
+            kernel_name: None,
+            via: ccbench_proto::plan::Via::Auto,
+            hold: false,
+            pin: false,
+        };
+        let wrong = load(&args).unwrap_err();
+        assert!(wrong.to_string().contains("did you mean `decrease_pct`?"), "{wrong}");
+        assert_eq!(wrong.exit_code(), 2);
     }
 }
