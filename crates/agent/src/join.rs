@@ -188,8 +188,9 @@ fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JoinError 
 fn write_key(path: &Path, text: &str) -> Result<(), JoinError> {
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        // Otherwise the part of a key would refuse the next attempt.
+        written.inspect_err(|_| drop(std::fs::remove_file(path)))
     };
     write().map_err(failed("write", path))
 }
