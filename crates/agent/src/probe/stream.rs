@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_socket_drops_is_told_with_the_next_datagram() {
+    fn what_the_socket_drops_is_reported_with_the_next_datagram() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         setsockopt(&socket, sockopt::RxqOvfl, &1).unwrap();
         // The kernel takes its minimum, which is a few datagrams.
