@@ -94,7 +94,9 @@ fn a_token_gives_one_certificate() {
         None => format!("{line}\n"),
     };
     let record: String = read("pki/tokens").lines().map(expired).collect();
-    std::fs::write(bench.path("pki/tokens"), record).unwrap();
+    // The service reads the record at any time: it is replaced, as the authority does, never seen empty.
+    std::fs::write(bench.path("pki/tokens.new"), record).unwrap();
+    std::fs::rename(bench.path("pki/tokens.new"), bench.path("pki/tokens")).unwrap();
     is_refused(&bench, &service, &late, "the token has expired");
     // The token of another authority is not sent.
     let others = token(&bench, "other", "node5");
