@@ -138,6 +138,7 @@ impl Judge {
         let group = &event.subject;
         match kind {
             Kind::BaseRtt(rtt) => self.paths.base_rtt(node, &event.subject, rtt),
+            Kind::Link(link) => self.paths.link(link),
             Kind::Ecn(ecn) => self.ecn.event(node, group, ecn),
             Kind::Capture(capture) => self.capture(node, event, capture),
             Kind::CcInForce(start) => cc_start::judge(node, group, start, &mut self.findings),

@@ -1,12 +1,14 @@
-//! Checks whether the idle RTT matches the sum of the links' delays.
+//! Checks whether the idle RTT matches the sum of the links' delays and of the times in which they transmit the echoes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::event::BaseRtt;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Distribution, Jitter, Link, Plan};
-use ccbench_proto::resolve::shapes;
+use ccbench_proto::resolve::{ETHERNET_BYTES, shapes};
 use ccbench_proto::topology::Topology;
+use ccbench_proto::units::Bytes;
+use ccbench_proto::wire::{Backend, LinkState};
 
 use super::findings::Findings;
 use crate::model::Status;
@@ -20,6 +22,8 @@ pub const OVER_US: f64 = 600.0;
 pub const UNDER_SHARE: f64 = 0.02;
 /// ... plus this much, for paths with almost no delay.
 pub const UNDER_US: f64 = 50.0;
+/// An echo as an IPv4 packet: 64 bytes of ICMP, as ping(8) sends. With IPv6 it is 20 bytes longer.
+const ECHO_BYTES: u64 = 20 + 64;
 
 /// Expected and measured base RTTs.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct PathCheck {
     topology: Topology,
     /// Links whose delay comes from a trace.
     traced: Vec<String>,
+    /// Links in userspace: unlike the buckets of qdiscs, they transmit also a lone packet at their rate.
+    in_userspace: BTreeSet<String>,
     measured_us: BTreeMap<(String, String), f64>,
 }
 
@@ -47,7 +53,15 @@ impl PathCheck {
                 .map(|(name, _)| name.clone())
                 .collect(),
             plan: plan.clone(),
+            in_userspace: BTreeSet::new(),
             measured_us: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the back end of a link.
+    pub(crate) fn link(&mut self, link: &LinkState) {
+        if link.backend() == Backend::Userspace {
+            self.in_userspace.insert(link.link.clone());
         }
     }
 
@@ -67,7 +81,7 @@ impl PathCheck {
             let least = expected_us * (1.0 - UNDER_SHARE) - UNDER_US - jitter_us;
             if *measured_us > most || *measured_us < least {
                 let message = format!(
-                    "{from} to {to}: the idle RTT was {:.2} ms, the links' delays add up to {:.2} ms \
+                    "{from} to {to}: the idle RTT was {:.2} ms, the links' delays and transmission times add up to {:.2} ms \
                      (accepted: {:.2} to {:.2} ms)",
                     measured_us / 1e3,
                     expected_us / 1e3,
@@ -84,10 +98,10 @@ impl PathCheck {
         }
     }
 
-    /// Sum of the delays of all links in both directions, and their jitter and longest waits for a slot. `None` if ccbench did not build the testbed or
-    /// a trace sets a delay: the delay of the path is then unknown.
+    /// Sum of the delays and transmission times of all links in both directions, and their jitter and longest waits for a slot. `None` if
+    /// ccbench did not build the testbed or a trace sets a delay: the delay of the path is then unknown.
     fn expected_us(&self, from: &str, to: &str) -> Option<(f64, f64)> {
-        let Self { plan, topology, traced, .. } = self;
+        let Self { plan, topology, traced, in_userspace, .. } = self;
         let hops = topology.round_trip(from, to)?;
         let on_path = |link: &&Link| hops.iter().any(|hop| shapes(link, topology, *hop));
         if plan.links.iter().any(|(name, link)| traced.contains(name) && on_path(&link)) {
@@ -95,11 +109,25 @@ impl PathCheck {
         }
         let links = || plan.links.values().filter(on_path);
         let delays = links().filter_map(|link| link.delay).map(|delay| delay.get() as f64);
+        let transmitted = plan
+            .links
+            .iter()
+            .filter(|(name, link)| in_userspace.contains(*name) && on_path(link))
+            .filter_map(|(_, link)| transmission_us(link));
         let jitters = links().filter_map(|link| link.jitter.as_ref()).map(max_jitter_us);
         let slots = links().filter_map(|link| link.slot).map(|slot| slot.max.unwrap_or(slot.every));
         let slots_us = slots.map(|longest| longest.get() as f64).sum::<f64>();
-        Some((delays.sum(), jitters.sum::<f64>() + slots_us))
+        Some((delays.chain(transmitted).sum(), jitters.sum::<f64>() + slots_us))
     }
+}
+
+/// The time in which a link in userspace transmits an echo; `None`: no time, or it is not known. The bucket of `tbf` has tokens for one.
+fn transmission_us(link: &Link) -> Option<f64> {
+    if link.tbf.is_some() || link.trace.is_some() {
+        return None;
+    }
+    let bytes = Bytes::new(ECHO_BYTES + link.overhead.unwrap_or(ETHERNET_BYTES).get());
+    Some(link.rate?.ns_for(bytes) as f64 / 1e3)
 }
 
 /// The deviation that jitter can cause in a few packets.
@@ -111,4 +139,62 @@ fn max_jitter_us(jitter: &Jitter) -> f64 {
         Distribution::Normal | Distribution::Pareto => 3.0,
     };
     times * jitter.spread.get() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use ccbench_proto::plan::{check, parse};
+
+    use super::*;
+
+    const PLAN: &str = r#"
+name = "slow"
+[nodes]
+src = {}
+dst = {}
+[wires]
+path = ["src", "dst"]
+[links.slow]
+node = "src"
+toward = "dst"
+rate = "150kbit"
+delay = "20ms"
+queue = { kind = "bfifo", limit = "30000B" }
+[flows.main]
+from = "src"
+to = "dst"
+cc = "cubic"
+[[phases]]
+name = "only"
+length = "10s"
+flows = ["main"]
+"#;
+
+    /// What is wrong with this idle RTT.
+    fn found(backend: Backend, rtt_us: f64) -> Option<String> {
+        let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
+        let mut paths = PathCheck::new(&plan);
+        let backend = backend.into();
+        paths.link(&LinkState { link: "slow".into(), backend, ..LinkState::default() });
+        paths.base_rtt("src", "dst", &BaseRtt { min_us: Some(rtt_us), n: 5 });
+        let mut findings = Findings::default();
+        paths.finish(&mut findings);
+        findings.verdict().reasons.first().map(|reason| reason.message.clone())
+    }
+
+    #[test]
+    fn echo_takes_its_transmission_time_in_userspace() {
+        // 98 bytes at 150 kbit/s: 5.23 ms.
+        assert_eq!(found(Backend::Userspace, 25_300.0), None);
+        let over = found(Backend::Userspace, 28_500.0).unwrap();
+        assert!(over.contains("add up to 25.23 ms (accepted: 24.67 to 28.35 ms)"), "{over}");
+        assert!(found(Backend::Userspace, 20_100.0).is_some());
+    }
+
+    #[test]
+    fn qdiscs_let_a_lone_echo_pass_at_once() {
+        assert_eq!(found(Backend::Kernel, 20_100.0), None);
+        let over = found(Backend::Kernel, 25_300.0).unwrap();
+        assert!(over.contains("add up to 20.00 ms (accepted: 19.55 to 22.60 ms)"), "{over}");
+    }
 }
