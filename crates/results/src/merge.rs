@@ -91,6 +91,21 @@ pub enum MergeError {
         /// The other one.
         other: String,
     },
+    /// A trial of an attempt without a description: its backend is not known.
+    #[error(
+        "{session} is missing, so nobody knows on which backend attempt {attempt} of shard {shard} ran {commit}; put {session} back, or \
+         remove {commit} and run shard {shard} again"
+    )]
+    NoSessionOf {
+        /// The trial's commit.
+        commit: String,
+        /// Its attempt.
+        attempt: String,
+        /// Its shard.
+        shard: String,
+        /// The description of the attempt.
+        session: String,
+    },
     /// A trial that the plan does not have.
     #[error("{key} is no trial of the plan, or has another seed; remove it")]
     NotPlanned {
@@ -111,6 +126,7 @@ impl MergeError {
             | Self::OtherPlan { .. }
             | Self::Plan { .. }
             | Self::OtherBackend { .. }
+            | Self::NoSessionOf { .. }
             | Self::NotPlanned { .. } => ErrorClass::Run,
         }
     }
@@ -221,12 +237,23 @@ impl Merge {
         let planned = schedule::trials(&plan);
         let seeds: BTreeMap<(u32, u16), u64> =
             planned.iter().map(|trial| ((trial.point_id, trial.trial), trial.seed)).collect();
+        let of_sessions: BTreeSet<&str> =
+            sessions.iter().map(|session| session.attempt.id.as_str()).collect();
         let mut committed = BTreeMap::new();
         for commit in commits {
             same_plan(commit.key(), &commit.plan_sha256)?;
             let trial = (commit.trial.point_id, commit.trial.trial);
             if seeds.get(&trial) != Some(&commit.trial.seed) {
                 return Err(MergeError::NotPlanned { key: commit.key() });
+            }
+            if !of_sessions.contains(commit.attempt.id.as_str()) {
+                let (commit, attempt) = (commit.key(), commit.attempt);
+                return Err(MergeError::NoSessionOf {
+                    commit,
+                    shard: attempt.shard_text(),
+                    session: attempt.key(),
+                    attempt: attempt.id,
+                });
             }
             committed.insert(trial, commit);
         }
@@ -308,7 +335,7 @@ impl Merge {
                     key: commit.attempt.file_key(name),
                     what,
                     commit: commit.key(),
-                    shard: format!("{}/{}", commit.attempt.shard, commit.attempt.shards),
+                    shard: commit.attempt.shard_text(),
                 });
             }
         }

@@ -66,6 +66,11 @@ impl Attempt {
         format!("{SESSIONS}/{}.json", self.id)
     }
 
+    /// Its shard: `2/3`.
+    pub(crate) fn shard_text(&self) -> String {
+        format!("{}/{}", self.shard, self.shards)
+    }
+
     /// The key of one of its files, by the file's path in the results directory.
     pub fn file_key(&self, name: &str) -> String {
         format!("files/{}/{name}", self.id)

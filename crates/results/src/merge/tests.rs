@@ -199,8 +199,19 @@ fn what_does_not_belong_together_is_refused() {
     assert!(error.contains("is no trial of the plan, or has another seed"), "{error}");
     let error = refused(&|shards| shards.commits[1].trial.trial = 5);
     assert!(error.contains("is no trial of the plan"), "{error}");
-    let error = refused(&|shards| shards.sessions.clear());
+    let error = refused(&|shards| {
+        shards.sessions.clear();
+        shards.commits.clear();
+    });
     assert!(error.starts_with("no shard has begun"), "{error}");
+    // The other sessions are of one backend, and say nothing about this trial's.
+    let error = refused(&|shards| {
+        let other = shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
+        shards.commits[0] = other[0].clone();
+        shards.sessions.retain(|session| session.attempt.id != "sim");
+    });
+    let expected = "sessions/sim.json is missing, so nobody knows on which backend attempt sim of shard 1/3 ran commits/point=";
+    assert!(error.starts_with(expected), "{error}");
     let error = refused(&|shards| {
         let other = shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
         shards.commits[0] = other[0].clone();
