@@ -3,8 +3,8 @@
  * /dev/ccb_NAME exports internal state. From open() on, a file receives one row per round trip, and one when a state of
  * the core begins, of the sockets in the network namespace of the opener, in the layout of the BPF adapter's rows
  * (../bpf/README.md). read() returns as many whole rows as are available and fit, and never blocks: EAGAIN if there is
- * none. Parameter rows_lost counts rows that did not fit into the buffer of a file. Without an open file the cost is one
- * test per row.
+ * none. rows_lost in the fdinfo of a file (/proc/PID/fdinfo/FD) counts rows that did not fit into its buffer; the parameter
+ * of this name counts those of all files. Without an open file the cost is one test per row.
  */
 #ifndef CCB_ROWS_H
 #define CCB_ROWS_H
@@ -13,6 +13,7 @@
 #include <linux/miscdevice.h>
 #include <linux/nsproxy.h>
 #include <linux/sched.h>
+#include <linux/seq_file.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -23,6 +24,7 @@
 struct ccb_reader {
 	struct list_head list;
 	u64 netns_cookie;
+	u64 lost;
 	u32 head, tail; /* written, read; they wrap */
 	struct ccb_row rows[CCB_ROWS];
 };
@@ -31,7 +33,7 @@ static LIST_HEAD(ccb_readers);
 static DEFINE_SPINLOCK(ccb_readers_lock);
 static ulong ccb_rows_lost;
 module_param_named(rows_lost, ccb_rows_lost, ulong, 0444);
-MODULE_PARM_DESC(rows_lost, "rows that did not fit into the buffer of a reader");
+MODULE_PARM_DESC(rows_lost, "rows that did not fit into the buffer of a file");
 
 static bool ccb_rows_wanted(void)
 {
@@ -47,6 +49,7 @@ static void ccb_rows_add(const struct ccb_row *row)
 		if (r->netns_cookie != row->netns_cookie)
 			continue;
 		if (r->head - r->tail == CCB_ROWS) {
+			r->lost++;
 			ccb_rows_lost++;
 			continue;
 		}
@@ -104,11 +107,23 @@ static ssize_t ccb_rows_read(struct file *file, char __user *to, size_t size, lo
 	return done ? done : -EAGAIN;
 }
 
+static void ccb_rows_fdinfo(struct seq_file *to, struct file *file)
+{
+	struct ccb_reader *r = file->private_data;
+	u64 lost;
+
+	spin_lock_bh(&ccb_readers_lock);
+	lost = r->lost;
+	spin_unlock_bh(&ccb_readers_lock);
+	seq_printf(to, "rows_lost:\t%llu\n", lost);
+}
+
 static const struct file_operations ccb_rows_files = {
 	.owner = THIS_MODULE,
 	.open = ccb_rows_open,
 	.release = ccb_rows_release,
 	.read = ccb_rows_read,
+	.show_fdinfo = ccb_rows_fdinfo,
 };
 
 static struct miscdevice ccb_rows_device = {

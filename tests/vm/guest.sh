@@ -150,9 +150,10 @@ parameters() {
 	echo "sixteen_letters_" 2>/dev/null >$p/add && fail "a name of 16 letters is accepted"
 	grep -q '^ta_slow .*comeback=0 betao=7000 ' $p/instances && ok "a second instance has its own parameters" || fail "instances: $(cat $p/instances)"
 	available ta_slow || fail "the second instance is not registered"
-	ip netns exec s dash -c 'exec 8</dev/ccb_ta; iperf3 -c 10.2.0.2 -t 3 -C ta_slow >/tmp/slow; cat <&8 >/tmp/rows 2>/dev/null'
+	ip netns exec s dash -c 'exec 8</dev/ccb_ta; iperf3 -c 10.2.0.2 -t 3 -C ta_slow >/tmp/slow; cat <&8 >/tmp/rows 2>/dev/null; cat /proc/$$/fdinfo/8 >/tmp/fdinfo'
 	size=$(wc -c </tmp/rows)
 	check "rows of inner state: $((size / 80))" $((size / 80)) -gt 50 -a $((size % 80)) = 0
+	check "rows that were lost" "$(awk '/^rows_lost:/ { print $2 }' /tmp/fdinfo)" = 0
 	echo ta_slow >$p/remove || fail "an instance cannot be removed"
 	available ta_slow && fail "a removed instance is still there"
 	unload ccb_ta || fail "ccb_ta with instances does not unload"

@@ -473,6 +473,7 @@ impl SamplerLoop {
             );
             self.task.out.offer(Of::Event(event(Kind::CcStateThinned(NoData {}), "", message)));
         }
+        self.task.cc.losses().for_each(|lost| self.task.out.offer(Of::Event(lost)));
         for timed in &self.task.links {
             for missing in timed.triggered.missing() {
                 let subject = timed.link.state().link;

@@ -4,14 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 
 use ccbench_collector::ports::PortMap;
 use ccbench_proto::cc::Core;
+use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::wire::{self, Role};
 
 #[cfg(feature = "ebpf")]
 use super::struct_ops::Ring;
+use crate::event::event;
 
 /// Rows per second of one node, approximately: a tenth of what its stream can carry.
 const ROWS_PER_S: u64 = 2000;
@@ -83,6 +86,39 @@ impl Source {
             }
         }
     }
+
+    /// Rows that the buffer of a module's file had no room for; 0 for a ring, whose instance counts them.
+    fn rows_lost(&self) -> io::Result<u64> {
+        match self {
+            #[cfg(feature = "ebpf")]
+            Self::Ring(_) => Ok(0),
+            Self::Device(file) => {
+                let text =
+                    std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+                rows_lost(&text).ok_or_else(|| {
+                    let why = "the module is older than this agent; build and install it again (make -C kmod module-install)";
+                    io::Error::new(io::ErrorKind::Unsupported, why)
+                })
+            }
+        }
+    }
+}
+
+/// The count in the `fdinfo` of a module's file (`kmod/module/rows.h`).
+fn rows_lost(fdinfo: &str) -> Option<u64> {
+    fdinfo.lines().find_map(|line| line.strip_prefix("rows_lost:")?.trim().parse().ok())
+}
+
+/// The event for rows that a module lost, or may have lost.
+fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
+    let message = match lost {
+        Ok(0) => return None,
+        Ok(lost) => format!("{lost} rows of inner state were lost: the module's buffer was full"),
+        Err(error) => {
+            format!("rows of inner state may be lost, their count cannot be read: {error}")
+        }
+    };
+    Some(event(Kind::CcStateError(NoData {}), &format!("ccb_{}", core.name), message))
 }
 
 /// The last row of a socket, and the state in its last record.
@@ -120,6 +156,11 @@ impl Reader {
     /// Rounds that were skipped to stay within the limit.
     pub fn thinned(&self) -> u64 {
         self.thinned
+    }
+
+    /// An event for each module that lost rows, or does not tell.
+    pub fn losses(&self) -> impl Iterator<Item = wire::Event> {
+        self.sources.iter().filter_map(|(core, source)| loss(core, source.rows_lost()))
     }
 
     /// New rows of sockets of these flows. Returns whether a source may have more.
@@ -274,6 +315,24 @@ mod tests {
         assert_eq!(rows.len(), AT_ONCE * core().stats.len());
         assert!(!reader.drain(&ports, &mut rows));
         assert_eq!(rows.len(), records * core().stats.len());
+    }
+
+    #[test]
+    fn rows_that_a_module_lost_are_events() {
+        let fdinfo = "pos:\t0\nflags:\t02100000\nmnt_id:\t25\nino:\t9\nrows_lost:\t41\n";
+        assert_eq!(rows_lost(fdinfo), Some(41));
+        let lost = loss(core(), Ok(41)).unwrap();
+        assert_eq!(
+            (lost.subject.as_str(), lost.kind),
+            ("ccb_ta", Some(Kind::CcStateError(NoData {})))
+        );
+        assert!(lost.message.starts_with("41 rows of inner state were lost"), "{}", lost.message);
+        assert_eq!(loss(core(), Ok(0)), None);
+        // Another file: nobody counts what is lost.
+        let (reader, _) = reader(vec![(core(), Source::Device(tempfile::tempfile().unwrap()))]);
+        let events: Vec<_> = reader.losses().collect();
+        assert_eq!(events.len(), 1);
+        assert!(events[0].message.contains("make -C kmod module-install"), "{}", events[0].message);
     }
 
     #[test]

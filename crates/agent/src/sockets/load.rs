@@ -385,7 +385,7 @@ impl LoadedCcs {
         (cc_state::Reader::new(sources, groups), events)
     }
 
-    /// Events for lost rows of inner state.
+    /// Events for lost rows of inner state of BPF instances; [`cc_state::Reader::losses`] has those of modules.
     pub fn losses(&self) -> Vec<wire::Event> {
         #[cfg(feature = "ebpf")]
         {
