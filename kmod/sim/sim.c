@@ -133,6 +133,22 @@ static struct cc_ack view_of(struct sim *sim, struct flow *f)
 	};
 }
 
+static u32 index_of(const struct sim *sim, const struct flow *f)
+{
+	u32 i;
+
+	for (i = 0; i < sim->count; i++)
+		if (sim->flows[i] == f)
+			break;
+	return i;
+}
+
+static void observe_round(struct sim *sim, struct flow *f, const struct cc_ack *a, u32 flags)
+{
+	if ((flags & (CC_OUT_ROUND | CC_OUT_STATE)) && sim->observer.round)
+		sim->observer.round(sim->observer.context, a->now_us, index_of(sim, f), f->conn, a);
+}
+
 static void apply(struct flow *f, const struct cc_out *out)
 {
 	f->cwnd = out->cwnd_pkts;
@@ -148,6 +164,8 @@ static void call_event(struct sim *sim, struct flow *f, u32 event)
 
 	cc_call_event(f->conn, event, &a, &out);
 	apply(f, &out);
+	a.cwnd_pkts = out.cwnd_pkts;
+	observe_round(sim, f, &a, out.flags);
 }
 
 static void enter(struct sim *sim, struct flow *f, enum cc_ca_state state)
@@ -197,16 +215,6 @@ static void transmit(struct sim *sim, struct flow *f, u32 flow, u32 seq, int aga
 	f->next++;
 	if (f->rto_at_ns == NEVER)
 		f->rto_at_ns = sim->now_ns + RTO_MIN_US * US * 5;
-}
-
-static u32 index_of(const struct sim *sim, const struct flow *f)
-{
-	u32 i;
-
-	for (i = 0; i < sim->count; i++)
-		if (sim->flows[i] == f)
-			break;
-	return i;
 }
 
 /* Segments per burst: 2^-pacing_shift s at the paced rate, more on short paths (tcp_tso_autosize). */
@@ -410,12 +418,6 @@ static void change_state(struct sim *sim, struct flow *f, int ce)
 	}
 }
 
-static void observe_round(struct sim *sim, struct flow *f, const struct cc_ack *a, u32 flags)
-{
-	if ((flags & (CC_OUT_ROUND | CC_OUT_STATE)) && sim->observer.round)
-		sim->observer.round(sim->observer.context, a->now_us, index_of(sim, f), f->conn, a);
-}
-
 /* What an ACK says about the packets that it acknowledges. */
 struct acked {
 	struct packet last; /* sent last, of those newly delivered */
@@ -493,6 +495,7 @@ static void on_ack(struct sim *sim, struct flow *f)
 	}
 	cc_call_ack(f->conn, &a, &out);
 	apply(f, &out);
+	a.cwnd_pkts = out.cwnd_pkts;
 	observe_round(sim, f, &a, out.flags);
 send:
 	if (f->send_at_ns == NEVER)

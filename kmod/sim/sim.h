@@ -48,7 +48,7 @@ struct sim_flow_view {
 
 struct sim;
 
-/* Both may be null. sample runs every sample_us; round when a core returns CC_OUT_ROUND or CC_OUT_STATE to an ACK. */
+/* Both may be null. sample runs every sample_us; round when a core returns CC_OUT_ROUND or CC_OUT_STATE. */
 struct sim_observer {
 	void *context;
 	u32 sample_us;

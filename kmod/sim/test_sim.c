@@ -183,6 +183,47 @@ static void packets_leave_in_bursts(void)
 	sim_free(sim);
 }
 
+static void a_state_begins_at_the_start(void *state, const u32 *params, u32 event, const struct cc_ack *a,
+					struct cc_out *out)
+{
+	(void)state;
+	(void)params;
+	cc_keep(a, out);
+	out->cwnd_pkts = 7;
+	out->flags = event == CC_EVENT_TX_START ? CC_OUT_STATE : 0;
+}
+
+static void count_row(void *context, u64 now_us, u32 flow, const struct cc_conn *conn, const struct cc_ack *a)
+{
+	u32 *rows = context;
+
+	(void)conn;
+	CHECK_EQ(now_us, 500);
+	CHECK_EQ(flow, 1);
+	CHECK_EQ(a->cwnd_pkts, 7); /* as the core has set it */
+	(*rows)++;
+}
+
+/* As in the kernel: the answer to an event has a row too. Before the first ACK there are no other calls. */
+static void an_event_that_begins_a_state_has_a_row(void)
+{
+	u32 rows = 0;
+	struct sim_observer observer = {.context = &rows, .round = count_row};
+	struct sim *sim = sim_new(&e1_path, &observer);
+	struct sim_flow_config config = {.start_us = 500, .stop_us = 1000000000};
+	struct cc_ops ops = *cc_find("reno");
+	char message[256];
+
+	add(sim, "reno", 900000);
+	CHECK_EQ((u32)cc_conn_parse(&config.conn, "reno", message, sizeof(message)), 0);
+	ops.on_event = a_state_begins_at_the_start;
+	config.conn.ops = &ops;
+	sim_add(sim, &config);
+	sim_run(sim, 5000);
+	CHECK_EQ(rows, 1);
+	sim_free(sim);
+}
+
 int main(void)
 {
 	a_full_link_carries_its_rate();
@@ -193,5 +234,6 @@ int main(void)
 	acks_are_delayed();
 	a_paced_flow_is_not_limited_by_its_window();
 	packets_leave_in_bursts();
+	an_event_that_begins_a_state_has_a_row();
 	return test_done("sim");
 }
