@@ -112,3 +112,25 @@ fn a_token_gives_one_certificate() {
     let issued: Vec<&str> = printed.lines().filter(|line| line.contains("issued")).collect();
     assert_eq!(issued.len(), 2, "{printed}");
 }
+
+#[test]
+fn a_certificate_that_cannot_be_written_can_be_revoked() {
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
+    let secret = token(&bench, "pki", "127.0.0.1");
+    let service = Service::start(&bench);
+    // As a full disk: the file that replaces node.pem cannot be written.
+    std::fs::create_dir_all(bench.path("node/.node.pem.new")).unwrap();
+    let failed = join(&bench, &service, &secret, "node");
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    let message = err(&failed);
+    assert!(message.contains("node.pem: "), "{message}");
+    assert!(message.contains("has issued a certificate to 127.0.0.1"), "{message}");
+    assert!(message.contains("`ccbench pki revoke pki pki/127.0.0.1.pem`"), "{message}");
+    let left = std::fs::read_dir(bench.path("node")).unwrap().count();
+    assert_eq!(left, 1, "neither a key nor a certificate is left");
+    let printed = service.end();
+    assert!(printed.contains("127.0.0.1: issued a certificate"), "{printed}");
+    let revoked = bench.run(&["pki", "revoke", "pki", "pki/127.0.0.1.pem"]);
+    assert_eq!(revoked.status.code(), Some(0), "{}", text(&revoked));
+}

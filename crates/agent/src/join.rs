@@ -110,6 +110,17 @@ pub enum JoinError {
         /// Why.
         reason: String,
     },
+    /// The certificate was issued, and cannot be written.
+    #[error(
+        "{source}; the authority has issued a certificate to {name}. Where it is (`pki` is its directory), take it back with \
+         `ccbench pki revoke pki pki/{name}.pem`, remove pki/{name}.pem, and make another token"
+    )]
+    Unwritten {
+        /// The node, as the authority names it.
+        name: String,
+        /// The file, and why.
+        source: Box<JoinError>,
+    },
     /// The answer is no answer, or not to this request.
     #[error("the answer of {controller}: {source}")]
     Answer {
@@ -160,7 +171,11 @@ pub fn main(args: &Args) -> Result<(), JoinError> {
             let controller = controller.clone();
             JoinError::Answer { controller, source }
         })?;
-        write(dir, &joined)?;
+        write(dir, &joined).map_err(|source| {
+            let own = Certificate::from_pem(joined.certificate.as_bytes());
+            let name = own.map_or_else(|_| "NAME".to_owned(), |own| own.name);
+            JoinError::Unwritten { name, source: Box::new(source) }
+        })?;
         Ok(joined)
     });
     match joined {
