@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ccbench_proto::cc;
@@ -21,7 +22,7 @@ use crate::error::io_error;
 use crate::journal::TrialEnd;
 use crate::model::Levels;
 use crate::store::RunDir;
-use crate::summary::query::{collect, in_flight, number, scan, sender};
+use crate::summary::query::{Lines, collect, in_flight, number, scan, sender};
 
 /// `QlogFile.qlog_version`.
 const VERSION: &str = "0.4";
@@ -148,12 +149,14 @@ pub fn qlog(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     for (end, trial) in named_trials(&run) {
         let title = title(&run, &end, &points);
         let mut names = BTreeSet::new();
-        for sender in senders(&run, &end)? {
+        let senders = senders(&run, &end)?;
+        let tables = Tables::read(&run, &end, &senders)?;
+        for sender in senders {
             let mut name = format!("{trial}-{}", file_part(&sender.flow_id));
             while !names.insert(name.clone()) {
                 name.push('_');
             }
-            let document = document(&run, &end, &sender, &title)?;
+            let document = document(&end, &sender, &tables, &title);
             // qvis takes no trace without an event.
             if document.traces.iter().all(|trace| trace.events.is_empty()) {
                 continue;
@@ -185,12 +188,76 @@ fn text(name: &str) -> Expr {
     col(name).cast(DataType::String)
 }
 
-/// The rows of a flow that have a time, with this column of the time in milliseconds.
-fn of_flow(rows: LazyFrame, flow_id: &str, columns: Vec<Expr>) -> LazyFrame {
-    let is_own = col("flow_id").eq(lit(flow_id.to_owned())).and(col("t_s").is_not_null());
-    let time = (number("t_s") * lit(1e3)).alias("time");
-    let order = SortMultipleOptions::default().with_maintain_order(true);
-    rows.filter(is_own).select([vec![time], columns].concat()).sort_by_exprs([col("time")], order)
+/// The rows of a table that have a time, by their flow and in the order of their times.
+#[derive(Default)]
+struct Rows {
+    lines: Option<Lines>,
+    flows: BTreeMap<String, Range<usize>>,
+}
+
+impl Rows {
+    /// These columns, and the time in milliseconds as `time`.
+    fn read(
+        run: &RunDir,
+        end: &TrialEnd,
+        table: &str,
+        filter: Expr,
+        columns: Vec<Expr>,
+    ) -> Result<Self> {
+        let Some(rows) = scan(run, table, &[end])? else { return Ok(Self::default()) };
+        let time = (number("t_s") * lit(1e3)).alias("time");
+        let order = SortMultipleOptions::default().with_maintain_order(true);
+        let rows = rows
+            .filter(filter.and(col("t_s").is_not_null()))
+            .select([vec![text("flow_id"), time], columns].concat())
+            .sort_by_exprs(["flow_id", "time"].map(col), order);
+        let lines = collect(run, table, rows)?;
+        let mut flows: BTreeMap<String, Range<usize>> = BTreeMap::new();
+        for line in 0..lines.len() {
+            flows.entry(lines.text("flow_id", line)).or_insert(line..line).end = line + 1;
+        }
+        Ok(Self { lines: Some(lines), flows })
+    }
+
+    /// The rows of a flow, as `read_row` reads them.
+    fn of_flow<T>(
+        &self,
+        flow_id: &str,
+        mut read_row: impl FnMut(&Lines, usize) -> Option<T>,
+    ) -> Vec<T> {
+        let Some((lines, own)) = self.lines.as_ref().zip(self.flows.get(flow_id)) else {
+            return vec![];
+        };
+        own.clone().filter_map(|line| read_row(lines, line)).collect()
+    }
+}
+
+/// The tables of a trial. Each is read once for all senders: a run may have thousands of flows.
+struct Tables {
+    acks: Rows,
+    /// `flow_samples`; empty if every sender has rows in `acks`.
+    polled: Rows,
+    socket_events: Rows,
+    states: Rows,
+}
+
+impl Tables {
+    fn read(run: &RunDir, end: &TrialEnd, senders: &[Sender]) -> Result<Self> {
+        let samples = |table| {
+            let metrics = METRICS.into_iter().map(|(name, of, _)| of().alias(name));
+            Rows::read(run, end, table, sender(), metrics.chain([number("ca_state")]).collect())
+        };
+        let acks = samples("acks")?;
+        let needs_polled = senders.iter().any(|sender| !acks.flows.contains_key(&sender.flow_id));
+        let polled = if needs_polled { samples("flow_samples")? } else { Rows::default() };
+        let numbers = ["count", "ca_state", "ca_state_before"].map(number);
+        let columns = [vec![text("kind")], numbers.to_vec()].concat();
+        let socket_events = Rows::read(run, end, "tcp_events", sender(), columns)?;
+        let columns = vec![text("algorithm"), text("variable"), number("value")];
+        let of_flows = col("flow_id").is_not_null();
+        let states = Rows::read(run, end, "cc_state", of_flows, columns)?;
+        Ok(Self { acks, polled, socket_events, states })
+    }
 }
 
 /// The senders of a trial, with the congestion control that they had last.
@@ -229,14 +296,14 @@ fn title(run: &RunDir, end: &TrialEnd, points: &BTreeMap<u32, Levels>) -> String
     format!("ccbench {directory} point {}{levels} trial {}", end.point_id, end.trial)
 }
 
-fn document(run: &RunDir, end: &TrialEnd, sender: &Sender, title: &str) -> Result<QlogFile> {
+fn document(end: &TrialEnd, sender: &Sender, tables: &Tables, title: &str) -> QlogFile {
     let Sender { flow_id, node, cc, connects } = sender;
-    let mut samples = samples(run, end, "acks", flow_id)?;
+    let mut samples = samples(&tables.acks, flow_id);
     if samples.is_empty() {
-        samples = self::samples(run, end, "flow_samples", flow_id)?;
+        samples = self::samples(&tables.polled, flow_id);
     }
-    let socket = socket_events(run, end, flow_id)?;
-    let states = named_values(run, end, flow_id)?;
+    let socket = socket_events(&tables.socket_events, flow_id);
+    let states = named_values(&tables.states, flow_id);
     let clock = end.clocks.get(node).or_else(|| end.clocks.values().next());
     let begin_ns =
         clock.map_or(0, |clock| clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns));
@@ -245,7 +312,7 @@ fn document(run: &RunDir, end: &TrialEnd, sender: &Sender, title: &str) -> Resul
         Some(_) => "server",
         None => "unknown",
     };
-    Ok(QlogFile {
+    QlogFile {
         qlog_version: VERSION,
         qlog_format: "JSON",
         title: title.to_owned(),
@@ -260,31 +327,21 @@ fn document(run: &RunDir, end: &TrialEnd, sender: &Sender, title: &str) -> Resul
             vantage_point: VantagePoint { name: node.clone(), r#type: vantage },
             events: events(&samples, &socket, &states),
         }],
-    })
+    }
 }
 
-fn samples(run: &RunDir, end: &TrialEnd, table: &str, flow_id: &str) -> Result<Vec<Sample>> {
-    let Some(rows) = scan(run, table, &[end])? else { return Ok(vec![]) };
-    let metrics = METRICS.into_iter().map(|(name, of, _)| of().alias(name));
-    let columns = metrics.chain([number("ca_state")]).collect();
-    let rows = of_flow(rows.filter(sender()), flow_id, columns);
-    let lines = collect(run, table, rows)?;
-    let sample = |line| {
+fn samples(rows: &Rows, flow_id: &str) -> Vec<Sample> {
+    rows.of_flow(flow_id, |lines, line| {
         Some(Sample {
             time_ms: lines.number("time", line)?,
             metrics: METRICS.map(|(name, ..)| lines.number(name, line)),
             ca_state: lines.number("ca_state", line).map(|state| state as usize),
         })
-    };
-    Ok((0..lines.len()).filter_map(sample).collect())
+    })
 }
 
-fn socket_events(run: &RunDir, end: &TrialEnd, flow_id: &str) -> Result<Vec<SocketEvent>> {
-    let Some(rows) = scan(run, "tcp_events", &[end])? else { return Ok(vec![]) };
-    let numbers = ["count", "ca_state", "ca_state_before"].map(number);
-    let columns = [vec![text("kind")], numbers.to_vec()].concat();
-    let lines = collect(run, "tcp_events", of_flow(rows.filter(sender()), flow_id, columns))?;
-    let event = |line| {
+fn socket_events(rows: &Rows, flow_id: &str) -> Vec<SocketEvent> {
+    rows.of_flow(flow_id, |lines, line| {
         let state = |name| lines.number(name, line).map(|state| state as usize);
         Some(SocketEvent {
             time_ms: lines.number("time", line)?,
@@ -293,16 +350,12 @@ fn socket_events(run: &RunDir, end: &TrialEnd, flow_id: &str) -> Result<Vec<Sock
             ca_state: state("ca_state"),
             ca_state_before: state("ca_state_before"),
         })
-    };
-    Ok((0..lines.len()).filter_map(event).collect())
+    })
 }
 
-fn named_values(run: &RunDir, end: &TrialEnd, flow_id: &str) -> Result<Vec<NamedValue>> {
-    let Some(rows) = scan(run, "cc_state", &[end])? else { return Ok(vec![]) };
-    let columns = vec![text("algorithm"), text("variable"), number("value")];
-    let lines = collect(run, "cc_state", of_flow(rows, flow_id, columns))?;
+fn named_values(rows: &Rows, flow_id: &str) -> Vec<NamedValue> {
     let mut known = BTreeMap::new();
-    let named = |line| {
+    rows.of_flow(flow_id, |lines, line| {
         let (algorithm, variable) = (lines.text("algorithm", line), lines.text("variable", line));
         let states =
             known.entry(algorithm).or_insert_with_key(|name| cc::states(&Cc::new(name.as_str())));
@@ -312,8 +365,7 @@ fn named_values(run: &RunDir, end: &TrialEnd, flow_id: &str) -> Result<Vec<Named
             .find(|state| state.variable == variable && f64::from(state.number) == value)?;
         let time_ms = lines.number("time", line)?;
         Some(NamedValue { time_ms, variable: state.variable, name: state.name })
-    };
-    Ok((0..lines.len()).filter_map(named).collect())
+    })
 }
 
 /// All events in the order of their times, which the schema asks for.
@@ -404,6 +456,25 @@ fn of_socket_event(row: &SocketEvent) -> Vec<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trial::tests::{filled, good, info};
+
+    #[test]
+    fn a_table_is_read_once_for_all_flows() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        filled(&run, 2).commit(&good()).unwrap();
+        let end = run.trials().remove(0);
+        let of_flows = col("flow_id").is_not_null();
+        let rows = Rows::read(&run, &end, "flow_samples", of_flows, vec![]).unwrap();
+        std::fs::remove_dir_all(run.path().join("tables")).unwrap();
+        let time = |lines: &Lines, line| lines.number("time", line);
+        let times: Vec<Vec<f64>> =
+            (0..10).map(|nth| rows.of_flow(&format!("main/{nth}"), time)).collect();
+        // main/9 has the first sample, main/0 the last one.
+        assert!(times.iter().all(|times| times.len() == 1), "{times:?}");
+        assert!(times.is_sorted_by(|one, other| one[0] > other[0]), "{times:?}");
+        assert_eq!(rows.of_flow("main/10", time), [0.0; 0]);
+    }
 
     fn sample(time_ms: f64, srtt_ms: f64, in_flight: f64, ca_state: usize) -> Sample {
         let of = |(name, ..): Metric| match name {
