@@ -303,6 +303,20 @@ fn programs_print_through_their_console() {
     assert!(found.is_empty(), "use console.rs, which escapes:\n{}", found.join("\n"));
 }
 
+#[test]
+fn skipped_tests_are_counted() {
+    let mut found = Vec::new();
+    for (name, text) in files(&[".rs"]) {
+        // The function that counts them, and this test.
+        if name == "tests/src/skip.rs" || name == "tests/tidy/main.rs" {
+            continue;
+        }
+        let lines = code(&text).filter(|(_, line)| line.contains("println!(\"skip"));
+        found.extend(lines.map(|(nth, line)| format!("{name}:{nth}: {}", line.trim())));
+    }
+    assert!(found.is_empty(), "use ccbench_tests::skip::skip:\n{}", found.join("\n"));
+}
+
 /// Earlier names, or their beginnings (with a trailing underscore), that readers did not understand; docs/glossary.md has the
 /// terms. Names that also mean something else (`said`, `next_ns`, `count`) are not here.
 const FORMER_NAMES: [&str; 23] = [

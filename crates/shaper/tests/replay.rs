@@ -283,8 +283,7 @@ fn auto_selects_userspace_for_traces_unsupported_by_qdiscs() {
 #[test]
 fn both_backends_follow_real_traces() {
     let Some(dir) = std::env::var_os("CCBENCH_TRACES") else {
-        println!("skipped: CCBENCH_TRACES names no directory of real traces");
-        return;
+        return ccbench_tests::skip::skip("CCBENCH_TRACES names no directory of real traces");
     };
     let most =
         std::env::var("CCBENCH_TRACE_SECONDS").map_or(f64::MAX, |text| text.parse().unwrap());

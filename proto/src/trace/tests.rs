@@ -320,8 +320,7 @@ proptest! {
 #[test]
 fn real_traces_are_read_whole() {
     let Some(folder) = std::env::var_os("CCBENCH_TRACES") else {
-        println!("skipped: CCBENCH_TRACES names no folder of real traces");
-        return;
+        return ccbench_tests::skip::skip("CCBENCH_TRACES names no folder of real traces");
     };
     let folder = std::path::Path::new(&folder);
     for (file, rows, length_ms, zeros) in [

@@ -152,7 +152,7 @@ mod tests {
         std::fs::write(&path, bytes(&archive)).unwrap();
         let shell = format!("cd {} && cpio -idm --quiet < x.cpio", dir.path().display());
         match std::process::Command::new("sh").arg("-c").arg(shell).status() {
-            Ok(status) if status.code() == Some(127) => eprintln!("skipped: no cpio here"),
+            Ok(status) if status.code() == Some(127) => ccbench_tests::skip::skip("no cpio here"),
             status => {
                 assert!(status.unwrap().success());
                 let read = std::fs::read_to_string(dir.path().join("etc/b")).unwrap();
