@@ -213,6 +213,16 @@ fn notes(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
         if more > 0 {
             lines.push(Line::styled(format!("and {more} more reasons"), faint()));
         }
+        let unseen = [
+            (trial.rows_left_out, "of further flows"),
+            (
+                trial.rows_outside,
+                "from before the trial's start, or of nodes whose clock is not known",
+            ),
+        ];
+        for (rows, which) in unseen.into_iter().filter(|(rows, _)| *rows > 0) {
+            lines.push(Line::styled(format!("rows in the results only: {rows} {which}"), faint()));
+        }
     }
     let last = run.messages.iter().rev().take(LISTED).rev();
     lines.extend(last.map(|message| Line::styled(clean(message), faint())));
@@ -387,6 +397,21 @@ mod tests {
             "q quits",
         ];
         assert_eq!(lines(&screen, 98, 15), expected);
+    }
+
+    #[test]
+    fn states_the_rows_that_it_does_not_show() {
+        let (mut screen, mut update) = (Screen::default(), update());
+        let trial = update.trial.as_mut().unwrap();
+        (trial.rows_left_out, trial.rows_outside) = (4, 2);
+        screen.apply(update);
+        let lines = lines(&screen, 98, 17);
+        let expected = [
+            "src: the busiest CPU was at 95 %",
+            "rows in the results only: 4 of further flows",
+            "rows in the results only: 2 from before the trial's start, or of nodes whose clock is not known",
+        ];
+        assert_eq!(lines[12..15], expected);
     }
 
     #[test]

@@ -183,6 +183,8 @@
     showTable("probes", "Probes", PROBES, byName("probes"));
     showTable("hosts", "Machines of the nodes", HOSTS, byName("hosts"));
     setText("left-out", trial.rows_left_out ? `${plural(trial.rows_left_out, "row")} of further flows are in the results only.` : "");
+    setText("outside", trial.rows_outside
+      ? `${plural(trial.rows_outside, "row")} from before the trial's start, or of nodes whose clock is not known, are in the results only.` : "");
     drawPanels(trial);
   };
   const show = () => {

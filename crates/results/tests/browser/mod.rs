@@ -249,6 +249,35 @@ fn tables_show_failed_points_ccs_links_and_losses() {
 }
 
 #[test]
+fn the_live_page_states_the_rows_that_it_does_not_show() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("live.html");
+    // Instead of a run, the test sends the updates.
+    let source = "<script>window.EventSource = class extends EventTarget { constructor() { super(); window.run = this; } };</script>";
+    let page = report::live_page("n").replacen("</head>", &format!("{source}</head>"), 1);
+    std::fs::write(&file, page).unwrap();
+    let Some(browser) = Browser::start() else { return };
+    browser.open(&file);
+    let shown = |left_out: u64, outside: u64| {
+        let run = json!({ "name": "r", "directory": "d", "trials": 1, "ended": {}, "last": [], "running": [], "next": null,
+            "left_s": null, "messages": [], "messages_left_out": 0 });
+        let trial = json!({ "number": 1, "label": "one", "elapsed_s": 1.0, "length_s": 2.0, "phase": null, "next_phase": null,
+            "phases": [], "bin_s": 0.1, "status": "ok", "has_ended": false, "reasons": [], "flows": {}, "links": {}, "probes": {},
+            "hosts": {}, "rows_left_out": left_out, "rows_outside": outside });
+        let data = json!({ "run": run, "trial": trial }).to_string();
+        browser.eval(&format!(
+            "run.dispatchEvent(new MessageEvent('message', {{ data: {} }}));
+             return ['#left-out', '#outside'].map(id => document.querySelector(id).textContent)",
+            json!(data)
+        ))
+    };
+    assert_eq!(shown(0, 0), json!(["", ""]));
+    let outside = "2 rows from before the trial's start, or of nodes whose clock is not known, are in the results only.";
+    assert_eq!(shown(4, 2), json!(["4 rows of further flows are in the results only.", outside]));
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+#[test]
 fn panels_share_the_time_range() {
     let Some((browser, _root)) = open_report() else { return };
     browser.eval(
