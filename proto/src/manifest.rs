@@ -158,11 +158,12 @@ pub fn containerlab(text: &str) -> Result<Vec<ReservedNode>, ManifestError> {
         let lab = format!("{}-", container.lab_name);
         let name = container.name.strip_prefix("clab-").unwrap_or(&container.name);
         let name = word(name.strip_prefix(&lab).unwrap_or(name))?;
-        let (text, _) = container.ipv4_address.split_once('/').unwrap_or_default();
-        if text.is_empty() {
+        let text = container.ipv4_address.as_str();
+        // That of a container that does not run.
+        if matches!(text, "" | "N/A") {
             return Err(ManifestError::Lacks { node: name, what: "address (`ipv4_address`)" });
         }
-        let control = address(&name, text)?;
+        let control = address(&name, text.split_once('/').map_or(text, |(address, _)| address))?;
         let access = Access::Container(word(&container.name)?);
         Ok(ReservedNode { name, control, access })
     };
@@ -267,12 +268,14 @@ mod tests {
             assert_eq!(nodes[0].control.to_string(), "172.20.20.2");
             assert_eq!(nodes[0].access, Access::Container("clab-q-src".to_owned()));
         }
-        let stopped = container.replace("172.20.20.2/24", "N/A");
-        assert!(
-            error(containerlab(&format!("{{\"q\": [{stopped}]}}"))).contains("the address `N`")
-        );
-        let without = container.replace("172.20.20.2/24", "");
-        let without = containerlab(&format!("{{\"q\": [{without}]}}"));
-        assert!(error(without).contains("`src` has no address"));
+        let with = |address: &str| {
+            let container = container.replace("172.20.20.2/24", address);
+            containerlab(&format!("{{\"q\": [{container}]}}"))
+        };
+        for none in ["N/A", ""] {
+            assert!(error(with(none)).contains("`src` has no address"), "{none}");
+        }
+        assert_eq!(with("172.20.20.3").unwrap()[0].control.to_string(), "172.20.20.3");
+        assert!(error(with("172.20/24")).contains("the address `172.20` of node `src`"));
     }
 }
