@@ -40,7 +40,9 @@ install_package() {
     case $1 in
     http://*) die "$1: give an https URL; this program runs as root" ;;
     https://*)
-        file=$(mktemp -d)/${1##*/}
+        # Its query may hold anything, such as a signature.
+        file=${1%%[?#]*}
+        file=$(mktemp -d)/${file##*/}
         if command -v curl >/dev/null; then curl -fsSL -o "$file" "$1"; else wget -q -O "$file" "$1"; fi
         ;;
     esac

@@ -174,20 +174,64 @@ fn inspected() -> String {
     json!({ "quickstart": containers }).to_string()
 }
 
+/// A program in `bin` with these commands, for a PATH.
+fn program(bench: &Bench, name: &str, commands: &str) {
+    std::fs::create_dir_all(bench.path("bin")).unwrap();
+    let program = bench.write(&format!("bin/{name}"), &format!("#!/bin/sh\n{commands}\n"));
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_package_at_a_url_with_a_query_is_installed_by_its_ending() {
+    let bench = Bench::new();
+    let etc = bench.path("etc").display().to_string();
+    let script = std::fs::read_to_string(source_root().join("scripts/install-agent.sh")).unwrap();
+    assert!(script.contains("\netc=/etc/ccbench\n"), "where the script writes");
+    let script = script.replace("\netc=/etc/ccbench\n", &format!("\netc='{etc}'\n"));
+    let script = bench.write("install-agent.sh", &script);
+    for name in ["iperf3", "ip", "ethtool", "systemctl", "ccbench-agent"] {
+        program(&bench, name, "");
+    }
+    program(&bench, "curl", "while [ \"$1\" != -o ]; do shift; done; : >\"$2\"");
+    for name in ["apt-get", "tar"] {
+        program(&bench, name, &format!("echo {name} \"$@\" >>'{etc}/calls'"));
+    }
+    let path = format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap());
+    for (url, tool, file) in [
+        (
+            "https://host/d/ccbench_0.1.0_amd64.deb?token=a/b.c",
+            "apt-get",
+            "/ccbench_0.1.0_amd64.deb",
+        ),
+        ("https://host/ccbench.tar.gz?name=x.deb#part", "tar", "/ccbench.tar.gz"),
+        ("https://host/ccbench.deb", "apt-get", "/ccbench.deb"),
+    ] {
+        let mut install = Command::new("sh");
+        install
+            .arg(&script)
+            .args(["install", url])
+            .env("PATH", &path)
+            .env("TMPDIR", bench.path("."));
+        succeeds(&install.output().unwrap());
+        let calls = std::fs::read_to_string(bench.path("etc/calls")).unwrap();
+        let last = calls.lines().last().unwrap();
+        assert!(last.starts_with(tool) && last.ends_with(file), "{url}: {calls}");
+    }
+}
+
 /// A `docker` that runs what join.sh gives it here: `docker exec -i CONTAINER install-agent.sh join SERVICE AGENT`.
 fn docker(bench: &Bench) -> PathBuf {
     let (agent, dir) = (binary("ccbench-agent"), bench.path("nodes"));
-    std::fs::create_dir_all(bench.path("bin")).unwrap();
-    let program = bench.write(
-        "bin/docker",
+    program(
+        bench,
+        "docker",
         &format!(
-            "#!/bin/sh\nset -eu\n[ \"$4 $5\" = \"install-agent.sh join\" ]\nCCBENCH_JOIN_TOKEN=$(cat)\nexport CCBENCH_JOIN_TOKEN\n\
-             mkdir -p '{dir}'\necho \"$3 $7\" >>'{dir}/agents'\nexec '{agent}' join --controller \"$6\" --dir \"{dir}/$3\"\n",
+            "set -eu\n[ \"$4 $5\" = \"install-agent.sh join\" ]\nCCBENCH_JOIN_TOKEN=$(cat)\nexport CCBENCH_JOIN_TOKEN\n\
+             mkdir -p '{dir}'\necho \"$3 $7\" >>'{dir}/agents'\nexec '{agent}' join --controller \"$6\" --dir \"{dir}/$3\"",
             dir = dir.display(),
             agent = agent.display(),
         ),
     );
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     bench.path("bin")
 }
 
