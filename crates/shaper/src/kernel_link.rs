@@ -169,11 +169,10 @@ impl KernelLink {
         if self.netems.is_empty() {
             return Err(unsupported_change(&self.state(), what));
         }
-        for PlacedNetem { handle, parent, netem } in &mut self.netems {
-            let message = netem.changed(&change).change(self.ifindex, *handle, *parent);
-            self.socket.request(&format!("change {what}"), &self.dev, &message)?;
-        }
-        Ok(())
+        let (socket, dev, op) = (&mut self.socket, &self.dev, format!("change {what}"));
+        change_each(&mut self.netems, self.ifindex, change, |message| {
+            socket.request(&op, dev, message)
+        })
     }
 
     /// Packets that the policer has dropped; `None`: the link has none.
@@ -203,6 +202,22 @@ impl KernelLink {
         self.traced = TraceReplay::start(replay, messages)?;
         Ok(())
     }
+}
+
+/// Changes netem qdiscs, one after the other. One whose message is refused keeps its parameters, as in the kernel, and the later
+/// ones theirs.
+fn change_each(
+    netems: &mut [PlacedNetem],
+    ifindex: u32,
+    change: impl Fn(&mut plan::Link),
+    mut send: impl FnMut(&[u8]) -> Result<(), ShaperError>,
+) -> Result<(), ShaperError> {
+    for PlacedNetem { handle, parent, netem } in netems {
+        let mut changed = netem.clone();
+        send(&changed.changed(&change).change(ifindex, *handle, *parent))?;
+        *netem = changed;
+    }
+    Ok(())
 }
 
 /// Error for a kind that this kernel lacks, with its option and a hint.
@@ -398,5 +413,46 @@ impl Drop for KernelLink {
         if let Err(error) = self.remove() {
             tracing::warn!(link = self.link, dev = self.dev, %error, "could not undo a link");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qdisc::netem::Netem;
+
+    #[test]
+    fn next_change_begins_with_what_the_kernel_has() {
+        let ms = Micros::from_millis;
+        let plan = plan::Link { delay: Some(ms(10)), ..plan::Link::default() };
+        let netem = Netem { plan, limit_pkts: 1000, seed: 5 };
+        let before = PlacedNetem { handle: 100 << 16, parent: ROOT, netem };
+        let mut netems = [before.clone(), before.clone()];
+        let refusal = ShaperError::Unsupported {
+            link: "l".to_owned(),
+            backend: "kernel",
+            what: "it".to_owned(),
+            hint: "none".to_owned(),
+        };
+        let mut answers = [Ok(()), Err(refusal)].into_iter();
+        let refused = change_each(
+            &mut netems,
+            1,
+            |link| link.delay = Some(ms(50)),
+            |_| answers.next().unwrap(),
+        );
+        assert!(refused.is_err());
+        assert_eq!(netems[0].netem.plan.delay, Some(ms(50)));
+        assert_eq!(netems[1], before);
+        let lose = |link: &mut plan::Link| link.loss = Ppm::new(1000);
+        let mut sent = Vec::new();
+        let done = change_each(&mut netems, 1, lose, |message| {
+            sent.push(message.to_vec());
+            Ok(())
+        });
+        done.unwrap();
+        let expected = before.netem.clone().changed(lose).change(1, before.handle, before.parent);
+        assert_eq!(sent[1], expected);
+        assert_ne!(sent[0], expected, "this one has the other delay");
     }
 }
