@@ -77,8 +77,9 @@ struct Pacer {
 }
 
 impl Pacer {
-    fn new(rate_bps: u64) -> Self {
-        Self { rate_bps, next: 0, left_out: 0 }
+    /// Of a stream before which so many datagrams were left out.
+    fn new(rate_bps: u64, left_out: u64) -> Self {
+        Self { rate_bps, next: 0, left_out }
     }
 
     /// The number of datagrams until a time.
@@ -97,6 +98,48 @@ impl Pacer {
     }
 }
 
+/// To whom datagrams are sent: one address at a time. Pure: times are nanoseconds of any clock.
+#[derive(Debug)]
+struct Streams {
+    rate_bps: u64,
+    /// Who has the stream, since when, and what is due of it.
+    current: Option<(SocketAddr, u64, Pacer)>,
+    asked_ns: u64,
+    /// Who had it last, and what had been left out by then. The receiver counts what exceeds its highest count, so the count of an
+    /// address that asks again goes on.
+    before: Option<(SocketAddr, u64)>,
+}
+
+impl Streams {
+    fn new(rate_bps: u64) -> Self {
+        Self { rate_bps, current: None, asked_ns: 0, before: None }
+    }
+
+    /// An address has asked with its cookie.
+    fn asked(&mut self, from: SocketAddr, now_ns: u64) {
+        let (rate_bps, before) = (self.rate_bps, self.before.filter(|(to, _)| *to == from));
+        let left_out = before.map_or(0, |(_, left_out)| left_out);
+        let begin = || (from, now_ns, Pacer::new(rate_bps, left_out));
+        let (to, ..) = self.current.get_or_insert_with(begin);
+        if *to == from {
+            self.asked_ns = now_ns;
+        }
+    }
+
+    /// The datagrams that are due now: to whom, their numbers, and how many were left out before them. Ends a stream for which nobody
+    /// asks any more.
+    fn due(&mut self, now_ns: u64) -> Option<(SocketAddr, std::ops::Range<u64>, u64)> {
+        if now_ns.saturating_sub(self.asked_ns) > IDLE_LIMIT_NS
+            && let Some((to, _, pacer)) = self.current.take()
+        {
+            self.before = Some((to, pacer.left_out));
+        }
+        let (to, begin_ns, pacer) = self.current.as_mut()?;
+        let numbers = pacer.due(now_ns.saturating_sub(*begin_ns));
+        Some((*to, numbers, pacer.left_out))
+    }
+}
+
 /// Sends streams to those who ask, one at a time, until `stop`.
 pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
     // The plan's check requires one.
@@ -109,8 +152,7 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
         let _ = setsockopt(socket, sockopt::SndBuf, &BUFFER_BYTES);
     }
     let mut datagram = vec![0; payload];
-    let mut stream: Option<(SocketAddr, u64, Pacer)> = None;
-    let mut asked_ns = 0;
+    let mut streams = Streams::new(rate_bps);
     while !stop.load(Ordering::Relaxed) {
         let mut buffer = [0; 64];
         for _ in 0..MAX_MESSAGES {
@@ -118,27 +160,18 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
             let cookie = cookies.hash_one(from);
             match decode(&buffer[..length]) {
                 Some((REQUEST, number, _)) if number == cookie => {
-                    let now_ns = clock::now_ns();
-                    let (to, ..) =
-                        stream.get_or_insert_with(|| (from, now_ns, Pacer::new(rate_bps)));
-                    if *to == from {
-                        asked_ns = now_ns;
-                    }
+                    streams.asked(from, clock::now_ns());
                 }
                 // A request that is lost is repeated.
                 Some((REQUEST, ..)) => drop(socket.send_to(&encode(COOKIE, cookie, 0), from)),
                 _ => {}
             }
         }
-        let now_ns = clock::now_ns();
-        if now_ns.saturating_sub(asked_ns) > IDLE_LIMIT_NS {
-            stream = None;
-        }
-        if let Some((to, begin_ns, pacer)) = &mut stream {
-            for number in pacer.due(now_ns - *begin_ns) {
-                datagram[..MESSAGE_BYTES].copy_from_slice(&encode(DATA, number, pacer.left_out));
+        if let Some((to, numbers, left_out)) = streams.due(clock::now_ns()) {
+            for number in numbers {
+                datagram[..MESSAGE_BYTES].copy_from_slice(&encode(DATA, number, left_out));
                 // A full queue is a part of the path.
-                if socket.send_to(&datagram, *to).is_err() {
+                if socket.send_to(&datagram, to).is_err() {
                     break;
                 }
             }
@@ -313,12 +346,31 @@ mod tests {
     #[test]
     fn a_late_sender_leaves_out_what_is_long_due() {
         // A packet per millisecond.
-        let mut pacer = Pacer::new(12_000_000);
+        let mut pacer = Pacer::new(12_000_000, 0);
         assert_eq!(pacer.due(500_000), 0..0);
         assert_eq!(pacer.due(3_000_000), 0..3);
         assert_eq!(pacer.due(3_000_000), 3..3);
         assert_eq!((pacer.due(23_000_000), pacer.left_out), (3..23, 0));
         assert_eq!((pacer.due(53_000_000), pacer.left_out), (33..53, 10));
+    }
+
+    #[test]
+    fn the_count_of_an_address_that_asks_again_goes_on() {
+        let [one, other] = [1, 2].map(|port| SocketAddr::new([127, 0, 0, 1].into(), port));
+        // A packet per millisecond.
+        let mut streams = Streams::new(12_000_000);
+        assert_eq!(streams.due(5_000_000_000), None);
+        streams.asked(one, 5_000_000_000);
+        assert_eq!(streams.due(5_053_000_000), Some((one, 33..53, 33)));
+        // It has the stream, so another one gets nothing.
+        streams.asked(other, 5_053_000_000);
+        assert_eq!(streams.due(6_000_000_000), Some((one, 980..1000, 960)));
+        assert_eq!(streams.due(6_000_000_001), None, "it has not asked for more than a second");
+        streams.asked(one, 6_500_000_000);
+        assert_eq!(streams.due(6_503_000_000), Some((one, 0..3, 960)));
+        assert_eq!(streams.due(7_600_000_000), None);
+        streams.asked(other, 7_600_000_000);
+        assert_eq!(streams.due(7_601_000_000), Some((other, 0..1, 0)));
     }
 
     #[test]
