@@ -497,7 +497,7 @@ fn unload(name: &str) -> Result<String, CommandError> {
             std::fs::read_to_string(sysfs::parameter(&module, "instances")).unwrap_or_default();
         if instances.lines().any(|line| line.split_whitespace().next() == Some(name)) {
             if name == module {
-                sysfs::rmmod(&module)?;
+                sysfs::unload(&module)?;
             } else {
                 sysfs::write(&sysfs::parameter(&module, "remove"), name)?;
             }

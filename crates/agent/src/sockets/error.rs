@@ -59,7 +59,7 @@ pub enum SocketError {
         /// The module.
         module: String,
     },
-    /// `modprobe` or `rmmod` did not start.
+    /// `modprobe` did not start.
     #[error("run {tool} {module}: {source}")]
     RunTool {
         /// The program.
@@ -69,7 +69,7 @@ pub enum SocketError {
         /// The system's answer.
         source: io::Error,
     },
-    /// `modprobe` or `rmmod` failed.
+    /// `modprobe` failed.
     #[error("{stderr}{hint}")]
     ToolFailed {
         /// Its message.

@@ -94,7 +94,7 @@ impl Step {
                 if !sysfs::is_loaded(module) || instances.lines().count() > 1 {
                     return Ok(());
                 }
-                sysfs::rmmod(module)
+                sysfs::unload(module)
             }
             Self::SuppliedModule(used) => supplied_module::unload(used),
             Self::Bpf { name } => unregister(name),

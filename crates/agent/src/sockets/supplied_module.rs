@@ -2,10 +2,8 @@
 //! has undone it. A module and its parameters exist once in a kernel.
 
 use std::ffi::CString;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use ccbench_proto::cc::supplied::{KernelModule, ParameterKind};
 use rustix::io::Errno;
@@ -14,10 +12,6 @@ use super::error::SocketError;
 use super::journal::{Journal, ModuleUse, Step, lock_modules, other_uses};
 use super::{kernel_module, sysfs};
 use crate::clock;
-
-/// Sockets of a trial that ended use the module for an instant longer.
-const UNLOAD_LIMIT: Duration = Duration::from_secs(2);
-const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
 
 /// A module to load.
 #[derive(Debug, Clone, Copy)]
@@ -180,19 +174,7 @@ pub(super) fn unload(used: &ModuleUse) -> Result<(), SocketError> {
     if !other_uses(module, &used.id)?.is_empty() {
         return Ok(());
     }
-    let failed = |source: io::Error| SocketError::UnloadModule { module: module.clone(), source };
-    let name = CString::new(module.as_str()).map_err(|_| failed(Errno::INVAL.into()))?;
-    let mut waited = Duration::ZERO;
-    loop {
-        match rustix::system::delete_module(&name, libc::O_NONBLOCK) {
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::AGAIN) if waited < UNLOAD_LIMIT => {
-                std::thread::sleep(UNLOAD_PAUSE);
-                waited += UNLOAD_PAUSE;
-            }
-            Err(errno) => return Err(failed(errno.into())),
-        }
-    }
+    sysfs::unload(module)
 }
 
 #[cfg(test)]
