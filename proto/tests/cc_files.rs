@@ -177,4 +177,6 @@ fn the_simulator_and_the_lab_refuse_what_they_cannot_load() {
     let module = uml("module = \"tcp_mine.ko\"").unwrap_err();
     assert!(module.contains("cc.own.module: the lab's kernels load no modules"), "{module}");
     assert!(uml("file = \"mine.bpf.o\"").is_ok(), "{:?}", uml("file = \"mine.bpf.o\""));
+    let own = uml("algorithm = \"ta\"\nvia = \"module\"");
+    assert!(own.is_ok(), "ccbench's modules are built for its own kernel: {own:?}");
 }

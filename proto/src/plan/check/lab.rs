@@ -41,10 +41,10 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
             problems.error_from(path, &[path, at], why);
         }
         without_agents(plan, at, "a kernel", problems);
-        without_modules(plan, at, problems);
+        without_modules(plan, at, &kernels, problems);
     } else if plan.lab.engine.is_some() {
         without_agents(plan, ENGINE, "an engine", problems);
-        without_modules(plan, ENGINE, problems);
+        without_modules(plan, ENGINE, &kernels, problems);
     }
     if plan.lab.engine == Some(Engine::Uml) {
         uml((plan, settled), topology, &kernels, problems);
@@ -70,15 +70,24 @@ fn without_agents(plan: &Plan, at: &[&str], what: &str, problems: &mut Problems)
     }
 }
 
-/// No kernel of the lab has modules of ccbench: those of `own` are not built, and stock kernels come with Debian's.
-fn without_modules(plan: &Plan, at: &[&str], problems: &mut Problems) {
+/// ccbench's modules are built for the kernel `own`; stock kernels come with Debian's only.
+fn without_modules(
+    plan: &Plan,
+    at: &[&str],
+    kernels: &[(Series, Vec<&str>)],
+    problems: &mut Problems,
+) {
     for (name, _) in plan.cc.iter().filter(|(_, cc)| cc.module.is_some()) {
         let why = "the lab's kernels load no modules of yours: write the congestion control in BPF, and name it with `file`";
         problems.error_from(&["cc", name, "module"], &[&["cc", name], at], why);
     }
+    let Some((stock, _)) = kernels.iter().find(|(series, _)| *series != Series::Own) else {
+        return;
+    };
     for (name, cc) in plan.cc.iter().filter(|(_, cc)| cc.via == Via::Module && cc::is_own(cc)) {
         let why = format!(
-            "the lab's kernels have none of ccbench's modules: leave out `via`, and `{}` is loaded as BPF",
+            "the lab's kernel {stock} has none of ccbench's modules: use the kernel own, or leave out `via`, and `{}` is loaded \
+             as BPF",
             cc.algorithm
         );
         problems.error_from(&["cc", name, "via"], &[&["cc", name], at], why);
