@@ -308,6 +308,9 @@ pub enum LabCommand {
         /// Build the kernel for this engine only: qemu or uml [default: both].
         #[arg(long)]
         engine: Option<Engine>,
+        /// Also build ccbench's kernel modules for the kernel own (about five minutes), for `via = "module"`.
+        #[arg(long)]
+        modules: bool,
     },
     /// Pack the kernels `own` that are built here into a package for other machines.
     Pack {

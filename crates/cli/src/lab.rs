@@ -35,6 +35,7 @@ pub mod engine;
 pub mod error;
 mod jobs;
 pub mod kernel;
+pub mod modules;
 pub mod package;
 mod preflight;
 mod qemu;
@@ -99,7 +100,12 @@ impl Lab {
         let mut lab = Self { kernel, jobs, images, preflight, described, engine_note };
         let points = experiment.plan.points();
         let kernels: BTreeSet<_> = points.iter().map(|point| lab.machine(point)).collect();
-        let open = |(engine, series)| Ok(((engine, series), VmImage::open(engine, series)?));
+        let open = |machine: (Engine, Series)| {
+            let of_machine = |point: &&Point| lab.machine(point) == machine;
+            let mut plans = points.iter().filter(of_machine).map(|point| point.plan.plan());
+            let image = VmImage::open(machine.0, machine.1)?;
+            Ok((machine, if plans.any(modules::are_used) { image.with_modules()? } else { image }))
+        };
         let opened = kernels.into_iter().map(open).collect::<Result<Vec<_>, LabError>>()?;
         let can_dilate = opened.iter().any(|(_, image)| image.kernel().can_dilate());
         if dilation.is_some() && !can_dilate {

@@ -9,6 +9,8 @@ use ccbench_collector::host::procfs::{CpuTicks, cpu_times};
 use ccbench_io::console::message;
 use nix::mount::{MsFlags, mount};
 
+use crate::sockets::sysfs;
+
 /// File system type, where, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
     ("proc", "/proc", ""),
@@ -38,11 +40,12 @@ pub fn mount_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Loads the modules of this machine's devices, if the kernel has modules. The kernel itself loads modules of qdiscs and
-/// congestion controls on demand.
+/// Loads the modules of this machine's devices, if the kernel came with modules. The kernel itself loads modules of qdiscs and
+/// congestion controls on demand, and agents those of ccbench.
 #[expect(clippy::disallowed_methods, reason = "starts modprobe")]
 pub fn load_modules() -> io::Result<()> {
-    if !Path::new("/lib/modules").exists() {
+    // Modules from elsewhere are in other folders.
+    if !Path::new("/lib/modules").join(sysfs::release()).join("kernel").exists() {
         return Ok(());
     }
     // Not every kernel lists what it has built in, so that a failure here means nothing: a missing module shows when it

@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::lab::error::LabError;
 use crate::lab::package::{self, Installed};
-use crate::lab::{kernel, vm::VmImage};
+use crate::lab::{kernel, modules, vm::VmImage};
 
 /// Runs one of the sub-commands.
 ///
@@ -17,15 +17,15 @@ use crate::lab::{kernel, vm::VmImage};
 /// A tool is missing, or the kernel cannot be built, packed or installed.
 pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
     match command {
-        LabCommand::Build { kernel, engine: Some(engine) } => {
+        LabCommand::Build { kernel, engine: Some(engine), modules } => {
             if !engine.runs(*kernel) {
                 return Err(LabError::NotItsKernel { engine: *engine, kernel: *kernel }.into());
             }
-            build(*engine, *kernel)
+            build(*engine, *kernel, *modules)
         }
-        LabCommand::Build { kernel, engine: None } => {
+        LabCommand::Build { kernel, engine: None, modules } => {
             for engine in [Engine::Uml, Engine::Qemu].into_iter().filter(|e| e.runs(*kernel)) {
-                build(engine, *kernel)?;
+                build(engine, *kernel, *modules)?;
             }
             Ok(ExitCode::Success)
         }
@@ -50,10 +50,14 @@ pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Builds or fetches one kernel, and checks that it can be packed with the userland.
-fn build(engine: Engine, series: Series) -> Result<ExitCode, CliError> {
+/// Builds or fetches one kernel, with ccbench's modules if they are asked for, and checks that it can be packed with the userland.
+fn build(engine: Engine, series: Series, with_modules: bool) -> Result<ExitCode, CliError> {
     let kernel = kernel::build(engine, series)?;
-    let image = VmImage::open(engine, series)?;
+    let mut image = VmImage::open(engine, series)?;
+    if with_modules {
+        print(&format!("{}\n", modules::build(&kernel)?.display()));
+        image = image.with_modules()?;
+    }
     print(&format!(
         "{} ({}), {}\n{}\n",
         kernel.release,

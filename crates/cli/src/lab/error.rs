@@ -30,8 +30,8 @@ pub enum LabError {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// The build script of the kernel failed; it has printed why.
-    #[error("the lab's kernel could not be built ({status})")]
+    /// The build script of a kernel or of its modules failed; it has printed why.
+    #[error("the lab's kernel, or its modules, could not be built ({status})")]
     Build {
         /// How the script ended.
         status: std::process::ExitStatus,
@@ -92,6 +92,14 @@ pub enum LabError {
         /// The kernel.
         kernel: Series,
     },
+    /// ccbench's modules for a stock kernel.
+    #[error(
+        "the kernel {kernel} has none of ccbench's modules; use the kernel `own`, or leave out `via = \"module\"`"
+    )]
+    NoModules {
+        /// The kernel.
+        kernel: Series,
+    },
     /// The kernel of a point was not opened.
     #[error("lab: kernel {kernel} for the engine {engine} is not open (a bug in ccbench)")]
     NotOpen {
@@ -128,6 +136,7 @@ impl LabError {
             | Self::NodeWithAgent { .. }
             | Self::NotDilatable
             | Self::NotItsKernel { .. }
+            | Self::NoModules { .. }
             | Self::NotOpen { .. } => ExitCode::Usage,
         }
     }

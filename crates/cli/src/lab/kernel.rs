@@ -1,5 +1,6 @@
 //! Kernels of the lab: built or fetched once, kept in the cache.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,8 @@ enum Scope {
     OwnKernelFor(Engine),
     /// Stock kernels.
     StockKernels,
+    /// The modules for the kernel `own`; no kernel depends on them.
+    Modules,
 }
 
 /// A file of the recipe: name below `lab/`, contents, and scope.
@@ -29,8 +32,8 @@ macro_rules! recipe_file {
     };
 }
 
-/// Files that build or fetch kernels. Their contents are part of a kernel's key in the cache.
-const RECIPE: [(&str, &str, Scope); 15] = [
+/// Files that build or fetch kernels and modules. Their contents are part of the key in the cache.
+const RECIPE: [(&str, &str, Scope); 16] = [
     recipe_file!("apt.sh", Scope::AllKernels),
     recipe_file!("kernel.sh", Scope::OwnKernel),
     recipe_file!("kernel.config", Scope::OwnKernelFor(Engine::Qemu)),
@@ -46,6 +49,7 @@ const RECIPE: [(&str, &str, Scope); 15] = [
     recipe_file!("uml/patches/0007-um-aligned-struct-page.patch", Scope::OwnKernelFor(Engine::Uml)),
     recipe_file!("uml/patches/0008-um-jit-placement.patch", Scope::OwnKernelFor(Engine::Uml)),
     recipe_file!("debian.sh", Scope::StockKernels),
+    recipe_file!("modules.sh", Scope::Modules),
 ];
 
 /// SHA-256 of everything that decides on a kernel besides its source: scripts, configuration and patches.
@@ -54,11 +58,16 @@ pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
         (Scope::AllKernels, _) => true,
         (Scope::OwnKernel, series) => series == Series::Own,
         (Scope::OwnKernelFor(of), Series::Own) => *of == engine,
-        (Scope::OwnKernelFor(_), _) => false,
+        (Scope::OwnKernelFor(_) | Scope::Modules, _) => false,
         (Scope::StockKernels, series) => series != Series::Own,
     });
+    sha256_of(parts.map(|(name, text, _)| (*name, *text)))
+}
+
+/// SHA-256 of names and texts, hexadecimal.
+pub(super) fn sha256_of<'a>(parts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut hash = Sha256::new();
-    for (name, text, _) in parts {
+    for (name, text) in parts {
         hash.update(name);
         hash.update([0]);
         hash.update(text);
@@ -67,11 +76,20 @@ pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The files of the recipe that build the kernels `own`, or their modules: name and contents.
+fn recipe_of(wanted: impl Fn(Scope) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let recipe: &'static [(&str, &str, Scope)] = &RECIPE;
+    recipe.iter().filter(move |(_, _, scope)| wanted(*scope)).map(|(name, text, _)| (*name, *text))
+}
+
 /// Files that build the kernels `own`: name and contents.
 pub(super) fn own_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let recipe: &'static [(&str, &str, Scope)] = &RECIPE;
-    let of_own = recipe.iter().filter(|(_, _, scope)| *scope != Scope::StockKernels);
-    of_own.map(|(name, text, _)| (*name, *text))
+    recipe_of(|scope| !matches!(scope, Scope::StockKernels | Scope::Modules))
+}
+
+/// Files that only the modules depend on: name and contents.
+pub(super) fn modules_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
+    recipe_of(|scope| scope == Scope::Modules)
 }
 
 /// Where a kernel is kept in the lab's folder of a cache.
@@ -156,7 +174,6 @@ pub(super) fn find_in(cache: &Path, engine: Engine, series: Series) -> Option<Ke
 ///
 /// # Errors
 /// A tool is missing, or the build failed.
-#[expect(clippy::disallowed_methods, reason = "starts the build of a kernel")]
 pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
     if let Some(kernel) = find(engine, series) {
         return Ok(kernel);
@@ -167,25 +184,37 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
         return Ok(kernel);
     }
     info!(%series, %engine, folder = %folder.display(), "build the lab's kernel");
-    let recipe_dir =
-        tempfile::tempdir().map_err(LabError::io("make a directory in", &std::env::temp_dir()))?;
-    for (name, text, _) in RECIPE {
-        let path = recipe_dir.path().join(name);
-        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        made.and_then(|()| std::fs::write(&path, text)).map_err(LabError::io("write", &path))?;
-    }
     let script = if series == Series::Own { "kernel.sh" } else { "debian.sh" };
-    let mut command = std::process::Command::new("bash");
-    command.arg(recipe_dir.path().join(script)).arg(recipe_dir.path()).arg(&folder);
-    command.arg(if series == Series::Own { engine.name() } else { series.name() });
-    let status = command.status().map_err(LabError::io("start bash for", recipe_dir.path()))?;
-    if !status.success() {
-        return Err(LabError::Build { status });
-    }
+    let which = if series == Series::Own { engine.name() } else { series.name() };
+    let recipe = RECIPE.iter().map(|(name, text, _)| (*name, *text));
+    run_script(recipe, script, &[folder.as_os_str(), OsStr::new(which)])?;
     find(engine, series).ok_or_else(|| LabError::Missing {
         what: format!("{}", folder.join(image_name(series)).display()),
         hint: "remove that directory and run `ccbench lab build` again".to_owned(),
     })
+}
+
+/// Runs a script of these files, with their directory as its first argument.
+///
+/// # Errors
+/// The files cannot be written, or the script failed.
+#[expect(clippy::disallowed_methods, reason = "starts the build of a kernel or of modules")]
+pub(super) fn run_script(
+    files: impl Iterator<Item = (&'static str, &'static str)>,
+    script: &str,
+    arguments: &[&OsStr],
+) -> Result<(), LabError> {
+    let dir =
+        tempfile::tempdir().map_err(LabError::io("make a directory in", &std::env::temp_dir()))?;
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        made.and_then(|()| std::fs::write(&path, text)).map_err(LabError::io("write", &path))?;
+    }
+    let mut command = std::process::Command::new("bash");
+    command.arg(dir.path().join(script)).arg(dir.path()).args(arguments);
+    let status = command.status().map_err(LabError::io("start bash for", dir.path()))?;
+    if status.success() { Ok(()) } else { Err(LabError::Build { status }) }
 }
 
 /// Makes a kernel's folder, and waits until it is nobody else's: the scripts replace files in it.
@@ -226,6 +255,14 @@ mod tests {
             }
         }
         assert_eq!(found, RECIPE.len());
+    }
+
+    /// Nobody builds a kernel again because of a module.
+    #[test]
+    fn no_kernel_depends_on_the_modules() {
+        let of_modules: Vec<&str> = modules_recipe().map(|(name, _)| name).collect();
+        assert_eq!(of_modules, ["modules.sh"]);
+        assert!(own_recipe().all(|(name, _)| !of_modules.contains(&name)));
     }
 
     #[test]

@@ -48,7 +48,9 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
             what: "modprobe".to_owned(),
             hint: "run `apt-get install kmod` as root".to_owned(),
         })?;
+        // The kernel starts it there; agents look for it where programs are if there is no PATH.
         add(&mut archive, &mut libraries, &modprobe, "sbin/modprobe")?;
+        archive.link("bin/modprobe", "/sbin/modprobe");
         add_folder(&mut archive, folder, &format!("lib/modules/{release}"))?;
     }
     for library in libraries {

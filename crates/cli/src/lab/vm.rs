@@ -17,7 +17,7 @@ use super::jobs::Place;
 use super::kernel::{self, Kernel};
 use super::qemu::{self, MachineType, QEMU, VmConfig};
 use super::uml::{self, UmlConfig};
-use super::{MEMORY_MIB, cpio, cpu, userland};
+use super::{MEMORY_MIB, cpio, cpu, modules, userland};
 use crate::clock;
 use crate::paths::agent_binary;
 
@@ -49,6 +49,19 @@ impl VmImage {
             what: format!("kernel {series} for the engine {engine}"),
             hint: kernel::hint(engine, series),
         })?;
+        Self::pack(kernel, emulator)
+    }
+
+    /// The same kernel with ccbench's modules in the userland, which must be built.
+    ///
+    /// # Errors
+    /// They are not built, or the kernel is a stock one.
+    pub fn with_modules(self) -> Result<Self, LabError> {
+        let modules = Some(modules::open(&self.kernel)?);
+        Self::pack(Kernel { modules, ..self.kernel }, self.emulator)
+    }
+
+    fn pack(kernel: Kernel, emulator: String) -> Result<Self, LabError> {
         let mut userland = Vec::new();
         let agent =
             userland::find(&agent_binary().display().to_string()).unwrap_or_else(agent_binary);
