@@ -10,11 +10,16 @@ fn events(done: &std::process::Output, name: &str) -> Vec<Value> {
     events.filter(|event| event["event"] == name).collect()
 }
 
-/// STARTUP's end by a plateau, DRAIN's by in flight, and PROBE_RTT: a state machine without any of them fails these cases.
+/// STARTUP's end by a plateau, DRAIN's by in flight and by nothing else, and PROBE_RTT: a state machine without any of them fails these
+/// cases.
 #[test]
 fn cases_of_startup_drain_and_probe_rtt_hold() {
-    for (case, measured) in [("conformance_01", 15), ("conformance_03", 10), ("conformance-20", 4)]
-    {
+    for (case, measured) in [
+        ("conformance_01", 15),
+        ("conformance_03", 10),
+        ("conformance_04", 11),
+        ("conformance-20", 4),
+    ] {
         let bench = Bench::new();
         let done = bench.run(&["reproduce", case, "--sim", "--quick", "--json"]);
         let claims = events(&done, "expectation");
