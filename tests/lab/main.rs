@@ -20,6 +20,8 @@ mod judge;
 #[cfg(feature = "lab")]
 mod kernels;
 #[cfg(feature = "lab")]
+mod modules;
+#[cfg(feature = "lab")]
 mod trouble;
 mod uml;
 
