@@ -1,23 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The kernel's Reno called from BPF: the lower bound of a congestion control's cost in BPF, for cc_cost.sh. */
-#include "../../kmod/bpf/kernel.bpf.h"
+#include "cc_cost.bpf.h"
 
-char _license[] SEC("license") = "GPL";
-
-extern u32 tcp_reno_ssthresh(struct sock *sk) __attribute__((section(".ksyms")));
-extern u32 tcp_reno_undo_cwnd(struct sock *sk) __attribute__((section(".ksyms")));
-extern void tcp_reno_cong_avoid(struct sock *sk, u32 ack, u32 acked) __attribute__((section(".ksyms")));
-
-/* What the loader patches and reads in every object; not used here. */
-struct {
-	u64 netns_cookie;
-	u32 record, params_count;
-} ccb_config SEC(".rodata.ccb");
-
-struct {
-	int (*type)[27]; /* BPF_MAP_TYPE_RINGBUF */
-	int (*max_entries)[4096];
-} ccb_rows SEC(".maps");
+extern u32 tcp_reno_ssthresh(struct sock *sk) KFUNC;
+extern u32 tcp_reno_undo_cwnd(struct sock *sk) KFUNC;
+extern void tcp_reno_cong_avoid(struct sock *sk, u32 ack, u32 acked) KFUNC;
 
 SEC("struct_ops/ccb_ssthresh") int ccb_ssthresh(u64 *ctx)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A loader of kmod/bpf's objects for tests, as small as its contract allows: load OBJECT NAME [FLAGS [INDEX=VALUE ...]].
- * Prints "attached" and then, until it is killed, nothing; at its end the count of rows.
+ * Prints "attached" and then, until it is killed, nothing; at its end the count of rows, and for each program its name, run
+ * time in ns and runs, as far as kernel.bpf_stats_enabled was set.
  */
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -34,6 +35,22 @@ static void on_signal(int number)
 {
 	(void)number;
 	stop = 1;
+}
+
+static void print_programs(struct bpf_object *object)
+{
+	struct bpf_program *program;
+
+	bpf_object__for_each_program(program, object) {
+		struct bpf_prog_info info = {};
+		unsigned size = sizeof(info);
+		int fd = bpf_program__fd(program);
+
+		/* One whose member the kernel does not have is not loaded. */
+		if (fd >= 0 && !bpf_obj_get_info_by_fd(fd, &info, &size))
+			printf("program %s %llu %llu\n", bpf_program__name(program),
+			       (unsigned long long)info.run_time_ns, (unsigned long long)info.run_cnt);
+	}
 }
 
 /* Has the kernel's struct tcp_congestion_ops this member? */
@@ -98,6 +115,7 @@ int main(int argc, char **argv)
 	}
 	ring_buffer__consume(ring);
 	printf("rows %llu\n", rows);
+	print_programs(object);
 	bpf_link__destroy(link);
 	if (to)
 		fclose(to);
