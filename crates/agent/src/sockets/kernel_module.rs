@@ -57,12 +57,6 @@ pub fn register(
         .ok_or_else(|| SocketError::NotListed { module, name: kernel_name.to_owned() })
 }
 
-/// Rows of inner state that did not fit into the buffer of a reader, of all sockets since the core's module was loaded.
-pub fn rows_lost(core: &Core) -> u64 {
-    let file = sysfs::parameter(&format!("ccb_{}", core.name), "rows_lost");
-    std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-}
-
 /// The parameters of an instance in the module's `instances` file.
 fn instance_params(instances: &str, kernel_name: &str) -> Option<Vec<(String, String)>> {
     instances.lines().find_map(|line| {

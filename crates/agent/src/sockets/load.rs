@@ -32,8 +32,6 @@ pub struct LoadedCcs {
     /// Changes that outlive this process. After `held`, because it must be dropped last.
     journal: Journal,
     names: Names,
-    /// By core, the rows that its module had lost before the trial.
-    lost_before: BTreeMap<&'static str, u64>,
 }
 
 /// An instance of a congestion control that is loaded or was already there.
@@ -252,9 +250,6 @@ impl LoadedCcs {
             return self.load_bpf(cc, core, kernel_name, params, (tcp_ecn, reason));
         }
         let params_loaded = kernel_module::register(core, kernel_name, params, &mut self.journal)?;
-        self.lost_before
-            .entry(core.name.as_str())
-            .or_insert_with(|| kernel_module::rows_lost(core));
         Ok(LoadedInstance {
             message: message(&cc.algorithm, kernel_name, via, reason, params_loaded),
             core: Some(core),
@@ -392,24 +387,18 @@ impl LoadedCcs {
 
     /// Events for lost rows of inner state of BPF instances; [`cc_state::Reader::losses`] has those of modules.
     pub fn losses(&self) -> Vec<wire::Event> {
-        let lost = self.held.iter().filter_map(|held| {
-            let (lost, of) = self.lost_by(held)?;
-            let message = format!("{lost} rows of inner state were lost: {of} was full");
-            (lost > 0).then(|| event(Kind::CcStateError(NoData {}), &held.message.name, message))
-        });
-        lost.collect()
-    }
-
-    /// How many rows of an instance were lost, and where; `None` if it has none.
-    fn lost_by(&self, held: &LoadedInstance) -> Option<(u64, &'static str)> {
         #[cfg(feature = "ebpf")]
-        if let Some(registered) = &held.bpf {
-            return Some((registered.lost(), "the ring"));
+        {
+            let lost = self.held.iter().filter_map(|held| {
+                let lost = held.bpf.as_ref()?.lost();
+                let message = format!("{lost} rows of inner state were lost: the ring was full");
+                (lost > 0)
+                    .then(|| event(Kind::CcStateError(NoData {}), &held.message.name, message))
+            });
+            lost.collect()
         }
-        let core = held.core?;
-        let before = self.lost_before.get(core.name.as_str())?;
-        let lost = kernel_module::rows_lost(core).saturating_sub(*before);
-        Some((lost, "the buffer of its module's device"))
+        #[cfg(not(feature = "ebpf"))]
+        Vec::new()
     }
 
     /// Unloads all of them.
