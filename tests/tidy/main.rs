@@ -85,9 +85,10 @@ fn crates_depend_only_downwards() {
         ),
     ]);
     // Who may use a library outside of tests.
-    let users: [(&str, &[&str]); 5] = [
+    let users: [(&str, &[&str]); 6] = [
         ("object_store", &["ccbench-store"]),
         ("polars", &["ccbench-results"]),
+        ("polars-io", &["ccbench-results"]),
         ("tonic", &["ccbench-proto", "ccbench-agent", "ccbench"]),
         ("tokio", &["ccbench-agent", "ccbench-results", "ccbench-store", "ccbench"]),
         ("netlink-sys", &["ccbench-shaper", "ccbench-collector", "ccbench-agent"]),

@@ -35,6 +35,7 @@ mod recovery;
 mod responsiveness;
 mod rows;
 pub(crate) mod sampled;
+mod scan;
 mod schedule;
 pub(crate) mod settling;
 pub mod statistics;

@@ -2,20 +2,18 @@
 //! group, probe, link).
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::PathBuf;
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::TimingKind;
-use polars::io::HiveOptions;
 use polars::prelude::*;
 
 use super::rows::{Texts, each_slice};
+use super::scan::{TableFile, lazy_rows};
 use crate::curve::CapacityCurve;
-use crate::error::{Result, io_error, polars_error};
+use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
 use crate::parallel::in_parallel;
-use crate::parquet_file;
 use crate::store::RunDir;
 
 /// Maximum number of trials, and of samples in them, that one query reads: bounds the memory of a summary.
@@ -298,27 +296,12 @@ fn dir(run: &RunDir, table: &str) -> PathBuf {
 /// The files of one table of these trials; `None` if no trial has one.
 pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
-    let paths: Vec<_> = having.flat_map(|end| run.files(end, table)).collect();
-    if paths.is_empty() {
+    let paths = having.flat_map(|end| run.files(end, table));
+    let files = paths.map(TableFile::open).collect::<Result<Vec<_>>>()?;
+    if files.is_empty() {
         return Ok(None);
     }
-    for path in &paths {
-        let mut file = File::open(path).map_err(io_error("open", path))?;
-        parquet_file::check_metadata(&mut file).map_err(polars_error("read", path))?;
-    }
-    let dir = dir(run, table);
-    let failed = || polars_error("read", &dir);
-    let paths =
-        paths.into_iter().map(PlRefPath::try_from_pathbuf).collect::<PolarsResult<Vec<_>>>();
-    let options = ScanArgsParquet {
-        hive_options: HiveOptions { enabled: Some(false), ..HiveOptions::default() },
-        glob: false,
-        allow_missing_columns: true,
-        ..ScanArgsParquet::default()
-    };
-    LazyFrame::scan_parquet_files(paths.map_err(failed())?.into(), options)
-        .map(Some)
-        .map_err(failed())
+    lazy_rows(files).map(Some).map_err(polars_error("read", &dir(run, table)))
 }
 
 /// Runs a query over one table.

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::io::{Cursor, Read as _, Seek as _};
 use std::path::Path;
 
-use polars::io::mmap::MmapBytesReader;
-use polars::io::parquet::metadata::FileMetadataRef;
 use polars::prelude::*;
+use polars_io::mmap::MmapBytesReader;
+use polars_io::parquet::metadata::FileMetadataRef;
 
 use crate::error::{Result, io_error, polars_error};
 use crate::journal::TrialEnd;
@@ -16,7 +16,7 @@ use crate::parquet_file;
 use crate::store::RunDir;
 
 /// Rows of a slice: bounds the memory for a file.
-const SLICE_ROWS: usize = 1 << 19;
+pub(super) const SLICE_ROWS: usize = 1 << 19;
 
 /// Files up to this size are read at once.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
@@ -124,7 +124,7 @@ pub(super) fn each_slice(
 }
 
 /// Checks the metadata of a file unless it is known. Reads a small file at once: mmap and munmap interrupt the other threads.
-fn open(
+pub(super) fn open(
     path: &Path,
     metadata: Option<&FileMetadataRef>,
 ) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {

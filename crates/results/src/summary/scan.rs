@@ -1,0 +1,204 @@
+//! The files of a table as the source of a Polars query. Polars' own scan of Parquet files runs in its streaming engine, which, with
+//! the code for object stores that it needs, is a large part of a program. This one reads a slice of a file at a time, only the
+//! columns that the query uses, and keeps only the rows that it selects.
+
+use std::any::Any;
+use std::mem::take;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use polars::prelude::*;
+use polars_io::parquet::metadata::FileMetadataRef;
+
+use super::rows::{SLICE_ROWS, open};
+use crate::error::{Result, polars_error};
+
+/// A file whose metadata has been checked.
+pub(super) struct TableFile {
+    path: PathBuf,
+    metadata: FileMetadataRef,
+    schema: Schema,
+}
+
+impl TableFile {
+    /// Reads the metadata.
+    pub(super) fn open(path: PathBuf) -> Result<Self> {
+        let mut reader = open(&path, None)?;
+        let metadata = reader.get_metadata().map_err(polars_error("read", &path))?.clone();
+        let schema = reader.schema().map_err(polars_error("read", &path))?;
+        let schema = Schema::from_arrow_schema(&schema);
+        Ok(Self { path, metadata, schema })
+    }
+
+    /// Some rows of these columns; those that the file does not have are null.
+    fn read(&self, from: usize, rows: usize, columns: &Schema) -> PolarsResult<DataFrame> {
+        let names = columns.iter_names().filter(|name| self.schema.contains(name));
+        let names: Vec<String> = names.map(ToString::to_string).collect();
+        let reader = open(&self.path, Some(&self.metadata));
+        let reader = reader.map_err(|error| polars_err!(ComputeError: "{error}"))?;
+        let frame = reader.with_columns(Some(names)).with_slice(Some((from, rows))).finish();
+        let in_file = |text: &str| format!("{}: {text}", self.path.display());
+        let frame = frame.map_err(|error| error.wrap_msg(in_file))?;
+        let column = |(name, dtype): (&PlSmallStr, &DataType)| match frame.column(name) {
+            Ok(column) => column.clone(),
+            Err(_) => Column::full_null(name.clone(), rows, dtype),
+        };
+        let columns = columns.iter().map(column).collect();
+        DataFrame::new(rows, columns).map_err(|error| error.wrap_msg(in_file))
+    }
+}
+
+/// All rows of some files of a table, in order.
+struct TableScan {
+    files: Vec<TableFile>,
+    /// Of all files: trials of an older version have fewer columns.
+    schema: SchemaRef,
+    slice_rows: usize,
+}
+
+/// A query of the rows of these files.
+pub(super) fn lazy_rows(files: Vec<TableFile>) -> PolarsResult<LazyFrame> {
+    rows_in_slices(files, SLICE_ROWS)
+}
+
+fn rows_in_slices(files: Vec<TableFile>, slice_rows: usize) -> PolarsResult<LazyFrame> {
+    let mut schema = Schema::default();
+    for (name, dtype) in files.iter().flat_map(|file| file.schema.iter()) {
+        if !schema.contains(name) {
+            schema.with_column(name.clone(), dtype.clone());
+        }
+    }
+    let schema = Arc::new(schema);
+    let scan = TableScan { files, schema: schema.clone(), slice_rows };
+    let args = ScanArgsAnonymous { schema: Some(schema), name: "TABLE", ..Default::default() };
+    LazyFrame::anonymous_scan(Arc::new(scan), args)
+}
+
+impl AnonymousScan for TableScan {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn allows_projection_pushdown(&self) -> bool {
+        true
+    }
+
+    /// Polars pushes only predicates that look at one row, such as no comparison with a median.
+    fn allows_predicate_pushdown(&self) -> bool {
+        true
+    }
+
+    fn scan(&self, wanted: AnonymousScanArgs) -> PolarsResult<DataFrame> {
+        let columns = match &wanted.with_columns {
+            Some(names) => self.schema.try_project(names.iter())?,
+            None => Schema::clone(&self.schema),
+        };
+        let filter = |rows: DataFrame| match &wanted.predicate {
+            Some(predicate) => rows.lazy().filter(predicate.clone()).collect(),
+            None => Ok(rows),
+        };
+        let mut found = DataFrame::empty_with_schema(&columns);
+        // Many files are small, and a query for each of them would take longer than to read it.
+        let mut unfiltered = DataFrame::default();
+        for file in &self.files {
+            let all = file.metadata.num_rows;
+            for from in (0..all).step_by(self.slice_rows) {
+                let slice = file.read(from, self.slice_rows.min(all - from), &columns)?;
+                unfiltered.vstack_mut(&slice)?;
+                if unfiltered.height() >= self.slice_rows {
+                    found.vstack_mut(&filter(take(&mut unfiltered))?)?;
+                }
+            }
+        }
+        if unfiltered.height() > 0 {
+            found.vstack_mut(&filter(unfiltered)?)?;
+        }
+        Ok(match wanted.n_rows {
+            Some(rows) => found.head(Some(rows)),
+            None => found,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::part::write_parquet;
+
+    /// Files of 7, 1 and 4 rows; the first one is of an older version, and the second one has no `old`.
+    fn frames() -> [DataFrame; 3] {
+        let flow = |rows: usize| ["a", "b"].into_iter().cycle().take(rows).collect::<Vec<_>>();
+        let made = [
+            df!("flow" => flow(7), "t" => (0..7).collect::<Vec<i64>>(), "old" => [1_u32; 7]),
+            df!("flow" => flow(1), "t" => [7_i64], "new" => [0.5]),
+            df!("flow" => flow(4), "t" => (8..12).collect::<Vec<i64>>(), "old" => [3_u32; 4], "new" => [Some(1.5), None, Some(2.5), None]),
+        ];
+        made.map(Result::unwrap)
+    }
+
+    fn written(dir: &Path) -> Vec<TableFile> {
+        let file = |(nth, frame): (usize, &DataFrame)| {
+            let path = dir.join(format!("{nth}.parquet"));
+            write_parquet(frame, &path).unwrap();
+            TableFile::open(path).unwrap()
+        };
+        frames().iter().enumerate().map(file).collect()
+    }
+
+    /// The rows as Polars has them in memory.
+    fn in_memory() -> LazyFrame {
+        let [first, second, third] = frames();
+        let null = |name, dtype: DataType| lit(NULL).cast(dtype).alias(name);
+        let columns = ["flow", "t", "old", "new"].map(col);
+        let first = first.lazy().with_column(null("new", DataType::Float64));
+        let second = second.lazy().with_column(null("old", DataType::UInt32));
+        let mut all = first.select(columns.clone()).collect().unwrap();
+        for next in [second, third.lazy()] {
+            all.vstack_mut(&next.select(columns.clone()).collect().unwrap()).unwrap();
+        }
+        all.lazy()
+    }
+
+    #[test]
+    fn queries_give_the_same_for_slices_of_any_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let of_flow = || col("flow").eq(lit("b"));
+        let late = || col("t").gt_eq(col("t").median());
+        let queries: [fn(LazyFrame, Expr, Expr) -> LazyFrame; 7] = [
+            |rows, _, _| rows,
+            |rows, of_flow, _| rows.filter(of_flow).select([col("t")]),
+            |rows, of_flow, late| rows.filter(of_flow.and(late)),
+            |rows, _, late| rows.filter(late).select([col("new"), col("flow")]),
+            |rows, _, _| rows.select([col("old")]).filter(col("old").is_null()),
+            |rows, of_flow, _| rows.filter(of_flow).limit(2),
+            |rows, of_flow, _| {
+                let sums = [col("t").sum(), col("new").max(), col("old").last()];
+                rows.filter(of_flow.not()).group_by([col("flow")]).agg(sums)
+            },
+        ];
+        for (nth, query) in queries.into_iter().enumerate() {
+            let expected = query(in_memory(), of_flow(), late()).collect().unwrap();
+            assert!(expected.height() > 0, "query {nth} has rows");
+            for slice_rows in [1, 2, 3, 100] {
+                let rows = rows_in_slices(written(dir.path()), slice_rows).unwrap();
+                let found = query(rows, of_flow(), late()).collect().unwrap();
+                assert!(found.equals_missing(&expected), "query {nth}: {found:?} {expected:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn files_with_other_types_are_refused_where_the_column_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = written(dir.path());
+        let other = df!("flow" => ["a"], "t" => ["noon"]).unwrap();
+        let path = dir.path().join("other.parquet");
+        write_parquet(&other, &path).unwrap();
+        files.push(TableFile::open(path).unwrap());
+        let rows = lazy_rows(files).unwrap();
+        assert_eq!(rows.clone().select([col("flow")]).collect().unwrap().height(), 13);
+        assert!(rows.select([col("t")]).collect().is_err());
+    }
+}
