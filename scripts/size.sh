@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# What a program is made of: size.sh PROGRAM. Prints the sections, and the crates whose symbols are largest. The program must have its
-# symbols (`make size`). Generic code counts for the crate that it is written in, not for the one that uses it.
+# What a program is made of: size.sh PROGRAM [LIMIT_MB]. Prints the sections, the crates whose symbols are largest, and the size without
+# symbols, which may be at most LIMIT_MB (10^6 bytes). The program must have its symbols (`make size`). Generic code counts for the crate
+# that it is written in, not for the one that uses it.
 set -euo pipefail
-program=${1:?usage: size.sh PROGRAM}
+program=${1:?usage: size.sh PROGRAM [LIMIT_MB]}
+limit=${2:-}
 command -v nm >/dev/null || { echo "size: nm is missing: install binutils" >&2; exit 1; }
+stripped=$(mktemp)
+trap 'rm -f "$stripped"' EXIT
 
 mb() { awk '{ printf "%8.2f MB  %s\n", $1 / 1e6, $2 }'; }
 echo "sections of $program:"
@@ -24,3 +28,11 @@ nm --print-size --radix=d --demangle "$program" | awk '
         bytes[crate == "" ? "others" : crate] += $2
     }
     END { for (crate in bytes) print bytes[crate], crate }' | sort -rn | head -n 40 | mb
+
+strip -s -o "$stripped" "$program"
+bytes=$(stat -c %s "$stripped")
+echo "$bytes stripped" | mb
+if [ -n "$limit" ] && [ "$bytes" -gt $((limit * 1000000)) ]; then
+    echo "size: $program has more than $limit MB without symbols" >&2
+    exit 1
+fi
