@@ -26,4 +26,6 @@ esac
 to=$(realpath "$to")
 cd "$source"
 for file in LICENSE LICENSES/*; do install -D -m 644 "$file" "$to/share/doc/ccbench/$file"; done
+# Errors name their sections.
+find docs -name '*.md' -exec install -D -m 644 {} "$to/share/doc/ccbench/{}" \;
 find plans -type f -exec install -D -m 644 {} "$to/share/ccbench/{}" \;

@@ -52,6 +52,9 @@ fn invalid_plan_prints_every_problem_and_runs_nothing() {
     };
     let last = format!("bad.toml: {errors} errors{warnings}; it cannot be run");
     assert!(errors > 1 && printed.contains(&last), "no `{last}`: {printed}");
+    let sections = printed.lines().next_back().and_then(|line| line.strip_prefix("see "));
+    let sections: Vec<&str> = sections.unwrap_or_default().split(", ").collect();
+    assert!(sections.contains(&"docs/plan.md#phases"), "{printed}");
 }
 
 #[test]

@@ -117,6 +117,7 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
         }
         assert!(read("share/ccbench/plans/quickstart.toml").contains("[[phases]]"));
         assert!(read("share/doc/ccbench/LICENSE").contains("Apache License"));
+        assert!(read("share/doc/ccbench/docs/plan.md").contains("## `[links]`"));
     }
 }
 

@@ -115,6 +115,22 @@ fn links_work_in_the_source_tree_and_in_the_book() {
 }
 
 #[test]
+fn sections_that_errors_name_exist() {
+    let pages = pages();
+    let (mut sections, mut wrong) = (0, Vec::new());
+    for section in ccbench::sections() {
+        sections += 1;
+        let (page, anchor) = section.split_once('#').unwrap_or((section, ""));
+        let text = std::fs::read_to_string(source_root().join(page)).unwrap_or_default();
+        let is_there = anchor.is_empty() || anchors(&text).contains(anchor);
+        if !pages.iter().any(|known| known == page) || !is_there {
+            wrong.push(section);
+        }
+    }
+    assert!(sections > 40 && wrong.is_empty(), "of {sections} sections: {wrong:?}");
+}
+
+#[test]
 fn anchors_are_those_of_github() {
     let text = "# A `b`: c_d -- E!\n```\n# code\n```\n## Twice\n## Twice\n";
     let expected = ["a-b-c_d----e", "twice", "twice-1"].map(str::to_owned);

@@ -7,7 +7,7 @@
 //!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts,
 //!   `cluster` has what schedulers need to start such parts. `provision` writes requests for nodes of testbeds.
 //! - `live` is what happens now, in bounded memory; `view` shows it in the terminal and in the browser.
-//! - `error` maps every error to an exit code.
+//! - `error` maps every error to an exit code, `docs` to the section of the documents that explains it.
 #![forbid(unsafe_code)]
 
 mod agents;
@@ -19,6 +19,7 @@ mod clock_offset;
 mod cluster;
 mod commands;
 mod console;
+mod docs;
 mod error;
 mod exit;
 mod experiment;
@@ -63,6 +64,9 @@ use commands::{
     scorecard, submit, trace, view as views,
 };
 use console::message;
+/// For the test that they exist, in `tests/docs`.
+#[doc(hidden)]
+pub use docs::sections;
 use error::CliError;
 use exit::ExitCode;
 use file::FileError;
@@ -87,6 +91,10 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
     };
     let code = result.unwrap_or_else(|error| {
         message(format_args!("ccbench: {error}"));
+        let sections = docs::of(&error);
+        if !sections.is_empty() {
+            message(format_args!("see {}", sections.join(", ")));
+        }
         error.exit_code()
     });
     code.number()

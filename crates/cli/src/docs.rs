@@ -1,0 +1,374 @@
+//! The sections of the documents that explain errors and their remedies, as paths in the source tree and in the book. An error whose
+//! message says everything has none.
+
+use std::collections::BTreeSet;
+
+use ccbench_proto::plan::check::{PlanProblem, Severity};
+use ccbench_results::{
+    ArtifactError, CompareError, ExportError, FigureError, FileError, JournalError, MergeError,
+    RecordedError, StoreError,
+};
+use ccbench_store::{Cause, ObjectError};
+
+use crate::agents::AgentError;
+use crate::backend::error::BackendError;
+use crate::error::CliError;
+use crate::lab::error::LabError;
+use crate::lab::package::PackageError;
+use crate::pki::PkiError;
+use crate::plan_source::PlanSourceError;
+use crate::provision::ProvisionError;
+use crate::shard::ShardRunError;
+use crate::simulator::error::SimulatedTrialError;
+use crate::testbed::process::TestbedError;
+use crate::view::ViewError;
+
+/// A page, or a section of it: `docs/lab.md#kernels`.
+type Section = &'static str;
+
+macro_rules! sections {
+    ($($name:ident = $section:literal;)*) => {
+        $(const $name: Section = $section;)*
+        const SECTIONS: &[Section] = &[$($name),*];
+    };
+}
+
+sections! {
+    ARTIFACTS = "docs/guide.md#artifacts";
+    CERTIFICATES = "docs/guide.md#certificates";
+    CLUSTER = "docs/cluster.md";
+    COMPARING = "docs/results.md#comparing";
+    FIGURES = "docs/results.md#figures";
+    INTEGRITY = "docs/results.md#integrity";
+    JOIN_TOKENS = "docs/guide.md#join-tokens";
+    LAB_ENGINES = "docs/lab.md#engines";
+    LAB_KERNELS = "docs/lab.md#kernels";
+    LAB_PACKAGES = "docs/packages.md#lab-kernels";
+    MERGING = "docs/cluster.md#merging";
+    NOT_SIMULATED = "docs/simulator.md#what-is-not-modelled";
+    OTHER_TOOLS = "docs/results.md#for-other-tools";
+    PLANS = "docs/plan.md";
+    QUICK = "docs/plan.md#quick";
+    RECORDING = "docs/traces.md#record-a-path";
+    REPEATING = "docs/results.md#repeating-trials";
+    SET = "docs/plan.md#--set";
+    SHARDS = "docs/cluster.md#shards";
+    TESTBEDS = "docs/testbeds.md";
+    TESTBED_PLANS = "docs/testbeds.md#what-is-taken-from-the-plan";
+    TRACE_FORMATS = "docs/traces.md#formats";
+    TROUBLESHOOTING = "docs/guide.md#troubleshooting";
+    WATCHING = "docs/guide.md#watching-a-run";
+    WHERE_TO_RUN = "docs/guide.md#where-to-run";
+}
+
+/// The keys at the top of a plan, with the sections that explain what is below them.
+const PLAN_KEYS: [(&str, Section); 24] = [
+    ("name", "docs/plan.md#the-experiment"),
+    ("about", "docs/plan.md#the-experiment"),
+    ("gap", "docs/plan.md#the-experiment"),
+    ("seed", "docs/plan.md#the-experiment"),
+    ("order", "docs/plan.md#the-experiment"),
+    ("keep_awake", "docs/plan.md#the-experiment"),
+    ("sample", "docs/plan.md#sample"),
+    ("lab", "docs/plan.md#lab"),
+    ("nodes", "docs/plan.md#nodes"),
+    ("wires", "docs/plan.md#wires"),
+    ("links", "docs/plan.md#links"),
+    ("path", "docs/plan.md#path"),
+    ("flows", "docs/plan.md#flows"),
+    ("cc", "docs/plan.md#cc"),
+    ("probes", "docs/plan.md#probes"),
+    ("capture", "docs/plan.md#capture"),
+    ("phases", "docs/plan.md#phases"),
+    ("changes", "docs/plan.md#changes"),
+    ("matrix", "docs/plan.md#matrix"),
+    ("design", "docs/plan.md#design"),
+    ("expect", "docs/plan.md#expect"),
+    ("repeat", "docs/plan.md#repeat"),
+    ("compare", "docs/plan.md#compare"),
+    ("quick", QUICK),
+];
+
+/// Sections that are printed for a plan at most; with errors in more, the page.
+const MAX_PLAN_SECTIONS: usize = 3;
+
+/// Every section that an error may name.
+pub fn sections() -> impl Iterator<Item = Section> {
+    SECTIONS.iter().copied().chain(PLAN_KEYS.map(|(_, section)| section))
+}
+
+/// The sections that explain an error.
+pub fn of(error: &CliError) -> Vec<Section> {
+    let section = match error {
+        CliError::Plan(error) => return of_plan(error),
+        CliError::Backend(error) => of_backend(error),
+        CliError::Lab(error) => of_lab(error),
+        CliError::Shard(error) => of_shard(error),
+        CliError::Provision(error) => of_provision(error),
+        CliError::Manifest { .. } => Some(TESTBEDS),
+        CliError::Results(error) => of_results(error),
+        CliError::Pki(error) => of_pki(error),
+        CliError::View(error) => of_view(error),
+        CliError::Usage(_)
+        | CliError::Terminated
+        | CliError::File(_)
+        | CliError::StartProgram { .. }
+        | CliError::Runtime { .. } => None,
+    };
+    section.into_iter().collect()
+}
+
+fn of_plan(error: &PlanSourceError) -> Vec<Section> {
+    match error {
+        PlanSourceError::Read { .. } => vec![],
+        PlanSourceError::Invalid { problems, in_traces, .. } => {
+            let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+            let mut found: BTreeSet<Section> = errors.filter_map(of_problem).collect();
+            if found.len() > MAX_PLAN_SECTIONS {
+                found = BTreeSet::from([PLANS]);
+            }
+            found.extend((*in_traces > 0).then_some(TRACE_FORMATS));
+            found.into_iter().collect()
+        }
+        PlanSourceError::NoQuick { .. } => vec![QUICK],
+    }
+}
+
+fn of_problem(problem: &PlanProblem) -> Option<Section> {
+    if problem.path.starts_with("--set") {
+        return Some(SET);
+    }
+    let key = problem.path.split('.').next()?;
+    PLAN_KEYS.iter().find(|(known, _)| *known == key).map(|(_, section)| *section)
+}
+
+fn of_backend(error: &BackendError) -> Option<Section> {
+    match error {
+        BackendError::Interrupted => None,
+        BackendError::Agent(error) => of_agent(error),
+        BackendError::Testbed(error) => of_testbed(error),
+        BackendError::Lab(error) => of_lab(error),
+        BackendError::Simulator(error) => of_simulator(error),
+        BackendError::Results(error) => of_results(error),
+        BackendError::Shard(error) => of_shard(error),
+    }
+}
+
+fn of_agent(error: &AgentError) -> Option<Section> {
+    match error {
+        AgentError::Call { .. } | AgentError::Refused { .. } => Some(TROUBLESHOOTING),
+        AgentError::Tls(_) => Some(CERTIFICATES),
+        AgentError::PortInUse { .. } | AgentError::Unsupported { .. } => None,
+    }
+}
+
+fn of_testbed(error: &TestbedError) -> Option<Section> {
+    match error {
+        TestbedError::Build(_) => Some(WHERE_TO_RUN),
+        TestbedError::Start { .. }
+        | TestbedError::NoPipes
+        | TestbedError::Timeout
+        | TestbedError::Ended
+        | TestbedError::Report { .. }
+        | TestbedError::File(_) => None,
+    }
+}
+
+fn of_lab(error: &LabError) -> Option<Section> {
+    match error {
+        LabError::Missing { .. } => Some(LAB_KERNELS),
+        LabError::Package(error) => of_package(error),
+        LabError::NotDilatable | LabError::NotItsKernel { .. } => Some(LAB_ENGINES),
+        LabError::Io { .. }
+        | LabError::Build { .. }
+        | LabError::Vm { .. }
+        | LabError::NoTrial
+        | LabError::Reader(_)
+        | LabError::Guest { .. }
+        | LabError::Unsupported { .. }
+        | LabError::NodeWithAgent { .. }
+        | LabError::NotOpen { .. } => None,
+    }
+}
+
+fn of_package(error: &PackageError) -> Option<Section> {
+    match error {
+        PackageError::NoKernel | PackageError::Unfit { .. } | PackageError::Recipe { .. } => {
+            Some(LAB_PACKAGES)
+        }
+        PackageError::Write { .. } | PackageError::Unpack { .. } | PackageError::Damaged { .. } => {
+            None
+        }
+    }
+}
+
+fn of_simulator(error: &SimulatedTrialError) -> Option<Section> {
+    match error {
+        SimulatedTrialError::Unsupported(_) => Some(NOT_SIMULATED),
+        SimulatedTrialError::Failed(_) | SimulatedTrialError::Panicked => None,
+    }
+}
+
+fn of_shard(error: &ShardRunError) -> Option<Section> {
+    match error {
+        ShardRunError::Task(_)
+        | ShardRunError::Rules
+        | ShardRunError::OtherPlan { .. }
+        | ShardRunError::OtherFile { .. }
+        | ShardRunError::OtherBackend { .. } => Some(SHARDS),
+        ShardRunError::Store(error) => of_store(error),
+        ShardRunError::Results(error) => of_results(error),
+        ShardRunError::Scratch { .. } | ShardRunError::Inconsistent { .. } => None,
+    }
+}
+
+fn of_store(error: &ObjectError) -> Option<Section> {
+    match error.cause() {
+        Cause::Command => Some(CLUSTER),
+        Cause::Environment => None,
+    }
+}
+
+fn of_provision(error: &ProvisionError) -> Option<Section> {
+    match error {
+        ProvisionError::Agent(_)
+        | ProvisionError::Lab
+        | ProvisionError::Varied(_)
+        | ProvisionError::Device { .. } => Some(TESTBED_PLANS),
+        ProvisionError::NotReserved(_) => Some(TESTBEDS),
+        ProvisionError::HostName(..) | ProvisionError::Text(_) => None,
+    }
+}
+
+/// The crate's errors are not exhaustive: most of them say what to do.
+fn of_results(error: &ccbench_results::Error) -> Option<Section> {
+    use ccbench_results::Error;
+    match error {
+        Error::File(error) => of_file(error),
+        Error::Journal(error) => of_journal(error),
+        Error::Store(error) => of_results_directory(error),
+        Error::Artifact(error) => of_artifact(error),
+        Error::Compare(CompareError::Unpaired { .. }) => Some(COMPARING),
+        Error::Figure(FigureError::NoData { .. }) => Some(FIGURES),
+        Error::Export(ExportError::NoData { .. }) => Some(OTHER_TOOLS),
+        Error::Merge(
+            MergeError::NoSession | MergeError::OtherPlan { .. } | MergeError::OtherBackend { .. },
+        ) => Some(MERGING),
+        Error::Recorded(RecordedError::NoRows { .. }) => Some(RECORDING),
+        _ => None,
+    }
+}
+
+fn of_file(error: &FileError) -> Option<Section> {
+    match error {
+        FileError::Damaged { .. } => Some(INTEGRITY),
+        _ => None,
+    }
+}
+
+fn of_journal(error: &JournalError) -> Option<Section> {
+    match error {
+        JournalError::File(error) => of_file(error),
+        JournalError::Damaged { .. } => Some(INTEGRITY),
+        JournalError::Moved { .. } => Some(TROUBLESHOOTING),
+        _ => None,
+    }
+}
+
+fn of_results_directory(error: &StoreError) -> Option<Section> {
+    match error {
+        StoreError::File(error) => of_file(error),
+        StoreError::Journal(error) => of_journal(error),
+        StoreError::OtherPlan { .. } => Some(REPEATING),
+        _ => None,
+    }
+}
+
+fn of_artifact(error: &ArtifactError) -> Option<Section> {
+    match error {
+        ArtifactError::File(error) => of_file(error),
+        ArtifactError::Store(error) => of_results_directory(error),
+        ArtifactError::NotAnArtifact { .. }
+        | ArtifactError::Unfit { .. }
+        | ArtifactError::NoRerun { .. } => Some(ARTIFACTS),
+        _ => None,
+    }
+}
+
+fn of_pki(error: &PkiError) -> Option<Section> {
+    match error {
+        PkiError::Issued(_)
+        | PkiError::Foreign(_)
+        | PkiError::OtherUsage(_)
+        | PkiError::OtherKey(_)
+        | PkiError::Revoked(_) => Some(CERTIFICATES),
+        PkiError::Validity => Some(JOIN_TOKENS),
+        PkiError::Exists(_)
+        | PkiError::InvalidName(_)
+        | PkiError::NoName
+        | PkiError::Unreadable { .. }
+        | PkiError::Damaged { .. }
+        | PkiError::Service { .. }
+        | PkiError::Certificate(_)
+        | PkiError::File(_) => None,
+    }
+}
+
+fn of_view(error: &ViewError) -> Option<Section> {
+    match error {
+        ViewError::NotRunning(_) | ViewError::NothingRuns => Some(WATCHING),
+        ViewError::Several(_) | ViewError::NoTerminal(_) | ViewError::Io { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use ccbench_proto::plan::check;
+
+    use super::*;
+
+    fn source(path: &str) -> String {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        std::fs::read_to_string(root.join(path)).unwrap()
+    }
+
+    fn invalid(plan: &str) -> Vec<Section> {
+        let Err(problems) = check::read(plan, &[]) else { panic!("the plan is valid") };
+        let path = PathBuf::from("plan.toml");
+        of_plan(&PlanSourceError::Invalid { path, problems, in_traces: 0 })
+    }
+
+    #[test]
+    fn every_key_of_a_plan_has_a_section() {
+        let plan: toml_edit::DocumentMut =
+            source("tests/plans/valid/every-key.toml").parse().unwrap();
+        let manual = source("docs/plan.md");
+        let tables =
+            manual.lines().filter_map(|line| line.strip_prefix("## `[")?.split(']').next());
+        let tables: Vec<&str> = tables.map(|table| table.trim_start_matches('[')).collect();
+        assert!(tables.len() > 15, "{tables:?}");
+        for key in plan.iter().map(|(key, _)| key).chain(tables) {
+            assert!(PLAN_KEYS.iter().any(|(known, _)| *known == key), "{key}");
+        }
+    }
+
+    #[test]
+    fn errors_of_a_plan_name_their_tables() {
+        let plan =
+            source("plans/quickstart.toml").replace("\"bbr\"", "\"a name that is too long\"");
+        assert_eq!(invalid(&plan), ["docs/plan.md#flows"]);
+        assert_eq!(invalid("not TOML"), [] as [Section; 0]);
+        // An empty plan lacks keys of many tables.
+        assert_eq!(invalid(""), [PLANS]);
+    }
+
+    #[test]
+    fn a_missing_kernel_leads_to_its_section_and_a_complete_message_to_none() {
+        let (what, hint) = ("a kernel".to_owned(), "run `ccbench lab build`".to_owned());
+        let missing = LabError::Missing { what, hint };
+        assert_eq!(of(&BackendError::from(missing).into()), [LAB_KERNELS]);
+        assert!(of(&CliError::Usage("give a plan".to_owned())).is_empty());
+    }
+}
