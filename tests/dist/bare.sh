@@ -20,7 +20,9 @@ wheel=$(find "$dist" -name "ccbench-*_$(uname -m).whl" | sort -V | tail -n 1)
 [ -n "$deb" ] && [ -n "$wheel" ] || die "$dist has not both packages: run \`make dist\`"
 
 echo "bare: Debian $suite"
-mmdebstrap --quiet --variant=apt "$suite" "$work/base.tar" "deb $(mirror "$suite") $suite main"
+source="deb $(mirror "$suite") $suite main"
+# For a mirror with https.
+mmdebstrap --quiet --variant=apt --include=ca-certificates "$suite" "$work/base.tar" "$source"
 
 # A command in a copy of the system, with file systems that end with it.
 in_root() { # ROOT COMMAND…
@@ -40,8 +42,9 @@ root_of() { # NAME: a fresh copy
     local root=$work/$1
     mkdir "$root"
     tar -C "$root" -xf "$work/base.tar"
-    cp --remove-destination /etc/resolv.conf "$root/etc/resolv.conf"
-    # This machine may reach the mirror through a proxy.
+    cp --remove-destination /etc/resolv.conf /etc/hosts "$root/etc/"
+    # This machine may reach the mirror through a proxy, or trust an authority of its own.
+    cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
     apt-config dump | grep -i '^Acquire::.*Proxy' >"$root/etc/apt/apt.conf.d/00proxy" || true
     cp "$here/plans/quickstart.toml" "$root/srv/"
     for tool in cc gcc clang cargo python3 iperf3; do
