@@ -30,8 +30,10 @@ use crate::skip::skip;
 const NAP: Duration = Duration::from_millis(1);
 const SLACK: Duration = Duration::from_micros(500);
 
-/// `/proc` counts in ticks of `USER_HZ`.
-const TICK: Duration = Duration::from_millis(10);
+/// `/proc` counts in ticks of `USER_HZ`. A machine with many CPUs has more of them than 32 bits hold after some days.
+fn ticks(count: u64) -> Duration {
+    Duration::from_millis(10 * count)
+}
 
 /// An experiment tolerates that this share of its duration is missing. A userspace link fails a trial when 10 % of its packets are
 /// late (`link_late`).
@@ -202,21 +204,21 @@ impl Counters {
     fn read() -> Self {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let (busy, steal) = host_ticks(&text);
-        Self { steal: TICK * steal, busy: TICK * busy, own: TICK * tree_ticks(std::process::id()) }
+        Self { steal: ticks(steal), busy: ticks(busy), own: ticks(tree_ticks(std::process::id())) }
     }
 }
 
 /// Of `/proc/stat`: user, nice and system; steal.
-fn host_ticks(stat: &str) -> (u32, u32) {
+fn host_ticks(stat: &str) -> (u64, u64) {
     let line = stat.lines().next().unwrap_or_default();
-    let ticks: Vec<u32> =
+    let counts: Vec<u64> =
         line.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0)).collect();
-    (ticks.iter().take(3).sum(), ticks.get(7).copied().unwrap_or(0))
+    (counts.iter().take(3).sum(), counts.get(7).copied().unwrap_or(0))
 }
 
 /// The ticks of a process, of its descendants, and of those that any of them has waited for.
-fn tree_ticks(root: u32) -> u32 {
-    let mut processes: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+fn tree_ticks(root: u32) -> u64 {
+    let mut processes: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let stat = std::fs::read_to_string(entry.path().join("stat"));
@@ -235,10 +237,10 @@ fn tree_ticks(root: u32) -> u32 {
 }
 
 /// Of `/proc/PID/stat`: `ppid`; `utime + stime + cutime + cstime`.
-fn parent_and_ticks(stat: &str) -> Option<(u32, u32)> {
+fn parent_and_ticks(stat: &str) -> Option<(u32, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u32>().unwrap_or(0)).sum();
+    let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
     Some((fields.get(1)?.parse().ok()?, ticks))
 }
 
@@ -286,7 +288,11 @@ mod tests {
         assert_eq!(host_ticks(stat), (60, 8));
         let stat = "7 (a) b) S 3 7 7 0 -1 0 0 0 0 0 11 12 13 14 20 0 1 0 5 6 7";
         assert_eq!(parent_and_ticks(stat), Some((3, 50)));
-        assert!(tree_ticks(1) >= tree_ticks(std::process::id()));
+        let many = "cpu  4294967296 4294967296 0 0 0 0 0 5000000000\n";
+        assert_eq!(host_ticks(many), (2 << 32, 5_000_000_000));
+        // In a container, process 1 need not be an ancestor. The counts of the parent's tree are read last, so they have these, too.
+        let own = tree_ticks(std::process::id());
+        assert!(tree_ticks(std::os::unix::process::parent_id()) >= own);
     }
 
     /// Prints what the documentation of this module quotes.
