@@ -1,10 +1,11 @@
 //! `ccbench testbed`: what it writes, run against geni-lib, a stub of fablib and the keys of containerlab's manual.
 
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ccbench_tests::port::ReservedPort;
 use ccbench_tests::skip::skip;
 use ccbench_tests::{Bench, binary, python, source_root, text};
 use serde_json::json;
@@ -247,10 +248,9 @@ fn the_script_gives_every_node_a_certificate() {
     let programs = binary("ccbench").parent().unwrap().display().to_string();
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{programs}:{path}", docker(&bench).display());
-    // A free port, for a moment; no other process asks for one at this address.
-    let service = TcpListener::bind("127.0.77.100:0").unwrap().local_addr().unwrap().to_string();
+    let service = ReservedPort::new(Ipv4Addr::new(127, 0, 77, 100));
     let mut script = Command::new("sh");
-    script.arg("quickstart-containerlab/join.sh").args(["pki", &service]);
+    script.arg("quickstart-containerlab/join.sh").args(["pki", &service.address().to_string()]);
     let done = script.env("PATH", path).current_dir(bench.path(".")).output().unwrap();
     succeeds(&done);
     assert!(out(&done).contains("every agent is started"), "{}", text(&done));

@@ -1,7 +1,6 @@
 //! Rows of simulated probes have a value in the same columns as those of an agent.
 
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,9 +11,7 @@ use ccbench_proto::schedule::ProbeTask;
 use ccbench_proto::units::{Bytes, Micros};
 use ccbench_proto::wire;
 use ccbench_proto::wire::run_event::Of;
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
-};
+use ccbench_tests::port::ReservedPort;
 
 #[path = "../../crates/simulator/tests/support/mod.rs"]
 mod support;
@@ -101,16 +98,6 @@ fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// A port on which nothing listens, and that no other process gets as long as the socket exists.
-fn reserved_port() -> (OwnedFd, u16) {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
-    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
-    (socket, address.port())
-}
-
 /// Compares all columns whose values do not depend on time.
 #[track_caller]
 fn same(of_agent: &wire::Probe, simulated: &wire::Probe) {
@@ -130,8 +117,8 @@ const LONG: Micros = Micros::from_secs(60);
 #[test]
 fn success_fills_the_columns_that_an_agent_fills() {
     for kind in [ProbeKind::TcpConnect, ProbeKind::Http] {
-        let (_reserved, port) = reserved_port();
-        let task = task(kind, port, LONG);
+        let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+        let task = task(kind, reserved.address().port(), LONG);
         let server = serve::start(&task, None).unwrap();
         let of_agent = measured(&task);
         drop(server);
@@ -146,8 +133,8 @@ fn success_fills_the_columns_that_an_agent_fills() {
 #[test]
 fn failure_fills_the_columns_that_an_agent_fills() {
     // Nobody listens here; nothing arrives there.
-    let (_reserved, port) = reserved_port();
-    let refused = measured(&task(ProbeKind::TcpConnect, port, LONG));
+    let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+    let refused = measured(&task(ProbeKind::TcpConnect, reserved.address().port(), LONG));
     let dead = CUT.replace("25ms", "1ms");
     same(&refused, &simulated("kind = \"tcp_connect\"\n", &dead));
     // A listener that never answers; an answer that never arrives.

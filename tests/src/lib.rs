@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod namespace;
 pub mod node_state;
 pub mod plans;
+pub mod port;
 pub mod recorded;
 pub mod run_files;
 pub mod s3;

@@ -1,18 +1,19 @@
 //! A server with the interface of S3, in memory (moto), for tests of object stores. `scripts/setup.sh --test` installs it.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::port::ReservedPort;
 use crate::skip::skip;
 use crate::{python_program, wait_for};
 
 /// A server; ends when it is dropped.
 pub struct S3Server {
     child: Child,
-    port: u16,
+    port: ReservedPort,
 }
 
 impl S3Server {
@@ -20,13 +21,12 @@ impl S3Server {
     ///
     /// # Panics
     /// When it does not answer.
-    #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn start() -> Option<Self> {
         let installed = python_program("moto_server");
         let program = installed.unwrap_or_else(|| PathBuf::from("moto_server"));
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = ReservedPort::new(Ipv4Addr::LOCALHOST);
         let started = Command::new(program)
-            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .args(["-H", "127.0.0.1", "-p", &port.address().port().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -36,14 +36,14 @@ impl S3Server {
             return None;
         };
         let server = Self { child, port };
-        let answers = || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        let answers = || TcpStream::connect(server.port.address()).is_ok();
         wait_for("the S3 server", Duration::from_secs(60), answers);
         Some(server)
     }
 
     /// The URL of the server.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.port.address())
     }
 
     /// The environment of a client.
@@ -62,8 +62,8 @@ impl S3Server {
     /// When the server refuses.
     #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn create_bucket(&self, name: &str) {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let host = format!("Host: 127.0.0.1:{}", self.port);
+        let mut stream = TcpStream::connect(self.port.address()).unwrap();
+        let host = format!("Host: {}", self.port.address());
         let request = format!(
             "PUT /{name} HTTP/1.1\r\n{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         );
