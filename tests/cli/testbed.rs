@@ -1,7 +1,6 @@
 //! `ccbench testbed`: what it writes, run against geni-lib, a stub of fablib and the keys of containerlab's manual.
 
 use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -177,9 +176,7 @@ fn inspected() -> String {
 
 /// A program in `bin` with these commands, for a PATH.
 fn program(bench: &Bench, name: &str, commands: &str) {
-    std::fs::create_dir_all(bench.path("bin")).unwrap();
-    let program = bench.write(&format!("bin/{name}"), &format!("#!/bin/sh\n{commands}\n"));
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    bench.program(&format!("bin/{name}"), &format!("#!/bin/sh\n{commands}\n"));
 }
 
 #[test]

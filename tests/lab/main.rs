@@ -26,7 +26,6 @@ mod trouble;
 mod uml;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -129,9 +128,7 @@ fn path_with(bench: &Bench, copies: &[(&str, &str)], iperf3: &str) -> String {
         let found = path.split(':').map(|dir| Path::new(dir).join(program)).find(|f| f.exists());
         std::fs::copy(found.unwrap(), tools.join(name)).unwrap();
     }
-    let script = tools.join("iperf3");
-    std::fs::write(&script, iperf3).unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    bench.program("tools/iperf3", iperf3);
     format!("{}:{path}", tools.display())
 }
 
@@ -155,9 +152,7 @@ fn recipe(instead: &[(&str, &str)], without: &str) -> String {
     let stand_ins = "gcc make flex bison bc pahole xz lz4 python3 patch dpkg apt-get df".split(' ');
     for name in stand_ins.filter(|name| *name != without) {
         let act = instead.iter().find(|(of, _)| *of == name).map_or(idle(name), |(_, act)| act);
-        let file = tools.join(name);
-        std::fs::write(&file, format!("#!/bin/sh\n{act}\n")).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        bench.program(&format!("tools/{name}"), &format!("#!/bin/sh\n{act}\n"));
     }
     let lab = ccbench_tests::source_root().join("lab");
     let mut command = Command::new(tools.join("bash"));

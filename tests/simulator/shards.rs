@@ -264,9 +264,6 @@ fn a_bucket_holds_shards_too() {
 /// Stands for Slurm: `sbatch` runs the tasks of the array one after the other, but loses task 2 of the first job; `squeue` has what is in
 /// the file `queue` once, and then none left. `make test-slurm` has a real one.
 fn fake_slurm(bench: &Bench) -> String {
-    use std::os::unix::fs::PermissionsExt as _;
-    let bin = bench.path("bin");
-    std::fs::create_dir(&bin).unwrap();
     let sbatch = r#"#!/bin/sh
 echo "$@" >>options
 cat >script
@@ -285,12 +282,10 @@ echo "$@" >>asked
 [ ! -e queue ] || cat queue
 rm -f queue
 "#;
-    for (name, script) in [("sbatch", sbatch), ("squeue", squeue)] {
-        let path = bin.join(name);
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, script) in [("bin/sbatch", sbatch), ("bin/squeue", squeue)] {
+        bench.program(name, script);
     }
-    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())
+    format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap())
 }
 
 #[test]

@@ -104,6 +104,21 @@ impl Bench {
         path
     }
 
+    /// Writes a program into it, which may be executed at once, and returns its path. `install` makes the file: a child that
+    /// another test starts at the same time inherits what this process has open, and until it is another program, a file that
+    /// is open for writing cannot be executed (ETXTBSY).
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    pub fn program(&self, name: &str, script: &str) -> PathBuf {
+        let (source, program) = (self.write("program", script), self.path(name));
+        let mut install = Command::new("install");
+        let status = install.args(["-D", "-m", "755"]).arg(source).arg(&program).status().unwrap();
+        assert!(status.success(), "install {}: {status}", program.display());
+        program
+    }
+
     /// `ccbench ARGS` in this place, not started yet.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary("ccbench"));
