@@ -12,6 +12,9 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CCBENCH_TEST_SKIPS=$dir/skips
 : >"$CCBENCH_TEST_SKIPS"
+# Servers that tests start on this machine are not asked for through a proxy.
+export NO_PROXY=127.0.0.1,localhost,${NO_PROXY:-${no_proxy:-}}
+export no_proxy=$NO_PROXY
 # Property tests draw the same cases in every run.
 export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-1}
 passed=0 failed=0

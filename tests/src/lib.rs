@@ -123,6 +123,12 @@ impl Bench {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary("ccbench"));
         command.args(args).current_dir(self.dir.path()).env("CCBENCH_STATE", self.path("state"));
+        for (name, _) in std::env::vars_os() {
+            let bytes = name.as_encoded_bytes();
+            if VARIABLES_OF_USERS.iter().any(|start| bytes.starts_with(start.as_bytes())) {
+                command.env_remove(&name);
+            }
+        }
         command.stdin(Stdio::null());
         command
     }
@@ -205,6 +211,18 @@ impl Bench {
         entries.map(|entry| entry.path()).collect()
     }
 }
+
+/// Beginnings of the names of variables by which the user's environment, or the scheduler that the tests run in, would change what
+/// `ccbench` does or prints.
+const VARIABLES_OF_USERS: [&str; 7] = [
+    "CCBENCH_CRL",
+    "CCBENCH_LOG",
+    "CCBENCH_PKI",
+    "COLUMNS",
+    "HQ_",
+    "JOB_COMPLETION_INDEX",
+    "SLURM_",
+];
 
 /// Marks the processes of an experiment in their environment.
 const STATE: &[u8] = b"CCBENCH_STATE=";

@@ -46,9 +46,10 @@ impl S3Server {
         format!("http://{}", self.port.address())
     }
 
-    /// The environment of a client.
-    pub fn environment(&self) -> [(&'static str, String); 4] {
+    /// The environment of a client, which asks no proxy.
+    pub fn environment(&self) -> [(&'static str, String); 5] {
         [
+            ("NO_PROXY", "127.0.0.1".to_owned()),
             ("AWS_ENDPOINT_URL", self.endpoint()),
             ("AWS_ACCESS_KEY_ID", "test".to_owned()),
             ("AWS_SECRET_ACCESS_KEY", "testsecret".to_owned()),
