@@ -197,9 +197,10 @@ fn failed_fetch_degrades_the_trial() {
     let _alone = alone();
     let bench = Bench::new();
     let head = PLAN.split("[probes.page]").next().unwrap();
+    // A page takes 950 ms. A connection, which takes no time, and the end of a fetch each have half a second to spare.
     let plan = format!(
-        "{head}[probes.page]\nkind = \"http\"\nfrom = \"src\"\nto = \"dst\"\nbytes = \"177669B\"\ntimeout = \"100ms\"\n\
-         every = \"500ms\"\n\n[[phases]]\nname = \"all\"\nlength = \"1s\"\n"
+        "{head}[probes.page]\nkind = \"http\"\nfrom = \"src\"\nto = \"dst\"\nbytes = \"177669B\"\ntimeout = \"500ms\"\n\
+         every = \"1s\"\n\n[[phases]]\nname = \"all\"\nlength = \"2s\"\n"
     );
     let plan = bench.write("plan.toml", &plan);
     let output = bench.run(&["run", "--strict", &plan.to_string_lossy()]);
