@@ -1,8 +1,9 @@
 //! Rules that end the repetition of points, and comparisons.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
-use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
+use ccbench_tests::run_files::{KeptRun, assert_equal, tables, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text};
 use serde_json::Value;
 
@@ -33,6 +34,13 @@ fn run(repeat: &str, rest: &str, arguments: &[&str]) -> Bench {
     bench
 }
 
+/// One run with [`LOOSE`] rules for all tests that need only its results.
+static LOOSE_RUN: LazyLock<KeptRun> =
+    LazyLock::new(|| KeptRun::of(&run(LOOSE, "", &["--jobs", "1"])));
+/// The same with a comparison.
+static COMPARED_RUN: LazyLock<KeptRun> =
+    LazyLock::new(|| KeptRun::of(&run(LOOSE, COMPARED, &["--jobs", "1"])));
+
 fn record(bench: &Bench) -> Value {
     let record = std::fs::read(bench.results().join("run.json")).unwrap();
     serde_json::from_slice(&record).unwrap()
@@ -57,7 +65,7 @@ fn trials(bench: &Bench) -> [usize; 2] {
 
 #[test]
 fn points_are_repeated_until_their_rules_are_decided() {
-    let bench = run(LOOSE, "", &[]);
+    let bench = LOOSE_RUN.copy();
     assert_eq!(trials(&bench), [5, 5]);
     let record = record(&bench);
     assert_eq!(record["status"], "complete");
@@ -79,8 +87,7 @@ fn points_are_repeated_until_their_rules_are_decided() {
 
 #[test]
 fn the_same_trials_run_for_any_number_of_jobs() {
-    let files = |jobs: &str| {
-        let bench = run(LOOSE, COMPARED, &["--jobs", jobs]);
+    let files = |bench: Bench| {
         let counts = trials(&bench);
         // Both points are repeated for the comparison.
         assert_eq!(counts[0], counts[1]);
@@ -93,9 +100,9 @@ fn the_same_trials_run_for_any_number_of_jobs() {
         decisions.sort();
         (tables_and_summaries(&bench), decisions)
     };
-    let one = files("1");
+    let one = files(COMPARED_RUN.copy());
     for jobs in ["2", "5"] {
-        let other = files(jobs);
+        let other = files(run(LOOSE, COMPARED, &["--jobs", jobs]));
         assert_equal(&one.0, &other.0);
         assert_eq!(one.1, other.1);
     }
@@ -104,7 +111,7 @@ fn the_same_trials_run_for_any_number_of_jobs() {
 /// A kill leaves the first lines of the journal: it is in the midst of the repetitions, or between a trial and the decision after it.
 #[test]
 fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
-    let whole = run(LOOSE, COMPARED, &["--jobs", "1"]);
+    let whole = COMPARED_RUN.copy();
     let decisions = record(&whole)["decisions"].clone();
     assert!(decisions.as_array().is_some_and(|all| all.len() >= 2), "{decisions}");
     let lines = std::fs::read_to_string(journal(&whole)).unwrap();
@@ -114,7 +121,7 @@ fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
     let before_decision = lines.lines().position(|line| line.contains(DECISION)).unwrap();
     // The seventh trial is one of the fourth repetition, or a later one.
     for kept in [after[6], before_decision] {
-        let killed = run(LOOSE, COMPARED, &["--jobs", "1"]);
+        let killed = COMPARED_RUN.copy();
         let lines = std::fs::read_to_string(journal(&killed)).unwrap();
         let first: String = lines.split_inclusive('\n').take(kept).collect();
         std::fs::write(journal(&killed), first).unwrap();
@@ -129,8 +136,8 @@ fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
 /// A kill between the last trial and the end of the run leaves a run that lacks nothing and was not ended.
 #[test]
 fn a_run_that_was_killed_after_its_last_trial_is_ended() {
-    for compared in ["", COMPARED] {
-        let bench = run(LOOSE, compared, &[]);
+    for finished in [&LOOSE_RUN, &COMPARED_RUN] {
+        let bench = finished.copy();
         let (whole, record_of_whole) = (tables_and_summaries(&bench), record(&bench));
         let mut killed = record_of_whole.clone();
         killed["status"] = "running".into();
@@ -164,7 +171,7 @@ fn a_run_that_was_killed_after_its_last_trial_is_ended() {
 /// The tables of the trials are read before the run goes on, because its rules need them.
 #[test]
 fn a_damaged_trial_of_a_run_with_rules_is_repeated() {
-    let bench = run(LOOSE, "", &[]);
+    let bench = LOOSE_RUN.copy();
     let (whole, decisions) = (tables(&bench), record(&bench)["decisions"].clone());
     let file = bench.results().join("tables/intervals/point=0/trial-01/part-0.parquet");
     let length = std::fs::read(&file).unwrap().len();

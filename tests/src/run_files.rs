@@ -1,6 +1,7 @@
 //! The files of a run that depend only on its trials, to compare two runs byte for byte.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 
 use crate::Bench;
@@ -14,22 +15,65 @@ pub type Contents = BTreeMap<String, Vec<u8>>;
 /// When there is not exactly one run, or it cannot be read.
 pub fn tables(bench: &Bench) -> Contents {
     let root = bench.results().join("tables");
-    let mut found = Contents::new();
+    let mut found = Entries::new();
     walk(&root, &root, &mut found);
-    found
+    found.into_iter().filter_map(|(name, bytes)| Some((name, bytes?))).collect()
 }
 
-/// Adds all files in a folder of `root`.
+/// Contents of files by path; those of a folder are `None`.
+type Entries = BTreeMap<String, Option<Vec<u8>>>;
+
+/// Adds all files and folders in a folder of `root`.
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
-fn walk(root: &Path, dir: &Path, found: &mut Contents) {
+fn walk(root: &Path, dir: &Path, found: &mut Entries) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
+        let name = path.strip_prefix(root).unwrap().display().to_string();
         if path.is_dir() {
+            found.insert(name, None);
             walk(root, &path, found);
         } else {
-            let name = path.strip_prefix(root).unwrap().display().to_string();
-            found.insert(name, std::fs::read(&path).unwrap());
+            found.insert(name, Some(std::fs::read(&path).unwrap()));
         }
+    }
+}
+
+/// The results directory of a run, in memory: several tests change copies of it.
+pub struct KeptRun {
+    name: OsString,
+    entries: Entries,
+}
+
+impl KeptRun {
+    /// Reads the one run of a place.
+    ///
+    /// # Panics
+    /// When there is not exactly one run, or it cannot be read.
+    pub fn of(bench: &Bench) -> Self {
+        let root = bench.results();
+        let mut entries = Entries::new();
+        walk(&root, &root, &mut entries);
+        Self { name: root.file_name().unwrap_or_default().to_owned(), entries }
+    }
+
+    /// The same run in a place of its own.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    pub fn copy(&self) -> Bench {
+        let bench = Bench::new();
+        let root = bench.path("results").join(&self.name);
+        std::fs::create_dir_all(&root).unwrap();
+        // In the order of the paths, so that a folder is before what is in it.
+        for (name, bytes) in &self.entries {
+            let path = root.join(name);
+            match bytes {
+                Some(bytes) => std::fs::write(path, bytes).unwrap(),
+                None => std::fs::create_dir(path).unwrap(),
+            }
+        }
+        bench
     }
 }
 
