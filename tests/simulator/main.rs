@@ -2,9 +2,10 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use ccbench_tests::run_files::{assert_equal, tables, tables_and_summaries};
+use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
 use ccbench_tests::{Bench, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -75,6 +76,12 @@ fn run(repeat: u32, arguments: &[&str]) -> (Bench, String) {
     (bench, text(&done))
 }
 
+/// So many repetitions that a run is not at its end when a test interrupts it after two trials.
+const MANY: u32 = 30;
+
+/// The tables of such a run that was not interrupted.
+static UNINTERRUPTED: LazyLock<Contents> = LazyLock::new(|| tables(&run(MANY, &[]).0));
+
 #[test]
 fn fills_the_bottleneck_and_the_verdict_is_ok() {
     let (bench, printed) = run(1, &[]);
@@ -134,9 +141,8 @@ fn another_seed_is_another_trial() {
 /// Ctrl-C discards the running trials; the resumed run has the results of one that was not interrupted.
 #[test]
 fn an_interrupted_run_is_resumed() {
-    const REPEAT: u32 = 30;
     let bench = Bench::new();
-    let plan = plan_file(&bench, REPEAT);
+    let plan = plan_file(&bench, MANY);
     let mut controller = bench.spawn(&["run", &plan, "--sim", "--jobs", "1"]);
     let committed = || {
         let dir = bench.all_results().into_iter().next().unwrap_or_default();
@@ -158,9 +164,8 @@ fn an_interrupted_run_is_resumed() {
         printed.lines().find_map(|line| line.trim_end().strip_prefix("resume with: ccbench "));
     let resumed = bench.run(&advice.unwrap().split(' ').collect::<Vec<_>>());
     assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
-    let (whole, _) = run(REPEAT, &[]);
     // `trials.csv` has the interrupted trial, too.
-    assert_equal(&tables(&bench), &tables(&whole));
+    assert_equal(&tables(&bench), &UNINTERRUPTED);
 }
 
 /// Trials of another backend or model are not repetitions of the same point.
