@@ -1,12 +1,14 @@
 //! One experiment from plan to results.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use ccbench_tests::cpu::CpuWatch;
-use ccbench_tests::{Bench, alone, beside_others, binary, text, wait_for, watched_run};
+use ccbench_tests::skip::skip;
+use ccbench_tests::{Bench, alone, text, wait_for, watched_run};
+use rustix::process::{Signal, kill_process};
 
+use crate::killed::{agent, is_client, wait_for_flow};
 use crate::plan;
 
 /// Values of a CSV summary: (phase, scope, subject, metric) to value of the first trial or point.
@@ -165,97 +167,34 @@ pub(crate) fn kernel_plan(name: &str, repeat: u32) -> String {
 }
 
 #[test]
-fn resume_completes_an_interrupted_run() {
-    let _beside = beside_others();
+fn stopped_agents_of_bottleneck_and_receiver_degrade_the_trial() {
+    let _alone = alone();
     let bench = Bench::new();
-    let plan = bench.write("plan.toml", &kernel_plan("resume", 3));
+    let plan = kernel_plan("gaps", 1).replace("length = \"1s\"", "length = \"4s\"");
+    let plan = bench.write("plan.toml", &plan);
+    let cpu = CpuWatch::start();
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-    let err = || std::fs::read_to_string(bench.path("err")).unwrap_or_default();
-    wait_for("the second trial", Duration::from_secs(30), || err().contains("trial 2/3"));
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{}", err());
-    assert!(bench.processes().is_empty());
-    let results = bench.results();
-    let part =
-        |trial: u32| results.join(format!("tables/flows/point=0/trial-{trial:02}/part-0.parquet"));
-    assert!(part(1).exists(), "{}", err());
-    let first = std::fs::metadata(part(1)).unwrap().modified().unwrap();
-    let output = bench.run(&["run", "--resume", &results.to_string_lossy()]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-    assert!((1..=3).all(|trial| part(trial).exists()), "{}", text(&output));
-    assert_eq!(
-        std::fs::metadata(part(1)).unwrap().modified().unwrap(),
-        first,
-        "a finished trial is not run again"
-    );
-}
-
-#[test]
-fn killed_flow_fails_the_trial() {
-    let _beside = beside_others();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &plan("dead", "4s", 1));
-    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-    let client = || {
-        bench
-            .processes()
-            .into_iter()
-            .find(|(_, line)| line.starts_with("iperf3") && line.contains(" -c "))
-    };
-    wait_for("an iperf3 client", Duration::from_secs(20), || client().is_some());
-    let (pid, _) = client().unwrap();
-    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for_flow(&bench);
+    let agents = [agent(&bench, "router"), agent(&bench, "dst")];
+    let send = |signal| agents.iter().for_each(|agent| kill_process(*agent, signal).unwrap());
+    send(Signal::STOP);
+    // A longer sleep makes a longer gap.
+    std::thread::sleep(Duration::from_millis(1_600));
+    let in_time = bench.processes().iter().any(|(_, line)| is_client(line));
+    send(Signal::CONT);
     let code = child.wait().unwrap().code();
-    let err = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
-    assert_eq!(code, Some(1), "{err}");
-    assert!(err.contains("failed"), "{err}");
-    assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
-}
-
-#[test]
-fn removed_results_directory_ends_the_run() {
-    let _beside = beside_others();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &kernel_plan("removed", 3));
-    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-    wait_for("the first trial", Duration::from_secs(30), || {
-        bench.printed().contains("trial 1/3") && !bench.all_results().is_empty()
-    });
-    std::fs::rename(bench.results(), bench.path("elsewhere")).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1), "{}", bench.printed());
-    let printed = bench.printed();
-    assert!(printed.contains("was removed, renamed or replaced"), "{printed}");
-    assert!(!printed.contains("trial 3/3"), "no other trial is begun: {printed}");
-    assert_eq!(bench.all_results(), [""; 0].map(std::path::PathBuf::from), "not made again");
-    assert!(bench.processes().is_empty());
-}
-
-#[test]
-fn resume_completes_a_run_after_a_full_disk() {
-    let _beside = beside_others();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &kernel_plan("full", 2));
-    std::fs::create_dir(bench.path("results")).unwrap();
-    // The disk is full from the end of the first trial until the run has ended.
-    let script = r#"
-        mount -t tmpfs -o size=16m none results
-        "$0" run "$1" & run=$!
-        until grep -qs trial_end results/*/journal.ndjson; do kill -0 $run || exit 1; sleep 0.02; done
-        dd if=/dev/zero of=results/fill bs=4k 2> dd
-        wait $run; echo "ended: $?"
-        rm results/fill
-        "$0" run --resume results/*; echo "resumed: $?"
-        grep -c trial_end results/*/journal.ndjson; ls -A results/*
-    "#;
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", script]).arg(binary("ccbench")).arg(plan);
-    command.current_dir(bench.path("")).env("CCBENCH_STATE", bench.path("state"));
-    let output = text(&command.output().unwrap());
-    for part in ["No space left on device", "free space there", "ended: 1\n", "resumed: 0\n"] {
-        assert!(output.contains(part), "{part:?}: {output}");
+    if !in_time {
+        return skip("the flows ended before the agents went on");
     }
-    assert!(!output.contains("\n.tmp-"), "{output}");
-    assert!(bench.processes().is_empty());
+    let trials = std::fs::read_to_string(bench.results().join("trials.csv")).unwrap();
+    for part in [
+        "router: table qdisc_samples, links.bottleneck: no sample for ",
+        "dst: table flow_samples, flows.first: no sample for ",
+    ] {
+        assert!(trials.contains(part), "{part:?}: {trials}");
+    }
+    cpu.report().check_run(&bench.all_results(), || {
+        assert_eq!(code, Some(0), "degraded, not failed: {}", bench.printed());
+        assert!(!trials.contains("src: table"), "{trials}");
+    });
 }

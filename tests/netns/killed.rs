@@ -1,10 +1,15 @@
-//! Killed at random moments, ccbench leaves nothing of its own behind and finished trials stay readable.
+//! Killed at random moments, ccbench leaves nothing of its own behind and finished trials stay readable. What is killed, interrupted
+//! or removed at a certain moment ends the trial or the run with the reason, and a resumed run completes it.
+//!
+//! The tests of this module run beside each other: the kills at random moments take as long as all others.
 
+use std::process::Command;
 use std::time::Duration;
 
-use ccbench_tests::{Bench, beside_others, text, wait_for};
+use ccbench_tests::{Bench, beside_others, binary, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::experiment::kernel_plan;
 use crate::plan;
 
 const ROUNDS: u32 = 50;
@@ -74,7 +79,139 @@ fn kill_one(round: u32, dice: &mut Dice) {
     }
     let cleaned = bench.run(&["clean"]);
     assert_eq!(cleaned.status.code(), Some(0), "{killed}: {}", text(&cleaned));
-    let mut command = std::process::Command::new("find");
+    let mut command = Command::new("find");
     let left = command.arg(bench.path("state")).args(["-mindepth", "1"]).output().unwrap();
     assert!(left.stdout.is_empty(), "{killed}: clean leaves {}{}", text(&left), text(&cleaned));
+}
+
+/// Whether a command line is that of a flow's client.
+pub(crate) fn is_client(line: &str) -> bool {
+    line.starts_with("iperf3") && line.contains(" -c ")
+}
+
+/// Waits until a flow has a client.
+pub(crate) fn wait_for_flow(bench: &Bench) {
+    wait_for("an iperf3 client", Duration::from_secs(20), || {
+        bench.processes().iter().any(|(_, line)| is_client(line))
+    });
+}
+
+/// The agent of a node.
+pub(crate) fn agent(bench: &Bench, node: &str) -> Pid {
+    let (serve, node) = ("ccbench-agent serve".to_owned(), format!("--node {node} "));
+    let is_agent = |line: &str| line.contains(&serve) && line.contains(&node);
+    let all = bench.processes();
+    let found =
+        all.iter().find(|(_, line)| is_agent(line)).and_then(|(pid, _)| Pid::from_raw(*pid as i32));
+    found.unwrap_or_else(|| panic!("no agent with {node}: {all:?}"))
+}
+
+#[test]
+fn resume_repeats_a_trial_whose_agent_died() {
+    let _beside = beside_others();
+    let bench = Bench::new();
+    let plan = kernel_plan("lost", 1).replace("length = \"1s\"", "length = \"2s\"");
+    let plan = bench.write("plan.toml", &plan);
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    wait_for_flow(&bench);
+    kill_process(agent(&bench, "dst"), Signal::KILL).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{}", bench.printed());
+    let results = bench.results();
+    let file = |name: &str| std::fs::read_to_string(results.join(name)).unwrap();
+    assert!(file("trials.csv").contains("node_lost"), "{}", file("trials.csv"));
+    let output = bench.run(&["run", "--resume", &results.to_string_lossy()]);
+    assert!(!text(&output).contains("nothing is left to run"), "{}", text(&output));
+    assert!(!file("trials.csv").contains("node_lost"), "replaced: {}", file("trials.csv"));
+    let journal = file("journal.ndjson");
+    assert_eq!(journal.matches("\"trial_end\"").count(), 2, "both attempts: {journal}");
+    assert!(journal.contains("node_lost"), "{journal}");
+}
+
+#[test]
+fn resume_completes_an_interrupted_run() {
+    let _beside = beside_others();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &kernel_plan("resume", 3));
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let err = || std::fs::read_to_string(bench.path("err")).unwrap_or_default();
+    wait_for("the second trial", Duration::from_secs(30), || err().contains("trial 2/3"));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{}", err());
+    assert!(bench.processes().is_empty());
+    let results = bench.results();
+    let part =
+        |trial: u32| results.join(format!("tables/flows/point=0/trial-{trial:02}/part-0.parquet"));
+    assert!(part(1).exists(), "{}", err());
+    let first = std::fs::metadata(part(1)).unwrap().modified().unwrap();
+    let output = bench.run(&["run", "--resume", &results.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert!((1..=3).all(|trial| part(trial).exists()), "{}", text(&output));
+    assert_eq!(
+        std::fs::metadata(part(1)).unwrap().modified().unwrap(),
+        first,
+        "a finished trial is not run again"
+    );
+}
+
+#[test]
+fn killed_flow_fails_the_trial() {
+    let _beside = beside_others();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &plan("dead", "4s", 1));
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    wait_for_flow(&bench);
+    let all = bench.processes();
+    let (pid, _) = all.iter().find(|(_, line)| is_client(line)).unwrap();
+    kill_process(Pid::from_raw(*pid as i32).unwrap(), Signal::KILL).unwrap();
+    let code = child.wait().unwrap().code();
+    let err = std::fs::read_to_string(bench.path("err")).unwrap_or_default();
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("failed"), "{err}");
+    assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
+}
+
+#[test]
+fn removed_results_directory_ends_the_run() {
+    let _beside = beside_others();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &kernel_plan("removed", 3));
+    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    wait_for("the first trial", Duration::from_secs(30), || {
+        bench.printed().contains("trial 1/3") && !bench.all_results().is_empty()
+    });
+    std::fs::rename(bench.results(), bench.path("elsewhere")).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{}", bench.printed());
+    let printed = bench.printed();
+    assert!(printed.contains("was removed, renamed or replaced"), "{printed}");
+    assert!(!printed.contains("trial 3/3"), "no other trial is begun: {printed}");
+    assert_eq!(bench.all_results(), [""; 0].map(std::path::PathBuf::from), "not made again");
+    assert!(bench.processes().is_empty());
+}
+
+#[test]
+fn resume_completes_a_run_after_a_full_disk() {
+    let _beside = beside_others();
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &kernel_plan("full", 2));
+    std::fs::create_dir(bench.path("results")).unwrap();
+    // The disk is full from the end of the first trial until the run has ended.
+    let script = r#"
+        mount -t tmpfs -o size=16m none results
+        "$0" run "$1" & run=$!
+        until grep -qs trial_end results/*/journal.ndjson; do kill -0 $run || exit 1; sleep 0.02; done
+        dd if=/dev/zero of=results/fill bs=4k 2> dd
+        wait $run; echo "ended: $?"
+        rm results/fill
+        "$0" run --resume results/*; echo "resumed: $?"
+        grep -c trial_end results/*/journal.ndjson; ls -A results/*
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(binary("ccbench")).arg(plan);
+    command.current_dir(bench.path("")).env("CCBENCH_STATE", bench.path("state"));
+    let output = text(&command.output().unwrap());
+    for part in ["No space left on device", "free space there", "ended: 1\n", "resumed: 0\n"] {
+        assert!(output.contains(part), "{part:?}: {output}");
+    }
+    assert!(!output.contains("\n.tmp-"), "{output}");
+    assert!(bench.processes().is_empty());
 }

@@ -6,7 +6,6 @@ mod agents;
 mod congestion;
 mod experiment;
 mod figures;
-mod gaps;
 mod killed;
 mod probes;
 mod record;
