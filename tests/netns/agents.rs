@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ccbench_proto::schedule::{PORT_SLOTS, client_port};
 use ccbench_tests::namespace::children;
-use ccbench_tests::{Bench, alone, binary, text, wait_for};
+use ccbench_tests::{Bench, SETUP_LIMIT, alone, binary, text, wait_for};
 
 /// Ends the agent when the test ends, however it ends; a test that fails shows what the agent printed.
 struct Agent {
@@ -129,9 +129,7 @@ fn a_trial_avoids_ports_that_are_in_use() {
 /// Waits until both agents of a plan listen.
 fn wait_for_agents(port: u16) {
     let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-    wait_for("both agents to listen", Duration::from_secs(10), || {
-        listening(port) && listening(port + 1)
-    });
+    wait_for("both agents to listen", SETUP_LIMIT, || listening(port) && listening(port + 1));
 }
 
 #[test]
@@ -149,9 +147,7 @@ fn a_run_survives_the_restart_of_an_agent() {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|byte| *byte == 0).any(|word| word == b"-c")
     };
-    wait_for("the flow", Duration::from_secs(20), || {
-        children(stays.process.id()).iter().any(sends)
-    });
+    wait_for("the flow", SETUP_LIMIT, || children(stays.process.id()).iter().any(sends));
     drop(dies);
     std::thread::sleep(Duration::from_secs(2));
     let _again = serve(&bench, 30_711, &[]);

@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use ccbench_tests::{Bench, beside_others, binary, text, wait_for};
+use ccbench_tests::{Bench, SETUP_LIMIT, beside_others, binary, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::experiment::kernel_plan;
@@ -91,7 +91,7 @@ pub(crate) fn is_client(line: &str) -> bool {
 
 /// Waits until a flow has a client.
 pub(crate) fn wait_for_flow(bench: &Bench) {
-    wait_for("an iperf3 client", Duration::from_secs(20), || {
+    wait_for("an iperf3 client", SETUP_LIMIT, || {
         bench.processes().iter().any(|(_, line)| is_client(line))
     });
 }
@@ -134,7 +134,7 @@ fn resume_completes_an_interrupted_run() {
     let plan = bench.write("plan.toml", &kernel_plan("resume", 3));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
     let err = || std::fs::read_to_string(bench.path("err")).unwrap_or_default();
-    wait_for("the second trial", Duration::from_secs(30), || err().contains("trial 2/3"));
+    wait_for("the second trial", SETUP_LIMIT, || err().contains("trial 2/3"));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{}", err());
     assert!(bench.processes().is_empty());
@@ -176,7 +176,7 @@ fn removed_results_directory_ends_the_run() {
     let bench = Bench::new();
     let plan = bench.write("plan.toml", &kernel_plan("removed", 3));
     let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
-    wait_for("the first trial", Duration::from_secs(30), || {
+    wait_for("the first trial", SETUP_LIMIT, || {
         bench.printed().contains("trial 1/3") && !bench.all_results().is_empty()
     });
     std::fs::rename(bench.results(), bench.path("elsewhere")).unwrap();

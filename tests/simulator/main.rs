@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
-use ccbench_tests::{Bench, csv, text, wait_for};
+use ccbench_tests::{Bench, SETUP_LIMIT, csv, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod artifact;
@@ -149,7 +148,7 @@ fn an_interrupted_run_is_resumed() {
         let journal = std::fs::read_to_string(dir.join("journal.ndjson")).unwrap_or_default();
         journal.matches("\"trial_end\"").count() >= 2
     };
-    wait_for("two trials", Duration::from_secs(60), committed);
+    wait_for("two trials", SETUP_LIMIT, committed);
     let pid = Pid::from_raw(i32::try_from(controller.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     let status = controller.wait().unwrap();

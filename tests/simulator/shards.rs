@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use ccbench_tests::run_files::{Contents, assert_equal, tables, tables_and_summaries};
 use ccbench_tests::s3::S3Server;
-use ccbench_tests::{Bench, text, wait_for};
+use ccbench_tests::{Bench, SETUP_LIMIT, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{MANY, PLAN, UNINTERRUPTED, plan_file, run};
@@ -124,7 +123,7 @@ fn a_terminated_shard_goes_on() {
     let arguments = ["run", &plan, "--sim", "--jobs", "1", "--shard", "1/1", "--out", "shards"];
     let mut attempt = bench.spawn(&arguments);
     let commits = || count(&bench.path("shards/commits"));
-    wait_for("two trials", Duration::from_secs(60), || commits() >= 2);
+    wait_for("two trials", SETUP_LIMIT, || commits() >= 2);
     let pid = Pid::from_raw(i32::try_from(attempt.id()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(attempt.wait().unwrap().code(), Some(143), "{}", bench.printed());

@@ -247,6 +247,10 @@ fn namespace_of(pid: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/net")).ok()
 }
 
+/// Longest [wait](wait_for) for what a test needs before it can go on: a program that starts, a trial that begins. It is no property of
+/// theirs, so it is long enough for a machine that has just started, or that runs something else.
+pub const SETUP_LIMIT: Duration = Duration::from_secs(120);
+
 /// Waits until `fact` holds.
 ///
 /// # Panics

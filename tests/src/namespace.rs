@@ -1,9 +1,8 @@
 //! Network namespaces for tests, and the processes in them.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use crate::{check_root, namespace_of, wait_for};
+use crate::{SETUP_LIMIT, check_root, namespace_of, wait_for};
 
 /// Longest life of a namespace whose test was killed.
 const HOLDER_S: &str = "20000";
@@ -23,7 +22,7 @@ impl Namespace {
         check_root();
         let holder = Command::new("unshare").args(["-n", "sleep", HOLDER_S]).spawn().unwrap();
         let pid = holder.id().to_string();
-        wait_for("the namespace", Duration::from_secs(10), || {
+        wait_for("the namespace", SETUP_LIMIT, || {
             namespace_of(&pid).is_some_and(|link| Some(link) != namespace_of("self"))
         });
         let namespace = Self { holder };

@@ -4,11 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use crate::port::ReservedPort;
 use crate::skip::skip;
-use crate::{python_program, wait_for};
+use crate::{SETUP_LIMIT, python_program, wait_for};
 
 /// A server; ends when it is dropped.
 pub struct S3Server {
@@ -37,7 +36,7 @@ impl S3Server {
         };
         let server = Self { child, port };
         let answers = || TcpStream::connect(server.port.address()).is_ok();
-        wait_for("the S3 server", Duration::from_secs(60), answers);
+        wait_for("the S3 server", SETUP_LIMIT, answers);
         Some(server)
     }
 
