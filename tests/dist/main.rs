@@ -45,7 +45,9 @@ fn succeed(command: &mut Command) -> Output {
 
 fn tracked_files() -> Vec<String> {
     let mut git = Command::new("git");
-    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    // In a container, the clone may belong to another user.
+    git.args(["-c", "safe.directory=*", "ls-files", "-z"]);
+    git.args(["--cached", "--others", "--exclude-standard"]);
     let listed = succeed(git.current_dir(source_root())).stdout;
     let names = String::from_utf8(listed).unwrap();
     names.split_terminator('\0').map(str::to_owned).collect()

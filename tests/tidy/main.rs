@@ -17,7 +17,9 @@ const MAX_FUNCTION_LINES: usize = 70;
 /// Files of the repository with their text: tracked ones, and new ones that are not ignored. Binary files are left out.
 fn files(endings: &[&str]) -> Vec<(String, String)> {
     let output = Command::new("git")
-        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        // In a container, the clone may belong to another user.
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .args(["--cached", "--others", "--exclude-standard"])
         .current_dir(source_root())
         .output()
         .unwrap();
