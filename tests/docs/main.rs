@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use ccbench_proto::plan::check;
 use ccbench_tests::skip::skip;
 use ccbench_tests::snippets::{self, Snippet};
-use ccbench_tests::{Bench, binary, python, source_root, text};
+use ccbench_tests::{Bench, binary, python, source_root, text, without_variables_of_users};
 
 mod links;
 
@@ -71,7 +71,7 @@ fn run(interpreter: &mut Command, snippet: &Snippet, bench: &Bench) {
     let programs = binary("ccbench").parent().unwrap().to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)));
-    let output = interpreter
+    let output = without_variables_of_users(interpreter)
         .arg(snippet.text.replace('…', "*"))
         .current_dir(bench.path("."))
         .env("PATH", path.unwrap())

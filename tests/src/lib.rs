@@ -123,13 +123,7 @@ impl Bench {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary("ccbench"));
         command.args(args).current_dir(self.dir.path()).env("CCBENCH_STATE", self.path("state"));
-        for (name, _) in std::env::vars_os() {
-            let bytes = name.as_encoded_bytes();
-            if VARIABLES_OF_USERS.iter().any(|start| bytes.starts_with(start.as_bytes())) {
-                command.env_remove(&name);
-            }
-        }
-        command.stdin(Stdio::null());
+        without_variables_of_users(&mut command).stdin(Stdio::null());
         command
     }
 
@@ -223,6 +217,17 @@ const VARIABLES_OF_USERS: [&str; 7] = [
     "JOB_COMPLETION_INDEX",
     "SLURM_",
 ];
+
+/// Removes these variables from the environment of a command that runs `ccbench`.
+pub fn without_variables_of_users(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        let bytes = name.as_encoded_bytes();
+        if VARIABLES_OF_USERS.iter().any(|start| bytes.starts_with(start.as_bytes())) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
 
 /// Marks the processes of an experiment in their environment.
 const STATE: &[u8] = b"CCBENCH_STATE=";
