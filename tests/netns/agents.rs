@@ -1,13 +1,13 @@
-//! The same plan against running agents over TCP with mutual TLS. Their ports are above those of trials and below those that the
-//! kernel gives to connections.
+//! The same plan against running agents over TCP with mutual TLS.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccbench_proto::schedule::{PORT_SLOTS, client_port};
 use ccbench_tests::namespace::children;
+use ccbench_tests::port::ReservedPort;
 use ccbench_tests::{Bench, SETUP_LIMIT, alone, binary, text, wait_for};
 
 /// Ends the agent when the test ends, however it ends; a test that fails shows what the agent printed.
@@ -27,28 +27,41 @@ impl Drop for Agent {
     }
 }
 
-fn serve(bench: &Bench, port: u16, arguments: &[&str]) -> Agent {
+/// The ports of the agents of the nodes `a` and `b`.
+type Ports = [ReservedPort; 2];
+
+fn ports() -> Ports {
+    [(); 2].map(|()| ReservedPort::new(Ipv4Addr::LOCALHOST))
+}
+
+fn serve(bench: &Bench, port: &ReservedPort, arguments: &[&str]) -> Agent {
     serve_with(Command::new(binary("ccbench-agent")), bench, port, arguments)
 }
 
-fn serve_with(mut command: Command, bench: &Bench, port: u16, arguments: &[&str]) -> Agent {
-    command.args(["serve", "--listen", &format!("tcp:127.0.0.1:{port}")]).args(arguments);
-    command.arg("--state-dir").arg(bench.path(&format!("agent-{port}")));
+fn serve_with(
+    mut command: Command,
+    bench: &Bench,
+    port: &ReservedPort,
+    arguments: &[&str],
+) -> Agent {
+    let address = port.address();
+    command.args(["serve", "--listen", &format!("tcp:{address}")]).args(arguments);
+    command.arg("--state-dir").arg(bench.path(&format!("agent-{}", address.port())));
     command.current_dir(bench.path("")).stdin(Stdio::null());
-    let stderr = bench.path(&format!("agent-{port}.err"));
+    let stderr = bench.path(&format!("agent-{}.err", address.port()));
     command.stderr(std::fs::File::create(&stderr).unwrap());
     Agent { process: command.spawn().unwrap(), stderr }
 }
 
-fn loopback_plan(port: u16) -> String {
+fn loopback_plan([a, b]: &Ports) -> String {
     format!(
         r#"
 name = "agents"
 [nodes.a]
-agent = "127.0.0.1:{port}"
+agent = "{}"
 address = "127.0.0.2"
 [nodes.b]
-agent = "127.0.0.1:{}"
+agent = "{}"
 address = "127.0.0.3"
 [flows.f]
 from = "a"
@@ -59,7 +72,8 @@ name = "only"
 length = "1s"
 flows = ["f"]
 "#,
-        port + 1
+        a.address(),
+        b.address()
     )
 }
 
@@ -79,9 +93,10 @@ fn runs_on_remote_agents_with_mutual_tls() {
         "--tls-crl",
         "pki/crl.pem",
     ];
-    let _agents = [serve(&bench, 30_700, &tls), serve(&bench, 30_701, &tls)];
-    wait_for_agents(30_700);
-    let plan = bench.write("plan.toml", &loopback_plan(30_700));
+    let ports = ports();
+    let _agents = ports.each_ref().map(|port| serve(&bench, port, &tls));
+    wait_for_agents(&ports);
+    let plan = bench.write("plan.toml", &loopback_plan(&ports));
     let plan = plan.to_string_lossy();
 
     let refused = bench.run(&["run", &plan]);
@@ -108,12 +123,13 @@ fn runs_on_remote_agents_with_mutual_tls() {
 fn a_trial_avoids_ports_that_are_in_use() {
     let _alone = alone();
     let bench = Bench::new();
-    let _agents = [serve(&bench, 30_700, &[]), serve(&bench, 30_701, &[])];
-    wait_for_agents(30_700);
+    let ports = ports();
+    let _agents = ports.each_ref().map(|port| serve(&bench, port, &[]));
+    wait_for_agents(&ports);
     // No other process has used this address.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.1.{high}.{low}");
-    let plan = loopback_plan(30_700).replace("127.0.0.2", &address);
+    let plan = loopback_plan(&ports).replace("127.0.0.2", &address);
     let plan = bench.write("plan.toml", &plan);
     let hold = |slot| TcpListener::bind((address.as_str(), client_port(slot, 0))).unwrap();
     let mut held: Vec<_> = (0..PORT_SLOTS).map(hold).collect();
@@ -127,18 +143,19 @@ fn a_trial_avoids_ports_that_are_in_use() {
 }
 
 /// Waits until both agents of a plan listen.
-fn wait_for_agents(port: u16) {
-    let listening = |port: u16| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-    wait_for("both agents to listen", SETUP_LIMIT, || listening(port) && listening(port + 1));
+fn wait_for_agents(ports: &Ports) {
+    let listens = |port: &ReservedPort| TcpStream::connect(port.address()).is_ok();
+    wait_for("both agents to listen", SETUP_LIMIT, || ports.iter().all(listens));
 }
 
 #[test]
 fn a_run_survives_the_restart_of_an_agent() {
     let _alone = alone();
     let bench = Bench::new();
-    let (stays, dies) = (serve(&bench, 30_710, &[]), serve(&bench, 30_711, &[]));
-    wait_for_agents(30_710);
-    let plan = loopback_plan(30_710).replace("length = \"1s\"", "length = \"4s\"");
+    let ports = ports();
+    let [stays, dies] = ports.each_ref().map(|port| serve(&bench, port, &[]));
+    wait_for_agents(&ports);
+    let plan = loopback_plan(&ports).replace("length = \"1s\"", "length = \"4s\"");
     let plan = bench.write("plan.toml", &plan);
     let mut command = bench.command(&["run", &plan.to_string_lossy(), "-v"]);
     let run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -150,7 +167,7 @@ fn a_run_survives_the_restart_of_an_agent() {
     wait_for("the flow", SETUP_LIMIT, || children(stays.process.id()).iter().any(sends));
     drop(dies);
     std::thread::sleep(Duration::from_secs(2));
-    let _again = serve(&bench, 30_711, &[]);
+    let _again = serve(&bench, &ports[1], &[]);
     let output = run.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("trying again when every node answers"), "{}", text(&output));
@@ -161,14 +178,15 @@ fn bounds_of_clocks_hold_for_a_known_offset() {
     const OFFSET_S: i64 = 5_000;
     let _alone = alone();
     let bench = Bench::new();
-    let _here = serve(&bench, 30_720, &[]);
+    let ports = ports();
+    let _here = serve(&bench, &ports[0], &[]);
     // CLOCK_MONOTONIC of a time namespace is ahead by exactly this.
     let mut elsewhere = Command::new("unshare");
     elsewhere.args(["--time", "--monotonic", &OFFSET_S.to_string(), "--kill-child", "--fork"]);
     elsewhere.arg(binary("ccbench-agent"));
-    let _elsewhere = serve_with(elsewhere, &bench, 30_721, &[]);
-    wait_for_agents(30_720);
-    let plan = format!("repeat = 4\n{}", loopback_plan(30_720).trim_start());
+    let _elsewhere = serve_with(elsewhere, &bench, &ports[1], &[]);
+    wait_for_agents(&ports);
+    let plan = format!("repeat = 4\n{}", loopback_plan(&ports).trim_start());
     let plan = bench.write("plan.toml", &plan);
     let output = bench.run(&["run", &plan.to_string_lossy()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
