@@ -13,6 +13,7 @@ use std::time::Duration;
 use ccbench_agent::undo::{Step, Undo};
 use ccbench_proto::scope::{Rpc, Scope};
 use ccbench_proto::wire;
+use ccbench_tests::uninterrupted;
 use prost::Message as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
@@ -458,7 +459,7 @@ async fn the_service_manager_is_notified() {
         || !received.contains(&"READY=1".to_owned())
     {
         let mut buffer = [0; 64];
-        let length = receiver.recv(&mut buffer).unwrap();
+        let length = uninterrupted(|| receiver.recv(&mut buffer)).unwrap();
         received.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
     }
     let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
@@ -466,6 +467,6 @@ async fn the_service_manager_is_notified() {
     assert!(child.wait().unwrap().success());
     let mut buffer = [0; 64];
     while !buffer.starts_with(b"STOPPING=1") {
-        receiver.recv(&mut buffer).unwrap();
+        uninterrupted(|| receiver.recv(&mut buffer)).unwrap();
     }
 }
