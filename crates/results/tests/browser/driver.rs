@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 /// Key of an element id in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// The first start of a browser on a loaded machine takes longest.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A headless browser with one window; closed on drop.
 pub struct Browser {

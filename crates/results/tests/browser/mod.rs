@@ -64,7 +64,7 @@ fn report_is_self_contained() {
     browser.resize(500, 900);
     // Panels follow the window's width after a moment.
     let wide = "return Math.max(0, document.documentElement.scrollWidth - innerWidth)";
-    let narrow = (0..100).any(|_| {
+    let narrow = (0..1200).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         browser.eval(wide) == 0
     });
@@ -317,7 +317,7 @@ fn headings_wrap_only_after_dots_and_underscores() {
          })";
     let fits = "return document.documentElement.scrollWidth <= innerWidth";
     let mut lines: Vec<Value> = Vec::new();
-    let narrow = (0..100).any(|_| {
+    let narrow = (0..1200).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         lines = browser.eval(rows).as_array().unwrap().clone();
         lines[0][2] != lines[lines.len() - 1][2] && browser.eval(fits) == true
