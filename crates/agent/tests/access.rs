@@ -21,7 +21,7 @@ use rcgen::{
 };
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
-use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
+use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for, wait_for_setup};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -127,7 +127,7 @@ impl Agent {
             .unwrap();
         let agent = Self { dir, ca, port, _reserved: reserved, child };
         let connects = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        wait_for("the agent's port", connects).await;
+        wait_for_setup("the agent's port", connects).await;
         agent
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ccbench_proto::wire;
 use socket2::{Domain, Socket, Type};
-use support::{AGENT, Agent, IDLE_PLAN, now_ns, prepare, wait_for};
+use support::{AGENT, Agent, IDLE_PLAN, now_ns, prepare, wait_for, wait_for_setup};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, pki_types};
@@ -38,7 +38,7 @@ async fn notices_a_vanished_controller() {
         .spawn()
         .unwrap();
     let connect = async || {
-        wait_for("the agent's port", || std::net::TcpStream::connect(&address).is_ok()).await;
+        wait_for_setup("the agent's port", || TcpStream::connect(&address).is_ok()).await;
         wire::agent_client::AgentClient::connect(format!("http://{address}")).await.unwrap()
     };
     let mut other = connect().await;
@@ -135,7 +135,7 @@ impl TlsAgent {
             .spawn()
             .unwrap();
         let agent = Self { dir, ca, port, _reserved: reserved, child };
-        wait_for("the agent's port", || agent.open().is_ok()).await;
+        wait_for_setup("the agent's port", || agent.open().is_ok()).await;
         agent
     }
 

@@ -12,7 +12,7 @@ use ccbench_proto::tools::iperf3::{Numbering, Report};
 use ccbench_proto::wire::{self, Role, Side};
 use nix::sys::signal::Signal;
 use support::pair::{Pair, Rows};
-use support::{Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for};
+use support::{Agent, LOOPBACK_PLAN, now_ns, prepare, wait_for, wait_for_setup};
 
 fn plan_with(tool: &str) -> String {
     LOOPBACK_PLAN.replace("cc = \"reno\"", &format!("cc = \"reno\"\ntool = \"{tool}\""))
@@ -114,7 +114,7 @@ async fn iperf3_runs_as_the_described_user_without_privileges() {
     pair.prepare(&plan_with("iperf3").replace("2s", "60s"), 1).await;
     let _rows = pair.run(1).await;
     for agent in [&pair.one, &pair.two] {
-        wait_for("iperf3", || iperf3_below(agent).is_some()).await;
+        wait_for_setup("iperf3", || iperf3_below(agent).is_some()).await;
         let status = iperf3_below(agent).unwrap();
         let ids: Vec<&str> = status["Uid"].split_whitespace().collect();
         assert_eq!(ids, [uid.as_str(); 4]);
@@ -223,7 +223,7 @@ async fn a_lost_controller_means_undo() {
     let mut pair = Pair::start().await;
     pair.prepare(LOOPBACK_PLAN, 1).await;
     let streams = pair.run(1).await;
-    wait_for("traffic", || !pair.one.children().is_empty()).await;
+    wait_for_setup("traffic", || !pair.one.children().is_empty()).await;
     drop(streams);
     wait_for("the undo", || pair.is_as_found()).await;
 }

@@ -15,7 +15,7 @@ use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::{self, Role};
 use socket2::{Domain, Socket, Type};
 use support::pair::Pair;
-use support::{AGENT, LOOPBACK_PLAN, wait_for};
+use support::{AGENT, LOOPBACK_PLAN, wait_for, wait_for_setup};
 use tokio::sync::RwLock;
 use tonic::transport::Channel;
 
@@ -147,7 +147,7 @@ impl TcpAgent {
         let child = command.stdin(Stdio::null()).spawn().unwrap();
         let agent = Self { _dir: dir, _reserved: reserved, child, port };
         let connects = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        wait_for("the agent's port", connects).await;
+        wait_for_setup("the agent's port", connects).await;
         agent
     }
 

@@ -85,7 +85,7 @@ impl Agent {
     async fn endpoint(&self) -> Endpoint {
         // The file is there a moment before anybody listens on it.
         let connects = || std::os::unix::net::UnixStream::connect(self.socket()).is_ok();
-        wait_for("the agent's socket", connects).await;
+        wait_for_setup("the agent's socket", connects).await;
         Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap()
     }
 
@@ -137,14 +137,24 @@ pub fn everything(namespace: &Namespace, devs: &[&str]) -> String {
 }
 
 /// Waits for a fact; fails after 10 s, counted in naps so that time without the CPU does not shorten it.
-pub async fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
-    for _ in 0..1000 {
+pub async fn wait_for(what: &str, fact: impl FnMut() -> bool) {
+    wait_within(Duration::from_secs(10), what, fact).await;
+}
+
+/// The same for what a test needs before it can go on.
+pub async fn wait_for_setup(what: &str, fact: impl FnMut() -> bool) {
+    wait_within(ccbench_tests::SETUP_LIMIT, what, fact).await;
+}
+
+async fn wait_within(limit: Duration, what: &str, mut fact: impl FnMut() -> bool) {
+    const NAP: Duration = Duration::from_millis(10);
+    for _ in 0..limit.as_millis() / NAP.as_millis() {
         if fact() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(NAP).await;
     }
-    panic!("{what} did not come about within 10 s");
+    panic!("{what} did not come about within {} s", limit.as_secs());
 }
 
 /// A plan in which this node only watches: preparing it changes nothing, so no root is needed.
