@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::net::Ipv4Addr;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use ccbench_agent::undo::{Step, Undo};
 use ccbench_proto::scope::{Rpc, Scope};
 use ccbench_proto::wire;
+use ccbench_tests::port::ReservedPort;
 use ccbench_tests::uninterrupted;
 use prost::Message as _;
 use rcgen::{
@@ -20,7 +22,6 @@ use rcgen::{
     IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
 };
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
 use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for, wait_for_setup};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -86,7 +87,7 @@ struct Agent {
     dir: tempfile::TempDir,
     ca: Ca,
     port: u16,
-    _reserved: Socket,
+    _reserved: ReservedPort,
     child: Child,
 }
 
@@ -97,12 +98,8 @@ impl Agent {
 
     async fn start_with(arguments: &[&str]) -> Self {
         let (dir, ca) = (tempfile::tempdir().unwrap(), authority());
-        // A port that nobody else gets while the socket is there; it does not listen.
-        let reserved = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        reserved.set_reuse_address(true).unwrap();
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        reserved.bind(&any.into()).unwrap();
-        let port = reserved.local_addr().unwrap().as_socket().unwrap().port();
+        let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+        let port = reserved.address().port();
         let file = |name: &str, text: &str| {
             let path = dir.path().join(name);
             std::fs::write(&path, text).unwrap();

@@ -5,33 +5,24 @@
 mod support;
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
 use ccbench_proto::wire;
-use socket2::{Domain, Socket, Type};
+use ccbench_tests::port::ReservedPort;
 use support::{AGENT, Agent, IDLE_PLAN, now_ns, prepare, wait_for, wait_for_setup};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, pki_types};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// A port that nobody else gets while the socket is there. The socket does not listen, so an agent can have the port too.
-fn reserved_port() -> (Socket, u16) {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_reuse_address(true).unwrap();
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
-    (socket, port)
-}
-
 #[tokio::test]
 async fn notices_a_vanished_controller() {
     let dir = tempfile::tempdir().unwrap();
-    let (_reserved, port) = reserved_port();
-    let address = format!("127.0.0.1:{port}");
+    let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+    let address = reserved.address().to_string();
     let mut agent = Command::new(AGENT)
         .args(["serve", "--listen", &format!("tcp:{address}"), "--state-dir"])
         .arg(dir.path())
@@ -112,14 +103,15 @@ struct TlsAgent {
     dir: tempfile::TempDir,
     ca: tls::Ca,
     port: u16,
-    _reserved: Socket,
+    _reserved: ReservedPort,
     child: Child,
 }
 
 impl TlsAgent {
     async fn start() -> Self {
         let (dir, ca) = (tempfile::tempdir().unwrap(), tls::ca());
-        let (reserved, port) = reserved_port();
+        let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+        let port = reserved.address().port();
         let ca_file = dir.path().join("ca.pem");
         std::fs::write(&ca_file, ca.pem()).unwrap();
         let node = tls::issue(&ca, dir.path(), "node");

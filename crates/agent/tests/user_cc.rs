@@ -7,13 +7,14 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::digest_bytes;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::{self, Role};
-use socket2::{Domain, Socket, Type};
+use ccbench_tests::port::ReservedPort;
 use support::pair::Pair;
 use support::{AGENT, LOOPBACK_PLAN, wait_for, wait_for_setup};
 use tokio::sync::RwLock;
@@ -124,7 +125,7 @@ async fn other_files_and_parameters_are_refused_and_nothing_stays() {
 /// An agent on loopback without TLS, which allows these digests.
 struct TcpAgent {
     _dir: tempfile::TempDir,
-    _reserved: Socket,
+    _reserved: ReservedPort,
     child: Child,
     port: u16,
 }
@@ -132,12 +133,8 @@ struct TcpAgent {
 impl TcpAgent {
     async fn start(digests: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // A port that nobody else gets while the socket is there; it does not listen.
-        let reserved = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        reserved.set_reuse_address(true).unwrap();
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        reserved.bind(&any.into()).unwrap();
-        let port = reserved.local_addr().unwrap().as_socket().unwrap().port();
+        let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+        let port = reserved.address().port();
         let mut command = Command::new(AGENT);
         command.args(["serve", "--listen", &format!("tcp:127.0.0.1:{port}"), "--state-dir"]);
         command.arg(dir.path().join("state"));

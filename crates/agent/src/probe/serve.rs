@@ -203,6 +203,8 @@ pub(crate) mod tests {
     use ccbench_proto::plan::{Probe, Repeat};
     use ccbench_proto::units::{Bytes, Micros};
     use ccbench_proto::wire;
+    use ccbench_tests::port::ReservedPort;
+    use std::net::Ipv4Addr;
 
     /// A probe of this node's own port.
     pub(crate) fn task(kind: ProbeKind, port: u16, repeat: Repeat) -> ProbeTask {
@@ -221,15 +223,11 @@ pub(crate) mod tests {
         }
     }
 
-    /// A port that no other test gets while the socket is there. The socket does not listen: the server of a probe can have the
-    /// port too, and without one a connection is refused.
-    fn reserved_port() -> (socket2::Socket, u16) {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-        let socket = socket.unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let port = socket.local_addr().unwrap().as_socket().unwrap().port();
-        (socket, port)
+    /// A port that no other test gets: the server of a probe can have it, and without one a connection is refused.
+    fn reserved_port() -> (ReservedPort, u16) {
+        let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+        let port = reserved.address().port();
+        (reserved, port)
     }
 
     /// Rows until there are `most`, then the order to stop.
