@@ -55,12 +55,25 @@ fn every_corpus_belongs_to_a_target() {
     assert_eq!(folders, TARGETS.iter().map(|target| target.name.to_owned()).collect());
 }
 
-/// CCBENCH_FUZZ_FACTOR multiplies the number of mutations and seeds their generator.
+/// A target whose inputs take long to try: the others are tried at the same time.
+const SLOW: &str = "simulation";
+
 #[test]
 fn mutations_of_the_corpora_are_handled() {
+    try_mutations(|target| target.name != SLOW);
+}
+
+#[test]
+fn mutations_of_simulated_plans_are_handled() {
+    try_mutations(|target| target.name == SLOW);
+}
+
+/// CCBENCH_FUZZ_FACTOR multiplies the number of mutations and seeds their generator.
+fn try_mutations(is_chosen: impl Fn(&Target) -> bool) {
     let factor = std::env::var("CCBENCH_FUZZ_FACTOR").map_or(1, |text| text.parse().unwrap());
     let only = std::env::var("CCBENCH_FUZZ_TARGET").ok();
-    for target in TARGETS.iter().filter(|t| only.as_deref().is_none_or(|only| only == t.name)) {
+    let is_named = |target: &Target| only.as_deref().is_none_or(|only| only == target.name);
+    for target in TARGETS.iter().filter(|target| is_chosen(target) && is_named(target)) {
         let inputs = inputs(target);
         let mut random = Random::new(0x5eed * u64::from(factor));
         for number in 0..target.mutations * factor {
