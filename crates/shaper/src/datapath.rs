@@ -26,6 +26,7 @@ use packet::{Arena, Packet};
 use record::Recorder;
 use segment::Frames;
 use spin::Spin;
+use tcp_header::{TcpHeader, tcp_header};
 use thread::SchedClass;
 use transmit::{Due, MAX_WRITES, Write};
 use vnet::{TAG_BYTES, VNET_BYTES, put_tag};
@@ -47,6 +48,7 @@ pub(crate) mod record;
 pub(crate) mod segment;
 pub(crate) mod shared;
 pub(crate) mod spin;
+pub(crate) mod tcp_header;
 pub(crate) mod thread;
 pub(crate) mod token_bucket;
 pub(crate) mod transmit;
@@ -108,8 +110,6 @@ pub(crate) struct Datapath {
     model: LinkModel,
     /// Whether packet headers are parsed.
     classify: bool,
-    /// Whether those of TCP acknowledgements are too.
-    reads_acks: bool,
     matcher: Matcher,
     arena: Arena,
     rx: RxBatch,
@@ -185,7 +185,6 @@ impl Datapath {
             recorder: Recorder::new(Arc::clone(&shared), slots),
             model: LinkModel::new(spec, slots as usize, frame_bytes),
             classify: spec.classifies() || shared.log.is_some(),
-            reads_acks: spec.reads_acks(),
             shared,
             matcher: Matcher::new(&spec.classes),
             arena: Arena::new(slots, slot_bytes),
@@ -310,15 +309,13 @@ impl Datapath {
                 continue;
             }
             let packet = if self.classify {
-                let ack = if self.reads_acks { header::pure_ack(frame) } else { None };
-                let packet = Packet {
+                Packet {
                     at_ns: arrived_ns,
                     flow: header::flow(frame),
                     class: self.matcher.class_of(frame),
                     ecn: header::ecn(frame),
                     ..Packet::default()
-                };
-                packet.with_ack(ack)
+                }
             } else {
                 Packet { at_ns: arrived_ns, ..Packet::default() }
             };
@@ -495,7 +492,9 @@ fn admit(
             arena.free_list().push(slot);
             return;
         };
-        let packet = Packet { slot, bytes: (length - VNET_BYTES) as u32, ..packet };
+        let frame = &arena.slot(slot)[VNET_BYTES..length];
+        let (packet, tcp) = packet_of(slot, frame, packet, model.reads_tcp());
+        model.read_tcp(slot, tcp);
         recorder.arrived(&packet);
         match model.arrive(packet) {
             Arrival::In => {}
@@ -517,6 +516,7 @@ fn admit(
                         Some(copy) => {
                             arena.copy(slot, copy, length);
                             recorder.copied(slot, copy);
+                            model.read_tcp(copy, tcp);
                             model.arrive_copy(Packet { slot: copy, at_ns, ..packet });
                         }
                         None => {
@@ -533,6 +533,19 @@ fn admit(
             }
         }
     }
+}
+
+/// The packet of a frame in a slot, with the metadata of `packet`, and its TCP header if the link reads that: flags of a
+/// super-packet are not those of all its segments.
+fn packet_of(
+    slot: u32,
+    frame: &[u8],
+    packet: Packet,
+    reads_tcp: bool,
+) -> (Packet, Option<TcpHeader>) {
+    let tcp = if reads_tcp { tcp_header(frame) } else { None };
+    let is_pure_ack = tcp.is_some_and(|tcp| tcp.is_pure_ack());
+    (Packet { slot, bytes: frame.len() as u32, is_pure_ack, ..packet }, tcp)
 }
 
 #[cfg(test)]

@@ -128,6 +128,8 @@ pub(crate) trait PacketQueue: Sized {
     fn enqueue(&mut self, packet: Packet, dropped: &mut Vec<u32>);
     /// The next packet to transmit at `now_ns`; packets in front of it may be dropped.
     fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet>;
+    /// Takes the packet in `slot`, of this flow, out of the queue, wherever it is, without counting it; `None`: it is not there.
+    fn remove(&mut self, slot: u32, flow: u32) -> Option<Packet>;
     /// Changes the parameters; packets beyond a lower limit are dropped, as by the qdisc. What decides the number of queues
     /// stays.
     fn set_params(&mut self, params: Self::Params, dropped: &mut Vec<u32>);
@@ -234,6 +236,13 @@ macro_rules! packet_queues {
             pub(crate) fn dequeue(&mut self, now_ns: u64, dropped: &mut Vec<u32>) -> Option<Packet> {
                 match self {
                     $(Self::$name(queue) => queue.dequeue(now_ns, dropped),)+
+                }
+            }
+
+            /// As [`PacketQueue::remove`].
+            pub(crate) fn remove(&mut self, slot: u32, flow: u32) -> Option<Packet> {
+                match self {
+                    $(Self::$name(queue) => queue.remove(slot, flow),)+
                 }
             }
 

@@ -25,11 +25,12 @@ use crate::datapath::log::Fate;
 use crate::datapath::model::Arrival;
 use crate::datapath::packet::Packet;
 use crate::datapath::record::Recorder;
+use crate::datapath::tcp_header::tcp_header;
 use crate::datapath::{self, Counters, LinkModel, LinkSpec, Shared};
 use crate::replay::{self, PlayedRows};
 use crate::user_link::{report, spec};
 
-pub use crate::datapath::header::PureAck;
+pub use crate::datapath::tcp_header::TcpHeader;
 
 /// Frames may have one VLAN tag.
 const VLAN_TAG_BYTES: u32 = 4;
@@ -51,8 +52,8 @@ pub struct Header {
     pub class: u8,
     /// The IP header's ECN field.
     pub ecn: Ecn,
-    /// If the packet is a pure acknowledgement of TCP.
-    pub ack: Option<PureAck>,
+    /// The TCP header. Those of a direction of a connection without pure acknowledgements may be left out.
+    pub tcp: Option<TcpHeader>,
 }
 
 /// A packet that has left the link.
@@ -204,7 +205,7 @@ impl<P: Payload> VirtualLink<P> {
             flow: header::flow(frame),
             class: self.matcher.class_of(frame),
             ecn: header::ecn(frame),
-            ack: header::pure_ack(frame),
+            tcp: tcp_header(frame),
         }
     }
 
@@ -212,9 +213,10 @@ impl<P: Payload> VirtualLink<P> {
     /// delivers it by [`VirtualLink::pop`], also twice, or drops it with its payload.
     pub fn arrive(&mut self, at_ns: u64, header: Header, frame_bytes: u32, payload: P) {
         self.arrived += 1;
-        let Header { flow, class, ecn, ack } = header;
-        let packet = Packet { bytes: frame_bytes, at_ns, flow, class, ecn, ..Packet::default() };
-        let packet = packet.with_ack(ack);
+        let Header { flow, class, ecn, tcp } = header;
+        let is_pure_ack = tcp.is_some_and(|tcp| tcp.is_pure_ack());
+        let packet =
+            Packet { bytes: frame_bytes, at_ns, flow, class, ecn, is_pure_ack, ..<_>::default() };
         if frame_bytes > self.max_frame_bytes {
             self.counters.unfit_pkts += 1;
             return self.recorder.dropped(&packet, Fate::Unfit);
@@ -225,6 +227,7 @@ impl<P: Payload> VirtualLink<P> {
         }
         let Some(slot) = self.store.insert(payload) else { return self.drop_overmemory(&packet) };
         let packet = Packet { slot, ..packet };
+        self.model.read_tcp(slot, tcp);
         self.recorder.arrived(&packet);
         match self.model.arrive(packet) {
             Arrival::In => {}
@@ -243,7 +246,7 @@ impl<P: Payload> VirtualLink<P> {
                 }
                 // The copy is not corrupted.
                 if let Some(due_ns) = copy_due_ns {
-                    self.duplicate(&packet, due_ns);
+                    self.duplicate(&packet, tcp, due_ns);
                 }
                 if flip.is_some()
                     && let Some(payload) = &mut self.store.payloads[slot as usize]
@@ -255,11 +258,12 @@ impl<P: Payload> VirtualLink<P> {
     }
 
     /// Makes the copy of a packet whose delay ends at `due_ns`.
-    fn duplicate(&mut self, original: &Packet, due_ns: u64) {
+    fn duplicate(&mut self, original: &Packet, tcp: Option<TcpHeader>, due_ns: u64) {
         self.duplicated += 1;
         match self.store.copy(original.slot) {
             Some(slot) => {
                 self.recorder.copied(original.slot, slot);
+                self.model.read_tcp(slot, tcp);
                 self.model.arrive_copy(Packet { slot, at_ns: due_ns, ..*original });
             }
             None => self.drop_overmemory(original),

@@ -195,7 +195,7 @@ impl Network {
             return Forwarded::Arrived(packet);
         };
         // Routes have headers of their connection, not of each segment.
-        let header = Header { ack: packet.pure_ack(), ..header };
+        let header = Header { tcp: packet.tcp_header(), ..header };
         self.links[index].link.arrive(at_ns, header, packet.frame_bytes(), packet);
         Forwarded::ToLink(index)
     }

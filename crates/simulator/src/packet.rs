@@ -2,7 +2,7 @@
 
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::resolve;
-use ccbench_shaper::virtual_link::{Payload, PureAck};
+use ccbench_shaper::virtual_link::{Payload, TcpHeader};
 
 /// Ethernet header.
 pub const ETHERNET_BYTES: u32 = resolve::ETHERNET_BYTES.get() as u32;
@@ -22,6 +22,11 @@ const SYN_FRAME_BYTES: u32 = ETHERNET_BYTES + IP_HEADER_BYTES + 40;
 /// The first SACK block's option with its padding, and each further block.
 const SACK_OPTION_BYTES: u32 = 4;
 const SACK_BLOCK_BYTES: u32 = 8;
+
+/// AccECN's counter begins with this value (`TCP_ACCECN_CEP_INIT_OFFSET`), and has three bits.
+const ACCECN_CEP_INIT_OFFSET: u32 = 5;
+/// Nanoseconds of a tick of the timestamp option (`TCP_TS_HZ`).
+const TS_TICK_NS: u64 = 1_000_000;
 
 /// SACK blocks that fit beside the timestamp option.
 pub const MAX_SACK_BLOCKS: usize = 3;
@@ -76,8 +81,10 @@ pub struct AckSegment {
     pub tsecr_ns: u64,
     /// ECE (RFC 3168): a segment came with CE, and no CWR since.
     pub ece: bool,
-    /// AccECN: packets that arrived with CE so far.
+    /// Packets that arrived with CE so far.
     pub ce_pkts: u32,
+    /// AccECN was negotiated: the flags AE, CWR and ECE are the last bits of the count.
+    pub is_accecn: bool,
 }
 
 impl AckSegment {
@@ -143,15 +150,28 @@ impl Packet {
         }
     }
 
-    /// What a link reads of a pure acknowledgement. The last segment of a handshake is none: the simulated listener needs it.
-    pub fn pure_ack(&self) -> Option<PureAck> {
+    /// The TCP header of an acknowledgement as Linux sends it. Data flows in one direction of a connection, so that nothing is
+    /// superseded in the other one, which also has the last segment of the handshake.
+    pub fn tcp_header(&self) -> Option<TcpHeader> {
         let Body::Ack(ack) = &self.body else { return None };
-        Some(PureAck {
-            number: ack.ack_seq as u32,
-            // AccECN's counter has three bits.
-            ecn_flags: u8::from(ack.ece) << 3 | (ack.ce_pkts & 7) as u8,
-            has_options: ack.block_count > 0,
-        })
+        let ace = match ack.is_accecn {
+            true => ack.ce_pkts.wrapping_add(ACCECN_CEP_INIT_OFFSET),
+            false => u32::from(ack.ece),
+        };
+        let flags = [(4_u32, TcpHeader::AE), (2, TcpHeader::CWR), (1, TcpHeader::ECE)];
+        let flags = flags.into_iter().filter(|(bit, _)| ace & bit != 0);
+        let ticks = |at_ns: u64| (at_ns / TS_TICK_NS) as u32;
+        let mut header = TcpHeader {
+            ack_seq: ack.ack_seq as u32,
+            flags: flags.fold(TcpHeader::ACK, |flags, (_, flag)| flags | flag),
+            timestamp: Some((ticks(ack.tsval_ns), ticks(ack.tsecr_ns))),
+            sack_count: ack.block_count,
+            ..TcpHeader::default()
+        };
+        for (block, range) in header.sack_blocks.iter_mut().zip(ack.sacked()) {
+            *block = (range.start_seq as u32, range.end_seq as u32);
+        }
+        Some(header)
     }
 }
 
@@ -171,13 +191,33 @@ mod tests {
 
     #[test]
     fn links_read_acknowledgements() {
-        let ack = AckSegment { ack_seq: (1 << 32) + 7, ece: true, ce_pkts: 9, ..<_>::default() };
-        let read = |body| Packet::new(0, Ecn::NotEct, body).pure_ack();
-        let plain = PureAck { number: 7, ecn_flags: 9, has_options: false };
+        let ack = AckSegment {
+            ack_seq: (1 << 32) + 7,
+            tsval_ns: 3_999_999,
+            tsecr_ns: 1_000_000,
+            ce_pkts: 9,
+            ..AckSegment::default()
+        };
+        let read = |body| Packet::new(0, Ecn::NotEct, body).tcp_header();
+        let plain = TcpHeader {
+            ack_seq: 7,
+            flags: TcpHeader::ACK,
+            timestamp: Some((3, 1)),
+            ..TcpHeader::default()
+        };
         assert_eq!(read(Body::Ack(ack)), Some(plain));
-        let sacked = AckSegment { block_count: 1, ..ack };
-        assert_eq!(read(Body::Ack(sacked)), Some(PureAck { has_options: true, ..plain }));
+        let mut sacked = AckSegment { block_count: 1, ..ack };
+        sacked.blocks[0] = SeqRange { start_seq: (1 << 32) + 9, end_seq: (1 << 32) + 11 };
+        let found = read(Body::Ack(sacked)).unwrap();
+        assert_eq!((found.sack_count, found.sack_blocks[0]), (1, (9, 11)));
         assert_eq!(read(Body::HandshakeAck(HandshakeSegment::default())), None);
+        let flags = |ack| read(Body::Ack(ack)).unwrap().flags & !TcpHeader::ACK;
+        assert_eq!(flags(AckSegment { ece: true, ..ack }), TcpHeader::ECE);
+        // 9 + 5 is 6 modulo 8, and 5 without any mark.
+        let accurate = AckSegment { is_accecn: true, ..ack };
+        assert_eq!(flags(accurate), TcpHeader::AE | TcpHeader::CWR);
+        let unmarked = AckSegment { ce_pkts: 0, ..accurate };
+        assert_eq!(flags(unmarked), TcpHeader::AE | TcpHeader::ECE);
     }
 
     #[test]

@@ -189,74 +189,6 @@ pub(crate) fn flow(frame: &[u8]) -> u32 {
     flow_hash(protocol, addresses, ports)
 }
 
-/// A TCP segment without data, SYN, FIN, RST and URG, which acknowledges.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PureAck {
-    /// Acknowledgement number.
-    pub number: u32,
-    /// The flags AE, CWR and ECE as a number; only whether they are equal matters. Up to 63.
-    pub ecn_flags: u8,
-    /// It has SACK blocks, counters of AccECN, or another option than a timestamp.
-    pub has_options: bool,
-}
-
-impl PureAck {
-    const PURE: u8 = 0x80;
-    const OPTIONS: u8 = 0x40;
-
-    /// All but the number, as bits that are not 0.
-    pub(crate) fn bits(self) -> u8 {
-        let options = if self.has_options { Self::OPTIONS } else { 0 };
-        Self::PURE | options | (self.ecn_flags & !(Self::PURE | Self::OPTIONS))
-    }
-
-    /// Whether these [`Self::bits`] are those of an acknowledgement without options.
-    pub(crate) fn are_plain(bits: u8) -> bool {
-        bits & (Self::PURE | Self::OPTIONS) == Self::PURE
-    }
-}
-
-/// The pure acknowledgement in an Ethernet frame; `None` for anything else, and behind extension headers of IPv6.
-pub(crate) fn pure_ack(frame: &[u8]) -> Option<PureAck> {
-    const FIN_SYN_RST_ACK_URG: u8 = 0x37;
-    const ACK: u8 = 0x10;
-    let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
-    let (protocol, start, end) = match ip(frame)? {
-        // A fragment has no whole segment.
-        Ip::V4(at) if word(at + 6) & 0x3fff != 0 => return None,
-        Ip::V4(at) => (frame[at + 9], at + usize::from(frame[at] & 15) * 4, at + word(at + 2)),
-        Ip::V6(at) => (frame[at + 6], at + IPV6_BYTES, at + IPV6_BYTES + word(at + 4)),
-    };
-    if protocol != TCP {
-        return None;
-    }
-    let header: &[u8; TCP_BYTES] = frame.get(start..)?.first_chunk()?;
-    let (offset, flags) = (header[12], header[13]);
-    let options_end = start + usize::from(offset >> 4) * 4;
-    if options_end != end || flags & FIN_SYN_RST_ACK_URG != ACK {
-        return None;
-    }
-    let options = frame.get(start + TCP_BYTES..end)?;
-    Some(PureAck {
-        number: u32::from_be_bytes([header[8], header[9], header[10], header[11]]),
-        ecn_flags: (offset & 1) << 2 | flags >> 6,
-        has_options: !is_timestamp(options),
-    })
-}
-
-/// Whether there is nothing but a timestamp and padding in these options of TCP.
-fn is_timestamp(mut options: &[u8]) -> bool {
-    const TIMESTAMP_BYTES: usize = 10;
-    loop {
-        options = match options {
-            [] | [0, ..] => return true,
-            [1, rest @ ..] => rest,
-            [8, 10, ..] if options.len() >= TIMESTAMP_BYTES => &options[TIMESTAMP_BYTES..],
-            _ => return false,
-        };
-    }
-}
-
 /// The header fields that classes match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fields {
@@ -342,6 +274,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::datapath::tcp_header::tcp_header;
 
     fn checksum(header: &[u8]) -> u16 {
         let words = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
@@ -398,7 +331,7 @@ mod tests {
             flow(&frame);
             fields(&frame);
             flip_bit(&mut frame.clone(), u64::MAX);
-            pure_ack(&frame);
+            tcp_header(&frame);
             set_ecn(&mut frame, Ecn::Ect0);
             prop_assert_eq!(frame.len(), before);
         }
@@ -475,42 +408,6 @@ mod tests {
         let before = arp.clone();
         set_ecn(&mut arp, Ecn::Ce);
         assert_eq!((ecn(&arp), flow(&arp), &arp), (Ecn::NotEct, 0, &before));
-    }
-
-    /// A segment with this byte of flags, these options and this much payload.
-    fn segment(flags: u8, ae: u8, options: &[u8], payload: usize) -> Vec<u8> {
-        let mut tcp = [0, 80, 1, 1, 0, 0, 0, 9, 0, 1, 0, 2, 0, flags, 0, 0, 0, 0, 0, 0].to_vec();
-        tcp[12] = ((20 + options.len()) as u8 / 4) << 4 | ae;
-        tcp.extend(options);
-        tcp.resize(20 + options.len() + payload, 1);
-        let mut header = [0; 20];
-        header[3] = (20 + tcp.len()) as u8;
-        header[9] = TCP;
-        v4(header, &tcp)
-    }
-
-    #[test]
-    fn pure_acknowledgements_have_no_data_and_no_other_flag() {
-        let timestamp = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-        let sack = [1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-        let plain = PureAck { number: 0x0001_0002, ecn_flags: 0, has_options: false };
-        assert_eq!(pure_ack(&segment(0x10, 0, &[], 0)), Some(plain));
-        assert_eq!(pure_ack(&segment(0x18, 0, &timestamp, 0)), Some(plain), "PSH");
-        // The padding of a short frame is no data.
-        let mut padded = segment(0x10, 0, &[], 0);
-        padded.resize(60, 0);
-        assert_eq!(pure_ack(&padded), Some(plain));
-        let flags = |flags, ae| pure_ack(&segment(flags, ae, &[], 0)).unwrap().ecn_flags;
-        assert_eq!([flags(0x50, 0), flags(0x90, 0), flags(0x10, 1), flags(0xd0, 1)], [1, 2, 4, 7]);
-        let with_sack = pure_ack(&segment(0x10, 0, &sack, 0)).unwrap();
-        assert!(with_sack.has_options && !PureAck::are_plain(with_sack.bits()));
-        assert!(PureAck::are_plain(plain.bits()) && !PureAck::are_plain(0));
-        // Option 172 is AccECN's.
-        assert!(pure_ack(&segment(0x10, 0, &[172, 5, 0, 0, 0, 1, 1, 1], 0)).unwrap().has_options);
-        assert_eq!(pure_ack(&segment(0x10, 0, &timestamp, 1)), None, "data");
-        for flags in [0x11, 0x12, 0x14, 0x30, 0x08] {
-            assert_eq!(pure_ack(&segment(flags, 0, &[], 0)), None, "{flags:#x}");
-        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::impair::{Decision, Impair};
 use super::line::Line;
 use super::packet::{Packet, line_bytes};
 use super::random::{Purpose, Random};
+use super::tcp_header::TcpHeader;
 use super::token_bucket::TokenBucket;
 use crate::discipline::{AnyQueue, QueueParams, QueueStats, Setup};
 use acks::Acks;
@@ -16,6 +17,7 @@ use delay::{Delay, Order};
 use slots::Slots;
 use traced::ArrivalTrace;
 
+mod ack_filter;
 mod acks;
 mod delay;
 mod slots;
@@ -204,6 +206,18 @@ impl LinkModel {
         }
     }
 
+    /// Whether [`Self::read_tcp`] needs the TCP header of each packet.
+    pub(crate) fn reads_tcp(&self) -> bool {
+        self.acks.is_some()
+    }
+
+    /// The TCP header of a packet that arrives next in this slot, or whose copy does; `None`: it is not TCP.
+    pub(crate) fn read_tcp(&mut self, slot: u32, tcp: Option<TcpHeader>) {
+        if let Some(acks) = &mut self.acks {
+            acks.read(slot, tcp);
+        }
+    }
+
     /// A packet arrives at `packet.at_ns`.
     #[inline]
     pub(crate) fn arrive(&mut self, packet: Packet) -> Arrival {
@@ -336,7 +350,7 @@ impl LinkModel {
 
     fn end_delay(&mut self, packet: Packet, freed: &mut Vec<u32>) {
         let entering = match &mut self.acks {
-            Some(acks) => acks.enter(packet),
+            Some(acks) => acks.end_delay(packet, freed),
             None => Some(packet),
         };
         if let Some(packet) = entering {
@@ -347,7 +361,7 @@ impl LinkModel {
     /// Releases one acknowledgement, so that an unlimited line takes it before the next one.
     fn release_ack(&mut self, now_ns: u64, freed: &mut Vec<u32>) {
         if let Some(acks) = &mut self.acks
-            && let Some(packet) = acks.release(now_ns, freed)
+            && let Some(packet) = acks.release(now_ns)
         {
             self.enter_queue(packet, freed);
         }
@@ -367,6 +381,7 @@ impl LinkModel {
         {
             slots.skip(at_ns);
         }
+        self.filter(&packet, freed);
         let before = freed.len();
         match &mut self.stage {
             Stage::One(queue) => queue.enqueue(at_ns, packet, freed),
@@ -374,16 +389,28 @@ impl LinkModel {
         }
         let dropped = &freed[before..];
         let is_refused = dropped.contains(&packet.slot);
-        if let Some(acks) = &mut self.acks
-            && is_refused
-        {
-            acks.refused(&packet);
+        if let Some(acks) = &mut self.acks {
+            acks.leave(dropped);
         }
         if let Some(slots) = &mut self.slots {
             slots.dequeued(dropped.len() as u64 - u64::from(is_refused), None);
         }
         if !self.line.is_busy() {
             self.serve(at_ns, freed);
+        }
+    }
+
+    /// Drops the acknowledgement in the queue that a packet supersedes, before the packet enters: it takes its place under the
+    /// queue's limit.
+    fn filter(&mut self, packet: &Packet, freed: &mut Vec<u32>) {
+        let (Some(acks), Stage::One(queue)) = (&mut self.acks, &mut self.stage) else { return };
+        let superseded = acks.enter_queue(packet);
+        let Some(removed) = superseded.and_then(|slot| queue.remove(slot, packet.flow)) else {
+            return;
+        };
+        freed.push(removed.slot);
+        if let Some(slots) = &mut self.slots {
+            slots.removed(removed.at_ns);
         }
     }
 
@@ -397,20 +424,19 @@ impl LinkModel {
                 return;
             }
         }
+        let before = freed.len();
         let (next, wake_ns) = match &mut self.stage {
-            Stage::One(queue) => loop {
-                let Some(packet) = queue.dequeue(now_ns, freed) else { break (None, u64::MAX) };
-                if self.acks.as_mut().is_none_or(|acks| acks.leave(&packet)) {
-                    break (Some(packet), u64::MAX);
-                }
-                freed.push(packet.slot);
-            },
+            Stage::One(queue) => (queue.dequeue(now_ns, freed), u64::MAX),
             Stage::Classes(classes) => match classes.dequeue(now_ns, freed) {
                 Next::Packet(packet) => (Some(packet), u64::MAX),
                 Next::At(wake_ns) => (None, wake_ns),
             },
         };
         self.wake_ns = wake_ns;
+        if let Some(acks) = &mut self.acks {
+            acks.leave(&freed[before..]);
+            acks.leave(next.as_ref().map(|packet| packet.slot).as_slice());
+        }
         if let Some(slots) = &mut self.slots {
             let gone = queued - self.stage.backlog().0;
             slots.dequeued(gone, next.map(|packet| packet.bytes));
@@ -443,9 +469,17 @@ impl LinkModel {
     /// Changes the parameters of the link's own queue at `at_ns`, or at the last processed time if that is later.
     pub(crate) fn set_queue(&mut self, at_ns: u64, params: QueueParams, freed: &mut Vec<u32>) {
         self.advance(at_ns, freed);
+        let before = freed.len();
         match &mut self.stage {
             Stage::One(queue) => queue.set_params(params, freed),
             Stage::Classes(classes) => classes.set_queue(params, freed),
+        }
+        let dropped = &freed[before..];
+        if let Some(acks) = &mut self.acks {
+            acks.leave(dropped);
+        }
+        if let Some(slots) = &mut self.slots {
+            slots.dequeued(dropped.len() as u64, None);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A packet in the link (without its bytes), and the slots that hold the bytes.
 
-use super::header::{Ecn, PureAck};
+use super::header::Ecn;
 
 /// A frame of at most the MTU: the location of its bytes and its metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,33 +22,13 @@ pub(crate) struct Packet {
     pub(crate) ecn: Ecn,
     /// Marked CE by the link; the bytes are changed before it is sent.
     pub(crate) marked: bool,
-    /// [`PureAck::bits`] of a pure acknowledgement, if the link reads them; otherwise 0.
-    pub(crate) ack_bits: u8,
-    /// Its acknowledgement number.
-    pub(crate) ack_number: u32,
+    /// A pure acknowledgement of TCP, if the link looks for them.
+    pub(crate) is_pure_ack: bool,
     /// DualPI2's step may mark it.
     pub(crate) apply_step: bool,
 }
 
 impl Packet {
-    /// The packet with the fields of this acknowledgement.
-    pub(crate) fn with_ack(self, ack: Option<PureAck>) -> Self {
-        match ack {
-            Some(ack) => Self { ack_bits: ack.bits(), ack_number: ack.number, ..self },
-            None => self,
-        }
-    }
-
-    /// Whether it is a pure acknowledgement of TCP.
-    pub(crate) fn is_pure_ack(&self) -> bool {
-        self.ack_bits != 0
-    }
-
-    /// Whether a later acknowledgement may have everything that is in this one.
-    pub(crate) fn is_plain_ack(&self) -> bool {
-        PureAck::are_plain(self.ack_bits) && self.ecn != Ecn::Ce
-    }
-
     /// Marks the packet CE; returns false if it is not ECN-capable.
     pub(crate) fn mark(&mut self) -> bool {
         match self.ecn {

@@ -96,9 +96,10 @@ impl Recorder {
         for (nth, slot) in (0..).zip(slots) {
             let Note { arrived_ns, bytes, flow, ecn } = self.notes[*slot as usize];
             let fate = match nth {
-                nth if nth < early => Fate::Early,
-                nth if nth < early + overlimit => Fate::Overlimit,
-                nth if nth < early + overlimit + filtered => Fate::AckFilter,
+                // Superseded by a packet that the queue may drop after that.
+                nth if nth < filtered => Fate::AckFilter,
+                nth if nth < filtered + early => Fate::Early,
+                nth if nth < filtered + early + overlimit => Fate::Overlimit,
                 _ => Fate::Overmemory,
             };
             self.write(&Row { arrived_ns, bytes, flow, ecn, fate, marked: false, passed: None });

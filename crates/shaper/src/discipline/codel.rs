@@ -318,6 +318,10 @@ impl PacketQueue for Codel {
         vars.dequeue(&params.codel, *mtu_bytes, now_ns, fifo, stats, dropped)
     }
 
+    fn remove(&mut self, slot: u32, _flow: u32) -> Option<Packet> {
+        self.fifo.remove(slot)
+    }
+
     fn set_params(&mut self, params: CodelQueueParams, dropped: &mut Vec<u32>) {
         self.params = params;
         self.fifo.set_limit(FifoLimit::Packets(u64::from(params.limit)));

@@ -343,6 +343,10 @@ impl PacketQueue for Dualpi2 {
         }
     }
 
+    fn remove(&mut self, slot: u32, _flow: u32) -> Option<Packet> {
+        self.c_queue.remove(slot).or_else(|| self.l_queue.remove(slot))
+    }
+
     /// Drops from the C queue first, as the kernel does.
     fn set_params(&mut self, params: Dualpi2Params, dropped: &mut Vec<u32>) {
         self.params = params;

@@ -156,6 +156,14 @@ impl Fifo {
         Some(packet)
     }
 
+    /// Takes the packet in this slot, wherever it is.
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<Packet> {
+        let place = self.packets.iter().position(|packet| packet.slot == slot)?;
+        let packet = self.packets.remove(place)?;
+        self.bytes -= u64::from(packet.bytes);
+        Some(packet)
+    }
+
     /// Changes the limit; packets beyond it stay.
     pub(crate) fn set_limit(&mut self, limit: FifoLimit) {
         self.limit = limit;
@@ -229,6 +237,10 @@ impl<const HEAD_DROP: bool> PacketQueue for FifoQueue<HEAD_DROP> {
 
     fn dequeue(&mut self, _now_ns: u64, _dropped: &mut Vec<u32>) -> Option<Packet> {
         self.0.dequeue()
+    }
+
+    fn remove(&mut self, slot: u32, _flow: u32) -> Option<Packet> {
+        self.0.remove(slot)
     }
 
     fn set_params(&mut self, limit: FifoLimit, _dropped: &mut Vec<u32>) {

@@ -49,6 +49,30 @@ impl PacketPool {
         queue.bytes -= u64::from(packet.bytes);
         Some(packet)
     }
+
+    /// Takes the packet in this slot, wherever it is in the queue.
+    pub(crate) fn remove(&mut self, queue: &mut FlowQueue, slot: u32) -> Option<Packet> {
+        let (mut before, mut at) = (None, queue.head);
+        for _ in 0..queue.len {
+            let next = self.next[at as usize];
+            if at != slot {
+                (before, at) = (Some(at), next);
+                continue;
+            }
+            match before {
+                Some(before) => self.next[before as usize] = next,
+                None => queue.head = next,
+            }
+            if queue.tail == slot {
+                queue.tail = before.unwrap_or_default();
+            }
+            let packet = self.packets[slot as usize];
+            queue.len -= 1;
+            queue.bytes -= u64::from(packet.bytes);
+            return Some(packet);
+        }
+        None
+    }
 }
 
 impl FlowQueue {
@@ -82,5 +106,30 @@ mod tests {
         assert_eq!((even.len(), even.bytes(), odd.len()), (0, 0, 1));
         pool.push(&mut even, Packet { slot: 0, bytes: 1, ..Packet::default() });
         assert_eq!(pool.pop(&mut even).map(|p| p.slot), Some(0));
+    }
+
+    #[test]
+    fn packets_are_removed_at_any_place() {
+        for removed in 0..3 {
+            let mut pool = PacketPool::new(5);
+            let mut queue = FlowQueue::default();
+            for slot in 0..3 {
+                pool.push(&mut queue, Packet { slot, bytes: 10 + slot, ..Packet::default() });
+            }
+            assert_eq!(pool.remove(&mut queue, removed).map(|p| p.slot), Some(removed));
+            assert_eq!(pool.remove(&mut queue, removed), None);
+            assert_eq!((queue.len(), queue.bytes()), (2, 33 - u64::from(10 + removed)));
+            pool.push(&mut queue, Packet { slot: 4, bytes: 1, ..Packet::default() });
+            let left: Vec<u32> =
+                std::iter::from_fn(|| pool.pop(&mut queue)).map(|p| p.slot).collect();
+            let wanted: Vec<u32> =
+                [0, 1, 2, 4].into_iter().filter(|slot| *slot != removed).collect();
+            assert_eq!(left, wanted);
+        }
+        let (mut pool, mut single) = (PacketPool::new(2), FlowQueue::default());
+        pool.push(&mut single, Packet { slot: 1, bytes: 9, ..Packet::default() });
+        assert!(pool.remove(&mut single, 1).is_some() && pool.pop(&mut single).is_none());
+        pool.push(&mut single, Packet { slot: 0, bytes: 9, ..Packet::default() });
+        assert_eq!(pool.pop(&mut single).map(|p| p.slot), Some(0));
     }
 }

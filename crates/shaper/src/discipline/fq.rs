@@ -201,6 +201,14 @@ impl PacketQueue for Fq {
         }
     }
 
+    fn remove(&mut self, slot: u32, flow: u32) -> Option<Packet> {
+        let index = flow & self.params.orphan_mask;
+        let packet = self.pool.remove(&mut self.flows[index as usize].queue, slot)?;
+        self.packets -= 1;
+        self.bytes -= u64::from(packet.bytes);
+        Some(packet)
+    }
+
     /// Unlike the kernel, which dequeues packets to drop them, this drops from the longest flow.
     fn set_params(&mut self, params: FqParams, dropped: &mut Vec<u32>) {
         let orphan_mask = self.params.orphan_mask;

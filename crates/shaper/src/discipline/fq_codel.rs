@@ -235,6 +235,14 @@ impl PacketQueue for FqCodel {
         }
     }
 
+    fn remove(&mut self, slot: u32, flow: u32) -> Option<Packet> {
+        let index = flow % self.params.flows.max(1);
+        let packet = self.pool.remove(&mut self.flows[index as usize].queue, slot)?;
+        self.packets -= 1;
+        self.bytes -= u64::from(packet.bytes);
+        Some(packet)
+    }
+
     /// Unlike the kernel, which dequeues packets to drop them, this drops from the longest flow.
     fn set_params(&mut self, params: FqCodelParams, dropped: &mut Vec<u32>) {
         let flows = self.params.flows;

@@ -245,6 +245,10 @@ impl PacketQueue for Pie {
         Some(packet)
     }
 
+    fn remove(&mut self, slot: u32, _flow: u32) -> Option<Packet> {
+        self.fifo.remove(slot)
+    }
+
     fn set_params(&mut self, params: PieParams, dropped: &mut Vec<u32>) {
         self.params = params;
         self.fifo.set_limit(FifoLimit::Packets(u64::from(params.limit)));

@@ -229,6 +229,10 @@ impl PacketQueue for Red {
         packet
     }
 
+    fn remove(&mut self, slot: u32, _flow: u32) -> Option<Packet> {
+        self.fifo.remove(slot)
+    }
+
     /// Unlike `red_change`, which drops all packets and starts the average at zero, this keeps both. The distance to the next mark
     /// starts again.
     fn set_params(&mut self, params: RedParams, _dropped: &mut Vec<u32>) {

@@ -162,6 +162,34 @@ proptest! {
         }
     }
 
+    /// A packet that is taken out of any place leaves the others as they were.
+    #[test]
+    fn removed_packets_are_gone_and_no_others(
+        which in 0..specs().len(),
+        events in proptest::collection::vec((60_u32..1515, 0_u64..16, any::<proptest::sample::Index>()), 1..120),
+    ) {
+        let mut queue = specs()[which].build(Setup { capacity: events.len(), frame_bytes: 1514, random: random(5) });
+        let (mut inside, mut removed, mut dropped) = (Vec::new(), 0, Vec::new());
+        for (slot, &(bytes, kind, index)) in (0_u32..).zip(&events) {
+            let flow = (kind / 4) as u32;
+            queue.enqueue(0, Packet { slot, bytes, flow, ecn: ecn(kind), ..Packet::default() }, &mut dropped);
+            inside.push((slot, bytes, flow));
+            inside.retain(|(slot, ..)| !dropped.contains(slot));
+            if kind.is_multiple_of(3) && !inside.is_empty() {
+                let (slot, bytes, flow) = inside.remove(index.index(inside.len()));
+                prop_assert_eq!(queue.remove(slot, flow).map(|packet| (packet.slot, packet.bytes)), Some((slot, bytes)));
+                prop_assert_eq!(queue.remove(slot, flow), None);
+                removed += 1;
+            }
+            let bytes: u64 = inside.iter().map(|(_, bytes, _)| u64::from(*bytes)).sum();
+            prop_assert_eq!(queue.backlog(), (inside.len() as u64, bytes));
+        }
+        let mut out: Vec<u32> = std::iter::from_fn(|| queue.dequeue(0, &mut dropped)).map(|packet| packet.slot).collect();
+        prop_assert_eq!(out.len() + dropped.len() + removed, events.len());
+        out.retain(|slot| !inside.iter().any(|(of, ..)| of == slot));
+        prop_assert!(out.is_empty(), "{:?}", out);
+    }
+
     /// With any parameters of a plan: every packet is counted, nothing panics, the limits hold.
     #[test]
     fn any_parameters_conserve_packets(

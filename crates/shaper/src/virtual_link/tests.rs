@@ -110,8 +110,9 @@ impl Run {
             let draw = (state >> 33) as u32;
             at_ns += u64::from(if draw.is_multiple_of(8) { draw % 6_000_000 } else { 0 });
             let flow = draw >> 8 & 3;
-            let ack = (draw >> 20 & 1 == 1).then(|| PureAck { number, ..PureAck::default() });
-            let header = Header { flow, class: 0, ecn: Ecn::of((draw >> 10) as u8), ack };
+            let ack = TcpHeader { ack_seq: number, flags: TcpHeader::ACK, ..TcpHeader::default() };
+            let tcp = (draw >> 20 & 1 == 1).then_some(ack);
+            let header = Header { flow, class: 0, ecn: Ecn::of((draw >> 10) as u8), tcp };
             self.arrive(at_ns, header, 60 + (draw >> 12) % 1455);
         }
         self.until(at_ns + 3_000 * MS);

@@ -568,6 +568,7 @@ impl Receiver {
             tsecr_ns: self.ts_recent_ns,
             ece: self.demand_cwr && self.ecn == EcnMode::Classic,
             ce_pkts: self.ce_pkts,
+            is_accecn: matches!(self.ecn, EcnMode::Accurate { .. }),
             ..AckSegment::default()
         };
         let mut count = 0;

@@ -5,8 +5,12 @@ use ccbench_proto::units::{Bytes, Micros, Packets, Ppm, Rate};
 use proptest::prelude::*;
 
 use super::*;
-use crate::datapath::header::PureAck;
 use crate::discipline::FifoLimit;
+use crate::discipline::codel::CodelQueueParams;
+use crate::discipline::dualpi2::Dualpi2Params;
+use crate::discipline::fq::FqParams;
+use crate::discipline::fq_codel::FqCodelParams;
+use crate::discipline::pie::PieParams;
 
 const MS: u64 = 1_000_000;
 
@@ -24,17 +28,23 @@ fn packet(slot: u32, at_ns: u64) -> Packet {
     Packet { slot, at_ns, bytes: 1000, flow: 1, ..Packet::default() }
 }
 
-/// An acknowledgement of 100 bytes.
-fn ack(slot: u32, at_ns: u64, number: u32) -> Packet {
-    let ack = PureAck { number, ..PureAck::default() };
-    Packet { slot, at_ns, bytes: 100, flow: 2, ..Packet::default() }.with_ack(Some(ack))
+/// An acknowledgement of 100 bytes. One in a higher slot acknowledges more.
+fn ack(slot: u32, at_ns: u64) -> Packet {
+    Packet { slot, at_ns, bytes: 100, flow: 2, is_pure_ack: true, ..Packet::default() }
+}
+
+fn arrive(model: &mut LinkModel, packet: Packet) -> Arrival {
+    let ack = TcpHeader { ack_seq: packet.slot, flags: TcpHeader::ACK, ..TcpHeader::default() };
+    let data = TcpHeader { ack_seq: 0, has_data: true, ..ack };
+    model.read_tcp(packet.slot, Some(if packet.is_pure_ack { ack } else { data }));
+    model.arrive(packet)
 }
 
 /// Slots and times of all departures, and the slots of dropped packets.
 fn run(model: &mut LinkModel, arrivals: &[Packet]) -> (Vec<(u32, u64)>, Vec<u32>) {
     let mut freed = Vec::new();
     for arrival in arrivals {
-        assert_eq!(model.arrive(*arrival), Arrival::In);
+        assert_eq!(arrive(model, *arrival), Arrival::In);
     }
     model.advance(1 << 50, &mut freed);
     assert_eq!((model.packets_inside(), model.next_event_ns()), (0, u64::MAX));
@@ -72,12 +82,18 @@ fn packets_leave_in_slots() {
 fn packets_that_the_queue_drops_are_not_replaced_in_their_slot() {
     let slot = Some(Slot { every: Micros::from_millis(5), ..Slot::default() });
     let mut filtered = model(rated(Link { slot, ack_filter: true, ..Link::default() }));
-    let waiting = [ack(1, MS, 100), ack(2, 2 * MS, 200), ack(3, 3 * MS, 300)];
+    let waiting = [ack(1, MS), ack(2, 2 * MS), ack(3, 3 * MS)];
     // It comes while the last of them is transmitted.
     let later = packet(4, 5 * MS + 50_000);
     let (left, freed) = run(&mut filtered, &[&waiting[..], &[later]].concat());
     assert_eq!(left, [(3, 5 * MS + 100_000), (4, 11 * MS)]);
     assert_eq!((freed, filtered.counts().slots), (vec![1, 2], 2));
+    // A packet that came after the slot had begun is superseded: those of the slot leave in it.
+    let plan = rated(Link { slot, ack_filter: true, ..Link::default() });
+    let arrivals = [packet(0, MS), packet(1, 2 * MS), ack(2, 5 * MS + 1), ack(3, 5 * MS + 2)];
+    let (left, freed) = run(&mut self::model(plan), &arrivals);
+    assert_eq!(left, [(0, 6 * MS), (1, 7 * MS), (3, 10 * MS + 100_000)]);
+    assert_eq!(freed, [2]);
     // A queue that drops its oldest packet for the new one.
     let queue = QueueParams::HeadDrop(FifoLimit::Packets(2));
     let plan = rated(Link { slot, ..Link::default() });
@@ -88,6 +104,25 @@ fn packets_that_the_queue_drops_are_not_replaced_in_their_slot() {
     let later = [packet(2, 5 * MS + 1), packet(3, 5 * MS + 2)];
     let (left, freed) = run(&mut full, &[early, later].concat());
     assert_eq!((left, freed), (vec![(0, 6 * MS), (2, 11 * MS), (3, 12 * MS)], vec![1]));
+}
+
+#[test]
+fn packets_that_a_lower_limit_drops_are_not_replaced_in_their_slot() {
+    let slot = Some(Slot { every: Micros::from_millis(5), ..Slot::default() });
+    let plan = rated(Link { slot, ..Link::default() });
+    let queue = |limit| QueueParams::Codel(CodelQueueParams { limit, ..<_>::default() });
+    let spec = LinkSpec { plan, queue: queue(100), seed: 1, ..LinkSpec::default() };
+    let mut model = LinkModel::new(&spec, 16, 1514);
+    let mut freed = Vec::new();
+    for slot in 0..3 {
+        model.arrive(packet(slot, MS));
+    }
+    // Packet 0 is transmitted, and 1 and 2 are of its slot.
+    model.set_queue(5 * MS + 1, queue(1), &mut freed);
+    assert_eq!(freed, [1]);
+    model.advance(6 * MS, &mut freed);
+    let (left, freed) = run(&mut model, &[packet(3, 6 * MS + 1)]);
+    assert_eq!((left, freed), (vec![(0, 6 * MS), (2, 7 * MS), (3, 11 * MS)], vec![]));
 }
 
 #[test]
@@ -111,17 +146,63 @@ fn tbf_lets_a_burst_pass_at_once() {
 }
 
 #[test]
-fn superseded_acknowledgements_are_dropped_when_it_is_their_turn() {
+fn superseded_acknowledgements_are_dropped() {
     let mut model = model(rated(Link { ack_filter: true, ..Link::default() }));
-    let arrivals = [packet(0, 0), ack(1, 10, 100), ack(2, 20, 200), ack(3, 30, 300)];
+    let arrivals = [packet(0, 0), ack(1, 10), ack(2, 20), ack(3, 30)];
     let (left, freed) = run(&mut model, &arrivals);
     assert_eq!((left, freed), (vec![(0, MS), (3, MS + 100_000)], vec![1, 2]));
     let counts = model.counts();
     assert_eq!((counts.acks_filtered, counts.dropped, counts.departed), (2, 0, 2));
     // Without a queue each leaves at once.
-    let arrivals = [ack(4, 100 * MS, 400), ack(5, 200 * MS, 500)];
+    let arrivals = [ack(4, 100 * MS), ack(5, 200 * MS)];
     let mut idle = self::model(rated(Link { ack_filter: true, ..Link::default() }));
     assert_eq!(run(&mut idle, &arrivals).0.len(), 2);
+}
+
+/// The queue takes one packet, and is full of an acknowledgement.
+#[test]
+fn superseded_acknowledgement_makes_room() {
+    for queue in [FifoLimit::Packets(1), FifoLimit::Bytes(150)] {
+        let plan = rated(Link { ack_filter: true, ..Link::default() });
+        let queue = QueueParams::TailDrop(queue);
+        let spec = LinkSpec { plan, queue, seed: 1, ..LinkSpec::default() };
+        let mut model = LinkModel::new(&spec, 16, 1514);
+        // Another flow's does not.
+        let other = Packet { flow: 3, ..ack(3, 30) };
+        let arrivals = [packet(0, 0), ack(1, 10), ack(2, 20), other, ack(4, 40)];
+        let (left, freed) = run(&mut model, &arrivals);
+        assert_eq!((left, freed), (vec![(0, MS), (4, MS + 100_000)], vec![1, 3, 2]));
+        assert_eq!((model.counts().acks_filtered, model.counts().dropped), (2, 1));
+    }
+}
+
+/// Of all queues, also of full ones, which drop others.
+#[test]
+fn every_queue_gives_superseded_acknowledgements_back() {
+    for kind in [
+        QueueParams::TailDrop(FifoLimit::Packets(3)),
+        QueueParams::HeadDrop(FifoLimit::Packets(3)),
+        QueueParams::Codel(CodelQueueParams { limit: 3, ..CodelQueueParams::default() }),
+        QueueParams::FqCodel(FqCodelParams { limit: 3, ..FqCodelParams::default() }),
+        QueueParams::Fq(FqParams { limit: 3, ..FqParams::default() }),
+        QueueParams::Pie(PieParams { limit: 3, ..PieParams::default() }),
+        QueueParams::Dualpi2(Dualpi2Params { limit: 3, ..Dualpi2Params::default() }),
+    ] {
+        let plan = rated(Link { ack_filter: true, ..Link::default() });
+        let spec = LinkSpec { plan, queue: kind, seed: 1, ..LinkSpec::default() };
+        let mut model = LinkModel::new(&spec, 64, 1514);
+        // One packet of 1000 bytes in 0.9 ms, and acknowledgements of 100 in 0.2 ms: more than the line transmits.
+        let arrivals = (0..60_u32).map(|slot| match slot % 4 {
+            0 => packet(slot, u64::from(slot) * 225_000),
+            _ => ack(slot, u64::from(slot) * 225_000),
+        });
+        let arrivals: Vec<Packet> = arrivals.collect();
+        let (left, freed) = run(&mut model, &arrivals);
+        let counts = model.counts();
+        assert!(counts.acks_filtered > 10, "{kind:?}: {counts:?}");
+        assert_eq!(left.len() + freed.len(), 60, "{kind:?}");
+        assert_eq!(freed.len() as u64, counts.dropped + counts.acks_filtered, "{kind:?}");
+    }
 }
 
 #[test]
@@ -131,9 +212,9 @@ fn held_acknowledgements_leave_together_behind_other_packets() {
     let delay = Some(Micros::from_millis(10));
     let mut model = model(Link { ack_aggregation, delay, ..Link::default() });
     assert!(model.may_overtake());
-    let first = [ack(0, MS, 100), ack(1, 2 * MS, 200), packet(2, 2 * MS + 5)];
+    let first = [ack(0, MS), ack(1, 2 * MS), packet(2, 2 * MS + 5)];
     // At the end of the time, an acknowledgement that arrives belongs to the next ones.
-    let second = [ack(3, 3 * MS, 300), ack(4, 4 * MS, 400), ack(5, 4 * MS + 7, 500)];
+    let second = [ack(3, 3 * MS), ack(4, 4 * MS), ack(5, 4 * MS + 7)];
     let (left, _) = run(&mut model, &[first, second].concat());
     let (at_3, at_4) = (13 * MS, 14 * MS + 7);
     let wanted = [(2, 12 * MS + 5), (0, at_3), (1, at_3), (3, at_4), (4, at_4), (5, at_4)];
@@ -205,7 +286,7 @@ fn outcome(plan: &Link, arrivals: &[(Packet, bool)]) -> (Vec<Packet>, Vec<u32>, 
     let mut model = LinkModel::new(&spec, arrivals.len(), 1514);
     let (mut left, mut freed) = (Vec::new(), Vec::new());
     for (arrival, advances) in arrivals {
-        model.arrive(*arrival);
+        arrive(&mut model, *arrival);
         if *advances {
             model.advance(arrival.at_ns, &mut freed);
             left.extend(std::iter::from_fn(|| model.pop_departed()));
@@ -256,7 +337,7 @@ proptest! {
                 slot += 1;
                 let packet = match kind {
                     0 => packet(slot - 1, now_ns),
-                    kind => Packet { flow: kind, ..ack(slot - 1, now_ns, slot) },
+                    kind => Packet { flow: kind, ..ack(slot - 1, now_ns) },
                 };
                 (packet, advances)
             })
@@ -270,7 +351,7 @@ proptest! {
         prop_assert!(ack_filter || counts.acks_filtered == 0);
         prop_assert!(left.is_sorted_by_key(|packet| packet.at_ns));
         for is_ack in [false, true] {
-            let same = left.iter().filter(|packet| packet.is_pure_ack() == is_ack);
+            let same = left.iter().filter(|packet| packet.is_pure_ack == is_ack);
             prop_assert!(same.is_sorted_by_key(|packet| packet.slot));
         }
         let once: Vec<_> = arrivals.iter().map(|(packet, _)| (*packet, false)).collect();

@@ -19,6 +19,8 @@ pub(super) struct Slots {
     max_packets: u64,
     max_bytes: u64,
     random: Random,
+    /// When this slot began.
+    began_ns: u64,
     /// When the next slot begins.
     next_ns: u64,
     /// Packets that were in the queue when this one began, and still are.
@@ -41,6 +43,7 @@ impl Slots {
             max_packets: slot.packets.map_or(u64::MAX, |packets| u64::from(Packets::get(packets))),
             max_bytes: slot.bytes.map_or(u64::MAX, Bytes::get),
             random: Random::new(seed, Purpose::Slot),
+            began_ns: 0,
             next_ns: 0,
             left_queued: 0,
             left_packets: 0,
@@ -87,6 +90,7 @@ impl Slots {
             return Err(self.next_ns);
         }
         self.skip(now_ns);
+        self.began_ns = now_ns;
         self.left_queued = queued;
         self.left_packets = self.max_packets;
         self.left_bytes = self.max_bytes;
@@ -101,6 +105,13 @@ impl Slots {
         self.used += u64::from(self.left_packets == self.max_packets);
         self.left_packets = self.left_packets.saturating_sub(1);
         self.left_bytes = self.left_bytes.saturating_sub(u64::from(bytes));
+    }
+
+    /// A packet that entered the queue at `queued_ns` was taken out of it. One that entered after the slot began is not of it.
+    pub(super) fn removed(&mut self, queued_ns: u64) {
+        if queued_ns < self.began_ns {
+            self.dequeued(1, None);
+        }
     }
 
     /// Slots in which packets left.
@@ -181,6 +192,17 @@ mod tests {
         assert_eq!(slots.open(10 * MS, 2), Ok(()));
         slots.dequeued(2, None);
         assert_eq!((slots.open(11 * MS, 1), slots.used()), (Err(15 * MS), 2));
+    }
+
+    #[test]
+    fn packet_that_entered_after_the_slot_began_is_not_of_it() {
+        let mut slots = slots(5, 5);
+        assert_eq!(slots.open(5 * MS, 2), Ok(()));
+        slots.dequeued(1, Some(1000));
+        slots.removed(5 * MS + 1);
+        assert_eq!(slots.open(6 * MS, 1), Ok(()));
+        slots.removed(4 * MS);
+        assert_eq!(slots.open(6 * MS, 1), Err(10 * MS));
     }
 
     #[test]

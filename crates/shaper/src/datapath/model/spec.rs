@@ -80,7 +80,7 @@ impl LinkSpec {
     }
 
     /// Whether pure acknowledgements of TCP are treated differently.
-    pub(crate) fn reads_acks(&self) -> bool {
+    fn reads_acks(&self) -> bool {
         self.plan.ack_filter || self.plan.ack_aggregation.is_some()
     }
 
