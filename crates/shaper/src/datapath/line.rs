@@ -142,13 +142,15 @@ impl Line {
         })))
     }
 
-    /// An idle token bucket filter with full buckets. `mtu_bytes`: size of the bucket of the peak rate unless `tbf` has one.
-    pub(crate) fn from_tbf(rate_bps: u64, tbf: &Tbf, mtu_bytes: u32) -> Self {
+    /// An idle token bucket filter with full buckets. `mtu_bytes`: size of the bucket of the peak rate unless `tbf` has one. As in
+    /// the kernel, a bucket has the tokens of a packet of its size with the link's overhead: `extra_bytes` more.
+    pub(crate) fn from_tbf(rate_bps: u64, tbf: &Tbf, mtu_bytes: u32, extra_bytes: i32) -> Self {
+        let size = |bytes: u64| bytes.saturating_add_signed(i64::from(extra_bytes)).max(1);
         let mtu_bytes = tbf.mtu.map_or(u64::from(mtu_bytes), Bytes::get);
         let peak = tbf.peakrate.map(Rate::bits_per_sec);
         Self::at(Pace::Buckets(Box::new(Buckets {
-            rate: TokenBucket::new(rate_bps, tbf.burst.get()),
-            peak: peak.map(|peak_bps| TokenBucket::new(peak_bps, mtu_bytes)),
+            rate: TokenBucket::new(rate_bps, size(tbf.burst.get())),
+            peak: peak.map(|peak_bps| TokenBucket::new(peak_bps, size(mtu_bytes))),
             bytes: 0,
         })))
     }
@@ -423,7 +425,7 @@ mod tests {
             peakrate: peak_bps.map(Rate::from_bits_per_sec),
             mtu: None,
         };
-        Line::from_tbf(8_000_000, &tbf, 1_500)
+        Line::from_tbf(8_000_000, &tbf, 1_500, 0)
     }
 
     /// When packets of 1000 bytes that are ready at these times leave.

@@ -162,7 +162,7 @@ impl LinkModel {
             acks: Acks::new(&spec.plan, capacity),
             slots: spec.plan.slot.map(|slot| Box::new(Slots::new(&slot, spec.seed))),
             stage,
-            line: line_of(spec, frame_bytes),
+            line: line_of(spec, frame_bytes, extra_bytes),
             extra_bytes,
             in_service: None,
             wake_ns: u64::MAX,
@@ -580,10 +580,12 @@ impl LinkModel {
     }
 }
 
-fn line_of(spec: &LinkSpec, frame_bytes: u32) -> Line {
+fn line_of(spec: &LinkSpec, frame_bytes: u32, extra_bytes: i32) -> Line {
     match (&spec.trace, spec.rate_bps(), &spec.plan.tbf) {
         (Some(replay), rate_bps, _) => Line::from_trace(replay, rate_bps, spec.overhead_bytes()),
-        (None, Some(rate_bps), Some(tbf)) => Line::from_tbf(rate_bps, tbf, frame_bytes),
+        (None, Some(rate_bps), Some(tbf)) => {
+            Line::from_tbf(rate_bps, tbf, frame_bytes, extra_bytes)
+        }
         (None, rate_bps, _) => Line::new(rate_bps),
     }
 }

@@ -111,7 +111,11 @@ impl Delay {
 
     /// Sets the constant delay of packets that arrive at `at_ns` or later.
     pub(super) fn set(&mut self, at_ns: u64, delay_ns: u64) {
-        if self.order.switched && delay_ns != self.delay_ns {
+        if delay_ns == self.delay_ns {
+            // Packets that arrived before the last change stay those of the delay before it.
+            return;
+        }
+        if self.order.switched {
             self.before_due_ns = self.last_due_ns;
             self.last_due_ns = 0;
         }

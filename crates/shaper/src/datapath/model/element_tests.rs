@@ -146,6 +146,16 @@ fn tbf_lets_a_burst_pass_at_once() {
 }
 
 #[test]
+fn bucket_of_one_packet_holds_its_overhead() {
+    let tbf = Some(Tbf { burst: Bytes::new(1_000), ..Tbf::default() });
+    let plan = Link { tbf, overhead: Some(Bytes::new(514)), ..Link::default() };
+    let arrivals: Vec<_> = (0..3).map(|slot| packet(slot, 7)).collect();
+    // 1500 bytes on the line, at a byte in 1 us.
+    let wanted = [(0, 7), (1, 1_500_007), (2, 3_000_007)];
+    assert_eq!(run(&mut model(rated(plan)), &arrivals).0, wanted);
+}
+
+#[test]
 fn superseded_acknowledgements_are_dropped() {
     let mut model = model(rated(Link { ack_filter: true, ..Link::default() }));
     let arrivals = [packet(0, 0), ack(1, 10), ack(2, 20), ack(3, 30)];
@@ -277,6 +287,20 @@ fn path_switch_lets_later_packets_overtake() {
     assert_eq!(departures(false), kept);
     let switched = [(2, 5 * MS), (0, 11 * MS), (1, old), (3, 12 * MS), (4, 40 * MS)];
     assert_eq!(departures(true), switched);
+}
+
+#[test]
+fn delay_that_stays_is_no_other_path() {
+    let delay = Some(Micros::from_millis(10));
+    let mut model = model(Link { path_switch: true, delay, ..Link::default() });
+    model.arrive(packet(0, MS));
+    model.set_delay(2 * MS, 3 * MS);
+    model.set_delay(4 * MS, 3 * MS);
+    // Passed to the model late: on the first path, and on the second one before its delay was set again.
+    model.arrive(packet(1, 2 * MS - 1));
+    model.arrive(packet(2, 4 * MS - 1));
+    let wanted = [(2, 7 * MS - 1), (0, 11 * MS), (1, 12 * MS - 1)];
+    assert_eq!(run(&mut model, &[]).0, wanted);
 }
 
 /// Departures, dropped packets and counters of a link that is advanced to every arrival with the flag.
