@@ -93,7 +93,11 @@ fn claims_that_hold_in_one_run_are_a_table() {
         (bench, dir)
     };
     let (fast, slow) = (run("rate = \"20mbit\"", 0), run("rate = \"10mbit\"", 4));
-    let printed = compare(&fast, &slow, &[]);
+    let file = fast.0.path("claims.csv").display().to_string();
+    let printed = compare(&fast, &slow, &["--claims-csv", &file]);
+    let csv = std::fs::read_to_string(file).unwrap();
+    let only_fast = |line: &&str| line.contains(",holds,") && line.ends_with(",does_not_hold");
+    assert_eq!((csv.lines().count(), csv.lines().filter(only_fast).count()), (5, 2), "{csv}");
     assert!(printed.contains("claims that hold in one run and not in the other:"), "{printed}");
     let of_claim = printed.lines().filter(|line| line.contains("The flow is fast"));
     assert_eq!(of_claim.filter(|line| line.ends_with(" A")).count(), 2, "{printed}");

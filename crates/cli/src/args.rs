@@ -492,6 +492,9 @@ pub struct CompareArgs {
     /// Also write the table as CSV; - writes CSV to standard output instead of the table.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub csv: Option<PathBuf>,
+    /// Also write the claims that both runs have, with what each run measured, as CSV.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "by")]
+    pub claims_csv: Option<PathBuf>,
     /// Include failed and aborted trials.
     #[arg(long)]
     pub include_failed: bool,

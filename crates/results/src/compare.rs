@@ -25,7 +25,7 @@ mod print;
 mod tolerance;
 mod unmatched;
 
-pub use claims::{ComparedClaims, claims};
+pub use claims::{ComparedClaims, claims, claims_csv};
 pub use numbers::Numbers;
 use numbers::numbers;
 pub use plans::plans_differ;

@@ -130,6 +130,10 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let tolerances = args.tolerances.iter().map(|tolerance| &tolerance.metric);
     warn_about_renamed(args.metrics.iter().chain(tolerances));
     let differences = compare::compare(&args.a, &with, &args.metrics, &args.tolerances, filter)?;
+    if let Some(path) = &args.claims_csv {
+        let csv = compare::claims_csv(&differences);
+        std::fs::write(path, csv).map_err(FileError::of("write", path))?;
+    }
     if let Some(path) = &args.csv {
         let csv = compare::csv(&differences);
         if path.as_os_str() == "-" {

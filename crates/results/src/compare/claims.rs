@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 
 use super::Differences;
+use crate::csv;
 use crate::display::TABLE_STYLE;
 use crate::expect::{Expectation, Outcome};
 
@@ -80,6 +81,39 @@ pub fn claims(differences: &Differences, width: u16) -> String {
     text
 }
 
+/// The claims that both runs have, as CSV.
+pub fn claims_csv(differences: &Differences) -> String {
+    let mut table = csv::Table::new(&[
+        "claim",
+        "levels",
+        "expected",
+        "measured_a",
+        "verdict_a",
+        "measured_b",
+        "verdict_b",
+    ]);
+    for [a, b] in &differences.claims.pairs {
+        let (expected, of_a, of_b) = (a.expected_text(), measured(a), measured(b));
+        table.row(&[
+            a.claim.as_str().into(),
+            a.levels.as_str().into(),
+            expected.as_str().into(),
+            of_a.as_str().into(),
+            a.outcome.as_str().into(),
+            of_b.as_str().into(),
+            b.outcome.as_str().into(),
+        ]);
+    }
+    table.finish()
+}
+
+fn measured(one: &Expectation) -> String {
+    match one.outcome {
+        Outcome::NotMeasured => "not measured".to_owned(),
+        Outcome::Holds | Outcome::DoesNotHold => one.measured_text(),
+    }
+}
+
 /// In which of the two runs a claim holds.
 fn hold(pair: &[Expectation; 2]) -> [bool; 2] {
     pair.each_ref().map(|one| one.outcome == Outcome::Holds)
@@ -91,10 +125,6 @@ fn table(pairs: &[&[Expectation; 2]], width: u16) -> String {
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.max(MIN_WIDTH));
     table.set_header(["claim", "expected", "A", "B", "holds in"]);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    let measured = |one: &Expectation| match one.outcome {
-        Outcome::NotMeasured => "not measured".to_owned(),
-        Outcome::Holds | Outcome::DoesNotHold => one.measured_text(),
-    };
     for pair in pairs {
         let [a, b] = *pair;
         let name = match a.levels.is_empty() {
@@ -187,6 +217,12 @@ mod tests {
         let end = "\nclaims: 1 hold in A and B, 2 only in A, 1 only in B, 0 in neither\n\
                    not compared: 1 claim that only B has\n";
         assert!(printed.ends_with(end), "{printed}");
+        let csv = claims_csv(&differences);
+        let rows: Vec<&str> = csv.lines().collect();
+        assert_eq!(rows[0], "claim,levels,expected,measured_a,verdict_a,measured_b,verdict_b");
+        assert_eq!(rows.len(), 1 + differences.claims.pairs.len());
+        let fair = "fair,,≥ 10 Mbit/s,15 Mbit/s,holds,not measured,not_measured";
+        assert!(rows.contains(&fair), "{csv}");
     }
 
     #[test]
