@@ -3,7 +3,7 @@
 use ccbench_proto::plan::Link;
 use ccbench_proto::resolve;
 use ccbench_proto::trace::Replay;
-use ccbench_proto::units::Rate;
+use ccbench_proto::units::{Micros, Rate};
 
 use super::traced;
 use crate::datapath::classes::ClassSpec;
@@ -61,8 +61,9 @@ impl LinkSpec {
     pub(crate) fn typical_delay_ns(&self) -> u64 {
         let longest_ns = self.trace.as_ref().map_or(0, traced::longest_delay_ns);
         let held_ns = self.plan.ack_aggregation.map_or(0, |plan| plan.hold.nanos());
-        let jitter_ns = typical_jitter_ns(self.plan.jitter);
-        self.delay_ns().max(longest_ns).saturating_add(jitter_ns).saturating_add(held_ns)
+        let late_ns = self.plan.reorder.and_then(|plan| plan.late).map_or(0, Micros::nanos);
+        let more_ns = [typical_jitter_ns(self.plan.jitter), held_ns, late_ns];
+        more_ns.into_iter().fold(self.delay_ns().max(longest_ns), u64::saturating_add)
     }
 
     /// The queue and the initial values as text.
