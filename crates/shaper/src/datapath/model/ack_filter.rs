@@ -320,9 +320,10 @@ mod tests {
             for (slot, ..) in waiting {
                 filter.leave(slot);
             }
-            prop_assert!(filter.lists.iter().all(|list| {
+            let empty = filter.lists.iter().all(|list| {
                 (list.head, list.tail, list.droppable) == (NONE, NONE, 0)
-            }));
+            });
+            prop_assert!(empty);
         }
     }
 }
