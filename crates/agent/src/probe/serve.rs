@@ -289,12 +289,20 @@ pub(crate) mod tests {
 
     #[test]
     fn unfinished_probes_have_no_row() {
-        // It listens and never answers.
+        // It listens and never answers. The trial ends once it has the connection: by then the probe has begun.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let task = task(ProbeKind::Http, listener.local_addr().unwrap().port(), Repeat::Once);
-        let deadline = Deadline { at_ns: clock::now_ns() + 100_000_000, stop: Arc::default() };
+        let stop = Arc::new(AtomicBool::new(false));
+        let deadline =
+            Deadline { at_ns: clock::now_ns() + 60_000_000_000, stop: Arc::clone(&stop) };
+        let accepts = std::thread::spawn(move || {
+            let accepted = listener.accept();
+            stop.store(true, Ordering::Relaxed);
+            accepted
+        });
         let mut rows = vec![];
         let under_way = run(&task, clock::now_ns(), &deadline, &mut |row| rows.push(row));
+        accepts.join().unwrap().unwrap();
         assert!(under_way && rows.is_empty(), "{rows:?}");
     }
 
