@@ -39,7 +39,7 @@ from = "two"
 to = "one"
 [[phases]]
 name = "only"
-length = "150ms"
+length = "500ms"
 flows = ["there", "back"]
 [[changes]]
 at = "60ms"
@@ -464,9 +464,10 @@ async fn a_slow_controller_still_gets_the_last_message() {
     let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), || Box::new(Flood));
     rig.prepare().await.unwrap();
     let rows = rig.run().await;
-    let limit = clock::now_ns() + 20_000_000_000;
+    let mut naps = 0;
     while !rows.is_closed() {
-        assert!(clock::now_ns() < limit, "the trial does not end");
+        naps += 1;
+        assert!(naps < 2000, "the trial does not end");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     let rows = all(rows).await;
