@@ -215,7 +215,8 @@ pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
         file_digests: std::collections::BTreeMap::new(),
         addresses: [address("one"), address("two")].into(),
         port_slot: 3,
-        lease_ms: 5_000,
+        // Longer than any test waits between Prepare and Run.
+        lease_ms: 60_000,
         files: std::collections::BTreeMap::new(),
     }
 }
