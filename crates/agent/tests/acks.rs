@@ -30,7 +30,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use socket2::{SockFilter, SockRef};
 use support::pair::Rows;
-use support::{Agent, Namespace, now_ns, prepare, wait_for, wired_namespaces};
+use support::{Agent, Namespace, Turn, now_ns, prepare, wait_for, wired_namespaces};
 use tonic::transport::Channel;
 
 /// Two phases of one flow over a link whose queue is short.
@@ -188,6 +188,7 @@ fn count_segments(namespace: &Namespace, stop: Arc<AtomicBool>) -> thread::JoinH
 
 #[tokio::test]
 async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wire() {
+    let _alone = Turn::alone().await;
     let mut nodes = Nodes::start().await;
     let plan = PLAN.replace("MODE", "every-ack").replace("QUEUE", DROPS) + CAPTURE;
     let reported = nodes.prepare_plan(&plan).await;
@@ -346,6 +347,7 @@ fn states_of(events: &[wire::TcpEvent]) -> Vec<(u32, u32)> {
 
 #[test]
 fn two_timeouts_with_an_ack_between_are_two_events() {
+    let _beside = Turn::beside_blocking();
     let test = thread::spawn(|| {
         let (mut sender, mut receiver, flow) = connection();
         let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();
@@ -389,6 +391,7 @@ fn two_timeouts_with_an_ack_between_are_two_events() {
 
 #[tokio::test]
 async fn marks_are_reported_as_they_arrive() {
+    let _alone = Turn::alone().await;
     let mut nodes = Nodes::start().await;
     nodes.prepare("10ms", MARKS).await;
     let watch = CpuWatch::start();
@@ -422,6 +425,7 @@ async fn marks_are_reported_as_they_arrive() {
 
 #[tokio::test]
 async fn a_row_on_change_differs_from_the_one_before() {
+    let _alone = Turn::alone().await;
     let mut nodes = Nodes::start().await;
     nodes.prepare("on-change", DROPS).await;
     let [sender, _] = nodes.run().await;
@@ -443,6 +447,7 @@ async fn a_row_on_change_differs_from_the_one_before() {
 
 #[tokio::test]
 async fn a_killed_agent_leaves_no_program_map_or_link() {
+    let _beside = Turn::beside().await;
     let mut nodes = Nodes::start().await;
     nodes.prepare("every-ack", DROPS).await;
     let held = bpf_ids(nodes.agents[0].child.id());
@@ -484,6 +489,7 @@ fn exchange(mut one: TcpStream, mut two: TcpStream, times: usize) {
 
 #[test]
 fn a_ring_that_nobody_empties_is_a_counted_loss() {
+    let _beside = Turn::beside_blocking();
     let test = thread::spawn(|| {
         let (sender, receiver, flow) = connection();
         let netns_cookie = ccbench_shaper::bpf::netns_cookie().unwrap();

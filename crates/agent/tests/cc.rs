@@ -13,7 +13,7 @@ use ccbench_agent::sockets::names::kernel_name;
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::{self, Role};
 use support::pair::{Pair, Rows};
-use support::{AGENT, LOOPBACK_PLAN, wait_for};
+use support::{AGENT, LOOPBACK_PLAN, Turn, wait_for};
 use tokio::sync::RwLock;
 
 /// An agent that starts undoes what dead agents have left on this machine. A test holds this lock alone while it looks at what a
@@ -57,7 +57,7 @@ fn reported<'r>(reply: &'r wire::PrepareReply, name: &str) -> &'r wire::Congesti
 #[tokio::test]
 async fn instances_carry_flows_and_are_unloaded() {
     let _beside = DEAD_AGENTS.read().await;
-    let mut pair = Pair::start().await;
+    let mut pair = Pair::start_alone().await;
     let plan = plan("2s");
     let reply = pair.clients[0].prepare(prepare(&plan, "one", 1)).await.unwrap().into_inner();
     let other = pair.clients[1].prepare(prepare(&plan, "two", 1)).await.unwrap().into_inner();
@@ -354,6 +354,7 @@ fn missing_kernel_features_and_privileges_are_reported() {
 /// Every core passes this kernel's verifier, and is gone again.
 #[tokio::test]
 async fn every_core_can_be_registered() {
+    let _beside = Turn::beside().await;
     for core in &ccbench_proto::cc::table().cores {
         let name = format!("t{}_{}", core.name, std::process::id());
         let mut held = cc(&["load", &core.name, "--as", &name]).spawn().unwrap();

@@ -14,7 +14,7 @@ use ccbench_proto::wire::{self, Role, Side, run_event::Of};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use serde_json::Value;
 use support::{
-    Agent, Namespace, difference, everything, now_ns, prepare, wait_for, wired_namespaces,
+    Agent, Namespace, Turn, difference, everything, now_ns, prepare, wait_for, wired_namespaces,
 };
 use tonic::transport::Channel;
 
@@ -194,6 +194,7 @@ fn counted_are_marked(sender: &Seen) {
 
 #[tokio::test]
 async fn prague_has_ect1_and_exact_counts() {
+    let _alone = Turn::alone().await;
     let mut nodes = Nodes::start().await;
     let best = {
         let info = nodes.clients[0].describe(wire::DescribeRequest {}).await.unwrap().into_inner();
@@ -242,6 +243,7 @@ async fn prague_has_ect1_and_exact_counts() {
 
 #[tokio::test]
 async fn dctcp_counts_echoes_and_sends_ect0() {
+    let _alone = Turn::alone().await;
     let mut nodes = Nodes::start().await;
     let [sender, receiver] = nodes.run("dctcp").await;
     for seen in [&sender, &receiver] {
@@ -256,6 +258,7 @@ async fn dctcp_counts_echoes_and_sends_ect0() {
 
 #[tokio::test]
 async fn a_plan_can_disable_ecn() {
+    let _beside = Turn::beside().await;
     let mut nodes = Nodes::start().await;
     let off = PLAN.replace("[nodes.one]\n", "[nodes.one]\nsysctl = { \"net.ipv4.tcp_ecn\" = 0 }\n");
     let seen = nodes.prepare(&off.replace("ALGORITHM", "prague"), 0).await;

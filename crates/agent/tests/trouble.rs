@@ -140,7 +140,7 @@ fn most_memory_mib(pid: u32) -> u64 {
 
 #[tokio::test]
 async fn a_stalled_controller_costs_counted_rows_only() {
-    let mut pair = Pair::start().await;
+    let mut pair = Pair::start_alone().await;
     // 21 sockets, 200 samples a second: far more in three seconds than may wait.
     let plan = LOOPBACK_PLAN
         .replace("length = \"2s\"", "length = \"4s\"")

@@ -15,9 +15,36 @@ pub use ccbench_tests::namespace::{Namespace, children};
 use ccbench_tests::node_state;
 #[allow(unused_imports, reason = "every test target uses its own part")]
 pub use ccbench_tests::node_state::difference;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tonic::transport::{Channel, Endpoint};
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_ccbench-agent");
+
+/// Held by the tests that measure on this machine and by those that only use it.
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+/// The turn of a test of this binary. Its own load excuses no measurement, so tests that measure have the machine alone.
+pub enum Turn {
+    Alone(RwLockWriteGuard<'static, ()>),
+    Beside(RwLockReadGuard<'static, ()>),
+}
+
+impl Turn {
+    /// Without any other test.
+    pub async fn alone() -> Self {
+        Self::Alone(MACHINE.write().await)
+    }
+
+    /// Beside others that do not measure.
+    pub async fn beside() -> Self {
+        Self::Beside(MACHINE.read().await)
+    }
+
+    /// The same, for a test without a runtime.
+    pub fn beside_blocking() -> Self {
+        Self::Beside(MACHINE.blocking_read())
+    }
+}
 
 /// An agent on a path socket in a folder of its own; killed on drop.
 pub struct Agent {

@@ -7,7 +7,7 @@ use ccbench_proto::wire::{self, run_event::Of};
 use ccbench_tests::cpu::{CpuReport, CpuWatch};
 use tonic::transport::Channel;
 
-use super::{Agent, Namespace, now_ns, prepare};
+use super::{Agent, Namespace, Turn, now_ns, prepare};
 
 /// Two agents in one namespace: "one" connects, "two" listens.
 pub struct Pair {
@@ -17,15 +17,27 @@ pub struct Pair {
     pub clients: [AgentClient<Channel>; 2],
     /// As it was found.
     pub before: String,
+    /// Until all of it is gone.
+    _turn: Turn,
 }
 
 impl Pair {
+    /// Beside other tests.
     pub async fn start() -> Self {
+        Self::start_in(Turn::beside().await).await
+    }
+
+    /// Without other tests of this binary, to measure.
+    pub async fn start_alone() -> Self {
+        Self::start_in(Turn::alone().await).await
+    }
+
+    async fn start_in(turn: Turn) -> Self {
         let namespace = Namespace::new();
         let before = state_of(&namespace);
         let (one, two) = (Agent::inside(&namespace), Agent::inside(&namespace));
         let clients = [one.connect().await, two.connect().await];
-        Self { namespace, one, two, clients, before }
+        Self { namespace, one, two, clients, before, _turn: turn }
     }
 
     pub async fn prepare(&mut self, plan: &str, epoch: u64) {
