@@ -90,7 +90,7 @@ fn handled_steps(timing: &[LinkTiming]) -> u64 {
 
 /// Overloads the link for `seconds` of its trace and compares; `steps` are due in this time.
 fn play(config: LinkConfig, seconds: f64, window_s: f64, steps: u64) -> Outcome {
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let replay = config.trace.clone().unwrap();
     let mut link = lab.router.run(move || ccbench_shaper::open(&config, "r1").unwrap());
     // Not read: datagrams beyond the socket buffer are dropped without a reply.

@@ -17,7 +17,7 @@ fn dualpi2(target: Option<Micros>) -> Queue {
 
 #[test]
 fn step_aqm_marks_l4s_burst_and_receiver_counts_every_mark() {
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
     // The receiver verifies UDP and IP checksums.
@@ -48,7 +48,7 @@ fn step_aqm_marks_l4s_burst_and_receiver_counts_every_mark() {
 
 #[test]
 fn classic_ecn_tcp_is_marked_and_delay_stays_near_the_target() {
-    let lab = Lab::new();
+    let lab = Lab::alone();
     for node in [&lab.src, &lab.dst] {
         node.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap());
     }
@@ -109,7 +109,7 @@ fn every_queue_except_cake_carries_traffic() {
         }),
         dualpi2(threshold),
     ];
-    let lab = Lab::new();
+    let lab = Lab::alone();
     for node in [&lab.src, &lab.dst] {
         node.run(|| std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap());
     }

@@ -89,7 +89,7 @@ fn reorders_only_if_configured() {
 
 #[test]
 fn class_overtakes_the_default_queue() {
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
     let voice = ClassConfig {

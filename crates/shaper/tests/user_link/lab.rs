@@ -2,6 +2,7 @@
 
 use std::process::Command;
 use std::sync::mpsc;
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -83,11 +84,21 @@ impl Drop for Node {
     }
 }
 
+/// The turn of a test of this binary: alone, or beside others. Its own load excuses no measurement, so tests that measure have the
+/// machine alone.
+type Turn = (Option<RwLockWriteGuard<'static, ()>>, Option<RwLockReadGuard<'static, ()>>);
+
+fn beside() -> Turn {
+    (None, Some(ccbench_tests::beside_others()))
+}
+
 /// `src` (10.1.0.1, fd01::1) `s0 — r0` router `r1 — d0` `dst` (10.2.0.2, fd02::2).
 pub struct Lab {
     pub src: Node,
     pub router: Node,
     pub dst: Node,
+    /// Until the namespaces are gone.
+    _turn: Turn,
 }
 
 /// The sender's address, IPv4.
@@ -102,8 +113,9 @@ pub const FLAT_DST: &str = "10.3.0.2";
 pub const FLAT_DST6: &str = "fd03::2";
 
 impl Lab {
-    fn wired() -> Self {
-        let lab = Self { src: Node::new(), router: Node::new(), dst: Node::new() };
+    fn wired(turn: Turn) -> Self {
+        let (src, router, dst) = (Node::new(), Node::new(), Node::new());
+        let lab = Self { src, router, dst, _turn: turn };
         let (src, dst) = (lab.src.tid, lab.dst.tid);
         lab.router.ip(&format!("link add r0 type veth peer name s0 netns {src}"));
         lab.router.ip(&format!("link add r1 type veth peer name d0 netns {dst}"));
@@ -112,7 +124,7 @@ impl Lab {
 
     /// Both ends in one network, 10.3.0.0/24 and fd03::/64, not connected yet.
     pub fn flat() -> Self {
-        let lab = Self::wired();
+        let lab = Self::wired(beside());
         let ends = [(&lab.src, "s0", 1), (&lab.dst, "d0", 2)];
         for (node, dev, host) in ends {
             node.ip(&format!("addr add 10.3.0.{host}/24 dev {dev}"));
@@ -138,8 +150,18 @@ impl Lab {
         }
     }
 
+    /// Beside other tests.
     pub fn new() -> Self {
-        let lab = Self::wired();
+        Self::routed(beside())
+    }
+
+    /// Without other tests of this binary, to measure.
+    pub fn alone() -> Self {
+        Self::routed((Some(ccbench_tests::alone()), None))
+    }
+
+    fn routed(turn: Turn) -> Self {
+        let lab = Self::wired(turn);
         let ends = [
             (&lab.src, "s0", "10.1.0.1/24", "fd01::1/64"),
             (&lab.router, "r0", "10.1.0.2/24", "fd01::2/64"),

@@ -125,7 +125,7 @@ fn warm_up(lab: &Lab, socket: &UdpSocket) {
 
 #[test]
 fn applies_the_configured_delay() {
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let socket = receiver(&lab);
     warm_up(&lab, &socket);
     let mut link = shape(&lab, delayed(10));
