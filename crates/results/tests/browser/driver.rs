@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Key of an element id in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// The first start of a browser on a loaded machine takes longest.
+/// The first start of a browser reads hundreds of MB.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A headless browser with one window; closed on drop.
