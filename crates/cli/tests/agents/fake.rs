@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,9 +47,16 @@ pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
     start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), ..FakeAgent::default() })
 }
 
+/// As [`serve`], of another machine: its clock is measured, which is as exact as the load allows.
+pub(crate) fn serve_elsewhere(messages: Vec<Vec<u8>>) -> SocketAddr {
+    let runs = Arc::new(Mutex::new(vec![messages].into()));
+    start(FakeAgent { runs, is_elsewhere: true, ..FakeAgent::default() })
+}
+
 /// Starts an agent whose clock cannot be measured: by its own account, it takes an hour for a reply that arrives at once.
 pub(crate) fn serve_with_unusable_clock() -> SocketAddr {
-    start(FakeAgent { clock_reply_ns: 3_600_000_000_000, ..FakeAgent::default() })
+    let clock_reply_ns = 3_600_000_000_000;
+    start(FakeAgent { clock_reply_ns, is_elsewhere: true, ..FakeAgent::default() })
 }
 
 /// Starts an agent with the certificate `FILE.pem`, the key `FILE.key` and the authority of this directory of `ccbench pki`.
@@ -79,7 +87,7 @@ pub(crate) fn serve_refusing(
 /// stream of Run has these messages.
 pub(crate) fn serve_rebooted(messages: Vec<Vec<u8>>) -> SocketAddr {
     let runs = Arc::new(Mutex::new(vec![messages].into()));
-    start(FakeAgent { runs, is_rebooted: true, ..FakeAgent::default() })
+    start(FakeAgent { runs, is_elsewhere: true, is_rebooted: true, ..FakeAgent::default() })
 }
 
 fn start(agent: FakeAgent) -> SocketAddr {
@@ -107,6 +115,8 @@ struct FakeAgent {
     runs: Arc<Mutex<VecDeque<Vec<Vec<u8>>>>>,
     /// From the arrival of a Clock request to the reply, by its own account.
     clock_reply_ns: u64,
+    /// Its clock is not that of this machine.
+    is_elsewhere: bool,
     permits_only_reads: bool,
     /// A call and the status that answers it.
     refuses: Option<(&'static str, (Code, &'static str))>,
@@ -138,8 +148,13 @@ impl FakeAgent {
                 kernel: "7.3.4".to_owned(),
                 boot_id: match (self.is_rebooted, self.described.fetch_add(1, Ordering::Relaxed)) {
                     (true, 1..) => "a later boot".to_owned(),
-                    _ => "another machine".to_owned(),
+                    _ if self.is_elsewhere => "another machine".to_owned(),
+                    _ => {
+                        let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+                        own.unwrap().trim().to_owned()
+                    }
                 },
+                time_ns_inode: std::fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino()),
                 ..wire::NodeInfo::default()
             }
             .encode_to_vec(),

@@ -6,7 +6,7 @@ use crate::fake;
 
 /// Runs a plan of one short trial with these options; returns standard error.
 fn run(options: &[&str]) -> String {
-    let [src, dst] = [(); 2].map(|()| fake::serve(vec![fake::done()]));
+    let [src, dst] = [(); 2].map(|()| fake::serve_elsewhere(vec![fake::done()]));
     let dir = tempfile::tempdir().unwrap();
     let plan = format!(
         r#"
