@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::process::Command;
+use std::time::Duration;
 
 use ccbench_proto::plan::{self, Backend, Queue, Shaper};
 use ccbench_proto::resolve::{ClassConfig, LinkConfig, PacketMatch};
@@ -187,7 +188,7 @@ fn counters_when_idle(link: &mut KernelLink) -> Vec<wire::QdiscSample> {
         if rows.iter().all(|row| row.qlen_pkts == 0) {
             return rows;
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     panic!("packets stay in the queues");
 }
@@ -438,13 +439,16 @@ fn works(config: &LinkConfig) {
     for number in 0..config.changed_queues.len() {
         link.set_queue(number).unwrap();
     }
-    let mut rows = Vec::new();
-    link.counters(1, &mut rows).unwrap();
-    let qdiscs: Vec<_> = rows.iter().filter(|row| !row.kind.ends_with("class")).collect();
-    assert_eq!(qdiscs.len(), needs.len());
-    let root = qdiscs.iter().find(|row| row.parent == "root").unwrap();
-    // Loss is random: packets dropped by netem count too.
-    assert!(root.sent_pkts + root.qlen_pkts + root.drops_pkts >= 5, "{rows:?}");
+    // While a packet leaves, its qdisc may not count it.
+    ccbench_tests::wait_for("the count of every packet", Duration::from_secs(10), || {
+        let mut rows = Vec::new();
+        link.counters(1, &mut rows).unwrap();
+        let qdiscs: Vec<_> = rows.iter().filter(|row| !row.kind.ends_with("class")).collect();
+        assert_eq!(qdiscs.len(), needs.len());
+        let root = qdiscs.iter().find(|row| row.parent == "root").unwrap();
+        // Loss is random: packets dropped by netem count too.
+        root.sent_pkts + root.qlen_pkts + root.drops_pkts >= 5
+    });
     link.remove().unwrap();
     assert!(tc("qdisc show dev a0").starts_with("qdisc noqueue 0: root"));
 }
