@@ -95,7 +95,9 @@ fn a_testbed_killed_at_any_moment_leaves_no_process() {
     let _alone = alone();
     for step in 0..30 {
         let dir = scratch();
-        let mut child = Start { dir: Some(dir.path().to_owned()), ..Start::default() }.spawn();
+        // A testbed that becomes ready removes empty directories beside its own, which must not be everybody's.
+        let bed = dir.path().join("bed");
+        let mut child = Start { dir: Some(bed), ..Start::default() }.spawn();
         std::thread::sleep(Duration::from_millis(step));
         child.kill().unwrap();
         child.wait().unwrap();
