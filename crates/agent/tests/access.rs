@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccbench_agent::undo::{Step, Undo};
+use ccbench_io::replace::replace;
 use ccbench_proto::scope::{Rpc, Scope};
 use ccbench_proto::wire;
 use ccbench_tests::port::ReservedPort;
@@ -130,6 +131,11 @@ impl Agent {
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// Replaces a file, which the agent reads at any time.
+    fn replace(&self, name: &str, content: &str) {
+        replace(&self.path(name), content.as_bytes()).unwrap();
     }
 
     fn log(&self) -> String {
@@ -286,7 +292,7 @@ async fn a_revocation_closes_open_connections_and_ends_their_trials() {
     let mut rows = running.run(run).await.unwrap().into_inner();
     let mut permitted = typed(agent.connect(Some(other.clone())).await.unwrap());
     permitted.prepare(prepare(&plan, "one", 2)).await.unwrap_err();
-    std::fs::write(agent.path("crl.pem"), revocations(&agent.ca, &[2])).unwrap();
+    agent.replace("crl.pem", &revocations(&agent.ca, &[2]));
     let end = loop {
         match rows.message().await {
             Ok(Some(_)) => {}
@@ -313,7 +319,7 @@ async fn a_revocation_closes_open_connections_and_ends_their_trials() {
     wait_for("the audit log", || agent.audit().iter().any(is_recorded)).await;
     assert_eq!(agent.call(Some(other), "Describe").await, Outcome::Handled);
     // A file that is not a list changes nothing.
-    std::fs::write(agent.path("crl.pem"), "no list").unwrap();
+    agent.replace("crl.pem", "no list");
     wait_for("the error", || agent.log().contains("previous certificates stay in force")).await;
     let still = issue(&agent.ca, 2, Some(&[Scope::Run]), None);
     assert_eq!(agent.call(Some(still), "Describe").await, Outcome::NoConnection);
@@ -325,8 +331,8 @@ async fn a_revocation_needs_no_usable_key_of_the_node() {
     let client = issue(&agent.ca, 2, Some(&[Scope::Run]), None);
     let other = issue(&agent.ca, 3, Some(&[Scope::Run]), None);
     let open = agent.connect(Some(client)).await.unwrap();
-    std::fs::write(agent.path("node.key"), "no key").unwrap();
-    std::fs::write(agent.path("crl.pem"), revocations(&agent.ca, &[2])).unwrap();
+    agent.replace("node.key", "no key");
+    agent.replace("crl.pem", &revocations(&agent.ca, &[2]));
     let mut calls = 0;
     while call(open.clone(), "Describe").await == Outcome::Handled {
         calls += 1;
@@ -376,8 +382,8 @@ async fn a_renewed_node_certificate_needs_no_restart() {
     let agent = Agent::start().await;
     let renewed = issue(&agent.ca, 90, None, None);
     // The key is the second of two files: until then the pair does not match, and the earlier one stays in force.
-    std::fs::write(agent.path("node.pem"), &renewed.certificate).unwrap();
-    std::fs::write(agent.path("node.key"), &renewed.key).unwrap();
+    agent.replace("node.pem", &renewed.certificate);
+    agent.replace("node.key", &renewed.key);
     wait_for("the new pair", || agent.log().contains("read the certificates again")).await;
     let client = issue(&agent.ca, 2, Some(&[Scope::Read]), None);
     assert_eq!(agent.call(Some(client), "Clock").await, Outcome::Handled);
