@@ -298,19 +298,26 @@ fn sweep_folder(folder: &Path) -> Outcome {
     let paths = entries.map(|entry| entry.path());
     for path in paths.filter(|path| path.extension().is_some_and(|e| e == EXTENSION)) {
         let Ok(mut file) = OpenOptions::new().read(true).append(true).open(&path) else { continue };
-        // A living process holds the lock of its own journal.
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            continue;
-        }
-        let mut bytes = Vec::new();
-        let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
-        let of_file = match read {
-            Ok(_) => undo_file(&bytes, &path),
-            Err(error) => failed(format!("read {}: {error}", path.display())),
-        };
-        outcome.merge(of_file);
+        outcome.merge(sweep_file(&mut file, &path));
     }
     outcome
+}
+
+/// Rolls back a journal that has been opened, unless its process lives.
+fn sweep_file(file: &mut File, path: &Path) -> Outcome {
+    // A living process holds the lock of its own journal.
+    if flock(&*file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Outcome::default();
+    }
+    // Another agent has rolled it back between the opening and the lock: the path leads to another file, or to none.
+    if file.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
+        return Outcome::default();
+    }
+    let mut bytes = Vec::new();
+    match file.rewind().and_then(|()| file.read_to_end(&mut bytes)) {
+        Ok(_) => undo_file(&bytes, path),
+        Err(error) => failed(format!("read {}: {error}", path.display())),
+    }
 }
 
 fn failed(message: String) -> Outcome {
@@ -386,6 +393,18 @@ mod tests {
         assert!(path.exists());
         assert_eq!(sweep_folder(dir.path()).undone, ["parameter no_such.x = 1"]);
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn a_journal_is_rolled_back_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::in_folder(dir.path());
+        journal.push(gone()).unwrap();
+        let path = abandon(&mut journal);
+        // Of an agent that opens the file before another one rolls it back.
+        let mut late = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+        assert_eq!(sweep_folder(dir.path()).undone.len(), 1);
+        assert_eq!(sweep_file(&mut late, &path), Outcome::default());
     }
 
     #[test]
