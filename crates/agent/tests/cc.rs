@@ -17,7 +17,7 @@ use support::{AGENT, LOOPBACK_PLAN, Turn, wait_for};
 use tokio::sync::RwLock;
 
 /// An agent that starts undoes what dead agents have left on this machine. A test holds this lock alone while it looks at what a
-/// killed agent has left.
+/// killed agent has left; it is taken before a [`Turn`].
 static DEAD_AGENTS: RwLock<()> = RwLock::const_new(());
 
 /// Three flows: two instances of one algorithm, and the kernel's own.
@@ -205,6 +205,7 @@ async fn builtin_parameters_are_set_and_restored() {
 #[tokio::test]
 async fn privilege_errors_have_a_hint() {
     let _beside = DEAD_AGENTS.read().await;
+    let _turn = Turn::beside().await;
     let script = "ip link set lo up && exec \"$0\" \"$@\"";
     let agent = support::Agent::by(|_| {
         let mut command = Command::new("unshare");
@@ -220,6 +221,7 @@ async fn privilege_errors_have_a_hint() {
 #[tokio::test]
 async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
     let _beside = DEAD_AGENTS.read().await;
+    let _turn = Turn::beside().await;
     // What ccbench's testbed makes is known by its interface.
     let script =
         "ip link set lo up && ip link add to-two type veth peer name far && exec \"$0\" \"$@\"";
@@ -283,6 +285,7 @@ fn cc(words: &[&str]) -> Command {
 
 #[tokio::test]
 async fn one_is_loaded_by_hand_until_its_command_ends() {
+    let _turn = Turn::beside().await;
     let name = format!("t{}", std::process::id());
     let mut held = cc(&["load", "ta", "--as", &name, "betao=5000"]).spawn().unwrap();
     // The command prints this line once it is registered.
@@ -328,6 +331,7 @@ fn types_of_an_object() -> Vec<u8> {
 /// This kernel, made to look like one that lacks something, in a mount namespace.
 #[test]
 fn missing_kernel_features_and_privileges_are_reported() {
+    let _turn = Turn::beside_blocking();
     let dir = tempfile::tempdir().unwrap();
     let types = dir.path().join("types");
     std::fs::write(&types, types_of_an_object()).unwrap();
@@ -354,7 +358,7 @@ fn missing_kernel_features_and_privileges_are_reported() {
 /// Every core passes this kernel's verifier, and is gone again.
 #[tokio::test]
 async fn every_core_can_be_registered() {
-    let _beside = Turn::beside().await;
+    let _turn = Turn::beside().await;
     for core in &ccbench_proto::cc::table().cores {
         let name = format!("t{}_{}", core.name, std::process::id());
         let mut held = cc(&["load", &core.name, "--as", &name]).spawn().unwrap();
@@ -370,6 +374,7 @@ async fn every_core_can_be_registered() {
 #[cfg(feature = "ebpf")]
 #[test]
 fn kernel_refusals_are_reported_and_nothing_stays() {
+    let _turn = Turn::beside_blocking();
     use ccbench_agent::sockets::journal::Journal;
     use ccbench_agent::sockets::struct_ops::{Wanted, register};
     let (_, core) = ccbench_proto::cc::scheme("vegas").unwrap();

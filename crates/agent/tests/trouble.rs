@@ -11,7 +11,9 @@ use ccbench_tests::cpu::CpuWatch;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::pair::{Pair, Rows};
-use support::{AGENT, Agent, LOOPBACK_PLAN, Namespace, difference, everything, prepare, wait_for};
+use support::{
+    AGENT, Agent, LOOPBACK_PLAN, Namespace, Turn, difference, everything, prepare, wait_for,
+};
 
 #[tokio::test]
 async fn both_ends_report_a_killed_server() {
@@ -47,6 +49,7 @@ async fn both_ends_report_a_killed_server() {
 
 #[tokio::test]
 async fn missing_iperf3_has_a_hint() {
+    let _turn = Turn::beside().await;
     let namespace = Namespace::new();
     let agent = Agent::by(|dir| {
         let mut command = namespace.enter();
