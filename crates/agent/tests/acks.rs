@@ -23,6 +23,7 @@ use ccbench_proto::plan::Acks;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::{self, AckHook, Role, Side, TcpEventKind, run_event::Of};
 use ccbench_tests::cpu::CpuWatch;
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
@@ -170,11 +171,12 @@ fn count_segments(namespace: &Namespace, stop: Arc<AtomicBool>) -> thread::JoinH
         let (mut to, mut packet) = (Vec::new(), [0; 128]);
         // What is in the buffer at the end counts too: a busy machine may be late to read it.
         loop {
-            let Ok(length) = recv(tap.as_raw_fd(), &mut packet, MsgFlags::MSG_TRUNC) else {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                continue;
+            let length = match recv(tap.as_raw_fd(), &mut packet, MsgFlags::MSG_TRUNC) {
+                Ok(length) => length,
+                // By a signal, for example of a child of another test.
+                Err(Errno::EINTR) => continue,
+                Err(_) if stop.load(Ordering::Relaxed) => break,
+                Err(_) => continue,
             };
             let head = usize::from(packet[0] & 15) * 4;
             // From the other node, so it came in.
