@@ -178,7 +178,9 @@ fn of_lab(error: &LabError) -> Option<Section> {
     match error {
         LabError::Missing { .. } => Some(LAB_KERNELS),
         LabError::Package(error) => of_package(error),
-        LabError::NotDilatable | LabError::NotItsKernel { .. } => Some(LAB_ENGINES),
+        LabError::NotDilatable
+        | LabError::NotItsKernel { .. }
+        | LabError::NoModules { .. } => Some(LAB_ENGINES),
         LabError::Io { .. }
         | LabError::Build { .. }
         | LabError::Vm { .. }
