@@ -25,8 +25,10 @@ pub use live::live_page;
 
 const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
-/// For both pages; the script of a page follows it.
+/// For all pages; the script of a page follows it.
 const COMMON_SCRIPT: &str = include_str!("report/common.js");
+/// Tables whose columns sort; after the common script.
+const TABLE_SCRIPT: &str = include_str!("report/table.js");
 const SCRIPT: &str = include_str!("report/page.js");
 const CHART_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
 const CHART_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
@@ -169,7 +171,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
             ("data", &json_script("run", &page)),
             ("curves", &curves),
             ("chart", CHART_SCRIPT),
-            ("script", &format!("{COMMON_SCRIPT}\n{SCRIPT}")),
+            ("script", &[COMMON_SCRIPT, TABLE_SCRIPT, SCRIPT].join("\n")),
         ],
     ))
 }
