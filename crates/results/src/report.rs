@@ -17,6 +17,7 @@ use super::summary::{PointRow, Summary};
 use crate::error::{ErrorClass, FileError, io_error};
 use ccbench_io::input;
 
+mod definitions;
 mod live;
 mod overview;
 mod snippets;
@@ -168,6 +169,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
             ("style", &format!("{CHART_STYLE}\n{STYLE}")),
             ("overview", &overview::html(summary)),
             ("included", included_trials(summary.trial_filter)),
+            ("definitions", &definitions::html()),
             ("data", &json_script("run", &page)),
             ("curves", &curves),
             ("chart", CHART_SCRIPT),
@@ -257,7 +259,9 @@ mod tests {
 
     #[test]
     fn fills_each_placeholder_once() {
-        let parts = ["title", "style", "overview", "included", "data", "curves", "chart", "script"];
+        let parts = [
+            "title", "style", "overview", "included", "definitions", "data", "curves", "chart", "script",
+        ];
         let parts: Vec<(&str, &str)> = parts.iter().map(|name| (*name, "{{style}}")).collect();
         let page = render_template(PAGE, &parts);
         assert_eq!(page.matches("{{style}}").count(), parts.len());

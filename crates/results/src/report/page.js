@@ -7,6 +7,14 @@
   const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
   const levels = (point) => levelsAt.get(point) ?? [];
   const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
+  /** The id of a metric's definition; undefined if there is none. */
+  const definitionOf = (metric, scope) => [`definition-${metric}-${scope}`, `definition-${metric}`].find(byId);
+  /** A text that begins with the name of a metric, which becomes a link to its definition. */
+  const withDefinition = (text, scope) => {
+    const [metric] = text.split(" ", 1);
+    const id = definitionOf(metric, scope);
+    return id ? [make("a", metric, { href: `#${id}` }), text.slice(metric.length)] : [text];
+  };
   const trialName = (end) => `${pointLabel(end.point_id)}trial ${end.trial}`;
 
   // Verdicts.
@@ -101,8 +109,13 @@
   };
   /** A text with notes in smaller print below. */
   const withNotes = (text, ...notes) => {
-    const all = make("div", text);
-    for (const note of notes.filter(Boolean)) all.append(make("div", note, { className: "note" }));
+    const all = make("div");
+    all.append(...withDefinition(text));
+    for (const note of notes.filter(Boolean)) {
+      const line = make("div", undefined, { className: "note" });
+      line.append(...withDefinition(note));
+      all.append(line);
+    }
     return all;
   };
   const measured = (claim) => {
@@ -180,7 +193,7 @@
         }
         return shown;
       };
-      return { title, value, show: showCell, number: true };
+      return { title, value, show: showCell, number: true, definition: definitionOf(metric, scope) };
     });
     const trials = { title: "trials", value: (row) => row.trials, number: true };
     table(element, caption, [...factors, phaseColumn, { title: what, value: (row) => row.subject }, ...further, ...columns, trials], rows);
@@ -252,6 +265,11 @@
   const options = (id, values) => byId(id).append(...["all", ...values].map((value) => make("option", value, { value })));
   options("phase", [...new Set(run.rows.map((row) => row.phase))]);
   options("scope", [...new Set(run.rows.map((row) => row.scope))]);
+  const metricLink = (row) => {
+    const shown = make("span");
+    shown.append(...withDefinition(row.metric, row.scope));
+    return shown;
+  };
   const listMetrics = () => {
     const [phase, scope] = ["phase", "scope"].map((id) => byId(id).value);
     const text = byId("search").value.toLowerCase();
@@ -262,7 +280,7 @@
     const fresh = make("table", undefined, { id: "everything" });
     old.replaceWith(fresh);
     const columns = [...factors, phaseColumn, { title: "of", value: (r) => `${r.scope} ${r.subject}` },
-      { title: "metric", value: (r) => r.metric }, { title: "stat", value: (r) => r.stat },
+      { title: "metric", value: (r) => r.metric, show: metricLink }, { title: "stat", value: (r) => r.stat },
       { title: "value", value: (r) => r.value, show: (r) => withInterval(r, 1), number: true },
       { title: "unit", value: (r) => r.unit }, { title: "trials", value: (r) => r.trials, number: true }];
     if (rows.length) table(fresh, "Means over trials", columns, rows.slice(0, MAX_ROWS));

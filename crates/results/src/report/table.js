@@ -6,7 +6,8 @@ Object.assign(ccbench, (() => {
   /** Text that may wrap after dots and underscores, but not within words. */
   const wrappable = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
 
-  /** A table whose columns sort. Columns: {title, value(row), show(row) -> text or node, number}. */
+  /** A table whose columns sort. Columns: {title, value(row), show(row) -> text or node, number, definition}; the last is the id of
+   *  the title's definition. */
   const table = (element, caption, columns, rows) => {
     if (!rows.length) return element.remove();
     let [by, descending] = [null, false];
@@ -27,6 +28,12 @@ Object.assign(ccbench, (() => {
           element.querySelectorAll("thead button")[nth].focus();
         });
         cell.append(button);
+        if (column.definition) {
+          // The stylesheet shows it as a question mark.
+          const link = make("a", undefined, { href: `#${column.definition}`, className: "definition" });
+          link.setAttribute("aria-label", `Definition of ${column.title}`);
+          cell.append(link);
+        }
         head.append(cell);
       });
       const body = make("tbody");

@@ -222,6 +222,36 @@ fn tables_sort_and_mark_best_values() {
 }
 
 #[test]
+fn names_of_metrics_lead_to_their_definitions() {
+    let Some((browser, _root)) = open_report_after(add_claims) else { return };
+    // Every number of the summary has one, every metric of the table of all metrics, and the numbers of claims.
+    let targets = |links: &str| {
+        browser.eval(&format!(
+            "const links = [...document.querySelectorAll('{links}')];\
+             const target = (link) => document.getElementById(link.getAttribute('href').slice(1));\
+             return [links.length, links.filter((link) => target(link)?.tagName === 'STRONG').length]"
+        ))
+    };
+    let numbers = "return document.querySelectorAll('#summary th.number button').length \
+                   - document.querySelectorAll('#summary table').length";
+    let numbers = browser.eval(numbers);
+    assert!(numbers.as_u64().unwrap() > 10, "{numbers}");
+    assert_eq!(targets("#summary th.number a"), json!([numbers, numbers]), "all but `trials`");
+    let rows = column(&browser, "#everything", 5).as_array().unwrap().len();
+    assert_eq!(targets("#everything td:nth-child(5) a"), json!([rows, rows]));
+    let claims = column(&browser, "#claims", 2).as_array().unwrap().len();
+    assert_eq!(targets("#claims td:nth-child(2) a"), json!([claims, claims]));
+    // `throughput` of a link is not that of a flow.
+    browser.keys("#search", "bottleneck throughput");
+    browser.click("#everything td:nth-child(5) a");
+    let target = "return document.querySelector(':target').parentElement.textContent";
+    let definition = browser.eval(target);
+    let definition = definition.as_str().unwrap();
+    assert!(definition.starts_with("throughput of a link: bytes sent"), "{definition}");
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+#[test]
 fn tables_show_failed_points_ccs_links_and_losses() {
     let Some((browser, _root)) = open_report_of(half_failed) else { return };
     assert_eq!(column(&browser, "#reasons", 1), json!(["scheme cubic, buffer 20, trials 1-2"]));
