@@ -28,6 +28,8 @@ const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
 /// For all pages; the script of a page follows it.
 const COMMON_SCRIPT: &str = include_str!("report/common.js");
+/// For pages with charts, after the common script: saves figures.
+const EXPORT_SCRIPT: &str = include_str!("report/export.js");
 /// Tables whose columns sort; after the common script.
 const TABLE_SCRIPT: &str = include_str!("report/table.js");
 const SCRIPT: &str = include_str!("report/page.js");
@@ -173,7 +175,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
             ("data", &json_script("run", &page)),
             ("curves", &curves),
             ("chart", CHART_SCRIPT),
-            ("script", &[COMMON_SCRIPT, TABLE_SCRIPT, SCRIPT].join("\n")),
+            ("script", &[COMMON_SCRIPT, EXPORT_SCRIPT, TABLE_SCRIPT, SCRIPT].join("\n")),
         ],
     ))
 }
@@ -260,7 +262,15 @@ mod tests {
     #[test]
     fn fills_each_placeholder_once() {
         let parts = [
-            "title", "style", "overview", "included", "definitions", "data", "curves", "chart", "script",
+            "title",
+            "style",
+            "overview",
+            "included",
+            "definitions",
+            "data",
+            "curves",
+            "chart",
+            "script",
         ];
         let parts: Vec<(&str, &str)> = parts.iter().map(|name| (*name, "{{style}}")).collect();
         let page = render_template(PAGE, &parts);

@@ -40,13 +40,20 @@ const ccbench = (() => {
     });
     ctx.restore();
   };
+  const lineOf = (curve, samples) => ({
+    // Dense curves are one device pixel wide: browsers draw such lines six times faster, so zooming stays smooth.
+    width: curve.t_s.length > DENSE_POINTS ? 1 / devicePixelRatio : 1.5,
+    spanGaps: true,
+    points: { show: samples < 200, fill: style("--back") },
+    value: (_, value) => digits(value),
+  });
   const describeCurves = (panel) => panel.curves.map((curve) => {
     const [low, high] = curve.value.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
     return `${curve.name} from ${digits(low)} to ${digits(high)}`;
   }).join("; ");
   /**
-   * Draws a panel {title, unit, samples, curves: [{name, t_s, value}], about} at the end of `place`. `about` describes the curves;
-   * `whole` is the time range that is shown without zoom.
+   * Draws a panel {title, unit, samples, curves: [{name, t_s, value, look}], about} at the end of `place`. `about` describes the curves;
+   * `look` is the number of a curve's colour and that of its dashes; `whole` is the time range that is shown without zoom.
    */
   const drawPanel = (panel, phases, whole, place) => {
     const figure = make("div");
@@ -57,16 +64,10 @@ const ccbench = (() => {
     const [ink, line] = [style("--ink"), style("--line")];
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const data = uPlot.join(panel.curves.map((curve) => [curve.t_s, curve.value]));
-    const series = panel.curves.map((curve, nth) => ({
-      label: curve.name,
-      stroke: COLOURS[nth % COLOURS.length],
-      dash: DASHES[Math.floor(nth / COLOURS.length) % DASHES.length],
-      // Dense curves are one device pixel wide: browsers draw such lines six times faster, so zooming stays smooth.
-      width: curve.t_s.length > DENSE_POINTS ? 1 / devicePixelRatio : 1.5,
-      spanGaps: true,
-      points: { show: data[0].length < 200, fill: style("--back") },
-      value: (_, value) => digits(value),
-    }));
+    const series = panel.curves.map((curve, nth) => {
+      const [colour, dash] = curve.look ?? [nth, Math.floor(nth / COLOURS.length)];
+      return { ...lineOf(curve, data[0].length), label: curve.name, stroke: COLOURS[colour % COLOURS.length], dash: DASHES[dash % DASHES.length] };
+    });
     const chart = new uPlot({
       width: place.clientWidth,
       height: CHART_HEIGHT,

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { make, plural, digits, drawPanel, fitCharts, startTheme } = ccbench;
+  const { make, plural, digits, drawPanel, addSaveButtons, fitCharts, startTheme } = ccbench;
   const byId = (id) => document.getElementById(id);
   /** What is drawn over time: subjects of a trial, their quantity, and its readable unit. */
   const QUANTITIES = [
@@ -80,6 +80,7 @@
         const all = Object.keys(trial[of]).length;
         const about = all > curves.length ? `the first ${curves.length} of ${all} ${of}` : plural(curves.length, "curve");
         panel.chart = drawPanel({ title, unit, curves, about: `${about}; the tables have the numbers` }, trial.phases, whole, byId("panels"));
+        addSaveButtons(panel.chart, { title, unit }, trial.phases, `trial=${trial.number}`, byId("panels"));
         charts.push(panel.chart);
       } else {
         panel.chart.setData([times, ...panel.values.values()]);

@@ -1,6 +1,6 @@
 //! The page of a run in progress, which ends as the report. A server sends it the numbers (`ccbench run --view`).
 
-use super::{CHART_SCRIPT, CHART_STYLE, COMMON_SCRIPT, STYLE, render_template};
+use super::{CHART_SCRIPT, CHART_STYLE, COMMON_SCRIPT, EXPORT_SCRIPT, STYLE, render_template};
 
 const PAGE: &str = include_str!("live.html");
 const LIVE_STYLE: &str = include_str!("live.css");
@@ -17,7 +17,7 @@ pub fn live_page(nonce: &str) -> String {
             ("nonce", nonce),
             ("chart", CHART_SCRIPT),
             ("nonce", nonce),
-            ("script", &format!("{COMMON_SCRIPT}\n{SCRIPT}")),
+            ("script", &[COMMON_SCRIPT, EXPORT_SCRIPT, SCRIPT].join("\n")),
         ],
     )
 }

@@ -3,7 +3,7 @@
   const byId = (id) => document.getElementById(id);
   const read = (id) => JSON.parse(byId(id)?.textContent ?? "null");
   const run = read("run");
-  const { make, plural, digits, drawPanel, fitCharts, startTheme, table, MAX_ROWS } = ccbench;
+  const { make, plural, digits, drawPanel, addSaveButtons, fitCharts, startTheme, table, MAX_ROWS } = ccbench;
   const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
   const levels = (point) => levelsAt.get(point) ?? [];
   const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
@@ -231,34 +231,99 @@
   ]);
 
   // Trial by trial.
-  let [current, charts] = [0, []];
+  const MAX_OVERLAID = 20;
+  let [current, charts, overlaid] = [0, [], []];
+  const curvesId = (end) => `curves-${end.point_id}-${end.trial}`;
+  /** Names of trials that are as short as their differences permit. */
+  const shortNames = (ends) => {
+    const level = (end, nth) => levels(end.point_id)[nth];
+    const differing = run.factors.map((_, nth) => nth).filter((nth) => new Set(ends.map((end) => level(end, nth))).size > 1);
+    return ends.map((end) => [...differing.map((nth) => `${run.factors[nth]} ${level(end, nth)}`), `trial ${end.trial}`].join(", "));
+  };
+  /** The panels of all trials as one set: a colour for each trial, dashes for its curves. */
+  const merged = (ends, all) => {
+    const names = shortNames(ends);
+    const panels = new Map();
+    all.forEach((ofTrial, place) => {
+      for (const { title, unit, samples, curves } of ofTrial) {
+        const known = panels.get(`${title}\n${unit}`) ?? { title, unit, samples: 0, curves: [] };
+        known.samples += samples;
+        known.curves.push(...curves.map((curve, nth) => ({ ...curve, name: `${names[place]}: ${curve.name}`, look: [place, nth] })));
+        panels.set(`${title}\n${unit}`, known);
+      }
+    });
+    return [...panels.values()];
+  };
+  const withoutCurves = (end) => (byId(curvesId(end)) ? `${trialName(end)} has no samples.`
+    : `This report has no curves of ${trialName(end)}; they are drawn by ` +
+      `ccbench plot RUN --kind series --where point_id=${end.point_id} --where trial=${end.trial}`);
   const show = (nth) => {
     current = nth;
+    overlaid = overlaid.filter((other) => other !== nth);
     const end = run.trials[nth];
     charts.forEach((chart) => chart.destroy());
     charts = [];
     const place = byId("panels");
     place.replaceChildren();
+    listOverlaid();
     if (!end) return;
     byId("which").value = String(nth);
     byId("previous").disabled = nth === 0;
     byId("next").disabled = nth === run.trials.length - 1;
     byId("verdict").replaceChildren(make("span", end.status, { className: end.status }),
       end.reasons.length ? `: ${end.reasons.map((reason) => `${reason.code}: ${reason.message}`).join("; ")}` : "");
-    const panels = read(`curves-${end.point_id}-${end.trial}`) ?? [];
-    if (!panels.length) place.append(make("p", run.overview
-      ? `This report has no curves of this trial; they are drawn by ccbench plot RUN --kind series --where point_id=${end.point_id} --where trial=${end.trial}`
-      : "This trial has no samples."));
-    // All panels share one time range that covers the trial and all samples.
+    const ends = [end, ...overlaid.map((other) => run.trials[other])];
+    const all = ends.map((one) => read(curvesId(one)) ?? []);
+    place.append(...ends.filter((_, nth) => !all[nth].length).map((one) => make("p", withoutCurves(one), { className: "note" })));
+    const panels = ends.length > 1 ? merged(ends, all) : all[0];
+    // All panels share one time range that covers the trials and all samples.
     const times = panels.flatMap((panel) => panel.curves.flatMap((curve) => [curve.t_s[0] ?? 0, curve.t_s.at(-1) ?? 0]));
-    const whole = [Math.min(0, ...times), Math.max(...end.phases.map((phase) => phase.end_us / 1e6), 0, ...times)];
-    charts = panels.map((panel) => drawPanel(panel, end.phases, whole, place));
+    const whole = [Math.min(0, ...times), Math.max(...ends.flatMap((one) => one.phases.map((phase) => phase.end_us / 1e6)), 0, ...times)];
+    const stem = `${run.directory}-${ends.length > 1 ? "overlay" : `point=${end.point_id}-trial=${end.trial}`}`;
+    charts = panels.map((panel) => {
+      const chart = drawPanel(panel, end.phases, whole, place);
+      addSaveButtons(chart, panel, end.phases, stem, place);
+      return chart;
+    });
   };
-  run.trials.forEach((end, nth) => byId("which").append(make("option", `${trialName(end)} (${end.status})`, { value: String(nth) })));
+  const listOverlaid = () => {
+    const line = (nth) => {
+      const end = run.trials[nth];
+      const item = make("li", `${trialName(end)} (${end.status}) `);
+      const button = make("button", "Remove", { type: "button" });
+      button.setAttribute("aria-label", `Remove ${trialName(end)}`);
+      button.addEventListener("click", () => {
+        overlay(overlaid.filter((other) => other !== nth));
+        byId("other").focus();
+      });
+      item.append(button);
+      return item;
+    };
+    byId("overlaid").replaceChildren(...overlaid.map(line));
+    byId("alone").hidden = !overlaid.length;
+    byId("overlay").textContent = overlaid.length ? `${plural(overlaid.length, "trial")} more` : "";
+  };
+  /** Draws the current trial with these others, as far as a diagram stays readable. */
+  const overlay = (others) => {
+    const wanted = [...new Set(others)].filter((other) => other !== current);
+    overlaid = wanted.slice(0, MAX_OVERLAID);
+    show(current);
+    if (wanted.length > MAX_OVERLAID) byId("overlay").textContent = `the first ${MAX_OVERLAID} of ${wanted.length} trials`;
+  };
+  const trialsOf = (point) => run.trials.flatMap((end, nth) => (end.point_id === point ? [nth] : []));
+  for (const id of ["which", "other"]) {
+    byId(id).append(...run.trials.map((end, nth) => make("option", `${trialName(end)} (${end.status})`, { value: String(nth) })));
+  }
   byId("which").addEventListener("change", (event) => show(Number(event.target.value)));
   byId("previous").addEventListener("click", () => show(current - 1));
   byId("next").addEventListener("click", () => show(current + 1));
   byId("all").addEventListener("click", () => show(current));
+  byId("add").addEventListener("click", () => overlay([...overlaid, Number(byId("other").value)]));
+  byId("add-point").addEventListener("click", () => overlay([...overlaid, ...trialsOf(run.trials[Number(byId("other").value)]?.point_id)]));
+  byId("alone").addEventListener("click", () => {
+    overlay([]);
+    byId("other").focus();
+  });
   fitCharts(byId("panels"), () => charts);
 
   // All metrics.

@@ -386,6 +386,119 @@ fn verdict_links_to_the_trial() {
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
 
+/// Names of the curves in the legend of the first panel.
+fn legend(browser: &Browser) -> Value {
+    browser.eval(
+        "return [...document.querySelector('#panels .u-legend').querySelectorAll('th')]\
+         .slice(1).map(entry => entry.textContent)",
+    )
+}
+
+#[test]
+fn trials_of_one_point_and_of_several_are_overlaid() {
+    let Some((browser, _root)) = open_report() else { return };
+    assert_eq!(legend(&browser), json!(["cross/0", "under_test/0", "under_test/1"]));
+    // The other trial of the same point.
+    browser.click("#add-point");
+    let flows = |name: &str| {
+        ["cross/0", "under_test/0", "under_test/1"].map(|flow| format!("{name}: {flow}"))
+    };
+    assert_eq!(legend(&browser), json!([flows("trial 1"), flows("trial 2")].concat()));
+    let listed =
+        "return [...document.querySelectorAll('#overlaid li')].map(item => item.firstChild.data)";
+    assert_eq!(browser.eval(listed), json!(["scheme cubic, buffer 20, trial 2 (degraded) "]));
+    assert_eq!(browser.text("#overlay"), "1 trial more");
+    // A trial of another point, which is selected and added with the keyboard. Names have what differs.
+    browser.eval("document.querySelector('#other').value = '2'; return 0");
+    browser.keys("#add", "\u{e007}");
+    let first = legend(&browser)[6].clone();
+    assert_eq!(first, "scheme reno, \"classic\", buffer 40, trial 1: cross/0");
+    assert_eq!(browser.text("#overlay"), "2 trials more");
+    // A colour for each trial, dashes for its curves; every panel has the curves of all.
+    let marks = browser.eval(
+        "return [...document.querySelector('#panels .u-legend').querySelectorAll('.u-marker')]\
+         .slice(1).map(mark => getComputedStyle(mark).borderColor)",
+    );
+    let marks = marks.as_array().unwrap();
+    assert!(marks[0] == marks[1] && marks[0] != marks[3] && marks[3] != marks[6], "{marks:?}");
+    let curves = browser.eval(
+        "return [...document.querySelectorAll('#panels .u-legend')].map(legend => legend.querySelectorAll('th').length - 1)",
+    );
+    assert_eq!(curves, json!([9, 9, 9, 9, 3, 3]));
+    // The trial that becomes the first one is not overlaid any more.
+    browser.click("#next");
+    assert_eq!(browser.eval(listed), json!(["scheme reno, \"classic\", buffer 40, trial 1 (ok) "]));
+    browser.click("#overlaid button");
+    assert_eq!(browser.eval("return document.activeElement.id"), "other");
+    assert_eq!(legend(&browser), json!(["cross/0", "under_test/0", "under_test/1"]));
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+/// Clicks on a button that saves a file, and returns the file's name, type and bytes, instead of writing it to a disk.
+fn saved(browser: &Browser, css: &str) -> (String, String, Vec<u8>) {
+    browser.eval(
+        "if (!window.files) {\
+             window.files = [];\
+             URL.createObjectURL = (blob) => { files.push({ blob }); return 'blob:none'; };\
+             HTMLAnchorElement.prototype.click = function () { files.at(-1).name = this.download; };\
+         }\
+         files.length = 0; return 0",
+    );
+    browser.click(css);
+    let made = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        browser.eval("return Boolean(files[0]?.name)") == true
+    });
+    assert!(made, "{css}: {:?}", browser.console());
+    let file = browser.eval(
+        "return files[0].blob.arrayBuffer().then(bytes => [files[0].name, files[0].blob.type, [...new Uint8Array(bytes)]])",
+    );
+    let text = |nth: usize| file[nth].as_str().unwrap().to_owned();
+    (text(0), text(1), serde_json::from_value(file[2].clone()).unwrap())
+}
+
+#[test]
+fn figures_are_saved_as_they_are_shown() {
+    let Some((browser, root)) = open_report() else { return };
+    let button = |format: &str| format!("#panels [aria-label='Save Throughput as {format}']");
+    // One curve is hidden.
+    browser.keys("#panels .u-legend tr:nth-child(2) th", "\u{e007}");
+    let run = std::fs::read_dir(root.path()).unwrap().flatten().find(|entry| entry.path().is_dir());
+    let stem = format!("{}-point=0-trial=1-Throughput", run.unwrap().file_name().to_str().unwrap());
+
+    let (name, kind, csv) = saved(&browser, &button("CSV"));
+    assert_eq!((name, kind.as_str()), (format!("{stem}.csv"), "text/csv"));
+    let csv = String::from_utf8(csv).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines[0], "curve,t_s,quantity,unit,value");
+    assert!(lines.len() > 100 && !csv.contains("cross/0"), "{} lines", lines.len());
+    let is_row =
+        |line: &&str| line.starts_with("under_test/") && line.contains(",Throughput,Mbit/s,");
+    assert!(lines[1..].iter().all(|line| is_row(&line)), "{csv}");
+
+    let (name, kind, svg) = saved(&browser, &button("SVG"));
+    assert_eq!((name, kind.as_str()), (format!("{stem}.svg"), "image/svg+xml"));
+    let svg = String::from_utf8(svg).unwrap();
+    let parsed = browser.eval(&format!(
+        "const svg = new DOMParser().parseFromString({}, 'image/svg+xml');\
+         return [svg.querySelectorAll('parsererror').length, svg.querySelectorAll('g path').length,\
+                 [...svg.querySelectorAll('text')].map(text => text.textContent)]",
+        json!(svg)
+    ));
+    assert_eq!((&parsed[0], &parsed[1]), (&json!(0), &json!(2)), "{svg}");
+    let texts = parsed[2].as_array().unwrap();
+    for text in ["Throughput (Mbit/s)", "time (s)", "compete", "under_test/0", "under_test/1"] {
+        assert!(texts.contains(&json!(text)), "no {text}: {texts:?}");
+    }
+    assert!(!texts.contains(&json!("cross/0")), "{texts:?}");
+
+    let (name, kind, png) = saved(&browser, &button("PNG"));
+    assert_eq!((name, kind.as_str()), (format!("{stem}.png"), "image/png"));
+    assert!(png.starts_with(b"\x89PNG\r\n") && png.len() > 10_000, "{} bytes", png.len());
+    assert_eq!(png[16..20], 2000_u32.to_be_bytes(), "its width");
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
 #[test]
 fn downsampling_keeps_spikes() {
     let root = tempfile::tempdir().unwrap();
