@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::expect::Expectation;
 use super::journal::{PhaseRecord, TrialEnd};
 use super::model::{Reason, TrialFilter, TrialStatus};
+use super::parallel::in_parallel;
 use super::series;
 use super::stopping::RuleResult;
 use super::store::RunDir;
@@ -44,6 +45,8 @@ pub const POLICY: &str =
 const MAX_POINTS: u32 = 400_000;
 /// Time bins per curve: few enough for the file's size, no more than a screen has pixels.
 const BINS: std::ops::RangeInclusive<u32> = 40..=1000;
+/// With more points at the fewest bins, trials have no curves: a page of any run opens quickly.
+const MOST_POINTS: u32 = 500_000;
 /// Approximate number of panels with one curve per flow.
 const PANELS_PER_FLOW: u32 = 8;
 
@@ -155,15 +158,11 @@ pub fn html(run: &RunSummary) -> Result<String> {
         plan: read("plan.toml")?,
         run: record,
     };
-    let mut curves = String::new();
-    let with_curves = overview::with_curves(summary);
-    let stretches = bins_per_curve(&with_curves);
-    for end in with_curves {
-        let mut panels = series::panels(&run, end, stretches, |title| title != series::RATE)?;
-        panels.extend(series::cc_state_panels(&run, end, stretches)?);
-        let id = format!("curves-{}-{}", end.point_id, end.trial);
-        curves += &json_script(&id, &panels);
-    }
+    let most_curves = MOST_POINTS / 2 / BINS.start();
+    let with_curves = overview::with_curves(&summary.trials, most_curves, curves_of);
+    let bins = bins_per_curve(&with_curves);
+    let curves = in_parallel(&with_curves, |end| curves_html(&run, end, bins));
+    let curves = curves.into_iter().collect::<Result<String>>()?;
     Ok(render_template(
         PAGE,
         &[
@@ -197,13 +196,24 @@ const fn included_trials(filter: TrialFilter) -> &'static str {
     }
 }
 
+/// The curves of a trial, as the page's script reads them.
+fn curves_html(run: &RunDir, end: &TrialEnd, bins: u32) -> Result<String> {
+    let mut panels = series::panels(run, end, bins, |title| title != series::RATE)?;
+    panels.extend(series::cc_state_panels(run, end, bins)?);
+    Ok(json_script(&format!("curves-{}-{}", end.point_id, end.trial), &panels))
+}
+
+/// Approximate number of curves of a trial.
+fn curves_of(end: &TrialEnd) -> u32 {
+    // Most flows have a data and a control socket with two ends each.
+    let flows = end.rows.get("flows").copied().unwrap_or(0).div_ceil(4) + 1;
+    u32::try_from(flows).unwrap_or(u32::MAX).saturating_mul(PANELS_PER_FLOW)
+}
+
 /// Time bins per curve such that all curves together stay within [`MAX_POINTS`].
 fn bins_per_curve(trials: &[&TrialEnd]) -> u32 {
-    let rows = |end: &TrialEnd| end.rows.get("flows").copied().unwrap_or(0);
-    // Most flows have a data and a control socket with two ends each.
-    let flows: u64 = trials.iter().map(|end| rows(end).div_ceil(4) + 1).sum();
-    let curves = u32::try_from(flows).unwrap_or(u32::MAX).saturating_mul(PANELS_PER_FLOW).max(1);
-    (MAX_POINTS / 2 / curves).clamp(*BINS.start(), *BINS.end())
+    let curves = trials.iter().fold(0_u32, |all, end| all.saturating_add(curves_of(end)));
+    (MAX_POINTS / 2 / curves.max(1)).clamp(*BINS.start(), *BINS.end())
 }
 
 fn points_json(summary: &Summary) -> Vec<Value> {

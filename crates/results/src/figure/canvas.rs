@@ -195,12 +195,13 @@ pub(super) struct Canvas {
     pub(super) height: f64,
     body: String,
     clips: u32,
+    has_links: bool,
 }
 
 impl Canvas {
     /// A white canvas of this size in points.
     pub(super) fn new(width: f64, height: f64) -> Self {
-        Self { width, height, body: String::new(), clips: 0 }
+        Self { width, height, body: String::new(), clips: 0, has_links: false }
     }
 
     fn put(&mut self, line: std::fmt::Arguments<'_>) {
@@ -333,13 +334,25 @@ impl Canvas {
         self.put(format_args!("</g>"));
     }
 
-    /// Returns the SVG file; screen readers read its title.
+    /// Makes everything that is drawn until [`Canvas::unlink`] a link with this name, in a page that has the figure inline.
+    pub(super) fn link(&mut self, target: &str, name: &str) {
+        self.has_links = true;
+        self.put(format_args!("<a href=\"{}\" aria-label=\"{}\">", escaped(target), escaped(name)));
+    }
+
+    pub(super) fn unlink(&mut self) {
+        self.put(format_args!("</a>"));
+    }
+
+    /// Returns the SVG file; screen readers read its title, and its links.
     pub(super) fn finish(self, title: &str) -> String {
-        let Self { width, height, body, .. } = self;
+        let Self { width, height, body, has_links, .. } = self;
+        // What is in an image has no meaning for a screen reader.
+        let role = if has_links { "group" } else { "img" };
         let mm = |points: f64| points / POINTS_PER_MM;
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.2}mm\" height=\"{:.2}mm\" viewBox=\"0 0 {width:.2} {height:.2}\" \
-             role=\"img\" font-family=\"{FONT_FAMILY}\">\n<title>{}</title>\n\
+             role=\"{role}\" font-family=\"{FONT_FAMILY}\">\n<title>{}</title>\n\
              <rect width=\"{width:.2}\" height=\"{height:.2}\" fill=\"#ffffff\"/>\n{body}</svg>\n",
             mm(width),
             mm(height),

@@ -19,17 +19,30 @@ mod values;
 pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let layout = grid::Layout::of(data)?;
     let summary = data.summary()?;
-    draw_layout(data, &layout, &summary)
+    draw_layout(data, &layout, &summary, Cells::Plain)
 }
 
-/// Draws the figures from a computed summary of the selected trials.
+/// Draws the figures from a computed summary of the selected trials, with links.
 pub(super) fn draw_summary(data: &Selection, summary: &Summary) -> Result<Vec<Figure>> {
-    draw_layout(data, &grid::Layout::of(data)?, summary)
+    draw_layout(data, &grid::Layout::of(data)?, summary, Cells::Links)
 }
 
-fn draw_layout(data: &Selection, layout: &grid::Layout, summary: &Summary) -> Result<Vec<Figure>> {
+/// What the cells are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cells {
+    Plain,
+    /// Links to `#point-ID` of the page that has the figure inline.
+    Links,
+}
+
+fn draw_layout(
+    data: &Selection,
+    layout: &grid::Layout,
+    summary: &Summary,
+    cells: Cells,
+) -> Result<Vec<Figure>> {
     let panels = layout.files.iter().map(|file| file.panels.len()).sum::<usize>() > 1;
     let Some(values) = values::Values::of(data, summary, panels)? else { return Ok(vec![]) };
-    let sheets = sheet::Sheets::new(data, summary, layout, &values);
+    let sheets = sheet::Sheets::new(data, summary, layout, &values, cells);
     Ok(layout.files.iter().map(|file| sheets.figure(file)).collect())
 }

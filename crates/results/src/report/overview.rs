@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::escape_html;
+use super::{escape_html, json_script};
 use crate::figure;
 use crate::journal::TrialEnd;
 use crate::model::TrialStatus;
@@ -13,8 +13,8 @@ use ccbench_proto::metric::Scope;
 const MIN_POINTS: usize = 50;
 /// Heatmaps in a report.
 const MAX_FIGURES: usize = 12;
-/// Trials with curves in a report of many points.
-const MAX_TRIALS_WITH_CURVES: usize = 60;
+/// Trials with curves in a report, if their curves are not too many.
+const MAX_TRIALS_WITH_CURVES: usize = 200;
 /// Rows of the summary in a report. With more, it has only those of [`SHOWN`]; with more of these, only [`MAIN_METRICS`] of groups.
 const MAX_ROWS: usize = 60_000;
 /// What the report's tables show, and the net's use of the network and its fairness.
@@ -62,7 +62,7 @@ pub(super) fn is_needed(summary: &Summary) -> bool {
     summary.points.len() >= MIN_POINTS
 }
 
-/// The heatmaps as HTML; empty if it is not needed.
+/// The heatmaps as HTML, each with its data for the page's script; empty if it is not needed.
 pub(super) fn html(summary: &Summary) -> String {
     if !is_needed(summary) {
         return String::new();
@@ -74,8 +74,11 @@ pub(super) fn html(summary: &Summary) -> String {
             return format!("<p class=\"note\">{}</p>\n", escape_html(&error.to_string()));
         }
     };
-    let of = |one: &figure::Figure| format!("<figure>{}</figure>\n", one.svg);
-    let mut html: String = figures.iter().take(MAX_FIGURES).map(of).collect();
+    let of = |(one, nth): (&figure::Figure, u32)| {
+        let data = serde_json::json!({ "stem": one.stem, "csv": one.csv });
+        format!("<figure>{}{}</figure>\n", one.svg, json_script(&format!("figure-{nth}"), &data))
+    };
+    let mut html: String = figures.iter().take(MAX_FIGURES).zip(0..).map(of).collect();
     if figures.len() > MAX_FIGURES {
         html += &format!(
             "<p class=\"note\">The first {MAX_FIGURES} of {} figures; <code>ccbench plot RUN --kind heatmap</code> writes all.</p>\n",
@@ -85,17 +88,32 @@ pub(super) fn html(summary: &Summary) -> String {
     html
 }
 
-/// The trials whose curves the report has: all, or of a run with many points those that are not ok, and the first ones.
-pub(super) fn with_curves(summary: &Summary) -> Vec<&TrialEnd> {
-    let all = || summary.trials.iter();
-    if !is_needed(summary) {
-        return all().collect();
-    }
-    let is_ok = |end: &&TrialEnd| end.status == TrialStatus::Ok;
-    let key = |end: &TrialEnd| (end.point_id, end.trial);
-    let chosen = all().filter(|end| !is_ok(end)).chain(all().filter(is_ok));
-    let chosen: BTreeSet<_> = chosen.take(MAX_TRIALS_WITH_CURVES).map(key).collect();
-    all().filter(|end| chosen.contains(&key(end))).collect()
+/// The trials whose curves the report has: all, or of many those that are not ok, then the first one of each point, then others; one, or
+/// at most `most_curves` curves, of which a trial has `curves_of`.
+pub(super) fn with_curves(
+    trials: &[TrialEnd],
+    most_curves: u32,
+    curves_of: impl Fn(&TrialEnd) -> u32,
+) -> Vec<&TrialEnd> {
+    let mut seen = BTreeSet::new();
+    let rank = |end: &TrialEnd| match (seen.insert(end.point_id), end.status) {
+        (_, TrialStatus::Degraded | TrialStatus::Failed | TrialStatus::Aborted) => 0,
+        (true, TrialStatus::Ok) => 1,
+        (false, TrialStatus::Ok) => 2,
+    };
+    let ranks: Vec<u8> = trials.iter().map(rank).collect();
+    let mut order: Vec<usize> = (0..ranks.len()).collect();
+    order.sort_by_key(|nth| ranks[*nth]);
+    let mut curves = 0_u32;
+    let fits = |nth: &usize| {
+        let is_first = curves == 0;
+        curves = curves.saturating_add(curves_of(&trials[*nth]));
+        is_first || curves <= most_curves
+    };
+    let mut chosen: Vec<usize> =
+        order.into_iter().take(MAX_TRIALS_WITH_CURVES).take_while(fits).collect();
+    chosen.sort_unstable();
+    chosen.into_iter().map(|nth| &trials[nth]).collect()
 }
 
 /// The rows of the summary that the report has.
@@ -124,6 +142,30 @@ mod tests {
     use ccbench_proto::metric::find;
 
     use super::*;
+    use crate::model::TrialKey;
+
+    #[test]
+    fn curves_are_those_of_trials_that_are_not_ok_and_of_each_point() {
+        let trials = [
+            (0, 1, TrialStatus::Ok),
+            (0, 2, TrialStatus::Ok),
+            (0, 3, TrialStatus::Failed),
+            (1, 1, TrialStatus::Ok),
+            (1, 2, TrialStatus::Ok),
+        ];
+        let trials = trials.map(|(point_id, trial, status)| {
+            TrialEnd::new(TrialKey { point_id, trial, seed: 1, epoch: 1 }, status)
+        });
+        let chosen = |most_curves| -> Vec<(u32, u16)> {
+            let chosen = with_curves(&trials, most_curves, |_| 10);
+            chosen.into_iter().map(|end| (end.point_id, end.trial)).collect()
+        };
+        assert_eq!(chosen(50), [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)]);
+        assert_eq!(chosen(39), [(0, 1), (0, 3), (1, 1)]);
+        assert_eq!(chosen(20), [(0, 1), (0, 3)]);
+        assert_eq!(chosen(5), [(0, 3)]);
+        assert_eq!(with_curves(&[], 5, |_| 10), Vec::<&TrialEnd>::new());
+    }
 
     fn row(scope: Scope, metric: &'static str, stat: &'static str) -> PointRow {
         PointRow {

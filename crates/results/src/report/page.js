@@ -3,7 +3,7 @@
   const byId = (id) => document.getElementById(id);
   const read = (id) => JSON.parse(byId(id)?.textContent ?? "null");
   const run = read("run");
-  const { make, plural, digits, drawPanel, addSaveButtons, fitCharts, startTheme, table, MAX_ROWS } = ccbench;
+  const { make, plural, digits, drawPanel, saveButtons, addSaveButtons, fitCharts, startTheme, table, MAX_ROWS } = ccbench;
   const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
   const levels = (point) => levelsAt.get(point) ?? [];
   const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
@@ -15,6 +15,7 @@
     const id = definitionOf(metric, scope);
     return id ? [make("a", metric, { href: `#${id}` }), text.slice(metric.length)] : [text];
   };
+  const pointName = (point) => (levelsAt.has(point) && run.factors.length ? pointLabel(point).slice(0, -2) : `point ${point}`);
   const trialName = (end) => `${pointLabel(end.point_id)}trial ${end.trial}`;
 
   // Verdicts.
@@ -89,7 +90,10 @@
       ...run.factors.map((factor, nth) => ({ title: factor, value: (row) => levels(row.point)[nth] })),
       { title: "verdict", value: rank, show: (row) => {
         const status = statuses[rank(row)];
-        return make("span", status ?? "no trial", { className: status ?? "failed" });
+        if (!status) return make("span", "no trial", { className: "failed" });
+        const link = make("a", status, { href: `#point-${row.point}`, className: status });
+        link.setAttribute("aria-label", `${status}: trials of ${pointName(row.point)}`);
+        return link;
       } },
       ...statuses.map((status) => ({ title: status, value: (row) => count(row, status), number: true })),
       { title: "reasons", value: ({ ends }) => [...new Set(ends.flatMap((end) => end.reasons.map((reason) => reason.code)))].join(", ") },
@@ -325,6 +329,68 @@
     byId("other").focus();
   });
   fitCharts(byId("panels"), () => charts);
+  /** Opens all trials of a point; first those that have curves. */
+  const openPoint = (point) => {
+    const [first, ...others] = trialsOf(point).sort((a, b) => Boolean(byId(curvesId(run.trials[b]))) - Boolean(byId(curvesId(run.trials[a]))));
+    current = first ?? current;
+    overlay(others);
+    if (first === undefined) byId("overlay").textContent = `There is no trial of ${pointName(point)}.`;
+    byId("trial").scrollIntoView();
+    byId("which").focus();
+  };
+  const pointOf = (address) => /^#point-(\d+)$/.exec(address ?? "")?.[1];
+  const followAddress = () => {
+    const point = pointOf(location.hash);
+    if (point !== undefined) openPoint(Number(point));
+  };
+  addEventListener("hashchange", followAddress);
+  document.addEventListener("click", (event) => {
+    // The address does not change if it is this one already.
+    const link = event.target.closest("a[href^='#point-']");
+    if (link?.getAttribute("href") === location.hash) followAddress();
+  });
+
+  // Heatmaps: their cells are links. One cell of each is in the order of the Tab key; arrow keys lead to its neighbours.
+  const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  const middle = (link) => {
+    const box = link.getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+  };
+  const neighbour = (link, links, [right, down]) => {
+    const [x, y] = middle(link);
+    const distance = (other) => {
+      const [dx, dy] = [middle(other)[0] - x, middle(other)[1] - y];
+      const [along, beside] = [dx * right + dy * down, Math.abs(dx * down) + Math.abs(dy * right)];
+      return along < 1 ? Infinity : along + 4 * beside;
+    };
+    const nearest = links.reduce((best, other) => (distance(other) < distance(best) ? other : best), link);
+    return distance(nearest) < Infinity ? nearest : link;
+  };
+  for (const figure of document.querySelectorAll("#overview figure")) {
+    const svg = figure.querySelector("svg");
+    const title = svg.querySelector("title").textContent;
+    const links = [...svg.querySelectorAll("a")];
+    svg.setAttribute("aria-label", `${title}: links to the trials of each point; the arrow keys lead from one to the next`);
+    links.forEach((link, nth) => link.setAttribute("tabindex", nth ? "-1" : "0"));
+    svg.addEventListener("keydown", (event) => {
+      const link = event.target.closest("a");
+      if (!link || !DIRECTIONS[event.key]) return;
+      event.preventDefault();
+      const next = neighbour(link, links, DIRECTIONS[event.key]);
+      link.setAttribute("tabindex", "-1");
+      next.setAttribute("tabindex", "0");
+      next.focus();
+    });
+    const { stem, csv } = JSON.parse(figure.querySelector("script").textContent);
+    const plain = () => {
+      const copy = svg.cloneNode(true);
+      for (const link of copy.querySelectorAll("a")) link.replaceWith(...link.childNodes);
+      copy.removeAttribute("aria-label");
+      copy.setAttribute("role", "img");
+      return new XMLSerializer().serializeToString(copy);
+    };
+    figure.append(saveButtons(title, `${run.directory}-${stem}`, plain, () => csv));
+  }
 
   // All metrics.
   const options = (id, values) => byId(id).append(...["all", ...values].map((value) => make("option", value, { value })));
@@ -374,5 +440,6 @@
 
   listMetrics();
   startTheme(() => show(current));
+  followAddress();
   document.documentElement.dataset.ready = "yes";
 })();

@@ -129,6 +129,16 @@ impl Browser {
         self.post(&format!("/element/{}/value", self.element(css)), &json!({ "text": text }));
     }
 
+    /// Presses keys one after the other, wherever the focus is.
+    pub fn press(&self, keys: &str) {
+        let of = |key: char| {
+            ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key.to_string() }))
+        };
+        let actions: Vec<Value> = keys.chars().flat_map(of).collect();
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": actions });
+        self.post("/actions", &json!({ "actions": [keyboard] }));
+    }
+
     /// Visible text of an element.
     pub fn text(&self, css: &str) -> String {
         let path = format!("/session/{}/element/{}/text", self.session, self.element(css));

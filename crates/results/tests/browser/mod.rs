@@ -8,6 +8,7 @@ use super::*;
 use driver::Browser;
 
 mod driver;
+mod heatmaps;
 
 /// The report of the made-up run in a browser, and its folder.
 fn open_report() -> Option<(Browser, tempfile::TempDir)> {

@@ -26,7 +26,7 @@ fn a_point_whose_trials_all_failed_has_a_line() {
 }
 
 /// 5 by 10 points. The trial of point 0 failed, that of point 1 is ok; point 2 has a failed trial and one without rows.
-fn sweep(root: &Path) -> PathBuf {
+pub fn sweep(root: &Path) -> PathBuf {
     let level = |factor: &str, nth: u32| (factor.to_owned(), nth.to_string());
     let points = (0..50).map(|id| (id, vec![level("row", id / 10), level("column", id % 10)]));
     let run = RunDir::create(root, &RunInfo { points: points.collect(), ..info() }).unwrap();

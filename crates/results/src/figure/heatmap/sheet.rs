@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Cells;
 use super::colours::{EMPTY, LEGEND, Scale, figures, hatch};
 use super::grid::{CELL, File, GAP, HEADING, Layout, Panel, index};
 use super::values::{Value, Values};
@@ -44,6 +45,7 @@ pub(super) struct Sheets<'a> {
     summary: &'a Summary,
     layout: &'a Layout,
     values: &'a Values,
+    cells: Cells,
     /// Factors that distinguish the points, in the order of the keys of `ids`.
     factors: Vec<&'a str>,
     ids: BTreeMap<Vec<String>, u32>,
@@ -68,11 +70,12 @@ impl<'a> Sheets<'a> {
         summary: &'a Summary,
         layout: &'a Layout,
         values: &'a Values,
+        cells: Cells,
     ) -> Self {
         let factors = data.factors_of(&data.planned_points());
         let failed = summary.lost_points().into_keys().collect();
         let ids = index(data, &factors);
-        Self { data, summary, layout, values, factors, ids, failed }
+        Self { data, summary, layout, values, cells, factors, ids, failed }
     }
 
     /// The point of a cell; `None` if the matrix does not have it.
@@ -322,12 +325,35 @@ impl<'a> Sheets<'a> {
             let (left, top) = frame.at(x as f64, y as f64 + 1.0);
             let (right, bottom) = frame.at(x as f64 + 1.0, y as f64);
             let area = ((left + 0.3, top + 0.3), (right - left - 0.6, bottom - top - 0.6));
+            if self.cells == Cells::Links {
+                canvas.link(&format!("#point-{point}"), &self.name(point));
+            }
             match self.cell(point) {
                 Cell::Value(value) => self.value(canvas, value, area, scale),
                 Cell::Failed => hatch(canvas, area.0, area.1),
                 Cell::Empty => canvas.rect(area.0, area.1, EMPTY),
             }
+            if self.cells == Cells::Links {
+                canvas.unlink();
+            }
         }
+    }
+
+    /// The levels of a point, and its value.
+    fn name(&self, point: u32) -> String {
+        let level = |factor: &&str| {
+            format!("{factor} {}", self.data.level(point, factor).unwrap_or_default())
+        };
+        let levels: Vec<String> = self.factors.iter().map(level).collect();
+        let value = match self.cell(point) {
+            Cell::Value(value) => {
+                let number = value.mean / self.values.scale;
+                figures(number, number)
+            }
+            Cell::Failed => "all trials failed".to_owned(),
+            Cell::Empty => "no value".to_owned(),
+        };
+        format!("{}: {value}", levels.join(", "))
     }
 
     /// A cell with its number or symbol, and half the width of its interval if there is room.

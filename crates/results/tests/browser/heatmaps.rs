@@ -1,0 +1,89 @@
+//! Heatmaps of the report: their cells open the trials of a point.
+
+use super::*;
+use crate::lost::sweep;
+
+/// Waits until an expression is true.
+fn wait_for(browser: &Browser, expression: &str) {
+    let is_true = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        browser.eval(&format!("return {expression}")) == true
+    });
+    assert!(is_true, "{expression}: {:?}", browser.console());
+}
+
+#[test]
+fn cells_open_the_trials_of_their_point() {
+    let Some((browser, _root)) = open_report_of(sweep) else { return };
+    let cells = "return document.querySelector('#overview figure').querySelectorAll('a').length";
+    assert_eq!(browser.eval(cells), 50);
+    let in_order = "return [...document.querySelectorAll('#overview figure')]\
+         .map(figure => figure.querySelectorAll('a[tabindex=\"0\"]').length)";
+    let in_order = browser.eval(in_order);
+    let figures = in_order.as_array().unwrap();
+    assert!(figures.iter().all(|cells| *cells == 1), "the Tab key passes each once: {figures:?}");
+    // Arrow keys, and Enter.
+    browser.eval("document.querySelector('#overview figure a').focus(); return 0");
+    let here = || browser.eval("return document.activeElement.getAttribute('href')");
+    let steps =
+        ["\u{e014}", "\u{e013}", "\u{e015}", "\u{e012}", "\u{e012}", "\u{e014}"].map(|key| {
+            browser.press(key);
+            here()
+        });
+    let steps: Vec<&str> = steps.iter().map(|target| target.as_str().unwrap()).collect();
+    assert_eq!(
+        steps,
+        ["#point-1", "#point-11", "#point-1", "#point-0", "#point-0", "#point-1"],
+        "right, up, down, left, against the edge, right"
+    );
+    let name = "return document.querySelector('#overview figure a').getAttribute('aria-label')";
+    assert_eq!(browser.eval(name), "row 0, column 0: all trials failed");
+    browser.press("\u{e007}");
+    wait_for(&browser, "document.activeElement.id === 'which'");
+    let shown = "return document.querySelector('#which').selectedOptions[0].textContent";
+    assert_eq!(browser.eval(shown), "row 0, column 1, trial 1 (ok)");
+    assert_eq!(browser.text("#overlaid"), "");
+    // All trials of a point; its cell may be used again.
+    let notes =
+        "return [...document.querySelectorAll('#panels .note')].map(note => note.textContent)";
+    for _ in 0..2 {
+        browser.click("#overview figure a[href='#point-2']");
+        wait_for(&browser, "document.querySelectorAll('#overlaid li').length === 1");
+        assert_eq!(
+            browser.eval(notes),
+            json!([
+                "row 0, column 2, trial 1 has no samples.",
+                "row 0, column 2, trial 2 has no samples."
+            ])
+        );
+        browser.click("#alone");
+        assert_eq!(browser.eval("return document.querySelectorAll('#overlaid li').length"), 0);
+    }
+    browser.click("#overview figure a[href='#point-3']");
+    wait_for(&browser, "document.querySelector('#overlay').textContent.includes('no trial')");
+    assert_eq!(browser.text("#overlay"), "There is no trial of row 0, column 3.");
+    // The same from the table of points, and from an address.
+    browser.click("#points a[href='#point-1']");
+    wait_for(&browser, "document.querySelector('#which').value === '1'");
+    browser.eval("location.hash = '#point-2'; return 0");
+    wait_for(&browser, "document.querySelector('#which').value === '2'");
+    assert_eq!(browser.console(), Vec::<Value>::new());
+}
+
+#[test]
+fn heatmaps_are_saved_without_links() {
+    let Some((browser, _root)) = open_report_of(sweep) else { return };
+    let button = |format: &str| format!("#overview figure [aria-label$='as {format}']");
+    let (name, _, svg) = saved(&browser, &button("SVG"));
+    let svg = String::from_utf8(svg).unwrap();
+    assert!(name.contains("heatmap") && name.ends_with(".svg"), "{name}");
+    assert!(
+        svg.starts_with("<svg ") && svg.contains("role=\"img\"") && !svg.contains("<a "),
+        "{svg}"
+    );
+    let (_, _, csv) = saved(&browser, &button("CSV"));
+    let csv = String::from_utf8(csv).unwrap();
+    assert!(csv.starts_with("point_id,column,row,") && csv.lines().count() == 51, "{csv}");
+    let (_, _, png) = saved(&browser, &button("PNG"));
+    assert!(png.starts_with(b"\x89PNG\r\n") && png.len() > 10_000, "{} bytes", png.len());
+}
