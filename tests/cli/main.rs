@@ -135,6 +135,7 @@ fn mistyped_names_exit_with_2() {
     for (words, message) in [
         (&["summarize", &plan][..], "`ccbench run "),
         (&["report", &full], "it has no run.json"),
+        (&["index", &full], "has no results directories"),
         (&["run", "--resume", "nosuch"], "it does not exist"),
         (&["import", "nosuch", "-o", "out"], "cannot read nosuch"),
         (&["import", &ping, "-o", &full], "is not empty"),

@@ -1,4 +1,4 @@
-//! Figures and the report of a run with many points.
+//! Figures and the report of a run with many points, and the index of runs.
 
 use ccbench_tests::{Bench, text};
 
@@ -34,4 +34,29 @@ fn many_points_have_panels_and_an_overview() {
     let at = |part: &str| report.find(part).unwrap_or_else(|| panic!("no {part}"));
     assert!(at("id=\"overview\"") < at("<figure>") && at("</figure>") < at("id=\"verdicts\""));
     assert!(report.contains("\"overview\":true"));
+}
+
+#[test]
+fn an_index_lists_runs_and_writes_their_reports() {
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", &PLAN.replace("length = \"3s\"", "length = \"1s\""));
+    let done = bench.run(&["run", &plan.display().to_string(), "--sim", "--set", "repeat=1"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let run = bench.results();
+    let report = run.join("report.html");
+    let index = || std::fs::read_to_string(bench.path("results/index.html")).unwrap();
+    let done = bench.run(&["index"]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert_eq!(done.stdout, b"results/index.html\n");
+    assert!(!report.exists() && index().contains("\"has_report\":false"));
+    assert!(index().contains("\"backend\":\"simulator, model "), "{}", index());
+    let done = bench.run(&["index", "--reports"]);
+    assert!(done.status.success(), "{}", text(&done));
+    assert!(report.exists() && index().contains("\"has_report\":true"));
+    // A run without its plan has no report, but a line.
+    std::fs::remove_file(&report).unwrap();
+    std::fs::remove_file(run.join("plan.toml")).unwrap();
+    let done = bench.run(&["index", "--reports"]);
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done));
+    assert!(text(&done).contains("no report of ") && index().contains("\"has_report\":false"));
 }

@@ -12,6 +12,7 @@ use ccbench_results::compare::Tolerance;
 use ccbench_results::figure;
 
 use artifact::ArtifactCommand;
+use index::IndexArgs;
 use new::NewArgs;
 use scorecard::ScorecardArgs;
 use shard::{MergeArgs, ShardChoice};
@@ -21,6 +22,7 @@ use trace::TraceCommand;
 use values::{column, day, group, levels, millimetres, phase};
 
 pub mod artifact;
+pub mod index;
 pub mod new;
 pub mod pki;
 pub mod record;
@@ -98,6 +100,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Write an HTML report of a results directory: a single file that also works offline.
     Report(ReportArgs),
+    /// Write a page that lists all runs in a directory with their verdicts, with links to their reports.
+    Index(IndexArgs),
     /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON, Perfetto traces, qlog.
     #[command(subcommand)]
     Export(ExportCommand),

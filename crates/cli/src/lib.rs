@@ -132,6 +132,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Verify(args) => results::verify(&args),
         Command::Import(args) => import::run(&args),
         Command::Report(args) => results::report(&args),
+        Command::Index(args) => results::index(&args),
         Command::Artifact(command) => artifact::run(command),
         Command::Compare(args) => results::compare(&args),
         Command::Export(command) => results::export(&command),

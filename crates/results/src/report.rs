@@ -1,6 +1,6 @@
-//! The HTML report: one self-contained file that loads nothing from the network.
+//! The HTML report: one self-contained file that loads nothing from the network; and the index of a folder of runs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -19,10 +19,12 @@ use crate::error::{ErrorClass, FileError, io_error};
 use ccbench_io::input;
 
 mod definitions;
+mod index;
 mod live;
 mod overview;
 mod snippets;
 
+pub use index::{Index, REPORT_FILE};
 pub use live::live_page;
 
 const PAGE: &str = include_str!("report/page.html");
@@ -106,6 +108,24 @@ pub enum ReportError {
     /// The results directory cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A results directory instead of a folder of them.
+    #[error(
+        "{} is a results directory; give the directory that it is in, or write its report: `ccbench report {}`",
+        path.display(), path.display()
+    )]
+    IsRun {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is nothing to list.
+    #[error(
+        "{} has no results directories; give the directory of `ccbench run --out DIR` (default: results)",
+        path.display()
+    )]
+    NoRuns {
+        /// The directory.
+        path: PathBuf,
+    },
 }
 
 impl ReportError {
@@ -114,6 +134,7 @@ impl ReportError {
         match self {
             Self::File(error) => error.class(),
             Self::Store(error) => error.class(),
+            Self::IsRun { .. } | Self::NoRuns { .. } => ErrorClass::Usage,
         }
     }
 }

@@ -34,6 +34,7 @@ mod browser;
 mod ends;
 mod figures;
 mod golden;
+mod index;
 mod lost;
 mod metrics;
 mod order;

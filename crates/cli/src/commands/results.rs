@@ -1,4 +1,4 @@
-//! Commands that read a results directory: `summarize`, `verify`, `report`, `export`, `compare` and `plot`.
+//! Commands that read results directories: `summarize`, `verify`, `report`, `index`, `export`, `compare` and `plot`.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
 use ccbench_results::{export, figure, report, six_columns, table, verify};
 
+use crate::args::index::IndexArgs;
 use crate::args::{CompareArgs, ExportCommand, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
 use crate::console::{message, print, terminal_width};
 use crate::error::CliError;
@@ -76,12 +77,43 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// The results cannot be read, or the report cannot be written.
 pub fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
-    let file = args.output.clone().unwrap_or_else(|| args.run.join("report.html"));
+    let file = args.output.clone().unwrap_or_else(|| args.run.join(report::REPORT_FILE));
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
     let summary = summary_of(&args.run, filter, args.expect.as_deref())?;
     report::write(&summary, &file)?;
     print(&format!("{}\n", file.display()));
     Ok(ExitCode::Success)
+}
+
+/// `ccbench index`.
+///
+/// # Errors
+/// There are no results, or the index cannot be written.
+pub fn index(args: &IndexArgs) -> Result<ExitCode, CliError> {
+    let mut index = report::Index::read(&args.dir)?;
+    let lacking = if args.reports { index.without_report() } else { vec![] };
+    let mut code = ExitCode::Success;
+    for run in &lacking {
+        let file = run.join(report::REPORT_FILE);
+        // The other runs have reports nevertheless.
+        match write_report(run, &file) {
+            Ok(()) => print(&format!("{}\n", file.display())),
+            Err(error) => {
+                message(format_args!("ccbench: no report of {}: {error}", run.display()));
+                code = ExitCode::Failure;
+            }
+        }
+    }
+    if !lacking.is_empty() {
+        index = report::Index::read(&args.dir)?;
+    }
+    print(&format!("{}\n", index.write()?.display()));
+    Ok(code)
+}
+
+fn write_report(run: &Path, file: &Path) -> Result<(), CliError> {
+    let summary = summary_of(run, TrialFilter::default(), None)?;
+    Ok(report::write(&summary, file)?)
 }
 
 /// `ccbench export`.

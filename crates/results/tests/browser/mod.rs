@@ -9,6 +9,7 @@ use driver::Browser;
 
 mod driver;
 mod heatmaps;
+mod index;
 
 /// The report of the made-up run in a browser, and its folder.
 fn open_report() -> Option<(Browser, tempfile::TempDir)> {
@@ -31,15 +32,20 @@ fn open_report_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile:
     let file = root.path().join("report.html");
     let run = made(root.path());
     report::write(&RunSummary::compute(&run, TrialFilter::default()).unwrap(), &file).unwrap();
+    Some((open_file(&file)?, root))
+}
+
+/// A page in a browser.
+fn open_file(file: &Path) -> Option<Browser> {
     let browser = Browser::start()?;
-    browser.open(&file);
+    browser.open(file);
     assert_eq!(
         browser.eval("return document.documentElement.dataset.ready"),
         "yes",
         "{:?}",
         browser.console()
     );
-    Some((browser, root))
+    Some(browser)
 }
 
 fn column(browser: &Browser, table: &str, nth: usize) -> Value {

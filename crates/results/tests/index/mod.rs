@@ -1,0 +1,82 @@
+//! The index of a folder of runs.
+
+use ccbench_results::ReportError;
+use ccbench_results::report::{Index, REPORT_FILE};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Two runs, one that cannot be read, and a directory that is no run.
+pub fn folder(root: &Path) -> PathBuf {
+    let run = made_up(root);
+    std::fs::write(run.join(REPORT_FILE), "a report").unwrap();
+    let later = jiff::Timestamp::from_second(1_800_000_000).unwrap();
+    let backend = RunBackend::Simulator { model_version: 7 };
+    let info = RunInfo { plan_name: "later <run>".into(), started_utc: later, backend, ..info() };
+    RunDir::create_at(&root.join("a #1 of 100%"), &info).unwrap();
+    for name in ["damaged", "other"] {
+        std::fs::create_dir(root.join(name)).unwrap();
+    }
+    std::fs::write(root.join("damaged/run.json"), "{").unwrap();
+    root.to_path_buf()
+}
+
+/// The data of the page.
+fn data(index: &Index) -> Value {
+    let page = index.html();
+    let element = page.split_once("id=\"index\">").unwrap().1.split_once('<').unwrap().0;
+    serde_json::from_str(element).unwrap()
+}
+
+#[test]
+fn an_index_has_every_run_with_its_verdicts() {
+    let root = tempfile::tempdir().unwrap();
+    let index = Index::read(&folder(root.path())).unwrap();
+    let found = data(&index);
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    let later = json!({
+        "directory": "a #1 of 100%", "plan": "later <run>", "started_utc": "2027-01-15T08:00:00Z",
+        "backend": "simulator, model 7", "status": "running", "points": 2, "planned": 4, "trials": 0,
+        "ok": 0, "degraded": 0, "failed": 0, "aborted": 0, "has_report": false,
+    });
+    assert_eq!(runs[0], later, "the newest first");
+    let first = &runs[1];
+    assert_eq!((&first["plan"], &first["backend"]), (&json!("made-up"), &json!("testbed")));
+    assert_eq!((&first["status"], &first["has_report"]), (&json!("complete"), &json!(true)));
+    let count = |name: &str| first[name].as_u64().unwrap();
+    let names = ["planned", "trials", "ok", "degraded", "failed", "aborted"];
+    assert_eq!(names.map(count), [4, 4, 2, 1, 1, 0]);
+    assert_eq!(found["others"], 1);
+    let unreadable = found["unreadable"].as_array().unwrap();
+    assert_eq!((unreadable.len(), &unreadable[0]["directory"]), (1, &json!("damaged")));
+    let error = unreadable[0]["error"].as_str().unwrap();
+    assert!(error.contains("run.json"), "{error}");
+    assert_eq!(index.write().unwrap(), root.path().join("index.html"));
+}
+
+#[test]
+fn runs_that_have_ended_lack_a_report() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path());
+    let lacking = || Index::read(root.path()).unwrap().without_report();
+    assert_eq!(lacking(), Vec::<PathBuf>::new(), "one has it, the other one is in progress");
+    let run = data(&Index::read(root.path()).unwrap())["runs"][1]["directory"].clone();
+    let run = root.path().join(run.as_str().unwrap());
+    std::fs::remove_file(run.join(REPORT_FILE)).unwrap();
+    assert_eq!(lacking(), [run]);
+}
+
+#[test]
+fn a_directory_without_runs_has_no_index() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let refused = |path: &Path| {
+        let error: ReportError = Index::read(path).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Usage);
+        error.to_string()
+    };
+    assert!(refused(&run).contains("is a results directory"));
+    assert!(refused(&run.join("tables")).contains("has no results directories"));
+    assert!(refused(&root.path().join("nosuch")).contains("has no results directories"));
+}
