@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages that ccbench needs besides a Rust toolchain, after printing each package with its purpose.
 #   --lab   also installs what the lab needs (docs/lab.md): QEMU, and the tools that build its kernel
-#   --test  also installs what the tests need: a browser, tcpdump, and the Python packages of
-#           tests/notebooks/requirements.txt, in a directory of their own
+#   --test  also installs what the tests need: a browser, tcpdump, the Python packages of
+#           tests/notebooks/requirements.txt in a directory of their own, and axe-core where there is npm
 #   --faults also installs strace, which injects faults
 #   --slurm also installs Slurm, on which tests run job arrays
 #   --dist  also installs what builds packages (scripts/dist.sh)
@@ -62,6 +62,27 @@ python_packages() {
     cp "$requirements" "$venv/installed.txt"
 }
 
+# axe-core, the rules of accessibility for the tests of pages, in the cache: it is a program of others (MPL-2.0) that only tests use.
+# Those tests are skipped where it cannot be installed.
+axe_version=4.14.1
+axe_core() {
+    local axe work
+    axe=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/axe
+    [ "$(cat "$axe/version" 2>/dev/null)" = "$axe_version" ] && return
+    work=$(mktemp -d)
+    if ! command -v npm >/dev/null; then
+        echo "setup: there is no npm, so axe-core is not installed, and tests of accessibility are skipped"
+    elif (cd "$work" && npm pack --silent "axe-core@$axe_version" && tar -xzf "axe-core-$axe_version.tgz") >/dev/null; then
+        echo "setup: installing axe-core $axe_version into $axe"
+        mkdir -p "$axe"
+        cp "$work/package/axe.min.js" "$axe/axe.min.js"
+        echo "$axe_version" >"$axe/version"
+    else
+        echo "setup: npm cannot fetch axe-core, so tests of accessibility are skipped"
+    fi
+    rm -rf "$work"
+}
+
 # The oldest clang that compiles the BPF objects, as in crates/agent/build.rs.
 clang_minimum=16
 has_clang() {
@@ -74,7 +95,7 @@ has_clang() {
 }
 has_clang || missing+=(clang)
 if [ ${#missing[@]} -eq 0 ]; then
-    [ "${1:-}" = --test ] && python_packages
+    [ "${1:-}" = --test ] && { python_packages; axe_core; }
     exit 0
 fi
 
@@ -112,5 +133,5 @@ for index in "${!missing[@]}"; do
     done
 done
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-[ "${1:-}" = --test ] && python_packages
+[ "${1:-}" = --test ] && { python_packages; axe_core; }
 exit 0

@@ -59,12 +59,26 @@ pub fn binary(name: &str) -> PathBuf {
     path
 }
 
-/// A program of the Python directory that `scripts/setup.sh --test` makes, if it has been installed there.
-pub fn python_program(name: &str) -> Option<PathBuf> {
+/// What `scripts/setup.sh --test` has installed under this name in the cache.
+fn installed(name: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    let program = cache.join("ccbench/python/bin").join(name);
-    program.exists().then_some(program)
+    let path = cache.join("ccbench").join(name);
+    path.exists().then_some(path)
+}
+
+/// A program of the Python directory that `scripts/setup.sh --test` makes, if it has been installed there.
+pub fn python_program(name: &str) -> Option<PathBuf> {
+    installed(&format!("python/bin/{name}"))
+}
+
+/// The script of axe-core, the rules of accessibility; `None` without it, and the test is reported as skipped.
+pub fn axe_core() -> Option<String> {
+    let script = installed("axe/axe.min.js").and_then(|path| std::fs::read_to_string(path).ok());
+    if script.is_none() {
+        skip::skip("axe-core is missing: scripts/setup.sh --test installs it where there is npm");
+    }
+    script
 }
 
 /// The Python of that directory.

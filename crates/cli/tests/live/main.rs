@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
+use ccbench_tests::axe_core;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -178,6 +179,27 @@ fn a_screen_needs_a_terminal() {
     let refused = command(&dir, &run).output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     assert!(!dir.path().join("results").exists(), "nothing has run");
+}
+
+#[test]
+fn the_page_is_accessible() {
+    let Some(axe_core) = axe_core() else { return };
+    let Some(browser) = Browser::start() else { return };
+    let mut run = Run::start(&["--view"]);
+    browser.open_url(&run.message("view: "));
+    wait_for(&browser, "return document.querySelectorAll('#panels canvas').length === 6");
+    wait_for(&browser, "return document.querySelector('#tally').textContent.includes('Trials')");
+    // What changes while axe reads it is not what it judges.
+    browser.click("#pause");
+    for _ in ["light", "dark"] {
+        for width in [500, 900, 1280] {
+            browser.resize(width, 900);
+            assert_eq!(browser.violations(&axe_core), [""; 0], "{width} pixels wide");
+        }
+        browser.click("#theme");
+    }
+    run.interrupt();
+    run.end();
 }
 
 #[test]

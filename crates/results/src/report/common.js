@@ -78,16 +78,20 @@ const ccbench = (() => {
       series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],
       hooks: { drawClear: [bands(phases)] },
     }, data, figure);
-    // Keyboard access to the legend.
-    figure.querySelectorAll(".u-legend .u-series th").forEach((entry, nth) => {
-      if (nth === 0) return;
+    // uPlot's legend is a table for its layout only; its entries are buttons that say whether their curve is shown.
+    figure.querySelector(".u-legend").setAttribute("role", "presentation");
+    const entries = [...figure.querySelectorAll(".u-legend .u-series th")].slice(1);
+    const setPressed = () => entries.forEach((entry) => entry.setAttribute("aria-pressed", String(!entry.parentElement.classList.contains("u-off"))));
+    for (const entry of entries) {
       Object.assign(entry, { tabIndex: 0, role: "button" });
+      entry.addEventListener("click", setPressed);
       entry.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
         event.preventDefault();
         entry.click();
       });
-    });
+    }
+    setPressed();
     return chart;
   };
 

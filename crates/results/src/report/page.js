@@ -420,7 +420,12 @@
   for (const id of ["phase", "scope", "search"]) byId(id).addEventListener("input", listMetrics);
 
   // Load the data.
-  for (const { name, code } of run.snippets) byId("snippets").append(make("h3", name), make("pre", code));
+  for (const { name, code } of run.snippets) {
+    // It may be wider than the page: the keyboard scrolls what has the focus.
+    const listing = make("pre", code, { tabIndex: 0, role: "group" });
+    listing.setAttribute("aria-label", `Code for ${name}`);
+    byId("snippets").append(make("h3", name), listing);
+  }
 
   // Provenance.
   const session = run.run.sessions?.[0] ?? {};

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// The first start of a browser reads hundreds of MB.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// All rules of axe take several seconds for a page with thousands of cells on a busy machine.
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A headless browser with one window; closed on drop.
 pub struct Browser {
@@ -55,6 +57,7 @@ impl Browser {
         ];
         let wanted = json!({ "capabilities": { "alwaysMatch": {
             "browserName": "chrome",
+            "timeouts": { "script": SCRIPT_TIMEOUT.as_millis() as u64 },
             "goog:chromeOptions": { "args": arguments },
             "goog:loggingPrefs": { "browser": "ALL" },
         }}});
@@ -143,6 +146,18 @@ impl Browser {
     pub fn text(&self, css: &str) -> String {
         let path = format!("/session/{}/element/{}/text", self.session, self.element(css));
         self.http("GET", &path, &Value::Null).as_str().unwrap().to_owned()
+    }
+
+    /// What axe-core, whose script is given, finds wrong in the page: each rule with an element that breaks it.
+    pub fn violations(&self, axe_core: &str) -> Vec<String> {
+        if self.eval("return typeof axe") == "undefined" {
+            self.eval(axe_core);
+        }
+        let found = self.eval(
+            "return axe.run({ resultTypes: ['violations'] }).then(({ violations }) => violations.flatMap(({ id, nodes }) =>
+               nodes.map(({ html, failureSummary }) => `${id}: ${html.slice(0, 300)}: ${failureSummary}`)))",
+        );
+        serde_json::from_value(found).unwrap()
     }
 
     /// Resizes the window.

@@ -7,6 +7,7 @@ use super::lost::half_failed;
 use super::*;
 use driver::Browser;
 
+mod accessibility;
 mod driver;
 mod heatmaps;
 mod index;

@@ -346,14 +346,22 @@ impl<'a> Sheets<'a> {
         };
         let levels: Vec<String> = self.factors.iter().map(level).collect();
         let value = match self.cell(point) {
-            Cell::Value(value) => {
-                let number = value.mean / self.values.scale;
-                figures(number, number)
-            }
+            Cell::Value(value) => self.in_words(value),
             Cell::Failed => "all trials failed".to_owned(),
             Cell::Empty => "no value".to_owned(),
         };
         format!("{}: {value}", levels.join(", "))
+    }
+
+    /// A value with its interval; it contains what the cell shows.
+    fn in_words(&self, value: Value) -> String {
+        let number = value.mean / self.values.scale;
+        let half = value.interval.map(|(low, high)| (high - low) / 2.0 / self.values.scale);
+        let half = half.map_or(String::new(), |half| format!(" ±{}", figures(half, number)));
+        match self.values.groups {
+            Some(_) => format!("{number:.0}{half} percent"),
+            None => figures(number, number) + &half,
+        }
     }
 
     /// A cell with its number or symbol, and half the width of its interval if there is room.
