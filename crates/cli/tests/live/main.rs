@@ -198,8 +198,6 @@ fn the_page_is_accessible() {
         }
         browser.click("#theme");
     }
-    run.interrupt();
-    run.end();
 }
 
 #[test]

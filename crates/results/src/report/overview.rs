@@ -165,6 +165,10 @@ mod tests {
         assert_eq!(chosen(20), [(0, 1), (0, 3)]);
         assert_eq!(chosen(5), [(0, 3)]);
         assert_eq!(with_curves(&[], 5, |_| 10), Vec::<&TrialEnd>::new());
+        let key = |trial| TrialKey { point_id: 0, trial, seed: 1, epoch: 1 };
+        let many: Vec<TrialEnd> =
+            (1..=1000).map(|trial| TrialEnd::new(key(trial), TrialStatus::Ok)).collect();
+        assert_eq!(with_curves(&many, u32::MAX, |_| 10).len(), MAX_TRIALS_WITH_CURVES);
     }
 
     fn row(scope: Scope, metric: &'static str, stat: &'static str) -> PointRow {
