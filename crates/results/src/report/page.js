@@ -11,7 +11,7 @@
   const definitionOf = (metric, scope) => [`definition-${metric}-${scope}`, `definition-${metric}`].find(byId);
   /** A text that begins with the name of a metric, which becomes a link to its definition. */
   const withDefinition = (text, scope) => {
-    const [metric] = text.split(" ", 1);
+    const [metric] = /^\w*/.exec(text);
     const id = definitionOf(metric, scope);
     return id ? [make("a", metric, { href: `#${id}` }), text.slice(metric.length)] : [text];
   };
