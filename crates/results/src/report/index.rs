@@ -1,5 +1,6 @@
 //! The index of a folder of runs: one self-contained page with a line for each, and links to their reports.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -99,7 +100,7 @@ impl Index {
                 }
             }
         }
-        runs.sort_by(|a, b| b.started_utc.cmp(&a.started_utc));
+        runs.sort_by_cached_key(|run| Reverse(run.started_utc.clone()));
         Ok(Self { folder: folder.to_path_buf(), runs, unreadable, others: others.len() })
     }
 
