@@ -20,6 +20,7 @@ mod repeat;
 mod scorecard;
 mod shards;
 mod sweep;
+mod urls;
 
 /// CUBIC and then BBR over a bottleneck of 20 Mbit/s, 10 ms each way.
 const PLAN: &str = r#"

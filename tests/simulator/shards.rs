@@ -11,41 +11,41 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{MANY, PLAN, UNINTERRUPTED, plan_file, run};
 
-const REPEAT: u32 = 4;
+pub const REPEAT: u32 = 4;
 
 /// The files of a run with these repetitions on one machine.
-struct Whole {
-    tables: Contents,
-    with_summaries: Contents,
+pub struct Whole {
+    pub tables: Contents,
+    pub with_summaries: Contents,
 }
 
 /// One run for all tests.
-static WHOLE: LazyLock<Whole> = LazyLock::new(|| {
+pub static WHOLE: LazyLock<Whole> = LazyLock::new(|| {
     let (bench, _) = run(REPEAT, &[]);
     Whole { tables: tables(&bench), with_summaries: tables_and_summaries(&bench) }
 });
 
 /// `ccbench run PLAN --sim --shard SHARD --out OUT`.
-fn shard(bench: &Bench, shard: &str, out: &str) -> Output {
+pub fn shard(bench: &Bench, shard: &str, out: &str) -> Output {
     let plan = plan_file(bench, REPEAT);
     bench.run(&["run", &plan, "--sim", "--shard", shard, "--out", out])
 }
 
 /// Runs the shards 1 to 3, and asserts on their ends.
-fn three(bench: &Bench, out: &str) {
+pub fn three(bench: &Bench, out: &str) {
     for number in 1..=3 {
         let done = shard(bench, &format!("{number}/3"), out);
         assert_eq!(done.status.code(), Some(0), "{}", text(&done));
     }
 }
 
-fn merge(bench: &Bench, arguments: &[&str]) -> (Option<i32>, String) {
+pub fn merge(bench: &Bench, arguments: &[&str]) -> (Option<i32>, String) {
     let done = bench.run(&[&["merge"], arguments].concat());
     (done.status.code(), text(&done))
 }
 
 /// Number of files below a folder.
-fn count(folder: &Path) -> usize {
+pub fn count(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| if entry.path().is_dir() { count(&entry.path()) } else { 1 }).sum()
 }

@@ -1,7 +1,7 @@
 //! The command line of `ccbench`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::tools::stamp::Base;
@@ -90,10 +90,10 @@ pub enum Command {
     Scorecard(ScorecardArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
     Summarize(SummarizeArgs),
-    /// Compare every file of a results directory with the digests in its journal.
+    /// Compare every file of a run with its digest, at the place where it is.
     #[command(
         after_help = "Exit codes: 0 every file that has a digest is intact · 1 a file is damaged, missing or unexpected; with \
---strict also if a file has no digest · 2 it is not a results directory."
+--strict also if a file has no digest · 2 there is no run."
     )]
     Verify(VerifyArgs),
     /// Import the output of ss, iperf3 and ping into the tables of a results directory.
@@ -381,9 +381,12 @@ pub enum PlanCommand {
 /// Arguments of `summarize`.
 #[derive(Debug, Args)]
 pub struct SummarizeArgs {
-    /// The results directory.
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub run: PathBuf,
+    /// The directory to write the files to [default: the results directory; none for shards and URLs].
+    #[arg(long, short, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub output: Option<PathBuf>,
     /// Also print the six columns of the coexistence study (throughput and srtt in each phase, per trial) for this flow group.
     #[arg(long, value_name = "GROUP")]
     pub six_columns: Option<String>,
@@ -424,10 +427,10 @@ pub struct ImportArgs {
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The results directory.
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub run: PathBuf,
-    /// The file [default: `report.html` in the results directory].
+    /// The file [default: `report.html` in the results directory; required for shards and URLs].
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
     /// Check the claims (`[[expect]]`) of this plan instead of those of the run.
@@ -443,8 +446,8 @@ pub struct ReportArgs {
 pub enum ExportCommand {
     /// Export tables as CSV.
     Csv {
-        /// The results directory.
-        #[arg(value_hint = ValueHint::DirPath)]
+        /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
+        #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
         run: PathBuf,
         /// Only these tables: `flow_samples`, `intervals`, `summary_point` …
         #[arg(long = "table", value_name = "NAME", value_delimiter = ',')]
@@ -463,11 +466,23 @@ pub enum ExportCommand {
     Qlog(ExportArgs),
 }
 
+impl ExportCommand {
+    /// The run.
+    pub fn run(&self) -> &Path {
+        match self {
+            Self::Csv { run, .. } => run,
+            Self::Flent(args) | Self::Iperf3(args) | Self::Perfetto(args) | Self::Qlog(args) => {
+                &args.run
+            }
+        }
+    }
+}
+
 /// Arguments of `export flent`, `iperf3`, `perfetto` and `qlog`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// The results directory.
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub run: PathBuf,
     /// The output directory.
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -477,11 +492,11 @@ pub struct ExportArgs {
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// The first results directory.
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The first run: a results directory, a directory of shards, or a URL of either.
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub a: PathBuf,
-    /// The second results directory.
-    #[arg(value_hint = ValueHint::DirPath, required_unless_present = "by", conflicts_with = "by")]
+    /// The second run.
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath, required_unless_present = "by", conflicts_with = "by")]
     pub b: Option<PathBuf>,
     /// Compare two levels of a factor of one run instead: `--by scheme=cubic,bbr`.
     #[arg(long, value_name = "FACTOR=LEVEL,LEVEL", value_parser = levels)]
@@ -507,8 +522,8 @@ pub struct CompareArgs {
 /// Arguments of `plot`.
 #[derive(Debug, Args)]
 pub struct PlotArgs {
-    /// The results directory.
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub run: PathBuf,
     /// The kind of figure.
     #[arg(long, value_enum)]
@@ -527,7 +542,8 @@ pub struct PlotArgs {
     /// Factor on the vertical axis of a heatmap [default: the last one but one]. Each combination of the other factors has a panel.
     #[arg(long, value_name = "FACTOR")]
     pub y: Option<String>,
-    /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory].
+    /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory; required
+    /// for shards and URLs].
     #[arg(long, short, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
     pub output: Option<PathBuf>,
     /// Formats to write into a directory.
@@ -547,8 +563,8 @@ pub struct PlotArgs {
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// The results directory.
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub run: PathBuf,
     /// Exit with 1 if a file has no digest, too: derived files such as `report.html`, and runs of versions without digests.
     #[arg(long)]

@@ -13,6 +13,7 @@ use crate::paths::agent_binary;
 use crate::pki::PkiError;
 use crate::plan_source::PlanSourceError;
 use crate::provision::ProvisionError;
+use crate::run_cache::RunCacheError;
 use crate::shard::ShardRunError;
 use crate::view::ViewError;
 
@@ -34,6 +35,9 @@ pub enum CliError {
     /// A shard cannot be run.
     #[error(transparent)]
     Shard(#[from] ShardRunError),
+    /// A run cannot be copied to the cache.
+    #[error(transparent)]
+    RunCache(#[from] RunCacheError),
     /// The plan cannot run on a testbed.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
@@ -111,7 +115,8 @@ impl CliError {
             Self::Terminated => ExitCode::Terminated,
             Self::Lab(error) => error.exit_code(),
             Self::Results(error) => of_results(error),
-            Self::File(_) | Self::Runtime { .. } => ExitCode::Failure,
+            Self::RunCache(RunCacheError::Limit(_)) => ExitCode::Usage,
+            Self::RunCache(_) | Self::File(_) | Self::Runtime { .. } => ExitCode::Failure,
             Self::Pki(error) => error.exit_code(),
             Self::View(error) => error.exit_code(),
             Self::StartProgram { .. } => ExitCode::Unavailable,

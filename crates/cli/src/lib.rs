@@ -6,6 +6,8 @@
 //!   (virtual machines) or `simulator`. `repetition` decides which trials are needed, `recorder` keeps a trial's
 //!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts,
 //!   `cluster` has what schedulers need to start such parts. `provision` writes requests for nodes of testbeds.
+//! - `readable_run` opens a run for the commands that read it, wherever it is: `collect` reads the store of shards, and `run_cache` keeps
+//!   copies.
 //! - `live` is what happens now, in bounded memory; `view` shows it in the terminal and in the browser.
 //! - `error` maps every error to an exit code, `docs` to the section of the documents that explains it.
 #![forbid(unsafe_code)]
@@ -17,6 +19,7 @@ mod cc_files;
 mod clock;
 mod clock_offset;
 mod cluster;
+mod collect;
 mod commands;
 mod console;
 mod docs;
@@ -34,8 +37,10 @@ mod pki;
 mod plan_source;
 mod progress;
 mod provision;
+mod readable_run;
 mod recorder;
 mod repetition;
+mod run_cache;
 mod runner;
 mod runtime;
 mod shard;

@@ -1,4 +1,4 @@
-//! Where this machine keeps the agent's binary and the state of running experiments.
+//! Where this machine keeps the agent's binary, the state of running experiments, and what can be made again.
 
 use std::path::PathBuf;
 
@@ -16,6 +16,13 @@ pub fn state_root() -> PathBuf {
             std::env::temp_dir().join(format!("ccbench-{}", rustix::process::geteuid().as_raw()))
         }
     }
+}
+
+/// This user's cache: `ccbench` in `$XDG_CACHE_HOME`, or in `~/.cache`.
+pub fn cache_dir() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    base.unwrap_or_else(std::env::temp_dir).join("ccbench")
 }
 
 /// The agent's binary: `$CCBENCH_AGENT`, the one next to this binary, or the one on the PATH.

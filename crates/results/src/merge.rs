@@ -106,6 +106,14 @@ pub enum MergeError {
         /// The description of the attempt.
         session: String,
     },
+    /// A file of a results directory in a bucket is not the one that was committed.
+    #[error("{key} is damaged ({what}); upload the results directory again, or read its shards")]
+    DamagedCopy {
+        /// The file.
+        key: String,
+        /// What is wrong.
+        what: String,
+    },
     /// A trial that the plan does not have.
     #[error("{key} is no trial of the plan, or has another seed; remove it")]
     NotPlanned {
@@ -123,6 +131,7 @@ impl MergeError {
             Self::Damaged { .. }
             | Self::Json { .. }
             | Self::DamagedFile { .. }
+            | Self::DamagedCopy { .. }
             | Self::OtherPlan { .. }
             | Self::Plan { .. }
             | Self::OtherBackend { .. }
@@ -157,6 +166,11 @@ impl Staging {
             std::fs::create_dir(&folder).map_err(io_error("create", &folder))?;
         }
         Ok(Self { dir, root: root.to_path_buf() })
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
     }
 
     /// The path of a file of the run, whose folder is created.
@@ -323,6 +337,27 @@ impl Merge {
         keys.filter_map(|key| self.commits.get(&key))
     }
 
+    /// Size of the files of all committed trials.
+    pub fn bytes(&self) -> u64 {
+        let digests = self.commits.values().flat_map(|commit| commit.trial.digests.values());
+        digests.map(|digest| digest.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Takes the files of a trial that another directory of the run has, and which are as they were committed, from there.
+    ///
+    /// # Errors
+    /// As [`Staging::file`].
+    pub fn link_from(&self, other: &Path, commit: &Commit) -> Result<()> {
+        for (name, expected) in &commit.trial.digests {
+            let (path, known) = (self.staging.file(name)?, other.join(name));
+            if difference(&known, expected).is_none() {
+                // A file system may have no hard links: then the file is copied from the store.
+                let _ = std::fs::hard_link(&known, &path);
+            }
+        }
+        Ok(())
+    }
+
     /// Compares the files of a trial with its commit.
     ///
     /// # Errors
@@ -418,9 +453,17 @@ impl Merge {
     }
 }
 
+/// What is wrong with a copy of a file; `None` if it is as it was committed.
+pub fn difference(path: &Path, expected: &FileDigest) -> Option<String> {
+    compare_with_digest(path, Some(expected), Depth::Digests)
+}
+
 impl Staging {
     /// Gives the directory its name; a number is added if there is one of that name.
-    fn publish(self, name: &str) -> Result<PathBuf> {
+    ///
+    /// # Errors
+    /// It cannot be renamed.
+    pub fn publish(self, name: &str) -> Result<PathBuf> {
         let Self { dir, root } = self;
         let path = make_unique(&root, name, "rename to", |path| rename_new(dir.path(), path))?;
         // It is not at the temporary path any more, which must not be removed.

@@ -204,6 +204,16 @@ impl RunDir {
         }
     }
 
+    /// Size of all files that have a digest in the journal.
+    pub fn recorded_bytes(&self) -> u64 {
+        let state = self.shared.state();
+        let journal = state.log.state();
+        let of_trials = journal.digests.values().flat_map(Digests::values);
+        of_trials
+            .chain(journal.run_files.values())
+            .fold(0, |sum, file| sum.saturating_add(file.bytes))
+    }
+
     /// Version of ccbench that the last session ran with.
     pub fn ccbench_version(&self) -> &str {
         &self.shared.ccbench_version

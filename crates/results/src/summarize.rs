@@ -116,17 +116,24 @@ impl RunSummary {
 
     /// Writes every table to the results directory and adds the paths to `files`. Stops at the first error.
     pub fn write(&mut self) -> Result<()> {
+        let dir = self.summary.run_dir.clone();
+        self.write_to(&dir)
+    }
+
+    /// As [`Self::write`], to another directory, which is created.
+    pub fn write_to(&mut self, dir: &Path) -> Result<()> {
+        std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
         let summary = &self.summary;
         let mut contents = Vec::new();
         let table = |name: &str, frame: PolarsResult<DataFrame>, for_csv: Option<DataFrame>| {
-            let frame = frame.map_err(polars_error("build", &summary.run_dir.join(name)))?;
+            let frame = frame.map_err(polars_error("build", &dir.join(name)))?;
             let csv = Content::Csv(for_csv.unwrap_or_else(|| frame.clone()));
             let parquet = (format!("{name}.parquet"), Content::Parquet(frame));
             Ok::<_, FileError>([parquet, (format!("{name}.csv"), csv)])
         };
         // CSV has no lists: reasons are joined to one text.
         let flat = trials_frame(&summary.trials, false);
-        let flat = flat.map_err(polars_error("build", &summary.run_dir.join("trials.csv")))?;
+        let flat = flat.map_err(polars_error("build", &dir.join("trials.csv")))?;
         contents.extend(table("trials", trials_frame(&summary.trials, true), Some(flat))?);
         contents.push(("points.csv".to_owned(), Content::Csv(points_frame(&summary.run_dir)?)));
         contents.extend(table("summary_phase", phase_frame(&summary.phase_rows), None)?);
@@ -134,8 +141,7 @@ impl RunSummary {
         if self.expectations.is_empty() {
             // Left by an earlier summary with the claims of another plan.
             for ending in ["csv", "parquet"] {
-                let _ =
-                    std::fs::remove_file(summary.run_dir.join(format!("expectations.{ending}")));
+                let _ = std::fs::remove_file(dir.join(format!("expectations.{ending}")));
             }
         } else {
             contents.extend(table("expectations", expect::frame(&self.expectations), None)?);
@@ -149,9 +155,9 @@ impl RunSummary {
             contents.push((format!("six_columns-{group}.csv"), Content::Text(text)));
         }
         // An interrupted write must not leave the digests of other files.
-        let _ = std::fs::remove_file(summary.run_dir.join(DIGESTS_FILE));
+        let _ = std::fs::remove_file(dir.join(DIGESTS_FILE));
         let written = in_parallel(&contents, |(name, content)| {
-            let path = summary.run_dir.join(name);
+            let path = dir.join(name);
             match content {
                 Content::Parquet(frame) => write_parquet(frame, &path),
                 Content::Csv(frame) => write_csv(frame, &path),
@@ -166,7 +172,7 @@ impl RunSummary {
             lines += &format!("{}  {name}\n", digest.sha256);
             self.files.push(path);
         }
-        Ok(write_text(&lines, &summary.run_dir.join(DIGESTS_FILE))?)
+        Ok(write_text(&lines, &dir.join(DIGESTS_FILE))?)
     }
 }
 

@@ -12,8 +12,8 @@ pub enum ArtifactCommand {
     /// Pack a complete run into one archive: plan, traces, results, versions, digests and claims, with a README that has a
     /// command for each claim. The archive depends only on the run.
     Pack {
-        /// The results directory.
-        #[arg(value_hint = ValueHint::DirPath)]
+        /// The run: a results directory, a directory of shards, or a URL of either.
+        #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
         run: PathBuf,
         /// The archive to write, gzip over tar: `artifact.tar.gz`. An existing one is replaced.
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]

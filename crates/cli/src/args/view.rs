@@ -27,7 +27,8 @@ pub struct TopArgs {
 /// Arguments of `view`.
 #[derive(Debug, Args)]
 pub struct ViewArgs {
-    /// The results directory, of a run in progress or of one that has ended [default: the only run in progress].
-    #[arg(value_hint = ValueHint::DirPath)]
+    /// The run, in progress or ended: a results directory, a directory of shards, or a URL of either [default: the only run in
+    /// progress].
+    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub run: Option<PathBuf>,
 }

@@ -14,6 +14,7 @@ use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
+use crate::readable_run::ReadableRun;
 use crate::runtime::block_on;
 
 /// Runs one of the sub-commands.
@@ -29,7 +30,9 @@ pub fn run(command: ArtifactCommand) -> Result<ExitCode, CliError> {
 }
 
 fn pack(run: &Path, output: &Path) -> Result<ExitCode, CliError> {
-    let Packed { files, bytes, claims } = artifact::pack(run, output)?;
+    let run = ReadableRun::open(run)?;
+    run.complete()?;
+    let Packed { files, bytes, claims } = artifact::pack(run.path(), output)?;
     print(&format!("{}: {files} files with {bytes} bytes, {claims} claims\n", output.display()));
     Ok(ExitCode::Success)
 }

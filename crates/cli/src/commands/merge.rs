@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use ccbench_results::merge::{Duplicate, Merge, MergeError, Missing, Staging};
-use ccbench_results::shard::{
-    COMMITS, Commit, DUPLICATES, PLAN_KEY, RUN_FOLDER, SESSIONS, Session,
-};
+use ccbench_results::merge::{Duplicate, Missing, Staging};
+use ccbench_results::shard::PLAN_KEY;
 use ccbench_results::store::RunDir;
-use ccbench_store::{ObjectError, ShardStore};
 
 use super::run::{Tables, summarize_run};
 use crate::args::shard::MergeArgs;
+use crate::collect::{Collected, collect, copy_files};
 use crate::console::message;
 use crate::error::CliError;
 use crate::exit::ExitCode;
@@ -53,7 +51,7 @@ async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
             "{location} has no shards; `ccbench run PLAN --shard I/N --out {location}` puts them there"
         )));
     }
-    let merge = collect(store, Staging::new(&args.out)?).await?;
+    let Collected { merge, .. } = collect(store, Staging::new(&args.out)?).await?;
     let missing = merge.missing();
     missing.iter().for_each(print_missing);
     for duplicate in merge.duplicates() {
@@ -64,54 +62,12 @@ async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
         return Ok(None);
     }
     for commit in merge.commits() {
-        for (key, path) in merge.files(commit)? {
-            store.download(&key, &path).await?;
-        }
-        merge.check(commit)?;
+        copy_files(store, &merge, commit).await?;
     }
     let disagree = merge.is_repeatable() && merge.duplicates().iter().any(|found| !found.equal);
     let note = format!("merged from the shards in {location}");
     let path = merge.finish(note)?;
     Ok(Some(Merged { path, is_sound: missing.is_empty() && !disagree }))
-}
-
-/// Reads the plan and all records of the store.
-async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Merge, CliError> {
-    let prefix = format!("{RUN_FOLDER}/");
-    for key in store.list(RUN_FOLDER).await? {
-        let path = staging.file(key.strip_prefix(&prefix).unwrap_or(&key))?;
-        store.download(&key, &path).await?;
-    }
-    let (mut sessions, mut commits, mut duplicates) = (vec![], vec![], vec![]);
-    for (key, content) in records(store, SESSIONS).await? {
-        sessions.push(Session::decode(&key, &content)?);
-    }
-    for (folder, found) in [(COMMITS, &mut commits), (DUPLICATES, &mut duplicates)] {
-        for (key, content) in records(store, folder).await? {
-            let commit = Commit::decode(&key, &content)?;
-            // A copy with another name would stand for a trial that nobody ran.
-            if key != commit.key() && key != commit.duplicate_key() {
-                return Err(MergeError::Damaged { key }.into());
-            }
-            found.push(commit);
-        }
-    }
-    Ok(Merge::new(staging, sessions, commits, &duplicates)?)
-}
-
-/// The objects of a folder with their contents.
-async fn records(
-    store: &dyn ShardStore,
-    folder: &str,
-) -> Result<Vec<(String, Vec<u8>)>, ObjectError> {
-    let mut found = Vec::new();
-    for key in store.list(folder).await? {
-        // It was listed: only somebody who removes objects makes it absent.
-        if let Some(content) = store.read(&key).await? {
-            found.push((key, content));
-        }
-    }
-    Ok(found)
 }
 
 /// `point 3 repetition 2, point 4 repetition 1 and 5 more`.

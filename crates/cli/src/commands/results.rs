@@ -1,4 +1,4 @@
-//! Commands that read results directories: `summarize`, `verify`, `report`, `index`, `export`, `compare` and `plot`.
+//! Commands that read a run, wherever it is: `summarize`, `verify`, `report`, `index`, `export`, `compare` and `plot`.
 
 use std::path::Path;
 
@@ -15,6 +15,7 @@ use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
 use crate::plan_source::PlanSource;
+use crate::readable_run::{ReadableRun, verify_at};
 
 /// The summary of a run, judged by the claims of the plan `expect` if one is given.
 fn summary_of(
@@ -36,9 +37,14 @@ fn summary_of(
 /// # Errors
 /// The results cannot be read.
 pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
-    let mut summary = summary_of(&args.run, TrialFilter::default(), args.expect.as_deref())?;
+    let run = ReadableRun::open(&args.run)?;
+    let mut summary = summary_of(run.path(), TrialFilter::default(), args.expect.as_deref())?;
     // A directory without write permission is not an error: the table has a note about it.
-    summary.written = summary.write();
+    summary.written = match &args.output {
+        Some(dir) => summary.write_to(dir),
+        None if run.is_copy() => Ok(()),
+        None => summary.write(),
+    };
     table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     if let Some(group) = &args.six_columns {
         print(&six_columns::csv(&summary.summary, group)?);
@@ -51,7 +57,7 @@ pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// The results cannot be read.
 pub fn verify(args: &VerifyArgs) -> Result<ExitCode, CliError> {
-    let found = verify::verify(&args.run)?;
+    let found = verify_at(&args.run)?;
     for (name, what) in &found.damaged {
         print(&format!("damaged: {name}: {what}\n"));
     }
@@ -77,9 +83,10 @@ pub fn verify(args: &VerifyArgs) -> Result<ExitCode, CliError> {
 /// # Errors
 /// The results cannot be read, or the report cannot be written.
 pub fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
-    let file = args.output.clone().unwrap_or_else(|| args.run.join(report::REPORT_FILE));
+    let run = ReadableRun::open(&args.run)?;
+    let file = run.output(args.output.as_ref(), report::REPORT_FILE)?;
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
-    let summary = summary_of(&args.run, filter, args.expect.as_deref())?;
+    let summary = summary_of(run.path(), filter, args.expect.as_deref())?;
     report::write(&summary, &file)?;
     print(&format!("{}\n", file.display()));
     Ok(ExitCode::Success)
@@ -122,17 +129,22 @@ fn write_report(run: &Path, file: &Path) -> Result<(), CliError> {
 /// The results cannot be read, or a file cannot be written.
 pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
     use export::{csv, failed_trials, flent, iperf3, perfetto, qlog};
-    let (run, tables, written) = match command {
-        ExportCommand::Csv { run, tables, output } => (run, &tables[..], csv(run, tables, output)),
-        ExportCommand::Flent(args) => (&args.run, &[][..], flent(&args.run, &args.output)),
-        ExportCommand::Iperf3(args) => (&args.run, &[][..], iperf3(&args.run, &args.output)),
-        ExportCommand::Perfetto(args) => (&args.run, &[][..], perfetto(&args.run, &args.output)),
-        ExportCommand::Qlog(args) => (&args.run, &[][..], qlog(&args.run, &args.output)),
+    let run = ReadableRun::open(command.run())?;
+    if let ExportCommand::Csv { .. } = command {
+        run.complete()?;
+    }
+    let dir = run.path();
+    let (tables, written) = match command {
+        ExportCommand::Csv { tables, output, .. } => (&tables[..], csv(dir, tables, output)),
+        ExportCommand::Flent(args) => (&[][..], flent(dir, &args.output)),
+        ExportCommand::Iperf3(args) => (&[][..], iperf3(dir, &args.output)),
+        ExportCommand::Perfetto(args) => (&[][..], perfetto(dir, &args.output)),
+        ExportCommand::Qlog(args) => (&[][..], qlog(dir, &args.output)),
     };
     for path in written? {
         print(&format!("{}\n", path.display()));
     }
-    if let Some(warning) = failed_trials(run, tables)? {
+    if let Some(warning) = failed_trials(dir, tables)? {
         message(format_args!("ccbench: {warning}"));
     }
     Ok(ExitCode::Success)
@@ -153,7 +165,10 @@ fn warn_about_renamed<'a>(metrics: impl IntoIterator<Item = &'a String>) {
 /// # Errors
 /// The results cannot be read, or the table cannot be written.
 pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
-    let with = match (&args.b, &args.by) {
+    let one = ReadableRun::open(&args.a)?;
+    let other = args.b.as_deref().map(ReadableRun::open).transpose()?;
+    let other = other.as_ref().map(ReadableRun::path);
+    let with = match (other, &args.by) {
         (Some(other), _) => Comparison::Run(other),
         (None, Some((factor, one, other))) => Comparison::Levels(factor, one, other),
         (None, None) => return Err(CliError::Usage("give a second run, or --by".to_owned())),
@@ -161,7 +176,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
     let tolerances = args.tolerances.iter().map(|tolerance| &tolerance.metric);
     warn_about_renamed(args.metrics.iter().chain(tolerances));
-    let differences = compare::compare(&args.a, &with, &args.metrics, &args.tolerances, filter)?;
+    let differences = compare::compare(one.path(), &with, &args.metrics, &args.tolerances, filter)?;
     if let Some(path) = &args.claims_csv {
         let csv = compare::claims_csv(&differences);
         std::fs::write(path, csv).map_err(FileError::of("write", path))?;
@@ -174,7 +189,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
         }
         std::fs::write(path, csv).map_err(FileError::of("write", path))?;
     }
-    let plans = args.b.as_ref().and_then(|other| compare::plans_differ(&args.a, other));
+    let plans = other.and_then(|other| compare::plans_differ(one.path(), other));
     let claims = compare::claims(&differences, terminal_width());
     let agreement = compare::agreement(&differences);
     print(&(compare::text(&differences) + &plans.unwrap_or_default() + &claims + &agreement));
@@ -197,8 +212,9 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
         height_mm: args.height_mm,
         trial_filter: TrialFilter { include_failed: args.include_failed, ..<_>::default() },
     };
-    let figures = figure::draw(&args.run, &request)?;
-    let output = args.output.unwrap_or_else(|| args.run.join("figures"));
+    let run = ReadableRun::open(&args.run)?;
+    let output = run.output(args.output.as_ref(), "figures")?;
+    let figures = figure::draw(run.path(), &request)?;
     for path in figure::write(&figures, &output, &args.format)? {
         print(&format!("{}\n", path.display()));
     }

@@ -8,6 +8,7 @@ use crate::args::view::{TopArgs, ViewArgs};
 use crate::console::{message, print, write_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::readable_run::ReadableRun;
 use crate::runtime::block_on;
 use crate::view::http::Site;
 use crate::view::terminal::{CtrlC, show};
@@ -47,9 +48,10 @@ pub fn view(args: &ViewArgs) -> Result<ExitCode, CliError> {
             first.ok_or(ViewError::NothingRuns)?.run.directory.into()
         }
     };
+    let run = ReadableRun::open(&dir)?;
     // That it is a results directory is an error of the command line, not of the page.
-    RunDir::open(&dir)?;
-    let site = Site::bind(&dir)?;
+    RunDir::open(run.path())?;
+    let site = Site::bind(run.path())?;
     print(&format!("{}\n", site.url()));
     message(format_args!("press Ctrl-C to end"));
     block_on(async {

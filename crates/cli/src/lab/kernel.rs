@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tracing::info;
 
 use super::error::LabError;
+use crate::paths::cache_dir;
 
 /// Which kernels a file of the recipe is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,9 +146,7 @@ impl Kernel {
 
 /// The lab's folder in the user's cache.
 pub fn lab_cache_dir() -> PathBuf {
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    base.unwrap_or_else(std::env::temp_dir).join("ccbench/lab")
+    cache_dir().join("lab")
 }
 
 /// A kernel, if it is built, fetched or installed.

@@ -1,0 +1,111 @@
+//! Reads what the store of all shards has, into a directory that becomes a run.
+
+use std::path::PathBuf;
+
+use ccbench_results::digest::FileDigest;
+use ccbench_results::merge::{Merge, MergeError, Staging};
+use ccbench_results::shard::{COMMITS, Commit, DUPLICATES, RUN_FOLDER, SESSIONS, Session};
+use ccbench_store::{ObjectError, ShardStore};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::error::CliError;
+
+/// Objects that are read at the same time.
+const REQUESTS: usize = 16;
+
+/// What a store has, but for the files of the trials.
+pub struct Collected {
+    /// The trials that belong together.
+    pub merge: Merge,
+    /// SHA-256 of all that was read. The records have the digests of the trials' files, so these are the same where it is.
+    pub sha256: String,
+}
+
+/// Reads the plan and all records of the store.
+///
+/// # Errors
+/// The store cannot be read, or a record is damaged or belongs to another plan.
+pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collected, CliError> {
+    let prefix = format!("{RUN_FOLDER}/");
+    let mut read = String::new();
+    let mut add = |key: &str, digest: FileDigest| read += &format!("{}  {key}\n", digest.sha256);
+    for key in store.list(RUN_FOLDER).await? {
+        let path = staging.file(key.strip_prefix(&prefix).unwrap_or(&key))?;
+        store.download(&key, &path).await?;
+        add(&key, digest_of(path)?);
+    }
+    let (mut sessions, mut commits, mut duplicates) = (vec![], vec![], vec![]);
+    for (key, content) in records(store, SESSIONS).await? {
+        add(&key, FileDigest::of(&content));
+        sessions.push(Session::decode(&key, &content)?);
+    }
+    for (folder, found) in [(COMMITS, &mut commits), (DUPLICATES, &mut duplicates)] {
+        for (key, content) in records(store, folder).await? {
+            add(&key, FileDigest::of(&content));
+            let commit = Commit::decode(&key, &content)?;
+            // A copy with another name would stand for a trial that nobody ran.
+            if key != commit.key() && key != commit.duplicate_key() {
+                return Err(MergeError::Damaged { key }.into());
+            }
+            found.push(commit);
+        }
+    }
+    let merge = Merge::new(staging, sessions, commits, &duplicates)?;
+    Ok(Collected { merge, sha256: FileDigest::of(read.as_bytes()).sha256 })
+}
+
+/// The digest of a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn digest_of(path: PathBuf) -> Result<FileDigest, ccbench_results::FileError> {
+    FileDigest::of_file(&path).map_err(|source| ccbench_results::FileError::Io {
+        op: "read",
+        path,
+        source,
+    })
+}
+
+/// The objects of a folder with their contents.
+async fn records(
+    store: &dyn ShardStore,
+    folder: &str,
+) -> Result<Vec<(String, Vec<u8>)>, ObjectError> {
+    let keys = store.list(folder).await?;
+    let read = |key: String| async move {
+        let content = store.read(&key).await?;
+        Ok::<_, ObjectError>((key, content))
+    };
+    let found: Vec<(String, Option<Vec<u8>>)> =
+        stream::iter(keys).map(read).buffered(REQUESTS).try_collect().await?;
+    // They were listed: only somebody who removes objects makes one absent.
+    Ok(found.into_iter().filter_map(|(key, content)| Some((key, content?))).collect())
+}
+
+/// Copies the files of a trial that are not there yet, and compares all of them with the commit.
+///
+/// # Errors
+/// The store cannot be read, or a file is not the one that was committed.
+pub async fn copy_files(
+    store: &dyn ShardStore,
+    merge: &Merge,
+    commit: &Commit,
+) -> Result<(), CliError> {
+    let missing: Vec<(String, PathBuf)> =
+        merge.files(commit)?.into_iter().filter(|(_, path)| !path.exists()).collect();
+    download_all(store, missing).await?;
+    Ok(merge.check(commit)?)
+}
+
+/// Downloads these objects to these paths, several at the same time.
+///
+/// # Errors
+/// The store cannot be read, or a file cannot be written.
+pub async fn download_all(
+    store: &dyn ShardStore,
+    files: Vec<(String, PathBuf)>,
+) -> Result<(), ObjectError> {
+    let download =
+        |(key, path): (String, PathBuf)| async move { store.download(&key, &path).await };
+    stream::iter(files).map(download).buffer_unordered(REQUESTS).try_collect().await
+}

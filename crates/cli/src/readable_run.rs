@@ -1,0 +1,271 @@
+//! A run for commands that read it: a results directory, or a copy of what is in a bucket or in a store of shards.
+
+use std::path::{Path, PathBuf};
+
+use ccbench_results::digest::FileDigest;
+use ccbench_results::journal::FILE_NAME as JOURNAL;
+use ccbench_results::merge::{Merge, MergeError, Staging, difference};
+use ccbench_results::model::TrialFilter;
+use ccbench_results::shard::{PLAN_KEY, SESSIONS};
+use ccbench_results::store::RunDir;
+use ccbench_results::summarize::summarize;
+use ccbench_results::verify::{Verification, verify};
+use ccbench_store::{ObjectError, ShardStore};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::collect::{Collected, collect, copy_files, digest_of, download_all};
+use crate::console::message;
+use crate::error::CliError;
+use crate::run_cache::{CacheEntry, RunCache};
+use crate::runtime::block_on;
+
+const RECORD: &str = "run.json";
+/// Files of trials that are compared at the same time.
+const COMPARED: usize = 4;
+
+/// A run to read.
+#[derive(Debug)]
+pub struct ReadableRun {
+    path: PathBuf,
+    /// The location, and the lock of its copy; `None`: the directory itself is read.
+    copied: Option<(String, CacheEntry)>,
+}
+
+impl ReadableRun {
+    /// Opens a results directory; or copies what is at a URL, or in a directory of shards, to the run cache.
+    ///
+    /// # Errors
+    /// There is no run, it cannot be read, or a file is not the one that was committed.
+    pub fn open(run: &Path) -> Result<Self, CliError> {
+        match remote(run) {
+            Some(location) => block_on(copy(&location)),
+            None => Ok(Self { path: run.to_path_buf(), copied: None }),
+        }
+    }
+
+    /// The results directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is a copy, beside which nothing is written.
+    pub fn is_copy(&self) -> bool {
+        self.copied.is_some()
+    }
+
+    /// Makes sure that a copy has the files of its summary, as a results directory has them since the end of its run.
+    ///
+    /// # Errors
+    /// The summary cannot be computed or written.
+    pub fn complete(&self) -> Result<(), CliError> {
+        if self.is_copy() && !self.path.join("summary_point.csv").exists() {
+            summarize(&self.path, TrialFilter::default())?.written?;
+        }
+        Ok(())
+    }
+
+    /// Where to write: to the place that is given, or else beside the run.
+    ///
+    /// # Errors
+    /// No place is given, and the run is a copy.
+    pub fn output(&self, given: Option<&PathBuf>, name: &str) -> Result<PathBuf, CliError> {
+        match (given, &self.copied) {
+            (Some(path), _) => Ok(path.clone()),
+            (None, None) => Ok(self.path.join(name)),
+            (None, Some((location, _))) => Err(CliError::Usage(format!(
+                "{location} is no results directory of this machine, beside which {name} could be written; add --output {name}"
+            ))),
+        }
+    }
+}
+
+/// The location of a run that has to be copied; `None` for other directories.
+fn remote(run: &Path) -> Option<String> {
+    let location = run.to_string_lossy();
+    let has_shards = || {
+        run.join(PLAN_KEY).is_file() && run.join(SESSIONS).is_dir() && !run.join(RECORD).exists()
+    };
+    (ccbench_store::is_url(&location) || has_shards()).then(|| location.into_owned())
+}
+
+/// Whether a store has shards, or else a results directory.
+async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
+    if store.read(PLAN_KEY).await?.is_some() {
+        return Ok(true);
+    }
+    if store.read(RECORD).await?.is_some() {
+        return Ok(false);
+    }
+    let location = store.location();
+    Err(CliError::Usage(format!(
+        "{location} has no run; `ccbench run PLAN --shard I/N --out {location}` puts shards there, and `ccbench merge SHARDS --out \
+         {location}` a results directory"
+    )))
+}
+
+/// Copies a run to the cache, unless its copy is there.
+async fn copy(location: &str) -> Result<ReadableRun, CliError> {
+    let store = ccbench_store::open(location)?;
+    let store = &*store;
+    let cache = RunCache::of(location)?;
+    let building = cache.building()?;
+    let (entry, made) = if has_shards(store).await? {
+        copy_shards(store, &cache, &building).await?
+    } else {
+        copy_results(store, &cache, &building).await?
+    };
+    let path = match made {
+        Some(made) => entry.take(&made)?,
+        // It has one, and is locked.
+        None => entry.run().ok_or_else(|| CliError::Usage(format!("{location} has no run")))?,
+    };
+    drop(building);
+    cache.remove_others(&entry);
+    Ok(ReadableRun { path, copied: Some((location.to_owned(), entry)) })
+}
+
+/// The entry of the cache for a store of shards, and the new copy if the entry has none.
+async fn copy_shards(
+    store: &dyn ShardStore,
+    cache: &RunCache,
+    building: &CacheEntry,
+) -> Result<(CacheEntry, Option<PathBuf>), CliError> {
+    let Collected { merge, sha256 } = collect(store, Staging::new(building.folder())?).await?;
+    warn_about(&merge, store.location());
+    let entry = cache.entry(&sha256)?;
+    if entry.run().is_some() {
+        return Ok((entry, None));
+    }
+    if let Some(latest) = cache.latest() {
+        for commit in merge.commits() {
+            merge.link_from(&latest, commit)?;
+        }
+    }
+    cache.make_room(merge.bytes())?;
+    for commit in merge.commits() {
+        copy_files(store, &merge, commit).await?;
+    }
+    let note = format!("merged from the shards in {}", store.location());
+    Ok((entry, Some(merge.finish(note)?)))
+}
+
+/// What a reader of shards should know: `ccbench merge` has the details.
+fn warn_about(merge: &Merge, location: &str) {
+    let missing: usize = merge.missing().iter().map(|missing| missing.trials.len()).sum();
+    if missing > 0 {
+        let committed = merge.commits().count();
+        message(format_args!(
+            "{location}: {committed} trials are committed, and {missing} are missing; `ccbench merge {location}` names them"
+        ));
+    }
+    let differing = merge.duplicates().iter().filter(|duplicate| !duplicate.equal).count();
+    if merge.is_repeatable() && differing > 0 {
+        message(format_args!(
+            "{location}: {differing} trials were run twice with different tables; `ccbench merge {location}` names them"
+        ));
+    }
+}
+
+/// The same for a results directory in a bucket.
+async fn copy_results(
+    store: &dyn ShardStore,
+    cache: &RunCache,
+    building: &CacheEntry,
+) -> Result<(CacheEntry, Option<PathBuf>), CliError> {
+    let staging = Staging::new(building.folder())?;
+    let sha256 = download_records(store, &staging).await?;
+    let entry = cache.entry(&sha256)?;
+    if entry.run().is_some() {
+        return Ok((entry, None));
+    }
+    download_rest(store, cache, &staging).await?;
+    let found = verify_copy(&staging)?;
+    if let Some((name, what)) = found.damaged.into_iter().next() {
+        let key = format!("{}/{name}", store.location());
+        return Err(MergeError::DamagedCopy { key, what }.into());
+    }
+    let name = store.location().rsplit('/').next().unwrap_or_default().to_owned();
+    Ok((entry, Some(staging.publish(&name)?)))
+}
+
+/// Downloads `run.json` and the journal, which has the digests of all files; the digest of both.
+async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<String, CliError> {
+    let mut read = String::new();
+    for name in [JOURNAL, RECORD] {
+        let path = staging.file(name)?;
+        store.download(name, &path).await?;
+        read += &digest_of(path)?.sha256;
+    }
+    Ok(FileDigest::of(read.as_bytes()).sha256)
+}
+
+/// Downloads all other files of a results directory.
+async fn download_rest(
+    store: &dyn ShardStore,
+    cache: &RunCache,
+    staging: &Staging,
+) -> Result<(), CliError> {
+    cache.make_room(RunDir::open(staging.path())?.recorded_bytes())?;
+    let mut files = Vec::new();
+    for key in store.list("").await? {
+        if key != JOURNAL && key != RECORD {
+            let path = staging.file(&key)?;
+            files.push((key, path));
+        }
+    }
+    Ok(download_all(store, files).await?)
+}
+
+fn verify_copy(staging: &Staging) -> Result<Verification, CliError> {
+    Ok(verify(staging.path())?)
+}
+
+/// Compares every file of a run with its digest: in a results directory, or where the run is, and not a copy.
+///
+/// # Errors
+/// There is no run, or it cannot be read.
+pub fn verify_at(run: &Path) -> Result<Verification, CliError> {
+    match remote(run) {
+        Some(location) => block_on(verify_remote(&location)),
+        None => Ok(verify(run)?),
+    }
+}
+
+async fn verify_remote(location: &str) -> Result<Verification, CliError> {
+    let store = ccbench_store::open(location)?;
+    let store = &*store;
+    let cache = RunCache::of(location)?;
+    let building = cache.building()?;
+    let staging = Staging::new(building.folder())?;
+    if !has_shards(store).await? {
+        download_records(store, &staging).await?;
+        download_rest(store, &cache, &staging).await?;
+        return verify_copy(&staging);
+    }
+    let Collected { merge, .. } = collect(store, staging).await?;
+    let mut found = Verification::default();
+    for commit in merge.commits() {
+        found.trials += 1;
+        let files = merge.files(commit)?.into_iter().zip(commit.trial.digests.values());
+        // Each copy is removed at once: the run may be larger than the disk.
+        let compared = files.map(|((key, path), expected)| async move {
+            store.download(&key, &path).await?;
+            let what = difference(&path, expected);
+            // The staging directory is removed with everything in it anyway.
+            let _ = std::fs::remove_file(&path);
+            Ok::<_, ObjectError>((key, expected.bytes, what))
+        });
+        let compared: Vec<(String, u64, Option<String>)> =
+            stream::iter(compared).buffered(COMPARED).try_collect().await?;
+        for (key, bytes, what) in compared {
+            match what {
+                Some(what) => found.damaged.push((key, what)),
+                None => {
+                    found.intact += 1;
+                    found.intact_bytes += bytes;
+                }
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,329 @@
+//! The run cache: copies of runs that are in buckets and in stores of shards, for the commands that read them.
+//!
+//! ```text
+//! ~/.cache/ccbench/runs/<digest of the location>/<digest of the run>/<results directory>
+//! ```
+//!
+//! A folder of a run is locked (shared) by each process that reads or makes it, and is removed by the one that locks it alone: when the
+//! cache needs room, the one that was used the longest time ago goes first.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use ccbench_results::digest::FileDigest;
+use ccbench_results::journal::FILE_NAME as JOURNAL;
+
+use crate::clock;
+use crate::file::FileError;
+use crate::paths::cache_dir;
+
+/// Size of all copies, at most, in GiB, if the environment does not say so.
+const DEFAULT_GIB: u64 = 16;
+/// Beginning of the name of a folder in which a copy is made.
+const BUILDING: &str = "building-";
+/// Digits of a digest in a name.
+const DIGITS: usize = 32;
+
+/// A run cannot be kept in the cache.
+#[derive(Debug, thiserror::Error)]
+pub enum RunCacheError {
+    /// A folder cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The environment.
+    #[error("CCBENCH_RUN_CACHE_GIB=`{0}` is not a number of GiB; write CCBENCH_RUN_CACHE_GIB=16")]
+    Limit(String),
+    /// The run is larger than the cache.
+    #[error(
+        "the run has {bytes} bytes, and the run cache {} holds {limit} at most; set CCBENCH_RUN_CACHE_GIB, or use `ccbench merge`, which \
+         makes a results directory",
+        root.display()
+    )]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// That of the cache.
+        limit: u64,
+        /// The cache.
+        root: PathBuf,
+    },
+    /// Other processes use what is in the cache.
+    #[error(
+        "the run cache {} has no room for {bytes} bytes, because other processes read the runs in it; wait for them, or set \
+         CCBENCH_RUN_CACHE_GIB",
+        root.display()
+    )]
+    InUse {
+        /// What is needed.
+        bytes: u64,
+        /// The cache.
+        root: PathBuf,
+    },
+}
+
+type Result<T, E = RunCacheError> = std::result::Result<T, E>;
+
+/// The copies of the run at one location.
+pub struct RunCache {
+    root: PathBuf,
+    folder: PathBuf,
+    max_bytes: u64,
+}
+
+/// The folder of a copy, which stays as long as this is held.
+#[derive(Debug)]
+pub struct CacheEntry {
+    folder: PathBuf,
+    lock: File,
+}
+
+impl RunCache {
+    /// The copies of what is at this location, in the user's cache.
+    ///
+    /// # Errors
+    /// The limit in the environment is not a number.
+    pub fn of(location: &str) -> Result<Self> {
+        let max_gib = match std::env::var("CCBENCH_RUN_CACHE_GIB") {
+            Ok(text) => text.parse::<u32>().map(u64::from).map_err(|_| RunCacheError::Limit(text)),
+            Err(_) => Ok(DEFAULT_GIB),
+        };
+        Ok(Self::within(cache_dir().join("runs"), location, max_gib? << 30))
+    }
+
+    fn within(root: PathBuf, location: &str, max_bytes: u64) -> Self {
+        let folder = root.join(shortened(&FileDigest::of(location.as_bytes()).sha256));
+        Self { root, folder, max_bytes }
+    }
+
+    /// The folder of the run with this digest, which is created if there is none.
+    ///
+    /// # Errors
+    /// It cannot be created or locked.
+    pub fn entry(&self, sha256: &str) -> Result<CacheEntry> {
+        self.locked(shortened(sha256))
+    }
+
+    /// A folder to make a copy in.
+    ///
+    /// # Errors
+    /// It cannot be created or locked.
+    pub fn building(&self) -> Result<CacheEntry> {
+        self.locked(&format!("{BUILDING}{}", std::process::id()))
+    }
+
+    fn locked(&self, name: &str) -> Result<CacheEntry> {
+        let folder = self.folder.join(name);
+        let failed = FileError::of("lock", &folder);
+        loop {
+            std::fs::create_dir_all(&folder).map_err(FileError::of("create", &folder))?;
+            let lock = match File::open(&folder) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                opened => opened.map_err(&failed)?,
+            };
+            lock.lock_shared().map_err(&failed)?;
+            // Another process may have removed it meanwhile.
+            if is_at(&lock, &folder) {
+                return Ok(CacheEntry { folder, lock });
+            }
+        }
+    }
+
+    /// The newest other copy of this location.
+    pub fn latest(&self) -> Option<PathBuf> {
+        let mut entries = entries_of(&self.folder);
+        entries.sort_by_key(|entry| entry.used);
+        entries.iter().rev().find_map(|entry| run_in(&entry.folder))
+    }
+
+    /// Removes copies until so much fits in.
+    ///
+    /// # Errors
+    /// The limit is smaller, or other processes use too much.
+    pub fn make_room(&self, bytes: u64) -> Result<()> {
+        let (limit, root) = (self.max_bytes, self.root.clone());
+        if bytes > limit {
+            return Err(RunCacheError::TooLarge { bytes, limit, root });
+        }
+        let locations = folders_in(&self.root);
+        let mut entries: Vec<Used> = locations.iter().flat_map(|path| entries_of(path)).collect();
+        entries.sort_by_key(|entry| entry.used);
+        let mut total: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        for entry in entries {
+            if total.saturating_add(bytes) <= limit {
+                return Ok(());
+            }
+            if remove_unused(&entry.folder) {
+                total = total.saturating_sub(entry.bytes);
+            }
+        }
+        let fits = total.saturating_add(bytes) <= limit;
+        if fits { Ok(()) } else { Err(RunCacheError::InUse { bytes, root }) }
+    }
+
+    /// Removes all copies of this location but this one: what they were copies of is not there any more.
+    pub fn remove_others(&self, kept: &CacheEntry) {
+        for folder in folders_in(&self.folder).iter().filter(|folder| **folder != kept.folder) {
+            remove_unused(folder);
+        }
+    }
+}
+
+impl CacheEntry {
+    /// Where a copy is made.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The copy, if it is complete.
+    pub fn run(&self) -> Option<PathBuf> {
+        let run = run_in(&self.folder)?;
+        // The order in which copies are removed; without it, they are removed by their age.
+        let _ = self.lock.set_modified(SystemTime::from(clock::utc()));
+        Some(run)
+    }
+
+    /// Takes a complete copy that was made elsewhere, unless another process has put one here.
+    ///
+    /// # Errors
+    /// It cannot be moved.
+    pub fn take(&self, made: &Path) -> Result<PathBuf> {
+        let path = self.folder.join(made.file_name().unwrap_or_default());
+        let moved = std::fs::rename(made, &path);
+        match run_in(&self.folder) {
+            Some(run) => Ok(run),
+            None => Ok(moved.map(|()| path.clone()).map_err(FileError::of("rename to", &path))?),
+        }
+    }
+}
+
+/// A folder of a copy.
+struct Used {
+    folder: PathBuf,
+    used: SystemTime,
+    bytes: u64,
+}
+
+fn shortened(sha256: &str) -> &str {
+    sha256.get(..DIGITS).unwrap_or(sha256)
+}
+
+/// Whether an open folder is the one at a path.
+fn is_at(open: &File, path: &Path) -> bool {
+    let (Ok(own), Ok(there)) = (open.metadata(), path.metadata()) else { return false };
+    (own.dev(), own.ino()) == (there.dev(), there.ino())
+}
+
+/// The folders in a folder; none if it cannot be read.
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// The results directory in a folder of the cache.
+fn run_in(folder: &Path) -> Option<PathBuf> {
+    folders_in(folder).into_iter().find(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_hidden = name.starts_with('.');
+        !is_hidden && path.join(JOURNAL).is_file()
+    })
+}
+
+fn entries_of(location: &Path) -> Vec<Used> {
+    let entry = |folder: PathBuf| {
+        let used = folder.metadata().and_then(|found| found.modified());
+        let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
+        Used { bytes: size_of(&folder), used, folder }
+    };
+    folders_in(location).into_iter().map(entry).collect()
+}
+
+/// Size of all files below a folder. Those that other copies share are counted again.
+fn size_of(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => size_of(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+/// Removes a folder that no process uses; whether it is removed.
+fn remove_unused(folder: &Path) -> bool {
+    let locked = |file: File| -> io::Result<bool> { Ok(file.try_lock().is_ok() && remove(folder)) };
+    File::open(folder).and_then(locked).unwrap_or(false)
+}
+
+fn remove(folder: &Path) -> bool {
+    std::fs::remove_dir_all(folder).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 1000;
+
+    /// Puts a copy of so many bytes into the cache; `used_s` is when it was used.
+    fn put(cache: &RunCache, sha256: &str, bytes: usize, used_s: u64) -> PathBuf {
+        let building = cache.building().unwrap();
+        let made = building.folder().join("run");
+        std::fs::create_dir(&made).unwrap();
+        std::fs::write(made.join("journal.ndjson"), vec![b'x'; bytes]).unwrap();
+        let entry = cache.entry(sha256).unwrap();
+        assert_eq!(entry.run(), None);
+        let run = entry.take(&made).unwrap();
+        let used = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(used_s);
+        entry.lock.set_modified(used).unwrap();
+        run
+    }
+
+    #[test]
+    fn the_copy_that_was_used_the_longest_time_ago_makes_room() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |location| RunCache::within(root.path().join("runs"), location, LIMIT);
+        let (one, other) = (at("s3://a"), at("s3://b"));
+        let old = put(&one, "old", 400, 1);
+        let new = put(&other, "new", 400, 2);
+        one.make_room(200).unwrap();
+        assert!(old.is_dir() && new.is_dir(), "there is room");
+        one.make_room(300).unwrap();
+        assert!(!old.exists() && new.is_dir());
+        assert_eq!(other.entry("new").unwrap().run().as_ref(), Some(&new));
+        assert_eq!((other.latest().as_ref(), one.latest()), (Some(&new), None));
+        let error = one.make_room(LIMIT + 1).unwrap_err().to_string();
+        assert!(error.contains("holds 1000 at most; set CCBENCH_RUN_CACHE_GIB"), "{error}");
+    }
+
+    #[test]
+    fn a_copy_that_is_read_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
+        let path = put(&cache, "one", 900, 1);
+        let read = cache.entry("one").unwrap();
+        assert!(matches!(cache.make_room(500), Err(RunCacheError::InUse { bytes: 500, .. })));
+        let kept = cache.entry("two").unwrap();
+        cache.remove_others(&kept);
+        assert!(path.is_dir());
+        drop(read);
+        cache.remove_others(&kept);
+        assert!(!path.exists());
+        assert!(kept.folder().is_dir());
+    }
+
+    #[test]
+    fn of_two_copies_the_first_one_is_used() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
+        let first = put(&cache, "one", 10, 1);
+        let building = cache.building().unwrap();
+        let made = building.folder().join("run");
+        std::fs::create_dir(&made).unwrap();
+        std::fs::write(made.join("journal.ndjson"), "other").unwrap();
+        assert_eq!(cache.entry("one").unwrap().take(&made).unwrap(), first);
+        assert_eq!(std::fs::read(first.join("journal.ndjson")).unwrap(), [b'x'; 10]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Commands that read a run in a bucket, or in a directory of shards.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use ccbench_tests::run_files::Contents;
+use ccbench_tests::s3::S3Server;
+use ccbench_tests::{Bench, csv, text};
+
+use super::plan_file;
+use super::shards::{REPEAT, WHOLE, count, shard, three};
+
+/// `ccbench ARGUMENTS` with a run cache of its own.
+fn read(bench: &Bench, arguments: &[&str], server: Option<&S3Server>) -> Output {
+    let mut command = bench.command(arguments);
+    command.env("XDG_CACHE_HOME", bench.path("cache"));
+    if let Some(server) = server {
+        command.envs(server.environment());
+    }
+    command.output().unwrap()
+}
+
+/// The copies in the run cache.
+fn copies(bench: &Bench) -> Vec<PathBuf> {
+    let folders = |path: PathBuf| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<PathBuf>>()
+    };
+    let locations = folders(bench.path("cache/ccbench/runs")).into_iter();
+    locations.flat_map(folders).flat_map(folders).collect()
+}
+
+/// The files of the summary in a folder are those of a run of one machine.
+fn assert_summary(folder: &Path) {
+    let names =
+        ["trials", "points", "summary_phase", "summary_point"].map(|name| format!("{name}.csv"));
+    let of = |name: &String| (name.clone(), std::fs::read(folder.join(name)).unwrap());
+    let found: Contents = names.iter().map(of).collect();
+    for (name, bytes) in &found {
+        assert!(WHOLE.with_summaries.get(name) == Some(bytes), "{name} differs");
+    }
+}
+
+/// A table of `export csv`.
+fn exported(bench: &Bench, run: &str, output: &str, server: Option<&S3Server>) -> Vec<u8> {
+    let done =
+        read(bench, &["export", "csv", run, "--table", "flow_samples", "--output", output], server);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    std::fs::read(bench.path(output).join("flow_samples.csv")).unwrap()
+}
+
+#[test]
+fn commands_read_a_bucket() {
+    let Some(server) = S3Server::start() else { return };
+    server.create_bucket("ccbench");
+    let bench = Bench::new();
+    let plan = plan_file(&bench, REPEAT);
+    let url = "s3://ccbench/runs/one";
+    for number in 1..=3 {
+        let number = format!("{number}/3");
+        let arguments = ["run", &plan, "--sim", "--shard", &number, "--out", url];
+        let done = read(&bench, &arguments, Some(&server));
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    }
+    let reads = |arguments: &[&str], code: i32| {
+        let done = read(&bench, arguments, Some(&server));
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {}", text(&done));
+        text(&done)
+    };
+    let printed = reads(&["summarize", url], 0);
+    assert!(!printed.contains("are missing"), "{printed}");
+    let kept = copies(&bench);
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(!kept[0].join("summary_point.csv").exists(), "nothing is written beside a copy");
+    reads(&["summarize", url, "--output", "summary"], 0);
+    assert_summary(&bench.path("summary"));
+    let refused = reads(&["report", url], 2);
+    assert!(refused.contains("add --output report.html"), "{refused}");
+    reads(&["report", url, "--output", "report.html"], 0);
+    assert!(std::fs::metadata(bench.path("report.html")).unwrap().len() > 10_000);
+    let refused = reads(&["plot", url, "--kind", "phases"], 2);
+    assert!(refused.contains("add --output figures"), "{refused}");
+    reads(&["plot", url, "--kind", "phases", "--format", "svg", "--output", "figures"], 0);
+    assert!(count(&bench.path("figures")) > 0);
+    reads(&["artifact", "pack", url, "--output", "artifact.tar.gz"], 0);
+    let verified = reads(&["verify", url], 0);
+    assert!(verified.contains(&format!("{url}: {} trials; ", 2 * REPEAT)), "{verified}");
+    assert_eq!(copies(&bench), kept, "one copy for all commands");
+    // The same shards, merged.
+    reads(&["merge", url], 0);
+    let merged = bench.results().display().to_string();
+    let compared = reads(&["compare", url, &merged], 0);
+    assert!(!compared.contains("does not agree"), "{compared}");
+    let summary = reads(&["export", "csv", url, "--table", "summary_point", "--output", "-"], 0);
+    assert!(summary.contains("throughput_sum"), "{summary}");
+    let one = exported(&bench, url, "one", Some(&server));
+    assert!(one == exported(&bench, &merged, "other", None), "the exported rows differ");
+    let nothing = reads(&["summarize", "s3://ccbench/runs/two"], 2);
+    assert!(nothing.contains("s3://ccbench/runs/two has no run"), "{nothing}");
+}
+
+#[test]
+fn a_copy_follows_the_shards() {
+    let bench = Bench::new();
+    for number in ["1/3", "3/3"] {
+        assert_eq!(shard(&bench, number, "shards").status.code(), Some(0));
+    }
+    let summary = || {
+        let done = read(&bench, &["summarize", "shards", "--output", "summary"], None);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        (csv(&bench.path("summary/trials.csv")).len(), text(&done))
+    };
+    let (trials, printed) = summary();
+    assert!(trials < 2 * REPEAT as usize, "{trials}");
+    assert!(printed.contains("shards: ") && printed.contains(" are missing"), "{printed}");
+    let first = copies(&bench);
+    assert_eq!(shard(&bench, "2/3", "shards").status.code(), Some(0));
+    // The copy of the first two shards has their files.
+    let files = bench.path("shards/files");
+    let before = count(&files);
+    for attempt in std::fs::read_dir(&files).unwrap() {
+        let attempt = attempt.unwrap().path();
+        let id = attempt.file_name().unwrap().to_string_lossy().into_owned();
+        let record =
+            std::fs::read_to_string(bench.path(&format!("shards/sessions/{id}.json"))).unwrap();
+        if !record.contains("\"shard\":2,") {
+            std::fs::remove_dir_all(&attempt).unwrap();
+        }
+    }
+    let after = count(&files);
+    assert!(0 < after && after < before, "{after} of {before}");
+    let (trials, printed) = summary();
+    assert_eq!(trials, 2 * REPEAT as usize);
+    assert!(!printed.contains(" are missing"), "{printed}");
+    assert_summary(&bench.path("summary"));
+    let second = copies(&bench);
+    assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
+    // What is in the store decides, and not the copy.
+    let verified = read(&bench, &["verify", "shards"], None);
+    assert_eq!(verified.status.code(), Some(1), "{}", text(&verified));
+}
+
+#[test]
+fn a_damaged_file_is_not_read() {
+    let bench = Bench::new();
+    three(&bench, "shards");
+    let attempt = std::fs::read_dir(bench.path("shards/files")).unwrap().next().unwrap().unwrap();
+    let mut file = attempt.path().join("tables");
+    while file.is_dir() {
+        file = std::fs::read_dir(&file).unwrap().next().unwrap().unwrap().path();
+    }
+    let length = std::fs::read(&file).unwrap().len();
+    std::fs::write(&file, vec![0; length]).unwrap();
+    let refused = read(&bench, &["summarize", "shards"], None);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+    assert!(text(&refused).contains("its SHA-256 is another one"), "{}", text(&refused));
+    assert!(copies(&bench).is_empty(), "{:?}", copies(&bench));
+    let found = read(&bench, &["verify", "shards"], None);
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found));
+    assert_eq!(text(&found).matches("damaged: files/").count(), 1, "{}", text(&found));
+}
+
+#[test]
+fn a_run_that_is_too_large_for_the_cache_is_refused() {
+    let bench = Bench::new();
+    three(&bench, "shards");
+    for (limit, code, message) in [
+        ("0", 1, "set CCBENCH_RUN_CACHE_GIB, or use `ccbench merge`"),
+        ("much", 2, "CCBENCH_RUN_CACHE_GIB=`much` is not a number"),
+    ] {
+        let mut command = bench.command(&["summarize", "shards"]);
+        command.env("XDG_CACHE_HOME", bench.path("cache")).env("CCBENCH_RUN_CACHE_GIB", limit);
+        let done = command.output().unwrap();
+        assert_eq!(done.status.code(), Some(code), "{}", text(&done));
+        assert!(text(&done).contains(message), "{}", text(&done));
+    }
+}
