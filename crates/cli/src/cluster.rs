@@ -109,7 +109,7 @@ impl Job {
     fn plain_name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let name: String = self.name.chars().map(plain).take(40).collect();
-        format!("ccbench-{}", name.trim_matches('-'))
+        format!("ccbench-{}", name.trim_matches('-')).trim_end_matches('-').to_owned()
     }
 
     /// The script of a job array of these shards for `sbatch`.
@@ -246,13 +246,16 @@ pub fn queue_state(output: &str) -> QueueState {
 }
 
 #[cfg(test)]
+mod kubernetes;
+
+#[cfg(test)]
 mod tests {
     use ccbench_proto::plan::check;
     use ccbench_tests::plans;
 
     use super::*;
 
-    fn job(kind: JobKind) -> Job {
+    pub(super) fn job(kind: JobKind) -> Job {
         let command = ["/opt/ccbench", "run", "/home/a b/it's.toml", "--out", "/data/x"];
         Job {
             name: "L4S sweep/1".into(),
