@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::PLAN;
 
 /// Any spread that these trials have is less than this.
-const LOOSE: &str = r#"repeat = { at_least = 5, at_most = 8, until = [{ metric = "throughput", group = "f", within = "90%" }] }"#;
+pub const LOOSE: &str = r#"repeat = { at_least = 5, at_most = 8, until = [{ metric = "throughput", group = "f", within = "90%" }] }"#;
 /// A line of the journal.
 const DECISION: &str = "\"event\":\"decision\"";
 /// A difference is never within this margin.
-const COMPARED: &str = r#"
+pub const COMPARED: &str = r#"
 [[compare]]
 a = { "flows.f.cc" = "bbr" }
 b = { "flows.f.cc" = "cubic" }

@@ -9,6 +9,7 @@ use ccbench_tests::s3::S3Server;
 use ccbench_tests::{Bench, SETUP_LIMIT, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::repeat::{COMPARED, LOOSE};
 use super::{MANY, PLAN, UNINTERRUPTED, plan_file, run};
 
 pub const REPEAT: u32 = 4;
@@ -158,16 +159,61 @@ fn what_fails_again_exits_with_2() {
         "`gs://bucket` is not the URL of a bucket",
     );
     refused(&["--out", "s3://bucket"], "only shards are put into a bucket");
-    let rules = "repeat = { at_least = 5, at_most = 8, until = [{ metric = \"throughput\", group = \"f\", within = \"9%\" }] }";
-    let adaptive = PLAN.replace("seed = 1", &format!("seed = 1\n{rules}"));
-    let adaptive = bench.write("adaptive.toml", &adaptive).display().to_string();
-    let done = bench.run(&["run", &adaptive, "--sim", "--shard", "1/3", "--out", "rules"]);
-    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
-    assert!(text(&done).contains("need the trials of all shards"), "{}", text(&done));
     for (place, message) in [("nowhere", "is no directory"), ("shards/commits", "has no shards")] {
         let (code, printed) = merge(&bench, &[place]);
         assert_eq!(code, Some(2), "{printed}");
         assert!(printed.contains(message), "{printed}");
+    }
+}
+
+/// The decisions in `run.json`.
+fn decisions(bench: &Bench) -> serde_json::Value {
+    let record = std::fs::read(bench.results().join("run.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["status"], "complete");
+    serde_json::json!([record["decisions"], record["planned_trials"]])
+}
+
+/// Rules end the repetition of each point, and a comparison that of two points, whatever the shards and attempts.
+#[test]
+fn rules_are_decided_as_on_one_machine() {
+    for (rest, groups) in [("", 2), (COMPARED, 1)] {
+        let plan = PLAN.replace("seed = 1", &format!("seed = 1\n{LOOSE}")) + rest;
+        let whole = Bench::new();
+        let file = whole.write("plan.toml", &plan).display().to_string();
+        let done = whole.run(&["run", &file, "--sim"]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let bench = Bench::new();
+        let file = bench.write("plan.toml", &plan).display().to_string();
+        let run = |shard: &str| {
+            bench.run(&["run", &file, "--sim", "--jobs", "1", "--shard", shard, "--out", "shards"])
+        };
+        let mut used = 0;
+        for number in ["1/3", "2/3", "3/3"] {
+            let done = run(number);
+            assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+            used += usize::from(!text(&done).contains(": 0 of 0 trials are left"));
+            let again = run(number);
+            assert_eq!(again.status.code(), Some(0), "{}", text(&again));
+            assert!(text(&again).contains(": 0 of "), "{}", text(&again));
+        }
+        assert_eq!(used, groups, "points that are compared are in one shard");
+        // An attempt at what a lost one has committed: a decision needs its values.
+        let last = std::fs::read_dir(bench.path("shards/commits/point=0")).unwrap().count();
+        assert!(last >= 5, "{last}");
+        std::fs::remove_file(bench.path(&format!("shards/commits/point=0/trial-{last:02}.json")))
+            .unwrap();
+        let (code, printed) = merge(&bench, &["shards"]);
+        assert_eq!(code, Some(1), "{printed}");
+        assert!(printed.contains(&format!("point 0 repetition {last}")), "{printed}");
+        for number in ["1/3", "2/3", "3/3"] {
+            let done = run(number);
+            assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        }
+        let (code, printed) = merge(&bench, &["shards"]);
+        assert_eq!(code, Some(0), "{printed}");
+        assert_equal(&tables_and_summaries(&bench), &tables_and_summaries(&whole));
+        assert_eq!(decisions(&bench), decisions(&whole));
     }
 }
 

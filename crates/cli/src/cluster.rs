@@ -65,11 +65,11 @@ pub fn time_limit(plan: &CheckedPlan, shards: u32, kind: JobKind) -> Duration {
     loads.into_iter().max().unwrap_or_default().mul_f64(factor) + SHARD_OVERHEAD
 }
 
-/// The shards that have trials which are not committed.
-pub fn lacking(plan: &CheckedPlan, shards: u32, committed: &BTreeSet<(u32, u16)>) -> Vec<u32> {
+/// The shards that have trials which are not settled: neither committed nor unnecessary.
+pub fn lacking(plan: &CheckedPlan, shards: u32, settled: &BTreeSet<(u32, u16)>) -> Vec<u32> {
     let numbers = schedule::partition(plan, shards).into_iter();
     let trials = schedule::trials(plan).into_iter().zip(numbers);
-    let left = trials.filter(|(trial, _)| !committed.contains(&(trial.point_id, trial.trial)));
+    let left = trials.filter(|(trial, _)| !settled.contains(&(trial.point_id, trial.trial)));
     left.map(|(_, number)| number).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 

@@ -1,14 +1,20 @@
 //! Reads what the store of all shards has, into a directory that becomes a run.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_results::digest::FileDigest;
 use ccbench_results::merge::{Merge, MergeError, Staging};
-use ccbench_results::shard::{COMMITS, Commit, DUPLICATES, RUN_FOLDER, SESSIONS, Session};
+use ccbench_results::shard::{
+    COMMITS, Commit, DUPLICATES, RUN_FOLDER, SESSIONS, Session, commit_key,
+};
+use ccbench_results::stopping::StoppingRules;
 use ccbench_store::{ObjectError, ShardStore};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::error::CliError;
+use crate::shard::ShardRunError;
 
 /// Objects that are read at the same time.
 const REQUESTS: usize = 16;
@@ -66,12 +72,40 @@ pub fn digest_of(path: PathBuf) -> Result<FileDigest, ccbench_results::FileError
     })
 }
 
+/// The rules of a plan after these committed trials.
+///
+/// # Errors
+/// The store cannot be read, or a commit is damaged.
+pub async fn rules_after(
+    store: &dyn ShardStore,
+    plan: &CheckedPlan,
+    committed: &BTreeSet<(u32, u16)>,
+) -> Result<StoppingRules, ShardRunError> {
+    let mut rules = StoppingRules::of(plan);
+    if rules.is_empty() {
+        return Ok(rules);
+    }
+    let keys = committed.iter().map(|(point_id, trial)| commit_key(*point_id, *trial)).collect();
+    for (key, content) in read_all(store, keys).await? {
+        let commit = Commit::decode(&key, &content)?;
+        rules.trial_ended(commit.trial.point_id, commit.trial.trial, commit.values());
+    }
+    Ok(rules)
+}
+
 /// The objects of a folder with their contents.
 async fn records(
     store: &dyn ShardStore,
     folder: &str,
 ) -> Result<Vec<(String, Vec<u8>)>, ObjectError> {
-    let keys = store.list(folder).await?;
+    read_all(store, store.list(folder).await?).await
+}
+
+/// These objects with their contents.
+async fn read_all(
+    store: &dyn ShardStore,
+    keys: Vec<String>,
+) -> Result<Vec<(String, Vec<u8>)>, ObjectError> {
     let read = |key: String| async move {
         let content = store.read(&key).await?;
         Ok::<_, ObjectError>((key, content))

@@ -67,6 +67,12 @@ impl Repetition {
         Ok(Self { rules, meter: Some(Arc::new(meter)) })
     }
 
+    /// The same, after the trials that are in the store of all shards.
+    #[must_use]
+    pub fn after(self, rules: StoppingRules) -> Self {
+        Self { rules, ..self }
+    }
+
     /// The values of a trial, if its tables were read and the directory has the same trial.
     fn values_in(&self, dir: &RunDir, point_id: u32, trial: u16) -> Option<Vec<Option<f64>>> {
         let own = self.meter.as_ref()?.run().trial(point_id, trial);

@@ -258,22 +258,17 @@ impl<'a> TrialQueue<'a> {
         goes_on: bool,
     ) {
         let scheduled = running.trial.scheduled;
-        let (is_recorded, is_discarded) =
-            (result.is_ok(), matches!(result, Err(BackendError::Interrupted)));
-        match result {
+        let ended = match result {
             Ok(verdict) => {
                 info!(status = ?verdict.status, reasons = verdict.reasons.len(), "verdict");
                 running.progress.end(&verdict);
-                if let Some(shard) = self.shard
-                    && let Err(error) = shard.publish(self.dir, scheduled).await
-                {
-                    self.stop(error.into());
-                }
+                self.recorded(scheduled).await.map(Some)
             }
             Err(BackendError::Interrupted) => {
                 let text = format!("{}: discarded", running.label);
                 running.progress.discard("trial_end", &text);
                 self.stop(BackendError::Interrupted);
+                Ok(None)
             }
             Err(error) => {
                 warn!("the trial was not run: {error}");
@@ -283,30 +278,47 @@ impl<'a> TrialQueue<'a> {
                 if stops || matches!(error, BackendError::Results(_)) {
                     self.stop(error);
                 }
+                Ok(Some(vec![]))
             }
-        }
-        if !is_discarded && let Err(error) = self.apply_rules(scheduled, is_recorded).await {
+        };
+        let applied = ended.and_then(|values| match values {
+            Some(values) => self.apply_rules(scheduled, values),
+            None => Ok(()),
+        });
+        if let Err(error) = applied {
             self.stop(error);
         }
         self.state.borrow_mut().running -= 1;
         self.ended.notify_waiters();
     }
 
-    /// Applies the rules of the plan after a trial, and leaves out the trials that are not needed any more.
-    async fn apply_rules(
+    /// The values of a recorded trial that the rules of the plan need; of a shard's trial, those that are in the store of all shards, into
+    /// which it is put.
+    async fn recorded(&self, scheduled: &ScheduledTrial) -> Result<Vec<Option<f64>>, BackendError> {
+        // Reading a trial's tables takes time. A commit has the values in any case: a later attempt may need them.
+        let is_open = self.state.borrow().repetition.is_open(scheduled);
+        let values = match &self.meter {
+            Some(meter) if is_open || self.shard.is_some() => {
+                let measured = repetition::values(Arc::clone(meter), scheduled).await;
+                measured.map_err(ccbench_results::Error::from)?
+            }
+            _ => vec![],
+        };
+        match self.shard {
+            Some(shard) => Ok(shard.publish(self.dir, scheduled, values).await?),
+            None => Ok(values),
+        }
+    }
+
+    /// Applies the rules of the plan after a trial with these values, and leaves out the trials that are not needed any more.
+    fn apply_rules(
         &self,
         scheduled: &ScheduledTrial,
-        is_recorded: bool,
+        values: Vec<Option<f64>>,
     ) -> Result<(), BackendError> {
-        let Some(meter) = &self.meter else { return Ok(()) };
-        // Reading a trial's tables takes time.
-        let is_open = self.state.borrow().repetition.is_open(scheduled);
-        let values = if is_recorded && is_open {
-            let measured = repetition::values(Arc::clone(meter), scheduled).await;
-            measured.map_err(ccbench_results::Error::from)?
-        } else {
-            vec![]
-        };
+        if self.meter.is_none() {
+            return Ok(());
+        }
         let decided = {
             let mut state = self.state.borrow_mut();
             let decided = state.repetition.trial_ended(scheduled, values);

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use crate::args::shard::ShardChoice;
 use crate::clock;
+use crate::collect::rules_after;
 use crate::console::message;
 use crate::exit::{ExitCode, from_results};
 use crate::experiment::Experiment;
@@ -68,12 +69,6 @@ pub enum ShardRunError {
     /// It is not known which shard this is.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// Decisions of the plan need the trials of all shards.
-    #[error(
-        "--shard: the plan has rules (`repeat.until`, `compare`) that need the trials of all shards while they run; give a fixed \
-         number of repetitions, `--set repeat=10`, and leave out `compare`, or run it on one machine"
-    )]
-    Rules,
     /// The store.
     #[error(transparent)]
     Store(#[from] ObjectError),
@@ -143,7 +138,6 @@ impl ShardRunError {
                 Cause::Environment => ExitCode::Failure,
             },
             Self::Task(_)
-            | Self::Rules
             | Self::OtherPlan { .. }
             | Self::OtherFile { .. }
             | Self::OtherBackend { .. } => ExitCode::Usage,
@@ -164,6 +158,8 @@ pub struct ShardRun {
     planned: BTreeSet<(u32, u16)>,
     /// Those in the store, of this attempt and of others.
     committed: RefCell<BTreeSet<(u32, u16)>>,
+    /// The rules of the plan after these trials. Those about a point of the shard need no other trials.
+    rules: RefCell<StoppingRules>,
     /// Trials that another attempt committed while this one ran them.
     duplicates: Cell<u32>,
 }
@@ -180,9 +176,6 @@ impl ShardRun {
     ) -> Result<Self, ShardRunError> {
         let variable = |name: &str| std::env::var(name).ok();
         let shard = shard_of(choice, &variable)?;
-        if !StoppingRules::of(&experiment.plan).is_empty() {
-            return Err(ShardRunError::Rules);
-        }
         let store = ccbench_store::open(&out.to_string_lossy())?;
         let scratch = tempfile::Builder::new().prefix("ccbench-shard-").tempdir();
         let scratch = scratch.map_err(|source| ShardRunError::Scratch {
@@ -197,16 +190,20 @@ impl ShardRun {
             job: scheduler_job(&variable),
         };
         let trials = schedule::shard_trials(&experiment.plan, shard).into_iter();
-        let planned = trials.map(|trial| (trial.point_id, trial.trial)).collect();
+        let planned: BTreeSet<(u32, u16)> =
+            trials.map(|trial| (trial.point_id, trial.trial)).collect();
         let found = store.read(PLAN_KEY).await?;
         if found.is_some_and(|found| found != experiment.resolved.as_bytes()) {
             let location = store.location().to_owned();
             return Err(ShardRunError::OtherPlan { location });
         }
         let keys = store.list(COMMITS).await?;
-        let committed = keys.iter().filter_map(|key| trial_of_key(key)).collect();
+        let committed: BTreeSet<(u32, u16)> =
+            keys.iter().filter_map(|key| trial_of_key(key)).collect();
+        let own = planned.intersection(&committed).copied().collect();
+        let rules = RefCell::new(rules_after(&*store, &experiment.plan, &own).await?);
         let (committed, duplicates) = (RefCell::new(committed), Cell::new(0));
-        Ok(Self { shard, attempt, store, scratch, planned, committed, duplicates })
+        Ok(Self { shard, attempt, store, scratch, planned, committed, rules, duplicates })
     }
 
     /// Parent of the results directory of this process.
@@ -214,15 +211,26 @@ impl ShardRun {
         self.scratch.path()
     }
 
-    /// Whether a trial is the shard's, and not in the store.
+    /// Whether a trial is the shard's, not in the store, and needed as far as is known.
     pub fn needs(&self, trial: &ScheduledTrial) -> bool {
         let key = (trial.point_id, trial.trial);
-        self.planned.contains(&key) && !self.committed.borrow().contains(&key)
+        self.planned.contains(&key) && self.is_left(key)
     }
 
-    /// Whether all trials of the shard are in the store.
+    /// Whether a trial is not in the store, and the rules of the plan need it as far as is known.
+    fn is_left(&self, trial: (u32, u16)) -> bool {
+        let is_committed = self.committed.borrow().contains(&trial);
+        !is_committed && self.rules.borrow().is_needed(trial.0, trial.1)
+    }
+
+    /// Whether all trials of the shard that are needed are in the store.
     pub fn is_complete(&self) -> bool {
-        self.planned.is_subset(&self.committed.borrow())
+        !self.planned.iter().any(|trial| self.is_left(*trial))
+    }
+
+    /// The rules of the plan after the trials of the shard that are in the store.
+    pub fn rules(&self) -> StoppingRules {
+        self.rules.borrow().clone()
     }
 
     /// Puts the files of the run and the description of this attempt into the store.
@@ -279,20 +287,30 @@ impl ShardRun {
         Err(ShardRunError::OtherBackend { location, attempt: other.id })
     }
 
-    /// Puts a finished trial into the store, unless it has to be repeated: then a later attempt runs it.
+    /// Puts a finished trial into the store, unless it has to be repeated: then a later attempt runs it. Returns the values of the
+    /// committed trial for the rules of the plan: its own, or those of the attempt that has committed it before.
     ///
     /// # Errors
     /// The store cannot be written.
-    pub async fn publish(&self, dir: &RunDir, trial: &ScheduledTrial) -> Result<(), ShardRunError> {
+    pub async fn publish(
+        &self,
+        dir: &RunDir,
+        trial: &ScheduledTrial,
+        mut values: Vec<Option<f64>>,
+    ) -> Result<Vec<Option<f64>>, ShardRunError> {
         let ScheduledTrial { point_id, trial, .. } = *trial;
         let commit = dir.commit_of(&self.attempt, point_id, trial);
         let Some(commit) = commit.filter(|commit| !commit.trial.needs_repeat()) else {
-            return Ok(dir.discard_files(point_id, trial)?);
+            dir.discard_files(point_id, trial)?;
+            return Ok(values);
         };
+        let commit = commit.with_values(&values);
         for name in commit.trial.digests.keys() {
             self.store.upload(&self.attempt.file_key(name), &dir.path().join(name)).await?;
         }
         if let Some(winner) = self.create(&commit).await? {
+            values = winner.values();
+            let winner = winner.attempt.id;
             self.duplicates.set(self.duplicates.get() + 1);
             message(format_args!(
                 "point {point_id}, repetition {trial}: attempt {winner} has committed this trial; that of this attempt is discarded"
@@ -303,11 +321,13 @@ impl ShardRun {
             }
         }
         self.committed.borrow_mut().insert((point_id, trial));
-        Ok(dir.discard_files(point_id, trial)?)
+        self.rules.borrow_mut().trial_ended(point_id, trial, values.clone());
+        dir.discard_files(point_id, trial)?;
+        Ok(values)
     }
 
-    /// Commits a trial; if another attempt has done so, its name.
-    async fn create(&self, commit: &Commit) -> Result<Option<String>, ShardRunError> {
+    /// Commits a trial; if another attempt has done so, its commit.
+    async fn create(&self, commit: &Commit) -> Result<Option<Commit>, ShardRunError> {
         /// A store may refuse requests that conflict, and then have no object.
         const MAX_REQUESTS: u32 = 5;
         let (key, content) = (commit.key(), commit.encode()?);
@@ -317,8 +337,8 @@ impl ShardRun {
             }
             // It may be ours, if the answer to an earlier request was lost.
             if let Some(found) = self.store.read(&key).await? {
-                let winner = Commit::decode(&key, &found)?.attempt.id;
-                return Ok(Some(winner).filter(|winner| *winner != self.attempt.id));
+                let winner = Commit::decode(&key, &found)?;
+                return Ok(Some(winner).filter(|winner| winner.attempt.id != self.attempt.id));
             }
         }
         let location = self.store.location().to_owned();
@@ -328,9 +348,10 @@ impl ShardRun {
     /// How far the shard has come.
     pub fn progress(&self) -> ShardProgress {
         let committed = self.planned.intersection(&self.committed.borrow()).count();
+        let left = self.planned.iter().filter(|trial| self.is_left(**trial)).count();
         ShardProgress {
             shard: self.shard,
-            planned: self.planned.len(),
+            planned: committed + left,
             committed,
             duplicates: self.duplicates.get(),
         }
@@ -342,7 +363,7 @@ impl ShardRun {
 pub struct ShardProgress {
     /// The shard.
     pub shard: Shard,
-    /// The number of its trials.
+    /// The number of its trials, without those that the rules of the plan make unnecessary.
     pub planned: usize,
     /// Those in the store.
     pub committed: usize,

@@ -18,6 +18,7 @@ use super::layout::{STAGING, rename_new};
 use super::model::RunStatus;
 use super::record::{self, RunRecord, RunSession, replace};
 use super::shard::{Commit, Session};
+use super::stopping::StoppingRules;
 use super::store::{RUN_FILES, directory_name, make_unique};
 use crate::error::{ErrorClass, FileError, io_error};
 use crate::part::sync;
@@ -220,6 +221,8 @@ pub struct Merge {
     sessions: Vec<Session>,
     commits: BTreeMap<(u32, u16), Commit>,
     duplicates: Vec<Duplicate>,
+    /// After all commits.
+    rules: StoppingRules,
 }
 
 impl Merge {
@@ -283,7 +286,12 @@ impl Merge {
         }
         let duplicates = duplicates.iter().filter_map(|other| duplicate(&committed, other));
         let duplicates = duplicates.collect();
-        Ok(Self { staging, plan, plan_sha256, planned, sessions, commits: committed, duplicates })
+        let mut rules = StoppingRules::of(&plan);
+        for ((point_id, trial), commit) in &committed {
+            rules.trial_ended(*point_id, *trial, commit.values());
+        }
+        let commits = committed;
+        Ok(Self { staging, plan, plan_sha256, planned, sessions, commits, duplicates, rules })
     }
 
     /// The trials that several attempts ran.
@@ -296,7 +304,7 @@ impl Merge {
         self.sessions.iter().all(|session| session.record.backend().has_virtual_clock())
     }
 
-    /// The trials that nobody has committed, by shard.
+    /// The trials that nobody has committed, by shard, without those that the rules of the plan make unnecessary.
     pub fn missing(&self) -> Vec<Missing> {
         let counts: BTreeSet<u32> =
             self.sessions.iter().map(|session| session.attempt.shards).collect();
@@ -305,7 +313,7 @@ impl Merge {
         let mut missing: BTreeMap<Option<Shard>, Vec<(u32, u16)>> = BTreeMap::new();
         for (index, trial) in self.planned.iter().enumerate() {
             let key = (trial.point_id, trial.trial);
-            if !self.commits.contains_key(&key) {
+            if !self.commits.contains_key(&key) && self.rules.is_needed(key.0, key.1) {
                 let number = numbers.as_ref().and_then(|numbers| numbers.get(index).copied());
                 let shard = number.zip(count).and_then(|(number, count)| Shard::new(number, count));
                 missing.entry(shard).or_default().push(key);
@@ -382,7 +390,7 @@ impl Merge {
     /// # Errors
     /// It cannot be written.
     pub fn finish(self, note: String) -> Result<PathBuf> {
-        let is_complete = self.commits.len() == self.planned.len();
+        let is_complete = self.missing().is_empty();
         let status = if is_complete { RunStatus::Complete } else { RunStatus::Interrupted };
         let dir = self.staging.dir.path();
         let ends: Vec<TrialEnd> = self
@@ -410,6 +418,7 @@ impl Merge {
             entries.push(Entry::TrialBegin { point_id, trial, seed, epoch });
             entries.push(Entry::TrialEnd(end));
         }
+        entries.extend(self.rules.decisions().into_iter().map(Entry::Decision));
         entries.push(Entry::RunEnd { status: status.as_str().to_owned(), record: Some(digest) });
         let lines: Result<String, serde_json::Error> = entries.iter().map(journal::line).collect();
         let path = dir.join(journal::FILE_NAME);
@@ -449,6 +458,12 @@ impl Merge {
         merged.trials = ends.iter().map(without_digests).collect();
         merged.trials.sort_by_key(|end| (end.point_id, end.trial));
         (merged.status, merged.sessions, merged.notes) = (status, sessions, notes);
+        merged.decisions = self.rules.decisions();
+        if self.plan.plan().repeat.adaptive().is_some() {
+            let needed =
+                self.planned.iter().filter(|it| self.rules.is_needed(it.point_id, it.trial));
+            merged.planned_trials = u32::try_from(needed.count()).ok();
+        }
         Ok(merged)
     }
 }

@@ -94,6 +94,9 @@ pub struct Commit {
     pub attempt: Attempt,
     /// The trial, with the digests of its files.
     pub trial: TrialEnd,
+    /// The [values](Commit::values) as the bits of IEEE 754: a decimal number in JSON is rounded by some readers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    value_bits: Vec<Option<u64>>,
 }
 
 /// The key of a trial's commit.
@@ -112,6 +115,19 @@ impl Commit {
     /// Its key.
     pub fn key(&self) -> String {
         commit_key(self.trial.point_id, self.trial.trial)
+    }
+
+    /// The same trial with these [values](Commit::values).
+    #[must_use]
+    pub fn with_values(self, values: &[Option<f64>]) -> Self {
+        let value_bits = values.iter().map(|value| value.map(f64::to_bits)).collect();
+        Self { value_bits, ..self }
+    }
+
+    /// The values that the rules of the plan need of the trial ([`StoppingRules::numbers`](super::stopping::StoppingRules::numbers));
+    /// none without rules.
+    pub fn values(&self) -> Vec<Option<f64>> {
+        self.value_bits.iter().map(|bits| bits.map(f64::from_bits)).collect()
     }
 
     /// Its key if another attempt has committed the trial.
@@ -193,6 +209,7 @@ impl RunDir {
             plan_sha256: self.shared.plan_sha256.clone(),
             attempt: attempt.clone(),
             trial: TrialEnd { digests, ..end },
+            value_bits: vec![],
         })
     }
 
@@ -228,8 +245,12 @@ pub(crate) mod tests {
         assert_eq!(trial_of_key("commits/point=0/x.json"), None);
         assert!(commit.trial.digests.keys().all(|name| run.path().join(name).is_file()));
         assert!(commit.trial.digests.len() >= 4, "tables and a raw file");
+        assert!(commit.values().is_empty());
+        let values = [Some(0.1 + 0.2), None, Some(f64::MIN_POSITIVE)];
+        let commit = commit.with_values(&values);
         let mut content = commit.encode().unwrap();
         assert_eq!(Commit::decode("k", &content).unwrap(), commit);
+        assert_eq!(Commit::decode("k", &content).unwrap().values(), values);
         let session = run.session(&attempt);
         let decoded = Session::decode("k", &session.encode().unwrap()).unwrap();
         assert_eq!(decoded, session);

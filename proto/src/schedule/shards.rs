@@ -68,32 +68,75 @@ impl FromStr for Shard {
 /// The number of the shard, from 1, of every trial of [`trials`], in its order. The same on every machine.
 ///
 /// Within each repetition the trials are shuffled by the plan's seed, so that differences between machines do not coincide with
-/// factors; then each one, the longest first, goes to the shard whose trials take the least time so far.
+/// factors; then each one, the longest first, goes to the shard whose trials take the least time so far. If rules end the repetition, so
+/// go the points instead, each with all of its trials and with the points that it is compared with: then each rule is about trials of
+/// one shard, which can decide it.
 pub fn partition(plan: &CheckedPlan, count: u32) -> Vec<u32> {
     let all = trials(plan);
     let lengths = plan.trial_lengths();
     let length_us = |trial: &ScheduledTrial| {
         lengths.get(trial.point_id as usize).copied().unwrap_or_default().get()
     };
-    let mut blocks: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-    for (index, trial) in all.iter().enumerate() {
-        blocks.entry(trial.trial).or_default().push(index);
-    }
     let mut loads: BinaryHeap<Reverse<(u64, u32)>> =
         (1..=count.max(1)).map(|number| Reverse((0, number))).collect();
     let mut shards = vec![1; all.len()];
-    for (repetition, mut block) in blocks {
+    for (repetition, mut block) in blocks(plan, &all) {
         shuffle(&mut block, derive(plan.plan().seed, "shards", &[u64::from(repetition)]));
+        let load_us = |together: &[usize]| -> u64 {
+            together.iter().map(|index| length_us(&all[*index])).sum()
+        };
         // Stable: trials of equal length stay shuffled.
-        block.sort_by_key(|index| Reverse(length_us(&all[*index])));
-        for index in block {
-            if let Some(Reverse((load_us, number))) = loads.pop() {
-                shards[index] = number;
-                loads.push(Reverse((load_us + length_us(&all[index]), number)));
+        block.sort_by_key(|together| Reverse(load_us(together)));
+        for together in block {
+            if let Some(Reverse((before_us, number))) = loads.pop() {
+                together.iter().for_each(|index| shards[*index] = number);
+                loads.push(Reverse((before_us + load_us(&together), number)));
             }
         }
     }
     shards
+}
+
+/// Trials, by their indices, that must be in one shard.
+type Together = Vec<usize>;
+
+/// What is divided at a time: each repetition with its trials one by one; all at once if rules end the repetition.
+fn blocks(plan: &CheckedPlan, all: &[ScheduledTrial]) -> BTreeMap<u16, Vec<Together>> {
+    let mut blocks: BTreeMap<u16, Vec<Together>> = BTreeMap::new();
+    if plan.plan().repeat.adaptive().is_none() {
+        for (index, trial) in all.iter().enumerate() {
+            blocks.entry(trial.trial).or_default().push(vec![index]);
+        }
+        return blocks;
+    }
+    let firsts = first_compared(plan);
+    let mut groups: BTreeMap<u32, Together> = BTreeMap::new();
+    for (index, trial) in all.iter().enumerate() {
+        let first = firsts.get(trial.point_id as usize).copied().unwrap_or(trial.point_id);
+        groups.entry(first).or_default().push(index);
+    }
+    blocks.insert(0, groups.into_values().collect());
+    blocks
+}
+
+/// For every point the first one of those that comparisons connect with it.
+fn first_compared(plan: &CheckedPlan) -> Vec<u32> {
+    fn first(firsts: &[u32], mut point: u32) -> u32 {
+        // Each step leads to an earlier point.
+        while let Some(earlier) = firsts.get(point as usize).filter(|first| **first < point) {
+            point = *earlier;
+        }
+        point
+    }
+    let levels = plan.levels();
+    let mut firsts: Vec<u32> = (0..).take(levels.len()).collect();
+    for (a, b) in plan.plan().compare.iter().flat_map(|compare| compare.pairs(&levels)) {
+        let (a, b) = (first(&firsts, a), first(&firsts, b));
+        if let Some(later) = firsts.get_mut(a.max(b) as usize) {
+            *later = a.min(b);
+        }
+    }
+    (0..).take(levels.len()).map(|point| first(&firsts, point)).collect()
 }
 
 /// The trials of a shard, in the order of the experiment, with the indices and seeds that they have in it.
@@ -136,6 +179,38 @@ mod tests {
             found.sort_by_key(|trial| trial.index);
             assert_eq!(found, trials(&plan), "{count} shards");
         }
+    }
+
+    /// A rule looks at all repetitions of its points, and one machine has them.
+    #[test]
+    fn trials_that_a_rule_needs_are_in_one_shard() {
+        let of_shards = |compare: &str| {
+            let until = r#"{ metric = "rtt", probe = "rtt", within = "5%" }"#;
+            let repeat = format!("repeat = {{ at_least = 5, at_most = 9, until = [{until}] }}");
+            let head = format!("name = \"shards\"\nseed = 7\n{repeat}");
+            let text = plans::of_lengths(&head, &["10s", "20s", "30s", "40s", "50s"]) + compare;
+            let plan = check::read(&text, &[]).unwrap().0;
+            let mut of_points = vec![std::collections::BTreeSet::new(); 5];
+            for (trial, number) in trials(&plan).iter().zip(partition(&plan, 4)) {
+                of_points[trial.point_id as usize].insert(number);
+            }
+            assert!(of_points.iter().all(|shards| shards.len() == 1), "{of_points:?}");
+            of_points.into_iter().map(|shards| *shards.first().unwrap()).collect::<Vec<u32>>()
+        };
+        let alone = of_shards("");
+        // The longest ones first, and 10 s and 20 s together.
+        assert_eq!(alone[0], alone[1], "{alone:?}");
+        let used: std::collections::BTreeSet<&u32> = alone.iter().collect();
+        assert_eq!(used.len(), 4, "{alone:?}");
+        let pair = |a: &str, b: &str| {
+            format!(
+                "[[compare]]\na = {{ \"phases.0.length\" = \"{a}\" }}\nb = {{ \"phases.0.length\" = \"{b}\" }}\nmetric = \"rtt\"\n\
+                 probe = \"rtt\"\nbetter = \"lower\"\nmargin = \"1us\"\n"
+            )
+        };
+        let chained = of_shards(&(pair("50s", "10s") + &pair("30s", "50s")));
+        assert!(chained[0] == chained[2] && chained[2] == chained[4], "{chained:?}");
+        assert_ne!(chained[3], chained[4], "{chained:?}");
     }
 
     #[test]

@@ -286,10 +286,11 @@ impl PlanRun<'_> {
             (None, None) => RunDir::create(&args.options.out, record)?,
         });
         let earlier = self.earlier.as_ref();
-        let (mut remaining, repetition) =
+        let (mut remaining, mut repetition) =
             left(experiment, &dir, args.retry_failed, earlier).await?;
         if let Some(shard) = shard {
             shard.begin(&dir).await?;
+            repetition = repetition.after(shard.rules());
             remaining.retain(|trial| shard.needs(trial));
         }
         Ok((dir, remaining, repetition))

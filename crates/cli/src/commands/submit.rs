@@ -10,7 +10,6 @@ use ccbench_proto::plan::Engine;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::{resolve, schedule};
 use ccbench_results::shard::{COMMITS, PLAN_KEY, trial_of_key};
-use ccbench_results::stopping::StoppingRules;
 use ccbench_store::ShardStore;
 
 use super::merge;
@@ -18,6 +17,7 @@ use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
 use crate::args::{AWAIT_NODES, RunOptions};
 use crate::cluster::{Job, JobKind, QueueState, lacking, queue_state, submitted_job, time_limit};
+use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
@@ -42,9 +42,6 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     let source = PlanSource::read(&args.plan)?.for_simulator(args.options.sim);
     let sets = source.sets(&args.sets, args.options.quick)?;
     let LoadedPlan { text, plan, traces, ccs } = source.load(&sets)?;
-    if !StoppingRules::of(&plan).is_empty() {
-        return Err(ShardRunError::Rules.into());
-    }
     let job = job(&args, &plan)?;
     if args.hyperqueue {
         print(&format!("{}\n", job.hyperqueue_command()));
@@ -198,12 +195,12 @@ async fn run_array(
     }
     // An earlier command may have ended before its job; the same shards must not be in the queue twice.
     let jobs = earlier_jobs(&*store).await?;
-    if !jobs.is_empty() && !lacking(plan, job.shards, &committed(&*store).await?).is_empty() {
+    if !jobs.is_empty() && !lacking(plan, job.shards, &settled(&*store, plan).await?).is_empty() {
         wait_for_job(&jobs.join(","), &*store, schedule::trials(plan).len()).await?;
     }
     for _ in 0..=args.resubmit {
         let before = committed(&*store).await?;
-        let left = lacking(plan, job.shards, &before);
+        let left = lacking(plan, job.shards, &settled(&*store, plan).await?);
         if left.is_empty() {
             break;
         }
@@ -259,6 +256,17 @@ async fn earlier_jobs(store: &dyn ShardStore) -> Result<Vec<String>, CliError> {
 async fn committed(store: &dyn ShardStore) -> Result<BTreeSet<(u32, u16)>, CliError> {
     let keys = store.list(COMMITS).await?;
     Ok(keys.iter().filter_map(|key| trial_of_key(key)).collect())
+}
+
+/// The trials in the store, and those that the rules of the plan make unnecessary.
+async fn settled(
+    store: &dyn ShardStore,
+    plan: &CheckedPlan,
+) -> Result<BTreeSet<(u32, u16)>, CliError> {
+    let committed = committed(store).await?;
+    let rules = rules_after(store, plan, &committed).await?;
+    let trials = schedule::trials(plan).into_iter().map(|trial| (trial.point_id, trial.trial));
+    Ok(trials.filter(|key| committed.contains(key) || !rules.is_needed(key.0, key.1)).collect())
 }
 
 /// Submits a script; the job's id.
