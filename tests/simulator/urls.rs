@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use ccbench_tests::run_files::Contents;
+use ccbench_tests::run_files::{Contents, assert_equal};
 use ccbench_tests::s3::S3Server;
 use ccbench_tests::{Bench, csv, text};
 
 use super::plan_file;
-use super::shards::{REPEAT, WHOLE, count, shard, three};
+use super::shards::{REPEAT, WHOLE, count, merge, shard, three};
 
 /// `ccbench ARGUMENTS` with a run cache of its own.
 fn read(bench: &Bench, arguments: &[&str], server: Option<&S3Server>) -> Output {
@@ -174,4 +174,95 @@ fn a_run_that_is_too_large_for_the_cache_is_refused() {
         assert_eq!(done.status.code(), Some(code), "{}", text(&done));
         assert!(text(&done).contains(message), "{}", text(&done));
     }
+}
+
+/// The folder of a table's files has these entries.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_compacted_run_is_read_as_any_other() {
+    let bench = Bench::new();
+    three(&bench, "shards");
+    let (code, printed) = merge(&bench, &["shards", "--out", "plain"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let (code, printed) = merge(&bench, &["shards", "--compact"]);
+    assert_eq!(code, Some(0), "{printed}");
+    let (dir, plain) = (bench.results(), bench.path("plain").join(&names(&bench.path("plain"))[0]));
+    let tables = names(&plain.join("tables"));
+    assert!(tables.contains(&"flow_samples".to_owned()), "{tables:?}");
+    assert_eq!(names(&dir.join("tables")), tables);
+    for table in &tables {
+        assert_eq!(names(&dir.join("tables").join(table)), ["part-0.parquet"], "{table}");
+    }
+    assert_summary(&dir);
+    let (run, plain) = (dir.display().to_string(), plain.display().to_string());
+    let all = |run: &str, output: &str| {
+        let done = bench.run(&["export", "csv", run, "--output", output]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let folder = bench.path(output);
+        let read = |name: String| (name.clone(), std::fs::read(folder.join(&name)).unwrap());
+        names(&folder).into_iter().map(read).collect::<Contents>()
+    };
+    assert_equal(&all(&run, "of-compacted"), &all(&plain, "of-plain"));
+    let runs = |arguments: &[&str], code: i32| {
+        let done = bench.run(arguments);
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {}", text(&done));
+        text(&done)
+    };
+    runs(&["verify", &run], 0);
+    runs(&["report", &run], 0);
+    runs(&["export", "qlog", &run, "--output", "qlog"], 0);
+    runs(&["plot", &run, "--kind", "series", "--format", "svg"], 0);
+    let left = runs(&["run", "--resume", &run, "--sim"], 0);
+    assert!(left.contains("nothing is left to run"), "{left}");
+    let done = bench.run(&["artifact", "pack", &run, "--output", "a.tar.gz"]);
+    assert!(!done.status.success() && text(&done).contains("it is compacted"), "{}", text(&done));
+    let file = dir.join("tables/flow_samples/part-0.parquet");
+    let length = std::fs::read(&file).unwrap().len();
+    std::fs::write(&file, vec![0; length]).unwrap();
+    let verified = runs(&["verify", &run], 1);
+    assert_eq!(verified.matches("damaged: ").count(), 1, "{verified}");
+    let summary = runs(&["summarize", &run], 0);
+    assert!(summary.contains("tables/flow_samples/part-0.parquet: changed"), "{summary}");
+}
+
+#[test]
+fn a_run_in_a_bucket_is_there_as_a_whole() {
+    let Some(server) = S3Server::start() else { return };
+    server.create_bucket("ccbench");
+    let bench = Bench::new();
+    three(&bench, "shards");
+    let reads = |arguments: &[&str], code: i32| {
+        let done = read(&bench, arguments, Some(&server));
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {}", text(&done));
+        text(&done)
+    };
+    let out = "s3://ccbench/results/";
+    // The second command finds the run of the first one.
+    let printed: Vec<String> =
+        (0..2).map(|_| reads(&["merge", "shards", "--compact", "--out", out], 0)).collect();
+    let url = |printed: &str| {
+        let line = printed.lines().find_map(|line| line.strip_prefix("results: s3://"));
+        format!("s3://{}", line.unwrap_or_else(|| panic!("{printed}")))
+    };
+    let (url, again) = (url(&printed[0]), url(&printed[1]));
+    assert!(url == again && url.starts_with("s3://ccbench/results/simulated-"), "{url} {again}");
+    assert!(bench.all_results().is_empty(), "nothing is left here");
+    reads(&["summarize", &url, "--output", "summary"], 0);
+    assert_summary(&bench.path("summary"));
+    let kept = copies(&bench);
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert_eq!(names(&kept[0].join("tables/flow_samples")), ["part-0.parquet"]);
+    reads(&["verify", &url], 0);
+    reads(&["report", &url, "--output", "report.html"], 0);
+    assert_eq!(copies(&bench), kept);
+    // The same shards, written otherwise, are another run of the same name.
+    let refused = reads(&["merge", "shards", "--out", out], 2);
+    assert!(refused.contains("has another run"), "{refused}");
 }

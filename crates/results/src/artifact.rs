@@ -135,6 +135,11 @@ fn open_intact(path: &Path) -> Result<(RunDir, Digests)> {
             "it is not complete; `ccbench run --resume` runs what it lacks and ends it",
         ));
     }
+    if run.is_compacted() {
+        return Err(unfit(
+            "it is compacted, and a rerun is compared file by file; merge its shards without --compact",
+        ));
+    }
     let Verification { damaged, digests, .. } = run.verify()?;
     if let Some((name, what)) = damaged.first() {
         let (count, first) = (damaged.len(), format!("{name}: {what}"));

@@ -2,10 +2,12 @@
 //! [`mark`] finds committed trials whose tables are not those that were committed: a reader treats such a trial as failed,
 //! without a row, so that one damaged file does not block the other trials.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
+use super::artifact::is_inside;
 use super::digest::FileDigest;
 use super::journal::{RunState, TrialEnd};
 use super::layout::table_files;
@@ -80,10 +82,13 @@ pub(crate) fn mark(
     tables: impl Fn(&str) -> bool + Sync,
 ) {
     let trials: Vec<&TrialEnd> = state.committed.values().collect();
+    let shared = damaged_shared(path, state, depth, &tables);
     let found = in_parallel(&trials, |end| {
         let key = (end.point_id, end.trial);
         let digests = state.digests.get(&key);
-        let tables = end.rows.keys().filter(|table| tables(table));
+        let of_shared = end.shared.values().filter_map(|rows| shared.get(rows.file.as_str()));
+        let tables =
+            end.rows.keys().filter(|table| tables(table) && !end.shared.contains_key(*table));
         let files = tables.flat_map(|table| table_files(path, end, table));
         let damaged = files.filter_map(|file| {
             let name = file.strip_prefix(path).unwrap_or(&file).to_string_lossy().into_owned();
@@ -93,7 +98,7 @@ pub(crate) fn mark(
             }
             Some(format!("{name}: {}", compare_with_digest(&file, expected, depth)?))
         });
-        let damaged: Vec<String> = damaged.collect();
+        let damaged: Vec<String> = of_shared.cloned().chain(damaged).collect();
         (key, damaged)
     });
     for (key, damaged) in found {
@@ -112,5 +117,29 @@ pub(crate) fn mark(
         end.reasons.insert(0, Reason::new(ReasonCode::Damaged, message));
         end.rows.clear();
         end.files.clear();
+        end.shared.clear();
     }
+}
+
+/// What is wrong with files of these tables that trials share, by their names. Each is read once.
+fn damaged_shared(
+    path: &Path,
+    state: &RunState,
+    depth: Depth,
+    tables: impl Fn(&str) -> bool,
+) -> BTreeMap<String, String> {
+    let shared = state.committed.values().flat_map(|end| &end.shared);
+    let names = shared.filter(|(table, _)| tables(table)).map(|(_, rows)| rows.file.as_str());
+    let names: Vec<&str> = names.collect::<BTreeSet<_>>().into_iter().collect();
+    let problems = in_parallel(&names, |name| match state.run_files.get(*name) {
+        // The directory may be a stranger's.
+        Some(expected) if is_inside(name) => {
+            compare_with_digest(&path.join(name), Some(expected), depth)
+        }
+        _ => Some("not in the journal".to_owned()),
+    });
+    let damaged = names.into_iter().zip(problems);
+    damaged
+        .filter_map(|(name, what)| Some((name.to_owned(), format!("{name}: {}", what?))))
+        .collect()
 }

@@ -148,6 +148,9 @@ pub struct TrialEnd {
     /// Files of the tables that have more than one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, usize>,
+    /// Tables whose rows are in a file that trials share; such a table has no file of the trial.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shared: BTreeMap<String, SharedRows>,
     /// Every file, of tables and raw. [`RunState`] keeps them apart from the committed trials.
     #[serde(default, skip_serializing_if = "Digests::is_empty")]
     pub digests: Digests,
@@ -158,6 +161,15 @@ pub struct TrialEnd {
     /// The congestion controls of the plan as the nodes loaded them, in the nodes' order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub congestion_controls: Vec<CcRecord>,
+}
+
+/// Where a trial's rows of a table begin in a file of a compacted run; the number of its rows says where they end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedRows {
+    /// Its path in the results directory.
+    pub file: String,
+    /// The number of rows before the trial's.
+    pub first_row: u64,
 }
 
 /// A congestion control of the plan (`[cc.NAME]`) as loaded into one node's kernel.
@@ -221,6 +233,7 @@ impl TrialEnd {
             reasons: vec![],
             rows: BTreeMap::new(),
             files: BTreeMap::new(),
+            shared: BTreeMap::new(),
             digests: Digests::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
@@ -329,6 +342,11 @@ pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<usize>) {
 }
 
 impl RunState {
+    /// Whether trials share files.
+    pub(crate) fn is_compacted(&self) -> bool {
+        self.committed.values().any(|end| !end.shared.is_empty())
+    }
+
     /// Applies the next entry.
     pub(crate) fn on(&mut self, entry: Entry) {
         match entry {

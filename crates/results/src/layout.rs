@@ -18,7 +18,7 @@ pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
 /// Files of one table of one trial, at most: each has millions of rows. A journal with more is not ccbench's.
 const MAX_FILES: usize = 1 << 16;
 
-/// All files of one table of a committed trial.
+/// All files of one table of a committed trial that has files of its own.
 pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
     let dir = trial_dir(&run.join("tables").join(table), end.point_id, end.trial);
     let counted = end.files.get(table).copied().unwrap_or(1).min(MAX_FILES);
@@ -26,6 +26,27 @@ pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBu
     let later =
         (counted..).map(|number| part::file(&dir, number)).take_while(|path| path.is_file());
     (0..counted).map(|number| part::file(&dir, number)).chain(later).collect()
+}
+
+/// Rows of one table of a trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TableRows {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// The first row, and the number of rows; `None`: all of the file.
+    pub(crate) range: Option<(usize, usize)>,
+}
+
+/// Where the rows of one table of a committed trial are, in the order in which they were written.
+pub(crate) fn table_rows(run: &Path, end: &TrialEnd, table: &str) -> Vec<TableRows> {
+    let Some(shared) = end.shared.get(table) else {
+        let files = table_files(run, end, table).into_iter();
+        return files.map(|path| TableRows { path, range: None }).collect();
+    };
+    let count = end.rows.get(table).copied().unwrap_or(0);
+    let whole = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let range = Some((whole(shared.first_row), whole(count)));
+    vec![TableRows { path: run.join(&shared.file), range }]
 }
 
 /// Prefix of a trial's directory while it is written.

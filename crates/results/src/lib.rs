@@ -19,6 +19,7 @@ pub mod backend;
 mod cells;
 pub mod clock;
 pub mod columns;
+mod compact;
 pub mod compare;
 mod csv;
 mod curve;

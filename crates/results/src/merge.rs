@@ -11,6 +11,7 @@ use ccbench_proto::schedule::{self, ScheduledTrial, Shard};
 use tempfile::TempDir;
 
 use super::artifact::is_inside;
+use super::compact::compact;
 use super::damage::{Depth, compare_with_digest};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, TrialEnd};
@@ -223,6 +224,7 @@ pub struct Merge {
     duplicates: Vec<Duplicate>,
     /// After all commits.
     rules: StoppingRules,
+    is_compacted: bool,
 }
 
 impl Merge {
@@ -290,8 +292,24 @@ impl Merge {
         for ((point_id, trial), commit) in &committed {
             rules.trial_ended(*point_id, *trial, commit.values());
         }
-        let commits = committed;
-        Ok(Self { staging, plan, plan_sha256, planned, sessions, commits, duplicates, rules })
+        let (commits, is_compacted) = (committed, false);
+        Ok(Self {
+            staging,
+            plan,
+            plan_sha256,
+            planned,
+            sessions,
+            commits,
+            duplicates,
+            rules,
+            is_compacted,
+        })
+    }
+
+    /// The same; [`Self::finish`] puts the rows of all trials into a few large files for each table. Such a run is only read.
+    #[must_use]
+    pub fn compacted(self) -> Self {
+        Self { is_compacted: true, ..self }
     }
 
     /// The trials that several attempts ran.
@@ -385,7 +403,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Writes journal and `run.json`, and renames the directory; returns its path. It is complete if no trial is missing.
+    /// Writes journal and `run.json`, and renames the directory; returns its path. It is complete if no trial is missing. A
+    /// [compacted](Self::compacted) run is written outside the asynchronous runtime: Polars has its own.
     ///
     /// # Errors
     /// It cannot be written.
@@ -393,7 +412,7 @@ impl Merge {
         let is_complete = self.missing().is_empty();
         let status = if is_complete { RunStatus::Complete } else { RunStatus::Interrupted };
         let dir = self.staging.dir.path();
-        let ends: Vec<TrialEnd> = self
+        let mut ends: Vec<TrialEnd> = self
             .planned
             .iter()
             .filter_map(|trial| {
@@ -403,6 +422,10 @@ impl Merge {
                 Some(TrialEnd { epoch, ..commit.trial.clone() })
             })
             .collect();
+        let mut files = run_files(dir)?;
+        if self.is_compacted {
+            files.extend(compact(dir, &mut ends)?);
+        }
         let record = self.record(&ends, status, note)?;
         let (bytes, digest) = record.encoded(dir)?;
         let started_utc = record.sessions.first().map(|session| session.started_utc.clone());
@@ -410,7 +433,7 @@ impl Merge {
         let mut entries = vec![Entry::RunStart {
             plan_sha256: self.plan_sha256.clone(),
             started_utc: started_utc.clone(),
-            files: run_files(dir)?,
+            files,
             record: None,
         }];
         for end in ends {

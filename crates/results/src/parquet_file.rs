@@ -1,12 +1,22 @@
 //! Reads Parquet files that ccbench may not have written, or that nobody has compared with a digest.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use polars::prelude::*;
+use polars_io::mmap::MmapBytesReader;
+use polars_io::parquet::metadata::FileMetadataRef;
 use polars_parquet_format::thrift::protocol::TCompactInputProtocol;
 use polars_parquet_format::{ColumnMetaData, FileMetaData, PageHeader};
 
+use crate::error::{Result, io_error, polars_error};
+
+/// Files up to this size are read at once.
+const SMALL_FILE_BYTES: u64 = 1 << 20;
 /// Length of the metadata (4 bytes), and "PAR1".
 const TRAILER_BYTES: u64 = 8;
 /// Limit of a page's header, which may contain the smallest and the largest value.
@@ -42,6 +52,68 @@ pub(crate) fn read(
     // Polars panics at some damage.
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(polars_err!(ComputeError: "the Parquet file is damaged")))
+}
+
+/// Opens a file. Its metadata is checked unless it is known. Reads a small file at once: mmap and munmap interrupt the other threads.
+pub(crate) fn open(
+    path: &Path,
+    metadata: Option<&FileMetadataRef>,
+) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
+    let mut file = File::open(path).map_err(io_error("open", path))?;
+    let length = file.metadata().map_err(io_error("read", path))?.len();
+    if metadata.is_none() {
+        check_metadata(&mut file).map_err(polars_error("read", path))?;
+        file.rewind().map_err(io_error("read", path))?;
+    }
+    let bytes: Box<dyn MmapBytesReader> = if length > SMALL_FILE_BYTES {
+        Box::new(file)
+    } else {
+        let mut bytes = Vec::with_capacity(length as usize + 1);
+        file.read_to_end(&mut bytes).map_err(io_error("read", path))?;
+        Box::new(Cursor::new(bytes))
+    };
+    let mut reader = ParquetReader::new(bytes);
+    if let Some(metadata) = metadata {
+        reader.set_metadata(metadata.clone());
+    }
+    Ok(reader)
+}
+
+/// Calls `take` with all rows of a file in their order, so many at a time.
+pub(crate) fn each_frame(
+    path: &Path,
+    rows: usize,
+    mut take: impl FnMut(DataFrame) -> Result<()>,
+) -> Result<()> {
+    let mut first = open(path, None)?;
+    let metadata = first.get_metadata().map_err(polars_error("read", path))?.clone();
+    let mut first = Some(first);
+    for from in (0..metadata.num_rows).step_by(rows) {
+        let reader = match first.take() {
+            Some(first) => first,
+            None => open(path, Some(&metadata))?,
+        };
+        let reader = reader.with_slice(Some((from, rows)));
+        let frame = reader.read_parallel(ParallelStrategy::None).finish();
+        take(frame.map_err(polars_error("read", path))?)?;
+    }
+    Ok(())
+}
+
+/// The metadata of files that trials share: reading it takes longer than the rows of one trial.
+#[derive(Debug, Default)]
+pub(crate) struct SharedMetadata(Mutex<HashMap<PathBuf, FileMetadataRef>>);
+
+impl SharedMetadata {
+    /// That of a file, if it was read before.
+    pub(crate) fn get(&self, path: &Path) -> Option<FileMetadataRef> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
+    }
+
+    /// Keeps that of a file.
+    pub(crate) fn put(&self, path: PathBuf, metadata: FileMetadataRef) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path, metadata);
+    }
 }
 
 /// Checks the lengths and counts in a file's metadata.

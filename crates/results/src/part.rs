@@ -36,7 +36,7 @@ const OPTIONS: WriteOptions = WriteOptions {
 };
 
 /// Row groups of a file (8 million rows): the writer keeps the metadata of each in memory until it finishes the file.
-const FILE_ROW_GROUPS: usize = 256;
+pub(crate) const FILE_ROW_GROUPS: usize = 256;
 
 /// The files of one table of one trial. The first file is created with the first row; more than one is rare.
 pub(crate) struct Part<C> {
@@ -51,7 +51,8 @@ pub(crate) struct Part<C> {
 }
 
 /// A file that is being written.
-struct Writer {
+pub(crate) struct Writer {
+    path: PathBuf,
     file: FileWriter<DigestedFile>,
     /// Key-value metadata.
     footer: Vec<KeyValue>,
@@ -116,26 +117,24 @@ impl<C: Columns> Part<C> {
             Some(writer) => writer,
             None => self.writer.insert(Writer::begin(&path, meta, &frame)?),
         };
-        write(&mut writer.file, &frame).map_err(error("write"))?;
-        writer.row_groups += 1;
-        let full = writer.row_groups >= FILE_ROW_GROUPS;
+        writer.put(&frame)?;
+        let full = writer.row_groups() >= FILE_ROW_GROUPS;
         self.written_rows += self.buffered_rows as u64;
         self.buffered_rows = 0;
         if full { self.close() } else { Ok(()) }
     }
 
     fn close(&mut self) -> Result<()> {
-        let Some(mut writer) = self.writer.take() else { return Ok(()) };
-        let path = file(&self.dir, self.files.len());
-        writer.file.end(Some(writer.footer)).map_err(polars_error("finish", &path))?;
-        let digest = writer.file.into_inner().finish().map_err(io_error("make durable", &path))?;
-        self.files.push(digest);
+        if let Some(writer) = self.writer.take() {
+            self.files.push(writer.finish()?);
+        }
         Ok(())
     }
 }
 
 impl Writer {
-    fn begin(path: &Path, meta: &Metadata, frame: &DataFrame) -> Result<Self> {
+    /// Creates a file with the columns of this frame. The parent of its directory must exist.
+    pub(crate) fn begin(path: &Path, meta: &Metadata, frame: &DataFrame) -> Result<Self> {
         if let Some(dir) = path.parent() {
             make_dir(dir)?;
         }
@@ -144,7 +143,26 @@ impl Writer {
         let schema = frame.schema().to_arrow(CompatLevel::newest());
         let file =
             FileWriter::try_new(file, schema, OPTIONS).map_err(polars_error("begin", path))?;
-        Ok(Self { file, footer: footer(meta, frame), row_groups: 0 })
+        Ok(Self { path: path.to_path_buf(), file, footer: footer(meta, frame), row_groups: 0 })
+    }
+
+    /// Writes a frame as a row group; each of its columns has one chunk.
+    pub(crate) fn put(&mut self, frame: &DataFrame) -> Result<()> {
+        write(&mut self.file, frame).map_err(polars_error("write", &self.path))?;
+        self.row_groups += 1;
+        Ok(())
+    }
+
+    /// Row groups so far, whose metadata is in memory.
+    pub(crate) fn row_groups(&self) -> usize {
+        self.row_groups
+    }
+
+    /// Writes the footer, and syncs the file to disk.
+    pub(crate) fn finish(self) -> Result<FileDigest> {
+        let Self { path, mut file, footer, .. } = self;
+        file.end(Some(footer)).map_err(polars_error("finish", &path))?;
+        file.into_inner().finish().map_err(io_error("make durable", &path))
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! results/<plan>-<utc>-<shorthash>/
 //!   plan.toml  plan.resolved.toml  run.json  journal.ndjson  points.parquet  traces/<file>
-//!   tables/<table>/point=<id>/trial-<nn>/part-0.parquet
+//!   tables/<table>/point=<id>/trial-<nn>/part-0.parquet    compacted: tables/<table>/part-0.parquet
 //!   raw/point=<id>/trial-<nn>/<node>/<file>
 //! ```
 //!
@@ -24,6 +24,7 @@ use super::journal::{self, Entry, Journal, RunState, TrialEnd};
 use super::layout::{STAGING, list, remove, table_files, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::open_run::{Log, OpenRun, State};
+use super::parquet_file::SharedMetadata;
 use super::part::{self, sync};
 use super::points;
 use super::record::{self, RunRecord, RunSession, replace};
@@ -54,6 +55,7 @@ pub struct RunDir {
     /// Read on first use.
     plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
     traced: OnceLock<TraceCapacities>,
+    pub(crate) metadata: SharedMetadata,
     /// Every file has been compared with its digest: [`Self::check`] reads none again.
     is_verified: bool,
 }
@@ -156,7 +158,8 @@ impl RunDir {
         let state = Mutex::new(State { record, log });
         let row_group_rows = part::ROW_GROUP_ROWS;
         let shared = OpenRun { path, plan_sha256, ccbench_version, row_group_rows, state };
-        Self { shared, plan: OnceLock::new(), traced: OnceLock::new(), is_verified: false }
+        let (plan, traced) = (OnceLock::new(), OnceLock::new());
+        Self { shared, plan, traced, metadata: SharedMetadata::default(), is_verified: false }
     }
 
     /// Path of the directory.
@@ -334,7 +337,13 @@ impl RunDir {
         part::file(&self.trial_dir_of(table, point_id, trial), 0)
     }
 
-    /// All files of one table of a committed trial, in the order in which they were written, whether they exist or not.
+    /// Whether trials share files: see [`Merge::compacted`](super::merge::Merge::compacted).
+    pub fn is_compacted(&self) -> bool {
+        self.shared.state().log.state().is_compacted()
+    }
+
+    /// All files of one table of a committed trial, in the order in which they were written, whether they exist or not; not of a
+    /// compacted run.
     pub fn files(&self, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
         table_files(&self.shared.path, end, table)
     }
@@ -459,6 +468,9 @@ fn reopen(path: &Path, plan_sha256: &str, utc: &str, depth: Depth) -> Result<(Ru
         });
     }
     let (mut journal, torn) = Journal::reopen(path)?;
+    if journal.state().is_compacted() {
+        return Err(StoreError::Compacted { path: path.to_path_buf() });
+    }
     if torn > 0 {
         record.notes.push(format!(
             "{utc}: the journal ended in {torn} bytes of an unfinished line; removed"

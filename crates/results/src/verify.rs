@@ -80,6 +80,14 @@ pub fn verify(dir: &Path) -> Result<Verification> {
             }
         }
     }
+    for table in list(&dir.join("tables"))? {
+        for file in list(&table)?.into_iter().filter(|file| file.is_file()) {
+            let name = relative(dir, &file);
+            if !known.contains(name.as_str()) {
+                found.damaged.push((name, "unexpected: no trial has rows in it".to_owned()));
+            }
+        }
+    }
     let own = [journal::FILE_NAME, record::FILE_NAME, DIGESTS_FILE];
     for file in list(dir)?.into_iter().filter(|file| file.is_file()) {
         let name = relative(dir, &file);
@@ -136,7 +144,9 @@ fn trial_files(dir: &Path, state: &RunState, end: &TrialEnd, wanted: &mut Vec<Wa
         );
         return;
     }
-    let tables = end.rows.keys().flat_map(|table| table_files(dir, end, table));
+    // Shared files are files of the run.
+    let own = end.rows.keys().filter(|table| !end.shared.contains_key(*table));
+    let tables = own.flat_map(|table| table_files(dir, end, table));
     let raw = trial_dir(&dir.join("raw"), end.point_id, end.trial);
     let files = tables.chain(files_below(&raw).unwrap_or_default());
     wanted.extend(files.map(|file| Wanted { name: relative(dir, &file), expected: None }));

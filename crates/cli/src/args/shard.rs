@@ -37,12 +37,16 @@ pub struct MergeArgs {
     /// Where the shards put their results: the directory or the URL of their `--out`.
     #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub shards: String,
-    /// Parent directory of the merged run.
-    #[arg(long, default_value = "results", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Parent directory of the merged run, or the URL of a folder in a bucket.
+    #[arg(long, default_value = "results", value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
     /// Also merge when trials are missing; `ccbench run --resume` runs them.
     #[arg(long)]
     pub partial: bool,
+    /// Put the rows of all trials into a few large files for each table, instead of one for each trial. Such a run cannot be resumed or
+    /// packed.
+    #[arg(long, conflicts_with = "partial")]
+    pub compact: bool,
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,

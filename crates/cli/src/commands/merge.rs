@@ -1,10 +1,13 @@
 //! `ccbench merge`: one run of the trials of all shards.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use ccbench_results::merge::{Duplicate, Missing, Staging};
+use ccbench_results::journal::FILE_NAME as JOURNAL;
+use ccbench_results::merge::{Duplicate, Merge, Missing, Staging};
 use ccbench_results::shard::PLAN_KEY;
 use ccbench_results::store::RunDir;
+use ccbench_store::{Creation, check_creation};
+use tempfile::TempDir;
 
 use super::run::{Tables, summarize_run};
 use crate::args::shard::MergeArgs;
@@ -12,6 +15,7 @@ use crate::collect::{Collected, collect, copy_files};
 use crate::console::message;
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::file::FileError;
 use crate::runtime::block_on;
 
 /// Trials that a message names.
@@ -22,22 +26,71 @@ const NAMED_TRIALS: usize = 10;
 /// # Errors
 /// The store cannot be read, an object is damaged or belongs to another plan, or the results cannot be written.
 pub fn run(args: &MergeArgs) -> Result<ExitCode, CliError> {
-    let Some(merged) = block_on(merge(args))? else { return Ok(ExitCode::Failure) };
-    let dir = RunDir::open(&merged.path)?;
-    message(format_args!("results: {}", dir.path().display()));
+    let out = args.out.to_string_lossy();
+    let place = Place::of(&out)?;
+    let Some(collected) = block_on(merge(args, place.root()))? else {
+        return Ok(ExitCode::Failure);
+    };
+    let is_sound = collected.is_sound;
+    let dir = RunDir::open(&collected.finish(args)?)?;
+    if let Place::Directory(_) = place {
+        message(format_args!("results: {}", dir.path().display()));
+    }
     let code = summarize_run(&dir, Tables::All, args.json, args.strict)?.exit_code;
-    Ok(if merged.is_sound { code } else { ExitCode::Failure })
+    if let Place::Bucket(_) = place {
+        let name = dir.path().file_name().unwrap_or_default().to_string_lossy();
+        let url = format!("{}/{name}", out.trim_end_matches('/'));
+        block_on(publish(dir.path(), &url))?;
+        message(format_args!("results: {url}"));
+    }
+    Ok(if is_sound { code } else { ExitCode::Failure })
 }
 
-/// A merged run.
-struct Merged {
-    path: std::path::PathBuf,
+/// Where the merged run goes.
+enum Place {
+    /// A parent directory.
+    Directory(PathBuf),
+    /// A bucket: the run is put together here.
+    Bucket(TempDir),
+}
+
+impl Place {
+    fn of(out: &str) -> Result<Self, CliError> {
+        if !ccbench_store::is_url(out) {
+            return Ok(Self::Directory(out.into()));
+        }
+        // A wrong URL is an error before the work.
+        ccbench_store::open(out)?;
+        let dir = tempfile::Builder::new().prefix("ccbench-merge-").tempdir();
+        let root = std::env::temp_dir();
+        Ok(Self::Bucket(dir.map_err(FileError::of("create a directory in", &root))?))
+    }
+
+    fn root(&self) -> &Path {
+        match self {
+            Self::Directory(path) => path,
+            Self::Bucket(dir) => dir.path(),
+        }
+    }
+}
+
+/// Shards whose files are copied.
+struct Copied {
+    merge: Merge,
     /// No trial is missing, and no machine disagrees with another one.
     is_sound: bool,
 }
 
-/// Combines the shards; `None` if trials are missing, which is printed.
-async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
+impl Copied {
+    /// Writes the results directory; outside the asynchronous runtime, because Polars has its own.
+    fn finish(self, args: &MergeArgs) -> Result<PathBuf, CliError> {
+        let merge = if args.compact { self.merge.compacted() } else { self.merge };
+        Ok(merge.finish(format!("merged from the shards in {}", args.shards))?)
+    }
+}
+
+/// Copies the trials of the shards; `None` if trials are missing, which is printed.
+async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError> {
     let location = &args.shards;
     if !ccbench_store::is_url(location) && !Path::new(location).is_dir() {
         return Err(CliError::Usage(format!(
@@ -51,7 +104,7 @@ async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
             "{location} has no shards; `ccbench run PLAN --shard I/N --out {location}` puts them there"
         )));
     }
-    let Collected { merge, .. } = collect(store, Staging::new(&args.out)?).await?;
+    let Collected { merge, .. } = collect(store, Staging::new(root)?).await?;
     let missing = merge.missing();
     missing.iter().for_each(print_missing);
     for duplicate in merge.duplicates() {
@@ -65,9 +118,47 @@ async fn merge(args: &MergeArgs) -> Result<Option<Merged>, CliError> {
         copy_files(store, &merge, commit).await?;
     }
     let disagree = merge.is_repeatable() && merge.duplicates().iter().any(|found| !found.equal);
-    let note = format!("merged from the shards in {location}");
-    let path = merge.finish(note)?;
-    Ok(Some(Merged { path, is_sound: missing.is_empty() && !disagree }))
+    Ok(Some(Copied { merge, is_sound: missing.is_empty() && !disagree }))
+}
+
+/// Puts a results directory into a bucket. The journal comes last and only if there is none: a reader sees all of the run or nothing, and
+/// of several commands one puts it there.
+async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
+    let store = ccbench_store::open(url)?;
+    let store = &*store;
+    let path = dir.join(JOURNAL);
+    let journal = std::fs::read(&path).map_err(FileError::of("read", &path))?;
+    let other = || CliError::Usage(format!("{url} has another run; give another place (--out)"));
+    match store.read(JOURNAL).await? {
+        Some(found) if found == journal => return Ok(()),
+        Some(_) => return Err(other()),
+        None => check_creation(store, &format!("probes/{}", std::process::id())).await?,
+    }
+    for (key, file) in files_below(dir, dir)? {
+        if key != JOURNAL {
+            store.upload(&key, &file).await?;
+        }
+    }
+    let is_first = store.create(JOURNAL, journal.clone()).await? == Creation::New;
+    // The answer to an earlier request may have been lost.
+    let is_own = is_first || store.read(JOURNAL).await?.is_some_and(|found| found == journal);
+    if is_own { Ok(()) } else { Err(other()) }
+}
+
+/// Every file below a folder of `root`, by its path in it.
+fn files_below(root: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>, FileError> {
+    let failed = FileError::of("list", folder);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(&failed)? {
+        let path = entry.map_err(&failed)?.path();
+        if path.is_dir() {
+            found.extend(files_below(root, &path)?);
+        } else {
+            let key = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+            found.push((key, path));
+        }
+    }
+    Ok(found)
 }
 
 /// `point 3 repetition 2, point 4 repetition 1 and 5 more`.

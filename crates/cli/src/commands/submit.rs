@@ -73,7 +73,8 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     let resolved = resolved(&source, &sets, &plan, job.kind)?;
     block_on(run_array(&args, &job, (&plan, &resolved), &out))?;
     let SubmitArgs { merged, options: RunOptions { json, strict, .. }, .. } = args;
-    merge::run(&MergeArgs { shards: out, out: merged, partial: false, json, strict })
+    let (partial, compact) = (false, false);
+    merge::run(&MergeArgs { shards: out, out: merged, partial, compact, json, strict })
 }
 
 /// What shards of the plan may have as their resolved plan: in the lab each machine may choose the engine.

@@ -8,6 +8,7 @@ use crate::backend::RunBackend;
 use crate::model::{NodeClock, RunInfo, TrialKey};
 use crate::shard::tests::attempt;
 use crate::store::RunDir;
+use crate::summary::query::scan;
 use crate::trial::tests::{good, info};
 use crate::verify::verify;
 
@@ -142,6 +143,56 @@ fn merged_shards_are_as_one_run() {
     assert_eq!(attempts, ["a1", "a2", "a3"]);
     let mut notes = record.notes.clone();
     assert_eq!(notes.pop().unwrap(), "merged");
+}
+
+#[test]
+fn a_compacted_run_has_the_same_rows_and_is_only_read() {
+    let shards = Shards::three();
+    let path = shards.finish(shards.merge(&[]).unwrap().compacted()).unwrap();
+    let found = verify(&path).unwrap();
+    assert_eq!((&found.damaged, &found.not_covered), (&vec![], &vec![]));
+    let root = tempfile::tempdir().unwrap();
+    let whole = run(root.path(), RunBackend::Testbed, &schedule::trials(&plan()), 0);
+    let merged = RunDir::open(&path).unwrap();
+    assert!(merged.is_compacted() && !whole.is_compacted());
+    let mut tables = BTreeSet::new();
+    for (one, other) in whole.trials().iter().zip(&merged.trials()) {
+        assert_eq!(
+            (one.point_id, one.trial, &one.rows),
+            (other.point_id, other.trial, &other.rows)
+        );
+        for table in one.rows.keys() {
+            let rows = |run: &RunDir, end: &TrialEnd| {
+                scan(run, table, &[end]).unwrap().unwrap().collect().unwrap()
+            };
+            assert!(rows(&whole, one).equals_missing(&rows(&merged, other)), "{table}");
+            tables.insert(table.clone());
+        }
+    }
+    assert!(!tables.is_empty());
+    // All trials, but for one in the middle.
+    for table in &tables {
+        let without = |run: &RunDir| {
+            let ends = run.trials();
+            let ends: Vec<&TrialEnd> = ends.iter().filter(|end| end.trial != 2).collect();
+            scan(run, table, &ends).unwrap().unwrap().collect().unwrap()
+        };
+        assert!(without(&whole).equals_missing(&without(&merged)), "{table}");
+        let names: Vec<PathBuf> = crate::layout::list(&path.join("tables").join(table)).unwrap();
+        assert_eq!(names, [path.join("tables").join(table).join("part-0.parquet")]);
+    }
+    let refused = RunDir::resume(&path, &run_info(RunBackend::Testbed)).unwrap_err().to_string();
+    assert!(refused.contains("is compacted"), "{refused}");
+    // One damaged file fails all trials that have rows in it.
+    let table = tables.first().unwrap();
+    let file = path.join("tables").join(table).join("part-0.parquet");
+    let length = std::fs::read(&file).unwrap().len();
+    std::fs::write(&file, vec![0; length]).unwrap();
+    let damaged = RunDir::open(&path).unwrap();
+    assert_eq!(damaged.counts(), (8, 0, 0), "sizes are the same");
+    damaged.check(|_| true);
+    assert_eq!(damaged.counts(), (0, 0, 8));
+    assert_eq!(verify(&path).unwrap().damaged.len(), 1);
 }
 
 #[test]

@@ -49,6 +49,15 @@ pub enum StoreError {
         /// Of the plan given now.
         expected: String,
     },
+    /// A run whose trials share files cannot be continued.
+    #[error(
+        "{} is compacted, so its trials cannot be repeated; merge the shards again without --compact, and resume that run",
+        path.display()
+    )]
+    Compacted {
+        /// The results directory.
+        path: PathBuf,
+    },
     /// The directory for an import is not empty.
     #[error("{} is not empty; name a directory that does not exist yet", path.display())]
     NotEmpty {
@@ -63,9 +72,10 @@ impl StoreError {
         match self {
             Self::File(error) => error.class(),
             Self::Journal(error) => error.class(),
-            Self::NotResults { .. } | Self::IsPlan { .. } | Self::NotEmpty { .. } => {
-                ErrorClass::Usage
-            }
+            Self::NotResults { .. }
+            | Self::IsPlan { .. }
+            | Self::Compacted { .. }
+            | Self::NotEmpty { .. } => ErrorClass::Usage,
             Self::OtherPlan { .. } => ErrorClass::Run,
         }
     }

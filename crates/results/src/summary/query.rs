@@ -13,6 +13,7 @@ use super::scan::{TableFile, lazy_rows};
 use crate::curve::CapacityCurve;
 use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
+use crate::layout::{TableRows, table_rows};
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
@@ -293,15 +294,33 @@ fn dir(run: &RunDir, table: &str) -> PathBuf {
     run.path().join("tables").join(table)
 }
 
-/// The files of one table of these trials; `None` if no trial has one.
+/// The rows of one table of these trials; `None` if no trial has one.
 pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
-    let paths = having.flat_map(|end| run.files(end, table));
-    let files = paths.map(TableFile::open).collect::<Result<Vec<_>>>()?;
+    let parts: Vec<TableRows> = having.flat_map(|end| table_rows(run.path(), end, table)).collect();
+    let files = joined(&parts).into_iter().map(|rows| TableFile::open(&rows, &run.metadata));
+    let files = files.collect::<Result<Vec<_>>>()?;
     if files.is_empty() {
         return Ok(None);
     }
     lazy_rows(files).map(Some).map_err(polars_error("read", &dir(run, table)))
+}
+
+/// The same rows; parts of a file that follow each other are one.
+fn joined(parts: &[TableRows]) -> Vec<TableRows> {
+    let mut found: Vec<TableRows> = Vec::new();
+    for part in parts {
+        if let (Some(last), Some((first, count))) = (found.last_mut(), part.range)
+            && last.path == part.path
+            && let Some((begin, rows)) = &mut last.range
+            && begin.saturating_add(*rows) == first
+        {
+            *rows = rows.saturating_add(count);
+            continue;
+        }
+        found.push(part.clone());
+    }
+    found
 }
 
 /// Runs a query over one table.

@@ -2,24 +2,17 @@
 //! threads takes longer than reading a small trial.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Cursor, Read as _, Seek as _};
-use std::path::Path;
 
 use polars::prelude::*;
-use polars_io::mmap::MmapBytesReader;
-use polars_io::parquet::metadata::FileMetadataRef;
 
-use crate::error::{Result, io_error, polars_error};
+use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
-use crate::parquet_file;
+use crate::layout::{TableRows, table_rows};
+use crate::parquet_file::open;
 use crate::store::RunDir;
 
 /// Rows of a slice: bounds the memory for a file.
 pub(super) const SLICE_ROWS: usize = 1 << 19;
-
-/// Files up to this size are read at once.
-const SMALL_FILE_BYTES: u64 = 1 << 20;
 
 /// Some rows of a table.
 pub(super) struct Slice(DataFrame);
@@ -97,21 +90,27 @@ pub(super) fn each_slice(
     if !end.rows.contains_key(table) {
         return Ok(());
     }
-    for path in run.files(end, table) {
-        let mut first = open(&path, None)?;
+    for TableRows { path, range } in table_rows(run.path(), end, table) {
+        let known = range.and_then(|_| run.metadata.get(&path));
+        let mut first = open(&path, known.as_ref())?;
         let metadata = first.get_metadata().map_err(polars_error("read", &path))?.clone();
+        if range.is_some() && known.is_none() {
+            run.metadata.put(path.clone(), metadata.clone());
+        }
+        let (begin, count) = range.unwrap_or((0, metadata.num_rows));
+        let end_row = begin.saturating_add(count).min(metadata.num_rows);
         let schema = first.schema().map_err(polars_error("read", &path))?;
         let there = wanted.iter().filter(|name| schema.contains(name));
         let columns: Vec<String> = there.map(ToString::to_string).collect();
         let mut first = Some(first);
-        for from in (0..metadata.num_rows).step_by(SLICE_ROWS) {
+        for from in (begin..end_row).step_by(SLICE_ROWS) {
             let reader = match first.take() {
                 Some(first) => first,
                 None => open(&path, Some(&metadata))?,
             };
             let frame = reader
                 .with_columns(Some(columns.clone()))
-                .with_slice(Some((from, SLICE_ROWS)))
+                .with_slice(Some((from, SLICE_ROWS.min(end_row - from))))
                 .read_parallel(ParallelStrategy::None)
                 .finish();
             let mut frame = frame.map_err(polars_error("read", &path))?;
@@ -121,31 +120,6 @@ pub(super) fn each_slice(
         }
     }
     Ok(())
-}
-
-/// Checks the metadata of a file unless it is known. Reads a small file at once: mmap and munmap interrupt the other threads.
-pub(super) fn open(
-    path: &Path,
-    metadata: Option<&FileMetadataRef>,
-) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
-    let mut file = File::open(path).map_err(io_error("open", path))?;
-    let length = file.metadata().map_err(io_error("read", path))?.len();
-    if metadata.is_none() {
-        parquet_file::check_metadata(&mut file).map_err(polars_error("read", path))?;
-        file.rewind().map_err(io_error("read", path))?;
-    }
-    let bytes: Box<dyn MmapBytesReader> = if length > SMALL_FILE_BYTES {
-        Box::new(file)
-    } else {
-        let mut bytes = Vec::with_capacity(length as usize + 1);
-        file.read_to_end(&mut bytes).map_err(io_error("read", path))?;
-        Box::new(Cursor::new(bytes))
-    };
-    let mut reader = ParquetReader::new(bytes);
-    if let Some(metadata) = metadata {
-        reader.set_metadata(metadata.clone());
-    }
-    Ok(reader)
 }
 
 /// Values by phase, group and a third name (flow, or flow and side).

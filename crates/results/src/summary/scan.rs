@@ -4,30 +4,41 @@
 
 use std::any::Any;
 use std::mem::take;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use polars::prelude::*;
 use polars_io::parquet::metadata::FileMetadataRef;
 
-use super::rows::{SLICE_ROWS, open};
+use super::rows::SLICE_ROWS;
 use crate::error::{Result, polars_error};
+use crate::layout::TableRows;
+use crate::parquet_file::{SharedMetadata, open};
 
-/// A file whose metadata has been checked.
+/// A file whose metadata has been checked, and those of its rows that are read.
 pub(super) struct TableFile {
     path: PathBuf,
     metadata: FileMetadataRef,
     schema: Schema,
+    rows: Range<usize>,
 }
 
 impl TableFile {
-    /// Reads the metadata.
-    pub(super) fn open(path: PathBuf) -> Result<Self> {
-        let mut reader = open(&path, None)?;
+    /// Reads the metadata; that of a file that trials share only once.
+    pub(super) fn open(rows: &TableRows, shared: &SharedMetadata) -> Result<Self> {
+        let path = rows.path.clone();
+        let known = rows.range.and_then(|_| shared.get(&path));
+        let mut reader = open(&path, known.as_ref())?;
         let metadata = reader.get_metadata().map_err(polars_error("read", &path))?.clone();
+        if rows.range.is_some() && known.is_none() {
+            shared.put(path.clone(), metadata.clone());
+        }
         let schema = reader.schema().map_err(polars_error("read", &path))?;
         let schema = Schema::from_arrow_schema(&schema);
-        Ok(Self { path, metadata, schema })
+        let (begin, count) = rows.range.unwrap_or((0, metadata.num_rows));
+        let end = begin.saturating_add(count).min(metadata.num_rows);
+        Ok(Self { path, metadata, schema, rows: begin..end })
     }
 
     /// Some rows of these columns; those that the file does not have are null.
@@ -101,9 +112,8 @@ impl AnonymousScan for TableScan {
         // Many files are small, and a query for each of them would take longer than to read it.
         let mut unfiltered = DataFrame::default();
         for file in &self.files {
-            let all = file.metadata.num_rows;
-            for from in (0..all).step_by(self.slice_rows) {
-                let slice = file.read(from, self.slice_rows.min(all - from), &columns)?;
+            for from in file.rows.clone().step_by(self.slice_rows) {
+                let slice = file.read(from, self.slice_rows.min(file.rows.end - from), &columns)?;
                 unfiltered.vstack_mut(&slice)?;
                 if unfiltered.height() >= self.slice_rows {
                     found.vstack_mut(&filter(take(&mut unfiltered))?)?;
@@ -138,11 +148,15 @@ mod tests {
         made.map(Result::unwrap)
     }
 
+    fn opened(path: PathBuf, range: Option<(usize, usize)>) -> TableFile {
+        TableFile::open(&TableRows { path, range }, &SharedMetadata::default()).unwrap()
+    }
+
     fn written(dir: &Path) -> Vec<TableFile> {
         let file = |(nth, frame): (usize, &DataFrame)| {
             let path = dir.join(format!("{nth}.parquet"));
             write_parquet(frame, &path).unwrap();
-            TableFile::open(path).unwrap()
+            opened(path, None)
         };
         frames().iter().enumerate().map(file).collect()
     }
@@ -190,13 +204,31 @@ mod tests {
     }
 
     #[test]
+    fn only_the_rows_of_a_range_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shared.parquet");
+        let [first, ..] = frames();
+        write_parquet(&first, &path).unwrap();
+        for (range, expected) in [((2, 3), 2..5), ((5, 9), 5..7), ((7, 1), 7..7)] {
+            for slice_rows in [1, 2, 100] {
+                let files = vec![opened(path.clone(), Some(range))];
+                let rows = rows_in_slices(files, slice_rows).unwrap().select([col("t")]);
+                let found = rows.collect().unwrap();
+                let found: Vec<i64> =
+                    found.column("t").unwrap().i64().unwrap().into_no_null_iter().collect();
+                assert_eq!(found, expected.clone().collect::<Vec<i64>>(), "{range:?}");
+            }
+        }
+    }
+
+    #[test]
     fn files_with_other_types_are_refused_where_the_column_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = written(dir.path());
         let other = df!("flow" => ["a"], "t" => ["noon"]).unwrap();
         let path = dir.path().join("other.parquet");
         write_parquet(&other, &path).unwrap();
-        files.push(TableFile::open(path).unwrap());
+        files.push(opened(path, None));
         let rows = lazy_rows(files).unwrap();
         assert_eq!(rows.clone().select([col("flow")]).collect().unwrap().height(), 13);
         assert!(rows.select([col("t")]).collect().is_err());

@@ -1,0 +1,76 @@
+//! Rows before and after compaction.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::digest::FileDigest;
+use crate::layout::table_rows;
+use crate::parquet_file::open;
+use crate::store::RunDir;
+use crate::trial::tests::{filled, good, info};
+
+/// The rows of every table of every trial.
+fn rows(run: &Path, ends: &[TrialEnd]) -> BTreeMap<(u16, String), DataFrame> {
+    let mut found = BTreeMap::new();
+    for end in ends {
+        for table in end.rows.keys() {
+            let frames = table_rows(run, end, table).into_iter().map(|part| {
+                let reader = open(&part.path, None).unwrap().with_slice(part.range);
+                reader.read_parallel(ParallelStrategy::None).finish().unwrap()
+            });
+            let frame = frames.reduce(|mut all, more| {
+                all.vstack_mut(&more).unwrap();
+                all
+            });
+            found.insert((end.trial, table.clone()), frame.unwrap());
+        }
+    }
+    found
+}
+
+#[test]
+fn rows_are_the_same_in_shared_files() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    for trial in 1..=3 {
+        filled(&run, trial).commit(&good()).unwrap();
+    }
+    let (path, mut ends) = (run.path(), run.trials());
+    let before = rows(path, &ends);
+    assert!(before.keys().any(|(_, table)| table == "probes"), "{:?}", before.keys());
+    // As a merged run has them.
+    ends.reverse();
+    let limits = Limits { row_group_rows: 4, file_row_groups: 4 };
+    let digests = compact_within(path, &mut ends, limits).unwrap();
+    ends.reverse();
+    let after = rows(path, &ends);
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    for (key, frame) in &before {
+        assert!(frame.equals_missing(&after[key]), "{key:?}: {frame} {}", after[key]);
+    }
+    // A trial has 10 rows: the first file ends behind the second one.
+    let shared = |end: &TrialEnd| {
+        let SharedRows { file, first_row } = end.shared["flow_samples"].clone();
+        (file, first_row)
+    };
+    let (first, second) =
+        ("tables/flow_samples/part-0.parquet", "tables/flow_samples/part-1.parquet");
+    let wanted = [(first.to_owned(), 0), (first.to_owned(), 10), (second.to_owned(), 0)];
+    assert_eq!(ends.iter().map(shared).collect::<Vec<_>>(), wanted);
+    for (name, digest) in &digests {
+        assert_eq!(FileDigest::of_file(&path.join(name)).unwrap(), *digest, "{name}");
+    }
+    let of_table = list(&path.join("tables/flow_samples")).unwrap();
+    assert_eq!(of_table, [path.join(first), path.join(second)], "the trials' own files are gone");
+}
+
+#[test]
+fn a_file_with_fewer_rows_than_its_trial_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    let mut ends = run.trials();
+    *ends[0].rows.get_mut("flow_samples").unwrap() += 1;
+    let error = compact(run.path(), &mut ends).unwrap_err().to_string();
+    assert!(error.contains("it has 10 rows instead of 11"), "{error}");
+}
