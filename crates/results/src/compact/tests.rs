@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::damage::{Depth, mark};
 use crate::digest::FileDigest;
+use crate::journal::RunState;
 use crate::layout::table_rows;
+use crate::model::TrialStatus;
 use crate::parquet_file::open;
 use crate::store::RunDir;
 use crate::trial::tests::{filled, good, info};
@@ -73,4 +76,32 @@ fn a_file_with_fewer_rows_than_its_trial_is_refused() {
     *ends[0].rows.get_mut("flow_samples").unwrap() += 1;
     let error = compact(run.path(), &mut ends).unwrap_err().to_string();
     assert!(error.contains("it has 10 rows instead of 11"), "{error}");
+}
+
+/// A results directory may be a stranger's.
+#[test]
+fn files_outside_of_the_results_directory_are_not_read() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    filled(&run, 1).commit(&good()).unwrap();
+    let mut ends = run.trials();
+    let digests = compact(run.path(), &mut ends).unwrap();
+    let mut end = ends.remove(0);
+    let marked = |end: &TrialEnd, files: Digests| {
+        let mut state = RunState { run_files: files, ..RunState::default() };
+        state.committed.insert((end.point_id, end.trial), end.clone());
+        mark(run.path(), &mut state, Depth::Digests, |_| true);
+        state.committed.remove(&(end.point_id, end.trial)).unwrap()
+    };
+    assert_eq!(marked(&end, digests.clone()), end);
+    let outside = root.path().join("outside.parquet");
+    let shared = end.shared.get_mut("flow_samples").unwrap();
+    std::fs::copy(run.path().join(&shared.file), &outside).unwrap();
+    shared.file = "../outside.parquet".to_owned();
+    let known = FileDigest::of_file(&outside).unwrap();
+    let files = digests.into_iter().chain([(shared.file.clone(), known)]).collect();
+    let failed = marked(&end, files);
+    assert_eq!((failed.status, failed.rows.len()), (TrialStatus::Failed, 0));
+    let message = &failed.reasons[0].message;
+    assert!(message.starts_with("../outside.parquet: not in the journal"), "{message}");
 }
