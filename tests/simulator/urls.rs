@@ -138,6 +138,8 @@ fn a_copy_follows_the_shards() {
     // What is in the store decides, and not the copy.
     let verified = read(&bench, &["verify", "shards"], None);
     assert_eq!(verified.status.code(), Some(1), "{}", text(&verified));
+    let missing = text(&verified).lines().filter(|line| line.ends_with(": missing")).count();
+    assert!(missing > 0, "{}", text(&verified));
 }
 
 #[test]

@@ -107,7 +107,7 @@ async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
 async fn copy(location: &str) -> Result<ReadableRun, CliError> {
     let store = ccbench_store::open(location)?;
     let store = &*store;
-    let cache = RunCache::of(location)?;
+    let cache = RunCache::of(store.location())?;
     let building = cache.building()?;
     let (entry, made) = if has_shards(store).await? {
         copy_shards(store, &cache, &building).await?
@@ -234,7 +234,7 @@ pub fn verify_at(run: &Path) -> Result<Verification, CliError> {
 async fn verify_remote(location: &str) -> Result<Verification, CliError> {
     let store = ccbench_store::open(location)?;
     let store = &*store;
-    let cache = RunCache::of(location)?;
+    let cache = RunCache::of(store.location())?;
     let building = cache.building()?;
     let staging = Staging::new(building.folder())?;
     if !has_shards(store).await? {
@@ -249,8 +249,13 @@ async fn verify_remote(location: &str) -> Result<Verification, CliError> {
         let files = merge.files(commit)?.into_iter().zip(commit.trial.digests.values());
         // Each copy is removed at once: the run may be larger than the disk.
         let compared = files.map(|((key, path), expected)| async move {
-            store.download(&key, &path).await?;
-            let what = difference(&path, expected);
+            let what = match store.download(&key, &path).await {
+                Err(error) if error.is_absent() => Some("missing".to_owned()),
+                downloaded => {
+                    downloaded?;
+                    difference(&path, expected)
+                }
+            };
             // The staging directory is removed with everything in it anyway.
             let _ = std::fs::remove_file(&path);
             Ok::<_, ObjectError>((key, expected.bytes, what))

@@ -84,13 +84,20 @@ impl RunCache {
     /// The copies of what is at this location, in the user's cache.
     ///
     /// # Errors
-    /// The limit in the environment is not a number.
+    /// The limit in the environment is not a number, or the current directory is not known.
     pub fn of(location: &str) -> Result<Self> {
         let max_gib = match std::env::var("CCBENCH_RUN_CACHE_GIB") {
             Ok(text) => text.parse::<u32>().map(u64::from).map_err(|_| RunCacheError::Limit(text)),
             Err(_) => Ok(DEFAULT_GIB),
         };
-        Ok(Self::within(cache_dir().join("runs"), location, max_gib? << 30))
+        let location = if ccbench_store::is_url(location) {
+            location.to_owned()
+        } else {
+            let path = Path::new(location);
+            let absolute = std::path::absolute(path).map_err(FileError::of("find", path))?;
+            absolute.to_string_lossy().into_owned()
+        };
+        Ok(Self::within(cache_dir().join("runs"), &location, max_gib? << 30))
     }
 
     fn within(root: PathBuf, location: &str, max_bytes: u64) -> Self {

@@ -214,7 +214,7 @@ impl RunDir {
         let of_trials = journal.digests.values().flat_map(Digests::values);
         of_trials
             .chain(journal.run_files.values())
-            .fold(0, |sum, file| sum.saturating_add(file.bytes))
+            .fold(0, |sum: u64, file| sum.saturating_add(file.bytes))
     }
 
     /// Version of ccbench that the last session ran with.

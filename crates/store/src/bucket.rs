@@ -261,6 +261,9 @@ mod tests {
             assert_eq!(bucket.list("none").await.unwrap(), [""; 0]);
             bucket.download("files/point=1/large", &at("copy")).await.unwrap();
             assert!(std::fs::read(at("copy")).unwrap() == large());
+            let absent = bucket.download("files/none", &at("none")).await.unwrap_err();
+            assert!(absent.is_absent(), "{absent}");
+            assert_eq!(bucket.list("").await.unwrap(), keys);
             for _ in 0..2 {
                 bucket.remove("files/c").await.unwrap();
             }

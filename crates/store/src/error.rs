@@ -66,6 +66,17 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
+    /// Whether there is no such object.
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::Request { source, .. } => {
+                matches!(source, object_store::Error::NotFound { .. })
+            }
+            Self::Url { .. } | Self::TooLarge { .. } | Self::Unconditional { .. } => false,
+        }
+    }
+
     /// Who has to act.
     pub const fn cause(&self) -> Cause {
         match self {

@@ -142,7 +142,9 @@ mod tests {
         assert_eq!(now(store.read("files/d.json")).unwrap(), None);
         now(store.download("files/a/b.parquet", &at("copy"))).unwrap();
         assert_eq!(std::fs::read(at("copy")).unwrap(), b"content");
-        now(store.download("files/a/b.parquet", &at("copy"))).unwrap_err();
+        let taken = now(store.download("files/a/b.parquet", &at("copy"))).unwrap_err();
+        let absent = now(store.download("files/a/c.parquet", &at("other"))).unwrap_err();
+        assert!(!taken.is_absent() && absent.is_absent(), "{taken} {absent}");
         for _ in 0..2 {
             now(store.remove("files/c.json")).unwrap();
         }
