@@ -7,12 +7,13 @@ use ccbench_results::merge::{Duplicate, Merge, Missing, Staging};
 use ccbench_results::shard::PLAN_KEY;
 use ccbench_results::store::RunDir;
 use ccbench_store::{Creation, check_creation};
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::run::{Tables, summarize_run};
 use crate::args::shard::MergeArgs;
 use crate::collect::{Collected, collect, copy_files};
-use crate::console::message;
+use crate::console::{message, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
@@ -41,6 +42,9 @@ pub fn run(args: &MergeArgs) -> Result<ExitCode, CliError> {
         let name = dir.path().file_name().unwrap_or_default().to_string_lossy();
         let url = format!("{}/{name}", out.trim_end_matches('/'));
         block_on(publish(dir.path(), &url))?;
+        if args.json {
+            print_json(&json!({ "event": "uploaded", "results": url }));
+        }
         message(format_args!("results: {url}"));
     }
     Ok(if is_sound { code } else { ExitCode::Failure })
