@@ -8,7 +8,7 @@
 //! cache needs room, the one that was used the longest time ago goes first.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -260,12 +260,9 @@ fn size_of(folder: &Path) -> u64 {
 
 /// Removes a folder that no process uses; whether it is removed.
 fn remove_unused(folder: &Path) -> bool {
-    let locked = |file: File| -> io::Result<bool> { Ok(file.try_lock().is_ok() && remove(folder)) };
-    File::open(folder).and_then(locked).unwrap_or(false)
-}
-
-fn remove(folder: &Path) -> bool {
-    std::fs::remove_dir_all(folder).is_ok()
+    let Ok(lock) = File::open(folder) else { return false };
+    // Locked until the folder is gone.
+    lock.try_lock().is_ok() && std::fs::remove_dir_all(folder).is_ok()
 }
 
 #[cfg(test)]
