@@ -109,6 +109,7 @@ pub fn of(error: &CliError) -> Vec<Section> {
         CliError::Results(error) => of_results(error),
         CliError::Pki(error) => of_pki(error),
         CliError::View(error) => of_view(error),
+        CliError::RunCache(_) => Some(CLUSTER),
         CliError::Usage(_)
         | CliError::Terminated
         | CliError::File(_)
@@ -214,7 +215,6 @@ fn of_simulator(error: &SimulatedTrialError) -> Option<Section> {
 fn of_shard(error: &ShardRunError) -> Option<Section> {
     match error {
         ShardRunError::Task(_)
-        | ShardRunError::Rules
         | ShardRunError::OtherPlan { .. }
         | ShardRunError::OtherFile { .. }
         | ShardRunError::OtherBackend { .. } => Some(SHARDS),

@@ -343,12 +343,21 @@ mod tests {
         assert!(plain.is_superseded_by(&duplicate) && !duplicate.is_superseded_by(&plain));
         assert!(duplicate.is_superseded_by(&sacked(&[(2000, 4000)])));
         assert!(!duplicate.is_superseded_by(&later), "without its block");
-        let wrapped = |ack_seq| TcpHeader { ack_seq, ..plain };
+        // Not `..plain`: the compiler (1.95) cannot capture the array's field by itself.
+        let wrapped = |ack_seq| {
+            let mut header = plain;
+            header.ack_seq = ack_seq;
+            header
+        };
         assert!(wrapped(u32::MAX - 9).is_superseded_by(&wrapped(5)));
         // Data, FIN and options of the later one do not matter.
         let data = TcpHeader { has_data: true, flags: ACK | TcpHeader::FIN | 8, ..later };
         assert!(plain.is_superseded_by(&TcpHeader { has_other_options: true, ..data }));
-        let of = |val, ecr, ack_seq| TcpHeader { timestamp: Some((val, ecr)), ..wrapped(ack_seq) };
+        let of = |val, ecr, ack_seq| {
+            let mut header = wrapped(ack_seq);
+            header.timestamp = Some((val, ecr));
+            header
+        };
         assert!(of(7, 7, 1000).is_superseded_by(&of(7, 8, 1001)));
         assert!(!of(8, 7, 1000).is_superseded_by(&of(7, 8, 1001)));
         assert!(!of(7, 9, 1000).is_superseded_by(&of(7, 8, 1001)));
