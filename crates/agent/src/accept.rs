@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ccbench_io::certificate::{Certificate, CertificateError};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::Accept;
@@ -58,6 +58,7 @@ pub struct ConnectionEnd {
     peer: Option<Peer>,
     client: Client,
     end: watch::Receiver<()>,
+    close: Arc<Notify>,
 }
 
 impl ConnectionEnd {
@@ -79,6 +80,17 @@ impl ConnectionEnd {
     /// The client's certificate, with TLS.
     pub fn certificate(&self) -> Option<&PeerCertificate> {
         self.client.certificate.as_deref()
+    }
+
+    /// The same connection for a client of the front at its other end.
+    pub fn on_behalf_of(&self, identity: Identity, peer: Option<Peer>) -> Self {
+        let client = Client { identity: Arc::new(identity), certificate: None };
+        Self { peer, client, ..self.clone() }
+    }
+
+    /// Closes the connection.
+    pub fn close(&self) {
+        self.close.notify_one();
     }
 
     /// Resolves when the connection has ended.
@@ -104,7 +116,7 @@ impl ConnectionEnd {
     pub(crate) fn example_of(identity: Identity) -> (watch::Sender<()>, Self) {
         let (send, end) = watch::channel(());
         let client = Client { identity: Arc::new(identity), certificate: None };
-        (send, Self { id: 1, peer: None, client, end })
+        (send, Self { id: 1, peer: None, client, end, close: Arc::default() })
     }
 }
 
@@ -112,8 +124,13 @@ impl ConnectionEnd {
 #[derive(Debug, thiserror::Error)]
 enum RefusedConnection {
     /// On a Unix socket, by a process of another user.
-    #[error("it is of user {0}; only root and the agent's user may connect")]
-    OtherUser(u32),
+    #[error("it is of user {uid}; only root and user {permitted} may connect")]
+    OtherUser {
+        /// The user.
+        uid: u32,
+        /// Who may, beside root.
+        permitted: u32,
+    },
     /// On a Unix socket, and the kernel does not name the user.
     #[error("read the user of its process: {0}")]
     UnknownUser(#[source] io::Error),
@@ -151,8 +168,8 @@ enum RefusedConnection {
 /// Accepted connections.
 pub type Incoming = ReceiverStream<io::Result<Connection>>;
 
-/// Accepts on a Unix socket from root and the agent's own user, with any permissions of the socket's directory.
-pub fn unix(listener: UnixListener, audit: Audit) -> Incoming {
+/// Accepts on a Unix socket from root and the user `permitted`, with any permissions of the socket and its directory.
+pub fn unix(listener: UnixListener, permitted: u32, audit: Audit) -> Incoming {
     let (gate, incoming) = Gate::new(None);
     tokio::spawn(async move {
         let mut log = RefusalLog::new(audit);
@@ -160,7 +177,7 @@ pub fn unix(listener: UnixListener, audit: Audit) -> Incoming {
             tokio::select! {
                 accepted = gate.accept(|| listener.accept()) => {
                     let Some((stream, _)) = accepted else { return };
-                    match may_connect(&stream) {
+                    match may_connect(&stream, permitted) {
                         Ok(uid) => {
                             let client = Client::local(format!("a local process of user {uid}"));
                             gate.admit(Stream::Unix(stream), client, "a local process", &mut log).await;
@@ -213,12 +230,11 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
     incoming
 }
 
-/// The user of a local process. Only root and the agent's user may control this node.
-fn may_connect(stream: &UnixStream) -> Result<u32, RefusedConnection> {
-    let own = rustix::process::geteuid().as_raw();
-    match stream.peer_cred() {
-        Ok(peer) if peer.uid() == 0 || peer.uid() == own => Ok(peer.uid()),
-        Ok(peer) => Err(RefusedConnection::OtherUser(peer.uid())),
+/// The user of a local process. Only root and `permitted` may control this node.
+fn may_connect(stream: &UnixStream, permitted: u32) -> Result<u32, RefusedConnection> {
+    match stream.peer_cred().map(|peer| peer.uid()) {
+        Ok(uid) if uid == 0 || uid == permitted => Ok(uid),
+        Ok(uid) => Err(RefusedConnection::OtherUser { uid, permitted }),
         Err(error) => Err(RefusedConnection::UnknownUser(error)),
     }
 }
@@ -315,10 +331,17 @@ impl Gate {
             None => None,
         };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let end = watch::channel(()).0;
-        let rejection = self.rejection(&client, peer, &log.audit);
+        let (end, close) = (watch::channel(()).0, Arc::new(Notify::new()));
+        let rejected = self.rejection(&client, peer, &log.audit);
+        let closed = Arc::clone(&close);
+        let rejection: Rejection = Box::pin(async move {
+            tokio::select! {
+                () = rejected => {}
+                () = closed.notified() => {}
+            }
+        });
         let connection =
-            Connection { id, stream, client, rejection, end, _slot: slot, _place: place };
+            Connection { id, stream, client, rejection, end, close, _slot: slot, _place: place };
         // It fails only when the server has ended.
         let _ = self.out.send(Ok(connection)).await;
     }

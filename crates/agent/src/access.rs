@@ -15,6 +15,7 @@ use tower::Service;
 
 use crate::accept::ConnectionEnd;
 use crate::audit::{Audit, PendingCall, RunId};
+use crate::caller;
 use crate::tls::Trust;
 
 /// A client of this agent.
@@ -106,14 +107,32 @@ impl std::error::Error for MissingScope {}
 pub struct Authorized<S> {
     inner: S,
     trust: Option<Trust>,
+    /// The connections are a front's, which names the client of each request; more scopes than these none of them has.
+    behind_front: Option<Scopes>,
     audit: Audit,
 }
 
 impl<S> Authorized<S> {
     /// Checks certificates again by `trust`, and records every call in `audit`.
     pub fn new(inner: S, trust: Option<Trust>, audit: Audit) -> Self {
-        Self { inner, trust, audit }
+        Self { inner, trust, behind_front: None, audit }
     }
+
+    /// Takes requests of a front for its clients, which have the scopes of `limit` at most. Records every call in `audit`.
+    pub fn behind_front(inner: S, limit: Scopes, audit: Audit) -> Self {
+        Self { inner, trust: None, behind_front: Some(limit), audit }
+    }
+}
+
+/// For whom a request is.
+fn client_of(request: &Request<Body>, limit: Option<Scopes>) -> Result<ConnectionEnd, Status> {
+    let Some(connection) = request.extensions().get::<ConnectionEnd>() else {
+        return Err(Status::internal("a request without its connection"));
+    };
+    let Some(limit) = limit else { return Ok(connection.clone()) };
+    let (identity, peer) = caller::of_request(request.headers(), limit)
+        .map_err(|error| Status::unauthenticated(error.to_string()))?;
+    Ok(connection.on_behalf_of(identity, peer))
 }
 
 /// Whether the client of a connection may call this RPC now.
@@ -148,8 +167,12 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let refuse =
             |status: Status| -> Self::Future { Box::pin(async move { Ok(status.into_http()) }) };
-        let Some(client) = request.extensions().get::<ConnectionEnd>().cloned() else {
-            return refuse(Status::internal("a request without its connection"));
+        let client = match client_of(&request, self.behind_front) {
+            Ok(client) => client,
+            Err(status) => {
+                tracing::error!(why = status.message(), "refused a request");
+                return refuse(status);
+            }
         };
         let path = request.uri().path();
         let Some(rpc) = Rpc::of_path(path) else {
@@ -166,6 +189,7 @@ where
             return refuse(status);
         }
         request.extensions_mut().insert(run_id);
+        request.extensions_mut().insert(client);
         let answer = self.inner.call(request);
         Box::pin(async move {
             let response = answer.await?;

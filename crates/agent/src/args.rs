@@ -1,12 +1,15 @@
 //! The command line. Nothing here is checked against the machine.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use ccbench_proto::cc::supplied::is_digest;
+use ccbench_proto::scope::Scope;
 use ccbench_proto::units::Bytes;
 use clap::{Args, Parser, Subcommand};
+use nix::unistd::User;
 
 use crate::sockets::allowed::ModulePattern;
 
@@ -25,6 +28,10 @@ pub struct Cli {
 pub enum Command {
     /// Run as a node: serve a controller until stopped
     Serve(ServeArgs),
+    /// Serve controllers without privileges, and pass their requests on to a worker (started as a service)
+    Front(FrontArgs),
+    /// Run as a node for the front on this machine (started as a service)
+    Worker(WorkerArgs),
     /// Get this node's first certificate for a key that is made here, with a token of `ccbench pki token`
     Join(crate::join::Args),
     /// Create the namespaces of an experiment and keep them (started by `ccbench run`)
@@ -58,6 +65,63 @@ pub struct ServeArgs {
     /// This node's name, for log lines
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// Certificates.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Stop, and undo everything, when the process that started this one ends
+    #[arg(long)]
+    pub die_with_parent: bool,
+    /// Enter this network namespace first (a file like /run/netns/NAME or /proc/PID/ns/net)
+    #[arg(long, value_name = "PATH")]
+    pub netns: Option<PathBuf>,
+    /// Changes to the machine.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// `ccbench-agent front`
+#[derive(Debug, Clone, Args)]
+pub struct FrontArgs {
+    /// Where to listen: `tcp:HOST:PORT`
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Listen,
+    /// Certificates.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// The worker's socket
+    #[arg(long, value_name = "PATH", default_value = WORKER_SOCKET)]
+    pub worker: PathBuf,
+    /// Directory of the audit log
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: PathBuf,
+    /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0B: no audit log
+    #[arg(long, value_name = "SIZE", default_value = "4MB")]
+    pub audit_size: Bytes,
+}
+
+/// The worker's socket, unless another one is given.
+pub const WORKER_SOCKET: &str = "/run/ccbench-agent-worker.sock";
+
+/// `ccbench-agent worker`
+#[derive(Debug, Clone, Args)]
+pub struct WorkerArgs {
+    /// Where to listen: `unix:PATH`, or `stdin` for a listening socket that is standard input (systemd: StandardInput=socket)
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: LocalListen,
+    /// The user of the front, a name or a number: only its processes and root may connect
+    #[arg(long, value_name = "USER", value_parser = user)]
+    pub front_user: u32,
+    /// What controllers may do on this machine at most, whatever their certificates permit [default: all]
+    #[arg(long, value_name = "SCOPE", value_delimiter = ',')]
+    pub scope: Vec<Scope>,
+    /// Changes to the machine.
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// The certificates of a process that listens on TCP.
+#[derive(Debug, Clone, Args)]
+pub struct TlsArgs {
     /// This node's certificate (PEM); with it and the two below, mutual TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -70,12 +134,11 @@ pub struct ServeArgs {
     /// Certificates that the authority has revoked (a CRL in PEM, `ccbench pki revoke`)
     #[arg(long, value_name = "FILE", requires = "tls_ca")]
     pub tls_crl: Option<PathBuf>,
-    /// Stop, and undo everything, when the process that started this one ends
-    #[arg(long)]
-    pub die_with_parent: bool,
-    /// Enter this network namespace first (a file like /run/netns/NAME or /proc/PID/ns/net)
-    #[arg(long, value_name = "PATH")]
-    pub netns: Option<PathBuf>,
+}
+
+/// What a process that changes its machine may do, and where it keeps the undo.
+#[derive(Debug, Clone, Args)]
+pub struct MachineArgs {
     /// Directory of the undo journal [default: /run/ccbench/agent-NAMESPACE_INODE]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -86,7 +149,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "4MB")]
     pub audit_size: Bytes,
     /// SHA-256 of a congestion control of a user (`file` or `module` in `[cc.NAME]`) that controllers may load here; repeat it for
-    /// more. On a Unix socket all may be loaded
+    /// more. `serve` on a Unix socket loads all
     #[arg(long, value_name = "SHA256", value_parser = digest)]
     pub allow_cc_digest: Vec<String>,
     /// A kernel module that this agent may load for a congestion control; with `*` at its end, all names with this beginning. May
@@ -103,6 +166,19 @@ pub struct DigestError;
 fn digest(text: &str) -> Result<String, DigestError> {
     let text = text.to_ascii_lowercase();
     if is_digest(&text) { Ok(text) } else { Err(DigestError) }
+}
+
+/// A user was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "it is no user of this machine; `systemd-sysusers` makes `ccbench-front`, or give the number of a user"
+)]
+pub struct UserError;
+
+/// The number of a user.
+fn user(text: &str) -> Result<u32, UserError> {
+    let known = User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
+    known.or_else(|| text.parse().ok()).ok_or(UserError)
 }
 
 /// `ccbench-agent undo`
@@ -165,6 +241,43 @@ impl FromStr for Listen {
     }
 }
 
+/// Where a process listens that only other processes of this machine reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocalListen {
+    /// Standard input is the listening socket.
+    Stdin,
+    /// A path socket, which this process makes.
+    Unix(PathBuf),
+}
+
+/// Why such an address was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not an address to listen on: write unix:PATH or stdin")]
+pub struct LocalListenError {
+    text: String,
+}
+
+impl FromStr for LocalListen {
+    type Err = LocalListenError;
+
+    fn from_str(text: &str) -> Result<Self, LocalListenError> {
+        match text.parse() {
+            Ok(Listen::Unix(path)) => Ok(Self::Unix(path)),
+            _ if text == "stdin" => Ok(Self::Stdin),
+            _ => Err(LocalListenError { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for LocalListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdin => f.write_str("standard input"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ccbench_tests::snippets;
@@ -186,6 +299,32 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_listens_on_a_path_or_on_what_it_inherits() {
+        assert_eq!("unix:/x/w.sock".parse(), Ok(LocalListen::Unix("/x/w.sock".into())));
+        assert_eq!("stdin".parse(), Ok(LocalListen::Stdin));
+        for bad in ["", "/x/w.sock", "tcp:127.0.0.1:7700", "unix:@abstract"] {
+            let error = bad.parse::<LocalListen>().unwrap_err().to_string();
+            assert!(error.contains("unix:PATH or stdin"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_front_of_a_worker_is_a_user() {
+        let worker = |more: &[&str]| {
+            let line = ["ccbench-agent", "worker", "--listen", "stdin"];
+            let cli = Cli::try_parse_from(line.iter().chain(more).copied())?;
+            let Command::Worker(args) = cli.command else { panic!("{cli:?}") };
+            Ok::<_, clap::Error>(args)
+        };
+        assert_eq!(worker(&["--front-user", "root"]).unwrap().front_user, 0);
+        let args = worker(&["--front-user", "1234", "--scope", "run,bpf"]).unwrap();
+        assert_eq!((args.front_user, args.scope), (1234, vec![Scope::Run, Scope::Bpf]));
+        let error = worker(&["--front-user", "no such user"]).unwrap_err().to_string();
+        assert!(error.contains("systemd-sysusers"), "{error}");
+        assert!(worker(&[]).unwrap_err().to_string().contains("--front-user"));
+    }
+
+    #[test]
     fn digests_are_repeated_and_checked() {
         let serve = |more: &[&str]| {
             let line = ["ccbench-agent", "serve", "--listen", "unix:/x"];
@@ -194,7 +333,7 @@ mod tests {
         let (a, b) = ("A".repeat(64), "1".repeat(64));
         let cli = serve(&["--allow-cc-digest", &a, "--allow-cc-digest", &b]).unwrap();
         let Command::Serve(args) = cli.command else { panic!("{cli:?}") };
-        assert_eq!(args.allow_cc_digest, [a.to_lowercase(), b]);
+        assert_eq!(args.machine.allow_cc_digest, [a.to_lowercase(), b]);
         let error = serve(&["--allow-cc-digest", "abc"]).unwrap_err().to_string();
         assert!(error.contains("64 hexadecimal digits"), "{error}");
     }
@@ -216,7 +355,7 @@ mod tests {
             let before = ["ccbench-agent", "serve", "--listen", "unix:/x"];
             let cli = Cli::try_parse_from(before.iter().chain(given)).ok()?;
             let Command::Serve(args) = cli.command else { return None };
-            Some(AllowedModules::of(&args.allow_module).to_string())
+            Some(AllowedModules::of(&args.machine.allow_module).to_string())
         };
         let both = Some("ccb_*, tcp_bbr".to_owned());
         assert_eq!(of(&["--allow-module", "ccb_*", "--allow-module", "tcp-bbr"]), both);

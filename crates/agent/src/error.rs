@@ -1,5 +1,6 @@
 //! Errors of a node: operation, object, source and hint.
 
+use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -220,4 +221,19 @@ pub enum ListenError {
 
 fn occupied(listener: Option<&str>) -> String {
     listener.map_or(String::new(), |process| format!("; {process} listens there: end it"))
+}
+
+/// The error and those of its causes that its message leaves out, as in errors of tonic.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
+        cause = error.source();
+    }
+    text
 }

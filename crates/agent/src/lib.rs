@@ -7,6 +7,7 @@ pub mod accept;
 pub mod access;
 pub mod args;
 pub mod audit;
+pub mod caller;
 pub mod cgroup;
 pub mod clean;
 pub mod clock;
@@ -18,6 +19,7 @@ pub mod event;
 pub mod executor;
 pub mod files;
 pub mod flow;
+pub mod front;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod generator;

@@ -1,14 +1,14 @@
 //! `ccbench-agent`: parses the command line and runs a subcommand.
 #![forbid(unsafe_code)]
 
-use std::error::Error;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use ccbench_agent::args::{CleanArgs, Cli, Command, ServeArgs, UndoArgs};
 use ccbench_agent::audit::Audit;
-use ccbench_agent::error::AgentError;
+use ccbench_agent::error::{AgentError, with_causes};
 use ccbench_agent::join::JoinError;
 use ccbench_agent::testbed::{TestbedError, child};
 use ccbench_agent::undo::JournalError;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 /// Why a command failed, by command. `generate`, `link`, `cc` and `link-guard` report their errors themselves.
 #[derive(Debug, thiserror::Error)]
 enum MainError {
-    /// `serve`.
+    /// `serve`, `front` and `worker`.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// `join`.
@@ -57,7 +57,7 @@ enum MainError {
     Undo(#[from] UndoError),
 }
 
-/// Why `serve` failed.
+/// Why `serve`, `front` or `worker` failed.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     /// The process could not be tied to its parent or enter its namespace.
@@ -112,24 +112,15 @@ enum UndoError {
     Output(#[from] io::Error),
 }
 
-/// The error and those of its causes that its message leaves out, as in errors of tonic.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        cause = error.source();
-    }
-    text
-}
-
 fn run(command: &Command) -> Result<u8, MainError> {
     match command {
         Command::Serve(args) => Ok(run_serve(args).map(|()| 0)?),
+        Command::Front(args) => {
+            Ok(run_until_signal(|shutdown| serve::front(args, shutdown)).map(|()| 0)?)
+        }
+        Command::Worker(args) => {
+            Ok(run_until_signal(|shutdown| serve::worker(args, shutdown)).map(|()| 0)?)
+        }
         Command::Join(args) => Ok(join::main(args).map(|()| 0)?),
         Command::Testbed(args) => {
             log_to_stderr();
@@ -220,6 +211,15 @@ fn print_outcome(outcome: &undo::Outcome) -> io::Result<u8> {
 fn run_serve(args: &ServeArgs) -> Result<(), ServeError> {
     // Both apply to the calling thread, so do them before others exist.
     testbed::child::enter(args.netns.as_deref(), args.die_with_parent)?;
+    run_until_signal(|shutdown| serve::serve(args, shutdown))
+}
+
+/// Resolves at SIGTERM and SIGINT.
+type Shutdown = Pin<Box<dyn Future<Output = ()>>>;
+
+fn run_until_signal<F: Future<Output = Result<(), AgentError>>>(
+    serve: impl FnOnce(Shutdown) -> F,
+) -> Result<(), ServeError> {
     log_to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::runtime("start the tokio runtime"))?;
@@ -228,13 +228,13 @@ fn run_serve(args: &ServeArgs) -> Result<(), ServeError> {
             signal(SignalKind::terminate()).map_err(ServeError::runtime("handle SIGTERM"))?;
         let mut interrupt =
             signal(SignalKind::interrupt()).map_err(ServeError::runtime("handle SIGINT"))?;
-        let shutdown = async {
+        let shutdown = Box::pin(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-        };
-        Ok(serve::serve(args, shutdown).await?)
+        });
+        Ok(serve(shutdown).await?)
     })
 }
 

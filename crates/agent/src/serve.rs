@@ -1,26 +1,33 @@
-//! Listens, decides who may connect, and passes connections to the service.
+//! Listens, decides who may connect, and passes connections to the service: of one process for all, of the front, or of the worker.
 
 use std::fs::File;
 use std::future::Future;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccbench_proto::wire::agent_server::AgentServer;
+use ccbench_proto::scope::Scopes;
+use ccbench_proto::units::Bytes;
+use ccbench_proto::wire::agent_server::{Agent, AgentServer};
 use ccbench_proto::wire::{self, ResetRequest};
+use socket2::{Domain, SockRef};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
 use tonic::transport::Server;
 
 use crate::accept;
 use crate::access::Authorized;
-use crate::args::{Listen, ServeArgs};
+use crate::args::{FrontArgs, Listen, LocalListen, MachineArgs, ServeArgs, WorkerArgs};
 use crate::audit::{self, Audit};
 use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
 use crate::flow::process::Generators;
+use crate::front::FrontService;
 use crate::interfaces::Machine;
 use crate::notify;
 use crate::placement::{self, Placement};
@@ -40,62 +47,103 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-    let State { mut undo, generation_file, audit, _lock } = state(args)?;
-    // After the settings: a namespace's default holds the module of its congestion control.
-    let left = crate::sockets::journal::sweep();
-    if left != undo::Outcome::default() {
-        tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
-    }
-    audit.undone(&left);
-    // A testbed is started by hand, outside of any service.
-    let Placement { group, notes } =
-        if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };
-    for note in &notes {
-        tracing::warn!(note);
-    }
-    let generators = Arc::new(Generators::in_group(group.clone()));
-    let executor = executor::spawn(Parts {
-        interfaces: Arc::new(Machine),
-        source: Arc::clone(&generators) as Arc<dyn FlowSource>,
-        sampler: ccbench_collector::pick,
-        acks: ccbench_collector::acks::open,
-        undo,
-        generation_file,
-        traffic_group: group,
-        cc_digests: cc_digests(args),
-        modules: AllowedModules::of(&args.allow_module),
-    });
+    let node = Node::open(&args.machine, cc_digests(args))?;
+    let audit = node.audit.clone();
     let longest = match &args.listen {
         Listen::Unix(_) => wire::MESSAGE_LIMIT,
         Listen::Tcp(_) => wire::REMOTE_MESSAGE_LIMIT,
     };
-    let service = AgentServer::new(AgentService::new(executor.clone(), generators, notes))
-        .max_decoding_message_size(longest);
     let trust = match &args.listen {
         Listen::Unix(_) => None,
-        Listen::Tcp(_) => Trust::open(args)?,
+        Listen::Tcp(_) => Trust::open(&args.tls)?,
     };
-    let service = Authorized::new(service, trust.clone(), audit.clone());
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let stopped = async { drop(stopped.await) };
+    let service = Authorized::new(node.service(longest), trust.clone(), audit.clone());
+    let (stop, stopped) = stop();
     let server = async {
         match &args.listen {
-            Listen::Unix(path) => serve_unix(path, service, audit.clone(), stopped).await,
-            Listen::Tcp(address) => {
-                serve_tcp(*address, trust, service, audit.clone(), stopped).await
-            }
+            Listen::Unix(path) => serve_unix(path, service, audit, stopped).await,
+            Listen::Tcp(address) => serve_tcp(*address, trust, service, audit, stopped).await,
         }
     };
+    node.until(server, stop, shutdown).await
+}
+
+/// Serves a front on this machine until `shutdown`, then undoes everything.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub async fn worker(
+    args: &WorkerArgs,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    let digests = AllowedDigests::Only(args.machine.allow_cc_digest.iter().cloned().collect());
+    let node = Node::open(&args.machine, digests)?;
+    let audit = node.audit.clone();
+    let limit = match &args.scope[..] {
+        [] => Scopes::all(),
+        given => given.iter().copied().collect(),
+    };
+    let service = node.service(wire::REMOTE_MESSAGE_LIMIT);
+    let service = Authorized::behind_front(service, limit, audit.clone());
+    let (stop, stopped) = stop();
+    let server = async {
+        let (listener, _socket) = match &args.listen {
+            LocalListen::Stdin => (inherited()?, None),
+            LocalListen::Unix(path) => {
+                (listen_unix(path, Some(args.front_user))?, Some(RemovedOnDrop(path)))
+            }
+        };
+        notify::ready();
+        // A front that hangs is lost, as a controller would be.
+        keepalive(server())
+            .serve_with_incoming_shutdown(
+                service,
+                accept::unix(listener, args.front_user, audit),
+                stopped,
+            )
+            .await
+            .map_err(|source| AgentError::Serve { address: args.listen.to_string(), source })
+    };
+    node.until(server, stop, shutdown).await
+}
+
+/// Serves controllers until `shutdown`, and passes their requests on to the worker.
+///
+/// # Errors
+/// The address cannot be listened on, or a certificate is missing or wrong.
+pub async fn front(args: &FrontArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
+    let refused = |address, reason: &str| AgentError::Listen { address, reason: reason.to_owned() };
+    let address = match &args.listen {
+        Listen::Tcp(address) => *address,
+        Listen::Unix(path) => {
+            let address = format!("unix:{}", path.display());
+            return Err(refused(
+                address,
+                "a front listens on tcp:HOST:PORT; on a path use `serve`",
+            ));
+        }
+    };
+    let Some(trust) = Trust::open(&args.tls)? else {
+        let reason =
+            "a front needs --tls-cert, --tls-key and --tls-ca (make them with `ccbench pki`)";
+        return Err(refused(format!("tcp:{address}"), reason));
+    };
+    if rustix::process::geteuid().is_root() {
+        tracing::warn!("the front runs as root: start it as a user of its own, `ccbench-front`");
+    }
+    let audit = open_audit(&args.state_dir, args.audit_size)?;
+    let service = AgentServer::new(FrontService::new(args.worker.clone()))
+        .max_decoding_message_size(wire::REMOTE_MESSAGE_LIMIT);
+    let service = Authorized::new(service, Some(trust.clone()), audit.clone());
+    let (stop, stopped) = stop();
+    let server = serve_tcp(address, Some(trust), service, audit.clone(), stopped);
     tokio::pin!(server);
     tokio::spawn(notify::keep_alive());
     let served = tokio::select! {
         served = &mut server => served,
         () = shutdown => {
             notify::stopping();
-            undo_all(&executor).await;
-            drop(stop);
-            // Graceful shutdown waits for open connections, which is not needed: everything is undone.
-            drop(tokio::time::timeout(Duration::from_millis(200), &mut server).await);
+            end(stop, server).await;
             Ok(())
         }
     };
@@ -103,35 +151,121 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
     served
 }
 
+/// Stops a server.
+type Stop = oneshot::Sender<()>;
+
+fn stop() -> (Stop, impl Future<Output = ()>) {
+    let (stop, stopped) = oneshot::channel::<()>();
+    (stop, async move { drop(stopped.await) })
+}
+
+/// Graceful shutdown waits for open connections, which is not needed: everything is undone.
+async fn end(stop: Stop, server: impl Future<Output = Result<(), AgentError>>) {
+    drop(stop);
+    drop(tokio::time::timeout(Duration::from_millis(200), server).await);
+}
+
+/// What changes the machine.
+struct Node {
+    executor: Handle,
+    generators: Arc<Generators>,
+    /// For Describe.
+    notes: Vec<String>,
+    audit: Audit,
+    _lock: Option<File>,
+}
+
+impl Node {
+    /// Opens the state directory, and undoes what dead agents left.
+    fn open(args: &MachineArgs, cc_digests: AllowedDigests) -> Result<Self, AgentError> {
+        let State { mut undo, generation_file, audit, _lock } = state(args)?;
+        // After the settings: a namespace's default holds the module of its congestion control.
+        let left = crate::sockets::journal::sweep();
+        if left != undo::Outcome::default() {
+            tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
+        }
+        audit.undone(&left);
+        // A testbed is started by hand, outside of any service.
+        let Placement { group, notes } =
+            if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };
+        for note in &notes {
+            tracing::warn!(note);
+        }
+        let generators = Arc::new(Generators::in_group(group.clone()));
+        let executor = executor::spawn(Parts {
+            interfaces: Arc::new(Machine),
+            source: Arc::clone(&generators) as Arc<dyn FlowSource>,
+            sampler: ccbench_collector::pick,
+            acks: ccbench_collector::acks::open,
+            undo,
+            generation_file,
+            traffic_group: group,
+            cc_digests,
+            modules: AllowedModules::of(&args.allow_module),
+        });
+        Ok(Self { executor, generators, notes, audit, _lock })
+    }
+
+    /// The service with this limit of a request, in bytes.
+    fn service(&self, longest: usize) -> AgentServer<AgentService> {
+        let (executor, generators) = (self.executor.clone(), Arc::clone(&self.generators));
+        AgentServer::new(AgentService::new(executor, generators, self.notes.clone()))
+            .max_decoding_message_size(longest)
+    }
+
+    /// Runs `server` until it fails or `shutdown`; then undoes everything, and stops it.
+    async fn until(
+        self,
+        server: impl Future<Output = Result<(), AgentError>>,
+        stop: Stop,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), AgentError> {
+        tokio::pin!(server);
+        tokio::spawn(notify::keep_alive());
+        let served = tokio::select! {
+            served = &mut server => served,
+            () = shutdown => {
+                notify::stopping();
+                undo_all(&self.executor).await;
+                end(stop, server).await;
+                Ok(())
+            }
+        };
+        self.audit.flush();
+        served
+    }
+}
+
 /// Only the agent's user and root reach a Unix socket, and could load anything themselves.
 fn cc_digests(args: &ServeArgs) -> AllowedDigests {
     match &args.listen {
         Listen::Unix(_) => AllowedDigests::Any,
-        Listen::Tcp(_) => AllowedDigests::Only(args.allow_cc_digest.iter().cloned().collect()),
+        Listen::Tcp(_) => {
+            AllowedDigests::Only(args.machine.allow_cc_digest.iter().cloned().collect())
+        }
     }
 }
 
-type Service = Authorized<AgentServer<AgentService>>;
-
 async fn serve_unix(
     path: &Path,
-    service: Service,
+    service: Authorized<AgentServer<AgentService>>,
     audit: Audit,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
-    let listener = listen_unix(path)?;
+    let own = rustix::process::geteuid().as_raw();
+    let listener = listen_unix(path, None)?;
     let _socket = RemovedOnDrop(path);
     notify::ready();
     server()
-        .serve_with_incoming_shutdown(service, accept::unix(listener, audit), stopped)
+        .serve_with_incoming_shutdown(service, accept::unix(listener, own, audit), stopped)
         .await
         .map_err(|source| AgentError::Serve { address: format!("unix:{}", path.display()), source })
 }
 
-async fn serve_tcp(
+async fn serve_tcp<S: Agent>(
     address: SocketAddr,
     trust: Option<Trust>,
-    service: Service,
+    service: Authorized<AgentServer<S>>,
     audit: Audit,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
@@ -160,9 +294,7 @@ async fn serve_tcp(
     }
     notify::ready();
     let incoming = accept::tcp(listener, trust, audit);
-    server()
-        .http2_keepalive_interval(Some(wire::KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(wire::KEEPALIVE_TIMEOUT))
+    keepalive(server())
         .serve_with_incoming_shutdown(service, incoming, stopped)
         .await
         .map_err(failed)
@@ -172,6 +304,12 @@ fn server() -> Server {
     Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
+}
+
+fn keepalive(server: Server) -> Server {
+    server
+        .http2_keepalive_interval(Some(wire::KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(wire::KEEPALIVE_TIMEOUT))
 }
 
 /// The addresses beyond loopback at which a socket that is bound to all of them is reachable now.
@@ -201,17 +339,14 @@ struct State {
 }
 
 /// Opens the state directory and undoes what a dead agent left. In a namespace that dies with us nothing is kept.
-fn state(args: &ServeArgs) -> Result<State, AgentError> {
+fn state(args: &MachineArgs) -> Result<State, AgentError> {
     if args.ephemeral {
         let (undo, audit) = (Undo::in_memory(), Audit::default());
         return Ok(State { undo, generation_file: None, audit, _lock: None });
     }
     let dir = args.state_dir.clone().unwrap_or_else(undo::default_state_dir);
     let lock = undo::lock(&dir)?;
-    let audit = match args.audit_size.get() {
-        0 => Audit::default(),
-        max_bytes => Audit::open(&dir.join(audit::FILE), max_bytes)?,
-    };
+    let audit = open_audit(&dir, args.audit_size)?;
     let (mut undo, left) = Undo::open(&dir)?;
     undo.set_audit(audit.clone());
     audit.undone(&left);
@@ -223,6 +358,16 @@ fn state(args: &ServeArgs) -> Result<State, AgentError> {
     }
     let generation_file = Some(dir.join("generation"));
     Ok(State { undo, generation_file, audit, _lock: Some(lock) })
+}
+
+/// The audit log in a state directory, which is made if need be.
+fn open_audit(dir: &Path, size: Bytes) -> Result<Audit, AgentError> {
+    let made = std::fs::create_dir_all(dir);
+    made.map_err(AgentError::system(format!("make {}", dir.display())))?;
+    match size.get() {
+        0 => Ok(Audit::default()),
+        max_bytes => Audit::open(&dir.join(audit::FILE), max_bytes),
+    }
 }
 
 async fn undo_all(executor: &Handle) {
@@ -241,8 +386,8 @@ impl Drop for RemovedOnDrop<'_> {
     }
 }
 
-/// A Unix socket that only its owner may use. Replaces a dead agent's socket, but not a live one's.
-fn listen_unix(path: &Path) -> Result<UnixListener, AgentError> {
+/// A Unix socket that only its owner may use, which is `owner` if given. Replaces a dead agent's socket, but not a live one's.
+fn listen_unix(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentError> {
     let refused =
         |reason: String| AgentError::Listen { address: format!("unix:{}", path.display()), reason };
     if path.exists() {
@@ -257,6 +402,44 @@ fn listen_unix(path: &Path) -> Result<UnixListener, AgentError> {
     let listener = bound.map_err(|e| refused(e.to_string()))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .map_err(|e| refused(format!("set mode 0600: {e}")))?;
+    let owner = owner.filter(|owner| *owner != rustix::process::geteuid().as_raw());
+    if let Some(owner) = owner {
+        std::os::unix::fs::chown(path, Some(owner), None)
+            .map_err(|e| refused(format!("give it to user {owner}: {e}")))?;
+    }
     tracing::info!(path = %path.display(), "listening");
     Ok(listener)
+}
+
+/// Takes the listening socket that is standard input over, which becomes /dev/null: programs that this one starts do not get it.
+fn inherited() -> Result<UnixListener, AgentError> {
+    let refused =
+        |reason: String| AgentError::Listen { address: "standard input".to_owned(), reason };
+    let failed = |error: io::Error| refused(error.to_string());
+    let stdin = io::stdin();
+    let socket = SockRef::from(&stdin);
+    let is_ours = socket.is_listener().is_ok_and(|listens| listens)
+        && socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
+    if !is_ours {
+        let reason = "it is no listening Unix socket; set StandardInput=socket in the unit, and Accept=no in its socket unit";
+        return Err(refused(reason.to_owned()));
+    }
+    let listener = stdin.as_fd().try_clone_to_owned().map_err(failed)?;
+    let null = File::open("/dev/null").map_err(failed)?;
+    nix::unistd::dup2_stdin(&null).map_err(|errno| failed(errno.into()))?;
+    let listener = std::os::unix::net::UnixListener::from(listener);
+    listener.set_nonblocking(true).map_err(failed)?;
+    UnixListener::from_std(listener).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standard_input_of_a_worker_is_a_listening_socket() {
+        // That of a test is none.
+        let error = inherited().unwrap_err().to_string();
+        assert!(error.contains("StandardInput=socket"), "{error}");
+    }
 }

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig, version};
 
-use crate::args::ServeArgs;
+use crate::args::TlsArgs;
 use crate::clock;
 use crate::error::AgentError;
 use ccbench_io::input;
@@ -96,7 +96,7 @@ impl Trust {
     ///
     /// # Errors
     /// A file that cannot be read or used.
-    pub fn open(args: &ServeArgs) -> Result<Option<Self>, AgentError> {
+    pub fn open(args: &TlsArgs) -> Result<Option<Self>, AgentError> {
         let (Some(cert), Some(key), Some(ca)) = (&args.tls_cert, &args.tls_key, &args.tls_ca)
         else {
             return Ok(None);

@@ -1,13 +1,15 @@
-//! An accepted connection: its bytes, its client, and its end. It fails once the client's certificate is no longer accepted.
+//! An accepted connection: its bytes, its client, and its end. It fails once the client's certificate is no longer accepted, or this
+//! process closes it.
 
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
@@ -15,7 +17,7 @@ use super::per_client::Place;
 use super::{Client, ConnectionEnd};
 use crate::control_interface::Peer;
 
-/// Resolves when the client's certificate is no longer accepted; never without one.
+/// Resolves when the client's certificate is no longer accepted, or the connection is to be closed.
 pub(super) type Rejection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An accepted connection.
@@ -26,6 +28,8 @@ pub struct Connection {
     pub(super) rejection: Rejection,
     /// Its receivers learn that the connection has ended.
     pub(super) end: watch::Sender<()>,
+    /// Makes `rejection` resolve.
+    pub(super) close: Arc<Notify>,
     pub(super) _slot: OwnedSemaphorePermit,
     /// With a certificate.
     pub(super) _place: Option<Place>,
@@ -46,7 +50,7 @@ impl Connection {
         }
         // For the next call: a future that has ended must not be polled again.
         self.rejection = Box::pin(std::future::ready(()));
-        let why = "the client's certificate is no longer accepted";
+        let why = "the client's certificate is no longer accepted, or its worker is gone";
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 }
@@ -60,8 +64,8 @@ impl Connected for Connection {
             Stream::Tcp(stream) => peer(stream),
             Stream::Tls(stream) => peer(stream.get_ref().0),
         };
-        let client = self.client.clone();
-        ConnectionEnd { id: self.id, peer, client, end: self.end.subscribe() }
+        let (client, close) = (self.client.clone(), Arc::clone(&self.close));
+        ConnectionEnd { id: self.id, peer, client, end: self.end.subscribe(), close }
     }
 }
 
