@@ -3,218 +3,25 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod access_support;
 mod support;
 
-use std::net::Ipv4Addr;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use access_support::{
+    Agent, Issued, Mode, Outcome, REVOKED, authority, call, descriptors, issue, revocations,
+    status_of,
+};
 use ccbench_agent::undo::{Step, Undo};
-use ccbench_io::replace::replace;
 use ccbench_proto::scope::{Rpc, Scope};
 use ccbench_proto::wire;
-use ccbench_tests::port::ReservedPort;
 use ccbench_tests::uninterrupted;
-use prost::Message as _;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
-    IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SanType, SerialNumber,
-};
 use serde_json::Value;
-use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for, wait_for_setup};
-use tonic::client::Grpc;
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Code, Request, Status};
-use tonic_prost::ProstCodec;
-
-type Ca = CertifiedIssuer<'static, KeyPair>;
-
-fn authority() -> Ca {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.distinguished_name.push(DnType::CommonName, "the tests' authority");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
-/// A certificate and its key (PEM).
-#[derive(Clone)]
-struct Issued {
-    certificate: String,
-    key: String,
-}
-
-/// `serial` is also the name of the holder; `None` for the scopes: one of an earlier version.
-fn issue(ca: &Ca, serial: u64, scopes: Option<&[Scope]>, last_year: Option<i32>) -> Issued {
-    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    params.distinguished_name.push(DnType::CommonName, format!("client{serial}"));
-    params.serial_number = Some(SerialNumber::from(serial));
-    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
-    params.not_after = rcgen::date_time_ymd(last_year.unwrap_or(2090), 1, 1);
-    for scope in scopes.unwrap_or_default() {
-        let uri = scope.uri().try_into().unwrap();
-        params.subject_alt_names.push(SanType::URI(uri));
-    }
-    let key = KeyPair::generate().unwrap();
-    let certificate = params.signed_by(&key, ca).unwrap().pem();
-    Issued { certificate, key: key.serialize_pem() }
-}
-
-fn revocations(ca: &Ca, serials: &[u64]) -> String {
-    let revoked = |serial: &u64| RevokedCertParams {
-        serial_number: SerialNumber::from(*serial),
-        revocation_time: rcgen::date_time_ymd(2021, 1, 1),
-        reason_code: None,
-        invalidity_date: None,
-    };
-    let list = CertificateRevocationListParams {
-        this_update: rcgen::date_time_ymd(2021, 1, 1),
-        next_update: rcgen::date_time_ymd(2090, 1, 1),
-        crl_number: SerialNumber::from(1),
-        issuing_distribution_point: None,
-        revoked_certs: serials.iter().map(revoked).collect(),
-        key_identifier_method: KeyIdMethod::Sha256,
-    };
-    list.signed_by(ca).unwrap().pem().unwrap()
-}
-
-/// The serial number that is revoked from the beginning.
-const REVOKED: u64 = 66;
-
-/// An agent with certificates and a state directory; killed on drop.
-struct Agent {
-    dir: tempfile::TempDir,
-    ca: Ca,
-    port: u16,
-    _reserved: ReservedPort,
-    child: Child,
-}
-
-impl Agent {
-    async fn start() -> Self {
-        Self::start_with(&[]).await
-    }
-
-    async fn start_with(arguments: &[&str]) -> Self {
-        let (dir, ca) = (tempfile::tempdir().unwrap(), authority());
-        let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
-        let port = reserved.address().port();
-        let file = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        let node = issue(&ca, 1, None, None);
-        let child = Command::new(AGENT)
-            .args(["serve", "--listen", &format!("tcp:127.0.0.1:{port}"), "--state-dir"])
-            .arg(dir.path().join("state"))
-            .arg("--tls-ca")
-            .arg(file("ca.pem", &ca.pem()))
-            .arg("--tls-cert")
-            .arg(file("node.pem", &node.certificate))
-            .arg("--tls-key")
-            .arg(file("node.key", &node.key))
-            .arg("--tls-crl")
-            .arg(file("crl.pem", &revocations(&ca, &[REVOKED])))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        let agent = Self { dir, ca, port, _reserved: reserved, child };
-        let connects = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        wait_for_setup("the agent's port", connects).await;
-        agent
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Replaces a file, which the agent reads at any time.
-    fn replace(&self, name: &str, content: &str) {
-        replace(&self.path(name), content.as_bytes()).unwrap();
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.path("log")).unwrap()
-    }
-
-    fn audit(&self) -> Vec<Value> {
-        let text = std::fs::read_to_string(self.path("state/audit.ndjson")).unwrap();
-        // The last line may be incomplete.
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-    }
-
-    async fn connect(&self, client: Option<Issued>) -> Result<Channel, tonic::transport::Error> {
-        let mut config = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(self.ca.pem()))
-            .domain_name("localhost");
-        if let Some(Issued { certificate, key }) = client {
-            config = config.identity(Identity::from_pem(certificate, key));
-        }
-        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", self.port)).unwrap();
-        endpoint.tls_config(config).unwrap().connect().await
-    }
-
-    async fn call(&self, client: Option<Issued>, rpc: &str) -> Outcome {
-        match self.connect(client).await {
-            Ok(channel) => call(channel, rpc).await,
-            Err(_) => Outcome::NoConnection,
-        }
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// How an agent answers a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// It closes the connection.
-    NoConnection,
-    /// It refuses the call.
-    Refused,
-    /// The call reaches its handler.
-    Handled,
-}
-
-/// Calls an RPC by its name with one empty message.
-async fn call(channel: Channel, rpc: &str) -> Outcome {
-    match status_of(channel, rpc).await.map_err(|status| status.code()) {
-        // An empty request has no plan, and no trial is prepared.
-        Ok(()) | Err(Code::InvalidArgument | Code::FailedPrecondition) => Outcome::Handled,
-        Err(Code::PermissionDenied | Code::Unauthenticated) => Outcome::Refused,
-        // An agent that refuses a certificate closes the connection after the client's part of the handshake.
-        Err(Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled) => {
-            Outcome::NoConnection
-        }
-        Err(other) => panic!("{rpc}: {other:?}"),
-    }
-}
-
-async fn status_of(channel: Channel, rpc: &str) -> Result<(), Status> {
-    let mut client = Grpc::new(channel);
-    client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let path: PathAndQuery = format!("/ccbench.v1.Agent/{rpc}").parse().unwrap();
-    let request = Request::new(tokio_stream::once(()));
-    let answer = client.streaming(request, path, ProstCodec::<(), ()>::default()).await?;
-    answer.into_inner().message().await.map(drop)
-}
-
-/// The names of all RPCs of the service.
-fn descriptors() -> Vec<String> {
-    let set = prost_types::FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
-    let services = set.file.iter().flat_map(|file| &file.service);
-    let methods = services.flat_map(|service| &service.method);
-    methods.map(|method| method.name().to_owned()).collect()
-}
+use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
+use tonic::Code;
+use tonic::transport::Channel;
 
 #[test]
 fn every_rpc_has_a_scope() {
@@ -224,7 +31,16 @@ fn every_rpc_has_a_scope() {
 
 #[tokio::test]
 async fn every_rpc_is_refused_or_handled_by_the_clients_certificate() {
-    let agent = Agent::start().await;
+    every_rpc_by_every_client(Mode::OneProcess).await;
+}
+
+#[tokio::test]
+async fn a_front_refuses_what_one_process_refuses() {
+    every_rpc_by_every_client(Mode::FrontAndWorker).await;
+}
+
+async fn every_rpc_by_every_client(mode: Mode) {
+    let agent = Agent::start_as(mode, &[]).await;
     let certified = |serial, scopes| Some(issue(&agent.ca, serial, scopes, None));
     let expired = issue(&agent.ca, 7, Some(&Scope::ALL), Some(2021));
     let others: [(&str, Option<Issued>); 4] = [

@@ -2,10 +2,13 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod access_support;
 mod support;
 
 use std::time::Duration;
 
+use access_support::for_caller;
+use ccbench_proto::scope::Scope;
 use ccbench_proto::wire::{self, Role};
 use ccbench_tests::cpu::CpuWatch;
 use nix::sys::signal::{Signal, kill};
@@ -177,4 +180,28 @@ async fn a_stalled_controller_costs_counted_rows_only() {
         let (first, last) = (client.samples.first().unwrap(), client.samples.last().unwrap());
         assert!(last.at_ns - first.at_ns > 3_500_000_000, "{} ns", last.at_ns - first.at_ns);
     });
+}
+
+#[tokio::test]
+async fn what_a_killed_worker_changed_is_undone() {
+    let namespace = Namespace::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, state) = (dir.path().join("worker.sock"), dir.path().join("state"));
+    let listen = format!("unix:{}", socket.display());
+    let mut command = namespace.enter();
+    command.args([AGENT, "worker", "--front-user", "root", "--listen", &listen, "--state-dir"]);
+    let mut worker = command.arg(&state).spawn().unwrap();
+    let connects = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
+    wait_for("the worker's socket", connects).await;
+    let before = everything(&namespace, &["lo"]);
+    let channel = tonic::transport::Endpoint::from_shared(listen).unwrap().connect().await.unwrap();
+    let mut client = wire::agent_client::AgentClient::new(channel);
+    let request = prepare(LOOPBACK_PLAN, "one", 1);
+    client.prepare(for_caller(request, "alice", &Scope::ALL)).await.unwrap();
+    assert_ne!(everything(&namespace, &["lo"]), before, "the plan sets a sysctl");
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let undone = namespace.run(&[AGENT, "undo", "--state-dir", state.to_str().unwrap()]);
+    assert!(undone.contains("undone: "), "{undone}");
+    assert_eq!(everything(&namespace, &["lo"]), before);
 }

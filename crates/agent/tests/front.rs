@@ -1,0 +1,256 @@
+//! An agent in two processes: what the front answers is what one process answers, and each of the two may end or be missing. No
+//! root, except for another user.
+#![allow(clippy::disallowed_methods, reason = "a test starts programs")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod access_support;
+mod support;
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::process::Command;
+use std::time::Duration;
+
+use access_support::{Agent, Mode, Outcome, call, descriptors, for_caller, issue, status_of};
+use ccbench_proto::plan::digest_bytes;
+use ccbench_proto::scope::Scope;
+use ccbench_proto::wire;
+use ccbench_proto::wire::agent_client::AgentClient;
+use ccbench_proto::wire::run_event::Of;
+use ccbench_tests::skip::skip;
+use serde_json::Value;
+use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
+use tonic::Code;
+use tonic::transport::Channel;
+
+async fn split() -> Agent {
+    Agent::start_as(Mode::FrontAndWorker, &[]).await
+}
+
+async fn client_of(agent: &Agent, serial: u64, scopes: &[Scope]) -> AgentClient<Channel> {
+    let client = issue(&agent.ca, serial, Some(scopes), None);
+    AgentClient::new(agent.connect(Some(client)).await.unwrap())
+}
+
+/// What every RPC answers to an empty message of clients with these scopes: code and message, if it is no success.
+async fn answers(mode: Mode) -> Vec<(String, Option<(Code, String)>)> {
+    let agent = Agent::start_as(mode, &["--allow-module", "ccb_*"]).await;
+    let mut found = Vec::new();
+    for (serial, scopes) in [(2, &[Scope::Read][..]), (3, &[Scope::Run][..]), (4, &Scope::ALL[..])] {
+        for rpc in descriptors() {
+            let client = issue(&agent.ca, serial, Some(scopes), None);
+            let channel = agent.connect(Some(client)).await.unwrap();
+            let refused = status_of(channel, &rpc).await.err();
+            let refused = refused.map(|status| (status.code(), status.message().to_owned()));
+            found.push((format!("{rpc} of client{serial}"), refused));
+        }
+    }
+    // A plan that is refused when it is read, and one that needs a module.
+    let mut client = client_of(&agent, 4, &Scope::ALL).await;
+    let flow = "[flows.f]\nfrom = \"one\"\nto = \"two\"\ncc = \"nosuch\"\ntool = \"ccbench\"\n";
+    let module = format!("{IDLE_PLAN}flows = [\"f\"]\n{flow}");
+    for (name, plan) in [("no plan", "x = "), ("module", module.as_str())] {
+        let refused = client.prepare(prepare(plan, "one", 1)).await.unwrap_err();
+        found.push((name.to_owned(), Some((refused.code(), refused.message().to_owned()))));
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_front_answers_as_one_process_does() {
+    let (one, two) = (answers(Mode::OneProcess).await, answers(Mode::FrontAndWorker).await);
+    assert_eq!(one, two);
+    let codes = |code: Code| {
+        one.iter().filter(|(_, refused)| refused.as_ref().is_some_and(|(c, _)| *c == code))
+    };
+    assert!(codes(Code::PermissionDenied).count() >= 6, "{one:?}");
+    assert!(codes(Code::InvalidArgument).count() >= 3, "{one:?}");
+}
+
+#[tokio::test]
+async fn a_trial_runs_through_front_and_worker() {
+    let agent = split().await;
+    let mut client = client_of(&agent, 2, &[Scope::Run]).await;
+    let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
+    assert!(!info.kernel.is_empty());
+    let parts = [vec![1; wire::FILE_CHUNK], vec![2; 1000]];
+    let chunks = parts.clone().map(|data| wire::FileChunk { data });
+    let sent = client.put_file(tokio_stream::iter(chunks)).await.unwrap().into_inner();
+    assert_eq!(sent.sha256, digest_bytes(&parts.concat()));
+    let prepared = client.prepare(prepare(IDLE_PLAN, "one", 1)).await.unwrap().into_inner();
+    assert_eq!(prepared.generation, info.generation + 1);
+    let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
+    let mut rows = client.run(run).await.unwrap().into_inner();
+    let mut done = None;
+    while let Some(event) = rows.message().await.unwrap() {
+        if let Some(Of::Done(last)) = event.of {
+            done = Some(last);
+        }
+    }
+    assert_eq!(done.unwrap().rows_dropped, 0);
+    let reset = wire::ResetRequest { run_id: "test".into(), epoch: 1 };
+    assert_eq!(client.reset(reset).await.unwrap().into_inner().failed, [""; 0]);
+    // Both have the client's name.
+    let log = |name: &str| std::fs::read_to_string(agent.path(name)).unwrap();
+    for name in ["state/audit.ndjson", "worker-state/audit.ndjson"] {
+        let calls = || {
+            let lines = log(name);
+            let of_client = |line: &Value| {
+                line["identity"] == "client2" && line["serial"] == "02" && line["rpc"] == "Prepare"
+            };
+            lines
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok())
+                .any(|line| of_client(&line))
+        };
+        wait_for(name, calls).await;
+    }
+}
+
+#[tokio::test]
+async fn a_controller_cannot_name_another_caller() {
+    let agent = split().await;
+    let mut client = client_of(&agent, 2, &[Scope::Read]).await;
+    let reset = || for_caller(wire::ResetRequest::default(), "root", &Scope::ALL);
+    let refused = client.reset(reset()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().contains("client2 (serial 02)"), "{refused:?}");
+    // Nor do the scopes reach the worker with a call that is permitted.
+    let mut client = client_of(&agent, 3, &[Scope::Run]).await;
+    client.reset(reset()).await.unwrap();
+    let log = std::fs::read_to_string(agent.path("worker.log")).unwrap();
+    assert!(!log.contains("refused a request"), "{log}");
+    let is_of = |name: &str| {
+        let text = std::fs::read_to_string(agent.path("worker-state/audit.ndjson")).unwrap();
+        text.lines().any(|line| line.contains("\"Reset\"") && line.contains(name))
+    };
+    wait_for("the reset", || is_of("\"client3\"")).await;
+    assert!(!is_of("\"root\""));
+}
+
+#[tokio::test]
+async fn a_worker_checks_the_caller_of_each_request() {
+    let agent = Agent::start_as(Mode::FrontAndWorker, &["--scope", "run"]).await;
+    let mut worker = AgentClient::new(agent.connect_to_worker().await);
+    let nobodys = worker.describe(wire::DescribeRequest {}).await.unwrap_err();
+    assert_eq!(nobodys.code(), Code::Unauthenticated);
+    assert!(nobodys.message().contains("`ccbench-agent front` only"), "{nobodys:?}");
+    let reset = |scopes| for_caller(wire::ResetRequest::default(), "alice", scopes);
+    let refused = worker.reset(reset(&[Scope::Read])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    worker.reset(reset(&[Scope::Run])).await.unwrap();
+    // The front cannot give more than the worker's command line permits.
+    let cc = "[cc.mine]\nalgorithm = \"cubic\"\nparams = { beta = 717 }\n";
+    let flow = "[flows.f]\nfrom = \"one\"\nto = \"two\"\ncc = \"mine\"\ntool = \"ccbench\"\n";
+    let plan = format!("{IDLE_PLAN}flows = [\"f\"]\n{flow}{cc}");
+    let check = for_caller(prepare(&plan, "one", 1), "alice", &Scope::ALL);
+    let refused = worker.check(check).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
+    assert!(refused.message().contains("needs the scope `module`"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_front_without_a_worker_names_its_socket() {
+    let mut agent = split().await;
+    agent.kill_worker();
+    let client = issue(&agent.ca, 2, Some(&[Scope::Read]), None);
+    let channel = agent.connect(Some(client)).await.unwrap();
+    let refused = status_of(channel.clone(), "Describe").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    let socket = agent.path("worker.sock").display().to_string();
+    for part in ["the worker of this node does not answer", &socket, "ccbench-agent-worker.service"]
+    {
+        assert!(refused.message().contains(part), "no `{part}`: {}", refused.message());
+    }
+    // What the certificate does not permit is refused before.
+    let refused = status_of(channel.clone(), "Prepare").await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    agent.start_worker().await;
+    assert_eq!(call(channel, "Describe").await, Outcome::Handled);
+}
+
+#[tokio::test]
+async fn a_killed_front_frees_the_node() {
+    let mut agent = split().await;
+    let plan = IDLE_PLAN.replace("200ms", "60s");
+    let mut running = client_of(&agent, 2, &[Scope::Run]).await;
+    running.prepare(prepare(&plan, "one", 1)).await.unwrap();
+    let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
+    let mut rows = running.run(run).await.unwrap().into_inner();
+    agent.restart_front().await;
+    while let Ok(row) = rows.message().await {
+        assert!(row.is_some(), "the trial came to its end");
+    }
+    let mut next = client_of(&agent, 3, &[Scope::Run]).await;
+    let mut attempts = 0;
+    while let Err(refused) = next.prepare(prepare(&plan, "one", 2)).await {
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+        attempts += 1;
+        assert!(attempts < 1000, "the node is not free: {}", agent.worker_log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_worker_gets_new_connections_of_controllers() {
+    let mut agent = split().await;
+    let client = issue(&agent.ca, 2, Some(&[Scope::Run]), None);
+    let channel = agent.connect(Some(client)).await.unwrap();
+    let mut typed = AgentClient::new(channel.clone());
+    let sent = [wire::FileChunk { data: vec![7; 100] }];
+    typed.put_file(tokio_stream::iter(sent)).await.unwrap();
+    agent.kill_worker();
+    agent.start_worker().await;
+    // The file is gone with the worker; a controller that thinks that its connection still holds it would be refused later.
+    assert_eq!(call(channel.clone(), "Clock").await, Outcome::NoConnection);
+    let mut attempts = 0;
+    while call(channel.clone(), "Clock").await != Outcome::Handled {
+        attempts += 1;
+        assert!(attempts < 1000, "{}", agent.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn only_the_fronts_user_connects_to_a_worker() {
+    const OTHER: &str = "12345";
+    if !nix::unistd::geteuid().is_root() {
+        return skip("it needs another user: run it as root");
+    }
+    let agent = split().await;
+    let socket = agent.path("worker.sock");
+    let metadata = std::fs::metadata(&socket).unwrap();
+    assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o600, 0));
+    // As if the permissions were wrong.
+    let permit =
+        |path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    permit(agent.dir.path(), 0o755);
+    permit(socket.as_path(), 0o666);
+    let connect = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n\
+                   try: print(len(s.recv(1)))\nexcept ConnectionResetError: print(0)";
+    let received = |user: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+        let output = command.args(["python3", "-c", connect]).arg(&socket).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    // A server of HTTP/2 begins with its settings.
+    assert_eq!((received("0").as_str(), received(OTHER).as_str()), ("1", "0"));
+    let refused =
+        || agent.worker_log().contains("it is of user 12345; only root and user 0 may connect");
+    wait_for("the refused connection", refused).await;
+}
+
+#[test]
+fn a_front_needs_certificates_and_a_network() {
+    let dir = tempfile::tempdir().unwrap();
+    let front = |listen: &str| {
+        let mut command = Command::new(AGENT);
+        command.args(["front", "--listen", listen, "--state-dir"]).arg(dir.path());
+        let output = command.output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(front("tcp:127.0.0.1:0").contains("a front needs --tls-cert"));
+    assert!(front("unix:/x").contains("on a path use `serve`"));
+}
