@@ -35,7 +35,8 @@ async fn client_of(agent: &Agent, serial: u64, scopes: &[Scope]) -> AgentClient<
 async fn answers(mode: Mode) -> Vec<(String, Option<(Code, String)>)> {
     let agent = Agent::start_as(mode, &["--allow-module", "ccb_*"]).await;
     let mut found = Vec::new();
-    for (serial, scopes) in [(2, &[Scope::Read][..]), (3, &[Scope::Run][..]), (4, &Scope::ALL[..])] {
+    for (serial, scopes) in [(2, &[Scope::Read][..]), (3, &[Scope::Run][..]), (4, &Scope::ALL[..])]
+    {
         for rpc in descriptors() {
             let client = issue(&agent.ca, serial, Some(scopes), None);
             let channel = agent.connect(Some(client)).await.unwrap();
