@@ -32,6 +32,8 @@ pub enum Command {
     Front(FrontArgs),
     /// Run as a node for the front on this machine (started as a service)
     Worker(WorkerArgs),
+    /// Load and unload kernel modules for the worker on this machine (started as a service)
+    Loader(LoaderArgs),
     /// Get this node's first certificate for a key that is made here, with a token of `ccbench pki token`
     Join(crate::join::Args),
     /// Create the namespaces of an experiment and keep them (started by `ccbench run`)
@@ -117,6 +119,24 @@ pub struct WorkerArgs {
     /// Changes to the machine.
     #[command(flatten)]
     pub machine: MachineArgs,
+}
+
+/// `ccbench-agent loader`
+#[derive(Debug, Clone, Args)]
+pub struct LoaderArgs {
+    /// Where to listen: `unix:PATH`, or `stdin` for a listening socket that is standard input (systemd: StandardInput=socket)
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: LocalListen,
+    /// Directory with the names of the modules of users that are loaded
+    #[arg(long, value_name = "DIR", default_value = "/run/ccbench-loader")]
+    pub state_dir: PathBuf,
+    /// SHA-256 of a kernel module of a user (`module` in `[cc.NAME]`) that may be loaded; repeat it for more
+    #[arg(long, value_name = "SHA256", value_parser = digest)]
+    pub allow_cc_digest: Vec<String>,
+    /// An installed kernel module that may be loaded; with `*` at its end, all names with this beginning. May be repeated [default:
+    /// ccb_*, tcp_*]
+    #[arg(long, env = "CCBENCH_ALLOW_MODULE", value_name = "NAME", value_delimiter = ',')]
+    pub allow_module: Vec<ModulePattern>,
 }
 
 /// The certificates of a process that listens on TCP.

@@ -29,6 +29,8 @@ pub mod join;
 pub mod launch;
 pub mod link;
 pub mod listening;
+pub mod loader;
+pub mod local_socket;
 pub mod notify;
 pub mod placement;
 pub mod ports;

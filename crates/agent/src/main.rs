@@ -12,7 +12,9 @@ use ccbench_agent::error::{AgentError, with_causes};
 use ccbench_agent::join::JoinError;
 use ccbench_agent::testbed::{TestbedError, child};
 use ccbench_agent::undo::JournalError;
-use ccbench_agent::{clean, enter, generator, join, launch, link, serve, sockets, testbed, undo};
+use ccbench_agent::{
+    clean, enter, generator, join, launch, link, loader, serve, sockets, testbed, undo,
+};
 use ccbench_io::console;
 use ccbench_proto::printable;
 use clap::Parser as _;
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
 /// Why a command failed, by command. `generate`, `link`, `cc` and `link-guard` report their errors themselves.
 #[derive(Debug, thiserror::Error)]
 enum MainError {
-    /// `serve`, `front` and `worker`.
+    /// `serve`, `front`, `worker` and `loader`.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// `join`.
@@ -57,7 +59,7 @@ enum MainError {
     Undo(#[from] UndoError),
 }
 
-/// Why `serve`, `front` or `worker` failed.
+/// Why `serve`, `front`, `worker` or `loader` failed.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     /// The process could not be tied to its parent or enter its namespace.
@@ -117,6 +119,10 @@ fn run(command: &Command) -> Result<u8, MainError> {
         Command::Serve(args) => Ok(run_serve(args).map(|()| 0)?),
         Command::Front(args) => {
             Ok(run_until_signal(|shutdown| serve::front(args, shutdown)).map(|()| 0)?)
+        }
+        Command::Loader(args) => {
+            log_to_stderr();
+            Ok(loader::main(args).map(|()| 0).map_err(ServeError::from)?)
         }
         Command::Worker(args) => {
             Ok(run_until_signal(|shutdown| serve::worker(args, shutdown)).map(|()| 0)?)

@@ -2,10 +2,7 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +11,6 @@ use ccbench_proto::scope::Scopes;
 use ccbench_proto::units::Bytes;
 use ccbench_proto::wire::agent_server::{Agent, AgentServer};
 use ccbench_proto::wire::{self, ResetRequest};
-use socket2::{Domain, SockRef};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tonic::transport::Server;
@@ -29,6 +25,7 @@ use crate::flow::FlowSource;
 use crate::flow::process::Generators;
 use crate::front::FrontService;
 use crate::interfaces::Machine;
+use crate::local_socket::{self, RemovedOnDrop};
 use crate::notify;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
@@ -88,11 +85,13 @@ pub async fn worker(
     let (stop, stopped) = stop();
     let server = async {
         let (listener, _socket) = match &args.listen {
-            LocalListen::Stdin => (inherited()?, None),
+            LocalListen::Stdin => (local_socket::inherited()?, None),
             LocalListen::Unix(path) => {
-                (listen_unix(path, Some(args.front_user))?, Some(RemovedOnDrop(path)))
+                let listener = local_socket::listen(path, Some(args.front_user))?;
+                (listener, Some(RemovedOnDrop(path)))
             }
         };
+        let listener = asynchronous(listener)?;
         notify::ready();
         // A front that hangs is lost, as a controller would be.
         keepalive(server())
@@ -253,7 +252,7 @@ async fn serve_unix(
     stopped: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let own = rustix::process::geteuid().as_raw();
-    let listener = listen_unix(path, None)?;
+    let listener = asynchronous(local_socket::listen(path, None)?)?;
     let _socket = RemovedOnDrop(path);
     notify::ready();
     server()
@@ -298,6 +297,12 @@ async fn serve_tcp<S: Agent>(
         .serve_with_incoming_shutdown(service, incoming, stopped)
         .await
         .map_err(failed)
+}
+
+fn asynchronous(listener: std::os::unix::net::UnixListener) -> Result<UnixListener, AgentError> {
+    let failed = || AgentError::system("use the listening socket");
+    listener.set_nonblocking(true).map_err(failed())?;
+    UnixListener::from_std(listener).map_err(failed())
 }
 
 fn server() -> Server {
@@ -375,71 +380,5 @@ async fn undo_all(executor: &Handle) {
         Ok(reply) if reply.failed.is_empty() => {}
         Ok(reply) => tracing::error!(failed = ?reply.failed, "not everything could be undone"),
         Err(error) => tracing::error!(%error, "undo"),
-    }
-}
-
-struct RemovedOnDrop<'a>(&'a Path);
-
-impl Drop for RemovedOnDrop<'_> {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(self.0));
-    }
-}
-
-/// A Unix socket that only its owner may use, which is `owner` if given. Replaces a dead agent's socket, but not a live one's.
-fn listen_unix(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentError> {
-    let refused =
-        |reason: String| AgentError::Listen { address: format!("unix:{}", path.display()), reason };
-    if path.exists() {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(refused("another agent listens there".to_owned()));
-        }
-        std::fs::remove_file(path).map_err(|e| refused(format!("remove the old socket: {e}")))?;
-    }
-    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let bound = UnixListener::bind(path);
-    rustix::process::umask(before);
-    let listener = bound.map_err(|e| refused(e.to_string()))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .map_err(|e| refused(format!("set mode 0600: {e}")))?;
-    let owner = owner.filter(|owner| *owner != rustix::process::geteuid().as_raw());
-    if let Some(owner) = owner {
-        std::os::unix::fs::chown(path, Some(owner), None)
-            .map_err(|e| refused(format!("give it to user {owner}: {e}")))?;
-    }
-    tracing::info!(path = %path.display(), "listening");
-    Ok(listener)
-}
-
-/// Takes the listening socket that is standard input over, which becomes /dev/null: programs that this one starts do not get it.
-fn inherited() -> Result<UnixListener, AgentError> {
-    let refused =
-        |reason: String| AgentError::Listen { address: "standard input".to_owned(), reason };
-    let failed = |error: io::Error| refused(error.to_string());
-    let stdin = io::stdin();
-    let socket = SockRef::from(&stdin);
-    let is_ours = socket.is_listener().is_ok_and(|listens| listens)
-        && socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
-    if !is_ours {
-        let reason = "it is no listening Unix socket; set StandardInput=socket in the unit, and Accept=no in its socket unit";
-        return Err(refused(reason.to_owned()));
-    }
-    let listener = stdin.as_fd().try_clone_to_owned().map_err(failed)?;
-    let null = File::open("/dev/null").map_err(failed)?;
-    nix::unistd::dup2_stdin(&null).map_err(|errno| failed(errno.into()))?;
-    let listener = std::os::unix::net::UnixListener::from(listener);
-    listener.set_nonblocking(true).map_err(failed)?;
-    UnixListener::from_std(listener).map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn standard_input_of_a_worker_is_a_listening_socket() {
-        // That of a test is none.
-        let error = inherited().unwrap_err().to_string();
-        assert!(error.contains("StandardInput=socket"), "{error}");
     }
 }

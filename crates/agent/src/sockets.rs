@@ -15,6 +15,7 @@ pub mod hook;
 pub mod journal;
 pub mod kernel_module;
 pub mod load;
+pub mod module_loader;
 pub mod names;
 pub mod node;
 #[cfg(feature = "ebpf")]

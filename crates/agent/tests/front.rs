@@ -20,7 +20,7 @@ use ccbench_tests::skip::skip;
 use serde_json::Value;
 use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
 use tonic::Code;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 async fn split() -> Agent {
     Agent::start_as(Mode::FrontAndWorker, &[]).await
@@ -254,4 +254,29 @@ fn a_front_needs_certificates_and_a_network() {
     };
     assert!(front("tcp:127.0.0.1:0").contains("a front needs --tls-cert"));
     assert!(front("unix:/x").contains("on a path use `serve`"));
+}
+
+#[tokio::test]
+async fn a_worker_takes_a_listening_socket_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("worker.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let user = nix::unistd::geteuid().to_string();
+    let mut command = Command::new(AGENT);
+    command.args(["worker", "--listen", "stdin", "--front-user", &user, "--state-dir"]);
+    command.arg(dir.path().join("state")).stdin(std::os::fd::OwnedFd::from(listener));
+    let mut worker = command.spawn().unwrap();
+    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+    let mut client = AgentClient::new(endpoint.connect().await.unwrap());
+    let describe = for_caller(wire::DescribeRequest {}, "alice", &[Scope::Read]);
+    let described = client.describe(describe).await;
+    let inherited = std::fs::read_link(format!("/proc/{}/fd/0", worker.id())).unwrap();
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    assert!(!described.unwrap().into_inner().kernel.is_empty());
+    assert_eq!(
+        inherited.to_str(),
+        Some("/dev/null"),
+        "programs that it starts do not get the socket"
+    );
 }

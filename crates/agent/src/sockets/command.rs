@@ -12,7 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
 use super::error::{NotAvailable, SocketError};
 use super::journal::Journal;
-use super::{ecn, kernel_module, sysfs, verify};
+use super::{ecn, kernel_module, module_loader, sysfs, verify};
 use crate::link::text;
 
 mod supplied;
@@ -497,7 +497,7 @@ fn unload(name: &str) -> Result<String, CommandError> {
             std::fs::read_to_string(sysfs::parameter(&module, "instances")).unwrap_or_default();
         if instances.lines().any(|line| line.split_whitespace().next() == Some(name)) {
             if name == module {
-                sysfs::unload(&module)?;
+                module_loader::unload(&module)?;
             } else {
                 sysfs::write(&sysfs::parameter(&module, "remove"), name)?;
             }

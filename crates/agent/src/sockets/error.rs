@@ -77,6 +77,14 @@ pub enum SocketError {
         /// How to fix it, beginning with "; ", or empty.
         hint: String,
     },
+    /// The process that loads modules for this one does not do it.
+    #[error("the module loader at {}: {reason}", .socket.display())]
+    Loader {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// ccbench's module is not installed.
     #[error(
         "module {module} is not installed for this kernel {release}: make -C kmod module-install"

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::SocketError;
-use super::{supplied_module, sysfs};
+use super::{module_loader, supplied_module, sysfs};
 use crate::undo::Outcome;
 
 /// Folder of the journals.
@@ -94,7 +94,7 @@ impl Step {
                 if !sysfs::is_loaded(module) || instances.lines().count() > 1 {
                     return Ok(());
                 }
-                sysfs::unload(module)
+                module_loader::unload(module)
             }
             Self::SuppliedModule(used) => supplied_module::unload(used),
             Self::Bpf { name } => unregister(name),

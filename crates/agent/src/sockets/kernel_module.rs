@@ -5,7 +5,7 @@ use ccbench_proto::cc::Core;
 
 use super::error::SocketError;
 use super::journal::{Journal, Step};
-use super::sysfs;
+use super::{module_loader, sysfs};
 
 /// Whether the core's module is loaded or installed.
 ///
@@ -17,7 +17,7 @@ pub fn possible(core: &Core) -> Result<(), SocketError> {
     if sysfs::is_loaded(&module) {
         return Ok(());
     }
-    match sysfs::on_disk(std::path::Path::new("/lib/modules"), &release, &module) {
+    match module_loader::find(&module)? {
         Some(true) => Ok(()),
         Some(false) => Err(SocketError::ModuleNotInstalled { module, release }),
         None => Err(SocketError::NoModules { release }),
@@ -37,7 +37,7 @@ pub fn register(
     let module = format!("ccb_{}", core.name);
     if !sysfs::is_loaded(&module) {
         journal.push(Step::Module { module: module.clone() })?;
-        sysfs::modprobe(&module)?;
+        module_loader::modprobe(&module)?;
     }
     if sysfs::available().iter().any(|name| name == kernel_name) {
         let hint = "choose another".to_owned();

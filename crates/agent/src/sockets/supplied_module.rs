@@ -1,7 +1,6 @@
 //! Kernel modules of the user: loaded with the parameters of the plan, and unloaded when the last process that loaded them here
 //! has undone it. A module and its parameters exist once in a kernel.
 
-use std::ffi::CString;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,6 +9,7 @@ use rustix::io::Errno;
 
 use super::error::SocketError;
 use super::journal::{Journal, ModuleUse, Step, lock_modules, other_uses};
+use super::module_loader::{self, ModuleError};
 use super::{kernel_module, sysfs};
 use crate::clock;
 
@@ -59,10 +59,13 @@ pub fn load(
     };
     check_free(wanted, &before)?;
     used.before.clone_from(&before);
-    let params = CString::new(used.params.as_str()).map_err(|_| refused(module, Errno::INVAL))?;
+    let params = used.params.clone();
     journal.push(Step::SuppliedModule(used))?;
     if !is_loaded {
-        rustix::system::init_module(wanted.bytes, &params).map_err(|e| refused(module, e))?;
+        module_loader::init_module(module, &params, wanted.bytes).map_err(|e| match e {
+            ModuleError::Kernel(errno) => refused(module, errno),
+            ModuleError::Loader(error) => error,
+        })?;
     }
     check_registered(wanted, &before)?;
     in_force(wanted)
@@ -174,7 +177,7 @@ pub(super) fn unload(used: &ModuleUse) -> Result<(), SocketError> {
     if !other_uses(module, &used.id)?.is_empty() {
         return Ok(());
     }
-    sysfs::unload(module)
+    module_loader::unload(module)
 }
 
 #[cfg(test)]

@@ -1,21 +1,15 @@
 //! Congestion controls and modules in procfs and sysfs.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-use rustix::io::Errno;
 
 use super::error::SocketError;
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const MODULES: &str = "/sys/module";
-/// Sockets of a trial that ended use a module for an instant longer.
-const UNLOAD_LIMIT: Duration = Duration::from_secs(2);
-const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
 
 /// The congestion controls that are registered now (`tcp_available_congestion_control`).
 pub fn available() -> Vec<String> {
@@ -87,7 +81,7 @@ pub fn modprobe(module: &str) -> Result<(), SocketError> {
 }
 
 /// How to load a module that `modprobe` refused with this message.
-fn hint(module: &str, stderr: &str) -> String {
+pub(super) fn hint(module: &str, stderr: &str) -> String {
     let own = module.starts_with("ccb_");
     let release = release();
     // The messages of kmod and busybox.
@@ -110,27 +104,6 @@ fn hint(module: &str, stderr: &str) -> String {
         );
     }
     String::new()
-}
-
-/// Unloads a module, once nothing uses it any more. One that is not loaded is no error.
-///
-/// # Errors
-/// It is still used after [`UNLOAD_LIMIT`], or the kernel refused.
-pub fn unload(module: &str) -> Result<(), SocketError> {
-    let failed =
-        |source: io::Error| SocketError::UnloadModule { module: module.to_owned(), source };
-    let name = CString::new(module).map_err(|_| failed(Errno::INVAL.into()))?;
-    let mut waited = Duration::ZERO;
-    loop {
-        match rustix::system::delete_module(&name, libc::O_NONBLOCK) {
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::AGAIN) if waited < UNLOAD_LIMIT => {
-                std::thread::sleep(UNLOAD_PAUSE);
-                waited += UNLOAD_PAUSE;
-            }
-            Err(errno) => return Err(failed(errno.into())),
-        }
-    }
 }
 
 /// Writes a parameter.

@@ -1,0 +1,335 @@
+//! `ccbench-agent loader`: loads and unloads the kernel modules that its command line permits, for the worker on this machine, and does
+//! nothing else: see [`module_loader`]. It has CAP_SYS_MODULE in the worker's stead.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ccbench_proto::cc::supplied::{self, KernelModule, MAX_BYTES, SuppliedError, SuppliedFile};
+use ccbench_proto::plan::digest_bytes;
+use nix::sys::socket::{getsockopt, sockopt};
+use socket2::SockRef;
+
+use crate::args::{LoaderArgs, LocalListen};
+use crate::error::{AgentError, with_causes};
+use crate::local_socket;
+use crate::notify;
+use crate::sockets::allowed::AllowedModules;
+use crate::sockets::error::SocketError;
+use crate::sockets::module_loader::{self, Answer, MAX_LINE_BYTES, Request};
+use crate::sockets::sysfs;
+
+/// A loader that systemd starts for a request ends when it has had none for this long.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// How long a request may take to arrive.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+/// `MODULE_NAME_LEN` of 64-bit kernels, without the NUL.
+const MAX_NAME_BYTES: usize = 55;
+
+/// Serves until it is killed or, on a socket of systemd, has nothing to do.
+///
+/// # Errors
+/// The address cannot be listened on, or the folder cannot be made.
+pub fn main(args: &LoaderArgs) -> Result<(), AgentError> {
+    let policy = Policy::of(args);
+    let folder = &policy.loaded;
+    let made = fs::create_dir_all(folder);
+    made.map_err(AgentError::system(format!("make {}", folder.display())))?;
+    let listener = match &args.listen {
+        LocalListen::Unix(path) => local_socket::listen(path, None)?,
+        LocalListen::Stdin => {
+            let listener = local_socket::inherited()?;
+            let limited = SockRef::from(&listener).set_read_timeout(Some(IDLE_LIMIT));
+            limited.map_err(AgentError::system("limit the wait for requests"))?;
+            listener
+        }
+    };
+    notify::ready();
+    policy.serve(&listener)
+}
+
+/// What is loaded and unloaded.
+struct Policy {
+    /// Installed modules.
+    modules: AllowedModules,
+    /// Files of users, by their SHA-256.
+    digests: BTreeSet<String>,
+    /// A folder with an empty file for each module of a user that was loaded here.
+    loaded: PathBuf,
+}
+
+impl Policy {
+    fn of(args: &LoaderArgs) -> Self {
+        Self {
+            modules: AllowedModules::of(&args.allow_module),
+            digests: args.allow_cc_digest.iter().cloned().collect(),
+            loaded: args.state_dir.clone(),
+        }
+    }
+
+    fn serve(&self, listener: &UnixListener) -> Result<(), AgentError> {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    if let Err(error) = self.serve_one(&stream) {
+                        tracing::warn!(%error, "a request");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(AgentError::System { op: "accept a request".to_owned(), source });
+                }
+            }
+        }
+    }
+
+    fn serve_one(&self, mut stream: &UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(REQUEST_LIMIT))?;
+        stream.set_write_timeout(Some(REQUEST_LIMIT))?;
+        let uid = getsockopt(stream, sockopt::PeerCredentials)?.uid();
+        let own = rustix::process::geteuid().as_raw();
+        let received = match uid == 0 || uid == own {
+            true => receive(stream).map_err(Refusal::Unreadable),
+            false => Err(Refusal::User(uid)),
+        };
+        let answered = received.and_then(|(request, file)| {
+            tracing::info!(?request, "a request");
+            self.answer(&request, &file)
+        });
+        let answer = answered.unwrap_or_else(|why| {
+            tracing::warn!(%why, "refused a request");
+            Answer::Refused(why.to_string())
+        });
+        let mut line = serde_json::to_string(&answer)?;
+        line.push('\n');
+        stream.write_all(line.as_bytes())
+    }
+
+    fn answer(&self, request: &Request, file: &[u8]) -> Result<Answer, Refusal> {
+        self.check(request, file)?;
+        Ok(match request {
+            Request::Find { module } => Answer::Found(module_loader::find_here(module)),
+            Request::Modprobe { module } => of_tool(sysfs::modprobe(module)),
+            Request::InitModule { module, params, .. } => {
+                // Before the module: whoever comes after a crash can unload it.
+                fs::write(self.loaded.join(module), "")
+                    .map_err(|source| Refusal::Note { module: module.clone(), source })?;
+                of_kernel(module_loader::init_module_here(params, file))
+            }
+            Request::DeleteModule { module } => {
+                let deleted = module_loader::delete_module_here(module);
+                if deleted.is_ok() {
+                    // A name that is left permits to unload the module again, which is not there.
+                    let _ = fs::remove_file(self.loaded.join(module));
+                }
+                of_kernel(deleted)
+            }
+        })
+    }
+
+    fn check(&self, request: &Request, file: &[u8]) -> Result<(), Refusal> {
+        let module = request.module();
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if module.is_empty() || module.len() > MAX_NAME_BYTES || !module.bytes().all(is_of_name) {
+            return Err(Refusal::Name(module.to_owned()));
+        }
+        match request {
+            Request::DeleteModule { .. } if self.loaded.join(module).exists() => Ok(()),
+            Request::Find { .. } | Request::Modprobe { .. } | Request::DeleteModule { .. } => {
+                if self.modules.permit(module) {
+                    return Ok(());
+                }
+                let (module, allowed) = (module.to_owned(), self.modules.to_string());
+                Err(Refusal::Module { module, allowed })
+            }
+            Request::InitModule { .. } => {
+                let sha256 = digest_bytes(file);
+                // Before anything reads the contents.
+                if !self.digests.contains(&sha256) {
+                    return Err(Refusal::Digest(sha256));
+                }
+                match supplied::facts(file)?.file {
+                    SuppliedFile::Module(found) if found.name == module => Ok(()),
+                    SuppliedFile::Module(KernelModule { name, .. }) => {
+                        Err(Refusal::OtherModule { name, module: module.to_owned() })
+                    }
+                    SuppliedFile::Bpf(_) => Err(Refusal::Bpf),
+                }
+            }
+        }
+    }
+}
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    /// The client is another user.
+    #[error("user {0} may not load modules")]
+    User(u32),
+    /// The request is none.
+    #[error("the request cannot be read: {0}")]
+    Unreadable(#[source] io::Error),
+    /// Such a name could be an option or a path.
+    #[error("`{0}` is not the name of a kernel module")]
+    Name(String),
+    /// The command line does not permit the module.
+    #[error("it may load {allowed} only, not {module} (`--allow-module`)")]
+    Module {
+        /// The module.
+        module: String,
+        /// Those that it permits.
+        allowed: String,
+    },
+    /// The command line does not permit the file.
+    #[error("the file with sha256 {0} is not allowed (`--allow-cc-digest`)")]
+    Digest(String),
+    /// The file cannot be read.
+    #[error("the file: {0}")]
+    File(#[from] SuppliedError),
+    /// The file is not the module of the request.
+    #[error("the file is module {name}, not {module}")]
+    OtherModule {
+        /// The file's.
+        name: String,
+        /// The request's.
+        module: String,
+    },
+    /// The file is no module.
+    #[error("the file is a BPF object")]
+    Bpf,
+    /// The folder of the names of modules cannot be written.
+    #[error("note that {module} is loaded: {source}")]
+    Note {
+        /// The module.
+        module: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// A request, and the file that follows it.
+fn receive(stream: &UnixStream) -> io::Result<(Request, Vec<u8>)> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.by_ref().take(MAX_LINE_BYTES).read_line(&mut line)?;
+    let request: Request = serde_json::from_str(&line)?;
+    let mut file = Vec::new();
+    if let Request::InitModule { bytes, .. } = &request {
+        if *bytes > MAX_BYTES {
+            let why = format!("a file of {bytes} bytes; {MAX_BYTES} is the limit");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        reader.take(*bytes).read_to_end(&mut file)?;
+        if file.len() as u64 != *bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok((request, file))
+}
+
+fn of_tool(ran: Result<(), SocketError>) -> Answer {
+    match ran {
+        Ok(()) => Answer::Done,
+        Err(SocketError::ToolFailed { stderr, .. }) => Answer::Tool(stderr),
+        Err(error) => Answer::Refused(with_causes(&error)),
+    }
+}
+
+fn of_kernel(done: Result<(), rustix::io::Errno>) -> Answer {
+    done.map_or_else(|errno| Answer::Errno(errno.raw_os_error()), |()| Answer::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(digests: &[&str]) -> (tempfile::TempDir, Policy) {
+        let dir = tempfile::tempdir().unwrap();
+        let modules = AllowedModules::of(&["ccb_*".parse().unwrap()]);
+        let digests = digests.iter().map(|digest| (*digest).to_owned()).collect();
+        let loaded = dir.path().to_owned();
+        (dir, Policy { modules, digests, loaded })
+    }
+
+    fn refused(policy: &Policy, request: &Request, file: &[u8]) -> String {
+        policy.answer(request, file).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_permitted_names_reach_modprobe() {
+        let (_dir, policy) = policy(&[]);
+        let module = |name: &str| name.to_owned();
+        for name in ["tcp_bbr", "nf_conntrack"] {
+            let why = refused(&policy, &Request::Modprobe { module: module(name) }, &[]);
+            assert!(why.contains("it may load ccb_* only"), "{why}");
+        }
+        let long = "ccb_".repeat(20);
+        for name in ["", "-r", "ccb_x --force", "../ccb_x", "ccb_x\0", long.as_str()] {
+            for request in [
+                Request::Find { module: module(name) },
+                Request::Modprobe { module: module(name) },
+                Request::DeleteModule { module: module(name) },
+            ] {
+                let why = refused(&policy, &request, &[]);
+                assert!(why.contains("is not the name of a kernel module"), "{why}");
+            }
+        }
+        let find = Request::Find { module: module("ccb_no_such_module") };
+        assert!(matches!(policy.answer(&find, &[]), Ok(Answer::Found(None | Some(false)))));
+    }
+
+    #[test]
+    fn a_file_needs_its_digest_and_its_name() {
+        let init =
+            || Request::InitModule { module: "tcp_x".into(), params: String::new(), bytes: 3 };
+        let (_dir, none) = policy(&[]);
+        let why = refused(&none, &init(), b"ELF");
+        assert!(why.contains(&digest_bytes(b"ELF")) && why.contains("--allow-cc-digest"), "{why}");
+        // What is in it is read only then.
+        let (_dir, allowed) = policy(&[&digest_bytes(b"ELF")]);
+        let why = refused(&allowed, &init(), b"ELF");
+        assert!(why.starts_with("the file: "), "{why}");
+        assert_eq!(fs::read_dir(&allowed.loaded).unwrap().count(), 0, "nothing is noted");
+    }
+
+    #[test]
+    fn what_was_loaded_here_or_may_be_is_deleted() {
+        let (dir, policy) = policy(&[]);
+        let delete = |module: &str| Request::DeleteModule { module: module.to_owned() };
+        let why = refused(&policy, &delete("tcp_never_loaded"), &[]);
+        assert!(why.contains("it may load ccb_* only"), "{why}");
+        fs::write(dir.path().join("tcp_never_loaded"), "").unwrap();
+        // Without the privilege, or without the module.
+        for module in ["tcp_never_loaded", "ccb_never_loaded"] {
+            assert!(matches!(policy.answer(&delete(module), &[]), Ok(Answer::Errno(_))));
+        }
+    }
+
+    #[test]
+    fn a_request_is_limited() {
+        let received = |text: &[u8]| {
+            let (mut client, server) = UnixStream::pair().unwrap();
+            client.write_all(text).unwrap();
+            drop(client);
+            receive(&server)
+        };
+        let init = |bytes: u64| {
+            let request = Request::InitModule { module: "m".into(), params: String::new(), bytes };
+            serde_json::to_string(&request).unwrap() + "\nELF"
+        };
+        let (_, file) = received(init(3).as_bytes()).unwrap();
+        assert_eq!(file, b"ELF");
+        assert!(received(init(4).as_bytes()).is_err(), "it is not complete");
+        let long = received(init(MAX_BYTES + 1).as_bytes()).unwrap_err().to_string();
+        assert!(long.contains("is the limit"), "{long}");
+        for bad in
+            ["", "{}", "{\"run\":{\"module\":\"m\"}}", "{\"find\":{\"module\":\"m\",\"x\":1}}"]
+        {
+            assert!(received(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}
