@@ -157,7 +157,8 @@ install: setup
 SHARE := $(DESTDIR)$(PREFIX)/share
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/ccbench $(DESTDIR)$(PREFIX)/bin/ccbench-agent
-	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent.service
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent*.service $(DESTDIR)$(PREFIX)/lib/systemd/system/ccbench-agent*.socket
+	rm -f $(DESTDIR)$(PREFIX)/lib/sysusers.d/ccbench.conf
 	rm -f $(SHARE)/man/man1/ccbench*.1 $(SHARE)/bash-completion/completions/ccbench $(SHARE)/fish/vendor_completions.d/ccbench.fish
 	rm -f $(SHARE)/zsh/site-functions/_ccbench $(SHARE)/zsh/vendor-completions/_ccbench
 	rm -rf $(SHARE)/ccbench $(SHARE)/doc/ccbench

@@ -88,13 +88,18 @@ EOF
     cat >"$root/DEBIAN/postinst" <<'EOF'
 #!/bin/sh
 set -e
+# The user of ccbench-agent-front.service.
+if command -v systemd-sysusers >/dev/null; then systemd-sysusers ccbench.conf || true; fi
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
 EOF
-    # When it stops, the agent undoes its changes.
+    # When they stop, the agent and its worker undo their changes.
     cat >"$root/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl stop ccbench-agent.service || true; fi
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl stop ccbench-agent.service ccbench-agent-front.service ccbench-agent-worker.socket ccbench-agent-worker.service \
+        ccbench-agent-loader.socket ccbench-agent-loader.service || true
+fi
 EOF
     chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"
     (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"

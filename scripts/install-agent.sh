@@ -5,8 +5,10 @@
 #   install-agent.sh network [--offloads] ADDRESS... [SUBNET=GATEWAY...]
 #                                               make the interfaces with these addresses those of a plan's node: forwarding, no
 #                                               filter of reverse paths, no offloads (unless --offloads), routes
-#   install-agent.sh join CONTROLLER ADDRESS    get a certificate from `ccbench pki serve` at CONTROLLER (HOST:PORT), with the token
-#                                               on standard input, and start the agent at ADDRESS (HOST:PORT) of the control network
+#   install-agent.sh join [--front] CONTROLLER ADDRESS
+#                                               get a certificate from `ccbench pki serve` at CONTROLLER (HOST:PORT), with the token
+#                                               on standard input, and start the agent at ADDRESS (HOST:PORT) of the control network;
+#                                               with --front in two processes
 #   install-agent.sh serve DEVICE PORT          in a container without systemd: run the agent in the foreground, at the device's
 #                                               address, as soon as the node has a certificate
 set -eu
@@ -56,9 +58,11 @@ install_package() {
         ;;
     esac
     if [ -d /run/systemd/system ]; then
+        # The user of ccbench-agent-front.service, which packages of 0.1 do not have.
+        systemd-sysusers ccbench.conf 2>/dev/null || true
         systemctl daemon-reload
         # The program may be another one than the agent that runs.
-        systemctl try-restart ccbench-agent
+        systemctl try-restart 'ccbench-agent*.service'
     fi
     echo "$package" >"$etc/package"
 }
@@ -93,6 +97,11 @@ network() {
 }
 
 join() {
+    unit=ccbench-agent other=ccbench-agent-front
+    if [ "$1" = --front ]; then
+        unit=ccbench-agent-front other=ccbench-agent
+        shift
+    fi
     CCBENCH_JOIN_TOKEN=$(cat)
     export CCBENCH_JOIN_TOKEN
     ccbench-agent join --controller "$1" --dir "$etc"
@@ -102,8 +111,10 @@ join() {
     echo "CCBENCH_LISTEN=tcp:$2" >>"$etc/agent.conf.new"
     mv "$etc/agent.conf.new" "$etc/agent.conf"
     systemctl daemon-reload
-    systemctl enable -q ccbench-agent
-    systemctl restart ccbench-agent
+    # Packages of 0.1 have one unit.
+    systemctl disable -q --now $other 2>/dev/null || true
+    systemctl enable -q $unit
+    systemctl restart $unit
 }
 
 serve() {
@@ -122,6 +133,7 @@ case $command/$# in
 install/1) install_package "$1" ;;
 network/*) network "$@" ;;
 join/2) join "$1" "$2" ;;
+join/3) [ "$1" = --front ] || die "join: $1: write --front CONTROLLER ADDRESS" && join "$@" ;;
 serve/2) serve "$1" "$2" ;;
 *)
     sed -n 's/^#   //p' "$0" >&2

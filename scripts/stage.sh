@@ -10,7 +10,10 @@ to=${2%/}$prefix
 
 for name in ccbench ccbench-agent; do install -D -m 755 "$programs/$name" "$to/bin/$name"; done
 install -d "$to/lib/systemd/system" "$to/share/man/man1"
-sed "s|/usr/local/bin|${prefix:-/usr/local}/bin|" "$source/systemd/ccbench-agent.service" >"$to/lib/systemd/system/ccbench-agent.service"
+for unit in "$source"/systemd/ccbench-agent*.{service,socket}; do
+    sed "s|/usr/local/bin|${prefix:-/usr/local}/bin|" "$unit" >"$to/lib/systemd/system/${unit##*/}"
+done
+install -D -m 644 "$source/systemd/ccbench.sysusers" "$to/lib/sysusers.d/ccbench.conf"
 "$programs/ccbench" man "$to/share/man/man1"
 completions() { # SHELL FILE
     install -d "$(dirname "$to/share/$2")"

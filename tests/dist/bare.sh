@@ -77,7 +77,7 @@ root_of deb
 cp "$deb" "$work/deb/srv/ccbench.deb"
 first_table deb 'apt-get update -qq && apt-get install -qq -y --no-install-recommends /srv/ccbench.deb'
 in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version; test -s /usr/share/man/man1/ccbench-run.1.gz
-    test -s /usr/lib/systemd/system/ccbench-agent.service; dpkg --verify ccbench'
+    for unit in agent agent-front agent-worker agent-loader; do test -s /usr/lib/systemd/system/ccbench-$unit.service; done; dpkg --verify ccbench'
 namespaces deb
 in_root "$work/deb" sh -ec 'apt-get purge -qq -y ccbench >/dev/null
     for path in /usr/bin/ccbench /usr/share/ccbench /usr/share/doc/ccbench; do test ! -e "$path"; done'

@@ -111,6 +111,15 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
         let starts = format!("ExecStart={programs_in}/ccbench-agent serve");
         assert!(unit.contains(&starts), "{unit}");
         assert_eq!(unit.matches("/bin/ccbench-agent").count(), 3, "{unit}");
+        for name in ["front", "worker", "loader"] {
+            let unit = read(&format!("lib/systemd/system/ccbench-agent-{name}.service"));
+            let starts = format!("ExecStart={programs_in}/ccbench-agent {name} ");
+            assert!(unit.contains(&starts), "{unit}");
+        }
+        let socket = read("lib/systemd/system/ccbench-agent-worker.socket");
+        assert!(socket.contains("SocketUser=ccbench-front"), "{socket}");
+        assert!(tree.contains_key(&inside("lib/systemd/system/ccbench-agent-loader.socket")));
+        assert!(read("lib/sysusers.d/ccbench.conf").contains("\nu ccbench-front "));
         assert!(read("share/man/man1/ccbench-run.1").contains("ccbench"));
         for shell in
             ["bash-completion/completions/ccbench", "fish/vendor_completions.d/ccbench.fish"]

@@ -131,7 +131,13 @@ pub struct LoaderArgs {
     #[arg(long, value_name = "DIR", default_value = "/run/ccbench-loader")]
     pub state_dir: PathBuf,
     /// SHA-256 of a kernel module of a user (`module` in `[cc.NAME]`) that may be loaded; repeat it for more
-    #[arg(long, value_name = "SHA256", value_parser = digest)]
+    #[arg(
+        long,
+        env = "CCBENCH_ALLOW_CC_DIGEST",
+        value_name = "SHA256",
+        value_delimiter = ',',
+        value_parser = digest
+    )]
     pub allow_cc_digest: Vec<String>,
     /// An installed kernel module that may be loaded; with `*` at its end, all names with this beginning. May be repeated [default:
     /// ccb_*, tcp_*]
@@ -170,7 +176,13 @@ pub struct MachineArgs {
     pub audit_size: Bytes,
     /// SHA-256 of a congestion control of a user (`file` or `module` in `[cc.NAME]`) that controllers may load here; repeat it for
     /// more. `serve` on a Unix socket loads all
-    #[arg(long, value_name = "SHA256", value_parser = digest)]
+    #[arg(
+        long,
+        env = "CCBENCH_ALLOW_CC_DIGEST",
+        value_name = "SHA256",
+        value_delimiter = ',',
+        value_parser = digest
+    )]
     pub allow_cc_digest: Vec<String>,
     /// A kernel module that this agent may load for a congestion control; with `*` at its end, all names with this beginning. May
     /// be repeated [default: ccb_*, tcp_*]
