@@ -1,7 +1,7 @@
 //! A node gets its first certificate: `pki token`, `pki serve` and `ccbench-agent join`, over real sockets.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use ccbench_tests::{Bench, binary, text};
@@ -50,9 +50,13 @@ fn token(bench: &Bench, pki: &str, name: &str) -> String {
 }
 
 fn join(bench: &Bench, service: &Service, token: &str, dir: &str) -> Output {
+    join_with(bench, service, token, dir, &[])
+}
+
+fn join_with(bench: &Bench, service: &Service, token: &str, dir: &str, more: &[&str]) -> Output {
     let mut command = Command::new(binary("ccbench-agent"));
     command.args(["join", "--controller", &service.address, "--token", token, "--dir"]);
-    command.arg(bench.path(dir)).output().unwrap()
+    command.arg(bench.path(dir)).args(more).output().unwrap()
 }
 
 /// No certificate, and nothing is left.
@@ -80,8 +84,11 @@ fn a_token_gives_one_certificate() {
     assert_eq!(read("node/ca.pem"), read("pki/ca.pem"));
     assert_eq!(read("node/crl.pem"), read("pki/crl.pem"));
     assert!(!bench.path("pki/127.0.0.1.key").exists(), "the key does not leave the node");
-    let mode = std::fs::metadata(bench.path("node/node.key")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
+    // The front is another user: it reads what is public, and gets the key from systemd.
+    for (name, expected) in [("node.key", 0o600), ("node.pem", 0o644), ("ca.pem", 0o644)] {
+        let metadata = std::fs::metadata(bench.path("node").join(name)).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, expected, "{name}");
+    }
     let again = join(&bench, &service, &kept, "node");
     assert!(err(&again).contains("node/node.key exists"), "{}", text(&again));
 
@@ -105,8 +112,15 @@ fn a_token_gives_one_certificate() {
     let malformed = join(&bench, &service, cut, "refused");
     assert_eq!(malformed.status.code(), Some(2), "{}", text(&malformed));
 
-    let joined = join(&bench, &service, &kept, "node2");
+    // Only root can give the key to another user.
+    let uid = match std::fs::metadata(bench.path("")).unwrap().uid() {
+        0 => 12_345,
+        own => own,
+    };
+    let joined = join_with(&bench, &service, &kept, "node2", &["--user", &uid.to_string()]);
     assert_eq!(joined.status.code(), Some(0), "{}", text(&joined));
+    let key = std::fs::metadata(bench.path("node2/node.key")).unwrap();
+    assert_eq!((key.uid(), key.permissions().mode() & 0o777), (uid, 0o600));
     let printed = service.end();
     assert!(printed.ends_with("no token is left\n"), "{printed}");
     let issued: Vec<&str> = printed.lines().filter(|line| line.contains("issued")).collect();

@@ -10,6 +10,18 @@ use ccbench_tests::namespace::children;
 use ccbench_tests::port::ReservedPort;
 use ccbench_tests::{Bench, SETUP_LIMIT, alone, binary, text, wait_for};
 
+/// Certificates of `ccbench pki` for an agent at 127.0.0.1.
+const TLS: [&str; 8] = [
+    "--tls-ca",
+    "pki/ca.pem",
+    "--tls-cert",
+    "pki/127.0.0.1.pem",
+    "--tls-key",
+    "pki/127.0.0.1.key",
+    "--tls-crl",
+    "pki/crl.pem",
+];
+
 /// Ends the agent when the test ends, however it ends; a test that fails shows what the agent printed.
 struct Agent {
     process: Child,
@@ -53,6 +65,28 @@ fn serve_with(
     Agent { process: command.spawn().unwrap(), stderr }
 }
 
+/// An agent in two processes; the front is first.
+fn serve_split(bench: &Bench, port: &ReservedPort, tls: &[&str]) -> [Agent; 2] {
+    let command = |subcommand: &str, log: &str| {
+        let mut command = Command::new(binary("ccbench-agent"));
+        let stderr = bench.path(log);
+        command.arg(subcommand).current_dir(bench.path("")).stdin(Stdio::null());
+        command.stderr(std::fs::File::create(&stderr).unwrap());
+        (command, stderr)
+    };
+    let address = port.address();
+    let port = address.port();
+    let socket = format!("worker-{port}.sock");
+    let (mut worker, worker_log) = command("worker", &format!("worker-{port}.err"));
+    worker.args(["--listen", &format!("unix:{socket}"), "--front-user", "root", "--state-dir"]);
+    worker.arg(bench.path(&format!("worker-{port}")));
+    let (mut front, front_log) = command("front", &format!("front-{port}.err"));
+    front.args(["--listen", &format!("tcp:{address}"), "--worker", &socket]).args(tls);
+    front.arg("--state-dir").arg(bench.path(&format!("front-{port}")));
+    [(front, front_log), (worker, worker_log)]
+        .map(|(mut command, stderr)| Agent { process: command.spawn().unwrap(), stderr })
+}
+
 fn loopback_plan([a, b]: &Ports) -> String {
     format!(
         r#"
@@ -83,18 +117,8 @@ fn runs_on_remote_agents_with_mutual_tls() {
     let bench = Bench::new();
     assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
     assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
-    let tls = [
-        "--tls-ca",
-        "pki/ca.pem",
-        "--tls-cert",
-        "pki/127.0.0.1.pem",
-        "--tls-key",
-        "pki/127.0.0.1.key",
-        "--tls-crl",
-        "pki/crl.pem",
-    ];
     let ports = ports();
-    let _agents = ports.each_ref().map(|port| serve(&bench, port, &tls));
+    let _agents = ports.each_ref().map(|port| serve(&bench, port, &TLS));
     wait_for_agents(&ports);
     let plan = bench.write("plan.toml", &loopback_plan(&ports));
     let plan = plan.to_string_lossy();
@@ -117,6 +141,45 @@ fn runs_on_remote_agents_with_mutual_tls() {
     let output = bench.run(&["run", &plan, "--pki", "pki"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet").exists());
+}
+
+#[test]
+fn runs_on_fronts_and_workers_with_mutual_tls() {
+    let _alone = alone();
+    let bench = Bench::new();
+    assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
+    assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
+    let ports = ports();
+    let _agents = ports.each_ref().map(|port| serve_split(&bench, port, &TLS));
+    wait_for_agents(&ports);
+    let worker_listens = |port: &ReservedPort| {
+        let socket = bench.path(&format!("worker-{}.sock", port.address().port()));
+        std::os::unix::net::UnixStream::connect(socket).is_ok()
+    };
+    wait_for("both workers to listen", SETUP_LIMIT, || ports.iter().all(worker_listens));
+    let plan = bench.write("plan.toml", &loopback_plan(&ports));
+    let plan = plan.to_string_lossy();
+
+    let reader = bench.run(&["pki", "controller", "pki", "reader", "--scope", "read"]);
+    assert_eq!(reader.status.code(), Some(0), "{}", text(&reader));
+    let refused = bench.run(&["run", &plan, "--pki", "pki/reader", "--out", "refused"]);
+    assert_eq!(refused.status.code(), Some(3), "without the scope: {}", text(&refused));
+    let command = "ccbench pki controller DIR reader --scope read,run";
+    assert!(text(&refused).contains(command), "{}", text(&refused));
+
+    let output = bench.run(&["run", &plan, "--pki", "pki"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let table = "tables/flow_samples/point=0/trial-01/part-0.parquet";
+    assert!(bench.results().join(table).exists());
+    // Both have recorded who it was for.
+    let log = |name: &str| std::fs::read_to_string(bench.path(name).join("audit.ndjson")).unwrap();
+    for name in ["front-30730", "worker-30730"] {
+        let of_controller = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["rpc"] == "Prepare" && line["peer"] == "127.0.0.1" && line["serial"] != ""
+        };
+        assert!(log(name).lines().any(of_controller), "{name}: {}", log(name));
+    }
 }
 
 #[test]

@@ -208,7 +208,7 @@ fn digest(text: &str) -> Result<String, DigestError> {
 pub struct UserError;
 
 /// The number of a user.
-fn user(text: &str) -> Result<u32, UserError> {
+pub(crate) fn user(text: &str) -> Result<u32, UserError> {
     let known = User::from_name(text).ok().flatten().map(|user| user.uid.as_raw());
     known.or_else(|| text.parse().ok()).ok_or(UserError)
 }

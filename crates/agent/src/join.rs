@@ -1,9 +1,9 @@
 //! `ccbench-agent join`: makes a key, and gets the node's first certificate for it from `ccbench pki serve`. The key never leaves
 //! the node. See [`ccbench_proto::join`].
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,9 @@ pub struct Args {
     /// Where node.key, node.pem, ca.pem and crl.pem are written
     #[arg(long, value_name = "DIR", default_value = "/etc/ccbench")]
     pub dir: PathBuf,
+    /// The user of `ccbench-agent front`, who alone can read node.key [default: this one; the systemd unit needs root]
+    #[arg(long, value_name = "USER", value_parser = crate::args::user)]
+    pub user: Option<u32>,
 }
 
 /// Why a node has not joined.
@@ -156,7 +159,7 @@ pub enum AnswerError {
 /// # Errors
 /// The node has files of a certificate already, or gets none. Then no file is left.
 pub fn main(args: &Args) -> Result<(), JoinError> {
-    let Args { controller, token, dir } = args;
+    let Args { controller, token, dir, user } = args;
     let files = [KEY, CERTIFICATE, AUTHORITY, REVOCATIONS].map(|name| dir.join(name));
     if let Some(exists) = files.iter().find(|file| file.exists()) {
         return Err(JoinError::Exists(exists.clone()));
@@ -165,7 +168,7 @@ pub fn main(args: &Args) -> Result<(), JoinError> {
     let key = KeyPair::generate()?;
     let [key_file, ..] = &files;
     // Before the token is used: a certificate without its key is of no use.
-    write_key(key_file, &key.serialize_pem())?;
+    write_key(key_file, &key.serialize_pem(), *user)?;
     let joined = ask(args, &key).and_then(|joined| {
         check(&joined, token, &key).map_err(|source| {
             let controller = controller.clone();
@@ -200,10 +203,14 @@ fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JoinError 
     move |source| JoinError::File { op, path, source }
 }
 
-fn write_key(path: &Path, text: &str) -> Result<(), JoinError> {
+fn write_key(path: &Path, text: &str, owner: Option<u32>) -> Result<(), JoinError> {
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        let written = written.and_then(|()| match owner {
+            Some(owner) => fchown(&file, Some(owner), None),
+            None => Ok(()),
+        });
         // Otherwise the part of a key would refuse the next attempt.
         written.inspect_err(|_| drop(std::fs::remove_file(path)))
     };
@@ -216,7 +223,9 @@ fn write(dir: &Path, joined: &JoinedNode) -> Result<(), JoinError> {
     let files = [(AUTHORITY, authority), (REVOCATIONS, revocations), (CERTIFICATE, certificate)];
     for (name, text) in files.into_iter().filter(|(_, text)| !text.is_empty()) {
         let path = dir.join(name);
-        replace(&path, text.as_bytes()).map_err(failed("write", &path))?;
+        let file = replace(&path, text.as_bytes()).map_err(failed("write", &path))?;
+        // The front, which is another user, reads them.
+        file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("publish", &path))?;
     }
     Ok(())
 }
