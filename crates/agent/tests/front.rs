@@ -17,6 +17,7 @@ use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use ccbench_proto::wire::run_event::Of;
 use ccbench_tests::skip::skip;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{AGENT, IDLE_PLAN, now_ns, prepare, wait_for};
 use tonic::Code;
@@ -172,18 +173,14 @@ async fn a_front_without_a_worker_names_its_socket() {
 #[tokio::test]
 async fn a_killed_front_frees_the_node() {
     let mut agent = split().await;
-    let plan = IDLE_PLAN.replace("200ms", "60s");
-    let mut running = client_of(&agent, 2, &[Scope::Run]).await;
-    running.prepare(prepare(&plan, "one", 1)).await.unwrap();
-    let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
-    let mut rows = running.run(run).await.unwrap().into_inner();
+    let mut rows = running(&agent).await;
     agent.restart_front().await;
     while let Ok(row) = rows.message().await {
         assert!(row.is_some(), "the trial came to its end");
     }
     let mut next = client_of(&agent, 3, &[Scope::Run]).await;
     let mut attempts = 0;
-    while let Err(refused) = next.prepare(prepare(&plan, "one", 2)).await {
+    while let Err(refused) = next.prepare(prepare(&long_plan(), "one", 2)).await {
         assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
         attempts += 1;
         assert!(attempts < 1000, "the node is not free: {}", agent.worker_log());
@@ -279,4 +276,56 @@ async fn a_worker_takes_a_listening_socket_over() {
         Some("/dev/null"),
         "programs that it starts do not get the socket"
     );
+}
+
+/// A trial of a minute, and its rows.
+async fn running(agent: &Agent) -> tonic::Streaming<wire::RunEvent> {
+    let mut controller = client_of(agent, 2, &[Scope::Run]).await;
+    controller.prepare(prepare(&long_plan(), "one", 1)).await.unwrap();
+    let run = wire::RunRequest { start_at_ns: now_ns(), epoch: 1 };
+    controller.run(run).await.unwrap().into_inner()
+}
+
+fn long_plan() -> String {
+    IDLE_PLAN.replace("200ms", "60s")
+}
+
+fn signal(process: &std::process::Child, signal: Signal) {
+    let pid = nix::unistd::Pid::from_raw(process.id().cast_signed());
+    nix::sys::signal::kill(pid, signal).unwrap();
+}
+
+/// Its connections stay open, so that only keepalives show it.
+#[tokio::test]
+async fn a_stopped_front_frees_the_node() {
+    let agent = split().await;
+    let _rows = running(&agent).await;
+    signal(&agent.child, Signal::SIGSTOP);
+    let mut worker = AgentClient::new(agent.connect_to_worker().await);
+    let mut attempts = 0;
+    loop {
+        let next = for_caller(prepare(&long_plan(), "one", 2), "bob", &[Scope::Run]);
+        let Err(refused) = worker.prepare(next).await else { break };
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+        attempts += 1;
+        assert!(attempts < 1000, "the node is not free: {}", agent.worker_log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    signal(&agent.child, Signal::SIGCONT);
+}
+
+#[tokio::test]
+async fn a_stopped_worker_ends_the_stream_of_a_controller() {
+    let agent = split().await;
+    let mut rows = running(&agent).await;
+    signal(agent.worker.as_ref().unwrap(), Signal::SIGSTOP);
+    let lost = loop {
+        match rows.message().await {
+            Ok(row) => assert!(row.is_some(), "the trial came to its end"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(lost.code(), Code::Unavailable);
+    assert!(lost.message().contains("the worker of this node does not answer"), "{lost:?}");
+    signal(agent.worker.as_ref().unwrap(), Signal::SIGCONT);
 }
