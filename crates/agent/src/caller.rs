@@ -64,7 +64,7 @@ pub fn of_request(
     let caller = Caller::decode(encoded.to_bytes().map_err(|_| CallerError::Encoding)?)?;
     let address = |text: &str| match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| CallerError::Address(text.to_owned())),
+        text => text.parse::<IpAddr>().map(Some).map_err(|_| CallerError::Address(text.to_owned())),
     };
     let (ip, local) = (address(&caller.peer_ip)?, address(&caller.local_ip)?);
     let peer = ip.map(|ip| Peer { ip, local, scope_id: caller.interface_index });

@@ -114,7 +114,7 @@ async fn connect(
 ) -> Result<Channel, tonic::transport::Error> {
     let mut is_first = true;
     let connector = tower::service_fn(move |_: Uri| {
-        let is_first = std::mem::replace(&mut is_first, false);
+        let is_first = std::mem::take(&mut is_first);
         let (worker, controller) = (Arc::clone(&worker), controller.clone());
         async move {
             if !is_first {
