@@ -331,3 +331,26 @@ async fn a_stopped_worker_ends_the_stream_of_a_controller() {
     assert!(lost.message().contains("the worker of this node does not answer"), "{lost:?}");
     signal(agent.worker.as_ref().unwrap(), Signal::SIGCONT);
 }
+
+/// The front reads the parts first: when it stops, the worker must not take what came before for the file.
+#[tokio::test]
+async fn a_file_that_the_front_refuses_is_none_for_the_worker() {
+    let refusal = async |agent: &Agent| {
+        let mut client = client_of(agent, 2, &[Scope::Run]).await;
+        let parts = [100, wire::REMOTE_MESSAGE_LIMIT + 1].map(|bytes| vec![7; bytes]);
+        let parts = parts.map(|data| wire::FileChunk { data });
+        let refused = client.put_file(tokio_stream::iter(parts)).await.unwrap_err();
+        client.reset(wire::ResetRequest::default()).await.unwrap();
+        refused.code()
+    };
+    let agent = split().await;
+    assert_eq!(refusal(&agent).await, refusal(&Agent::start().await).await);
+    let calls = || {
+        let text = std::fs::read_to_string(agent.path("worker-state/audit.ndjson")).unwrap();
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        lines.collect::<Vec<Value>>()
+    };
+    let is_call = |line: &Value, rpc: &str| line["rpc"] == rpc && line["result"] == "Ok";
+    wait_for("the reset", || calls().iter().any(|line| is_call(line, "Reset"))).await;
+    assert!(!calls().iter().any(|line| is_call(line, "PutFile")), "{:?}", calls());
+}
