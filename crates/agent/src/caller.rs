@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn a_worker_limits_the_scopes_of_all_callers() {
         let limit = [Scope::Run, Scope::HostNet].into_iter().collect();
-        let scopes_of = |client| of_request(&passed_on(client, None), limit).unwrap().0.scopes;
+        let scopes_of =
+            |client: &Identity| of_request(&passed_on(client, None), limit).unwrap().0.scopes;
         let all = Identity::local("everything");
         assert_eq!(scopes_of(&all).to_string(), "read,run,host-net");
         assert_eq!(scopes_of(&alice(&[Scope::HostNet, Scope::Bpf])).to_string(), "host-net");

@@ -6,7 +6,7 @@
 mod access_support;
 mod support;
 
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::process::Command;
 use std::time::Duration;
 
