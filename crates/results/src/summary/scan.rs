@@ -104,7 +104,8 @@ impl AnonymousScan for TableScan {
             Some(names) => self.schema.try_project(names.iter())?,
             None => Schema::clone(&self.schema),
         };
-        let filter = |rows: DataFrame| match &wanted.predicate {
+        let predicate = wanted.predicate.and_then(without_hints);
+        let filter = |rows: DataFrame| match &predicate {
             Some(predicate) => rows.lazy().filter(predicate.clone()).collect(),
             None => Ok(rows),
         };
@@ -127,6 +128,25 @@ impl AnonymousScan for TableScan {
             Some(rows) => found.head(Some(rows)),
             None => found,
         })
+    }
+}
+
+/// The predicate without what Polars adds for a sort with a limit, so that fewer rows are read: that has no expression, and changes no
+/// result.
+fn without_hints(predicate: Expr) -> Option<Expr> {
+    match predicate {
+        Expr::BinaryExpr { left, op: op @ (Operator::And | Operator::LogicalAnd), right } => {
+            match [left, right].map(|side| without_hints(Arc::unwrap_or_clone(side))) {
+                [Some(left), Some(right)] => {
+                    Some(Expr::BinaryExpr { left: Arc::new(left), op, right: Arc::new(right) })
+                }
+                [side, None] | [None, side] => side,
+            }
+        }
+        predicate => {
+            let is_hint = |part: &Expr| matches!(part, Expr::Display { .. });
+            (!predicate.into_iter().any(is_hint)).then_some(predicate)
+        }
     }
 }
 
@@ -175,12 +195,16 @@ mod tests {
         all.lazy()
     }
 
+    fn latest_first() -> SortMultipleOptions {
+        SortMultipleOptions::default().with_order_descending(true)
+    }
+
     #[test]
     fn queries_give_the_same_for_slices_of_any_length() {
         let dir = tempfile::tempdir().unwrap();
         let of_flow = || col("flow").eq(lit("b"));
         let late = || col("t").gt_eq(col("t").median());
-        let queries: [fn(LazyFrame, Expr, Expr) -> LazyFrame; 7] = [
+        let queries: [fn(LazyFrame, Expr, Expr) -> LazyFrame; 9] = [
             |rows, _, _| rows,
             |rows, of_flow, _| rows.filter(of_flow).select([col("t")]),
             |rows, of_flow, late| rows.filter(of_flow.and(late)),
@@ -191,6 +215,8 @@ mod tests {
                 let sums = [col("t").sum(), col("new").max(), col("old").last()];
                 rows.filter(of_flow.not()).group_by([col("flow")]).agg(sums)
             },
+            |rows, of_flow, _| rows.filter(of_flow).sort(["t"], latest_first()).limit(2),
+            |rows, _, _| rows.sort(["t"], latest_first()).limit(3).select([col("old")]),
         ];
         for (nth, query) in queries.into_iter().enumerate() {
             let expected = query(in_memory(), of_flow(), late()).collect().unwrap();

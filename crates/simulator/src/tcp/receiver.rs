@@ -23,6 +23,8 @@ const QUICK_ACKS_AFTER_CE: u32 = 2;
 const COMP_SACK_NR: u32 = 44;
 const COMP_SACK_DELAY_NS: u64 = 1_000_000;
 const COMP_SACK_RTT_PERCENT: u64 = 33;
+/// With so many ranges before it, the range of a new segment is announced at once.
+const TCP_SACK_BLOCKS_EXPECTED: usize = 2;
 /// `tcp_rcvbuf_low_rtt`.
 const RCVBUF_LOW_RTT_NS: u64 = 1_000_000;
 /// What a segment takes of the buffer with its `struct sk_buff` (`truesize`).
@@ -239,11 +241,12 @@ impl Receiver {
                 self.enter_quickack_mode(TCP_MAX_QUICKACKS);
                 return Some(self.ack(now_ns));
             }
-            return self.ack_snd_check(now_ns, false);
+            let reply = self.sack_new_ofo_skb(now_ns, SeqRange { start_seq, end_seq });
+            return reply.or_else(|| self.ack_snd_check(now_ns, false));
         }
         if start_seq > self.rcv_nxt {
-            self.data_queue_ofo(segment, SeqRange { start_seq, end_seq });
-            return self.ack_snd_check(now_ns, false);
+            let reply = self.data_queue_ofo(now_ns, segment, SeqRange { start_seq, end_seq });
+            return reply.or_else(|| self.ack_snd_check(now_ns, false));
         }
         self.event_data_recv(now_ns, segment);
         let had_hole = !self.out_of_order.is_empty();
@@ -254,9 +257,7 @@ impl Receiver {
             self.rcv_nxt = self.rcv_nxt.max(range.end_seq);
         }
         self.out_of_order_bytes -= self.out_of_order.remove_below(self.rcv_nxt);
-        if self.out_of_order.is_empty() {
-            self.num_sacks = 0;
-        }
+        self.sack_remove();
         let reply = self.ack_snd_check(now_ns, had_hole && self.out_of_order.is_empty());
         self.rcv_space_adjust(now_ns);
         reply.or_else(|| self.cleanup_rbuf(now_ns))
@@ -437,27 +438,51 @@ impl Receiver {
     }
 
     /// `tcp_data_queue_ofo()`: keeps a segment beyond a gap.
-    fn data_queue_ofo(&mut self, segment: &Segment, range: SeqRange) {
+    fn data_queue_ofo(&mut self, now_ns: u64, segment: &Segment, range: SeqRange) -> Reply {
         self.measure_rcv_mss(segment);
         self.rcv_ooopack += 1;
         self.grow_window(segment, 0);
         let bytes = &mut self.out_of_order_bytes;
         self.out_of_order.insert(range, |part| *bytes += part.end_seq - part.start_seq);
         self.rcvbuf_grow(self.rcvq_space_bytes);
-        let Some(merged) = self.out_of_order.containing(range.start_seq) else { return };
-        let known = &mut self.selective_acks[..self.num_sacks];
-        let is_old = |r: &SeqRange| r.start_seq >= merged.start_seq && r.end_seq <= merged.end_seq;
-        let mut kept = 0;
-        for at in 0..known.len() {
-            if !is_old(&known[at]) {
-                known[kept] = known[at];
-                kept += 1;
-            }
-        }
-        kept = kept.min(MAX_SACK_BLOCKS);
+        self.sack_new_ofo_skb(now_ns, range)
+    }
+
+    /// `tcp_sack_new_ofo_skb()`: puts the range of a segment beyond a gap before the others. If it is not among the first ones, the
+    /// acknowledgement that waits is sent before, so that each range is once among them; the segment itself is then not acknowledged
+    /// (`tcp_sack_compress_send_ack()` leaves no ICSK_ACK_SCHED).
+    fn sack_new_ofo_skb(&mut self, now_ns: u64, range: SeqRange) -> Reply {
+        let merged = self.out_of_order.containing(range.start_seq)?;
+        let known = &self.selective_acks[..self.num_sacks];
+        let is_extended =
+            |r: &SeqRange| range.start_seq <= r.end_seq && r.start_seq <= range.end_seq;
+        let nth = known.iter().position(is_extended).unwrap_or(known.len());
+        let is_waiting = nth >= TCP_SACK_BLOCKS_EXPECTED && self.compressed_ack > 0;
+        let reply = is_waiting.then(|| self.ack(now_ns));
+        self.retain_sacks(|r| r.start_seq < merged.start_seq || r.end_seq > merged.end_seq);
+        let kept = self.num_sacks.min(MAX_SACK_BLOCKS);
         self.selective_acks.copy_within(0..kept, 1);
         self.selective_acks[0] = merged;
         self.num_sacks = kept + 1;
+        reply
+    }
+
+    /// `tcp_sack_remove()`: forgets the ranges that are in order.
+    fn sack_remove(&mut self) {
+        let rcv_nxt = self.rcv_nxt;
+        self.retain_sacks(|r| r.start_seq > rcv_nxt);
+    }
+
+    fn retain_sacks(&mut self, is_kept: impl Fn(&SeqRange) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.num_sacks {
+            let range = self.selective_acks[at];
+            if is_kept(&range) {
+                self.selective_acks[kept] = range;
+                kept += 1;
+            }
+        }
+        self.num_sacks = kept;
     }
 
     /// `__tcp_ack_snd_check()`. `at_once`: the last hole was filled.
@@ -575,9 +600,7 @@ impl Receiver {
         if let Some(range) = self.duplicate_sack.take() {
             (ack.blocks[0], ack.is_dsack, count) = (range, true, 1);
         }
-        let held =
-            self.selective_acks[..self.num_sacks].iter().filter(|r| r.end_seq > self.rcv_nxt);
-        for range in held.take(MAX_SACK_BLOCKS - count) {
+        for range in self.selective_acks[..self.num_sacks].iter().take(MAX_SACK_BLOCKS - count) {
             ack.blocks[count] = *range;
             count += 1;
         }

@@ -218,6 +218,28 @@ fn settled_receiver() -> (Receiver, u64) {
 }
 
 #[test]
+fn each_range_is_announced_among_the_first_two() {
+    let (mut receiver, next) = settled_receiver();
+    let mut blocks = |at: u64| {
+        let ack = receiver.on_segment(2 * MS, &segment(next + at), Ecn::NotEct)?;
+        let blocks = ack.blocks[..usize::from(ack.block_count)].iter();
+        Some(blocks.map(|r| (r.start_seq / MSS - next, r.end_seq / MSS - next)).collect::<Vec<_>>())
+    };
+    // Three at once, then compressed: the one gap is known.
+    assert_eq!(blocks(1).unwrap(), [(1, 2)]);
+    assert_eq!(blocks(2).unwrap(), [(1, 3)]);
+    assert_eq!(blocks(3).unwrap(), [(1, 4)]);
+    assert_eq!([4, 5, 7, 8].map(&mut blocks), [const { None }; 4], "a second range may wait");
+    // A third one is made: what waited is sent before, and the segment of the new range waits.
+    assert_eq!(blocks(10).unwrap(), [(7, 9), (1, 6)]);
+    assert_eq!(blocks(12), None, "nothing waits, so nothing is sent");
+    assert_eq!(blocks(14).unwrap(), [(12, 13), (10, 11), (7, 9)]);
+    // The range in the third place grows.
+    assert_eq!([15, 16].map(&mut blocks), [None, None]);
+    assert_eq!(blocks(9).unwrap(), [(14, 17), (12, 13), (10, 11)]);
+}
+
+#[test]
 fn a_segment_with_psh_is_acknowledged_when_it_is_read() {
     let (mut receiver, next) = settled_receiver();
     let mut ack = |at: u64, psh: bool| {

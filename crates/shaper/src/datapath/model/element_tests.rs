@@ -179,9 +179,10 @@ fn superseded_acknowledgement_makes_room() {
         let mut model = LinkModel::new(&spec, 16, 1514);
         // Another flow's does not.
         let other = Packet { flow: 3, ..ack(3, 30) };
-        let arrivals = [packet(0, 0), ack(1, 10), ack(2, 20), other, ack(4, 40)];
+        let first = Packet { bytes: 100, ..packet(0, 0) };
+        let arrivals = [first, ack(1, 10), ack(2, 20), other, ack(4, 40)];
         let (left, freed) = run(&mut model, &arrivals);
-        assert_eq!((left, freed), (vec![(0, MS), (4, MS + 100_000)], vec![1, 3, 2]));
+        assert_eq!((left, freed), (vec![(0, 100_000), (4, 200_000)], vec![1, 3, 2]));
         assert_eq!((model.counts().acks_filtered, model.counts().dropped), (2, 1));
     }
 }
