@@ -173,12 +173,13 @@ fn runs_on_fronts_and_workers_with_mutual_tls() {
     assert!(bench.results().join(table).exists());
     // Both have recorded who it was for.
     let log = |name: &str| std::fs::read_to_string(bench.path(name).join("audit.ndjson")).unwrap();
-    for name in ["front-30730", "worker-30730"] {
+    let port = ports[0].address().port();
+    for name in [format!("front-{port}"), format!("worker-{port}")] {
         let of_controller = |line: &str| {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
             line["rpc"] == "Prepare" && line["peer"] == "127.0.0.1" && line["serial"] != ""
         };
-        assert!(log(name).lines().any(of_controller), "{name}: {}", log(name));
+        assert!(log(&name).lines().any(of_controller), "{name}: {}", log(&name));
     }
 }
 

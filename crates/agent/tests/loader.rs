@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use ccbench_tests::skip::skip;
-use support::{AGENT, wait_for};
+use support::{AGENT, wait_for_setup};
 
 /// Ends the loader when the test ends.
 struct Loader(Child);
@@ -50,7 +50,7 @@ async fn a_loader_answers_what_its_command_line_permits() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("loader.sock");
     let _loader = loader(dir.path(), &format!("unix:{}", socket.display()), Stdio::null());
-    wait_for("the loader's socket", || UnixStream::connect(&socket).is_ok()).await;
+    wait_for_setup("the loader's socket", || UnixStream::connect(&socket).is_ok()).await;
     let found = answer(&socket, "{\"find\":{\"module\":\"ccb_none\"}}");
     assert!(["{\"found\":null}\n", "{\"found\":false}\n"].contains(&found.as_str()), "{found}");
     let refused = answer(&socket, "{\"modprobe\":{\"module\":\"tcp_bbr\"}}");
@@ -80,7 +80,7 @@ async fn a_process_with_a_loader_asks_it() {
     let beginning = format!("as a module: no: the module loader at {}: ", socket.display());
     assert!(line.starts_with(&beginning) && line.contains("ccbench-agent-loader.socket"), "{line}");
     let _loader = loader(dir.path(), &format!("unix:{}", socket.display()), Stdio::null());
-    wait_for("the loader's socket", || UnixStream::connect(&socket).is_ok()).await;
+    wait_for_setup("the loader's socket", || UnixStream::connect(&socket).is_ok()).await;
     let line = shown(&socket);
     assert!(line.ends_with("it may load ccb_none only, not ccb_ta (`--allow-module`)"), "{line}");
 }

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use support::pair::{Pair, Rows};
 use support::{
     AGENT, Agent, LOOPBACK_PLAN, Namespace, Turn, difference, everything, prepare, wait_for,
+    wait_for_setup,
 };
 
 #[tokio::test]
@@ -184,6 +185,7 @@ async fn a_stalled_controller_costs_counted_rows_only() {
 
 #[tokio::test]
 async fn what_a_killed_worker_changed_is_undone() {
+    let _turn = Turn::beside().await;
     let namespace = Namespace::new();
     let dir = tempfile::tempdir().unwrap();
     let (socket, state) = (dir.path().join("worker.sock"), dir.path().join("state"));
@@ -192,7 +194,7 @@ async fn what_a_killed_worker_changed_is_undone() {
     command.args([AGENT, "worker", "--front-user", "root", "--listen", &listen, "--state-dir"]);
     let mut worker = command.arg(&state).spawn().unwrap();
     let connects = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
-    wait_for("the worker's socket", connects).await;
+    wait_for_setup("the worker's socket", connects).await;
     let before = everything(&namespace, &["lo"]);
     let channel = tonic::transport::Endpoint::from_shared(listen).unwrap().connect().await.unwrap();
     let mut client = wire::agent_client::AgentClient::new(channel);
