@@ -29,13 +29,15 @@ pub struct Identity {
     pub scopes: Scopes,
     /// Its certificate is of a version without scopes, and permits everything.
     pub is_unscoped: bool,
+    /// What its certificate permits and this worker does not.
+    pub withheld: Scopes,
 }
 
 impl Identity {
     /// A client without a certificate, which may do everything: on a Unix socket, or on loopback without TLS.
     pub fn local(name: impl Into<String>) -> Self {
-        let (name, serial) = (name.into(), String::new());
-        Self { name, serial, scopes: Scopes::all(), is_unscoped: false }
+        let (name, serial, withheld) = (name.into(), String::new(), Scopes::default());
+        Self { name, serial, scopes: Scopes::all(), is_unscoped: false, withheld }
     }
 
     /// The holder of a certificate.
@@ -46,6 +48,7 @@ impl Identity {
             serial: certificate.serial_hex(),
             scopes: scopes.unwrap_or_else(Scopes::all),
             is_unscoped: scopes.is_none(),
+            withheld: Scopes::default(),
         }
     }
 
@@ -88,6 +91,13 @@ pub struct MissingScope {
 impl fmt::Display for MissingScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, scope, identity } = self;
+        if identity.withheld.has(*scope) {
+            return write!(
+                f,
+                "{what} needs the scope `{scope}`, which the certificate of {identity} has, and this node permits to nobody; add it to \
+                 `--scope` of `ccbench-agent worker`"
+            );
+        }
         let has = identity.scopes.to_string();
         let has = if has.is_empty() { "none" } else { &has };
         write!(
@@ -206,7 +216,7 @@ mod tests {
 
     fn alice(scopes: &[Scope]) -> Identity {
         let scopes = scopes.iter().copied().collect();
-        Identity { name: "alice".into(), serial: "4a".into(), scopes, is_unscoped: false }
+        Identity { serial: "4a".into(), scopes, ..Identity::local("alice") }
     }
 
     #[test]
@@ -219,6 +229,20 @@ mod tests {
         );
         let missing = alice(&[]).check(Scope::Read, || "x".into()).unwrap_err().to_string();
         assert!(missing.contains("has none;"), "{missing}");
+    }
+
+    /// Another certificate would not help.
+    #[test]
+    fn a_scope_that_the_worker_permits_to_nobody_names_its_flag() {
+        let limited = Identity { withheld: Scopes::default().with(Scope::Bpf), ..alice(&[]) };
+        let missing = limited.check(Scope::Bpf, || "[cc.mine]".into()).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "[cc.mine] needs the scope `bpf`, which the certificate of alice (serial 4a) has, and this node permits to nobody; add \
+             it to `--scope` of `ccbench-agent worker`"
+        );
+        let missing = limited.check(Scope::Module, || "x".into()).unwrap_err().to_string();
+        assert!(missing.contains("issue one that has it"), "{missing}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub enum CallerError {
 
 /// Adds the client of `connection` to the metadata of a request to the worker.
 pub fn insert(connection: &ConnectionEnd, metadata: &mut MetadataMap) {
-    let Identity { name, serial, scopes, is_unscoped } = connection.identity().clone();
+    let Identity { name, serial, scopes, is_unscoped, .. } = connection.identity().clone();
     let peer = connection.peer();
     let text = |ip: Option<IpAddr>| ip.map_or_else(String::new, |ip| ip.to_string());
     let caller = Caller {
@@ -76,8 +76,9 @@ pub fn of_request(
     if granted.has(Scope::Read) && limit.has(Scope::Read) && !scopes.has(Scope::Read) {
         scopes = scopes.with(Scope::Read);
     }
+    let withheld = granted.iter().filter(|scope| !limit.has(*scope)).collect();
     let Caller { name, serial, is_unscoped, .. } = caller;
-    Ok((Identity { name, serial, scopes, is_unscoped }, peer))
+    Ok((Identity { name, serial, scopes, is_unscoped, withheld }, peer))
 }
 
 #[cfg(test)]
@@ -86,7 +87,7 @@ mod tests {
 
     fn alice(scopes: &[Scope]) -> Identity {
         let scopes = scopes.iter().copied().collect();
-        Identity { name: "alice".into(), serial: "4a".into(), scopes, is_unscoped: false }
+        Identity { serial: "4a".into(), scopes, ..Identity::local("alice") }
     }
 
     fn passed_on(client: &Identity, peer: Option<Peer>) -> HeaderMap {
@@ -113,10 +114,12 @@ mod tests {
     #[test]
     fn a_worker_limits_the_scopes_of_all_callers() {
         let limit = [Scope::Run, Scope::HostNet].into_iter().collect();
-        let scopes_of =
-            |client: &Identity| of_request(&passed_on(client, None), limit).unwrap().0.scopes;
+        let identity_of =
+            |client: &Identity| of_request(&passed_on(client, None), limit).unwrap().0;
+        let scopes_of = |client: &Identity| identity_of(client).scopes;
         let all = Identity::local("everything");
         assert_eq!(scopes_of(&all).to_string(), "read,run,host-net");
+        assert_eq!(identity_of(&all).withheld.to_string(), "module,bpf,reboot");
         assert_eq!(scopes_of(&alice(&[Scope::HostNet, Scope::Bpf])).to_string(), "host-net");
         assert_eq!(scopes_of(&alice(&[Scope::Read])).to_string(), "read");
         let read = of_request(

@@ -148,7 +148,9 @@ async fn a_worker_checks_the_caller_of_each_request() {
     let check = for_caller(prepare(&plan, "one", 1), "alice", &Scope::ALL);
     let refused = worker.check(check).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
-    assert!(refused.message().contains("needs the scope `module`"), "{refused:?}");
+    for part in ["needs the scope `module`", "`--scope` of `ccbench-agent worker`"] {
+        assert!(refused.message().contains(part), "no `{part}`: {refused:?}");
+    }
 }
 
 #[tokio::test]

@@ -8,8 +8,7 @@ fn lines(path: &Path) -> Vec<Value> {
 }
 
 fn alice() -> Identity {
-    let scopes = ccbench_proto::scope::Scopes::all();
-    Identity { name: "alice".into(), serial: "4a".into(), scopes, is_unscoped: false }
+    Identity { serial: "4a".into(), ..Identity::local("alice") }
 }
 
 fn call(audit: &Audit, rpc: Rpc) -> PendingCall {

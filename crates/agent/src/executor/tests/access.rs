@@ -7,7 +7,7 @@ use crate::access::Identity;
 
 fn client(scopes: &[Scope]) -> Identity {
     let scopes: Scopes = scopes.iter().copied().collect();
-    Identity { name: "alice".into(), serial: "4a".into(), scopes, is_unscoped: false }
+    Identity { serial: "4a".into(), scopes, ..Identity::local("alice") }
 }
 
 async fn prepare(rig: &Rig, plan: &str, scopes: &[Scope]) -> Result<(), String> {
