@@ -11,6 +11,7 @@ use std::time::Duration;
 use ccbench_proto::cc::supplied::{self, KernelModule, MAX_BYTES, SuppliedError, SuppliedFile};
 use ccbench_proto::plan::digest_bytes;
 use nix::sys::socket::{getsockopt, sockopt};
+use rustix::io::Errno;
 use socket2::SockRef;
 
 use crate::args::{LoaderArgs, LocalListen};
@@ -115,20 +116,36 @@ impl Policy {
             Request::Find { module } => Answer::Found(module_loader::find_here(module)),
             Request::Modprobe { module } => of_tool(sysfs::modprobe(module)),
             Request::InitModule { module, params, .. } => {
-                // Before the module: whoever comes after a crash can unload it.
-                fs::write(self.loaded.join(module), "")
-                    .map_err(|source| Refusal::Note { module: module.clone(), source })?;
-                of_kernel(module_loader::init_module_here(params, file))
+                of_kernel(self.init(module, || module_loader::init_module_here(params, file))?)
             }
             Request::DeleteModule { module } => {
                 let deleted = module_loader::delete_module_here(module);
-                if deleted.is_ok() {
-                    // A name that is left permits to unload the module again, which is not there.
+                if matches!(deleted, Ok(()) | Err(Errno::NOENT)) {
+                    // A note that is left permits to unload what somebody else loads later. Installed modules have none.
                     let _ = fs::remove_file(self.loaded.join(module));
                 }
                 of_kernel(deleted)
             }
         })
+    }
+
+    /// Loads a module of a user, and notes that this loader may unload it.
+    fn init(
+        &self,
+        module: &str,
+        load: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<Result<(), Errno>, Refusal> {
+        let failed = |source| Refusal::Note { module: module.to_owned(), source };
+        let note = self.loaded.join(module);
+        let is_noted = note.exists();
+        // Before the module: whoever comes after a crash can unload it.
+        fs::write(&note, "").map_err(failed)?;
+        let loaded = load();
+        if loaded.is_err() && !is_noted {
+            // Somebody else's module may have this name (EEXIST).
+            fs::remove_file(&note).map_err(failed)?;
+        }
+        Ok(loaded)
     }
 
     fn check(&self, request: &Request, file: &[u8]) -> Result<(), Refusal> {
@@ -202,7 +219,7 @@ enum Refusal {
     #[error("the file is a BPF object")]
     Bpf,
     /// The folder of the names of modules cannot be written.
-    #[error("note that {module} is loaded: {source}")]
+    #[error("note whether {module} was loaded here: {source}")]
     Note {
         /// The module.
         module: String,
@@ -239,7 +256,7 @@ fn of_tool(ran: Result<(), SocketError>) -> Answer {
     }
 }
 
-fn of_kernel(done: Result<(), rustix::io::Errno>) -> Answer {
+fn of_kernel(done: Result<(), Errno>) -> Answer {
     done.map_or_else(|errno| Answer::Errno(errno.raw_os_error()), |()| Answer::Done)
 }
 
@@ -307,6 +324,22 @@ mod tests {
         for module in ["tcp_never_loaded", "ccb_never_loaded"] {
             assert!(matches!(policy.answer(&delete(module), &[]), Ok(Answer::Errno(_))));
         }
+    }
+
+    #[test]
+    fn what_the_kernel_has_refused_was_not_loaded_here() {
+        let (dir, policy) = policy(&[]);
+        let is_noted = || dir.path().join("tcp_x").exists();
+        let refuse = || Err(Errno::EXIST);
+        assert_eq!(policy.init("tcp_x", refuse).unwrap(), Err(Errno::EXIST));
+        assert!(!is_noted(), "it is somebody else's");
+        let load = || {
+            assert!(is_noted(), "before the module");
+            Ok(())
+        };
+        assert_eq!(policy.init("tcp_x", load).unwrap(), Ok(()));
+        assert_eq!(policy.init("tcp_x", refuse).unwrap(), Err(Errno::EXIST));
+        assert!(is_noted(), "it is loaded already");
     }
 
     #[test]
