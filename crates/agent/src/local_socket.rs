@@ -41,7 +41,8 @@ pub fn listen(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentErro
         .map_err(|e| refused(format!("set mode 0600: {e}")))?;
     let owner = owner.filter(|owner| *owner != rustix::process::geteuid().as_raw());
     if let Some(owner) = owner {
-        std::os::unix::fs::chown(path, Some(owner), None)
+        // Not of what a link leads to: the folder may be the other user's, who can replace the socket.
+        std::os::unix::fs::lchown(path, Some(owner), None)
             .map_err(|e| refused(format!("give it to user {owner}: {e}")))?;
     }
     tracing::info!(path = %path.display(), "listening");

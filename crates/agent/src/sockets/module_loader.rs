@@ -24,8 +24,9 @@ pub const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Sockets of a trial that ended use a module for an instant longer.
 const UNLOAD_LIMIT: Duration = Duration::from_secs(2);
 const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
-/// How long a module may take to initialise itself.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long a loader may take, a module's initialisation included. The worker does nothing else meanwhile, and its unit has
+/// `WatchdogSec=15`: a loader that hangs is an error of the trial, and must not end the worker.
+const ANSWER_LIMIT: Duration = Duration::from_secs(7);
 
 /// What a loader does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-
 use super::error::SocketError;
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
