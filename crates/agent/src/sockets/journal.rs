@@ -88,10 +88,14 @@ impl Step {
                 sysfs::write(&sysfs::parameter(module, "remove"), name)
             }
             Self::Module { module } => {
+                if !sysfs::is_loaded(module) {
+                    return Ok(());
+                }
+                let _lock = lock_modules()?;
                 let instances = std::fs::read_to_string(sysfs::parameter(module, "instances"))
                     .unwrap_or_default();
-                // Another agent has an instance; the last agent unloads the module.
-                if !sysfs::is_loaded(module) || instances.lines().count() > 1 {
+                // Another agent has an instance, and this step in its journal; the last agent unloads the module.
+                if instances.lines().count() > 1 {
                     return Ok(());
                 }
                 module_loader::unload(module)
@@ -127,21 +131,13 @@ pub(super) fn other_uses(module: &str, id: &str) -> Result<Vec<ModuleUse>, Socke
 
 fn other_uses_in(folder: &Path, module: &str, id: &str) -> Result<Vec<ModuleUse>, SocketError> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(SocketError::file("read", folder))? {
-        let path = entry.map_err(SocketError::file("read", folder))?.path();
-        if path.extension().is_none_or(|e| e != EXTENSION) {
-            continue;
-        }
-        // It may be gone by now.
-        let Ok(mut file) = File::open(&path) else { continue };
+    for (path, file) in journals_in(folder)? {
         if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
             // Its process is dead; the next agent that starts undoes it.
             continue;
         }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(SocketError::file("read", &path))?;
-        let uses = steps(&bytes).into_iter().filter_map(|(_, step)| match step {
-            Ok(Step::SuppliedModule(used)) => Some(used),
+        let uses = readable_steps(&path, file)?.into_iter().filter_map(|step| match step {
+            Step::SuppliedModule(used) => Some(used),
             _ => None,
         });
         found.extend(uses.filter(|used| used.module == module && used.id != id));
@@ -149,7 +145,47 @@ fn other_uses_in(folder: &Path, module: &str, id: &str) -> Result<Vec<ModuleUse>
     Ok(found)
 }
 
-/// A lock that whoever loads or unloads a module of the user holds, until it is dropped.
+/// Whether an agent has loaded one of ccbench's modules and not unloaded it, also one that is dead. Then whoever has an instance may be
+/// the last one, which unloads the module.
+///
+/// # Errors
+/// The journals cannot be listed.
+pub(super) fn is_loaded_by_agent(module: &str) -> Result<bool, SocketError> {
+    is_loaded_by_agent_in(Path::new(FOLDER), module)
+}
+
+fn is_loaded_by_agent_in(folder: &Path, module: &str) -> Result<bool, SocketError> {
+    let wanted = Step::Module { module: module.to_owned() };
+    for (path, file) in journals_in(folder)? {
+        if readable_steps(&path, file)?.contains(&wanted) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn journals_in(folder: &Path) -> Result<Vec<(PathBuf, File)>, SocketError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(SocketError::file("read", folder))? {
+        let path = entry.map_err(SocketError::file("read", folder))?.path();
+        if path.extension().is_none_or(|e| e != EXTENSION) {
+            continue;
+        }
+        // It may be gone by now.
+        if let Ok(file) = File::open(&path) {
+            found.push((path, file));
+        }
+    }
+    Ok(found)
+}
+
+fn readable_steps(path: &Path, mut file: File) -> Result<Vec<Step>, SocketError> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(SocketError::file("read", path))?;
+    Ok(steps(&bytes).into_iter().filter_map(|(_, step)| step.ok()).collect())
+}
+
+/// A lock that whoever loads or unloads a module holds, until it is dropped.
 ///
 /// # Errors
 /// The folder cannot be written.
@@ -208,6 +244,11 @@ impl Journal {
         written.map_err(SocketError::file("write", &file.0))?;
         self.steps.push(step);
         Ok(())
+    }
+
+    /// Whether the step will be undone.
+    pub(super) fn has(&self, step: &Step) -> bool {
+        self.steps.contains(step)
     }
 
     /// Drops the steps without undoing them: the changes stay.
@@ -445,6 +486,25 @@ mod tests {
         abandon(&mut journals[1]);
         assert!(others("1").is_empty(), "the other process is dead");
         journals[0].steps.clear();
+    }
+
+    #[test]
+    fn a_module_that_an_agent_has_loaded_is_of_all_agents() {
+        let dir = tempfile::tempdir().unwrap();
+        let module = || Step::Module { module: "no_such".into() };
+        let is_loaded = |module: &str| is_loaded_by_agent_in(dir.path(), module).unwrap();
+        let mut journals = [Journal::in_folder(dir.path()), Journal::in_folder(dir.path())];
+        assert!(!is_loaded("no_such"));
+        journals[0].push(module()).unwrap();
+        assert!(is_loaded("no_such") && !is_loaded("other"));
+        assert!(journals[0].has(&module()) && !journals[1].has(&module()));
+        journals[1].push(module()).unwrap();
+        journals[0].undo();
+        assert!(is_loaded("no_such"), "the other agent has to unload it");
+        abandon(&mut journals[1]);
+        assert!(is_loaded("no_such"), "so does whoever comes before the next start of an agent");
+        sweep_folder(dir.path());
+        assert!(!is_loaded("no_such"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use ccbench_proto::cc::Core;
 
 use super::error::SocketError;
-use super::journal::{Journal, Step};
+use super::journal::{Journal, Step, is_loaded_by_agent, lock_modules};
 use super::{module_loader, sysfs};
 
 /// Whether the core's module is loaded or installed.
@@ -24,7 +24,8 @@ pub fn possible(core: &Core) -> Result<(), SocketError> {
     }
 }
 
-/// Registers an instance of a core's module, and loads the module if needed. Returns the parameters that the kernel has.
+/// Registers an instance of a core's module, and loads the module if needed. The last agent with an instance unloads a module that an
+/// agent has loaded. Returns the parameters that the kernel has.
 ///
 /// # Errors
 /// The kernel refused.
@@ -35,8 +36,14 @@ pub fn register(
     journal: &mut Journal,
 ) -> Result<Vec<(String, String)>, SocketError> {
     let module = format!("ccb_{}", core.name);
-    if !sysfs::is_loaded(&module) {
-        journal.push(Step::Module { module: module.clone() })?;
+    // So that no other agent unloads it before the instance is there.
+    let _lock = lock_modules()?;
+    let is_loaded = sysfs::is_loaded(&module);
+    let unload = Step::Module { module: module.clone() };
+    if !journal.has(&unload) && (!is_loaded || is_loaded_by_agent(&module)?) {
+        journal.push(unload)?;
+    }
+    if !is_loaded {
         module_loader::modprobe(&module)?;
     }
     if sysfs::available().iter().any(|name| name == kernel_name) {
