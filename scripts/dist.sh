@@ -92,13 +92,13 @@ set -e
 if command -v systemd-sysusers >/dev/null; then systemd-sysusers ccbench.conf || true; fi
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
 EOF
-    # When they stop, the agent and its worker undo their changes.
+    # When they stop, the agent and its worker undo their changes. The worker asks the loader for that.
     cat >"$root/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl stop ccbench-agent.service ccbench-agent-front.service ccbench-agent-worker.socket ccbench-agent-worker.service \
-        ccbench-agent-loader.socket ccbench-agent-loader.service || true
+    systemctl stop ccbench-agent.service ccbench-agent-front.service ccbench-agent-worker.socket ccbench-agent-worker.service || true
+    systemctl stop ccbench-agent-loader.socket ccbench-agent-loader.service || true
 fi
 EOF
     chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"

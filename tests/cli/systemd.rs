@@ -136,6 +136,15 @@ fn front_worker_and_loader_have_the_privileges_of_their_parts() {
     assert!(sockets.iter().all(|socket| socket["SocketMode"] == ["0600"]));
     assert_eq!(sockets[0]["SocketUser"], front["User"]);
     assert!(worker["ExecStart"][0].contains(&format!("--front-user {} ", front["User"][0])));
+    // Both need what the one process has until it has ended. A loader is started while a worker is stopped, so neither waits for the
+    // other.
+    for unit in [&front, &worker] {
+        assert_eq!(unit["Conflicts"], ["ccbench-agent.service"]);
+        let after: Vec<&str> = unit["After"].iter().flat_map(|units| units.split(' ')).collect();
+        assert!(after.contains(&"ccbench-agent.service"), "{after:?}");
+        assert!(!after.contains(&"ccbench-agent-loader.service"), "{after:?}");
+    }
+    assert!(!loader.contains_key("After") && !loader.contains_key("Before"));
     let users = unit("ccbench.sysusers");
     assert!(users.lines().any(|line| line.starts_with(&format!("u {} ", front["User"][0]))));
 }
