@@ -7,6 +7,7 @@
 //! more than `BURST_NS`, it leaves datagrams out and counts them in each later one, so that a slow sender is not taken for a
 //! slow path. What the socket of the measuring node drops because that node is too slow is counted, too.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -105,21 +106,20 @@ struct Streams {
     /// Who has the stream, since when, and what is due of it.
     current: Option<(SocketAddr, u64, Pacer)>,
     asked_ns: u64,
-    /// Who had it last, and what had been left out by then. The receiver counts what exceeds its highest count, so the count of an
-    /// address that asks again goes on.
-    before: Option<(SocketAddr, u64)>,
+    /// Who had it, and what had been left out by then. The receiver counts what exceeds its highest count, so the count of an address
+    /// that asks again goes on. At most one is added in [`IDLE_LIMIT_NS`].
+    before: BTreeMap<SocketAddr, u64>,
 }
 
 impl Streams {
     fn new(rate_bps: u64) -> Self {
-        Self { rate_bps, current: None, asked_ns: 0, before: None }
+        Self { rate_bps, current: None, asked_ns: 0, before: BTreeMap::new() }
     }
 
     /// An address has asked with its cookie.
     fn asked(&mut self, from: SocketAddr, now_ns: u64) {
-        let (rate_bps, before) = (self.rate_bps, self.before.filter(|(to, _)| *to == from));
-        let left_out = before.map_or(0, |(_, left_out)| left_out);
-        let begin = || (from, now_ns, Pacer::new(rate_bps, left_out));
+        let (rate_bps, left_out) = (self.rate_bps, self.before.get(&from).copied());
+        let begin = || (from, now_ns, Pacer::new(rate_bps, left_out.unwrap_or_default()));
         let (to, ..) = self.current.get_or_insert_with(begin);
         if *to == from {
             self.asked_ns = now_ns;
@@ -132,7 +132,7 @@ impl Streams {
         if now_ns.saturating_sub(self.asked_ns) > IDLE_LIMIT_NS
             && let Some((to, _, pacer)) = self.current.take()
         {
-            self.before = Some((to, pacer.left_out));
+            self.before.insert(to, pacer.left_out);
         }
         let (to, begin_ns, pacer) = self.current.as_mut()?;
         let numbers = pacer.due(now_ns.saturating_sub(*begin_ns));
@@ -372,6 +372,10 @@ mod tests {
         assert_eq!(streams.due(7_600_000_000), None);
         streams.asked(other, 7_600_000_000);
         assert_eq!(streams.due(7_601_000_000), Some((other, 0..1, 0)));
+        // Nor does the stream of another one in between begin the count anew.
+        assert_eq!(streams.due(8_700_000_000), None);
+        streams.asked(one, 8_700_000_000);
+        assert_eq!(streams.due(8_703_000_000), Some((one, 0..3, 960)));
     }
 
     #[test]
