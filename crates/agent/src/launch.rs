@@ -54,10 +54,19 @@ pub const USER_VARIABLE: &str = "CCBENCH_TRAFFIC_USER";
 /// # Errors
 /// [`USER_VARIABLE`] names no user.
 pub fn traffic_user() -> Result<Option<String>, IdentityError> {
+    Ok(traffic_identity()?.map(|identity| identity.to_string()))
+}
+
+/// Whether traffic of this process runs as this user, and not as the user of this process.
+pub fn is_traffic_user(uid: u32) -> bool {
+    // Without a user, none is started.
+    traffic_identity().is_ok_and(|identity| identity.is_some_and(|traffic| traffic.uid() == uid))
+}
+
+fn traffic_identity() -> Result<Option<Identity>, IdentityError> {
     let given = std::env::var_os(USER_VARIABLE);
     let given = given.map(|user| user.to_string_lossy().parse::<Identity>()).transpose()?;
-    let identity = given.unwrap_or_default();
-    Ok(identity.is_usable(None).then(|| identity.to_string()))
+    Ok(Some(given.unwrap_or_default()).filter(|identity| identity.is_usable(None)))
 }
 
 /// Exit code if the program is not found.

@@ -25,6 +25,7 @@ use crate::flow::FlowSource;
 use crate::flow::process::Generators;
 use crate::front::FrontService;
 use crate::interfaces::Machine;
+use crate::launch;
 use crate::local_socket::{self, RemovedOnDrop};
 use crate::notify;
 use crate::placement::{self, Placement};
@@ -68,11 +69,19 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
 /// Serves a front on this machine until `shutdown`, then undoes everything.
 ///
 /// # Errors
-/// The address cannot be listened on.
+/// The address cannot be listened on, or traffic could do what the front does.
 pub async fn worker(
     args: &WorkerArgs,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
+    if launch::is_traffic_user(args.front_user) {
+        let reason = format!(
+            "traffic runs as user {}, too, and receives data from the experiment network: give the front a user of its own, \
+             `ccbench-front`",
+            args.front_user
+        );
+        return Err(AgentError::Listen { address: args.listen.to_string(), reason });
+    }
     let digests = AllowedDigests::Only(args.machine.allow_cc_digest.iter().cloned().collect());
     let node = Node::open(&args.machine, digests)?;
     let audit = node.audit.clone();
@@ -285,9 +294,13 @@ async fn serve_tcp<S: Agent>(
     let bound = listener.local_addr().map_err(|e| refused(e.to_string()))?;
     tracing::info!(address = %bound, tls = trust.is_some(), "listening");
     if bound.ip().is_unspecified() {
-        let open = open_addresses(bound).join(" ");
+        let open = match &open_addresses(bound)[..] {
+            // The unit of a front permits no netlink socket.
+            [] => String::new(),
+            found => format!(" ({})", found.join(" ")),
+        };
         tracing::warn!(
-            "tcp:{bound} is reachable at every address of this node, the experiment network's too ({open}); listen on the \
+            "tcp:{bound} is reachable at every address of this node, the experiment network's too{open}; listen on the \
              control network's address only"
         );
     }

@@ -256,6 +256,24 @@ fn a_front_needs_certificates_and_a_network() {
     assert!(front("unix:/x").contains("on a path use `serve`"));
 }
 
+/// Otherwise a defect of iperf3 would be as good as the front.
+#[test]
+fn a_front_is_not_the_user_of_traffic() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("traffic has a user of its own only if the agent is root: run it as root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("unix:{}", dir.path().join("worker.sock").display());
+    let mut command = Command::new(AGENT);
+    command.args(["worker", "--front-user", "12345", "--listen", &listen, "--state-dir"]);
+    command.arg(dir.path().join("state")).env("CCBENCH_TRAFFIC_USER", "12345");
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("traffic runs as user 12345, too"), "{stderr}");
+    assert!(!dir.path().join("state").exists(), "nothing was made");
+}
+
 #[tokio::test]
 async fn a_worker_takes_a_listening_socket_over() {
     let dir = tempfile::tempdir().unwrap();

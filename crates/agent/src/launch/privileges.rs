@@ -85,6 +85,11 @@ impl Default for Identity {
 }
 
 impl Identity {
+    /// The user.
+    pub(super) fn uid(self) -> u32 {
+        self.uid
+    }
+
     /// Whether this process can take it and then execute the program: outside of the agent's own user namespace there
     /// may be no such user, and a program may be its owner's only.
     pub(super) fn is_usable(self, program: Option<&Metadata>) -> bool {
