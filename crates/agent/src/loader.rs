@@ -43,7 +43,10 @@ pub fn main(args: &LoaderArgs) -> Result<(), AgentError> {
         LocalListen::Unix(path) => local_socket::listen(path, None)?,
         LocalListen::Stdin => {
             let listener = local_socket::inherited()?;
-            let limited = SockRef::from(&listener).set_read_timeout(Some(IDLE_LIMIT));
+            // Whoever made it may not have wanted to wait.
+            let waits = listener.set_nonblocking(false);
+            let limited =
+                waits.and_then(|()| SockRef::from(&listener).set_read_timeout(Some(IDLE_LIMIT)));
             limited.map_err(AgentError::system("limit the wait for requests"))?;
             listener
         }

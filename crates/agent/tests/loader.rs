@@ -64,6 +64,7 @@ async fn a_loader_takes_a_listening_socket_over() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("loader.sock");
     let listener = UnixListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
     let _loader = loader(dir.path(), "stdin", Stdio::from(OwnedFd::from(listener)));
     let refused = answer(&socket, "{\"delete_module\":{\"module\":\"tcp_bbr\"}}");
     assert!(refused.contains("ccb_none only"), "{refused}");
