@@ -59,6 +59,8 @@ struct SharedTable<'a> {
     number: usize,
     /// Rows in that file, those in the buffer too.
     rows: usize,
+    /// Those of that file.
+    columns: Option<SchemaRef>,
     buffer: Option<DataFrame>,
     writer: Option<Writer>,
     digests: Digests,
@@ -66,8 +68,8 @@ struct SharedTable<'a> {
 
 impl<'a> SharedTable<'a> {
     fn new(run: &'a Path, table: &'a str, limits: Limits) -> Self {
-        let (number, rows, buffer, writer) = (0, 0, None, None);
-        Self { run, table, limits, number, rows, buffer, writer, digests: Digests::new() }
+        let (number, rows, columns, buffer, writer) = (0, 0, None, None, None);
+        Self { run, table, limits, number, rows, columns, buffer, writer, digests: Digests::new() }
     }
 
     /// The path of the file that is written, in the results directory.
@@ -81,25 +83,38 @@ impl<'a> SharedTable<'a> {
 
     /// Adds the rows of a trial. They are in one file.
     fn add(&mut self, end: &mut TrialEnd) -> Result<()> {
-        let row_groups = self.writer.as_ref().map_or(0, Writer::row_groups);
-        if row_groups >= self.limits.file_row_groups {
-            self.close()?;
-        }
-        let first_row = self.rows;
         let files = table_files(self.run, end, self.table);
+        let (mut first_row, mut found) = (None, 0);
         for file in &files {
-            each_frame(file, self.limits.row_group_rows, |frame| self.put(frame))?;
+            each_frame(file, self.limits.row_group_rows, |frame| {
+                if first_row.is_none() {
+                    self.begin(&frame)?;
+                    first_row = Some(self.rows);
+                }
+                found += frame.height() as u64;
+                self.put(frame)
+            })?;
         }
-        let (found, expected) =
-            ((self.rows - first_row) as u64, end.rows.get(self.table).copied().unwrap_or(0));
+        let expected = end.rows.get(self.table).copied().unwrap_or(0);
         if found != expected {
             let path = files.into_iter().next().unwrap_or_default();
             let what = format!("it has {found} rows instead of {expected}");
             return Err(FileError::Damaged { path, what });
         }
         end.files.remove(self.table);
-        let shared = SharedRows { file: self.name(), first_row: first_row as u64 };
-        end.shared.insert(self.table.to_owned(), shared);
+        let first_row = first_row.unwrap_or(self.rows) as u64;
+        end.shared.insert(self.table.to_owned(), SharedRows { file: self.name(), first_row });
+        Ok(())
+    }
+
+    /// Ends the file if it is full, or has other columns than this trial: trials of different versions of ccbench may differ.
+    fn begin(&mut self, first: &DataFrame) -> Result<()> {
+        let row_groups = self.writer.as_ref().map_or(0, Writer::row_groups);
+        let has_others = self.columns.as_ref().is_some_and(|columns| columns != first.schema());
+        if row_groups >= self.limits.file_row_groups || has_others {
+            self.close()?;
+        }
+        self.columns = Some(first.schema().clone());
         Ok(())
     }
 
@@ -108,7 +123,6 @@ impl<'a> SharedTable<'a> {
         let buffered = match self.buffer.take() {
             None => frame,
             Some(mut buffer) => {
-                // Trials of different versions of ccbench may have different columns.
                 buffer.vstack_mut(&frame).map_err(polars_error("add rows to", &self.path()))?;
                 buffer
             }

@@ -9,6 +9,7 @@ use crate::journal::RunState;
 use crate::layout::table_rows;
 use crate::model::TrialStatus;
 use crate::parquet_file::open;
+use crate::part::write_parquet;
 use crate::store::RunDir;
 use crate::trial::tests::{filled, good, info};
 
@@ -65,6 +66,35 @@ fn rows_are_the_same_in_shared_files() {
     }
     let of_table = list(&path.join("tables/flow_samples")).unwrap();
     assert_eq!(of_table, [path.join(first), path.join(second)], "the trials' own files are gone");
+}
+
+/// Shards of different versions of ccbench can be merged.
+#[test]
+fn trials_with_other_columns_have_another_file() {
+    // With 10 rows the buffer is empty where the columns change, with 7 it is not.
+    for row_group_rows in [7, 10] {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        for trial in 1..=3 {
+            filled(&run, trial).commit(&good()).unwrap();
+        }
+        let (path, mut ends) = (run.path(), run.trials());
+        let file = table_files(path, &ends[1], "flow_samples").remove(0);
+        let all = open(&file, None).unwrap().finish().unwrap();
+        write_parquet(&all.drop("flow_id").unwrap(), &file).unwrap();
+        let before = rows(path, &ends);
+        let limits = Limits { row_group_rows, ..LIMITS };
+        compact_within(path, &mut ends, limits).unwrap();
+        for (key, frame) in rows(path, &ends) {
+            assert!(frame.equals_missing(&before[&key]), "{key:?}: {frame} {}", before[&key]);
+        }
+        let shared = ends.iter().map(|end| end.shared["flow_samples"].clone());
+        let wanted = [0, 1, 2].map(|number| SharedRows {
+            file: format!("tables/flow_samples/part-{number}.parquet"),
+            first_row: 0,
+        });
+        assert_eq!(shared.collect::<Vec<_>>(), wanted);
+    }
 }
 
 #[test]
