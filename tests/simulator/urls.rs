@@ -167,7 +167,7 @@ fn a_run_that_is_too_large_for_the_cache_is_refused() {
     let bench = Bench::new();
     three(&bench, "shards");
     for (limit, code, message) in [
-        ("0", 1, "set CCBENCH_RUN_CACHE_GIB, or use `ccbench merge`"),
+        ("0", 1, "set CCBENCH_RUN_CACHE_GIB, or make a results directory"),
         ("much", 2, "CCBENCH_RUN_CACHE_GIB=`much` is not a number"),
     ] {
         let mut command = bench.command(&["summarize", "shards"]);

@@ -38,8 +38,8 @@ pub enum RunCacheError {
     Limit(String),
     /// The run is larger than the cache.
     #[error(
-        "the run has {bytes} bytes, and the run cache {} holds {limit} at most; set CCBENCH_RUN_CACHE_GIB, or use `ccbench merge`, which \
-         makes a results directory",
+        "the run has {bytes} bytes, and the run cache {} holds {limit} at most; set CCBENCH_RUN_CACHE_GIB, or make a results directory on \
+         this machine: `ccbench merge` does so from shards",
         root.display()
     )]
     TooLarge {
@@ -50,9 +50,9 @@ pub enum RunCacheError {
         /// The cache.
         root: PathBuf,
     },
-    /// Other processes use what is in the cache.
+    /// What is in the cache is in use.
     #[error(
-        "the run cache {} has no room for {bytes} bytes, because other processes read the runs in it; wait for them, or set \
+        "the run cache {} has no room for {bytes} bytes beside the runs that are read now; wait for other commands to end, or set \
          CCBENCH_RUN_CACHE_GIB",
         root.display()
     )]
@@ -118,7 +118,7 @@ impl RunCache {
     /// # Errors
     /// It cannot be created or locked.
     pub fn building(&self) -> Result<CacheEntry> {
-        self.locked(&format!("{BUILDING}{}", std::process::id()))
+        self.locked(&building_name())
     }
 
     fn locked(&self, name: &str) -> Result<CacheEntry> {
@@ -145,7 +145,7 @@ impl RunCache {
         entries.iter().rev().find_map(|entry| run_in(&entry.folder))
     }
 
-    /// Removes copies until so much fits in.
+    /// Removes copies until so much fits in. What this process is building is a part of it.
     ///
     /// # Errors
     /// The limit is smaller, or other processes use too much.
@@ -154,8 +154,9 @@ impl RunCache {
         if bytes > limit {
             return Err(RunCacheError::TooLarge { bytes, limit, root });
         }
-        let locations = folders_in(&self.root);
-        let mut entries: Vec<Used> = locations.iter().flat_map(|path| entries_of(path)).collect();
+        let own = self.folder.join(building_name());
+        let entries = folders_in(&self.root).into_iter().flat_map(|path| entries_of(&path));
+        let mut entries: Vec<Used> = entries.filter(|entry| entry.folder != own).collect();
         entries.sort_by_key(|entry| entry.used);
         let mut total: u64 = entries.iter().map(|entry| entry.bytes).sum();
         for entry in entries {
@@ -206,11 +207,25 @@ impl CacheEntry {
     }
 }
 
+impl Drop for CacheEntry {
+    fn drop(&mut self) {
+        // Only this process makes copies in it. If something is left, the next command for this location removes it.
+        if self.folder.ends_with(building_name()) {
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}
+
 /// A folder of a copy.
 struct Used {
     folder: PathBuf,
     used: SystemTime,
     bytes: u64,
+}
+
+/// The name of the folder in which this process makes a copy.
+fn building_name() -> String {
+    format!("{BUILDING}{}", std::process::id())
 }
 
 fn shortened(sha256: &str) -> &str {
@@ -300,6 +315,18 @@ mod tests {
         assert_eq!((other.latest().as_ref(), one.latest()), (Some(&new), None));
         let error = one.make_room(LIMIT + 1).unwrap_err().to_string();
         assert!(error.contains("holds 1000 at most; set CCBENCH_RUN_CACHE_GIB"), "{error}");
+    }
+
+    #[test]
+    fn files_of_the_last_copy_are_counted_once() {
+        let root = tempfile::tempdir().unwrap();
+        let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
+        let last = put(&cache, "one", 600, 1);
+        let building = cache.building().unwrap();
+        let linked = building.folder().join("journal.ndjson");
+        std::fs::hard_link(last.join("journal.ndjson"), &linked).unwrap();
+        cache.make_room(700).unwrap();
+        assert!(!last.exists() && linked.is_file());
     }
 
     #[test]
