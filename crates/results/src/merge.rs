@@ -349,10 +349,11 @@ impl Merge {
         names
             .map(|name| {
                 let of_trial = name.starts_with("tables/") || name.starts_with("raw/");
-                if !of_trial {
+                let key = commit.attempt.file_key(name);
+                if !of_trial || !is_inside(&key) {
                     return Err(MergeError::Damaged { key: commit.key() });
                 }
-                Ok((commit.attempt.file_key(name), self.staging.file(name)?))
+                Ok((key, self.staging.file(name)?))
             })
             .collect()
     }

@@ -280,4 +280,11 @@ fn what_does_not_belong_together_is_refused() {
         digests.insert("tables/../../../x".to_owned(), digest);
     });
     assert!(error.contains("is damaged"), "{error}");
+    let error = refused(&|shards| {
+        let mut session = shards.sessions[0].clone();
+        session.attempt.id = "../a1".to_owned();
+        shards.commits[0].attempt = session.attempt.clone();
+        shards.sessions.push(session);
+    });
+    assert!(error.contains("is damaged"), "{error}");
 }
