@@ -110,9 +110,12 @@ pub(crate) fn mark(
             count => format!(" (and {} more files)", count - 1),
         };
         let first = damaged.into_iter().next().unwrap_or_default();
-        let message = format!(
-            "{first}{more}; `ccbench verify` lists every damaged file, `ccbench run --resume` repeats the trial"
-        );
+        // A compacted run cannot be resumed.
+        let remedy = match end.shared.is_empty() {
+            true => "`ccbench run --resume` repeats the trial",
+            false => "merge the shards again",
+        };
+        let message = format!("{first}{more}; `ccbench verify` lists every damaged file, {remedy}");
         end.status = TrialStatus::Failed;
         end.reasons.insert(0, Reason::new(ReasonCode::Damaged, message));
         end.rows.clear();

@@ -134,4 +134,5 @@ fn files_outside_of_the_results_directory_are_not_read() {
     assert_eq!((failed.status, failed.rows.len()), (TrialStatus::Failed, 0));
     let message = &failed.reasons[0].message;
     assert!(message.starts_with("../outside.parquet: not in the journal"), "{message}");
+    assert!(message.ends_with("merge the shards again"), "{message}");
 }
