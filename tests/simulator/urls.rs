@@ -267,4 +267,8 @@ fn a_run_in_a_bucket_is_there_as_a_whole() {
     // The same shards, written otherwise, are another run of the same name.
     let refused = reads(&["merge", "shards", "--out", out], 2);
     assert!(refused.contains("has another run"), "{refused}");
+    // As if the command that uploads it were killed.
+    server.remove_object(&format!("{}/journal.ndjson", url.strip_prefix("s3://").unwrap()));
+    let refused = reads(&["summarize", &url], 2);
+    assert!(refused.contains("has no journal.ndjson: it was not uploaded"), "{refused}");
 }

@@ -60,17 +60,30 @@ impl S3Server {
     ///
     /// # Panics
     /// When the server refuses.
-    #[expect(clippy::unwrap_used, reason = "a test may panic")]
     pub fn create_bucket(&self, name: &str) {
+        self.request("PUT", name, "200");
+    }
+
+    /// Removes an object: `BUCKET/KEY`.
+    ///
+    /// # Panics
+    /// When the server refuses.
+    pub fn remove_object(&self, path: &str) {
+        self.request("DELETE", path, "204");
+    }
+
+    #[expect(clippy::unwrap_used, reason = "a test may panic")]
+    fn request(&self, method: &str, path: &str, status: &str) {
         let mut stream = TcpStream::connect(self.port.address()).unwrap();
         let host = format!("Host: {}", self.port.address());
         let request = format!(
-            "PUT /{name} HTTP/1.1\r\n{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            "{method} /{path} HTTP/1.1\r\n{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.lines().next().is_some_and(|line| line.contains(" 200 ")), "{answer}");
+        let line = answer.lines().next().unwrap_or_default();
+        assert!(line.contains(&format!(" {status} ")), "{answer}");
     }
 }
 

@@ -188,12 +188,20 @@ async fn copy_results(
     Ok((entry, Some(staging.publish(&name)?)))
 }
 
-/// Downloads `run.json` and the journal, which has the digests of all files; the digest of both.
+/// Downloads the journal, which has the digests of all files and is uploaded last, and `run.json`; the digest of both.
 async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<String, CliError> {
     let mut read = String::new();
     for name in [JOURNAL, RECORD] {
         let path = staging.file(name)?;
-        store.download(name, &path).await?;
+        match store.download(name, &path).await {
+            Err(error) if error.is_absent() => {
+                return Err(CliError::Usage(format!(
+                    "{} has no {name}: it was not uploaded to the end; wait for the command that does so, or upload it again",
+                    store.location()
+                )));
+            }
+            downloaded => downloaded?,
+        }
         read += &digest_of(path)?.sha256;
     }
     Ok(FileDigest::of(read.as_bytes()).sha256)
