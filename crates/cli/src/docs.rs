@@ -43,6 +43,7 @@ sections! {
     JOIN_TOKENS = "docs/guide.md#join-tokens";
     LAB_ENGINES = "docs/lab.md#engines";
     LAB_KERNELS = "docs/lab.md#kernels";
+    LAB_MODULES = "docs/lab.md#modules";
     LAB_PACKAGES = "docs/packages.md#lab-kernels";
     MERGING = "docs/cluster.md#merging";
     NOT_SIMULATED = "docs/simulator.md#what-is-not-modelled";
@@ -179,9 +180,8 @@ fn of_lab(error: &LabError) -> Option<Section> {
     match error {
         LabError::Missing { .. } => Some(LAB_KERNELS),
         LabError::Package(error) => of_package(error),
-        LabError::NotDilatable
-        | LabError::NotItsKernel { .. }
-        | LabError::NoModules { .. } => Some(LAB_ENGINES),
+        LabError::NoModules { .. } => Some(LAB_MODULES),
+        LabError::NotDilatable | LabError::NotItsKernel { .. } => Some(LAB_ENGINES),
         LabError::Io { .. }
         | LabError::Build { .. }
         | LabError::Vm { .. }
