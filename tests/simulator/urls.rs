@@ -271,4 +271,9 @@ fn a_run_in_a_bucket_is_there_as_a_whole() {
     server.remove_object(&format!("{}/journal.ndjson", url.strip_prefix("s3://").unwrap()));
     let refused = reads(&["summarize", &url], 2);
     assert!(refused.contains("has no journal.ndjson: it was not uploaded"), "{refused}");
+    // Only the same run replaces its files.
+    let refused = reads(&["merge", "shards", "--out", out], 2);
+    assert!(refused.contains("has another run"), "{refused}");
+    reads(&["merge", "shards", "--compact", "--out", out], 0);
+    reads(&["verify", &url], 0);
 }

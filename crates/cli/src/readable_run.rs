@@ -19,7 +19,8 @@ use crate::error::CliError;
 use crate::run_cache::{CacheEntry, RunCache};
 use crate::runtime::block_on;
 
-const RECORD: &str = "run.json";
+/// The first file of a run that is uploaded.
+pub const RECORD: &str = "run.json";
 /// Files of trials that are compared at the same time.
 const COMPARED: usize = 4;
 

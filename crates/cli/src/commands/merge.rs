@@ -6,7 +6,7 @@ use ccbench_results::journal::FILE_NAME as JOURNAL;
 use ccbench_results::merge::{Duplicate, Merge, Missing, Staging};
 use ccbench_results::shard::PLAN_KEY;
 use ccbench_results::store::RunDir;
-use ccbench_store::{Creation, check_creation};
+use ccbench_store::{Creation, ShardStore, check_creation};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -17,6 +17,7 @@ use crate::console::{message, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::file::FileError;
+use crate::readable_run::RECORD;
 use crate::runtime::block_on;
 
 /// Trials that a message names.
@@ -125,28 +126,43 @@ async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError
     Ok(Some(Copied { merge, is_sound: missing.is_empty() && !disagree }))
 }
 
-/// Puts a results directory into a bucket. The journal comes last and only if there is none: a reader sees all of the run or nothing, and
-/// of several commands one puts it there.
+/// Puts a results directory into a bucket. `run.json` comes first and only if there is none: of several runs with this URL, one uploads its
+/// files. The journal comes last: a reader sees all of the run or nothing.
 async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
     let store = ccbench_store::open(url)?;
     let store = &*store;
-    let path = dir.join(JOURNAL);
-    let journal = std::fs::read(&path).map_err(FileError::of("read", &path))?;
-    let other = || CliError::Usage(format!("{url} has another run; give another place (--out)"));
+    let content = |name| {
+        let path = dir.join(name);
+        std::fs::read(&path).map_err(FileError::of("read", &path))
+    };
+    let (record, journal) = (content(RECORD)?, content(JOURNAL)?);
     match store.read(JOURNAL).await? {
         Some(found) if found == journal => return Ok(()),
-        Some(_) => return Err(other()),
+        Some(_) => return Err(other_run(store)),
         None => check_creation(store, &format!("probes/{}", std::process::id())).await?,
     }
+    create(store, RECORD, record).await?;
     for (key, file) in files_below(dir, dir)? {
-        if key != JOURNAL {
+        if ![RECORD, JOURNAL].contains(&key.as_str()) {
             store.upload(&key, &file).await?;
         }
     }
-    let is_first = store.create(JOURNAL, journal.clone()).await? == Creation::New;
+    create(store, JOURNAL, journal).await
+}
+
+/// Creates an object, unless it is there with this content.
+async fn create(store: &dyn ShardStore, key: &str, content: Vec<u8>) -> Result<(), CliError> {
+    let is_first = store.create(key, content.clone()).await? == Creation::New;
     // The answer to an earlier request may have been lost.
-    let is_own = is_first || store.read(JOURNAL).await?.is_some_and(|found| found == journal);
-    if is_own { Ok(()) } else { Err(other()) }
+    let is_own = is_first || store.read(key).await?.is_some_and(|found| found == content);
+    if is_own { Ok(()) } else { Err(other_run(store)) }
+}
+
+fn other_run(store: &dyn ShardStore) -> CliError {
+    let url = store.location();
+    CliError::Usage(format!(
+        "{url} has another run; give another place (--out), or remove that run"
+    ))
 }
 
 /// Every file below a folder of `root`, by its path in it.
