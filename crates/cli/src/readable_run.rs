@@ -185,8 +185,15 @@ async fn copy_results(
         let key = format!("{}/{name}", store.location());
         return Err(MergeError::DamagedCopy { key, what }.into());
     }
-    let name = store.location().rsplit('/').next().unwrap_or_default().to_owned();
-    Ok((entry, Some(staging.publish(&name)?)))
+    Ok((entry, Some(staging.publish(name_of(store.location()))?)))
+}
+
+/// The name of the copy of a results directory; a hidden one would be taken for an unfinished copy.
+fn name_of(location: &str) -> &str {
+    match location.rsplit('/').next().unwrap_or_default().trim_start_matches('.') {
+        "" => "run",
+        name => name,
+    }
 }
 
 /// Downloads the journal, which has the digests of all files and is uploaded last, and `run.json`; the digest of both.
@@ -282,4 +289,16 @@ async fn verify_remote(location: &str) -> Result<Verification, CliError> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_copy_is_hidden() {
+        let urls =
+            ["s3://bucket/results/sweep-1", "s3://bucket", "s3://bucket/.sweep", "s3://b/..."];
+        assert_eq!(urls.map(name_of), ["sweep-1", "bucket", "sweep", "run"]);
+    }
 }

@@ -209,9 +209,9 @@ impl CacheEntry {
 
 impl Drop for CacheEntry {
     fn drop(&mut self) {
-        // Only this process makes copies in it. If something is left, the next command for this location removes it.
-        if self.folder.ends_with(building_name()) {
-            let _ = std::fs::remove_dir(&self.folder);
+        // Nothing is left to do in it. A process of another machine or container may have the same id, and lock it, too.
+        if self.folder.ends_with(building_name()) && self.lock.unlock().is_ok() {
+            remove_unused(&self.folder);
         }
     }
 }

@@ -109,7 +109,9 @@ pub enum MergeError {
         session: String,
     },
     /// A file of a results directory in a bucket is not the one that was committed.
-    #[error("{key} is damaged ({what}); upload the results directory again, or read its shards")]
+    #[error(
+        "{key} is damaged ({what}); remove the run there and upload it again, or read its shards"
+    )]
     DamagedCopy {
         /// The file.
         key: String,
