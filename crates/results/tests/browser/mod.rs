@@ -230,6 +230,16 @@ fn tables_sort_and_mark_best_values() {
 }
 
 #[test]
+fn buttons_with_texts_of_tables_are_printed() {
+    let Some((browser, _root)) = open_report() else { return };
+    let printed = "const rules = [...document.styleSheets].flatMap(sheet => [...sheet.cssRules])\
+             .filter(rule => rule.media?.mediaText === 'print').flatMap(rule => [...rule.cssRules]);\
+         const display = (css) => rules.findLast(rule => document.querySelector(css).matches(rule.selectorText))?.style.display;\
+         return ['#groups th button', '#reasons td button', '#theme'].map(display)";
+    assert_eq!(browser.eval(printed), json!(["inline", "inline", "none"]));
+}
+
+#[test]
 fn names_of_metrics_lead_to_their_definitions() {
     let Some((browser, _root)) = open_report_after(add_claims) else { return };
     // Every number of the summary has one, every metric of the table of all metrics, and the numbers of claims.
