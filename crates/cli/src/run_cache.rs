@@ -209,8 +209,10 @@ impl CacheEntry {
 
 impl Drop for CacheEntry {
     fn drop(&mut self) {
-        // Nothing is left to do in it. A process of another machine or container may have the same id, and lock it, too.
-        if self.folder.ends_with(building_name()) && self.lock.unlock().is_ok() {
+        // A child process may have a copy of the descriptor until its exec, so closing it is not enough.
+        let is_unlocked = self.lock.unlock().is_ok();
+        // No copy is made in it any more, unless a process of another machine or container has the same id, and has locked it.
+        if is_unlocked && self.folder.ends_with(building_name()) {
             remove_unused(&self.folder);
         }
     }
