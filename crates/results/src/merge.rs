@@ -264,18 +264,7 @@ impl Merge {
         for commit in commits {
             same_plan(commit.key(), &commit.plan_sha256)?;
             let trial = (commit.trial.point_id, commit.trial.trial);
-            if seeds.get(&trial) != Some(&commit.trial.seed) {
-                return Err(MergeError::NotPlanned { key: commit.key() });
-            }
-            if !of_sessions.contains(commit.attempt.id.as_str()) {
-                let (commit, attempt) = (commit.key(), commit.attempt);
-                return Err(MergeError::NoSessionOf {
-                    commit,
-                    shard: attempt.shard_text(),
-                    session: attempt.key(),
-                    attempt: attempt.id,
-                });
-            }
+            check_commit(&commit, seeds.get(&trial), &of_sessions)?;
             committed.insert(trial, commit);
         }
         // Attempts without a trial took no part. Without any trial, all of them describe the run.
@@ -484,6 +473,8 @@ impl Merge {
         merged.trials = ends.iter().map(without_digests).collect();
         merged.trials.sort_by_key(|end| (end.point_id, end.trial));
         (merged.status, merged.sessions, merged.notes) = (status, sessions, notes);
+        // It becomes a part of the directory's name, and that of a session is not checked.
+        merged.plan_name.clone_from(&self.plan.plan().name);
         merged.decisions = self.rules.decisions();
         if self.plan.plan().repeat.adaptive().is_some() {
             let needed =
@@ -512,6 +503,32 @@ impl Staging {
         sync(&root)?;
         Ok(path)
     }
+}
+
+/// Checks that a commit is that of a planned trial with this seed, and of one of these attempts.
+fn check_commit(commit: &Commit, seed: Option<&u64>, attempts: &BTreeSet<&str>) -> Result<()> {
+    let Commit { attempt, trial, .. } = commit;
+    if seed != Some(&trial.seed) {
+        return Err(MergeError::NotPlanned { key: commit.key() });
+    }
+    if !has_own_tables(trial) {
+        return Err(MergeError::Damaged { key: commit.key() });
+    }
+    if attempts.contains(attempt.id.as_str()) {
+        return Ok(());
+    }
+    Err(MergeError::NoSessionOf {
+        commit: commit.key(),
+        attempt: attempt.id.clone(),
+        shard: attempt.shard_text(),
+        session: attempt.key(),
+    })
+}
+
+/// Whether all tables of a trial have plain names, which become folders, and files of the trial.
+fn has_own_tables(end: &TrialEnd) -> bool {
+    let mut tables = end.rows.keys().chain(end.files.keys());
+    end.shared.is_empty() && tables.all(|table| is_inside(table) && !table.contains('/'))
 }
 
 /// The plan of a results directory, with its traces.

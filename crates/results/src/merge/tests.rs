@@ -196,6 +196,17 @@ fn a_compacted_run_has_the_same_rows_and_is_only_read() {
 }
 
 #[test]
+fn a_merged_run_has_the_name_of_its_plan() {
+    let mut shards = Shards::three();
+    for session in &mut shards.sessions {
+        session.record.plan_name = "../outside".to_owned();
+    }
+    let path = shards.finish(shards.merge(&[]).unwrap()).unwrap();
+    assert_eq!(path.parent(), Some(shards.root.path().join("results").as_path()));
+    assert_eq!(RunRecord::read(&path).unwrap().plan_name, "merged");
+}
+
+#[test]
 fn a_merged_run_can_be_resumed() {
     let mut shards = Shards::three();
     let lost = shards.commits.pop().unwrap();
@@ -280,6 +291,12 @@ fn what_does_not_belong_together_is_refused() {
         digests.insert("tables/../../../x".to_owned(), digest);
     });
     assert!(error.contains("is damaged"), "{error}");
+    for table in ["../../outside", "..", "flow_samples/point=0"] {
+        let error = refused(&|shards| {
+            shards.commits[0].trial.rows.insert(table.to_owned(), 0);
+        });
+        assert!(error.contains("is damaged"), "{error}");
+    }
     let error = refused(&|shards| {
         let mut session = shards.sessions[0].clone();
         session.attempt.id = "../a1".to_owned();
