@@ -471,9 +471,7 @@ impl ExportCommand {
     pub fn run(&self) -> &Path {
         match self {
             Self::Csv { run, .. } => run,
-            Self::Flent(args) | Self::Iperf3(args) | Self::Perfetto(args) | Self::Qlog(args) => {
-                &args.run
-            }
+            Self::Flent(of) | Self::Iperf3(of) | Self::Perfetto(of) | Self::Qlog(of) => &of.run,
         }
     }
 }
@@ -542,8 +540,7 @@ pub struct PlotArgs {
     /// Factor on the vertical axis of a heatmap [default: the last one but one]. Each combination of the other factors has a panel.
     #[arg(long, value_name = "FACTOR")]
     pub y: Option<String>,
-    /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory; required
-    /// for shards and URLs].
+    /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory; required for shards and URLs].
     #[arg(long, short, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
     pub output: Option<PathBuf>,
     /// Formats to write into a directory.
