@@ -135,6 +135,11 @@ fn a_copy_follows_the_shards() {
     assert_summary(&bench.path("summary"));
     let second = copies(&bench);
     assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
+    // Files that were asked for and cannot be written are an error, after the tables.
+    bench.write("file", "");
+    let refused = read(&bench, &["summarize", "shards", "--output", "file"], None);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused));
+    assert!(text(&refused).contains("could not be written"), "{}", text(&refused));
     // What is in the store decides, and not the copy.
     let verified = read(&bench, &["verify", "shards"], None);
     assert_eq!(verified.status.code(), Some(1), "{}", text(&verified));

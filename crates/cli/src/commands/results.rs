@@ -39,7 +39,7 @@ fn summary_of(
 pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
     let run = ReadableRun::open(&args.run)?;
     let mut summary = summary_of(run.path(), TrialFilter::default(), args.expect.as_deref())?;
-    // A directory without write permission is not an error: the table has a note about it.
+    // A results directory without write permission is not an error: the table has a note about it.
     summary.written = match &args.output {
         Some(dir) => summary.write_to(dir),
         None if run.is_copy() => Ok(()),
@@ -48,6 +48,9 @@ pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
     table::print(&summary, &mut std::io::stdout(), terminal_width())?;
     if let Some(group) = &args.six_columns {
         print(&six_columns::csv(&summary.summary, group)?);
+    }
+    if args.output.is_some() {
+        summary.written?;
     }
     Ok(ExitCode::Success)
 }
