@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use polars::prelude::*;
 use polars_io::mmap::MmapBytesReader;
@@ -14,6 +15,10 @@ use polars_parquet_format::thrift::protocol::TCompactInputProtocol;
 use polars_parquet_format::{ColumnMetaData, FileMetaData, PageHeader};
 
 use crate::error::{Result, io_error, polars_error};
+use crate::layout::TableRows;
+
+/// Reads an open file.
+type Reader = ParquetReader<Box<dyn MmapBytesReader>>;
 
 /// Files up to this size are read at once.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
@@ -55,10 +60,7 @@ pub(crate) fn read(
 }
 
 /// Opens a file. Its metadata is checked unless it is known. Reads a small file at once: mmap and munmap interrupt the other threads.
-pub(crate) fn open(
-    path: &Path,
-    metadata: Option<&FileMetadataRef>,
-) -> Result<ParquetReader<Box<dyn MmapBytesReader>>> {
+pub(crate) fn open(path: &Path, metadata: Option<&FileMetadataRef>) -> Result<Reader> {
     let mut file = File::open(path).map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
     if metadata.is_none() {
@@ -105,14 +107,23 @@ pub(crate) fn each_frame(
 pub(crate) struct SharedMetadata(Mutex<HashMap<PathBuf, FileMetadataRef>>);
 
 impl SharedMetadata {
-    /// That of a file, if it was read before.
-    pub(crate) fn get(&self, path: &Path) -> Option<FileMetadataRef> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
+    /// Opens the file that has these rows. Also returns its metadata, which of a file that trials share is read once, and the
+    /// numbers of the rows.
+    pub(crate) fn open(&self, rows: &TableRows) -> Result<(Reader, FileMetadataRef, Range<usize>)> {
+        let TableRows { path, range } = rows;
+        let known = range.and_then(|_| self.files().get(path).cloned());
+        let mut reader = open(path, known.as_ref())?;
+        let metadata = reader.get_metadata().map_err(polars_error("read", path))?.clone();
+        if range.is_some() && known.is_none() {
+            self.files().insert(path.clone(), metadata.clone());
+        }
+        let (begin, count) = range.unwrap_or((0, metadata.num_rows));
+        let end = begin.saturating_add(count).min(metadata.num_rows);
+        Ok((reader, metadata, begin..end))
     }
 
-    /// Keeps that of a file.
-    pub(crate) fn put(&self, path: PathBuf, metadata: FileMetadataRef) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path, metadata);
+    fn files(&self) -> MutexGuard<'_, HashMap<PathBuf, FileMetadataRef>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

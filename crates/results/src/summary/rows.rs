@@ -90,27 +90,21 @@ pub(super) fn each_slice(
     if !end.rows.contains_key(table) {
         return Ok(());
     }
-    for TableRows { path, range } in table_rows(run.path(), end, table) {
-        let known = range.and_then(|_| run.metadata.get(&path));
-        let mut first = open(&path, known.as_ref())?;
-        let metadata = first.get_metadata().map_err(polars_error("read", &path))?.clone();
-        if range.is_some() && known.is_none() {
-            run.metadata.put(path.clone(), metadata.clone());
-        }
-        let (begin, count) = range.unwrap_or((0, metadata.num_rows));
-        let end_row = begin.saturating_add(count).min(metadata.num_rows);
+    for rows in table_rows(run.path(), end, table) {
+        let (mut first, metadata, range) = run.metadata.open(&rows)?;
+        let TableRows { path, .. } = rows;
         let schema = first.schema().map_err(polars_error("read", &path))?;
         let there = wanted.iter().filter(|name| schema.contains(name));
         let columns: Vec<String> = there.map(ToString::to_string).collect();
         let mut first = Some(first);
-        for from in (begin..end_row).step_by(SLICE_ROWS) {
+        for from in range.clone().step_by(SLICE_ROWS) {
             let reader = match first.take() {
                 Some(first) => first,
                 None => open(&path, Some(&metadata))?,
             };
             let frame = reader
                 .with_columns(Some(columns.clone()))
-                .with_slice(Some((from, SLICE_ROWS.min(end_row - from))))
+                .with_slice(Some((from, SLICE_ROWS.min(range.end - from))))
                 .read_parallel(ParallelStrategy::None)
                 .finish();
             let mut frame = frame.map_err(polars_error("read", &path))?;

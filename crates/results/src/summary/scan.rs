@@ -27,18 +27,11 @@ pub(super) struct TableFile {
 impl TableFile {
     /// Reads the metadata; that of a file that trials share only once.
     pub(super) fn open(rows: &TableRows, shared: &SharedMetadata) -> Result<Self> {
+        let (mut reader, metadata, range) = shared.open(rows)?;
         let path = rows.path.clone();
-        let known = rows.range.and_then(|_| shared.get(&path));
-        let mut reader = open(&path, known.as_ref())?;
-        let metadata = reader.get_metadata().map_err(polars_error("read", &path))?.clone();
-        if rows.range.is_some() && known.is_none() {
-            shared.put(path.clone(), metadata.clone());
-        }
         let schema = reader.schema().map_err(polars_error("read", &path))?;
         let schema = Schema::from_arrow_schema(&schema);
-        let (begin, count) = rows.range.unwrap_or((0, metadata.num_rows));
-        let end = begin.saturating_add(count).min(metadata.num_rows);
-        Ok(Self { path, metadata, schema, rows: begin..end })
+        Ok(Self { path, metadata, schema, rows: range })
     }
 
     /// Some rows of these columns; those that the file does not have are null.
