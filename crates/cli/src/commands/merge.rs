@@ -131,7 +131,7 @@ async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError
 async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
     let store = ccbench_store::open(url)?;
     let store = &*store;
-    let content = |name| {
+    let content = |name: &str| {
         let path = dir.join(name);
         std::fs::read(&path).map_err(FileError::of("read", &path))
     };
