@@ -2,7 +2,8 @@
 
     cargo metadata --locked --format-version 1 --filter-platform TARGET | python3 sbom.py Cargo.lock VERSION TARGET > FILE
 
-Crates that only tests use are left out. The document depends on these inputs and SOURCE_DATE_EPOCH alone.
+Runs `cargo tree` in the current directory. Crates that only tests use are left out. The document depends on these inputs and
+SOURCE_DATE_EPOCH alone.
 """
 
 import datetime
@@ -10,16 +11,27 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 import tomllib
 
 PROGRAMS = ("ccbench", "ccbench-agent")
 
 
-def reachable(metadata):
+def built(target):
+    """Names and versions of the packages that are built. `cargo metadata` also lists optional dependencies that a feature names, but
+    does not enable (`polars-stream?/timezones`)."""
+    tree = ["cargo", "tree", "--locked", "--target", target, "-e", "normal,build", "--prefix", "none", "-f", "{p}"]
+    tree += [argument for program in PROGRAMS for argument in ("-p", program)]
+    lines = subprocess.run(tree, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return {(name, version.removeprefix("v")) for name, version, *_ in (line.split(" ") for line in lines if line)}
+
+
+def reachable(metadata, built):
     """Ids of the programs' packages, and of all they depend on except in tests, with the ids that each depends on."""
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     names = {package["id"]: package["name"] for package in metadata["packages"]}
+    used = {package["id"] for package in metadata["packages"] if (package["name"], package["version"]) in built}
     members = set(metadata["workspace_members"])
     todo = sorted(id for id in members if names[id] in PROGRAMS)
     if len(todo) != len(PROGRAMS):
@@ -30,7 +42,7 @@ def reachable(metadata):
         if id in found:
             continue
         kinds = {dep["pkg"]: {kind["kind"] for kind in dep["dep_kinds"]} for dep in nodes[id]["deps"]}
-        found[id] = sorted(dep for dep, kinds in kinds.items() if kinds != {"dev"})
+        found[id] = sorted(dep for dep, kinds in kinds.items() if kinds != {"dev"} and dep in used)
         todo.extend(found[id])
     return found
 
@@ -66,7 +78,7 @@ def described(package, checksums):
 def document(metadata, lock, version, target):
     checksums = {(p["name"], p["version"]): p.get("checksum") for p in lock["package"]}
     packages = {package["id"]: package for package in metadata["packages"]}
-    found = reachable(metadata)
+    found = reachable(metadata, built(target))
     ordered = sorted(found, key=lambda id: (packages[id]["name"], packages[id]["version"]))
     programs = [id for id in ordered if packages[id]["name"] in PROGRAMS]
     relationships = [("SPDXRef-DOCUMENT", "DESCRIBES", spdx_id(packages[id])) for id in programs]

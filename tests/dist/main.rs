@@ -143,6 +143,7 @@ fn bill_of_materials(metadata: &Value) -> Value {
     let mut python = Command::new("python3");
     python.arg(source_root().join("scripts/sbom.py")).arg(source_root().join("Cargo.lock"));
     python.args(["1.2.3", "x86_64-unknown-linux-gnu"]).env("SOURCE_DATE_EPOCH", "1767225600");
+    python.current_dir(source_root());
     let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(metadata.to_string().as_bytes()).unwrap();
