@@ -138,7 +138,8 @@ fn without_hints(predicate: Expr) -> Option<Expr> {
         }
         predicate => {
             let is_hint = |part: &Expr| matches!(part, Expr::Display { .. });
-            (!predicate.into_iter().any(is_hint)).then_some(predicate)
+            let has_hint = predicate.into_iter().any(is_hint);
+            (!has_hint).then_some(predicate)
         }
     }
 }
