@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build docs dist dist-lab test-dist size
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build docs dist dist-lab test-dist size
 
 all: build
 
@@ -72,6 +72,12 @@ test-arm64:
 test-slurm: build
 	@scripts/setup.sh --slurm
 	tests/slurm/run.sh $(BIN)
+
+# 2000 simulated trials as an array of 50 shards, with 100 faults of tasks, nodes, network and store; as root. Some ten minutes.
+test-slurm-faults: build
+	@scripts/setup.sh --slurm
+	@scripts/setup.sh --test
+	tests/slurm/campaign.sh $(BIN)
 
 # Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
 test-vm:
