@@ -1,6 +1,7 @@
 //! From the plan to the configuration of a node: presets and defaults filled in, queue limits in bytes or
 //! packets, node names replaced by addresses.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -174,6 +175,20 @@ pub fn settle(plan: &Plan) -> Plan {
     }
     settled.path.clear();
     settled
+}
+
+/// As [`settle`]; a plan with nothing to settle is not copied.
+pub(crate) fn as_settled(plan: &Plan) -> Cow<'_, Plan> {
+    let is_settled = |link: &Link| {
+        link.path.is_none()
+            && (link.queue.is_some() || drain_rate(link).is_none())
+            && link.classes.values().all(|class| class.queue.is_some())
+    };
+    if plan.path.is_empty() && plan.links.values().all(is_settled) {
+        Cow::Borrowed(plan)
+    } else {
+        Cow::Owned(settle(plan))
+    }
 }
 
 /// The rate that a link's queue drains at: its own, or the mean of its trace's; `None` where there is neither,
@@ -450,6 +465,15 @@ mod tests {
         assert_eq!(link.queue, Some(Queue::pfifo(Limit::Packets(Packets::new(94)))));
         assert_eq!(link.path, None);
         assert_eq!(settle(&settled), settled);
+        assert_eq!(*as_settled(&plan), settled);
+        assert!(matches!(as_settled(&settled), Cow::Borrowed(_)));
+        // A queue by default; none without a rate.
+        let mut other = settled.clone();
+        other.links.get_mut("l").unwrap().queue = None;
+        assert_eq!(*as_settled(&other), settle(&other));
+        assert_ne!(*as_settled(&other), other);
+        other.links.get_mut("l").unwrap().rate = None;
+        assert!(matches!(as_settled(&other), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -233,7 +233,8 @@ fn at_point(plan: &Plan, topology: &Topology, problems: &mut Problems) {
         filled
     });
     let plan = filled.as_ref().unwrap_or(plan);
-    let plans = (plan, &resolve::settle(plan));
+    let settled = resolve::as_settled(plan);
+    let plans = (plan, &*settled);
     names::check(plan, problems);
     nodes::check_settings(plan, problems);
     lab::check(plans, topology, problems);

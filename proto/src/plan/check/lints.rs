@@ -199,13 +199,13 @@ fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
     if settled.links.values().any(|l| l.trace.is_some() && !traces::is_known(l, problems)) {
         return;
     }
-    let mut groups = settled.flows.keys();
     let bottleneck = |group: &str| bottleneck_in(settled, topology, group).map(|(name, _)| name);
-    let Some((other, link)) = groups.find_map(|group| Some((group, bottleneck(group)?))) else {
-        return;
-    };
-    for (name, flow) in &settled.flows {
-        if flow.rate.is_none() && bottleneck(name).is_none() {
+    let groups: Vec<(&String, &Flow, Option<&str>)> =
+        settled.flows.iter().map(|(name, flow)| (name, flow, bottleneck(name))).collect();
+    let first = groups.iter().find_map(|(name, _, found)| Some((*name, (*found)?)));
+    let Some((other, link)) = first else { return };
+    for (name, flow, found) in groups {
+        if flow.rate.is_none() && found.is_none() {
             problems.warning_from(
                 &["flows", name],
                 &[

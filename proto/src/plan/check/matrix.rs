@@ -269,7 +269,8 @@ pub(super) fn check_points(
         return;
     }
     let mut found = Found::default();
-    for point in expand(&some).take(if too_many { 1 } else { MAX_POINTS }) {
+    let mut points = expand(&some);
+    while let Some(mut point) = points.next() {
         let unset = point.unread_levels(&problems.unread_keys);
         let whole = point.unread_keys.is_empty() && unset.is_empty();
         let (unread_keys, files) = (problems.unread_keys.clone(), Arc::clone(&problems.files));
@@ -281,10 +282,16 @@ pub(super) fn check_points(
             here.found = news.cloned().collect();
         }
         here.unread_keys.join(point.unread_keys.clone());
-        if let Some(plan) = &point.plan {
+        let plan = point.plan.take();
+        if let Some(plan) = &plan {
             at_point(plan, &point.factors, &mut here);
         }
         found.add(point, whole, here.found);
+        points.reuse(plan);
+        // The problem is that there are so many.
+        if too_many {
+            break;
+        }
     }
     problems.found.extend(found.problems());
 }

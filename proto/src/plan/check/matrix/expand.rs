@@ -1,6 +1,8 @@
 //! The points of the matrix: the levels of each, and its plan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
 
 use toml::Table;
 
@@ -20,15 +22,21 @@ pub(in crate::plan::check) struct UncheckedPoint {
     /// Why there is no plan, or not all of it.
     pub(super) problems: Vec<PlanProblem>,
     pub(super) unread_keys: UnreadKeys,
-    /// The keys that its levels set, each with the place where that is written.
-    set_at: Vec<(Vec<String>, Vec<String>)>,
+    /// Of each of its levels.
+    set_at: Vec<SetAt>,
 }
+
+/// The keys that a level sets, each with the place where that is written. All points with the level share them.
+type SetAt = Arc<[(Vec<String>, Vec<String>)]>;
 
 impl UncheckedPoint {
     /// The keys to which its levels assign a value that cannot be read.
     pub(super) fn unread_levels(&self, unread_keys: &UnreadKeys) -> UnreadKeys {
         let mut unset = UnreadKeys::default();
-        for (key, _) in self.set_at.iter().filter(|(_, place)| unread_keys.covers(place)) {
+        if unread_keys.is_empty() {
+            return unset;
+        }
+        for (key, _) in self.set_at().filter(|(_, place)| unread_keys.covers(place)) {
             unset.mark_uncertain(key.clone());
         }
         for (factor, level) in &self.factors {
@@ -42,8 +50,12 @@ impl UncheckedPoint {
 
     /// Where the value at a place is written.
     pub(super) fn written(&self, place: &[String]) -> Vec<String> {
-        let level = self.set_at.iter().find(|(key, _)| place.starts_with(key));
+        let level = self.set_at().find(|(key, _)| place.starts_with(key));
         level.map_or_else(|| place.to_vec(), |(key, at)| [at, &place[key.len()..]].concat())
+    }
+
+    fn set_at(&self) -> impl Iterator<Item = &(Vec<String>, Vec<String>)> {
+        self.set_at.iter().flat_map(|level| level.iter())
     }
 }
 
@@ -138,9 +150,31 @@ pub(in crate::plan::check) fn combinations(plan: &Plan) -> Vec<Vec<(String, Stri
 }
 
 /// All points; without a matrix the one point of the plan itself. At most [`MAX_POINTS`].
-pub(in crate::plan::check) fn expand(plan: &Plan) -> impl Iterator<Item = UncheckedPoint> {
-    let mut reader = PointReader::new(plan);
-    (0..reader.rows.count().min(MAX_POINTS)).map(move |id| reader.point(id))
+pub(in crate::plan::check) fn expand(plan: &Plan) -> Points<'_> {
+    let reader = PointReader::new(plan);
+    Points { ids: 0..reader.rows.count().min(MAX_POINTS), reader }
+}
+
+/// The points of a plan, one after the other.
+pub(in crate::plan::check) struct Points<'p> {
+    ids: Range<usize>,
+    reader: PointReader<'p>,
+}
+
+impl Iterator for Points<'_> {
+    type Item = UncheckedPoint;
+
+    fn next(&mut self) -> Option<UncheckedPoint> {
+        let id = self.ids.next()?;
+        Some(self.reader.point(id))
+    }
+}
+
+impl Points<'_> {
+    /// Takes the plan of the last point back, as it was. Then only the parts in which the next point differs are copied.
+    pub(super) fn reuse(&mut self, plan: Option<Plan>) {
+        self.reader.spare = plan.filter(|_| self.reader.is_assembled);
+    }
 }
 
 /// The plan with all combinations of those factors only that set a key with this property; the plan itself if that would be more than
@@ -180,6 +214,8 @@ struct Part {
     factors: Vec<usize>,
     /// A plan with nothing but this part, by the indices of the levels; `None` if it has a problem.
     read: BTreeMap<Vec<usize>, Option<Plan>>,
+    /// The levels of this part in the plan that was assembled last.
+    last: Vec<usize>,
 }
 
 /// Reads the plans of points.
@@ -190,6 +226,12 @@ struct PointReader<'p> {
     base: Table,
     /// `None`: points are read as a whole.
     parts: Option<Vec<Part>>,
+    /// Of each level of each factor.
+    set_at: Vec<Vec<SetAt>>,
+    /// Whether the plan of the last point was assembled from its parts.
+    is_assembled: bool,
+    /// That plan, if nobody needs it any more.
+    spare: Option<Plan>,
 }
 
 impl<'p> PointReader<'p> {
@@ -198,14 +240,21 @@ impl<'p> PointReader<'p> {
         let base = if factors.is_empty() { Table::new() } else { base(plan) };
         let rows = Rows::of(plan);
         let parts = parts(&factors, rows.count().min(MAX_POINTS));
-        Self { factors, rows, bare, base, parts }
+        let of_level = |level: &Level| -> SetAt {
+            level.keys.iter().map(|set| (set.key.clone(), set.place.clone())).collect()
+        };
+        let set_at =
+            factors.iter().map(|(_, levels)| levels.iter().map(of_level).collect()).collect();
+        Self { factors, rows, bare, base, parts, set_at, is_assembled: false, spare: None }
     }
 
     fn point(&mut self, id: usize) -> UncheckedPoint {
         let indices = self.rows.row(id);
         let (factors, base, bare) = (&self.factors, &self.base, &self.bare);
-        let parts = self.parts.as_mut();
-        let assembled = parts.and_then(|parts| assemble(parts, factors, (base, bare), &indices));
+        let (parts, spare) = (self.parts.as_mut(), self.spare.take());
+        let assembled =
+            parts.and_then(|parts| assemble(parts, factors, (base, bare, spare), &indices));
+        self.is_assembled = assembled.is_some();
         let chosen = || factors.iter().zip(&indices).map(|((_, levels), index)| &levels[*index]);
         let settings = || chosen().flat_map(|level| &level.keys);
         let mut reading = match assembled {
@@ -215,7 +264,8 @@ impl<'p> PointReader<'p> {
         if chosen().any(|level| level.incomplete) {
             reading.unread_keys.mark_uncertain(Vec::new());
         }
-        let set_at = settings().map(|set| (set.key.clone(), set.place.clone())).collect();
+        let levels = self.set_at.iter().zip(&indices);
+        let set_at = levels.map(|(levels, index)| Arc::clone(&levels[*index])).collect();
         let factors = names(factors, &indices);
         let (plan, problems, unread_keys) = (reading.plan, reading.problems, reading.unread_keys);
         UncheckedPoint { id: id as u32, factors, plan, problems, unread_keys, set_at }
@@ -243,6 +293,7 @@ fn parts(factors: &[NamedLevels<'_>], points: usize) -> Option<Vec<Part>> {
         path: path.to_vec(),
         factors: of.into_iter().collect(),
         read: BTreeMap::new(),
+        last: Vec::new(),
     };
     saves.then(|| found.into_iter().map(part).collect())
 }
@@ -259,17 +310,22 @@ fn part_of(key: &[String]) -> Option<&[String]> {
     }
 }
 
-/// The plan of a point from its parts; `None` if one of them has a problem.
+/// The plan of a point from its parts; `None` if one of them has a problem. `spare`: the plan that was assembled last.
 fn assemble(
     parts: &mut [Part],
     factors: &[NamedLevels<'_>],
-    (base, bare): (&Table, &Plan),
+    (base, bare, spare): (&Table, &Plan, Option<Plan>),
     indices: &[usize],
 ) -> Option<Plan> {
-    let mut plan = bare.clone();
+    let is_reused = spare.is_some();
+    let mut plan = spare.unwrap_or_else(|| bare.clone());
     for part in parts {
         let (path, of) = (part.path.as_slice(), part.factors.as_slice());
         let key: Vec<usize> = of.iter().map(|factor| indices[*factor]).collect();
+        if is_reused && part.last == key {
+            continue;
+        }
+        part.last.clone_from(&key);
         let part = part.read.entry(key).or_insert_with_key(|key| {
             let levels = of.iter().zip(key).map(|(factor, level)| &factors[*factor].1[*level]);
             let inside = |set: &&Setting| set.key.starts_with(path);
@@ -388,6 +444,23 @@ mod tests {
         let parts = reader.parts.unwrap();
         let readings: usize = parts.iter().map(|part| part.read.len()).sum();
         assert_eq!((readings, count(&plan)), (12 + 5 + 2 + 2 + 2, 240));
+    }
+
+    #[test]
+    fn points_made_of_the_point_before_are_the_same() {
+        // All points are assembled; some are read as a whole, after which nothing can be reused.
+        for text in [SEVERAL.to_owned(), SEVERAL.replace("\"3mbit\"", "\"fast\"")] {
+            let plan = plan(&text);
+            let copied: Vec<Option<Plan>> = expand(&plan).map(|point| point.plan).collect();
+            let mut points = expand(&plan);
+            let mut reused = Vec::new();
+            while let Some(point) = points.next() {
+                reused.push(point.plan.clone());
+                points.reuse(point.plan);
+                assert_eq!(points.reader.spare.is_some(), point.problems.is_empty());
+            }
+            assert_eq!((reused.len(), reused == copied), (240, true));
+        }
     }
 
     #[test]
