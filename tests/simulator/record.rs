@@ -31,6 +31,18 @@ fn a_replayed_trace_is_recorded_again() {
     }
 }
 
+/// What was recorded is a trace like any other: a path that replays it is recorded with the same capacity in each second.
+#[test]
+fn a_recorded_trace_replays_within_two_percent_of_each_second() {
+    let bench = Bench::new();
+    record(&bench, "20mbit");
+    let arguments = recorded::replay_arguments(&bench, "20mbit", "path", "again");
+    let words: Vec<&str> = arguments.iter().map(String::as_str).chain(["--sim"]).collect();
+    let done = bench.run(&words);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    recorded::check_replay(&bench, "path", "again");
+}
+
 #[test]
 fn a_rate_below_the_capacity_is_reported() {
     let bench = Bench::new();
