@@ -4,6 +4,7 @@ use ccbench_proto::metric::Scope;
 use ccbench_proto::plan::check;
 use ccbench_proto::schedule;
 
+use super::confidence::tests::Normal;
 use super::*;
 use crate::backend::RunBackend;
 use crate::journal::TrialEnd;
@@ -141,6 +142,33 @@ fn comparison_has_four_ends() {
     assert_eq!(end("better = \"higher\"\nmargin = \"1%\"", wide), ("undecided", 20));
     // A difference within the margin does not matter: 2 of 7 Mbit/s are 29 %.
     assert_eq!(end("better = \"higher\"\nmargin = \"40%\"", steady), ("equivalent", 5));
+}
+
+/// The rules of a plan, applied after each of 40 repetitions of two equal points. Trials of a pair have most of their variance in common,
+/// as equal seeds give it.
+#[test]
+fn few_of_10000_comparisons_of_equal_points_end_as_better() {
+    let plan = plan("repeat = 40", &compare("better = \"higher\"\nmargin = \"1kbit\""));
+    let before = StoppingRules::of(&plan);
+    let mut random = Normal::seeded(20);
+    let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
+    for _ in 0..10_000 {
+        let mut rules = before.clone();
+        for trial in 1..=40 {
+            let common = 9e6 + 1e6 * random.normal();
+            for point_id in [0, 1] {
+                rules.trial_ended(point_id, trial, vec![Some(common + 1e5 * random.normal())]);
+            }
+            if !rules.is_open(0) {
+                break;
+            }
+        }
+        *ends.entry(rules.results()[0].outcome()).or_default() += 1;
+    }
+    let times = |end: &str| ends.get(end).copied().unwrap_or_default();
+    let (a, b) = (times("a better"), times("b better"));
+    assert!(a + b <= 500, "{ends:?}");
+    assert!(a > 0 && b > 0 && a + b + times("undecided") == 10_000, "{ends:?}");
 }
 
 #[test]
