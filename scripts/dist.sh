@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the packages of a release: dist.sh OUT [PACKAGE…]
 #   OUT      directory of the packages; other files in it stay
-#   PACKAGE  tarball, deb, wheel, image, sbom (all of these by default), lab (the lab's kernels, after `make lab`)
+#   PACKAGE  tarball, deb, wheel, image, sif, sbom (all of these by default), lab (the lab's kernels, after `make lab`)
+# The image has the kernels that LAB_KERNELS names, by default those of the package lab in OUT, or else none.
 # Ends with SHA256SUMS of all files in OUT. docs/packages.md describes the packages. What cannot be built here is skipped with a note if
 # all were asked for, and an error if it was named.
 set -euo pipefail
@@ -11,7 +12,7 @@ cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:?usage: dist.sh OUT [PACKAGE…]}")
 shift
 named=$#
-[ $named -gt 0 ] || set -- tarball deb wheel image sbom
+[ $named -gt 0 ] || set -- tarball deb wheel image sif sbom
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/ccbench
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -146,8 +147,14 @@ image() {
     tool=$(command -v podman || command -v docker) || { skip image "install podman or docker"; return; }
     debs=("$out/ccbench_${version}_"*.deb)
     [ -e "${debs[0]}" ] || { skip image "build the package deb first"; return; }
-    mkdir "$work/image"
+    mkdir -p "$work/image/kernels"
     cp "${debs[0]}" "$work/image/ccbench.deb"
+    local kernels=${LAB_KERNELS:-$out/ccbench-lab-kernels-$version-$arch.tar.gz}
+    if [ -e "$kernels" ]; then
+        cp "$kernels" "$work/image/kernels/"
+    else
+        echo "dist: image: without the lab's kernels; build the package lab first" >&2
+    fi
     "$tool" build -q -t "ccbench:$version" -t ccbench:latest -f scripts/Containerfile "$work/image" ||
         { skip image "$tool cannot build it"; return; }
     rm -f "$file"
@@ -155,6 +162,17 @@ image() {
     *podman) "$tool" save -q --format oci-archive -o "$file" "ccbench:$version" ;;
     *) "$tool" save -o "$file" "ccbench:$version" ;;
     esac
+}
+
+# For clusters, which have no daemon of containers and no root: one file, whose entry point is that of the image.
+sif() {
+    local tool image=$out/ccbench-$version-$arch.oci.tar format=docker-archive
+    tool=$(command -v apptainer || command -v singularity) || { skip sif "install apptainer"; return; }
+    [ -e "$image" ] || { skip sif "build the package image first"; return; }
+    # podman writes the layout of OCI, docker its own.
+    tar -tf "$image" >"$work/image.list"
+    if grep -qx oci-layout "$work/image.list" && ! grep -qx manifest.json "$work/image.list"; then format=oci-archive; fi
+    "$tool" build --force "$out/ccbench-$version-$arch.sif" "$format:$image" || skip sif "$tool cannot build it"
 }
 
 sbom() {
@@ -167,8 +185,8 @@ lab() { "$programs/ccbench" lab pack -o "$out/ccbench-lab-kernels-$version-$arch
 build
 for package in "$@"; do
     case $package in
-    tarball | deb | wheel | image | sbom | lab) "$package" ;;
-    *) die "there is no package $package; write tarball, deb, wheel, image, sbom or lab" ;;
+    tarball | deb | wheel | image | sif | sbom | lab) "$package" ;;
+    *) die "there is no package $package; write tarball, deb, wheel, image, sif, sbom or lab" ;;
     esac
 done
 (cd "$out" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\0' | sort -z | xargs -0 sha256sum >SHA256SUMS)

@@ -25,6 +25,12 @@ pub fn cache_dir() -> PathBuf {
     base.unwrap_or_else(std::env::temp_dir).join("ccbench")
 }
 
+/// What a package has put there for all users: `share/ccbench` beside the folder of this binary.
+pub fn shared_dir() -> Option<PathBuf> {
+    let binary = std::env::current_exe().ok()?;
+    Some(binary.parent()?.parent()?.join("share/ccbench"))
+}
+
 /// The agent's binary: `$CCBENCH_AGENT`, the one next to this binary, or the one on the PATH.
 pub fn agent_binary() -> PathBuf {
     if let Some(path) = std::env::var_os("CCBENCH_AGENT") {

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tracing::info;
 
 use super::error::LabError;
-use crate::paths::cache_dir;
+use crate::paths::{cache_dir, shared_dir};
 
 /// Which kernels a file of the recipe is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,9 +149,19 @@ pub fn lab_cache_dir() -> PathBuf {
     cache_dir().join("lab")
 }
 
-/// A kernel, if it is built, fetched or installed.
+/// A kernel, if it is built, fetched or installed: in the user's cache, or for all users, as in the container.
 pub fn find(engine: Engine, series: Series) -> Option<Kernel> {
-    find_in(&lab_cache_dir(), engine, series)
+    let shared = shared_dir().map(|shared| shared.join("lab"));
+    first_in([lab_cache_dir()].into_iter().chain(shared), engine, series)
+}
+
+/// The first of these folders that has a kernel decides.
+fn first_in(
+    folders: impl IntoIterator<Item = PathBuf>,
+    engine: Engine,
+    series: Series,
+) -> Option<Kernel> {
+    folders.into_iter().find_map(|folder| find_in(&folder, engine, series))
 }
 
 /// The same in the lab's folder of another cache.
@@ -263,6 +273,22 @@ mod tests {
         let of_modules: Vec<&str> = modules_recipe().map(|(name, _)| name).collect();
         assert_eq!(of_modules, ["modules.sh"]);
         assert!(own_recipe().all(|(name, _)| !of_modules.contains(&name)));
+    }
+
+    #[test]
+    fn the_users_kernel_comes_before_that_of_all_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = ["cache", "shared"].map(|name| dir.path().join(name));
+        let found = || first_in(places.clone(), Engine::Uml, Series::Own).map(|it| it.image);
+        assert_eq!(found(), None);
+        for place in places.iter().rev() {
+            let folder = kernel_folder(place, Engine::Uml, Series::Own);
+            std::fs::create_dir_all(&folder).unwrap();
+            for name in ["release", "version", "vmlinux"] {
+                std::fs::write(folder.join(name), name).unwrap();
+            }
+            assert_eq!(found(), Some(folder.join("vmlinux")));
+        }
     }
 
     #[test]
