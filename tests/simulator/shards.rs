@@ -155,8 +155,8 @@ fn what_fails_again_exits_with_2() {
     refused(&["--shard", "1/3"], "--out <DIR>");
     refused(&["--shard", "auto", "--out", "shards"], "--shard auto needs SLURM_ARRAY_TASK_ID");
     refused(
-        &["--shard", "1/3", "--out", "gs://bucket"],
-        "`gs://bucket` is not the URL of a bucket",
+        &["--shard", "1/3", "--out", "ftp://bucket"],
+        "`ftp://bucket` is not the URL of a bucket",
     );
     refused(&["--out", "s3://bucket"], "only shards are put into a bucket");
     for (place, message) in [("nowhere", "is no directory"), ("shards/commits", "has no shards")] {

@@ -1,15 +1,16 @@
-//! A bucket of an object store with the interface of S3.
+//! A bucket of an object store: with the interface of S3, of Azure Blob Storage, or of Google Cloud Storage.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path as FilePath;
+use std::sync::Arc;
 
 use futures_util::{FutureExt as _, TryStreamExt as _};
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
-use object_store::{
-    Error, ObjectStore as _, ObjectStoreExt as _, PutMode, PutPayload, WriteMultipart,
-};
+use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload, WriteMultipart};
 use tokio::sync::Mutex;
 
 use super::error::file_error;
@@ -22,7 +23,7 @@ const PARTS_IN_FLIGHT: usize = 3;
 
 /// Objects of a bucket, all with the same prefix.
 pub(crate) struct Bucket {
-    store: AmazonS3,
+    store: Arc<dyn ObjectStore>,
     /// Empty, or without a slash at the end.
     prefix: String,
     location: String,
@@ -30,29 +31,62 @@ pub(crate) struct Bucket {
     in_pieces: Mutex<()>,
 }
 
+/// The client of a bucket, or why there is none.
+type Connection = Result<Arc<dyn ObjectStore>, Error>;
+
+/// A bucket with the interface of S3.
+fn s3(builder: AmazonS3Builder, bucket: &str) -> Connection {
+    let builder = builder.with_bucket_name(bucket);
+    let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
+        .iter()
+        .find_map(|key| builder.get_config_value(key));
+    let builder = if is_http(endpoint) { builder.with_allow_http(true) } else { builder };
+    Ok(Arc::new(builder.build()?))
+}
+
+/// A container of Azure Blob Storage.
+fn azure(builder: MicrosoftAzureBuilder, container: &str) -> Connection {
+    let builder = builder.with_container_name(container);
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    let builder = if is_http(endpoint) { builder.with_allow_http(true) } else { builder };
+    Ok(Arc::new(builder.build()?))
+}
+
+/// A bucket of Google Cloud Storage.
+fn gcs(builder: GoogleCloudStorageBuilder, bucket: &str) -> Connection {
+    Ok(Arc::new(builder.with_bucket_name(bucket).build()?))
+}
+
+/// An endpoint with http:// is meant so: a store in the cluster's network.
+fn is_http(endpoint: Option<String>) -> bool {
+    endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"))
+}
+
 impl Bucket {
-    /// Opens `s3://BUCKET/PREFIX`. Makes no request.
+    /// Opens `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`. Makes no request.
     pub(crate) fn open(location: &str) -> Result<Self, ObjectError> {
-        Self::with(location, AmazonS3Builder::from_env())
+        Self::with(location, |scheme, bucket| match scheme {
+            "s3" => Some(s3(AmazonS3Builder::from_env(), bucket)),
+            "az" => Some(azure(MicrosoftAzureBuilder::from_env(), bucket)),
+            "gs" => Some(gcs(GoogleCloudStorageBuilder::from_env(), bucket)),
+            _ => None,
+        })
     }
 
-    /// As [`Self::open`], with other credentials and another endpoint than those of the environment.
-    fn with(location: &str, builder: AmazonS3Builder) -> Result<Self, ObjectError> {
+    /// As [`Self::open`], with another client than that of the environment: of this scheme and bucket; `None` if there is no such scheme.
+    fn with(
+        location: &str,
+        connect: impl FnOnce(&str, &str) -> Option<Connection>,
+    ) -> Result<Self, ObjectError> {
         let invalid = || ObjectError::Url { url: location.to_owned() };
-        let rest = location.strip_prefix("s3://").ok_or_else(invalid)?;
+        let (scheme, rest) = location.split_once("://").ok_or_else(invalid)?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.trim_end_matches('/').to_owned();
         if bucket.is_empty() || Path::parse(&prefix).is_err() {
             return Err(invalid());
         }
-        let builder = builder.with_bucket_name(bucket);
-        let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
-            .iter()
-            .find_map(|key| builder.get_config_value(key));
-        // An endpoint with http:// is meant so: a store in the cluster's network.
-        let is_http = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
-        let builder = if is_http { builder.with_allow_http(true) } else { builder };
-        let store = builder.build().map_err(|source| ObjectError::Request {
+        let connection = connect(scheme, bucket).ok_or_else(invalid)?;
+        let store = connection.map_err(|source| ObjectError::Request {
             op: "open",
             url: location.to_owned(),
             source,
@@ -212,6 +246,7 @@ impl ShardStore for Bucket {
 #[cfg(test)]
 mod tests {
     use ccbench_tests::s3::S3Server;
+    use object_store::memory::InMemory;
 
     use super::*;
     use crate::check_creation;
@@ -222,9 +257,30 @@ mod tests {
         assert_eq!(open("s3://results").unwrap().as_ref(), "commits/a=1");
         assert_eq!(open("s3://results/").unwrap().as_ref(), "commits/a=1");
         assert_eq!(open("s3://results/one/two/").unwrap().as_ref(), "one/two/commits/a=1");
-        for url in ["s3://", "s3:///x", "gs://results", "s3://results/../x"] {
+        for url in ["s3://", "s3:///x", "ftp://results", "s3://results/../x"] {
             let error = open(url).unwrap_err().to_string();
             assert!(error.starts_with(&format!("`{url}` is not the URL of a bucket")), "{error}");
+        }
+    }
+
+    /// Without a server: which client a URL has, and which of its variables a message names.
+    #[test]
+    fn schemes_have_clients_of_their_own() {
+        let name = |connection: Connection| connection.unwrap().to_string();
+        let account = MicrosoftAzureBuilder::new().with_account("account");
+        let found = azure(account.with_endpoint("http://10.0.0.1:10000".to_owned()), "results");
+        assert!(name(found).contains("Azure"));
+        assert!(name(gcs(GoogleCloudStorageBuilder::new(), "results")).contains("Google"));
+        assert!(name(s3(AmazonS3Builder::new(), "results")).contains("S3"));
+        for (scheme, variable) in [
+            ("s3", "AWS_ACCESS_KEY_ID"),
+            ("az", "AZURE_STORAGE_ACCOUNT_NAME"),
+            ("gs", "GOOGLE_SERVICE_ACCOUNT"),
+        ] {
+            let url = format!("{scheme}://results/x");
+            let source = Error::Unauthenticated { path: "x".to_owned(), source: "no".into() };
+            let error = ObjectError::Request { op: "read", url, source }.to_string();
+            assert!(error.contains(variable), "{error}");
         }
     }
 
@@ -241,14 +297,30 @@ mod tests {
             .with_endpoint(server.endpoint())
             .with_access_key_id("test")
             .with_secret_access_key("testsecret");
-        let bucket = Bucket::with("s3://ccbench/a/b", builder).unwrap();
+        let connect = |_: &str, bucket: &str| Some(s3(builder, bucket));
+        keeps_objects(&Bucket::with("s3://ccbench/a/b", connect).unwrap());
+    }
+
+    /// The same in memory, and in empty places of the user's choice, for example of Azurite or of a real account, with the credentials of the
+    /// environment: `CCBENCH_TEST_BUCKETS="az://container/a gs://bucket/b"`.
+    #[test]
+    fn other_stores_keep_small_and_large_objects() {
+        let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        keeps_objects(&Bucket::with("az://ccbench/a/b", |_, _| Some(Ok(memory))).unwrap());
+        let urls = std::env::var("CCBENCH_TEST_BUCKETS").unwrap_or_default();
+        for url in urls.split_whitespace() {
+            keeps_objects(&Bucket::open(url).unwrap());
+        }
+    }
+
+    fn keeps_objects(bucket: &Bucket) {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("small"), "content").unwrap();
         std::fs::write(at("large"), large()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            check_creation(&bucket, "probe").await.unwrap();
+            check_creation(bucket, "probe").await.unwrap();
             for name in ["small", "large"] {
                 bucket.upload(&format!("files/point=1/{name}"), &at(name)).await.unwrap();
             }

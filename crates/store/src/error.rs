@@ -27,7 +27,7 @@ pub enum ObjectError {
         source: io::Error,
     },
     /// A request to the object store failed.
-    #[error("cannot {op} {url}: {source}{}", hint(source))]
+    #[error("cannot {op} {url}: {source}{}", hint(url, source))]
     Request {
         /// The operation.
         op: &'static str,
@@ -38,7 +38,8 @@ pub enum ObjectError {
     },
     /// Not the URL of a bucket.
     #[error(
-        "`{url}` is not the URL of a bucket; write s3://BUCKET or s3://BUCKET/PREFIX, or a directory"
+        "`{url}` is not the URL of a bucket; write s3://BUCKET or s3://BUCKET/PREFIX, az:// for a container of Azure, gs:// for a bucket of \
+         Google Cloud, or a directory"
     )]
     Url {
         /// The URL.
@@ -56,8 +57,8 @@ pub enum ObjectError {
     },
     /// The store creates an object although there is one with its key.
     #[error(
-        "{location} replaces objects although the request has `If-None-Match: *`, so two machines could commit the same trial; use a \
-         store with conditional writes, or a shared directory"
+        "{location} replaces objects although the request forbids it (`If-None-Match: *`), so two machines could commit the same trial; \
+         use a store with conditional writes, or a shared directory"
     )]
     Unconditional {
         /// The store.
@@ -95,11 +96,15 @@ const fn is_denied(error: &object_store::Error) -> bool {
 }
 
 /// A hint for errors whose message does not suggest a fix.
-const fn hint(error: &object_store::Error) -> &'static str {
-    if is_denied(error) {
-        "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of an account that may read, write and list the bucket"
-    } else {
+fn hint(url: &str, error: &object_store::Error) -> &'static str {
+    if !is_denied(error) {
         ""
+    } else if url.starts_with("az://") {
+        "; set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY to those of an account that may read, write and list the container"
+    } else if url.starts_with("gs://") {
+        "; set GOOGLE_SERVICE_ACCOUNT to the key file of an account that may read, write and list the bucket"
+    } else {
+        "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of an account that may read, write and list the bucket"
     }
 }
 

@@ -59,8 +59,9 @@ pub fn is_url(location: &str) -> bool {
     location.contains("://")
 }
 
-/// Opens `s3://BUCKET/PREFIX`, or a directory, which is created. The environment has the credentials and the endpoint of a bucket
-/// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`).
+/// Opens `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`, or a directory, which is created. The environment has the
+/// credentials and the endpoint of a bucket (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, or those of
+/// Azure and Google Cloud).
 ///
 /// # Errors
 /// The URL is invalid or has another scheme, or the directory cannot be created.
