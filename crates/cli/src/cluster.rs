@@ -213,6 +213,11 @@ pub fn submitted_job(output: &str) -> Option<&str> {
     (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).then_some(id)
 }
 
+/// Whether `sbatch` has not reached Slurm's controller, so that it has no job: it may be restarted.
+pub fn is_unreachable(stderr: &str) -> bool {
+    stderr.contains("Unable to contact slurm controller (connect failure)")
+}
+
 /// Tasks of a job array that have not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueState {
@@ -320,6 +325,12 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         for output in ["", "\n", "Submitted batch job 12", ";x"] {
             assert_eq!(submitted_job(output), None, "{output}");
         }
+        let refused = "sbatch: error: Batch job submission failed: ";
+        let unreachable = format!("{refused}Unable to contact slurm controller (connect failure)");
+        assert!(is_unreachable(&unreachable));
+        // The job may be there.
+        let lost = format!("{refused}Socket timed out on send/recv operation");
+        assert!(!is_unreachable(&lost) && !is_unreachable("sbatch: error: invalid partition"));
         let state = queue_state("RUNNING\nRUNNING\n COMPLETING\nPENDING\nCOMPLETED\nFAILED\n");
         assert_eq!(state, QueueState { running: 3, pending: 1 });
         assert!(queue_state("COMPLETED\n").is_empty() && queue_state("").is_empty());

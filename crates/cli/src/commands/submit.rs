@@ -16,7 +16,9 @@ use super::merge;
 use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
 use crate::args::{AWAIT_NODES, RunOptions};
-use crate::cluster::{Job, JobKind, QueueState, lacking, queue_state, submitted_job, time_limit};
+use crate::cluster::{
+    Job, JobKind, QueueState, is_unreachable, lacking, queue_state, submitted_job, time_limit,
+};
 use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
 use crate::error::CliError;
@@ -205,7 +207,7 @@ async fn run_array(
         if left.is_empty() {
             break;
         }
-        let id = sbatch(&job.slurm_script(&left), &args.sbatch)?;
+        let id = submit(&job.slurm_script(&left), &args.sbatch).await?;
         let key = format!("{JOBS}/{id}");
         store.create(&key, id.clone().into_bytes()).await?;
         message(format_args!(
@@ -270,9 +272,19 @@ async fn settled(
     Ok(trials.filter(|key| committed.contains(key) || !rules.is_needed(key.0, key.1)).collect())
 }
 
-/// Submits a script; the job's id.
+/// Submits a script, and waits for a controller that is restarted; the job's id.
+async fn submit(script: &str, options: &[String]) -> Result<String, CliError> {
+    loop {
+        if let Some(id) = sbatch(script, options)? {
+            return Ok(id);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Submits a script; the job's id, or `None` if Slurm's controller cannot be reached, which is printed.
 #[expect(clippy::disallowed_methods, reason = "starts sbatch")]
-fn sbatch(script: &str, options: &[String]) -> Result<String, CliError> {
+fn sbatch(script: &str, options: &[String]) -> Result<Option<String>, CliError> {
     let mut command = Command::new("sbatch");
     command.arg("--parsable").args(options);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -284,13 +296,18 @@ fn sbatch(script: &str, options: &[String]) -> Result<String, CliError> {
     }
     let Output { status, stdout, stderr } = child.wait_with_output().map_err(failed)?;
     let id = String::from_utf8_lossy(&stdout);
-    match submitted_job(&id).filter(|_| status.success()) {
-        Some(id) => Ok(id.to_owned()),
-        None => Err(CliError::Usage(format!(
-            "sbatch refused the job: {}; options after `--` go to sbatch, and --dry-run prints the script",
-            String::from_utf8_lossy(&stderr).trim()
-        ))),
+    if let Some(id) = submitted_job(&id).filter(|_| status.success()) {
+        return Ok(Some(id.to_owned()));
     }
+    let stderr = String::from_utf8_lossy(&stderr);
+    let why = stderr.trim();
+    if is_unreachable(why) {
+        message(format_args!("{why}; submitted again in {} s", POLL.as_secs()));
+        return Ok(None);
+    }
+    Err(CliError::Usage(format!(
+        "sbatch refused the job: {why}; options after `--` go to sbatch, and --dry-run prints the script"
+    )))
 }
 
 /// The state of a job array; `None` if Slurm does not answer, which is printed.
