@@ -72,6 +72,8 @@ pub struct NodeTask {
     pub sample: Sample,
     /// Kernel settings, in order.
     pub sysctls: Vec<(String, String)>,
+    /// The kernel that this node must run, as `uname -r` prints it; `None`: any.
+    pub kernel_release: Option<String>,
     /// Leave segmentation offloads on.
     pub keep_offloads: bool,
     /// Keep this machine's CPUs from halting. Of the nodes that ccbench makes on one machine only the first
@@ -249,6 +251,7 @@ pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeT
         phases: phase_spans(plan),
         sample: plan.sample.clone(),
         sysctls: here.sysctl.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
+        kernel_release: here.kernel_release.clone(),
         keep_offloads: here.offloads,
         kept_awake: plan.keep_awake,
         keep_awake: plan.keep_awake && represents_its_machine(plan, node),

@@ -21,7 +21,7 @@ pub enum Scope {
     Module,
     /// Load congestion controls into the kernel as BPF programs.
     Bpf,
-    /// Reboot the node. No RPC does it yet.
+    /// Reboot the node into a kernel that the plan names.
     Reboot,
 }
 
@@ -141,11 +141,13 @@ pub enum Rpc {
     Run,
     /// Undo every change.
     Reset,
+    /// Reboot into another kernel.
+    Reboot,
 }
 
 impl Rpc {
     /// Every RPC.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Describe,
         Self::Clock,
         Self::PutFile,
@@ -153,6 +155,7 @@ impl Rpc {
         Self::Prepare,
         Self::Run,
         Self::Reset,
+        Self::Reboot,
     ];
 
     /// As in `agent.proto`.
@@ -165,6 +168,7 @@ impl Rpc {
             Self::Prepare => "Prepare",
             Self::Run => "Run",
             Self::Reset => "Reset",
+            Self::Reboot => "Reboot",
         }
     }
 
@@ -173,6 +177,7 @@ impl Rpc {
         match self {
             Self::Describe | Self::Clock => Scope::Read,
             Self::PutFile | Self::Check | Self::Prepare | Self::Run | Self::Reset => Scope::Run,
+            Self::Reboot => Scope::Reboot,
         }
     }
 

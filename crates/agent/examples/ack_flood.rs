@@ -58,6 +58,7 @@ fn main() {
             traffic_group: None,
             cc_digests: AllowedDigests::Any,
             modules: AllowedModules::default(),
+            boot: None,
         });
         let service = AgentServer::new(AgentService::new(executor, generators, vec![]));
         let service = service.max_decoding_message_size(wire::MESSAGE_LIMIT);

@@ -11,6 +11,7 @@ use ccbench_proto::units::Bytes;
 use clap::{Args, Parser, Subcommand};
 use nix::unistd::User;
 
+use crate::boot_loader::BootLoaderKind;
 use crate::sockets::allowed::ModulePattern;
 
 /// One node of an experiment. `ccbench` starts it in every namespace that it makes; on a testbed, start
@@ -188,6 +189,16 @@ pub struct MachineArgs {
     /// be repeated [default: ccb_*, tcp_*]
     #[arg(long, env = "CCBENCH_ALLOW_MODULE", value_name = "NAME", value_delimiter = ',')]
     pub allow_module: Vec<ModulePattern>,
+    /// Reboot this machine into a kernel that a plan names (`kernel_release` of a node), which this boot loader boots once, for
+    /// controllers with the scope `reboot` [default: no reboots]
+    #[arg(
+        long,
+        env = "CCBENCH_ALLOW_REBOOT",
+        value_name = "BOOT_LOADER",
+        value_enum,
+        conflicts_with = "ephemeral"
+    )]
+    pub allow_reboot: Option<BootLoaderKind>,
 }
 
 /// A SHA-256 was refused.

@@ -9,6 +9,7 @@ use ccbench_collector::SampleError;
 use ccbench_shaper::ShaperError;
 
 use crate::access::MissingScope;
+use crate::boot_loader::BootError;
 use crate::session::Refused;
 use crate::sockets::error::{LoadError, NotAvailable};
 use crate::sysctl::SysctlError;
@@ -49,6 +50,17 @@ pub enum AgentError {
         module: String,
         /// Those that are permitted.
         allowed: String,
+    },
+    /// The machine cannot be booted into another kernel.
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    /// The plan names another kernel than the one that runs.
+    #[error("the plan names kernel {named} for this node, which runs {running}: reboot it first")]
+    OtherKernel {
+        /// In the plan.
+        named: String,
+        /// As `uname -r` prints it.
+        running: String,
     },
     /// An earlier trial's changes are still here.
     #[error("this node is not as it was found: {}", .left.join("; "))]

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::accept::ConnectionEnd;
+use crate::boot_loader::Boot;
 use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
@@ -27,6 +28,7 @@ use crate::testbed::identity::boot_id;
 use crate::undo::{Outcome, Undo};
 
 mod acks;
+mod boot;
 mod captures;
 mod clock_steps;
 mod generation;
@@ -81,6 +83,8 @@ pub struct Parts {
     pub cc_digests: AllowedDigests,
     /// The kernel modules that may be loaded.
     pub modules: AllowedModules,
+    /// Boots other kernels, if the agent may reboot its machine.
+    pub boot: Option<Boot>,
 }
 
 /// Sends orders to the executor.
@@ -109,6 +113,7 @@ enum Order {
     Prepare(Box<wire::PrepareRequest>, Option<ConnectionEnd>, Answer<wire::PrepareReply>),
     Run(wire::RunRequest, Option<u64>, Answer<mpsc::Receiver<Outgoing>>),
     Reset(wire::ResetRequest, Answer<wire::ResetReply>),
+    Reboot(wire::RebootRequest, Option<ConnectionEnd>, Answer<wire::RebootReply>),
 }
 
 impl Handle {
@@ -165,6 +170,18 @@ impl Handle {
     /// Someone else's trial is here, or the agent is stopping.
     pub async fn reset(&self, request: wire::ResetRequest) -> Result<wire::ResetReply, AgentError> {
         self.ask(|answer| Order::Reset(request, answer)).await
+    }
+
+    /// Begins the reboot of the machine into an installed kernel.
+    ///
+    /// # Errors
+    /// A trial is here, the agent may not reboot, or the kernel cannot be booted.
+    pub async fn reboot(
+        &self,
+        request: wire::RebootRequest,
+        controller: Option<ConnectionEnd>,
+    ) -> Result<wire::RebootReply, AgentError> {
+        self.ask(|answer| Order::Reboot(request, controller, answer)).await
     }
 }
 
@@ -295,6 +312,9 @@ impl Executor {
                 let rows = self.run(&request, connection).await;
                 let _ = answer.send(rows);
             }
+            Order::Reboot(request, controller, answer) => {
+                let _ = answer.send(self.reboot(&request, controller.as_ref()));
+            }
             Order::Reset(wire::ResetRequest { run_id, epoch }, answer) => {
                 let outcome = match self.step(Command::Reset { run_id, epoch }) {
                     Ok(_) => self.undo().await,
@@ -324,6 +344,7 @@ impl Executor {
         let task = prepare::task_without_traces(request)?;
         self.check_clean()?;
         self.session.clone().on(prepare_command(request, controller))?;
+        self.check_boot(&task, controller)?;
         prepare::check(&task, &mut Tools::of(&mut self.parts, request, controller)).await.map(drop)
     }
 
@@ -333,6 +354,7 @@ impl Executor {
         controller: Option<&ConnectionEnd>,
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
+        boot::check_running(&task)?;
         self.check_clean()?;
         self.step(prepare_command(request, controller))?;
         let generation = self.session.generation;

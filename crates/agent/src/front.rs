@@ -226,4 +226,13 @@ impl wire::agent_server::Agent for FrontService {
         let (mut worker, request) = self.to_worker(request).await?;
         self.answer(worker.reset(request).await)
     }
+
+    async fn reboot(
+        &self,
+        request: Request<wire::RebootRequest>,
+    ) -> Result<Response<wire::RebootReply>, Status> {
+        note_run(&request, &request.get_ref().run_id);
+        let (mut worker, request) = self.to_worker(request).await?;
+        self.answer(worker.reboot(request).await)
+    }
 }

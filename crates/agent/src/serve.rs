@@ -19,6 +19,7 @@ use crate::accept;
 use crate::access::Authorized;
 use crate::args::{FrontArgs, Listen, LocalListen, MachineArgs, ServeArgs, WorkerArgs};
 use crate::audit::{self, Audit};
+use crate::boot_loader::Boot;
 use crate::error::AgentError;
 use crate::executor::{self, Handle, Parts};
 use crate::flow::FlowSource;
@@ -210,6 +211,7 @@ impl Node {
             traffic_group: group,
             cc_digests,
             modules: AllowedModules::of(&args.allow_module),
+            boot: args.allow_reboot.map(Boot::of),
         });
         Ok(Self { executor, generators, notes, audit, _lock })
     }

@@ -10,6 +10,7 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::accept::ConnectionEnd;
 use crate::audit::note_run;
+use crate::boot_loader::BootError;
 use crate::clock;
 use crate::describe;
 use crate::error::AgentError;
@@ -129,6 +130,16 @@ impl wire::agent_server::Agent for AgentService {
         note_run(&request, &request.get_ref().run_id);
         self.executor.reset(request.into_inner()).await.map(Response::new).map_err(|e| status(&e))
     }
+
+    async fn reboot(
+        &self,
+        request: Request<wire::RebootRequest>,
+    ) -> Result<Response<wire::RebootReply>, Status> {
+        let controller = request.extensions().get::<ConnectionEnd>().cloned();
+        note_run(&request, &request.get_ref().run_id);
+        let reply = self.executor.reboot(request.into_inner(), controller).await;
+        reply.map(Response::new).map_err(|e| status(&e))
+    }
 }
 
 /// The only place where an error becomes a gRPC code: wrong plan = INVALID_ARGUMENT, wrong moment =
@@ -140,6 +151,12 @@ fn status(error: &AgentError) -> Status {
         AgentError::Plan { .. } | AgentError::Request { .. } => Status::invalid_argument(message),
         AgentError::MissingScope(_) | AgentError::ModuleNotAllowed { .. } => {
             Status::permission_denied(message)
+        }
+        AgentError::Boot(BootError::NotAllowed { .. }) => Status::permission_denied(message),
+        AgentError::Boot(BootError::NotInstalled { .. }) => Status::unimplemented(message),
+        // Never a status of a lost connection, which a reboot causes too.
+        AgentError::Boot(_) | AgentError::OtherKernel { .. } => {
+            Status::failed_precondition(message)
         }
         // Its controller describes the node again.
         AgentError::Refused(Refused::Rebooted { .. }) => Status::unavailable(message),

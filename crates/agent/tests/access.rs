@@ -54,7 +54,7 @@ async fn every_rpc_by_every_client(mode: Mode) {
         ("run", certified(3, Some(&[Scope::Run])), &[Scope::Read, Scope::Run]),
         ("all", certified(4, Some(&Scope::ALL)), &Scope::ALL),
         ("module", certified(5, Some(&[Scope::Module])), &[]),
-        ("reboot", certified(9, Some(&[Scope::Reboot])), &[]),
+        ("reboot", certified(9, Some(&[Scope::Reboot])), &[Scope::Reboot]),
         ("of an earlier version", certified(6, None), &Scope::ALL),
     ];
     for rpc in descriptors() {
@@ -180,6 +180,47 @@ async fn a_module_that_the_agent_may_not_load_is_refused() {
         ] {
             assert!(refused.message().contains(part), "no `{part}`: {}", refused.message());
         }
+    }
+}
+
+/// A plan for a kernel that is installed nowhere.
+const KERNEL_PLAN: &str = r#"
+name = "kernel"
+[nodes.one]
+agent = "192.0.2.1:7700"
+address = "127.0.0.1"
+kernel_release = "6.99.0-none"
+[nodes.two]
+agent = "192.0.2.2:7700"
+address = "127.0.0.2"
+[probes.rtt]
+kind = "ping"
+from = "two"
+to = "one"
+[[phases]]
+name = "only"
+length = "200ms"
+"#;
+
+#[tokio::test]
+async fn a_reboot_is_refused_unless_the_agent_allows_it() {
+    for mode in [Mode::OneProcess, Mode::FrontAndWorker] {
+        let agent = Agent::start_as(mode, &[]).await;
+        let client = issue(&agent.ca, 2, Some(&Scope::ALL), None);
+        let channel = agent.connect(Some(client)).await.unwrap();
+        let mut client = wire::agent_client::AgentClient::new(channel);
+        let kernel_release = "6.99.0-none".to_owned();
+        let request = wire::RebootRequest { kernel_release, ..wire::RebootRequest::default() };
+        let rebooted = client.reboot(request).await.map(drop);
+        let checked = client.check(prepare(KERNEL_PLAN, "one", 1)).await.map(drop);
+        for refused in [rebooted, checked] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
+            assert!(refused.message().contains("`--allow-reboot grub`"), "{refused:?}");
+        }
+        let refused = client.prepare(prepare(KERNEL_PLAN, "one", 1)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+        assert!(refused.message().contains("names kernel 6.99.0-none"), "{refused:?}");
     }
 }
 

@@ -201,9 +201,11 @@ fn find(
     repeats::check(plan, &mut problems);
     let topology = Topology::build(plan);
     let contrasts = competitors::contrasts(plan);
+    let with_kernel_release = nodes::with_kernel_release(plan);
     matrix::check_points(plan, &mut problems, |point, levels, problems| {
         let own = (!are_wired_alike(point, plan)).then(|| Topology::build(point));
         let topology = own.as_ref().unwrap_or(&topology);
+        nodes::check_kernel_releases(point, &with_kernel_release, problems);
         at_point(point, topology, problems);
         competitors::check(point, (levels, topology), &contrasts, problems);
     });

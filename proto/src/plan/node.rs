@@ -27,6 +27,10 @@ pub struct Node {
     /// Same as `lab.kernel`; all nodes that set it must be equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
+    /// Release of an installed kernel, as `uname -r` prints it on the node. If the node runs another one, it is rebooted into this
+    /// one before a trial, for one boot; its agent must allow that (`--allow-reboot`). For nodes with an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_release: Option<String>,
     /// Keep TSO, GSO and GRO enabled; otherwise they are disabled on interfaces with links, and on all interfaces of
     /// namespaces.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -12,6 +12,7 @@ use ccbench_proto::wire::Side;
 
 mod access;
 mod audit;
+mod boot;
 
 /// One node of each kind of thing: a link that changes, a flow from here, and one to here.
 const PLAN: &str = r#"
@@ -205,6 +206,16 @@ impl Rig {
         sampler: fn() -> Box<dyn Sampler>,
         undo: Undo,
     ) -> Self {
+        Self::with_boot(script, interfaces, sampler, undo, None)
+    }
+
+    fn with_boot(
+        script: Script,
+        interfaces: FakeInterfaces,
+        sampler: fn() -> Box<dyn Sampler>,
+        undo: Undo,
+        boot: Option<Boot>,
+    ) -> Self {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let handle = spawn(Parts {
             interfaces: Arc::new(interfaces.clone()),
@@ -219,6 +230,7 @@ impl Rig {
             traffic_group: None,
             cc_digests: AllowedDigests::Any,
             modules: AllowedModules::default(),
+            boot,
         });
         Self { handle, interfaces, calls }
     }

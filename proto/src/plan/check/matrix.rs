@@ -212,7 +212,7 @@ fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut 
             &[],
             format!(
                 "`{dotted}` is the same for the whole experiment; the matrix may vary links, flows, phases, probes, changes, \
-                 path, sample, cc, lab, and `sysctl`, `offloads` and `kernel` of a node"
+                 path, sample, cc, lab, and `sysctl`, `offloads`, `kernel` and `kernel_release` of a node"
             ),
         );
         return;
@@ -245,7 +245,9 @@ fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut 
 fn may_vary(key: &[String]) -> bool {
     let segments: Vec<&str> = key.iter().map(String::as_str).collect();
     match segments[..] {
-        ["nodes", _, inner, ..] => ["sysctl", "offloads", "kernel"].contains(&inner),
+        ["nodes", _, inner, ..] => {
+            ["sysctl", "offloads", "kernel", "kernel_release"].contains(&inner)
+        }
         [first, ..] => {
             ["links", "flows", "phases", "probes", "changes", "path", "sample", "cc", "lab"]
                 .contains(&first)

@@ -1,13 +1,16 @@
 //! Nodes, their settings, and the wires between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::plan::{Node, Plan, SysctlValue};
 use crate::topology::MAX_SEGMENTS;
 
 use super::limits::{AGENTS, MAX_NODES, all_ours, known_node};
+use super::matrix;
 use super::problems::Problems;
+
+const KERNEL_RELEASE: &str = "kernel_release";
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     if plan.nodes.is_empty() {
@@ -48,6 +51,55 @@ pub(super) fn check_settings(plan: &Plan, problems: &mut Problems) {
             sysctl(&["nodes", name, "sysctl", key], key, value, problems);
         }
     }
+}
+
+/// The nodes for which the plan names a kernel release, at some point at least.
+pub(super) fn with_kernel_release(plan: &Plan) -> BTreeSet<String> {
+    let written = plan.nodes.iter().filter(|(_, node)| node.kernel_release.is_some());
+    let varied = matrix::varied_keys(plan).into_iter().filter_map(|key| match &key[..] {
+        [first, name, last] if first == "nodes" && last == KERNEL_RELEASE => Some(name.clone()),
+        _ => None,
+    });
+    written.map(|(name, _)| name.clone()).chain(varied).collect()
+}
+
+/// Rules about the kernels of a point's nodes; `named`: those for which the plan names one at some point.
+pub(super) fn check_kernel_releases(
+    plan: &Plan,
+    named: &BTreeSet<String>,
+    problems: &mut Problems,
+) {
+    for (name, node) in plan.nodes.iter().filter(|(name, _)| named.contains(*name)) {
+        let path = ["nodes", name, KERNEL_RELEASE];
+        let Some(release) = &node.kernel_release else {
+            let why = "is named at some points only, and at the others the node would run the kernel of the point before: \
+                       name one at each point";
+            problems.error_from(&path, &[&["matrix"]], why);
+            continue;
+        };
+        if node.agent.is_none() {
+            let why = "only a machine with an agent is rebooted: name the node's `agent`, or choose a kernel of the lab with \
+                       `lab.kernel`";
+            problems.error_from(&path, &[&path, &["nodes", name, "agent"]], why);
+        }
+        if let Some(why) = refuse_kernel_release(release) {
+            problems.error(&path, why);
+        }
+    }
+}
+
+/// Why this cannot be what `uname -r` prints, if it cannot.
+fn refuse_kernel_release(release: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+' | '~');
+    // Of `struct new_utsname`, without the final zero.
+    let length_ok = (1..=64).contains(&release.len());
+    if length_ok && release.starts_with(|c: char| c.is_ascii_digit()) && release.chars().all(good) {
+        return None;
+    }
+    Some(format!(
+        "`{}` is not a kernel release; write it as `uname -r` prints it on the node, like \"6.12.94+deb13-amd64\"",
+        release.escape_debug()
+    ))
 }
 
 fn mixture(plan: &Plan, problems: &mut Problems) {
@@ -185,5 +237,45 @@ fn wires(plan: &Plan, problems: &mut Problems) {
     for name in plan.nodes.keys().filter(|n| plan.nodes.len() > 1 && !wired.contains(&n.as_str())) {
         let why = "no wire reaches this node; name it in a chain under [wires], or leave it out";
         problems.warning_from(&["nodes", name], &[&["wires"]], why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::check::read;
+
+    /// Two machines, and a matrix with these lines.
+    fn problems(nodes: &str, matrix: &str) -> String {
+        let text = format!(
+            "name = \"t\"\n[nodes]\nsrc = {{ agent = \"n1:7700\", address = \"10.0.0.1\"{nodes} }}\n\
+             dst = {{ agent = \"n2:7700\", address = \"10.0.0.2\" }}\n[flows.f]\nfrom = \"src\"\nto = \"dst\"\n\
+             [[phases]]\nname = \"p\"\nlength = \"1s\"\nflows = [\"f\"]\n{matrix}"
+        );
+        let found = read(&text, &[]).err().unwrap_or_default();
+        found.iter().map(|problem| format!("{problem}\n")).collect()
+    }
+
+    #[test]
+    fn a_matrix_names_a_kernel_at_each_point_or_at_none() {
+        let two = "[matrix]\n\"nodes.src.kernel_release\" = [\"6.1.0-50-amd64\", \"6.12.94+deb13-amd64\"]\n";
+        assert_eq!(problems("", two), "");
+        let some = "[matrix.kernel]\nany = {}\nold = { \"nodes.src.kernel_release\" = \"6.1.0-50-amd64\" }\n";
+        let found = problems("", some);
+        assert!(
+            found.contains("nodes.src.kernel_release") && found.contains("some points only"),
+            "{found}"
+        );
+        assert_eq!(problems(", kernel_release = \"6.12.94+deb13-amd64\"", some), "");
+    }
+
+    #[test]
+    fn a_kernel_release_is_what_uname_prints() {
+        for release in ["6.12.94+deb13-amd64", "6.1.0-50-cloud-amd64", "7.0.0-rc1_x~2"] {
+            assert_eq!(problems(&format!(", kernel_release = \"{release}\""), ""), "");
+        }
+        for bad in ["", "vmlinuz-6.12", "6.12 (own)", "../6.12", &"6".repeat(65)] {
+            let found = problems(&format!(", kernel_release = \"{bad}\""), "");
+            assert!(found.contains("as `uname -r` prints it"), "{bad}: {found}");
+        }
     }
 }

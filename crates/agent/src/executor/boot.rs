@@ -1,0 +1,75 @@
+//! The kernel that a plan names for this node: whether it runs, and the reboot into it.
+
+use ccbench_proto::schedule::NodeTask;
+use ccbench_proto::scope::Scope;
+use ccbench_proto::wire;
+
+use super::Executor;
+use crate::accept::ConnectionEnd;
+use crate::boot_loader::{Boot, BootError, Selected};
+use crate::error::AgentError;
+use crate::session::{Command, Holder};
+use crate::sockets::sysfs;
+
+/// Refuses a trial whose plan names another kernel than the one that runs.
+///
+/// # Errors
+/// It does.
+pub(super) fn check_running(task: &NodeTask) -> Result<(), AgentError> {
+    let running = sysfs::release();
+    match task.kernel_release.as_ref().filter(|named| **named != running) {
+        Some(named) => Err(AgentError::OtherKernel { named: named.clone(), running }),
+        None => Ok(()),
+    }
+}
+
+impl Executor {
+    /// Refuses a trial whose kernel does not run and cannot be booted for this client.
+    pub(super) fn check_boot(
+        &self,
+        task: &NodeTask,
+        controller: Option<&ConnectionEnd>,
+    ) -> Result<(), AgentError> {
+        let running = sysfs::release();
+        let Some(release) = task.kernel_release.as_ref().filter(|named| **named != running) else {
+            return Ok(());
+        };
+        if let Some(client) = controller.map(ConnectionEnd::identity) {
+            client
+                .check(Scope::Reboot, || format!("kernel {release}, for which it is rebooted,"))?;
+        }
+        self.boot(release)?.loader.entry(release)?;
+        Ok(())
+    }
+
+    /// Selects a kernel for the next boot, and begins the reboot. The session stays as it is: the agent ends soon.
+    pub(super) fn reboot(
+        &self,
+        request: &wire::RebootRequest,
+        controller: Option<&ConnectionEnd>,
+    ) -> Result<wire::RebootReply, AgentError> {
+        let wire::RebootRequest { run_id, kernel_release, generation, boot_id } = request.clone();
+        if kernel_release.is_empty() {
+            let reason = "is empty; write what `uname -r` prints".to_owned();
+            return Err(AgentError::Request { field: "kernel_release", reason });
+        }
+        // Whoever may prepare a trial now may reboot.
+        let connection = controller.map(ConnectionEnd::id);
+        let holder = Holder { run_id: run_id.clone(), point_id: 0, trial: 0, epoch: 0, connection };
+        self.session.clone().on(Command::Prepare { holder, generation, boot_id })?;
+        let boot = self.boot(&kernel_release)?;
+        let audit = self.parts.undo.audit();
+        audit.set_trial(&run_id, controller.map(ConnectionEnd::identity));
+        audit.change(format_args!("reboot into kernel {kernel_release}"));
+        let Selected { loader, entry } = boot.reboot_into(&kernel_release)?;
+        tracing::warn!(kernel_release, loader, entry, "rebooting");
+        // The machine may be off before the log's thread has written.
+        audit.flush();
+        Ok(wire::RebootReply { boot_loader: loader.to_owned(), entry })
+    }
+
+    fn boot(&self, release: &str) -> Result<&Boot, BootError> {
+        let boot = self.parts.boot.as_ref();
+        boot.ok_or_else(|| BootError::NotAllowed { release: release.to_owned() })
+    }
+}
