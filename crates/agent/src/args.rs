@@ -191,13 +191,7 @@ pub struct MachineArgs {
     pub allow_module: Vec<ModulePattern>,
     /// Reboot this machine into a kernel that a plan names (`kernel_release` of a node), which this boot loader boots once, for
     /// controllers with the scope `reboot` [default: no reboots]
-    #[arg(
-        long,
-        env = "CCBENCH_ALLOW_REBOOT",
-        value_name = "BOOT_LOADER",
-        value_enum,
-        conflicts_with = "ephemeral"
-    )]
+    #[arg(long, env = "CCBENCH_ALLOW_REBOOT", value_name = "BOOT_LOADER", value_enum)]
     pub allow_reboot: Option<BootLoaderKind>,
 }
 

@@ -211,7 +211,8 @@ impl Node {
             traffic_group: group,
             cc_digests,
             modules: AllowedModules::of(&args.allow_module),
-            boot: args.allow_reboot.map(Boot::of),
+            // A namespace is no machine.
+            boot: args.allow_reboot.filter(|_| !args.ephemeral).map(Boot::of),
         });
         Ok(Self { executor, generators, notes, audit, _lock })
     }

@@ -99,6 +99,8 @@ pub struct Agent {
     pub client: AgentClient<Channel>,
     /// Its node, from Describe.
     pub info: wire::NodeInfo,
+    /// The plan names the node's kernel, so that the node is rebooted if it runs another one.
+    has_kernel_of_plan: bool,
     /// The node's generation, as its last reply had it.
     generation: AtomicU64,
     /// It listens on TCP, where messages are short.
@@ -138,7 +140,15 @@ impl Agents {
             let is_remote = matches!(address, Address::Tcp(_));
             let shares_clock = clock::is_shared(&info);
             let clock = ClockHistory::default();
-            let agent = Agent { client, info, generation, is_remote, shares_clock, clock };
+            let agent = Agent {
+                client,
+                info,
+                has_kernel_of_plan: false,
+                generation,
+                is_remote,
+                shares_clock,
+                clock,
+            };
             Ok::<_, AgentError>((node, agent))
         });
         let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
@@ -243,12 +253,73 @@ impl Agents {
         let mut awaited = Ok(());
         for recovered in join_all(calls).await {
             match recovered {
-                Ok((node, Some(what))) => drop(rebooted.insert(node.clone(), what)),
+                Ok((node, Some(what))) => note(rebooted, node, &what),
                 Ok((_, None)) => {}
                 Err(error) => awaited = awaited.and(Err(error)),
             }
         }
         awaited
+    }
+
+    /// Reboots every node that runs another kernel than the one of these releases, and waits at most `limit` until it is back.
+    /// `rebooted` gets the nodes, each with a description, also if another node fails.
+    ///
+    /// # Errors
+    /// The first node that refuses, is not back in time, or is back with another kernel; or it is the same machine as another node,
+    /// or as this one.
+    pub async fn boot(
+        &mut self,
+        run_id: &str,
+        releases: &BTreeMap<String, String>,
+        limit: Micros,
+        rebooted: &mut BTreeMap<String, String>,
+    ) -> Result<(), AgentError> {
+        for node in releases.keys() {
+            self.check_machine(node)?;
+        }
+        let calls =
+            self.by_node.iter_mut().filter_map(|(node, agent)| {
+                let release = releases.get(node)?;
+                agent.has_kernel_of_plan = true;
+                if agent.info.kernel == *release {
+                    return None;
+                }
+                Some(async move {
+                    agent.boot(node, run_id, release, limit).await.map(|what| (node, what))
+                })
+            });
+        let mut all = Ok(());
+        for booted in join_all(calls).await {
+            match booted {
+                Ok((node, what)) => note(rebooted, node, &what),
+                Err(error) => all = all.and(Err(error)),
+            }
+        }
+        all
+    }
+
+    /// Refuses a reboot of a machine that is more than this node.
+    fn check_machine(&self, node: &str) -> Result<(), AgentError> {
+        let Some(agent) = self.by_node.get(node) else { return Ok(()) };
+        let refused = |reason: String| {
+            let (node, step) = (node.to_owned(), "reboot");
+            Err(AgentError::Refused { node, step, reason })
+        };
+        let boot_id = &agent.info.boot_id;
+        if boot_id.is_empty() {
+            return refused("its agent does not know the boot of its machine (no /proc), so a reboot cannot be verified".to_owned());
+        }
+        if agent.shares_clock {
+            let why = "it is this machine, on which ccbench runs: leave out its `kernel_release`, or run ccbench on another one";
+            return refused(why.to_owned());
+        }
+        let same = |(other, of): &(&String, &Agent)| *other != node && of.info.boot_id == *boot_id;
+        match self.by_node.iter().find(same) {
+            Some((other, _)) => refused(format!(
+                "it is the same machine as node {other}: only a node with a machine of its own is rebooted"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Measures the offset of every node's clock before a trial.
@@ -386,7 +457,12 @@ impl Agent {
     ) -> Result<Option<String>, AgentError> {
         let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await?;
         let known = self.generation.load(Ordering::Relaxed);
-        let rebooted = after_loss(node, run_id, known, &self.info, &info)?;
+        check_ours(node, run_id, known, &info)?;
+        let rebooted = match self.has_kernel_of_plan {
+            // A kernel that was booted once: the next trial boots it again.
+            true => boot_of(&self.info, &info),
+            false => reboot(node, &self.info, &info)?,
+        };
         self.generation.store(info.generation, Ordering::Relaxed);
         let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
         call(node, "reset", self.client.reset(request)).await?;
@@ -394,6 +470,81 @@ impl Agent {
             self.info = info;
         }
         Ok(rebooted)
+    }
+
+    /// Reboots the node into this kernel, and waits until its agent is back. Returns a description.
+    async fn boot(
+        &mut self,
+        node: &str,
+        run_id: &str,
+        release: &str,
+        limit: Micros,
+    ) -> Result<String, AgentError> {
+        info!(node, release, "reboot");
+        let request = wire::RebootRequest {
+            run_id: run_id.to_owned(),
+            kernel_release: release.to_owned(),
+            generation: Some(self.generation.load(Ordering::Relaxed)),
+            boot_id: Some(self.info.boot_id.clone()),
+        };
+        let asked = call(node, "reboot", self.client.reboot(request)).await;
+        let unanswered = match asked {
+            Ok(wire::RebootReply { boot_loader, entry }) => {
+                info!(node, boot_loader, entry, "reboots");
+                None
+            }
+            // The machine may be off before its reply is here.
+            Err(AgentError::Call { reason, .. }) => Some(reason),
+            Err(error) => return Err(error),
+        };
+        let until = clock::now() + limit.duration();
+        let mut answer = unanswered.unwrap_or_else(|| "it was going to reboot".to_owned());
+        while clock::now() < until {
+            tokio::time::sleep(AWAIT_INTERVAL).await;
+            let described = self.client.describe(wire::DescribeRequest {});
+            match call(node, "describe", described).await {
+                Ok(now) if now.boot_id == self.info.boot_id => {
+                    answer = format!("it is still up with kernel {}", now.kernel);
+                }
+                Ok(now) => return self.booted(node, run_id, release, now),
+                Err(AgentError::Call { reason, .. }) => answer = reason,
+                Err(error) => return Err(error),
+            }
+        }
+        let (node, step) = (node.to_owned(), "reboot");
+        let reason = format!(
+            "it is not back with kernel {release} within {limit} ({answer}): look at its console; if it only takes longer, use \
+             `--await-reboot TIME`; a power cycle boots its usual kernel"
+        );
+        Err(AgentError::Refused { node, step, reason })
+    }
+
+    /// The node is back after a reboot, as `now` describes it.
+    fn booted(
+        &mut self,
+        node: &str,
+        run_id: &str,
+        release: &str,
+        now: wire::NodeInfo,
+    ) -> Result<String, AgentError> {
+        check_ours(node, run_id, self.generation.load(Ordering::Relaxed), &now)?;
+        let before = std::mem::replace(&mut self.info, now);
+        self.generation.store(self.info.generation, Ordering::Relaxed);
+        // Its clock began anew.
+        self.clock = ClockHistory::default();
+        let wire::NodeInfo { kernel, boot_id, .. } = &self.info;
+        if kernel != release {
+            let (node, step) = (node.to_owned(), "reboot");
+            let reason = format!(
+                "it was rebooted, but runs kernel {kernel}, not {release}: the boot loader took another entry, or {release} did not \
+                 start; look at its console and at the boot loader's environment (`grub-editenv list`, `bootctl status`)"
+            );
+            return Err(AgentError::Refused { node, step, reason });
+        }
+        Ok(format!(
+            "rebooted into kernel {kernel}, which the plan names (boot {boot_id}, before {} with kernel {})",
+            before.boot_id, before.kernel
+        ))
     }
 }
 
@@ -411,14 +562,45 @@ pub fn after_loss(
     before: &wire::NodeInfo,
     now: &wire::NodeInfo,
 ) -> Result<Option<String>, AgentError> {
-    // An agent that lost its state directory, by a reboot for example, counts from 0.
-    let ours = now.generation <= generation || now.last_run_id == run_id;
-    if !ours {
-        let (node, step) = (node.to_owned(), "describe");
-        let reason = format!("run {} has used this node meanwhile", now.last_run_id);
-        return Err(AgentError::Refused { node, step, reason });
-    }
+    check_ours(node, run_id, generation, now)?;
     reboot(node, before, now)
+}
+
+/// Refuses a node that another run has used since its agent had accepted `generation` Prepares.
+fn check_ours(
+    node: &str,
+    run_id: &str,
+    generation: u64,
+    now: &wire::NodeInfo,
+) -> Result<(), AgentError> {
+    // An agent that lost its state directory, by a reboot for example, counts from 0.
+    if now.generation <= generation || now.last_run_id == run_id {
+        return Ok(());
+    }
+    let (node, step) = (node.to_owned(), "describe");
+    let reason = format!("run {} has used this node meanwhile", now.last_run_id);
+    Err(AgentError::Refused { node, step, reason })
+}
+
+/// A description of the reboot between two descriptions of a node, if there was one.
+fn boot_of(before: &wire::NodeInfo, now: &wire::NodeInfo) -> Option<String> {
+    let is_same = before.boot_id == now.boot_id;
+    if is_same || before.boot_id.is_empty() || now.boot_id.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "rebooted since the last attempt (boot {}, before {})",
+        now.boot_id, before.boot_id
+    ))
+}
+
+/// Adds a reboot of a node to those since the last attempt at a trial.
+fn note(rebooted: &mut BTreeMap<String, String>, node: &str, what: &str) {
+    let known = rebooted.entry(node.to_owned()).or_default();
+    if !known.is_empty() {
+        known.push_str("; then ");
+    }
+    known.push_str(what);
 }
 
 /// What has happened if a node has been rebooted between two descriptions.
@@ -430,9 +612,7 @@ fn reboot(
     before: &wire::NodeInfo,
     now: &wire::NodeInfo,
 ) -> Result<Option<String>, AgentError> {
-    if before.boot_id == now.boot_id || before.boot_id.is_empty() || now.boot_id.is_empty() {
-        return Ok(None);
-    }
+    let Some(what) = boot_of(before, now) else { return Ok(None) };
     let [earlier, kernel] = [before, now].map(|info| (&info.kernel, &info.kernel_version));
     if earlier != kernel {
         let (node, step) = (node.to_owned(), "describe");
@@ -442,10 +622,7 @@ fn reboot(
         );
         return Err(AgentError::Refused { node, step, reason });
     }
-    Ok(Some(format!(
-        "rebooted since the last attempt (boot {}, before {})",
-        now.boot_id, before.boot_id
-    )))
+    Ok(Some(what))
 }
 
 /// Measures the offset of an agent's clock by one exchange of timestamps, `count` times.
@@ -555,6 +732,27 @@ mod tests {
         assert!(rebooted.is_some_and(|text| text.contains("boot b2, before b1")));
         let error = between(("b1", "6.1"), ("b2", "6.12")).unwrap_err();
         assert!(error.contains("node n1: ") && error.contains("another kernel (6.12 "), "{error}");
+    }
+
+    #[test]
+    fn reboots_since_the_last_attempt_are_one_text() {
+        let mut rebooted = BTreeMap::new();
+        note(&mut rebooted, "n1", "after a crash");
+        note(&mut rebooted, "n1", "into its kernel");
+        assert_eq!(rebooted["n1"], "after a crash; then into its kernel");
+    }
+
+    #[test]
+    fn another_run_on_the_node_ends_this_one_also_after_a_reboot() {
+        let info = |generation, last_run_id: &str| wire::NodeInfo {
+            generation,
+            last_run_id: last_run_id.to_owned(),
+            ..wire::NodeInfo::default()
+        };
+        assert!(check_ours("n1", "mine", 4, &info(0, "")).is_ok(), "its state is gone");
+        assert!(check_ours("n1", "mine", 4, &info(5, "mine")).is_ok());
+        let error = check_ours("n1", "mine", 4, &info(5, "other")).unwrap_err().to_string();
+        assert!(error.contains("run other has used this node"), "{error}");
     }
 
     #[test]

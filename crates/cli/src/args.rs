@@ -242,6 +242,9 @@ pub struct ReproduceArgs {
 /// How long a lost node is awaited by default: for a restart of its agent, or a short interruption of the control network.
 pub const AWAIT_NODES: Micros = Micros::new(30_000_000);
 
+/// How long a node that is rebooted into a kernel of the plan is awaited by default: firmware of servers takes minutes.
+pub const AWAIT_REBOOT: Micros = Micros::new(900_000_000);
+
 /// Options of `run`, `reproduce` and `scorecard`.
 #[derive(Debug, Clone, Args)]
 pub struct RunOptions {
@@ -267,6 +270,9 @@ pub struct RunOptions {
     /// How long a node with an agent of its own is awaited when it is lost, until its trial is repeated: `10min` for one that reboots.
     #[arg(long, value_name = "TIME", default_value_t = AWAIT_NODES)]
     pub await_nodes: Micros,
+    /// How long a node is awaited that is rebooted into a kernel of the plan (`kernel_release`).
+    #[arg(long, value_name = "TIME", default_value_t = AWAIT_REBOOT)]
+    pub await_reboot: Micros,
     /// Build the topology in a user namespace even as root.
     #[arg(long)]
     pub rootless: bool,

@@ -10,7 +10,7 @@ use ccbench_proto::units::Micros;
 use ccbench_results::store::RunDir;
 use ccbench_results::trace::stored::stored_names;
 
-use crate::args::{AWAIT_NODES, TlsArgs};
+use crate::args::{AWAIT_NODES, AWAIT_REBOOT, TlsArgs};
 use crate::clock;
 use crate::plan_source::LoadedPlan;
 
@@ -34,6 +34,8 @@ pub struct Experiment {
     pub keep_going: bool,
     /// How long a lost node is awaited.
     pub await_nodes: Micros,
+    /// How long a node that is rebooted into another kernel is awaited.
+    pub await_reboot: Micros,
 }
 
 impl Experiment {
@@ -43,8 +45,20 @@ impl Experiment {
         let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
         // Sorts by time, unique on this machine.
         let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
-        let (resolved, await_nodes) = (resolve::to_toml(&plan), AWAIT_NODES);
-        Self { resolved, plan, traces, ccs, id, rootless, tls, keep_going, await_nodes }
+        let resolved = resolve::to_toml(&plan);
+        let (await_nodes, await_reboot) = (AWAIT_NODES, AWAIT_REBOOT);
+        Self {
+            resolved,
+            plan,
+            traces,
+            ccs,
+            id,
+            rootless,
+            tls,
+            keep_going,
+            await_nodes,
+            await_reboot,
+        }
     }
 
     /// The trace files, by their names in the folder of the results directory.
@@ -71,6 +85,14 @@ impl Experiment {
         let ccs = names.filter_map(|name| Some(plan.cc.get(name)?.supplied()?.0));
         let cc = |file: &str| Some((file.to_owned(), self.ccs.get(file)?.clone()));
         traces.filter_map(trace).chain(ccs.filter_map(cc)).collect()
+    }
+
+    /// The kernels that the nodes must run at a point, as far as the plan names them.
+    pub fn kernel_releases(point: &Point) -> BTreeMap<String, String> {
+        let nodes = point.plan.plan().nodes.iter();
+        nodes
+            .filter_map(|(name, node)| Some((name.clone(), node.kernel_release.clone()?)))
+            .collect()
     }
 
     /// The trials that `dir` does not hold yet, or that a resumed run repeats, in order; with `retry_failed` also those that

@@ -158,9 +158,21 @@ pub struct TrialEnd {
     pub phases: Vec<PhaseRecord>,
     /// Each node's clock.
     pub clocks: BTreeMap<String, NodeClock>,
+    /// What each node ran that is a machine with an agent of its own; empty for other nodes, and in runs of earlier versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub boots: BTreeMap<String, NodeBoot>,
     /// The congestion controls of the plan as the nodes loaded them, in the nodes' order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub congestion_controls: Vec<CcRecord>,
+}
+
+/// A boot of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBoot {
+    /// Of the kernel: `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: String,
 }
 
 /// Where a trial's rows of a table begin in a file of a compacted run; the number of its rows says where they end.
@@ -237,6 +249,7 @@ impl TrialEnd {
             digests: Digests::new(),
             phases: vec![],
             clocks: BTreeMap::new(),
+            boots: BTreeMap::new(),
             congestion_controls: vec![],
         }
     }

@@ -26,7 +26,7 @@ use ccbench_proto::wire::{self, run_event::Of};
 use super::cells::Axis;
 use super::columns::ClockRow;
 use super::digest::Digests;
-use super::journal::{CcRecord, Entry, PhaseRecord, TrialEnd};
+use super::journal::{CcRecord, Entry, NodeBoot, PhaseRecord, TrialEnd};
 use super::layout::{STAGING, rename_new, trial_dir};
 use super::model::{NodeClock, Reason, SCHEMA_VERSION, TrialKey, TrialStatus, Verdict};
 use super::open_run::OpenRun;
@@ -55,6 +55,7 @@ pub struct TrialWriter<'a> {
     phases: Vec<PhaseRecord>,
     clocks: BTreeMap<String, NodeClock>,
     clocks_written: bool,
+    boots: BTreeMap<String, NodeBoot>,
     congestion_controls: Vec<CcRecord>,
     staging: PathBuf,
     writing: Writing,
@@ -102,6 +103,7 @@ impl<'a> TrialWriter<'a> {
             machine_utc_ns: None,
             clocks,
             clocks_written: false,
+            boots: BTreeMap::new(),
             congestion_controls: vec![],
             staging,
             run,
@@ -111,6 +113,11 @@ impl<'a> TrialWriter<'a> {
     /// Each node's clock, for bounds that are known after the trial. The mapping of rows stays as it is.
     pub fn clocks_mut(&mut self) -> &mut BTreeMap<String, NodeClock> {
         &mut self.clocks
+    }
+
+    /// Records what each machine runs during the trial.
+    pub fn set_boots(&mut self, boots: BTreeMap<String, NodeBoot>) {
+        self.boots = boots;
     }
 
     /// Writes table `clock`, once.
@@ -266,6 +273,7 @@ impl<'a> TrialWriter<'a> {
             digests,
             phases: self.phases,
             clocks: self.clocks,
+            boots: self.boots,
             congestion_controls: self.congestion_controls,
             ..TrialEnd::new(self.key, status)
         };

@@ -8,7 +8,7 @@ use ccbench_results::artifact::{self, Artifact, Limits, Packed};
 use ccbench_results::backend::{DilationSource, RunBackend};
 
 use crate::args::artifact::{ArtifactCommand, ArtifactRerunArgs};
-use crate::args::{AWAIT_NODES, RunArgs, RunOptions};
+use crate::args::{AWAIT_NODES, AWAIT_REBOOT, RunArgs, RunOptions};
 use crate::commands::run::{self, Tables};
 use crate::console::print;
 use crate::error::CliError;
@@ -112,6 +112,7 @@ fn options(
         // Every trial is compared.
         keep_going: true,
         await_nodes: AWAIT_NODES,
+        await_reboot: AWAIT_REBOOT,
         rootless: args.rootless || artifact.was_rootless(),
         lab: matches!(backend, RunBackend::Lab { .. }),
         engine: None,

@@ -125,6 +125,7 @@ fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
     let tls = options.tls.clone();
     let mut experiment = Experiment::new(loaded, options.rootless, tls, options.keep_going);
     experiment.await_nodes = options.await_nodes;
+    experiment.await_reboot = options.await_reboot;
     let choice = BackendChoice::of(&options, &experiment, images)?;
     Ok(Prepared { experiment, text, sets, choice, engine_note })
 }

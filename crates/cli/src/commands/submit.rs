@@ -15,7 +15,7 @@ use ccbench_store::ShardStore;
 use super::merge;
 use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
-use crate::args::{AWAIT_NODES, RunOptions};
+use crate::args::{AWAIT_NODES, AWAIT_REBOOT, RunOptions};
 use crate::cluster::{
     Job, JobKind, QueueState, is_unreachable, lacking, queue_state, submitted_job, time_limit,
 };
@@ -163,12 +163,14 @@ fn run_options(options: &RunOptions, kind: JobKind) -> Result<Vec<String>, CliEr
         JobKind::Lab | JobKind::Simulator => Some(options.jobs.unwrap_or(1)),
     };
     let await_nodes = Some(options.await_nodes).filter(|time| *time != AWAIT_NODES);
+    let await_reboot = Some(options.await_reboot).filter(|time| *time != AWAIT_REBOOT);
     let file = |path: Option<&PathBuf>| -> Result<Option<String>, CliError> {
         let path = path.map(|path| absolute(path)).transpose()?;
         Ok(path.map(|path| path.display().to_string()))
     };
     let values = [
         ("--await-nodes", await_nodes.map(|time| time.to_string())),
+        ("--await-reboot", await_reboot.map(|time| time.to_string())),
         ("--engine", options.engine.map(|engine| engine.to_string())),
         ("--kernel", options.kernel.map(|kernel| kernel.to_string())),
         ("--dilation", options.dilation.map(|dilation| dilation.to_string())),

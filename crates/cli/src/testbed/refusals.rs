@@ -66,13 +66,14 @@ fn looked_at(point: &Point, addresses: &BTreeMap<String, String>) -> String {
         let sysctls = task.sysctls.iter().map(|(name, _)| name);
         let served = task.served.iter().map(|probe| &probe.plan.cc);
         format!(
-            "{:?} {:?} {:?} {:?} {:?} {:?} {}",
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
             flows.collect::<Vec<_>>(),
             links.collect::<Vec<_>>(),
             captures.collect::<Vec<_>>(),
             sysctls.collect::<Vec<_>>(),
             served.collect::<Vec<_>>(),
             task.cc,
+            task.kernel_release,
             task.keep_offloads
         )
     });

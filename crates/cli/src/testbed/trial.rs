@@ -8,6 +8,7 @@ use ccbench_proto::event::{Kind, NoData};
 use ccbench_proto::schedule;
 use ccbench_proto::units::Micros;
 use ccbench_proto::{resolve, wire};
+use ccbench_results::journal::NodeBoot;
 use ccbench_results::model::{Reason, TrialKey, Verdict};
 use ccbench_results::reason::ReasonCode;
 use ccbench_results::trial::TrialWriter;
@@ -56,6 +57,12 @@ pub(super) async fn run(
         epoch: trial.dir.next_epoch(),
     };
     let run_id = &trial.experiment.id;
+    if let Err(error) = boot(trial, testbed, progress, interrupt).await {
+        return Err(match error {
+            BackendError::Agent(error) => not_run(trial, key, error),
+            other => other,
+        });
+    }
     let offsets = match testbed.agents.clock_offsets().await {
         Ok(offsets) => offsets,
         Err(error) => return Err(not_run(trial, key, error)),
@@ -101,6 +108,29 @@ pub(super) async fn run(
     Ok(verdict)
 }
 
+/// Boots the nodes into the kernels that the plan names for them, if they run others.
+async fn boot(
+    trial: Trial<'_>,
+    testbed: &mut Testbed,
+    progress: &mut TrialProgress<'_>,
+    interrupt: &mut Interrupt,
+) -> Result<(), BackendError> {
+    let releases = Experiment::kernel_releases(trial.point);
+    let Testbed { agents, rebooted, .. } = testbed;
+    for (node, release) in &releases {
+        let runs = agents.by_node.get(node).map(|agent| &agent.info.kernel);
+        if let Some(kernel) = runs.filter(|kernel| *kernel != release) {
+            progress
+                .message("reboot", &format!("{node}: reboot from kernel {kernel} into {release}"));
+        }
+    }
+    let Experiment { id, await_reboot, .. } = trial.experiment;
+    tokio::select! {
+        booted = agents.boot(id, &releases, *await_reboot, rebooted) => booted.map_err(BackendError::from),
+        () = interrupt.requested() => Err(BackendError::Interrupted),
+    }
+}
+
 /// Records that a trial could not be run because of this error, and returns the error; or the one that prevents the record.
 fn not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
     let reason = Reason::new(ReasonCode::NotRun, error.to_string());
@@ -133,7 +163,15 @@ async fn conduct<'a>(
     let phases = schedule::phases(&trial.point.plan);
     let infos = agents.iter().map(|(node, agent)| (node.clone(), agent.info.clone()));
     let judge = Judge::new(&trial.point.plan, &infos.collect(), &clocks);
-    let writer = trial.dir.begin_announced(key, &phases, clocks)?;
+    let mut writer = trial.dir.begin_announced(key, &phases, clocks)?;
+    if testbed.process.is_none() {
+        let boot = |info: &wire::NodeInfo| NodeBoot {
+            boot_id: info.boot_id.clone(),
+            kernel: info.kernel.clone(),
+        };
+        let boots = agents.iter().map(|(node, agent)| (node.clone(), boot(&agent.info)));
+        writer.set_boots(boots.collect());
+    }
     let mut recorder = TrialRecorder::new(writer, judge);
     recorder.record_prepared(replies)?;
     let length = schedule::length(&trial.point.plan);

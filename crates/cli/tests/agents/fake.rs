@@ -83,11 +83,27 @@ pub(crate) fn serve_refusing(
     start(FakeAgent { runs, refuses: Some((call, status)), ..FakeAgent::default() })
 }
 
+/// As [`serve_refusing`], of another machine.
+pub(crate) fn serve_elsewhere_refusing(
+    call: &'static str,
+    status: (Code, &'static str),
+) -> SocketAddr {
+    let refuses = Some((call, status));
+    start(FakeAgent { is_elsewhere: true, refuses, ..FakeAgent::default() })
+}
+
 /// Starts an agent that refuses to prepare until it is described a second time, with another boot: its node has been rebooted. Its
 /// stream of Run has these messages.
 pub(crate) fn serve_rebooted(messages: Vec<Vec<u8>>) -> SocketAddr {
     let runs = Arc::new(Mutex::new(vec![messages].into()));
     start(FakeAgent { runs, is_elsewhere: true, is_rebooted: true, ..FakeAgent::default() })
+}
+
+/// Starts an agent of another machine, which runs this kernel once it was rebooted. Its stream of Run has these messages.
+pub(crate) fn serve_booting(kernel: &'static str, messages: Vec<Vec<u8>>) -> SocketAddr {
+    let runs = Arc::new(Mutex::new(vec![messages].into()));
+    let boots_into = Some(kernel);
+    start(FakeAgent { runs, is_elsewhere: true, boots_into, ..FakeAgent::default() })
 }
 
 fn start(agent: FakeAgent) -> SocketAddr {
@@ -121,11 +137,20 @@ struct FakeAgent {
     /// A call and the status that answers it.
     refuses: Option<(&'static str, (Code, &'static str))>,
     is_rebooted: bool,
+    /// The kernel after a call of Reboot, at which it does not answer the first Describe.
+    boots_into: Option<&'static str>,
+    /// Reboot was called: 1, and it has not answered: 2.
+    reboot: Arc<AtomicU32>,
     /// The number of its descriptions.
     described: Arc<AtomicU32>,
 }
 
 impl FakeAgent {
+    /// The kernel into which it was rebooted.
+    fn booted(&self) -> Option<&'static str> {
+        self.boots_into.filter(|_| self.reboot.load(Ordering::Relaxed) == 2)
+    }
+
     /// What it answers to this call. On the wire, a reply is a stream of one message.
     fn answers(&self, path: &str) -> Vec<Vec<u8>> {
         let reply = match path {
@@ -145,9 +170,10 @@ impl FakeAgent {
             }
             "/ccbench.v1.Agent/Describe" => wire::NodeInfo {
                 agent_version: VERSION.to_owned(),
-                kernel: "7.3.4".to_owned(),
+                kernel: self.booted().unwrap_or("7.3.4").to_owned(),
                 boot_id: match (self.is_rebooted, self.described.fetch_add(1, Ordering::Relaxed)) {
                     (true, 1..) => "a later boot".to_owned(),
+                    _ if self.booted().is_some() => "the boot of another kernel".to_owned(),
                     _ if self.is_elsewhere => "another machine".to_owned(),
                     _ => {
                         let own = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -162,7 +188,7 @@ impl FakeAgent {
                 let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns() + self.clock_reply_ns];
                 wire::ClockReply { received_ns, sent_ns, realtime_ns: 0 }.encode_to_vec()
             }
-            // Check, Prepare and Reset: a message with every field at its default has no bytes.
+            // Check, Prepare, Reset and Reboot: a message with every field at its default has no bytes.
             _ => vec![],
         };
         vec![reply]
@@ -203,6 +229,14 @@ impl tower::Service<HttpRequest<Body>> for FakeAgent {
             && self.described.load(Ordering::Relaxed) < 2
         {
             let refused = Status::unavailable("this node has been rebooted meanwhile");
+            return Box::pin(async move { Ok(refused.into_http()) });
+        }
+        if self.boots_into.is_some() && path.ends_with("/Reboot") {
+            self.reboot.store(1, Ordering::Relaxed);
+        }
+        if path.ends_with("/Describe") && self.reboot.load(Ordering::Relaxed) == 1 {
+            self.reboot.store(2, Ordering::Relaxed);
+            let refused = Status::unavailable("the machine is down");
             return Box::pin(async move { Ok(refused.into_http()) });
         }
         let answers = Answers(self.answers(path));

@@ -9,7 +9,8 @@ use ccbench_results::TrialStatus;
 use crate::fake::{self, serve, serve_rebooted, serve_runs};
 use crate::version::{plan_of, run_on};
 
-fn probe() -> Vec<u8> {
+/// A row of the plan's probe.
+pub(crate) fn probe() -> Vec<u8> {
     let kind = wire::ProbeKind::Ping.into();
     fake::row(Of::Probe(wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() }))
 }

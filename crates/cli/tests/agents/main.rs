@@ -6,6 +6,7 @@
 mod fake;
 mod log;
 mod lost;
+mod reboot;
 mod refused;
 mod revoked;
 mod version;

@@ -181,7 +181,8 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
     } else if key == "net.ipv4.tcp_congestion_control" {
         problems.error(
             path,
-            "set the congestion control with `cc` of a flow group: in a namespace the kernel may refuse this setting and keep a reference to the algorithm until the next boot",
+            "set the congestion control with `cc` of a flow group: in a namespace the kernel may refuse this setting and keep a reference \
+             to the algorithm until the next boot",
         );
     }
     if let SysctlValue::Text(text) = value

@@ -1,0 +1,99 @@
+//! A plan names the kernel of a node: the controller reboots it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use ccbench_results::TrialStatus;
+use ccbench_results::store::RunDir;
+
+use crate::fake::{self, serve, serve_booting, serve_elsewhere, serve_elsewhere_refusing};
+use crate::lost::probe;
+use crate::version::plan_of;
+
+/// The kernel that the plan names for the first node.
+const NAMED: &str = "6.99.0-other";
+
+/// Runs the plan with this agent of its first node in a directory; returns the exit code and what was printed.
+fn run(dir: &Path, one: SocketAddr, arguments: &[&str]) -> (Option<i32>, String) {
+    let plan = plan_of(one, serve(vec![fake::done()]));
+    let named = format!("[nodes.one]\nkernel_release = \"{NAMED}\"");
+    std::fs::write(dir.join("plan.toml"), plan.replace("[nodes.one]", &named)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    command.args(["run", "plan.toml", "--out", "results"]).args(arguments).current_dir(dir);
+    let done = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let printed = text(&done.stdout) + &text(&done.stderr);
+    println!("{printed}");
+    (done.status.code(), printed)
+}
+
+/// The run's only results directory.
+fn results(dir: &Path) -> RunDir {
+    let runs = std::fs::read_dir(dir.join("results")).unwrap().flatten();
+    let run = runs.map(|entry| entry.path()).find(|path| path.is_dir()).unwrap();
+    RunDir::open(&run).unwrap()
+}
+
+#[test]
+fn a_node_is_rebooted_into_the_kernel_of_the_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = serve_booting(NAMED, vec![probe(), fake::done()]);
+    let (code, printed) = run(dir.path(), one, &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("one: reboot from kernel 7.3.4 into 6.99.0-other"), "{printed}");
+    let trials = results(dir.path()).trials();
+    let boots = &trials[0].boots;
+    let kernels: Vec<&str> = boots.values().map(|boot| boot.kernel.as_str()).collect();
+    assert_eq!(kernels, [NAMED, "7.3.4"]);
+    assert_eq!(boots["one"].boot_id, "the boot of another kernel");
+    let path = results(dir.path()).path().to_owned();
+    let mut export = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    export.arg("export").arg("csv").arg(path).args(["--table", "events", "--output", "-"]);
+    let events = String::from_utf8_lossy(&export.output().unwrap().stdout).into_owned();
+    let event = "rebooted into kernel 6.99.0-other, which the plan names (boot the boot of another kernel, before another machine \
+                 with kernel 7.3.4)";
+    assert!(events.contains("node_rebooted") && events.contains(event), "{events}");
+}
+
+#[test]
+fn a_node_that_comes_back_with_another_kernel_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = serve_booting("6.1.0-usual", vec![probe(), fake::done()]);
+    let (code, printed) = run(dir.path(), one, &[]);
+    assert_eq!(code, Some(3), "{printed}");
+    let why = "runs kernel 6.1.0-usual, not 6.99.0-other";
+    let trials = results(dir.path()).trials();
+    assert_eq!(trials[0].status, TrialStatus::Failed);
+    assert!(trials[0].reasons.iter().any(|reason| reason.message.contains(why)), "{printed}");
+}
+
+#[test]
+fn a_node_that_does_not_reboot_in_time_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = serve_elsewhere(vec![probe(), fake::done()]);
+    let (code, printed) = run(dir.path(), one, &["--await-reboot", "1s"]);
+    assert_eq!(code, Some(3), "{printed}");
+    for part in ["not back with kernel 6.99.0-other within 1s", "still up with kernel 7.3.4"] {
+        assert!(printed.contains(part), "no `{part}`: {printed}");
+    }
+}
+
+#[test]
+fn only_a_machine_of_its_own_is_rebooted() {
+    let dir = tempfile::tempdir().unwrap();
+    // Its boot is that of the machine of this test.
+    let (code, printed) = run(dir.path(), serve(vec![probe(), fake::done()]), &[]);
+    assert_eq!(code, Some(3), "{printed}");
+    assert!(printed.contains("it is this machine, on which ccbench runs"), "{printed}");
+}
+
+#[test]
+fn an_agent_that_may_not_reboot_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = (tonic::Code::PermissionDenied, "this agent may not reboot its machine");
+    let one = serve_elsewhere_refusing("/Reboot", refused);
+    let (code, printed) = run(dir.path(), one, &[]);
+    assert_eq!(code, Some(3), "{printed}");
+    assert!(printed.contains("node one: reboot: this agent may not reboot"), "{printed}");
+}
