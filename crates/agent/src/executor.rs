@@ -171,18 +171,6 @@ impl Handle {
     pub async fn reset(&self, request: wire::ResetRequest) -> Result<wire::ResetReply, AgentError> {
         self.ask(|answer| Order::Reset(request, answer)).await
     }
-
-    /// Begins the reboot of the machine into an installed kernel.
-    ///
-    /// # Errors
-    /// A trial is here, the agent may not reboot, or the kernel cannot be booted.
-    pub async fn reboot(
-        &self,
-        request: wire::RebootRequest,
-        controller: Option<ConnectionEnd>,
-    ) -> Result<wire::RebootReply, AgentError> {
-        self.ask(|answer| Order::Reboot(request, controller, answer)).await
-    }
 }
 
 /// Starts the executor on the current runtime; it ends, and undoes everything, when its last handle is gone.

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ccbench_proto::units::Micros;
 use ccbench_proto::wire;
 use ccbench_proto::wire::agent_client::AgentClient;
 use futures_util::future::join_all;
@@ -22,10 +21,13 @@ use crate::clock_offset::{ClockHistory, ClockOffset, ClockPrediction};
 use crate::exit::ExitCode;
 use crate::tls::{Tls, TlsError};
 
+mod lost;
+
+#[doc(hidden)]
+pub use lost::after_loss;
+
 /// Longest wait for an agent's answer outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);
-/// Between two attempts to reach a lost node.
-const AWAIT_INTERVAL: Duration = Duration::from_millis(500);
 /// Timestamp exchanges before and after a trial with a node that has another clock.
 const CLOCK_EXCHANGES: usize = 64;
 
@@ -225,103 +227,6 @@ impl Agents {
         join_all(calls).await.into_iter().collect()
     }
 
-    /// Waits until every node answers again, and frees it of this run's trials up to `epoch`. `rebooted` gets the nodes that have been
-    /// rebooted, each once and with a description, also if another node does not answer.
-    ///
-    /// # Errors
-    /// A node does not answer within `limit`, another controller has used it meanwhile, or it has another kernel.
-    pub async fn await_all(
-        &mut self,
-        run_id: &str,
-        epoch: u64,
-        limit: Micros,
-        rebooted: &mut BTreeMap<String, String>,
-    ) -> Result<(), AgentError> {
-        let until = clock::now() + limit.duration();
-        let calls = self.by_node.iter_mut().map(|(node, agent)| async move {
-            loop {
-                let error = match agent.recover(node, run_id, epoch).await {
-                    Err(error @ AgentError::Call { .. }) => error,
-                    recovered => return recovered.map(|what| (node, what)),
-                };
-                if clock::now() >= until {
-                    return Err(error);
-                }
-                tokio::time::sleep(AWAIT_INTERVAL).await;
-            }
-        });
-        let mut awaited = Ok(());
-        for recovered in join_all(calls).await {
-            match recovered {
-                Ok((node, Some(what))) => note(rebooted, node, &what),
-                Ok((_, None)) => {}
-                Err(error) => awaited = awaited.and(Err(error)),
-            }
-        }
-        awaited
-    }
-
-    /// Reboots every node that runs another kernel than the one of these releases, and waits at most `limit` until it is back.
-    /// `rebooted` gets the nodes, each with a description, also if another node fails.
-    ///
-    /// # Errors
-    /// The first node that refuses, is not back in time, or is back with another kernel; or it is the same machine as another node,
-    /// or as this one.
-    pub async fn boot(
-        &mut self,
-        run_id: &str,
-        releases: &BTreeMap<String, String>,
-        limit: Micros,
-        rebooted: &mut BTreeMap<String, String>,
-    ) -> Result<(), AgentError> {
-        for node in releases.keys() {
-            self.check_machine(node)?;
-        }
-        let calls =
-            self.by_node.iter_mut().filter_map(|(node, agent)| {
-                let release = releases.get(node)?;
-                agent.has_kernel_of_plan = true;
-                if agent.info.kernel == *release {
-                    return None;
-                }
-                Some(async move {
-                    agent.boot(node, run_id, release, limit).await.map(|what| (node, what))
-                })
-            });
-        let mut all = Ok(());
-        for booted in join_all(calls).await {
-            match booted {
-                Ok((node, what)) => note(rebooted, node, &what),
-                Err(error) => all = all.and(Err(error)),
-            }
-        }
-        all
-    }
-
-    /// Refuses a reboot of a machine that is more than this node.
-    fn check_machine(&self, node: &str) -> Result<(), AgentError> {
-        let Some(agent) = self.by_node.get(node) else { return Ok(()) };
-        let refused = |reason: String| {
-            let (node, step) = (node.to_owned(), "reboot");
-            Err(AgentError::Refused { node, step, reason })
-        };
-        let boot_id = &agent.info.boot_id;
-        if boot_id.is_empty() {
-            return refused("its agent does not know the boot of its machine (no /proc), so a reboot cannot be verified".to_owned());
-        }
-        if agent.shares_clock {
-            let why = "it is this machine, on which ccbench runs: leave out its `kernel_release`, or run ccbench on another one";
-            return refused(why.to_owned());
-        }
-        let same = |(other, of): &(&String, &Agent)| *other != node && of.info.boot_id == *boot_id;
-        match self.by_node.iter().find(same) {
-            Some((other, _)) => refused(format!(
-                "it is the same machine as node {other}: only a node with a machine of its own is rebooted"
-            )),
-            None => Ok(()),
-        }
-    }
-
     /// Measures the offset of every node's clock before a trial.
     pub async fn clock_offsets(&mut self) -> Result<BTreeMap<String, ClockPrediction>, AgentError> {
         let measured = self.by_node.iter_mut().map(|(node, agent)| async move {
@@ -446,183 +351,6 @@ impl Agent {
             AgentError::Call { node, step, reason }
         })
     }
-
-    /// Learns the node's generation after a call whose reply may have been lost, and frees the node of a trial of this run. Returns a
-    /// description if it has been rebooted.
-    async fn recover(
-        &mut self,
-        node: &str,
-        run_id: &str,
-        epoch: u64,
-    ) -> Result<Option<String>, AgentError> {
-        let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await?;
-        let known = self.generation.load(Ordering::Relaxed);
-        check_ours(node, run_id, known, &info)?;
-        let rebooted = match self.has_kernel_of_plan {
-            // A kernel that was booted once: the next trial boots it again.
-            true => boot_of(&self.info, &info),
-            false => reboot(node, &self.info, &info)?,
-        };
-        self.generation.store(info.generation, Ordering::Relaxed);
-        let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
-        call(node, "reset", self.client.reset(request)).await?;
-        if rebooted.is_some() {
-            self.info = info;
-        }
-        Ok(rebooted)
-    }
-
-    /// Reboots the node into this kernel, and waits until its agent is back. Returns a description.
-    async fn boot(
-        &mut self,
-        node: &str,
-        run_id: &str,
-        release: &str,
-        limit: Micros,
-    ) -> Result<String, AgentError> {
-        info!(node, release, "reboot");
-        let request = wire::RebootRequest {
-            run_id: run_id.to_owned(),
-            kernel_release: release.to_owned(),
-            generation: Some(self.generation.load(Ordering::Relaxed)),
-            boot_id: Some(self.info.boot_id.clone()),
-        };
-        let asked = call(node, "reboot", self.client.reboot(request)).await;
-        let unanswered = match asked {
-            Ok(wire::RebootReply { boot_loader, entry }) => {
-                info!(node, boot_loader, entry, "reboots");
-                None
-            }
-            // The machine may be off before its reply is here.
-            Err(AgentError::Call { reason, .. }) => Some(reason),
-            Err(error) => return Err(error),
-        };
-        let until = clock::now() + limit.duration();
-        let mut answer = unanswered.unwrap_or_else(|| "it was going to reboot".to_owned());
-        while clock::now() < until {
-            tokio::time::sleep(AWAIT_INTERVAL).await;
-            let described = self.client.describe(wire::DescribeRequest {});
-            match call(node, "describe", described).await {
-                Ok(now) if now.boot_id == self.info.boot_id => {
-                    answer = format!("it is still up with kernel {}", now.kernel);
-                }
-                Ok(now) => return self.booted(node, run_id, release, now),
-                Err(AgentError::Call { reason, .. }) => answer = reason,
-                Err(error) => return Err(error),
-            }
-        }
-        let (node, step) = (node.to_owned(), "reboot");
-        let reason = format!(
-            "it is not back with kernel {release} within {limit} ({answer}): look at its console; if it only takes longer, use \
-             `--await-reboot TIME`; a power cycle boots its usual kernel"
-        );
-        Err(AgentError::Refused { node, step, reason })
-    }
-
-    /// The node is back after a reboot, as `now` describes it.
-    fn booted(
-        &mut self,
-        node: &str,
-        run_id: &str,
-        release: &str,
-        now: wire::NodeInfo,
-    ) -> Result<String, AgentError> {
-        check_ours(node, run_id, self.generation.load(Ordering::Relaxed), &now)?;
-        let before = std::mem::replace(&mut self.info, now);
-        self.generation.store(self.info.generation, Ordering::Relaxed);
-        // Its clock began anew.
-        self.clock = ClockHistory::default();
-        let wire::NodeInfo { kernel, boot_id, .. } = &self.info;
-        if kernel != release {
-            let (node, step) = (node.to_owned(), "reboot");
-            let reason = format!(
-                "it was rebooted, but runs kernel {kernel}, not {release}: the boot loader took another entry, or {release} did not \
-                 start; look at its console and at the boot loader's environment (`grub-editenv list`, `bootctl status`)"
-            );
-            return Err(AgentError::Refused { node, step, reason });
-        }
-        Ok(format!(
-            "rebooted into kernel {kernel}, which the plan names (boot {boot_id}, before {} with kernel {})",
-            before.boot_id, before.kernel
-        ))
-    }
-}
-
-/// What a controller does with a node that answers again after a call whose reply may have been lost: `generation` is the one it
-/// knows, `before` and `now` are descriptions of the node. Returns a description of the reboot, if there was one; then the
-/// node may be used for `run_id` again.
-///
-/// # Errors
-/// Another run has used the node meanwhile, or it has another kernel.
-#[doc(hidden)]
-pub fn after_loss(
-    node: &str,
-    run_id: &str,
-    generation: u64,
-    before: &wire::NodeInfo,
-    now: &wire::NodeInfo,
-) -> Result<Option<String>, AgentError> {
-    check_ours(node, run_id, generation, now)?;
-    reboot(node, before, now)
-}
-
-/// Refuses a node that another run has used since its agent had accepted `generation` Prepares.
-fn check_ours(
-    node: &str,
-    run_id: &str,
-    generation: u64,
-    now: &wire::NodeInfo,
-) -> Result<(), AgentError> {
-    // An agent that lost its state directory, by a reboot for example, counts from 0.
-    if now.generation <= generation || now.last_run_id == run_id {
-        return Ok(());
-    }
-    let (node, step) = (node.to_owned(), "describe");
-    let reason = format!("run {} has used this node meanwhile", now.last_run_id);
-    Err(AgentError::Refused { node, step, reason })
-}
-
-/// A description of the reboot between two descriptions of a node, if there was one.
-fn boot_of(before: &wire::NodeInfo, now: &wire::NodeInfo) -> Option<String> {
-    let is_same = before.boot_id == now.boot_id;
-    if is_same || before.boot_id.is_empty() || now.boot_id.is_empty() {
-        return None;
-    }
-    Some(format!(
-        "rebooted since the last attempt (boot {}, before {})",
-        now.boot_id, before.boot_id
-    ))
-}
-
-/// Adds a reboot of a node to those since the last attempt at a trial.
-fn note(rebooted: &mut BTreeMap<String, String>, node: &str, what: &str) {
-    let known = rebooted.entry(node.to_owned()).or_default();
-    if !known.is_empty() {
-        known.push_str("; then ");
-    }
-    known.push_str(what);
-}
-
-/// What has happened if a node has been rebooted between two descriptions.
-///
-/// # Errors
-/// Into another kernel: the trials of a run are of one.
-fn reboot(
-    node: &str,
-    before: &wire::NodeInfo,
-    now: &wire::NodeInfo,
-) -> Result<Option<String>, AgentError> {
-    let Some(what) = boot_of(before, now) else { return Ok(None) };
-    let [earlier, kernel] = [before, now].map(|info| (&info.kernel, &info.kernel_version));
-    if earlier != kernel {
-        let (node, step) = (node.to_owned(), "describe");
-        let reason = format!(
-            "it has been rebooted into another kernel ({} {}, before {} {}); boot the earlier one, and run `--resume`",
-            kernel.0, kernel.1, earlier.0, earlier.1
-        );
-        return Err(AgentError::Refused { node, step, reason });
-    }
-    Ok(Some(what))
 }
 
 /// Measures the offset of an agent's clock by one exchange of timestamps, `count` times.
@@ -714,45 +442,6 @@ mod tests {
             let error = refused("n1", "prepare", &status);
             assert!(matches!(error, AgentError::Refused { .. }), "{error}");
         }
-    }
-
-    #[test]
-    fn a_reboot_is_described_unless_it_is_into_another_kernel() {
-        let info = |boot_id: &str, kernel: &str| wire::NodeInfo {
-            boot_id: boot_id.to_owned(),
-            kernel: kernel.to_owned(),
-            ..wire::NodeInfo::default()
-        };
-        let between = |before: (&str, &str), now: (&str, &str)| {
-            reboot("n1", &info(before.0, before.1), &info(now.0, now.1)).map_err(|e| e.to_string())
-        };
-        assert_eq!(between(("b1", "6.1"), ("b1", "6.1")), Ok(None));
-        assert_eq!(between(("", "6.1"), ("b1", "6.1")), Ok(None), "an agent that has no /proc");
-        let rebooted = between(("b1", "6.1"), ("b2", "6.1")).unwrap();
-        assert!(rebooted.is_some_and(|text| text.contains("boot b2, before b1")));
-        let error = between(("b1", "6.1"), ("b2", "6.12")).unwrap_err();
-        assert!(error.contains("node n1: ") && error.contains("another kernel (6.12 "), "{error}");
-    }
-
-    #[test]
-    fn reboots_since_the_last_attempt_are_one_text() {
-        let mut rebooted = BTreeMap::new();
-        note(&mut rebooted, "n1", "after a crash");
-        note(&mut rebooted, "n1", "into its kernel");
-        assert_eq!(rebooted["n1"], "after a crash; then into its kernel");
-    }
-
-    #[test]
-    fn another_run_on_the_node_ends_this_one_also_after_a_reboot() {
-        let info = |generation, last_run_id: &str| wire::NodeInfo {
-            generation,
-            last_run_id: last_run_id.to_owned(),
-            ..wire::NodeInfo::default()
-        };
-        assert!(check_ours("n1", "mine", 4, &info(0, "")).is_ok(), "its state is gone");
-        assert!(check_ours("n1", "mine", 4, &info(5, "mine")).is_ok());
-        let error = check_ours("n1", "mine", 4, &info(5, "other")).unwrap_err().to_string();
-        assert!(error.contains("run other has used this node"), "{error}");
     }
 
     #[test]

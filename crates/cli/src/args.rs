@@ -3,15 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
+use artifact::ArtifactCommand;
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::tools::stamp::Base;
 use ccbench_proto::units::Micros;
-use clap::{Args, Parser, Subcommand, ValueHint};
-
 use ccbench_results::compare::Tolerance;
 use ccbench_results::figure;
-
-use artifact::ArtifactCommand;
+use clap::{Args, Parser, Subcommand, ValueHint};
 use index::IndexArgs;
 use new::NewArgs;
 use scorecard::ScorecardArgs;
@@ -33,7 +32,6 @@ pub mod testbed;
 pub mod trace;
 pub mod values;
 pub mod view;
-
 pub use pki::PkiCommand;
 
 /// Congestion-control experiments from one plan file.
@@ -238,12 +236,6 @@ pub struct ReproduceArgs {
     #[command(flatten)]
     pub options: RunOptions,
 }
-
-/// How long a lost node is awaited by default: for a restart of its agent, or a short interruption of the control network.
-pub const AWAIT_NODES: Micros = Micros::new(30_000_000);
-
-/// How long a node that is rebooted into a kernel of the plan is awaited by default: firmware of servers takes minutes.
-pub const AWAIT_REBOOT: Micros = Micros::new(900_000_000);
 
 /// Options of `run`, `reproduce` and `scorecard`.
 #[derive(Debug, Clone, Args)]

@@ -10,9 +10,15 @@ use ccbench_proto::units::Micros;
 use ccbench_results::store::RunDir;
 use ccbench_results::trace::stored::stored_names;
 
-use crate::args::{AWAIT_NODES, AWAIT_REBOOT, TlsArgs};
+use crate::args::TlsArgs;
 use crate::clock;
 use crate::plan_source::LoadedPlan;
+
+/// How long a lost node is awaited by default: for a restart of its agent, or a short interruption of the control network.
+pub const AWAIT_NODES: Micros = Micros::new(30_000_000);
+
+/// How long a node that is rebooted into a kernel of the plan is awaited by default: firmware of servers takes minutes.
+pub const AWAIT_REBOOT: Micros = Micros::new(900_000_000);
 
 /// Plan and options of an experiment.
 pub struct Experiment {

@@ -4,7 +4,7 @@ use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::scope::Scope;
 use ccbench_proto::wire;
 
-use super::Executor;
+use super::{Executor, Handle, Order};
 use crate::accept::ConnectionEnd;
 use crate::boot_loader::{Boot, BootError, Selected};
 use crate::error::AgentError;
@@ -20,6 +20,20 @@ pub(super) fn check_running(task: &NodeTask) -> Result<(), AgentError> {
     match task.kernel_release.as_ref().filter(|named| **named != running) {
         Some(named) => Err(AgentError::OtherKernel { named: named.clone(), running }),
         None => Ok(()),
+    }
+}
+
+impl Handle {
+    /// Begins the reboot of the machine into an installed kernel.
+    ///
+    /// # Errors
+    /// A trial is here, the agent may not reboot, or the kernel cannot be booted.
+    pub async fn reboot(
+        &self,
+        request: wire::RebootRequest,
+        controller: Option<ConnectionEnd>,
+    ) -> Result<wire::RebootReply, AgentError> {
+        self.ask(|answer| Order::Reboot(request, controller, answer)).await
     }
 }
 

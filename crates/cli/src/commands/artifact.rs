@@ -8,11 +8,12 @@ use ccbench_results::artifact::{self, Artifact, Limits, Packed};
 use ccbench_results::backend::{DilationSource, RunBackend};
 
 use crate::args::artifact::{ArtifactCommand, ArtifactRerunArgs};
-use crate::args::{AWAIT_NODES, AWAIT_REBOOT, RunArgs, RunOptions};
+use crate::args::{RunArgs, RunOptions};
 use crate::commands::run::{self, Tables};
 use crate::console::print;
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
 use crate::plan_source::PlanSource;
 use crate::readable_run::ReadableRun;
 use crate::runtime::block_on;

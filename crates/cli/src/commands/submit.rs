@@ -13,9 +13,9 @@ use ccbench_results::shard::{COMMITS, PLAN_KEY, trial_of_key};
 use ccbench_store::ShardStore;
 
 use super::merge;
+use crate::args::RunOptions;
 use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
-use crate::args::{AWAIT_NODES, AWAIT_REBOOT, RunOptions};
 use crate::cluster::{
     Job, JobKind, QueueState, is_unreachable, lacking, queue_state, submitted_job, time_limit,
 };
@@ -23,6 +23,7 @@ use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
 use crate::error::CliError;
 use crate::exit::ExitCode;
+use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
 use crate::file::FileError;
 use crate::lab::engine;
 use crate::plan_source::{LoadedPlan, PlanSource};
