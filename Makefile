@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-vm lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build docs dist dist-lab test-dist size
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-vm test-machines lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build docs dist dist-lab test-dist size
 
 all: build
 
@@ -82,6 +82,11 @@ test-slurm-faults: build
 # Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
 test-vm:
 	tests/vm/run.sh
+
+# Three emulated machines with kernels, boot loaders and clocks of their own run E1 over mTLS: a reboot into another kernel, partitions, a
+# reset. As root, in namespaces of its own; 20 minutes without KVM, and 3 GB in the cache the first time.
+test-machines: build
+	tests/vm/machines.sh $(BIN)
 
 # Checks of the code without running it; each is a target. cargo-machete and cargo-deny are skipped with a note where they are not
 # installed: cargo install --locked cargo-machete cargo-deny

@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# Three machines with kernels, boot loaders and clocks of their own (QEMU) run E1 over mTLS: machines.sh DIRECTORY_OF_PROGRAMS
+#
+#   src -- router -- dst     the network of the experiment: UDP sockets of QEMU
+#   br0                      the control network: this machine and the three
+#
+# 1. The machines join with tokens; agents run as services, front and worker.
+# 2. src is rebooted into another kernel between two trials of a run.
+# 3. dst is cut off from the control network for 2 s, which the trial survives, and for 20 s, which ends it: it is repeated.
+# 4. src is reset in a trial: it is back in its usual kernel, is rebooted again into the one of the plan, and the trial is repeated.
+#
+# Needs root, mmdebstrap, QEMU, 3 GB of memory and about 20 minutes on two CPUs without KVM (25 the first time, for the disk's image, which stays in
+# the cache). Runs in namespaces of its own: nothing of this machine changes. CCBENCH_MACHINES_KEEP=DIRECTORY keeps consoles, logs and results.
+set -euo pipefail
+bin=$(realpath "${1:?usage: machines.sh DIRECTORY_OF_PROGRAMS}")
+here=$(cd "$(dirname "$0")" && pwd)
+files=$here/machines
+source=$here/../..
+PATH=$PATH:/usr/sbin:/sbin
+
+if [ -z "${CCBENCH_MACHINES_DIR:-}" ]; then
+    [ "$(id -u)" -eq 0 ] || { echo "skipped: needs root"; exit 0; }
+    declare -A package=([qemu-system-x86_64]=qemu-system-x86 [mmdebstrap]=mmdebstrap [python3]=python3 [mke2fs]=e2fsprogs [strip]=binutils [ip]=iproute2)
+    for program in "${!package[@]}"; do
+        command -v "$program" >/dev/null || { echo "skipped: $program is missing (apt-get install ${package[$program]})"; exit 0; }
+    done
+    # Before the namespaces, which have no network.
+    IMAGE=$("$files/image.sh")
+    CCBENCH_MACHINES_DIR=${CCBENCH_MACHINES_KEEP:-$(mktemp -d)}
+    mkdir -p "$CCBENCH_MACHINES_DIR"
+    export IMAGE CCBENCH_MACHINES_DIR
+    [ -n "${CCBENCH_MACHINES_KEEP:-}" ] || trap 'rm -rf "$CCBENCH_MACHINES_DIR"' EXIT
+    status=0
+    unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "$bin" || status=$?
+    exit "$status"
+fi
+read -r image usual other <<<"$IMAGE"
+dir=$CCBENCH_MACHINES_DIR
+cd "$dir"
+controller=10.87.0.254
+begin=$SECONDS
+
+say() { echo "machines: $((SECONDS - begin)) s: $*"; }
+fail() {
+    say "FAIL: $*"
+    for file in *.log; do
+        echo "--- $file"
+        tail -n 25 "$file" | sed 's/\r//'
+    done
+    exit 1
+}
+until_true() { # SECONDS WHAT COMMAND…
+    local end=$((SECONDS + $1)) what=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $end ] || fail "no $what"
+        sleep 1
+    done
+}
+
+ip link set lo up
+ip link add br0 type bridge
+ip addr add $controller/24 dev br0
+ip link set br0 up
+
+# What each machine has of its own, as the archive on its second disk.
+mkdir -p agent/usr/local/bin agent/usr/local/lib/systemd/system agent/usr/local/lib/sysusers.d
+strip -o agent/usr/local/bin/ccbench-agent "$bin/ccbench-agent"
+cp "$source"/systemd/ccbench-agent*.{service,socket} agent/usr/local/lib/systemd/system/
+cp "$source/systemd/ccbench.sysusers" agent/usr/local/lib/sysusers.d/ccbench.conf
+cp "$files/setup.sh" "$files/join.sh" "$source/scripts/install-agent.sh" agent/
+"$bin/ccbench" pki init pki >/dev/null
+
+start() { # NAME NUMBER REBOOTS EXPERIMENT ROUTES UDP…: UDP is OWN_PORT:PORT, one for each device of the experiment
+    local name=$1 number=$2 udp own index=0
+    local control=10.87.0.$number
+    cat >agent/machine <<END
+NAME=$name
+CONTROL=$control
+CONTROLLER=$controller:7701
+REBOOTS=$3
+EXPERIMENT="$4"
+ROUTES="$5"
+END
+    shift 5
+    "$bin/ccbench" pki token pki "$control" >agent/token
+    tar -c -f "$name.tar" -C agent .
+    ip tuntap add dev "tap$number" mode tap
+    ip link set "tap$number" master br0 up
+    local network=(-netdev "tap,id=control,ifname=tap$number,script=no,downscript=no"
+        -device "virtio-net-pci,netdev=control,mac=52:54:00:87:0$number:00")
+    for udp; do
+        index=$((index + 1))
+        own=${udp%%:*}
+        network+=(-netdev "socket,id=path$index,udp=127.0.0.1:${udp##*:},localaddr=127.0.0.1:$own"
+            -device "virtio-net-pci,netdev=path$index,mac=52:54:00:87:0$number:0$index")
+    done
+    # The writes to the disk last as long as the process, over reboots of the machine.
+    qemu-system-x86_64 -name "$name" -accel tcg,thread=single -cpu max -m 768 -smp 1 -nodefaults -device VGA -display none -rtc base=utc \
+        -serial "file:$name.console.log" -monitor "unix:$name.monitor,server=on,wait=off" \
+        -drive "file=$image,if=virtio,format=raw,snapshot=on" -drive "file=$name.tar,if=virtio,format=raw,readonly=on" \
+        "${network[@]}" >"$name.qemu.log" 2>&1 &
+}
+start src 1 yes "eth1=10.88.1.2" "10.88.2.0/24=10.88.1.1" 7001:7002
+start router 2 no "eth1=10.88.1.1 eth2=10.88.2.1" "" 7002:7001 7003:7004
+start dst 3 no "eth1=10.88.2.2" "10.88.1.0/24=10.88.2.1" 7004:7003
+"$bin/ccbench" pki serve pki --listen $controller:7701 >serve.log 2>&1 &
+authority=$!
+all_joined() { ! kill -0 $authority; }
+until_true 1200 "certificate of every machine" all_joined
+say "the machines have joined"
+
+# E1 one against one (plans/coexistence/1v1.toml) with threshold adaptation, at a tenth of its rate and a sixth of its time: the machines are emulated.
+plan() { # KERNEL…: of src, one point for each
+    local kernels
+    kernels=$(printf '"%s", ' "$@")
+    cat <<END
+name   = "e1-on-machines"
+repeat = 1
+order  = "as-written"
+seed   = 1
+
+[nodes]
+src    = { agent = "10.87.0.1:7700", address = "10.88.1.2" }
+router = { agent = "10.87.0.2:7700", address = "10.88.1.1" }
+dst    = { agent = "10.87.0.3:7700", address = "10.88.2.2" }
+
+[links.bottleneck]
+node   = "router"
+toward = "dst"
+rate   = "10mbit"
+queue  = { kind = "bfifo", limit = "18750B" }
+
+[links.delay]
+node   = "router"
+toward = "src"
+delay  = "10ms"
+
+[cc.scheme]
+algorithm = "ta"
+
+[flows.delay_based]
+from = "src"
+to   = "dst"
+cc   = "scheme"
+
+[flows.loss_based]
+from = "src"
+to   = "dst"
+cc   = "cubic"
+
+[[phases]]
+name   = "alone"
+length = "10s"
+flows  = ["delay_based"]
+
+[[phases]]
+name   = "compete"
+length = "10s"
+flows  = ["delay_based", "loss_based"]
+
+[[phases]]
+name   = "resume"
+length = "10s"
+flows  = ["delay_based"]
+
+[matrix]
+"nodes.src.kernel_release" = [${kernels%, }]
+END
+}
+plan "$usual" "$other" >kernels.toml
+plan "$other" >other.toml
+described() { timeout 60 "$bin/ccbench" describe kernels.toml --pki pki; }
+until_true 300 "answer of every agent" described
+
+run() { # NAME PLAN
+    timeout 2400 "$bin/ccbench" run "$2" --pki pki --out "$1" --await-nodes 15min --await-reboot 15min >"$1.log" 2>&1
+}
+check() { # NAME ATTEMPTS KERNEL…
+    local name=$1
+    shift
+    python3 "$files/check.py" "$(find "$name" -mindepth 1 -maxdepth 1 -type d | head -1)" "$@" || fail "$name"
+    "$bin/ccbench" verify "$(find "$name" -mindepth 1 -maxdepth 1 -type d | head -1)" >>"$name.log" 2>&1 || fail "$name: its files"
+    say "$name: passed"
+}
+begun() { grep -qs '"event":"trial_begin"' "$1"/*/journal.ndjson; }
+monitor() { # MACHINE COMMAND…
+    python3 "$files/monitor.py" "$1.monitor" "${@:2}"
+}
+in_trial() { # NAME: starts a run, and returns in the second phase of its trial
+    run "$1" other.toml &
+    running=$!
+    until_true 600 "trial of $1" begun "$1"
+    sleep 14
+}
+
+run reboot kernels.toml || fail "the run with a reboot ended with $?"
+check reboot 2 "$usual" "$other"
+grep -q "@@ src kernel $other" src.console.log || fail "src was not rebooted"
+
+in_trial partition-2s
+monitor dst set_link control off
+sleep 2
+monitor dst set_link control on
+wait $running || fail "the run with a partition of 2 s ended with $?"
+check partition-2s 1 "$other"
+
+in_trial partition-20s
+monitor dst set_link control off
+sleep 20
+monitor dst set_link control on
+wait $running || fail "the run with a partition of 20 s ended with $?"
+check partition-20s 2 "$other"
+
+boots() { grep -c "@@ src kernel $usual" src.console.log; }
+before=$(boots)
+in_trial reset
+monitor src system_reset
+wait $running || fail "the run with a reset ended with $?"
+check reset 2 "$other"
+[ "$(boots)" -eq $((before + 1)) ] || fail "the kernel of the plan was selected for more than one boot"
+say "all passed"

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# A disk with Debian 12, GRUB and two kernels, for machines.sh: image.sh; prints the path of the image and the two kernel releases, the
+# one that GRUB boots by itself first. Kept in the cache; nothing is installed on this machine. Needs root and mmdebstrap; 3 GB, and a few minutes
+# the first time.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cache=${CCBENCH_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/vm}
+PATH=$PATH:/usr/sbin:/sbin
+size_mib=3072 # sparse
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. "$here/../../../lab/apt.sh"
+die() { echo "machines: $*" >&2; exit 1; }
+
+newest() { # PATTERN: the newest kernel of Debian's security updates, for clouds: small, with virtio
+    apt bookworm-security apt-cache pkgnames linux-image- | sed -nE "s/^linux-image-($1-cloud-amd64)\$/\\1/p" | sort -V | tail -1
+}
+usual=$(newest '6\.12\.[0-9]+\+deb12')
+other=$(newest '6\.1\.0-[0-9]+')
+[ -n "$usual" ] && [ -n "$other" ] || die "bookworm-security has not both kernels 6.1 and 6.12"
+image=$cache/machines-$(cat "$0" <(echo "$usual $other") | sha256sum | cut -c1-16).img
+if [ ! -e "$image" ]; then
+    mkdir -p "$cache"
+    rm -f "$cache"/machines-*.img
+    root=$work/root
+    packages=systemd-sysv,udev,kmod,procps,iproute2,iperf3,ethtool,libelf1,zlib1g,initramfs-tools,grub-common,grub-pc-bin
+    {
+        for suite in bookworm bookworm-security; do echo "deb $(mirror $suite) $suite main"; done
+    } >"$work/sources.list"
+    mmdebstrap --quiet --variant=minbase --include="$packages,linux-image-$usual,linux-image-$other" \
+        bookworm "$root" "$work/sources.list" >&2
+
+    # As grub-mkconfig writes it on a machine, where setup.sh runs it; until then, this boots.
+    mkdir -p "$root/boot/grub"
+    cat >"$root/etc/default/grub" <<'END'
+GRUB_DEFAULT=0
+GRUB_TIMEOUT=0
+GRUB_DISABLE_OS_PROBER=true
+GRUB_CMDLINE_LINUX="net.ifnames=0 console=ttyS0"
+END
+    cat >"$root/boot/grub/grub.cfg" <<END
+menuentry first {
+	linux /boot/vmlinuz-$usual root=/dev/vda1 ro net.ifnames=0 console=ttyS0
+	initrd /boot/initrd.img-$usual
+}
+END
+    chroot "$root" grub-editenv /boot/grub/grubenv create
+    cp -r "$root/usr/lib/grub/i386-pc" "$root/boot/grub/"
+    # shellcheck disable=SC2016 # GRUB's parentheses
+    chroot "$root" grub-mkimage -O i386-pc -o /boot/grub/core.img -p '(hd0,msdos1)/boot/grub' biosdisk part_msdos ext2 normal
+    cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/grub/core.img" "$work/"
+
+    echo '/dev/vda1 / ext4 defaults 0 1' >"$root/etc/fstab"
+    echo localhost >"$root/etc/hostname"
+    : >"$root/etc/machine-id"
+    # Consoles are files here, and logins are not needed.
+    for unit in getty@tty1 serial-getty@ttyS0; do ln -sf /dev/null "$root/etc/systemd/system/$unit.service"; done
+    for unit in systemd-timesyncd apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer man-db.timer; do
+        rm -f "$root"/etc/systemd/system/*.wants/"$unit"*
+    done
+    for unit in ccbench-machine ccbench-machine-join; do
+        install -m 644 "$here/$unit.service" "$root/etc/systemd/system/"
+        ln -s "../$unit.service" "$root/etc/systemd/system/multi-user.target.wants/"
+    done
+    rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
+
+    # One partition, behind the first MiB; GRUB's first stage in the first sector, its core in the sectors after it.
+    truncate -s "${size_mib}M" "$work/disk"
+    mke2fs -q -t ext4 -O ^metadata_csum_seed,^orphan_file -E offset=1048576 -d "$root" "$work/disk" "$((size_mib - 1))M" >&2
+    python3 "$here/install_grub.py" "$work/disk" "$work/boot.img" "$work/core.img"
+    mv "$work/disk" "$image.new"
+    mv "$image.new" "$image"
+fi
+echo "$image $usual $other"
