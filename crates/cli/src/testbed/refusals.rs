@@ -25,15 +25,7 @@ pub async fn check(
         if !asked.insert(looked_at(&point, addresses)) {
             continue;
         }
-        let plan_toml = resolve::to_toml(&point.plan);
-        let request = |node: &str| wire::PrepareRequest {
-            run_id: experiment.id.clone(),
-            node: node.to_owned(),
-            plan_toml: plan_toml.clone(),
-            point_id: point.id,
-            addresses: addresses.clone(),
-            ..wire::PrepareRequest::default()
-        };
+        let request = |node: &str| request(&experiment.id, &point, addresses, node);
         match agents.check(request).await {
             Ok(()) if experiment.keep_going => return Ok(()),
             Ok(()) => {}
@@ -46,6 +38,23 @@ pub async fn check(
         }
     }
     refused
+}
+
+/// The question about a point.
+pub(super) fn request(
+    run_id: &str,
+    point: &Point,
+    addresses: &BTreeMap<String, String>,
+    node: &str,
+) -> wire::PrepareRequest {
+    wire::PrepareRequest {
+        run_id: run_id.to_owned(),
+        node: node.to_owned(),
+        plan_toml: resolve::to_toml(&point.plan),
+        point_id: point.id,
+        addresses: addresses.clone(),
+        ..wire::PrepareRequest::default()
+    }
 }
 
 /// The parts of a point that agents look at: points that differ in others (rates, queues, times) need one question.

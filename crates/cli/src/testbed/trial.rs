@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{debug, info};
 
-use super::Testbed;
-use crate::agents::{AgentError, CALL_LIMIT};
+use super::{Testbed, refusals};
+use crate::agents::{AgentError, Agents, CALL_LIMIT};
 use crate::backend::error::BackendError;
 use crate::clock;
 use crate::clock_offset::ClockPrediction;
@@ -116,18 +116,46 @@ async fn boot(
     interrupt: &mut Interrupt,
 ) -> Result<(), BackendError> {
     let releases = Experiment::kernel_releases(trial.point);
-    let Testbed { agents, rebooted, .. } = testbed;
+    let Testbed { agents, addresses, rebooted, .. } = testbed;
+    let mut is_needed = false;
     for (node, release) in &releases {
         let runs = agents.by_node.get(node).map(|agent| &agent.info.kernel);
         if let Some(kernel) = runs.filter(|kernel| *kernel != release) {
-            progress
-                .message("reboot", &format!("{node}: reboot from kernel {kernel} into {release}"));
+            let text = format!("{node}: reboot from kernel {kernel} into {release}");
+            progress.message("reboot", &text);
+            is_needed = true;
         }
     }
-    let Experiment { id, await_reboot, .. } = trial.experiment;
+    let Experiment { id, await_nodes, await_reboot, .. } = trial.experiment;
+    let booted = async {
+        agents.boot(id, &releases, *await_reboot, rebooted).await?;
+        match is_needed {
+            true => ready(trial, agents, addresses, *await_nodes).await,
+            false => Ok(()),
+        }
+    };
     tokio::select! {
-        booted = agents.boot(id, &releases, *await_reboot, rebooted) => booted.map_err(BackendError::from),
+        booted = booted => booted.map_err(BackendError::from),
         () = interrupt.requested() => Err(BackendError::Interrupted),
+    }
+}
+
+/// Waits until every node would accept the trial: the interfaces of a machine may come after its agent.
+async fn ready(
+    trial: Trial<'_>,
+    agents: &Agents,
+    addresses: &BTreeMap<String, String>,
+    limit: Micros,
+) -> Result<(), AgentError> {
+    let until = clock::now() + limit.duration();
+    loop {
+        let request =
+            |node: &str| refusals::request(&trial.experiment.id, trial.point, addresses, node);
+        match agents.check(request).await {
+            Err(error) if clock::now() < until => debug!("not ready: {error}"),
+            checked => return checked,
+        }
+        tokio::time::sleep(TICK).await;
     }
 }
 
