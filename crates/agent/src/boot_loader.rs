@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use clap::ValueEnum;
 
-mod grub;
+pub(crate) mod grub;
 mod systemd_boot;
 
 use grub::Grub;

@@ -1,5 +1,6 @@
 //! Parsers for the fuzz targets (`tests/fuzz`) that are private otherwise. Nothing here changes the machine.
 
+pub use crate::boot_loader::grub::{entries as grub_entries, with_variable as grub_with_variable};
 pub use crate::executor::task_of;
 pub use crate::generator::{Connection, report_lines};
 pub use crate::probe::ping::echo_reply_of;

@@ -6,6 +6,7 @@
 //! which also limit memory.
 #![forbid(unsafe_code)]
 
+pub mod boot_loaders;
 pub mod ccs;
 pub mod journals;
 pub mod kernel;
@@ -51,6 +52,8 @@ pub const TARGETS: &[Target] = &[
     target("sealed_line", journals::sealed_line, 3000),
     target("undo_journal", journals::undo, 2000),
     target("cc_journal", journals::cc, 2000),
+    target("grub_config", boot_loaders::grub_config, 2000),
+    target("grub_environment", boot_loaders::grub_environment, 2000),
     target("cc_object", ccs::object, 2000),
     target("inet_diag", kernel::inet_diag, 3000),
     target("acks", kernel::acks, 2000),

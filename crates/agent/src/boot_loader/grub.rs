@@ -76,7 +76,7 @@ enum Block {
 
 /// The kernel releases in a grub.cfg, each with the identifier of the entry that boots it (`SUBMENU>ENTRY`), in the order of the menu;
 /// without recovery entries.
-fn entries(config: &str) -> Vec<(String, String)> {
+pub fn entries(config: &str) -> Vec<(String, String)> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut found = Vec::new();
     for line in config.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -98,7 +98,8 @@ fn entries(config: &str) -> Vec<(String, String)> {
 /// The release and the entry of a command `linux IMAGE ARGUMENT…`.
 fn kernel(words: &[String], blocks: &[Block]) -> Option<(String, String)> {
     let image = words.get(1)?.rsplit('/').next()?;
-    let release = IMAGES.iter().find_map(|name| image.strip_prefix(name))?;
+    let release = IMAGES.iter().find_map(|name| image.strip_prefix(name));
+    let release = release.filter(|release| !release.is_empty())?;
     let is_recovery = |word: &String| {
         ["single", "recovery", "rescue", "emergency"].contains(&word.as_str())
             || word.starts_with("systemd.unit=rescue")
@@ -146,7 +147,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// An environment block of the same size with another value of a variable, or without it; `None` if it is not a block, or full.
-fn with_variable(block: &[u8], name: &str, value: Option<&str>) -> Option<Vec<u8>> {
+pub fn with_variable(block: &[u8], name: &str, value: Option<&str>) -> Option<Vec<u8>> {
     let rest = block.strip_prefix(SIGNATURE.as_bytes())?;
     // Filled up with `#` behind the last line; comments are lines.
     let end = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
