@@ -53,7 +53,8 @@ END
 
     echo '/dev/vda1 / ext4 defaults 0 1' >"$root/etc/fstab"
     echo localhost >"$root/etc/hostname"
-    : >"$root/etc/machine-id"
+    # Without one, the first boot asks questions and resets which units are enabled.
+    tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
     # Consoles are files here, and logins are not needed.
     for unit in getty@tty1 serial-getty@ttyS0; do ln -sf /dev/null "$root/etc/systemd/system/$unit.service"; done
     for unit in systemd-timesyncd apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer man-db.timer; do
