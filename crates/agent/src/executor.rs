@@ -342,9 +342,10 @@ impl Executor {
         controller: Option<&ConnectionEnd>,
     ) -> Result<wire::PrepareReply, AgentError> {
         let task = prepare::task_of(request)?;
-        boot::check_running(&task)?;
         self.check_clean()?;
-        self.step(prepare_command(request, controller))?;
+        let command = prepare_command(request, controller);
+        self.check_running(&task, command.clone())?;
+        self.step(command)?;
         let generation = self.session.generation;
         let client = controller.map(ConnectionEnd::identity);
         self.parts.undo.audit().set_trial(&request.run_id, client);

@@ -11,18 +11,6 @@ use crate::error::AgentError;
 use crate::session::{Command, Holder};
 use crate::sockets::sysfs;
 
-/// Refuses a trial whose plan names another kernel than the one that runs.
-///
-/// # Errors
-/// It does.
-pub(super) fn check_running(task: &NodeTask) -> Result<(), AgentError> {
-    let running = sysfs::release();
-    match task.kernel_release.as_ref().filter(|named| **named != running) {
-        Some(named) => Err(AgentError::OtherKernel { named: named.clone(), running }),
-        None => Ok(()),
-    }
-}
-
 impl Handle {
     /// Begins the reboot of the machine into an installed kernel.
     ///
@@ -38,6 +26,21 @@ impl Handle {
 }
 
 impl Executor {
+    /// Refuses a trial whose plan names another kernel than the one that runs; before that, what the session refuses: the controller of
+    /// a node that was rebooted describes it again, and asks for the kernel.
+    pub(super) fn check_running(
+        &self,
+        task: &NodeTask,
+        prepare: Command,
+    ) -> Result<(), AgentError> {
+        self.session.clone().on(prepare)?;
+        let running = sysfs::release();
+        match task.kernel_release.as_ref().filter(|named| **named != running) {
+            Some(named) => Err(AgentError::OtherKernel { named: named.clone(), running }),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a trial whose kernel does not run and cannot be booted for this client.
     pub(super) fn check_boot(
         &self,

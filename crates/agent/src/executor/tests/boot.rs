@@ -86,6 +86,10 @@ async fn a_trial_begins_only_on_the_kernel_that_its_plan_names() {
         |release: &str| wire::PrepareRequest { plan_toml: plan(release), ..rig.request() };
     let error = rig.handle.prepare(request(OTHER), None).await.unwrap_err().to_string();
     assert!(error.contains("names kernel 6.99.0-other") && error.contains(&sysfs::release()));
+    let of_earlier_boot =
+        wire::PrepareRequest { boot_id: Some("another".into()), ..request(OTHER) };
+    let error = rig.handle.prepare(of_earlier_boot, None).await.unwrap_err().to_string();
+    assert!(error.contains("has been rebooted meanwhile"), "it is booted again: {error}");
     assert_eq!(rig.handle.status().generation, 0);
     rig.handle.prepare(request(&sysfs::release()), None).await.expect("the kernel that runs");
 }
