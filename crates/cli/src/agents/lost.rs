@@ -160,8 +160,8 @@ impl Agent {
             boot_id: Some(self.info.boot_id.clone()),
         };
         let until = clock::now() + limit.duration();
-        let (mut is_accepted, mut answer) = (false, String::new());
-        while answer.is_empty() || clock::now() < until {
+        let mut is_accepted = false;
+        let answer = loop {
             if !is_accepted {
                 let asked = self.client.reboot(request.clone());
                 match call(node, "reboot", asked).await {
@@ -176,15 +176,18 @@ impl Agent {
             }
             tokio::time::sleep(AWAIT_INTERVAL).await;
             let described = self.client.describe(wire::DescribeRequest {});
-            match call(node, "describe", described).await {
+            let answer = match call(node, "describe", described).await {
                 Ok(now) if now.boot_id == self.info.boot_id => {
-                    answer = format!("it is still up with kernel {}", now.kernel);
+                    format!("it is still up with kernel {}", now.kernel)
                 }
                 Ok(now) => return self.booted(node, run_id, release, now),
-                Err(AgentError::Call { reason, .. }) => answer = reason,
+                Err(AgentError::Call { reason, .. }) => reason,
                 Err(error) => return Err(error),
+            };
+            if clock::now() >= until {
+                break answer;
             }
-        }
+        };
         let (node, step) = (node.to_owned(), "reboot");
         let reason = format!(
             "it is not back with kernel {release} within {limit} ({answer}): look at its console; if it only takes longer, use \
