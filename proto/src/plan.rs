@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::units::{Micros, Rate};
+use crate::units::{Bytes, Micros, Rate};
 use text::Name;
 
 pub use capture::Capture;
@@ -233,6 +233,11 @@ pub struct Flow {
     /// Rate limit of the application, per socket; absent: as fast as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// What the application of each socket writes in all; its socket stays open until the flow stops. Needs `tool = "ccbench"`;
+    /// absent: no end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-from" = "100B"))]
+    pub bytes: Option<Bytes>,
     /// The application is idle for a time; needs a `rate` and `tool = "ccbench"`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
@@ -266,6 +271,7 @@ impl Flow {
             count: one(),
             reverse: false,
             rate: None,
+            bytes: None,
             pause: None,
             start: None,
             start_jitter: None,

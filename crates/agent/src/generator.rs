@@ -87,6 +87,9 @@ pub struct Args {
     /// Send at this rate per connection, in bits per second; without it, as fast as possible
     #[arg(long, value_name = "BPS")]
     pub rate_bps: Option<NonZeroU64>,
+    /// Send this many bytes per connection; without it, no end. Connections stay open
+    #[arg(long, value_name = "BYTES")]
+    pub bytes: Option<NonZeroU64>,
     /// Pause this long after the start, in microseconds
     #[arg(long, value_name = "US", requires = "pause_us")]
     pub pause_after_us: Option<u64>,

@@ -111,6 +111,7 @@ table! { FlowColumns, "flows", wire::Flow, flow_start, ["flow_id", "side"], {
     cookie: Opt<UInt64Type>,
     start_s: Opt<Float64Type>,
     stop_s: Opt<Float64Type>,
+    completed_s: Opt<Float64Type>,
     exit_code: Opt<Int32Type>,
     bytes: Num<UInt64Type>,
     side: Enum<Side>,

@@ -2,6 +2,7 @@
 
 use ccbench_proto::plan::Ecn;
 use ccbench_proto::schedule::{FlowTask, block_bytes, block_offset_ns, paused_offset_ns};
+use ccbench_proto::units::Bytes;
 use ccbench_proto::wire::{self, Role, SampleSource, Side};
 
 use crate::congestion_control::CongestionControl;
@@ -49,6 +50,8 @@ pub struct Connection {
     pub established_ns: Option<u64>,
     /// All connections of the group were made, and the application began to write.
     pub started_ns: Option<u64>,
+    /// The receiver has read the last byte of a finite flow.
+    pub completed_ns: Option<u64>,
     /// The application has stopped.
     pub stopped_ns: Option<u64>,
     /// Blocks that an application with a rate has written.
@@ -98,6 +101,7 @@ impl Connection {
             state: State::Closed,
             established_ns: None,
             started_ns: None,
+            completed_ns: None,
             stopped_ns: None,
             written_blocks: 0,
             task,
@@ -166,9 +170,10 @@ impl Connection {
         }
         let started_ns = self.started_ns?;
         let since_ns = now_ns - started_ns;
+        // Without `bytes` never at its end.
+        let length_bytes = self.task.plan.bytes.map_or(u64::MAX / 2, Bytes::get);
         let Some(rate) = self.task.plan.rate else {
-            // Never at its end, and never idle.
-            self.sender()?.write(now_ns, u64::MAX / 2);
+            self.sender()?.write(now_ns, length_bytes);
             return None;
         };
         // As ccbench's generator.
@@ -180,13 +185,19 @@ impl Connection {
             blocks += 1;
         }
         self.written_blocks = blocks;
-        self.sender()?.write(now_ns, blocks * block_bytes);
-        Some(started_ns.saturating_add(due_ns(blocks)))
+        let written_bytes = blocks.saturating_mul(block_bytes).min(length_bytes);
+        self.sender()?.write(now_ns, written_bytes);
+        (written_bytes < length_bytes).then(|| started_ns.saturating_add(due_ns(blocks)))
     }
 
     /// A segment with data arrives.
     pub fn on_segment(&mut self, now_ns: u64, segment: &Segment, ecn: Ecn) -> Option<Packet> {
-        self.half()?.on_segment(now_ns, segment, ecn)
+        let reply = self.half()?.on_segment(now_ns, segment, ecn);
+        if let Some(length) = self.task.plan.bytes.filter(|_| self.completed_ns.is_none()) {
+            let received_bytes = self.receiver()?.bytes_received();
+            self.completed_ns = (received_bytes >= length.get()).then_some(now_ns);
+        }
+        reply
     }
 
     /// Bytes of new data that the sender has sent.

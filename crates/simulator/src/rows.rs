@@ -306,6 +306,7 @@ impl FlowRows {
         self.is_finished = true;
         let stop_s = connection.stopped_ns.unwrap_or(now_ns).saturating_sub(T0_NS) as f64 / 1e9;
         let start_s = connection.started_ns.map(|started_ns| (started_ns - T0_NS) as f64 / 1e9);
+        let completed_s = connection.completed_ns.map(|at_ns| (at_ns - T0_NS) as f64 / 1e9);
         let acked = connection.sender().map_or(0, |sender| sender.info(now_ns).bytes_acked);
         let received = connection.receiver().map_or(0, |receiver| receiver.bytes_received());
         let cc = connection.cc_name.clone();
@@ -325,6 +326,7 @@ impl FlowRows {
                 cookie: Some(connection.cookie()),
                 start_s,
                 stop_s: start_s.map(|_| stop_s),
+                completed_s: completed_s.filter(|_| side == Side::Receiver),
                 bytes,
                 tool: "simulator".to_owned(),
                 role: Role::Data.into(),

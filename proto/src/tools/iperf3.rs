@@ -178,6 +178,8 @@ pub struct Totals {
     pub received_bytes: u64,
     /// The stream's end, seconds since its start.
     pub end_s: f64,
+    /// When the last byte of a finite flow was read, seconds since its start; only ccbench's generator reports it.
+    pub completed_s: Option<f64>,
 }
 
 #[derive(Deserialize, Default)]
@@ -237,6 +239,7 @@ struct EndSide {
     socket: i64,
     end: f64,
     bytes: f64,
+    completed: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -407,7 +410,11 @@ impl Report {
         }
         for (position, stream) in end.streams.into_iter().take(MAX_STREAMS).enumerate() {
             let sides = [&stream.sender, &stream.receiver];
-            if !sides.into_iter().all(|side| is_size(side.bytes) && is_duration(side.end)) {
+            let is_valid = |side: &EndSide| {
+                let times = [Some(side.end), side.completed];
+                is_size(side.bytes) && times.into_iter().flatten().all(is_duration)
+            };
+            if !sides.into_iter().all(is_valid) {
                 self.flaw(at, Flaw::TOTAL);
                 continue;
             }
@@ -416,6 +423,7 @@ impl Report {
                 sent_bytes: stream.sender.bytes as u64,
                 received_bytes: stream.receiver.bytes as u64,
                 end_s: stream.sender.end.max(stream.receiver.end),
+                completed_s: stream.receiver.completed,
             };
             self.totals.insert(number, totals);
         }

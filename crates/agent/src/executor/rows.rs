@@ -106,6 +106,7 @@ pub fn flows(
                 cookie: socket.and_then(|s| s.cookie),
                 start_s: began,
                 stop_s: began.and_then(|b| Some(b + last?.values.end)),
+                completed_s: began.and_then(|b| Some(b + report.totals.get(&stream)?.completed_s?)),
                 bytes: bytes(side, report.totals.get(&stream), socket, report, stream),
                 ..base(flow_id, Role::Data)
             }

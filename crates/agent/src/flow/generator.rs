@@ -25,6 +25,9 @@ pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
         push("rate-bps", rate.bits_per_sec().to_string());
         push("block-bytes", block_bytes(rate).to_string());
     }
+    if let Some(bytes) = task.plan.bytes {
+        push("bytes", bytes.get().to_string());
+    }
     if let Some(pause) = task.plan.pause {
         push("pause-after-us", pause.after.get().to_string());
         push("pause-us", pause.duration.get().to_string());
@@ -40,7 +43,7 @@ mod tests {
     use clap::Parser as _;
 
     use ccbench_proto::plan::{Flow, Pause};
-    use ccbench_proto::units::{Micros, Rate};
+    use ccbench_proto::units::{Bytes, Micros, Rate};
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -51,7 +54,7 @@ mod tests {
         let rate = Some(Rate::from_bits_per_sec(8_000_000));
         let pause = Some(Pause { after: Micros::new(7), duration: Micros::new(9) });
         let plan = Flow { count: 3, rate, pause, reverse: true, ..Flow::new("a", "b") };
-        let plan = Flow { cc: Some("cubic".into()), ..plan };
+        let plan = Flow { cc: Some("cubic".into()), bytes: Some(Bytes::new(5000)), ..plan };
         let task = FlowTask { plan, ..example_task() };
         let parsed = |end| {
             let words = std::iter::once("ccbench-agent".to_owned()).chain(args(&task, end));
@@ -65,6 +68,7 @@ mod tests {
         assert_eq!((client.server, client.server_port, client.count), (task.to_ip, 5201, 3));
         assert_eq!((client.rate_bps.unwrap().get(), client.block_bytes.get()), (8_000_000, 10_000));
         assert_eq!((client.pause_after_us, client.pause_us), (Some(7), Some(9)));
+        assert_eq!(client.bytes.unwrap().get(), 5000);
         assert_eq!((client.cc.as_deref(), client.interval_us.get()), (None, 100_000));
         assert!(client.reverse);
         let server = parsed(FlowEndpoint::Server);

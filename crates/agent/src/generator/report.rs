@@ -21,6 +21,8 @@ pub(super) struct Counters {
     pub bytes: u64,
     /// Acknowledged by the receiver; of a sender.
     pub bytes_acked: u64,
+    /// When the receiver had taken the last byte of a finite flow, on CLOCK_MONOTONIC; of a receiver.
+    pub completed_ns: Option<u64>,
     /// Latest sample of the socket.
     pub sample: FlowSample,
 }
@@ -29,7 +31,7 @@ impl Counters {
     /// `moved_bytes` is the count of the thread. During a system call it lags behind the kernel's; after the last call it is exact.
     pub fn new(sample: FlowSample, moved_bytes: u64) -> Self {
         let bytes = application_bytes(&sample).unwrap_or(0).max(moved_bytes);
-        Self { bytes, bytes_acked: sample.bytes_acked.unwrap_or(0), sample }
+        Self { bytes, bytes_acked: sample.bytes_acked.unwrap_or(0), completed_ns: None, sample }
     }
 }
 
@@ -100,7 +102,8 @@ impl Reporter {
         text
     }
 
-    /// `end`: the totals of every connection. A sender counts as received what was acknowledged.
+    /// `end`: the totals of every connection. A sender counts as received what was acknowledged. The receiver of a finite flow
+    /// that is complete has one more field, `completed`.
     pub fn end(&self, counters: &[Counters], cc: Option<&str>, at_ns: u64) -> String {
         let end = self.seconds(at_ns);
         let streams = counters.iter().zip(0..).map(|(of, number): (_, u32)| {
@@ -108,7 +111,11 @@ impl Reporter {
                 if self.sends { (of.bytes, of.bytes_acked) } else { (0, of.bytes) };
             let side =
                 |bytes: u64| json!({ "socket": number, "start": 0.0, "end": end, "bytes": bytes });
-            json!({ "sender": side(sent), "receiver": side(received) })
+            let mut totals = json!({ "sender": side(sent), "receiver": side(received) });
+            if let Some(at_ns) = of.completed_ns {
+                totals["receiver"]["completed"] = json!(self.seconds(at_ns));
+            }
+            totals
         });
         let key = if self.sends { "sender_tcp_congestion" } else { "receiver_tcp_congestion" };
         let mut data = json!({ "streams": streams.collect::<Vec<_>>() });
@@ -219,13 +226,21 @@ mod tests {
             reporter.interval(&[Counters::new(received(4000), 1000)], 100_000_000),
             // The thread has read more since.
             reporter.interval(&[Counters::new(received(4000), 4500)], 150_000_000),
-            reporter.end(&[Counters::new(received(4000), 4500)], None, 150_000_000),
+            reporter.end(
+                &[Counters {
+                    completed_ns: Some(140_000_000),
+                    ..Counters::new(received(4000), 4500)
+                }],
+                None,
+                150_000_000,
+            ),
             error("interrupt - the client has terminated"),
         ];
         let report = read(&lines, true);
         let bytes: Vec<_> = report.intervals.iter().map(|i| (i.stream, i.values.bytes)).collect();
         assert_eq!(bytes, [(1, 4000.0), (1, 500.0)]);
         assert_eq!(report.totals[&1].received_bytes, 4500);
+        assert_eq!(report.totals[&1].completed_s, Some(0.14));
         assert_eq!(report.error.as_deref(), Some("interrupt - the client has terminated"));
     }
 }

@@ -148,6 +148,8 @@ struct Stream {
     socket: OwnedFd,
     /// Passed to the kernel, or taken from it, by the thread.
     moved_bytes: AtomicU64,
+    /// When the receiver had taken the last byte of a finite flow, on CLOCK_MONOTONIC; 0: not yet.
+    completed_ns: AtomicU64,
 }
 
 #[derive(Default)]
@@ -177,17 +179,22 @@ impl Streams {
         let outcome = Arc::new(Outcome::default());
         let mut streams = Vec::new();
         for Connection { socket, .. } in connections {
-            let stream = Arc::new(Stream { socket, moved_bytes: AtomicU64::new(0) });
+            let stream = Arc::new(Stream {
+                socket,
+                moved_bytes: AtomicU64::new(0),
+                completed_ns: AtomicU64::new(0),
+            });
             let (of_thread, outcome, ended) =
                 (Arc::clone(&stream), Arc::clone(&outcome), Arc::clone(&ended));
             let (sends, schedule) = (args.sends(), Schedule::new(args, zero_ns));
+            let length_bytes = args.bytes.map_or(u64::MAX, Into::into);
             std::thread::Builder::new()
                 .name("stream".to_owned())
                 .spawn(move || {
                     let moved = if sends {
-                        send_all(&of_thread, &schedule)
+                        send_all(&of_thread, &schedule, length_bytes)
                     } else {
-                        receive_all(&of_thread)
+                        receive_all(&of_thread, length_bytes)
                     };
                     if let Err(error) = moved {
                         let mut first =
@@ -232,7 +239,12 @@ impl Streams {
             let info = info.map_err(GenerateError::system("read TCP_INFO"))?;
             let mut sample = FlowSample { side: side.into(), ..FlowSample::default() };
             tcp_info::decode(&info, self.kernel, &mut sample);
-            Ok(Counters::new(sample, stream.moved_bytes.load(Ordering::Relaxed)))
+            let completed_ns = match stream.completed_ns.load(Ordering::Relaxed) {
+                0 => None,
+                at_ns => Some(at_ns),
+            };
+            let moved_bytes = stream.moved_bytes.load(Ordering::Relaxed);
+            Ok(Counters { completed_ns, ..Counters::new(sample, moved_bytes) })
         };
         self.streams.iter().map(of_stream).collect()
     }
@@ -264,13 +276,18 @@ impl Schedule {
     }
 }
 
-fn send_all(stream: &Stream, schedule: &Schedule) -> io::Result<()> {
+/// Sends `length_bytes`, block by block, and then waits until the receiver closes the connection.
+fn send_all(stream: &Stream, schedule: &Schedule, length_bytes: u64) -> io::Result<()> {
     let block = vec![0u8; usize::try_from(schedule.block_bytes).unwrap_or(usize::MAX)];
     for number in 0.. {
+        let rest_bytes = length_bytes - stream.moved_bytes.load(Ordering::Relaxed);
+        if rest_bytes == 0 {
+            break;
+        }
         if let Some(due_ns) = schedule.due_ns(number) {
             clock::sleep_thread_until(due_ns);
         }
-        let mut left = &block[..];
+        let mut left = &block[..block.len().min(usize::try_from(rest_bytes).unwrap_or(usize::MAX))];
         while !left.is_empty() {
             match send(&stream.socket, left, SendFlags::NOSIGNAL) {
                 Ok(sent) => {
@@ -284,17 +301,28 @@ fn send_all(stream: &Stream, schedule: &Schedule) -> io::Result<()> {
             }
         }
     }
-    Ok(())
+    // The receiver sends nothing.
+    receive_all(stream, u64::MAX)
 }
 
-fn receive_all(stream: &Stream) -> io::Result<()> {
+/// Receives until the other end closes the connection. Of a finite flow of `length_bytes`, the last call before its end waits
+/// for just what is missing, so that its return is the time of completion.
+fn receive_all(stream: &Stream, length_bytes: u64) -> io::Result<()> {
     let mut buffer = vec![0u8; RECV_BYTES];
     loop {
+        let rest_bytes = length_bytes.saturating_sub(stream.moved_bytes.load(Ordering::Relaxed));
+        let wanted = match usize::try_from(rest_bytes) {
+            Ok(rest) if (1..RECV_BYTES).contains(&rest) => rest,
+            _ => RECV_BYTES,
+        };
         // With TRUNC the kernel counts the data and discards it without copying.
-        match recv(&stream.socket, &mut *buffer, RecvFlags::WAITALL | RecvFlags::TRUNC) {
+        match recv(&stream.socket, &mut buffer[..wanted], RecvFlags::WAITALL | RecvFlags::TRUNC) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(()),
             Ok((_, received)) => {
-                stream.moved_bytes.fetch_add(received as u64, Ordering::Relaxed);
+                let before = stream.moved_bytes.fetch_add(received as u64, Ordering::Relaxed);
+                if (before + 1..=before + received as u64).contains(&length_bytes) {
+                    stream.completed_ns.store(clock::now_ns(), Ordering::Relaxed);
+                }
             }
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -349,6 +377,38 @@ mod tests {
         let [connection] = &kept[..] else { panic!("{} connections", kept.len()) };
         let of_kept = SocketAddr::try_from(getpeername(&connection.socket).unwrap().unwrap());
         assert_eq!(of_kept.unwrap(), peer.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_finite_flow_ends_with_its_last_byte_and_stays_open() {
+        // A block and a part of one.
+        const LENGTH_BYTES: u64 = 200_000;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (connection, peer) = accepted(&listener);
+        let stream = |socket| {
+            let (moved_bytes, completed_ns) = (AtomicU64::new(0), AtomicU64::new(0));
+            Arc::new(Stream { socket, moved_bytes, completed_ns })
+        };
+        let (sender, receiver) = (stream(OwnedFd::from(peer)), stream(connection.socket));
+        let schedule = Schedule { zero_ns: 0, block_bytes: 131_072, rate_bps: None, pause: None };
+        let began_ns = clock::now_ns();
+        let of_sender = Arc::clone(&sender);
+        let sending = std::thread::spawn(move || send_all(&of_sender, &schedule, LENGTH_BYTES));
+        let of_receiver = Arc::clone(&receiver);
+        let receiving = std::thread::spawn(move || receive_all(&of_receiver, LENGTH_BYTES));
+        let completes = (0..60_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            receiver.completed_ns.load(Ordering::Relaxed) > 0
+        });
+        assert!(completes, "the last byte has not arrived");
+        let both = [&sender, &receiver].map(|end| end.moved_bytes.load(Ordering::Relaxed));
+        assert_eq!(both, [LENGTH_BYTES; 2]);
+        assert!(receiver.completed_ns.load(Ordering::Relaxed) > began_ns);
+        assert_eq!(sender.completed_ns.load(Ordering::Relaxed), 0, "only the receiver knows");
+        assert!(!sending.is_finished() && !receiving.is_finished(), "the connection is open");
+        rustix::net::shutdown(&receiver.socket, rustix::net::Shutdown::Both).unwrap();
+        sending.join().unwrap().unwrap();
+        receiving.join().unwrap().unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::{self, FlowTask};
 use ccbench_proto::topology::Topology;
-use ccbench_proto::units::Micros;
+use ccbench_proto::units::{Bytes, Micros};
 use ccbench_proto::wire::{Done, Flow, FlowSample, Interval, Role, Side};
 
 use super::findings::{Findings, Span};
@@ -23,7 +23,7 @@ pub const SET_UP_RTTS: u32 = 4;
 pub const NOT_DATA_BYTES: u64 = 37 + 1 + 1;
 /// Growth of a byte counter that a FIN alone causes.
 const FIN_BYTES: u64 = 1;
-/// An unlimited flow that delivers nothing for longer than this and longer than [`STALLED_RTTS`] has stalled. A
+/// A flow without a rate of its own that delivers nothing for longer than this and longer than [`STALLED_RTTS`] has stalled. A
 /// retransmission timeout starts at a fifth of it and doubles.
 pub const STALLED_S: f64 = 1.0;
 /// Smoothed round trips without a new byte; loss recovery takes fewer.
@@ -175,17 +175,21 @@ impl FlowCheck {
         }
         let at_s = span.seconds(row.at_ns);
         let outages = self.outages.get(&row.group).map_or(&[][..], Vec::as_slice);
-        let stop_s = self.groups.get(&row.group).map_or(self.end_s, |task| task.stop.as_secs_f64());
+        let task = self.groups.get(&row.group);
+        let stop_s = task.map_or(self.end_s, |task| task.stop.as_secs_f64());
+        let length_bytes = task.and_then(|task| task.plan.bytes).map_or(u64::MAX, Bytes::get);
+        // After the last byte of a finite flow no other one comes.
+        let until_s = |bytes| if bytes < length_bytes { stop_s } else { f64::NEG_INFINITY };
         if row.side() != Side::Sender {
             let bytes = row.bytes_received.unwrap_or(0);
-            flow.received.sample(at_s, bytes, flow.srtt_s, stop_s, outages);
+            flow.received.sample(at_s, bytes, flow.srtt_s, until_s(bytes), outages);
             return;
         }
         if let Some(rtt_us) = row.rtt_us {
             flow.srtt_s = f64::from(rtt_us) / 1e6;
         }
         let acked = row.bytes_acked.unwrap_or(0);
-        flow.acked.sample(at_s, acked, flow.srtt_s, stop_s, outages);
+        flow.acked.sample(at_s, acked, flow.srtt_s, until_s(acked), outages);
         flow.last_sample_s = Some(flow.last_sample_s.map_or(at_s, |last_s| last_s.max(at_s)));
         if !row.cc.is_empty() {
             flow.cc.clone_from(&row.cc);

@@ -75,6 +75,8 @@ struct Scenario {
     lost: bool,
     event: Option<(Option<Kind>, &'static str)>,
     queue: &'static str,
+    /// Keys of the flow group in addition.
+    flow_keys: &'static str,
     /// When the plan changes the bottleneck's rate, and to what.
     change: Option<(u64, &'static str)>,
     /// From this instant on the bottleneck sends half.
@@ -115,6 +117,7 @@ impl Default for Scenario {
             lost: false,
             event: None,
             queue: "bfifo",
+            flow_keys: "",
             change: None,
             halved_ms: u64::MAX,
             idle_us_per_s: None,
@@ -140,6 +143,7 @@ impl Scenario {
         let change = self.change.map_or(String::new(), |(at_ms, rate)| {
             format!("[[changes]]\nat = \"{at_ms}ms\"\nset = {{ \"links.bottleneck.rate\" = \"{rate}\" }}\n")
         });
+        let text = text.replace("[flows.main]\n", &format!("[flows.main]\n{}", self.flow_keys));
         let text = text + &change;
         let (plan, _) = match self.traced {
             true => read_traced(&text),
@@ -517,6 +521,16 @@ fn unlimited_flow_without_progress_is_stalled() {
     assert!(message.contains("no new byte for 1.40 s from 3.00 s on (limit 1.00 s"), "{message}");
     fine(&Scenario { srtt_ms: 150, ..scenario.clone() });
     fine(&Scenario { stalled_ms: (3_000, 4_000), ..Scenario::default() });
+}
+
+#[test]
+fn a_finite_flow_stalls_before_its_last_byte_only() {
+    // 2.8 MB have arrived after 3 s, and no more.
+    let flow_keys = "tool = \"ccbench\"\nbytes = \"2800kB\"\n";
+    let complete = Scenario { stalled_ms: (3_000, 10_000), flow_keys, ..Scenario::default() };
+    fine(&complete);
+    let flow_keys = "tool = \"ccbench\"\nbytes = \"2900kB\"\n";
+    only(&Scenario { flow_keys, ..complete }, Status::Degraded, "flow_stalled");
 }
 
 #[test]

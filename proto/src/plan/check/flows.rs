@@ -5,7 +5,7 @@ use crate::plan::timeline::{flow_span, phase_spans};
 use crate::plan::{Flow, Pause, Plan, Tool};
 use crate::schedule::{MAX_GROUPS, MAX_SOCKETS};
 use crate::topology::Topology;
-use crate::units::{Micros, Rate};
+use crate::units::{Bytes, Micros, Rate};
 
 use super::endpoints::ends;
 use super::limits::{LENGTHS, PHASE_FLOWS};
@@ -14,6 +14,8 @@ use super::problems::Problems;
 
 /// Most parallel streams of one process.
 const MAX_COUNT: u32 = 128;
+/// Verdicts take fewer bytes for those of connections without data.
+const MIN_BYTES: Bytes = Bytes::new(100);
 
 pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     if plan.flows.is_empty() && plan.probes.is_empty() {
@@ -70,11 +72,30 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
                 format!("is {jitter}, and the group runs for {length}: it must be shorter"),
             );
         }
+        if let Some(bytes) = flow.bytes {
+            self::bytes(name, flow, bytes, problems);
+        }
         if let Some(pause) = flow.pause {
             self::pause(name, flow, (pause, length), problems);
         }
     }
     probes::check(plan, topology, problems);
+}
+
+/// What each socket of a finite flow writes.
+fn bytes(name: &str, flow: &Flow, bytes: Bytes, problems: &mut Problems) {
+    let at = ["flows", name, "bytes"];
+    if bytes < MIN_BYTES {
+        problems.error(
+            &at,
+            format!(
+                "is {bytes}; write at least {MIN_BYTES}, or leave it out for a flow without end"
+            ),
+        );
+    } else if flow.tool != Some(Tool::Ccbench) {
+        let why = "needs `tool = \"ccbench\"`: iperf3 closes its sockets after the last byte";
+        problems.error_from(&at, &[&["flows", name, "tool"]], why);
+    }
 }
 
 /// `length`: how long the group runs.
