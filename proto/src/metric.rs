@@ -78,6 +78,9 @@ const SAMPLED_WITH_COV: &[&str] =
 /// [`SAMPLED`], and the Kaplan-Meier median.
 const SAMPLED_OR_CENSORED: &[&str] =
     &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median"];
+/// [`SAMPLED_OR_CENSORED`], and the number of censored ones.
+const SAMPLED_OF_DEFINED: &[&str] =
+    &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median", "undefined"];
 /// Of a variable of the table `cc_state` over the rows of a phase: `end` is the last value, `undefined` counts unset bounds.
 const OF_ROWS: &[&str] = &["mean", "min", "max", "end", "undefined"];
 
@@ -207,8 +210,8 @@ pub const METRICS: &[Metric] = &[
     metric("drops", LINK, "packets", SUM),
     metric("marks", LINK, "packets", SUM),
     metric("backlog", LINK, "bytes", &SAMPLED),
-    Metric { whole_trial: true, ..metric("flow_completion_time", FLOW, "us", MEAN) },
-    Metric { whole_trial: true, ..metric("flow_completion_time", GROUP, "us", &SAMPLED) },
+    Metric { whole_trial: true, ..metric("flow_completion_time", FLOW, "us", MEAN_OF_DEFINED) },
+    Metric { whole_trial: true, ..metric("flow_completion_time", GROUP, "us", SAMPLED_OF_DEFINED) },
     Metric { whole_trial: true, ..metric("packet_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
     Metric { whole_trial: true, ..metric("step_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
 ];
@@ -281,5 +284,6 @@ mod tests {
         for (extended, last) in [(SAMPLED_WITH_COV, "cov"), (SAMPLED_OR_CENSORED, "km_median")] {
             assert_eq!(extended.split_last(), Some((&last, &SAMPLED[..])));
         }
+        assert_eq!(SAMPLED_OF_DEFINED.split_last(), Some((&"undefined", SAMPLED_OR_CENSORED)));
     }
 }

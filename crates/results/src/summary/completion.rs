@@ -1,59 +1,198 @@
-//! **flow_completion_time**: the time from the start of a flow until its last byte has arrived (`start_s` and `stop_s` of
-//! table `flows`, of the receiver if it has a row). Of flows that the plan stops, it is the duration of the transfer.
+//! **flow_completion_time** of finite flows: from the time at which the application of the sender begins to write until that of
+//! the receiver has read the last byte (`start_s` and `completed_s` of table `flows`). A flow that is not complete when it stops
+//! took longer than it was observed: it is right-censored, counted as `undefined`, and part of the Kaplan-Meier median.
+//!
+//! Without a plan, as of imported files, no flow is known to be finite: the time is then the duration of the transfer.
 
 use std::collections::BTreeMap;
 
 use ccbench_proto::metric::{Scope, WHOLE_TRIAL};
 
 use super::rows::{Texts, each_slice};
-use super::statistics;
+use super::schedule::Schedule;
 use super::tables::PhaseRow;
+use super::{kaplan_meier, statistics};
 use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
+/// What both ends of a flow report, in seconds since the start of the trial.
+#[derive(Debug, Default, Clone, Copy)]
+struct Ends {
+    /// When its application began.
+    sender_start_s: Option<f64>,
+    receiver_start_s: Option<f64>,
+    /// When the last byte was read, and when the flow stopped: at the receiver, without its row at the sender.
+    completed_s: Option<f64>,
+    stop_s: Option<f64>,
+}
+
+/// A flow's time in us: to its last byte, or to the end of the observation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Time {
+    Completed(f64),
+    Censored(f64),
+}
+
+impl Ends {
+    /// `is_finite`: as the plan says; `None`: there is no plan.
+    fn time(&self, is_finite: Option<bool>) -> Option<Time> {
+        let start_s = self.sender_start_s.or(self.receiver_start_s)?;
+        let since_us = |at_s: f64| ((at_s - start_s) * 1e6).round();
+        match (is_finite, self.completed_s) {
+            (Some(false), _) => None,
+            (_, Some(at_s)) => Some(Time::Completed(since_us(at_s))),
+            (Some(true), None) => Some(Time::Censored(since_us(self.stop_s?))),
+            (None, None) => Some(Time::Completed(since_us(self.stop_s?))),
+        }
+    }
+}
+
 /// Completion times of the flows and groups of one trial.
-pub(super) fn completion_times(run: &RunDir, end: &TrialEnd) -> Result<Vec<PhaseRow>> {
-    // In us, by group and flow.
-    let mut flows: BTreeMap<(String, String), f64> = BTreeMap::new();
-    let columns = ["group", "flow_id", "role", "side", "start_s", "stop_s"];
+pub(super) fn completion_times(
+    run: &RunDir,
+    end: &TrialEnd,
+    schedule: &Schedule,
+) -> Result<Vec<PhaseRow>> {
+    let mut flows: BTreeMap<(String, String), Ends> = BTreeMap::new();
+    let columns = ["group", "flow_id", "role", "side", "start_s", "stop_s", "completed_s"];
     each_slice(run, "flows", end, &columns, |slice| {
         let [group, flow, role, side] =
             ["group", "flow_id", "role", "side"].map(|name| slice.texts(name));
-        let [start_s, stop_s] = ["start_s", "stop_s"].map(|name| slice.numbers(name));
+        let [start_s, stop_s, completed_s] =
+            ["start_s", "stop_s", "completed_s"].map(|name| slice.numbers(name));
         for row in (0..slice.len()).filter(|row| role.get(*row) == Some("data")) {
-            let Some((start_s, stop_s)) = start_s.get(row).zip(stop_s.get(row)) else { continue };
             let name = |texts: &Texts<'_>| texts.get(row).unwrap_or_default().to_owned();
-            let us = ((stop_s - start_s) * 1e6).round();
-            let known = flows.entry((name(&group), name(&flow))).or_insert(us);
+            let ends = flows.entry((name(&group), name(&flow))).or_default();
             if side.get(row) == Some("rcv") {
-                *known = us;
+                ends.receiver_start_s = start_s.get(row);
+                ends.completed_s = completed_s.get(row);
+                ends.stop_s = stop_s.get(row).or(ends.stop_s);
+            } else {
+                ends.sender_start_s = start_s.get(row);
+                ends.stop_s = ends.stop_s.or(stop_s.get(row));
             }
         }
     })?;
-    let row = |scope, subject: &str, stat, value, n| PhaseRow {
+    let mut groups: BTreeMap<&str, Vec<(&str, Time)>> = BTreeMap::new();
+    for ((group, flow), ends) in &flows {
+        if let Some(time) = ends.time(schedule.is_finite(end.point_id, group)) {
+            groups.entry(group).or_default().push((flow.as_str(), time));
+        }
+    }
+    Ok(groups.iter().flat_map(|(group, times)| rows(end, group, times)).collect())
+}
+
+/// The rows of a group and its flows.
+fn rows(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> Vec<PhaseRow> {
+    let n = times.len() as u32;
+    let row = |scope, subject: &str, (stat, value): (&'static str, f64), n| PhaseRow {
         point_id: end.point_id,
         trial: end.trial,
         phase: WHOLE_TRIAL.to_owned(),
         scope,
         subject: subject.to_owned(),
         metric: "flow_completion_time",
-        unit: "us",
+        unit: if stat == "undefined" { "1" } else { "us" },
         stat,
         value,
         n,
     };
+    let (mut completed, mut censored) = (Vec::new(), Vec::new());
     let mut found = Vec::new();
-    let mut groups: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for ((group, flow), us) in &flows {
-        found.push(row(Scope::Flow, flow, "mean", *us, 1));
-        groups.entry(group).or_default().push(*us);
+    for (flow, time) in times {
+        let of_flow = match *time {
+            Time::Completed(us) => {
+                completed.push(us);
+                ("mean", us)
+            }
+            Time::Censored(us) => {
+                censored.push(us);
+                ("undefined", 1.0)
+            }
+        };
+        found.push(row(Scope::Flow, flow, of_flow, 1));
     }
-    for (group, mut times) in groups {
-        let n = times.len() as u32;
-        let statistics = statistics::of_samples(&mut times);
-        let rows = statistics.into_iter();
-        found.extend(rows.map(|(stat, value)| row(Scope::Group, group, stat, value, n)));
+    let mut of_group = statistics::of_samples(&mut completed);
+    let median = kaplan_meier::median(&mut completed, &mut censored);
+    of_group.extend(median.map(|us| ("km_median", us)));
+    if !censored.is_empty() {
+        of_group.push(("undefined", censored.len() as f64));
     }
-    Ok(found)
+    found.extend(of_group.into_iter().map(|statistic| row(Scope::Group, group, statistic, n)));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{TrialKey, TrialStatus};
+
+    fn brief(times: &[Time]) -> Vec<(Scope, &'static str, f64, u32)> {
+        let key = TrialKey { point_id: 0, trial: 1, seed: 1, epoch: 1 };
+        let end = TrialEnd::new(key, TrialStatus::Ok);
+        let times: Vec<_> = times.iter().map(|time| ("short/0", *time)).collect();
+        let found = rows(&end, "short", &times);
+        found.into_iter().map(|row| (row.scope, row.stat, row.value, row.n)).collect()
+    }
+
+    #[test]
+    fn sender_begins_and_receiver_ends() {
+        let ends = Ends {
+            sender_start_s: Some(2.0),
+            receiver_start_s: Some(2.01),
+            completed_s: Some(2.5),
+            stop_s: Some(8.0),
+        };
+        assert_eq!(ends.time(Some(true)), Some(Time::Completed(500_000.0)));
+        assert_eq!(ends.time(Some(false)), None, "without `bytes` a flow has no completion");
+        let unfinished = Ends { completed_s: None, ..ends };
+        assert_eq!(unfinished.time(Some(true)), Some(Time::Censored(6e6)));
+        assert_eq!(unfinished.time(None), Some(Time::Completed(6e6)), "an import: the transfer");
+        let alone = Ends { sender_start_s: None, ..ends };
+        assert_eq!(alone.time(Some(true)), Some(Time::Completed(490_000.0)));
+        assert_eq!(Ends::default().time(Some(true)), None, "it never began");
+    }
+
+    #[test]
+    fn unfinished_flows_are_counted_and_raise_the_median() {
+        let [one, two, three] = [1e6, 2e6, 3e6].map(Time::Completed);
+        let of_group = |times: &[Time]| -> BTreeMap<&'static str, f64> {
+            let rows = brief(times).into_iter().filter(|row| row.0 == Scope::Group);
+            rows.map(|(_, stat, value, n)| {
+                assert_eq!(n as usize, times.len());
+                (stat, value)
+            })
+            .collect()
+        };
+        let all = of_group(&[one, two, three]);
+        assert_eq!((all["median"], all["km_median"], all.get("undefined")), (2e6, 2e6, None));
+        let cut = of_group(&[one, two, three, Time::Censored(9e6), Time::Censored(9e6)]);
+        assert_eq!((cut["mean"], cut["km_median"], cut["undefined"]), (2e6, 3e6, 2.0));
+        let none = of_group(&[Time::Censored(9e6)]);
+        assert_eq!(none.into_iter().collect::<Vec<_>>(), [("undefined", 1.0)]);
+        assert_eq!(brief(&[Time::Censored(9e6)])[0], (Scope::Flow, "undefined", 1.0, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn censoring_never_shortens_the_median(
+            us in prop::collection::vec(1e3..1e7_f64, 1..30), cut_us in 1e3..1e7_f64,
+        ) {
+            let km = |times: &[Time]| {
+                let rows = brief(times);
+                rows.iter().find(|row| row.1 == "km_median").map(|row| row.2)
+            };
+            let all: Vec<Time> = us.iter().copied().map(Time::Completed).collect();
+            let cut: Vec<Time> = us
+                .iter()
+                .map(|us| if *us > cut_us { Time::Censored(cut_us) } else { Time::Completed(*us) })
+                .collect();
+            if let Some(median) = km(&cut) {
+                prop_assert_eq!(Some(median), km(&all));
+            }
+        }
+    }
 }

@@ -45,7 +45,7 @@ pub(super) fn of_phase(
         return None;
     }
     let network = schedule.network(point_id).zip(running.as_ref());
-    if network.is_some_and(|(network, running)| network.has_unknown_capacity(&running.groups)) {
+    if network.is_some_and(|(network, running)| network.has_unknown_shares(&running.groups)) {
         return None;
     }
     let (names, mut rates): (Vec<&str>, Vec<Vec<Option<f64>>>) = flows.into_iter().unzip();

@@ -131,7 +131,7 @@ fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measure
     let (mut measured, _) = of_flows(run, end, schedule)?;
     measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
     measured.rows.extend(cc_states::cc_states(run, end, schedule)?);
-    measured.rows.extend(completion::completion_times(run, end)?);
+    measured.rows.extend(completion::completion_times(run, end, schedule)?);
     measured.rows.extend(fetches::fetches(run, end, schedule)?);
     measured.rows.extend(responsiveness::responsiveness(run, end)?);
     let curve = |link: &str| run.traced().curve(end.point_id, link);

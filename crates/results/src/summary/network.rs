@@ -88,6 +88,8 @@ struct Path {
     round_trip: Vec<usize>,
     /// Rate limit of each flow's application in bit/s.
     limit_bps: f64,
+    /// Each flow has so many bytes and no more.
+    is_finite: bool,
 }
 
 /// The links of a point, and the paths of its flow groups.
@@ -162,6 +164,7 @@ impl Network {
                 data: indices(resolve::passed_in(plan, &topology, group)),
                 round_trip: indices(resolve::on_round_trip(plan, &topology, group)),
                 limit_bps: flow.rate.map_or(f64::INFINITY, |rate| rate.bits_per_sec() as f64),
+                is_finite: flow.bytes.is_some(),
             };
             Some((group.clone(), path))
         };
@@ -174,10 +177,12 @@ impl Network {
         groups.iter().all(|(name, _)| self.paths.contains_key(*name))
     }
 
-    /// Whether data of one of these groups passes a link with an unknown capacity.
-    pub(super) fn has_unknown_capacity<T>(&self, groups: &[(&str, T)]) -> bool {
-        let paths = groups.iter().filter_map(|(name, _)| self.paths.get(*name));
-        paths.flat_map(|path| &path.data).any(|link| self.links[*link].has_unknown_capacity())
+    /// Whether the max-min fair shares of these groups are unknown: data passes a link with an unknown capacity, or a flow is
+    /// finite and leaves its share to the others when it is complete.
+    pub(super) fn has_unknown_shares<T>(&self, groups: &[(&str, T)]) -> bool {
+        let mut paths = groups.iter().filter_map(|(name, _)| self.paths.get(*name));
+        let is_unknown = |link: &usize| self.links[*link].has_unknown_capacity();
+        paths.any(|path| path.is_finite || path.data.iter().any(is_unknown))
     }
 
     /// Whether data of a group passes a link; `None` if its path is not known.
@@ -261,7 +266,7 @@ impl Network {
     }
 
     /// The max-min fair goodput of one flow of each of these groups in bit/s, if all of them run throughout the span;
-    /// infinite if nothing limits it. `None` if the capacity of a link on a path is unknown, or if a group is not in the plan.
+    /// infinite if nothing limits it. `None` as for [`Self::has_unknown_shares`], or if a group is not in the plan.
     fn max_min(
         &self,
         groups: &[(&str, u32)],
@@ -271,7 +276,7 @@ impl Network {
         let paths: Option<Vec<&Path>> =
             groups.iter().map(|(group, _)| self.paths.get(*group)).collect();
         let paths = paths?;
-        if self.has_unknown_capacity(groups) {
+        if self.has_unknown_shares(groups) {
             return None;
         }
         let capacity = |link: usize| {
@@ -481,6 +486,9 @@ mod tests {
         let class = "[links.two.classes.c]\nrate = \"1mbit\"\nmatch = { flow = \"long\" }\n";
         let divided = network(&(PARKING_LOT.to_owned() + class));
         assert_eq!(divided.fair_shares(&all, (0.0, 9.0), &none), None);
+        let keys = "to = \"b\"\ntool = \"ccbench\"\nbytes = \"1MB\"\n";
+        let finite = network(&PARKING_LOT.replace("to = \"b\"\n", keys));
+        assert_eq!(finite.fair_shares(&all, (0.0, 9.0), &none), None, "until it is complete");
     }
 
     #[test]
@@ -502,7 +510,7 @@ mod tests {
         assert_eq!(rate.bottleneck("long", span, &none), None);
         assert!(rate.bottleneck("second", span, &none).is_some());
         let all = [("long", 1), ("second", 2)].map(|(name, flows)| (name, Group { flows, span }));
-        assert!(rate.has_unknown_capacity(&all) && !rate.has_unknown_capacity(&all[1..]));
+        assert!(rate.has_unknown_shares(&all) && !rate.has_unknown_shares(&all[1..]));
         assert_eq!(rate.fair_shares(&all, span, &none), None);
         assert_eq!(rate.base_rtt_us("long", span), Some(22_000.0));
         let delay = of("\"links.one.delay\" = \"60ms\"");

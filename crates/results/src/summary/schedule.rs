@@ -1,6 +1,6 @@
 //! When groups run and when links or flows change, according to the run's plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::sample::MIN_TIMESCALE;
@@ -30,6 +30,8 @@ struct Timing {
     steps_s: Vec<f64>,
     network: Network,
     probes: BTreeMap<String, Probe>,
+    /// Groups whose flows have so many bytes and no more.
+    finite: BTreeSet<String>,
     /// Length of the instants of instantaneous metrics.
     timescale_s: f64,
 }
@@ -54,7 +56,9 @@ impl Timing {
         let network = Network::of(point.plan.plan(), sets_delay);
         let timescale = point.plan.plan().sample.timescale(network.longest_rtt());
         let probes = point.plan.plan().probes.clone();
-        Self { groups, steps_s, network, probes, timescale_s: timescale.as_secs_f64() }
+        let flows = point.plan.plan().flows.iter().filter(|(_, flow)| flow.bytes.is_some());
+        let finite = flows.map(|(group, _)| group.clone()).collect();
+        Self { groups, steps_s, network, probes, finite, timescale_s: timescale.as_secs_f64() }
     }
 }
 
@@ -81,6 +85,11 @@ impl Schedule {
     /// A probe of a point; `None` also if the plan cannot be read.
     pub(super) fn probe(&self, point_id: u32, probe: &str) -> Option<&Probe> {
         self.timing(point_id)?.probes.get(probe)
+    }
+
+    /// Whether the flows of a group are finite; `None` if the plan cannot be read.
+    pub(super) fn is_finite(&self, point_id: u32, group: &str) -> Option<bool> {
+        Some(self.timing(point_id)?.finite.contains(group))
     }
 
     /// Length of the instants of instantaneous metrics in seconds.

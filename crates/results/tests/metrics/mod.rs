@@ -141,8 +141,13 @@ fn summary_of(root: &Path) -> RunSummary {
 
 /// The summary of one trial with these rows.
 fn summary_with(root: &Path, fill: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
+    summary_of_plan(root, PLAN, fill)
+}
+
+/// The summary of one trial of a plan of 12 s with these rows.
+fn summary_of_plan(root: &Path, plan: &str, fill: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
     let info =
-        RunInfo { resolved_text: PLAN.into(), points: vec![(0, vec![])], repeat: 1, ..info() };
+        RunInfo { resolved_text: plan.into(), points: vec![(0, vec![])], repeat: 1, ..info() };
     let run = RunDir::create(root, &info).unwrap();
     let key = TrialKey { point_id: 0, trial: 1, seed: 3, epoch: run.next_epoch() };
     let mut writer = run.begin_trial(key, &[phase("both", 0, 12, true)], clocks()).unwrap();
@@ -183,16 +188,55 @@ fn plan_and_tables_give_the_metrics_of_flows() {
     assert_eq!((net("convergence_time", "mean"), net("timescale", "mean")), (Some(0.0), Some(1e5)));
     // Jain's version counts from the start of the phase.
     assert_eq!(net("jain_convergence_time", "mean"), Some(2e6));
-    let completed =
-        |scope, subject| of(WHOLE_TRIAL, scope, subject, "flow_completion_time", "mean");
-    assert_eq!(completed(Scope::Flow, "late/0"), Some(9.5e6), "the receiver's");
-    assert_eq!(completed(Scope::Group, "first"), Some(11.5e6));
+    let completed = of(WHOLE_TRIAL, Scope::Group, "first", "flow_completion_time", "mean");
+    assert_eq!(completed, None, "these flows have no end of their own");
     for row in &summary.summary.phase_rows {
         let metric = find(row.metric, row.scope).unwrap_or_else(|| panic!("{row:?}"));
         assert!(metric.stats.contains(&row.stat), "{row:?}");
         assert_eq!(metric.unit_of(row.stat), row.unit, "{row:?}");
         assert_eq!(metric.whole_trial, row.phase == WHOLE_TRIAL, "{row:?}");
     }
+}
+
+#[test]
+fn finite_flows_have_completion_times() {
+    let root = tempfile::tempdir().unwrap();
+    let finite = "start = \"2s\"\nstop = \"12s\"\ncount = 2\ntool = \"ccbench\"\nbytes = \"1MB\"\n";
+    let plan = PLAN.replace("start = \"2s\"\nstop = \"12s\"\n", finite);
+    let summary = summary_of_plan(root.path(), &plan, |writer| {
+        push_flow(writer, "first", 0.0);
+        for (number, completed_s) in [(0, Some(2.75)), (1, None)] {
+            for (node, side) in [("src", Side::Sender), ("dst", Side::Receiver)] {
+                let is_receiver = side == Side::Receiver;
+                let flow = wire::Flow {
+                    flow_id: format!("late/{number}"),
+                    group: "late".into(),
+                    role: Role::Data.into(),
+                    side: side.into(),
+                    start_s: Some(if is_receiver { 2.01 } else { 2.0 }),
+                    stop_s: Some(12.0),
+                    completed_s: completed_s.filter(|_| is_receiver),
+                    ..Default::default()
+                };
+                push(writer, node, Of::Flow(flow));
+            }
+        }
+    });
+    let of = |scope, subject, stat| {
+        let metric = "flow_completion_time";
+        let found = summary.summary.find(0, WHOLE_TRIAL, scope, subject, metric, stat);
+        found.map(|row| row.value)
+    };
+    let late = ["late/0", "late/1"].map(|flow| of(Scope::Flow, flow, "mean"));
+    assert_eq!(
+        late,
+        [Some(750_000.0), None],
+        "from the sender's start to the receiver's last byte"
+    );
+    assert_eq!(of(Scope::Flow, "late/1", "undefined"), Some(1.0));
+    assert_eq!(of(Scope::Flow, "first/0", "mean"), None, "it has no end of its own");
+    let group = ["mean", "km_median", "undefined"].map(|stat| of(Scope::Group, "late", stat));
+    assert_eq!(group, [Some(750_000.0), Some(750_000.0), Some(1.0)]);
 }
 
 /// The intervals of a flow are not those of the phases: each crosses a phase's end, belongs to one of the two, and its bytes to both.
