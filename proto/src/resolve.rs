@@ -33,7 +33,8 @@ pub struct LinkConfig {
     pub trace: Option<Replay>,
     /// Seeds everything random in this link in this trial.
     pub seed: u64,
-    /// The queues that changes of the plan give it, in the order of time, with their limits as in `queue`.
+    /// The queues that changes of the plan give it, with their limits as in `queue`: those at given times in their order, then
+    /// those that states trigger and, if there are any of these, the one that it begins with.
     pub changed_queues: Vec<Queue>,
 }
 

@@ -354,7 +354,8 @@ fn link_task(
         matches: packet_matches(&class.matches, address, &flow_address),
         queue: resolve_queue(class.queue.as_ref(), Some(class.rate), rtt),
     };
-    let (changes, changed_queues) = changes::timed(plan, name, link, rtt);
+    let (changes, mut changed_queues) = changes::timed(plan, name, link, rtt);
+    let triggered = changes::triggered(plan, (name, link), rtt, &mut changed_queues);
     LinkTask {
         config: LinkConfig {
             name: name.to_owned(),
@@ -370,7 +371,7 @@ fn link_task(
             (None, toward) => Egress::Toward(address(toward.as_deref().unwrap_or_default())),
         },
         changes,
-        triggered: changes::triggered(plan, name),
+        triggered,
         flows: None,
     }
 }

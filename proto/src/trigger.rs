@@ -16,12 +16,15 @@ struct Values {
     rate: Option<Rate>,
     delay: Option<Micros>,
     loss: Option<Ppm>,
+    /// The parameters of its queue together: an index of [`LinkConfig::changed_queues`]. All changes set the same of them.
+    queue: Option<usize>,
 }
 
 impl Values {
-    /// Those that a link begins with.
-    fn of_link(config: &LinkConfig) -> Self {
+    /// Those that a link begins with. `queue`: if states of flows change it.
+    fn of_link(config: &LinkConfig, queue: Option<usize>) -> Self {
         Self {
+            queue,
             rate: config.plan.rate,
             delay: Some(config.plan.delay.unwrap_or_default()),
             loss: Some(config.plan.loss.unwrap_or_default()),
@@ -30,7 +33,8 @@ impl Values {
 
     /// Those that a change sets.
     fn of_change(change: &TimedChange) -> Self {
-        Self { rate: change.rate, delay: change.delay, loss: change.loss }
+        let TimedChange { rate, delay, loss, queue, .. } = *change;
+        Self { rate, delay, loss, queue }
     }
 
     /// As [`Option::or`], for each key.
@@ -39,6 +43,7 @@ impl Values {
             rate: self.rate.or(other.rate),
             delay: self.delay.or(other.delay),
             loss: self.loss.or(other.loss),
+            queue: self.queue.or(other.queue),
         }
     }
 
@@ -48,6 +53,7 @@ impl Values {
             rate: change.rate.filter(|_| held.rate.is_none()).and(self.rate),
             delay: change.delay.filter(|_| held.delay.is_none()).and(self.delay),
             loss: change.loss.filter(|_| held.loss.is_none()).and(self.loss),
+            queue: change.queue.filter(|_| held.queue.is_none()).and(self.queue),
             ..change
         }
     }
@@ -76,9 +82,11 @@ pub struct LinkChanges {
 impl LinkChanges {
     /// Before any flow has a state.
     pub fn new(config: &LinkConfig, triggered: &[TriggeredChange]) -> Self {
+        let changes_queue = triggered.iter().any(|triggered| triggered.change.queue.is_some());
+        let queue = config.changed_queues.len().checked_sub(1).filter(|_| changes_queue);
         Self {
             triggers: triggered.iter().cloned().map(Trigger::new).collect(),
-            lasting: Values::of_link(config),
+            lasting: Values::of_link(config, queue),
             temporary: Vec::new(),
         }
     }
@@ -380,6 +388,26 @@ mod tests {
         assert_eq!((set.rate, set.loss), (None, loss));
         assert_eq!(rates(&mut link, 100), [made(21, "change 1 ends", Some(6))]);
         assert_eq!(link.make_lasting(rate(5, "change 4")).rate, Some(mbit(5)));
+    }
+
+    #[test]
+    fn a_queue_returns_to_the_one_before() {
+        let queue =
+            |number, source| TimedChange { rate: None, queue: Some(number), ..rate(1, source) };
+        let of = |limit| Queue::pfifo(Limit::Packets(Packets::new(limit)));
+        let mut config = LinkConfig::new("l", Link::default(), of(100));
+        // At a time, in a state, and the first one.
+        config.changed_queues = [70, 20, 100].map(of).into();
+        let mut link = LinkChanges::new(&config, &[when(0, Some(20), queue(1, "change 1"))]);
+        enter(&mut link, 1, "one/0", DRAIN);
+        assert_eq!(link.take(MS).unwrap().change.queue, Some(1));
+        let again = link.clone();
+        assert_eq!(link.take(21 * MS).unwrap().change.queue, Some(2));
+        assert_eq!(link.make_lasting(queue(0, "change 2")).queue, Some(0));
+        // A lasting change waits.
+        let mut link = again;
+        assert_eq!(link.make_lasting(queue(0, "change 2")).queue, None);
+        assert_eq!(link.take(21 * MS).unwrap().change.queue, Some(0));
     }
 
     #[test]

@@ -71,6 +71,37 @@ fn run(when: &str) -> (Vec<LinkChange>, Vec<(&'static str, u64, String)>) {
 }
 
 #[test]
+fn a_state_changes_the_queue_for_a_time() {
+    let change = "[[changes]]\nwhen = { flow = \"one\", cc_state = \"STARTUP\", for = \"1s\" }\n\
+                  set = { \"links.there.queue.limit\" = \"2000B\" }";
+    let beside = "[flows.two]\nfrom = \"src\"\nto = \"dst\"\ncc = \"cubic\"\n[[phases]]";
+    let text = plan(change)
+        .replace("[[phases]]", beside)
+        .replace("flows = [\"one\"]", "flows = [\"one\", \"two\"]");
+    let (mut changed_ns, mut backlogs) = (Vec::new(), Vec::new());
+    for (_, row) in rows(&text, 1).unwrap() {
+        match row.of {
+            Some(Of::LinkChange(change)) if change.source != "plan" => {
+                changed_ns.push(change.applied_at_ns);
+            }
+            Some(Of::QdiscSample(row)) if row.link == "there" => {
+                backlogs.push((row.at_ns, row.backlog_bytes));
+            }
+            _ => {}
+        }
+    }
+    let [begin_ns, end_ns] = changed_ns[..] else { panic!("{changed_ns:?}") };
+    assert_eq!(end_ns - begin_ns, 1000 * MS);
+    // What was in the queue at the change is gone after 100 ms.
+    let longest = |from_ns: u64, to_ns: u64| {
+        let here = backlogs.iter().filter(|(at_ns, _)| (from_ns..to_ns).contains(at_ns));
+        here.map(|(_, bytes)| *bytes).max().unwrap()
+    };
+    assert!(longest(begin_ns + 100 * MS, end_ns) <= 2000);
+    assert!(longest(end_ns, u64::MAX) > 2000, "the first limit is back");
+}
+
+#[test]
 fn a_state_changes_the_link_for_a_time() {
     let (changes, events) = run(r#"cc_state = "DRAIN", after = "3ms", for = "200ms""#);
     let [first, second] = &changes[..] else { panic!("{changes:?}") };

@@ -148,6 +148,11 @@ impl Queue {
         Self::deserialize(toml::Value::Table(table))
     }
 
+    /// Whether a key is given.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        toml::Table::try_from(self).is_ok_and(|table| table.contains_key(key))
+    }
+
     /// Whether only the kernel's qdisc has everything that is given.
     pub fn needs_kernel(&self) -> bool {
         self.parameters().kernel_only().is_some()

@@ -45,22 +45,38 @@ fn changed_queue(queue: Option<&Queue>, entry: &Change, link: &str) -> Option<Qu
     changed
 }
 
-/// What states of flows change of a link.
-pub(super) fn triggered(plan: &Plan, link: &str) -> Vec<TriggeredChange> {
-    let triggered = |(entry, number): (&Change, u32)| {
+/// What states of flows change of a link. Adds the queues that it gets, and behind them the one that it begins with.
+pub(super) fn triggered(
+    plan: &Plan,
+    (name, link): (&str, &Link),
+    rtt: Micros,
+    queues: &mut Vec<Queue>,
+) -> Vec<TriggeredChange> {
+    let resolved = |queue: Option<&Queue>| resolve_queue(queue, drain_rate(link), rtt);
+    let of_entry = |(entry, number): (&Change, u32)| {
         let when = entry.when.as_ref()?;
         let instance = plan.cc.get(plan.flows.get(&when.flow)?.cc.as_ref()?)?;
         let mut states = cc::states(instance).into_iter();
+        let state = states.find(|state| state.name == when.cc_state)?;
+        let mut set = change(entry, number, name, Micros::default());
+        if let Some(changed) = changed_queue(link.queue.as_ref(), entry, name) {
+            set.queue = Some(queues.len());
+            queues.push(resolved(Some(&changed)));
+        }
         Some(TriggeredChange {
             flow: when.flow.clone(),
-            state: states.find(|state| state.name == when.cc_state)?,
+            state,
             after: when.after.unwrap_or_default(),
             duration: when.duration,
             once: when.once,
-            change: Some(change(entry, number, link, Micros::default())).filter(sets_anything)?,
+            change: Some(set).filter(sets_anything)?,
         })
     };
-    plan.changes.iter().zip(1..).filter_map(triggered).collect()
+    let found: Vec<TriggeredChange> = plan.changes.iter().zip(1..).filter_map(of_entry).collect();
+    if found.iter().any(|triggered| triggered.change.queue.is_some()) {
+        queues.push(resolved(link.queue.as_ref()));
+    }
+    found
 }
 
 fn sets_anything(change: &TimedChange) -> bool {
@@ -114,11 +130,14 @@ mod tests {
             [flows.f]
             from = "a"
             to = "b"
+            cc = "probing"
             [[phases]]
             name = "p"
             length = "9s"
             flows = ["f"]
             {changes}
+            [cc.probing]
+            algorithm = "bbr3"
             "#
         );
         let plan = parse::parse(&text).unwrap_or_else(|e| panic!("{e:?}"));
@@ -151,5 +170,28 @@ mod tests {
             task.changes.iter().map(|c| (c.source.as_str(), c.queue, c.rate)).collect();
         let rate = Some(Rate::from_bits_per_sec(50_000_000));
         assert_eq!(changes, [("change 2", Some(0), None), ("change 1", Some(1), rate)]);
+    }
+
+    #[test]
+    fn queues_of_states_are_behind_those_of_times_and_the_first_one_is_last() {
+        let task = link(
+            r#"
+            [[changes]]
+            when = { flow = "f", cc_state = "DRAIN", for = "1s" }
+            set = { "links.l.queue.limit" = "20p" }
+            [[changes]]
+            at = "2s"
+            set = { "links.l.queue.limit" = "2bdp" }
+            "#,
+        );
+        let limits = task.config.changed_queues.iter().map(|queue| match queue {
+            Queue::Codel(codel) => codel.limit,
+            other => panic!("{other:?}"),
+        });
+        let packets = |packets| Some(Limit::Packets(Packets::new(packets)));
+        assert_eq!(limits.collect::<Vec<_>>(), [166, 20, 1000].map(packets));
+        assert_eq!(task.changes[0].queue, Some(0));
+        let [triggered] = &task.triggered[..] else { panic!("{:?}", task.triggered) };
+        assert_eq!((triggered.change.queue, triggered.change.rate), (Some(1), None));
     }
 }

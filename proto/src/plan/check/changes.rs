@@ -1,6 +1,7 @@
 //! `[[changes]]`: what changes of a link in the course of a trial, and when.
 //!
-//! A change of a queue is checked in the queue that the changes before it leave. A change of a rate, a delay or a loss is checked by
+//! A change of a queue is checked in the queue that the changes before it leave. Where a state changes a queue, all changes of it set
+//! the same keys, so that their order does not matter. A change of a rate, a delay or a loss is checked by
 //! itself, also one that a state triggers: nothing that limits these can change, so no combination of changes matters.
 
 use std::collections::BTreeMap;
@@ -73,14 +74,17 @@ fn changed_queues(
 ) {
     let (Some(queue), Some(rate)) = (&link.queue, drain_rate(link)) else { return };
     let prefix = format!("links.{name}.queue.");
-    let entries = plan.changes.iter().enumerate().filter(|(_, entry)| entry.when.is_none());
-    let mut entries: Vec<(Micros, usize, &Change)> = entries
+    let mut entries: Vec<(Option<Micros>, usize, &Change)> = plan
+        .changes
+        .iter()
+        .enumerate()
         .filter(|(_, entry)| entry.set.keys().any(|key| key.starts_with(&prefix)))
-        .filter_map(|(index, entry)| Some((entry.at?, index, entry)))
+        .map(|(index, entry)| (entry.at, index, entry))
         .collect();
     if entries.is_empty() {
         return;
     }
+    same_keys(&prefix, &entries, problems);
     entries.sort_by_key(|(at, ..)| *at);
     let rate_reads: [&[&str]; 2] = [&["links", name, "rate"], &["links", name, "trace"]];
     let is_rtt_known = !problems.is_unread(ROUND_TRIP) && !problems.is_unread(&rate_reads);
@@ -111,6 +115,23 @@ fn changed_queues(
             }
         }
         before = after;
+    }
+}
+
+/// Reports changes of a queue that set other keys than one that a state triggers: it is not known which of them comes first.
+fn same_keys(prefix: &str, entries: &[(Option<Micros>, usize, &Change)], problems: &mut Problems) {
+    let keys = |entry: &Change| -> Vec<String> {
+        entry.set.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+    };
+    let Some((_, first, triggered)) = entries.iter().find(|(.., entry)| entry.when.is_some())
+    else {
+        return;
+    };
+    for (_, index, _) in entries.iter().filter(|(.., entry)| keys(entry) != keys(triggered)) {
+        let why = format!(
+            "sets other keys of the queue than `changes.{first}`, which a state triggers at any time: set the same ones in both"
+        );
+        problems.error_from(&["changes", &index.to_string(), "set"], &[&["changes"]], why);
     }
 }
 

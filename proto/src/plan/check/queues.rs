@@ -64,9 +64,6 @@ pub(super) fn check_change(
     problems: &mut Problems,
 ) {
     let mut error = |why: String| problems.error(path, why);
-    if change.when.is_some() {
-        return error("a flow's state cannot change a queue: write `at`".to_owned());
-    }
     let (Some(queue), Some(rate)) = (&link.queue, drain_rate(link)) else {
         return error("the link has no queue: give it a rate".to_owned());
     };
@@ -77,6 +74,10 @@ pub(super) fn check_change(
         Ok(changed) => changed,
         Err(misfit) => return error(misfit.message().to_owned()),
     };
+    let ends = change.when.as_ref().is_some_and(|when| when.duration.is_some());
+    if ends && !queue.has(key) {
+        error("ends, so the link's `queue` needs the value to return to".to_owned());
+    }
     for (_, limit, unit) in changed.limits().iter().filter(|(name, ..)| *name == key) {
         refuse_limit(*limit, *unit, Some(rate)).into_iter().for_each(&mut error);
     }

@@ -66,7 +66,7 @@ fn check_nodes(
     let Some(flow) = plan.flows.get(&when.flow) else { return };
     let sender = if flow.reverse { &flow.to } else { &flow.from };
     for key in change.set.keys() {
-        let name = key.strip_prefix("links.").and_then(|key| key.rsplit_once('.'));
+        let name = key.strip_prefix("links.").and_then(|key| key.split_once('.'));
         let Some((name, link)) = name.and_then(|(name, _)| plan.links.get_key_value(name)) else {
             continue;
         };
