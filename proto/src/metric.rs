@@ -204,6 +204,8 @@ pub const METRICS: &[Metric] = &[
     metric("fetch_time", PROBE, "us", SAMPLED_OR_CENSORED),
     metric("unfinished_fetches", PROBE, "1", SUM),
     metric("rpm", PROBE, "1/min", MEAN_OF_DEFINED),
+    metric("foreign_responsiveness", PROBE, "1/min", MEAN_OF_DEFINED),
+    metric("loaded_responsiveness", PROBE, "1/min", MEAN),
     metric("loss_share", PROBE, "1", MEAN),
     metric("utilisation", LINK, "1", MEAN),
     metric("queue_delay", LINK, "us", &SAMPLED),

@@ -48,6 +48,7 @@ const SHOWN: [(Scope, &str, &str); 29] = [
     (Scope::Probe, "fetch_time", "p95"),
     (Scope::Probe, "unfinished_fetches", "sum"),
     (Scope::Probe, "rpm", "mean"),
+    (Scope::Probe, "foreign_responsiveness", "mean"),
 ];
 const MAIN_METRICS: [(&str, &str); 5] = [
     ("throughput_sum", "mean"),

@@ -231,6 +231,7 @@
     ["fetch p95 ms", "fetch_time", "p95", 1e3, "min"],
     ["unfinished", "unfinished_fetches", "sum", 1, "min"],
     ["RPM", "rpm", "mean", 1, "max"],
+    ["foreign RPM", "foreign_responsiveness", "mean", 1, "max"],
     ["lost %", "loss_share", "mean", 0.01, "min"],
   ]);
 

@@ -133,7 +133,7 @@ fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measure
     measured.rows.extend(cc_states::cc_states(run, end, schedule)?);
     measured.rows.extend(completion::completion_times(run, end, schedule)?);
     measured.rows.extend(fetches::fetches(run, end, schedule)?);
-    measured.rows.extend(responsiveness::responsiveness(run, end)?);
+    measured.rows.extend(responsiveness::responsiveness(run, end, schedule)?);
     let curve = |link: &str| run.traced().curve(end.point_id, link);
     measured.rows.extend(one_way_delay::one_way_delays(run, end, schedule, &curve)?);
     Ok(measured)

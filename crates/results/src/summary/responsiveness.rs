@@ -1,20 +1,25 @@
-//! **rpm**: round trips per minute of new connections, the foreign responsiveness of draft-ietf-ippm-responsiveness-08 in its
-//! case without TLS: a minute over the mean of `TM(tcp_f)` and `TM(http_f)`.
+//! **rpm**: round trips per minute, the responsiveness of draft-ietf-ippm-responsiveness-08 in its case without TLS. It is the mean
+//! of **foreign_responsiveness**, that of new connections: a minute over the mean of `TM(tcp_f)` and `TM(http_f)`; and of
+//! **loaded_responsiveness**, that of the connections which load the path: a minute over `TM(http_l)`.
 //!
 //! - `TM` is the draft's trimmed mean over the measurements of the phase ([`statistics::trimmed_mean`]).
 //! - `tcp_f` is the duration of connect(), of probes of kinds `tcp_connect` and `http`.
 //! - `http_f` is the time from the request to the first byte of the response, of kind `http`. The draft measures until the end
 //!   of a response of one byte, which is the same; a longer file has no effect here. Probes of kind `tcp_connect` have only the
-//!   handshake.
-//! - Not measured: the TLS handshake, and requests on the connections of the load (`http_l`), whose responsiveness the draft
-//!   averages with the foreign one.
+//!   handshake, and so no rpm.
+//! - `http_l` is the time of a request on a connection of the load. These have no requests here, and the draft lets the RTT that
+//!   TCP estimates stand for it: the samples of `tcpi_rtt` of all flows between the two nodes of the probe.
+//! - Not measured: the TLS handshake.
 //!
 //! Measurements that failed have no duration; they are counted as `undefined`.
+
+use std::collections::BTreeMap;
 
 use ccbench_proto::metric::Scope;
 use ccbench_proto::plan::ProbeKind;
 
 use super::rows::{GroupedRows, each_slice};
+use super::schedule::Schedule;
 use super::statistics;
 use super::tables::PhaseRow;
 use crate::error::Result;
@@ -31,8 +36,37 @@ struct Measurements {
     failed: u32,
 }
 
+/// Smoothed RTTs of the senders of a group in a phase, in us, by phase and group.
+type LoadRtts = BTreeMap<(String, String), Vec<f64>>;
+
 /// Responsiveness of each probe that connects, in each measured phase of a trial.
-pub(super) fn responsiveness(run: &RunDir, end: &TrialEnd) -> Result<Vec<PhaseRow>> {
+pub(super) fn responsiveness(
+    run: &RunDir,
+    end: &TrialEnd,
+    schedule: &Schedule,
+) -> Result<Vec<PhaseRow>> {
+    let probes = measurements(run, end)?;
+    // Most trials have no such probe.
+    if probes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let loads_of = |probe: &str| schedule.groups_between_nodes_of(end.point_id, probe);
+    let loads: Vec<&str> = probes.iter().flat_map(|([_, probe, _], _)| loads_of(probe)).collect();
+    let rtts = load_rtts(run, end, &loads)?;
+    Ok(probes
+        .into_iter()
+        .flat_map(|([phase, probe, kind], mut of_probe)| {
+            let of_group = |group: &str| rtts.get(&(phase.clone(), group.to_owned()));
+            let of_load = loads_of(&probe).into_iter().filter_map(of_group);
+            let mut load_us: Vec<f64> = of_load.flatten().copied().collect();
+            let is_fetch = kind == ProbeKind::Http.as_str();
+            rows(end, (&phase, &probe), is_fetch, &mut of_probe, &mut load_us)
+        })
+        .collect())
+}
+
+/// The measurements of each phase that is measured, probe and kind.
+fn measurements(run: &RunDir, end: &TrialEnd) -> Result<Vec<([String; 3], Measurements)>> {
     const COLUMNS: [&str; 7] =
         ["phase", "probe_id", "kind", "lost", "dns_us", "connect_us", "ttfb_us"];
     let mut found: GroupedRows<Measurements> = GroupedRows::new();
@@ -57,59 +91,99 @@ pub(super) fn responsiveness(run: &RunDir, end: &TrialEnd) -> Result<Vec<PhaseRo
         }
     })?;
     let is_measured = |name: &str| end.phases.iter().any(|p| p.measure && p.name == name);
-    let measured = found.sorted().into_iter().filter(|([phase, ..], _)| is_measured(phase));
-    Ok(measured
-        .flat_map(|([phase, probe, kind], mut of_probe)| {
-            rows(end, (&phase, &probe), kind == ProbeKind::Http.as_str(), &mut of_probe)
-        })
-        .collect())
+    Ok(found.sorted().into_iter().filter(|([phase, ..], _)| is_measured(phase)).collect())
 }
 
 fn connects(kind: &str) -> bool {
     [ProbeKind::TcpConnect, ProbeKind::Http].iter().any(|known| known.as_str() == kind)
 }
 
+/// The samples of these groups.
+fn load_rtts(run: &RunDir, end: &TrialEnd, groups: &[&str]) -> Result<LoadRtts> {
+    let mut found = LoadRtts::new();
+    if groups.is_empty() {
+        return Ok(found);
+    }
+    let columns = ["phase", "group", "role", "side", "rtt_us"];
+    each_slice(run, "flow_samples", end, &columns, |slice| {
+        let [phase, group, role, side] =
+            ["phase", "group", "role", "side"].map(|name| slice.texts(name));
+        let rtt_us = slice.numbers("rtt_us");
+        for row in 0..slice.len() {
+            let sends = role.get(row) == Some("data") && side.get(row) == Some("snd");
+            let names = phase.get(row).zip(group.get(row));
+            let Some((phase, group)) = names.filter(|(_, group)| sends && groups.contains(group))
+            else {
+                continue;
+            };
+            if let Some(us) = rtt_us.get(row) {
+                found.entry((phase.to_owned(), group.to_owned())).or_default().push(us);
+            }
+        }
+    })?;
+    Ok(found)
+}
+
+/// Round trips per minute of this duration.
+fn per_minute(us: f64) -> Option<f64> {
+    Some(MINUTE_US / us).filter(|rpm| rpm.is_finite())
+}
+
 impl Measurements {
-    /// Round trips per minute; `None` without a measurement.
-    fn rpm(&mut self, is_fetch: bool) -> Option<f64> {
+    /// Responsiveness of new connections; `None` without a measurement.
+    fn foreign(&mut self, is_fetch: bool) -> Option<f64> {
         let tcp_us = statistics::trimmed_mean(&mut self.tcp_us)?;
-        let mean_us = if is_fetch {
+        per_minute(if is_fetch {
             f64::midpoint(tcp_us, statistics::trimmed_mean(&mut self.http_us)?)
         } else {
             tcp_us
-        };
-        Some(MINUTE_US / mean_us).filter(|rpm| rpm.is_finite())
+        })
     }
 }
 
-/// The rows of one probe in a phase.
+/// The rows of one probe in a phase. `load_us`: RTTs of the flows that load its path.
 fn rows(
     end: &TrialEnd,
     (phase, probe): (&str, &str),
     is_fetch: bool,
     of_probe: &mut Measurements,
+    load_us: &mut [f64],
 ) -> Vec<PhaseRow> {
-    let row = |unit, stat, value, n| PhaseRow {
+    let row = |metric, unit, stat, value, n| PhaseRow {
         point_id: end.point_id,
         trial: end.trial,
         phase: phase.to_owned(),
         scope: Scope::Probe,
         subject: probe.to_owned(),
-        metric: "rpm",
+        metric,
         unit,
         stat,
         value,
         n,
     };
-    let measured = of_probe.tcp_us.len() as u32;
+    let (measured, failed) = (of_probe.tcp_us.len() as u32, of_probe.failed);
+    let foreign = of_probe.foreign(is_fetch);
+    let loaded = statistics::trimmed_mean(load_us).and_then(per_minute);
+    let both = foreign.zip(loaded).map(|(foreign, loaded)| f64::midpoint(foreign, loaded));
     let mut found = Vec::new();
-    found.extend(of_probe.rpm(is_fetch).map(|rpm| row("1/min", "mean", rpm, measured)));
-    let failed = of_probe.failed;
-    if failed > 0 {
-        found.push(row("1", "undefined", f64::from(failed), measured + failed));
+    let mut add = |metric, value: Option<f64>, n| {
+        found.extend(value.map(|rpm| row(metric, "1/min", "mean", rpm, n)));
+        if failed > 0 && metric != LOADED {
+            found.push(row(metric, "1", "undefined", f64::from(failed), measured + failed));
+        }
+    };
+    add(FOREIGN, foreign, measured);
+    if loaded.is_some() {
+        add(LOADED, loaded, load_us.len() as u32);
+        if is_fetch {
+            add("rpm", both, measured);
+        }
     }
     found
 }
+
+const FOREIGN: &str = "foreign_responsiveness";
+const LOADED: &str = "loaded_responsiveness";
 
 #[cfg(test)]
 mod tests {
@@ -118,37 +192,59 @@ mod tests {
     use super::*;
     use crate::model::{TrialKey, TrialStatus};
 
-    fn rpm(tcp_us: &[f64], http_us: &[f64]) -> Option<f64> {
+    fn foreign(tcp_us: &[f64], http_us: &[f64]) -> Option<f64> {
         let (tcp_us, http_us) = (tcp_us.to_vec(), http_us.to_vec());
         let is_fetch = !http_us.is_empty();
-        Measurements { tcp_us, http_us, failed: 0 }.rpm(is_fetch)
+        Measurements { tcp_us, http_us, failed: 0 }.foreign(is_fetch)
+    }
+
+    /// Metric, statistic, value and number of the rows of a probe with these times.
+    fn found(
+        (tcp_us, http_us, failed): (&[f64], &[f64], u32),
+        load_us: &[f64],
+    ) -> Vec<(&'static str, &'static str, f64, u32)> {
+        let key = TrialKey { point_id: 0, trial: 1, seed: 1, epoch: 1 };
+        let end = TrialEnd::new(key, TrialStatus::Ok);
+        let is_fetch = !http_us.is_empty();
+        let (tcp_us, http_us) = (tcp_us.to_vec(), http_us.to_vec());
+        let mut measured = Measurements { tcp_us, http_us, failed };
+        let found = rows(&end, ("p", "page"), is_fetch, &mut measured, &mut load_us.to_vec());
+        found.into_iter().map(|row| (row.metric, row.stat, row.value, row.n)).collect()
     }
 
     #[test]
-    fn components_have_equal_weight() {
+    fn components_of_new_connections_have_equal_weight() {
         // 20 ms and 40 ms: two round trips in 60 ms.
-        assert_eq!(rpm(&[20e3; 3], &[40e3; 3]), Some(2000.0));
-        assert_eq!(rpm(&[20e3, 40e3], &[]), Some(2000.0), "only the handshake");
-        assert_eq!(rpm(&[], &[]), None);
+        assert_eq!(foreign(&[20e3; 3], &[40e3; 3]), Some(2000.0));
+        assert_eq!(foreign(&[20e3, 40e3], &[]), Some(2000.0), "only the handshake");
+        assert_eq!(foreign(&[], &[]), None);
         // The slowest of twenty is left out, of each component.
         let mut slow = vec![20e3; 20];
         slow[7] = 5e6;
-        assert_eq!(rpm(&slow, &[40e3; 20]), Some(2000.0));
-        assert!(rpm(&slow[..19], &[40e3; 19]) < Some(500.0));
+        assert_eq!(foreign(&slow, &[40e3; 20]), Some(2000.0));
+        assert!(foreign(&slow[..19], &[40e3; 19]) < Some(500.0));
+    }
+
+    #[test]
+    fn new_connections_and_those_of_the_load_have_equal_weight() {
+        let loaded = [60e3; 5];
+        let wanted =
+            [(FOREIGN, "mean", 2000.0, 3), (LOADED, "mean", 1000.0, 5), ("rpm", "mean", 1500.0, 3)];
+        assert_eq!(found((&[20e3; 3], &[40e3; 3], 0), &loaded), wanted);
+        // Without a load, and without requests.
+        assert_eq!(found((&[20e3; 3], &[40e3; 3], 0), &[]), wanted[..1]);
+        assert_eq!(found((&[30e3; 3], &[], 0), &loaded), wanted[..2]);
     }
 
     #[test]
     fn failed_measurements_are_counted() {
-        let key = TrialKey { point_id: 0, trial: 1, seed: 1, epoch: 1 };
-        let end = TrialEnd::new(key, TrialStatus::Ok);
-        let of = |tcp_us: Vec<f64>| {
-            let mut measured = Measurements { tcp_us, http_us: vec![], failed: 2 };
-            let found = rows(&end, ("loaded", "syn"), false, &mut measured);
-            let brief = |row: PhaseRow| (row.stat, row.unit, row.value, row.n);
-            found.into_iter().map(brief).collect::<Vec<_>>()
-        };
-        assert_eq!(of(vec![60e3]), [("mean", "1/min", 1000.0, 1), ("undefined", "1", 2.0, 3)]);
-        assert_eq!(of(vec![]), [("undefined", "1", 2.0, 2)]);
+        let of_foreign = |tcp_us: &[f64]| found((tcp_us, &[], 2), &[]);
+        let undefined = |n| (FOREIGN, "undefined", 2.0, n);
+        assert_eq!(of_foreign(&[60e3]), [(FOREIGN, "mean", 1000.0, 1), undefined(3)]);
+        assert_eq!(of_foreign(&[]), [undefined(2)]);
+        let all = found((&[60e3], &[60e3], 2), &[60e3]);
+        let counted = all.iter().filter(|row| row.1 == "undefined").map(|row| row.0);
+        assert_eq!(counted.collect::<Vec<_>>(), [FOREIGN, "rpm"]);
     }
 
     proptest! {
@@ -157,13 +253,24 @@ mod tests {
             times in prop::collection::vec((1e3..1e6_f64, 1e3..1e6_f64), 1..60), more in 1.0..9.0_f64,
         ) {
             let (tcp_us, http_us): (Vec<f64>, Vec<f64>) = times.into_iter().unzip();
-            let plain = rpm(&tcp_us, &http_us).unwrap();
+            let plain = foreign(&tcp_us, &http_us).unwrap();
             let slower: Vec<f64> = http_us.iter().map(|us| us * more).collect();
-            prop_assert!(rpm(&tcp_us, &slower).unwrap() <= plain * (1.0 + 1e-12));
+            prop_assert!(foreign(&tcp_us, &slower).unwrap() <= plain * (1.0 + 1e-12));
             // Between those of the components.
-            let (tcp, http) = (rpm(&tcp_us, &[]).unwrap(), rpm(&http_us, &[]).unwrap());
+            let (tcp, http) = (foreign(&tcp_us, &[]).unwrap(), foreign(&http_us, &[]).unwrap());
             prop_assert!(plain >= tcp.min(http) * (1.0 - 1e-12));
             prop_assert!(plain <= tcp.max(http) * (1.0 + 1e-12));
+        }
+
+        #[test]
+        fn rpm_is_between_its_two_parts(
+            tcp_us in 1e3..1e6_f64, http_us in 1e3..1e6_f64,
+            load_us in prop::collection::vec(1e3..1e6_f64, 1..60),
+        ) {
+            let rows = found((&[tcp_us], &[http_us], 0), &load_us);
+            let of = |metric| rows.iter().find(|row| row.0 == metric).unwrap().2;
+            let (foreign, loaded, rpm) = (of(FOREIGN), of(LOADED), of("rpm"));
+            prop_assert!(rpm >= foreign.min(loaded) && rpm <= foreign.max(loaded));
         }
     }
 }

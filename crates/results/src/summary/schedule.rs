@@ -1,10 +1,10 @@
 //! When groups run and when links or flows change, according to the run's plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::sample::MIN_TIMESCALE;
-use ccbench_proto::plan::{Probe, TraceUse};
+use ccbench_proto::plan::{Flow, Probe, TraceUse};
 use ccbench_proto::schedule::{self, FlowTask, Point};
 
 use super::network::Network;
@@ -30,8 +30,7 @@ struct Timing {
     steps_s: Vec<f64>,
     network: Network,
     probes: BTreeMap<String, Probe>,
-    /// Groups whose flows have so many bytes and no more.
-    finite: BTreeSet<String>,
+    flows: BTreeMap<String, Flow>,
     /// Length of the instants of instantaneous metrics.
     timescale_s: f64,
 }
@@ -56,9 +55,8 @@ impl Timing {
         let network = Network::of(point.plan.plan(), sets_delay);
         let timescale = point.plan.plan().sample.timescale(network.longest_rtt());
         let probes = point.plan.plan().probes.clone();
-        let flows = point.plan.plan().flows.iter().filter(|(_, flow)| flow.bytes.is_some());
-        let finite = flows.map(|(group, _)| group.clone()).collect();
-        Self { groups, steps_s, network, probes, finite, timescale_s: timescale.as_secs_f64() }
+        let flows = point.plan.plan().flows.clone();
+        Self { groups, steps_s, network, probes, flows, timescale_s: timescale.as_secs_f64() }
     }
 }
 
@@ -89,7 +87,20 @@ impl Schedule {
 
     /// Whether the flows of a group are finite; `None` if the plan cannot be read.
     pub(super) fn is_finite(&self, point_id: u32, group: &str) -> Option<bool> {
-        Some(self.timing(point_id)?.finite.contains(group))
+        let flow = self.timing(point_id)?.flows.get(group);
+        Some(flow.is_some_and(|flow| flow.bytes.is_some()))
+    }
+
+    /// Groups whose flows run between the two nodes of a probe, in either direction; none if the plan cannot be read.
+    pub(super) fn groups_between_nodes_of(&self, point_id: u32, probe: &str) -> Vec<&str> {
+        let planned = self.timing(point_id).zip(self.probe(point_id, probe));
+        let Some((timing, probe)) = planned else { return Vec::new() };
+        let connects = |flow: &Flow| {
+            let ends = [(&flow.from, &flow.to), (&flow.to, &flow.from)];
+            ends.contains(&(&probe.from, &probe.to))
+        };
+        let flows = timing.flows.iter().filter(|(_, flow)| connects(flow));
+        flows.map(|(group, _)| group.as_str()).collect()
     }
 
     /// Length of the instants of instantaneous metrics in seconds.

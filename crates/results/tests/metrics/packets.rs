@@ -147,6 +147,8 @@ fn new_connections_have_round_trips_per_minute() {
         ..probe(seq, ProbeKind::Http, dns_us)
     };
     let summary = summary_with(root.path(), |writer| {
+        // Flows between the same nodes, with an RTT of 14 ms.
+        push_flow(writer, "first", 0.0);
         let refused = wire::Probe {
             lost: true,
             status: Some(404),
@@ -163,9 +165,15 @@ fn new_connections_have_round_trips_per_minute() {
         let found = summary.summary.find(0, "both", Scope::Probe, probe, metric, stat);
         found.map(|row| (row.value, row.n, row.unit))
     };
-    assert_eq!(of("page", "rpm", "mean"), Some((2000.0, 2, "1/min")));
+    let foreign = |probe, stat| of(probe, "foreign_responsiveness", stat);
+    assert_eq!(foreign("page", "mean"), Some((2000.0, 2, "1/min")));
+    assert_eq!(foreign("page", "undefined"), Some((1.0, 3, "1")));
+    assert_eq!(foreign("syn", "mean"), Some((3000.0, 1, "1/min")));
+    let loaded = of("page", "loaded_responsiveness", "mean").map(|(rpm, n, _)| (rpm.round(), n));
+    assert_eq!(loaded, Some((4286.0, 120)));
+    assert_eq!(of("page", "rpm", "mean").map(|(rpm, ..)| rpm.round()), Some(3143.0));
     assert_eq!(of("page", "rpm", "undefined"), Some((1.0, 3, "1")));
-    assert_eq!(of("syn", "rpm", "mean"), Some((3000.0, 1, "1/min")));
+    assert_eq!(of("syn", "rpm", "mean"), None, "a connection alone has no request");
     // An error page is no fetch that completed.
     assert_eq!(of("page", "fetch_time", "max"), Some((500e3, 2, "us")));
 }
