@@ -214,6 +214,7 @@ pub const METRICS: &[Metric] = &[
     metric("backlog", LINK, "bytes", &SAMPLED),
     Metric { whole_trial: true, ..metric("flow_completion_time", FLOW, "us", MEAN_OF_DEFINED) },
     Metric { whole_trial: true, ..metric("flow_completion_time", GROUP, "us", SAMPLED_OF_DEFINED) },
+    Metric { whole_trial: true, ..metric("unfinished_flows", GROUP, "1", SUM) },
     Metric { whole_trial: true, ..metric("packet_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
     Metric { whole_trial: true, ..metric("step_scheduling_error", LINK, "us", SCHEDULING_ERROR) },
 ];

@@ -130,6 +130,7 @@ pub fn text(run: &RunSummary, width: u16) -> String {
         let _ = write!(out, "\n{}", render(summary, &header, probes, width));
     }
     write_fetches(&mut out, summary, width);
+    write_completions(&mut out, summary, width);
     let late = scheduling_error_rows(summary);
     if !late.is_empty() {
         let header = ["link", "scheduling error", "p50 µs", "p90 µs", "p99 µs", "max µs"];
@@ -439,6 +440,33 @@ fn fetch_rows(summary: &Summary) -> Vec<Line> {
         (point_id, cells)
     };
     loss_rows(summary, true).map(line).collect()
+}
+
+/// Writes the table of finite flows, if there are any.
+fn write_completions(out: &mut String, summary: &Summary, width: u16) {
+    let unfinished = summary.point_rows.iter().filter(|row| row.metric == "unfinished_flows");
+    let lines: Vec<Line> = unfinished.map(|row| completion_line(summary, row)).collect();
+    if lines.is_empty() {
+        return;
+    }
+    let header = ["flows", "completion ms", "KM median", "p95", "p99", "unfinished"];
+    let _ = write!(out, "\n{}", render(summary, &header, lines, width));
+    out.push_str("\ncompletion, p95, p99: of completed flows. KM median: Kaplan-Meier estimate with the unfinished ones.\n");
+}
+
+/// Completion times of a group of finite flows.
+fn completion_line(summary: &Summary, unfinished: &PointRow) -> Line {
+    let PointRow { point_id, phase, scope, subject, .. } = unfinished;
+    let find = |stat| summary.find(*point_id, phase, *scope, subject, "flow_completion_time", stat);
+    let cells = vec![
+        subject.clone(),
+        with_interval(find("mean"), 1e3),
+        plain(find("km_median"), 1e3),
+        plain(find("p95"), 1e3),
+        plain(find("p99"), 1e3),
+        format!("{:.0} of {}", unfinished.value * f64::from(unfinished.n_trials), unfinished.n),
+    ];
+    (*point_id, cells)
 }
 
 /// Mean, median and 95th percentile of a probe's times, and the loss.

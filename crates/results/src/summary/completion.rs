@@ -1,6 +1,7 @@
 //! **flow_completion_time** of finite flows: from the time at which the application of the sender begins to write until that of
 //! the receiver has read the last byte (`start_s` and `completed_s` of table `flows`). A flow that is not complete when it stops
-//! took longer than it was observed: it is right-censored, counted as `undefined`, and part of the Kaplan-Meier median.
+//! took longer than it was observed: it is right-censored, counted (**unfinished_flows**, and as `undefined`), and part of the
+//! Kaplan-Meier median.
 //!
 //! Without a plan, as of imported files, no flow is known to be finite: the time is then the duration of the transfer.
 
@@ -80,10 +81,34 @@ pub(super) fn completion_times(
             groups.entry(group).or_default().push((flow.as_str(), time));
         }
     }
-    Ok(groups.iter().flat_map(|(group, times)| rows(end, group, times)).collect())
+    let of_group = |(group, times): (&&str, &Vec<(&str, Time)>)| {
+        let mut found = rows(end, group, times);
+        if schedule.is_finite(end.point_id, group) == Some(true) {
+            found.push(unfinished(end, group, times));
+        }
+        found
+    };
+    Ok(groups.iter().flat_map(of_group).collect())
 }
 
-/// The rows of a group and its flows.
+/// How many flows of a group are not complete.
+fn unfinished(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> PhaseRow {
+    let is_censored = |(_, time): &&(&str, Time)| matches!(time, Time::Censored(_));
+    PhaseRow {
+        point_id: end.point_id,
+        trial: end.trial,
+        phase: WHOLE_TRIAL.to_owned(),
+        scope: Scope::Group,
+        subject: group.to_owned(),
+        metric: "unfinished_flows",
+        unit: "1",
+        stat: "sum",
+        value: times.iter().filter(is_censored).count() as f64,
+        n: times.len() as u32,
+    }
+}
+
+/// The times of a group and its flows.
 fn rows(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> Vec<PhaseRow> {
     let n = times.len() as u32;
     let row = |scope, subject: &str, (stat, value): (&'static str, f64), n| PhaseRow {

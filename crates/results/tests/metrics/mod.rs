@@ -237,6 +237,11 @@ fn finite_flows_have_completion_times() {
     assert_eq!(of(Scope::Flow, "first/0", "mean"), None, "it has no end of its own");
     let group = ["mean", "km_median", "undefined"].map(|stat| of(Scope::Group, "late", stat));
     assert_eq!(group, [Some(750_000.0), Some(750_000.0), Some(1.0)]);
+    let printed = table::text(&summary, 120);
+    let line = printed.lines().skip_while(|line| !line.contains("completion ms")).nth(2);
+    let cells: Vec<&str> = line.unwrap_or(&printed).split_whitespace().collect();
+    let wanted = ["late", "750.00", "750.00", "750.00", "750.00", "1", "of", "2"];
+    assert_eq!(cells, wanted, "{printed}");
 }
 
 /// The intervals of a flow are not those of the phases: each crosses a phase's end, belongs to one of the two, and its bytes to both.
