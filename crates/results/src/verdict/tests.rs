@@ -14,6 +14,7 @@ use ccbench_proto::wire::{
 use super::*;
 
 mod events;
+mod finite;
 mod samples;
 mod unreadable;
 
@@ -521,16 +522,6 @@ fn unlimited_flow_without_progress_is_stalled() {
     assert!(message.contains("no new byte for 1.40 s from 3.00 s on (limit 1.00 s"), "{message}");
     fine(&Scenario { srtt_ms: 150, ..scenario.clone() });
     fine(&Scenario { stalled_ms: (3_000, 4_000), ..Scenario::default() });
-}
-
-#[test]
-fn a_finite_flow_stalls_before_its_last_byte_only() {
-    // 2.8 MB have arrived after 3 s, and no more.
-    let flow_keys = "tool = \"ccbench\"\nbytes = \"2800kB\"\n";
-    let complete = Scenario { stalled_ms: (3_000, 10_000), flow_keys, ..Scenario::default() };
-    fine(&complete);
-    let flow_keys = "tool = \"ccbench\"\nbytes = \"2900kB\"\n";
-    only(&Scenario { flow_keys, ..complete }, Status::Degraded, "flow_stalled");
 }
 
 #[test]
