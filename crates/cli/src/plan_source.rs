@@ -62,6 +62,8 @@ pub struct PlanSource {
     path: PathBuf,
     text: String,
     embedded: Embedded,
+    /// The directory of files of the user: that of the plan, or the working directory if the plan is embedded.
+    is_embedded: bool,
     target: Target,
 }
 
@@ -73,13 +75,14 @@ impl PlanSource {
     pub fn read(path: &Path) -> Result<Self, PlanSourceError> {
         let text = input::read_to_string(path, &input::PLAN)
             .map_err(|source| PlanSourceError::Read { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), text, embedded: &[], target: Target::default() })
+        let target = Target::default();
+        Ok(Self { path: path.to_owned(), text, embedded: &[], is_embedded: false, target })
     }
 
     /// An embedded plan; messages call it `path`.
     pub fn embedded(path: &str, text: &str, files: Embedded) -> Self {
         let (text, target) = (text.to_owned(), Target::default());
-        Self { path: path.into(), text, embedded: files, target }
+        Self { path: path.into(), text, embedded: files, is_embedded: true, target }
     }
 
     /// The same plan, to be checked for the simulator if it is `simulated`.
@@ -140,7 +143,8 @@ impl PlanSource {
     fn read_files(&self, sets: &[String]) -> (TraceContents, CcContents) {
         let (path, text) = (&self.path, &self.text);
         let traces = trace_files::read(path, &check::trace_files(text, sets), self.embedded);
-        (traces, cc_files::read(path, &check::cc_files(text, sets)))
+        let place = if self.is_embedded { Path::new("") } else { path.as_path() };
+        (traces, cc_files::read(place, &check::cc_files(text, sets)))
     }
 
     /// Reads and checks plan and traces; errors are printed, warnings are returned.

@@ -175,6 +175,14 @@ mod tests {
     }
 
     #[test]
+    fn files_of_the_user_are_in_the_working_directory() {
+        // Tests run in the directory of their package, whose manifest is no object.
+        let sets = overrides("mine", &["cc.mine.file=Cargo.toml".to_owned()]).unwrap();
+        let error = embedded().first_error(&sets).unwrap();
+        assert!(!error.contains("there is no such file"), "{error}");
+    }
+
+    #[test]
     fn measures_are_about_subjects_of_their_scenarios() {
         let scenarios = scenarios("bbr3", &[], true);
         let measures = || CRITERIA.iter().flat_map(|criterion| criterion.measures);
