@@ -96,6 +96,9 @@ pub struct Args {
     /// Duration of the pause, in microseconds
     #[arg(long, value_name = "US", requires = "pause_after_us")]
     pub pause_us: Option<u64>,
+    /// Time from the beginning of one pause to that of the next, in microseconds; without it, one pause
+    #[arg(long, value_name = "US", requires = "pause_us")]
+    pub pause_every_us: Option<u64>,
     /// Write this many bytes at once
     #[arg(long, value_name = "BYTES", default_value = "131072")]
     pub block_bytes: NonZeroU64,

@@ -23,7 +23,10 @@ pub struct CcContents {
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    #[error("there is no such file; the path is relative to the plan's directory (of a plan that ccbench contains, to the working directory), and {}", COMPILE)]
+    #[error(
+        "there is no such file; the path is relative to the plan's directory (of a plan that ccbench contains, to the working directory), and {}",
+        COMPILE
+    )]
     NotFound,
     #[error("cannot read it: {0}")]
     Io(io::Error),

@@ -96,6 +96,9 @@ pub struct Pause {
     /// How long it lasts.
     #[serde(rename = "for")]
     pub duration: Micros,
+    /// Time from the beginning of one pause to that of the next: an on-off application; absent: only one pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<Micros>,
 }
 
 /// A change of link settings, at a time or when a flow is in a state.

@@ -23,14 +23,16 @@ pub fn block_offset_ns(rate: Rate, block_bytes: u64, block: u64) -> u64 {
     u64::try_from(offset_ns).unwrap_or(u64::MAX)
 }
 
-/// The same in an application that pauses: what is due from the beginning of the pause on is due so much later.
+/// The same in an application that pauses: what is due from the beginning of the pause on is due so much later, and with `every`
+/// again for each further pause.
 pub fn paused_offset_ns(offset_ns: u64, pause: Option<Pause>) -> u64 {
-    match pause {
-        Some(pause) if offset_ns >= pause.after.nanos() => {
-            offset_ns.saturating_add(pause.duration.nanos())
-        }
-        _ => offset_ns,
-    }
+    let Some(pause) = pause else { return offset_ns };
+    let Some(since_ns) = offset_ns.checked_sub(pause.after.nanos()) else { return offset_ns };
+    let duration_ns = pause.duration.nanos();
+    // Between two pauses.
+    let active_ns = pause.every.map_or(0, |every| every.nanos().saturating_sub(duration_ns));
+    let pauses = 1 + since_ns.checked_div(active_ns).unwrap_or(0);
+    offset_ns.saturating_add(duration_ns.saturating_mul(pauses))
 }
 
 #[cfg(test)]
@@ -58,10 +60,20 @@ mod tests {
     #[test]
     fn a_pause_defers_what_follows() {
         let ms = Micros::from_millis;
-        let pause = Some(Pause { after: ms(20), duration: ms(5_000) });
+        let pause = Some(Pause { after: ms(20), duration: ms(5_000), every: None });
         let paused = |ms: u64| paused_offset_ns(ms * 1_000_000, pause) / 1_000_000;
         assert_eq!([0, 19, 20, 30].map(paused), [0, 19, 5_020, 5_030]);
         assert_eq!(paused_offset_ns(7, None), 7);
+        assert_eq!(paused_offset_ns(u64::MAX, pause), u64::MAX);
+    }
+
+    #[test]
+    fn pauses_come_again() {
+        let ms = Micros::from_millis;
+        // From 20 to 50 ms, from 60 to 90 ms, and so on.
+        let pause = Some(Pause { after: ms(20), duration: ms(30), every: Some(ms(40)) });
+        let paused = |ms: u64| paused_offset_ns(ms * 1_000_000, pause) / 1_000_000;
+        assert_eq!([0, 19, 20, 29, 30, 39, 40].map(paused), [0, 19, 50, 59, 90, 99, 130]);
         assert_eq!(paused_offset_ns(u64::MAX, pause), u64::MAX);
     }
 }

@@ -31,6 +31,9 @@ pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
     if let Some(pause) = task.plan.pause {
         push("pause-after-us", pause.after.get().to_string());
         push("pause-us", pause.duration.get().to_string());
+        if let Some(every) = pause.every {
+            push("pause-every-us", every.get().to_string());
+        }
     }
     if task.plan.reverse {
         args.push("--reverse".to_owned());
@@ -52,7 +55,11 @@ mod tests {
     #[test]
     fn the_command_line_takes_the_arguments() {
         let rate = Some(Rate::from_bits_per_sec(8_000_000));
-        let pause = Some(Pause { after: Micros::new(7), duration: Micros::new(9) });
+        let pause = Some(Pause {
+            after: Micros::new(7),
+            duration: Micros::new(9),
+            every: Some(Micros::new(20)),
+        });
         let plan = Flow { count: 3, rate, pause, reverse: true, ..Flow::new("a", "b") };
         let plan = Flow { cc: Some("cubic".into()), bytes: Some(Bytes::new(5000)), ..plan };
         let task = FlowTask { plan, ..example_task() };
@@ -68,6 +75,7 @@ mod tests {
         assert_eq!((client.server, client.server_port, client.count), (task.to_ip, 5201, 3));
         assert_eq!((client.rate_bps.unwrap().get(), client.block_bytes.get()), (8_000_000, 10_000));
         assert_eq!((client.pause_after_us, client.pause_us), (Some(7), Some(9)));
+        assert_eq!(client.pause_every_us, Some(20));
         assert_eq!(client.bytes.unwrap().get(), 5000);
         assert_eq!((client.cc.as_deref(), client.interval_us.get()), (None, 100_000));
         assert!(client.reverse);

@@ -264,6 +264,7 @@ impl Schedule {
         let pause = args.pause_after_us.zip(args.pause_us).map(|(after_us, pause_us)| Pause {
             after: Micros::new(after_us),
             duration: Micros::new(pause_us),
+            every: args.pause_every_us.map(Micros::new),
         });
         Self { zero_ns, block_bytes, rate_bps, pause }
     }
@@ -418,7 +419,8 @@ mod tests {
         assert_eq!(schedule.due_ns(0), Some(5));
         assert_eq!(schedule.due_ns(1), Some(10_000_005));
         assert_eq!(schedule.due_ns(360_000), Some(3_600_000_000_005), "no drift after an hour");
-        let pause = Some(Pause { after: Micros::from_millis(10), duration: Micros::new(3) });
+        let pause =
+            Some(Pause { after: Micros::from_millis(10), duration: Micros::new(3), every: None });
         let paused = Schedule { pause, ..schedule };
         assert_eq!([0, 1].map(|block| paused.due_ns(block)), [Some(5), Some(10_003_005)]);
         assert_eq!(Schedule { rate_bps: None, ..paused }.due_ns(7), None);

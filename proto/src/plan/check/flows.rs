@@ -117,6 +117,10 @@ fn pause(
     if pause.duration.get() == 0 {
         problems.error(&at("for"), "is zero; write how long it lasts, like \"5s\"");
     }
+    if let Some(every) = pause.every.filter(|every| *every <= pause.duration) {
+        let why = format!("is {every}, and a pause lasts {}: it must be longer", pause.duration);
+        problems.error_from(&at("every"), &[&at("every"), &at("for")], why);
+    }
     if let Some(length) = length.filter(|length| pause.after >= *length) {
         let why = format!("is {}, and the group runs for {length}: it must be less", pause.after);
         problems.error_from(&at("after"), &[&at("after"), LENGTHS, PHASE_FLOWS], why);
