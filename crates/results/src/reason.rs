@@ -107,6 +107,8 @@ reason_codes! {
     FlowQueueShared = "flow_queue_shared",
     /// An unlimited flow had no new data for some time.
     FlowStalled = "flow_stalled",
+    /// No data of a flow arrived, while others of its group got data.
+    FlowStarved = "flow_starved",
     /// Event: an error of iperf3.
     Iperf3Error = "iperf3_error",
     /// Event: lines of a traffic generator's report cannot be read.

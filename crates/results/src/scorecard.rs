@@ -32,7 +32,8 @@ const BASELINE_LEVEL: &str = "baseline";
 const SCENARIO_FACTOR: &str = "scenario";
 
 /// Reasons for degraded trials that a congestion control causes itself, for example by backing off. Such trials count.
-const OWN_REASONS: &[ReasonCode] = &[ReasonCode::FlowLate, ReasonCode::FlowStalled];
+const OWN_REASONS: &[ReasonCode] =
+    &[ReasonCode::FlowLate, ReasonCode::FlowStalled, ReasonCode::FlowStarved];
 
 /// All criteria with what was measured.
 #[derive(Debug, Clone, PartialEq)]

@@ -244,10 +244,11 @@ impl FlowCheck {
         }
         for task in self.groups.values() {
             let mut problems = Problems::default();
-            for index in 0..task.plan.count {
-                if let Some(flow) = self.flows.get(&format!("{}/{index}", task.group)) {
-                    flow.judge(task, self.every, self.end_s, &mut problems);
-                }
+            let flow = |index| self.flows.get(&format!("{}/{index}", task.group));
+            let flows: Vec<&FlowState> = (0..task.plan.count).filter_map(flow).collect();
+            let has_data = flows.iter().any(|flow| flow.first_data_s().is_some());
+            for flow in flows {
+                flow.judge((task, has_data), self.every, self.end_s, &mut problems);
             }
             problems.into_findings(task, findings);
         }
@@ -308,7 +309,14 @@ impl FlowState {
         }
     }
 
-    fn judge(&self, task: &FlowTask, every: Micros, end_s: f64, problems: &mut Problems) {
+    /// `has_data`: whether data of a flow of the group arrived.
+    fn judge(
+        &self,
+        (task, has_data): (&FlowTask, bool),
+        every: Micros,
+        end_s: f64,
+        problems: &mut Problems,
+    ) {
         let (start_s, stop_s) = (task.start.as_secs_f64(), task.stop.as_secs_f64().min(end_s));
         if let Some(code) = self.exit_code {
             problems.add(
@@ -318,8 +326,16 @@ impl FlowState {
             );
         }
         let Some(first_s) = self.first_data_s() else {
-            let why = "no data arrived".to_owned();
-            problems.add(Status::Failed, ReasonCode::FlowDead, why);
+            // The sender's socket was connected, and the path is that of the others: all packets were lost.
+            let (status, code, why) = match has_data && self.last_sample_s.is_some() {
+                true => (
+                    Status::Degraded,
+                    ReasonCode::FlowStarved,
+                    "no data arrived, while others of the group got data",
+                ),
+                false => (Status::Failed, ReasonCode::FlowDead, "no data arrived"),
+            };
+            problems.add(status, code, why.to_owned());
             return;
         };
         let late_s = first_s - start_s;
@@ -435,6 +451,38 @@ flows = ["near", "far"]
         let check = FlowCheck::new(&plan, &curve::capacity_curves(&plan));
         assert_eq!(check.outages["near"], [(2.0, 6.0)]);
         assert_eq!(check.outages["far"], [(7.0, 9.0)]);
+    }
+
+    #[test]
+    fn a_flow_without_data_is_starved_if_others_of_its_group_are_not() {
+        let text = r#"
+name = "starved"
+[nodes]
+a = {}
+b = {}
+[wires]
+one = ["a", "b"]
+[flows.many]
+from = "a"
+to = "b"
+count = 2
+[[phases]]
+name = "all"
+length = "10s"
+flows = ["many"]
+"#;
+        let (plan, _) = check::read(text, &[]).unwrap();
+        let task = schedule::flows(&plan).remove(0);
+        let judged = |flow: &FlowState, has_data| {
+            let mut problems = Problems::default();
+            flow.judge((&task, has_data), Micros::from_millis(100), 10.0, &mut problems);
+            problems.0.into_iter().map(|(code, (status, ..))| (code, status)).collect::<Vec<_>>()
+        };
+        let dead = [(ReasonCode::FlowDead, Status::Failed)];
+        let connected = FlowState { last_sample_s: Some(9.9), ..FlowState::default() };
+        assert_eq!(judged(&connected, false), dead);
+        assert_eq!(judged(&connected, true), [(ReasonCode::FlowStarved, Status::Degraded)]);
+        assert_eq!(judged(&FlowState::default(), true), dead, "it had no socket");
     }
 
     #[test]
