@@ -10,8 +10,8 @@ use ccbench_simulator::{Simulation, T0_NS};
 mod cubic;
 mod dualpi2;
 mod loss;
+mod loss_rate;
 mod red;
-mod reno;
 
 /// `enum tcp_ca_state`. Below: Open, and Disorder, in which nothing is known to be lost.
 const OPEN: u32 = 0;
