@@ -18,7 +18,7 @@ const MAX_TRIALS_WITH_CURVES: usize = 200;
 /// Rows of the summary in a report. With more, it has only those of [`SHOWN`]; with more of these, only [`MAIN_METRICS`] of groups.
 const MAX_ROWS: usize = 60_000;
 /// What the report's tables show, and the net's use of the network and its fairness.
-const SHOWN: [(Scope, &str, &str); 29] = [
+const SHOWN: [(Scope, &str, &str); 30] = [
     (Scope::Group, "throughput_sum", "mean"),
     (Scope::Group, "throughput_per_flow_mean", "mean"),
     (Scope::Group, "srtt", "mean"),
