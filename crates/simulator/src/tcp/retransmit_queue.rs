@@ -178,9 +178,33 @@ impl RetransmitQueue {
                 (segment.is_sacked, segment.is_lost) = (true, false);
                 segment.is_retransmitted = false;
                 segment.tx.is_taken = true;
+                self.shift_skb_data(index);
             }
             index += 1;
         }
+    }
+
+    /// `tcp_shift_skb_data()`: appends a segment that was selectively acknowledged to the `struct sk_buff` before it, if that was, too,
+    /// and then the one behind it: a hole was filled.
+    fn shift_skb_data(&mut self, index: usize) {
+        if index.checked_sub(1).is_some_and(|before| self.shift_next(before)) {
+            self.shift_next(index);
+        }
+    }
+
+    /// Appends the `struct sk_buff` behind this segment to the one that ends with it; returns whether it could.
+    fn shift_next(&mut self, index: usize) -> bool {
+        let (Some(last), Some(next)) = (self.segments.get(index), self.segments.get(index + 1))
+        else {
+            return false;
+        };
+        let is_plain = |segment: &SentSegment| segment.is_sacked && !segment.is_retransmitted;
+        let shifts = last.ends_skb && is_plain(last) && is_plain(next) && last.bytes == next.bytes;
+        if shifts {
+            self.segments[index].ends_skb = false;
+            self.skbs -= 1;
+        }
+        shifts
     }
 
     /// `tcp_mark_skb_lost()`.

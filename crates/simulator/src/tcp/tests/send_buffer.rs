@@ -151,3 +151,19 @@ fn without_offloads_every_segment_is_paced() {
     assert_eq!(sent_after_an_ack(offloads), 2);
     assert_eq!(sent_after_an_ack(sender_without_offloads("bbr", SNDBUF)), 1);
 }
+
+#[test]
+fn segments_that_are_selectively_acknowledged_share_a_packet() {
+    let mut sender = sender_without_offloads("reno", SNDBUF);
+    sender.write(0, ALL);
+    let mut skbs = |blocks: &[(u64, u64)]| {
+        sender.on_ack(20 * MS, &sacked(0, blocks));
+        sender.rtx_queue.skbs()
+    };
+    assert_eq!(skbs(&[]), 10);
+    assert_eq!(skbs(&[(2, 4), (6, 7)]), 9, "3 is appended to 2");
+    assert_eq!(skbs(&[(5, 7), (2, 4)]), 9, "nothing is put before 6");
+    assert_eq!(skbs(&[(2, 7)]), 7, "4 and what is behind it are appended to 3");
+    sender.on_ack(20 * MS, &ack(7));
+    assert_eq!(sender.rtx_queue.skbs(), 3);
+}
