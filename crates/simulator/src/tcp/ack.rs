@@ -181,7 +181,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_check_dsack()`: the receiver had this already.
+    /// `tcp_check_dsack()`, `tcp_dsack_seen()`: the receiver had this already.
     fn check_dsack(&mut self, range: SeqRange, state: &mut AckState) {
         let segments = (range.end_seq - range.start_seq).div_ceil(MSS_BYTES.into()).max(1);
         let is_of_probe = segments == 1 && self.tlp_high_seq == Some(range.end_seq);
@@ -192,6 +192,8 @@ impl Sender {
             return;
         }
         state.has_dsack = true;
+        // A retransmission that was not needed was delivered, too.
+        self.rate.delivered = self.rate.delivered.wrapping_add(segments as u32);
         if self.reordering_seen && !is_of_probe {
             self.rack.see_dsack();
         }

@@ -478,3 +478,23 @@ fn a_duplicate_that_is_reported_does_not_end_f_rto() {
     sender.on_ack_and_send(at_ns, &ack(1));
     assert!(!sender.frto, "a duplicate acknowledgement");
 }
+
+#[test]
+fn a_reported_duplicate_counts_as_delivered() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    let rto_ns = sender.timer_ns().unwrap();
+    sender.on_timer(rto_ns);
+    // All originals arrive, and then the retransmission of the first one.
+    sender.on_ack(rto_ns + MS, &AckSegment { tsecr_ns: 1, ..ack(10) });
+    let delivered = sender.info(rto_ns + MS).delivered;
+    let duplicate = |number| AckSegment { is_dsack: true, ..sacked(10, &[(number, number + 1)]) };
+    sender.on_ack(rto_ns + 20 * MS, &duplicate(0));
+    assert_eq!(sender.info(rto_ns + 20 * MS).delivered, delivered + 1);
+    // More duplicates than retransmissions are the network's.
+    (0..9).for_each(|_| sender.on_ack(rto_ns + 21 * MS, &duplicate(1)));
+    let total_retrans = sender.counters.total_retrans;
+    assert_eq!(sender.info(rto_ns + 21 * MS).delivered, delivered + total_retrans);
+}
