@@ -197,9 +197,26 @@ impl Sender {
         if self.reordering_seen && !is_of_probe {
             self.rack.see_dsack();
         }
-        if self.undo_marker.is_some_and(|marker| range.end_seq > marker) && self.undo_retrans > 0 {
-            self.undo_retrans = (self.undo_retrans - segments as i64).max(0);
+        if range.end_seq > state.prior_una {
+            self.sacktag_duplicates(range, state);
+        } else if self.undo_marker.is_some_and(|marker| range.end_seq > marker) {
+            // -1 stays.
+            self.undo_retrans -= self.undo_retrans.clamp(0, segments as i64);
         }
+    }
+
+    /// `tcp_sacktag_one()` with `dup_sack`: of segments that were not acknowledged before, the retransmission has arrived after the
+    /// original. If that was selectively acknowledged by then, packets were reordered.
+    fn sacktag_duplicates(&mut self, range: SeqRange, state: &mut AckState) {
+        let (undo_marker, undo_retrans) = (self.undo_marker, &mut self.undo_retrans);
+        self.rtx_queue.duplicate(range, |segment| {
+            if undo_marker.is_some_and(|marker| segment.end() > marker) && *undo_retrans > 0 {
+                *undo_retrans -= 1;
+            }
+            if segment.is_sacked {
+                state.add_reordered(segment.seq);
+            }
+        });
     }
 
     /// Newly selectively acknowledged data; `highest` was the end of what was known before.
@@ -216,7 +233,7 @@ impl Sender {
             if !segment.was_retransmitted {
                 // A hole is filled by the original: packets were reordered.
                 if highest.is_some_and(|highest| segment.seq < highest) {
-                    state.reordered_seq.get_or_insert(segment.seq);
+                    state.add_reordered(segment.seq);
                 }
                 state.original_sacked |= segment.end() <= high_seq;
                 state.first_sacked_ns.get_or_insert(segment.sent_ns);

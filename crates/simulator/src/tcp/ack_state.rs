@@ -55,7 +55,8 @@ pub(super) struct AckState {
     pub last_sent_ns: Option<u64>,
     pub first_sacked_ns: Option<u64>,
     pub last_sacked_ns: Option<u64>,
-    /// Start of the lowest segment that was sent once and is newly acknowledged selectively below others.
+    /// `reord`: start of the lowest segment that shows reordering. It was sent once and is newly acknowledged selectively below
+    /// others, or its retransmission has arrived after the original.
     pub reordered_seq: Option<u64>,
     pub newly_acked_sacked: u32,
     pub prior_lost: u32,
@@ -73,6 +74,11 @@ impl AckState {
             is_ack_delayed: self.is_ack_delayed,
             sample: self.sample,
         }
+    }
+
+    /// A segment that begins here shows reordering.
+    pub fn add_reordered(&mut self, seq: u64) {
+        self.reordered_seq = Some(self.reordered_seq.map_or(seq, |known| known.min(seq)));
     }
 
     /// `tcp_ack_is_dubious()`, without the test of the state.

@@ -207,6 +207,23 @@ impl RetransmitQueue {
         shifts
     }
 
+    /// A D-SACK of this range has come: passes the segments that were retransmitted, in order, as they were. Their retransmissions are
+    /// not in flight any more; those of segments that are lost end when these are selectively acknowledged.
+    pub fn duplicate(&mut self, range: SeqRange, mut arrived: impl FnMut(&SentSegment)) {
+        let first = self.segments.partition_point(|segment| segment.seq < range.start_seq);
+        let in_range = self.segments.range_mut(first..);
+        for segment in in_range.take_while(|segment| segment.end() <= range.end_seq) {
+            if !segment.was_retransmitted {
+                continue;
+            }
+            arrived(segment);
+            if segment.is_retransmitted && !segment.is_lost {
+                segment.is_retransmitted = false;
+                self.retrans_out -= 1;
+            }
+        }
+    }
+
     /// `tcp_mark_skb_lost()`.
     pub fn mark_lost(&mut self, seq: u64) {
         let Some(index) = self.index_of(seq) else { return };

@@ -498,3 +498,22 @@ fn a_reported_duplicate_counts_as_delivered() {
     let total_retrans = sender.counters.total_retrans;
     assert_eq!(sender.info(rto_ns + 21 * MS).delivered, delivered + total_retrans);
 }
+
+#[test]
+fn a_duplicate_of_a_selectively_acknowledged_segment_shows_reordering() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    // Segments 0 to 5 count as lost, and some are sent again.
+    sender.on_ack(20 * MS, &sacked(0, &[(6, 9)]));
+    sender.on_ack(21 * MS, &sacked(0, &[(6, 10)]));
+    assert!(sender.rtx_queue.get(MSS).unwrap().is_retransmitted);
+    // The original of 1 arrives, then its retransmission.
+    sender.on_ack(22 * MS, &sacked(0, &[(1, 2), (6, 10)]));
+    let total_retrans = i64::from(sender.counters.total_retrans);
+    assert_eq!((sender.undo_retrans, sender.counters.reord_seen), (total_retrans, 0));
+    let duplicate = AckSegment { is_dsack: true, ..sacked(0, &[(1, 2), (1, 2), (6, 10)]) };
+    sender.on_ack(23 * MS, &duplicate);
+    let total_retrans = i64::from(sender.counters.total_retrans);
+    assert_eq!((sender.undo_retrans, sender.counters.reord_seen), (total_retrans - 1, 1));
+    assert_eq!(sender.reordering, 9);
+}
