@@ -173,10 +173,13 @@ impl RetransmitQueue {
             if !segment.is_sacked {
                 newly(segment);
                 self.sacked_out += 1;
-                self.lost_out -= u32::from(segment.is_lost);
-                self.retrans_out -= u32::from(segment.is_retransmitted);
+                if segment.is_lost {
+                    // Otherwise both were in flight (after an undo), and the retransmission still is.
+                    self.lost_out -= 1;
+                    self.retrans_out -= u32::from(segment.is_retransmitted);
+                    segment.is_retransmitted = false;
+                }
                 (segment.is_sacked, segment.is_lost) = (true, false);
-                segment.is_retransmitted = false;
                 segment.tx.is_taken = true;
                 self.shift_skb_data(index);
             }
@@ -232,11 +235,12 @@ impl RetransmitQueue {
             return;
         }
         self.lost += 1;
-        if segment.is_retransmitted {
+        if segment.is_lost {
+            // The retransmission is lost, too.
             segment.is_retransmitted = false;
             self.retrans_out -= 1;
-        }
-        if !segment.is_lost {
+        } else {
+            // A retransmission (after an undo) is still in flight.
             segment.is_lost = true;
             self.lost_out += 1;
         }
@@ -260,8 +264,12 @@ impl RetransmitQueue {
         self.lost_seqs.clear();
     }
 
-    /// The first lost segment that is not retransmitted yet.
+    /// The first lost segment that is not retransmitted yet; as in `tcp_xmit_retransmit_queue()` none while as many retransmissions are
+    /// in flight as segments are lost.
     pub fn next_lost(&mut self) -> Option<SentSegment> {
+        if self.retrans_out >= self.lost_out {
+            return None;
+        }
         while let Some(&seq) = self.lost_seqs.front() {
             let found = self.get(seq).copied();
             match found.filter(|s| s.is_lost && !s.is_retransmitted && !s.is_sacked) {

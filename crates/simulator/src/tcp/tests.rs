@@ -517,3 +517,26 @@ fn a_duplicate_of_a_selectively_acknowledged_segment_shows_reordering() {
     assert_eq!((sender.undo_retrans, sender.counters.reord_seen), (total_retrans - 1, 1));
     assert_eq!(sender.reordering, 9);
 }
+
+#[test]
+fn after_an_undo_both_transmissions_of_a_segment_are_in_flight() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    let queue = &mut sender.rtx_queue;
+    for number in [1, 2] {
+        queue.mark_lost(number * MSS);
+        queue.retransmit(number * MSS, 20 * MS, retransmit_queue::TxState::default());
+    }
+    queue.unmark_lost();
+    assert_eq!(queue.in_flight(), 12);
+    // The original of 1 has arrived, and its retransmission is in flight.
+    queue.sack(SeqRange { start_seq: MSS, end_seq: 2 * MSS }, |_| {});
+    assert_eq!((queue.sacked_out, queue.retrans_out, queue.in_flight()), (1, 2, 11));
+    // The original of 2 is lost.
+    queue.mark_lost(2 * MSS);
+    assert_eq!((queue.lost_out, queue.retrans_out, queue.in_flight()), (1, 2, 10));
+    queue.mark_lost(3 * MSS);
+    assert_eq!(queue.next_lost().map(|segment| segment.seq), None, "two are in flight");
+    queue.mark_lost(4 * MSS);
+    assert_eq!(queue.next_lost().map(|segment| segment.seq), Some(3 * MSS));
+}
