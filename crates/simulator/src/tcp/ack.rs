@@ -294,7 +294,6 @@ impl Sender {
         self.rtx_queue.sacked.remove_below(self.snd_una);
         self.check_sack_reordering(reordered_seq);
         if count > 0 {
-            self.backoff = 0;
             state.sets_timer = true;
         } else if let (Some(sacked_ns), Some(head)) = (state.first_sacked_ns, self.rtx_queue.head())
         {
@@ -348,5 +347,6 @@ impl Sender {
             self.rtt.update_rtt_min(now_ns, ca_rtt_us);
         }
         self.rtt.rtt_estimator(seq_rtt_us, self.snd_una, self.snd_nxt);
+        self.backoff = 0;
     }
 }

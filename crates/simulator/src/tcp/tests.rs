@@ -540,3 +540,20 @@ fn after_an_undo_both_transmissions_of_a_segment_are_in_flight() {
     queue.mark_lost(4 * MSS);
     assert_eq!(queue.next_lost().map(|segment| segment.seq), Some(3 * MSS));
 }
+
+#[test]
+fn a_sample_of_the_rtt_ends_backoff() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    let rto_ns = sender.timer_ns().unwrap();
+    sender.on_timer(rto_ns);
+    assert_eq!(sender.backoff, 1);
+    // The acknowledgement of a segment that was sent twice, without a timestamp, is no sample.
+    sender.on_ack(rto_ns + 20 * MS, &ack(1));
+    assert_eq!(sender.backoff, 1);
+    // A segment that was sent once, though the acknowledgement does not advance.
+    sender.on_ack(rto_ns + 21 * MS, &sacked(1, &[(2, 3)]));
+    assert_eq!(sender.backoff, 0);
+}
