@@ -298,7 +298,7 @@ impl Sender {
 
     /// `tcp_try_keep_open()`.
     pub(super) fn try_keep_open(&mut self, now_ns: u64) {
-        let is_clean = self.rtx_queue.left_out() == 0 && self.rtx_queue.retrans_out == 0;
+        let is_clean = self.rtx_queue.left_out() == 0 && !self.any_retrans_done();
         let state = if is_clean { CaState::Open } else { CaState::Disorder };
         if self.ca_state != state {
             self.set_ca_state(now_ns, state);

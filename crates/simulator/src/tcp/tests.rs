@@ -557,3 +557,18 @@ fn a_sample_of_the_rtt_ends_backoff() {
     sender.on_ack(rto_ns + 21 * MS, &sacked(1, &[(2, 3)]));
     assert_eq!(sender.backoff, 0);
 }
+
+#[test]
+fn a_connection_is_not_open_while_its_first_segment_was_retransmitted() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, 4 * MSS);
+    sender.on_ack(20 * MS, &ack(3));
+    // The probe of the last segment is no retransmission in flight.
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    assert_eq!((sent(&mut sender).last(), sender.rtx_queue.retrans_out), (Some(&(3, true)), 0));
+    sender.on_ack(probe_ns + MS, &ack(3));
+    assert_eq!(sender.info(probe_ns + MS).ca_state, 1);
+    sender.on_ack(probe_ns + 20 * MS, &ack(4));
+    assert_eq!(sender.info(probe_ns + 20 * MS).ca_state, 0);
+}
