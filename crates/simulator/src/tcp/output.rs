@@ -110,6 +110,20 @@ impl Sender {
         self.chrono_set(now_ns, if idle { Chrono::Idle } else { chrono });
     }
 
+    /// One new segment, also beyond the window: `tcp_write_xmit()` with `push_one` = 2. Returns whether it was sent.
+    pub(super) fn write_xmit_probe(&mut self, now_ns: u64) -> bool {
+        let sent_pkts =
+            if self.pacing_check(now_ns) { 0 } else { self.send_burst(now_ns, 1, false) };
+        let is_cwnd_limited = self.rtx_queue.in_flight() >= self.snd_cwnd;
+        if sent_pkts > 0 || is_cwnd_limited {
+            self.cwnd_validate(now_ns, is_cwnd_limited);
+        }
+        if self.in_cwnd_reduction() {
+            self.prr_out += sent_pkts;
+        }
+        sent_pkts > 0
+    }
+
     /// `tcp_rate_check_app_limited()`: when the application writes, what it wrote before is sent and there is room for more.
     pub(super) fn rate_check_app_limited(&mut self) {
         let in_flight = self.rtx_queue.in_flight();

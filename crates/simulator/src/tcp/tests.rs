@@ -572,3 +572,30 @@ fn a_connection_is_not_open_while_its_first_segment_was_retransmitted() {
     sender.on_ack(probe_ns + 20 * MS, &ack(4));
     assert_eq!(sender.info(probe_ns + 20 * MS).ca_state, 0);
 }
+
+#[test]
+fn a_timer_sends_one_new_segment_at_most() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    sender.snd_cwnd = 20;
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    assert_eq!(sent(&mut sender), [(10, false)]);
+    sender.on_ack_and_send(probe_ns + MS, &ack(2));
+    assert!(sent(&mut sender).len() > 1, "the others leave with the next acknowledgement");
+}
+
+#[test]
+fn a_probe_of_new_data_is_paced() {
+    let mut sender = sender_without_offloads("bbr", SNDBUF);
+    sender.write(0, ALL);
+    sent(&mut sender);
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.tcp_wstamp_ns = probe_ns + 10 * MS;
+    sender.on_timer(probe_ns);
+    assert_eq!((sent(&mut sender), sender.tlp_high_seq), (vec![], None));
+    // The timeout began when the first segment was sent.
+    let left_ns = sender.rtt.rto_us() * 1000 - probe_ns;
+    assert_eq!(sender.timer_ns(), Some(wheel_ns(probe_ns, left_ns + 10 * MS)));
+}

@@ -106,7 +106,7 @@ impl Sender {
         true
     }
 
-    /// The timer is due.
+    /// The timer is due: `tcp_write_timer_handler()`. Except a probe, new data waits for the next acknowledgement.
     pub fn on_timer(&mut self, now_ns: u64) {
         let Some(timer) = self.timer.filter(|timer| timer.at_ns <= now_ns) else { return };
         match timer.kind {
@@ -121,7 +121,6 @@ impl Sender {
             // It counts as armed until another one is.
             TimerKind::Reordering => self.rack_reo_timeout(now_ns),
         }
-        self.write_xmit(now_ns);
     }
 
     /// `tcp_retransmit_timer()`.
@@ -189,7 +188,7 @@ impl Sender {
         if self.tlp_high_seq.is_none() {
             self.tlp_retrans = false;
             if self.write_seq > self.snd_nxt && self.snd_wnd_end > self.snd_nxt {
-                if self.send_burst(now_ns, 1, false) > 0 {
+                if self.write_xmit_probe(now_ns) {
                     self.tlp_high_seq = Some(self.snd_nxt);
                 }
             } else if let Some(tail) = self.rtx_queue.tail().copied() {
