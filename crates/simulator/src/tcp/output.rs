@@ -58,6 +58,8 @@ impl Sender {
     /// Sends what window, pacing and the application allow: `tcp_write_xmit()`.
     pub fn write_xmit(&mut self, now_ns: u64) {
         let (mut sent_pkts, mut is_cwnd_limited) = (0, false);
+        // `tcp_push_pending_frames()`: without data the window limits nothing.
+        let had_data = self.write_seq > self.snd_nxt;
         let mut chrono = Chrono::Busy;
         while self.write_seq > self.snd_nxt {
             if self.pacing_check(now_ns) {
@@ -93,7 +95,7 @@ impl Sender {
                 burst_pkts => sent_pkts += burst_pkts,
             }
         }
-        is_cwnd_limited |= self.rtx_queue.in_flight() >= self.snd_cwnd;
+        is_cwnd_limited |= had_data && self.rtx_queue.in_flight() >= self.snd_cwnd;
         if sent_pkts > 0 || is_cwnd_limited {
             self.cwnd_validate(now_ns, is_cwnd_limited);
         }

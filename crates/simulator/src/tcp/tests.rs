@@ -599,3 +599,15 @@ fn a_probe_of_new_data_is_paced() {
     let left_ns = sender.rtt.rto_us() * 1000 - probe_ns;
     assert_eq!(sender.timer_ns(), Some(wheel_ns(probe_ns, left_ns + 10 * MS)));
 }
+
+#[test]
+fn a_window_without_data_behind_it_does_not_limit() {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, 4 * MSS);
+    assert!(!sender.is_cwnd_limited);
+    sender.snd_cwnd = 2;
+    sender.data_snd_check(MS);
+    assert!(!sender.is_cwnd_limited);
+    sender.write(MS, 5 * MSS);
+    assert!(sender.is_cwnd_limited);
+}
