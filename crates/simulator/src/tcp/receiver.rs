@@ -98,7 +98,9 @@ pub struct Receiver {
     rcv_rtt_ns: u64,
     /// Of the handshake.
     handshake_rtt_ns: u64,
-    rcv_rtt_last_tsecr_ns: u64,
+    rcv_rtt_last_tsecr_ms: u64,
+    /// `rcv_rtt_est.seq` and `time`: the end of the window when it was last measured.
+    rcv_rtt_window: Option<(u64, u64)>,
     rcvq_space_bytes: u64,
     rcvq_space_seq: u64,
     rcvq_space_time_ns: u64,
@@ -156,7 +158,8 @@ impl Receiver {
             ce_pkts: 0,
             rcv_rtt_ns: 0,
             handshake_rtt_ns: rtt_ns,
-            rcv_rtt_last_tsecr_ns: 0,
+            rcv_rtt_last_tsecr_ms: 0,
+            rcv_rtt_window: None,
             rcvq_space_bytes: rcv_ssthresh_bytes.min(10 * mss),
             rcvq_space_seq: 0,
             rcvq_space_time_ns: now_ns,
@@ -288,6 +291,7 @@ impl Receiver {
     /// `tcp_event_data_recv()`: the delay of acknowledgements follows the distance of segments.
     fn event_data_recv(&mut self, now_ns: u64, segment: &Segment) {
         self.measure_rcv_mss(segment);
+        self.rcv_rtt_measure(now_ns, segment.seq + u64::from(segment.bytes));
         let since_ns = now_ns - std::mem::replace(&mut self.lrcvtime_ns, now_ns);
         if self.ato_ns == 0 {
             self.quick = self.quick.max(TCP_MAX_QUICKACKS);
@@ -422,15 +426,32 @@ impl Receiver {
         }
     }
 
-    /// `tcp_rcv_rtt_measure_ts()`, `tcp_rcv_rtt_update()`: the RTT with its queues; a lower sample counts at once.
+    /// `tcp_rcv_rtt_measure()`: a window takes at least an RTT to arrive. The only sample if the RTT is below a tick of the timestamps.
+    fn rcv_rtt_measure(&mut self, now_ns: u64, rcv_nxt: u64) {
+        if let Some((end_seq, at_ns)) = self.rcv_rtt_window {
+            if rcv_nxt < end_seq {
+                return;
+            }
+            let sample_ns = (now_ns - at_ns).max(1000);
+            if self.rcv_rtt_ns == 0 || sample_ns < self.rcv_rtt_ns {
+                self.rcv_rtt_ns = sample_ns;
+            }
+        }
+        self.rcv_rtt_window = Some((rcv_nxt + self.rcv_wnd_bytes, now_ns));
+    }
+
+    /// `tcp_rcv_rtt_measure_ts()`, `tcp_rcv_rtt_update()`: the RTT with its queues, in ticks of the timestamps, once for each; a lower
+    /// sample counts at once.
     fn rcv_rtt_measure_ts(&mut self, now_ns: u64, segment: &Segment) {
-        let tsecr_ns = segment.tsecr_ns;
-        let is_part = segment.bytes < self.rcv_mss_bytes;
-        if tsecr_ns == 0 || tsecr_ns == self.rcv_rtt_last_tsecr_ns || is_part {
+        let tsecr_ms = tsval_ms(segment.tsecr_ns);
+        if segment.tsecr_ns == 0 || tsecr_ms == self.rcv_rtt_last_tsecr_ms {
             return;
         }
-        self.rcv_rtt_last_tsecr_ns = tsecr_ns;
-        let sample_ns = now_ns - tsecr_ns;
+        self.rcv_rtt_last_tsecr_ms = tsecr_ms;
+        let sample_ns = (tsval_ms(now_ns) - tsecr_ms) * 1_000_000;
+        if segment.bytes < self.rcv_mss_bytes || sample_ns == 0 {
+            return;
+        }
         self.rcv_rtt_ns = match self.rcv_rtt_ns == 0 || sample_ns < self.rcv_rtt_ns {
             true => sample_ns,
             false => self.rcv_rtt_ns - self.rcv_rtt_ns / 8 + sample_ns / 8,
