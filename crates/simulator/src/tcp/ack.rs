@@ -94,7 +94,10 @@ impl Sender {
                 tsecr_ns: ack.tsecr_ns,
                 ..AckState::default()
             };
+            let delivered = self.rate.delivered;
             self.sacktag_write_queue(now_ns, ack, &mut state);
+            // As in the kernel, `tcp_count_delivered()` is not called.
+            self.rate.delivered = delivered;
             let rexmit = self.fastretrans_alert(now_ns, &mut state);
             self.xmit_recovery(now_ns, rexmit);
         }
@@ -156,7 +159,8 @@ impl Sender {
         sorted.copy_from_slice(blocks);
         sorted.sort_unstable_by_key(|block| block.start_seq);
         for block in &*sorted {
-            if block.end_seq > self.snd_nxt || block.end_seq <= self.snd_una {
+            // `tcp_is_sackblock_valid()`
+            if block.end_seq > self.snd_nxt || block.start_seq <= self.snd_una {
                 continue;
             }
             let highest = self.rtx_queue.sacked.end();

@@ -322,7 +322,11 @@ fn an_overtaken_acknowledgement_brings_only_its_blocks() {
     let before = sender.info(20 * MS);
     sender.on_ack_and_send(21 * MS, &AckSegment { window_end: 0, ..sacked(2, &[(6, 7)]) });
     let after = sender.info(21 * MS);
-    assert_eq!((after.sacked_out, after.delivered), (1, before.delivered + 1));
+    assert_eq!((after.sacked_out, after.delivered), (1, before.delivered), "as in the kernel");
+    // A block that begins at the acknowledgement or before is not valid.
+    sender.on_ack_and_send(21 * MS, &sacked(2, &[(4, 5)]));
+    let after = sender.info(21 * MS);
+    assert_eq!(after.sacked_out, 1);
     assert_eq!(
         (after.snd_cwnd, after.snd_wnd, after.ca_state),
         (before.snd_cwnd, before.snd_wnd, 1)
