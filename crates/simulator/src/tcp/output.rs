@@ -207,8 +207,8 @@ impl Sender {
             if let Some((last, _)) = self.outbox.last_mut() {
                 last.psh = has_psh || sent > 1;
             }
+            self.update_skb_after_send(now_ns, sent_bytes);
         }
-        self.update_skb_after_send(now_ns, sent_bytes);
         sent
     }
 

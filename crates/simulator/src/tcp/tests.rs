@@ -647,3 +647,14 @@ fn the_receiver_measures_an_rtt_below_a_tick_by_its_window() {
     receiver.on_segment(MS + number * 10_000 + 10_000, &segment(number + 1), Ecn::NotEct);
     assert!((440..=460).contains(&receiver.rcv_rtt_us()), "{}", receiver.rcv_rtt_us());
 }
+
+#[test]
+fn a_receive_window_without_room_does_not_change_pacing() {
+    let mut sender = sender_without_offloads("bbr", SNDBUF);
+    sender.write(0, ALL);
+    (sender.snd_cwnd, sender.snd_wnd_end) = (20, sender.snd_nxt + 100);
+    let last_ns = sender.tcp_wstamp_ns;
+    assert!(last_ns < 15 * MS, "{last_ns}");
+    sender.data_snd_check(15 * MS);
+    assert_eq!((sender.snd_nxt, sender.tcp_wstamp_ns), (10 * MSS, last_ns));
+}
