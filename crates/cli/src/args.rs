@@ -458,7 +458,7 @@ pub enum ExportCommand {
     Flent(ExportArgs),
     /// Export the JSON output of iperf3: one file per flow group and end.
     Iperf3(ExportArgs),
-    /// Export one trace per trial that Perfetto's viewer opens: counters, and phases as slices.
+    /// Export one trace per trial that Perfetto's viewer opens: counters, and phases and states as slices.
     Perfetto(ExportArgs),
     /// Export one qlog file per trial and sender, which qvis opens: metrics, states and losses as recovery events.
     Qlog(ExportArgs),

@@ -1,4 +1,4 @@
-//! Exports traces that Perfetto's viewer and trace processor open: counters over time, and the phases as slices.
+//! Exports traces that Perfetto's viewer and trace processor open: counters over time, and phases and states as slices.
 //!
 //! The messages are the used part of Perfetto's `trace.proto`, `trace_packet.proto`, `track_event.proto`,
 //! `track_descriptor.proto` and `counter_descriptor.proto`; a field's number never changes.
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use prost::Message as _;
 
 use super::error::Result;
+use super::qlog::{States, states};
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
 use crate::journal::PhaseRecord;
@@ -76,8 +77,8 @@ struct CounterDescriptor {
     unit_name: Option<String>,
 }
 
-/// Writes one file per trial into a folder: the phases as slices, and a counter for each flow, probe and link of every panel of
-/// the report. Returns the paths written.
+/// Writes one file per trial into a folder: the phases, and for each sender the states of loss recovery and of its congestion control,
+/// as slices, and a counter for each flow, probe and link of every panel of the report. Returns the paths written.
 ///
 /// # Errors
 /// No trial has samples, or a file cannot be written.
@@ -95,18 +96,37 @@ pub fn perfetto(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         let to = output.join(format!("{trial}.perfetto-trace"));
         let file = File::create(&to).map_err(io_error("create", &to))?;
         let mut out = BufWriter::new(file);
-        let done = write_trace(&mut out, &end.phases, &panels).and_then(|()| out.flush());
+        let states = states(&run, &end)?;
+        let done = write_trace(&mut out, &end.phases, end.length_s(), &states, &panels);
+        let done = done.and_then(|()| out.flush());
         done.map_err(io_error("write", &to))?;
         written.push(to);
     }
     not_empty(written, run_dir, "no trial has samples of flows, probes or links")
 }
 
-/// Writes a trace in pieces: concatenated messages are one message.
-fn write_trace(out: &mut impl Write, phases: &[PhaseRecord], panels: &[Panel]) -> io::Result<()> {
+/// Writes a trace of so many seconds in pieces: concatenated messages are one message. States are in the order of their kinds.
+fn write_trace(
+    out: &mut impl Write,
+    phases: &[PhaseRecord],
+    length_s: f64,
+    states: &[States],
+    panels: &[Panel],
+) -> io::Result<()> {
     let mut put = |packet| out.write_all(&Trace { packet }.encode_to_vec());
     put(phase_packets(phases))?;
     let mut uuid = PHASES_UUID;
+    for of_kind in states.chunk_by(|a, b| a.kind == b.kind) {
+        uuid += 1;
+        let parent_uuid = uuid;
+        put(of_kind.iter().take(1).map(|one| track(parent_uuid, &one.kind, None, None)).collect())?;
+        for of_flow in of_kind {
+            uuid += 1;
+            let mut packets = vec![track(uuid, &of_flow.flow_id, Some(parent_uuid), None)];
+            packets.extend(state_packets(uuid, of_flow, length_s));
+            put(packets)?;
+        }
+    }
     for panel in panels {
         uuid += 1;
         let parent_uuid = uuid;
@@ -119,6 +139,22 @@ fn write_trace(out: &mut impl Write, phases: &[PhaseRecord], panels: &[Panel]) -
         }
     }
     Ok(())
+}
+
+/// A slice for each state, which ends where the next one or the trial does. Slices of a track follow one another, so each ends before
+/// the next one begins.
+fn state_packets(uuid: u64, states: &States, length_s: f64) -> Vec<TracePacket> {
+    let ends_ms = states.changes.iter().skip(1).map(|(time_ms, _)| *time_ms);
+    let mut packets = Vec::new();
+    for ((from_ms, state), to_ms) in states.changes.iter().zip(ends_ms.chain([length_s * 1e3])) {
+        let [from_ns, to_ns] = [*from_ms, to_ms].map(|ms| (ms.max(0.0) * 1e6).round() as u64);
+        if from_ns < to_ns {
+            let name = Some((*state).to_owned());
+            packets.push(at(from_ns, TrackEvent { name, ..event(SLICE_BEGIN, uuid) }));
+            packets.push(at(to_ns, event(SLICE_END, uuid)));
+        }
+    }
+    packets
 }
 
 fn phase_packets(phases: &[PhaseRecord]) -> Vec<TracePacket> {
@@ -187,7 +223,7 @@ mod tests {
         let panel = Panel { title: "Smoothed RTT".into(), unit: "ms".into(), samples: 4, curves };
         let phases = [phase("alone", 0, 1_000_000), phase("both", 1_000_000, 2_500_000)];
         let mut bytes = Vec::new();
-        write_trace(&mut bytes, &phases, &[panel]).unwrap();
+        write_trace(&mut bytes, &phases, 2.5, &[], &[panel]).unwrap();
         let trace = Trace::decode(&bytes[..]).unwrap();
         let tracks = trace.packet.iter().filter_map(|packet| packet.track_descriptor.clone());
         let tracks: Vec<TrackDescriptor> = tracks.collect();
@@ -217,6 +253,52 @@ mod tests {
                 (250_000_000, COUNTER, 4, Some(4.0)),
             ]
         );
+    }
+
+    #[test]
+    fn states_are_slices_of_a_track_per_flow() {
+        let states = |kind: &str, flow_id: &str, changes: &[(f64, &'static str)]| States {
+            kind: kind.to_owned(),
+            flow_id: flow_id.to_owned(),
+            changes: changes.to_vec(),
+        };
+        let all = [
+            states("Loss recovery", "f/0", &[(-5.0, "open"), (1500.0, "recovery")]),
+            states("bbr3: mode", "f/0", &[(-9.0, "STARTUP"), (-5.0, "DRAIN"), (10.5, "PROBE_BW")]),
+            states("bbr3: mode", "f/1", &[(0.0, "STARTUP"), (2500.0, "DRAIN")]),
+        ];
+        let mut bytes = Vec::new();
+        write_trace(&mut bytes, &[], 2.5, &all, &[]).unwrap();
+        let trace = Trace::decode(&bytes[..]).unwrap();
+        let tracks = trace.packet.iter().filter_map(|packet| packet.track_descriptor.as_ref());
+        let tracks: Vec<_> =
+            tracks.map(|track| (track.name.as_deref().unwrap(), track.parent_uuid)).collect();
+        let expected = [
+            ("phases", None),
+            ("Loss recovery", None),
+            ("f/0", Some(2)),
+            ("bbr3: mode", None),
+            ("f/0", Some(4)),
+            ("f/1", Some(4)),
+        ];
+        assert_eq!(tracks, expected);
+        let events = trace.packet.iter().filter_map(|packet| {
+            let event = packet.track_event.as_ref()?;
+            Some((packet.timestamp?, event.track_uuid?, event.name.as_deref().unwrap_or("end")))
+        });
+        let expected = [
+            (0, 3, "open"),
+            (1_500_000_000, 3, "end"),
+            (1_500_000_000, 3, "recovery"),
+            (2_500_000_000, 3, "end"),
+            (0, 5, "DRAIN"),
+            (10_500_000, 5, "end"),
+            (10_500_000, 5, "PROBE_BW"),
+            (2_500_000_000, 5, "end"),
+            (0, 6, "STARTUP"),
+            (2_500_000_000, 6, "end"),
+        ];
+        assert_eq!(events.collect::<Vec<_>>(), expected);
     }
 
     /// Perfetto's field numbers: packet 1; timestamp 8, sequence 10, event 11; type 9, track 11, double value 44.

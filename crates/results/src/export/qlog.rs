@@ -24,6 +24,10 @@ use crate::model::Levels;
 use crate::store::RunDir;
 use crate::summary::query::{Lines, collect, in_flight, number, scan, sender};
 
+mod states;
+
+pub(super) use states::{States, states};
+
 /// `QlogFile.qlog_version`.
 const VERSION: &str = "0.4";
 /// States of loss recovery (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
