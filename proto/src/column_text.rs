@@ -72,7 +72,7 @@ macro_rules! column_text {
 
 column_text! { Side { Sender => "snd", Receiver => "rcv" } }
 column_text! { Role { Data => "data", Control => "control", Other => "other", Unknown => "unknown" } }
-column_text! { SampleSource { Diag => "diag", Ss => "ss" } }
+column_text! { SampleSource { Diag => "diag", Ss => "ss", Qlog => "qlog" } }
 column_text! { Backend { Kernel => "kernel", Userspace => "userspace" } }
 column_text! { Via { Bpf => "bpf", Module => "module", Builtin => "builtin" } }
 column_text! { Privileges {

@@ -1,17 +1,21 @@
-//! Output of other tools as rows: `ss`, iperf3, ping. Pure; parsing never fails, and unreadable lines are reported.
+//! Output of other tools as rows: `ss`, iperf3, ping, flent, qlog. Pure; parsing never fails, and unreadable lines are reported.
 //!
 //! - [`iperf3`] reads its JSON, and is what the agent uses too; [`iperf3_text`] its text, into the same report.
 //! - [`ss`] reads `ss -ti` and its relatives, [`ping`] reads ping(8), [`stamp`] what ts(1) and `ping -D` put in front.
+//! - [`named`] reads files of flent and qlog files, which are one document and name their flows.
 //! - [`text`] walks over a file and finds out which of them wrote each line.
 //! - [`gather`] merges the files about the same connections.
 //!
 //! Numbers are limited where they are parsed, so that no sum of them overflows: a time to [`LATEST_S`], a test to
 //! [`LONGEST_S`], a count to what its column holds. What lies outside is not read, and counted like a line that cannot be.
 
+mod flent;
 pub mod gather;
 pub mod iperf3;
 pub mod iperf3_text;
+pub mod named;
 pub mod ping;
+mod qlog;
 pub mod ss;
 pub mod stamp;
 pub mod text;

@@ -94,7 +94,7 @@ pub enum Command {
 --strict also if a file has no digest · 2 there is no run."
     )]
     Verify(VerifyArgs),
-    /// Import the output of ss, iperf3 and ping into the tables of a results directory.
+    /// Import the output of ss, iperf3 and ping, files of flent and qlog files into the tables of a results directory.
     Import(ImportArgs),
     /// Write an HTML report of a results directory: a single file that also works offline.
     Report(ReportArgs),
@@ -396,7 +396,8 @@ pub struct SummarizeArgs {
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Output of `ss -ti` (with or without ts(1)), iperf3 (text, -J, --json-stream) and ping: files, or directories of files.
+    /// Output of `ss -ti` (with or without ts(1)), iperf3 (text, -J, --json-stream) and ping, data files of flent, qlog files, each also
+    /// compressed by gzip: files, or directories of files.
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub files: Vec<PathBuf>,
     /// The results directory to create.

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,11 +12,17 @@ use ccbench_results::TrialStatus;
 use ccbench_results::model::TrialFilter;
 use ccbench_results::store::RunDir;
 use ccbench_results::summary::{Summary, compute};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 const UE1: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue1-ss.txt"));
 const UE2: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/ue2-ss.txt"));
+const FLENT: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/rrul.flent"));
+const QLOG: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../proto/tests/tools/quic.sqlog"));
 /// The end of the study's iperf3 run, with one interval line added.
 const IPERF: &str = "\
 Connecting to host 10.203.1.3, port 5201
@@ -103,6 +110,34 @@ fn takes_phases_and_trials_from_options() {
     assert_eq!((srtt("alone").value, srtt("alone").n_trials), (10_000.0, 2));
     assert_eq!(srtt("compete").value, 30_000.0, "20 ms in the first trial, 40 in the second");
     assert_eq!(summary.planned, 2);
+}
+
+#[test]
+fn files_of_flent_and_qlog_files_are_imported_also_compressed() {
+    let dir = tempfile::tempdir().unwrap();
+    let flent = dir.path().join("rrul.flent.gz");
+    let mut packed = GzEncoder::new(std::fs::File::create(&flent).unwrap(), Compression::fast());
+    packed.write_all(FLENT).unwrap();
+    packed.finish().unwrap();
+    let qlog = dir.path().join("server.sqlog");
+    std::fs::write(&qlog, QLOG).unwrap();
+    let run = dir.path().join("run");
+    assert_eq!(import(&[&flent, &qlog], &["--node", "src"], &run), 0);
+    let opened = RunDir::open(&run).unwrap();
+    let end = &opened.trials()[0];
+    assert_eq!(end.status, TrialStatus::Ok, "{:?}", end.reasons);
+    // Three of qlog and three of flent; a lost ping; two samples of each; three events of the sender.
+    let rows = ["intervals", "probes", "flow_samples", "tcp_events"].map(|table| end.rows[table]);
+    assert_eq!(rows, [2 + 3 + 3, 3, 4, 3]);
+    let summary = compute(&opened, TrialFilter::default()).unwrap();
+    let throughput = mean(&summary, Scope::Group, "TCP-download-BE", "throughput_sum").unwrap();
+    assert!((10e6..20e6).contains(&throughput), "{throughput}");
+    let srtt_us = mean(&summary, Scope::Group, "5ac1", "srtt").unwrap();
+    assert!((srtt_us - 10_250.0).abs() < 1.0, "{srtt_us}");
+    // A file that is no more than the beginning of one is not taken for an empty one.
+    let cut = dir.path().join("cut.flent.gz");
+    std::fs::write(&cut, &std::fs::read(&flent).unwrap()[..100]).unwrap();
+    assert_ne!(import(&[&cut], &[], &dir.path().join("cut")), 0);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A flow is a connection: client's and server's address and port, which `ss` and iperf3 both write down. Connections
 //! to one server are a group. iperf3's control connection is the one that iperf3 does not list as a stream, else the
-//! one that its process opened first, else one that carries next to nothing beside others that do.
+//! one that its process opened first, else one that carries next to nothing beside others that do. Files of flent and qlog
+//! files have no addresses, but names of flows.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use super::text::Found;
 use crate::event::{Import, Kind, NoData};
 use crate::wire::{self, Role, SampleSource, Side, run_event::Of};
 
+mod named;
 mod roles;
 
 use roles::{Connections, Named};
@@ -55,6 +57,8 @@ pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
     let named = connections.named(names);
     let mut out = Gathered { begin_ns: begin_ns(&sources), ..Default::default() };
     let mut flows: BTreeMap<(String, Key, Side), wire::Flow> = BTreeMap::new();
+    let mut named_flows = named::Flows::new();
+    let flents = sources.iter().filter(|source| source.found.named.tool == "flent").count();
     for source in sources {
         out.notes.extend(timeless(source));
         let mut last: BTreeMap<(Key, Side), u64> = BTreeMap::new();
@@ -75,10 +79,12 @@ pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
             place.test(test, &mut flows, &mut out);
         }
         pings(source, &mut out);
+        named::rows(source, flents > 1, &mut named_flows, &mut out);
         let event = event(source);
         out.rows.push((source.node.clone(), event));
     }
     out.rows.extend(flows.into_iter().map(|((node, _, _), flow)| (node, Of::Flow(flow))));
+    out.rows.extend(named_flows.into_iter().map(|((node, _, _), flow)| (node, Of::Flow(flow))));
     out
 }
 
@@ -96,7 +102,8 @@ fn begin_ns(sources: &[&Source]) -> u64 {
         let sockets = source.found.sockets.iter().filter_map(|row| row.at_ns).min();
         let tests = source.found.tests.iter().filter_map(|test| test.zero_s().map(nanos)).min();
         let pings = source.found.pings.iter().filter_map(ping_begin).min();
-        [sockets, tests, pings].into_iter().flatten().min()
+        let named = source.found.named.rows.iter().filter_map(named::begin_ns).min();
+        [sockets, tests, pings, named].into_iter().flatten().min()
     };
     sources.iter().filter_map(|source| of(source)).min().unwrap_or(SECOND_NS)
 }

@@ -8,7 +8,7 @@ use super::text::{self, MAX_LINE_BYTES, MAX_ROWS, MAX_UNREAD};
 use super::{LATEST_S, LONGEST_S};
 use crate::wire::run_event::Of;
 
-const SAMPLES: [&[u8]; 5] = [
+const SAMPLES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/ue1-ss.txt")),
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iperf3/3.12-client-p5.json")),
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/iperf3/3.17-json-stream.jsonl")),
@@ -20,6 +20,8 @@ const SAMPLES: [&[u8]; 5] = [
       [1725877590.100000] 64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=100 ms\n\
       64 bytes from 10.0.0.2: icmp_seq=3 ttl=64 time=50 ms\n\
       3 packets transmitted, 2 received, 33% packet loss, time 2000ms\n",
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/rrul.flent")),
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/quic.sqlog")),
 ];
 
 /// Numbers that are no test's.
@@ -66,6 +68,7 @@ fn check(gathered: &Gathered) {
                 [row.rtt_us.is_none_or(|us| us.is_finite() && us >= 0.0); 4]
             }
             Of::FlowSample(row) => [row.at_ns <= latest_ns; 4],
+            Of::TcpEvent(row) => [row.at_ns <= latest_ns; 4],
             _ => [true; 4],
         };
         assert_eq!(finite, [true; 4], "{row:?}");

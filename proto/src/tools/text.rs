@@ -2,6 +2,7 @@
 
 use super::iperf3::{Numbering, Report};
 use super::iperf3_text::{Test, Tests};
+use super::named::{self, Named};
 use super::stamp::{self, Base};
 use super::{iperf3, ping, ss};
 
@@ -14,6 +15,8 @@ pub struct Found {
     pub tests: Vec<Test>,
     /// Runs of ping.
     pub pings: Vec<ping::PingRun>,
+    /// Rows of a file of flent, or of a qlog file.
+    pub named: Named,
     /// Lines that are not empty.
     pub lines: u64,
     /// Lines of which something is missing in the tables; of more than [`MAX_UNREAD`] the first that are noticed.
@@ -57,6 +60,9 @@ const AS_LISTED: Numbering = Numbering { client_port: 0, count: 0, listens: fals
 
 /// Parses a file of any supported tool.
 pub fn read(bytes: &[u8], base: Base) -> Found {
+    if let Some(found) = named::read(bytes) {
+        return found;
+    }
     let mut walk = Walk { base, scan_bytes: SCANS * bytes.len(), ..Default::default() };
     let mut at = 0;
     let mut number = 0;

@@ -14,7 +14,7 @@ use prost::Message as _;
 /// Separates files about the same connections.
 const NEXT_FILE: u8 = 0;
 
-/// Files of ss, iperf3 and ping.
+/// Files of ss, iperf3, ping and flent, and qlog files.
 pub fn files(data: &[u8]) {
     let source = |(number, bytes): (usize, &[u8])| Source {
         stem: format!("file-{number}"),

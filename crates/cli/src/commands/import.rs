@@ -1,8 +1,9 @@
-//! `ccbench import`: makes a results directory from the output of ss, iperf3 and ping. [`ccbench_proto::tools`] parses the
-//! text; this module reads files, takes names from options, and prints what was read.
+//! `ccbench import`: makes a results directory from the output of ss, iperf3 and ping, data files of flent and qlog files.
+//! [`ccbench_proto::tools`] parses the text; this module reads files, takes names from options, and prints what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
@@ -12,6 +13,7 @@ use ccbench_proto::tools::text::{self, Found};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::RunEvent;
 use ccbench_proto::{plan, printable};
+use flate2::read::MultiGzDecoder;
 
 use crate::args::ImportArgs;
 use crate::clock;
@@ -31,6 +33,8 @@ use ccbench_results::table;
 
 /// Unread lines of a file that are printed without `--all`.
 const MAX_UNREAD: usize = 10;
+/// The first bytes of a file that gzip compressed (RFC 1952).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// A file and its trial.
 struct File {
@@ -51,11 +55,14 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
         read.iter_mut().for_each(|file| file.trial += 1);
     }
     unique_stems(&mut read);
-    let empty = |f: &Found| f.sockets.is_empty() && f.tests.is_empty() && f.pings.is_empty();
+    let empty = |f: &Found| {
+        let has_lines = !(f.sockets.is_empty() && f.tests.is_empty() && f.pings.is_empty());
+        !has_lines && f.named.rows.is_empty()
+    };
     print(&report(&read, args.all));
     if read.iter().all(|file| empty(&file.source.found)) {
         return Err(CliError::Usage(format!(
-            "none of {} file(s) has output of ss, iperf3 or ping; nothing was written",
+            "none of {} file(s) has output of ss, iperf3, ping or flent, or is a qlog file; nothing was written",
             read.len()
         )));
     }
@@ -92,14 +99,20 @@ fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
 
 fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
     let bytes = input::read(path, &input::IMPORT).map_err(FileError::of("read", path))?;
+    let sha256 = plan::digest_bytes(&bytes);
+    let is_packed = bytes.starts_with(&GZIP);
+    let bytes = if is_packed { unpack(&bytes) } else { Ok(bytes) };
+    let bytes = bytes.map_err(FileError::of("decompress", path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let inner = path.with_extension("");
+    let stem = if is_packed { inner.file_stem() } else { path.file_stem() };
+    let stem = stem.unwrap_or_default().to_string_lossy();
     let mut parted = args.nodes.iter().filter_map(|node| node.split_once('='));
     let by_part = parted.find(|(part, _)| name.contains(part)).map(|(_, node)| node);
     let for_others = || args.nodes.iter().find(|node| !node.contains('=')).map(String::as_str);
     Ok(File {
         trial: if args.trials { number(&stem) } else { 1 },
-        sha256: plan::digest_bytes(&bytes),
+        sha256,
         source: Source {
             stem: plain(&stem),
             node: by_part.or_else(for_others).unwrap_or("imported").to_owned(),
@@ -107,6 +120,17 @@ fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
         },
         path: path.to_path_buf(),
     })
+}
+
+/// The content of a file that gzip compressed, which is limited as other files are.
+fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let input::Limit { max_bytes, fix } = input::IMPORT;
+    let mut content = Vec::new();
+    MultiGzDecoder::new(bytes).take(max_bytes + 1).read_to_end(&mut content)?;
+    match content.len() as u64 > max_bytes {
+        true => Err(input::Refusal::TooLarge { max_bytes, fix }.into()),
+        false => Ok(content),
+    }
 }
 
 /// A name that is valid as a value and in file names.
@@ -146,15 +170,17 @@ fn report(files: &[File], all: bool) -> String {
         let path = printable::line(&path);
         let intervals: usize = found.tests.iter().map(|test| test.report.intervals.len()).sum();
         let replies: usize = found.pings.iter().map(|ping| ping.replies.len()).sum();
+        let what = match found.named.tool {
+            "" => format!(
+                "{} samples, {} tests with {intervals} intervals, {replies} pings",
+                found.sockets.len(),
+                found.tests.len()
+            ),
+            tool => format!("{} rows of {tool}", found.named.rows.len()),
+        };
+        let (lines, unread) = (found.lines, found.unread_count());
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{path}: {} lines: {} samples, {} tests with {intervals} intervals, {replies} pings; {} not read",
-            found.lines,
-            found.sockets.len(),
-            found.tests.len(),
-            found.unread_count()
-        );
+        let _ = writeln!(text, "{path}: {lines} lines: {what}; {unread} not read");
         let limit = if all { usize::MAX } else { MAX_UNREAD };
         for unread in found.unread.iter().take(limit) {
             let (why, shown) = (printable::line(&unread.reason), printable::line(&unread.text));

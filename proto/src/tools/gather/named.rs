@@ -1,0 +1,95 @@
+//! Rows of files that name their flows: flent's and qlog files.
+
+use std::collections::BTreeMap;
+
+use super::{Gathered, Source, seen};
+use crate::wire::{self, Role, Side, run_event::Of};
+
+/// Rows of `flows`, by node, flow and side.
+pub(super) type Flows = BTreeMap<(String, String, Side), wire::Flow>;
+
+/// When what a row says began; `None` for rows that such files do not have.
+pub(super) fn begin_ns(row: &Of) -> Option<u64> {
+    match row {
+        Of::FlowSample(row) => Some(row.at_ns),
+        Of::TcpEvent(row) => Some(row.at_ns),
+        Of::Probe(row) => Some(row.at_ns),
+        Of::Interval(row) => Some(row.at_ns.saturating_sub((row.seconds * 1e9) as u64)),
+        _ => None,
+    }
+}
+
+/// Takes the rows of a file. Flows of two files of flent have the same names, so they are told apart by the file.
+pub(super) fn rows(source: &Source, by_file: bool, flows: &mut Flows, out: &mut Gathered) {
+    let named = &source.found.named;
+    out.notes.extend(named.notes.iter().map(|note| format!("{}: {note}", source.stem)));
+    let by_file = by_file && named.tool == "flent";
+    let name = |name: &mut String| {
+        if by_file {
+            name.insert_str(0, &format!("{}-", source.stem));
+        }
+    };
+    for row in &named.rows {
+        let mut row = row.clone();
+        let from_ns = begin_ns(&row).unwrap_or(0);
+        let at_ns = match &mut row {
+            Of::FlowSample(row) => {
+                name(&mut row.flow_id);
+                name(&mut row.group);
+                let flow =
+                    flow(flows, source, (row.flow_id.as_str(), row.group.as_str()), row.side());
+                if row.side() == Side::Sender && !row.cc.is_empty() {
+                    flow.cc_actual.clone_from(&row.cc);
+                }
+                span(flow, out.begin_ns, from_ns, row.at_ns);
+                row.at_ns
+            }
+            Of::Interval(row) => {
+                name(&mut row.flow_id);
+                name(&mut row.group);
+                let flow =
+                    flow(flows, source, (row.flow_id.as_str(), row.group.as_str()), row.side());
+                flow.bytes = flow.bytes.saturating_add(row.bytes);
+                span(flow, out.begin_ns, from_ns, row.at_ns);
+                row.at_ns
+            }
+            Of::TcpEvent(row) => {
+                name(&mut row.flow_id);
+                name(&mut row.group);
+                row.at_ns
+            }
+            Of::Probe(row) => {
+                name(&mut row.probe_id);
+                row.at_ns
+            }
+            _ => 0,
+        };
+        out.put(&source.node, at_ns, row);
+    }
+}
+
+/// The row of a flow, made when it is first met.
+fn flow<'a>(
+    flows: &'a mut Flows,
+    source: &Source,
+    (flow_id, group): (&str, &str),
+    side: Side,
+) -> &'a mut wire::Flow {
+    let key = (source.node.clone(), flow_id.to_owned(), side);
+    flows.entry(key).or_insert_with(|| wire::Flow {
+        flow_id: flow_id.to_owned(),
+        group: group.to_owned(),
+        node_src: if side == Side::Sender { source.node.clone() } else { String::new() },
+        node_dst: if side == Side::Receiver { source.node.clone() } else { String::new() },
+        role: Role::Data.into(),
+        side: side.into(),
+        tool: source.found.named.tool.to_owned(),
+        ..Default::default()
+    })
+}
+
+/// The flow was seen in these nanoseconds.
+fn span(flow: &mut wire::Flow, begin_ns: u64, from_ns: u64, to_ns: u64) {
+    let [from_s, to_s] = [from_ns, to_ns].map(|at_ns| (at_ns as f64 - begin_ns as f64) / 1e9);
+    seen(flow, from_s, to_s);
+}

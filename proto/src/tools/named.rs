@@ -1,0 +1,207 @@
+//! Files that are one document and name their flows: data files of flent, and qlog files. Pure.
+//!
+//! Such a file has no addresses, so its flows are not merged with those of other tools.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+use super::text::{Found, MAX_ROWS, MAX_UNREAD, Unread};
+use super::{LATEST_S, clip, flent, qlog};
+use crate::wire::run_event::Of;
+
+/// Rows of a file whose flows have names.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Named {
+    /// `flent` or `qlog`; empty: the file is neither.
+    pub tool: &'static str,
+    /// Times are nanoseconds since 1970.
+    pub rows: Vec<Of>,
+    /// What the reader should know.
+    pub notes: Vec<String>,
+}
+
+/// The record separator of JSON text sequences (RFC 7464).
+pub(super) const RECORD_SEPARATOR: u8 = 0x1e;
+
+/// Reads a file of flent or a qlog file; `None` if it is neither.
+pub(super) fn read(bytes: &[u8]) -> Option<Found> {
+    let begin = bytes.trim_ascii_start();
+    let has = |key: &[u8]| begin.windows(key.len()).any(|part| part == key);
+    let reading = match *begin.first()? {
+        b'{' if has(b"\"x_values\"") && has(b"\"results\"") => flent::read(begin),
+        b'{' | RECORD_SEPARATOR if has(b"\"qlog_version\"") || has(b"\"urn:ietf:params:qlog") => {
+            qlog::read(begin)
+        }
+        _ => return None,
+    };
+    let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+    Some(reading.finish(lines.count() as u64))
+}
+
+/// A file that is being read.
+pub(super) struct Reading {
+    pub(super) named: Named,
+    unread: Vec<Unread>,
+    more_unread: u64,
+    rows_left_out: u64,
+}
+
+impl Reading {
+    pub(super) fn new(tool: &'static str) -> Self {
+        let named = Named { tool, ..Default::default() };
+        Self { named, unread: vec![], more_unread: 0, rows_left_out: 0 }
+    }
+
+    /// A row of the file.
+    pub(super) fn put(&mut self, row: Of) {
+        match self.named.rows.len() < MAX_ROWS {
+            true => self.named.rows.push(row),
+            false => self.rows_left_out += 1,
+        }
+    }
+
+    /// So many rows are beyond the limit of a file.
+    pub(super) fn leave_out(&mut self, rows: u64) {
+        self.rows_left_out += rows;
+    }
+
+    /// A part of the document is not in the tables. A document may be one line, so the reason names the part.
+    pub(super) fn unread(&mut self, reason: &str) {
+        match self.unread.len() < MAX_UNREAD {
+            true => self.unread.push(Unread { line: 1, text: String::new(), reason: clip(reason) }),
+            false => self.more_unread += 1,
+        }
+    }
+
+    fn finish(mut self, lines: u64) -> Found {
+        if self.rows_left_out > 0 {
+            let left_out = self.rows_left_out;
+            self.unread(&format!("{left_out} rows beyond {MAX_ROWS}; split the file"));
+            self.more_unread += left_out - 1;
+        }
+        let Self { named, unread, more_unread, .. } = self;
+        Found { named, unread, more_unread, lines, ..Default::default() }
+    }
+}
+
+/// An instant in seconds since 1970 as nanoseconds, if it is one that is read.
+pub(super) fn nanos(seconds: f64) -> Option<u64> {
+    scaled(seconds, 1.0)
+}
+
+/// The same of milliseconds: an instant in seconds would be off by more than 100 ns.
+pub(super) fn nanos_of_ms(ms: f64) -> Option<u64> {
+    scaled(ms, 1e3)
+}
+
+fn scaled(time: f64, per_second: f64) -> Option<u64> {
+    let ns = 1e9 / per_second;
+    let is_read = (0.0..LATEST_S as f64 * per_second).contains(&time);
+    is_read.then(|| time.trunc() as u64 * ns as u64 + (time.fract() * ns).round() as u64)
+}
+
+/// A count that fits into a column.
+pub(super) fn count(value: f64) -> Option<u32> {
+    (0.0..=f64::from(u32::MAX)).contains(&value).then_some(value.round() as u32)
+}
+
+/// A number of bytes, or bytes in a second: up to here a floating-point number is exact.
+pub(super) fn bytes(value: f64) -> Option<u64> {
+    (0.0..=9_007_199_254_740_992.0).contains(&value).then_some(value.round() as u64)
+}
+
+/// A name of a flow, a group or a probe: other characters than letters, digits, `_` and `.` become one `-`.
+pub(super) fn plain(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let parts: Vec<&str> = name.split(|c| !fits(c)).filter(|part| !part.is_empty()).collect();
+    match parts.is_empty() {
+        true => "unnamed".to_owned(),
+        false => clip(&parts.join("-")),
+    }
+}
+
+/// A value that a writer may have given another type, which is read as if it were missing.
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(untagged)]
+pub(super) enum Lenient<T> {
+    Is(T),
+    Other(IgnoredAny),
+}
+
+impl<T> Default for Lenient<T> {
+    fn default() -> Self {
+        Self::Other(IgnoredAny)
+    }
+}
+
+impl<T> Lenient<T> {
+    pub(super) fn get(&self) -> Option<&T> {
+        match self {
+            Self::Is(value) => Some(value),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+/// A number, which JSON cannot have infinite.
+pub(super) type Number = Lenient<f64>;
+/// A text.
+pub(super) type Text = Lenient<String>;
+
+impl Number {
+    pub(super) fn value(&self) -> Option<f64> {
+        self.get().copied()
+    }
+}
+
+impl Text {
+    pub(super) fn text(&self) -> Option<&str> {
+        self.get().map(String::as_str)
+    }
+}
+
+/// The first [`MAX_ROWS`] elements of a list, and how many more there are: a file cannot take much more memory than it has bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Capped<T> {
+    pub(super) items: Vec<T>,
+    pub(super) more: u64,
+}
+
+impl<T> Default for Capped<T> {
+    fn default() -> Self {
+        Self { items: vec![], more: 0 }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Capped<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Items<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+            type Value = Capped<T>;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut all = Capped::default();
+                while all.items.len() < MAX_ROWS {
+                    let Some(item) = list.next_element()? else { return Ok(all) };
+                    all.items.push(item);
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    all.more += 1;
+                }
+                Ok(all)
+            }
+        }
+
+        from.deserialize_seq(Items(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests;

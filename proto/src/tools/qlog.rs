@@ -1,0 +1,442 @@
+//! Reads qlog files: JSON and JSON text sequences of the main schema from 0.3 on (draft-ietf-quic-qlog-main-schema), with the recovery
+//! events of draft-ietf-quic-qlog-quic-events. Pure.
+//!
+//! The vantage point is the sender if it sends more bytes in packets than it receives, or if the file has no packets.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::clip;
+use super::named::{
+    Capped, Lenient, Number, RECORD_SEPARATOR, Reading, Text, bytes, count, nanos_of_ms, plain,
+};
+use super::stamp::{self, Base};
+use super::text::MAX_ROWS;
+use crate::wire::{self, Role, SampleSource, Side, TcpEventKind, run_event::Of};
+
+/// The smallest maximum datagram size that QUIC permits (RFC 9000, section 14), for files that do not have theirs.
+const DATAGRAM_BYTES: f64 = 1200.0;
+/// Length of the rows of `intervals`, in milliseconds.
+const INTERVAL_MS: f64 = 100.0;
+/// States of loss recovery that ccbench exports, as Linux numbers them (`enum tcp_ca_state`), and those of RFC 9002.
+const CA_STATES: [(&str, u32); 8] = [
+    ("open", 0),
+    ("disorder", 1),
+    ("cwr", 2),
+    ("recovery", 3),
+    ("loss", 4),
+    ("slow_start", 0),
+    ("congestion_avoidance", 0),
+    ("application_limited", 0),
+];
+/// The beginning of traces that do not say when they began: one second after 1970.
+const NO_REFERENCE_MS: f64 = 1000.0;
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct File {
+    traces: Capped<Trace>,
+    /// Of a JSON text sequence: its events follow.
+    trace: Trace,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Trace {
+    title: Text,
+    common_fields: Lenient<Common>,
+    events: Capped<Event>,
+}
+
+#[derive(Deserialize, Default, Clone, Debug)]
+#[serde(default)]
+struct Common {
+    time_format: Text,
+    reference_time: Lenient<Reference>,
+    group_id: Text,
+    #[serde(rename = "ODCID")]
+    odcid: Text,
+}
+
+/// Milliseconds since 1970, or from draft 10 on an epoch as RFC 3339.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(untagged)]
+enum Reference {
+    Number(f64),
+    Text(String),
+    Epoch { epoch: String },
+}
+
+#[derive(Deserialize, Default, Debug)]
+#[serde(default)]
+struct Event {
+    /// Milliseconds.
+    time: Number,
+    name: Text,
+    data: Lenient<Box<Data>>,
+}
+
+/// What is read of all events.
+#[derive(Deserialize, Default, Clone, Debug)]
+#[serde(default)]
+struct Data {
+    min_rtt: Number,
+    smoothed_rtt: Number,
+    rtt_variance: Number,
+    pto_count: Number,
+    congestion_window: Number,
+    ssthresh: Number,
+    bytes_in_flight: Number,
+    packets_in_flight: Number,
+    pacing_rate: Number,
+    max_datagram_size: Number,
+    new: Text,
+    event_type: Text,
+    timer_type: Text,
+    raw: Lenient<RawInfo>,
+}
+
+#[derive(Deserialize, Default, Clone, Debug)]
+#[serde(default)]
+struct RawInfo {
+    length: Number,
+}
+
+/// The kinds of events that make rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Metrics,
+    State,
+    Lost,
+    Timer,
+    Parameters,
+    Sent,
+    Received,
+}
+
+/// `recovery:metrics_updated` of draft 07 is `quic:recovery_metrics_updated` of later ones.
+fn kind(name: &str) -> Option<Kind> {
+    let name = name.rsplit(':').next().unwrap_or(name);
+    Some(match name.strip_prefix("recovery_").unwrap_or(name) {
+        "metrics_updated" => Kind::Metrics,
+        "congestion_state_updated" => Kind::State,
+        "packet_lost" => Kind::Lost,
+        "loss_timer_updated" => Kind::Timer,
+        "parameters_set" => Kind::Parameters,
+        "packet_sent" => Kind::Sent,
+        "packet_received" => Kind::Received,
+        _ => return None,
+    })
+}
+
+/// Reads a file.
+pub(super) fn read(text: &[u8]) -> Reading {
+    let mut out = Reading::new("qlog");
+    let file = match text.first() {
+        Some(&RECORD_SEPARATOR) => sequence(text, &mut out),
+        _ => serde_json::from_slice::<File>(text),
+    };
+    let traces = match file {
+        Ok(file) if file.traces.items.is_empty() => vec![file.trace],
+        Ok(file) => file.traces.items,
+        Err(error) => {
+            out.unread(&format!("not a qlog file: {error}"));
+            return out;
+        }
+    };
+    for (nth, trace) in traces.into_iter().enumerate() {
+        out.leave_out(trace.events.more);
+        Flow::read(nth, &trace, &mut out);
+    }
+    out
+}
+
+/// A JSON text sequence (RFC 7464): the header, and an event per record. The last record of an interrupted writer is incomplete.
+fn sequence(text: &[u8], out: &mut Reading) -> serde_json::Result<File> {
+    let records = text.split(|&byte| byte == RECORD_SEPARATOR);
+    let mut records = records.filter(|record| !record.trim_ascii().is_empty());
+    let mut file: File = serde_json::from_slice(records.next().unwrap_or_default())?;
+    for (nth, record) in records.enumerate() {
+        let events = &mut file.trace.events;
+        match serde_json::from_slice::<Event>(record) {
+            Ok(event) if events.items.len() < MAX_ROWS => events.items.push(event),
+            Ok(_) => events.more += 1,
+            Err(error) => out.unread(&format!("event {nth}: {error}")),
+        }
+    }
+    Ok(file)
+}
+
+/// Times of a trace as milliseconds since 1970.
+struct Times {
+    reference_ms: f64,
+    is_delta: bool,
+    last_ms: f64,
+}
+
+impl Times {
+    /// And whether the trace says when it began.
+    fn of(common: &Common) -> (Self, bool) {
+        let format = common.time_format.text().unwrap_or("absolute");
+        let reference_ms = match common.reference_time.get() {
+            Some(Reference::Number(ms)) => Some(*ms),
+            Some(Reference::Text(text)) => text.parse().ok(),
+            Some(Reference::Epoch { epoch }) => {
+                stamp::strip(epoch, Base::default()).map(|(at_ns, _)| at_ns as f64 / 1e6)
+            }
+            None => None,
+        };
+        let reference_ms = match format {
+            "absolute" => Some(0.0),
+            _ => reference_ms.filter(|ms| ms.is_finite()),
+        };
+        let is_known = reference_ms.is_some();
+        let reference_ms = reference_ms.unwrap_or(NO_REFERENCE_MS);
+        let is_delta = ["delta", "relative_to_previous_event"].contains(&format);
+        (Self { reference_ms, is_delta, last_ms: reference_ms }, is_known)
+    }
+
+    fn at_ms(&mut self, time_ms: f64) -> f64 {
+        let from_ms = if self.is_delta { self.last_ms } else { self.reference_ms };
+        self.last_ms = from_ms + time_ms;
+        self.last_ms
+    }
+}
+
+/// The flow of a trace.
+struct Flow {
+    group: String,
+    flow_id: String,
+    side: Side,
+    cc: String,
+    datagram_bytes: f64,
+    /// The metrics that were updated last.
+    sample: wire::FlowSample,
+    lost_pkts: u32,
+    ca_state: u32,
+    /// Bytes of packets by interval, since `first_ms`.
+    moved: BTreeMap<u64, f64>,
+    first_ms: Option<f64>,
+}
+
+impl Flow {
+    fn read(nth: usize, trace: &Trace, out: &mut Reading) {
+        let common = trace.common_fields.get().cloned().unwrap_or_default();
+        let (mut times, is_known) = Times::of(&common);
+        let mut flow = Self::of(nth, trace, &common);
+        if !is_known {
+            let id = &flow.flow_id;
+            out.named
+                .notes
+                .push(format!("{id}: the trace does not say when it began; put at 1970"));
+        }
+        let mut others: BTreeMap<&str, u64> = BTreeMap::new();
+        for (number, event) in trace.events.items.iter().enumerate() {
+            let name = event.name.text().unwrap_or_default();
+            let Some(time_ms) = event.time.value() else {
+                out.unread(&format!("event {number} ({name}) has no time"));
+                continue;
+            };
+            let at_ms = times.at_ms(time_ms);
+            let Some(kind) = kind(name) else {
+                *others.entry(name).or_default() += 1;
+                continue;
+            };
+            let Some(at_ns) = nanos_of_ms(at_ms) else {
+                out.unread(&format!("event {number} ({name}): its time is not from 1970 to 2199"));
+                continue;
+            };
+            match event.data.get() {
+                Some(data) => flow.event(kind, (at_ms, at_ns), data, out),
+                None => out.unread(&format!("event {number} ({name}) has no data")),
+            }
+        }
+        flow.intervals(out);
+        if !others.is_empty() {
+            let total: u64 = others.values().sum();
+            let names: Vec<&str> = others.keys().copied().take(10).collect();
+            let names = clip(&names.join(", "));
+            out.named.notes.push(format!(
+                "{}: {total} events of {} kinds that have no table: {names}",
+                flow.flow_id,
+                others.len()
+            ));
+        }
+    }
+
+    fn of(nth: usize, trace: &Trace, common: &Common) -> Self {
+        let id = common.group_id.text().or_else(|| common.odcid.text()).unwrap_or("qlog");
+        // The export's flow id; another id is that of a connection.
+        let (group, flow_id) = match id.split_once('/') {
+            Some((group, number)) => (plain(group), format!("{}/{}", plain(group), plain(number))),
+            None => (plain(id), format!("{}/{}", plain(id), if id == "qlog" { nth } else { 0 })),
+        };
+        // The export's title is the flow's id and its congestion control.
+        let title = trace.title.text().unwrap_or_default();
+        let cc = title.strip_prefix(id).map(str::trim).filter(|cc| !cc.contains(' '));
+        let all = || trace.events.items.iter();
+        let moved = |wanted| -> f64 {
+            all()
+                .filter(|event| event.name.text().and_then(kind) == Some(wanted))
+                .filter_map(|event| length(event.data.get()?))
+                .sum()
+        };
+        let receives = moved(Kind::Received) > moved(Kind::Sent);
+        let own_bytes = all().find_map(|event| event.data.get()?.max_datagram_size.value());
+        let ratio = |event: &Event| {
+            let data = event.data.get()?;
+            let (bytes, packets) = (data.bytes_in_flight.value()?, data.packets_in_flight.value()?);
+            (packets >= 1.0).then(|| bytes / packets)
+        };
+        let largest = || all().filter_map(ratio).filter(|bytes| *bytes > 0.0).reduce(f64::max);
+        let datagram_bytes = own_bytes.or_else(largest).unwrap_or(DATAGRAM_BYTES);
+        Self {
+            side: if receives { Side::Receiver } else { Side::Sender },
+            cc: clip(cc.unwrap_or_default()),
+            datagram_bytes: datagram_bytes.clamp(1.0, 65_535.0),
+            sample: wire::FlowSample::default(),
+            lost_pkts: 0,
+            ca_state: 0,
+            moved: BTreeMap::new(),
+            first_ms: None,
+            group,
+            flow_id,
+        }
+    }
+
+    fn event(&mut self, kind: Kind, at: (f64, u64), data: &Data, out: &mut Reading) {
+        let (at_ms, at_ns) = at;
+        match kind {
+            Kind::Metrics => self.metrics(at_ns, data, out),
+            Kind::State => {
+                let new = data.new.text();
+                let known = CA_STATES.iter().find(|(name, _)| Some(*name) == new);
+                let Some((_, state)) = known.filter(|(_, state)| *state != self.ca_state) else {
+                    return;
+                };
+                let before = std::mem::replace(&mut self.ca_state, *state);
+                let row = self.tcp_event(at_ns, TcpEventKind::CaState, 0);
+                let ca_state_before = Some(before);
+                out.put(Of::TcpEvent(wire::TcpEvent { ca_state_before, ..row }));
+            }
+            Kind::Lost => {
+                self.lost_pkts = self.lost_pkts.saturating_add(1);
+                out.put(Of::TcpEvent(self.tcp_event(at_ns, TcpEventKind::Retransmit, 1)));
+            }
+            Kind::Timer => {
+                let expired = data.event_type.text() == Some("expired");
+                if expired && data.timer_type.text() != Some("ack") {
+                    out.put(Of::TcpEvent(self.tcp_event(at_ns, TcpEventKind::Rto, 1)));
+                }
+            }
+            Kind::Parameters => {}
+            Kind::Sent | Kind::Received => {
+                let is_own = (kind == Kind::Received) == (self.side == Side::Receiver);
+                let first_ms = *self.first_ms.get_or_insert(at_ms);
+                if let Some(length) = length(data).filter(|_| is_own && at_ms >= first_ms) {
+                    let interval = ((at_ms - first_ms) / INTERVAL_MS) as u64;
+                    *self.moved.entry(interval).or_default() += length;
+                }
+            }
+        }
+    }
+
+    /// A sample with the updated metrics, and the last values of others.
+    fn metrics(&mut self, at_ns: u64, data: &Data, out: &mut Reading) {
+        let datagram = self.datagram_bytes;
+        let micros = |ms: &Number| count(ms.value()? * 1e3);
+        let packets = |bytes: &Number| count(bytes.value()? / datagram);
+        let in_flight = data.packets_in_flight.value().and_then(count);
+        let sample = &mut self.sample;
+        let set = |old: &mut Option<u32>, new: Option<u32>| *old = new.or(*old);
+        set(&mut sample.rtt_us, micros(&data.smoothed_rtt));
+        set(&mut sample.rttvar_us, micros(&data.rtt_variance));
+        set(&mut sample.min_rtt_us, micros(&data.min_rtt));
+        set(&mut sample.backoff, data.pto_count.value().and_then(count));
+        set(&mut sample.snd_cwnd_pkts, packets(&data.congestion_window));
+        set(&mut sample.snd_ssthresh_pkts, packets(&data.ssthresh));
+        set(&mut sample.unacked_pkts, in_flight.or_else(|| packets(&data.bytes_in_flight)));
+        // Bits per second.
+        let pacing_rate = data.pacing_rate.value().and_then(|rate| bytes(rate / 8.0));
+        sample.pacing_rate_bytes_per_s = pacing_rate.or(sample.pacing_rate_bytes_per_s);
+        let gap_ns = match sample.at_ns {
+            0 => 0,
+            before => at_ns.saturating_sub(before),
+        };
+        (sample.at_ns, sample.gap_ns) = (at_ns, gap_ns);
+        out.put(Of::FlowSample(wire::FlowSample {
+            flow_id: self.flow_id.clone(),
+            group: self.group.clone(),
+            side: self.side.into(),
+            role: Role::Data.into(),
+            cc: self.cc.clone(),
+            sample_src: SampleSource::Qlog.into(),
+            snd_mss_bytes: count(datagram),
+            ca_state: Some(self.ca_state),
+            total_retrans_pkts: Some(self.lost_pkts),
+            ..sample.clone()
+        }));
+    }
+
+    fn tcp_event(&self, at_ns: u64, kind: TcpEventKind, count: u32) -> wire::TcpEvent {
+        wire::TcpEvent {
+            at_ns,
+            flow_id: self.flow_id.clone(),
+            group: self.group.clone(),
+            cc: self.cc.clone(),
+            count,
+            kind: kind.into(),
+            ca_state: self.ca_state,
+            snd_cwnd_pkts: self.sample.snd_cwnd_pkts.unwrap_or(0),
+            snd_ssthresh_pkts: self.sample.snd_ssthresh_pkts,
+            rtt_us: self.sample.rtt_us.unwrap_or(0),
+            unacked_pkts: self.sample.unacked_pkts.unwrap_or(0),
+            total_retrans_pkts: self.lost_pkts,
+            side: self.side.into(),
+            role: Role::Data.into(),
+            ..Default::default()
+        }
+    }
+
+    /// Bytes in packets per interval. A time without packets is one interval, however long it was.
+    fn intervals(&self, out: &mut Reading) {
+        let Some(first_ms) = self.first_ms else { return };
+        let mut next = 0;
+        for (&interval, &moved) in &self.moved {
+            if interval > next {
+                self.interval(first_ms, (next, interval), 0.0, out);
+            }
+            next = interval + 1;
+            self.interval(first_ms, (interval, next), moved, out);
+        }
+    }
+
+    fn interval(&self, first_ms: f64, (from, to): (u64, u64), moved: f64, out: &mut Reading) {
+        let [start_s, end_s] = [from, to].map(|at| at as f64 * INTERVAL_MS / 1e3);
+        let (Some(at_ns), Some(moved)) = (nanos_of_ms(first_ms + end_s * 1e3), bytes(moved)) else {
+            out.unread(&format!("{moved} bytes of packets until {end_s} s"));
+            return;
+        };
+        let seconds = end_s - start_s;
+        out.put(Of::Interval(wire::Interval {
+            flow_id: self.flow_id.clone(),
+            group: self.group.clone(),
+            side: self.side.into(),
+            at_ns,
+            start_s,
+            end_s,
+            seconds,
+            bytes: moved,
+            bits_per_second: moved as f64 * 8.0 / seconds,
+            ..Default::default()
+        }));
+    }
+}
+
+fn length(data: &Data) -> Option<f64> {
+    data.raw.get()?.length.value().filter(|length| *length >= 0.0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+use super::*;
+use crate::tools::gather::{Source, gather};
+use crate::tools::text::{self, Found};
+
+const EPOCH_MS: u64 = 1_725_876_010_000;
+
+fn found(text: &str) -> Found {
+    text::read(text.as_bytes(), Base::default())
+}
+
+fn samples(found: &Found) -> Vec<&wire::FlowSample> {
+    let rows = found.named.rows.iter();
+    rows.filter_map(|row| match row {
+        Of::FlowSample(sample) => Some(sample),
+        _ => None,
+    })
+    .collect()
+}
+
+fn contained(common: &str, events: &str) -> String {
+    format!(
+        "{{\"qlog_version\": \"0.4\", \"qlog_format\": \"JSON\", \"traces\": [{{\"title\": \"bulk/0 cubic\",
+          \"common_fields\": {{\"group_id\": \"bulk/0\", {common}}}, \"vantage_point\": {{\"type\": \"client\"}},
+          \"events\": [{events}]}}]}}"
+    )
+}
+
+/// What `ccbench export qlog` writes.
+const EXPORTED: &str = "
+    {\"time\": 0, \"name\": \"recovery:metrics_updated\", \"data\": {\"smoothed_rtt\": 10.25, \"congestion_window\": 14480,
+      \"packets_in_flight\": 5, \"bytes_in_flight\": 7240, \"pacing_rate\": 8000000, \"pto_count\": 0}},
+    {\"time\": 0, \"name\": \"recovery:congestion_state_updated\", \"data\": {\"new\": \"open\"}},
+    {\"time\": 100, \"name\": \"recovery:congestion_state_updated\", \"data\": {\"old\": \"open\", \"new\": \"recovery\"}},
+    {\"time\": 100, \"name\": \"recovery:packet_lost\", \"data\": {}},
+    {\"time\": 150.5, \"name\": \"recovery:metrics_updated\", \"data\": {\"congestion_window\": 7240}},
+    {\"time\": 200, \"name\": \"recovery:loss_timer_updated\", \"data\": {\"timer_type\": \"pto\", \"event_type\": \"expired\"}},
+    {\"time\": 200, \"name\": \"recovery:congestion_state_updated\", \"data\": {\"new\": \"STARTUP\"}}";
+
+#[test]
+fn the_export_is_read_back() {
+    let common = format!("\"time_format\": \"relative\", \"reference_time\": {EPOCH_MS}.0");
+    let found = found(&contained(&common, EXPORTED));
+    assert!(found.unread.is_empty() && found.named.tool == "qlog", "{:?}", found.unread);
+    let samples = samples(&found);
+    let first = samples[0];
+    assert_eq!(
+        (first.flow_id.as_str(), first.group.as_str(), first.cc.as_str()),
+        ("bulk/0", "bulk", "cubic")
+    );
+    assert_eq!(first.at_ns, EPOCH_MS * 1_000_000);
+    assert_eq!(
+        (first.rtt_us, first.snd_mss_bytes, first.snd_cwnd_pkts),
+        (Some(10_250), Some(1448), Some(10))
+    );
+    assert_eq!((first.unacked_pkts, first.pacing_rate_bytes_per_s), (Some(5), Some(1_000_000)));
+    let second = samples[1];
+    assert_eq!(
+        (second.gap_ns, second.snd_cwnd_pkts, second.rtt_us),
+        (150_500_000, Some(5), Some(10_250))
+    );
+    assert_eq!((second.ca_state, second.total_retrans_pkts), (Some(3), Some(1)));
+    let events = found.named.rows.iter().filter_map(|row| match row {
+        Of::TcpEvent(row) => Some((row.kind(), row.ca_state, row.ca_state_before, row.count)),
+        _ => None,
+    });
+    let expected = [
+        (TcpEventKind::CaState, 3, Some(0), 0),
+        (TcpEventKind::Retransmit, 3, None, 1),
+        (TcpEventKind::Rto, 3, None, 1),
+    ];
+    assert_eq!(events.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn times_have_the_format_of_the_trace() {
+    let event = |time: &str| {
+        format!(
+            "{{\"time\": {time}, \"name\": \"quic:recovery_metrics_updated\", \"data\": {{\"min_rtt\": 1}}}}"
+        )
+    };
+    let events = format!("{}, {}", event("5"), event("7"));
+    let at_ms = |common: &str| -> Vec<u64> {
+        let found = found(&contained(common, &events));
+        samples(&found).iter().map(|sample| sample.at_ns / 1_000_000).collect()
+    };
+    assert_eq!(
+        at_ms("\"time_format\": \"delta\", \"reference_time\": \"1725876010000\""),
+        [EPOCH_MS + 5, EPOCH_MS + 12]
+    );
+    let epoch = "\"time_format\": \"relative_to_epoch\", \"reference_time\": {\"clock_type\": \"system\", \"epoch\": \"2024-09-09T10:00:10Z\"}";
+    assert_eq!(at_ms(epoch), [EPOCH_MS + 5, EPOCH_MS + 7]);
+    assert_eq!(at_ms("\"protocol_type\": [\"QUIC\"]"), [5, 7], "absolute");
+    let unknown = found(&contained("\"time_format\": \"relative\"", &events));
+    assert!(
+        unknown.named.notes[0].contains("does not say when it began"),
+        "{:?}",
+        unknown.named.notes
+    );
+}
+
+/// A JSON text sequence of a QUIC receiver, whose last record is incomplete.
+#[test]
+fn a_sequence_of_a_receiver_has_intervals() {
+    let header = format!(
+        "\u{1e}{{\"qlog_version\": \"0.3\", \"qlog_format\": \"JSON-SEQ\", \"trace\": {{\"common_fields\": {{\"ODCID\": \"ab12\",
+          \"time_format\": \"relative\", \"reference_time\": {EPOCH_MS}}}, \"vantage_point\": {{\"type\": \"client\"}}}}}}\n"
+    );
+    let packet = |time: u32, name: &str, length: u32| {
+        format!(
+            "\u{1e}{{\"time\": {time}, \"name\": \"transport:{name}\", \"data\": {{\"raw\": {{\"length\": {length}}}}}}}\n"
+        )
+    };
+    let records = [
+        header,
+        packet(0, "packet_sent", 50),
+        packet(10, "packet_received", 1200),
+        packet(90, "packet_received", 1200),
+        packet(100, "packet_sent", 50),
+        packet(350, "packet_received", 1300),
+        "\u{1e}{\"time\": 1, \"name\": \"http:frame_created\", \"data\": {}}\n".to_owned(),
+        "\u{1e}{\"time\": 400, \"na".to_owned(),
+    ];
+    let found = found(&records.concat());
+    assert_eq!(found.unread_count(), 1, "{:?}", found.unread);
+    let intervals = found.named.rows.iter().filter_map(|row| match row {
+        Of::Interval(row) => Some((row.flow_id.as_str(), row.side(), row.end_s, row.bytes)),
+        _ => None,
+    });
+    let row = |end_s, bytes| ("ab12/0", Side::Receiver, end_s, bytes);
+    assert_eq!(intervals.collect::<Vec<_>>(), [row(0.1, 2400), row(0.3, 0), row(0.4, 1300)]);
+    assert!(found.named.notes[0].contains("http:frame_created"), "{:?}", found.named.notes);
+    let source = Source { stem: "client".into(), node: "dst".into(), found };
+    let gathered = gather(&[source], &BTreeMap::new());
+    assert_eq!(gathered.begin_ns, EPOCH_MS * 1_000_000);
+    let flow = gathered.rows.iter().find_map(|(_, row)| match row {
+        Of::Flow(flow) => Some((flow.node_dst.as_str(), flow.bytes, flow.side())),
+        _ => None,
+    });
+    assert_eq!(flow, Some(("dst", 3700, Side::Receiver)));
+}
+
+#[test]
+fn events_that_cannot_be_read_are_counted() {
+    let events = "{\"name\": \"recovery:packet_lost\", \"data\": {}}, {\"time\": 1e300, \"name\": \"recovery:packet_lost\", \"data\": {}},
+                  {\"time\": 1, \"name\": \"recovery:packet_lost\", \"data\": 3}";
+    let found = found(&contained("\"time_format\": \"absolute\"", events));
+    assert_eq!(found.unread_count(), 3, "{:?}", found.unread);
+    assert!(found.named.rows.is_empty());
+}
