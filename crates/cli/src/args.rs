@@ -1,16 +1,17 @@
 //! The command line of `ccbench`.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
-use artifact::ArtifactCommand;
 use ccbench_proto::plan::{Engine, Series};
 use ccbench_proto::tools::stamp::Base;
 use ccbench_proto::units::Micros;
 use ccbench_results::compare::Tolerance;
 use ccbench_results::figure;
 use clap::{Args, Parser, Subcommand, ValueHint};
+
+use artifact::ArtifactCommand;
+use export::ExportCommand;
 use index::IndexArgs;
 use new::NewArgs;
 use scorecard::ScorecardArgs;
@@ -20,7 +21,10 @@ use testbed::TestbedArgs;
 use trace::TraceCommand;
 use values::{column, day, group, levels, millimetres, phase};
 
+use crate::experiment::{AWAIT_NODES, AWAIT_REBOOT};
+
 pub mod artifact;
+pub mod export;
 pub mod index;
 pub mod new;
 pub mod pki;
@@ -100,7 +104,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Write a page that lists all runs in a directory with their verdicts, with links to their reports.
     Index(IndexArgs),
-    /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON, Perfetto traces, qlog.
+    /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON, OpenMetrics, Perfetto traces, qlog.
     #[command(subcommand)]
     Export(ExportCommand),
     /// Pack a run for reviewers; run such an artifact again and compare.
@@ -438,52 +442,6 @@ pub struct ReportArgs {
     /// Include failed and aborted trials in the means.
     #[arg(long)]
     pub include_failed: bool,
-}
-
-/// Sub-commands of `export`.
-#[derive(Debug, Subcommand)]
-pub enum ExportCommand {
-    /// Export tables as CSV.
-    Csv {
-        /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
-        #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
-        run: PathBuf,
-        /// Only these tables: `flow_samples`, `intervals`, `summary_point` …
-        #[arg(long = "table", value_name = "NAME", value_delimiter = ',')]
-        tables: Vec<String>,
-        /// The output directory; - is standard output.
-        #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-        output: PathBuf,
-    },
-    /// Export one .flent.gz file per trial, which flent opens as a tcp_nup test.
-    Flent(ExportArgs),
-    /// Export the JSON output of iperf3: one file per flow group and end.
-    Iperf3(ExportArgs),
-    /// Export one trace per trial that Perfetto's viewer opens: counters, and phases and states as slices.
-    Perfetto(ExportArgs),
-    /// Export one qlog file per trial and sender, which qvis opens: metrics, states and losses as recovery events.
-    Qlog(ExportArgs),
-}
-
-impl ExportCommand {
-    /// The run.
-    pub fn run(&self) -> &Path {
-        match self {
-            Self::Csv { run, .. } => run,
-            Self::Flent(of) | Self::Iperf3(of) | Self::Perfetto(of) | Self::Qlog(of) => &of.run,
-        }
-    }
-}
-
-/// Arguments of `export flent`, `iperf3`, `perfetto` and `qlog`.
-#[derive(Debug, Args)]
-pub struct ExportArgs {
-    /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
-    #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
-    pub run: PathBuf,
-    /// The output directory.
-    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub output: PathBuf,
 }
 
 /// Arguments of `compare`.

@@ -1,4 +1,4 @@
-//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON, Perfetto traces, qlog.
+//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON, OpenMetrics, Perfetto traces, qlog.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use crate::error::{io_error, polars_error};
 mod error;
 mod flent;
 mod iperf3;
+mod openmetrics;
 mod perfetto;
 mod qlog;
 mod trials;
@@ -21,6 +22,7 @@ pub use error::ExportError;
 use error::Result;
 pub use flent::flent;
 pub use iperf3::iperf3;
+pub use openmetrics::openmetrics;
 pub use perfetto::perfetto;
 pub use qlog::qlog;
 use trials::named_trials;

@@ -8,8 +8,9 @@ use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
 use ccbench_results::{export, figure, report, six_columns, table, verify};
 
+use crate::args::export::ExportCommand;
 use crate::args::index::IndexArgs;
-use crate::args::{CompareArgs, ExportCommand, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
+use crate::args::{CompareArgs, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
 use crate::console::{message, print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
@@ -131,7 +132,7 @@ fn write_report(run: &Path, file: &Path) -> Result<(), CliError> {
 /// # Errors
 /// The results cannot be read, or a file cannot be written.
 pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
-    use export::{csv, failed_trials, flent, iperf3, perfetto, qlog};
+    use export::{csv, failed_trials, flent, iperf3, openmetrics, perfetto, qlog};
     let run = ReadableRun::open(command.run())?;
     if let ExportCommand::Csv { .. } = command {
         run.complete()?;
@@ -141,6 +142,7 @@ pub fn export(command: &ExportCommand) -> Result<ExitCode, CliError> {
         ExportCommand::Csv { tables, output, .. } => (&tables[..], csv(dir, tables, output)),
         ExportCommand::Flent(args) => (&[][..], flent(dir, &args.output)),
         ExportCommand::Iperf3(args) => (&[][..], iperf3(dir, &args.output)),
+        ExportCommand::OpenMetrics(args) => (&[][..], openmetrics(dir, &args.output)),
         ExportCommand::Perfetto(args) => (&[][..], perfetto(dir, &args.output)),
         ExportCommand::Qlog(args) => (&[][..], qlog(dir, &args.output)),
     };

@@ -18,10 +18,15 @@ pub(super) fn not_empty(
     Ok(written)
 }
 
+/// The part of a file name that identifies a trial.
+pub(super) fn trial_name(end: &TrialEnd) -> String {
+    format!("point-{}-trial-{:02}", end.point_id, end.trial)
+}
+
 /// Trials that left rows, and the part of a file name that identifies each of them.
 pub(super) fn named_trials(run: &RunDir) -> Vec<(TrialEnd, String)> {
     let name = |end: TrialEnd| {
-        let name = format!("point-{}-trial-{:02}", end.point_id, end.trial);
+        let name = trial_name(&end);
         (end, name)
     };
     run.trials().into_iter().filter(|end| !end.rows.is_empty()).map(name).collect()

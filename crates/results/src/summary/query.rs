@@ -40,6 +40,11 @@ pub(crate) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialE
 pub(crate) struct Lines(DataFrame);
 
 impl Lines {
+    #[cfg(test)]
+    pub(crate) fn of(frame: DataFrame) -> Self {
+        Self(frame)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.height()
     }
