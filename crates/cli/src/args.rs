@@ -488,7 +488,8 @@ pub struct PlotArgs {
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
     pub wheres: Vec<(String, String)>,
     /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap, which also has `throughput_share`;
-    /// `throughput`, `srtt`, `cwnd`, `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables for cc_state.
+    /// `throughput`, `srtt`, `cwnd`, `in_flight`, `queue`, `rate`, `probe_rtt`, `retransmissions` for series; variables for cc_state;
+    /// `acknowledged`, `sent`, `retransmitted`, `cwnd`, `window` for time_sequence.
     #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
     pub metrics: Vec<String>,
     /// Factor on the horizontal axis of a heatmap [default: the last factor that varies].

@@ -19,6 +19,7 @@ mod operating;
 mod phases;
 mod png;
 mod request;
+mod sequence;
 mod spread;
 mod time;
 
@@ -69,7 +70,7 @@ pub(crate) fn draw_heatmaps(summary: &Summary) -> Result<Vec<Figure>> {
 fn draw_kind(data: &Selection) -> Result<Vec<Figure>> {
     let figures = match data.request.kind {
         Kind::Phases => phases::draw(data),
-        Kind::Series | Kind::CcState => time::draw(data),
+        Kind::Series | Kind::CcState | Kind::TimeSequence => time::draw(data),
         Kind::OperatingPoint | Kind::Plane => operating::draw(data),
         Kind::Ecdf | Kind::Strips => spread::draw(data),
         Kind::Heatmap => heatmap::draw(data),

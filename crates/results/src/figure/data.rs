@@ -58,7 +58,7 @@ fn columns(kind: Kind) -> &'static [&'static str] {
         Kind::Phases => &["phase", "group"],
         Kind::Series | Kind::Heatmap => &["phase", "group", "flow_id", "link"],
         Kind::CcState => &["phase", "group", "flow_id", "cc"],
-        Kind::OperatingPoint | Kind::Plane | Kind::Ecdf | Kind::Strips => {
+        Kind::OperatingPoint | Kind::Plane | Kind::Ecdf | Kind::Strips | Kind::TimeSequence => {
             &["phase", "group", "flow_id"]
         }
     }
@@ -141,7 +141,8 @@ impl Selection {
         let tables: &[&str] = match column {
             "phase" => {
                 // Phases that are not measured have curves but no numbers.
-                let all = matches!(self.request.kind, Kind::Series | Kind::CcState);
+                let kinds = [Kind::Series, Kind::CcState, Kind::TimeSequence];
+                let all = kinds.contains(&self.request.kind);
                 let phases = self.trials.iter().flat_map(|end| &end.phases);
                 let shown = phases.filter(|phase| all || phase.measure);
                 return Ok(shown.map(|phase| phase.name.clone()).collect());

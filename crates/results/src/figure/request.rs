@@ -30,11 +30,14 @@ pub enum Kind {
     /// Internal state of a congestion control below its cwnd.
     #[value(name = "cc_state", alias = "cc-state")]
     CcState,
+    /// Time-sequence graph: bytes that a flow has sent, acknowledged and sent again, over time.
+    #[value(name = "time_sequence", alias = "time-sequence")]
+    TimeSequence,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Phases,
         Self::Series,
         Self::OperatingPoint,
@@ -43,6 +46,7 @@ impl Kind {
         Self::Strips,
         Self::Heatmap,
         Self::CcState,
+        Self::TimeSequence,
     ];
 
     /// Name on the command line.
@@ -56,6 +60,7 @@ impl Kind {
             Self::Strips => "strips",
             Self::Heatmap => "heatmap",
             Self::CcState => "cc_state",
+            Self::TimeSequence => "time_sequence",
         }
     }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
-use super::canvas::{Canvas, FAINT, Stroke, colour, dash};
+use super::canvas::{Canvas, FAINT, Shape, Stroke, colour, dash};
 use super::data::{Selection, flow_styles, group_of};
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{Figure, Kind, TWO_COLUMNS_MM};
+use super::sequence::{self, RETRANSMITTED};
 use crate::csv::Table;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::series::{self, Curve, Panel};
@@ -19,6 +20,8 @@ use crate::series::{self, Curve, Panel};
 const BINS: u32 = 700;
 /// Number of frames without an explicit selection.
 const MAX_VARIABLES: usize = 6;
+/// Of retransmissions.
+const MARK: Shape = Shape::Plus;
 /// Averaging window for traces of delivery opportunities.
 const OPPORTUNITY_WINDOW_S: f64 = 0.1;
 
@@ -28,6 +31,7 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     for end in data.first_trials() {
         let panels = match data.request.kind {
             Kind::CcState => cc_state_panels(data, end)?,
+            Kind::TimeSequence => sequence::panels(data, end, time_range(data, end))?,
             _ => requested_panels(data, end)?,
         };
         if panels.is_empty() {
@@ -280,7 +284,10 @@ fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
             let at = names.iter().position(|name| *name == curve.name).unwrap_or(0);
             let line: Vec<(f64, f64)> =
                 curve.t_s.iter().zip(&curve.value).map(|(t, v)| frame.at(*t, *v)).collect();
-            canvas.polyline(&line, styles[at].1);
+            match curve.name == RETRANSMITTED {
+                true => line.iter().for_each(|at| canvas.mark(MARK, *at, 3.5, colour(1))),
+                false => canvas.polyline(&line, styles[at].1),
+            }
         }
         canvas.unclip();
         frame.edges(&mut canvas, nth + 1 == panels.len(), true);
@@ -353,7 +360,9 @@ fn keys(names: &[String], styles: &[(String, Stroke)]) -> Vec<(Key, String)> {
     let mut keys: Vec<(Key, String)> = Vec::new();
     for (_, (shown, stroke)) in names.iter().zip(styles) {
         if !keys.iter().any(|(_, known)| known == shown) {
-            keys.push((Key::Line(*stroke), shown.clone()));
+            let is_marks = shown == RETRANSMITTED;
+            let key = if is_marks { Key::Mark(MARK, colour(1)) } else { Key::Line(*stroke) };
+            keys.push((key, shown.clone()));
         }
     }
     keys

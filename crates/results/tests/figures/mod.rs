@@ -6,6 +6,8 @@ use ccbench_results::figure::{self, Figure, Format, Kind, Request};
 
 use super::*;
 
+mod sequence;
+
 pub fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
     Request {
         kind,
