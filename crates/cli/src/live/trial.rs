@@ -62,6 +62,7 @@ struct LiveFlow {
     cwnd: Series,
     in_flight: Series,
     retrans_pkts: u64,
+    marks_pkts: Option<u64>,
 }
 
 /// A counter of bytes, by the clock of its node.
@@ -227,6 +228,7 @@ impl LiveTrial {
         add(&mut flow.cwnd, row.snd_cwnd_pkts.map(f64::from));
         add(&mut flow.in_flight, in_flight(row));
         flow.retrans_pkts = row.total_retrans_pkts.map_or(flow.retrans_pkts, u64::from);
+        flow.marks_pkts = row.delivered_ce_pkts.map(u64::from).or(flow.marks_pkts);
         Some(())
     }
 
@@ -300,6 +302,7 @@ impl LiveTrial {
                 cwnd_pkts: quantity(&flow.cwnd),
                 in_flight_pkts: quantity(&flow.in_flight),
                 retrans_pkts: flow.retrans_pkts,
+                marks_pkts: flow.marks_pkts,
             };
             (id.clone(), view)
         };

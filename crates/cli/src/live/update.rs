@@ -149,6 +149,8 @@ pub struct FlowView {
     pub in_flight_pkts: Quantity,
     /// Retransmitted packets so far.
     pub retrans_pkts: u64,
+    /// Packets that were marked, as the sender knows (`delivered_ce_pkts`); `None` if the kernel does not count them.
+    pub marks_pkts: Option<u64>,
 }
 
 /// The queues of a link.

@@ -87,8 +87,10 @@ impl Screen {
         // A line of the area has the titles.
         let rows = usize::from(area.height.saturating_sub(1));
         let rows = trial.flows.iter().skip(first).take(rows);
-        let rows = rows.map(|(id, flow)| self.flow_row(id, flow));
-        let widths = [
+        // A terminal is narrow, and most flows have no marks.
+        let has_marks = trial.flows.values().any(|flow| flow.marks_pkts.is_some_and(|n| n > 0));
+        let rows = rows.map(|(id, flow)| self.flow_row(id, flow, has_marks));
+        let mut widths = vec![
             Constraint::Fill(1),
             Constraint::Length(10),
             Constraint::Length(9),
@@ -100,7 +102,7 @@ impl Screen {
             Constraint::Length(8),
         ];
         let of = trial.flows.len();
-        let titles = [
+        let mut titles = vec![
             Cell::from(if of > 1 { format!("FLOW ({of})") } else { "FLOW".to_owned() }),
             text("CC"),
             right("Mbit/s"),
@@ -111,15 +113,20 @@ impl Screen {
             right("IN FLIGHT"),
             right("RETRANS"),
         ];
+        if has_marks {
+            widths.push(Constraint::Length(7));
+            titles.push(right("MARKS"));
+        }
         Table::new(rows, widths).header(Row::new(titles).style(bold()))
     }
 
-    fn flow_row(&self, id: &str, flow: &FlowView) -> Row<'static> {
+    fn flow_row(&self, id: &str, flow: &FlowView, has_marks: bool) -> Row<'static> {
         let spark = |nth: usize| {
             let series = self.history.get(id).and_then(|all| all.get(nth));
             Cell::from(sparkline(series.map_or(&[][..], Vec::as_slice)))
         };
-        let row = Row::new([
+        let marks = has_marks.then(|| right(count(flow.marks_pkts)));
+        let numbers = [
             text(id),
             text(&flow.cc),
             number(&flow.rate_bps, 1e6, 2),
@@ -129,7 +136,8 @@ impl Screen {
             number(&flow.cwnd_pkts, 1.0, 0),
             number(&flow.in_flight_pkts, 1.0, 0),
             right(flow.retrans_pkts.to_string()),
-        ]);
+        ];
+        let row = Row::new(numbers.into_iter().chain(marks));
         if flow.idle_s > IDLE_S { row.style(faint()) } else { row }
     }
 }
@@ -142,7 +150,7 @@ fn link_table(trial: &TrialView) -> Table<'static> {
             right(rate),
             number(&link.backlog_bytes, 1e3, 1),
             right(link.drops_pkts.to_string()),
-            right(link.marks_pkts.map_or("-".to_owned(), |marks| marks.to_string())),
+            right(count(link.marks_pkts)),
         ])
     };
     let widths = [
@@ -261,6 +269,11 @@ fn number(quantity: &Quantity, scale: f32, digits: usize) -> Cell<'static> {
     right(quantity.now.map_or("-".to_owned(), |now| format!("{:.digits$}", now / scale)))
 }
 
+/// A counter; `-` if there is none.
+fn count(pkts: Option<u64>) -> String {
+    pkts.map_or("-".to_owned(), |pkts| pkts.to_string())
+}
+
 fn right(text: impl Into<String>) -> Cell<'static> {
     let text: String = text.into();
     Cell::from(Line::from(text).right_aligned())
@@ -315,6 +328,7 @@ mod tests {
             cwnd_pkts: quantity(50.4, &[50.4]),
             in_flight_pkts: Quantity::default(),
             retrans_pkts: 7,
+            marks_pkts: Some(12),
         }
     }
 
@@ -383,12 +397,12 @@ mod tests {
             "simulated · /r/1 · 1 ok",
             "trial 2/4 cc=bbr repeat 1/1 · only · 2 of 3 s",
             "1:05 left · 1 more at the same time · next: cc=cubic repeat 2/2",
-            "FLOW (2)       CC            Mbit/s                SRTT ms                 CWND IN FLIGHT  RETRANS",
-            "f/0            cubic          10.00 ▁▅█               21.5 ▅█                50         -        7",
-            "f/1            bbr\\u{1b}[      0.00 ▁                 21.5 ▅█                50         -        7",
+            "FLOW (2)       CC            Mbit/s                SRTT ms                 CWND IN FLIGHT  RETRANS   MARKS",
+            "f/0            cubic          10.00 ▁▅█               21.5 ▅█                50         -        7      12",
+            "f/1            bbr\\u{1b}[      0.00 ▁                 21.5 ▅█                50         -        7      12",
             "",
-            "LINK                                                          Mbit/s  QUEUE kB     DROPS     MARKS",
-            "bottleneck                                                     20.00      12.3         3         -",
+            "LINK                                                                  Mbit/s  QUEUE kB     DROPS     MARKS",
+            "bottleneck                                                             20.00      12.3         3         -",
             "",
             "src: CPU 25 %, busiest 99 % (peak 100 %)",
             "verdict so far: degraded",
@@ -396,7 +410,7 @@ mod tests {
             "note: first",
             "q quits",
         ];
-        assert_eq!(lines(&screen, 98, 15), expected);
+        assert_eq!(lines(&screen, 106, 15), expected);
     }
 
     #[test]

@@ -140,7 +140,8 @@
     { title: "srtt ms", value: (_, flow) => scaled(flow.rtt_us, 1e3), number: true },
     { title: "cwnd packets", value: (_, flow) => scaled(flow.cwnd_pkts, 1), number: true },
     { title: "in flight packets", value: (_, flow) => scaled(flow.in_flight_pkts, 1), number: true },
-    { title: "retransmissions", value: (_, flow) => flow.retrans_pkts, number: true }];
+    { title: "retransmissions", value: (_, flow) => flow.retrans_pkts, number: true },
+    { title: "marks", value: (_, flow) => flow.marks_pkts ?? "-", number: true }];
   const LINKS = [{ ...name, title: "link" },
     { title: "rate Mbit/s", value: (_, link) => (link.rate_bps === null ? "-" : digits(link.rate_bps / 1e6)), number: true },
     { title: "queue kB", value: (_, link) => scaled(link.backlog_bytes, 1e3), number: true },
