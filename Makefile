@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-vm test-machines lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-results install uninstall setup build docs dist dist-lab test-dist size
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-vm test-machines lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-pages bench-results install uninstall setup build docs dist dist-lab test-dist size
 
 all: build
 
@@ -160,6 +160,12 @@ bench-results: setup
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release 10 1
 	tests/bench/summary.sh $(CARGO_TARGET_DIR)/release
+
+# Cost and lag of live pages with 100 flows, as root; and the report of 1000 trials, which opens in 2 s where there is a browser.
+bench-pages: setup
+	cargo build --locked --release -p ccbench -p ccbench-agent -p ccbench-results --bins --example many_samples
+	tests/bench/live.py $(CARGO_TARGET_DIR)/release
+	REPORT_LIMIT_MS=2000 tests/bench/summary.sh $(CARGO_TARGET_DIR)/release 2000000 1000
 
 install: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent

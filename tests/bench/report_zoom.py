@@ -1,8 +1,9 @@
 """How smooth a report is in a browser: opens it, drags over the first diagram as a hand does, zooms and goes back.
 
-    python3 report_zoom.py REPORT.html [TIMES]
+    python3 report_zoom.py REPORT.html [TIMES] [LIMIT in ms]
 
-Prints the time until the page is ready, and of frames while the pointer moves and of what a zoom takes. Needs chromedriver.
+Prints the time until the page is ready, and of frames while the pointer moves and of what a zoom takes. Fails if the page is ready later than
+the limit. Needs chromedriver.
 """
 
 import json
@@ -13,6 +14,7 @@ import sys
 import urllib.request
 
 page, times = pathlib.Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 10
+limit_ms = float(sys.argv[3]) if len(sys.argv) > 3 else float("inf")
 driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 port = next(found[1] for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line)))
 
@@ -42,6 +44,7 @@ try:
     ready = run("return [document.documentElement.dataset.ready, performance.getEntriesByType('navigation')[0].duration]")
     assert ready[0] == "yes", ready
     print(f"open: {ready[1]:.0f} ms; {page.stat().st_size / 1e6:.1f} MB, {run('return JSON.stringify(performance.memory.usedJSHeapSize)')} B of heap")
+    assert ready[1] <= limit_ms, f"open: {ready[1]:.0f} ms > {limit_ms:.0f} ms"
     box = run("""const over = document.querySelector('#panels .u-over'); over.scrollIntoView({ block: 'center' });
         const at = over.getBoundingClientRect(); return [at.left, at.top, at.width, at.height].map(Math.round)""")
     run("""window.frames_ms = []; let before = performance.now();

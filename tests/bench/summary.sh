@@ -23,4 +23,6 @@ measured summarize "$bin/ccbench" summarize "$run"
 measured report "$bin/ccbench" report "$run" -o "$dir/report.html"
 echo "report: $(du -h "$dir/report.html" | cut -f1)"
 # And how smooth it is where there is a browser.
-if command -v chromedriver > /dev/null; then python3 "$(dirname "$0")/report_zoom.py" "$dir/report.html"; fi
+if command -v chromedriver > /dev/null; then
+    python3 "$(dirname "$0")/report_zoom.py" "$dir/report.html" 10 "${REPORT_LIMIT_MS:-inf}"
+fi
