@@ -4,12 +4,14 @@
 //!   queues of a link, [`trial`] a trial, [`state`] the run.
 //! - [`update`] is what a subscriber gets: everything at first, then what has changed since its last update. There is no queue
 //!   per subscriber, so one that is slow gets fewer and larger updates, and delays nobody.
+//! - [`openmetrics`] is what Prometheus gets of an update.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use state::LiveState;
 
 mod link;
+pub mod openmetrics;
 pub mod series;
 pub mod state;
 pub mod trial;

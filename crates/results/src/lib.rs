@@ -38,6 +38,7 @@ mod layout;
 pub mod merge;
 pub mod model;
 mod open_run;
+pub mod openmetrics;
 mod parallel;
 mod parquet_file;
 mod part;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ccbench_results::model::TrialFilter;
+use ccbench_results::openmetrics::CONTENT_TYPE as METRICS_TYPE;
 use ccbench_results::report;
 use ccbench_results::summarize::RunSummary;
 use http_body_util::{Either, Full, StreamBody};
@@ -34,6 +35,7 @@ use tracing::warn;
 use super::socket::{self, ACCEPT_PAUSE, STALL_LIMIT};
 use super::{ViewError, absolute};
 use crate::console::message;
+use crate::live::openmetrics;
 
 /// A connection that sends no request for this long is closed.
 const HEADER_LIMIT: Duration = Duration::from_secs(10);
@@ -226,6 +228,7 @@ impl Shared {
             "" if socket::connect(&socket::name(&self.dir)).is_ok() => self.live_page(),
             "" | "report" => self.report(state).await,
             "events" => self.events(state),
+            "metrics" => self.metrics().await,
             _ => text(StatusCode::NOT_FOUND, "no such page\n"),
         }
     }
@@ -270,6 +273,27 @@ impl Shared {
         };
         answer.headers_mut().insert(CONNECTION, header("close"));
         answer
+    }
+
+    /// What Prometheus scrapes, while the run is in progress.
+    async fn metrics(&self) -> Answer {
+        let dir = self.dir.clone();
+        // The socket's other end may be served by this thread.
+        let update = spawn_blocking(move || {
+            let stream = socket::connect(&socket::name(&dir)).ok()?;
+            stream.set_read_timeout(Some(STALL_LIMIT)).ok()?;
+            socket::first_update(stream)
+        });
+        match update.await {
+            Ok(Some(update)) => {
+                let body = Either::Left(Full::from(openmetrics::text(&update)));
+                with_headers(StatusCode::OK, body, METRICS_TYPE)
+            }
+            _ => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the run has ended: ccbench export openmetrics has its metrics\n",
+            ),
+        }
     }
 
     fn events(self: &Arc<Self>, state: &Arc<Connection>) -> Answer {

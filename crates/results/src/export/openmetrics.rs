@@ -3,7 +3,6 @@
 //! Samples have times, so that `promtool tsdb create-blocks-from openmetrics` takes the files.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
@@ -16,36 +15,13 @@ use super::trials::{not_empty, trial_name};
 use crate::error::{io_error, polars_error};
 use crate::journal::TrialEnd;
 use crate::model::TrialStatus;
+use crate::openmetrics::{END, Family, sample};
 use crate::store::RunDir;
 use crate::summary::query::{Lines, collect, number, scan};
 
 const TABLE: &str = "host_samples";
 const STATUSES: [TrialStatus; 4] =
     [TrialStatus::Ok, TrialStatus::Degraded, TrialStatus::Failed, TrialStatus::Aborted];
-
-/// A metric family. Its name ends in its unit.
-struct Family {
-    name: &'static str,
-    kind: &'static str,
-    unit: &'static str,
-    help: &'static str,
-}
-
-impl Family {
-    const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Self {
-        Self { name, kind: "gauge", unit, help }
-    }
-
-    /// The lines that describe it.
-    fn head(&self, out: &mut impl Write) -> io::Result<()> {
-        let Self { name, kind, unit, help } = self;
-        writeln!(out, "# TYPE {name} {kind}")?;
-        if !unit.is_empty() {
-            writeln!(out, "# UNIT {name} {unit}")?;
-        }
-        writeln!(out, "# HELP {name} {help}")
-    }
-}
 
 /// A family whose metrics are columns of `host_samples`.
 struct Machine {
@@ -191,27 +167,6 @@ fn machines(run: &RunDir, end: &TrialEnd) -> Result<Option<Lines>> {
     Ok(Some(collect(run, TABLE, rows)?))
 }
 
-/// A sample: `name{labels} value time`.
-fn sample(
-    out: &mut impl Write,
-    name: &str,
-    labels: &[(&str, &str)],
-    value: f64,
-    time_s: Option<f64>,
-) -> io::Result<()> {
-    let mut text = String::new();
-    for (nth, (label, of)) in labels.iter().filter(|(label, _)| !label.is_empty()).enumerate() {
-        let comma = if nth == 0 { "" } else { "," };
-        let of = of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{comma}{label}=\"{of}\"");
-    }
-    match time_s {
-        Some(time_s) => writeln!(out, "{name}{{{text}}} {value} {time_s:.6}"),
-        None => writeln!(out, "{name}{{{text}}} {value}"),
-    }
-}
-
 fn write_text(
     out: &mut impl Write,
     run: &str,
@@ -254,7 +209,7 @@ fn write_text(
         let labels = [&labels[..], &[("code", code)]].concat();
         sample(out, REASONS.name, &labels, f64::from(count), end_s)?;
     }
-    writeln!(out, "# EOF")
+    writeln!(out, "{END}")
 }
 
 /// The lines of each node.
@@ -295,64 +250,10 @@ fn write_machine(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::model::{NodeClock, Reason, TrialKey};
+    use crate::openmetrics::tests::violations;
     use crate::reason::ReasonCode;
-
-    /// Every violation of the format: order and names of descriptions, metrics that are torn apart, times that go back, the end.
-    fn violations(text: &str) -> Vec<String> {
-        let mut found = vec![];
-        let mut family: Option<(&str, &str)> = None;
-        let mut families = BTreeSet::new();
-        let (mut metric, mut metrics, mut last) = (String::new(), BTreeSet::new(), f64::MIN);
-        let body = text.strip_suffix("# EOF\n").unwrap_or_else(|| {
-            found.push("no end".to_owned());
-            text
-        });
-        for line in body.lines() {
-            let words: Vec<&str> = line.splitn(4, ' ').collect();
-            match (words[..].get(..3), family) {
-                (Some(["#", "TYPE", name]), _) => {
-                    if !families.insert(*name) {
-                        found.push(format!("twice: {name}"));
-                    }
-                    family = Some((*name, words[3]));
-                }
-                (Some(["#", "UNIT", name]), Some((own, _))) => {
-                    if *name != own || !name.ends_with(&format!("_{}", words[3])) {
-                        found.push(format!("unit: {line}"));
-                    }
-                }
-                (Some(["#", "HELP", name]), Some((own, _))) if *name == own => {}
-                (_, Some((own, kind))) if !line.starts_with('#') => {
-                    let (labelled, numbers) = line.rsplit_once("} ").unwrap();
-                    let (name, labels) = labelled.split_once('{').unwrap();
-                    let suffix = if kind == "counter" { "_total" } else { "" };
-                    if name != format!("{own}{suffix}") {
-                        found.push(format!("another family: {line}"));
-                    }
-                    if kind == "stateset" && !labels.contains(&format!("{own}=\"")) {
-                        found.push(format!("no state: {line}"));
-                    }
-                    let (value, time_s) = numbers.split_once(' ').unwrap();
-                    let (_, time_s): (f64, f64) = (value.parse().unwrap(), time_s.parse().unwrap());
-                    if metric != labelled {
-                        labelled.clone_into(&mut metric);
-                        if !metrics.insert(metric.clone()) {
-                            found.push(format!("torn apart: {line}"));
-                        }
-                    } else if time_s < last {
-                        found.push(format!("back in time: {line}"));
-                    }
-                    last = time_s;
-                }
-                _ => found.push(format!("unexpected: {line}")),
-            }
-        }
-        found
-    }
 
     fn end() -> TrialEnd {
         let key = TrialKey { point_id: 3, trial: 2, seed: 1, epoch: 1 };
@@ -394,15 +295,5 @@ mod tests {
             text.lines().filter(|line| line.starts_with("ccbench_trial_status{")).collect();
         assert_eq!(states.len(), STATUSES.len());
         assert!(states[1].contains("ccbench_trial_status=\"degraded\"} 1 "), "{states:?}");
-    }
-
-    #[test]
-    fn the_check_finds_violations() {
-        let text = "# TYPE a_bytes gauge\n# UNIT a_bytes seconds\na_bytes{n=\"1\"} 1 5\na_bytes{n=\"2\"} 1 5\n\
-            a_bytes{n=\"1\"} 1 6\na_bytes{n=\"1\"} 1 4\nb{n=\"1\"} 1 7\n";
-        let expected = ["no end", "unit", "torn apart", "back in time", "another family"];
-        let found = violations(text);
-        let kinds: Vec<&str> = found.iter().filter_map(|one| one.split(':').next()).collect();
-        assert_eq!(kinds, expected, "{found:?}");
     }
 }

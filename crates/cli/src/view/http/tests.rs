@@ -102,6 +102,19 @@ fn only_the_whole_address_opens_the_page() {
 }
 
 #[test]
+fn metrics_are_those_of_the_run_in_progress() {
+    let served = serve("first");
+    let (status, answer) = served.get(&format!("{}metrics", served.path));
+    assert!(
+        status == 200 && answer.contains("content-type: application/openmetrics-text"),
+        "{answer}"
+    );
+    let expected = "ccbench_run_trial_status{run=\"\",ccbench_run_trial_status=\"ok\"} 1\n";
+    assert!(answer.contains(expected) && answer.contains("# EOF\n"), "{answer}");
+    assert_eq!(served.get("/metrics").0, 403, "without the token");
+}
+
+#[test]
 fn every_page_follows_the_run_to_its_report() {
     let served = serve("first");
     let mut pages = [served.follow(), served.follow()];
