@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::*;
 
+mod readers;
+
 /// A type of CDDL.
 enum Type {
     Text,
