@@ -19,6 +19,8 @@ const COMPUTED: [&str; 4] = [" sum", " avg", " totals", " mean"];
 #[derive(Deserialize)]
 struct Document {
     #[serde(default)]
+    version: Number,
+    #[serde(default)]
     metadata: Lenient<Metadata>,
     #[serde(default)]
     x_values: Capped<Number>,
@@ -83,11 +85,14 @@ pub(super) fn read(text: &[u8]) -> Reading {
     let metadata = document.metadata.get().cloned().unwrap_or_default();
     let t0 = [&metadata.t0, &metadata.time].into_iter().find_map(Text::text);
     let t0_s = t0.and_then(|t0| Some(stamp::strip(t0, Base::default())?.0 as f64 / 1e9));
+    let is_computed = |name: &str| COMPUTED.iter().any(|end| name.ends_with(end));
     let mut raw_values = document.raw_values;
-    raw_values.retain(|_, raw| !raw.items.is_empty());
+    raw_values.retain(|name, raw| !raw.items.is_empty() && !is_computed(name));
+    if document.version.value().is_none_or(|version| version < 4.0) {
+        raw_values.iter_mut().for_each(|(name, raw)| convert(name, &mut raw.items));
+    }
     for (name, result) in document.results {
-        let is_computed = COMPUTED.iter().any(|end| name.ends_with(end));
-        if raw_values.contains_key(&name) || is_computed {
+        if raw_values.contains_key(&name) || is_computed(&name) {
             continue;
         }
         match t0_s {
@@ -114,6 +119,21 @@ pub(super) fn read(text: &[u8]) -> Reading {
         }
     }
     out
+}
+
+/// Before version 4, raw values of netperf's UDP_RR are transactions per second, as `unserialise_compat` of flent knows by the same signs.
+fn convert(name: &str, raw: &mut [Raw]) {
+    if !name.contains("UDP") {
+        return;
+    }
+    for raw in raw.iter_mut().filter(|raw| raw.dur.value().is_some()) {
+        if let Some(per_second) = raw.val.value() {
+            raw.val = match per_second > 0.0 {
+                true => Lenient::Is(1e3 / per_second),
+                false => Lenient::default(),
+            };
+        }
+    }
 }
 
 /// Values on the common axis as if they were raw.

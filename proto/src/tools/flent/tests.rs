@@ -106,3 +106,19 @@ fn flows_of_two_files_are_told_apart() {
         "{two:?}"
     );
 }
+
+#[test]
+fn transactions_of_early_versions_are_round_trips() {
+    let raw =
+        format!("{{\"Ping (ms) UDP BE\": [{{\"t\": {}, \"val\": 50, \"dur\": 1}}]}}", T0_S + 1.0);
+    let rtt_us = |text: &str| {
+        let found = text::read(text.as_bytes(), Base::default());
+        rows(&found, |row| match row {
+            Of::Probe(row) => Some((row.kind(), row.rtt_us)),
+            _ => None,
+        })
+    };
+    let early = document(&raw).replace("\"version\": 4", "\"version\": 3");
+    assert_eq!(rtt_us(&early), [(ProbeKind::Udp, Some(2e4))], "50 transactions in a second");
+    assert_eq!(rtt_us(&document(&raw)), [(ProbeKind::Udp, Some(5e4))]);
+}
