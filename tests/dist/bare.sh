@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs the packages of `make dist` in a Debian without a compiler and runs the quickstart: bare.sh DIST [SUITE]
-#   DIST   directory of the .deb and the wheel, of this machine's architecture
-#   SUITE  Debian's release [default: this machine's]
+# Installs the packages of `make dist` in a Debian or Ubuntu without a compiler and runs the quickstart: bare.sh DIST [SUITE [MIRROR]]
+#   DIST    directory of the .deb and the wheel, of this machine's architecture
+#   SUITE   Debian's release [default: this machine's], or with a mirror that ends in ubuntu or ubuntu-ports Ubuntu's
+#   MIRROR  http://archive.ubuntu.com/ubuntu, for example [default: this machine's mirror of Debian]
 # Needs root and mmdebstrap. Prints the seconds from the beginning of the installation to the first table, and fails above 90.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
-dist=$(realpath "${1:?usage: bare.sh DIST [SUITE]}")
+dist=$(realpath "${1:?usage: bare.sh DIST [SUITE [MIRROR]]}")
 suite=${2:-$(. /etc/os-release && echo "$VERSION_CODENAME")}
 limit_s=90
 
@@ -19,10 +20,20 @@ deb=$(find "$dist" -name "ccbench_*_$(dpkg --print-architecture).deb" | sort -V 
 wheel=$(find "$dist" -name "ccbench-*_$(uname -m).whl" | sort -V | tail -n 1)
 [ -n "$deb" ] && [ -n "$wheel" ] || die "$dist has not both packages: run \`make dist\`"
 
-echo "bare: Debian $suite"
-source="deb $(mirror "$suite") $suite main"
+from=${3:-$(mirror "$suite")}
+system=Debian components=main options=()
+case ${from%/} in
+*/ubuntu | */ubuntu-ports)
+    # iperf3 is in universe.
+    system=Ubuntu components="main universe"
+    keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+    [ -e "$keyring" ] || die "$keyring is missing: run \`apt-get install ubuntu-keyring\`"
+    options=(--keyring="$keyring") ;;
+esac
+echo "bare: $system $suite"
+source="deb $from $suite $components"
 # For a mirror with https.
-mmdebstrap --quiet --variant=apt --include=ca-certificates "$suite" "$work/base.tar" "$source"
+mmdebstrap --quiet --variant=apt "${options[@]}" --include=ca-certificates "$suite" "$work/base.tar" "$source"
 
 # A command in a copy of the system, with file systems that end with it.
 in_root() { # ROOT COMMAND…
