@@ -27,7 +27,7 @@ case ${from%/} in
     # iperf3 is in universe.
     system=Ubuntu components="main universe"
     keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg
-    [ -e "$keyring" ] || die "$keyring is missing: run \`apt-get install ubuntu-keyring\`"
+    [ -e "$keyring" ] || die "$keyring is missing: use a machine with Ubuntu, or install ubuntu-keyring"
     options=(--keyring="$keyring") ;;
 esac
 echo "bare: $system $suite"
