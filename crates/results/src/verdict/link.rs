@@ -39,6 +39,9 @@ pub const WAITING_SHARE: f64 = 0.8;
 pub const SELDOM_EMPTY_SHARE: f64 = 0.01;
 /// Standard errors by which the estimated share of time with a queue may be too large.
 pub const STANDARD_ERRORS: f64 = 3.0;
+/// A kernel's link may have been idle between two samples with a queue. Its low windows count if samples miss so much idle time with
+/// a probability of at most 0.00135, which is that of [`STANDARD_ERRORS`]: the negative logarithm.
+pub const UNLIKELY: f64 = 6.6;
 /// Share of a delivery opportunity that a packet may leave unused.
 pub const LOW_OPPORTUNITY_SHARE: f64 = 0.1;
 
@@ -213,6 +216,8 @@ struct Backlogged {
     /// Windows with a queue at every sample, and those of them that are low.
     count: u64,
     low: u64,
+    /// How unlikely it is that the low ones were idle when no sample was taken: the negative logarithm of the probability.
+    low_unlikely: f64,
     /// All windows; the ideal is that of the time with a queue.
     whole: Sent,
     queue: QueueSamples,
@@ -339,6 +344,12 @@ impl Sent {
         self.bytes < self.ideal_bytes * (1.0 - share) - self.slack_bytes
     }
 
+    /// How unlikely it is that each sample found a queue if the link was idle for what is missing: the negative logarithm of the
+    /// probability. One gap is missed with the same probability, to the first order: its share of the time between two samples.
+    fn unlikely(self, queue: QueueSamples) -> f64 {
+        queue.count as f64 * (self.ideal_bytes / self.bytes).ln()
+    }
+
     fn is_high(self) -> bool {
         self.above() > 0.0
     }
@@ -458,7 +469,8 @@ impl Series {
         let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
         let seen = self.seen.entry(interval).or_default();
         if window.is_backlogged(&fresh, ns, &rated.pace) {
-            seen.backlogged.add(sent, window.queue, rated.low_share());
+            let knows_idle = fresh.idle_us.is_some();
+            seen.backlogged.add(sent, (window.queue, knows_idle), rated.low_share());
         }
         if seen.fastest.is_none_or(|fastest| sent.above() > fastest.above()) {
             seen.fastest = Some(sent);
@@ -482,8 +494,8 @@ impl Windows {
 }
 
 impl Backlogged {
-    /// `share`: how far below its ideal a window is low.
-    fn add(&mut self, sent: Sent, queue: QueueSamples, share: f64) {
+    /// `share`: how far below its ideal a window is low. `knows_idle`: the link counts its idle time.
+    fn add(&mut self, sent: Sent, (queue, knows_idle): (QueueSamples, bool), share: f64) {
         self.queue.add(queue);
         self.whole = Sent {
             bytes: self.whole.bytes + sent.bytes,
@@ -495,7 +507,10 @@ impl Backlogged {
             return;
         }
         self.count += 1;
-        self.low += u64::from(sent.is_low(share));
+        if sent.is_low(share) {
+            self.low += 1;
+            self.low_unlikely += if knows_idle { f64::INFINITY } else { sent.unlikely(queue) };
+        }
         let part = |sent: Sent| sent.bytes / sent.ideal_bytes;
         if sent.ideal_bytes > 0.0 && self.lowest.is_none_or(|lowest| part(sent) < part(lowest)) {
             self.lowest = Some(sent);
@@ -503,11 +518,14 @@ impl Backlogged {
     }
 
     fn judge(&self, link: &str, share: f64, findings: &mut Findings) {
-        let Self { count, low, whole, queue, lowest: Some(lowest) } = self else { return };
+        let Self { count, low, low_unlikely, whole, queue, lowest: Some(lowest) } = self else {
+            return;
+        };
         let low_share = *low as f64 / *count as f64;
         let seldom_empty = queue.waiting_share() >= 1.0 - SELDOM_EMPTY_SHARE;
         // A kernel's link may have had a moment without a queue between two samples.
-        let often_low = *low > 1 && low_share > LOW_WINDOWS_SHARE && seldom_empty;
+        let is_idle_excluded = seldom_empty && *low_unlikely >= UNLIKELY;
+        let often_low = *low > 1 && low_share > LOW_WINDOWS_SHARE && is_idle_excluded;
         if whole.is_low(share + STANDARD_ERRORS * queue.standard_error()) || often_low {
             let message = format!(
                 "{link}: {} while its queue was not empty, low in {low} of {count} seconds (lowest: {} instead of {}); \
