@@ -3,7 +3,7 @@
 # all tables. Usage: cpu.sh DIRECTORY [MODEL ...]
 #   DIRECTORY  has the programs ccbench and ccbench-agent
 #   MODEL      as in `qemu-system-x86_64 -cpu help`; default: Nehalem (x86-64-v2, no XSAVE) and Haswell-noTSX (AVX2, FMA)
-# An emulated machine boots a stock Debian kernel. Its root file system, in memory, is a chroot here: both have the same programs.
+# An emulated machine boots a stock Debian kernel, on another date. Its root file system, in memory, is a chroot here: both have the same programs.
 # CCBENCH_CPU_LIMIT_S (2400) is the time that a machine may take. Needs no network once both kernels are built, no root where
 # unprivileged user namespaces are allowed, and 5 GB of memory; with that much for each model, they run at the same time.
 set -euo pipefail
@@ -137,7 +137,8 @@ here_run() {
         'mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$1" /lab/trials' - "$root"
 }
 emulated_run() { # MODEL
-    timeout --foreground "$limit" qemu-system-x86_64 -accel tcg -cpu "$1" -m 4096 -nographic -no-reboot -nic none -kernel "$stock" \
+    timeout --foreground "$limit" qemu-system-x86_64 -accel tcg -cpu "$1" -m 4096 -nographic -no-reboot -nic none \
+        -rtc base=2031-02-03T04:05:06 -kernel "$stock" \
         -initrd "$work/initramfs" -append "console=ttyS0 panic=-1 quiet loglevel=1 mitigations=off"
 }
 # Runs a command with its output in NAME.console, and writes the lines of tables to NAME.tables.

@@ -25,15 +25,25 @@ fn run(seed: u32, other_host: bool) -> Option<BTreeMap<String, Vec<u8>>> {
     Some(tables(&bench))
 }
 
-/// The command on a machine with another name, another directory for temporary files and another environment.
+/// The command on a machine with another name, which has run for a thousand days, with another directory for temporary files and
+/// another environment.
 fn elsewhere(command: &Command) -> Command {
+    let seconds = "86400000";
+    let namespaces = ["--uts", "--fork", "--time", "--boottime", seconds, "--monotonic", seconds];
+    let script = "hostname another-machine && mkdir -p other/tmp && TMPDIR=$PWD/other/tmp";
+    let mut other = in_namespaces(command, &namespaces, script);
+    other.env("UNUSED", "x".repeat(3000));
+    other
+}
+
+/// The command in new namespaces, after the beginning of a shell script that `exec` continues.
+fn in_namespaces(command: &Command, namespaces: &[&str], script: &str) -> Command {
     let root = rustix::process::geteuid().is_root();
     let mut other = Command::new("unshare");
-    other.arg("--uts").args((!root).then_some("--map-root-user"));
-    other.args(["--", "sh", "-c", "hostname another-machine && mkdir -p other/tmp && TMPDIR=$PWD/other/tmp exec \"$0\" \"$@\""]);
+    other.args(namespaces).args((!root).then_some("--map-root-user"));
+    other.args(["--", "sh", "-c", &format!("{script} exec \"$0\" \"$@\"")]);
     other.arg(command.get_program()).args(command.get_args());
     other.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    other.env("UNUSED", "x".repeat(3000));
     if let Some(dir) = command.get_current_dir() {
         other.current_dir(dir);
     }
@@ -85,6 +95,56 @@ fn nothing_is_dilated_and_no_stock_kernel_runs() {
         "{}",
         text(&done)
     );
+}
+
+/// `ccbench check --lab` of a plan that runs with uml: a machine that cannot run uml gets qemu, and a note with the reason.
+#[cfg(feature = "lab")]
+fn assert_falls_back(change: impl Fn(&Bench, &Command) -> Command, lacks: &str) {
+    let bench = Bench::new();
+    let path = bench.write("plan.toml", &plan(1));
+    let check = bench.command(&["check", &path.to_string_lossy(), "--lab"]);
+    let done = change(&bench, &check).output().unwrap();
+    let output = text(&done);
+    assert_eq!(done.status.code(), Some(0), "{output}");
+    let note = format!("note: the lab uses the engine qemu instead of uml: it needs {lacks}");
+    assert!(output.contains(&note), "{output}");
+}
+
+#[cfg(feature = "lab")]
+#[test]
+fn without_memory_that_may_be_executed_qemu_replaces_uml() {
+    let script = "mkdir tmp && mount -t tmpfs -o noexec tmpfs /dev/shm && mount -t tmpfs -o noexec tmpfs tmp && TMPDIR=$PWD/tmp";
+    let change = |_: &Bench, check: &Command| in_namespaces(check, &["--mount"], script);
+    assert_falls_back(change, "768 MiB in /dev/shm or TMPDIR, mounted without noexec");
+}
+
+/// What a container's runtime does: the system call `seccomp` (317) fails with EPERM. The filter needs `no_new_privs`.
+#[cfg(feature = "lab")]
+const FORBID_SECCOMP: &str = r#"
+import ctypes, os, struct, sys
+
+libc = ctypes.CDLL(None)
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, 317), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in code))
+program = ctypes.create_string_buffer(struct.pack("@HP", 4, ctypes.addressof(code)))
+pointer = ctypes.c_void_p(ctypes.addressof(program))
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, pointer, 0, 0):
+    sys.exit("cannot install the filter")
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+#[cfg(feature = "lab")]
+#[test]
+fn without_the_permission_to_install_filters_qemu_replaces_uml() {
+    let change = |bench: &Bench, check: &Command| {
+        let script = bench.write("forbid_seccomp.py", FORBID_SECCOMP);
+        let mut forbidden = Command::new("python3");
+        forbidden.arg(script).arg(check.get_program()).args(check.get_args());
+        forbidden.envs(check.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        forbidden.current_dir(bench.path(""));
+        forbidden
+    };
+    assert_falls_back(change, "the permission to install seccomp filters");
 }
 
 #[cfg(feature = "lab")]

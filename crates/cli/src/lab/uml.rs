@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
+use seccompiler::sock_filter;
 use tokio::process::{Child, Command};
 
 use super::MEMORY_MIB;
@@ -17,6 +18,8 @@ pub const EMULATOR: &str = "User-Mode Linux, time-travel=inf-cpu";
 const RUNNING: &str = "lab: running ";
 /// What filters can do, where the kernel has them. The system calls of guest processes trap.
 const SECCOMP_ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
+/// A filter of one instruction, `BPF_RET | BPF_K` with `SECCOMP_RET_ALLOW`: allows everything.
+const ALLOW_ALL: [sock_filter; 1] = [sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 }];
 /// Switches off glibc's functions for newer CPUs, so that they are those of x86-64-v2 on every host: results of `exp` and `log` differ
 /// in the last bit with FMA. Names that a version of glibc does not know are ignored.
 const HWCAPS: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX_Fast_Unaligned_Load,-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ,-AVX512CD,\
@@ -125,19 +128,33 @@ fn memory_need(memory_mib: u32) -> String {
     format!("{memory_mib} MiB in /dev/shm or TMPDIR, mounted without noexec")
 }
 
-/// What User-Mode Linux needs and this machine lacks; `None` if nothing is known to be missing. A container may still forbid to
-/// install seccomp filters: see [`advice`].
+/// What User-Mode Linux needs and this machine lacks; `None` if nothing is missing.
 pub fn unsupported() -> Option<String> {
     let actions = std::fs::read_to_string(SECCOMP_ACTIONS).unwrap_or_default();
-    lacks(std::env::consts::ARCH, &actions, memory_folder(MEMORY_MIB).is_ok())
+    let seccomp = (actions.as_str(), permits_filters());
+    lacks(std::env::consts::ARCH, seccomp, memory_folder(MEMORY_MIB).is_ok())
 }
 
-/// [`unsupported`] on a machine with this architecture and these actions of seccomp filters.
-fn lacks(arch: &str, seccomp_actions: &str, has_memory: bool) -> Option<String> {
+/// Whether a process may install a seccomp filter: a container may forbid it.
+fn permits_filters() -> bool {
+    // The filter, and the flag `no_new_privs` that it needs, end with their thread.
+    let install = || seccompiler::apply_filter(&ALLOW_ALL).is_ok();
+    let thread = std::thread::Builder::new().spawn(install);
+    thread.is_ok_and(|thread| thread.join().unwrap_or(false))
+}
+
+/// [`unsupported`] on a machine with this architecture, with these actions of seccomp filters, which processes may install or not.
+fn lacks(
+    arch: &str,
+    (seccomp_actions, permits_filters): (&str, bool),
+    has_memory: bool,
+) -> Option<String> {
     if arch != "x86_64" {
         Some("an x86-64 machine".to_owned())
     } else if !seccomp_actions.split_whitespace().any(|action| action == "trap") {
         Some("a kernel with seccomp filters (CONFIG_SECCOMP_FILTER)".to_owned())
+    } else if !permits_filters {
+        Some("the permission to install seccomp filters (is this a container?)".to_owned())
     } else {
         (!has_memory).then(|| memory_need(MEMORY_MIB))
     }
@@ -188,15 +205,16 @@ mod tests {
     #[test]
     fn names_what_a_machine_lacks() {
         let actions = "kill_process kill_thread trap errno user_notif trace log allow\n";
-        assert_eq!(lacks("x86_64", actions, true), None);
-        for (arch, actions, has_memory, what) in [
-            ("aarch64", actions, true, "an x86-64 machine"),
-            ("x86_64", "", true, "seccomp"),
-            ("x86_64", "kill_thread errno allow", true, "seccomp"),
-            ("x86_64", actions, false, "768 MiB in /dev/shm or TMPDIR"),
+        assert_eq!(lacks("x86_64", (actions, true), true), None);
+        for (arch, seccomp, has_memory, what) in [
+            ("aarch64", (actions, true), true, "an x86-64 machine"),
+            ("x86_64", ("", true), true, "CONFIG_SECCOMP_FILTER"),
+            ("x86_64", ("kill_thread errno allow", true), true, "CONFIG_SECCOMP_FILTER"),
+            ("x86_64", (actions, false), true, "the permission to install seccomp filters"),
+            ("x86_64", (actions, true), false, "768 MiB in /dev/shm or TMPDIR"),
         ] {
-            let lacking = lacks(arch, actions, has_memory).unwrap_or_default();
-            assert!(lacking.contains(what), "{arch} {actions} {has_memory}: {lacking}");
+            let lacking = lacks(arch, seccomp, has_memory).unwrap_or_default();
+            assert!(lacking.contains(what), "{arch} {seccomp:?} {has_memory}: {lacking}");
         }
     }
 
