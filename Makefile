@@ -10,7 +10,7 @@ export RUSTC_WORKSPACE_WRAPPER ?= $(CURDIR)/scripts/rustc.sh
 BIN := $(CARGO_TARGET_DIR)/debug
 PREFIX ?= /usr/local
 
-.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-vm test-machines lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-pages bench-results install uninstall setup build docs dist dist-lab test-dist size
+.PHONY: all demo test test-fast test-faults soak test-clock test-arm64 test-slurm test-slurm-faults test-lab test-lab-cpu test-lab-reruns test-vm test-machines lab lint fmt clippy clean-clones doc machete deny fuzz fuzz-plans msrv msrv-version bench bench-pages bench-results install uninstall setup build docs dist dist-lab test-dist size
 
 all: build
 
@@ -44,6 +44,11 @@ test-lab: lab
 test-lab-cpu: build
 	@scripts/setup.sh --lab
 	tests/lab/cpu.sh $(BIN)
+
+# The engine uml 20 times, idle and loaded, with one to four trials at once, as root and not: all tables and summaries must be equal.
+test-lab-reruns: build
+	@scripts/setup.sh --lab
+	dir=$$(mktemp -d /var/tmp/ccbench-reruns.XXXXXX) && chmod 755 "$$dir" && tests/lab/reruns.sh $(BIN) "$$dir" && rm -r "$$dir"
 
 # Runs the tests that need no root.
 test-fast:
