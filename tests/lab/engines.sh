@@ -1,47 +1,58 @@
 #!/usr/bin/env bash
-# Both engines of the lab: runs published experiments, the coupling of DualPI2 and the plans at 3 Gbit/s on each, prints the claims,
-# and compares the two runs of each experiment point by point. `make test-lab` compares the queues.
+# Both engines of the lab: runs the comparison of queues and elements, the coupling of DualPI2, published experiments and the plans at
+# 3 Gbit/s on each, compares the two runs of each point by point with the tolerances of docs/lab.md, and writes the tables.
 # Usage: engines.sh CCBENCH DIRECTORY [EXPERIMENT ...]
-#   CCBENCH     the program
-#   DIRECTORY   gets the results, in EXPERIMENT-ENGINE; complete runs there are not repeated
+#   CCBENCH     the program; builds a kernel that is missing
+#   DIRECTORY   gets the results, in EXPERIMENT-ENGINE; what `ccbench compare` prints, in EXPERIMENT.txt, and its tables, in EXPERIMENT.csv
+#               and EXPERIMENT-claims.csv; engines.md has all of them. Complete runs are not repeated and others are resumed, so that
+#               the same command continues an interrupted one
 #   EXPERIMENT  a name below; default: all
-# ENGINES=uml runs only that engine. On two CPUs all take about 10 minutes with uml and 2 hours with qemu.
+# ENGINES=uml runs only that engine. On two CPUs all take about a quarter of an hour with uml, and ten times as long with qemu.
+# Exit codes: 0; 1 if a run failed, or points do not agree; 2 for wrong arguments. Claims that do not hold are results, not failures.
 set -euo pipefail
+export LC_ALL=C.UTF-8
+[ $# -ge 2 ] || {
+    echo "engines: usage: engines.sh CCBENCH DIRECTORY [EXPERIMENT ...]" >&2
+    exit 2
+}
 ccbench=$(realpath "$1")
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
 shift 2
 plans=$(cd "$(dirname "$0")/../../plans" && pwd)
 engines=${ENGINES:-uml qemu}
-all=(vegas_friendliness bufferbloat coexistence_1v1 coexistence_5v5 coexistence_10v1 coupling_prague coupling_dctcp
-    blockages_cheap blockages_faithful mmwave_3gbit)
+# What is quick comes first.
+all=(vegas_friendliness bufferbloat blockages_cheap blockages_faithful mmwave_3gbit coexistence_1v1 coexistence_5v5 coexistence_10v1
+    judge judge_netem judge_fq elements coupling_prague coupling_dctcp)
 experiments=("$@")
 [ ${#experiments[@]} -gt 0 ] || experiments=("${all[@]}")
 
-# Sets `arguments`; `dilation` is that of docs/benchmarks.md, or empty for a calibration.
+# Sets `arguments`; `dilation`, that of docs/benchmarks.md, or empty for a calibration; and `tolerances` that differ from the usual ones,
+# as in docs/lab.md.
 define() { # EXPERIMENT
     local short=(--set repeat=3 --set gap=1s --set phases.0.length=8s --set phases.1.length=12s --set phases.2.length=13s)
-    dilation=
+    dilation= tolerances=throughput_sum=2,srtt=6,retransmission_share=25
     case $1 in
+    judge) arguments=(run "$plans/lab/judge.toml" --set 'matrix.discipline=["bfifo", "codel", "fq_codel", "pie", "red", "dualpi2"]') dilation=2 ;;
+    judge_netem)
+        arguments=(run "$plans/lab/judge.toml" --set 'matrix.discipline=["netem"]')
+        dilation=2 tolerances=throughput_sum=2,srtt=12,retransmission_share=25
+        ;;
+    judge_fq)
+        arguments=(run "$plans/lab/judge.toml" --set 'matrix.discipline=["fq"]')
+        dilation=2 tolerances=throughput_sum=8,srtt=10,retransmission_share=25
+        ;;
+    elements)
+        arguments=(run "$plans/lab/elements.toml")
+        dilation=2 tolerances=throughput_sum=4,srtt=6,retransmission_share=25
+        ;;
     vegas_friendliness) arguments=(reproduce vegas_friendliness) ;;
     bufferbloat) arguments=(reproduce bufferbloat --quick) ;;
     coexistence_*) arguments=(reproduce coexistence "${short[@]}" --set "matrix.flows=${1#coexistence_}") ;;
-    coupling_*)
-        arguments=(run "$plans/lab/coupling.toml" --set repeat=3 --set "matrix.scheme=${1#coupling_}")
-        dilation=4
-        ;;
-    blockages_cheap)
-        arguments=(run "$plans/lab/blockages.toml" --set matrix.mode=cheap)
-        dilation=5
-        ;;
-    blockages_faithful)
-        arguments=(run "$plans/lab/blockages.toml" --set matrix.mode=faithful)
-        dilation=20
-        ;;
-    mmwave_3gbit)
-        arguments=(reproduce mmwave_3gbit --quick --set phases.0.length=5s)
-        dilation=20
-        ;;
+    coupling_*) arguments=(run "$plans/lab/coupling.toml" --set repeat=3 --set "matrix.scheme=${1#coupling_}") dilation=4 ;;
+    blockages_cheap) arguments=(run "$plans/lab/blockages.toml" --set matrix.mode=cheap) dilation=5 ;;
+    blockages_faithful) arguments=(run "$plans/lab/blockages.toml" --set matrix.mode=faithful) dilation=20 ;;
+    mmwave_3gbit) arguments=(reproduce mmwave_3gbit --quick --set phases.0.length=5s) dilation=20 ;;
     *)
         echo "engines: there is no experiment $1; the names are ${all[*]}" >&2
         exit 2
@@ -49,25 +60,34 @@ define() { # EXPERIMENT
     esac
 }
 
-# The results directory of a complete run; fails if there is none.
-complete() { # EXPERIMENT ENGINE
-    local record
-    for record in "$out/$1-$2"/*/run.json; do
-        [ -f "$record" ] && grep -q '^  "status": "complete"' "$record" && dirname "$record" && return
+# The last results directory that is complete, or that is not; fails if there is none.
+results() { # complete|incomplete EXPERIMENT-ENGINE
+    local record status found=
+    for record in "$out/$2"/*/run.json; do
+        [ -f "$record" ] || continue
+        status=incomplete
+        ! grep -q '^  "status": "complete"' "$record" || status=complete
+        [ "$status" != "$1" ] || found=$(dirname "$record")
     done
-    return 1
+    [ -n "$found" ] && echo "$found"
 }
 
 run() { # EXPERIMENT ENGINE
-    complete "$1" "$2" >/dev/null && return
-    define "$1"
-    local start=$SECONDS code=0 speed=()
-    [ "$2" != qemu ] || [ -z "$dilation" ] || speed=(--dilation "$dilation")
-    echo "== $1, engine $2"
-    "$ccbench" "${arguments[@]}" --lab --engine "$2" "${speed[@]}" --out "$out/$1-$2" || code=$?
+    local name=$1-$2 code=0 dir command start=$SECONDS
+    results complete "$name" >/dev/null && return
+    if dir=$(results incomplete "$name"); then
+        command=(run --resume "$dir")
+    else
+        command=("${arguments[@]}" --lab --engine "$2" --out "$out/$name")
+        [ "$2" != qemu ] || [ -z "$dilation" ] || command+=(--dilation "$dilation")
+    fi
+    echo "== $1, engine $2: ccbench ${command[*]}"
+    "$ccbench" "${command[@]}" || code=$?
+    echo $((SECONDS - start)) >>"$out/$name.seconds"
     # 4: a claim does not hold.
     case $code in
     0 | 4) echo "== $1, engine $2: $((SECONDS - start)) s, exit code $code" ;;
+    130) exit 130 ;;
     *)
         echo "engines: $1 failed with engine $2 (exit code $code)" >&2
         failed=1
@@ -75,15 +95,90 @@ run() { # EXPERIMENT ENGINE
     esac
 }
 
+for experiment in "${experiments[@]}"; do define "$experiment"; done
+for engine in $engines; do "$ccbench" lab build --engine "$engine" >/dev/null; done
 failed=
 for experiment in "${experiments[@]}"; do
     define "$experiment"
     for engine in $engines; do run "$experiment" "$engine"; done
-done
-for experiment in "${experiments[@]}"; do
-    if qemu=$(complete "$experiment" qemu) && uml=$(complete "$experiment" uml); then
-        echo "== $experiment: qemu and uml"
-        "$ccbench" compare "$qemu" "$uml" || failed=1
+    qemu=$(results complete "$experiment-qemu") && uml=$(results complete "$experiment-uml") || continue
+    files=(--csv "$out/$experiment.csv" --claims-csv "$out/$experiment-claims.csv")
+    if ! "$ccbench" compare "$qemu" "$uml" --tolerance "$tolerances" "${files[@]}" >"$out/$experiment.txt"; then
+        echo "engines: $experiment cannot be compared" >&2
+        failed=1
     fi
 done
+
+python3 - "$out" "${experiments[@]}" <<'END_OF_TABLES' || failed=1
+import csv, pathlib, re, sys
+
+out, *names = sys.argv[1:]
+out = pathlib.Path(out)
+
+
+def rows(name):
+    with open(out / name, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def seconds(name):
+    file = out / f"{name}.seconds"
+    return f"{sum(map(int, file.read_text().split()))} s" if file.exists() else ""
+
+
+def cell(text):
+    return str(text).replace("|", "\\|")
+
+
+def line(*cells):
+    return "| " + " | ".join(cell(one) for one in cells) + " |\n"
+
+
+def head(*cells):
+    return line(*cells) + "|" + "---|" * len(cells) + "\n"
+
+
+# Units of the summary, and those of the tables.
+SCALES = {"bit/s": (1e-6, "Mbit/s"), "us": (1e-3, "ms"), "1": (100.0, "%")}
+
+
+def number(row, side):
+    scale, _ = SCALES.get(row["unit"], (1.0, ""))
+    mean = float(row[f"mean_{side}"]) * scale
+    low, high = row[f"{side}95_low"], row[f"{side}95_high"]
+    half = f" ± {(float(high) - float(low)) / 2 * scale:.3g}" if low and high else ""
+    return f"{mean:.4g}{half}"
+
+
+compared = [name for name in names if (out / f"{name}.csv").exists()]
+text = "# The engines qemu and uml compared\n\nMeans over trials, ± 95 % confidence interval.\n\n"
+text += head("experiment", "qemu", "uml", "points that agree", "claims with the same verdict")
+details, apart = "", []
+for name in compared:
+    printed = (out / f"{name}.txt").read_text(encoding="utf-8")
+    found = re.search(r"^(\d+ of \d+) points? agrees?$", printed, re.MULTILINE)
+    apart += [f"{name}: {one}" for one in re.findall(r"^does not agree:.*$", printed, re.MULTILINE)]
+    claims = rows(f"{name}-claims.csv")
+    same = sum(claim["verdict_a"] == claim["verdict_b"] for claim in claims)
+    of_claims = f"{same} of {len(claims)}" if claims else ""
+    text += line(f"`{name}`", seconds(f"{name}-qemu"), seconds(f"{name}-uml"), found[1] if found else "none judged", of_claims)
+    if not found:
+        apart.append(f"{name}: no point was judged")
+    judged = [row for row in rows(f"{name}.csv") if row["agrees"]]
+    details += f"\n## {name}\n\n" + head("point", "phase", "of", "metric", "qemu", "uml", "agrees")
+    for row in judged:
+        unit = SCALES.get(row["unit"], (1.0, row["unit"]))[1]
+        of = f"{row['scope']} {row['subject']}"
+        agrees = "yes" if row["agrees"] == "true" else "**no**"
+        details += line(row["point"], row["phase"], of, f"{row['metric']}, {unit}", number(row, "a"), number(row, "b"), agrees)
+missing = [name for name in names if name not in compared]
+if missing:
+    text += f"\nNot compared, because there are no two complete runs: {', '.join(missing)}.\n"
+(out / "engines.md").write_text(text + details, encoding="utf-8")
+print(text)
+for one in apart:
+    print(one)
+print(f"engines: the tables are in {out / 'engines.md'}")
+sys.exit(1 if apart else 0)
+END_OF_TABLES
 [ -z "$failed" ]
