@@ -208,10 +208,14 @@ impl Datapath {
     /// Runs until [`Shared::stop`] on the calling thread, which has `privileges`.
     pub(crate) fn run(&mut self, privileges: Privileges) {
         let mut class = SchedClass::new(privileges);
+        let mut empty_ns = None;
         while !self.shared.stop.load(Acquire) {
             self.take_changes();
-            let before_ns = monotonic_ns();
-            let Batch { more, last_ns } = self.receive(before_ns);
+            let before_ns = empty_ns.unwrap_or_else(monotonic_ns);
+            let Batch { more, last_ns } = match empty_ns {
+                Some(_) => Batch::default(),
+                None => self.receive(before_ns),
+            };
             // Packets still in the socket arrived after the last one received, and after `before_ns` if the socket
             // was empty.
             let horizon_ns = if more {
@@ -224,9 +228,7 @@ impl Datapath {
             let sent = self.transmit();
             self.counters.demotions = class.demotions();
             self.publish();
-            if !more {
-                self.wait(sent, &mut class);
-            }
+            empty_ns = if more { None } else { self.wait(sent, &mut class) };
             class.tick(monotonic_ns());
         }
     }
@@ -397,8 +399,9 @@ impl Datapath {
         self.shared.counters.publish(&self.counters);
     }
 
-    /// Waits until a packet is due or arrives, or for a control message.
-    fn wait(&mut self, sent: Sent, class: &mut SchedClass) {
+    /// Waits until a packet is due or arrives, or for a control message. Returns a time at which no packet had arrived that has not
+    /// been received, if that is known: the next system call to receive would find none.
+    fn wait(&mut self, sent: Sent, class: &mut SchedClass) -> Option<u64> {
         match sent {
             Sent::All => {}
             Sent::Blocked => {
@@ -406,17 +409,19 @@ impl Datapath {
                     PollFd::new(&*self.wake, PollFlags::IN),
                     PollFd::new(&self.ends.tx, PollFlags::OUT),
                 ];
-                return self.sleep(fds, Some(LATE_NS));
+                self.sleep(fds, Some(LATE_NS));
+                return None;
             }
             Sent::Refused => {
                 let fds = &mut [PollFd::new(&*self.wake, PollFlags::IN)];
-                return self.sleep(fds, Some(REFUSED_NS));
+                self.sleep(fds, Some(REFUSED_NS));
+                return None;
             }
         }
         let due_ns = self.model.next_due_ns();
         let now_ns = monotonic_ns();
         if due_ns <= now_ns {
-            return;
+            return None;
         }
         let left_ns = due_ns - now_ns;
         let may_spin = self.spin.allows(now_ns, class.real_time()) && class.may_spin();
@@ -427,7 +432,7 @@ impl Datapath {
             }
             self.spin.spend(left_ns);
             class.spun(left_ns);
-            return;
+            return None;
         }
         let sleep_ns = match left_ns - spin_ns {
             long if long > LONG_SLEEP_NS => long - LONG_SLEEP_NS / 5,
@@ -440,28 +445,29 @@ impl Datapath {
         ];
         let skip_rx = left_ns <= NO_POLL_NS && !self.model.may_overtake();
         let polled = if skip_rx { 1 } else { 2 };
-        self.sleep(&mut fds[..polled], timeout_ns);
-        if let Some(asked_ns) = timeout_ns {
-            let woke_ns = monotonic_ns();
-            let late_ns = woke_ns.checked_sub(now_ns + asked_ns);
-            if let Some(late_ns) = late_ns {
-                self.spin.woke_late(late_ns);
-                class.woke_late(woke_ns, late_ns);
-            }
+        let timed_out = self.sleep(&mut fds[..polled], timeout_ns);
+        let until_ns = now_ns + timeout_ns?;
+        let woke_ns = monotonic_ns();
+        if let Some(late_ns) = woke_ns.checked_sub(until_ns) {
+            self.spin.woke_late(late_ns);
+            class.woke_late(woke_ns, late_ns);
         }
+        // The kernel looks at the sockets once more after the time is over.
+        (timed_out && !skip_rx).then_some(until_ns)
     }
 
-    /// Polls `fds`, the first of which is the eventfd, and empties that.
-    fn sleep(&self, fds: &mut [PollFd<'_>], timeout_ns: Option<u64>) {
+    /// Polls `fds`, the first of which is the eventfd, and empties that. Returns whether the time was over before anything happened.
+    fn sleep(&self, fds: &mut [PollFd<'_>], timeout_ns: Option<u64>) -> bool {
         let timeout = timeout_ns.map(|ns| Timespec {
             tv_sec: (ns / 1_000_000_000).cast_signed(),
             tv_nsec: (ns % 1_000_000_000).cast_signed(),
         });
         // The loop handles an early wakeup after an interrupted poll.
-        let _ = poll(fds, timeout.as_ref());
+        let timed_out = poll(fds, timeout.as_ref()) == Ok(0);
         if fds[0].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         }
+        timed_out
     }
 }
 

@@ -8,7 +8,7 @@
 const BUCKETS: usize = 10;
 const BUCKET_NS: u64 = 10_000_000;
 const WINDOW_NS: u64 = BUCKETS as u64 * BUCKET_NS;
-/// Sampling interval. Reading the thread's CPU clock is a system call.
+/// Sampling interval close to a limit; far below all of them it is that of a bucket. Reading the thread's CPU clock is a system call.
 const SAMPLE_NS: u64 = 1_000_000;
 /// Percent of the window. Above the first the thread does not spin, above the second it is demoted, below the third it
 /// may be promoted again. Two spinning threads on one CPU stay below the throttling limit.
@@ -66,7 +66,13 @@ impl DutyGuard {
 
     /// Whether it is time for [`Self::sample`].
     pub(crate) fn wants_sample(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.sampled_ns) >= SAMPLE_NS
+        let since_ns = now_ns.saturating_sub(self.sampled_ns);
+        since_ns >= BUCKET_NS || since_ns >= SAMPLE_NS && !self.is_far_below(since_ns)
+    }
+
+    /// Whether no limit is reached even if the thread has computed all the time since the last sample.
+    fn is_far_below(&self, since_ns: u64) -> bool {
+        self.demoted_ns == 0 && self.used() + since_ns < self.share(SPIN_BELOW_PERCENT)
     }
 
     /// `cpu_ns` is the CPU time used up to `now_ns`; `threads_per_cpu` packet loops share a CPU.
@@ -215,6 +221,20 @@ mod tests {
         assert_eq!(guard.woke_late(2 * MS, 50 * MS), Action::Keep);
         assert_eq!(guard.sample(400 * MS, 0, 1), Action::Keep);
         assert_eq!(guard.sample(502 * MS, 0, 1), Action::Promote);
+    }
+
+    #[test]
+    fn a_thread_far_below_its_limits_is_sampled_less_often() {
+        let mut guard = DutyGuard::new(true, 0, 0);
+        assert!(!guard.wants_sample(9 * MS) && guard.wants_sample(10 * MS));
+        guard.sample(50 * MS, 40 * MS, 1);
+        assert!(!guard.wants_sample(54 * MS) && guard.wants_sample(55 * MS));
+        guard.sample(55 * MS, 45 * MS, 1);
+        assert!(!guard.wants_sample(56 * MS - 1) && guard.wants_sample(56 * MS));
+        guard.sample(300 * MS, 45 * MS, 1);
+        assert!(!guard.wants_sample(309 * MS));
+        assert_eq!(guard.woke_late(302 * MS, 50 * MS), Action::Demote);
+        assert!(guard.wants_sample(303 * MS), "it may be promoted again");
     }
 
     #[test]
