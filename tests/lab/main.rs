@@ -22,6 +22,8 @@ mod kernels;
 #[cfg(feature = "lab")]
 mod modules;
 #[cfg(feature = "lab")]
+mod probes;
+#[cfg(feature = "lab")]
 mod trouble;
 mod uml;
 
