@@ -219,6 +219,13 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_without_seccomp_advises_the_other_engine() {
+        let console = "Checking environment\nSECCOMP userspace requested but not functional!\n";
+        assert!(advice(console).is_some_and(|advice| advice.contains("use `--engine qemu`")));
+        assert_eq!(advice("booted"), None);
+    }
+
+    #[test]
     fn reads_which_process_runs() {
         let console =
             "booted\n\nlab: running process 7 (old)\n\nlab: running process 93 (sh)\nmore";
