@@ -70,11 +70,6 @@ const RX_PACKET_BYTES: usize = VNET_BYTES + 18 + 65_536;
 const LONG_SLEEP_NS: u64 = 10_000_000;
 /// The loop waits for a packet that is due within this time without polling for arrivals, which cannot be due before.
 const NO_POLL_NS: u64 = 500_000;
-/// How long packets that cannot leave yet stay in the socket: so long that about this many bytes arrive, because nothing is sent while
-/// they are received.
-const UNREAD_BYTES: usize = 4 * SMALL_BYTES;
-const MIN_UNREAD_NS: u64 = 20_000;
-const UNREAD_STEP_NS: u64 = 10_000;
 /// Pause before a packet that the device rejected is sent again, and the number of retries.
 const REFUSED_NS: u64 = 50_000;
 const REFUSALS: u32 = 3;
@@ -133,8 +128,6 @@ pub(crate) struct Datapath {
     changed_queues: Vec<QueueParams>,
     /// Packets to receive with the next system call.
     rx_batch: usize,
-    /// How long packets may stay in the socket.
-    unread_ns: u64,
     spin: Spin,
     /// Consecutive rejections of the first due packet by the device.
     refusals: u32,
@@ -207,7 +200,6 @@ impl Datapath {
             queue_generation: 0,
             changed_queues: spec.changed_queues.clone(),
             rx_batch: RX_LARGE,
-            unread_ns: MIN_UNREAD_NS,
             spin: Spin::new(monotonic_ns()),
             refusals: 0,
         }
@@ -252,7 +244,7 @@ impl Datapath {
     /// Whether packets that have arrived since `empty_ns` can wait: what is due now does not depend on them.
     fn needs_none_since(&self, empty_ns: u64, now_ns: u64) -> bool {
         let certain_ns = empty_ns.saturating_add(self.model.min_delay_ns());
-        now_ns.saturating_sub(empty_ns) <= self.unread_ns
+        now_ns.saturating_sub(empty_ns) <= NO_POLL_NS
             && self.model.next_due_ns().min(now_ns) <= certain_ns
     }
 
@@ -362,10 +354,6 @@ impl Datapath {
         }
         let more = count == self.rx_batch;
         self.rx_batch = if more && bytes_read < count * SMALL_BYTES { RX_SMALL } else { RX_LARGE };
-        self.unread_ns = match bytes_read > UNREAD_BYTES {
-            true => (self.unread_ns / 2).max(MIN_UNREAD_NS),
-            false => (self.unread_ns + UNREAD_STEP_NS).min(NO_POLL_NS),
-        };
         Batch { more, last_ns: arrived_ns }
     }
 

@@ -46,7 +46,6 @@ fn packets_that_cannot_leave_yet_are_received_later() {
     let plan = Link { rate: Some(Rate::from_bits_per_sec(100_000_000)), ..Link::default() };
     let with_packet = |plan: &Link| {
         let mut path = idle_loop(plan.clone());
-        path.unread_ns = 500 * US;
         path.model.arrive(Packet { at_ns: 1_000 * US, bytes: 1514, ..Packet::default() });
         path
     };
