@@ -208,16 +208,12 @@ impl Datapath {
     /// Runs until [`Shared::stop`] on the calling thread, which has `privileges`.
     pub(crate) fn run(&mut self, privileges: Privileges) {
         let mut class = SchedClass::new(privileges);
-        // When the socket was empty, if that is known: packets in it arrived later.
         let mut empty_ns = None;
         while !self.shared.stop.load(Acquire) {
-            if self.take_changes() {
-                empty_ns = None;
-            }
-            let before_ns = monotonic_ns();
-            let known = empty_ns.filter(|empty_ns| self.needs_none_since(*empty_ns, before_ns));
-            let Batch { more, last_ns } = match known {
-                Some(last_ns) => Batch { more: true, last_ns },
+            self.take_changes();
+            let before_ns = empty_ns.unwrap_or_else(monotonic_ns);
+            let Batch { more, last_ns } = match empty_ns {
+                Some(_) => Batch::default(),
                 None => self.receive(before_ns),
             };
             // Packets still in the socket arrived after the last one received, and after `before_ns` if the socket
@@ -225,7 +221,6 @@ impl Datapath {
             let horizon_ns = if more {
                 before_ns.min(last_ns.saturating_add(self.model.min_delay_ns()))
             } else {
-                empty_ns = Some(before_ns);
                 before_ns.max(last_ns)
             };
             self.recorder.advance(&mut self.model, horizon_ns, self.arena.free_list());
@@ -233,29 +228,16 @@ impl Datapath {
             let sent = self.transmit();
             self.counters.demotions = class.demotions();
             self.publish();
-            empty_ns = match known {
-                None if more => None,
-                _ => self.wait(sent, &mut class, empty_ns),
-            };
+            empty_ns = if more { None } else { self.wait(sent, &mut class) };
             class.tick(monotonic_ns());
         }
     }
 
-    /// Whether packets that have arrived since `empty_ns` can wait: what is due now does not depend on them.
-    fn needs_none_since(&self, empty_ns: u64, now_ns: u64) -> bool {
-        let certain_ns = empty_ns.saturating_add(self.model.min_delay_ns());
-        now_ns.saturating_sub(empty_ns) <= NO_POLL_NS
-            && self.model.next_due_ns().min(now_ns) <= certain_ns
-    }
-
-    /// Returns whether there were any.
-    fn take_changes(&mut self) -> bool {
+    fn take_changes(&mut self) {
         let shared = &*self.shared;
-        let mut any = false;
         let generation = shared.rate_generation.load(Acquire);
         if generation != self.rate_generation {
             self.rate_generation = generation;
-            any = true;
             let at_ns = shared.rate_at_ns.load(Relaxed);
             let rate_bps = shared.rate_bps.load(Relaxed);
             let freed = self.arena.free_list();
@@ -266,20 +248,17 @@ impl Datapath {
         let generation = shared.delay_generation.load(Acquire);
         if generation != self.delay_generation {
             self.delay_generation = generation;
-            any = true;
             let at_ns = shared.delay_at_ns.load(Relaxed);
             self.model.set_delay(at_ns, shared.delay_ns.load(Relaxed));
         }
         let generation = shared.loss_generation.load(Acquire);
         if generation != self.loss_generation {
             self.loss_generation = generation;
-            any = true;
             self.model.set_loss(shared.loss_ppm.load(Relaxed) as u32);
         }
         let generation = shared.queue_generation.load(Acquire);
         if generation != self.queue_generation {
             self.queue_generation = generation;
-            any = true;
             let at_ns = shared.queue_at_ns.load(Relaxed);
             let number = shared.queue_number.load(Relaxed) as usize;
             if let Some(params) = self.changed_queues.get(number) {
@@ -292,10 +271,8 @@ impl Datapath {
         let begin_at_ns = shared.begin_at_ns.load(Acquire);
         if begin_at_ns != self.begin_at_ns {
             self.begin_at_ns = begin_at_ns;
-            any = true;
             self.model.begin(begin_at_ns);
         }
-        any
     }
 
     /// Receives one batch.
@@ -422,9 +399,9 @@ impl Datapath {
         self.shared.counters.publish(&self.counters);
     }
 
-    /// Waits until a packet is due or arrives, or for a control message. `empty_ns`: when the socket was empty, if that is known;
-    /// returns what is known of this afterwards.
-    fn wait(&mut self, sent: Sent, class: &mut SchedClass, empty_ns: Option<u64>) -> Option<u64> {
+    /// Waits until a packet is due or arrives, or for a control message. Returns a time at which no packet had arrived that has not
+    /// been received, if that is known: the next system call to receive would find none.
+    fn wait(&mut self, sent: Sent, class: &mut SchedClass) -> Option<u64> {
         match sent {
             Sent::All => {}
             Sent::Blocked => {
@@ -433,18 +410,18 @@ impl Datapath {
                     PollFd::new(&self.ends.tx, PollFlags::OUT),
                 ];
                 self.sleep(fds, Some(LATE_NS));
-                return empty_ns;
+                return None;
             }
             Sent::Refused => {
                 let fds = &mut [PollFd::new(&*self.wake, PollFlags::IN)];
                 self.sleep(fds, Some(REFUSED_NS));
-                return empty_ns;
+                return None;
             }
         }
         let due_ns = self.model.next_due_ns();
         let now_ns = monotonic_ns();
         if due_ns <= now_ns {
-            return empty_ns;
+            return None;
         }
         let left_ns = due_ns - now_ns;
         let may_spin = self.spin.allows(now_ns, class.real_time()) && class.may_spin();
@@ -455,7 +432,7 @@ impl Datapath {
             }
             self.spin.spend(left_ns);
             class.spun(left_ns);
-            return empty_ns;
+            return None;
         }
         let sleep_ns = match left_ns - spin_ns {
             long if long > LONG_SLEEP_NS => long - LONG_SLEEP_NS / 5,
@@ -475,11 +452,8 @@ impl Datapath {
             self.spin.woke_late(late_ns);
             class.woke_late(woke_ns, late_ns);
         }
-        match skip_rx {
-            true => empty_ns,
-            // After the time is over, the kernel looks at the socket once more.
-            false => timed_out.then_some(until_ns),
-        }
+        // The kernel looks at the sockets once more after the time is over.
+        (timed_out && !skip_rx).then_some(until_ns)
     }
 
     /// Polls `fds`, the first of which is the eventfd, and empties that. Returns whether the time was over before anything happened.

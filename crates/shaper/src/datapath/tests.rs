@@ -1,4 +1,4 @@
-//! The size of a link's memory, and when its loop receives.
+//! The size of a link's memory.
 
 use ccbench_proto::plan::{Link, Reorder};
 use ccbench_proto::units::{Micros, Ppm, Rate};
@@ -27,33 +27,4 @@ fn memory_is_sized_for_the_link_and_limited() {
     assert_eq!(slots_for(&reordered, 1600), 16_384 + 3_125 + 3 * 2_083 + 1);
     let huge = spec(None, 10_000, FifoLimit::Packets(u64::MAX));
     assert_eq!(slots_for(&huge, 1600), (512 << 20) / 1600);
-}
-
-/// A packet loop without sockets.
-fn idle_loop(plan: Link) -> Datapath {
-    use rustix::event::{EventfdFlags, eventfd};
-    let fd = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    let ends = Ends { rx: fd(), tx: fd(), own_address: None, mtu_bytes: 1500 };
-    let queue = QueueParams::TailDrop(FifoLimit::Packets(100));
-    let spec = LinkSpec { plan, queue, ..LinkSpec::default() };
-    Datapath::new(ends, &spec, Arc::new(fd()), Arc::new(Shared::new(None)))
-}
-
-/// Of a packet of 121 us that arrived at 1 ms.
-#[test]
-fn packets_that_cannot_leave_yet_are_received_later() {
-    const US: u64 = 1_000;
-    let plan = Link { rate: Some(Rate::from_bits_per_sec(100_000_000)), ..Link::default() };
-    let with_packet = |plan: &Link| {
-        let mut path = idle_loop(plan.clone());
-        path.model.arrive(Packet { at_ns: 1_000 * US, bytes: 1514, ..Packet::default() });
-        path
-    };
-    let delayed = Link { delay: Some(Micros::from_millis(10)), ..plan.clone() };
-    let delayed = with_packet(&delayed);
-    assert!(delayed.needs_none_since(10_700 * US, 11_122 * US), "no other leaves before 20.7 ms");
-    assert!(!delayed.needs_none_since(10_600 * US, 11_122 * US), "too long ago for the socket");
-    let plain = with_packet(&plan);
-    assert!(!plain.needs_none_since(1_100 * US, 1_122 * US), "another may have joined it");
-    assert!(plain.needs_none_since(1_122 * US, 1_124 * US));
 }
