@@ -318,16 +318,16 @@ impl Flow {
                 let before = std::mem::replace(&mut self.ca_state, *state);
                 let row = self.tcp_event(at_ns, TcpEventKind::CaState, 0);
                 let ca_state_before = Some(before);
-                out.put(Of::TcpEvent(wire::TcpEvent { ca_state_before, ..row }));
+                out.put(tcp_events(wire::TcpEvent { ca_state_before, ..row }));
             }
             Kind::Lost => {
                 self.lost_pkts = self.lost_pkts.saturating_add(1);
-                out.put(Of::TcpEvent(self.tcp_event(at_ns, TcpEventKind::Retransmit, 1)));
+                out.put(tcp_events(self.tcp_event(at_ns, TcpEventKind::Retransmit, 1)));
             }
             Kind::Timer => {
                 let expired = data.event_type.text() == Some("expired");
                 if expired && data.timer_type.text() != Some("ack") {
-                    out.put(Of::TcpEvent(self.tcp_event(at_ns, TcpEventKind::Rto, 1)));
+                    out.put(tcp_events(self.tcp_event(at_ns, TcpEventKind::Rto, 1)));
                 }
             }
             Kind::Parameters => {}
@@ -436,6 +436,11 @@ impl Flow {
 
 fn length(data: &Data) -> Option<f64> {
     data.raw.get()?.length.value().filter(|length| *length >= 0.0)
+}
+
+/// One event.
+fn tcp_events(row: wire::TcpEvent) -> Of {
+    Of::TcpEvents(wire::TcpEvents { events: vec![row] })
 }
 
 #[cfg(test)]

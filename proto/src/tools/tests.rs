@@ -68,7 +68,7 @@ fn check(gathered: &Gathered) {
                 [row.rtt_us.is_none_or(|us| us.is_finite() && us >= 0.0); 4]
             }
             Of::FlowSample(row) => [row.at_ns <= latest_ns; 4],
-            Of::TcpEvent(row) => [row.at_ns <= latest_ns; 4],
+            Of::TcpEvents(rows) => [rows.events.iter().all(|row| row.at_ns <= latest_ns); 4],
             _ => [true; 4],
         };
         assert_eq!(finite, [true; 4], "{row:?}");

@@ -38,7 +38,7 @@ fn every_trial_has_a_file_with_its_machines_and_its_verdict() {
     assert_eq!(values(&ok, &dropped), [2.0, 5.0], "from 0 in each trial");
     assert_eq!(values(&failed, &dropped), [2.0, 5.0]);
     assert_eq!(values(&ok, &["ccbench_node_cpu_ratio{", "mode=\"steal\""]), [0.25, 0.25]);
-    let state = |status| ["ccbench_trial_status{".to_owned(), format!("status=\"{status}\"")];
+    let state = |status: &str| ["ccbench_trial_status{".to_owned(), format!("status=\"{status}\"")];
     let is_set = |text: &str, status: &str| {
         let parts = state(status);
         values(text, &parts.each_ref().map(String::as_str)) == [1.0]

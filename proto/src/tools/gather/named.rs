@@ -12,7 +12,7 @@ pub(super) type Flows = BTreeMap<(String, String, Side), wire::Flow>;
 pub(super) fn begin_ns(row: &Of) -> Option<u64> {
     match row {
         Of::FlowSample(row) => Some(row.at_ns),
-        Of::TcpEvent(row) => Some(row.at_ns),
+        Of::TcpEvents(rows) => rows.events.first().map(|row| row.at_ns),
         Of::Probe(row) => Some(row.at_ns),
         Of::Interval(row) => Some(row.at_ns.saturating_sub((row.seconds * 1e9) as u64)),
         _ => None,
@@ -53,10 +53,12 @@ pub(super) fn rows(source: &Source, by_file: bool, flows: &mut Flows, out: &mut 
                 span(flow, out.begin_ns, from_ns, row.at_ns);
                 row.at_ns
             }
-            Of::TcpEvent(row) => {
-                name(&mut row.flow_id);
-                name(&mut row.group);
-                row.at_ns
+            Of::TcpEvents(rows) => {
+                for row in &mut rows.events {
+                    name(&mut row.flow_id);
+                    name(&mut row.group);
+                }
+                from_ns
             }
             Of::Probe(row) => {
                 name(&mut row.probe_id);

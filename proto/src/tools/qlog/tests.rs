@@ -59,10 +59,11 @@ fn the_export_is_read_back() {
         (150_500_000, Some(5), Some(10_250))
     );
     assert_eq!((second.ca_state, second.total_retrans_pkts), (Some(3), Some(1)));
-    let events = found.named.rows.iter().filter_map(|row| match row {
-        Of::TcpEvent(row) => Some((row.kind(), row.ca_state, row.ca_state_before, row.count)),
-        _ => None,
+    let events = found.named.rows.iter().flat_map(|row| match row {
+        Of::TcpEvents(rows) => &rows.events[..],
+        _ => &[],
     });
+    let events = events.map(|row| (row.kind(), row.ca_state, row.ca_state_before, row.count));
     let expected = [
         (TcpEventKind::CaState, 3, Some(0), 0),
         (TcpEventKind::Retransmit, 3, None, 1),
