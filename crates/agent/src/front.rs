@@ -134,7 +134,8 @@ async fn connect(
         .await
 }
 
-/// The parts of a file, and what resolves if they end with an error: then the file must not look complete to the worker.
+/// The parts of a file, and what resolves if they end with an error, which the controller gets. tonic takes a request that is cancelled
+/// for one that has ended, so the worker then has a shorter file, under another SHA-256 and until the connection ends.
 fn parts_of_file(
     incoming: Streaming<wire::FileChunk>,
 ) -> (impl Stream<Item = wire::FileChunk> + Send + 'static, oneshot::Receiver<Status>) {
