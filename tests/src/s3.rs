@@ -76,8 +76,11 @@ impl S3Server {
     fn request(&self, method: &str, path: &str, status: &str) {
         let mut stream = TcpStream::connect(self.port.address()).unwrap();
         let host = format!("Host: {}", self.port.address());
+        // moto permits nobody without this to remove an object, and does not verify it.
+        let key =
+            "Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request";
         let request = format!(
-            "{method} /{path} HTTP/1.1\r\n{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            "{method} /{path} HTTP/1.1\r\n{host}\r\n{key}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
