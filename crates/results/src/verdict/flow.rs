@@ -327,15 +327,14 @@ impl FlowState {
         }
         let Some(first_s) = self.first_data_s() else {
             // The sender's socket was connected, and the path is that of the others: all packets were lost.
-            let (status, code, why) = match has_data && self.last_sample_s.is_some() {
-                true => (
-                    Status::Degraded,
-                    ReasonCode::FlowStarved,
-                    "no data arrived, while others of the group got data",
-                ),
-                false => (Status::Failed, ReasonCode::FlowDead, "no data arrived"),
-            };
-            problems.add(status, code, why.to_owned());
+            if has_data && self.last_sample_s.is_some() {
+                let why = "no data arrived, while others of the group got data".to_owned();
+                problems.add(Status::Degraded, ReasonCode::FlowStarved, why);
+                // A socket that closed early is another reason.
+                self.judge_end(stop_s, every, problems);
+            } else {
+                problems.add(Status::Failed, ReasonCode::FlowDead, "no data arrived".to_owned());
+            }
             return;
         };
         let late_s = first_s - start_s;
@@ -483,6 +482,9 @@ flows = ["many"]
         assert_eq!(judged(&connected, false), dead);
         assert_eq!(judged(&connected, true), [(ReasonCode::FlowStarved, Status::Degraded)]);
         assert_eq!(judged(&FlowState::default(), true), dead, "it had no socket");
+        let closed = FlowState { last_sample_s: Some(3.0), ..FlowState::default() };
+        let starved_and_early = [ReasonCode::FlowEarly, ReasonCode::FlowStarved];
+        assert_eq!(judged(&closed, true), starved_and_early.map(|code| (code, Status::Degraded)));
     }
 
     #[test]
