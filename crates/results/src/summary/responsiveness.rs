@@ -8,7 +8,8 @@
 //!   of a response of one byte, which is the same; a longer file has no effect here. Probes of kind `tcp_connect` have only the
 //!   handshake, and so no rpm.
 //! - `http_l` is the time of a request on a connection of the load. These have no requests here, and the draft lets the RTT that
-//!   TCP estimates stand for it: the samples of `tcpi_rtt` of all flows between the two nodes of the probe.
+//!   TCP estimates stand for it: the samples of `tcpi_rtt` of all flows between the two nodes of the probe, while they have data in
+//!   flight. The estimate of an idle one is that of its last data.
 //! - Not measured: the TLS handshake.
 //!
 //! Measurements that failed have no duration; they are counted as `undefined`.
@@ -98,19 +99,20 @@ fn connects(kind: &str) -> bool {
     [ProbeKind::TcpConnect, ProbeKind::Http].iter().any(|known| known.as_str() == kind)
 }
 
-/// The samples of these groups.
+/// The samples of these groups, without those of idle connections, which load nothing.
 fn load_rtts(run: &RunDir, end: &TrialEnd, groups: &[&str]) -> Result<LoadRtts> {
     let mut found = LoadRtts::new();
     if groups.is_empty() {
         return Ok(found);
     }
-    let columns = ["phase", "group", "role", "side", "rtt_us"];
+    let columns = ["phase", "group", "role", "side", "rtt_us", "unacked_pkts"];
     each_slice(run, "flow_samples", end, &columns, |slice| {
         let [phase, group, role, side] =
             ["phase", "group", "role", "side"].map(|name| slice.texts(name));
-        let rtt_us = slice.numbers("rtt_us");
+        let [rtt_us, unacked_pkts] = ["rtt_us", "unacked_pkts"].map(|name| slice.numbers(name));
         for row in 0..slice.len() {
-            let sends = role.get(row) == Some("data") && side.get(row) == Some("snd");
+            let is_idle = unacked_pkts.get(row).is_some_and(|pkts| pkts < 1.0);
+            let sends = role.get(row) == Some("data") && side.get(row) == Some("snd") && !is_idle;
             let names = phase.get(row).zip(group.get(row));
             let Some((phase, group)) = names.filter(|(_, group)| sends && groups.contains(group))
             else {

@@ -149,6 +149,18 @@ fn new_connections_have_round_trips_per_minute() {
     let summary = summary_with(root.path(), |writer| {
         // Flows between the same nodes, with an RTT of 14 ms.
         push_flow(writer, "first", 0.0);
+        // ... which at last is idle: it loads nothing, and its RTT is that of its last data.
+        let idle = wire::FlowSample {
+            at_ns: at_ns(0, 11.95),
+            flow_id: "first/0".into(),
+            group: "first".into(),
+            side: Side::Sender.into(),
+            role: Role::Data.into(),
+            rtt_us: Some(900_000),
+            unacked_pkts: Some(0),
+            ..Default::default()
+        };
+        push(writer, "src", Of::FlowSample(idle));
         let refused = wire::Probe {
             lost: true,
             status: Some(404),
