@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use clap::ValueEnum;
 
@@ -120,6 +121,8 @@ pub struct Boot {
     pub loader: Box<dyn BootLoader>,
     /// Begins the reboot, and returns.
     pub reboot: Box<dyn Fn() -> Result<(), BootError> + Send + Sync>,
+    /// The entry of a reboot that has begun; the machine stays up for a while.
+    pub begun: Mutex<Option<String>>,
 }
 
 /// What the next boot is.
@@ -138,21 +141,31 @@ impl Boot {
             BootLoaderKind::Grub => Box::new(Grub::of_machine()),
             BootLoaderKind::SystemdBoot => Box::new(SystemdBoot::of_machine()),
         };
-        Self { loader, reboot: Box::new(reboot) }
+        Self { loader, reboot: Box::new(reboot), begun: Mutex::default() }
     }
 
-    /// Selects a kernel for the next boot, and begins the reboot. If that fails, the next boot is a usual one.
+    /// Selects a kernel for the next boot, and begins the reboot. If that fails, the next boot is a usual one, or that of the reboot
+    /// that has begun.
     ///
     /// # Errors
     /// Why the machine stays up.
     pub fn reboot_into(&self, release: &str) -> Result<Selected, BootError> {
         let entry = self.loader.entry(release)?;
-        self.loader.select_once(Some(&entry))?;
-        if let Err(error) = (self.reboot)() {
-            if let Err(left) = self.loader.select_once(None) {
-                tracing::error!(%left, entry, "the next boot is still into the selected kernel");
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        // A controller that got no reply asks again; logind refuses a second reboot while one is under way.
+        let is_begun = begun.as_ref() == Some(&entry);
+        if !is_begun {
+            self.loader.select_once(Some(&entry))?;
+        }
+        match (self.reboot)() {
+            Ok(()) => *begun = Some(entry.clone()),
+            Err(error) if is_begun => tracing::info!(%error, entry, "the reboot has begun already"),
+            Err(error) => {
+                if let Err(left) = self.loader.select_once(begun.as_deref()) {
+                    tracing::error!(%left, entry, "the next boot is still into the selected kernel");
+                }
+                return Err(error);
             }
-            return Err(error);
         }
         Ok(Selected { loader: self.loader.name(), entry })
     }
@@ -195,7 +208,7 @@ fn entry_of(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use super::*;
 
@@ -222,7 +235,7 @@ mod tests {
     fn boot(reboot: impl Fn() -> Result<(), BootError> + Send + Sync + 'static) -> (Boot, Fake) {
         let selected = Fake::default();
         let loader = Box::new(Fake(Arc::clone(&selected.0)));
-        (Boot { loader, reboot: Box::new(reboot) }, selected)
+        (Boot { loader, reboot: Box::new(reboot), begun: Mutex::default() }, selected)
     }
 
     #[test]
@@ -231,6 +244,26 @@ mod tests {
         let expected = Selected { loader: "grub", entry: "old".into() };
         assert_eq!(boot.reboot_into("6.1").unwrap(), expected);
         assert_eq!(*selected.0.lock().unwrap(), [Some("old".to_owned())]);
+    }
+
+    #[test]
+    fn a_second_request_leaves_the_kernel_of_the_reboot_that_has_begun() {
+        let requests = Mutex::new(0);
+        let (boot, selected) = boot(move || {
+            let mut requests = requests.lock().unwrap();
+            *requests += 1;
+            match *requests {
+                1 => Ok(()),
+                _ => Err(BootError::Failed { program: "systemctl", stderr: "in progress".into() }),
+            }
+        });
+        let expected = Selected { loader: "grub", entry: "old".into() };
+        assert_eq!(boot.reboot_into("6.1").unwrap(), expected);
+        assert_eq!(boot.reboot_into("6.1").unwrap(), expected, "the reply was lost");
+        assert_eq!(*selected.0.lock().unwrap(), [Some("old".to_owned())]);
+        assert_eq!(boot.reboot_into("6.12").unwrap_err().to_string(), "systemctl: in progress");
+        let entries = ["old", "new", "old"].map(|entry| Some(entry.to_owned()));
+        assert_eq!(*selected.0.lock().unwrap(), entries);
     }
 
     #[test]

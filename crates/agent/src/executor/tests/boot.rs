@@ -38,7 +38,8 @@ fn rig() -> (Rig, Calls) {
         write(&told, "reboot".to_owned());
         Ok(())
     };
-    let boot = Boot { loader: Box::new(FakeLoader(Arc::clone(&calls))), reboot: Box::new(reboot) };
+    let loader = Box::new(FakeLoader(Arc::clone(&calls)));
+    let boot = Boot { loader, reboot: Box::new(reboot), begun: Mutex::default() };
     let sampler: fn() -> Box<dyn Sampler> = || Box::new(FakeSampler(VecDeque::new()));
     let (interfaces, undo) = (FakeInterfaces::default(), Undo::in_memory());
     (Rig::with_boot(Script::Good, interfaces, sampler, undo, Some(boot)), calls)
