@@ -13,6 +13,8 @@ const SIGNATURE: &str = "# GRUB Environment Block\n";
 const NEXT_ENTRY: &str = "next_entry";
 /// Before the release in the name of a kernel's file.
 const IMAGES: [&str; 3] = ["vmlinuz-", "vmlinux-", "kernel-"];
+/// Before the identifiers of entries that grub-mkconfig makes of other systems (`30_os-prober`).
+const OTHER_SYSTEMS: &str = "osprober-";
 
 /// GRUB's folder.
 pub(super) struct Grub {
@@ -75,7 +77,7 @@ enum Block {
 }
 
 /// The kernel releases in a grub.cfg, each with the identifier of the entry that boots it (`SUBMENU>ENTRY`), in the order of the menu;
-/// without recovery entries.
+/// without recovery entries, and without those of other installed systems (os-prober), which have no agent.
 pub fn entries(config: &str) -> Vec<(String, String)> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut found = Vec::new();
@@ -104,7 +106,12 @@ fn kernel(words: &[String], blocks: &[Block]) -> Option<(String, String)> {
         ["single", "recovery", "rescue", "emergency"].contains(&word.as_str())
             || word.starts_with("systemd.unit=rescue")
     };
-    if words.iter().any(is_recovery) || !blocks.iter().any(|b| matches!(b, Block::Entry(_))) {
+    let is_foreign = |block: &Block| match block {
+        Block::Submenu(id) | Block::Entry(id) => id.starts_with(OTHER_SYSTEMS),
+        Block::Other => false,
+    };
+    let has_entry = blocks.iter().any(|block| matches!(block, Block::Entry(_)));
+    if !has_entry || words.iter().any(is_recovery) || blocks.iter().any(is_foreign) {
         return None;
     }
     let path: Vec<String> = blocks
@@ -214,6 +221,9 @@ submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-a
 }
 menuentry "It's mine > \"yours\"" {
 	linux16 /vmlinuz-5.15.0 root=/dev/vda1
+}
+menuentry 'Debian GNU/Linux 11 (on /dev/sdb1)' --class os $menuentry_id_option 'osprober-gnulinux-simple-7c' {
+	linux /boot/vmlinuz-5.10.0-30-amd64 root=/dev/sdb1
 }
 # linux /boot/vmlinuz-4.0
 linux /boot/vmlinuz-outside

@@ -75,6 +75,8 @@ impl Executor {
         let holder = Holder { run_id: run_id.clone(), point_id: 0, trial: 0, epoch: 0, connection };
         self.session.clone().on(Command::Prepare { holder, generation, boot_id })?;
         let boot = self.boot(&kernel_release)?;
+        // Refused before it is recorded as a change.
+        boot.loader.entry(&kernel_release)?;
         let audit = self.parts.undo.audit();
         audit.set_trial(&run_id, controller.map(ConnectionEnd::identity));
         audit.change(format_args!("reboot into kernel {kernel_release}"));
