@@ -23,11 +23,16 @@ pub fn since(instant: Instant) -> Duration {
 
 /// Whether a node reads the clocks of this process: on the same machine since the same boot, in the same time namespace.
 pub fn is_shared(node: &NodeInfo) -> bool {
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     // Kernels without time namespaces do not have the file.
     let inode = std::fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino());
+    is_this_boot(node) && node.time_ns_inode == inode
+}
+
+/// Whether a node is on this machine, in whatever time namespace.
+pub fn is_this_boot(node: &NodeInfo) -> bool {
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot_id = boot_id.trim();
-    !boot_id.is_empty() && node.boot_id.trim() == boot_id && node.time_ns_inode == inode
+    !boot_id.is_empty() && node.boot_id.trim() == boot_id
 }
 
 /// The time of day in UTC.
@@ -38,4 +43,18 @@ pub fn utc() -> Timestamp {
 /// Today's date in the local time zone.
 pub fn today() -> Date {
     jiff::Zoned::now().date()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_in_another_time_namespace_is_on_this_machine() {
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let node = NodeInfo { boot_id, time_ns_inode: u64::MAX, ..NodeInfo::default() };
+        assert!(is_this_boot(&node) && !is_shared(&node));
+        assert!(!is_this_boot(&NodeInfo { boot_id: "another".to_owned(), ..node }));
+        assert!(!is_this_boot(&NodeInfo::default()), "an agent that has no /proc");
+    }
 }

@@ -104,7 +104,7 @@ impl Agents {
             let why = "its agent does not know the boot of its machine (no /proc), so a reboot cannot be verified";
             return refused(why.to_owned());
         }
-        if agent.shares_clock {
+        if clock::is_this_boot(&agent.info) {
             let why = "it is this machine, on which ccbench runs: leave out its `kernel_release`, or run ccbench on another one";
             return refused(why.to_owned());
         }
