@@ -59,13 +59,14 @@ struct Common {
     odcid: Text,
 }
 
-/// Milliseconds since 1970, or from draft 10 on an epoch as RFC 3339.
+/// Milliseconds since 1970, or from draft 10 on an epoch as RFC 3339: 1970 by default, or `unknown` of a monotonic clock, with the time
+/// of day of the reference.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged)]
 enum Reference {
     Number(f64),
     Text(String),
-    Epoch { epoch: String },
+    Epoch { epoch: Option<String>, wall_clock_time: Option<String> },
 }
 
 #[derive(Deserialize, Default, Debug)]
@@ -178,12 +179,19 @@ struct Times {
 impl Times {
     /// And whether the trace says when it began.
     fn of(common: &Common) -> (Self, bool) {
-        let format = common.time_format.text().unwrap_or("absolute");
-        let reference_ms = match common.reference_time.get() {
+        let reference = common.reference_time.get();
+        let default = match reference {
+            Some(Reference::Epoch { .. }) => "relative_to_epoch",
+            _ => "absolute",
+        };
+        let format = common.time_format.text().unwrap_or(default);
+        let ms = |text: &str| stamp::strip(text, Base::default()).map(|at| at.0 as f64 / 1e6);
+        let reference_ms = match reference {
             Some(Reference::Number(ms)) => Some(*ms),
             Some(Reference::Text(text)) => text.parse().ok(),
-            Some(Reference::Epoch { epoch }) => {
-                stamp::strip(epoch, Base::default()).map(|(at_ns, _)| at_ns as f64 / 1e6)
+            Some(Reference::Epoch { epoch: None, .. }) => Some(0.0),
+            Some(Reference::Epoch { epoch: Some(epoch), wall_clock_time }) => {
+                ms(epoch).or_else(|| ms(wall_clock_time.as_deref()?))
             }
             None => None,
         };

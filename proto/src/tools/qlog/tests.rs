@@ -90,6 +90,11 @@ fn times_have_the_format_of_the_trace() {
     );
     let epoch = "\"time_format\": \"relative_to_epoch\", \"reference_time\": {\"clock_type\": \"system\", \"epoch\": \"2024-09-09T10:00:10Z\"}";
     assert_eq!(at_ms(epoch), [EPOCH_MS + 5, EPOCH_MS + 7]);
+    let by_default = epoch.replace("\"time_format\": \"relative_to_epoch\", ", "");
+    assert_eq!(at_ms(&by_default), [EPOCH_MS + 5, EPOCH_MS + 7]);
+    let monotonic = by_default.replace("\"epoch\"", "\"epoch\": \"unknown\", \"wall_clock_time\"");
+    assert_eq!(at_ms(&monotonic), [EPOCH_MS + 5, EPOCH_MS + 7]);
+    assert_eq!(at_ms("\"reference_time\": {\"clock_type\": \"system\"}"), [5, 7], "since 1970");
     assert_eq!(at_ms("\"protocol_type\": [\"QUIC\"]"), [5, 7], "absolute");
     let unknown = found(&contained("\"time_format\": \"relative\"", &events));
     assert!(
