@@ -58,7 +58,9 @@ pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
     let mut out = Gathered { begin_ns: begin_ns(&sources), ..Default::default() };
     let mut flows: BTreeMap<(String, Key, Side), wire::Flow> = BTreeMap::new();
     let mut named_flows = named::Flows::new();
-    let flents = sources.iter().filter(|source| source.found.named.tool == "flent").count();
+    let many =
+        |tool: &str| sources.iter().filter(|source| source.found.named.tool == tool).count() > 1;
+    let many = named::Many { flents: many("flent"), qlogs: many("qlog") };
     for source in sources {
         out.notes.extend(timeless(source));
         let mut last: BTreeMap<(Key, Side), u64> = BTreeMap::new();
@@ -79,7 +81,7 @@ pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
             place.test(test, &mut flows, &mut out);
         }
         pings(source, &mut out);
-        named::rows(source, flents > 1, &mut named_flows, &mut out);
+        named::rows(source, many, &mut named_flows, &mut out);
         let event = event(source);
         out.rows.push((source.node.clone(), event));
     }

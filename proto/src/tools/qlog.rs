@@ -30,6 +30,8 @@ const CA_STATES: [(&str, u32); 8] = [
     ("congestion_avoidance", 0),
     ("application_limited", 0),
 ];
+/// The group of traces that do not name their connection.
+pub(super) const NO_CONNECTION: &str = "qlog";
 /// The beginning of traces that do not say when they began: one second after 1970.
 const NO_REFERENCE_MS: f64 = 1000.0;
 
@@ -274,11 +276,13 @@ impl Flow {
     }
 
     fn of(nth: usize, trace: &Trace, common: &Common) -> Self {
-        let id = common.group_id.text().or_else(|| common.odcid.text()).unwrap_or("qlog");
+        let id = common.group_id.text().or_else(|| common.odcid.text()).unwrap_or(NO_CONNECTION);
         // The export's flow id; another id is that of a connection.
         let (group, flow_id) = match id.split_once('/') {
             Some((group, number)) => (plain(group), format!("{}/{}", plain(group), plain(number))),
-            None => (plain(id), format!("{}/{}", plain(id), if id == "qlog" { nth } else { 0 })),
+            None => {
+                (plain(id), format!("{}/{}", plain(id), if id == NO_CONNECTION { nth } else { 0 }))
+            }
         };
         // The export's title is the flow's id and its congestion control.
         let title = trace.title.text().unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Gathered, Source, seen};
+use crate::tools::qlog::NO_CONNECTION;
 use crate::wire::{self, Role, Side, run_event::Of};
 
 /// Rows of `flows`, by node, flow and side.
@@ -19,12 +20,23 @@ pub(super) fn begin_ns(row: &Of) -> Option<u64> {
     }
 }
 
-/// Takes the rows of a file. Flows of two files of flent have the same names, so they are told apart by the file.
-pub(super) fn rows(source: &Source, by_file: bool, flows: &mut Flows, out: &mut Gathered) {
+/// Whether several files are of a tool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Many {
+    pub(super) flents: bool,
+    pub(super) qlogs: bool,
+}
+
+/// Takes the rows of a file. Flows of two files of flent have the same names, and so do traces of qlog that name no connection: they
+/// are told apart by the file.
+pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gathered) {
     let named = &source.found.named;
     out.notes.extend(named.notes.iter().map(|note| format!("{}: {note}", source.stem)));
-    let by_file = by_file && named.tool == "flent";
     let name = |name: &mut String| {
+        let by_file = match named.tool {
+            "flent" => many.flents,
+            _ => many.qlogs && name.split('/').next() == Some(NO_CONNECTION),
+        };
         if by_file {
             name.insert_str(0, &format!("{}-", source.stem));
         }

@@ -153,3 +153,28 @@ fn events_that_cannot_be_read_are_counted() {
     assert_eq!(found.unread_count(), 3, "{:?}", found.unread);
     assert!(found.named.rows.is_empty());
 }
+
+#[test]
+fn traces_without_a_connection_are_told_apart_by_their_files() {
+    let whole = contained("\"time_format\": \"absolute\"", EXPORTED);
+    let nameless = whole.replace("\"group_id\": \"bulk/0\", ", "");
+    let flows = |text: &str, stems: &[&str]| {
+        let source = |stem: &&str| Source {
+            stem: (*stem).to_owned(),
+            node: "src".to_owned(),
+            found: found(text),
+        };
+        let sources: Vec<Source> = stems.iter().map(source).collect();
+        let gathered = gather(&sources, &BTreeMap::new());
+        let flow = |(_, row): &(String, Of)| match row {
+            Of::Flow(flow) => Some((flow.flow_id.clone(), flow.group.clone())),
+            _ => None,
+        };
+        gathered.rows.iter().filter_map(flow).collect::<Vec<_>>()
+    };
+    let pair = |id: &str, group: &str| (id.to_owned(), group.to_owned());
+    assert_eq!(flows(&nameless, &["a"]), [pair("qlog/0", "qlog")]);
+    let two = [pair("a-qlog/0", "a-qlog"), pair("b-qlog/0", "b-qlog")];
+    assert_eq!(flows(&nameless, &["a", "b"]), two);
+    assert_eq!(flows(&whole, &["a", "b"]), [pair("bulk/0", "bulk")], "one connection");
+}
