@@ -103,6 +103,8 @@ pub struct Agent {
     pub info: wire::NodeInfo,
     /// The plan names the node's kernel, so that the node is rebooted if it runs another one.
     has_kernel_of_plan: bool,
+    /// A kernel into which it was rebooted in vain.
+    not_booted: Option<String>,
     /// The node's generation, as its last reply had it.
     generation: AtomicU64,
     /// It listens on TCP, where messages are short.
@@ -146,6 +148,7 @@ impl Agents {
                 client,
                 info,
                 has_kernel_of_plan: false,
+                not_booted: None,
                 generation,
                 is_remote,
                 shares_clock,

@@ -67,8 +67,10 @@ impl Agents {
         rebooted: &mut BTreeMap<String, String>,
     ) -> Result<(), AgentError> {
         for (node, release) in releases {
-            if self.by_node.get(node).is_some_and(|agent| agent.info.kernel != *release) {
+            let Some(agent) = self.by_node.get(node) else { continue };
+            if agent.info.kernel != *release {
                 self.check_machine(node)?;
+                agent.check_kernel(node, release)?;
             }
         }
         let calls =
@@ -144,6 +146,19 @@ impl Agent {
         Ok(rebooted)
     }
 
+    /// Refuses another reboot into a kernel that did not start: with `--keep-going` each of the other trials would cost one.
+    fn check_kernel(&self, node: &str, release: &str) -> Result<(), AgentError> {
+        if self.not_booted.as_deref() != Some(release) {
+            return Ok(());
+        }
+        let (node, step) = (node.to_owned(), "reboot");
+        let reason = format!(
+            "an earlier reboot into kernel {release} ended in another kernel: it is not rebooted into {release} again; look at its \
+             console, and run `--resume`"
+        );
+        Err(AgentError::Refused { node, step, reason })
+    }
+
     /// Reboots the node into this kernel, and waits until its agent is back. Returns a description.
     async fn boot(
         &mut self,
@@ -211,6 +226,7 @@ impl Agent {
         self.clock = ClockHistory::default();
         let wire::NodeInfo { kernel, boot_id, .. } = &self.info;
         if kernel != release {
+            self.not_booted = Some(release.to_owned());
             let (node, step) = (node.to_owned(), "reboot");
             let reason = format!(
                 "it was rebooted, but runs kernel {kernel}, not {release}: the boot loader took another entry, or {release} did not \

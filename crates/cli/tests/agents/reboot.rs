@@ -69,6 +69,20 @@ fn a_node_that_comes_back_with_another_kernel_ends_the_run() {
 }
 
 #[test]
+fn a_kernel_that_did_not_start_is_not_booted_for_every_trial() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = serve_booting("6.1.0-usual", vec![probe(), fake::done()]);
+    let options = ["--keep-going", "--set", "repeat=2", "--await-reboot", "10s"];
+    let (_, printed) = run(dir.path(), one, &options);
+    let trials = results(dir.path()).trials();
+    let reasons = || trials.iter().flat_map(|trial| &trial.reasons);
+    let with = |part: &str| reasons().filter(|reason| reason.message.contains(part)).count();
+    assert_eq!(trials.len(), 2, "{printed}");
+    assert_eq!(with("runs kernel 6.1.0-usual, not 6.99.0-other"), 1, "{printed}");
+    assert_eq!(with("not rebooted into 6.99.0-other again"), 1, "{printed}");
+}
+
+#[test]
 fn a_node_that_does_not_reboot_in_time_ends_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let one = serve_elsewhere(vec![probe(), fake::done()]);
