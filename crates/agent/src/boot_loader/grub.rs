@@ -43,7 +43,13 @@ impl BootLoader for Grub {
                           (grub-mkconfig)";
             return Err(BootError::Config { path, reason });
         }
-        entry_of(entries(&config), release, self.name())
+        let found = entries(&config);
+        if found.is_empty() && config.contains("blscfg") {
+            let reason = "its entries are files of the Boot Loader Specification (`blscfg`), which are not read; set \
+                          `GRUB_ENABLE_BLSCFG=false` in /etc/default/grub, and write it with `grub2-mkconfig`";
+            return Err(BootError::Config { path, reason });
+        }
+        entry_of(found, release, self.name())
     }
 
     fn select_once(&self, entry: Option<&str>) -> Result<(), BootError> {
@@ -288,5 +294,9 @@ linux /boot/vmlinuz-outside
             .unwrap();
         let error = grub.entry("6.1").unwrap_err().to_string();
         assert!(error.contains("update-grub"), "{error}");
+        let of_fedora = "set default=\"${next_entry}\"\ninsmod blscfg\nblscfg\n";
+        std::fs::write(dir.path().join("grub.cfg"), of_fedora).unwrap();
+        let error = grub.entry("6.1").unwrap_err().to_string();
+        assert!(error.contains("GRUB_ENABLE_BLSCFG=false"), "{error}");
     }
 }
