@@ -346,10 +346,15 @@ impl Flow {
             Kind::Sent | Kind::Received => {
                 let is_own = (kind == Kind::Received) == (self.side == Side::Receiver);
                 let first_ms = *self.first_ms.get_or_insert(at_ms);
-                if let Some(length) = length(data).filter(|_| is_own && at_ms >= first_ms) {
-                    let interval = ((at_ms - first_ms) / INTERVAL_MS) as u64;
-                    *self.moved.entry(interval).or_default() += length;
+                let Some(length) = length(data).filter(|_| is_own) else { return };
+                let after_ms = at_ms - first_ms;
+                if after_ms < -INTERVAL_MS {
+                    out.unread(&format!("a packet {} ms before the first one", -after_ms));
+                    return;
                 }
+                // Writers may swap two events: what is a little earlier is in the first interval.
+                let interval = (after_ms.max(0.0) / INTERVAL_MS) as u64;
+                *self.moved.entry(interval).or_default() += length;
             }
         }
     }

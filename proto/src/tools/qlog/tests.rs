@@ -178,3 +178,21 @@ fn traces_without_a_connection_are_told_apart_by_their_files() {
     assert_eq!(flows(&nameless, &["a", "b"]), two);
     assert_eq!(flows(&whole, &["a", "b"]), [pair("bulk/0", "bulk")], "one connection");
 }
+
+#[test]
+fn packets_before_the_first_one_are_counted() {
+    let packet = |time: u32| {
+        format!(
+            "{{\"time\": {time}, \"name\": \"transport:packet_sent\", \"data\": {{\"raw\": {{\"length\": 1000}}}}}}"
+        )
+    };
+    let events = [500, 490, 520, 100].map(packet).join(", ");
+    let found = found(&contained("\"time_format\": \"absolute\"", &events));
+    let bytes = found.named.rows.iter().filter_map(|row| match row {
+        Of::Interval(row) => Some(row.bytes),
+        _ => None,
+    });
+    assert_eq!(bytes.collect::<Vec<_>>(), [3000]);
+    assert_eq!(found.unread_count(), 1, "{:?}", found.unread);
+    assert!(found.unread[0].reason.contains("400 ms before the first one"), "{:?}", found.unread);
+}
