@@ -12,11 +12,15 @@ const MOUNTS: [&str; 3] = ["/boot", "/efi", "/boot/efi"];
 /// systemd-boot and its partitions.
 pub(super) struct SystemdBoot {
     mounts: Vec<PathBuf>,
+    /// Of this system; empty: unknown.
+    machine_id: String,
 }
 
 impl SystemdBoot {
     pub(super) fn of_machine() -> Self {
-        Self { mounts: MOUNTS.map(PathBuf::from).to_vec() }
+        let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        let machine_id = machine_id.trim().to_owned();
+        Self { mounts: MOUNTS.map(PathBuf::from).to_vec(), machine_id }
     }
 }
 
@@ -31,6 +35,11 @@ impl BootLoader for SystemdBoot {
             for (name, path) in files(&mount.join("loader/entries"), ".conf")? {
                 let text = std::fs::read_to_string(&path);
                 let text = text.map_err(|source| BootError::File { op: "read", path, source })?;
+                // Another system on the same disk, which has no agent.
+                let is_own = |id: &str| self.machine_id.is_empty() || id == self.machine_id;
+                if !keys(&text).all(|(key, value)| key != "machine-id" || is_own(value)) {
+                    continue;
+                }
                 let id = without_counter(&name, ".conf");
                 entries.extend(releases(&text).into_iter().map(|release| (release, id.clone())));
             }
@@ -81,12 +90,16 @@ fn without_counter(name: &str, ending: &str) -> String {
     }
 }
 
+/// The keys of an entry of type 1 with their values.
+fn keys(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace));
+    lines.map(|(key, value)| (key, value.trim()))
+}
+
 /// The releases that an entry of type 1 may boot: its `version`, and that in the path of its kernel.
 fn releases(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    for (key, value) in text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace))
-    {
-        let value = value.trim();
+    for (key, value) in keys(text) {
         match key {
             "version" => found.push(value.to_owned()),
             // kernel-install: /MACHINE_ID/RELEASE/linux.
@@ -134,12 +147,18 @@ mod tests {
         let of_kernel_install = "# comment\ntitle Debian\nversion 6.12.94+deb13-amd64\nlinux /3f/6.12.94+deb13-amd64/linux\n";
         std::fs::write(entries.join("3f-6.12.94+deb13-amd64+3-1.conf"), of_kernel_install).unwrap();
         std::fs::write(entries.join("own.conf"), "title Own\nlinux /vmlinuz-7.0.1\n").unwrap();
+        let of_another = "machine-id 7c\nversion 6.99.0\nlinux /7c/6.99.0/linux\n";
+        std::fs::write(entries.join("7c-6.99.0.conf"), of_another).unwrap();
+        let own = "machine-id 3f\nversion 6.1.9\nlinux /3f/6.1.9/linux\n";
+        std::fs::write(entries.join("3f-6.1.9.conf"), own).unwrap();
         std::fs::write(images.join("3f-6.1.0-50-amd64.efi"), "").unwrap();
         let none = dir.path().join("none");
-        let loader = SystemdBoot { mounts: vec![none, dir.path().to_owned()] };
+        let mounts = vec![none, dir.path().to_owned()];
+        let loader = SystemdBoot { mounts, machine_id: "3f".to_owned() };
         for (release, id) in [
             ("6.12.94+deb13-amd64", "3f-6.12.94+deb13-amd64.conf"),
             ("7.0.1", "own.conf"),
+            ("6.1.9", "3f-6.1.9.conf"),
             ("6.1.0-50-amd64", "3f-6.1.0-50-amd64.efi"),
         ] {
             assert_eq!(loader.entry(release).unwrap(), id);
@@ -147,7 +166,7 @@ mod tests {
         let error = loader.entry("5.10").unwrap_err().to_string();
         assert!(
             error.contains(
-                "systemd-boot has entries for 6.1.0-50-amd64, 6.12.94+deb13-amd64, 7.0.1"
+                "systemd-boot has entries for 6.1.0-50-amd64, 6.1.9, 6.12.94+deb13-amd64, 7.0.1"
             ),
             "{error}"
         );
