@@ -261,7 +261,9 @@ fn ranges_are_those_of_the_check() {
         let refused = |value: Value| {
             let mut plan = with(Some(value));
             // Keys of one kind.
-            if *key == *"bytes" {
+            if path == ["flows", "a", "bytes"] {
+                plan["flows"]["a"]["tool"] = "ccbench".into();
+            } else if *key == *"bytes" {
                 plan["probes"]["a"]["kind"] = "http".into();
             } else if path == ["probes", "a", "rate"] {
                 plan["probes"]["a"]["kind"] = "udp_stream".into();

@@ -231,7 +231,8 @@ async fn only_the_fronts_user_connects_to_a_worker() {
     let received = |user: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
-        let output = command.args(["/usr/bin/python3", "-c", connect]).arg(&socket).output().unwrap();
+        let output =
+            command.args(["/usr/bin/python3", "-c", connect]).arg(&socket).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };

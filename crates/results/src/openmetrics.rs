@@ -68,7 +68,6 @@ pub fn sample(
 pub(crate) mod tests {
     use std::collections::BTreeSet;
 
-
     /// Every violation of the format: order and names of descriptions, metrics that are torn apart, times that go back, the end.
     pub(crate) fn violations(text: &str) -> Vec<String> {
         let mut found = vec![];

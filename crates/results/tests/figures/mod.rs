@@ -427,7 +427,8 @@ fn heatmap_of_three_factors_has_panels() {
     assert!(error.starts_with("--x f9: ") && error.ends_with("f0, f1, f2"), "{error}");
     let error = draw(Kind::CcState, &[], &[]).unwrap_err().to_string();
     assert!(
-        error.ends_with("has data for: phases, series, plane, ecdf, strips, heatmap"),
+        error
+            .ends_with("has data for: phases, series, plane, ecdf, strips, heatmap, time_sequence"),
         "{error}"
     );
     let jain = draw(Kind::Heatmap, &[("f0", "low")], &["jain_fairness_of_mean"]).unwrap();

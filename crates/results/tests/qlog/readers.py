@@ -25,7 +25,8 @@ for packet in trace.packet:
     event, at_ns = packet.track_event, packet.timestamp
     track = tracks[event.track_uuid]
     if event.type == perfetto.TrackEvent.TYPE_COUNTER:
-        assert track.counter.unit_name and math.isfinite(event.double_counter_value), event
+        # Shares and numbers have an empty unit.
+        assert track.counter.HasField("unit_name") and math.isfinite(event.double_counter_value), event
         counters[track.uuid] = counters.get(track.uuid, 0) + 1
     elif event.type == perfetto.TrackEvent.TYPE_SLICE_BEGIN:
         # A slice that begins inside of another one would be its child.
