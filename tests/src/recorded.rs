@@ -113,7 +113,7 @@ pub fn check(bench: &Bench, name: &str) {
     }
 }
 
-/// Compares each second of a recording with the same second of the trace that the path replayed. It begins at [`FIRST`] of that trace,
+/// Compares each second of a recording with the same second of the trace that the path replayed. It begins at `FIRST` of that trace,
 /// and what follows the trace's end is not compared.
 ///
 /// # Panics

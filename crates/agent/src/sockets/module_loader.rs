@@ -158,7 +158,7 @@ pub fn init_module_here(params: &str, file: &[u8]) -> Result<(), Errno> {
 /// Unloads a module, once nothing uses it any more. One that is not loaded is no error.
 ///
 /// # Errors
-/// It is still used after [`UNLOAD_LIMIT`], or the kernel or the loader refused.
+/// It is still used after 2 s, or the kernel or the loader refused.
 pub fn unload(module: &str) -> Result<(), SocketError> {
     let failed =
         |source: io::Error| SocketError::UnloadModule { module: module.to_owned(), source };

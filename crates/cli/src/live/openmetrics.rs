@@ -43,10 +43,12 @@ const REASONS: Family = Family::gauge(
 );
 const STATUSES: [&str; 4] = ["ok", "degraded", "failed", "discarded"];
 
-/// Of a machine: the label `mode` or `at` with its value, and the number.
+/// A number of a machine.
 type Of = fn(&HostView) -> f64;
+/// A metric of machines: the name of its label, and its numbers by the label's values.
+type OfHosts = (&'static Family, &'static str, &'static [(&'static str, Of)]);
 
-const HOSTS: [(&Family, &str, &[(&str, Of)]); 4] = [
+const HOSTS: [OfHosts; 4] = [
     (
         &CPU,
         "mode",

@@ -492,7 +492,7 @@ fn figures_are_saved_as_they_are_shown() {
     assert!(lines.len() > 100 && !csv.contains("cross/0"), "{} lines", lines.len());
     let is_row =
         |line: &&str| line.starts_with("under_test/") && line.contains(",Throughput,Mbit/s,");
-    assert!(lines[1..].iter().all(|line| is_row(&line)), "{csv}");
+    assert!(lines[1..].iter().all(is_row), "{csv}");
 
     let (name, kind, svg) = saved(&browser, &button("SVG"));
     assert_eq!((name, kind.as_str()), (format!("{stem}.svg"), "image/svg+xml"));
