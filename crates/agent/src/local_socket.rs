@@ -49,7 +49,7 @@ pub fn listen(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentErro
     Ok(listener)
 }
 
-/// Takes the listening socket that is standard input over, which becomes /dev/null: programs that this one starts do not get it.
+/// Takes over the listening socket that is standard input, and opens /dev/null in its place: child processes do not inherit the socket.
 ///
 /// # Errors
 /// Standard input is none.

@@ -158,7 +158,7 @@ impl Reader {
         self.thinned
     }
 
-    /// An event for each module that lost rows, or does not tell.
+    /// An event for each module that lost rows, or whose count of them cannot be read.
     pub fn losses(&self) -> impl Iterator<Item = wire::Event> {
         self.sources.iter().filter_map(|(core, source)| loss(core, source.rows_lost()))
     }

@@ -30,12 +30,12 @@ impl BootLoader for FakeLoader {
     }
 }
 
-/// A node that may reboot, and what its machine was told.
+/// A node that may reboot, and the calls of its boot loader and of the reboot.
 fn rig() -> (Rig, Calls) {
     let calls = Calls::default();
-    let told = Arc::clone(&calls);
+    let requested = Arc::clone(&calls);
     let reboot = move || {
-        write(&told, "reboot".to_owned());
+        write(&requested, "reboot".to_owned());
         Ok(())
     };
     let loader = Box::new(FakeLoader(Arc::clone(&calls)));
