@@ -146,16 +146,7 @@ pub async fn front(args: &FrontArgs, shutdown: impl Future<Output = ()>) -> Resu
     let service = Authorized::new(service, Some(trust.clone()), audit.clone());
     let (stop, stopped) = stop();
     let server = serve_tcp(address, Some(trust), service, audit.clone(), stopped);
-    tokio::pin!(server);
-    tokio::spawn(notify::keep_alive());
-    let served = tokio::select! {
-        served = &mut server => served,
-        () = shutdown => {
-            notify::stopping();
-            end(stop, server).await;
-            Ok(())
-        }
-    };
+    let served = until(server, stop, shutdown, std::future::ready(())).await;
     audit.flush();
     served
 }
@@ -168,10 +159,26 @@ fn stop() -> (Stop, impl Future<Output = ()>) {
     (stop, async move { drop(stopped.await) })
 }
 
-/// Graceful shutdown waits for open connections, which is not needed: everything is undone.
-async fn end(stop: Stop, server: impl Future<Output = Result<(), AgentError>>) {
-    drop(stop);
-    drop(tokio::time::timeout(Duration::from_millis(200), server).await);
+/// Runs `server` until it fails or `shutdown`; then completes `undo`, and stops it.
+async fn until(
+    server: impl Future<Output = Result<(), AgentError>>,
+    stop: Stop,
+    shutdown: impl Future<Output = ()>,
+    undo: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    tokio::pin!(server);
+    tokio::spawn(notify::keep_alive());
+    tokio::select! {
+        served = &mut server => served,
+        () = shutdown => {
+            notify::stopping();
+            undo.await;
+            drop(stop);
+            // Graceful shutdown waits for open connections, which is not needed: everything is undone.
+            drop(tokio::time::timeout(Duration::from_millis(200), server).await);
+            Ok(())
+        }
+    }
 }
 
 /// What changes the machine.
@@ -231,17 +238,7 @@ impl Node {
         stop: Stop,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), AgentError> {
-        tokio::pin!(server);
-        tokio::spawn(notify::keep_alive());
-        let served = tokio::select! {
-            served = &mut server => served,
-            () = shutdown => {
-                notify::stopping();
-                undo_all(&self.executor).await;
-                end(stop, server).await;
-                Ok(())
-            }
-        };
+        let served = until(server, stop, shutdown, undo_all(&self.executor)).await;
         self.audit.flush();
         served
     }
