@@ -142,10 +142,10 @@ impl Sampler for FakeSampler {
     fn stop(&mut self) {}
 }
 
-/// Gives more rows at every pass than any controller reads.
-struct Flood;
+/// Gives so many rows at every pass.
+pub(super) struct RowsPerPass(pub(super) usize);
 
-impl Sampler for Flood {
+impl Sampler for RowsPerPass {
     fn start(&mut self, _: &[FlowPorts], _: u64) -> Result<(), SampleError> {
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Sampler for Flood {
         at_ns: u64,
         into: &mut Vec<wire::FlowSample>,
     ) -> Result<Drained, SampleError> {
-        into.extend((0..10_000).map(|_| wire::FlowSample { at_ns, ..Default::default() }));
+        into.extend((0..self.0).map(|_| wire::FlowSample { at_ns, ..Default::default() }));
         Ok(Drained::default())
     }
     fn stop(&mut self) {}
@@ -473,7 +473,9 @@ async fn dropping_the_last_handle_undoes_everything() {
 
 #[tokio::test]
 async fn a_slow_controller_still_gets_the_last_message() {
-    let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), || Box::new(Flood));
+    // More than any controller reads.
+    let sampler = || -> Box<dyn Sampler> { Box::new(RowsPerPass(10_000)) };
+    let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), sampler);
     rig.prepare().await.unwrap();
     let rows = rig.run().await;
     let mut naps = 0;

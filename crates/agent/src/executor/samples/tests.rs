@@ -1,31 +1,12 @@
-use ccbench_collector::{Drained, SampleError};
-
 use super::*;
+use crate::executor::tests::RowsPerPass;
 use crate::sockets::names::Names;
-
-/// Gives a row at every pass.
-struct OneRow;
-
-impl Sampler for OneRow {
-    fn start(&mut self, _: &[FlowPorts], _: u64) -> Result<(), SampleError> {
-        Ok(())
-    }
-    fn drain(
-        &mut self,
-        at_ns: u64,
-        into: &mut Vec<wire::FlowSample>,
-    ) -> Result<Drained, SampleError> {
-        into.push(wire::FlowSample { at_ns, ..Default::default() });
-        Ok(Drained::default())
-    }
-    fn stop(&mut self) {}
-}
 
 #[test]
 fn what_is_due_when_it_is_stopped_is_done() {
     let (out, mut rows) = Outbox::new(Names::default());
     let task = SampleTask {
-        sampler: Box::new(OneRow),
+        sampler: Box::new(RowsPerPass(1)),
         flows: Vec::new(),
         cc: cc_state::Reader::default(),
         sample: Sample::default(),
