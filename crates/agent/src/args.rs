@@ -1,5 +1,6 @@
 //! The command line. Nothing here is checked against the machine.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use nix::unistd::User;
 
 use crate::boot_loader::BootLoaderKind;
-use crate::sockets::allowed::ModulePattern;
+use crate::sockets::allowed::{AllowedModules, ModulePattern};
 
 /// One node of an experiment. `ccbench` starts it in every namespace that it makes; on a testbed, start
 /// `ccbench-agent serve` on every node yourself.
@@ -131,19 +132,9 @@ pub struct LoaderArgs {
     /// Directory with the names of the modules of users that are loaded
     #[arg(long, value_name = "DIR", default_value = "/run/ccbench-loader")]
     pub state_dir: PathBuf,
-    /// SHA-256 of a kernel module of a user (`module` in `[cc.NAME]`) that may be loaded; repeat it for more
-    #[arg(
-        long,
-        env = "CCBENCH_ALLOW_CC_DIGEST",
-        value_name = "SHA256",
-        value_delimiter = ',',
-        value_parser = digest
-    )]
-    pub allow_cc_digest: Vec<String>,
-    /// An installed kernel module that may be loaded; with `*` at its end, all names with this beginning. May be repeated [default:
-    /// ccb_*, tcp_*]
-    #[arg(long, env = "CCBENCH_ALLOW_MODULE", value_name = "NAME", value_delimiter = ',')]
-    pub allow_module: Vec<ModulePattern>,
+    /// What may be loaded.
+    #[command(flatten)]
+    pub allow: AllowArgs,
 }
 
 /// The certificates of a process that listens on TCP.
@@ -175,6 +166,18 @@ pub struct MachineArgs {
     /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0B: no audit log
     #[arg(long, value_name = "SIZE", default_value = "4MB")]
     pub audit_size: Bytes,
+    /// What may be loaded.
+    #[command(flatten)]
+    pub allow: AllowArgs,
+    /// Reboot this machine into a kernel that a plan names (`kernel_release` of a node), which this boot loader boots once, for
+    /// controllers with the scope `reboot` [default: no reboots]
+    #[arg(long, env = "CCBENCH_ALLOW_REBOOT", value_name = "BOOT_LOADER", value_enum)]
+    pub allow_reboot: Option<BootLoaderKind>,
+}
+
+/// What may be loaded on this machine; a worker and its loader get it from the same variables.
+#[derive(Debug, Clone, Args)]
+pub struct AllowArgs {
     /// SHA-256 of a congestion control of a user (`file` or `module` in `[cc.NAME]`) that controllers may load here; repeat it for
     /// more. `serve` on a Unix socket loads all
     #[arg(
@@ -185,14 +188,22 @@ pub struct MachineArgs {
         value_parser = digest
     )]
     pub allow_cc_digest: Vec<String>,
-    /// A kernel module that this agent may load for a congestion control; with `*` at its end, all names with this beginning. May
-    /// be repeated [default: ccb_*, tcp_*]
+    /// An installed kernel module that may be loaded for a congestion control; with `*` at its end, all names with this beginning.
+    /// May be repeated [default: ccb_*, tcp_*]
     #[arg(long, env = "CCBENCH_ALLOW_MODULE", value_name = "NAME", value_delimiter = ',')]
     pub allow_module: Vec<ModulePattern>,
-    /// Reboot this machine into a kernel that a plan names (`kernel_release` of a node), which this boot loader boots once, for
-    /// controllers with the scope `reboot` [default: no reboots]
-    #[arg(long, env = "CCBENCH_ALLOW_REBOOT", value_name = "BOOT_LOADER", value_enum)]
-    pub allow_reboot: Option<BootLoaderKind>,
+}
+
+impl AllowArgs {
+    /// The files of users.
+    pub fn digests(&self) -> BTreeSet<String> {
+        self.allow_cc_digest.iter().cloned().collect()
+    }
+
+    /// The installed modules.
+    pub fn modules(&self) -> AllowedModules {
+        AllowedModules::of(&self.allow_module)
+    }
 }
 
 /// A SHA-256 was refused.
@@ -320,7 +331,6 @@ mod tests {
     use ccbench_tests::snippets;
 
     use super::*;
-    use crate::sockets::allowed::AllowedModules;
 
     #[test]
     fn an_address_says_its_kind() {
@@ -370,7 +380,7 @@ mod tests {
         let (a, b) = ("A".repeat(64), "1".repeat(64));
         let cli = serve(&["--allow-cc-digest", &a, "--allow-cc-digest", &b]).unwrap();
         let Command::Serve(args) = cli.command else { panic!("{cli:?}") };
-        assert_eq!(args.machine.allow_cc_digest, [a.to_lowercase(), b]);
+        assert_eq!(args.machine.allow.allow_cc_digest, [a.to_lowercase(), b]);
         let error = serve(&["--allow-cc-digest", "abc"]).unwrap_err().to_string();
         assert!(error.contains("64 hexadecimal digits"), "{error}");
     }
@@ -392,7 +402,7 @@ mod tests {
             let before = ["ccbench-agent", "serve", "--listen", "unix:/x"];
             let cli = Cli::try_parse_from(before.iter().chain(given)).ok()?;
             let Command::Serve(args) = cli.command else { return None };
-            Some(AllowedModules::of(&args.machine.allow_module).to_string())
+            Some(args.machine.allow.modules().to_string())
         };
         let both = Some("ccb_*, tcp_bbr".to_owned());
         assert_eq!(of(&["--allow-module", "ccb_*", "--allow-module", "tcp-bbr"]), both);

@@ -68,8 +68,8 @@ struct Policy {
 impl Policy {
     fn of(args: &LoaderArgs) -> Self {
         Self {
-            modules: AllowedModules::of(&args.allow_module),
-            digests: args.allow_cc_digest.iter().cloned().collect(),
+            modules: args.allow.modules(),
+            digests: args.allow.digests(),
             loaded: args.state_dir.clone(),
         }
     }

@@ -31,7 +31,6 @@ use crate::local_socket::{self, RemovedOnDrop};
 use crate::notify;
 use crate::placement::{self, Placement};
 use crate::service::AgentService;
-use crate::sockets::allowed::AllowedModules;
 use crate::sockets::supplied::AllowedDigests;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
@@ -83,7 +82,7 @@ pub async fn worker(
         );
         return Err(AgentError::Listen { address: args.listen.to_string(), reason });
     }
-    let digests = AllowedDigests::Only(args.machine.allow_cc_digest.iter().cloned().collect());
+    let digests = AllowedDigests::Only(args.machine.allow.digests());
     let node = Node::open(&args.machine, digests)?;
     let audit = node.audit.clone();
     let limit = match &args.scope[..] {
@@ -217,7 +216,7 @@ impl Node {
             generation_file,
             traffic_group: group,
             cc_digests,
-            modules: AllowedModules::of(&args.allow_module),
+            modules: args.allow.modules(),
             // A namespace is no machine.
             boot: args.allow_reboot.filter(|_| !args.ephemeral).map(Boot::of),
         });
@@ -248,9 +247,7 @@ impl Node {
 fn cc_digests(args: &ServeArgs) -> AllowedDigests {
     match &args.listen {
         Listen::Unix(_) => AllowedDigests::Any,
-        Listen::Tcp(_) => {
-            AllowedDigests::Only(args.machine.allow_cc_digest.iter().cloned().collect())
-        }
+        Listen::Tcp(_) => AllowedDigests::Only(args.machine.allow.digests()),
     }
 }
 
