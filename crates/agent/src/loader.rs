@@ -79,7 +79,7 @@ impl Policy {
             match listener.accept() {
                 Ok((stream, _)) => {
                     if let Err(error) = self.serve_one(&stream) {
-                        tracing::warn!(%error, "a request");
+                        tracing::warn!(%error, "answer a request");
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
