@@ -174,7 +174,7 @@ fn write_text(
     lines: Option<&Lines>,
 ) -> io::Result<()> {
     if let Some(lines) = lines {
-        let nodes = nodes(lines);
+        let nodes = lines.ranges("node");
         for machine in &MACHINES {
             write_machine(out, run, machine, lines, &nodes)?;
         }
@@ -210,15 +210,6 @@ fn write_text(
         sample(out, REASONS.name, &labels, f64::from(count), end_s)?;
     }
     writeln!(out, "{END}")
-}
-
-/// The lines of each node.
-fn nodes(lines: &Lines) -> BTreeMap<String, Range<usize>> {
-    let mut nodes: BTreeMap<String, Range<usize>> = BTreeMap::new();
-    for line in 0..lines.len() {
-        nodes.entry(lines.text("node", line)).or_insert(line..line).end = line + 1;
-    }
-    nodes
 }
 
 /// A family; the points of a metric stand together, in the order of their times.

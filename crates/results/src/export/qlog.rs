@@ -216,10 +216,7 @@ impl Rows {
             .select([vec![text("flow_id"), time], columns].concat())
             .sort_by_exprs(["flow_id", "time"].map(col), order);
         let lines = collect(run, table, rows)?;
-        let mut flows: BTreeMap<String, Range<usize>> = BTreeMap::new();
-        for line in 0..lines.len() {
-            flows.entry(lines.text("flow_id", line)).or_insert(line..line).end = line + 1;
-        }
+        let flows = lines.ranges("flow_id");
         Ok(Self { lines: Some(lines), flows })
     }
 

@@ -1,7 +1,8 @@
 //! Lazy Polars queries over the files of committed trials: they aggregate rows to one line per trial, phase and flow (or
 //! group, probe, link).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use ccbench_proto::column_text::ColumnText as _;
@@ -53,6 +54,15 @@ impl Lines {
     pub(crate) fn text(&self, name: &str, line: usize) -> String {
         let column = self.0.column(name).and_then(|c| c.str());
         column.ok().and_then(|c| c.get(line)).unwrap_or_default().to_owned()
+    }
+
+    /// The lines of each text of this column, by which the lines are sorted.
+    pub(crate) fn ranges(&self, name: &str) -> BTreeMap<String, Range<usize>> {
+        let mut ranges: BTreeMap<String, Range<usize>> = BTreeMap::new();
+        for line in 0..self.len() {
+            ranges.entry(self.text(name, line)).or_insert(line..line).end = line + 1;
+        }
+        ranges
     }
 
     /// A number of a line; `None` if null or not finite.
