@@ -259,6 +259,12 @@ impl Tables {
         let states = Rows::read(run, end, "cc_state", of_flows, columns)?;
         Ok(Self { acks, polled, socket_events, states })
     }
+
+    /// The samples of a sender: at its ACKs, or without rows of these the polled ones.
+    fn samples(&self, flow_id: &str) -> Vec<Sample> {
+        let at_acks = samples(&self.acks, flow_id);
+        if at_acks.is_empty() { samples(&self.polled, flow_id) } else { at_acks }
+    }
 }
 
 /// The senders of a trial, with the congestion control that they had last.
@@ -299,10 +305,7 @@ fn title(run: &RunDir, end: &TrialEnd, points: &BTreeMap<u32, Levels>) -> String
 
 fn document(end: &TrialEnd, sender: &Sender, tables: &Tables, title: &str) -> QlogFile {
     let Sender { flow_id, node, cc, connects } = sender;
-    let mut samples = samples(&tables.acks, flow_id);
-    if samples.is_empty() {
-        samples = self::samples(&tables.polled, flow_id);
-    }
+    let samples = tables.samples(flow_id);
     let socket = socket_events(&tables.socket_events, flow_id);
     let states = named_values(&tables.states, flow_id);
     let clock = end.clocks.get(node).or_else(|| end.clocks.values().next());

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    NamedValue, Sample, SocketEvent, Tables, ca_state, named_values, samples, senders,
-    socket_events,
+    NamedValue, Sample, SocketEvent, Tables, ca_state, named_values, senders, socket_events,
 };
 use crate::export::error::Result;
 use crate::journal::TrialEnd;
@@ -37,12 +36,8 @@ pub(in crate::export) fn states(run: &RunDir, end: &TrialEnd) -> Result<Vec<Stat
                 all.push(States { kind, flow_id: flow_id.clone(), changes });
             }
         };
-        let mut polled = samples(&tables.acks, flow_id);
-        if polled.is_empty() {
-            polled = samples(&tables.polled, flow_id);
-        }
         let socket = socket_events(&tables.socket_events, flow_id);
-        put(LOSS_RECOVERY.to_owned(), loss_recovery(&socket, &polled));
+        put(LOSS_RECOVERY.to_owned(), loss_recovery(&socket, &tables.samples(flow_id)));
         let named = named_values(&tables.states, flow_id);
         let variables: BTreeSet<&str> = named.iter().map(|value| value.variable).collect();
         for variable in variables {
