@@ -92,11 +92,11 @@ pub fn perfetto(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         if panels.is_empty() {
             continue;
         }
+        let states = states(&run, &end)?;
         std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
         let to = output.join(format!("{trial}.perfetto-trace"));
         let file = File::create(&to).map_err(io_error("create", &to))?;
         let mut out = BufWriter::new(file);
-        let states = states(&run, &end)?;
         let done = write_trace(&mut out, &end.phases, end.length_s(), &states, &panels);
         let done = done.and_then(|()| out.flush());
         done.map_err(io_error("write", &to))?;
