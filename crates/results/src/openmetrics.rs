@@ -20,10 +20,34 @@ pub struct Family {
     pub help: &'static str,
 }
 
+/// Of a run in progress and of one that has ended.
+pub const BUSIEST_CPU: Family =
+    Family::gauge("ccbench_node_busiest_cpu_ratio", "ratio", "Utilisation of the busiest CPU.");
+/// As [`BUSIEST_CPU`].
+pub const AGENT_CPU: Family =
+    Family::gauge("ccbench_agent_cpu_ratio", "ratio", "Time of one CPU that the agent takes.");
+/// As [`BUSIEST_CPU`].
+pub const DROPPED_PACKETS: Family = Family {
+    name: "ccbench_node_dropped_packets",
+    kind: "counter",
+    unit: "packets",
+    help: "Packets that the machine dropped before a queue of the plan, in this trial.",
+};
+
 impl Family {
     /// A value that goes up and down.
     pub const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Self {
         Self { name, kind: "gauge", unit, help }
+    }
+
+    /// Whether its samples are sums so far.
+    pub fn is_counter(&self) -> bool {
+        self.kind == "counter"
+    }
+
+    /// The name of its samples.
+    pub fn sample_name(&self) -> String {
+        format!("{}{}", self.name, if self.is_counter() { "_total" } else { "" })
     }
 
     /// Writes the lines that describe it.

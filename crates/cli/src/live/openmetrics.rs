@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use ccbench_results::openmetrics::{END, Family, sample};
+use ccbench_results::openmetrics::{AGENT_CPU, BUSIEST_CPU, DROPPED_PACKETS, END, Family, sample};
 
 use super::update::{HostView, TrialView, Update};
 
@@ -11,16 +11,6 @@ const CPU: Family = Family::gauge(
     "ratio",
     "Time of all CPUs by mode, of the last sample.",
 );
-const BUSIEST: Family =
-    Family::gauge("ccbench_node_busiest_cpu_ratio", "ratio", "Utilisation of the busiest CPU.");
-const AGENT: Family =
-    Family::gauge("ccbench_agent_cpu_ratio", "ratio", "Time of one CPU that the agent takes.");
-const DROPPED: Family = Family {
-    name: "ccbench_node_dropped_packets",
-    kind: "counter",
-    unit: "packets",
-    help: "Packets that the machine dropped before a queue of the plan, in this trial.",
-};
 const PLANNED: Family =
     Family::gauge("ccbench_run_planned_trials", "trials", "Most trials of the run.");
 const ENDED: Family = Family::gauge(
@@ -54,9 +44,9 @@ const HOSTS: [OfHosts; 4] = [
         "mode",
         &[("busy", |host| ratio(host.busy_pct)), ("steal", |host| ratio(host.steal_pct))],
     ),
-    (&BUSIEST, "", &[("", |host| ratio(host.max_busy_pct))]),
-    (&AGENT, "", &[("", |host| ratio(host.agent_pct))]),
-    (&DROPPED, "at", &[("softnet", |host| host.softnet_dropped as f64)]),
+    (&BUSIEST_CPU, "", &[("", |host| ratio(host.max_busy_pct))]),
+    (&AGENT_CPU, "", &[("", |host| ratio(host.agent_pct))]),
+    (&DROPPED_PACKETS, "at", &[("softnet", |host| host.softnet_dropped as f64)]),
 ];
 
 /// Percent as a ratio, with the digits that a view has.
@@ -101,8 +91,7 @@ fn write_trial(out: &mut impl Write, own: (&str, &str), trial: &TrialView) -> io
     sample(out, REASONS.name, &[own], trial.reasons.len() as f64, None)?;
     for (family, label, columns) in &HOSTS {
         family.head(out)?;
-        let name =
-            format!("{}{}", family.name, if family.kind == "counter" { "_total" } else { "" });
+        let name = family.sample_name();
         for (node, host) in &trial.hosts {
             for (value, of) in *columns {
                 let labels = [own, ("node", node.as_str()), (*label, *value)];

@@ -15,7 +15,7 @@ use super::trials::{not_empty, trial_name};
 use crate::error::{io_error, polars_error};
 use crate::journal::TrialEnd;
 use crate::model::TrialStatus;
-use crate::openmetrics::{END, Family, sample};
+use crate::openmetrics::{AGENT_CPU, BUSIEST_CPU, DROPPED_PACKETS, END, Family, sample};
 use crate::store::RunDir;
 use crate::summary::query::{Lines, collect, number, scan};
 
@@ -23,7 +23,7 @@ const TABLE: &str = "host_samples";
 const STATUSES: [TrialStatus; 4] =
     [TrialStatus::Ok, TrialStatus::Degraded, TrialStatus::Failed, TrialStatus::Aborted];
 
-/// A family whose metrics are columns of `host_samples`.
+/// A family whose metrics are columns of `host_samples`. Those of a counter count since the previous sample.
 struct Machine {
     family: Family,
     /// The label that tells the columns apart.
@@ -32,13 +32,6 @@ struct Machine {
     columns: &'static [(&'static str, &'static str)],
     /// The family's unit in units of the columns.
     scale: f64,
-}
-
-impl Machine {
-    /// Columns that count since the previous sample are counters: their sum so far.
-    fn is_counter(&self) -> bool {
-        self.family.kind == "counter"
-    }
 }
 
 static MACHINES: [Machine; 6] = [
@@ -54,26 +47,8 @@ static MACHINES: [Machine; 6] = [
         ],
         scale: 0.01,
     },
-    Machine {
-        family: Family::gauge(
-            "ccbench_node_busiest_cpu_ratio",
-            "ratio",
-            "Utilisation of the busiest CPU.",
-        ),
-        label: "",
-        columns: &[("", "cpu_max_busy_pct")],
-        scale: 0.01,
-    },
-    Machine {
-        family: Family::gauge(
-            "ccbench_agent_cpu_ratio",
-            "ratio",
-            "Time of one CPU that the agent takes.",
-        ),
-        label: "",
-        columns: &[("", "agent_cpu_pct")],
-        scale: 0.01,
-    },
+    Machine { family: BUSIEST_CPU, label: "", columns: &[("", "cpu_max_busy_pct")], scale: 0.01 },
+    Machine { family: AGENT_CPU, label: "", columns: &[("", "agent_cpu_pct")], scale: 0.01 },
     Machine {
         family: Family::gauge(
             "ccbench_agent_memory_bytes",
@@ -95,12 +70,7 @@ static MACHINES: [Machine; 6] = [
         scale: 1e-9,
     },
     Machine {
-        family: Family {
-            name: "ccbench_node_dropped_packets",
-            kind: "counter",
-            unit: "packets",
-            help: "Packets that the machine dropped before a queue of the plan, in this trial.",
-        },
+        family: DROPPED_PACKETS,
         label: "at",
         columns: &[
             ("softnet", "softnet_dropped"),
@@ -221,8 +191,7 @@ fn write_machine(
     nodes: &BTreeMap<String, Range<usize>>,
 ) -> io::Result<()> {
     let Machine { family, label, columns, scale } = machine;
-    let is_counter = machine.is_counter();
-    let name = format!("{}{}", family.name, if is_counter { "_total" } else { "" });
+    let (is_counter, name) = (family.is_counter(), family.sample_name());
     family.head(out)?;
     for (node, own) in nodes {
         for (of, column) in *columns {
