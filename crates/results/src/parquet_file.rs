@@ -85,18 +85,34 @@ pub(crate) fn open(path: &Path, metadata: Option<&FileMetadataRef>) -> Result<Re
 pub(crate) fn each_frame(
     path: &Path,
     rows: usize,
-    mut take: impl FnMut(DataFrame) -> Result<()>,
+    take: impl FnMut(DataFrame) -> Result<()>,
 ) -> Result<()> {
     let mut first = open(path, None)?;
     let metadata = first.get_metadata().map_err(polars_error("read", path))?.clone();
+    let range = 0..metadata.num_rows;
+    each_frame_within(path, (first, &metadata), None, (range, rows), take)
+}
+
+/// As [`each_frame`], with these rows of an open file, and only these columns if there is a list of them.
+pub(crate) fn each_frame_within(
+    path: &Path,
+    (first, metadata): (Reader, &FileMetadataRef),
+    columns: Option<&[String]>,
+    (range, rows): (Range<usize>, usize),
+    mut take: impl FnMut(DataFrame) -> Result<()>,
+) -> Result<()> {
     let mut first = Some(first);
-    for from in (0..metadata.num_rows).step_by(rows) {
+    let end = range.end;
+    for from in range.step_by(rows) {
         let reader = match first.take() {
             Some(first) => first,
-            None => open(path, Some(&metadata))?,
+            None => open(path, Some(metadata))?,
         };
-        let reader = reader.with_slice(Some((from, rows)));
-        let frame = reader.read_parallel(ParallelStrategy::None).finish();
+        let frame = reader
+            .with_columns(columns.map(<[String]>::to_vec))
+            .with_slice(Some((from, rows.min(end - from))))
+            .read_parallel(ParallelStrategy::None)
+            .finish();
         take(frame.map_err(polars_error("read", path))?)?;
     }
     Ok(())

@@ -7,8 +7,8 @@ use polars::prelude::*;
 
 use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
-use crate::layout::{TableRows, table_rows};
-use crate::parquet_file::open;
+use crate::layout::table_rows;
+use crate::parquet_file::each_frame_within;
 use crate::store::RunDir;
 
 /// Rows of a slice: bounds the memory for a file.
@@ -92,26 +92,16 @@ pub(super) fn each_slice(
     }
     for rows in table_rows(run.path(), end, table) {
         let (mut first, metadata, range) = run.metadata.open(&rows)?;
-        let TableRows { path, .. } = rows;
-        let schema = first.schema().map_err(polars_error("read", &path))?;
+        let schema = first.schema().map_err(polars_error("read", &rows.path))?;
         let there = wanted.iter().filter(|name| schema.contains(name));
         let columns: Vec<String> = there.map(ToString::to_string).collect();
-        let mut first = Some(first);
-        for from in range.clone().step_by(SLICE_ROWS) {
-            let reader = match first.take() {
-                Some(first) => first,
-                None => open(&path, Some(&metadata))?,
-            };
-            let frame = reader
-                .with_columns(Some(columns.clone()))
-                .with_slice(Some((from, SLICE_ROWS.min(range.end - from))))
-                .read_parallel(ParallelStrategy::None)
-                .finish();
-            let mut frame = frame.map_err(polars_error("read", &path))?;
+        let opened = (first, &metadata);
+        each_frame_within(&rows.path, opened, Some(&columns), (range, SLICE_ROWS), |mut frame| {
             // Access by row number needs one chunk, not one per row group.
             frame.rechunk_mut();
             take(&Slice(frame));
-        }
+            Ok(())
+        })?;
     }
     Ok(())
 }
