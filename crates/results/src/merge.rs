@@ -473,7 +473,7 @@ impl Merge {
         merged.trials = ends.iter().map(without_digests).collect();
         merged.trials.sort_by_key(|end| (end.point_id, end.trial));
         (merged.status, merged.sessions, merged.notes) = (status, sessions, notes);
-        // It becomes a part of the directory's name, and that of a session is not checked.
+        // The directory's name contains it, and that of a session is not checked.
         merged.plan_name.clone_from(&self.plan.plan().name);
         merged.decisions = self.rules.decisions();
         if self.plan.plan().repeat.adaptive().is_some() {
@@ -525,7 +525,7 @@ fn check_commit(commit: &Commit, seed: Option<&u64>, attempts: &BTreeSet<&str>) 
     })
 }
 
-/// Whether all tables of a trial have plain names, which become folders, and files of the trial.
+/// Whether all tables of a trial have files of the trial, and plain names: folders have these names.
 fn has_own_tables(end: &TrialEnd) -> bool {
     let mut tables = end.rows.keys().chain(end.files.keys());
     end.shared.is_empty() && tables.all(|table| is_inside(table) && !table.contains('/'))

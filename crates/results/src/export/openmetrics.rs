@@ -26,7 +26,7 @@ const STATUSES: [TrialStatus; 4] =
 /// A family whose metrics are columns of `host_samples`. Those of a counter count since the previous sample.
 struct Machine {
     family: Family,
-    /// The label that tells the columns apart.
+    /// The label that distinguishes the columns; empty if there is only one.
     label: &'static str,
     /// The label's value, and the column.
     columns: &'static [(&'static str, &'static str)],

@@ -104,7 +104,7 @@ Object.assign(ccbench, (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   };
 
-  /** Buttons that save a figure named `what`, and what has become of it. `svg()` and `csv()` are texts, `stem` is the file's name without ending. */
+  /** Buttons that save a figure named `what`, and the saved file's name or the error. `svg()` and `csv()` are texts, `stem` is the file's name without ending. */
   const saveButtons = (what, stem, svg, csv) => {
     const bar = make("p", "Save as ", { className: "save" });
     const status = make("span");

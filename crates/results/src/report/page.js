@@ -9,7 +9,7 @@
   const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
   /** The id of a metric's definition; undefined if there is none. */
   const definitionOf = (metric, scope) => [`definition-${metric}-${scope}`, `definition-${metric}`].find(byId);
-  /** A text that begins with the name of a metric, which becomes a link to its definition. */
+  /** A text that begins with the name of a metric, with a link from this name to its definition. */
   const withDefinition = (text, scope) => {
     const [metric] = /^\w*/.exec(text);
     const id = definitionOf(metric, scope);

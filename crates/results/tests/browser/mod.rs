@@ -443,7 +443,7 @@ fn trials_of_one_point_and_of_several_are_overlaid() {
         "return [...document.querySelectorAll('#panels .u-legend')].map(legend => legend.querySelectorAll('th').length - 1)",
     );
     assert_eq!(curves, json!([9, 9, 9, 9, 3, 3]));
-    // The trial that becomes the first one is not overlaid any more.
+    // The current trial is not in the list of overlaid trials.
     browser.click("#next");
     assert_eq!(browser.eval(listed), json!(["scheme reno, \"classic\", buffer 40, trial 1 (ok) "]));
     browser.click("#overlaid button");
