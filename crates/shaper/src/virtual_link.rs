@@ -52,7 +52,8 @@ pub struct Header {
     pub class: u8,
     /// The IP header's ECN field.
     pub ecn: Ecn,
-    /// The TCP header. Those of a direction of a connection without pure acknowledgements may be left out.
+    /// The TCP header, if [`VirtualLink::reads_tcp`]. Those of a direction of a connection without pure acknowledgements may be left
+    /// out.
     pub tcp: Option<TcpHeader>,
 }
 
@@ -197,6 +198,11 @@ impl<P: Payload> VirtualLink<P> {
     /// Whether the link uses any field of [`Header`]. If not, the default has the same result.
     pub fn reads_headers(&self) -> bool {
         self.spec.classifies() || self.recorder.is_logging()
+    }
+
+    /// Whether the link uses [`Header::tcp`].
+    pub fn reads_tcp(&self) -> bool {
+        self.model.reads_tcp()
     }
 
     /// Classifies an Ethernet frame as a userspace link does; its headers to the ports suffice.

@@ -194,9 +194,10 @@ impl Network {
         let Some((index, header)) = self.next_hop(&packet) else {
             return Forwarded::Arrived(packet);
         };
+        let link = &mut self.links[index].link;
         // Routes have headers of their connection, not of each segment.
-        let header = Header { tcp: packet.tcp_header(), ..header };
-        self.links[index].link.arrive(at_ns, header, packet.frame_bytes(), packet);
+        let tcp = if link.reads_tcp() { packet.tcp_header() } else { None };
+        link.arrive(at_ns, Header { tcp, ..header }, packet.frame_bytes(), packet);
         Forwarded::ToLink(index)
     }
 
