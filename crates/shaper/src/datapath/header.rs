@@ -7,7 +7,8 @@ pub(crate) use ccbench_proto::plan::Ecn;
 const ETHERNET_BYTES: usize = super::ETHERNET_BYTES as usize;
 /// Maximum number of VLAN tags in front of the EtherType.
 const TAGS: usize = 2;
-const TCP_BYTES: usize = 20;
+/// TCP header without options.
+pub(crate) const TCP_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
 pub(crate) const IPV6_BYTES: usize = 40;
 pub(crate) const TCP: u8 = 6;

@@ -6,9 +6,8 @@
 
 use std::cmp::Ordering;
 
-use super::header::{self, IPV6_BYTES, Ip, TCP};
+use super::header::{self, IPV6_BYTES, Ip, TCP, TCP_BYTES};
 
-const TCP_BYTES: usize = 20;
 /// Blocks that fit into 40 bytes of options.
 const MAX_SACK_BLOCKS: usize = 4;
 
