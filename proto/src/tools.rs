@@ -24,6 +24,8 @@ pub mod text;
 pub const LATEST_S: u64 = 7_258_118_400;
 /// The longest test or run of ping that is read, in seconds: three years.
 pub const LONGEST_S: f64 = 1e8;
+/// The largest count and number of bytes that is read: up to here a floating-point number is exact.
+const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
 /// Most of a name, a version or an error message that is kept, in characters.
 const TEXT_CHARS: usize = 1000;
 

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::text::{Found, MAX_ROWS, MAX_UNREAD, Unread};
-use super::{LATEST_S, clip, flent, qlog};
+use super::{LATEST_S, MAX_COUNT, clip, flent, qlog};
 use crate::wire::run_event::Of;
 
 /// Rows of a file whose flows have names.
@@ -107,9 +107,9 @@ pub(super) fn count(value: f64) -> Option<u32> {
     (0.0..=f64::from(u32::MAX)).contains(&value).then_some(value.round() as u32)
 }
 
-/// A number of bytes, or bytes in a second: up to here a floating-point number is exact.
+/// A number of bytes, or bytes in a second.
 pub(super) fn bytes(value: f64) -> Option<u64> {
-    (0.0..=9_007_199_254_740_992.0).contains(&value).then_some(value.round() as u64)
+    (0.0..=MAX_COUNT).contains(&value).then_some(value.round() as u64)
 }
 
 /// A name of a flow, a group or a probe: other characters than letters, digits, `_` and `.` become one `-`.

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{LONGEST_S, clip};
+use super::{LONGEST_S, MAX_COUNT, clip};
 use crate::wire;
 
 mod pair;
@@ -86,8 +86,6 @@ pub struct Info {
     fields: u32,
 }
 
-/// The largest count and rate in bytes that is read: up to here a floating-point number is exact.
-const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
 /// Length of the longest name of a congestion control (the kernel's `TCP_CA_NAME_MAX` with its final zero).
 const MAX_NAME_BYTES: usize = 15;
 

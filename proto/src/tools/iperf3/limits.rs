@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::{Connection, IntervalValues};
-use crate::tools::{LATEST_S, LONGEST_S};
+use crate::tools::{LATEST_S, LONGEST_S, MAX_COUNT};
 
 /// Streams of a test: iperf3 makes at most 128 in each direction.
 pub(in crate::tools) const MAX_STREAMS: usize = 1024;
@@ -13,8 +13,6 @@ pub(super) const MAX_INTERVALS: usize = 1 << 21;
 pub(super) const MAX_MEMBER_BYTES: usize = 4 << 20;
 /// Bytes of one element of `intervals`, or of one line of `--json-stream`: 1024 streams have 500 kB.
 pub(super) const MAX_ELEMENT_BYTES: usize = 1 << 20;
-/// Bytes that a stream can carry: up to here a floating-point number is exact.
-const MAX_BYTES: f64 = 9_007_199_254_740_992.0;
 
 /// Something in a report that was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +41,7 @@ pub(super) fn is_duration(seconds: f64) -> bool {
 
 /// Whether a number of bytes is one.
 pub(super) fn is_size(bytes: f64) -> bool {
-    (0.0..=MAX_BYTES).contains(&bytes)
+    (0.0..=MAX_COUNT).contains(&bytes)
 }
 
 /// Whether a number of seconds is an instant since 1970.
@@ -75,11 +73,11 @@ impl IntervalValues {
         limit(&mut self.rttvar, 0.0..=SMALL, "`rttvar` is out of range");
         limit(&mut self.pmtu, 0.0..=SMALL, "`pmtu` is out of range");
         limit(&mut self.reorder, 0.0..=SMALL, "`reorder` is out of range");
-        limit(&mut self.snd_cwnd, 0.0..=MAX_BYTES, "`snd_cwnd` is out of range");
-        limit(&mut self.snd_wnd, 0.0..=MAX_BYTES, "`snd_wnd` is out of range");
+        limit(&mut self.snd_cwnd, 0.0..=MAX_COUNT, "`snd_cwnd` is out of range");
+        limit(&mut self.snd_wnd, 0.0..=MAX_COUNT, "`snd_wnd` is out of range");
         limit(&mut self.jitter_ms, 0.0..=LONGEST_S, "`jitter_ms` is out of range");
-        limit(&mut self.lost_packets, 0.0..=MAX_BYTES, "`lost_packets` is out of range");
-        limit(&mut self.packets, 0.0..=MAX_BYTES, "`packets` is out of range");
+        limit(&mut self.lost_packets, 0.0..=MAX_COUNT, "`lost_packets` is out of range");
+        limit(&mut self.packets, 0.0..=MAX_COUNT, "`packets` is out of range");
         Ok(wrong)
     }
 }
