@@ -43,6 +43,17 @@ fn established(cc: &str, config: SenderConfig, init_cwnd: u32) -> Sender {
     Sender::new(config, cc, 0, Established { rtt_ns, ts_recent_ns: 0, init_cwnd }, ALL)
 }
 
+/// A sender after its first retransmission timeout, which follows the tail loss probe, and the time of the timeout.
+fn timed_out_sender() -> (Sender, u64) {
+    let mut sender = sender("reno", EcnMode::Off);
+    sender.write(0, ALL);
+    let probe_ns = sender.timer_ns().unwrap();
+    sender.on_timer(probe_ns);
+    let rto_ns = sender.timer_ns().unwrap();
+    sender.on_timer(rto_ns);
+    (sender, rto_ns)
+}
+
 impl Sender {
     /// An acknowledgement arrives, and the socket sends.
     fn on_ack_and_send(&mut self, now_ns: u64, ack: &AckSegment) {
@@ -469,12 +480,7 @@ fn a_timeout_after_a_retransmission_begins_when_pacing_lets_the_next_segment_lea
 
 #[test]
 fn a_duplicate_that_is_reported_does_not_end_f_rto() {
-    let mut sender = sender("reno", EcnMode::Off);
-    sender.write(0, ALL);
-    let probe_ns = sender.timer_ns().unwrap();
-    sender.on_timer(probe_ns);
-    let rto_ns = sender.timer_ns().unwrap();
-    sender.on_timer(rto_ns);
+    let (mut sender, rto_ns) = timed_out_sender();
     // The retransmission arrives, and new data is sent.
     let at_ns = rto_ns + 20 * MS;
     sender.on_ack_and_send(at_ns, &AckSegment { tsecr_ns: rto_ns, ..ack(1) });

@@ -4,12 +4,7 @@ use super::*;
 
 #[test]
 fn a_reported_duplicate_counts_as_delivered() {
-    let mut sender = sender("reno", EcnMode::Off);
-    sender.write(0, ALL);
-    let probe_ns = sender.timer_ns().unwrap();
-    sender.on_timer(probe_ns);
-    let rto_ns = sender.timer_ns().unwrap();
-    sender.on_timer(rto_ns);
+    let (mut sender, rto_ns) = timed_out_sender();
     // All originals arrive, and then the retransmission of the first one.
     sender.on_ack(rto_ns + MS, &AckSegment { tsecr_ns: 1, ..ack(10) });
     let delivered = sender.info(rto_ns + MS).delivered;
@@ -66,12 +61,7 @@ fn after_an_undo_both_transmissions_of_a_segment_are_in_flight() {
 
 #[test]
 fn a_sample_of_the_rtt_ends_backoff() {
-    let mut sender = sender("reno", EcnMode::Off);
-    sender.write(0, ALL);
-    let probe_ns = sender.timer_ns().unwrap();
-    sender.on_timer(probe_ns);
-    let rto_ns = sender.timer_ns().unwrap();
-    sender.on_timer(rto_ns);
+    let (mut sender, rto_ns) = timed_out_sender();
     assert_eq!(sender.backoff, 1);
     // The acknowledgement of a segment that was sent twice, without a timestamp, is no sample.
     sender.on_ack(rto_ns + 20 * MS, &ack(1));
