@@ -27,7 +27,7 @@ use nix::sys::socket::sockopt::UdpGsoSegment;
 mod lab;
 
 /// Timeout of expected conditions.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 fn config(trace: Trace, on_end: OnEnd, backend: Backend) -> LinkConfig {
     let mean = trace.mean_rate().unwrap().bits_per_sec();
@@ -119,7 +119,7 @@ fn play(config: LinkConfig, seconds: f64, window_s: f64, steps: u64) -> Outcome 
         std::thread::sleep(Duration::from_millis(4));
     }
     // The thread of a kernel link that has no CPU applies the last of them later.
-    let limit_ns = monotonic_ns() + PATIENCE.as_nanos() as u64;
+    let limit_ns = monotonic_ns() + WAIT_LIMIT.as_nanos() as u64;
     loop {
         timing.clear();
         link.timing(&mut timing);

@@ -36,7 +36,7 @@ fn bridge_forwards_every_protocol() {
     drop(link);
     // A child process of another test has copies of the sockets until its exec.
     let is_off = || lab.router.ip("-d link show r1").contains("promiscuity 0");
-    ccbench_tests::wait_for("the end of the promiscuous mode", PATIENCE, is_off);
+    ccbench_tests::wait_for("the end of the promiscuous mode", WAIT_LIMIT, is_off);
 }
 
 #[test]
