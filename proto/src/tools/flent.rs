@@ -210,7 +210,7 @@ fn rates(name: &str, raw: &[Raw], out: &mut Reading) {
     }
 }
 
-/// What `ss` said of the flow's socket; `None` if the value has nothing of it.
+/// The sample of the flow's socket, of the fields of `ss` in a raw value; `None` if it has none of them.
 fn socket(raw: &Raw, group: &str, flow_id: &str) -> Option<wire::FlowSample> {
     let at_ns = nanos(raw.t.value()?)?;
     let micros = |ms: &Number| count(ms.value()? * 1e3);

@@ -112,7 +112,7 @@ pub(super) fn bytes(value: f64) -> Option<u64> {
     (0.0..=MAX_COUNT).contains(&value).then_some(value.round() as u64)
 }
 
-/// A name of a flow, a group or a probe: other characters than letters, digits, `_` and `.` become one `-`.
+/// A name of a flow, a group or a probe: each sequence of characters other than letters, digits, `_` and `.` is replaced by one `-`.
 pub(super) fn plain(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     let parts: Vec<&str> = name.split(|c| !fits(c)).filter(|part| !part.is_empty()).collect();

@@ -9,7 +9,7 @@ use crate::wire::{self, Role, Side, run_event::Of};
 /// Rows of `flows`, by node, flow and side.
 pub(super) type Flows = BTreeMap<(String, String, Side), wire::Flow>;
 
-/// When what a row says began; `None` for rows that such files do not have.
+/// The beginning of the time that a row is about; `None` for rows that such files do not have.
 pub(super) fn begin_ns(row: &Of) -> Option<u64> {
     match row {
         Of::FlowSample(row) => Some(row.at_ns),
@@ -27,8 +27,8 @@ pub(super) struct Many {
     pub(super) qlogs: bool,
 }
 
-/// Takes the rows of a file. Flows of two files of flent have the same names, and so do traces of qlog that name no connection: they
-/// are told apart by the file.
+/// Adds the rows of a file. Two files of flent have the same names of flows, and so have qlog traces that name no connection: then the
+/// file's name is put in front of theirs.
 pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gathered) {
     let named = &source.found.named;
     out.notes.extend(named.notes.iter().map(|note| format!("{}: {note}", source.stem)));
