@@ -41,7 +41,8 @@ static LOOSE_RUN: LazyLock<KeptRun> =
 static COMPARED_RUN: LazyLock<KeptRun> =
     LazyLock::new(|| KeptRun::of(&run(LOOSE, COMPARED, &["--jobs", "1"])));
 
-fn record(bench: &Bench) -> Value {
+/// `run.json`.
+pub fn record(bench: &Bench) -> Value {
     let record = std::fs::read(bench.results().join("run.json")).unwrap();
     serde_json::from_slice(&record).unwrap()
 }

@@ -9,7 +9,7 @@ use ccbench_tests::s3::S3Server;
 use ccbench_tests::{Bench, SETUP_LIMIT, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::repeat::{COMPARED, LOOSE};
+use super::repeat::{COMPARED, LOOSE, record};
 use super::{MANY, PLAN, UNINTERRUPTED, plan_file, run};
 
 pub const REPEAT: u32 = 4;
@@ -168,8 +168,7 @@ fn what_fails_again_exits_with_2() {
 
 /// The decisions in `run.json`.
 fn decisions(bench: &Bench) -> serde_json::Value {
-    let record = std::fs::read(bench.results().join("run.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let record = record(bench);
     assert_eq!(record["status"], "complete");
     serde_json::json!([record["decisions"], record["planned_trials"]])
 }
