@@ -22,6 +22,12 @@ const TLS: [&str; 8] = [
     "pki/crl.pem",
 ];
 
+/// Makes an authority, and the certificates of [`TLS`].
+fn make_certificates(bench: &Bench) {
+    assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
+    assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
+}
+
 /// Ends the agent when the test ends, however it ends; a test that fails shows what the agent printed.
 struct Agent {
     process: Child,
@@ -115,8 +121,7 @@ flows = ["f"]
 fn runs_on_remote_agents_with_mutual_tls() {
     let _alone = alone();
     let bench = Bench::new();
-    assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
-    assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
+    make_certificates(&bench);
     let ports = ports();
     let _agents = ports.each_ref().map(|port| serve(&bench, port, &TLS));
     wait_for_agents(&ports);
@@ -147,8 +152,7 @@ fn runs_on_remote_agents_with_mutual_tls() {
 fn runs_on_fronts_and_workers_with_mutual_tls() {
     let _alone = alone();
     let bench = Bench::new();
-    assert_eq!(bench.run(&["pki", "init", "pki"]).status.code(), Some(0));
-    assert_eq!(bench.run(&["pki", "node", "pki", "127.0.0.1"]).status.code(), Some(0));
+    make_certificates(&bench);
     let ports = ports();
     let _agents = ports.each_ref().map(|port| serve_split(&bench, port, &TLS));
     wait_for_agents(&ports);
