@@ -3,7 +3,7 @@
 //!
 //! The tests of this module run beside each other: the kills at random moments take as long as all others.
 
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use ccbench_tests::{Bench, SETUP_LIMIT, beside_others, binary, text, wait_for};
@@ -44,9 +44,7 @@ fn fifty_random_kills_leave_nothing_behind() {
 
 /// Starts an experiment, kills one of its processes at a random moment and checks what is left.
 fn kill_one(round: u32, dice: &mut Dice) {
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &plan("killed", "400ms", 2));
-    let mut controller = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let (bench, mut controller) = start(&plan("killed", "400ms", 2));
     std::thread::sleep(Duration::from_millis(dice.roll(MAX_DELAY_MS)));
     let (program, command) = [
         ("ccbench", "run"),
@@ -84,6 +82,14 @@ fn kill_one(round: u32, dice: &mut Dice) {
     assert!(left.stdout.is_empty(), "{killed}: clean leaves {}{}", text(&left), text(&cleaned));
 }
 
+/// Starts a run of a plan.
+pub(crate) fn start(plan: &str) -> (Bench, Child) {
+    let bench = Bench::new();
+    let plan = bench.write("plan.toml", plan);
+    let controller = bench.spawn(&["run", &plan.to_string_lossy()]);
+    (bench, controller)
+}
+
 /// Whether a command line is that of a flow's client.
 pub(crate) fn is_client(line: &str) -> bool {
     line.starts_with("iperf3") && line.contains(" -c ")
@@ -109,10 +115,8 @@ pub(crate) fn agent(bench: &Bench, node: &str) -> Pid {
 #[test]
 fn resume_repeats_a_trial_whose_agent_died() {
     let _beside = beside_others();
-    let bench = Bench::new();
     let plan = kernel_plan("lost", 1).replace("length = \"1s\"", "length = \"2s\"");
-    let plan = bench.write("plan.toml", &plan);
-    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let (bench, mut child) = start(&plan);
     wait_for_flow(&bench);
     kill_process(agent(&bench, "dst"), Signal::KILL).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{}", bench.printed());
@@ -130,9 +134,7 @@ fn resume_repeats_a_trial_whose_agent_died() {
 #[test]
 fn resume_completes_an_interrupted_run() {
     let _beside = beside_others();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &kernel_plan("resume", 3));
-    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let (bench, mut child) = start(&kernel_plan("resume", 3));
     let err = || std::fs::read_to_string(bench.path("err")).unwrap_or_default();
     wait_for("the second trial", SETUP_LIMIT, || err().contains("trial 2/3"));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -156,9 +158,7 @@ fn resume_completes_an_interrupted_run() {
 #[test]
 fn killed_flow_fails_the_trial() {
     let _beside = beside_others();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &plan("dead", "4s", 1));
-    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let (bench, mut child) = start(&plan("dead", "4s", 1));
     wait_for_flow(&bench);
     let all = bench.processes();
     let (pid, _) = all.iter().find(|(_, line)| is_client(line)).unwrap();
@@ -173,9 +173,7 @@ fn killed_flow_fails_the_trial() {
 #[test]
 fn removed_results_directory_ends_the_run() {
     let _beside = beside_others();
-    let bench = Bench::new();
-    let plan = bench.write("plan.toml", &kernel_plan("removed", 3));
-    let mut child = bench.spawn(&["run", &plan.to_string_lossy()]);
+    let (bench, mut child) = start(&kernel_plan("removed", 3));
     wait_for("the first trial", SETUP_LIMIT, || {
         bench.printed().contains("trial 1/3") && !bench.all_results().is_empty()
     });
