@@ -84,9 +84,11 @@ def run(plan, out, state, with_page):
             page = threading.Thread(target=follow, args=(url[0], updates), daemon=True)
             page.start()
         # In the middle of the trial: the start and the end have other costs.
-        if list(pathlib.Path(out).glob("*/journal.ndjson")) and "trial_begin" in next(pathlib.Path(out).glob("*/journal.ndjson")).read_text():
+        if any("trial_begin" in journal.read_text() for journal in pathlib.Path(out).glob("*/journal.ndjson")):
             break
         time.sleep(0.05)
+    else:
+        sys.exit(f"the run ended before its trial began:\n{pathlib.Path(log.name).read_text()}")
     time.sleep(4)
     stats = [f"/proc/{controller.pid}/stat", view_thread(controller.pid)]
     before, began = [cpu_s(stat) for stat in stats], time.monotonic()
@@ -96,6 +98,8 @@ def run(plan, out, state, with_page):
         sys.exit(pathlib.Path(log.name).read_text())
     if page:
         page.join(10)
+    if with_page and not updates:
+        sys.exit(f"the page had no updates:\n{pathlib.Path(log.name).read_text()}")
     return [(b - a) / (ended - began) for a, b in zip(before, after)], updates
 
 
