@@ -131,11 +131,13 @@ impl Agent {
     ) -> Result<Option<String>, AgentError> {
         let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await?;
         let known = self.generation.load(Ordering::Relaxed);
-        check_ours(node, run_id, known, &info)?;
         let rebooted = match self.has_kernel_of_plan {
             // A kernel that was booted once: the next trial boots it again.
-            true => boot_of(&self.info, &info),
-            false => reboot(node, &self.info, &info)?,
+            true => {
+                check_ours(node, run_id, known, &info)?;
+                boot_of(&self.info, &info)
+            }
+            false => after_loss(node, run_id, known, &self.info, &info)?,
         };
         self.generation.store(info.generation, Ordering::Relaxed);
         let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch };
