@@ -42,15 +42,7 @@ impl Agents {
                 tokio::time::sleep(AWAIT_INTERVAL).await;
             }
         });
-        let mut awaited = Ok(());
-        for recovered in join_all(calls).await {
-            match recovered {
-                Ok((node, Some(what))) => note(rebooted, node, &what),
-                Ok((_, None)) => {}
-                Err(error) => awaited = awaited.and(Err(error)),
-            }
-        }
-        awaited
+        note_all(rebooted, join_all(calls).await)
     }
 
     /// Reboots every node that runs another kernel than the one of these releases, and waits at most `limit` until it is back.
@@ -69,38 +61,27 @@ impl Agents {
         for (node, release) in releases {
             let Some(agent) = self.by_node.get(node) else { continue };
             if agent.info.kernel != *release {
-                self.check_machine(node)?;
+                self.check_machine(node, agent)?;
                 agent.check_kernel(node, release)?;
             }
         }
-        let calls =
-            self.by_node.iter_mut().filter_map(|(node, agent)| {
-                let release = releases.get(node)?;
-                agent.has_kernel_of_plan = true;
-                if agent.info.kernel == *release {
-                    return None;
-                }
-                Some(async move {
-                    agent.boot(node, run_id, release, limit).await.map(|what| (node, what))
-                })
-            });
-        let mut all = Ok(());
-        for booted in join_all(calls).await {
-            match booted {
-                Ok((node, what)) => note(rebooted, node, &what),
-                Err(error) => all = all.and(Err(error)),
+        let calls = self.by_node.iter_mut().filter_map(|(node, agent)| {
+            let release = releases.get(node)?;
+            agent.has_kernel_of_plan = true;
+            if agent.info.kernel == *release {
+                return None;
             }
-        }
-        all
+            Some(async move {
+                let booted = agent.boot(node, run_id, release, limit).await;
+                booted.map(|what| (node, Some(what)))
+            })
+        });
+        note_all(rebooted, join_all(calls).await)
     }
 
     /// Refuses a reboot of a machine that is more than this node.
-    fn check_machine(&self, node: &str) -> Result<(), AgentError> {
-        let Some(agent) = self.by_node.get(node) else { return Ok(()) };
-        let refused = |reason: String| {
-            let (node, step) = (node.to_owned(), "reboot");
-            Err(AgentError::Refused { node, step, reason })
-        };
+    fn check_machine(&self, node: &str, agent: &Agent) -> Result<(), AgentError> {
+        let refused = |reason: String| Err(refusal(node, "reboot", reason));
         let boot_id = &agent.info.boot_id;
         if boot_id.is_empty() {
             let why = "its agent does not know the boot of its machine (no /proc), so a reboot cannot be verified";
@@ -153,12 +134,11 @@ impl Agent {
         if self.not_booted.as_deref() != Some(release) {
             return Ok(());
         }
-        let (node, step) = (node.to_owned(), "reboot");
         let reason = format!(
             "an earlier reboot into kernel {release} ended in another kernel: it is not rebooted into {release} again; look at its \
              console, and run `--resume`"
         );
-        Err(AgentError::Refused { node, step, reason })
+        Err(refusal(node, "reboot", reason))
     }
 
     /// Reboots the node into this kernel, and waits until its agent is back. Returns a description.
@@ -205,12 +185,11 @@ impl Agent {
                 break answer;
             }
         };
-        let (node, step) = (node.to_owned(), "reboot");
         let reason = format!(
             "it is not back with kernel {release} within {limit} ({answer}): look at its console; if it only takes longer, use \
              `--await-reboot TIME`; a power cycle boots its usual kernel"
         );
-        Err(AgentError::Refused { node, step, reason })
+        Err(refusal(node, "reboot", reason))
     }
 
     /// The node is back after a reboot, as `now` describes it.
@@ -229,12 +208,11 @@ impl Agent {
         let wire::NodeInfo { kernel, boot_id, .. } = &self.info;
         if kernel != release {
             self.not_booted = Some(release.to_owned());
-            let (node, step) = (node.to_owned(), "reboot");
             let reason = format!(
                 "it was rebooted, but runs kernel {kernel}, not {release}: the boot loader took another entry, or {release} did not \
                  start; look at its console and at the boot loader's environment (`grub-editenv list`, `bootctl status`)"
             );
-            return Err(AgentError::Refused { node, step, reason });
+            return Err(refusal(node, "reboot", reason));
         }
         Ok(format!(
             "rebooted into kernel {kernel}, which the plan names (boot {boot_id}, before {} with kernel {})",
@@ -272,9 +250,8 @@ fn check_ours(
     if now.generation <= generation || now.last_run_id == run_id {
         return Ok(());
     }
-    let (node, step) = (node.to_owned(), "describe");
     let reason = format!("run {} has used this node meanwhile", now.last_run_id);
-    Err(AgentError::Refused { node, step, reason })
+    Err(refusal(node, "describe", reason))
 }
 
 /// A description of the reboot between two descriptions of a node, if there was one.
@@ -298,6 +275,26 @@ fn note(rebooted: &mut BTreeMap<String, String>, node: &str, what: &str) {
     known.push_str(what);
 }
 
+/// Adds the reboots of several nodes; the first error, if there is one.
+fn note_all(
+    rebooted: &mut BTreeMap<String, String>,
+    results: Vec<Result<(&String, Option<String>), AgentError>>,
+) -> Result<(), AgentError> {
+    let mut all = Ok(());
+    for result in results {
+        match result {
+            Ok((node, Some(what))) => note(rebooted, node, &what),
+            Ok((_, None)) => {}
+            Err(error) => all = all.and(Err(error)),
+        }
+    }
+    all
+}
+
+fn refusal(node: &str, step: &'static str, reason: String) -> AgentError {
+    AgentError::Refused { node: node.to_owned(), step, reason }
+}
+
 /// What has happened if a node has been rebooted between two descriptions.
 ///
 /// # Errors
@@ -310,12 +307,11 @@ fn reboot(
     let Some(what) = boot_of(before, now) else { return Ok(None) };
     let [earlier, kernel] = [before, now].map(|info| (&info.kernel, &info.kernel_version));
     if earlier != kernel {
-        let (node, step) = (node.to_owned(), "describe");
         let reason = format!(
             "it has been rebooted into another kernel ({} {}, before {} {}); boot the earlier one, and run `--resume`",
             kernel.0, kernel.1, earlier.0, earlier.1
         );
-        return Err(AgentError::Refused { node, step, reason });
+        return Err(refusal(node, "describe", reason));
     }
     Ok(Some(what))
 }
