@@ -110,32 +110,27 @@ async fn copy(location: &str) -> Result<ReadableRun, CliError> {
     let store = &*store;
     let cache = RunCache::of(store.location())?;
     let building = cache.building()?;
-    let (entry, made) = if has_shards(store).await? {
+    let (entry, path) = if has_shards(store).await? {
         copy_shards(store, &cache, &building).await?
     } else {
         copy_results(store, &cache, &building).await?
-    };
-    let path = match made {
-        Some(made) => entry.take(&made)?,
-        // It has one, and is locked.
-        None => entry.run().ok_or_else(|| CliError::Usage(format!("{location} has no run")))?,
     };
     drop(building);
     cache.remove_others(&entry);
     Ok(ReadableRun { path, copied: Some((location.to_owned(), entry)) })
 }
 
-/// The entry of the cache for a store of shards, and the new copy if the entry has none.
+/// The entry of the cache for a store of shards, and the copy in it, which is made if there is none.
 async fn copy_shards(
     store: &dyn ShardStore,
     cache: &RunCache,
     building: &CacheEntry,
-) -> Result<(CacheEntry, Option<PathBuf>), CliError> {
+) -> Result<(CacheEntry, PathBuf), CliError> {
     let Collected { merge, sha256 } = collect(store, Staging::new(building.folder())?).await?;
     warn_about(&merge, store.location());
     let entry = cache.entry(&sha256)?;
-    if entry.run().is_some() {
-        return Ok((entry, None));
+    if let Some(path) = entry.run() {
+        return Ok((entry, path));
     }
     if let Some(latest) = cache.latest() {
         for commit in merge.commits() {
@@ -147,7 +142,8 @@ async fn copy_shards(
         copy_files(store, &merge, commit).await?;
     }
     let note = format!("merged from the shards in {}", store.location());
-    Ok((entry, Some(merge.finish(note)?)))
+    let path = entry.take(&merge.finish(note)?)?;
+    Ok((entry, path))
 }
 
 /// What a reader of shards should know: `ccbench merge` has the details.
@@ -172,12 +168,12 @@ async fn copy_results(
     store: &dyn ShardStore,
     cache: &RunCache,
     building: &CacheEntry,
-) -> Result<(CacheEntry, Option<PathBuf>), CliError> {
+) -> Result<(CacheEntry, PathBuf), CliError> {
     let staging = Staging::new(building.folder())?;
     let sha256 = download_records(store, &staging).await?;
     let entry = cache.entry(&sha256)?;
-    if entry.run().is_some() {
-        return Ok((entry, None));
+    if let Some(path) = entry.run() {
+        return Ok((entry, path));
     }
     download_rest(store, cache, &staging).await?;
     let found = verify_copy(&staging)?;
@@ -185,7 +181,8 @@ async fn copy_results(
         let key = format!("{}/{name}", store.location());
         return Err(MergeError::DamagedCopy { key, what }.into());
     }
-    Ok((entry, Some(staging.publish(name_of(store.location()))?)))
+    let path = entry.take(&staging.publish(name_of(store.location()))?)?;
+    Ok((entry, path))
 }
 
 /// The name of the copy of a results directory; a hidden one would be taken for an unfinished copy.
