@@ -201,12 +201,15 @@ async fn run_array(
     }
     // An earlier command may have ended before its job; the same shards must not be in the queue twice.
     let jobs = earlier_jobs(&*store).await?;
-    if !jobs.is_empty() && !lacking(plan, job.shards, &settled(&*store, plan).await?).is_empty() {
-        wait_for_job(&jobs.join(","), &*store, schedule::trials(plan).len()).await?;
+    if !jobs.is_empty() {
+        let before = committed(&*store).await?;
+        if !left(&*store, plan, job.shards, &before).await?.is_empty() {
+            wait_for_job(&jobs.join(","), &*store, schedule::trials(plan).len()).await?;
+        }
     }
     for _ in 0..=args.resubmit {
         let before = committed(&*store).await?;
-        let left = lacking(plan, job.shards, &settled(&*store, plan).await?);
+        let left = left(&*store, plan, job.shards, &before).await?;
         if left.is_empty() {
             break;
         }
@@ -264,15 +267,17 @@ async fn committed(store: &dyn ShardStore) -> Result<BTreeSet<(u32, u16)>, CliEr
     Ok(keys.iter().filter_map(|key| trial_of_key(key)).collect())
 }
 
-/// The trials in the store, and those that the rules of the plan make unnecessary.
-async fn settled(
+/// The shards that have trials which are neither among these in the store, nor unnecessary by the rules of the plan.
+async fn left(
     store: &dyn ShardStore,
     plan: &CheckedPlan,
-) -> Result<BTreeSet<(u32, u16)>, CliError> {
-    let committed = committed(store).await?;
-    let rules = rules_after(store, plan, &committed).await?;
+    shards: u32,
+    committed: &BTreeSet<(u32, u16)>,
+) -> Result<Vec<u32>, CliError> {
+    let rules = rules_after(store, plan, committed).await?;
     let trials = schedule::trials(plan).into_iter().map(|trial| (trial.point_id, trial.trial));
-    Ok(trials.filter(|key| committed.contains(key) || !rules.is_needed(key.0, key.1)).collect())
+    let is_settled = |key: &(u32, u16)| committed.contains(key) || !rules.is_needed(key.0, key.1);
+    Ok(lacking(plan, shards, &trials.filter(is_settled).collect()))
 }
 
 /// Submits a script, and waits for a controller that is restarted; the job's id.
