@@ -25,8 +25,7 @@ pub async fn check(
         if !asked.insert(looked_at(&point, addresses)) {
             continue;
         }
-        let request = |node: &str| request(&experiment.id, &point, addresses, node);
-        match agents.check(request).await {
+        match agents.check(request(&experiment.id, &point, addresses)).await {
             Ok(()) if experiment.keep_going => return Ok(()),
             Ok(()) => {}
             Err(error @ (AgentError::Refused { .. } | AgentError::Unsupported { .. }))
@@ -40,21 +39,20 @@ pub async fn check(
     refused
 }
 
-/// The question about a point.
+/// The question about a point, for each node.
 pub(super) fn request(
     run_id: &str,
     point: &Point,
     addresses: &BTreeMap<String, String>,
-    node: &str,
-) -> wire::PrepareRequest {
-    wire::PrepareRequest {
+) -> impl Fn(&str) -> wire::PrepareRequest + use<> {
+    let of_all = wire::PrepareRequest {
         run_id: run_id.to_owned(),
-        node: node.to_owned(),
         plan_toml: resolve::to_toml(&point.plan),
         point_id: point.id,
         addresses: addresses.clone(),
         ..wire::PrepareRequest::default()
-    }
+    };
+    move |node: &str| wire::PrepareRequest { node: node.to_owned(), ..of_all.clone() }
 }
 
 /// The parts of a point that agents look at: points that differ in others (rates, queues, times) need one question.

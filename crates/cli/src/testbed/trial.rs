@@ -148,10 +148,9 @@ async fn ready(
     limit: Micros,
 ) -> Result<(), AgentError> {
     let until = clock::now() + limit.duration();
+    let request = refusals::request(&trial.experiment.id, trial.point, addresses);
     loop {
-        let request =
-            |node: &str| refusals::request(&trial.experiment.id, trial.point, addresses, node);
-        match agents.check(request).await {
+        match agents.check(&request).await {
             Err(error) if clock::now() < until => debug!("not ready: {error}"),
             checked => return checked,
         }
