@@ -1,7 +1,7 @@
-//! Reads what the store of all shards has, into a directory that becomes a run.
+//! Reads the store of all shards into a staging directory: the plan, the records, and the files of the trials.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_results::digest::FileDigest;
@@ -14,6 +14,7 @@ use ccbench_store::{ObjectError, ShardStore};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::error::CliError;
+use crate::file::FileError;
 use crate::shard::ShardRunError;
 
 /// Objects that are read at the same time.
@@ -38,7 +39,7 @@ pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collect
     for key in store.list(RUN_FOLDER).await? {
         let path = staging.file(key.strip_prefix(&prefix).unwrap_or(&key))?;
         store.download(&key, &path).await?;
-        add(&key, digest_of(path)?);
+        add(&key, digest_of(&path)?);
     }
     let (mut sessions, mut commits, mut duplicates) = (vec![], vec![], vec![]);
     for (key, content) in records(store, SESSIONS).await? {
@@ -64,12 +65,8 @@ pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collect
 ///
 /// # Errors
 /// It cannot be read.
-pub fn digest_of(path: PathBuf) -> Result<FileDigest, ccbench_results::FileError> {
-    FileDigest::of_file(&path).map_err(|source| ccbench_results::FileError::Io {
-        op: "read",
-        path,
-        source,
-    })
+pub fn digest_of(path: &Path) -> Result<FileDigest, FileError> {
+    FileDigest::of_file(path).map_err(FileError::of("read", path))
 }
 
 /// The rules of a plan after these committed trials.

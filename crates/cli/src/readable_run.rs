@@ -207,7 +207,7 @@ async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<S
             }
             downloaded => downloaded?,
         }
-        read += &digest_of(path)?.sha256;
+        read += &digest_of(&path)?.sha256;
     }
     Ok(FileDigest::of(read.as_bytes()).sha256)
 }
