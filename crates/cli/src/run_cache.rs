@@ -288,12 +288,25 @@ mod tests {
 
     const LIMIT: u64 = 1000;
 
+    /// A cache in a directory that is removed with it.
+    fn cache() -> (tempfile::TempDir, RunCache) {
+        let root = tempfile::tempdir().unwrap();
+        let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
+        (root, cache)
+    }
+
+    /// Makes a copy with this content.
+    fn make(building: &CacheEntry, content: &[u8]) -> PathBuf {
+        let made = building.folder().join("run");
+        std::fs::create_dir(&made).unwrap();
+        std::fs::write(made.join("journal.ndjson"), content).unwrap();
+        made
+    }
+
     /// Puts a copy of so many bytes into the cache; `used_s` is when it was used.
     fn put(cache: &RunCache, sha256: &str, bytes: usize, used_s: u64) -> PathBuf {
         let building = cache.building().unwrap();
-        let made = building.folder().join("run");
-        std::fs::create_dir(&made).unwrap();
-        std::fs::write(made.join("journal.ndjson"), vec![b'x'; bytes]).unwrap();
+        let made = make(&building, &vec![b'x'; bytes]);
         let entry = cache.entry(sha256).unwrap();
         assert_eq!(entry.run(), None);
         let run = entry.take(&made).unwrap();
@@ -321,8 +334,7 @@ mod tests {
 
     #[test]
     fn files_of_the_last_copy_are_counted_once() {
-        let root = tempfile::tempdir().unwrap();
-        let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
+        let (_root, cache) = cache();
         let last = put(&cache, "one", 600, 1);
         let building = cache.building().unwrap();
         let linked = building.folder().join("journal.ndjson");
@@ -333,8 +345,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_is_read_stays() {
-        let root = tempfile::tempdir().unwrap();
-        let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
+        let (_root, cache) = cache();
         let path = put(&cache, "one", 900, 1);
         let read = cache.entry("one").unwrap();
         assert!(matches!(cache.make_room(500), Err(RunCacheError::InUse { bytes: 500, .. })));
@@ -349,13 +360,10 @@ mod tests {
 
     #[test]
     fn of_two_copies_the_first_one_is_used() {
-        let root = tempfile::tempdir().unwrap();
-        let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
+        let (_root, cache) = cache();
         let first = put(&cache, "one", 10, 1);
         let building = cache.building().unwrap();
-        let made = building.folder().join("run");
-        std::fs::create_dir(&made).unwrap();
-        std::fs::write(made.join("journal.ndjson"), "other").unwrap();
+        let made = make(&building, b"other");
         assert_eq!(cache.entry("one").unwrap().take(&made).unwrap(), first);
         assert_eq!(std::fs::read(first.join("journal.ndjson")).unwrap(), [b'x'; 10]);
     }
