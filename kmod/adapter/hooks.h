@@ -169,9 +169,14 @@ CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 {
 	struct ccb_socket *s = ccb_of(tp);
 	CCB_ACK_ON_STACK
-	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
+	struct cc_ack *a;
 	struct cc_out out;
 
+#if CCB_WANTS & CC_SKIPS_EVENTS
+	if (!s || !CORE(_reacts_to)(&s->state, event, tp->app_limited))
+		return;
+#endif
+	a = ccb_input(tp, s, CCB_ACK_STACK);
 	if (!a)
 		return;
 	a->random = ccb_random();

@@ -289,6 +289,14 @@ CC_FN void cc_bbr_enter_loss(struct cc_bbr_state *st, const struct cc_bbr_params
 		st->inflight_lo = version == 2 ? st->prior_cwnd : rs->cwnd;
 }
 
+/* Whether an event changes anything. With bursts further apart than the RTT, each of them begins with TX_START. */
+CC_FN int cc_bbr_reacts_to(const struct cc_bbr_state *st, u32 event, u32 app_limited)
+{
+	if (event == CC_EVENT_TX_START)
+		return app_limited || (st->flags & CC_BBR_LOW_RATE);
+	return event <= CC_EVENT_LOSS;
+}
+
 CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, u32 event,
 			   const struct cc_ack *a, struct cc_out *out)
 {
@@ -300,7 +308,7 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 	} else if (event < CC_EVENT_LOSS) {
 		if (st->prev_ca_state == CC_LOSS)
 			cwnd = cc_max(cwnd, st->prior_cwnd);
-	} else if (event == CC_EVENT_TX_START && (a->flags & CC_APP_LIMITED || st->flags & CC_BBR_LOW_RATE)) {
+	} else if (event == CC_EVENT_TX_START && cc_bbr_reacts_to(st, event, a->flags & CC_APP_LIMITED)) {
 		st->flags |= CC_BBR_IDLE_RESTART;
 		st->ack_epoch_stamp_us = (u32)a->now_us;
 		st->ack_epoch_acked = 0;

@@ -203,6 +203,32 @@ static void samples_of_probe_rtt_are_application_limited(void)
 	CHECK_EQ(st.flags, 0);
 }
 
+/* A host may skip the events to which the core does not react. */
+static void events_that_may_be_skipped_change_nothing(void)
+{
+	struct cc_bbr3_state st = {.bbr = {.mode = CRUISE, .last_mode = CRUISE}}, before;
+	struct cc_ack a = test_ack();
+	struct cc_out out;
+	u32 event;
+
+	for (event = CC_EVENT_RESTART; event < CC_EVENTS; event++) {
+		CHECK_EQ(cc_bbr3_reacts_to(&st, event, 0), 0);
+		memcpy(&before, &st, sizeof(st));
+		cc_bbr3_on_event(&st, &cc_bbr3_defaults, event, &a, &out);
+		CHECK_EQ(memcmp(&before, &st, sizeof(st)), 0);
+		CHECK_EQ(out.pacing_bytes_per_sec, 0);
+		CHECK_EQ(out.cwnd_pkts, a.cwnd_pkts);
+		CHECK_EQ(out.ssthresh_pkts, a.ssthresh_pkts);
+		CHECK_EQ(out.flags, 0);
+	}
+	CHECK(cc_bbr3_reacts_to(&st, CC_EVENT_TX_START, 1));
+	CHECK(!cc_bbr3_reacts_to(&st, CC_EVENT_RTO, 1));
+	st.bbr.flags = CC_BBR_LOW_RATE;
+	CHECK(cc_bbr3_reacts_to(&st, CC_EVENT_TX_START, 0));
+	for (event = CC_EVENT_OPEN; event <= CC_EVENT_LOSS; event++)
+		CHECK(cc_bbr3_reacts_to(&st, event, 0));
+}
+
 /* In PROBE_RTT packets in flight are counted as such, so that the samples after it do not move the max_bw filter. */
 static void probe_rtt_keeps_the_bandwidth(void)
 {
@@ -325,6 +351,7 @@ int main(void)
 	probe_rtt_comes_after_five_seconds();
 	a_delayed_ack_does_not_raise_the_lowest_rtt();
 	samples_of_probe_rtt_are_application_limited();
+	events_that_may_be_skipped_change_nothing();
 	probe_rtt_keeps_the_bandwidth();
 	restart_from_idle_paces_at_the_bandwidth();
 	undo_restores_the_bounds();
