@@ -162,7 +162,8 @@ struct cc_bbr_state {
 	u32 extra_acked_a, extra_acked_b; /* the extra_acked filter: two times five rounds */
 	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* of the ACK before */
 	u32 alpha_last_delivered, alpha_last_delivered_ce;
-	struct cc_bbr_loss_mark loss_marks[CC_BBR_LOSS_MARKS]; /* the newest first */
+	struct cc_bbr_loss_mark loss_marks[CC_BBR_LOSS_MARKS]; /* the newest first; loss_marks_used of them */
+	struct cc_bbr_loss_mark expired_loss_mark; /* stands for the others: counts no loss */
 	u32 flags;
 	u16 ecn_alpha; /* 1/256 */
 	u16 rounds_since_bw_probe;
@@ -170,6 +171,7 @@ struct cc_bbr_state {
 	u8 full_bw_count, loss_events_in_round, startup_ecn_rounds;
 	u8 bw_probe_up_rounds, extra_acked_rounds, init_cwnd;
 	u8 last_mode; /* of the last row: another one is due when the mode differs */
+	u8 loss_marks_used;
 };
 CC_STORAGE_FITS(bbr);
 
@@ -268,15 +270,18 @@ CC_FN u64 cc_bbr_initial_rate(struct cc_bbr_state *st, const struct cc_bbr_param
 	return cc_bbr_rate(cc_u32(bw), a->mss_bytes, cc_bbr_permille(p->startup_pacing_gain), p->margin_pct);
 }
 
-/* Marks older than what is in flight count no loss: their counters must not wrap. */
+/* Marks older than what is in flight count no loss: their counters must not wrap. Each mark is older than the one before it. */
 CC_FN void cc_bbr_expire_loss_marks(struct cc_bbr_state *st, u32 prior_delivered)
 {
 	u32 i;
 
+	if (cc_after(st->expired_loss_mark.last, prior_delivered))
+		return;
 	for (i = 0; i < CC_BBR_LOSS_MARKS; i++)
-		if (!cc_after(st->loss_marks[i].last, prior_delivered))
-			st->loss_marks[i] =
-				(struct cc_bbr_loss_mark){prior_delivered, prior_delivered, st->last_total_lost};
+		if (i == st->loss_marks_used || !cc_after(st->loss_marks[i].last, prior_delivered))
+			break;
+	st->loss_marks_used = (u8)i;
+	st->expired_loss_mark = (struct cc_bbr_loss_mark){prior_delivered, prior_delivered, st->last_total_lost};
 }
 
 CC_FN void cc_bbr_init(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
@@ -322,7 +327,7 @@ CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, 
 	u32 lost = total_lost, i;
 
 	for (i = 0; i < CC_BBR_LOSS_MARKS; i++) {
-		const struct cc_bbr_loss_mark *mark = &st->loss_marks[i];
+		const struct cc_bbr_loss_mark *mark = i < st->loss_marks_used ? &st->loss_marks[i] : &st->expired_loss_mark;
 
 		if (!cc_after(mark->last, prior_delivered))
 			break;
@@ -341,13 +346,14 @@ CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost
 	struct cc_bbr_loss_mark *newest = &st->loss_marks[0];
 	u32 i;
 
-	if (newest->lost != lost && delivered - newest->first < least_gap) {
+	if (st->loss_marks_used && newest->lost != lost && delivered - newest->first < least_gap) {
 		newest->last = delivered;
 		return;
 	}
 	for (i = 0; i < CC_BBR_OLD_LOSS_MARKS; i++)
 		st->loss_marks[CC_BBR_OLD_LOSS_MARKS - i] = st->loss_marks[CC_BBR_OLD_LOSS_MARKS - 1 - i];
 	st->loss_marks[0] = (struct cc_bbr_loss_mark){delivered, delivered, lost};
+	st->loss_marks_used = (u8)cc_min(st->loss_marks_used + 1u, CC_BBR_LOSS_MARKS);
 }
 
 /* v3: more than ecn_thresh; v2: as many. */

@@ -60,8 +60,10 @@ static void losses_are_counted_since_a_packet_was_sent(void)
 	st.last_total_lost = 10;
 	cc_bbr_expire_loss_marks(&st, 160);
 	CHECK_EQ(cc_bbr_lost_since(&st, 160, 10), 3);
+	CHECK_EQ(st.loss_marks_used, 1);
 	cc_bbr_expire_loss_marks(&st, 200);
 	CHECK_EQ(cc_bbr_lost_since(&st, 200, 10), 0);
+	CHECK_EQ(st.loss_marks_used, 0);
 }
 
 /*
