@@ -5,7 +5,7 @@
  *
  *   ccb_of(tp), ccb_params(tp)                state of the socket, or null; parameters of its instance
  *   ccb_new(tp)                               the same at init: with CC_WANTS_STORAGE it is allocated
- *   ccb_random()                              uniform over u32
+ *   ccb_random()                              uniform over u32 (CC_WANTS_RANDOM)
  *   ccb_is_cwnd_limited(tp)                   is_cwnd_limited, a bit-field
  *   ccb_edt_delay_ns(tp)                      from now to the earliest departure time of the next packet
  *   ccb_net_header_bytes(tp)                  of IP
@@ -128,7 +128,7 @@ CC_FN void ccb_on_init(struct tcp_sock *tp)
 
 	if (!a)
 		return;
-	a->random = ccb_random();
+	a->random = CCB_WANTS & CC_WANTS_RANDOM ? ccb_random() : 0;
 	s->rounds = 0;
 #if CCB_ECHOES
 	s->ce = 0;
@@ -179,7 +179,7 @@ CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 	a = ccb_input(tp, s, CCB_ACK_STACK);
 	if (!a)
 		return;
-	a->random = ccb_random();
+	a->random = CCB_WANTS & CC_WANTS_RANDOM ? ccb_random() : 0;
 	if (tp->app_limited)
 		a->flags |= CC_APP_LIMITED;
 	CORE(_on_event)(&s->state, ccb_params(tp), event, a, &out);
@@ -248,7 +248,7 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 {
 	struct cc_out out;
 
-	a->random = ccb_random();
+	a->random = CCB_WANTS & CC_WANTS_RANDOM ? ccb_random() : 0;
 	a->flags |= ccb_cwnd_flags(tp);
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
 	ccb_apply(tp, a, &out);

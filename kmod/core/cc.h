@@ -71,6 +71,7 @@ enum cc_event {
 #define CC_WANTS_STORAGE 32u /* the state exceeds icsk_ca_priv */
 #define CC_MAY_WANT_ECN 64u /* CC_WANTS_ECN if parameter ecn_enable is not 0 */
 #define CC_SKIPS_EVENTS 128u /* on_event need not be called if cc_NAME_reacts_to(state, event, app_limited) is 0 */
+#define CC_WANTS_RANDOM 256u /* uses cc_ack.random, which costs a call */
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */
@@ -99,7 +100,7 @@ struct cc_ack {
 	u32 edt_delay_us;	       /* from now to the earliest departure time of the next packet (pacing) */
 	u32 mss_bytes;
 	u32 mtu_bytes;		       /* of a full packet: mss_bytes and the headers of TCP and IP */
-	u32 random;		       /* uniform over u32, fresh for every call */
+	u32 random;		       /* with CC_WANTS_RANDOM uniform over u32, fresh for every call */
 	u32 ca_state;		       /* enum cc_ca_state */
 	u32 flags;
 };

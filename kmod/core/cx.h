@@ -30,7 +30,7 @@
 
 #include "round.h"
 
-#define CC_CX_WANTS 0u
+#define CC_CX_WANTS CC_WANTS_RANDOM
 #define CC_CX_POWER_MAX 8
 
 /* name, unit, default, min, max, meaning */
