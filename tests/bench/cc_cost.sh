@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Cost of a congestion control in BPF on an unshaped veth: nanoseconds per ACK of all its programs (bpf_stats), medians of
 # rounds. As root; prints two tables. Usage: cc_cost.sh [SECONDS [ROUNDS]]
+# Ours record a row per round trip, which on this path may be one per ACK; with RECORD=0 in the environment they record none.
 # - Beside the kernel's reno, interleaved: the time with the overhead of counting, and goodput. reno_kfunc is the lower
 #   bound of the cost in BPF. Fails if vegas does not reach 95 % of reno's goodput.
 # - bbr3 and bbr2 beside the kernel's bbr, which bbr_kfunc calls from BPF; needs Linux 6.10 with bbr built in. Counting, which

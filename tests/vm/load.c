@@ -3,6 +3,7 @@
  * A loader of kmod/bpf's objects for tests, as small as its contract allows: load OBJECT NAME [FLAGS [INDEX=VALUE ...]].
  * Prints "attached" and then, until it is killed, nothing; at its end the count of rows, and for each program its name, run
  * time in ns and runs, as far as kernel.bpf_stats_enabled was set.
+ * RECORD=0 in the environment: the programs record no rows.
  */
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -93,6 +94,8 @@ int main(int argc, char **argv)
 		*(unsigned *)(bytes + 16) = (unsigned)strtoul(argv[3], NULL, 0);
 	if (!kernel_has(btf, "cwnd_event_tx_start"))
 		memset(bytes + 24, 0, 8);
+	if (getenv("RECORD"))
+		words[2] = (unsigned)strtoul(getenv("RECORD"), NULL, 0);
 	for (i = 4; i < argc; i++)
 		if (sscanf(argv[i], "%u=%u", &index, &value) == 2 && index < words[3])
 			words[4 + index] = value;
