@@ -129,11 +129,14 @@ CC_FN u64 cc_prague_min_frac_cwnd(const struct cc_prague_state *st, const struct
 CC_FN void cc_prague_set_frac_cwnd(struct cc_prague_state *st, const struct cc_prague_params *p,
 			 const struct cc_ack *a, u64 frac)
 {
-	u64 min_cwnd = cc_prague_min_frac_cwnd(st, p, a);
-	u64 max_cwnd = (u64)CC_PRAGUE_MAX_CWND << CC_PRAGUE_CWND_FRAC_BITS;
+	u64 max_cwnd = (u64)CC_PRAGUE_MAX_CWND << CC_PRAGUE_CWND_FRAC_BITS, min_cwnd;
 
-	if (frac < min_cwnd)
-		frac = min_cwnd;
+	/* The lower bound is at most this, and takes a division. */
+	if (frac < CC_PRAGUE_MIN_CWND) {
+		min_cwnd = cc_prague_min_frac_cwnd(st, p, a);
+		if (frac < min_cwnd)
+			frac = min_cwnd;
+	}
 	st->frac_cwnd = frac > max_cwnd ? max_cwnd : frac;
 	if (st->frac_cwnd >= CC_PRAGUE_MIN_CWND)
 		st->small_cwnd_rtt_us = 0;
