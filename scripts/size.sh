@@ -9,9 +9,10 @@ command -v nm >/dev/null || { echo "size: nm is missing: install binutils" >&2; 
 stripped=$(mktemp)
 trap 'rm -f "$stripped"' EXIT
 
+# The filters below read all lines: one that ends early (head) could end sort with SIGPIPE, and with it this script.
 mb() { awk '{ printf "%8.2f MB  %s\n", $1 / 1e6, $2 }'; }
 echo "sections of $program:"
-size -A -d "$program" | awk '$2 > 0 && $1 ~ /^\./ { print $2, $1 }' | sort -rn | head -n 12 | mb
+size -A -d "$program" | awk '$2 > 0 && $1 ~ /^\./ { print $2, $1 }' | sort -rn | sed -n 1,12p | mb
 echo "crates:"
 # Of `<a::B as c::D>::e` and `core::ptr::drop_in_place<a::B>` the first crate that is not the standard library's.
 nm --print-size --radix=d --demangle "$program" | awk '
@@ -27,7 +28,7 @@ nm --print-size --radix=d --demangle "$program" | awk '
         }
         bytes[crate == "" ? "others" : crate] += $2
     }
-    END { for (crate in bytes) print bytes[crate], crate }' | sort -rn | head -n 40 | mb
+    END { for (crate in bytes) print bytes[crate], crate }' | sort -rn | sed -n 1,40p | mb
 
 strip -s -o "$stripped" "$program"
 bytes=$(stat -c %s "$stripped")
