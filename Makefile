@@ -203,4 +203,5 @@ dist-lab: lab
 
 # Installs the packages of `make dist` in bare systems and measures the time to the first table; root.
 test-dist:
+	@scripts/setup.sh --test-dist
 	tests/dist/bare.sh $(DIST)

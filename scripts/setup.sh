@@ -6,6 +6,7 @@
 #   --faults also installs strace, which injects faults
 #   --slurm also installs Slurm, on which tests run job arrays
 #   --dist  also installs what builds packages (scripts/dist.sh)
+#   --test-dist also installs what makes the bare systems in which they are tested (tests/dist/bare.sh)
 #   --arm64 also installs what runs tests for 64-bit Arm: QEMU's user mode, and a linker and a libc for Arm
 # Does nothing if everything is installed.
 set -euo pipefail
@@ -21,6 +22,7 @@ if [ "${1:-}" = --lab ]; then
         [lz4]=lz4 [python3]=python3 [patch]=patch [depmod]=kmod [strip]=binutils)
 fi
 [ "${1:-}" = --dist ] && package+=([dpkg-shlibdeps]=dpkg-dev [patchelf]=patchelf [git]=git)
+[ "${1:-}" = --test-dist ] && package+=([mmdebstrap]=mmdebstrap)
 [ "${1:-}" = --faults ] && package+=([strace]=strace)
 [ "${1:-}" = --slurm ] && package+=([slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge)
 [ "${1:-}" = --arm64 ] && package+=([qemu-aarch64]=qemu-user [aarch64-linux-gnu-gcc]=gcc-aarch64-linux-gnu)
@@ -36,6 +38,7 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
     [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests, builds the wheel"
     [dpkg-dev]="finds what packages depend on" [patchelf]="puts libraries into the wheel" [git]="dates the packages"
+    [mmdebstrap]="makes bare systems for the tests of packages"
     [slurmctld]="Slurm's controller, for tests" [slurmd]="Slurm's nodes, for tests" [slurm-client]="Slurm's commands, for tests"
     [munge]="authenticates Slurm's messages"
     [strace]="injects faults into system calls" [qemu-user]="runs the tests for Arm"
