@@ -32,6 +32,10 @@ case ${from%/} in
 esac
 echo "bare: $system $suite"
 source="deb $from $suite $components"
+# This machine may reach the mirror through a proxy, and may have an old copy of it. mmdebstrap does not read the system's configuration of
+# apt; what it is given here is also in the systems that it makes.
+apt-config dump | grep -iE '^Acquire::(.*Proxy|Check-)' >"$work/apt.conf" || true
+[ ! -s "$work/apt.conf" ] || options+=(--aptopt="$work/apt.conf")
 # For a mirror with https.
 mmdebstrap --quiet --variant=apt "${options[@]}" --include=ca-certificates "$suite" "$work/base.tar" "$source"
 
@@ -54,9 +58,8 @@ root_of() { # NAME: a fresh copy
     mkdir "$root"
     tar -C "$root" -xf "$work/base.tar"
     cp --remove-destination /etc/resolv.conf /etc/hosts "$root/etc/"
-    # This machine may reach the mirror through a proxy, or trust an authority of its own.
+    # This machine may trust an authority of its own.
     cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
-    apt-config dump | grep -i '^Acquire::.*Proxy' >"$root/etc/apt/apt.conf.d/00proxy" || true
     cp "$here/plans/quickstart.toml" "$root/srv/"
     for tool in cc gcc clang cargo python3 iperf3; do
         ! in_root "$root" sh -c "command -v $tool" >/dev/null || die "the bare system has $tool"
@@ -88,7 +91,10 @@ root_of deb
 cp "$deb" "$work/deb/srv/ccbench.deb"
 first_table deb 'apt-get update -qq && apt-get install -qq -y --no-install-recommends /srv/ccbench.deb'
 in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version; test -s /usr/share/man/man1/ccbench-run.1.gz
-    for unit in agent agent-front agent-worker agent-loader; do test -s /usr/lib/systemd/system/ccbench-$unit.service; done; dpkg --verify ccbench'
+    for unit in agent.service agent-front.service agent-worker.service agent-worker.socket agent-loader.service agent-loader.socket; do
+        test -s "/usr/lib/systemd/system/ccbench-$unit"
+    done
+    test -s /usr/lib/sysusers.d/ccbench.conf; dpkg --verify ccbench'
 namespaces deb
 in_root "$work/deb" sh -ec 'apt-get purge -qq -y ccbench >/dev/null
     for path in /usr/bin/ccbench /usr/share/ccbench /usr/share/doc/ccbench; do test ! -e "$path"; done'
