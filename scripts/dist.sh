@@ -132,6 +132,8 @@ wheel() {
     for name in scripts/ccbench scripts/ccbench-agent ccbench/__init__.py lib/ccbench/libelf.so.1 share/doc/ccbench/docs/plan.md; do
         grep -q "$name " "$work/wheel/list" || die "wheel: ${made[0]##*/} has no $name"
     done
+    # One of an earlier build may have another tag of the platform in its name.
+    rm -f "$out/ccbench-$version-"*"_$arch.whl"
     cp "${made[0]}" "$out/"
 }
 
