@@ -6,7 +6,7 @@
 # Ends with SHA256SUMS of all files in OUT. docs/packages.md describes the packages. What cannot be built here is skipped with a note if
 # all were asked for, and an error if it was named.
 set -euo pipefail
-# Users read what is installed; dpkg-deb refuses other modes of DEBIAN.
+# dpkg-deb refuses other modes of DEBIAN.
 umask 022
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:?usage: dist.sh OUT [PACKAGE…]}")

@@ -4,6 +4,8 @@
 #   ROOT      root of the tree; empty: this system's
 #   PREFIX    /usr/local, /usr; empty: for an archive that is unpacked in /usr/local
 set -euo pipefail
+# Users read what is installed.
+umask 022
 source=$(dirname "$(realpath "$0")")/..
 programs=$1 prefix=${3%/}
 to=${2%/}$prefix
@@ -31,4 +33,5 @@ cd "$source"
 for file in LICENSE LICENSES/*; do install -D -m 644 "$file" "$to/share/doc/ccbench/$file"; done
 # Errors name their sections.
 find docs -name '*.md' -exec install -D -m 644 {} "$to/share/doc/ccbench/{}" \;
-find plans -type f -exec install -D -m 644 {} "$to/share/ccbench/{}" \;
+# Objects of congestion controls are what a user has built (.gitignore).
+find plans -type f ! -name '*.o' -exec install -D -m 644 {} "$to/share/ccbench/{}" \;
