@@ -25,4 +25,6 @@ echo "report: $(du -h "$dir/report.html" | cut -f1)"
 # And how smooth it is where there is a browser.
 if command -v chromedriver > /dev/null; then
     python3 "$(dirname "$0")/report_zoom.py" "$dir/report.html" 10 "${REPORT_LIMIT_MS:-inf}"
+else
+    echo "report: not opened: chromedriver is missing (scripts/setup.sh --test installs it)"
 fi
