@@ -1,7 +1,8 @@
 //! The guest's file system: the agent, iperf3, their libraries, and for `ccbench lab shell` the usual tools that the host
 //! has.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +18,9 @@ const SHELL_TOOLS: [&str; 16] = [
     "sysctl", "dmesg", "mkdir", "sleep",
 ];
 
+/// Libraries on the host by their paths in the guest.
+type Libraries = BTreeMap<PathBuf, PathBuf>;
+
 /// The guest's files without a task. `modules` is the folder of a kernel's modules, and its release.
 ///
 /// # Errors
@@ -30,7 +34,7 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
     archive.device("dev/null", 0o666, (1, 3));
     archive.file("etc/passwd", 0o644, b"root:x:0:0::/root:/bin/sh\n".to_vec());
     archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost lab\n".to_vec());
-    let mut libraries = BTreeSet::new();
+    let mut libraries = Libraries::new();
     add(&mut archive, &mut libraries, agent, "bin/ccbench-agent")?;
     archive.link("init", "bin/ccbench-agent");
     let iperf3 = find("iperf3").ok_or_else(|| LabError::Missing {
@@ -53,9 +57,8 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
         archive.link("bin/modprobe", "/sbin/modprobe");
         add_folder(&mut archive, folder, &format!("lib/modules/{release}"))?;
     }
-    for library in libraries {
-        let data = read(&library)?;
-        archive.file(&library.display().to_string(), 0o755, data);
+    for (place, library) in libraries {
+        archive.file(&place.display().to_string(), 0o755, read(&library)?);
     }
     Ok(archive)
 }
@@ -70,13 +73,31 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// Adds a program as `name`, and the libraries that it is linked with to `libraries`.
 fn add(
     archive: &mut Archive,
-    libraries: &mut BTreeSet<PathBuf>,
+    libraries: &mut Libraries,
     program: &Path,
     name: &str,
 ) -> Result<(), LabError> {
     archive.file(name, 0o755, stripped(program)?);
-    libraries.extend(linked(program));
+    // As the loader does: where the file itself is.
+    let program = program.canonicalize().map_err(LabError::io("read", program))?;
+    for (place, library) in places(&program, linked(&program)) {
+        libraries.entry(place).or_insert(library);
+    }
     Ok(())
+}
+
+/// Where libraries of a program are in the guest: where they are on the host. Those that the program finds by its own folder (`$ORIGIN`),
+/// as in the wheel, are beside the C library, where the guest's loader looks: before /proc is mounted, it does not know that folder.
+fn places(program: &Path, libraries: Vec<PathBuf>) -> Vec<(PathBuf, PathBuf)> {
+    let is_c_library = |library: &&PathBuf| library.file_name() == Some(OsStr::new("libc.so.6"));
+    let system = libraries.iter().find(is_c_library).and_then(|library| library.parent());
+    let system = system.map(Path::to_owned);
+    let place = |library: &PathBuf| {
+        let own = program.parent().is_some_and(|origin| library.starts_with(origin));
+        let beside = system.as_ref().zip(library.file_name()).filter(|_| own);
+        beside.map_or_else(|| library.clone(), |(system, name)| system.join(name))
+    };
+    libraries.into_iter().map(|library| (place(&library), library)).collect()
 }
 
 /// Adds all files below a folder.
@@ -139,5 +160,18 @@ mod tests {
         let expected = ["/lib/x86_64-linux-gnu/libelf.so.1", "/lib64/ld-linux-x86-64.so.2"];
         assert_eq!(paths(output), expected.map(PathBuf::from));
         assert!(paths("\tnot a dynamic executable\n").is_empty());
+    }
+
+    #[test]
+    fn libraries_that_a_program_finds_by_its_folder_are_beside_the_c_library() {
+        let libraries = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let found = libraries(&["/venv/bin/../lib/ccbench/libelf.so.1", "/lib/x86/libc.so.6"]);
+        let places_of = |program: &str| -> Vec<PathBuf> {
+            let places = places(Path::new(program), found.clone());
+            places.into_iter().map(|(place, _)| place).collect()
+        };
+        let expected = libraries(&["/lib/x86/libelf.so.1", "/lib/x86/libc.so.6"]);
+        assert_eq!(places_of("/venv/bin/ccbench-agent"), expected);
+        assert_eq!(places_of("/usr/bin/ccbench-agent"), found);
     }
 }
