@@ -19,29 +19,39 @@ newest() { # PATTERN: the newest kernel of Debian's security updates, for clouds
 usual=$(newest '6\.12\.[0-9]+\+deb12')
 other=$(newest '6\.1\.0-[0-9]+')
 [ -n "$usual" ] && [ -n "$other" ] || die "bookworm-security has not both kernels 6.1 and 6.12"
-image=$cache/machines-$(cat "$0" <(echo "$usual $other") | sha256sum | cut -c1-16).img
+image=$cache/machines-$(cat "$0" "$here"/*.service "$here/install_grub.py" <(echo "$usual $other") | sha256sum | cut -c1-16).img
 if [ ! -e "$image" ]; then
     mkdir -p "$cache"
     rm -f "$cache"/machines-*.img
     root=$work/root
-    packages=systemd-sysv,udev,kmod,procps,iproute2,iperf3,ethtool,libelf1,zlib1g,initramfs-tools,grub-common,grub-pc-bin
-    {
-        for suite in bookworm bookworm-security; do echo "deb $(mirror $suite) $suite main"; done
-    } >"$work/sources.list"
-    mmdebstrap --quiet --variant=minbase --include="$packages,linux-image-$usual,linux-image-$other" \
-        bookworm "$root" "$work/sources.list" >&2
+    # With dbus, as installed systems are: the agent asks logind for a reboot.
+    packages=systemd-sysv,dbus,udev,kmod,procps,iproute2,iperf3,ethtool,libelf1,zlib1g,grub-common,grub-pc-bin
+    packages+=,initramfs-tools,busybox,zstd
+    for suite in bookworm bookworm-security; do
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror $suite) $suite main"
+    done >"$work/sources.list"
+    mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' \
+        --include="$packages,linux-image-$usual,linux-image-$other" bookworm "$root" "$work/sources.list" >&2
 
-    # As grub-mkconfig writes it on a machine, where setup.sh runs it; until then, this boots.
+    # Messages of GRUB, kernel and services go to the console, a file. Emulated, a service or a disk may take longer than systemd's 90 s
+    # to start, and the kernel's watchdog of clocks finds differences that come from the host's load.
+    arguments="net.ifnames=0 console=ttyS0 mitigations=off tsc=reliable systemd.default_timeout_start_sec=600"
+    # What grub-mkconfig reads on a machine, where setup.sh runs it; until then, grub.cfg boots. Without a timeout GRUB waits for a key.
     mkdir -p "$root/boot/grub"
-    cat >"$root/etc/default/grub" <<'END'
+    cat >"$root/etc/default/grub" <<END
 GRUB_DEFAULT=0
 GRUB_TIMEOUT=0
 GRUB_DISABLE_OS_PROBER=true
-GRUB_CMDLINE_LINUX="net.ifnames=0 console=ttyS0"
+GRUB_TERMINAL_OUTPUT=serial
+GRUB_SERIAL_COMMAND="serial --unit=0 --speed=115200"
+GRUB_CMDLINE_LINUX="$arguments"
 END
     cat >"$root/boot/grub/grub.cfg" <<END
+serial --unit=0 --speed=115200
+terminal_output serial
+set timeout=0
 menuentry first {
-	linux /boot/vmlinuz-$usual root=/dev/vda1 ro net.ifnames=0 console=ttyS0
+	linux /boot/vmlinuz-$usual root=/dev/vda1 ro $arguments
 	initrd /boot/initrd.img-$usual
 }
 END
@@ -51,10 +61,13 @@ END
     chroot "$root" grub-mkimage -O i386-pc -o /boot/grub/core.img -p '(hd0,msdos1)/boot/grub' biosdisk part_msdos ext2 normal
     cp "$root/usr/lib/grub/i386-pc/boot.img" "$root/boot/grub/core.img" "$work/"
 
-    echo '/dev/vda1 / ext4 defaults 0 1' >"$root/etc/fstab"
+    # No fsck, which takes long; after a reset the kernel reads the journal.
+    echo '/dev/vda1 / ext4 defaults 0 0' >"$root/etc/fstab"
     echo localhost >"$root/etc/hostname"
     # Without one, the first boot asks questions and resets which units are enabled.
     tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+    mkdir -p "$root/etc/systemd/journald.conf.d" "$root/etc/systemd/system/multi-user.target.wants"
+    printf '[Journal]\nStorage=volatile\nForwardToConsole=yes\nTTYPath=/dev/ttyS0\n' >"$root/etc/systemd/journald.conf.d/console.conf"
     # Consoles are files here, and logins are not needed.
     for unit in getty@tty1 serial-getty@ttyS0; do ln -sf /dev/null "$root/etc/systemd/system/$unit.service"; done
     for unit in systemd-timesyncd apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer man-db.timer; do

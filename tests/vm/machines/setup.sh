@@ -4,13 +4,13 @@ set -eu
 here=/run/machine
 . $here/machine
 echo "$NAME" >/proc/sys/kernel/hostname
-ip link set eth0 up
-ip addr add "$CONTROL/24" dev eth0
 addresses=
-for word in $EXPERIMENT; do
+for word in "eth0=$CONTROL" $EXPERIMENT; do
+    # Its driver may be loaded a moment later.
+    until [ -e "/sys/class/net/${word%%=*}" ]; do sleep 1; done
     ip link set "${word%%=*}" up
     ip addr add "${word#*=}/24" dev "${word%%=*}"
-    addresses="$addresses ${word#*=}"
+    [ "${word%%=*}" = eth0 ] || addresses="$addresses ${word#*=}"
 done
 # shellcheck disable=SC2086 # words
 sh $here/install-agent.sh network $addresses $ROUTES
