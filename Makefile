@@ -89,9 +89,12 @@ test-vm:
 	tests/vm/run.sh
 
 # Three emulated machines with kernels, boot loaders and clocks of their own run E1 over mTLS: a reboot into another kernel, partitions, a
-# reset. As root, in namespaces of its own; 20 minutes without KVM, and 3 GB in the cache the first time.
+# reset. As root, in namespaces of its own; 20 minutes without KVM. The first time it builds a release of the agent and a disk (3 GB in the
+# cache), which takes some 15 minutes more.
 test-machines: build
-	tests/vm/machines.sh $(BIN)
+	@scripts/setup.sh --machines
+	cargo build --locked --release -p ccbench-agent
+	tests/vm/machines.sh $(BIN) $(CARGO_TARGET_DIR)/release/ccbench-agent
 
 # Checks of the code without running it; each is a target. cargo-machete and cargo-deny are skipped with a note where they are not
 # installed: cargo install --locked cargo-machete cargo-deny

@@ -4,6 +4,7 @@
 #   --test  also installs what the tests need: a browser, tcpdump, the Python packages of
 #           tests/notebooks/requirements.txt in a directory of their own, and axe-core where there is npm
 #   --faults also installs strace, which injects faults
+#   --machines also installs what the test of several machines needs: QEMU, and what makes their disk
 #   --slurm also installs Slurm, on which tests run job arrays
 #   --dist  also installs what builds packages (scripts/dist.sh)
 #   --test-dist also installs what makes the bare systems in which they are tested (tests/dist/bare.sh)
@@ -24,6 +25,9 @@ fi
 [ "${1:-}" = --dist ] && package+=([dpkg-shlibdeps]=dpkg-dev [patchelf]=patchelf [git]=git)
 [ "${1:-}" = --test-dist ] && package+=([mmdebstrap]=mmdebstrap)
 [ "${1:-}" = --faults ] && package+=([strace]=strace)
+if [ "${1:-}" = --machines ]; then
+    package+=([qemu-system-x86_64]=qemu-system-x86 [mmdebstrap]=mmdebstrap [mke2fs]=e2fsprogs [python3]=python3 [strip]=binutils)
+fi
 [ "${1:-}" = --slurm ] && package+=([slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge)
 [ "${1:-}" = --arm64 ] && package+=([qemu-aarch64]=qemu-user [aarch64-linux-gnu-gcc]=gcc-aarch64-linux-gnu)
 [ "${1:-}" = --test ] && package+=([chromium]=chromium [chromedriver]=chromium-driver [tcpdump]=tcpdump)
@@ -31,7 +35,7 @@ fi
 declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: the tests compare results with them"
     [ethtool]="shows and sets offloads" [gcc]="links the Rust programs" [make]="builds the kernel modules"
     [pkg-config]="finds libelf and zlib" [libelf-dev]="loads BPF objects" [zlib1g-dev]="loads BPF objects"
-    [clang]="compiles the congestion controls in BPF" [qemu-system-x86]="runs the lab" [flex]="builds the lab's kernel"
+    [clang]="compiles the congestion controls in BPF" [qemu-system-x86]="runs the lab, and machines of tests" [flex]="builds the lab's kernel"
     [bison]="builds the lab's kernel" [bc]="builds the lab's kernel" [dwarves]="writes the BTF of the lab's kernel"
     [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel"
     [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel"
@@ -41,6 +45,7 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [mmdebstrap]="makes bare systems for the tests of packages"
     [slurmctld]="Slurm's controller, for tests" [slurmd]="Slurm's nodes, for tests" [slurm-client]="Slurm's commands, for tests"
     [munge]="authenticates Slurm's messages"
+    [mmdebstrap]="makes the disk of machines of tests" [e2fsprogs]="makes the disk of machines of tests"
     [strace]="injects faults into system calls" [qemu-user]="runs the tests for Arm"
     [gcc-aarch64-linux-gnu]="compiles the congestion controls for Arm, and links" [libc6-dev-arm64-cross]="the libc for Arm")
 
