@@ -30,7 +30,8 @@ if [ ! -e "$image" ]; then
     for suite in bookworm bookworm-security; do
         echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror $suite) $suite main"
     done >"$work/sources.list"
-    mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' \
+    # A mirror may be a snapshot, and newer than this machine's clock. mmdebstrap does not read this machine's configuration of apt.
+    mmdebstrap --quiet --mode=root --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' \
         --include="$packages,linux-image-$usual,linux-image-$other" bookworm "$root" "$work/sources.list" >&2
 
     # Messages of GRUB, kernel and services go to the console, a file. Emulated, a service or a disk may take longer than systemd's 90 s
