@@ -112,8 +112,9 @@ start dst 3 no "eth1=10.88.2.2" "10.88.1.0/24=10.88.2.1" 7004:7003
 "$bin/ccbench" pki serve pki --listen $controller:7701 >serve.log 2>&1 &
 authority=$!
 # It ends when no token is left.
-all_joined() { ! kill -0 $authority; }
-until_true 1200 "certificate of every machine" all_joined
+decided() { ! kill -0 $authority || grep -qaiE 'kernel panic|emergency mode|Failed to start .*ccbench-machine' ./*.console.log; }
+until_true 1200 "certificate of every machine" decided
+! kill -0 $authority 2>/dev/null || fail "a machine has not joined"
 wait $authority || fail "the authority ended with $?"
 say "the machines have joined"
 
