@@ -66,7 +66,7 @@ pub fn time_limit(plan: &CheckedPlan, shards: u32, kind: JobKind) -> Duration {
 }
 
 /// The shards that have trials which are not settled: neither committed nor unnecessary.
-pub fn lacking(plan: &CheckedPlan, shards: u32, settled: &BTreeSet<(u32, u16)>) -> Vec<u32> {
+pub fn shards_left(plan: &CheckedPlan, shards: u32, settled: &BTreeSet<(u32, u16)>) -> Vec<u32> {
     let numbers = schedule::partition(plan, shards).into_iter();
     let trials = schedule::trials(plan).into_iter().zip(numbers);
     let left = trials.filter(|(trial, _)| !settled.contains(&(trial.point_id, trial.trial)));
@@ -344,18 +344,18 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
     #[test]
     fn shards_without_trials_that_are_left_are_not_submitted_again() {
         let plan = plan();
-        assert_eq!(lacking(&plan, 3, &BTreeSet::new()), [1, 2, 3]);
+        assert_eq!(shards_left(&plan, 3, &BTreeSet::new()), [1, 2, 3]);
         let shard = schedule::Shard::new(2, 3).unwrap();
         let mut committed: BTreeSet<(u32, u16)> = schedule::shard_trials(&plan, shard)
             .iter()
             .map(|trial| (trial.point_id, trial.trial))
             .collect();
-        assert_eq!(lacking(&plan, 3, &committed), [1, 3]);
+        assert_eq!(shards_left(&plan, 3, &committed), [1, 3]);
         let first = *committed.first().unwrap();
         committed.remove(&first);
-        assert_eq!(lacking(&plan, 3, &committed), [1, 2, 3]);
+        assert_eq!(shards_left(&plan, 3, &committed), [1, 2, 3]);
         // More shards than trials.
-        assert_eq!(lacking(&plan, 100, &BTreeSet::new()).len(), 6);
+        assert_eq!(shards_left(&plan, 100, &BTreeSet::new()).len(), 6);
     }
 
     #[test]

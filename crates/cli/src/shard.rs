@@ -308,7 +308,7 @@ impl ShardRun {
         for name in commit.trial.digests.keys() {
             self.store.upload(&self.attempt.file_key(name), &dir.path().join(name)).await?;
         }
-        if let Some(winner) = self.create(&commit).await? {
+        if let Some(winner) = self.commit(&commit).await? {
             values = winner.values();
             let winner = winner.attempt.id;
             self.duplicates.set(self.duplicates.get() + 1);
@@ -327,7 +327,7 @@ impl ShardRun {
     }
 
     /// Commits a trial; if another attempt has done so, its commit.
-    async fn create(&self, commit: &Commit) -> Result<Option<Commit>, ShardRunError> {
+    async fn commit(&self, commit: &Commit) -> Result<Option<Commit>, ShardRunError> {
         /// A store may refuse requests that conflict, and then have no object.
         const MAX_REQUESTS: u32 = 5;
         let (key, content) = (commit.key(), commit.encode()?);

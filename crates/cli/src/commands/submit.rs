@@ -17,7 +17,7 @@ use crate::args::RunOptions;
 use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
 use crate::cluster::{
-    Job, JobKind, QueueState, is_unreachable, lacking, queue_state, submitted_job, time_limit,
+    Job, JobKind, QueueState, is_unreachable, queue_state, shards_left, submitted_job, time_limit,
 };
 use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
@@ -74,7 +74,7 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::Success);
     }
     let resolved = resolved(&source, &sets, &plan, job.kind)?;
-    block_on(run_array(&args, &job, (&plan, &resolved), &out))?;
+    block_on(submit_until_complete(&args, &job, (&plan, &resolved), &out))?;
     let SubmitArgs { merged, options: RunOptions { json, strict, .. }, .. } = args;
     let (partial, compact) = (false, false);
     merge::run(&MergeArgs { shards: out, out: merged, partial, compact, json, strict })
@@ -184,7 +184,7 @@ fn run_options(options: &RunOptions, kind: JobKind) -> Result<Vec<String>, CliEr
 }
 
 /// Submits the shards that are left, and waits for them; what is missing then is submitted again, unless a job has added nothing.
-async fn run_array(
+async fn submit_until_complete(
     args: &SubmitArgs,
     job: &Job,
     (plan, resolved): (&CheckedPlan, &[String]),
@@ -277,7 +277,7 @@ async fn left(
     let rules = rules_after(store, plan, committed).await?;
     let trials = schedule::trials(plan).into_iter().map(|trial| (trial.point_id, trial.trial));
     let is_settled = |key: &(u32, u16)| committed.contains(key) || !rules.is_needed(key.0, key.1);
-    Ok(lacking(plan, shards, &trials.filter(is_settled).collect()))
+    Ok(shards_left(plan, shards, &trials.filter(is_settled).collect()))
 }
 
 /// Submits a script, and waits for a controller that is restarted; the job's id.

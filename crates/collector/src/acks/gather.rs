@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_refused_batches_as_lost() {
+    fn counts_refused_batches() {
         let mut gather = gather();
         gather.push(&record(1, 1, 1, 40_000));
         gather.push(&record(3, 2, 1, 40_000));

@@ -37,7 +37,7 @@ fn without_instance(plan: &Plan, problems: &mut Problems) {
             if cc::refuse_kernel_name(cc).is_some() {
                 continue;
             }
-            unknown(plan, flow, cc, problems);
+            unknown_in_flow(plan, flow, cc, problems);
         } else {
             problems.warning_from(
                 &["flows", flow, "cc"],
@@ -52,7 +52,7 @@ fn without_instance(plan: &Plan, problems: &mut Problems) {
 }
 
 /// Kernels may have more than the mainline ones, so it is no error.
-fn unknown(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
+fn unknown_in_flow(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
     let own = cc::table().schemes.iter().map(|scheme| scheme.name.as_str());
     let instances = plan.cc.keys().map(String::as_str);
     let known: Vec<&str> = cc::BUILTINS.iter().copied().chain(instances).chain(own).collect();
