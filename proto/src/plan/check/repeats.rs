@@ -1,11 +1,12 @@
-//! `repeat` and `[[compare]]`: rules must refer to existing factors, phases, subjects and metrics.
+//! `repeat` and `[[compare]]`: the number of trials; rules must refer to existing factors, phases, subjects and metrics.
 
 use crate::plan::expect::{Fault, level};
 use crate::plan::problem::Severity;
 use crate::plan::repeat::{AdaptiveRepeat, Compare, FEWEST_VALUES};
-use crate::plan::{Order, Plan};
+use crate::plan::{Order, Plan, Repetitions};
 
 use super::expects::{places, warn_if_renamed};
+use super::limits::MAX_TRIALS;
 use super::matrix;
 use super::problems::Problems;
 
@@ -15,6 +16,37 @@ type Points<'p> = Option<&'p [Vec<(String, String)>]>;
 /// Fewest trials of a point that are repeated by rules.
 const MIN_TRIALS: u32 = 2;
 
+/// Checks a number in `repeat`, and the number of all trials.
+pub(super) fn check_count(plan: &Plan, problems: &mut Problems) {
+    match plan.repeat {
+        Repetitions::Times(0) => {
+            problems.error(&["repeat"], "is zero: nothing would run; 5 is usual");
+        }
+        Repetitions::Times(1) => problems.warning_from(
+            &["repeat"],
+            &[],
+            "one trial gives no confidence interval: the difference between two points may be chance; 5 is usual",
+        ),
+        Repetitions::Times(times) if times > u32::from(u16::MAX) => {
+            problems.error(&["repeat"], format!("must be {} or less", u16::MAX));
+        }
+        Repetitions::Times(_) | Repetitions::Adaptive(_) => {}
+    }
+    let repeat = plan.repeat.at_most();
+    let trials = matrix::count(plan).saturating_mul(repeat as usize);
+    if trials > MAX_TRIALS {
+        problems.error_from(
+            &["repeat"],
+            &[&["matrix"]],
+            format!(
+                "{} points run {repeat} times are {trials} trials; {MAX_TRIALS} are allowed",
+                matrix::count(plan),
+            ),
+        );
+    }
+}
+
+/// Checks the rules of `repeat`, and `[[compare]]`.
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let is_adaptive = plan.repeat.adaptive().is_some();
     let has_rules = is_adaptive || !plan.compare.is_empty();

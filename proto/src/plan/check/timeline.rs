@@ -1,45 +1,18 @@
-//! Repetitions, phases and sampling intervals.
+//! The pause between trials, the seed, phases and sampling intervals. Rules about `repeat` are in `repeats`.
 
 use std::collections::BTreeMap;
 
 use crate::plan::sample::MIN_TIMESCALE;
-use crate::plan::{Acks, Plan, Repetitions, timeline};
+use crate::plan::{Acks, Plan, timeline};
 use crate::units::Micros;
 
-use super::limits::{
-    LENGTHS, MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, MAX_TRIALS, known_flow,
-};
-use super::matrix;
+use super::limits::{LENGTHS, MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, known_flow};
 use super::problems::Problems;
+use super::repeats;
 
 /// Rules about the experiment as a whole.
 pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
-    match plan.repeat {
-        Repetitions::Times(0) => {
-            problems.error(&["repeat"], "is zero: nothing would run; 5 is usual");
-        }
-        Repetitions::Times(1) => problems.warning_from(
-            &["repeat"],
-            &[],
-            "one trial gives no confidence interval: the difference between two points may be chance; 5 is usual",
-        ),
-        Repetitions::Times(times) if times > u32::from(u16::MAX) => {
-            problems.error(&["repeat"], format!("must be {} or less", u16::MAX));
-        }
-        Repetitions::Times(_) | Repetitions::Adaptive(_) => {}
-    }
-    let repeat = plan.repeat.at_most();
-    let trials = matrix::count(plan).saturating_mul(repeat as usize);
-    if trials > MAX_TRIALS {
-        problems.error_from(
-            &["repeat"],
-            &[&["matrix"]],
-            format!(
-                "{} points run {repeat} times are {trials} trials; {MAX_TRIALS} are allowed",
-                matrix::count(plan),
-            ),
-        );
-    }
+    repeats::check_count(plan, problems);
     if plan.gap > MAX_GAP {
         problems.error(&["gap"], "must be 24h or less");
     }
