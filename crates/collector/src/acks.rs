@@ -60,9 +60,9 @@ impl Watch<'_> {
 pub trait AckSource: Send {
     /// Appends the batches that are ready at `now_ns` (CLOCK_MONOTONIC); with `all`, incomplete ones too.
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>);
-    /// Counts a batch from [`AckSource::drain`] that could not be sent as lost.
+    /// Counts a batch from [`AckSource::drain`] that could not be sent: rows as refused (`refused_rows`), events as lost (`lost_events`).
     fn refused(&mut self, of: &Of);
-    /// Seen and lost rows and events per socket.
+    /// Per socket: rows that were sent, lost in the ring, and [refused](AckSource::refused); events that were sent, and lost.
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
     /// Time between calls of [`AckSource::drain`].
     fn period(&self) -> Duration;

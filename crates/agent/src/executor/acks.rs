@@ -79,7 +79,7 @@ impl AckRemainder {
 }
 
 impl AckThread {
-    /// Starts it; rows go to `out`; rows above its capacity count as lost.
+    /// Starts it; rows go to `out`; what is above its capacity is [refused](AckSource::refused).
     ///
     /// # Errors
     /// The system has no thread or descriptor left; the source is gone then.

@@ -1,4 +1,5 @@
-//! Checks whether rows of `acks` and `tcp_events` were lost.
+//! Checks whether rows are missing from `acks` (lost in the ring, refused by the queue to the controller, or never written) and from
+//! `tcp_events`.
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::{AckCount, AckSelection};
