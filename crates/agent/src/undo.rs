@@ -3,7 +3,8 @@
 //!
 //! What belongs to an interface that is gone counts as undone: the kernel removed it with the interface. That is decided
 //! for offloads and links by `Saved::is_same_interface` ([`crate::interfaces`]), for sysctls by [`sysctl::restore`], for
-//! classifiers by [`ccbench_shaper::bpf::remove_classifier`].
+//! classifiers by [`ccbench_shaper::bpf::remove_classifier`]. The first asks for the interface by its name: the kernel's ENODEV
+//! becomes `ShaperError::NotFound` in [`ccbench_shaper::netlink::ifindex`]. The last compares with ENODEV itself.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! Exit codes of `ccbench` (documented in `ccbench --help`). [`crate::commands::run`] chooses that of a run from its trials
-//! and claims, [`crate::error`] that of every error.
+//! Exit codes of `ccbench` (documented in `ccbench --help`). [`crate::commands::run::conclude`] chooses that of a run from its trials
+//! and claims (in `summarize_run`), `run` in `commands/run/shard.rs` that of a shard, and [`crate::error`] that of every error.
 
 use ccbench_results::ErrorClass;
 

@@ -1,4 +1,5 @@
-//! Congestion controls of the user: the files of a request, and which of them this agent may load.
+//! Congestion controls of the user: the files of a request, and which of them this agent may load. [`ccbench_proto::cc::supplied`]
+//! parses them; `load.rs` loads them, BPF objects with `struct_ops/supplied.rs` and kernel modules with `supplied_module.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! The copy of the undo stack on disk: a line per step, with a checksum and the version of its format.
+//! The copy of the undo stack on disk: a line per step, with the version of its format. [`sealed_line`] adds the CRC-32 of a line and
+//! compares it.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};

@@ -1,4 +1,8 @@
-//! Kernels of the lab: built or fetched once, kept in the cache.
+//! Kernels of the lab: built or fetched once, kept in the cache. `lab/kernel.sh` builds the kernel `own`, `lab/debian.sh` fetches
+//! stock kernels.
+//!
+//! The key in the cache is `recipe_sha256`: the digest of the scripts, configurations and patches as they are. A change of a comment in
+//! them is enough that everyone builds that kernel again.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Overview of a report of many points: heatmaps of the whole matrix, and limits that keep the page small.
+//! Overview of a report of many points: heatmaps of the whole matrix, which `figure/heatmap/` draws, and limits that keep the page
+//! small.
 
 use std::collections::BTreeSet;
 

@@ -8,6 +8,8 @@
 //! - The **share** is the max-min fair goodput of the plan's links and rate limits in that second. If the plan cannot be read,
 //!   if it does not have the cabling (nodes with agents), or if nothing limits a flow, it is an equal share of the goodput of all flows.
 //! - The flows are those that run at the last arrival; the time ends when the first of them stops, or with the phase.
+//!
+//! `jain_convergence_time`, the time until Jain's index reaches a limit, is another metric: `jain_convergence_us` in `sampled.rs`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Statistics over flows and over trials. No I/O.
+//! Statistics over flows and over trials, with their confidence intervals: [`mean_with_interval`] (Student's t) and [`bootstrap`].
+//! The rows of a summary get the same intervals from `OverTrials`, which computes once what rows share. No I/O.
 
 use std::collections::BTreeMap;
 

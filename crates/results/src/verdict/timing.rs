@@ -1,4 +1,5 @@
-//! Checks the scheduling error of packets of userspace links and of trace steps.
+//! Checks the scheduling error of packets of userspace links (reason `link_late`) and of trace steps (`trace_late`), and whether
+//! packet logs are complete (`packets_not_logged`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
 //! The blocks of pcapng (draft-ietf-opsawg-pcapng) that a capture of one Ethernet interface needs. Without I/O.
+//!
+//! ccbench writes captures and reads none: [`read`] is for checks and tests, and knows only what is written here.
 
 /// Ethernet.
 const LINKTYPE: u16 = 1;
@@ -95,8 +97,8 @@ pub struct Packet<'a> {
     pub length: u32,
 }
 
-/// Reads back what the functions above wrote: every whole block; `None` if it is nothing of the kind. For checks and
-/// tests; Wireshark reads everything else.
+/// Reads back what the functions above wrote: every whole block; `None` if it is nothing of the kind. Wireshark
+/// reads everything else.
 pub fn read(file: &[u8]) -> Option<Vec<Packet<'_>>> {
     let word =
         |bytes: &[u8], at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));

@@ -1,4 +1,5 @@
-//! Loss detection by time: RFC 8985, `tcp_recovery.c`.
+//! Loss detection by time: RFC 8985, `tcp_recovery.c`. `recovery.rs` calls it for acknowledgements, `timers.rs` when the timer for
+//! reordering expires. Its state is in `rack.rs`.
 
 use super::rack::TIMEOUT_MIN_NS;
 use super::sender::Sender;

@@ -1,4 +1,5 @@
-//! The state of loss detection by time: RACK (RFC 8985), `tp->rack`.
+//! The state of loss detection by time: RACK (RFC 8985), `tp->rack`. `loss_detection.rs` decides with it which
+//! segments are lost; after a retransmission timeout `timers.rs` does.
 
 use super::retransmit_queue::SentSegment;
 

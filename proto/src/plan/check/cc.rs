@@ -1,4 +1,4 @@
-//! Rules about `[cc.NAME]`, from the embedded table; they need no kernel.
+//! Rules about `[cc.NAME]` and the names in `flows.NAME.cc`, from the embedded table; they need no kernel.
 
 use crate::cc::{self, Instance};
 use crate::plan::parse::suggest;
