@@ -34,6 +34,8 @@ pub enum Failure {
     NotFree { left: String },
     #[error("verify: {verify}\n{printed}")]
     Torn { verify: String, printed: String },
+    #[error("an interruption shorter than 3 s lost a node: {printed}")]
+    NodeLost { printed: String },
     #[error("{lines} lines for 2 trials: {printed}")]
     Incomplete { lines: usize, printed: String },
 }

@@ -228,6 +228,12 @@ impl Lane {
         Ok(())
     }
 
+    /// Whether a trial of the runs failed because a node did not answer, even if it was repeated.
+    pub fn lost_a_node(&self) -> bool {
+        let journals = self.bench.all_results().into_iter().map(|dir| dir.join("journal.ndjson"));
+        journals.map(|path| read(&path)).any(|journal| journal.contains("node_lost"))
+    }
+
     pub fn remove_results(&self) {
         let _ = std::fs::remove_dir_all(self.bench.path("results"));
     }

@@ -82,6 +82,9 @@ impl Lane {
         self.check_code(status, false)?;
         self.check_logs()?;
         self.check_results(status.success())?;
+        if partition.length_ms < 3_000 && self.lost_a_node() {
+            return Err(Failure::NodeLost { printed: self.bench.printed() });
+        }
         self.check_after(&RUN)?;
         Ok(Survived { code: status.code(), injected: true })
     }

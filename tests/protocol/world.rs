@@ -24,16 +24,36 @@ const QUIET_MS: Ms = FAULTS_MS + FAULT_MS + 120_000;
 const RUN_MS: Ms = 60_000;
 /// `KEEPALIVE_INTERVAL` and `KEEPALIVE_TIMEOUT` of the wire format.
 const KEEPALIVE_MS: Ms = 500;
-const SILENCE_MS: Ms = 2_500;
+const SILENCE_MS: Ms = 4_500;
 const WATCH_MS: Ms = 250;
 /// No call has this number.
 const NO_CALL: u64 = u64::MAX;
-/// A segment is sent again after this.
+/// A segment is sent again after this, and then after twice, four times … as long.
 const RETRANSMIT_MS: Ms = 200;
 /// A node whose controller is gone is free within this: the silence that is tolerated, a tick, and the time to undo.
 const FREE_MS: Ms = SILENCE_MS + KEEPALIVE_MS + 2_000;
 /// The same after the end of a trial: the lease then, and the time to undo.
 const ENDED_FREE_MS: Ms = 9_000;
+
+/// How long a connection is silent that is cut for `length`: until TCP repeats what was lost first.
+fn silence(length: Ms) -> Ms {
+    let repeats = std::iter::successors(Some(RETRANSMIT_MS), |rto| Some(rto * 2));
+    let mut after = repeats.scan(0, |after, rto| {
+        *after += rto;
+        Some(*after)
+    });
+    after.find(|after| *after >= length).unwrap_or(length)
+}
+
+#[test]
+fn keepalive_outlasts_what_tcp_repeats_after_three_seconds() {
+    assert_eq!(silence(0), 200);
+    assert_eq!(silence(201), 600);
+    assert_eq!(silence(3_000), 3_000);
+    assert!(silence(3_000) < SILENCE_MS && SILENCE_MS < silence(3_001));
+    assert_eq!(ccbench_proto::wire::KEEPALIVE_INTERVAL.as_millis(), KEEPALIVE_MS.into());
+    assert_eq!(ccbench_proto::wire::KEEPALIVE_TIMEOUT.as_millis(), SILENCE_MS.into());
+}
 
 /// Numbers that follow from a seed (splitmix64).
 #[derive(Debug)]
@@ -351,7 +371,7 @@ impl World {
         let now = self.now;
         match *fault {
             Fault::Cut { controller, node, towards, length } => {
-                self.cuts[controller][node][towards] = now + length;
+                self.cuts[controller][node][towards] = now + silence(length);
             }
             Fault::CrashNode { node, down } => self.end_node(node, down),
             Fault::RebootNode { node, down, keeps_state } => {
