@@ -16,7 +16,8 @@
  *   CCB_NTOHS(port)                           from network order
  *   ccb_pacing_rate(tp)                       current pacing rate, bytes per second
  *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
- *   ccb_row_wanted(tp), ccb_row_out(tp, round, stats)
+ *   ccb_sk(tp), ccb_netns_cookie(tp)          its struct sock; cookie of its network namespace
+ *   ccb_row_wanted(tp), ccb_row_out(tp, s, a) the second calls ccb_row_fill(row, tp, s, a), declared before
  *   ccb_ack_until(tp, seq)                    sends an ACK (CC_WANTS_ECN)
  */
 #ifndef CCB_HOOKS_H
@@ -96,27 +97,27 @@ CC_FN void ccb_apply(struct tcp_sock *tp, const struct cc_ack *a, const struct c
 		ccb_set_pacing_rate(tp, out->pacing_bytes_per_sec);
 }
 
-CC_FN void ccb_row_fill(struct ccb_row *row, const struct sock *sk, u32 round,
-			const struct CORE(_stats) * stats)
+/* Writes the stats where they stay: the time is the stack's, of this ACK or event. */
+CC_FN void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a)
 {
+	const struct sock *sk = ccb_sk(tp);
+
+	row->at_ns = tp->tcp_clock_cache;
 	row->socket_cookie = (u64)sk->__sk_common.skc_cookie.counter;
-	row->round = round;
+	row->netns_cookie = ccb_netns_cookie(tp);
+	row->round = s->rounds;
 	row->local_port = sk->__sk_common.skc_num;
 	row->remote_port = CCB_NTOHS(sk->__sk_common.skc_dport);
-	__builtin_memcpy(row->stats, stats, sizeof(row->stats));
+	CORE(_read)(&s->state, ccb_params(tp), a, (struct CORE(_stats) *)row->stats);
 }
 
 /* One row per round, and one when a state of the core begins; `flags` of cc_out. */
 CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
 {
-	struct CORE(_stats) stats;
-
 	if (flags & CC_OUT_ROUND)
 		s->rounds++;
-	if (!(flags & (CC_OUT_ROUND | CC_OUT_STATE)) || !ccb_row_wanted(tp))
-		return;
-	CORE(_read)(&s->state, ccb_params(tp), a, &stats);
-	ccb_row_out(tp, s->rounds, &stats);
+	if (flags & (CC_OUT_ROUND | CC_OUT_STATE) && ccb_row_wanted(tp))
+		ccb_row_out(tp, s, a);
 }
 
 CC_FN void ccb_on_init(struct tcp_sock *tp)

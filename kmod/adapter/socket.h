@@ -40,7 +40,7 @@ CC_ASSERT(sizeof(struct ccb_socket) <= CC_STATE_BYTES, "socket state too big");
 
 /* Internal state for user space, once per round and at the beginning of a state. */
 struct ccb_row {
-	u64 at_ns;	   /* CLOCK_MONOTONIC */
+	u64 at_ns;	   /* CLOCK_MONOTONIC, when the stack began with the ACK or event */
 	u64 socket_cookie; /* 0 if it has not been assigned yet */
 	u64 netns_cookie;
 	u32 round;

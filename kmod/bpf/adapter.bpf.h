@@ -152,10 +152,9 @@ INLINE int ccb_row_wanted(struct tcp_sock *tp)
 	return !ccb_config.netns_cookie || ccb_config.netns_cookie == ccb_netns_cookie(tp);
 }
 
-INLINE void ccb_row_fill(struct ccb_row *row, const struct sock *sk, u32 round,
-			 const struct CORE(_stats) * stats);
+INLINE void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a);
 
-INLINE void ccb_row_out(struct tcp_sock *tp, u32 round, const struct CORE(_stats) * stats)
+INLINE void ccb_row_out(struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a)
 {
 	struct ccb_row *row = bpf_ringbuf_reserve(&ccb_rows, sizeof(*row), 0);
 
@@ -163,9 +162,7 @@ INLINE void ccb_row_out(struct tcp_sock *tp, u32 round, const struct CORE(_stats
 		__sync_fetch_and_add(&ccb_count.lost, 1);
 		return;
 	}
-	row->at_ns = bpf_ktime_get_ns();
-	row->netns_cookie = ccb_netns_cookie(tp);
-	ccb_row_fill(row, ccb_sk(tp), round, stats);
+	ccb_row_fill(row, tp, s, a);
 	bpf_ringbuf_submit(row, BPF_RB_NO_WAKEUP);
 }
 

@@ -218,16 +218,21 @@ CC_FN u32 cc_bbr_bdp(const struct cc_bbr_state *st, u32 bw, u32 gain)
 	return cc_u32((product + (1u << CC_BBR_BW) - 1) >> CC_BBR_BW);
 }
 
-/* Bytes per second; margin in percent below the rate. */
-CC_FN u64 cc_bbr_rate(u32 bw, u32 mss_bytes, u32 gain, u32 margin_pct)
+/* gain * bw in bytes per us, times 2^24; at most 2^43 */
+CC_FN u64 cc_bbr_bytes_per_us(u32 bw, u32 mss_bytes, u32 gain)
 {
 	u64 product = (u64)cc_min(bw, CC_BBR_BW_MAX) * cc_min(mss_bytes, 0xffff);
 
 	product = (product * cc_min(gain, 1024)) >> 8;
-	if (product > (u64)1 << 43)
-		product = (u64)1 << 43;
-	product = (product * 10000 * cc_minus(100, margin_pct)) >> CC_BBR_BW;
-	return product ? product : 1;
+	return product > (u64)1 << 43 ? (u64)1 << 43 : product;
+}
+
+/* Bytes per second; margin in percent below the rate. */
+CC_FN u64 cc_bbr_rate(u32 bw, u32 mss_bytes, u32 gain, u32 margin_pct)
+{
+	u64 rate = (cc_bbr_bytes_per_us(bw, mss_bytes, gain) * 10000 * cc_minus(100, margin_pct)) >> CC_BBR_BW;
+
+	return rate ? rate : 1;
 }
 
 CC_FN u32 cc_bbr_extra_acked(const struct cc_bbr_state *st)
@@ -505,7 +510,7 @@ CC_FN void cc_bbr_check_full_bw_reached(struct cc_bbr_state *st, const struct cc
 
 CC_FN u32 cc_bbr_kbps(u32 bw, u32 mss_bytes)
 {
-	return cc_u32(cc_div64(cc_bbr_rate(bw, mss_bytes, CC_BBR_UNIT, 0), 125));
+	return (u32)((cc_bbr_bytes_per_us(bw, mss_bytes, CC_BBR_UNIT) * 8000) >> CC_BBR_BW);
 }
 
 #endif

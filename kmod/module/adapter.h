@@ -5,7 +5,6 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/ktime.h>
 #include <linux/module.h>
 #include <linux/random.h>
 #include <net/tcp.h>
@@ -127,17 +126,19 @@ static inline bool ccb_row_wanted(struct tcp_sock *tp)
 	return ccb_rows_wanted();
 }
 
-static inline void ccb_row_fill(struct ccb_row *row, const struct sock *sk, u32 round,
-				const struct CORE(_stats) * stats);
+static inline u64 ccb_netns_cookie(struct tcp_sock *tp)
+{
+	return sock_net(ccb_sk(tp))->net_cookie;
+}
 
-static inline void ccb_row_out(struct tcp_sock *tp, u32 round, const struct CORE(_stats) * stats)
+static inline void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a);
+
+static inline void ccb_row_out(struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a)
 {
 	struct ccb_row row;
 
 	memset(&row, 0, sizeof(row));
-	row.at_ns = ktime_get_ns();
-	row.netns_cookie = sock_net(ccb_sk(tp))->net_cookie;
-	ccb_row_fill(&row, ccb_sk(tp), round, stats);
+	ccb_row_fill(&row, tp, s, a);
 	ccb_rows_add(&row);
 }
 
