@@ -23,45 +23,55 @@
 #ifndef CCB_HOOKS_H
 #define CCB_HOOKS_H
 
-/* Fills the input of a core from the socket; the caller adds the fields of an ACK. */
+/* Fills the input of a core from the socket, but for what the next two functions and an ACK add. */
 CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 {
 	a->now_us = tp->tcp_mstamp;
 	a->pacing_bytes_per_sec = ccb_pacing_rate(tp);
-	a->rtt_us = 0;
 	a->srtt_us = tp->srtt_us >> 3;
-	a->mdev_us = tp->mdev_us;
-	a->rtt_min_us = tp->rtt_min.s[0].v;
-	a->acked_pkts = 0;
-	a->lost_pkts = 0;
 	a->inflight_pkts = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
-	a->prior_inflight_pkts = a->inflight_pkts;
 	a->cwnd_pkts = tp->snd_cwnd;
 	a->ssthresh_pkts = tp->snd_ssthresh;
 	a->cwnd_clamp_pkts = tp->snd_cwnd_clamp;
-	a->prior_cwnd_pkts = tp->prior_cwnd;
-	a->una_seq = tp->snd_una;
-	a->nxt_seq = tp->snd_nxt;
 	a->delivered_pkts = tp->delivered;
 	a->delivered_ce_pkts = tp->delivered_ce;
 	a->total_lost_pkts = tp->lost;
+	a->mss_bytes = tp->mss_cache;
+	a->ca_state = ccb_ca_state(tp);
+	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
+}
+
+/* What a core with CC_SKIPS_FIELDS reads at init only. */
+CC_FN void ccb_fill_rest(struct tcp_sock *tp, struct cc_ack *a)
+{
+	a->mdev_us = tp->mdev_us;
+	a->rtt_min_us = tp->rtt_min.s[0].v;
+	a->prior_cwnd_pkts = tp->prior_cwnd;
+	a->una_seq = tp->snd_una;
+	a->nxt_seq = tp->snd_nxt;
+	a->mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
+}
+
+/* What is not known without an ACK. */
+CC_FN void ccb_fill_no_ack(struct cc_ack *a)
+{
+	a->rtt_us = 0;
+	a->acked_pkts = 0;
+	a->lost_pkts = 0;
+	a->prior_inflight_pkts = a->inflight_pkts;
 	a->rate_prior_delivered_pkts = 0;
 	a->rate_delivered_pkts = 0;
 	a->rate_delivered_ce_pkts = 0;
 	a->rate_interval_us = 0;
 	a->edt_delay_us = 0;
-	a->mss_bytes = tp->mss_cache;
-	a->mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
 	a->random = 0;
-	a->ca_state = ccb_ca_state(tp);
-	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
 }
 
 /*
- * The input of a core, filled from the socket; null if the socket has no state. It is in the state, or else in `stack`
- * (socket.h).
+ * The input of a core, filled from the socket but for what an ACK adds; null if the socket has no state. It is in the
+ * state, or else in `stack` (socket.h).
  */
-CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
+CC_FN struct cc_ack *ccb_ack_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
 {
 	struct cc_ack *a;
 
@@ -70,7 +80,31 @@ CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct
 		return 0;
 	a = CCB_ACK(s, stack);
 	ccb_fill(tp, a);
+	if (!(CCB_WANTS & CC_SKIPS_FIELDS))
+		ccb_fill_rest(tp, a);
 	return a;
+}
+
+/* The same without an ACK. */
+CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
+{
+	struct cc_ack *a = ccb_ack_input(tp, s, stack);
+
+	if (a)
+		ccb_fill_no_ack(a);
+	return a;
+}
+
+/* The random number of a call. */
+CC_FN u32 ccb_draw(const struct ccb_socket *s, const struct cc_ack *a)
+{
+#if CCB_WANTS & CC_WANTS_RANDOM
+	if (CORE(_draws)(&s->state, a))
+		return ccb_random();
+#endif
+	(void)s;
+	(void)a;
+	return 0;
 }
 
 #if CCB_ECHOES
@@ -129,7 +163,7 @@ CC_FN void ccb_on_init(struct tcp_sock *tp)
 
 	if (!a)
 		return;
-	a->random = CCB_WANTS & CC_WANTS_RANDOM ? ccb_random() : 0;
+	ccb_fill_rest(tp, a);
 	s->rounds = 0;
 #if CCB_ECHOES
 	s->ce = 0;
@@ -180,7 +214,7 @@ CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 	a = ccb_input(tp, s, CCB_ACK_STACK);
 	if (!a)
 		return;
-	a->random = CCB_WANTS & CC_WANTS_RANDOM ? ccb_random() : 0;
+	a->random = ccb_draw(s, a);
 	if (tp->app_limited)
 		a->flags |= CC_APP_LIMITED;
 	CORE(_on_event)(&s->state, ccb_params(tp), event, a, &out);
@@ -242,6 +276,8 @@ CC_FN u32 ccb_cwnd_flags(struct tcp_sock *tp)
 {
 	if (ccb_is_cwnd_limited(tp))
 		return CC_CWND_FULL | CC_CWND_LIMITED;
+	if (CCB_WANTS & CC_SKIPS_FIELDS)
+		return 0;
 	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out ? CC_CWND_LIMITED : 0;
 }
 
@@ -249,7 +285,7 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 {
 	struct cc_out out;
 
-	a->random = CCB_WANTS & CC_WANTS_RANDOM ? ccb_random() : 0;
+	a->random = ccb_draw(s, a);
 	a->flags |= ccb_cwnd_flags(tp);
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
 	ccb_apply(tp, a, &out);
@@ -264,11 +300,17 @@ CC_FN u32 ccb_rtt_us(long rtt_us)
 }
 
 #if CCB_WANTS & CC_OWNS_CWND
+/* Below 2^32 ns by a multiplication: 274877907 is 2^38 / 1000, rounded up. */
+CC_FN u32 ccb_us_of_ns(u64 ns)
+{
+	return ns >> 32 ? cc_u32(cc_div64(ns, 1000)) : (u32)((ns * 274877907) >> 38);
+}
+
 CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
 {
 	struct ccb_socket *s = ccb_of(tp);
 	CCB_ACK_ON_STACK
-	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
+	struct cc_ack *a = ccb_ack_input(tp, s, CCB_ACK_STACK);
 
 	if (!a)
 		return;
@@ -276,17 +318,19 @@ CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs
 	a->acked_pkts = rs->acked_sacked;
 	a->lost_pkts = (u32)rs->losses;
 	a->prior_inflight_pkts = rs->prior_in_flight;
-	a->edt_delay_us = cc_u32(cc_div64(ccb_edt_delay_ns(tp), 1000));
+	a->edt_delay_us = ccb_us_of_ns(ccb_edt_delay_ns(tp));
 	if (rs->delivered > 0 && rs->interval_us > 0) {
 		a->rate_delivered_pkts = (u32)rs->delivered;
 		a->rate_delivered_ce_pkts = ccb_rate_delivered_ce(rs);
 		a->rate_interval_us = (u32)rs->interval_us;
 		a->rate_prior_delivered_pkts = rs->prior_delivered;
+	} else {
+		a->rate_delivered_pkts = 0;
+		a->rate_delivered_ce_pkts = 0;
+		a->rate_interval_us = 0;
+		a->rate_prior_delivered_pkts = 0;
 	}
-	if (rs->is_app_limited)
-		a->flags |= CC_APP_LIMITED;
-	if (rs->is_ack_delayed)
-		a->flags |= CC_ACK_DELAYED;
+	a->flags |= (rs->is_app_limited ? CC_APP_LIMITED : 0) | (rs->is_ack_delayed ? CC_ACK_DELAYED : 0);
 	ccb_on_ack(tp, s, a);
 }
 

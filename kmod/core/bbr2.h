@@ -67,6 +67,12 @@ CC_FN u32 cc_bbr2_on_loss(struct cc_bbr2_state *st, const struct cc_bbr2_params 
 	return cc_bbr_on_loss(&st->bbr, a);
 }
 
+CC_FN int cc_bbr2_draws(const struct cc_bbr2_state *st, const struct cc_ack *a)
+{
+	(void)a;
+	return cc_bbr_draws(&st->bbr);
+}
+
 CC_FN int cc_bbr2_reacts_to(const struct cc_bbr2_state *st, u32 event, u32 app_limited)
 {
 	return cc_bbr_reacts_to(&st->bbr, event, app_limited);

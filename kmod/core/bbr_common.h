@@ -228,6 +228,12 @@ CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_par
 	return cc_bbr_update_min_rtt(st, p, a, rs);
 }
 
+/* Whether a call may start PROBE_BW_DOWN, which draws the time to the next probe. */
+CC_FN int cc_bbr_draws(const struct cc_bbr_state *st)
+{
+	return st->mode != CC_BBR_PROBE_BW_DOWN && st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
+}
+
 /* CC_OUT_STATE if the mode has changed since the last row. */
 CC_FN u32 cc_bbr_state_began(struct cc_bbr_state *st)
 {

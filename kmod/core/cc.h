@@ -71,7 +71,12 @@ enum cc_event {
 #define CC_WANTS_STORAGE 32u /* the state exceeds icsk_ca_priv */
 #define CC_MAY_WANT_ECN 64u /* CC_WANTS_ECN if parameter ecn_enable is not 0 */
 #define CC_SKIPS_EVENTS 128u /* on_event need not be called if cc_NAME_reacts_to(state, event, app_limited) is 0 */
-#define CC_WANTS_RANDOM 256u /* uses cc_ack.random, which costs a call */
+#define CC_WANTS_RANDOM 256u /* on_ack and on_event use cc_ack.random if cc_NAME_draws(state, ack) is not 0 before */
+/*
+ * CC_SKIPS_FIELDS: only init reads mdev_us, rtt_min_us, prior_cwnd_pkts, una_seq, nxt_seq and mtu_bytes, and nothing reads
+ * CC_CWND_LIMITED.
+ */
+#define CC_SKIPS_FIELDS 512u
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */
@@ -100,7 +105,7 @@ struct cc_ack {
 	u32 edt_delay_us;	       /* from now to the earliest departure time of the next packet (pacing) */
 	u32 mss_bytes;
 	u32 mtu_bytes;		       /* of a full packet: mss_bytes and the headers of TCP and IP */
-	u32 random;		       /* with CC_WANTS_RANDOM uniform over u32, fresh for every call */
+	u32 random;		       /* if CC_WANTS_RANDOM says so, uniform over u32 and fresh for every call */
 	u32 ca_state;		       /* enum cc_ca_state */
 	u32 flags;
 };

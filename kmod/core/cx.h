@@ -244,6 +244,12 @@ CC_FN void cc_cx_update_shadow(struct cc_cx_state *st, const struct cc_cx_params
 		st->shadow_pkts = cc_min(st->shadow_pkts, cc_u32((u64)p->shadow_cap * out->cwnd_pkts));
 }
 
+/* At the end of a round. */
+CC_FN int cc_cx_draws(const struct cc_cx_state *st, const struct cc_ack *a)
+{
+	return st->round.active && cc_round_over(&st->round, a);
+}
+
 CC_FN void cc_cx_on_ack(struct cc_cx_state *st, const struct cc_cx_params *p,
 			const struct cc_ack *a, struct cc_out *out)
 {

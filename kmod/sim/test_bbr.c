@@ -229,6 +229,45 @@ static void events_that_may_be_skipped_change_nothing(void)
 		CHECK(cc_bbr3_reacts_to(&st, event, 0));
 }
 
+/* Other values for what a host may leave out: the fields of CC_SKIPS_FIELDS, and a random number that is not drawn. */
+static struct cc_ack with_other_fields(const struct cc_bbr_state *st, const struct cc_ack *a)
+{
+	struct cc_ack other = *a;
+
+	if (!cc_bbr_draws(st))
+		other.random = ~a->random;
+	other.mdev_us = ~a->mdev_us;
+	other.rtt_min_us = ~a->rtt_min_us;
+	other.prior_cwnd_pkts = ~a->prior_cwnd_pkts;
+	other.una_seq = ~a->una_seq;
+	other.nxt_seq = ~a->nxt_seq;
+	other.mtu_bytes = ~a->mtu_bytes;
+	other.flags ^= CC_CWND_LIMITED;
+	return other;
+}
+
+/* Rounds through every state, some with loss; DRAIN, and DOWN of bbr2, last no longer than an ACK. */
+static void skipped_fields_change_nothing(const char *scheme)
+{
+	struct cc_ack a = test_ack(), b;
+	struct cc_conn conn = test_conn(scheme, &a), other = conn;
+	u32 modes = 0, i;
+
+	for (i = 0; i < 2000; i++) {
+		a.rtt_us = 11000;
+		a.random = i * 2654435761u;
+		a.flags = (i & 4 ? CC_CWND_FULL : 0) | (i & 8 ? CC_APP_LIMITED : 0);
+		b = with_other_fields(state_of(&conn), &a);
+		round_ack(&conn, &a, i % 37 ? 0 : 4);
+		round_ack(&other, &b, i % 37 ? 0 : 4);
+		CHECK_EQ(memcmp(conn.state, other.state, sizeof(conn.state)), 0);
+		CHECK_EQ(a.cwnd_pkts, b.cwnd_pkts);
+		CHECK_EQ(a.pacing_bytes_per_sec, b.pacing_bytes_per_sec);
+		modes |= 1u << state_of(&conn)->mode;
+	}
+	CHECK_EQ(modes | 1u << DRAIN | 1u << DOWN, (1u << (PROBE_RTT + 1)) - 1);
+}
+
 /* In PROBE_RTT packets in flight are counted as such, so that the samples after it do not move the max_bw filter. */
 static void probe_rtt_keeps_the_bandwidth(void)
 {
@@ -352,6 +391,8 @@ int main(void)
 	a_delayed_ack_does_not_raise_the_lowest_rtt();
 	samples_of_probe_rtt_are_application_limited();
 	events_that_may_be_skipped_change_nothing();
+	skipped_fields_change_nothing("bbr2,wait_ms=300,probe_rtt_interval_ms=3000");
+	skipped_fields_change_nothing("bbr3,wait_ms=300,probe_rtt_interval_ms=3000");
 	probe_rtt_keeps_the_bandwidth();
 	restart_from_idle_paces_at_the_bandwidth();
 	undo_restores_the_bounds();
