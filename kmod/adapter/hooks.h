@@ -18,6 +18,8 @@
  *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
  *   ccb_sk(tp), ccb_netns_cookie(tp)          its struct sock; cookie of its network namespace
  *   ccb_row_wanted(tp), ccb_row_out(tp, s, a) the second calls ccb_row_fill(row, tp, s, a), declared before
+ *   ccb_keep_tx_start(tp, reacts)             keeps whether the core reacts to TX_START if app_limited is 0, or does nothing
+ *   ccb_skips_tx_start(tp)                    by what was kept: the core does not react to TX_START (CC_SKIPS_EVENTS)
  *   ccb_ack_until(tp, seq)                    sends an ACK (CC_WANTS_ECN)
  */
 #ifndef CCB_HOOKS_H
@@ -154,6 +156,16 @@ CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc
 		ccb_row_out(tp, s, a);
 }
 
+/* Keeps whether TX_START may be skipped, after a call that may change it. */
+CC_FN void ccb_note_skipped(struct tcp_sock *tp, const struct ccb_socket *s)
+{
+#if CCB_WANTS & CC_SKIPS_EVENTS
+	ccb_keep_tx_start(tp, CORE(_reacts_to)(&s->state, CC_EVENT_TX_START, 0) != 0);
+#endif
+	(void)tp;
+	(void)s;
+}
+
 CC_FN void ccb_on_init(struct tcp_sock *tp)
 {
 	struct ccb_socket *s = ccb_new(tp);
@@ -170,6 +182,7 @@ CC_FN void ccb_on_init(struct tcp_sock *tp)
 	s->before_seq = tp->rcv_nxt;
 #endif
 	CORE(_init)(&s->state, ccb_params(tp), a, &out);
+	ccb_note_skipped(tp, s);
 	ccb_apply(tp, a, &out);
 	if (CCB_WANTS & CC_WANTS_PACING)
 		ccb_start_pacing(tp);
@@ -202,14 +215,19 @@ CC_FN u32 ccb_on_undo(struct tcp_sock *tp)
 
 CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 {
-	struct ccb_socket *s = ccb_of(tp);
+	struct ccb_socket *s;
 	CCB_ACK_ON_STACK
 	struct cc_ack *a;
 	struct cc_out out;
 
 #if CCB_WANTS & CC_SKIPS_EVENTS
+	if (event == CC_EVENT_TX_START && ccb_skips_tx_start(tp))
+		return;
+	s = ccb_of(tp);
 	if (!s || !CORE(_reacts_to)(&s->state, event, tp->app_limited))
 		return;
+#else
+	s = ccb_of(tp);
 #endif
 	a = ccb_input(tp, s, CCB_ACK_STACK);
 	if (!a)
@@ -218,6 +236,7 @@ CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 	if (tp->app_limited)
 		a->flags |= CC_APP_LIMITED;
 	CORE(_on_event)(&s->state, ccb_params(tp), event, a, &out);
+	ccb_note_skipped(tp, s);
 	ccb_apply(tp, a, &out);
 	a->cwnd_pkts = out.cwnd_pkts;
 	ccb_record(tp, s, a, out.flags);
@@ -288,6 +307,7 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 	a->random = ccb_draw(s, a);
 	a->flags |= ccb_cwnd_flags(tp);
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
+	ccb_note_skipped(tp, s);
 	ccb_apply(tp, a, &out);
 	a->cwnd_pkts = out.cwnd_pkts;
 	ccb_record(tp, s, a, out.flags);

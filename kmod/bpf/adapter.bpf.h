@@ -50,6 +50,17 @@ INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
 {
 	return bpf_sk_storage_get(&ccb_sockets, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 }
+
+/* In icsk_ca_priv, which is free then: a look-up in storage is most of the cost of an event that changes nothing. */
+INLINE void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
+{
+	tp->inet_conn.icsk_ca_priv[0] = (u64)reacts;
+}
+
+INLINE int ccb_skips_tx_start(struct tcp_sock *tp)
+{
+	return !tp->app_limited && !tp->inet_conn.icsk_ca_priv[0];
+}
 #else
 INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
 {

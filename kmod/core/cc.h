@@ -70,7 +70,7 @@ enum cc_event {
 #define CC_WANTS_BURSTS 16u /* min_tso_segs by cc_NAME_burst_segs, sk_pacing_shift (module) by cc_NAME_burst_shift */
 #define CC_WANTS_STORAGE 32u /* the state exceeds icsk_ca_priv */
 #define CC_MAY_WANT_ECN 64u /* CC_WANTS_ECN if parameter ecn_enable is not 0 */
-#define CC_SKIPS_EVENTS 128u /* on_event need not be called if cc_NAME_reacts_to(state, event, app_limited) is 0 */
+#define CC_SKIPS_EVENTS 128u /* and storage; on_event need not be called if cc_NAME_reacts_to(state, event, app_limited) is 0 */
 #define CC_WANTS_RANDOM 256u /* on_ack and on_event use cc_ack.random if cc_NAME_draws(state, ack) is not 0 before */
 /*
  * CC_SKIPS_FIELDS: only init reads mdev_us, rtt_min_us, prior_cwnd_pkts, una_seq, nxt_seq and mtu_bytes, and nothing reads

@@ -34,6 +34,16 @@ static inline struct ccb_socket *ccb_new(struct tcp_sock *tp)
 	return *s;
 }
 
+/* The state is at hand. */
+static inline void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
+{
+}
+
+static inline bool ccb_skips_tx_start(struct tcp_sock *tp)
+{
+	return false;
+}
+
 /* May be called more than once, and without init: icsk_ca_priv is zero then. */
 static void ccb_release(struct sock *sk)
 {
