@@ -186,16 +186,16 @@ CC_FN void cc_bbr_fill(struct cc_bbr_state *st, const struct cc_bbr_params *p, u
 	rs->app_limited = cc_bbr_is_app_limited(st, a);
 	rs->delivered = a->rate_delivered_pkts;
 	rs->delivered_ce = a->rate_delivered_ce_pkts;
-	rs->bw = cc_min(cc_u32(cc_div64(((u64)rs->delivered << CC_BBR_BW) + a->rate_interval_us - 1,
-					a->rate_interval_us)), CC_BBR_BW_MAX);
+	rs->bw = cc_at_most(cc_div64(((u64)rs->delivered << CC_BBR_BW) + a->rate_interval_us - 1, a->rate_interval_us),
+			    CC_BBR_BW_MAX);
 }
 
 /* Rounds and congestion signals. Returns whether a round starts. */
 CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
 				  struct cc_bbr_rs *rs)
 {
-	rs->round_start = rs->valid && !cc_bbr_before(a->rate_prior_delivered_pkts, st->next_round_delivered);
-	if (rs->round_start) {
+	if (rs->valid && !cc_bbr_before(a->rate_prior_delivered_pkts, st->next_round_delivered)) {
+		rs->round_start = 1;
 		st->next_round_delivered = a->delivered_pkts;
 		cc_bbr_expire_loss_marks(st, a->rate_prior_delivered_pkts);
 		if (st->rounds_since_bw_probe < 0xffff)
@@ -205,9 +205,11 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 	if (a->delivered_ce_pkts != st->last_delivered_ce && (st->flags & CC_BBR_ECN_ELIGIBLE))
 		st->flags |= CC_BBR_ECN_IN_ROUND;
 	st->last_delivered_ce = a->delivered_ce_pkts;
-	cc_bbr_update_latest_delivery_signals(st, a, rs);
-	cc_bbr_update_congestion_signals(st, p, a, rs);
-	cc_bbr_update_ack_aggregation(st, p, a, rs);
+	if (rs->valid && a->acked_pkts) {
+		cc_bbr_update_latest_delivery_signals(st, a, rs);
+		cc_bbr_update_congestion_signals(st, p, a, rs);
+		cc_bbr_update_ack_aggregation(st, p, a, rs);
+	}
 	return rs->round_start;
 }
 

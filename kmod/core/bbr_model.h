@@ -332,6 +332,8 @@ CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, 
 {
 	u32 lost = total_lost, i;
 
+	if (!st->loss_marks_used && !cc_after(st->expired_loss_mark.last, prior_delivered))
+		return 0;
 	for (i = 0; i < CC_BBR_LOSS_MARKS; i++) {
 		const struct cc_bbr_loss_mark *mark = i < st->loss_marks_used ? &st->loss_marks[i] : &st->expired_loss_mark;
 
@@ -385,12 +387,12 @@ CC_FN u32 cc_bbr_ecn_cut(const struct cc_bbr_state *st, const struct cc_bbr_para
 CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 				     const struct cc_bbr_rs *rs)
 {
-	u32 keep = cc_minus(CC_BBR_UNIT, cc_bbr_pct(p->cut_pct)), cut = cc_bbr_ecn_cut(st, p);
-	u32 ecn_inflight_lo = CC_BBR_INFINITY, ecn_bw_lo = CC_BBR_INFINITY;
+	u32 ecn_inflight_lo = CC_BBR_INFINITY, ecn_bw_lo = CC_BBR_INFINITY, keep, cut;
 
-	if (cc_bbr_is_probing_bw(st))
+	if (!(st->flags & (CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND)) || cc_bbr_is_probing_bw(st))
 		return;
 	if ((st->flags & CC_BBR_ECN_IN_ROUND) && (st->flags & CC_BBR_ECN_ELIGIBLE) && p->ecn_factor_permille) {
+		cut = cc_bbr_ecn_cut(st, p);
 		if (st->inflight_lo == CC_BBR_INFINITY)
 			st->inflight_lo = rs->cwnd;
 		ecn_inflight_lo = cc_bbr_of(st->inflight_lo, cut);
@@ -401,6 +403,7 @@ CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bb
 		}
 	}
 	if (st->flags & CC_BBR_LOSS_IN_ROUND) {
+		keep = cc_minus(CC_BBR_UNIT, cc_bbr_pct(p->cut_pct));
 		if (st->bw_lo == CC_BBR_INFINITY)
 			st->bw_lo = cc_bbr_max_bw(st);
 		if (st->inflight_lo == CC_BBR_INFINITY)
@@ -412,12 +415,10 @@ CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bb
 	st->bw_lo = cc_max(cc_min(st->bw_lo, ecn_bw_lo), 1);
 }
 
-/* The highest rate and volume delivered in this round, and its end. */
+/* The highest rate and volume delivered in this round, and its end. For an ACK with a sample, as the next steps. */
 CC_FN void cc_bbr_update_latest_delivery_signals(struct cc_bbr_state *st, const struct cc_ack *a,
 						 struct cc_bbr_rs *rs)
 {
-	if (!rs->valid || !a->acked_pkts)
-		return;
 	st->bw_latest = cc_max(st->bw_latest, rs->bw);
 	st->inflight_latest = cc_max(st->inflight_latest, rs->delivered);
 	if (cc_bbr_before(a->rate_prior_delivered_pkts, st->loss_round_delivered))
@@ -435,8 +436,6 @@ CC_FN void cc_bbr_advance_latest_delivery_signals(struct cc_bbr_state *st, const
 CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 					    const struct cc_ack *a, const struct cc_bbr_rs *rs)
 {
-	if (!rs->valid || !a->acked_pkts)
-		return;
 	if (!rs->app_limited || rs->bw >= cc_bbr_max_bw(st))
 		st->max_bw_this_cycle = cc_max(st->max_bw_this_cycle, rs->bw);
 	if (a->lost_pkts)
@@ -455,7 +454,7 @@ CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct c
 {
 	u32 rounds = st->flags & CC_BBR_FULL_BW_REACHED ? CC_BBR_EXTRA_ACKED_ROUNDS : 1, expected, extra;
 
-	if (!p->extra_acked_gain || !a->acked_pkts || !rs->valid)
+	if (!p->extra_acked_gain)
 		return;
 	if (rs->round_start) {
 		st->extra_acked_rounds = (u8)cc_min(st->extra_acked_rounds + 1u, 31);
@@ -476,8 +475,7 @@ CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct c
 		st->ack_epoch_stamp_us = (u32)a->now_us;
 		expected = 0;
 	}
-	st->ack_epoch_acked = cc_u32((u64)st->ack_epoch_acked + a->acked_pkts);
-	st->ack_epoch_acked = cc_min(st->ack_epoch_acked, CC_BBR_EPOCH_MAX_PKTS);
+	st->ack_epoch_acked = cc_at_most((u64)st->ack_epoch_acked + a->acked_pkts, CC_BBR_EPOCH_MAX_PKTS);
 	extra = cc_min(st->ack_epoch_acked - expected, rs->cwnd);
 	if (st->flags & CC_BBR_EXTRA_ACKED_SECOND)
 		st->extra_acked_b = cc_max(st->extra_acked_b, extra);

@@ -217,7 +217,7 @@ CC_FN void cc_bbr_update_ecn_alpha(struct cc_bbr_state *st, const struct cc_bbr_
 {
 	u32 delivered = a->delivered_pkts - st->alpha_last_delivered;
 	u32 delivered_ce = a->delivered_ce_pkts - st->alpha_last_delivered_ce;
-	u32 gain = CC_BBR_UNIT >> cc_min(p->ecn_alpha_shift, 8), ratio;
+	u32 gain, ratio;
 
 	if (!p->ecn_enable || !(a->flags & CC_ECN) || !p->ecn_factor_permille)
 		return;
@@ -225,6 +225,7 @@ CC_FN void cc_bbr_update_ecn_alpha(struct cc_bbr_state *st, const struct cc_bbr_
 		st->flags |= CC_BBR_ECN_ELIGIBLE;
 	if (!delivered || (rs->version != 2 && !(st->flags & CC_BBR_ECN_ELIGIBLE)))
 		return;
+	gain = CC_BBR_UNIT >> cc_min(p->ecn_alpha_shift, 8);
 	ratio = (u32)cc_div64((u64)cc_min(delivered_ce, delivered) << 8, delivered);
 	st->ecn_alpha = (u16)cc_min(cc_bbr_of(st->ecn_alpha, CC_BBR_UNIT - gain) + cc_bbr_of(ratio, gain), CC_BBR_UNIT);
 	st->alpha_last_delivered = a->delivered_pkts;
@@ -350,14 +351,14 @@ CC_FN u32 cc_bbr_log2(u32 value)
 CC_FN int cc_bbr_check_time_to_probe_bw(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
 					const struct cc_bbr_rs *rs)
 {
-	u32 rounds = cc_min(p->wait_rounds, cc_bbr_target_inflight(st, rs));
 	u32 ceased = CC_BBR_ECN_ELIGIBLE | CC_BBR_ECN_IN_CYCLE;
 
 	if (p->ecn_reprobe_pct && (st->flags & (ceased | CC_BBR_LOSS_IN_CYCLE)) == ceased && a->ca_state == CC_OPEN) {
 		cc_bbr_start_probe_bw_refill(st, a, cc_bbr_log2(cc_bbr_of(st->inflight_hi, cc_bbr_pct(p->ecn_reprobe_pct))));
 		return 1;
 	}
-	if ((u32)a->now_us - st->cycle_stamp_us <= st->bw_probe_wait_us && st->rounds_since_bw_probe < rounds)
+	if ((u32)a->now_us - st->cycle_stamp_us <= st->bw_probe_wait_us &&
+	    st->rounds_since_bw_probe < cc_min(p->wait_rounds, cc_bbr_target_inflight(st, rs)))
 		return 0;
 	cc_bbr_start_probe_bw_refill(st, a, 0);
 	return 1;
@@ -389,7 +390,6 @@ CC_FN void cc_bbr_update_cycle_phase(struct cc_bbr_state *st, const struct cc_bb
 
 	if (!(st->flags & CC_BBR_FULL_BW_REACHED) || cc_bbr_adapt_upper_bounds(st, p, a, rs))
 		return;
-	inflight = cc_bbr_packets_in_net_at_edt(st, a, rs, a->prior_inflight_pkts);
 	if (st->mode == CC_BBR_PROBE_BW_CRUISE) {
 		cc_bbr_check_time_to_probe_bw(st, p, a, rs);
 	} else if (st->mode == CC_BBR_PROBE_BW_REFILL) {
@@ -398,11 +398,13 @@ CC_FN void cc_bbr_update_cycle_phase(struct cc_bbr_state *st, const struct cc_bb
 		st->flags |= CC_BBR_PROBE_SAMPLES;
 		cc_bbr_start_probe_bw_up(st, a, rs);
 	} else if (st->mode == CC_BBR_PROBE_BW_UP) {
+		inflight = cc_bbr_packets_in_net_at_edt(st, a, rs, a->prior_inflight_pkts);
 		if (!cc_bbr_is_time_to_go_down(st, p, a, rs, inflight))
 			return;
 		st->flags &= ~CC_BBR_PREV_PROBE_TOO_HIGH;
 		cc_bbr_start_probe_bw_down(st, p, a);
 	} else if (st->mode == CC_BBR_PROBE_BW_DOWN) {
+		inflight = cc_bbr_packets_in_net_at_edt(st, a, rs, a->prior_inflight_pkts);
 		if (!cc_bbr_check_time_to_probe_bw(st, p, a, rs) &&
 		    inflight <= cc_bbr_inflight_with_headroom(st, p) &&
 		    inflight <= cc_bbr_inflight(st, rs, cc_bbr_max_bw(st), CC_BBR_UNIT))

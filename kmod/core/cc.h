@@ -223,6 +223,11 @@ CC_FN u32 cc_u32(u64 a)
 	return a > 0xffffffffu ? 0xffffffffu : (u32)a;
 }
 
+CC_FN u32 cc_at_most(u64 a, u32 most)
+{
+	return a < most ? (u32)a : most;
+}
+
 /* value * num / den of quantities up to 2^32; den == 0 gives the largest value. */
 CC_FN u32 cc_scale(u32 value, u32 num, u32 den)
 {
