@@ -169,20 +169,24 @@ CC_FN u8 cc_bbr_is_app_limited(struct cc_bbr_state *st, const struct cc_ack *a)
 	return !cc_after(st->low_rate_from, sent) && !cc_after(sent, st->low_rate_to);
 }
 
-CC_FN void cc_bbr_fill(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a,
-		       struct cc_bbr_rs *rs)
+CC_FN void cc_bbr_fill(struct cc_bbr_state *st, u32 version, const struct cc_ack *a)
 {
-	*rs = (struct cc_bbr_rs){
-		.pacing = a->pacing_bytes_per_sec,
-		.version = version,
-		.cwnd = a->cwnd_pkts,
-		.pacing_gain = cc_bbr_pacing_gain(st, p),
-		.tso_segs_goal = cc_bbr_tso_segs_goal(st, a, a->pacing_bytes_per_sec, version),
-		.valid = a->rate_delivered_pkts && a->rate_interval_us,
-		.app_limited = (a->flags & CC_APP_LIMITED) != 0,
-	};
-	if (!rs->valid)
+	struct cc_bbr_rs *rs = &st->rs;
+
+	rs->pacing = a->pacing_bytes_per_sec;
+	rs->version = version;
+	rs->cwnd = a->cwnd_pkts;
+	rs->round_start = 0;
+	rs->loss_round_start = 0;
+	cc_bbr_set_tso_segs_goal(st, a);
+	rs->valid = a->rate_delivered_pkts && a->rate_interval_us;
+	if (!rs->valid) {
+		rs->app_limited = (a->flags & CC_APP_LIMITED) != 0;
+		rs->bw = 0;
+		rs->delivered = 0;
+		rs->delivered_ce = 0;
 		return;
+	}
 	rs->app_limited = cc_bbr_is_app_limited(st, a);
 	rs->delivered = a->rate_delivered_pkts;
 	rs->delivered_ce = a->rate_delivered_ce_pkts;
@@ -251,14 +255,15 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 	struct cc_bbr_rs *rs = &st->rs;
 
 	cc_keep(a, out);
-	cc_bbr_fill(st, p, version, a, rs);
+	cc_bbr_fill(st, version, a);
 	rs->lost = cc_bbr_note_losses(st, p, a, rs);
 	if (cc_bbr_update_signals(st, p, a, rs))
 		out->flags |= CC_OUT_ROUND;
 	out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a, rs);
 	rs->cwnd = cc_bbr_update_state(st, p, a, rs);
-	rs->pacing = cc_bbr_pacing_rate(st, p, a, cc_bbr_pacing_gain(st, p));
-	rs->tso_segs_goal = cc_bbr_tso_segs_goal(st, a, rs->pacing, version);
+	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
+	rs->pacing = cc_bbr_pacing_rate(st, p, a, rs->pacing_gain);
+	cc_bbr_set_tso_segs_goal(st, a);
 	out->cwnd_pkts = cc_bbr_set_cwnd(st, p, a, rs);
 	out->pacing_bytes_per_sec = rs->pacing != a->pacing_bytes_per_sec ? rs->pacing : 0;
 	if (version != 2 && rs->loss_round_start)
@@ -287,7 +292,7 @@ CC_FN void cc_bbr_enter_loss(struct cc_bbr_state *st, const struct cc_bbr_params
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
-	cc_bbr_fill(st, p, version, a, rs);
+	cc_bbr_fill(st, version, a);
 	rs->valid = 0;
 	rs->cwnd = cc_max(a->cwnd_pkts, st->prior_cwnd);
 	rs->lost = cc_bbr_note_losses(st, p, a, rs);
@@ -328,6 +333,8 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 	if (cwnd != a->cwnd_pkts)
 		out->cwnd_pkts = cc_bound_cwnd(a, cwnd);
 	out->flags |= cc_bbr_state_began(st);
+	if (out->flags & CC_OUT_STATE)
+		st->rs.pacing_gain = cc_bbr_pacing_gain(st, p);
 }
 
 CC_FN u32 cc_bbr_undo(struct cc_bbr_state *st, const struct cc_ack *a)

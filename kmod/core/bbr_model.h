@@ -134,13 +134,15 @@ struct cc_bbr_loss_mark {
  */
 struct cc_bbr_rs {
 	u64 pacing;		/* bytes per second */
+	u64 goal_pacing;	/* with the next two: what tso_segs_goal was computed from */
+	u32 goal_min_rtt_us, goal_mss_bytes;
+	u32 tso_segs_goal;
+	u32 pacing_gain;	/* of the last call */
 	u32 version;		/* 2 or 3 */
 	u32 cwnd;
-	u32 pacing_gain;	/* before this ACK */
 	u32 bw;
 	u32 delivered, delivered_ce;
 	u32 lost, tx_in_flight; /* since, and when, the acknowledged packet was sent */
-	u32 tso_segs_goal;
 	u8 valid, app_limited, round_start, loss_round_start;
 };
 
@@ -296,6 +298,7 @@ CC_FN void cc_bbr_init(struct cc_bbr_state *st, const struct cc_bbr_params *p, u
 	u32 now_us = (u32)a->now_us, rtt_us = a->rtt_min_us ? a->rtt_min_us : CC_NO_RTT;
 
 	*st = (struct cc_bbr_state){
+		.rs.pacing_gain = cc_bbr_permille(p->startup_pacing_gain),
 		.min_rtt_us = rtt_us,
 		.min_rtt_stamp_us = now_us,
 		.probe_rtt_min_us = rtt_us,
