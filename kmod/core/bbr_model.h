@@ -146,35 +146,35 @@ struct cc_bbr_rs {
 	u8 valid, app_limited, round_start, loss_round_start;
 };
 
+/* What every ACK needs comes first: one cache line of the sample, then short offsets. */
 struct cc_bbr_state {
 	struct cc_bbr_rs rs;
+	u32 flags;
+	u8 mode, prev_ca_state, ack_phase;
+	u8 last_mode; /* of the last row: another one is due when the mode differs */
+	u8 full_bw_count, loss_marks_used, extra_acked_rounds, init_cwnd;
+	u16 rounds_since_bw_probe;
+	u16 ecn_alpha; /* 1/256 */
 	u32 min_rtt_us, min_rtt_stamp_us;
 	u32 probe_rtt_min_us, probe_rtt_min_stamp_us; /* minimum RTT since the last PROBE_RTT */
-	u32 probe_rtt_done_stamp_us;		      /* 0: in flight is still too high */
 	u32 next_round_delivered, loss_round_delivered; /* delivered counts that end the rounds */
-	u32 low_rate_from, low_rate_to;		      /* delivered counts of packets sent in PROBE_RTT */
 	u32 max_bw_prev_cycle, max_bw_this_cycle;     /* the max_bw filter: two probe cycles */
-	u32 full_bw;
 	u32 bw_latest, bw_lo, bw_hi;		      /* bw_hi: v2 */
+	u32 full_bw;
 	u32 inflight_latest, inflight_lo, inflight_hi;
-	u32 undo_bw_lo, undo_inflight_lo, undo_inflight_hi;
-	u32 prior_cwnd;
-	u32 cycle_stamp_us, bw_probe_wait_us;
-	u32 bw_probe_up_cnt, bw_probe_up_acks;
+	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* of the ACK before */
 	u32 ack_epoch_stamp_us, ack_epoch_acked;
 	u32 extra_acked_a, extra_acked_b; /* the extra_acked filter: two times five rounds */
-	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* of the ACK before */
+	struct cc_bbr_loss_mark expired_loss_mark; /* stands for the marks that are not used: counts no loss */
+	u32 cycle_stamp_us, bw_probe_wait_us;
+	u32 bw_probe_up_cnt, bw_probe_up_acks;
+	u32 probe_rtt_done_stamp_us;		      /* 0: in flight is still too high */
+	u32 low_rate_from, low_rate_to;		      /* delivered counts of packets sent in PROBE_RTT */
+	u32 undo_bw_lo, undo_inflight_lo, undo_inflight_hi;
+	u32 prior_cwnd;
 	u32 alpha_last_delivered, alpha_last_delivered_ce;
+	u8 loss_events_in_round, startup_ecn_rounds, bw_probe_up_rounds;
 	struct cc_bbr_loss_mark loss_marks[CC_BBR_LOSS_MARKS]; /* the newest first; loss_marks_used of them */
-	struct cc_bbr_loss_mark expired_loss_mark; /* stands for the others: counts no loss */
-	u32 flags;
-	u16 ecn_alpha; /* 1/256 */
-	u16 rounds_since_bw_probe;
-	u8 mode, prev_ca_state, ack_phase;
-	u8 full_bw_count, loss_events_in_round, startup_ecn_rounds;
-	u8 bw_probe_up_rounds, extra_acked_rounds, init_cwnd;
-	u8 last_mode; /* of the last row: another one is due when the mode differs */
-	u8 loss_marks_used;
 };
 CC_STORAGE_FITS(bbr);
 
