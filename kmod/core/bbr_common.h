@@ -127,9 +127,9 @@ CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params
 	return (st->flags & CC_BBR_FULL_BW_REACHED) || rate > now ? rate : now;
 }
 
-CC_STEP u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-			    const struct cc_bbr_rs *rs)
+CC_STEP u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
+	const struct cc_bbr_rs *rs = &st->rs;
 	u64 cwnd = rs->cwnd, target;
 	u32 cap = CC_BBR_INFINITY, extra;
 
@@ -195,9 +195,10 @@ CC_FN void cc_bbr_fill(struct cc_bbr_state *st, u32 version, const struct cc_ack
 }
 
 /* Rounds and congestion signals. Returns whether a round starts. */
-CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-				  struct cc_bbr_rs *rs)
+CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
+	struct cc_bbr_rs *rs = &st->rs;
+
 	if (rs->valid && !cc_bbr_before(a->rate_prior_delivered_pkts, st->next_round_delivered)) {
 		rs->round_start = 1;
 		st->next_round_delivered = a->delivered_pkts;
@@ -218,18 +219,20 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 }
 
 /* Whether the pipe is full. Returns ssthresh. */
-CC_STEP u32 cc_bbr_check_full_pipe(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-				   const struct cc_bbr_rs *rs)
+CC_STEP u32 cc_bbr_check_full_pipe(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
+	const struct cc_bbr_rs *rs = &st->rs;
+
 	cc_bbr_check_loss_too_high_in_startup(st, p, a, rs);
 	cc_bbr_check_full_bw_reached(st, p, rs);
 	return cc_bbr_check_drain(st, p, a, rs);
 }
 
 /* Returns cwnd: PROBE_RTT restores it at its end. */
-CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-				const struct cc_bbr_rs *rs)
+CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
+	const struct cc_bbr_rs *rs = &st->rs;
+
 	cc_bbr_update_cycle_phase(st, p, a, rs);
 	return cc_bbr_update_min_rtt(st, p, a, rs);
 }
@@ -256,15 +259,15 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 
 	cc_keep(a, out);
 	cc_bbr_fill(st, version, a);
-	rs->lost = cc_bbr_note_losses(st, p, a, rs);
-	if (cc_bbr_update_signals(st, p, a, rs))
+	rs->lost = cc_bbr_note_losses(st, p, a);
+	if (cc_bbr_update_signals(st, p, a))
 		out->flags |= CC_OUT_ROUND;
-	out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a, rs);
-	rs->cwnd = cc_bbr_update_state(st, p, a, rs);
+	out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a);
+	rs->cwnd = cc_bbr_update_state(st, p, a);
 	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
 	rs->pacing = cc_bbr_pacing_rate(st, p, a, rs->pacing_gain);
 	cc_bbr_set_tso_segs_goal(st, a);
-	out->cwnd_pkts = cc_bbr_set_cwnd(st, p, a, rs);
+	out->cwnd_pkts = cc_bbr_set_cwnd(st, p, a);
 	out->pacing_bytes_per_sec = rs->pacing != a->pacing_bytes_per_sec ? rs->pacing : 0;
 	if (version != 2 && rs->loss_round_start)
 		cc_bbr_advance_latest_delivery_signals(st, rs);
@@ -295,7 +298,7 @@ CC_FN void cc_bbr_enter_loss(struct cc_bbr_state *st, const struct cc_bbr_params
 	cc_bbr_fill(st, version, a);
 	rs->valid = 0;
 	rs->cwnd = cc_max(a->cwnd_pkts, st->prior_cwnd);
-	rs->lost = cc_bbr_note_losses(st, p, a, rs);
+	rs->lost = cc_bbr_note_losses(st, p, a);
 	st->prev_ca_state = CC_LOSS;
 	cc_bbr_reset_full_bw(st);
 	if (!cc_bbr_is_probing_bw(st) && st->inflight_lo == CC_BBR_INFINITY)

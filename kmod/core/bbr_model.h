@@ -510,6 +510,7 @@ CC_FN void cc_bbr_check_full_bw_reached(struct cc_bbr_state *st, const struct cc
 		st->flags |= CC_BBR_FULL_BW_REACHED | (rs->version == 2 ? 0 : CC_BBR_FULL_BW_NOW);
 }
 
+/* kbit/s: 8000 times bytes per us */
 CC_FN u32 cc_bbr_kbps(u32 bw, u32 mss_bytes)
 {
 	return (u32)((cc_bbr_bytes_per_us(bw, mss_bytes, CC_BBR_UNIT) * 8000) >> CC_BBR_BW);

@@ -185,9 +185,9 @@ CC_FN u32 cc_bbr_inflight_at_loss(const struct cc_bbr_params *p, const struct cc
  * one: what has been delivered and lost since then, but for this ACK, was in flight with them. Fills the sample's
  * tx_in_flight and returns how many packets were lost since its own packet was sent.
  */
-CC_STEP u32 cc_bbr_note_losses(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-			       struct cc_bbr_rs *rs)
+CC_STEP u32 cc_bbr_note_losses(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
+	struct cc_bbr_rs *rs = &st->rs;
 	u32 pkts = a->total_lost_pkts - st->last_total_lost, delivered = st->inflight_latest, lost;
 
 	if (pkts) {
@@ -309,9 +309,9 @@ CC_FN void cc_bbr_probe_inflight_hi_upward(struct cc_bbr_state *st, const struct
 }
 
 /* Returns 1 if it decided the next state. */
-CC_STEP int cc_bbr_adapt_upper_bounds(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-				      const struct cc_bbr_rs *rs)
+CC_STEP int cc_bbr_adapt_upper_bounds(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
 {
+	const struct cc_bbr_rs *rs = &st->rs;
 	int in_probe_bw = st->mode != CC_BBR_DRAIN && st->mode != CC_BBR_PROBE_RTT;
 
 	if (st->ack_phase == CC_BBR_ACKS_PROBE_STARTING && rs->round_start)
@@ -401,7 +401,7 @@ CC_FN void cc_bbr_update_cycle_phase(struct cc_bbr_state *st, const struct cc_bb
 {
 	u32 inflight;
 
-	if (!(st->flags & CC_BBR_FULL_BW_REACHED) || cc_bbr_adapt_upper_bounds(st, p, a, rs))
+	if (!(st->flags & CC_BBR_FULL_BW_REACHED) || cc_bbr_adapt_upper_bounds(st, p, a))
 		return;
 	if (st->mode == CC_BBR_PROBE_BW_CRUISE) {
 		cc_bbr_check_time_to_probe_bw(st, p, a, rs);

@@ -3,8 +3,9 @@
  * The platforms of a core: kernel module, BPF, host. The only file in core/ that depends on the platform.
  * Defines u8..u64, s32, CC_FN (every function of a core), CC_STEP (a large function that BPF calls instead of inlining
  * it, because the verifier would otherwise follow the product of all paths; it must return a number that the caller
- * uses, or the verifier may find a pointer in the return register), CC_TABLE (constant tables, removed if unused),
- * CC_ASSERT (at compile time) and cc_div64 (the only division).
+ * uses, or the verifier may find a pointer in the return register; its input is restrict, so that a write to the state does
+ * not make the compiler read it again), CC_TABLE (constant tables, removed if unused), CC_ASSERT (at compile time) and
+ * cc_div64 (the only division).
  */
 #ifndef CC_PLATFORM_H
 #define CC_PLATFORM_H
