@@ -23,6 +23,7 @@ struct ccb_socket {
 	struct cc_ack ack; /* of the current call; on the stack the BPF verifier would follow all values of its fields */
 #endif
 	u32 rounds;
+	u32 row_us; /* cc_ack.now_us of the last row */
 #if CCB_ECHOES
 	u32 ce, before_seq; /* receiver of DCTCP-style feedback */
 #endif
@@ -38,7 +39,7 @@ struct ccb_socket {
 CC_ASSERT(sizeof(struct ccb_socket) <= CC_STATE_BYTES, "socket state too big");
 #endif
 
-/* Internal state for user space, once per round and at the beginning of a state. */
+/* Internal state for user space, once per round, if ccb_row_gap_us() allows it, and at the beginning of a state. */
 struct ccb_row {
 	u64 at_ns;	   /* CLOCK_MONOTONIC, when the stack began with the ACK or event */
 	u64 socket_cookie; /* 0 if it has not been assigned yet */

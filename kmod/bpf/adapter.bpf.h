@@ -14,7 +14,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
  */
 struct {
 	u64 netns_cookie; /* record sockets of this namespace; 0: of all */
-	u32 record;	  /* 0: record nothing */
+	u32 record;	  /* 0: record nothing; else rounds at least so many us, less one, after the row before */
 	u32 params_count;
 	struct CORE(_params) params;
 } ccb_config SEC(".rodata.ccb") = {
@@ -154,6 +154,12 @@ INLINE void ccb_start_pacing(struct tcp_sock *tp)
 INLINE u64 ccb_netns_cookie(struct tcp_sock *tp)
 {
 	return ccb_sk(tp)->__sk_common.skc_net.net->net_cookie;
+}
+
+INLINE u32 ccb_row_gap_us(struct tcp_sock *tp)
+{
+	(void)tp;
+	return ccb_config.record - 1;
 }
 
 INLINE int ccb_row_wanted(struct tcp_sock *tp)

@@ -131,6 +131,12 @@ static inline void ccb_start_pacing(struct tcp_sock *tp)
 	cmpxchg(&ccb_sk(tp)->sk_pacing_status, SK_PACING_NONE, SK_PACING_NEEDED);
 }
 
+/* Each reader has its own buffer, and takes every round. */
+static inline u32 ccb_row_gap_us(struct tcp_sock *tp)
+{
+	return 0;
+}
+
 static inline bool ccb_row_wanted(struct tcp_sock *tp)
 {
 	return ccb_rows_wanted();

@@ -3,7 +3,7 @@
  * A loader of kmod/bpf's objects for tests, as small as its contract allows: load OBJECT NAME [FLAGS [INDEX=VALUE ...]].
  * Prints "attached" and then, until it is killed, nothing; at its end the count of rows, and for each program its name, run
  * time in ns and runs, as far as kernel.bpf_stats_enabled was set.
- * RECORD=0 in the environment: the programs record no rows.
+ * RECORD=N in the environment: which rows the programs record (kmod/bpf/README.md), 0: none.
  */
 #include <bpf/bpf.h>
 #include <bpf/btf.h>

@@ -1,6 +1,7 @@
 //! Rows of inner state: from the instances' rings, one record per round trip and socket and one per state that begins, to
 //! rows of `cc_state`, one per variable. The rows per second of one node are limited; above the limit, records are skipped
-//! evenly, but none that shows another state than the one before.
+//! evenly, but none that shows another state than the one before. BPF instances record no rounds that a lone socket would
+//! have skipped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -121,10 +122,11 @@ fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
     Some(event(Kind::CcStateError(NoData {}), &format!("ccb_{}", core.name), message))
 }
 
-/// The last row of a socket, and the state in its last record.
+/// The last row of a socket, and the state and round in its last record.
 struct Last {
     row_ns: u64,
     state: Option<u32>,
+    round: u32,
 }
 
 /// The readers of a node's instances, for the sampler's thread.
@@ -190,6 +192,7 @@ impl Reader {
         if socket.role != Role::Data {
             return;
         }
+        self.thinned += unrecorded(&self.last, record);
         if !has_its_turn(&mut self.last, core, record) {
             self.thinned += 1;
             return;
@@ -211,15 +214,32 @@ impl Reader {
     }
 }
 
+/// The least time between two rows of one of `sockets` sockets.
+fn gap_ns(core: &Core, sockets: u64) -> u64 {
+    1_000_000_000 * core.stats.len() as u64 * sockets / ROWS_PER_S
+}
+
+/// The least time between two rows of a lone socket: an adapter need not record more rounds.
+#[cfg(feature = "ebpf")]
+pub fn least_gap_us(core: &Core) -> u32 {
+    u32::try_from(gap_ns(core, 1) / 1000).unwrap_or(u32::MAX)
+}
+
+/// Rounds between the last record of the socket and this one, for which the adapter has recorded nothing.
+fn unrecorded(last: &BTreeMap<(u16, u16), Last>, record: &Record) -> u64 {
+    let last = last.get(&(record.sport, record.dport));
+    last.map_or(0, |last| record.round.saturating_sub(last.round).saturating_sub(1).into())
+}
+
 /// Every socket has the same share of the rows, and a row for each state that begins.
 fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -> bool {
     let socket = (record.sport, record.dport);
-    let sockets = last.len().max(1) as u64;
-    let gap_ns = 1_000_000_000 * core.stats.len() as u64 * sockets / ROWS_PER_S;
+    let gap_ns = gap_ns(core, last.len().max(1) as u64);
     let nth = core.stats.iter().position(|stat| stat.name == STATE_VARIABLE);
     let state = nth.and_then(|nth| record.stats.get(nth).copied());
     match last.get_mut(&socket) {
         Some(last) => {
+            last.round = record.round;
             let began = std::mem::replace(&mut last.state, state) != state;
             let is_due = began || record.at_ns >= last.row_ns.saturating_add(gap_ns);
             if is_due {
@@ -229,7 +249,7 @@ fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Rec
         }
         None => {
             if last.len() < MAX_SOCKETS {
-                last.insert(socket, Last { row_ns: record.at_ns, state });
+                last.insert(socket, Last { row_ns: record.at_ns, state, round: record.round });
             }
             true
         }
@@ -360,6 +380,21 @@ mod tests {
         assert!(many.len() as u64 > 2 * ROWS_PER_S && thinned > 0, "{}", many.len());
         let of = |id: &str| many.iter().filter(|row| row.flow_id == id).count();
         assert!(of("a/0").abs_diff(of("a/19")) <= 2 * stats, "{} {}", of("a/0"), of("a/19"));
+    }
+
+    /// One record is too early, and before another there were six rounds without one. The last is of a new connection.
+    #[test]
+    fn rounds_without_a_record_are_counted() {
+        let one = Record::read(&bytes(0, 10_000), core().stats.len()).unwrap();
+        let at = |at_ns, round| Record { at_ns, round, ..one.clone() };
+        let (kept, thinned) = rows(&[
+            at(0, 1),
+            at(10_000_000, 2),
+            at(20_000_000, 9),
+            at(20_000_001, 10),
+            at(30_000_000, 1),
+        ]);
+        assert_eq!((kept.len(), thinned), (4 * core().stats.len(), 7));
     }
 
     #[test]
