@@ -362,7 +362,8 @@ CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs
 		a->rate_interval_us = 0;
 		a->rate_prior_delivered_pkts = 0;
 	}
-	a->flags |= (rs->is_app_limited ? CC_APP_LIMITED : 0) | (rs->is_ack_delayed ? CC_ACK_DELAYED : 0);
+	/* Both are 0 or 1. */
+	a->flags |= (rs->is_app_limited * CC_APP_LIMITED) | (rs->is_ack_delayed * CC_ACK_DELAYED);
 	ccb_on_ack(tp, s, a);
 }
 

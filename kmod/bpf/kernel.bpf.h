@@ -91,7 +91,7 @@ struct rate_sample {
 	long interval_us, rtt_us;
 	int losses;
 	u32 acked_sacked, prior_in_flight;
-	_Bool is_app_limited, is_ack_delayed;
+	u8 is_app_limited, is_ack_delayed; /* _Bool: the compiler would branch */
 } KERNEL;
 
 /*

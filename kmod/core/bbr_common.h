@@ -142,9 +142,9 @@ CC_STEP u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_p
 			cwnd = cwnd + a->acked_pkts < target ? cwnd + a->acked_pkts : target;
 		else if (cwnd < target || cwnd < 2u * st->init_cwnd)
 			cwnd += a->acked_pkts;
-		cwnd = cc_max(cc_u32(cwnd), CC_BBR_MIN_CWND);
+		cwnd = cwnd > CC_BBR_MIN_CWND ? cwnd : CC_BBR_MIN_CWND;
 	}
-	cwnd = cc_min(cc_u32(cwnd), a->cwnd_clamp_pkts);
+	cwnd = cc_at_most(cwnd, a->cwnd_clamp_pkts);
 	if (st->mode == CC_BBR_PROBE_RTT)
 		cwnd = cc_min((u32)cwnd, cc_bbr_probe_rtt_cwnd(st, p));
 	if (st->mode == CC_BBR_PROBE_BW_CRUISE || st->mode == CC_BBR_PROBE_RTT)

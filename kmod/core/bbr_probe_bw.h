@@ -58,11 +58,11 @@ CC_FN void cc_bbr_set_tso_segs_goal(struct cc_bbr_state *st, const struct cc_ack
 	rs->tso_segs_goal = cc_bbr_tso_segs_goal(st, a, rs->pacing, rs->version);
 }
 
-/* At least three bursts: in the sender's queue, in its card, and in the receiver's. */
+/* At least three bursts: in the sender's queue, in its card, and in the receiver's. cwnd is less than 2^31, as a BDP is. */
 CC_FN u32 cc_bbr_quantization_budget(const struct cc_bbr_state *st, const struct cc_bbr_rs *rs, u32 cwnd)
 {
 	cwnd = cc_max(cc_max(cwnd, 3 * rs->tso_segs_goal), CC_BBR_MIN_CWND);
-	return st->mode == CC_BBR_PROBE_BW_UP ? cc_u32((u64)cwnd + 2) : cwnd;
+	return st->mode == CC_BBR_PROBE_BW_UP ? cwnd + 2 : cwnd;
 }
 
 CC_FN u32 cc_bbr_inflight(const struct cc_bbr_state *st, const struct cc_bbr_rs *rs, u32 bw, u32 gain)
