@@ -35,9 +35,9 @@ fn ticks(count: u64) -> Duration {
     Duration::from_millis(10 * count)
 }
 
-/// An experiment tolerates that this share of its duration is missing. A userspace link fails a trial when 10 % of its packets are
-/// late (`link_late`).
-const RUN_TOLERANCE: f64 = 0.02;
+/// An experiment tolerates that others take this share of one CPU. A userspace link fails a trial when 10 % of its packets are late
+/// (`link_late`).
+const RUN_TOLERANCE: f64 = 0.1;
 
 /// Reasons of failed or degraded trials that missing CPU time explains.
 const TIMING_REASONS: [&str; 14] = [
@@ -83,7 +83,11 @@ pub struct CpuReport {
 impl CpuReport {
     /// Whether more CPU time was missing than `tolerance`.
     pub fn is_short(&self, tolerance: Duration) -> bool {
-        self.waited > tolerance && self.steal + self.others > tolerance
+        self.waited > tolerance && self.was_taken(tolerance)
+    }
+
+    fn was_taken(&self, tolerance: Duration) -> bool {
+        self.steal + self.others > tolerance
     }
 
     /// Runs assertions about time, which tolerate that `tolerance` of CPU time is missing. `None` if they fail and more than
@@ -92,9 +96,13 @@ impl CpuReport {
     /// # Panics
     /// As the assertions do, unless CPU time was missing.
     pub fn check<T>(&self, tolerance: Duration, assertions: impl FnOnce() -> T) -> Option<T> {
+        self.excuse(self.is_short(tolerance), assertions)
+    }
+
+    fn excuse<T>(&self, is_short: bool, assertions: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(assertions)) {
             Ok(value) => Some(value),
-            Err(panic) if self.is_short(tolerance) => {
+            Err(panic) if is_short => {
                 let message = panic.downcast_ref::<String>().map(String::as_str);
                 let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
                 let first = message.unwrap_or("an assertion failed").lines().next();
@@ -106,7 +114,8 @@ impl CpuReport {
     }
 
     /// As [`check`](Self::check), of experiments in these results directories. Failed assertions are excused only if these
-    /// experiments themselves report a reason of timing, and none of another kind.
+    /// experiments themselves report a reason of timing, and none of another kind, and others took the CPU. The report
+    /// stands for *waited*: a thread that only naps is woken at once where the thread of a link, which works, waits.
     ///
     /// # Panics
     /// As the assertions do, unless CPU time was missing.
@@ -114,11 +123,11 @@ impl CpuReport {
         let journals =
             results.iter().map(|dir| std::fs::read_to_string(dir.join("journal.ndjson")));
         let all: String = journals.map(Result::unwrap_or_default).collect();
-        if is_late_and_nothing_else(&all) {
-            self.check(self.elapsed.mul_f64(RUN_TOLERANCE), assertions)
-        } else {
-            Some(assertions())
-        }
+        self.excuse(self.disturbed_run(&all), assertions)
+    }
+
+    fn disturbed_run(&self, journals: &str) -> bool {
+        self.was_taken(self.elapsed.mul_f64(RUN_TOLERANCE)) && is_late_and_nothing_else(journals)
     }
 }
 
@@ -279,6 +288,11 @@ mod tests {
         assert!(is_late_and_nothing_else(&late));
         assert!(!is_late_and_nothing_else(&trial(&["link_late", "flow_dead"])));
         assert!(!is_late_and_nothing_else(&trial(&[])), "the trial was not disturbed");
+        assert!(
+            missing(0, 0, 150).disturbed_run(&late),
+            "a link's thread waited, the one that naps did not"
+        );
+        assert!(!missing(500, 0, 50).disturbed_run(&late), "the experiment's own load");
         assert!(!is_late_and_nothing_else(&(late + &trial(&["cc_not_in_force"]))));
     }
 
