@@ -30,7 +30,7 @@ if [ -n "$build_dir" ] && [ "${#hashes[@]}" -gt 0 ]; then
     # Without a record the artefact is only kept longer.
     {
         mkdir -p "$record"
-        [ -L "$record/clone" ] || ln -s "$clone" "$record/clone"
+        [ -L "$record/clone" ] || ln -sT "$clone" "$record/clone"
         for hash in "${hashes[@]}"; do : >"$record/$hash"; done
     } 2>/dev/null
 fi

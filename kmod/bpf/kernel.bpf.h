@@ -123,6 +123,7 @@ struct tcp_congestion_ops___four {
 #define KERNEL_MATCHES(type) __builtin_preserve_type_info(*(type *)0, 2)
 
 /* Helpers by number (enum bpf_func_id). */
+static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
 static long (*const bpf_tcp_send_ack)(void *tp, u32 rcv_nxt) = (void *)116;
