@@ -51,8 +51,8 @@ fn keepalive_outlasts_what_tcp_repeats_after_three_seconds() {
     assert_eq!(silence(201), 600);
     assert_eq!(silence(3_000), 3_000);
     assert!(silence(3_000) < SILENCE_MS && SILENCE_MS < silence(3_001));
-    assert_eq!(ccbench_proto::wire::KEEPALIVE_INTERVAL.as_millis(), KEEPALIVE_MS.into());
-    assert_eq!(ccbench_proto::wire::KEEPALIVE_TIMEOUT.as_millis(), SILENCE_MS.into());
+    assert_eq!(ccbench_proto::wire::KEEPALIVE_INTERVAL.as_millis(), u128::from(KEEPALIVE_MS));
+    assert_eq!(ccbench_proto::wire::KEEPALIVE_TIMEOUT.as_millis(), u128::from(SILENCE_MS));
 }
 
 /// Numbers that follow from a seed (splitmix64).
