@@ -89,7 +89,7 @@ test-vm:
 	tests/vm/run.sh
 
 # Three emulated machines with kernels, boot loaders and clocks of their own run E1 over mTLS: a reboot into another kernel, partitions, a
-# reset. As root, in namespaces of its own; 20 minutes without KVM. The first time it builds a release of the agent and a disk (3 GB in the
+# reset. As root, in namespaces of its own; 9 minutes without KVM. The first time it builds a release of the agent and a disk (3 GB in the
 # cache), which takes some 15 minutes more.
 test-machines: build
 	@scripts/setup.sh --machines

@@ -12,7 +12,7 @@
 # AGENT is what the machines run, a release build: emulated, the preparation of a trial may block a debug build for longer than the 5 s after which
 # its front takes it for lost.
 #
-# Needs root, mmdebstrap, QEMU, 3 GB of memory and about 20 minutes on two CPUs without KVM (5 more the first time, for the disk's image, which stays
+# Needs root, mmdebstrap, QEMU, 3 GB of memory and about 9 minutes on two CPUs without KVM (2 more the first time, for the disk's image, which stays
 # in the cache). Runs in namespaces of its own: nothing of this machine changes. CCBENCH_MACHINES_KEEP=DIRECTORY keeps consoles, logs and results.
 set -euo pipefail
 bin=$(realpath "${1:?usage: machines.sh DIRECTORY_OF_PROGRAMS [AGENT]}")
