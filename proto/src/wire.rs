@@ -26,7 +26,7 @@ pub fn encoded_field(number: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// HTTP/2 keepalive of both ends: a peer that is silent for 5 s is lost. TCP repeats what the control network lost after 0.2,
-/// 0.6, 1.4 and 3.0 s (RFC 6298, with Linux's least RTO), so that interruptions of up to 3 s do no harm.
+/// 0.6, 1.4 and 3.0 s (RFC 6298, with Linux's least RTO), so that interruptions of up to 3 s lose no node.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the answer to a keepalive may take.
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(4500);

@@ -228,10 +228,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether a trial of the runs failed because a node did not answer, even if it was repeated.
+    /// Whether a trial of the runs failed because a node did not answer, even if it was repeated. That a node got the request too
+    /// late to start on time is another reason.
     pub fn lost_a_node(&self) -> bool {
         let journals = self.bench.all_results().into_iter().map(|dir| dir.join("journal.ndjson"));
-        journals.map(|path| read(&path)).any(|journal| journal.contains("node_lost"))
+        let is_lost = |line: &str| line.contains("node_lost") && !line.contains("start_at_ns");
+        journals.map(|path| read(&path)).any(|journal| journal.lines().any(is_lost))
     }
 
     pub fn remove_results(&self) {

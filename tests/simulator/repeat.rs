@@ -169,6 +169,23 @@ fn a_run_that_was_killed_after_its_last_trial_is_ended() {
     }
 }
 
+/// A disk that loses the end of the journal's last line leaves a run that looks complete.
+#[test]
+fn a_complete_run_with_a_torn_journal_is_mended() {
+    let bench = LOOSE_RUN.copy();
+    let whole = tables_and_summaries(&bench);
+    let bytes = std::fs::read(journal(&bench)).unwrap();
+    std::fs::write(journal(&bench), &bytes[..bytes.len() - 2]).unwrap();
+    let dir = bench.results().display().to_string();
+    let verified = bench.run(&["verify", &dir]);
+    assert_eq!(verified.status.code(), Some(1), "{}", text(&verified));
+    resume(&bench);
+    assert_equal(&tables_and_summaries(&bench), &whole);
+    assert!(record(&bench)["notes"].to_string().contains("of an unfinished line; removed"));
+    let verified = bench.run(&["verify", &dir]);
+    assert_eq!(verified.status.code(), Some(0), "{}", text(&verified));
+}
+
 /// The tables of the trials are read before the run goes on, because its rules need them.
 #[test]
 fn a_damaged_trial_of_a_run_with_rules_is_repeated() {

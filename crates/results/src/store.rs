@@ -239,6 +239,11 @@ impl RunDir {
         self.shared.state().record.status
     }
 
+    /// Whether the journal ends within a line, which [reopening](RunDir::reopen) removes.
+    pub fn has_torn_journal(&self) -> bool {
+        self.shared.state().log.state().torn_bytes > 0
+    }
+
     /// Trials that a resumed run does not [repeat](TrialEnd::needs_repeat).
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();

@@ -166,10 +166,11 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         if remaining.is_empty() {
             message(format_args!("{}: nothing is left to run", path.display()));
             let dir = match dir.status() {
-                RunStatus::Complete => dir,
-                RunStatus::Running | RunStatus::Interrupted | RunStatus::Failed => {
-                    Arc::new(finish(&experiment, path, &repetition)?)
-                }
+                RunStatus::Complete if !dir.has_torn_journal() => dir,
+                RunStatus::Complete
+                | RunStatus::Running
+                | RunStatus::Interrupted
+                | RunStatus::Failed => Arc::new(finish(&experiment, path, &repetition)?),
             };
             return Ok(CompletedRun { dir, result: Ok(()), views: None });
         }
