@@ -6,7 +6,7 @@
  *   ccb_of(tp), ccb_params(tp)                state of the socket, or null; parameters of its instance
  *   ccb_new(tp)                               the same at init: with CC_WANTS_STORAGE it is allocated
  *   ccb_random()                              uniform over u32 (CC_WANTS_RANDOM)
- *   ccb_is_cwnd_limited(tp)                   is_cwnd_limited, a bit-field
+ *   ccb_is_cwnd_limited(tp)                   is_cwnd_limited, a bit-field: 0 or 1
  *   ccb_edt_delay_ns(tp)                      from now to the earliest departure time of the next packet
  *   ccb_net_header_bytes(tp)                  of IP
  *   ccb_rate_delivered_ce(rs)                 0 if the kernel does not say
@@ -26,7 +26,18 @@
 #ifndef CCB_HOOKS_H
 #define CCB_HOOKS_H
 
-/* Fills the input of a core from the socket, but for what the next two functions and an ACK add. */
+/* What a core with CC_SKIPS_FIELDS reads at init only. */
+CC_FN void ccb_fill_rest(struct tcp_sock *tp, struct cc_ack *a)
+{
+	a->mdev_us = tp->mdev_us;
+	a->rtt_min_us = tp->rtt_min.s[0].v;
+	a->prior_cwnd_pkts = tp->prior_cwnd;
+	a->una_seq = tp->snd_una;
+	a->nxt_seq = tp->snd_nxt;
+	a->mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
+}
+
+/* Fills the input of a core from the socket, but for what an ACK adds. */
 CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 {
 	a->now_us = tp->tcp_mstamp;
@@ -42,17 +53,8 @@ CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 	a->mss_bytes = tp->mss_cache;
 	a->ca_state = ccb_ca_state(tp);
 	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
-}
-
-/* What a core with CC_SKIPS_FIELDS reads at init only. */
-CC_FN void ccb_fill_rest(struct tcp_sock *tp, struct cc_ack *a)
-{
-	a->mdev_us = tp->mdev_us;
-	a->rtt_min_us = tp->rtt_min.s[0].v;
-	a->prior_cwnd_pkts = tp->prior_cwnd;
-	a->una_seq = tp->snd_una;
-	a->nxt_seq = tp->snd_nxt;
-	a->mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
+	if (!(CCB_WANTS & CC_SKIPS_FIELDS))
+		ccb_fill_rest(tp, a);
 }
 
 /* What is not known without an ACK. */
@@ -71,10 +73,10 @@ CC_FN void ccb_fill_no_ack(struct cc_ack *a)
 }
 
 /*
- * The input of a core, filled from the socket but for what an ACK adds; null if the socket has no state. It is in the
- * state, or else in `stack` (socket.h).
+ * The input of a core without an ACK; null if the socket has no state. It is in the state, or else in `stack`
+ * (socket.h).
  */
-CC_FN struct cc_ack *ccb_ack_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
+CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
 {
 	struct cc_ack *a;
 
@@ -83,18 +85,7 @@ CC_FN struct cc_ack *ccb_ack_input(struct tcp_sock *tp, struct ccb_socket *s, st
 		return 0;
 	a = CCB_ACK(s, stack);
 	ccb_fill(tp, a);
-	if (!(CCB_WANTS & CC_SKIPS_FIELDS))
-		ccb_fill_rest(tp, a);
-	return a;
-}
-
-/* The same without an ACK. */
-CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *stack)
-{
-	struct cc_ack *a = ccb_ack_input(tp, s, stack);
-
-	if (a)
-		ccb_fill_no_ack(a);
+	ccb_fill_no_ack(a);
 	return a;
 }
 
@@ -305,10 +296,10 @@ CC_FN void ccb_on_cwnd_event(struct tcp_sock *tp, u32 event)
 /* The window was full when packets were last sent; tcp_is_cwnd_limited() also holds while slow start uses half of it. */
 CC_FN u32 ccb_cwnd_flags(struct tcp_sock *tp)
 {
+	if (CCB_WANTS & CC_SKIPS_FIELDS)
+		return (u32)ccb_is_cwnd_limited(tp) * CC_CWND_FULL; /* 0 or 1 */
 	if (ccb_is_cwnd_limited(tp))
 		return CC_CWND_FULL | CC_CWND_LIMITED;
-	if (CCB_WANTS & CC_SKIPS_FIELDS)
-		return 0;
 	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out ? CC_CWND_LIMITED : 0;
 }
 
@@ -316,7 +307,6 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 {
 	struct cc_out out;
 
-	a->random = ccb_draw(s, a);
 	a->flags |= ccb_cwnd_flags(tp);
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
 	ccb_note_skipped(tp, s);
@@ -338,23 +328,41 @@ CC_FN u32 ccb_us_of_ns(u64 ns)
 	return ns >> 32 ? cc_u32(cc_div64(ns, 1000)) : (u32)((ns * 274877907) >> 38);
 }
 
+CC_FN u32 ccb_edt_delay_us(struct tcp_sock *tp, const struct ccb_socket *s)
+{
+#if CCB_WANTS & CC_SKIPS_EDT
+	if (!CORE(_reads_edt)(&s->state))
+		return 0;
+#endif
+	(void)s;
+	return ccb_us_of_ns(ccb_edt_delay_ns(tp));
+}
+
 CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
 {
 	struct ccb_socket *s = ccb_of(tp);
 	CCB_ACK_ON_STACK
-	struct cc_ack *a = ccb_ack_input(tp, s, CCB_ACK_STACK);
+	struct cc_ack *a;
+	s32 delivered;
+	long interval_us;
 
-	if (!a)
+	if (!s)
 		return;
+	a = CCB_ACK(s, CCB_ACK_STACK);
+	/* First: after a helper's call, the compiler reads everything again. */
+	a->random = ccb_draw(s, a);
+	ccb_fill(tp, a);
+	delivered = rs->delivered;
+	interval_us = rs->interval_us;
 	a->rtt_us = ccb_rtt_us(rs->rtt_us);
 	a->acked_pkts = rs->acked_sacked;
 	a->lost_pkts = (u32)rs->losses;
 	a->prior_inflight_pkts = rs->prior_in_flight;
-	a->edt_delay_us = ccb_us_of_ns(ccb_edt_delay_ns(tp));
-	if (rs->delivered > 0 && rs->interval_us > 0) {
-		a->rate_delivered_pkts = (u32)rs->delivered;
+	a->edt_delay_us = ccb_edt_delay_us(tp, s);
+	if (delivered > 0 && interval_us > 0) {
+		a->rate_delivered_pkts = (u32)delivered;
 		a->rate_delivered_ce_pkts = ccb_rate_delivered_ce(rs);
-		a->rate_interval_us = (u32)rs->interval_us;
+		a->rate_interval_us = (u32)interval_us;
 		a->rate_prior_delivered_pkts = rs->prior_delivered;
 	} else {
 		a->rate_delivered_pkts = 0;
@@ -402,6 +410,7 @@ CC_FN void ccb_on_cong_avoid(struct tcp_sock *tp, u32 ack, u32 acked)
 	a->una_seq = ack;
 	a->acked_pkts = acked;
 	a->prior_inflight_pkts = a->inflight_pkts + acked;
+	a->random = ccb_draw(s, a);
 	ccb_on_ack(tp, s, a);
 }
 #endif

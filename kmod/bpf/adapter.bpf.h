@@ -91,7 +91,7 @@ INLINE u32 ccb_random(void)
 
 INLINE int ccb_is_cwnd_limited(struct tcp_sock *tp)
 {
-	return BITS(tp, is_cwnd_limited) != 0;
+	return (int)BITS(tp, is_cwnd_limited);
 }
 
 INLINE u64 ccb_edt_delay_ns(struct tcp_sock *tp)

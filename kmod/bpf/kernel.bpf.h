@@ -141,7 +141,7 @@ static u64 (*const bpf_ringbuf_query)(void *ring, u64 flags) = (void *)134;
 		const u8 *at = (const u8 *)(object) + FIELD_INFO(object, field, 0);                \
 		u64 bits = 0;                                                                      \
                                                                                                    \
-		asm volatile("" : "+r"(at));                                                       \
+		asm("" : "+r"(at)); /* not volatile: the compiler would read everything again after it */                                                       \
 		switch (FIELD_INFO(object, field, 1)) {                                            \
 		case 1:                                                                            \
 			bits = *at;                                                                \

@@ -243,6 +243,12 @@ CC_FN int cc_bbr_draws(const struct cc_bbr_state *st)
 	return st->mode != CC_BBR_PROBE_BW_DOWN && st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
 }
 
+/* Whether an ACK may count packets in the network: STARTUP does it when it ends. */
+CC_FN int cc_bbr_reads_edt(const struct cc_bbr_state *st)
+{
+	return st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL && st->mode != CC_BBR_PROBE_RTT;
+}
+
 /* CC_OUT_STATE if the mode has changed since the last row. */
 CC_FN u32 cc_bbr_state_began(struct cc_bbr_state *st)
 {

@@ -71,12 +71,17 @@ enum cc_event {
 #define CC_WANTS_STORAGE 32u /* the state exceeds icsk_ca_priv */
 #define CC_MAY_WANT_ECN 64u /* CC_WANTS_ECN if parameter ecn_enable is not 0 */
 #define CC_SKIPS_EVENTS 128u /* and storage; on_event need not be called if cc_NAME_reacts_to(state, event, app_limited) is 0 */
-#define CC_WANTS_RANDOM 256u /* on_ack and on_event use cc_ack.random if cc_NAME_draws(state, ack) is not 0 before */
+/*
+ * CC_WANTS_RANDOM: on_ack and on_event use cc_ack.random if cc_NAME_draws(state, ack) is not 0 before. With CC_OWNS_CWND,
+ * ack is that of the call before.
+ */
+#define CC_WANTS_RANDOM 256u
 /*
  * CC_SKIPS_FIELDS: only init reads mdev_us, rtt_min_us, prior_cwnd_pkts, una_seq, nxt_seq and mtu_bytes, and nothing reads
  * CC_CWND_LIMITED.
  */
 #define CC_SKIPS_FIELDS 512u
+#define CC_SKIPS_EDT 1024u /* and CC_OWNS_CWND; on_ack uses cc_ack.edt_delay_us if cc_NAME_reads_edt(state) is not 0 before */
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */

@@ -229,13 +229,15 @@ static void events_that_may_be_skipped_change_nothing(void)
 		CHECK(cc_bbr3_reacts_to(&st, event, 0));
 }
 
-/* Other values for what a host may leave out: the fields of CC_SKIPS_FIELDS, and a random number that is not drawn. */
+/* Other values for what a host may leave out: the fields of CC_SKIPS_FIELDS, a random number that is not drawn, and EDT. */
 static struct cc_ack with_other_fields(const struct cc_bbr_state *st, const struct cc_ack *a)
 {
 	struct cc_ack other = *a;
 
 	if (!cc_bbr_draws(st))
 		other.random = ~a->random;
+	if (!cc_bbr_reads_edt(st))
+		other.edt_delay_us = ~a->edt_delay_us;
 	other.mdev_us = ~a->mdev_us;
 	other.rtt_min_us = ~a->rtt_min_us;
 	other.prior_cwnd_pkts = ~a->prior_cwnd_pkts;
