@@ -91,15 +91,14 @@ CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_par
 				const struct cc_bbr_rs *rs)
 {
 	u32 now_us = (u32)a->now_us, cwnd = rs->cwnd;
-	int expired = now_us - st->probe_rtt_min_stamp_us > cc_min(p->probe_rtt_interval_ms, 60000) * 1000;
-	int old = now_us - st->min_rtt_stamp_us > cc_min(p->min_rtt_window_ms, 60000) * 1000;
-	int lower = a->rtt_us < st->probe_rtt_min_us || (rs->version == 2 && a->rtt_us == st->probe_rtt_min_us);
+	int expired = now_us - st->probe_rtt_min_stamp_us > p->probe_rtt_interval_ms * 1000;
+	int lower = a->rtt_us < st->probe_rtt_min_us || (a->rtt_us == st->probe_rtt_min_us && rs->version == 2);
 
 	if (a->rtt_us && (lower || (expired && !(a->flags & CC_ACK_DELAYED)))) {
 		st->probe_rtt_min_us = a->rtt_us;
 		st->probe_rtt_min_stamp_us = now_us;
 	}
-	if (st->probe_rtt_min_us <= st->min_rtt_us || old) {
+	if (st->probe_rtt_min_us <= st->min_rtt_us || now_us - st->min_rtt_stamp_us > p->min_rtt_window_ms * 1000) {
 		st->min_rtt_us = st->probe_rtt_min_us;
 		st->min_rtt_stamp_us = st->probe_rtt_min_stamp_us;
 	}
@@ -112,7 +111,7 @@ CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_par
 	}
 	if (st->mode == CC_BBR_PROBE_RTT)
 		cwnd = cc_bbr_handle_probe_rtt(st, p, a, rs);
-	if (rs->delivered || a->acked_pkts)
+	if ((st->flags & CC_BBR_IDLE_RESTART) && (rs->delivered || a->acked_pkts))
 		st->flags &= ~CC_BBR_IDLE_RESTART;
 	return cwnd;
 }
@@ -262,13 +261,15 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 			 const struct cc_ack *a, struct cc_out *out)
 {
 	struct cc_bbr_rs *rs = &st->rs;
+	u32 full = CC_BBR_FULL_BW_REACHED | (version == 2 ? 0 : CC_BBR_FULL_BW_NOW);
 
 	cc_keep(a, out);
 	cc_bbr_fill(st, version, a);
-	rs->lost = cc_bbr_note_losses(st, p, a);
+	rs->lost = cc_bbr_note_losses_of_ack(st, p, a);
 	if (cc_bbr_update_signals(st, p, a))
 		out->flags |= CC_OUT_ROUND;
-	out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a);
+	if (st->mode <= CC_BBR_DRAIN || (st->flags & full) != full)
+		out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a);
 	rs->cwnd = cc_bbr_update_state(st, p, a);
 	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
 	rs->pacing = cc_bbr_pacing_rate(st, p, a, rs->pacing_gain);

@@ -335,8 +335,6 @@ CC_FN u32 cc_bbr_lost_since(const struct cc_bbr_state *st, u32 prior_delivered, 
 {
 	u32 lost = total_lost, i;
 
-	if (!st->loss_marks_used && !cc_after(st->expired_loss_mark.last, prior_delivered))
-		return 0;
 	for (i = 0; i < CC_BBR_LOSS_MARKS; i++) {
 		const struct cc_bbr_loss_mark *mark = i < st->loss_marks_used ? &st->loss_marks[i] : &st->expired_loss_mark;
 

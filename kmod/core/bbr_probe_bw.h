@@ -75,6 +75,12 @@ CC_FN u32 cc_bbr_target_inflight(const struct cc_bbr_state *st, const struct cc_
 	return cc_min(cc_bbr_inflight(st, rs, cc_bbr_bw(st), CC_BBR_UNIT), rs->cwnd);
 }
 
+/* Whether target_inflight exceeds count; needs the BDP only if the bursts of its quantization are fewer. */
+CC_FN int cc_bbr_targets_more_than(const struct cc_bbr_state *st, const struct cc_bbr_rs *rs, u32 count)
+{
+	return count < rs->cwnd && (count < 3 * rs->tso_segs_goal || count < cc_bbr_target_inflight(st, rs));
+}
+
 /* What will be in the network when the next packet departs: packets in the pacing queue are not. */
 CC_FN u32 cc_bbr_packets_in_net_at_edt(const struct cc_bbr_state *st, const struct cc_ack *a,
 				       const struct cc_bbr_rs *rs, u32 inflight)
@@ -216,6 +222,21 @@ CC_STEP u32 cc_bbr_note_losses(struct cc_bbr_state *st, const struct cc_bbr_para
 	return lost;
 }
 
+/* The same for an ACK: without a mark and a new loss there is nothing to count. */
+CC_FN u32 cc_bbr_note_losses_of_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
+{
+	struct cc_bbr_rs *rs = &st->rs;
+
+	if (st->loss_marks_used || a->total_lost_pkts != st->last_total_lost)
+		return cc_bbr_note_losses(st, p, a);
+	rs->tx_in_flight = 0;
+	if (rs->valid) {
+		st->last_prior_delivered = a->rate_prior_delivered_pkts;
+		rs->tx_in_flight = rs->delivered;
+	}
+	return 0;
+}
+
 CC_FN void cc_bbr_handle_queue_too_high_in_startup(struct cc_bbr_state *st, const struct cc_bbr_rs *rs)
 {
 	st->flags |= CC_BBR_FULL_BW_REACHED;
@@ -349,6 +370,15 @@ CC_STEP int cc_bbr_adapt_upper_bounds(struct cc_bbr_state *st, const struct cc_b
 	return 0;
 }
 
+/* Whether cc_bbr_adapt_upper_bounds() changes anything: UP and its samples are in other phases than INIT. */
+CC_FN int cc_bbr_may_adapt_upper_bounds(const struct cc_bbr_state *st)
+{
+	const struct cc_bbr_rs *rs = &st->rs;
+
+	return st->ack_phase != CC_BBR_ACKS_INIT || rs->lost || rs->delivered_ce || rs->tx_in_flight > st->inflight_hi ||
+	       rs->bw > st->bw_hi;
+}
+
 /* log2, rounded down; 0 of 0 */
 CC_FN u32 cc_bbr_log2(u32 value)
 {
@@ -366,12 +396,12 @@ CC_FN int cc_bbr_check_time_to_probe_bw(struct cc_bbr_state *st, const struct cc
 {
 	u32 ceased = CC_BBR_ECN_ELIGIBLE | CC_BBR_ECN_IN_CYCLE;
 
-	if (p->ecn_reprobe_pct && (st->flags & (ceased | CC_BBR_LOSS_IN_CYCLE)) == ceased && a->ca_state == CC_OPEN) {
+	if ((st->flags & (ceased | CC_BBR_LOSS_IN_CYCLE)) == ceased && p->ecn_reprobe_pct && a->ca_state == CC_OPEN) {
 		cc_bbr_start_probe_bw_refill(st, a, cc_bbr_log2(cc_bbr_of(st->inflight_hi, cc_bbr_pct(p->ecn_reprobe_pct))));
 		return 1;
 	}
 	if ((u32)a->now_us - st->cycle_stamp_us <= st->bw_probe_wait_us &&
-	    st->rounds_since_bw_probe < cc_min(p->wait_rounds, cc_bbr_target_inflight(st, rs)))
+	    st->rounds_since_bw_probe < p->wait_rounds && cc_bbr_targets_more_than(st, rs, st->rounds_since_bw_probe))
 		return 0;
 	cc_bbr_start_probe_bw_refill(st, a, 0);
 	return 1;
@@ -401,7 +431,9 @@ CC_FN void cc_bbr_update_cycle_phase(struct cc_bbr_state *st, const struct cc_bb
 {
 	u32 inflight;
 
-	if (!(st->flags & CC_BBR_FULL_BW_REACHED) || cc_bbr_adapt_upper_bounds(st, p, a))
+	if (!(st->flags & CC_BBR_FULL_BW_REACHED))
+		return;
+	if (cc_bbr_may_adapt_upper_bounds(st) && cc_bbr_adapt_upper_bounds(st, p, a))
 		return;
 	if (st->mode == CC_BBR_PROBE_BW_CRUISE) {
 		cc_bbr_check_time_to_probe_bw(st, p, a, rs);
