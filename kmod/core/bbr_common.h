@@ -206,9 +206,11 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 			st->rounds_since_bw_probe++;
 		cc_bbr_update_ecn_alpha(st, p, a, rs);
 	}
-	if (a->delivered_ce_pkts != st->last_delivered_ce && (st->flags & CC_BBR_ECN_ELIGIBLE))
-		st->flags |= CC_BBR_ECN_IN_ROUND;
-	st->last_delivered_ce = a->delivered_ce_pkts;
+	if (a->delivered_ce_pkts != st->last_delivered_ce) {
+		if (st->flags & CC_BBR_ECN_ELIGIBLE)
+			st->flags |= CC_BBR_ECN_IN_ROUND;
+		st->last_delivered_ce = a->delivered_ce_pkts;
+	}
 	if (rs->valid && a->acked_pkts) {
 		cc_bbr_update_latest_delivery_signals(st, a, rs);
 		cc_bbr_update_congestion_signals(st, p, a, rs);

@@ -390,7 +390,7 @@ CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bb
 {
 	u32 ecn_inflight_lo = CC_BBR_INFINITY, ecn_bw_lo = CC_BBR_INFINITY, keep, cut;
 
-	if (!(st->flags & (CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND)) || cc_bbr_is_probing_bw(st))
+	if (cc_bbr_is_probing_bw(st))
 		return;
 	if ((st->flags & CC_BBR_ECN_IN_ROUND) && (st->flags & CC_BBR_ECN_ELIGIBLE) && p->ecn_factor_permille) {
 		cut = cc_bbr_ecn_cut(st, p);
@@ -420,8 +420,10 @@ CC_FN void cc_bbr_adapt_lower_bounds(struct cc_bbr_state *st, const struct cc_bb
 CC_FN void cc_bbr_update_latest_delivery_signals(struct cc_bbr_state *st, const struct cc_ack *a,
 						 struct cc_bbr_rs *rs)
 {
-	st->bw_latest = cc_max(st->bw_latest, rs->bw);
-	st->inflight_latest = cc_max(st->inflight_latest, rs->delivered);
+	if (rs->bw > st->bw_latest)
+		st->bw_latest = rs->bw;
+	if (rs->delivered > st->inflight_latest)
+		st->inflight_latest = rs->delivered;
 	if (cc_bbr_before(a->rate_prior_delivered_pkts, st->loss_round_delivered))
 		return;
 	st->loss_round_delivered = a->delivered_pkts;
@@ -437,14 +439,16 @@ CC_FN void cc_bbr_advance_latest_delivery_signals(struct cc_bbr_state *st, const
 CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 					    const struct cc_ack *a, const struct cc_bbr_rs *rs)
 {
-	if (!rs->app_limited || rs->bw >= cc_bbr_max_bw(st))
-		st->max_bw_this_cycle = cc_max(st->max_bw_this_cycle, rs->bw);
+	if (rs->bw > st->max_bw_this_cycle && (!rs->app_limited || rs->bw >= cc_bbr_max_bw(st)))
+		st->max_bw_this_cycle = rs->bw;
 	if (a->lost_pkts)
 		st->flags |= CC_BBR_LOSS_IN_ROUND;
 	if (!rs->loss_round_start)
 		return;
-	cc_bbr_adapt_lower_bounds(st, p, rs);
-	st->flags &= ~(CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND);
+	if (st->flags & (CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND)) {
+		cc_bbr_adapt_lower_bounds(st, p, rs);
+		st->flags &= ~(CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND);
+	}
 	if (rs->version == 2)
 		cc_bbr_advance_latest_delivery_signals(st, rs);
 }
@@ -453,7 +457,8 @@ CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struc
 CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 					 const struct cc_ack *a, const struct cc_bbr_rs *rs)
 {
-	u32 rounds = st->flags & CC_BBR_FULL_BW_REACHED ? CC_BBR_EXTRA_ACKED_ROUNDS : 1, expected, extra;
+	u32 rounds = st->flags & CC_BBR_FULL_BW_REACHED ? CC_BBR_EXTRA_ACKED_ROUNDS : 1, extra;
+	u64 expected, acked;
 
 	if (!p->extra_acked_gain)
 		return;
@@ -468,20 +473,21 @@ CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct c
 				st->extra_acked_a = 0;
 		}
 	}
-	expected = cc_u32(((u64)cc_min(cc_bbr_bw(st), CC_BBR_BW_MAX) *
-			   ((u32)a->now_us - st->ack_epoch_stamp_us)) >> CC_BBR_BW);
-	if (st->ack_epoch_acked <= expected ||
-	    (u64)st->ack_epoch_acked + a->acked_pkts > CC_BBR_EPOCH_MAX_PKTS) {
-		st->ack_epoch_acked = 0;
+	expected = ((u64)cc_bbr_bw(st) * ((u32)a->now_us - st->ack_epoch_stamp_us)) >> CC_BBR_BW;
+	acked = (u64)st->ack_epoch_acked + a->acked_pkts;
+	if (st->ack_epoch_acked <= expected || acked > CC_BBR_EPOCH_MAX_PKTS) {
 		st->ack_epoch_stamp_us = (u32)a->now_us;
 		expected = 0;
+		acked = cc_min(a->acked_pkts, CC_BBR_EPOCH_MAX_PKTS);
 	}
-	st->ack_epoch_acked = cc_at_most((u64)st->ack_epoch_acked + a->acked_pkts, CC_BBR_EPOCH_MAX_PKTS);
-	extra = cc_min(st->ack_epoch_acked - expected, rs->cwnd);
-	if (st->flags & CC_BBR_EXTRA_ACKED_SECOND)
-		st->extra_acked_b = cc_max(st->extra_acked_b, extra);
-	else
-		st->extra_acked_a = cc_max(st->extra_acked_a, extra);
+	st->ack_epoch_acked = (u32)acked;
+	extra = cc_min((u32)(acked - expected), rs->cwnd);
+	if (st->flags & CC_BBR_EXTRA_ACKED_SECOND) {
+		if (extra > st->extra_acked_b)
+			st->extra_acked_b = extra;
+	} else if (extra > st->extra_acked_a) {
+		st->extra_acked_a = extra;
+	}
 }
 
 /* Whether the pipe is full: v3 in every state and by the samples, v2 in STARTUP and by max_bw. */
