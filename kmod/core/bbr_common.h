@@ -117,26 +117,28 @@ CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_par
 }
 
 /* The pacing rate at this gain; it does not decrease in STARTUP. */
-CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 gain)
+CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 bw, u32 gain)
 {
-	u64 rate = cc_bbr_rate(cc_bbr_bw(st), a->mss_bytes, gain, p->margin_pct), now = a->pacing_bytes_per_sec;
+	u64 rate = cc_bbr_rate_of_gain(st, p, bw, a->mss_bytes, gain), now = a->pacing_bytes_per_sec;
 
+	if (st->flags & CC_BBR_FULL_BW_REACHED)
+		return rate;
 	if (!(st->flags & CC_BBR_HAS_SEEN_RTT) && a->srtt_us)
 		now = cc_bbr_initial_rate(st, p, a);
-	return (st->flags & CC_BBR_FULL_BW_REACHED) || rate > now ? rate : now;
+	return rate > now ? rate : now;
 }
 
-CC_STEP u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
+/* extra_acked is at most CC_BBR_EPOCH_MAX_PKTS. */
+CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 bw)
 {
 	const struct cc_bbr_rs *rs = &st->rs;
-	u64 cwnd = rs->cwnd, target;
-	u32 cap = CC_BBR_INFINITY, extra;
+	u64 cwnd = rs->cwnd;
+	u32 cap = CC_BBR_INFINITY, extra, target;
 
 	if (a->acked_pkts) {
-		extra = cc_bbr_of(cc_bbr_extra_acked(st), cc_bbr_permille(cc_min(p->extra_acked_gain, 4000)));
-		extra = cc_min(extra, (u32)(((u64)cc_min(cc_bbr_bw(st), CC_BBR_BW_MAX) * CC_BBR_EXTRA_ACKED_MAX_US) >> CC_BBR_BW));
-		target = (u64)cc_bbr_bdp(st, cc_bbr_bw(st), cc_bbr_cwnd_gain(st, p)) + extra;
-		target = cc_bbr_quantization_budget(st, rs, cc_u32(target));
+		extra = (cc_bbr_extra_acked(st) * cc_bbr_permille(p->extra_acked_gain)) >> 8;
+		extra = cc_min(extra, (u32)(((u64)bw * CC_BBR_EXTRA_ACKED_MAX_US) >> CC_BBR_BW));
+		target = cc_bbr_quantization_budget(st, rs, cc_bbr_bdp(st, bw, cc_bbr_cwnd_gain(st, p)) + extra);
 		if (st->flags & CC_BBR_FULL_BW_REACHED)
 			cwnd = cwnd + a->acked_pkts < target ? cwnd + a->acked_pkts : target;
 		else if (cwnd < target || cwnd < 2u * st->init_cwnd)
@@ -151,7 +153,20 @@ CC_STEP u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_p
 	else if (st->mode != CC_BBR_STARTUP && st->mode != CC_BBR_DRAIN)
 		cap = st->inflight_hi;
 	cap = cc_max(cc_min(cap, st->inflight_lo), CC_BBR_MIN_CWND);
-	return cc_bound_cwnd(a, cc_min((u32)cwnd, cap));
+	return cc_max(cc_min(cc_min((u32)cwnd, cap), CC_INFINITE), CC_MIN_CWND);
+}
+
+/* Pacing rate, size of bursts and cwnd of the model. Returns cwnd. */
+CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+					     const struct cc_ack *restrict a)
+{
+	struct cc_bbr_rs *rs = &st->rs;
+	u32 bw = cc_bbr_bw(st);
+
+	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
+	rs->pacing = cc_bbr_pacing_rate(st, p, a, bw, rs->pacing_gain);
+	cc_bbr_set_tso_segs_goal(st, a);
+	return cc_bbr_set_cwnd(st, p, a, bw);
 }
 
 /* Whether the acknowledged packet was sent while the application, or PROBE_RTT, limited the rate. */
@@ -273,10 +288,7 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 	if (st->mode <= CC_BBR_DRAIN || (st->flags & full) != full)
 		out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a);
 	rs->cwnd = cc_bbr_update_state(st, p, a);
-	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
-	rs->pacing = cc_bbr_pacing_rate(st, p, a, rs->pacing_gain);
-	cc_bbr_set_tso_segs_goal(st, a);
-	out->cwnd_pkts = cc_bbr_set_cwnd(st, p, a);
+	out->cwnd_pkts = cc_bbr_update_control_parameters(st, p, a);
 	out->pacing_bytes_per_sec = rs->pacing != a->pacing_bytes_per_sec ? rs->pacing : 0;
 	if (version != 2 && rs->loss_round_start)
 		cc_bbr_advance_latest_delivery_signals(st, rs);
@@ -340,7 +352,7 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 		if (st->mode == CC_BBR_PROBE_RTT)
 			cwnd = cc_bbr_check_probe_rtt_done(st, p, a, cwnd);
 		else if (st->mode != CC_BBR_STARTUP && st->mode != CC_BBR_DRAIN)
-			out->pacing_bytes_per_sec = cc_bbr_pacing_rate(st, p, a, CC_BBR_UNIT);
+			out->pacing_bytes_per_sec = cc_bbr_pacing_rate(st, p, a, cc_bbr_bw(st), CC_BBR_UNIT);
 	}
 	if (cwnd != a->cwnd_pkts)
 		out->cwnd_pkts = cc_bound_cwnd(a, cwnd);

@@ -4,7 +4,7 @@
  * ACKs and rounds. bbr_common.h has the state machine. State variables and functions have the names of
  * draft-ietf-ccwg-bbr, or of Google's source where the draft has none; bbr_common.h names the sources.
  *
- * Units: us, pkts; bandwidth in pkts per us, times 2^24; gains and shares in 1/256, as in the source: its roundings
+ * Units: us, pkts; bandwidth in pkts per us, times 2^24, at most CC_BBR_BW_MAX; gains, at most 4, and shares in 1/256, as in the source: its roundings
  * decide at windows of tens of packets. Stamps are the low 32 bits of now_us: an idle time of more than 71 minutes may
  * delay a probe by one interval.
  */
@@ -134,6 +134,8 @@ struct cc_bbr_loss_mark {
  */
 struct cc_bbr_rs {
 	u64 pacing;		/* bytes per second */
+	u64 rate;		/* bytes per second at rate_gain */
+	u32 rate_bw, rate_gain, rate_mss_bytes, rate_margin_pct; /* what it was computed from */
 	u64 goal_pacing;	/* with the next two: what tso_segs_goal was computed from */
 	u32 goal_min_rtt_us, goal_mss_bytes;
 	u32 tso_segs_goal;
@@ -210,15 +212,15 @@ CC_FN u32 cc_bbr_bw(const struct cc_bbr_state *st)
 	return cc_min(cc_bbr_max_bw(st), cc_min(st->bw_lo, st->bw_hi));
 }
 
-/* gain * bw * min_rtt, rounded up; the initial window while there is no RTT */
+/* gain * bw * min_rtt, rounded up, less than 2^31; the initial window while there is no RTT */
 CC_FN u32 cc_bbr_bdp(const struct cc_bbr_state *st, u32 bw, u32 gain)
 {
-	u64 product = (u64)cc_min(bw, CC_BBR_BW_MAX) * cc_min(st->min_rtt_us, 1u << 24);
+	u64 product = (u64)bw * cc_min(st->min_rtt_us, 1u << 24);
 
 	if (st->min_rtt_us == CC_NO_RTT)
 		return st->init_cwnd;
-	product = (product * cc_min(gain, 1024)) >> 8;
-	return cc_u32((product + (1u << CC_BBR_BW) - 1) >> CC_BBR_BW);
+	product = (product * gain) >> 8;
+	return (u32)((product + (1u << CC_BBR_BW) - 1) >> CC_BBR_BW);
 }
 
 /* gain * bw in bytes per us, times 2^24; at most 2^43 */
@@ -236,6 +238,21 @@ CC_FN u64 cc_bbr_rate(u32 bw, u32 mss_bytes, u32 gain, u32 margin_pct)
 	u64 rate = (cc_bbr_bytes_per_us(bw, mss_bytes, gain) * 10000 * cc_minus(100, margin_pct)) >> CC_BBR_BW;
 
 	return rate ? rate : 1;
+}
+
+/* The rate of a pacing gain. What it depends on seldom changes between ACKs; it is kept then. */
+CC_FN u64 cc_bbr_rate_of_gain(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 bw, u32 mss_bytes, u32 gain)
+{
+	struct cc_bbr_rs *rs = &st->rs;
+
+	if (rs->rate_bw == bw && rs->rate_gain == gain && rs->rate_mss_bytes == mss_bytes && rs->rate_margin_pct == p->margin_pct)
+		return rs->rate;
+	rs->rate_bw = bw;
+	rs->rate_gain = gain;
+	rs->rate_mss_bytes = mss_bytes;
+	rs->rate_margin_pct = p->margin_pct;
+	rs->rate = cc_bbr_rate(bw, mss_bytes, gain, p->margin_pct);
+	return rs->rate;
 }
 
 CC_FN u32 cc_bbr_extra_acked(const struct cc_bbr_state *st)
