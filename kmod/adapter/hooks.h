@@ -307,7 +307,6 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 {
 	struct cc_out out;
 
-	a->flags |= ccb_cwnd_flags(tp);
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
 	ccb_note_skipped(tp, s);
 	ccb_apply(tp, a, &out);
@@ -352,16 +351,16 @@ CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs
 	/* First: after a helper's call, the compiler reads everything again. */
 	a->random = ccb_draw(s, a);
 	ccb_fill(tp, a);
+	a->edt_delay_us = ccb_edt_delay_us(tp, s);
 	delivered = rs->delivered;
 	interval_us = rs->interval_us;
 	a->rtt_us = ccb_rtt_us(rs->rtt_us);
 	a->acked_pkts = rs->acked_sacked;
 	a->lost_pkts = (u32)rs->losses;
 	a->prior_inflight_pkts = rs->prior_in_flight;
-	a->edt_delay_us = ccb_edt_delay_us(tp, s);
 	if (delivered > 0 && interval_us > 0) {
 		a->rate_delivered_pkts = (u32)delivered;
-		a->rate_delivered_ce_pkts = ccb_rate_delivered_ce(rs);
+		a->rate_delivered_ce_pkts = a->flags & CC_ECN ? ccb_rate_delivered_ce(rs) : 0;
 		a->rate_interval_us = (u32)interval_us;
 		a->rate_prior_delivered_pkts = rs->prior_delivered;
 	} else {
@@ -370,8 +369,8 @@ CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs
 		a->rate_interval_us = 0;
 		a->rate_prior_delivered_pkts = 0;
 	}
-	/* Both are 0 or 1. */
-	a->flags |= (rs->is_app_limited * CC_APP_LIMITED) | (rs->is_ack_delayed * CC_ACK_DELAYED);
+	/* The last two are 0 or 1. */
+	a->flags |= ccb_cwnd_flags(tp) | (rs->is_app_limited * CC_APP_LIMITED) | (rs->is_ack_delayed * CC_ACK_DELAYED);
 	ccb_on_ack(tp, s, a);
 }
 
@@ -411,6 +410,7 @@ CC_FN void ccb_on_cong_avoid(struct tcp_sock *tp, u32 ack, u32 acked)
 	a->acked_pkts = acked;
 	a->prior_inflight_pkts = a->inflight_pkts + acked;
 	a->random = ccb_draw(s, a);
+	a->flags |= ccb_cwnd_flags(tp);
 	ccb_on_ack(tp, s, a);
 }
 #endif

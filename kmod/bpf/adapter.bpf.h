@@ -51,15 +51,30 @@ INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
 	return bpf_sk_storage_get(&ccb_sockets, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
-/* In icsk_ca_priv, which is free then: a look-up in storage is most of the cost of an event that changes nothing. */
+/*
+ * In icsk_ca_priv, which is free then, and which the kernel clears before init (since 5.8 at disconnect, too): whether init
+ * was called, and whether the core reacts to TX_START. A look-up in storage is most of the cost of an event that changes
+ * nothing.
+ */
+#define CCB_REACTS_TO_TX_START 1
+#define CCB_INITIALIZED 2
 INLINE void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
 {
-	tp->inet_conn.icsk_ca_priv[0] = (u64)reacts;
+	tp->inet_conn.icsk_ca_priv[0] = reacts ? CCB_INITIALIZED | CCB_REACTS_TO_TX_START : CCB_INITIALIZED;
 }
 
 INLINE int ccb_skips_tx_start(struct tcp_sock *tp)
 {
-	return !tp->app_limited && !tp->inet_conn.icsk_ca_priv[0];
+	return !tp->app_limited && !(tp->inet_conn.icsk_ca_priv[0] & CCB_REACTS_TO_TX_START);
+}
+
+/*
+ * The ACK of a SYN, and of data on it, arrives before init. The state is zero then: whether one of its rounds has ended would depend on
+ * the random first sequence number.
+ */
+INLINE int ccb_is_initialized(struct tcp_sock *tp)
+{
+	return tp->inet_conn.icsk_ca_priv[0] != 0;
 }
 #else
 INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
@@ -70,6 +85,11 @@ INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
 INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
 {
 	return ccb_of(tp);
+}
+
+INLINE int ccb_is_initialized(struct tcp_sock *tp)
+{
+	return BITS(&tp->inet_conn, icsk_ca_initialized) != 0;
 }
 #endif
 
@@ -230,15 +250,6 @@ SEC("struct_ops/ccb_min_tso_segs") int ccb_min_tso_segs(u64 *ctx)
 	return (int)ccb_on_burst((void *)ctx[0]);
 }
 #endif
-
-/*
- * The ACK of a SYN, and of data on it, arrives before init. The state is zero then: whether one of its rounds has ended would depend on
- * the random first sequence number.
- */
-INLINE int ccb_is_initialized(struct tcp_sock *tp)
-{
-	return BITS(&tp->inet_conn, icsk_ca_initialized) != 0;
-}
 
 #if CCB_WANTS & CC_OWNS_CWND
 SEC("struct_ops/ccb_cong_control") int ccb_cong_control(u64 *ctx)
