@@ -193,14 +193,15 @@ CC_FN void cc_bbr_fill(struct cc_bbr_state *st, u32 version, const struct cc_ack
 	rs->round_start = 0;
 	rs->loss_round_start = 0;
 	cc_bbr_set_tso_segs_goal(st, a);
-	rs->valid = a->rate_delivered_pkts && a->rate_interval_us;
-	if (!rs->valid) {
+	if (!a->rate_delivered_pkts || !a->rate_interval_us) {
+		rs->valid = 0;
 		rs->app_limited = (a->flags & CC_APP_LIMITED) != 0;
-		rs->bw = 0;
 		rs->delivered = 0;
 		rs->delivered_ce = 0;
+		rs->bw = 0;
 		return;
 	}
+	rs->valid = 1;
 	rs->app_limited = cc_bbr_is_app_limited(st, a);
 	rs->delivered = a->rate_delivered_pkts;
 	rs->delivered_ce = a->rate_delivered_ce_pkts;
@@ -208,11 +209,14 @@ CC_FN void cc_bbr_fill(struct cc_bbr_state *st, u32 version, const struct cc_ack
 			    CC_BBR_BW_MAX);
 }
 
-/* Rounds and congestion signals. Returns whether a round starts. */
-CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
+/* The rate sample, losses, rounds and congestion signals. Returns whether a round starts. */
+CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
+				  const struct cc_ack *restrict a)
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
+	cc_bbr_fill(st, version, a);
+	rs->lost = cc_bbr_note_losses_of_ack(st, p, a);
 	if (rs->valid && !cc_bbr_before(a->rate_prior_delivered_pkts, st->next_round_delivered)) {
 		rs->round_start = 1;
 		st->next_round_delivered = a->delivered_pkts;
@@ -259,10 +263,10 @@ CC_FN int cc_bbr_draws(const struct cc_bbr_state *st)
 	return st->mode != CC_BBR_PROBE_BW_DOWN && st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
 }
 
-/* Whether an ACK may count packets in the network: STARTUP does it when it ends. */
+/* Whether an ACK may count packets in the network: STARTUP does it when it ends, and PROBE_RTT is rare. */
 CC_FN int cc_bbr_reads_edt(const struct cc_bbr_state *st)
 {
-	return st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL && st->mode != CC_BBR_PROBE_RTT;
+	return st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
 }
 
 /* CC_OUT_STATE if the mode has changed since the last row. */
@@ -277,17 +281,15 @@ CC_FN u32 cc_bbr_state_began(struct cc_bbr_state *st)
 CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 			 const struct cc_ack *a, struct cc_out *out)
 {
-	struct cc_bbr_rs *rs = &st->rs;
+	const struct cc_bbr_rs *rs = &st->rs;
 	u32 full = CC_BBR_FULL_BW_REACHED | (version == 2 ? 0 : CC_BBR_FULL_BW_NOW);
 
 	cc_keep(a, out);
-	cc_bbr_fill(st, version, a);
-	rs->lost = cc_bbr_note_losses_of_ack(st, p, a);
-	if (cc_bbr_update_signals(st, p, a))
+	if (cc_bbr_update_signals(st, p, version, a))
 		out->flags |= CC_OUT_ROUND;
 	if (st->mode <= CC_BBR_DRAIN || (st->flags & full) != full)
 		out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a);
-	rs->cwnd = cc_bbr_update_state(st, p, a);
+	st->rs.cwnd = cc_bbr_update_state(st, p, a);
 	out->cwnd_pkts = cc_bbr_update_control_parameters(st, p, a);
 	out->pacing_bytes_per_sec = rs->pacing != a->pacing_bytes_per_sec ? rs->pacing : 0;
 	if (version != 2 && rs->loss_round_start)

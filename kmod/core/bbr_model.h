@@ -302,10 +302,12 @@ CC_FN void cc_bbr_expire_loss_marks(struct cc_bbr_state *st, u32 prior_delivered
 
 	if (cc_after(st->expired_loss_mark.last, prior_delivered))
 		return;
-	for (i = 0; i < CC_BBR_LOSS_MARKS; i++)
-		if (i == st->loss_marks_used || !cc_after(st->loss_marks[i].last, prior_delivered))
-			break;
-	st->loss_marks_used = (u8)i;
+	if (st->loss_marks_used) {
+		for (i = 0; i < CC_BBR_LOSS_MARKS; i++)
+			if (i == st->loss_marks_used || !cc_after(st->loss_marks[i].last, prior_delivered))
+				break;
+		st->loss_marks_used = (u8)i;
+	}
 	st->expired_loss_mark = (struct cc_bbr_loss_mark){prior_delivered, prior_delivered, st->last_total_lost};
 }
 

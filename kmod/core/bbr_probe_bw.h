@@ -229,11 +229,9 @@ CC_FN u32 cc_bbr_note_losses_of_ack(struct cc_bbr_state *st, const struct cc_bbr
 
 	if (st->loss_marks_used || a->total_lost_pkts != st->last_total_lost)
 		return cc_bbr_note_losses(st, p, a);
-	rs->tx_in_flight = 0;
-	if (rs->valid) {
+	if (rs->valid)
 		st->last_prior_delivered = a->rate_prior_delivered_pkts;
-		rs->tx_in_flight = rs->delivered;
-	}
+	rs->tx_in_flight = rs->delivered; /* 0 without a sample */
 	return 0;
 }
 
