@@ -116,10 +116,10 @@ CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_par
 	return cwnd;
 }
 
-/* The pacing rate at this gain; it does not decrease in STARTUP. */
-CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 bw, u32 gain)
+/* The pacing rate, of the bandwidth's rate: it does not decrease in STARTUP. */
+CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u64 rate)
 {
-	u64 rate = cc_bbr_rate_of_gain(st, p, bw, a->mss_bytes, gain), now = a->pacing_bytes_per_sec;
+	u64 now = a->pacing_bytes_per_sec;
 
 	if (st->flags & CC_BBR_FULL_BW_REACHED)
 		return rate;
@@ -128,17 +128,30 @@ CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params
 	return rate > now ? rate : now;
 }
 
+CC_FN int cc_bbr_same_inputs(const struct cc_bbr_inputs *a, const struct cc_bbr_inputs *b)
+{
+	return a->bw == b->bw && a->min_rtt_us == b->min_rtt_us && a->mss_bytes == b->mss_bytes && a->extra_acked == b->extra_acked &&
+	       a->pacing_gain == b->pacing_gain && a->cwnd_gain == b->cwnd_gain && a->extra_acked_gain == b->extra_acked_gain &&
+	       a->margin_pct == b->margin_pct;
+}
+
 /* extra_acked is at most CC_BBR_EPOCH_MAX_PKTS. */
-CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 bw)
+CC_FN u32 cc_bbr_inflight_cap(const struct cc_bbr_state *st, const struct cc_bbr_inputs *in)
+{
+	u32 extra = (in->extra_acked * cc_bbr_permille(in->extra_acked_gain)) >> 8;
+	u32 most = (u32)(((u64)in->bw * CC_BBR_EXTRA_ACKED_MAX_US) >> CC_BBR_BW);
+
+	return cc_bbr_bdp(st, in->bw, cc_bbr_permille(in->cwnd_gain)) + cc_min(extra, most);
+}
+
+CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
 	const struct cc_bbr_rs *rs = &st->rs;
 	u64 cwnd = rs->cwnd;
-	u32 cap = CC_BBR_INFINITY, extra, target;
+	u32 cap = CC_BBR_INFINITY, target;
 
 	if (a->acked_pkts) {
-		extra = (cc_bbr_extra_acked(st) * cc_bbr_permille(p->extra_acked_gain)) >> 8;
-		extra = cc_min(extra, (u32)(((u64)bw * CC_BBR_EXTRA_ACKED_MAX_US) >> CC_BBR_BW));
-		target = cc_bbr_quantization_budget(st, rs, cc_bbr_bdp(st, bw, cc_bbr_cwnd_gain(st, p)) + extra);
+		target = cc_bbr_quantization_budget(st, rs, st->inflight_cap);
 		if (st->flags & CC_BBR_FULL_BW_REACHED)
 			cwnd = cwnd + a->acked_pkts < target ? cwnd + a->acked_pkts : target;
 		else if (cwnd < target || cwnd < 2u * st->init_cwnd)
@@ -156,17 +169,35 @@ CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_par
 	return cc_max(cc_min(cc_min((u32)cwnd, cap), CC_INFINITE), CC_MIN_CWND);
 }
 
-/* Pacing rate, size of bursts and cwnd of the model. Returns cwnd. */
+/*
+ * Pacing rate, size of bursts and cwnd of the model. Between ACKs what they depend on seldom changes; what it gave is kept
+ * then. Returns cwnd.
+ */
 CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 					     const struct cc_ack *restrict a)
 {
 	struct cc_bbr_rs *rs = &st->rs;
-	u32 bw = cc_bbr_bw(st);
+	struct cc_bbr_inputs in = {
+		.bw = cc_bbr_bw(st),
+		.min_rtt_us = st->min_rtt_us,
+		.mss_bytes = a->mss_bytes,
+		.extra_acked = cc_bbr_extra_acked(st),
+		.pacing_gain = cc_bbr_pacing_gain(st, p),
+		.cwnd_gain = cc_bbr_cwnd_gain_permille(st, p),
+		.extra_acked_gain = p->extra_acked_gain,
+		.margin_pct = p->margin_pct,
+	};
 
-	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
-	rs->pacing = cc_bbr_pacing_rate(st, p, a, bw, rs->pacing_gain);
-	cc_bbr_set_tso_segs_goal(st, a);
-	return cc_bbr_set_cwnd(st, p, a, bw);
+	if (!cc_bbr_same_inputs(&in, &st->inputs)) {
+		st->inputs = in;
+		st->rate = cc_bbr_rate(in.bw, in.mss_bytes, in.pacing_gain, in.margin_pct);
+		st->inflight_cap = cc_bbr_inflight_cap(st, &in);
+	}
+	rs->pacing_gain = in.pacing_gain;
+	rs->pacing = cc_bbr_pacing_rate(st, p, a, st->rate);
+	if (rs->pacing != rs->goal_pacing || in.min_rtt_us != rs->goal_min_rtt_us)
+		cc_bbr_set_tso_segs_goal(st, a);
+	return cc_bbr_set_cwnd(st, p, a);
 }
 
 /* Whether the acknowledged packet was sent while the application, or PROBE_RTT, limited the rate. */
@@ -354,7 +385,7 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 		if (st->mode == CC_BBR_PROBE_RTT)
 			cwnd = cc_bbr_check_probe_rtt_done(st, p, a, cwnd);
 		else if (st->mode != CC_BBR_STARTUP && st->mode != CC_BBR_DRAIN)
-			out->pacing_bytes_per_sec = cc_bbr_pacing_rate(st, p, a, cc_bbr_bw(st), CC_BBR_UNIT);
+			out->pacing_bytes_per_sec = cc_bbr_pacing_rate(st, p, a, cc_bbr_rate(cc_bbr_bw(st), a->mss_bytes, CC_BBR_UNIT, p->margin_pct));
 	}
 	if (cwnd != a->cwnd_pkts)
 		out->cwnd_pkts = cc_bound_cwnd(a, cwnd);

@@ -134,8 +134,6 @@ struct cc_bbr_loss_mark {
  */
 struct cc_bbr_rs {
 	u64 pacing;		/* bytes per second */
-	u64 rate;		/* bytes per second at rate_gain */
-	u32 rate_bw, rate_gain, rate_mss_bytes, rate_margin_pct; /* what it was computed from */
 	u64 goal_pacing;	/* with the next two: what tso_segs_goal was computed from */
 	u32 goal_min_rtt_us, goal_mss_bytes;
 	u32 tso_segs_goal;
@@ -146,6 +144,13 @@ struct cc_bbr_rs {
 	u32 delivered, delivered_ce;
 	u32 lost, tx_in_flight; /* since, and when, the acknowledged packet was sent */
 	u8 valid, app_limited, round_start, loss_round_start;
+};
+
+/* What the pacing rate and the window depend on, but for the bursts and the ACK; the last three are parameters. */
+struct cc_bbr_inputs {
+	u32 bw, min_rtt_us, mss_bytes, extra_acked;
+	u32 pacing_gain, cwnd_gain; /* 1/256, 1/1000 */
+	u32 extra_acked_gain, margin_pct;
 };
 
 /* What every ACK needs comes first: one cache line of the sample, then short offsets. */
@@ -167,6 +172,9 @@ struct cc_bbr_state {
 	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* of the ACK before */
 	u32 ack_epoch_stamp_us, ack_epoch_acked;
 	u32 extra_acked_a, extra_acked_b; /* the extra_acked filter: two times five rounds */
+	struct cc_bbr_inputs inputs; /* of the last call; with what they gave: */
+	u64 rate;		     /* bytes per second */
+	u32 inflight_cap;	     /* cwnd_gain * BDP + extra_acked */
 	struct cc_bbr_loss_mark expired_loss_mark; /* stands for the marks that are not used: counts no loss */
 	u32 cycle_stamp_us, bw_probe_wait_us;
 	u32 bw_probe_up_cnt, bw_probe_up_acks;
@@ -238,21 +246,6 @@ CC_FN u64 cc_bbr_rate(u32 bw, u32 mss_bytes, u32 gain, u32 margin_pct)
 	u64 rate = (cc_bbr_bytes_per_us(bw, mss_bytes, gain) * 10000 * cc_minus(100, margin_pct)) >> CC_BBR_BW;
 
 	return rate ? rate : 1;
-}
-
-/* The rate of a pacing gain. What it depends on seldom changes between ACKs; it is kept then. */
-CC_FN u64 cc_bbr_rate_of_gain(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 bw, u32 mss_bytes, u32 gain)
-{
-	struct cc_bbr_rs *rs = &st->rs;
-
-	if (rs->rate_bw == bw && rs->rate_gain == gain && rs->rate_mss_bytes == mss_bytes && rs->rate_margin_pct == p->margin_pct)
-		return rs->rate;
-	rs->rate_bw = bw;
-	rs->rate_gain = gain;
-	rs->rate_mss_bytes = mss_bytes;
-	rs->rate_margin_pct = p->margin_pct;
-	rs->rate = cc_bbr_rate(bw, mss_bytes, gain, p->margin_pct);
-	return rs->rate;
 }
 
 CC_FN u32 cc_bbr_extra_acked(const struct cc_bbr_state *st)

@@ -23,13 +23,18 @@ CC_FN u32 cc_bbr_pacing_gain(const struct cc_bbr_state *st, const struct cc_bbr_
 	return st->mode == CC_BBR_PROBE_BW_UP ? cc_bbr_permille(p->up_gain) : CC_BBR_UNIT;
 }
 
-CC_FN u32 cc_bbr_cwnd_gain(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
+CC_FN u32 cc_bbr_cwnd_gain_permille(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
 {
 	if (st->mode == CC_BBR_STARTUP || st->mode == CC_BBR_DRAIN)
-		return cc_bbr_permille(p->startup_cwnd_gain);
+		return p->startup_cwnd_gain;
 	if (st->mode == CC_BBR_PROBE_RTT)
-		return CC_BBR_UNIT;
-	return cc_bbr_permille(st->mode == CC_BBR_PROBE_BW_UP ? p->up_cwnd_gain : p->cwnd_gain);
+		return 1000;
+	return st->mode == CC_BBR_PROBE_BW_UP ? p->up_cwnd_gain : p->cwnd_gain;
+}
+
+CC_FN u32 cc_bbr_cwnd_gain(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
+{
+	return cc_bbr_permille(cc_bbr_cwnd_gain_permille(st, p));
 }
 
 /* Segments of a TSO burst: a millisecond at the paced rate, and 64 KiB halved for every 512 us of min RTT. */
