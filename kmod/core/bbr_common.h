@@ -173,12 +173,12 @@ CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_par
  * Pacing rate, size of bursts and cwnd of the model. Between ACKs what they depend on seldom changes; what it gave is kept
  * then. Returns cwnd.
  */
-CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 					     const struct cc_ack *restrict a)
 {
 	struct cc_bbr_rs *rs = &st->rs;
 	struct cc_bbr_inputs in = {
-		.bw = cc_bbr_bw(st),
+		.bw = cc_bbr_bw_of(st, version),
 		.min_rtt_us = st->min_rtt_us,
 		.mss_bytes = a->mss_bytes,
 		.extra_acked = cc_bbr_extra_acked(st),
@@ -264,7 +264,7 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 	if (rs->valid && a->acked_pkts) {
 		cc_bbr_update_latest_delivery_signals(st, a, rs);
 		cc_bbr_update_congestion_signals(st, p, a, rs);
-		cc_bbr_update_ack_aggregation(st, p, a, rs);
+		cc_bbr_update_ack_aggregation(st, p, version, a, rs);
 	}
 	return rs->round_start;
 }
@@ -280,11 +280,12 @@ CC_STEP u32 cc_bbr_check_full_pipe(struct cc_bbr_state *st, const struct cc_bbr_
 }
 
 /* Returns cwnd: PROBE_RTT restores it at its end. */
-CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *restrict a)
+CC_STEP u32 cc_bbr_update_state(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
+				const struct cc_ack *restrict a)
 {
 	const struct cc_bbr_rs *rs = &st->rs;
 
-	cc_bbr_update_cycle_phase(st, p, a, rs);
+	cc_bbr_update_cycle_phase(st, p, version, a, rs);
 	return cc_bbr_update_min_rtt(st, p, a, rs);
 }
 
@@ -320,8 +321,8 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 		out->flags |= CC_OUT_ROUND;
 	if (st->mode <= CC_BBR_DRAIN || (st->flags & full) != full)
 		out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a);
-	st->rs.cwnd = cc_bbr_update_state(st, p, a);
-	out->cwnd_pkts = cc_bbr_update_control_parameters(st, p, a);
+	st->rs.cwnd = cc_bbr_update_state(st, p, version, a);
+	out->cwnd_pkts = cc_bbr_update_control_parameters(st, p, version, a);
 	out->pacing_bytes_per_sec = rs->pacing != a->pacing_bytes_per_sec ? rs->pacing : 0;
 	if (version != 2 && rs->loss_round_start)
 		cc_bbr_advance_latest_delivery_signals(st, rs);

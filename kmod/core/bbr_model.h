@@ -4,9 +4,9 @@
  * ACKs and rounds. bbr_common.h has the state machine. State variables and functions have the names of
  * draft-ietf-ccwg-bbr, or of Google's source where the draft has none; bbr_common.h names the sources.
  *
- * Units: us, pkts; bandwidth in pkts per us, times 2^24, at most CC_BBR_BW_MAX; gains, at most 4, and shares in 1/256, as in the source: its roundings
- * decide at windows of tens of packets. Stamps are the low 32 bits of now_us: an idle time of more than 71 minutes may
- * delay a probe by one interval.
+ * Units: us, pkts; bandwidth in pkts per us, times 2^24, at most CC_BBR_BW_MAX; gains, at most 4, and shares in 1/256, as
+ * in the source: its roundings decide at windows of tens of packets. Stamps are the low 32 bits of now_us: an idle time of
+ * more than 71 minutes may delay a probe by one interval.
  */
 #ifndef CC_BBR_MODEL_H
 #define CC_BBR_MODEL_H
@@ -215,9 +215,17 @@ CC_FN u32 cc_bbr_max_bw(const struct cc_bbr_state *st)
 	return cc_max(st->max_bw_prev_cycle, st->max_bw_this_cycle);
 }
 
+/* Only v2 has bw_hi. */
+CC_FN u32 cc_bbr_bw_of(const struct cc_bbr_state *st, u32 version)
+{
+	u32 bw = cc_min(cc_bbr_max_bw(st), st->bw_lo);
+
+	return version == 2 ? cc_min(bw, st->bw_hi) : bw;
+}
+
 CC_FN u32 cc_bbr_bw(const struct cc_bbr_state *st)
 {
-	return cc_min(cc_bbr_max_bw(st), cc_min(st->bw_lo, st->bw_hi));
+	return cc_bbr_bw_of(st, 2); /* in v3, bw_hi is infinite */
 }
 
 /* gain * bw * min_rtt, rounded up, less than 2^31; the initial window while there is no RTT */
@@ -466,7 +474,7 @@ CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struc
 }
 
 /* The filter of how much more was acknowledged than the bandwidth explains. */
-CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 					 const struct cc_ack *a, const struct cc_bbr_rs *rs)
 {
 	u32 rounds = st->flags & CC_BBR_FULL_BW_REACHED ? CC_BBR_EXTRA_ACKED_ROUNDS : 1, extra;
@@ -485,7 +493,7 @@ CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct c
 				st->extra_acked_a = 0;
 		}
 	}
-	expected = ((u64)cc_bbr_bw(st) * ((u32)a->now_us - st->ack_epoch_stamp_us)) >> CC_BBR_BW;
+	expected = ((u64)cc_bbr_bw_of(st, version) * ((u32)a->now_us - st->ack_epoch_stamp_us)) >> CC_BBR_BW;
 	acked = (u64)st->ack_epoch_acked + a->acked_pkts;
 	if (st->ack_epoch_acked <= expected || acked > CC_BBR_EPOCH_MAX_PKTS) {
 		st->ack_epoch_stamp_us = (u32)a->now_us;

@@ -374,12 +374,12 @@ CC_STEP int cc_bbr_adapt_upper_bounds(struct cc_bbr_state *st, const struct cc_b
 }
 
 /* Whether cc_bbr_adapt_upper_bounds() changes anything: UP and its samples are in other phases than INIT. */
-CC_FN int cc_bbr_may_adapt_upper_bounds(const struct cc_bbr_state *st)
+CC_FN int cc_bbr_may_adapt_upper_bounds(const struct cc_bbr_state *st, u32 version)
 {
 	const struct cc_bbr_rs *rs = &st->rs;
 
 	return st->ack_phase != CC_BBR_ACKS_INIT || rs->lost || rs->delivered_ce || rs->tx_in_flight > st->inflight_hi ||
-	       rs->bw > st->bw_hi;
+	       (version == 2 && rs->bw > st->bw_hi);
 }
 
 /* log2, rounded down; 0 of 0 */
@@ -429,14 +429,14 @@ CC_FN int cc_bbr_is_time_to_go_down(struct cc_bbr_state *st, const struct cc_bbr
 	return (st->flags & CC_BBR_FULL_BW_NOW) != 0;
 }
 
-CC_FN void cc_bbr_update_cycle_phase(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-				     const struct cc_bbr_rs *rs)
+CC_FN void cc_bbr_update_cycle_phase(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
+				     const struct cc_ack *a, const struct cc_bbr_rs *rs)
 {
 	u32 inflight;
 
 	if (!(st->flags & CC_BBR_FULL_BW_REACHED))
 		return;
-	if (cc_bbr_may_adapt_upper_bounds(st) && cc_bbr_adapt_upper_bounds(st, p, a))
+	if (cc_bbr_may_adapt_upper_bounds(st, version) && cc_bbr_adapt_upper_bounds(st, p, a))
 		return;
 	if (st->mode == CC_BBR_PROBE_BW_CRUISE) {
 		cc_bbr_check_time_to_probe_bw(st, p, a, rs);
