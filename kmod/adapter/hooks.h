@@ -37,12 +37,11 @@ CC_FN void ccb_fill_rest(struct tcp_sock *tp, struct cc_ack *a)
 	a->mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
 }
 
-/* Fills the input of a core from the socket, but for what an ACK adds. */
+/* Fills the input of a core from the socket, but for srtt_us and what an ACK adds. */
 CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 {
 	a->now_us = tp->tcp_mstamp;
 	a->pacing_bytes_per_sec = ccb_pacing_rate(tp);
-	a->srtt_us = tp->srtt_us >> 3;
 	a->inflight_pkts = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
 	a->cwnd_pkts = tp->snd_cwnd;
 	a->ssthresh_pkts = tp->snd_ssthresh;
@@ -85,6 +84,7 @@ CC_FN struct cc_ack *ccb_input(struct tcp_sock *tp, struct ccb_socket *s, struct
 		return 0;
 	a = CCB_ACK(s, stack);
 	ccb_fill(tp, a);
+	a->srtt_us = tp->srtt_us >> 3;
 	ccb_fill_no_ack(a);
 	return a;
 }
@@ -327,14 +327,18 @@ CC_FN u32 ccb_us_of_ns(u64 ns)
 	return ns >> 32 ? cc_u32(cc_div64(ns, 1000)) : (u32)((ns * 274877907) >> 38);
 }
 
-CC_FN u32 ccb_edt_delay_us(struct tcp_sock *tp, const struct ccb_socket *s)
+/* What CC_SKIPS_PROBE may leave out. Returns its flags. */
+CC_FN u32 ccb_fill_probe(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs, struct cc_ack *a)
 {
-#if CCB_WANTS & CC_SKIPS_EDT
-	if (!CORE(_reads_edt)(&s->state))
+#if CCB_WANTS & CC_SKIPS_PROBE
+	if (!CORE(_reads_probe)(&s->state))
 		return 0;
 #endif
-	(void)s;
-	return ccb_us_of_ns(ccb_edt_delay_ns(tp));
+	a->random = ccb_draw(s, a);
+	a->srtt_us = tp->srtt_us >> 3;
+	a->prior_inflight_pkts = rs->prior_in_flight;
+	a->edt_delay_us = ccb_us_of_ns(ccb_edt_delay_ns(tp));
+	return ccb_cwnd_flags(tp);
 }
 
 CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
@@ -344,20 +348,19 @@ CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs
 	struct cc_ack *a;
 	s32 delivered;
 	long interval_us;
+	u32 flags;
 
 	if (!s)
 		return;
 	a = CCB_ACK(s, CCB_ACK_STACK);
-	/* First: after a helper's call, the compiler reads everything again. */
-	a->random = ccb_draw(s, a);
+	/* First: after the call for a random number, the compiler reads everything again. */
+	flags = ccb_fill_probe(tp, s, rs, a);
 	ccb_fill(tp, a);
-	a->edt_delay_us = ccb_edt_delay_us(tp, s);
 	delivered = rs->delivered;
 	interval_us = rs->interval_us;
 	a->rtt_us = ccb_rtt_us(rs->rtt_us);
 	a->acked_pkts = rs->acked_sacked;
 	a->lost_pkts = (u32)rs->losses;
-	a->prior_inflight_pkts = rs->prior_in_flight;
 	if (delivered > 0 && interval_us > 0) {
 		a->rate_delivered_pkts = (u32)delivered;
 		a->rate_delivered_ce_pkts = a->flags & CC_ECN ? ccb_rate_delivered_ce(rs) : 0;
@@ -370,7 +373,7 @@ CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs
 		a->rate_prior_delivered_pkts = 0;
 	}
 	/* The last two are 0 or 1. */
-	a->flags |= ccb_cwnd_flags(tp) | (rs->is_app_limited * CC_APP_LIMITED) | (rs->is_ack_delayed * CC_ACK_DELAYED);
+	a->flags |= flags | (rs->is_app_limited * CC_APP_LIMITED) | (rs->is_ack_delayed * CC_ACK_DELAYED);
 	ccb_on_ack(tp, s, a);
 }
 

@@ -73,9 +73,9 @@ CC_FN int cc_bbr2_draws(const struct cc_bbr2_state *st, const struct cc_ack *a)
 	return cc_bbr_draws(&st->bbr);
 }
 
-CC_FN int cc_bbr2_reads_edt(const struct cc_bbr2_state *st)
+CC_FN int cc_bbr2_reads_probe(const struct cc_bbr2_state *st)
 {
-	return cc_bbr_reads_edt(&st->bbr);
+	return cc_bbr_reads_probe(&st->bbr);
 }
 
 CC_FN int cc_bbr2_reacts_to(const struct cc_bbr2_state *st, u32 event, u32 app_limited)

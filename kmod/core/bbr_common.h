@@ -295,8 +295,8 @@ CC_FN int cc_bbr_draws(const struct cc_bbr_state *st)
 	return st->mode != CC_BBR_PROBE_BW_DOWN && st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
 }
 
-/* Whether an ACK may count packets in the network: STARTUP does it when it ends, and PROBE_RTT is rare. */
-CC_FN int cc_bbr_reads_edt(const struct cc_bbr_state *st)
+/* Whether an ACK may read what CC_SKIPS_PROBE leaves out. Before the next probe for bandwidth nothing does. */
+CC_FN int cc_bbr_reads_probe(const struct cc_bbr_state *st)
 {
 	return st->mode != CC_BBR_PROBE_BW_CRUISE && st->mode != CC_BBR_PROBE_BW_REFILL;
 }

@@ -14,7 +14,7 @@
 #include "cc.h"
 
 #define CC_BBR_WANTS (CC_OWNS_CWND | CC_WANTS_PACING | CC_WANTS_STORAGE | CC_MAY_WANT_ECN | CC_SKIPS_EVENTS | CC_SKIPS_FIELDS | \
-		      CC_WANTS_RANDOM | CC_SKIPS_EDT)
+		      CC_WANTS_RANDOM | CC_SKIPS_PROBE)
 #define CC_BBR_UNIT 256u
 #define CC_BBR_BW 24			/* bits of a bandwidth's fraction */
 #define CC_BBR_BW_MAX (1u << 28)	/* 16 pkts/us, 190 Gbit/s */

@@ -81,7 +81,11 @@ enum cc_event {
  * CC_CWND_LIMITED.
  */
 #define CC_SKIPS_FIELDS 512u
-#define CC_SKIPS_EDT 1024u /* and CC_OWNS_CWND; on_ack uses cc_ack.edt_delay_us if cc_NAME_reads_edt(state) is not 0 before */
+/*
+ * CC_SKIPS_PROBE, with CC_OWNS_CWND: on_ack reads srtt_us, prior_inflight_pkts, edt_delay_us, random and CC_CWND_FULL only if
+ * cc_NAME_reads_probe(state) is not 0 before.
+ */
+#define CC_SKIPS_PROBE 1024u
 
 struct cc_ack {
 	u64 now_us;		       /* tcp_mstamp */

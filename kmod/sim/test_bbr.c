@@ -229,15 +229,19 @@ static void events_that_may_be_skipped_change_nothing(void)
 		CHECK(cc_bbr3_reacts_to(&st, event, 0));
 }
 
-/* Other values for what a host may leave out: the fields of CC_SKIPS_FIELDS, a random number that is not drawn, and EDT. */
+/* Other values for what a host may leave out: the fields of CC_SKIPS_FIELDS, what probes read, and a random number that is not drawn. */
 static struct cc_ack with_other_fields(const struct cc_bbr_state *st, const struct cc_ack *a)
 {
 	struct cc_ack other = *a;
 
 	if (!cc_bbr_draws(st))
 		other.random = ~a->random;
-	if (!cc_bbr_reads_edt(st))
+	if (!cc_bbr_reads_probe(st)) {
+		other.srtt_us = ~a->srtt_us;
+		other.prior_inflight_pkts = ~a->prior_inflight_pkts;
 		other.edt_delay_us = ~a->edt_delay_us;
+		other.flags ^= CC_CWND_FULL;
+	}
 	other.mdev_us = ~a->mdev_us;
 	other.rtt_min_us = ~a->rtt_min_us;
 	other.prior_cwnd_pkts = ~a->prior_cwnd_pkts;
