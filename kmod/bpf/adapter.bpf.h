@@ -60,7 +60,7 @@ INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
 #define CCB_INITIALIZED 2
 INLINE void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
 {
-	tp->inet_conn.icsk_ca_priv[0] = reacts ? CCB_INITIALIZED | CCB_REACTS_TO_TX_START : CCB_INITIALIZED;
+	tp->inet_conn.icsk_ca_priv[0] = CCB_INITIALIZED | (u64)reacts; /* 0 or CCB_REACTS_TO_TX_START */
 }
 
 INLINE int ccb_skips_tx_start(struct tcp_sock *tp)

@@ -196,7 +196,7 @@ CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const stru
 	rs->pacing_gain = in.pacing_gain;
 	rs->pacing = cc_bbr_pacing_rate(st, p, a, st->rate);
 	if (rs->pacing != rs->goal_pacing || in.min_rtt_us != rs->goal_min_rtt_us)
-		cc_bbr_set_tso_segs_goal(st, a);
+		cc_bbr_set_tso_segs_goal(st, a, rs->pacing);
 	return cc_bbr_set_cwnd(st, p, a);
 }
 
@@ -214,16 +214,14 @@ CC_FN u8 cc_bbr_is_app_limited(struct cc_bbr_state *st, const struct cc_ack *a)
 	return !cc_after(st->low_rate_from, sent) && !cc_after(sent, st->low_rate_to);
 }
 
-CC_FN void cc_bbr_fill(struct cc_bbr_state *st, u32 version, const struct cc_ack *a)
+CC_FN void cc_bbr_fill(struct cc_bbr_state *st, const struct cc_ack *a)
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
-	rs->pacing = a->pacing_bytes_per_sec;
-	rs->version = version;
 	rs->cwnd = a->cwnd_pkts;
 	rs->round_start = 0;
 	rs->loss_round_start = 0;
-	cc_bbr_set_tso_segs_goal(st, a);
+	cc_bbr_set_tso_segs_goal(st, a, a->pacing_bytes_per_sec);
 	if (!a->rate_delivered_pkts || !a->rate_interval_us) {
 		rs->valid = 0;
 		rs->app_limited = (a->flags & CC_APP_LIMITED) != 0;
@@ -246,7 +244,7 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
-	cc_bbr_fill(st, version, a);
+	cc_bbr_fill(st, a);
 	rs->lost = cc_bbr_note_losses_of_ack(st, p, a);
 	if (rs->valid && !cc_bbr_before(a->rate_prior_delivered_pkts, st->next_round_delivered)) {
 		rs->round_start = 1;
@@ -263,7 +261,7 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 	}
 	if (rs->valid && a->acked_pkts) {
 		cc_bbr_update_latest_delivery_signals(st, a, rs);
-		cc_bbr_update_congestion_signals(st, p, a, rs);
+		cc_bbr_update_congestion_signals(st, p, version, a, rs);
 		cc_bbr_update_ack_aggregation(st, p, version, a, rs);
 	}
 	return rs->round_start;
@@ -350,7 +348,7 @@ CC_FN void cc_bbr_enter_loss(struct cc_bbr_state *st, const struct cc_bbr_params
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
-	cc_bbr_fill(st, version, a);
+	cc_bbr_fill(st, a);
 	rs->valid = 0;
 	rs->cwnd = cc_max(a->cwnd_pkts, st->prior_cwnd);
 	rs->lost = cc_bbr_note_losses(st, p, a);

@@ -318,6 +318,7 @@ CC_FN void cc_bbr_init(struct cc_bbr_state *st, const struct cc_bbr_params *p, u
 	u32 now_us = (u32)a->now_us, rtt_us = a->rtt_min_us ? a->rtt_min_us : CC_NO_RTT;
 
 	*st = (struct cc_bbr_state){
+		.rs.version = version,
 		.rs.pacing_gain = cc_bbr_permille(p->startup_pacing_gain),
 		.min_rtt_us = rtt_us,
 		.min_rtt_stamp_us = now_us,
@@ -456,7 +457,7 @@ CC_FN void cc_bbr_advance_latest_delivery_signals(struct cc_bbr_state *st, const
 	st->inflight_latest = rs->delivered;
 }
 
-CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p,
+CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 					    const struct cc_ack *a, const struct cc_bbr_rs *rs)
 {
 	if (rs->bw > st->max_bw_this_cycle && (!rs->app_limited || rs->bw >= cc_bbr_max_bw(st)))
@@ -469,7 +470,7 @@ CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struc
 		cc_bbr_adapt_lower_bounds(st, p, rs);
 		st->flags &= ~(CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND);
 	}
-	if (rs->version == 2)
+	if (version == 2)
 		cc_bbr_advance_latest_delivery_signals(st, rs);
 }
 

@@ -50,17 +50,17 @@ CC_FN u32 cc_bbr_tso_segs_goal(const struct cc_bbr_state *st, const struct cc_ac
 	return cc_max(cc_u32(cc_div64(bytes, a->mss_bytes ? a->mss_bytes : 1)), least);
 }
 
-/* Of rs->pacing. What it depends on seldom changes between ACKs; the division is left out then. */
-CC_FN void cc_bbr_set_tso_segs_goal(struct cc_bbr_state *st, const struct cc_ack *a)
+/* What it depends on seldom changes between ACKs; the division is left out then. */
+CC_FN void cc_bbr_set_tso_segs_goal(struct cc_bbr_state *st, const struct cc_ack *a, u64 pacing)
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
-	if (rs->goal_pacing == rs->pacing && rs->goal_min_rtt_us == st->min_rtt_us && rs->goal_mss_bytes == a->mss_bytes)
+	if (rs->goal_pacing == pacing && rs->goal_min_rtt_us == st->min_rtt_us && rs->goal_mss_bytes == a->mss_bytes)
 		return;
-	rs->goal_pacing = rs->pacing;
+	rs->goal_pacing = pacing;
 	rs->goal_min_rtt_us = st->min_rtt_us;
 	rs->goal_mss_bytes = a->mss_bytes;
-	rs->tso_segs_goal = cc_bbr_tso_segs_goal(st, a, rs->pacing, rs->version);
+	rs->tso_segs_goal = cc_bbr_tso_segs_goal(st, a, pacing, rs->version);
 }
 
 /* At least three bursts: in the sender's queue, in its card, and in the receiver's. cwnd is less than 2^31, as a BDP is. */
