@@ -128,11 +128,16 @@ CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params
 	return rate > now ? rate : now;
 }
 
-CC_FN int cc_bbr_same_inputs(const struct cc_bbr_inputs *a, const struct cc_bbr_inputs *b)
+/* Whether the pacing rate and the window's target may differ from what the last inputs gave. */
+CC_FN int cc_bbr_inputs_changed(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
+				const struct cc_ack *a, u32 pacing_gain)
 {
-	return a->bw == b->bw && a->min_rtt_us == b->min_rtt_us && a->mss_bytes == b->mss_bytes && a->extra_acked == b->extra_acked &&
-	       a->pacing_gain == b->pacing_gain && a->cwnd_gain == b->cwnd_gain && a->extra_acked_gain == b->extra_acked_gain &&
-	       a->margin_pct == b->margin_pct;
+	const struct cc_bbr_inputs *last = &st->inputs;
+
+	return last->bw != cc_bbr_bw_of(st, version) || last->min_rtt_us != st->min_rtt_us ||
+	       last->extra_acked != cc_bbr_extra_acked(st) || last->mss_bytes != a->mss_bytes ||
+	       last->pacing_gain != pacing_gain || last->cwnd_gain != cc_bbr_cwnd_gain_permille(st, p) ||
+	       last->extra_acked_gain != p->extra_acked_gain || last->margin_pct != p->margin_pct;
 }
 
 /* extra_acked is at most CC_BBR_EPOCH_MAX_PKTS. */
@@ -169,14 +174,9 @@ CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_par
 	return cc_max(cc_min(cc_min((u32)cwnd, cap), CC_INFINITE), CC_MIN_CWND);
 }
 
-/*
- * Pacing rate, size of bursts and cwnd of the model. Between ACKs what they depend on seldom changes; what it gave is kept
- * then. Returns cwnd.
- */
-CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
-					     const struct cc_ack *restrict a)
+/* Keeps the inputs and what they give. Returns inflight_cap. */
+CC_STEP u32 cc_bbr_take_inputs(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *restrict a)
 {
-	struct cc_bbr_rs *rs = &st->rs;
 	struct cc_bbr_inputs in = {
 		.bw = cc_bbr_bw_of(st, version),
 		.min_rtt_us = st->min_rtt_us,
@@ -188,14 +188,25 @@ CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const stru
 		.margin_pct = p->margin_pct,
 	};
 
-	if (!cc_bbr_same_inputs(&in, &st->inputs)) {
-		st->inputs = in;
-		st->rate = cc_bbr_rate(in.bw, in.mss_bytes, in.pacing_gain, in.margin_pct);
-		st->inflight_cap = cc_bbr_inflight_cap(st, &in);
-	}
-	rs->pacing_gain = in.pacing_gain;
+	st->inputs = in;
+	st->rate = cc_bbr_rate(in.bw, in.mss_bytes, in.pacing_gain, in.margin_pct);
+	return cc_bbr_inflight_cap(st, &in);
+}
+
+/*
+ * Pacing rate, size of bursts and cwnd of the model. Between ACKs what they depend on seldom changes; what it gave is kept
+ * then. Returns cwnd.
+ */
+CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
+					     const struct cc_ack *restrict a)
+{
+	struct cc_bbr_rs *rs = &st->rs;
+
+	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
+	if (cc_bbr_inputs_changed(st, p, version, a, rs->pacing_gain))
+		st->inflight_cap = cc_bbr_take_inputs(st, p, version, a);
 	rs->pacing = cc_bbr_pacing_rate(st, p, a, st->rate);
-	if (rs->pacing != rs->goal_pacing || in.min_rtt_us != rs->goal_min_rtt_us)
+	if (rs->pacing != rs->goal_pacing || st->min_rtt_us != rs->goal_min_rtt_us)
 		cc_bbr_set_tso_segs_goal(st, a, rs->pacing);
 	return cc_bbr_set_cwnd(st, p, a);
 }
