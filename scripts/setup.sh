@@ -37,15 +37,14 @@ declare -A purpose=([iperf3]="generates the traffic" [iproute2]="ip, tc and ss: 
     [pkg-config]="finds libelf and zlib" [libelf-dev]="loads BPF objects" [zlib1g-dev]="loads BPF objects"
     [clang]="compiles the congestion controls in BPF" [qemu-system-x86]="runs the lab, and machines of tests" [flex]="builds the lab's kernel"
     [bison]="builds the lab's kernel" [bc]="builds the lab's kernel" [dwarves]="writes the BTF of the lab's kernel"
-    [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel"
-    [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel"
+    [xz-utils]="unpacks kernels and modules" [lz4]="builds the lab's kernel" [python3]="builds the lab's kernel, and a disk of tests"
+    [patch]="patches the lab's kernel" [kmod]="prepares modules for the lab" [binutils]="strips the lab's kernel, and the agent of tests"
     [chromium]="renders reports in the tests" [chromium-driver]="drives the browser in the tests"
     [tcpdump]="captures packets in the tests" [python3-venv]="runs the notebooks in the tests, builds the wheel"
     [dpkg-dev]="finds what packages depend on" [patchelf]="puts libraries into the wheel" [git]="dates the packages"
-    [mmdebstrap]="makes bare systems for the tests of packages"
     [slurmctld]="Slurm's controller, for tests" [slurmd]="Slurm's nodes, for tests" [slurm-client]="Slurm's commands, for tests"
     [munge]="authenticates Slurm's messages"
-    [mmdebstrap]="makes the disk of machines of tests" [e2fsprogs]="makes the disk of machines of tests"
+    [mmdebstrap]="makes bare systems and disks of machines for tests" [e2fsprogs]="makes the disk of machines of tests"
     [strace]="injects faults into system calls" [qemu-user]="runs the tests for Arm"
     [gcc-aarch64-linux-gnu]="compiles the congestion controls for Arm, and links" [libc6-dev-arm64-cross]="the libc for Arm")
 

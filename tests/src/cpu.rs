@@ -11,6 +11,8 @@
 //!   together, as a thread of the test experiences them.
 //! * *taken*: CPU time that the hypervisor kept (steal, `/proc/stat`) or that processes outside this test's process tree used.
 //!
+//! For experiments, their own reasons of timing stand for *waited* ([`CpuReport::check_run`]).
+//!
 //! `cargo test --workspace --features netns,browser --lib cpu -- --ignored --nocapture` prints the measurement for 10 s
 //! without a test. Two CPUs beside eight builds of this project: waited 4219 ms (at most 25 ms at once), steal 220 ms,
 //! other processes 19 640 ms.
@@ -113,7 +115,7 @@ impl CpuReport {
         }
     }
 
-    /// As [`check`](Self::check), of experiments in these results directories. Failed assertions are excused only if these
+    /// Runs assertions about experiments in these results directories. Failed assertions are excused only if these
     /// experiments themselves report a reason of timing, and none of another kind, and others took the CPU. The report
     /// stands for *waited*: a thread that only naps is woken at once where the thread of a link, which works, waits.
     ///

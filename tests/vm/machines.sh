@@ -194,7 +194,7 @@ check() { # NAME ATTEMPTS KERNEL…
     say "$name: passed"
 }
 begun() { grep -qs '"event":"trial_begin"' "$1"/*/journal.ndjson || ! kill -0 "$running"; }
-# In the bridge, so that the machine's interface keeps its carrier: a switch fails, and nobody is told.
+# In the bridge, so that the machine's interface keeps its carrier, as when a switch fails: no machine sees a link go down.
 cut_off() { # NUMBER SECONDS
     bridge link set dev "tap$1" state disabled
     sleep "$2"

@@ -239,9 +239,11 @@ impl RunDir {
         self.shared.state().record.status
     }
 
-    /// Whether the journal ends within a line, which [reopening](RunDir::reopen) removes.
+    /// Whether the journal ends within a line, which [reopening](RunDir::reopen) removes. Compacted runs are not reopened.
     pub fn has_torn_journal(&self) -> bool {
-        self.shared.state().log.state().torn_bytes > 0
+        let state = self.shared.state();
+        let journal = state.log.state();
+        journal.torn_bytes > 0 && !journal.is_compacted()
     }
 
     /// Trials that a resumed run does not [repeat](TrialEnd::needs_repeat).

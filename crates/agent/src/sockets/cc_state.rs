@@ -225,7 +225,8 @@ pub fn least_gap_us(core: &Core) -> u32 {
     u32::try_from(gap_ns(core, 1) / 1000).unwrap_or(u32::MAX)
 }
 
-/// Rounds between the last record of the socket and this one, for which the adapter has recorded nothing.
+/// Rounds between the last record of the socket and this one: the adapter skipped them, or their rows were lost, which
+/// `cc_state_error` counts, too.
 fn unrecorded(last: &BTreeMap<(u16, u16), Last>, record: &Record) -> u64 {
     let last = last.get(&(record.sport, record.dport));
     last.map_or(0, |last| record.round.saturating_sub(last.round).saturating_sub(1).into())

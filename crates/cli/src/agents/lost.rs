@@ -275,7 +275,7 @@ fn note(rebooted: &mut BTreeMap<String, String>, node: &str, what: &str) {
     known.push_str(what);
 }
 
-/// Adds the reboots of several nodes; the first error, if there is one.
+/// Adds the reboots of several nodes, and returns the first error.
 fn note_all(
     rebooted: &mut BTreeMap<String, String>,
     results: Vec<Result<(&String, Option<String>), AgentError>>,
