@@ -18,6 +18,7 @@
  *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
  *   ccb_sk(tp), ccb_netns_cookie(tp)          its struct sock; cookie of its network namespace
  *   ccb_row_gap_us(tp)                        least time between a row of a round and the row before, or 0
+ *   ccb_row_skipped(tp)                       counts a round without a row because of that
  *   ccb_row_wanted(tp), ccb_row_out(tp, s, a) the second calls ccb_row_fill(row, tp, s, a), declared before
  *   ccb_keep_tx_start(tp, reacts)             keeps whether the core reacts to TX_START if app_limited is 0, or does nothing
  *   ccb_skips_tx_start(tp)                    by what was kept: the core does not react to TX_START (CC_SKIPS_EVENTS)
@@ -139,21 +140,17 @@ CC_FN void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct c
 	CORE(_read)(&s->state, ccb_params(tp), a, (struct CORE(_stats) *)row->stats);
 }
 
-/* A row for a round has a distance to the row before; one for a state that begins need not. */
-CC_FN int ccb_row_due(struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a, u32 flags)
-{
-	if (flags & CC_OUT_STATE)
-		return 1;
-	return flags & CC_OUT_ROUND && (u32)a->now_us - s->row_us >= ccb_row_gap_us(tp);
-}
-
-/* `flags` of cc_out */
+/* A row for a round has a distance to the row before; one for a state that begins need not. `flags` of cc_out */
 CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
 {
 	if (flags & CC_OUT_ROUND)
 		s->rounds++;
-	if (!ccb_row_due(tp, s, a, flags) || !ccb_row_wanted(tp))
+	if (!(flags & (CC_OUT_ROUND | CC_OUT_STATE)) || !ccb_row_wanted(tp))
 		return;
+	if (!(flags & CC_OUT_STATE) && (u32)a->now_us - s->row_us < ccb_row_gap_us(tp)) {
+		ccb_row_skipped(tp);
+		return;
+	}
 	s->row_us = (u32)a->now_us;
 	ccb_row_out(tp, s, a);
 }

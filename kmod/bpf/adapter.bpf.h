@@ -23,9 +23,9 @@ struct {
 	.params = {CCB_PARAM_LIST(CC_PARAM_DEFAULT)},
 };
 
-/* Rows dropped because the ring was full. */
+/* Rows dropped because the ring was full; rounds without a row because of ccb_config.record. */
 struct {
-	u64 lost;
+	u64 lost, skipped;
 } ccb_count SEC(".data.ccb");
 
 struct {
@@ -46,11 +46,6 @@ INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
 	return bpf_sk_storage_get(&ccb_sockets, tp, 0, 0);
 }
 
-INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
-{
-	return bpf_sk_storage_get(&ccb_sockets, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
-}
-
 /*
  * In icsk_ca_priv, which is free then, and which the kernel clears before init (since 5.8 at disconnect, too): whether init
  * was called, and whether the core reacts to TX_START. A look-up in storage is most of the cost of an event that changes
@@ -58,9 +53,21 @@ INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
  */
 #define CCB_REACTS_TO_TX_START 1
 #define CCB_INITIALIZED 2
+
+INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
+{
+	struct ccb_socket *s = bpf_sk_storage_get(&ccb_sockets, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (s)
+		tp->inet_conn.icsk_ca_priv[0] = CCB_INITIALIZED;
+	return s;
+}
+
+/* A socket that is connected again has events before init, with the state of the connection before. */
 INLINE void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
 {
-	tp->inet_conn.icsk_ca_priv[0] = CCB_INITIALIZED | (u64)reacts; /* 0 or CCB_REACTS_TO_TX_START */
+	if (tp->inet_conn.icsk_ca_priv[0])
+		tp->inet_conn.icsk_ca_priv[0] = CCB_INITIALIZED | (u64)reacts; /* 0 or CCB_REACTS_TO_TX_START */
 }
 
 INLINE int ccb_skips_tx_start(struct tcp_sock *tp)
@@ -187,6 +194,12 @@ INLINE int ccb_row_wanted(struct tcp_sock *tp)
 	if (!ccb_config.record)
 		return 0;
 	return !ccb_config.netns_cookie || ccb_config.netns_cookie == ccb_netns_cookie(tp);
+}
+
+INLINE void ccb_row_skipped(struct tcp_sock *tp)
+{
+	(void)tp;
+	__sync_fetch_and_add(&ccb_count.skipped, 1);
 }
 
 INLINE void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a);

@@ -137,6 +137,10 @@ static inline u32 ccb_row_gap_us(struct tcp_sock *tp)
 	return 0;
 }
 
+static inline void ccb_row_skipped(struct tcp_sock *tp)
+{
+}
+
 static inline bool ccb_row_wanted(struct tcp_sock *tp)
 {
 	return ccb_rows_wanted();

@@ -88,6 +88,15 @@ impl Source {
         }
     }
 
+    /// Rounds that a BPF instance did not record; a module records all.
+    fn skipped(&self) -> u64 {
+        match self {
+            #[cfg(feature = "ebpf")]
+            Self::Ring(ring) => ring.skipped(),
+            Self::Device(_) => 0,
+        }
+    }
+
     /// Rows that the buffer of a module's file had no room for; 0 for a ring, whose instance counts them.
     fn rows_lost(&self) -> io::Result<u64> {
         match self {
@@ -122,11 +131,10 @@ fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
     Some(event(Kind::CcStateError(NoData {}), &format!("ccb_{}", core.name), message))
 }
 
-/// The last row of a socket, and the state and round in its last record.
+/// The last row of a socket, and the state in its last record.
 struct Last {
     row_ns: u64,
     state: Option<u32>,
-    round: u32,
 }
 
 /// The readers of a node's instances, for the sampler's thread.
@@ -155,9 +163,9 @@ impl Reader {
         self.sources.is_empty()
     }
 
-    /// Rounds that were skipped to stay within the limit.
+    /// Rounds that were skipped to stay within the limit, here or by the programs.
     pub fn thinned(&self) -> u64 {
-        self.thinned
+        self.thinned + self.sources.iter().map(|(_, source)| source.skipped()).sum::<u64>()
     }
 
     /// An event for each module that lost rows, or whose count of them cannot be read.
@@ -192,7 +200,6 @@ impl Reader {
         if socket.role != Role::Data {
             return;
         }
-        self.thinned += unrecorded(&self.last, record);
         if !has_its_turn(&mut self.last, core, record) {
             self.thinned += 1;
             return;
@@ -225,13 +232,6 @@ pub fn least_gap_us(core: &Core) -> u32 {
     u32::try_from(gap_ns(core, 1) / 1000).unwrap_or(u32::MAX)
 }
 
-/// Rounds between the last record of the socket and this one: the adapter skipped them, or their rows were lost, which
-/// `cc_state_error` counts, too.
-fn unrecorded(last: &BTreeMap<(u16, u16), Last>, record: &Record) -> u64 {
-    let last = last.get(&(record.sport, record.dport));
-    last.map_or(0, |last| record.round.saturating_sub(last.round).saturating_sub(1).into())
-}
-
 /// Every socket has the same share of the rows, and a row for each state that begins.
 fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -> bool {
     let socket = (record.sport, record.dport);
@@ -240,7 +240,6 @@ fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Rec
     let state = nth.and_then(|nth| record.stats.get(nth).copied());
     match last.get_mut(&socket) {
         Some(last) => {
-            last.round = record.round;
             let began = std::mem::replace(&mut last.state, state) != state;
             let is_due = began || record.at_ns >= last.row_ns.saturating_add(gap_ns);
             if is_due {
@@ -250,7 +249,7 @@ fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Rec
         }
         None => {
             if last.len() < MAX_SOCKETS {
-                last.insert(socket, Last { row_ns: record.at_ns, state, round: record.round });
+                last.insert(socket, Last { row_ns: record.at_ns, state });
             }
             true
         }
@@ -381,21 +380,6 @@ mod tests {
         assert!(many.len() as u64 > 2 * ROWS_PER_S && thinned > 0, "{}", many.len());
         let of = |id: &str| many.iter().filter(|row| row.flow_id == id).count();
         assert!(of("a/0").abs_diff(of("a/19")) <= 2 * stats, "{} {}", of("a/0"), of("a/19"));
-    }
-
-    /// One record is too early, and before another there were six rounds without one. The last is of a new connection.
-    #[test]
-    fn rounds_without_a_record_are_counted() {
-        let one = Record::read(&bytes(0, 10_000), core().stats.len()).unwrap();
-        let at = |at_ns, round| Record { at_ns, round, ..one.clone() };
-        let (kept, thinned) = rows(&[
-            at(0, 1),
-            at(10_000_000, 2),
-            at(20_000_000, 9),
-            at(20_000_001, 10),
-            at(30_000_000, 1),
-        ]);
-        assert_eq!((kept.len(), thinned), (4 * core().stats.len(), 7));
     }
 
     #[test]
