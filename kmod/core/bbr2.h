@@ -29,78 +29,7 @@ CC_STORAGE_FITS(bbr2);
 
 #define CC_BBR2_RULES(X) /* none between parameters */
 
-CC_FN int cc_bbr2_check(const struct cc_bbr2_params *p, struct cc_fault *fault)
-{
-	return cc_check_ranges(cc_bbr2_table, (const u32 *)p, CC_PARAM_COUNT(bbr2), fault);
-}
-
-CC_FN const struct cc_bbr_params *cc_bbr2_of(const struct cc_bbr2_params *p)
-{
-	return (const struct cc_bbr_params *)p;
-}
-
-CC_FN void cc_bbr2_init(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
-			const struct cc_ack *a, struct cc_out *out)
-{
-	cc_bbr_init(&st->bbr, cc_bbr2_of(p), 2, a, out);
-}
-
-CC_FN u32 cc_bbr2_on_sample(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
-			    const struct cc_ack *a)
-{
-	(void)st;
-	(void)p;
-	(void)a;
-	return 0;
-}
-
-CC_FN void cc_bbr2_on_ack(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
-			  const struct cc_ack *a, struct cc_out *out)
-{
-	cc_bbr_on_ack(&st->bbr, cc_bbr2_of(p), 2, a, out);
-}
-
-CC_FN u32 cc_bbr2_on_loss(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
-			  const struct cc_ack *a)
-{
-	(void)p;
-	return cc_bbr_on_loss(&st->bbr, a);
-}
-
-CC_FN int cc_bbr2_draws(const struct cc_bbr2_state *st, const struct cc_ack *a)
-{
-	(void)a;
-	return cc_bbr_draws(&st->bbr);
-}
-
-CC_FN int cc_bbr2_reads_probe(const struct cc_bbr2_state *st)
-{
-	return cc_bbr_reads_probe(&st->bbr);
-}
-
-CC_FN int cc_bbr2_reacts_to(const struct cc_bbr2_state *st, u32 event, u32 app_limited)
-{
-	return cc_bbr_reacts_to(&st->bbr, event, app_limited);
-}
-
-CC_FN void cc_bbr2_on_event(struct cc_bbr2_state *st, const struct cc_bbr2_params *p, u32 event,
-			    const struct cc_ack *a, struct cc_out *out)
-{
-	cc_bbr_on_event(&st->bbr, cc_bbr2_of(p), 2, event, a, out);
-}
-
-CC_FN u32 cc_bbr2_undo(struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
-		       const struct cc_ack *a)
-{
-	(void)p;
-	return cc_bbr_undo(&st->bbr, a);
-}
-
-CC_FN void cc_bbr2_read(const struct cc_bbr2_state *st, const struct cc_bbr2_params *p,
-			const struct cc_ack *a, struct cc_bbr2_stats *s)
-{
-	cc_bbr_read(&st->bbr, cc_bbr2_of(p), a, (struct cc_bbr_stats *)s);
-}
+CC_BBR_CORE(bbr2, 2)
 
 /* The stack's own: a burst is a millisecond at the paced rate. */
 CC_FN u32 cc_bbr2_burst_shift(const struct cc_bbr2_params *p)

@@ -435,4 +435,68 @@ CC_FN void cc_bbr_read(const struct cc_bbr_state *st, const struct cc_bbr_params
 	s->inflight_pkts = a->inflight_pkts;
 }
 
+/* The functions of core NAME, whose parameters, statistics and state are those of this file. */
+#define CC_BBR_CORE(NAME, VERSION)										\
+CC_FN int cc_##NAME##_check(const struct cc_##NAME##_params *p, struct cc_fault *fault)				\
+{														\
+	return cc_check_ranges(cc_##NAME##_table, (const u32 *)p, CC_PARAM_COUNT(NAME), fault);			\
+}														\
+CC_FN const struct cc_bbr_params *cc_##NAME##_of(const struct cc_##NAME##_params *p)				\
+{														\
+	return (const struct cc_bbr_params *)p;									\
+}														\
+CC_FN void cc_##NAME##_init(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,			\
+			const struct cc_ack *a, struct cc_out *out)						\
+{														\
+	cc_bbr_init(&st->bbr, cc_##NAME##_of(p), VERSION, a, out);						\
+}														\
+CC_FN u32 cc_##NAME##_on_sample(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,		\
+			    const struct cc_ack *a)								\
+{														\
+	(void)st;												\
+	(void)p;												\
+	(void)a;												\
+	return 0;												\
+}														\
+CC_FN void cc_##NAME##_on_ack(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,			\
+			  const struct cc_ack *a, struct cc_out *out)						\
+{														\
+	cc_bbr_on_ack(&st->bbr, cc_##NAME##_of(p), VERSION, a, out);						\
+}														\
+CC_FN u32 cc_##NAME##_on_loss(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,			\
+			  const struct cc_ack *a)								\
+{														\
+	(void)p;												\
+	return cc_bbr_on_loss(&st->bbr, a);									\
+}														\
+CC_FN int cc_##NAME##_draws(const struct cc_##NAME##_state *st, const struct cc_ack *a)				\
+{														\
+	(void)a;												\
+	return cc_bbr_draws(&st->bbr);										\
+}														\
+CC_FN int cc_##NAME##_reads_probe(const struct cc_##NAME##_state *st)						\
+{														\
+	return cc_bbr_reads_probe(&st->bbr);									\
+}														\
+CC_FN int cc_##NAME##_reacts_to(const struct cc_##NAME##_state *st, u32 event, u32 app_limited)			\
+{														\
+	return cc_bbr_reacts_to(&st->bbr, event, app_limited);							\
+}														\
+CC_FN void cc_##NAME##_on_event(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p, u32 event,	\
+			    const struct cc_ack *a, struct cc_out *out)						\
+{														\
+	cc_bbr_on_event(&st->bbr, cc_##NAME##_of(p), VERSION, event, a, out);					\
+}														\
+CC_FN u32 cc_##NAME##_undo(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,			\
+		       const struct cc_ack *a)									\
+{														\
+	(void)p;												\
+	return cc_bbr_undo(&st->bbr, a);									\
+}														\
+CC_FN void cc_##NAME##_read(const struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,		\
+			const struct cc_ack *a, struct cc_##NAME##_stats *s)					\
+{														\
+	cc_bbr_read(&st->bbr, cc_##NAME##_of(p), a, (struct cc_bbr_stats *)s);					\
+}
+
 #endif
