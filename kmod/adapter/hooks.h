@@ -156,7 +156,7 @@ CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc
 }
 
 /* Keeps whether TX_START may be skipped, after a call that may change it. */
-CC_FN void ccb_note_skipped(struct tcp_sock *tp, const struct ccb_socket *s)
+CC_FN void ccb_note_tx_start(struct tcp_sock *tp, const struct ccb_socket *s)
 {
 #if CCB_WANTS & CC_SKIPS_EVENTS
 	ccb_keep_tx_start(tp, CORE(_reacts_to)(&s->state, CC_EVENT_TX_START, 0) != 0);
@@ -182,7 +182,7 @@ CC_FN void ccb_on_init(struct tcp_sock *tp)
 	s->before_seq = tp->rcv_nxt;
 #endif
 	CORE(_init)(&s->state, ccb_params(tp), a, &out);
-	ccb_note_skipped(tp, s);
+	ccb_note_tx_start(tp, s);
 	ccb_apply(tp, a, &out);
 	if (CCB_WANTS & CC_WANTS_PACING)
 		ccb_start_pacing(tp);
@@ -236,7 +236,7 @@ CC_FN void ccb_on_event(struct tcp_sock *tp, u32 event)
 	if (tp->app_limited)
 		a->flags |= CC_APP_LIMITED;
 	CORE(_on_event)(&s->state, ccb_params(tp), event, a, &out);
-	ccb_note_skipped(tp, s);
+	ccb_note_tx_start(tp, s);
 	ccb_apply(tp, a, &out);
 	a->cwnd_pkts = out.cwnd_pkts;
 	ccb_record(tp, s, a, out.flags);
@@ -305,7 +305,7 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 	struct cc_out out;
 
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
-	ccb_note_skipped(tp, s);
+	ccb_note_tx_start(tp, s);
 	ccb_apply(tp, a, &out);
 	a->cwnd_pkts = out.cwnd_pkts;
 	ccb_record(tp, s, a, out.flags);

@@ -14,7 +14,8 @@ char _license[] SEC("license") = "Dual BSD/GPL";
  */
 struct {
 	u64 netns_cookie; /* record sockets of this namespace; 0: of all */
-	u32 record;	  /* 0: record nothing; else rounds at least so many us, less one, after the row before */
+	u32 record;	  /* 0: record nothing */
+	u32 row_gap_us;	  /* least time between a row of a round and the row before; 0: every round has a row */
 	u32 params_count;
 	struct CORE(_params) params;
 } ccb_config SEC(".rodata.ccb") = {
@@ -23,7 +24,7 @@ struct {
 	.params = {CCB_PARAM_LIST(CC_PARAM_DEFAULT)},
 };
 
-/* Rows dropped because the ring was full; rounds without a row because of ccb_config.record. */
+/* Rows dropped because the ring was full; rounds without a row because of ccb_config.row_gap_us. */
 struct {
 	u64 lost, skipped;
 } ccb_count SEC(".data.ccb");
@@ -186,7 +187,7 @@ INLINE u64 ccb_netns_cookie(struct tcp_sock *tp)
 INLINE u32 ccb_row_gap_us(struct tcp_sock *tp)
 {
 	(void)tp;
-	return ccb_config.record - 1;
+	return ccb_config.row_gap_us;
 }
 
 INLINE int ccb_row_wanted(struct tcp_sock *tp)

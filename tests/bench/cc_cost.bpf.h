@@ -8,7 +8,7 @@ char _license[] SEC("license") = "GPL";
 
 struct {
 	u64 netns_cookie;
-	u32 record, params_count;
+	u32 record, row_gap_us, params_count;
 } ccb_config SEC(".rodata.ccb");
 
 struct {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Cost of a congestion control in BPF on an unshaped veth: nanoseconds per ACK of all its programs (bpf_stats), medians of
 # rounds. As root; prints two tables. Usage: cc_cost.sh [SECONDS [ROUNDS]]
-# Ours record rows as the agent lets bbr3 do it, one in 7.5 ms; with RECORD=1 in the environment one per round trip, which on
+# Ours record rows as the agent lets bbr3 do it, one in 7.5 ms; with ROW_GAP_US=0 in the environment one per round trip, which on
 # this path may be one per ACK, with RECORD=0 none.
 # - Beside the kernel's reno, interleaved: the time with the overhead of counting, and goodput. reno_kfunc is the lower
 #   bound of the cost in BPF. Fails if vegas does not reach 95 % of reno's goodput.
@@ -11,7 +11,7 @@
 set -euo pipefail
 export LC_ALL=C
 least=95 most=1.30
-export RECORD=${RECORD:-7502}
+export ROW_GAP_US=${ROW_GAP_US:-7501}
 here=$(cd "$(dirname "$0")" && pwd)
 seconds=${1:-3} rounds=${2:-3}
 d=$(mktemp -d)

@@ -3,7 +3,7 @@
  * A loader of kmod/bpf's objects for tests, as small as its contract allows: load OBJECT NAME [FLAGS [INDEX=VALUE ...]].
  * Prints "attached" and then, until it is killed, nothing; at its end the count of rows, and for each program its name, run
  * time in ns and runs, as far as kernel.bpf_stats_enabled was set.
- * RECORD=N in the environment: which rows the programs record (kmod/bpf/README.md), 0: none.
+ * In the environment (kmod/bpf/README.md): RECORD=0 for no rows, ROW_GAP_US=N for rows of rounds at least N us after the row before.
  */
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -96,9 +96,11 @@ int main(int argc, char **argv)
 		memset(bytes + 24, 0, 8);
 	if (getenv("RECORD"))
 		words[2] = (unsigned)strtoul(getenv("RECORD"), NULL, 0);
+	if (getenv("ROW_GAP_US"))
+		words[3] = (unsigned)strtoul(getenv("ROW_GAP_US"), NULL, 0);
 	for (i = 4; i < argc; i++)
-		if (sscanf(argv[i], "%u=%u", &index, &value) == 2 && index < words[3])
-			words[4 + index] = value;
+		if (sscanf(argv[i], "%u=%u", &index, &value) == 2 && index < words[4])
+			words[5 + index] = value;
 	if (btf__find_by_name_kind(btf, "bpf_struct_ops_link", BTF_KIND_STRUCT) < 0)
 		bpf_map__set_map_flags(ops, bpf_map__map_flags(ops) & ~0x2000u); /* BPF_F_LINK */
 	if (bpf_object__load(object))

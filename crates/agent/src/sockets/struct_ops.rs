@@ -27,7 +27,7 @@ include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 /// Where the kernel's pointer to `cwnd_event_tx_start` is in the object.
 const TX_START: std::ops::Range<usize> = 24..32;
 /// Where the parameters begin in the object's configuration.
-const PARAMS: usize = 16;
+const PARAMS: usize = 20;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Folder of pinned instances.
 pub const PINS: &str = "/sys/fs/bpf/ccbench";
@@ -211,7 +211,7 @@ fn patch_config(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfErr
         .find(|map| map.name() == OsStr::new(".rodata.ccb"))
         .ok_or_else(|| mismatch("the object has no map .rodata.ccb"))?;
     let value = map.initial_value_mut().ok_or_else(|| mismatch("map .rodata.ccb has no value"))?;
-    let count = u32_at(value, 12).unwrap_or(0) as usize;
+    let count = u32_at(value, PARAMS - 4).unwrap_or(0) as usize;
     if count != wanted.params.len() || value.len() < PARAMS + 4 * count {
         return Err(mismatch(format!(
             "the object has {count} parameters, the table {}: rebuild ccbench-agent",
@@ -219,10 +219,10 @@ fn patch_config(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfErr
         )));
     }
     value[..8].copy_from_slice(&wanted.netns_cookie.unwrap_or(0).to_ne_bytes());
-    // At least n - 1 us apart for n: one more than the reader's gap, as the adapter rounds times down to us.
-    let record =
-        wanted.netns_cookie.map_or(0, |_| cc_state::least_gap_us(wanted.core).saturating_add(2));
-    value[8..12].copy_from_slice(&record.to_ne_bytes());
+    value[8..12].copy_from_slice(&u32::from(wanted.netns_cookie.is_some()).to_ne_bytes());
+    // One more than the reader's gap, as the adapter rounds times down to us.
+    let gap_us = cc_state::least_gap_us(wanted.core).saturating_add(1);
+    value[12..16].copy_from_slice(&gap_us.to_ne_bytes());
     for (place, (_, param)) in value[PARAMS..].chunks_exact_mut(4).zip(wanted.params) {
         place.copy_from_slice(&param.to_ne_bytes());
     }
@@ -237,7 +237,7 @@ impl Registered {
     /// The parameters, as the kernel holds them, in the core's order.
     pub fn params(&self) -> Vec<u32> {
         let value = value(&self.object, ".rodata.ccb").unwrap_or_default();
-        let count = u32_at(&value, 12).unwrap_or(0) as usize;
+        let count = u32_at(&value, PARAMS - 4).unwrap_or(0) as usize;
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
@@ -325,20 +325,24 @@ fn count(object: &Object, nth: usize) -> u64 {
 mod tests {
     use super::*;
 
+    fn defaults(core: &Core) -> Vec<(String, u32)> {
+        core.params.iter().map(|param| (param.name.clone(), param.default)).collect()
+    }
+
     /// 15 variables: the reader takes a row of a lone socket in 7.5 ms.
     #[test]
     fn rows_are_recorded_as_often_as_they_are_taken() {
         let core = ccbench_proto::cc::scheme("bbr3").unwrap().1;
         let (_, bytes) = OBJECTS.iter().find(|(object, _)| *object == "ccb_bbr3").unwrap();
         let mut open = ObjectBuilder::default().open_memory(bytes).unwrap();
-        let params: Vec<(String, u32)> =
-            core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
-        for (netns_cookie, record) in [(Some(5), 7502), (None, 0)] {
+        let params = defaults(core);
+        for (netns_cookie, record) in [(Some(5), 1), (None, 0)] {
             let wanted = Wanted { core, kernel_name: "x", params: &params, flags: 1, netns_cookie };
             patch_config(&mut open, &wanted).unwrap();
             let mut config =
                 open.maps_mut().find(|map| map.name() == OsStr::new(".rodata.ccb")).unwrap();
-            assert_eq!(u32_at(config.initial_value_mut().unwrap(), 8), Some(record));
+            let value = config.initial_value_mut().unwrap();
+            assert_eq!([8, 12].map(|at| u32_at(value, at)), [Some(record), Some(7501)]);
         }
     }
 
@@ -349,8 +353,7 @@ mod tests {
             let object = OBJECTS.iter().find(|(object, _)| *object == name);
             let mut open =
                 ObjectBuilder::default().open_memory(object.expect("it is there").1).unwrap();
-            let params: Vec<(String, u32)> =
-                core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
+            let params = defaults(core);
             let wanted =
                 Wanted { core, kernel_name: "x", params: &params, flags: 1, netns_cookie: None };
             let patched = patch_config(&mut open, &wanted);
@@ -385,8 +388,7 @@ mod tests {
         for word in cut.chunks_exact_mut(8).filter(|word| **word == EXIT) {
             word.copy_from_slice(&NOTHING);
         }
-        let params: Vec<(String, u32)> =
-            core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
+        let params = defaults(core);
         let name = format!("v{}", std::process::id());
         let wanted =
             Wanted { core, kernel_name: &name, params: &params, flags: 1, netns_cookie: None };
@@ -408,8 +410,7 @@ mod tests {
         use std::io::{Read as _, Write as _};
 
         let core = ccbench_proto::cc::scheme("bbr3").unwrap().1;
-        let params: Vec<(String, u32)> =
-            core.params.iter().map(|p| (p.name.clone(), p.default)).collect();
+        let params = defaults(core);
         let kernel_name = &format!("bbr3.{}", std::process::id());
         let netns_cookie = ccbench_shaper::bpf::netns_cookie().ok();
         assert!(netns_cookie.is_some());
