@@ -223,6 +223,7 @@ fn are_wired_alike(a: &Plan, b: &Plan) -> bool {
 /// Rules about keys that are the same at every point.
 fn whole(plan: &Plan, problems: &mut Problems) {
     nodes::check(plan, problems);
+    repeats::check_count(plan, problems);
     timeline::check_experiment(plan, problems);
 }
 

@@ -8,11 +8,9 @@ use crate::units::Micros;
 
 use super::limits::{LENGTHS, MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, known_flow};
 use super::problems::Problems;
-use super::repeats;
 
 /// Rules about the experiment as a whole.
 pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
-    repeats::check_count(plan, problems);
     if plan.gap > MAX_GAP {
         problems.error(&["gap"], "must be 24h or less");
     }
