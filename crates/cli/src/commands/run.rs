@@ -165,13 +165,9 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         };
         if remaining.is_empty() {
             message(format_args!("{}: nothing is left to run", path.display()));
-            let dir = match dir.status() {
-                RunStatus::Complete if !dir.has_torn_journal() => dir,
-                RunStatus::Complete
-                | RunStatus::Running
-                | RunStatus::Interrupted
-                | RunStatus::Failed => Arc::new(finish(&experiment, path, &repetition)?),
-            };
+            let is_whole = dir.status() == RunStatus::Complete && !dir.has_torn_journal();
+            let dir =
+                if is_whole { dir } else { Arc::new(finish(&experiment, path, &repetition)?) };
             return Ok(CompletedRun { dir, result: Ok(()), views: None });
         }
         earlier = Some(repetition);
