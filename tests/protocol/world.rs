@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ccbench_proto::wire::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT};
+
 use crate::Flaw;
 use crate::controller::Controller;
 use crate::node::{Node, Order, Request};
@@ -22,9 +24,8 @@ pub const FAULT_MS: Ms = 20_000;
 const QUIET_MS: Ms = FAULTS_MS + FAULT_MS + 120_000;
 /// A controller that starts after the faults ends within this.
 const RUN_MS: Ms = 60_000;
-/// `KEEPALIVE_INTERVAL` and `KEEPALIVE_TIMEOUT` of the wire format.
-const KEEPALIVE_MS: Ms = 500;
-const SILENCE_MS: Ms = 4_500;
+const KEEPALIVE_MS: Ms = KEEPALIVE_INTERVAL.as_millis() as Ms;
+const SILENCE_MS: Ms = KEEPALIVE_TIMEOUT.as_millis() as Ms;
 const WATCH_MS: Ms = 250;
 /// No call has this number.
 const NO_CALL: u64 = u64::MAX;
@@ -51,8 +52,7 @@ fn keepalive_outlasts_what_tcp_repeats_after_three_seconds() {
     assert_eq!(silence(201), 600);
     assert_eq!(silence(3_000), 3_000);
     assert!(silence(3_000) < SILENCE_MS && SILENCE_MS < silence(3_001));
-    assert_eq!(ccbench_proto::wire::KEEPALIVE_INTERVAL.as_millis(), u128::from(KEEPALIVE_MS));
-    assert_eq!(ccbench_proto::wire::KEEPALIVE_TIMEOUT.as_millis(), u128::from(SILENCE_MS));
+    assert_eq!([KEEPALIVE_MS, SILENCE_MS], [500, 4_500]);
 }
 
 /// Numbers that follow from a seed (splitmix64).
