@@ -168,6 +168,20 @@ fn an_interrupted_run_is_resumed() {
     assert_equal(&tables(&bench), &UNINTERRUPTED);
 }
 
+/// Who reads the log may leave (`2>&1 | head -1`): the run goes on.
+#[test]
+fn a_closed_standard_error_does_not_end_a_run() {
+    let bench = Bench::new();
+    let plan = plan_file(&bench, 1);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = bench.command(&["run", &plan, "--sim", "-v"]);
+    let done = command.stderr(writer).output().unwrap();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let journal = std::fs::read_to_string(bench.results().join("journal.ndjson")).unwrap();
+    assert!(journal.contains("run_end"), "{journal}");
+}
+
 /// Trials of another backend or model are not repetitions of the same point.
 #[test]
 fn a_run_of_another_backend_or_model_is_not_resumed() {

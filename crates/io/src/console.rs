@@ -19,7 +19,8 @@ pub fn message(text: impl Display) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Standard error for log lines, which arrive one at a time.
+/// Standard error for log lines, which arrive one at a time. A closed pipe is not an error: tracing-subscriber reports errors of
+/// its writer with `eprintln!`, which panics there.
 #[derive(Debug, Clone, Copy)]
 pub struct Log;
 
@@ -28,7 +29,7 @@ impl Write for Log {
         let text = String::from_utf8_lossy(bytes);
         let line = printable::line(text.strip_suffix('\n').unwrap_or(&text));
         // In one piece: other processes write there too.
-        io::stderr().write_all(format!("{line}\n").as_bytes())?;
+        let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
         Ok(bytes.len())
     }
 
