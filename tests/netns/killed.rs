@@ -207,6 +207,10 @@ fn resume_completes_a_run_after_a_full_disk() {
     command.args(["-m", "sh", "-c", script]).arg(binary("ccbench")).arg(plan);
     command.current_dir(bench.path("")).env("CCBENCH_STATE", bench.path("state"));
     let output = text(&command.output().unwrap());
+    // The table of the trial that is committed, and then why there is no other one.
+    let end = output.find("ended: 1\n").unwrap_or(0);
+    let table = output.find("1 of 2 trials; the run is failed");
+    assert!(table.is_some_and(|at| at < end), "{output}");
     for part in ["No space left on device", "free space there", "ended: 1\n", "resumed: 0\n"] {
         assert!(output.contains(part), "{part:?}: {output}");
     }

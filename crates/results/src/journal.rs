@@ -16,7 +16,7 @@ use ccbench_proto::wire::Via;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{Digests, FileDigest};
-use super::model::{NodeClock, Reason, TrialKey, TrialStatus};
+use super::model::{NodeClock, Reason, RunStatus, TrialKey, TrialStatus};
 use super::reason::Cause;
 use super::stopping::Decision;
 use crate::error::{ErrorClass, FileError, io_error};
@@ -298,6 +298,8 @@ pub struct RunState {
     pub run_files: Digests,
     /// `run.json`, every time that it was written.
     pub records: Vec<FileDigest>,
+    /// How the run ended; `None` while a session works on it.
+    pub ended: Option<RunStatus>,
     /// Begun, but not ended.
     pub open: BTreeSet<(u32, u16)>,
     /// Highest epoch seen.
@@ -367,6 +369,7 @@ impl RunState {
                 self.plan_sha256.get_or_insert(plan_sha256);
                 self.run_files.extend(files);
                 self.records.extend(record);
+                self.ended = None;
             }
             Entry::TrialBegin { point_id, trial, epoch, .. } => {
                 self.committed.remove(&(point_id, trial));
@@ -391,7 +394,10 @@ impl RunState {
                 self.decisions.retain(|known| !is_same_rule(known));
                 self.decisions.push(decision);
             }
-            Entry::RunEnd { record, .. } => self.records.extend(record),
+            Entry::RunEnd { status, record } => {
+                self.records.extend(record);
+                self.ended = RunStatus::named(&status);
+            }
             Entry::Unknown => {}
         }
     }

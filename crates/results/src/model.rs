@@ -269,6 +269,12 @@ impl RunStatus {
             Self::Failed => "failed",
         }
     }
+
+    /// The status with this value; `None`: one of a later version.
+    pub(crate) fn named(value: &str) -> Option<Self> {
+        let all = [Self::Running, Self::Complete, Self::Interrupted, Self::Failed];
+        all.into_iter().find(|status| status.as_str() == value)
+    }
 }
 
 /// Which trials a summary includes.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::columns::TABLES;
 use super::journal::{Entry, Journal, JournalError, RunState};
 use super::layout::{remove, trial_dir};
+use super::model::RunStatus;
 use super::record::RunRecord;
 use crate::error::FileError;
 
@@ -24,6 +25,16 @@ pub(crate) struct OpenRun {
 pub(crate) struct State {
     pub(crate) record: RunRecord,
     pub(crate) log: Log,
+}
+
+impl State {
+    /// The status in `run.json`, or that of the journal if `run.json` could not be replaced at the end of the run.
+    pub(crate) fn status(&self) -> RunStatus {
+        match (self.record.status, self.log.state().ended) {
+            (RunStatus::Running, Some(ended)) => ended,
+            (status, _) => status,
+        }
+    }
 }
 
 /// The journal: open for writing, or as it was when the directory was opened for reading.

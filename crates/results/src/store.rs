@@ -234,16 +234,18 @@ impl RunDir {
         self.shared.state().record.backend()
     }
 
-    /// The status in `run.json`.
+    /// The status in `run.json`, or that of the journal if `run.json` could not be replaced at the end of the run.
     pub fn status(&self) -> RunStatus {
-        self.shared.state().record.status
+        self.shared.state().status()
     }
 
-    /// Whether the journal ends within a line, which [reopening](RunDir::reopen) removes. Compacted runs are not reopened.
-    pub fn has_torn_journal(&self) -> bool {
+    /// Whether `run.json` has the end of a complete run, and the journal does not end within a line, which
+    /// [reopening](RunDir::reopen) removes. Compacted runs are not reopened.
+    pub fn is_whole(&self) -> bool {
         let state = self.shared.state();
         let journal = state.log.state();
-        journal.torn_bytes > 0 && !journal.is_compacted()
+        let is_torn = journal.torn_bytes > 0 && !journal.is_compacted();
+        state.record.status == RunStatus::Complete && !is_torn
     }
 
     /// Trials that a resumed run does not [repeat](TrialEnd::needs_repeat).

@@ -7,7 +7,7 @@ use ccbench_proto::schedule::{self, ScheduledTrial};
 use ccbench_results::expect::Outcome;
 use ccbench_results::model::{RunInfo, RunStatus, TrialFilter};
 use ccbench_results::scorecard::Scorecard;
-use ccbench_results::store::RunDir;
+use ccbench_results::store::{RunDir, StoreError};
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
 use tracing::info;
@@ -64,6 +64,8 @@ pub enum Tables {
 pub struct CompletedRun {
     dir: Arc<RunDir>,
     result: Result<(), BackendError>,
+    /// Whether its end could be written.
+    recorded: Result<(), StoreError>,
     views: Option<Views>,
 }
 
@@ -165,10 +167,11 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         };
         if remaining.is_empty() {
             message(format_args!("{}: nothing is left to run", path.display()));
-            let is_whole = dir.status() == RunStatus::Complete && !dir.has_torn_journal();
-            let dir =
-                if is_whole { dir } else { Arc::new(finish(&experiment, path, &repetition)?) };
-            return Ok(CompletedRun { dir, result: Ok(()), views: None });
+            let dir = match dir.is_whole() {
+                true => dir,
+                false => Arc::new(finish(&experiment, path, &repetition)?),
+            };
+            return Ok(CompletedRun { dir, result: Ok(()), recorded: Ok(()), views: None });
         }
         earlier = Some(repetition);
     }
@@ -341,12 +344,11 @@ impl PlanRun<'_> {
         backend.close().await;
         progress.finish();
         let status = run_status(&result, is_complete);
-        let finished = dir.set_decisions(decisions).and_then(|()| dir.finish(status));
+        let recorded = dir.set_decisions(decisions).and_then(|()| dir.finish(status));
         // Now open pages load the report.
         progress.live().state().end(status.as_str());
         views.iter_mut().for_each(Views::run_ended);
-        finished?;
-        Ok(CompletedRun { dir, result, views })
+        Ok(CompletedRun { dir, result, recorded, views })
     }
 
     /// Serves the live views of the run.
@@ -429,29 +431,26 @@ pub fn conclude(
     completed: CompletedRun,
     tables: Tables,
 ) -> Result<Conclusion, CliError> {
-    let CompletedRun { dir, result, views } = completed;
-    let conclusion = summarize_ended(args, &dir, result, tables);
-    if let Some(views) = views {
-        views.finish();
-    }
-    conclusion
-}
-
-fn summarize_ended(
-    args: &RunArgs,
-    dir: &RunDir,
-    result: Result<(), BackendError>,
-    tables: Tables,
-) -> Result<Conclusion, CliError> {
-    let conclusion = summarize_run(dir, tables, args.options.json, args.options.strict)?;
+    let CompletedRun { dir, result, recorded, views } = completed;
+    // Also after an error: a full disk must not hide the trials that are committed.
+    let conclusion = summarize_run(&dir, tables, args.options.json, args.options.strict);
     if matches!(result, Err(BackendError::Interrupted)) {
         // The directory knows all other options that matter.
         let pki = args.options.tls.pki.as_ref();
         let pki = pki.map_or(String::new(), |pki| format!(" --pki {}", pki.display()));
         message(format_args!("resume with: ccbench run --resume {}{pki}", dir.path().display()));
     }
-    result?;
-    Ok(conclusion)
+    if let Some(views) = views {
+        views.finish();
+    }
+    let before: [Option<CliError>; 2] =
+        [result.err().map(CliError::from), recorded.err().map(CliError::from)];
+    let mut before = before.into_iter().flatten();
+    let Some(first) = before.next() else { return conclusion };
+    for error in before.chain(conclusion.err()) {
+        message(format_args!("ccbench: {error}"));
+    }
+    Err(first)
 }
 
 /// Writes the summary of a run and prints it, and the end of its JSON output.
@@ -467,7 +466,9 @@ pub fn summarize_run(
     let (ok, degraded, failed) = dir.counts();
     let [mut held, mut refuted, mut unmeasured] = [0; 3];
     if ok + degraded + failed > 0 {
-        let summary = summarize(dir.path(), TrialFilter::default())?;
+        let mut summary = summarize(dir.path(), TrialFilter::default())?;
+        // The end of a run that could not be recorded is known here only.
+        summary.summary.status = dir.status();
         let claims = &summary.expectations;
         for claim in claims {
             match claim.outcome {

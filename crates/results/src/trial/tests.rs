@@ -183,6 +183,35 @@ fn run_that_lacks_nothing_but_its_end_is_finished_without_a_session() {
 }
 
 #[test]
+fn end_that_only_the_journal_has_is_the_status_of_the_run() {
+    for status in [RunStatus::Failed, RunStatus::Complete] {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), &info()).unwrap();
+        filled(&run, 1).commit(&good()).unwrap();
+        let path = run.path().to_path_buf();
+        // As on a full disk: the line fits, the new file does not.
+        let staged = ccbench_io::replace::staged(&path.join("run.json"));
+        std::fs::create_dir(&staged).unwrap();
+        let error = run.finish(status).unwrap_err().to_string();
+        assert!(error.contains("cannot replace") && error.contains("run.json"), "{error}");
+        assert_eq!(run.status(), status);
+        drop(run);
+        std::fs::remove_dir(&staged).unwrap();
+        let summary = crate::summarize::summarize(&path, TrialFilter::default()).unwrap();
+        assert_eq!(summary.summary.status, status);
+        assert!(!RunDir::open(&path).unwrap().is_whole());
+        assert!(crate::verify::verify(&path).unwrap().damaged.is_empty());
+        // Another session works on it, and ends.
+        let run = RunDir::resume(&path, &info()).unwrap();
+        assert_eq!(RunDir::open(&path).unwrap().status(), RunStatus::Running);
+        run.finish(status).unwrap();
+        drop(run);
+        let run = RunDir::open(&path).unwrap();
+        assert_eq!((run.status(), run.is_whole()), (status, status == RunStatus::Complete));
+    }
+}
+
+#[test]
 fn torn_last_line_is_cut_off_noted_and_its_trial_repeated() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();

@@ -39,7 +39,10 @@ pub async fn run(
         let shard = Some(&shard);
         let run = PlanRun { args, experiment, plan_text, sets, earlier: None, shard, engine_note };
         let completed = run.on(backend, interrupt.clone()).await;
-        completed.and_then(|completed| Ok(completed.result?))
+        completed.and_then(|completed| {
+            completed.result?;
+            Ok(completed.recorded?)
+        })
     };
     print_end(&shard.progress(), args.options.json);
     match result {
