@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use ccbench_proto::column_text::ColumnText as _;
-use ccbench_proto::flow_hash::tcp_flow_hash;
+use ccbench_proto::flow_hash::{tcp_flow_hash, tcp_flow_hash_of_0_1};
 use ccbench_proto::metric::Scope;
 use ccbench_proto::wire::{PacketFate, TimingKind};
 
@@ -94,13 +94,14 @@ impl Flows {
                 // The end that connects sends the data, unless the flow is reversed.
                 let connects = node.get(row) == node_src.get(row);
                 let sends = side.get(row) == Some("snd");
-                let hash = ends.and_then(|(src, dst)| {
+                let hashes = ends.map(|(src, dst)| {
                     let (from, to) = if connects == sends { (src, dst) } else { (dst, src) };
-                    tcp_flow_hash(from, to)
+                    // A log has hashes of one kind only.
+                    [tcp_flow_hash(from, to), tcp_flow_hash_of_0_1(from, to)]
                 });
                 let names = group.get(row).zip(flow.get(row));
-                if let Some(((group, flow), hash)) = names.zip(hash) {
-                    found.add(group, flow, hash);
+                if let Some(((group, flow), hashes)) = names.zip(hashes) {
+                    hashes.into_iter().flatten().for_each(|hash| found.add(group, flow, hash));
                 }
             }
         })?;

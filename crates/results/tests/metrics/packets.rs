@@ -1,6 +1,8 @@
 //! One-way delays from the packet log of a link, and the responsiveness of new connections.
 
-use ccbench_proto::flow_hash::tcp_flow_hash;
+use std::net::SocketAddr;
+
+use ccbench_proto::flow_hash::{tcp_flow_hash, tcp_flow_hash_of_0_1};
 use ccbench_proto::wire::{PacketFate, ProbeKind, TimingKind};
 
 use super::*;
@@ -29,9 +31,8 @@ fn push_ends(writer: &mut TrialWriter<'_>, group: &str, sport: u32, sides: [Side
     }
 }
 
-fn hash(from: &str, to: &str) -> u32 {
-    tcp_flow_hash(from.parse().unwrap(), to.parse().unwrap()).unwrap()
-}
+/// The hash of a flow's packets.
+type FlowHash = fn(SocketAddr, SocketAddr) -> Option<u32>;
 
 /// A packet that is so long in the link.
 fn packet(at_s: f64, delay_us: u64, flow: u32) -> wire::LinkPacket {
@@ -50,7 +51,9 @@ fn packet(at_s: f64, delay_us: u64, flow: u32) -> wire::LinkPacket {
 }
 
 /// The summary of a trial whose link could not log so many packets.
-fn logged(root: &Path, missed: u64) -> RunSummary {
+fn logged(root: &Path, missed: u64, flow_hash: FlowHash) -> RunSummary {
+    let hash =
+        |from: &str, to: &str| flow_hash(from.parse().unwrap(), to.parse().unwrap()).unwrap();
     let [first, late] = CLIENTS;
     let first_data = hash(first, SERVER);
     let dropped = wire::LinkPacket {
@@ -92,7 +95,7 @@ fn logged(root: &Path, missed: u64) -> RunSummary {
 #[test]
 fn packet_log_gives_the_one_way_delay_of_each_flow() {
     let root = tempfile::tempdir().unwrap();
-    let summary = logged(root.path(), 0);
+    let summary = logged(root.path(), 0, tcp_flow_hash);
     let of = |scope, subject, stat| {
         let found = summary.summary.find(0, "both", scope, subject, "one_way_delay", stat);
         found.map(|row| ((row.value * 1e3).round() / 1e3, row.n))
@@ -112,9 +115,22 @@ fn packet_log_gives_the_one_way_delay_of_each_flow() {
 }
 
 #[test]
+fn packet_log_of_an_earlier_version_gives_the_same_delays() {
+    let rows = |flow_hash: FlowHash| {
+        let root = tempfile::tempdir().unwrap();
+        let rows = logged(root.path(), 0, flow_hash).summary.phase_rows;
+        let delays = rows.into_iter().filter(|row| row.metric == "one_way_delay");
+        delays.map(|row| (row.subject, row.stat, row.value, row.n)).collect::<Vec<_>>()
+    };
+    let known = rows(tcp_flow_hash_of_0_1);
+    assert!(known.iter().any(|row| row.0 == "first/0"), "{known:?}");
+    assert_eq!(known, rows(tcp_flow_hash));
+}
+
+#[test]
 fn incomplete_packet_log_leaves_the_delay_undefined() {
     let root = tempfile::tempdir().unwrap();
-    let summary = logged(root.path(), 3);
+    let summary = logged(root.path(), 3, tcp_flow_hash);
     let of = |scope, subject, stat| {
         summary.summary.find(0, "both", scope, subject, "one_way_delay", stat)
     };
