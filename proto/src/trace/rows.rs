@@ -14,6 +14,8 @@ use crate::units::{Ppm, Rate};
 const MAHIMAHI_BYTES: u32 = 1500;
 /// Minimum length of a row, nanoseconds.
 pub(super) const MIN_ROW_NS: u64 = 1000;
+/// Length of a lone row whose format has none, nanoseconds.
+pub(super) const LONE_ROW_NS: u64 = 1_000_000_000;
 /// TheaterQ's shares are of this.
 const THEATERQ_ALL: u64 = u32::MAX as u64;
 
@@ -256,7 +258,7 @@ impl Reader {
                     _ => {}
                 }
                 // The last row has no end: it lasts as long as the one before it.
-                let length_ns = self.steps.last().map_or(1_000_000_000, |last| at_ns - last.at_ns);
+                let length_ns = self.steps.last().map_or(LONE_ROW_NS, |last| at_ns - last.at_ns);
                 self.next_ns = at_ns + length_ns;
                 let nothing = step.rate.is_none() && step.delay_ns.is_none() && step.loss.is_none();
                 if nothing && !self.steps.is_empty() {

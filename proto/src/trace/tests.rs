@@ -220,6 +220,50 @@ fn steps_of(trace: &Trace) -> &Steps {
     }
 }
 
+/// When the rate of a trace changes, and to what.
+fn changes(trace: &Trace) -> Vec<(u64, Option<Rate>)> {
+    let mut all: Vec<_> = steps_of(trace).steps.iter().map(|s| (s.at_ns, s.rate)).collect();
+    all.dedup_by_key(|(_, rate)| *rate);
+    all
+}
+
+#[test]
+fn last_row_of_times_and_rates_keeps_its_length() {
+    for (text, wanted) in [
+        ("10,2\n20,1\n30,5\n", "0 10\n2 20\n3 30\n5.5 30\n"),
+        ("10,0.005\n", "0 10\n0.0025 10\n"),
+        // An odd number of nanoseconds.
+        ("10,1\n20,0.000003001\n", "0 10\n1 20\n1.000001001 20\n1.000002001 20\n"),
+        ("10,1\n", "0 10\n"),
+        ("10,2\n20,2\n", "0 10\n2 20\n"),
+    ] {
+        let trace = read(text).unwrap();
+        let written = write(&trace, Format::Timed).unwrap();
+        assert_eq!(written, wanted);
+        let again = parse_as("w", written.as_bytes(), Format::Timed).unwrap();
+        assert_eq!(changes(&again), changes(&trace), "{text}");
+        assert_eq!(again.length_ns(), trace.length_ns(), "{text}");
+    }
+    let short = read("10,1\n20,0.0000015\n").unwrap();
+    let error = write(&short, Format::Timed).unwrap_err();
+    assert_eq!(error, WriteError::LastRow);
+    assert!(error.to_string().contains("use `ccbench` or `dwell`"), "{error}");
+}
+
+#[test]
+fn time_without_a_packet_at_the_end_is_refused_by_mahimahi() {
+    let mahimahi = |text: &str| write(&read(text).unwrap(), Format::Mahimahi);
+    for (text, left_ns) in [("12,1\n0,1\n", 1000 * MS), ("12,1\n0.001,5\n", 5000 * MS)] {
+        assert_eq!(mahimahi(text), Err(WriteError::NoPacketAtEnd { left_ns }), "{text}");
+    }
+    let error = mahimahi("12,1\n0,1.5\n").unwrap_err().to_string();
+    assert!(error.contains("its last 1.5 s") && error.contains("use `ccbench`"), "{error}");
+    // A packet of 1 Mbit/s takes 12 ms, and the last one is not complete.
+    assert_eq!(mahimahi("1,1\n").unwrap().lines().last(), Some("996"));
+    assert!(mahimahi("rate_mbit,dwell_s\n0,1\n12,1\n").is_ok());
+    assert!(mahimahi("12,1\n0,0.0009\n").is_ok(), "less than a millisecond");
+}
+
 #[test]
 fn written_traces_parse_back() {
     let text = "2310,0.31\n0,0.3\n0.5,0.02\n";
@@ -227,13 +271,8 @@ fn written_traces_parse_back() {
     assert_eq!(write(&trace, Format::Dwell).unwrap(), text);
     for format in [Format::Ccbench, Format::Netem, Format::Timed] {
         let again = parse_as("w", write(&trace, format).unwrap().as_bytes(), format).unwrap();
-        let plain = |trace: &Trace| -> Vec<_> {
-            steps_of(trace).steps.iter().map(|s| (s.at_ns, s.rate)).collect()
-        };
-        assert_eq!(plain(&again), plain(&trace), "{format}");
-        if format != Format::Timed {
-            assert_eq!(again.length_ns(), trace.length_ns(), "{format}");
-        }
+        assert_eq!(changes(&again), changes(&trace), "{format}");
+        assert_eq!(again.length_ns(), trace.length_ns(), "{format}");
     }
     let mahimahi = write(&read("12,1\n0,1\n24,0.01\n").unwrap(), Format::Mahimahi).unwrap();
     let lines: Vec<&str> = mahimahi.lines().collect();
@@ -242,7 +281,7 @@ fn written_traces_parse_back() {
     assert_eq!(theaterq, "310000,0,2310000000,0,1000\n300000,0,1,0,1000\n20000,0,500000,0,1000\n");
     let opportunities = read("0\n50\n150\n").unwrap();
     assert_eq!(write(&opportunities, Format::Mahimahi).unwrap(), "0\n50\n150\n");
-    assert_eq!(write(&opportunities, Format::Timed).unwrap(), "0 0.24\n0.1 0.24\n");
+    assert_eq!(write(&opportunities, Format::Timed).unwrap(), "0 0.24\n0.1 0.24\n0.125 0.24\n");
     let delays = read("t_us,delay_us\n0,5\n").unwrap();
     assert!(write(&delays, Format::Dwell).unwrap_err().to_string().contains("ccbench"));
 }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::number::text;
-use super::{Format, MAX_OPPORTUNITIES_LENGTH_NS, Opportunities, Step, Steps, Trace};
+use super::rows::{LONE_ROW_NS, MIN_ROW_NS};
+use super::{Format, MAX_OPPORTUNITIES_LENGTH_NS, MAX_ROWS, Opportunities, Step, Steps, Trace};
 use crate::units::Ppm;
 
 /// Why a format cannot hold a trace.
@@ -17,6 +18,20 @@ pub enum WriteError {
     /// The format needs a rate in every row.
     #[error("a row has no rate")]
     NoRate,
+    /// A mahimahi trace ends with a packet.
+    #[error(
+        "its last {left_s} s have no packet, which this format cannot hold, because it ends with one; use `ccbench` or `dwell`",
+        left_s = text(*left_ns, 9)
+    )]
+    NoPacketAtEnd {
+        /// Time after the last packet, nanoseconds.
+        left_ns: u64,
+    },
+    /// The format has no length of the last row.
+    #[error(
+        "the last row is too short to be divided into rows that give it its length in this format; use `ccbench` or `dwell`"
+    )]
+    LastRow,
     /// A mahimahi trace needs a packet and a length above zero.
     #[error("the trace has no packet, or is shorter than a millisecond")]
     Empty,
@@ -41,9 +56,7 @@ pub fn write(trace: &Trace, format: Format) -> Result<String, WriteError> {
         (Trace::Steps(steps), Format::Dwell) => rates(steps, |text_out, _, rate, length_ns| {
             let _ = writeln!(text_out, "{},{}", text(rate, 6), text(length_ns, 9));
         }),
-        (Trace::Steps(steps), Format::Timed) => rates(steps, |text_out, at_ns, rate, _| {
-            let _ = writeln!(text_out, "{} {}", text(at_ns, 9), text(rate, 6));
-        }),
+        (Trace::Steps(steps), Format::Timed) => timed(steps),
         (Trace::Steps(steps), Format::Netem) => netem(steps),
         (Trace::Steps(steps), Format::TheaterQ) => theaterq(steps),
     }
@@ -70,6 +83,34 @@ fn rates(
     for (step, length_ns) in steps.spans() {
         let rate = step.rate.ok_or(WriteError::NoRate)?.bits_per_sec();
         row(&mut all, step.at_ns, rate, length_ns);
+    }
+    Ok(all)
+}
+
+/// The last row lasts as long as the one before it. If it has another length, it is divided.
+fn timed(steps: &Steps) -> Result<String, WriteError> {
+    let row = |out: &mut String, at_ns, rate| {
+        let _ = writeln!(out, "{} {}", text(at_ns, 9), text(rate, 6));
+    };
+    let mut all = rates(steps, |out, at_ns, rate, _| row(out, at_ns, rate))?;
+    let (last, expected_ns) = match steps.steps.as_slice() {
+        [.., before, last] => (last, last.at_ns - before.at_ns),
+        [only] => (only, LONE_ROW_NS),
+        [] => return Ok(all),
+    };
+    let length_ns = steps.length_ns.saturating_sub(last.at_ns);
+    if length_ns == expected_ns {
+        return Ok(all);
+    }
+    // The last two parts are equal to the nanosecond.
+    let parts = if length_ns.is_multiple_of(2) { 2 } else { 3 };
+    let part_ns = length_ns / parts;
+    if part_ns < MIN_ROW_NS || steps.steps.len() + 2 > MAX_ROWS {
+        return Err(WriteError::LastRow);
+    }
+    let rate = last.rate.ok_or(WriteError::NoRate)?.bits_per_sec();
+    for left in (1..parts).rev() {
+        row(&mut all, steps.length_ns - left * part_ns, rate);
     }
     Ok(all)
 }
@@ -146,10 +187,20 @@ fn mahimahi(all: &Opportunities) -> Result<String, WriteError> {
     for at_ns in &all.at_ns {
         let _ = writeln!(lines, "{}", (at_ns + 500_000) / 1_000_000);
     }
-    match all.at_ns.last() {
-        Some(&last) if last >= 500_000 => Ok(lines),
-        _ => Err(WriteError::Empty),
+    let (last_ns, gap_ns) = match all.at_ns.as_slice() {
+        [.., before, last] => (*last, last - before),
+        [only] => (*only, *only),
+        [] => return Err(WriteError::Empty),
+    };
+    if last_ns < 500_000 {
+        return Err(WriteError::Empty);
     }
+    // A shorter time is that of a packet that is not complete, or is lost to the milliseconds of the format.
+    let left_ns = all.length_ns.saturating_sub(last_ns);
+    if left_ns > gap_ns.max(1_000_000) {
+        return Err(WriteError::NoPacketAtEnd { left_ns });
+    }
+    Ok(lines)
 }
 
 /// An opportunity whenever the rate has carried another 1500 bytes.
