@@ -45,7 +45,7 @@ pub struct ConvertArgs {
     /// The file to write; - is standard output.
     #[arg(value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
-    /// mahimahi, dwell, timed, netem-trace, theaterq, ccbench or parquet [default: from the output's extension, else ccbench].
+    /// mahimahi, dwell, timed, netem-trace, theaterq, ccbench or parquet [default: from the output's extension, ccbench without one].
     #[arg(long)]
     pub format: Option<TraceFormat>,
     /// Format of the input, if it cannot be detected.

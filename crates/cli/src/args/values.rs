@@ -103,6 +103,25 @@ impl std::str::FromStr for TraceFormat {
 }
 
 impl TraceFormat {
+    /// As it is written on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text(format) => format.name(),
+            Self::Parquet => "parquet",
+        }
+    }
+
+    /// Whether the extension of a file is not that of another format. All text formats but JSON use `.csv`.
+    pub fn fits(self, path: &Path) -> bool {
+        match Self::of(path) {
+            None => true,
+            Some(Self::Text(Format::Ccbench)) => {
+                !matches!(self, Self::Parquet | Self::Text(Format::Netem))
+            }
+            Some(of_extension) => self == of_extension,
+        }
+    }
+
     /// The format of a file extension.
     pub fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {

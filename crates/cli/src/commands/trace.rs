@@ -29,6 +29,12 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
         TraceCommand::Info { files } => info(&files),
         TraceCommand::Convert(args) => convert(&args),
         TraceCommand::Plot { file, output } => {
+            if output.extension().is_some_and(|ending| !ending.eq_ignore_ascii_case("svg")) {
+                let output = output.display();
+                let reason =
+                    format!("cannot write {output}: the plot is SVG; end its name in .svg");
+                return Err(CliError::Usage(reason));
+            }
             let (trace, _) = read(&file, None)?;
             save(&output, plot::svg(&file.to_string_lossy(), &trace).as_bytes())?;
             Ok(ExitCode::Success)
@@ -123,9 +129,18 @@ fn describe(path: &Path, trace: &Trace, format: &str) -> String {
 }
 
 fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
+    let output = match args.format.or_else(|| TraceFormat::of(&args.output)) {
+        Some(format) => format,
+        None if args.output.extension().is_none() => TraceFormat::Text(Format::Ccbench),
+        None => {
+            return Err(CliError::Usage(format!(
+                "cannot write {}: its ending is of no format; end its name in .csv, .json, .down, .up, .mahimahi or .parquet, or add --format",
+                args.output.display()
+            )));
+        }
+    };
     let (trace, _) = read(&args.input, args.from)?;
-    let output = args.format.or_else(|| TraceFormat::of(&args.output));
-    write(&args.output, &trace, output.unwrap_or(TraceFormat::Text(Format::Ccbench)))
+    write(&args.output, &trace, output)
 }
 
 fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
@@ -153,6 +168,13 @@ fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
 }
 
 fn write(path: &Path, trace: &Trace, output: TraceFormat) -> Result<ExitCode, CliError> {
+    if !output.fits(path) {
+        return Err(CliError::Usage(format!(
+            "cannot write {}: its ending is not of the format {}; change the ending, or leave out --format",
+            path.display(),
+            output.name()
+        )));
+    }
     let text = |format| {
         trace::write(trace, format)
             .map_err(|why| CliError::Usage(format!("cannot write {}: {why}", path.display())))
@@ -211,6 +233,33 @@ mod tests {
         assert_eq!(ccbench(&["info", &at("a.parquet"), &at("in.csv")]), 0);
         assert_eq!(ccbench(&["plot", &at("in.csv"), "-o", &at("p.svg")]), 0);
         assert!(std::fs::read_to_string(at("p.svg")).unwrap().starts_with("<svg"));
+    }
+
+    #[test]
+    fn endings_that_contradict_the_content_are_refused() {
+        let dir = folder();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(at("in.csv"), "10,2\n20,1\n").unwrap();
+        let convert = |output: &str, options: &[&str]| {
+            let code = ccbench(&[&["convert", &at("in.csv"), &at(output)], options].concat());
+            assert_eq!(code == 0, Path::new(&at(output)).exists(), "{output} {options:?}");
+            code
+        };
+        assert_eq!(convert("a.xyz", &[]), 2);
+        assert_eq!(convert("b.json", &["--format", "dwell"]), 2);
+        assert_eq!(convert("c.csv", &["--format", "parquet"]), 2);
+        assert_eq!(convert("d.down", &["--format", "timed"]), 2);
+        assert_eq!(convert("e.xyz", &["--format", "timed"]), 0);
+        assert_eq!(convert("f.csv", &["--format", "dwell"]), 0);
+        assert_eq!(convert("g.json", &["--format", "netem-trace"]), 0);
+        assert_eq!(convert("h", &[]), 0);
+        assert!(std::fs::read_to_string(at("h")).unwrap().starts_with("t_us,rate_bps"));
+        for (output, code) in [("p.pdf", 2), ("p.SVG", 0), ("p", 0)] {
+            assert_eq!(ccbench(&["plot", &at("in.csv"), "-o", &at(output)]), code, "{output}");
+            assert_eq!(Path::new(&at(output)).exists(), code == 0, "{output}");
+        }
+        let generate = ["generate", "lb", "--length", "5s", "--format", "dwell", "-o"];
+        assert_eq!(ccbench(&[&generate[..], &[at("i.json").as_str()]].concat()), 2);
     }
 
     #[test]
