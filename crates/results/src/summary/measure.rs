@@ -30,7 +30,7 @@ use polars::prelude::{Expr, col, lit};
 
 use super::flows::{Flows, Sampled, Transferred};
 use super::network::Curves;
-use super::query::{self, Lines, count, first, last, samples, sum};
+use super::query::{self, Lines, count, samples, sum};
 use super::rows::Names;
 use super::sampled::{self, BinnedFlows};
 use super::schedule::{Schedule, group_of};
@@ -46,6 +46,8 @@ use crate::error::Result;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
+
+mod links;
 
 /// Without a plan: a group that covers this share of a phase runs in it.
 const RUNNING_SHARE: f64 = 0.5;
@@ -108,7 +110,7 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
         if let Some(lines) = probes(run, batch)? {
             out.probes(&lines);
         }
-        if let Some(lines) = links(run, batch)? {
+        if let Some(lines) = links::read(run, batch)? {
             out.links(&lines);
         }
     }
@@ -178,15 +180,6 @@ fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
         there.map(|(column, _)| samples(answered(column), column)).collect();
     aggregates.extend([sum("lost"), count("seq")]);
     query::group(run, "probes", trials, lit(true), &["probe_id"], aggregates)
-}
-
-fn links(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
-    let sampled = ["backlog_bytes", "queue_delay_us", "rate_bps"];
-    let mut aggregates: Vec<Expr> = sampled.map(|name| samples(col(name), name)).into();
-    aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
-    aggregates.extend([last("drops_pkts"), last("marks_pkts")]);
-    aggregates.extend([first("offered_bytes"), last("offered_bytes")]);
-    query::links(run, trials, aggregates)
 }
 
 /// The phases of each trial.
@@ -534,59 +527,6 @@ impl RowCollector<'_> {
             [("p50", row.us[0]), ("p90", row.us[1]), ("p99", row.us[2]), ("max", row.us[3])]
         {
             self.row(place, metric, "us", stat, us, n);
-        }
-    }
-
-    fn links(&mut self, lines: &Lines) {
-        let mut order: Vec<(usize, usize)> = (0..lines.len())
-            .filter_map(|line| {
-                let (position, _) =
-                    self.timeline.phase(lines.trial(line), &lines.text("phase", line))?;
-                Some((position, line))
-            })
-            .collect();
-        order.sort_unstable();
-        let mut before: BTreeMap<(Trial, String), [f64; 2]> = BTreeMap::new();
-        for (_, line) in order {
-            let (trial, phase, link) =
-                (lines.trial(line), lines.text("phase", line), lines.text("link", line));
-            let number = |name: &str| lines.number(name, line);
-            let (dropped, marked) = (number("drops_pkts.last"), number("marks_pkts.last"));
-            let counted = [dropped, marked].map(|count| count.unwrap_or(0.0));
-            let past = before.insert((trial, link.clone()), counted).unwrap_or_default();
-            if self.measured_phase(trial, &phase).is_none() {
-                continue;
-            }
-            let place = (trial, phase.as_str(), Scope::Link, link.as_str());
-            let [mut backlog, mut delay, rates] = ["backlog_bytes", "queue_delay_us", "rate_bps"]
-                .map(|name| lines.samples(name, line));
-            let n = backlog.len() as u32;
-            let increase = |stem: &str| {
-                let at = |end: &str| lines.number(&format!("{stem}.{end}"), line);
-                Some(at("last")? - at("first")?)
-            };
-            if let (Some(bytes), Some(seconds)) =
-                (increase("sent_bytes"), increase("t_s").filter(|s| *s > 0.0))
-            {
-                let sent = bytes * 8.0 / seconds;
-                self.row(place, "throughput", "bit/s", "mean", sent, n);
-                let offered = increase("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
-                let capacity = offered.or_else(|| statistics::mean(&rates));
-                if let Some(rate) = capacity.filter(|rate| *rate > 0.0) {
-                    self.row(place, "utilisation", "1", "mean", sent / rate, n);
-                }
-            }
-            self.row(place, "drops", "packets", "sum", (counted[0] - past[0]).max(0.0), n);
-            if marked.is_some() {
-                self.row(place, "marks", "packets", "sum", (counted[1] - past[1]).max(0.0), n);
-            }
-            for (values, metric, unit) in
-                [(&mut backlog, "backlog", "bytes"), (&mut delay, "queue_delay", "us")]
-            {
-                for (stat, value) in statistics::of_samples(values) {
-                    self.row(place, metric, unit, stat, value, n);
-                }
-            }
         }
     }
 }

@@ -1,0 +1,78 @@
+//! Metrics of links, from the samples of their queues.
+
+use std::collections::BTreeMap;
+
+use ccbench_proto::metric::Scope;
+use polars::prelude::{Expr, col};
+
+use super::super::query::{self, Lines, first, last, samples};
+use super::super::statistics;
+use super::{RowCollector, Trial};
+use crate::error::Result;
+use crate::journal::TrialEnd;
+use crate::store::RunDir;
+
+/// Counters and samples of each link in each phase.
+pub(super) fn read(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+    let sampled = ["backlog_bytes", "queue_delay_us", "rate_bps"];
+    let mut aggregates: Vec<Expr> = sampled.map(|name| samples(col(name), name)).into();
+    aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
+    aggregates.extend([last("drops_pkts"), last("marks_pkts")]);
+    aggregates.extend([first("offered_bytes"), last("offered_bytes")]);
+    query::links(run, trials, aggregates)
+}
+
+impl RowCollector<'_> {
+    pub(super) fn links(&mut self, lines: &Lines) {
+        let mut order: Vec<(usize, usize)> = (0..lines.len())
+            .filter_map(|line| {
+                let (position, _) =
+                    self.timeline.phase(lines.trial(line), &lines.text("phase", line))?;
+                Some((position, line))
+            })
+            .collect();
+        order.sort_unstable();
+        let mut before: BTreeMap<(Trial, String), [f64; 2]> = BTreeMap::new();
+        for (_, line) in order {
+            let (trial, phase, link) =
+                (lines.trial(line), lines.text("phase", line), lines.text("link", line));
+            let number = |name: &str| lines.number(name, line);
+            let (dropped, marked) = (number("drops_pkts.last"), number("marks_pkts.last"));
+            let counted = [dropped, marked].map(|count| count.unwrap_or(0.0));
+            let past = before.insert((trial, link.clone()), counted).unwrap_or_default();
+            if self.measured_phase(trial, &phase).is_none() {
+                continue;
+            }
+            let place = (trial, phase.as_str(), Scope::Link, link.as_str());
+            let [mut backlog, mut delay, rates] = ["backlog_bytes", "queue_delay_us", "rate_bps"]
+                .map(|name| lines.samples(name, line));
+            let n = backlog.len() as u32;
+            let increase = |stem: &str| {
+                let at = |end: &str| lines.number(&format!("{stem}.{end}"), line);
+                Some(at("last")? - at("first")?)
+            };
+            if let (Some(bytes), Some(seconds)) =
+                (increase("sent_bytes"), increase("t_s").filter(|s| *s > 0.0))
+            {
+                let sent = bytes * 8.0 / seconds;
+                self.row(place, "throughput", "bit/s", "mean", sent, n);
+                let offered = increase("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
+                let capacity = offered.or_else(|| statistics::mean(&rates));
+                if let Some(rate) = capacity.filter(|rate| *rate > 0.0) {
+                    self.row(place, "utilisation", "1", "mean", sent / rate, n);
+                }
+            }
+            self.row(place, "drops", "packets", "sum", (counted[0] - past[0]).max(0.0), n);
+            if marked.is_some() {
+                self.row(place, "marks", "packets", "sum", (counted[1] - past[1]).max(0.0), n);
+            }
+            for (values, metric, unit) in
+                [(&mut backlog, "backlog", "bytes"), (&mut delay, "queue_delay", "us")]
+            {
+                for (stat, value) in statistics::of_samples(values) {
+                    self.row(place, metric, unit, stat, value, n);
+                }
+            }
+        }
+    }
+}
