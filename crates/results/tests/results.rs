@@ -344,9 +344,9 @@ fn summary_reproduces_known_values() {
     assert_eq!(value("alone", Scope::Group, "under_test", "srtt", "mean"), Some(12_000.0));
     assert_eq!(value("compete", Scope::Group, "under_test", "srtt", "mean"), Some(25_000.0));
     assert_eq!(value("compete", Scope::Flow, "under_test/1", "srtt", "max"), Some(26_000.0));
-    // 2 per second: floor(2 · 4.9) less floor(2 · 0.9), then floor(2 · 8.9) less that.
+    // 2 per second: floor(2 · 5) less floor(2 · 1), then floor(2 · 8.9) less that: the last sample is at 8.9 s.
     assert_eq!(value("alone", Scope::Group, "under_test", "retransmissions", "sum"), Some(8.0));
-    assert_eq!(value("compete", Scope::Group, "under_test", "retransmissions", "sum"), Some(8.0));
+    assert_eq!(value("compete", Scope::Group, "under_test", "retransmissions", "sum"), Some(7.0));
     assert_eq!(value("compete", Scope::Group, "cross", "throughput_sum", "mean"), Some(60e6));
     assert_eq!(
         value("alone", Scope::Group, "cross", "throughput_sum", "mean"),
@@ -362,6 +362,7 @@ fn summary_reproduces_known_values() {
     assert_eq!(value("alone", Scope::Probe, "rtt", "rtt", "median"), Some(10_005.0));
     assert_eq!(value("alone", Scope::Link, "bottleneck", "throughput", "mean"), Some(90e6));
     assert_eq!(value("alone", Scope::Link, "bottleneck", "drops", "sum"), Some(12.0));
+    assert_eq!(value("compete", Scope::Link, "bottleneck", "drops", "sum"), Some(9.0));
     assert_eq!(value("alone", Scope::Link, "bottleneck", "backlog", "mean"), Some(3000.0));
 
     let one = summary

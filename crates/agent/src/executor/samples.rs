@@ -303,7 +303,8 @@ impl SamplerLoop {
                 self.sample_states();
             }
             self.make_triggered_changes();
-            if qdisc.take(clock::now_ns()).is_some() {
+            // A last sample closes the counters of the trial.
+            if qdisc.take(clock::now_ns()).is_some() || is_last {
                 self.sample_links();
             }
             if host.take(clock::now_ns()).is_some() {

@@ -44,6 +44,19 @@ pub(super) struct Sampled {
     pub(super) rows: u32,
     /// Largest values of `total_retrans_pkts`, `data_segs_out_pkts`, `bytes_acked` and `total_rto`.
     pub(super) counters: [Option<f64>; 4],
+    /// Their smallest values, which are those of the first sample.
+    pub(super) first_counters: [Option<f64>; 4],
+}
+
+impl Sampled {
+    /// Adds the counters of a sample.
+    fn add_counters(&mut self, now: [Option<f64>; 4]) {
+        let ends = self.first_counters.iter_mut().zip(&mut self.counters);
+        for ((smallest, largest), now) in ends.zip(now) {
+            *smallest = (*smallest).into_iter().chain(now).reduce(f64::min);
+            *largest = (*largest).into_iter().chain(now).reduce(f64::max);
+        }
+    }
 }
 
 const COUNTERS: [&str; 4] =
@@ -54,7 +67,7 @@ const IN_FLIGHT: [&str; 4] = ["unacked_pkts", "sacked_pkts", "lost_pkts", "retra
 pub(super) struct Flows {
     /// By phase, group and flow.
     pub(super) reported: Vec<(Names, Reported)>,
-    /// By phase, group and flow.
+    /// By phase, group and flow. Without a name of a phase: only the counters, after the last phase.
     pub(super) sampled: Vec<(Names, Sampled)>,
     /// All flows in time bins.
     pub(super) bins: BinnedFlows,
@@ -165,8 +178,17 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
             if let Some((at_s, us)) = at_s.zip(srtt_us) {
                 bins.srtt(flow, at_s, us);
             }
-            let Some(phase) = phase.get(row) else { continue };
-            let sampled = found.at([phase, group.get(row).unwrap_or_default(), flow]);
+            let known = phase.get(row);
+            if known.is_none() && at_s.is_none_or(|at_s| at_s < 0.0) {
+                continue;
+            }
+            let group = group.get(row).unwrap_or_default();
+            let sampled = found.at([known.unwrap_or_default(), group, flow]);
+            let now = counters.each_ref().map(|counter| counter.get(row));
+            sampled.add_counters(now);
+            if known.is_none() {
+                continue;
+            }
             sampled.srtt_us.extend(srtt_us);
             sampled.cwnd_pkts.extend(cwnd_pkts.get(row));
             let [unacked, sacked, lost, retrans] = in_flight.each_ref().map(|part| part.get(row));
@@ -181,11 +203,6 @@ fn samples(run: &RunDir, end: &TrialEnd, bins: &mut BinnedFlows) -> Result<Vec<(
                 let (first_s, last_s) = sampled.span_s.unwrap_or((at_s, at_s));
                 sampled.span_s = Some((first_s.min(at_s), last_s.max(at_s)));
                 sampled.rows += 1;
-            }
-            for (largest, counter) in sampled.counters.iter_mut().zip(&counters) {
-                let now = counter.get(row);
-                *largest = largest
-                    .map_or(now, |largest| Some(now.map_or(largest, |now| now.max(largest))));
             }
         }
     })?;

@@ -12,8 +12,9 @@
 //!   plan cannot be read, a group runs in a phase if its intervals cover half of it, or a tenth with at least three
 //!   intervals.
 //! - **srtt** is the mean over all samples of the senders' data sockets, as smoothed by the kernel.
-//! - **Retransmissions** are the increase of `total_retrans` from the last sample before the phase (initially 0) to
-//!   the last sample in it, summed over sockets.
+//! - **Retransmissions**, and **drops** and **marks** of links, are the increase of their counters over the phase: from the
+//!   first sample at its beginning or later (initially 0) to the first at its end or later, or the last sample if there is none.
+//!   Those of sockets are summed.
 //! - **packet_scheduling_error** and **step_scheduling_error** of a link cover the whole trial; their phase is `(trial)`.
 //! - **utilisation** of a link is its throughput divided by its mean rate, or for a link with a trace, the bytes sent
 //!   divided by the bytes that the trace offered. **queue_delay** is the time that the backlog takes at the rate of that
@@ -47,7 +48,10 @@ use crate::journal::{PhaseRecord, TrialEnd};
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
+mod counters;
 mod links;
+
+use counters::{AFTER_PHASES, FirstSamples};
 
 /// Without a plan: a group that covers this share of a phase runs in it.
 const RUNNING_SHARE: f64 = 0.5;
@@ -194,9 +198,15 @@ impl<'a> Timeline<'a> {
     fn phase(&self, trial: Trial, name: &str) -> Option<(usize, &'a PhaseRecord)> {
         self.0.get(&trial)?.iter().enumerate().find(|(_, phase)| phase.name == name)
     }
+
+    /// Position of the phase of rows; of rows after the last phase, which have no name, [`AFTER_PHASES`].
+    fn position(&self, trial: Trial, name: &str) -> Option<usize> {
+        if name.is_empty() { Some(AFTER_PHASES) } else { self.phase(trial, name).map(|at| at.0) }
+    }
 }
 
-/// Computes the increase of cumulative socket counters in each phase.
+/// Computes the increase of cumulative socket counters in each phase. Acknowledged bytes, which are divided by the time between
+/// samples, are those from the last sample before the phase to the last in it.
 fn add_socket_counters(
     sampled: &[(Names, Sampled)],
     trial: Trial,
@@ -204,13 +214,24 @@ fn add_socket_counters(
     groups: &mut BTreeMap<GroupKey, GroupPhase>,
     names: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
 ) {
-    let of_phase = |row: &'_ &(Names, Sampled)| timeline.phase(trial, &row.0[0]).map(|at| at.0);
+    let of_phase = |row: &'_ &(Names, Sampled)| timeline.position(trial, &row.0[0]);
     let mut order: Vec<&(Names, Sampled)> =
         sampled.iter().filter(|row| of_phase(row).is_some()).collect();
     order.sort_by_key(of_phase);
+    let mut firsts: BTreeMap<&str, FirstSamples<4>> = BTreeMap::new();
+    for row in &order {
+        let position = of_phase(row).unwrap_or(AFTER_PHASES);
+        firsts.entry(&row.0[2]).or_default().add(position, row.1.first_counters);
+    }
     let mut before: BTreeMap<&str, [f64; 5]> = BTreeMap::new();
-    for ([phase, group, flow], sampled) in order {
-        let [retrans, segments, acked, rtos] = sampled.counters;
+    for row in order {
+        let ([phase, group, flow], sampled) = row;
+        let Some(position) = of_phase(&row).filter(|position| *position != AFTER_PHASES) else {
+            continue;
+        };
+        let last = sampled.counters;
+        let at_end = firsts.get(flow.as_str()).map_or(last, |first| first.at_end(position, last));
+        let [[retrans, segments, _, rtos], [_, _, acked, _]] = [at_end, last];
         let begin = [0.0, 0.0, 0.0, 0.0, sampled.span_s.map_or(0.0, |(first_s, _)| first_s)];
         let past = before.entry(flow).or_insert(begin);
         let now = [

@@ -198,14 +198,15 @@ pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
 
 const LINK_TABLE: &str = "qdisc_samples";
 
-/// Counters and backlog of each link as a whole, grouped by trial, phase and link.
+/// Counters and backlog of each link as a whole, grouped by trial, phase and link. Lines without a phase are of the time after the
+/// last one.
 pub(super) fn links(
     run: &RunDir,
     trials: &[&TrialEnd],
     aggregates: Vec<Expr>,
 ) -> Result<Option<Lines>> {
     let Some(rows) = link_instants(run, trials)? else { return Ok(None) };
-    let rows = rows.filter(col("phase").is_not_null());
+    let rows = rows.filter(col("phase").is_not_null().or(col("t_s").gt_eq(lit(0.0))));
     lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
 }
 

@@ -57,3 +57,86 @@ fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     assert!(printed.contains("* point 0, compete, cross: data covers only 50 %"), "{printed}");
     assert!(!printed.contains("under_test: data was"), "{printed}");
 }
+
+/// Counters of a queue and of the sender of `under_test/0`, with a drop, a mark and a retransmission in each tenth of a second.
+fn push_counters(writer: &mut TrialWriter<'_>, at_s: f64) {
+    let (at_ns, count) = (T0_NS[0].1 + (at_s * 1e9).round() as u64, (at_s * 10.0).round() as u64);
+    let counters = wire::QdiscSample {
+        at_ns,
+        link: "bottleneck".into(),
+        iface: "to-dst".into(),
+        handle: "1:".into(),
+        parent: "root".into(),
+        kind: "userspace".into(),
+        sent_bytes: count * 1000,
+        drops_pkts: count,
+        ecn_mark_pkts: Some(count),
+        ..Default::default()
+    };
+    push(writer, "src", Of::QdiscSample(counters));
+    let sample = wire::FlowSample {
+        at_ns,
+        flow_id: "under_test/0".into(),
+        group: "under_test".into(),
+        side: Side::Sender.into(),
+        role: Role::Data.into(),
+        rtt_us: Some(10_000),
+        total_retrans_pkts: Some(count as u32),
+        data_segs_out_pkts: Some(count as u32 * 100),
+        ..Default::default()
+    };
+    push(writer, "src", Of::FlowSample(sample));
+}
+
+/// The sample at the end of a phase has the next phase, and none at the end of the trial; it may come late.
+#[test]
+fn the_sample_at_its_end_closes_the_counters_of_a_phase() {
+    let root = tempfile::tempdir().unwrap();
+    for (nth, end_s) in [9.0, 9.03].into_iter().enumerate() {
+        let path = root.path().join(nth.to_string());
+        let run = RunDir::create(&path, &RunInfo { points: vec![(0, vec![])], ..info() }).unwrap();
+        let mut writer = begin(&run, 0, 1);
+        for step in 0..90 {
+            let interval = wire::Interval {
+                at_ns: T0_NS[1].1 + (step + 1) * STEP_NS,
+                flow_id: "under_test/0".into(),
+                group: "under_test".into(),
+                side: Side::Receiver.into(),
+                seconds: 0.1,
+                bytes: 1000,
+                ..Default::default()
+            };
+            push(&mut writer, "dst", Of::Interval(interval));
+        }
+        // Every 2 s, then at the end of the trial: 5.5 s is the first one after the end of `alone`.
+        for at_s in [0.0, 1.5, 3.5, 5.5, 7.5, end_s] {
+            push_counters(&mut writer, at_s);
+        }
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+        let summary = summarize::summarize(run.path(), TrialFilter::default()).unwrap();
+        let sum = |phase, scope, subject, metric| {
+            summary.summary.find(0, phase, scope, subject, metric, "sum").map(|row| row.value)
+        };
+        for (phase, wanted) in [("alone", 40.0), ("compete", 35.0)] {
+            for metric in ["drops", "marks"] {
+                let found = sum(phase, Scope::Link, "bottleneck", metric);
+                assert_eq!(found, Some(wanted), "{metric} in {phase}");
+            }
+            let found = sum(phase, Scope::Flow, "under_test/0", "retransmissions");
+            assert_eq!(found, Some(wanted), "{phase}");
+        }
+        let share = summary.summary.find(
+            0,
+            "compete",
+            Scope::Group,
+            "under_test",
+            "retransmission_share",
+            "mean",
+        );
+        assert_eq!(share.map(|row| row.value), Some(0.01));
+        // A rate is that of the samples in the phase.
+        let rate =
+            summary.summary.find(0, "compete", Scope::Link, "bottleneck", "throughput", "mean");
+        assert_eq!(rate.map(|row| row.value), Some(20.0 * 1000.0 * 8.0 / 2.0));
+    }
+}

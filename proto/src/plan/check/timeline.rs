@@ -88,17 +88,24 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
         problems.warning_from(&["phases"], &[&["phases", "*", "measure"]], why);
     }
     for (index, phase) in plan.phases.iter().enumerate() {
-        if phase.length < sample.tcp && phase.length.get() > 0 && phase.measure {
-            let number = index.to_string();
-            let measure: &[&str] = &["phases", &number, "measure"];
-            problems.warning_from(
-                &["phases", &number, "length"],
-                &[measure, &["sample", "tcp"]],
-                format!(
-                    "{} is shorter than `sample.tcp`, {}: it may hold no sample",
-                    phase.length, sample.tcp
-                ),
-            );
+        let number = index.to_string();
+        let measure: &[&str] = &["phases", &number, "measure"];
+        let intervals = [
+            ("tcp", sample.tcp, "it may hold no sample"),
+            (
+                "qdisc",
+                sample.qdisc,
+                "it may hold no sample, and drops and marks of its links may count in another phase",
+            ),
+        ];
+        for (key, every, why) in intervals {
+            if phase.length < every && phase.length.get() > 0 && phase.measure {
+                problems.warning_from(
+                    &["phases", &number, "length"],
+                    &[measure, &["sample", key]],
+                    format!("{} is shorter than `sample.{key}`, {every}: {why}", phase.length),
+                );
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use polars::prelude::{Expr, col};
 
 use super::super::query::{self, Lines, first, last, samples};
 use super::super::statistics;
+use super::counters::FirstSamples;
 use super::{RowCollector, Trial};
 use crate::error::Result;
 use crate::journal::TrialEnd;
@@ -17,28 +18,36 @@ pub(super) fn read(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> 
     let sampled = ["backlog_bytes", "queue_delay_us", "rate_bps"];
     let mut aggregates: Vec<Expr> = sampled.map(|name| samples(col(name), name)).into();
     aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
-    aggregates.extend([last("drops_pkts"), last("marks_pkts")]);
+    let counters = ["drops_pkts", "marks_pkts"];
+    aggregates.extend(counters.into_iter().flat_map(|name| [first(name), last(name)]));
     aggregates.extend([first("offered_bytes"), last("offered_bytes")]);
     query::links(run, trials, aggregates)
 }
 
 impl RowCollector<'_> {
     pub(super) fn links(&mut self, lines: &Lines) {
-        let mut order: Vec<(usize, usize)> = (0..lines.len())
-            .filter_map(|line| {
-                let (position, _) =
-                    self.timeline.phase(lines.trial(line), &lines.text("phase", line))?;
-                Some((position, line))
-            })
-            .collect();
+        let counters = |end: &str, line: usize| {
+            ["drops_pkts", "marks_pkts"].map(|name| lines.number(&format!("{name}.{end}"), line))
+        };
+        let mut order: Vec<(usize, usize)> = Vec::new();
+        let mut firsts: BTreeMap<(Trial, String), FirstSamples<2>> = BTreeMap::new();
+        for line in 0..lines.len() {
+            let (trial, phase) = (lines.trial(line), lines.text("phase", line));
+            if let Some(position) = self.timeline.position(trial, &phase) {
+                let first = firsts.entry((trial, lines.text("link", line))).or_default();
+                first.add(position, counters("first", line));
+                order.push((position, line));
+            }
+        }
         order.sort_unstable();
         let mut before: BTreeMap<(Trial, String), [f64; 2]> = BTreeMap::new();
-        for (_, line) in order {
+        for (position, line) in order {
             let (trial, phase, link) =
                 (lines.trial(line), lines.text("phase", line), lines.text("link", line));
-            let number = |name: &str| lines.number(name, line);
-            let (dropped, marked) = (number("drops_pkts.last"), number("marks_pkts.last"));
-            let counted = [dropped, marked].map(|count| count.unwrap_or(0.0));
+            let last = counters("last", line);
+            let first = firsts.get(&(trial, link.clone()));
+            let at_end = first.map_or(last, |first| first.at_end(position, last));
+            let counted = at_end.map(|count| count.unwrap_or(0.0));
             let past = before.insert((trial, link.clone()), counted).unwrap_or_default();
             if self.measured_phase(trial, &phase).is_none() {
                 continue;
@@ -63,7 +72,7 @@ impl RowCollector<'_> {
                 }
             }
             self.row(place, "drops", "packets", "sum", (counted[0] - past[0]).max(0.0), n);
-            if marked.is_some() {
+            if at_end[1].is_some() {
                 self.row(place, "marks", "packets", "sum", (counted[1] - past[1]).max(0.0), n);
             }
             for (values, metric, unit) in
