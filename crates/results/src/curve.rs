@@ -14,6 +14,16 @@ pub(crate) fn overhead(link: &Link) -> f64 {
     link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
 }
 
+/// Bytes per packet that count against the link's rate and that its counters do not have.
+pub(crate) fn extra_bytes(link: &Link) -> f64 {
+    overhead(link) - ETHERNET_BYTES.get() as f64
+}
+
+/// How many bytes count against a link's rate, by its counters of bytes and packets; `extra_bytes`: of a packet.
+pub(crate) fn line_bytes(counted: f64, packets: f64, extra_bytes: f64) -> f64 {
+    (counted + extra_bytes * packets).max(0.0)
+}
+
 /// Capacity curves of the traces that are stored with a run, by point and link.
 #[derive(Debug, Default)]
 pub(crate) struct TraceCapacities(BTreeMap<u32, BTreeMap<String, Arc<CapacityCurve>>>);

@@ -121,7 +121,8 @@ pub(crate) fn panels(
     ];
     values.retain(|value| wanted(value.title));
     if !values.is_empty()
-        && let Some(rows) = link_instants(run, trial)?
+        // The bytes of a queue are those of its counters.
+        && let Some(rows) = link_instants(run, trial, None)?
     {
         panels.extend(build_panels(run, "qdisc_samples", "link", rows, &values, bin_s)?);
     }

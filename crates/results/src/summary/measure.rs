@@ -16,9 +16,9 @@
 //!   first sample at its beginning or later (initially 0) to the first at its end or later, or the last sample if there is none.
 //!   Those of sockets are summed.
 //! - **packet_scheduling_error** and **step_scheduling_error** of a link cover the whole trial; their phase is `(trial)`.
-//! - **utilisation** of a link is its throughput divided by its mean rate, or for a link with a trace, the bytes sent
-//!   divided by the bytes that the trace offered. **queue_delay** is the time that the backlog takes at the rate of that
-//!   time, or as the trace continues; links without a rate have none.
+//! - **utilisation** of a link is the bytes sent, with the link's overhead, divided by those that its mean rate allows, or for a
+//!   link with a trace, that the trace offered. **queue_delay** is the time that the backlog, with this overhead, takes at the
+//!   rate of that time, or as the trace continues; links without a rate have none.
 //! - **Fairness** is Jain's index over the mean throughput of each flow (`_of_mean`). Indices, utilities and power that are
 //!   computed in time bins and then averaged are in [`super::sampled`]. What follows from these metrics and the plan's paths is
 //!   in [`super::derived`].
@@ -114,7 +114,7 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
         if let Some(lines) = probes(run, batch)? {
             out.probes(&lines);
         }
-        if let Some(lines) = links::read(run, batch)? {
+        if let Some(lines) = links::read(run, batch, schedule)? {
             out.links(&lines);
         }
     }

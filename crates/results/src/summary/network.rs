@@ -9,7 +9,7 @@ use ccbench_proto::units::{FRAME_BYTES, Micros};
 
 use super::fair_share::{self, FlowClass};
 use super::schedule::{Group, Span};
-use crate::curve::{CapacityCurve, overhead};
+use crate::curve::{CapacityCurve, extra_bytes, overhead};
 
 /// Payload of a full packet: MTU 1500, IPv4, TCP with timestamps.
 const PAYLOAD_BYTES: f64 = 1448.0;
@@ -65,6 +65,8 @@ struct PathLink {
     delay_us: Option<Steps>,
     /// Payload per byte that counts against the rate.
     payload_share: f64,
+    /// Bytes per packet that count against the rate and that its counters do not have.
+    extra_bytes: f64,
     /// Rate of its policer in bit/s, which drops what is above it.
     policed_bps: Option<f64>,
     /// Its classes divide its capacity.
@@ -146,6 +148,7 @@ impl Network {
                 delay_us: (!link.trace.as_ref().is_some_and(&sets_delay))
                     .then(|| Steps::of(delay_us, delays)),
                 payload_share: PAYLOAD_BYTES / (MTU_BYTES + overhead(link)),
+                extra_bytes: extra_bytes(link),
                 policed_bps: link.policer.as_ref().map(|p| p.rate.bits_per_sec() as f64),
                 has_classes: !link.classes.is_empty(),
                 rate_is_triggered: is_triggered(name, "rate"),
@@ -219,6 +222,16 @@ impl Network {
             link.delay_us.as_ref().filter(|_| !link.delay_is_triggered)?.constant(span)
         };
         path.round_trip.iter().map(delay_us).sum()
+    }
+
+    /// Bytes per packet that count against the rate of a link of this name and that its counters do not have.
+    pub(super) fn extra_bytes(&self, link: &str) -> f64 {
+        self.links.iter().find(|known| known.name == link).map_or(0.0, |link| link.extra_bytes)
+    }
+
+    /// Whether a link has such bytes.
+    pub(super) fn has_extra_bytes(&self) -> bool {
+        self.links.iter().any(|link| link.extra_bytes != 0.0)
     }
 
     /// The mean rate of a link of this name in a span; infinite if it is not shaped, or not in the plan.
@@ -440,6 +453,14 @@ mod tests {
         assert_eq!(lot.passes("nobody", "one"), None);
         assert_eq!(lot.mean_rate_bps("one", (5.0, 15.0), &none), 18e6);
         assert_eq!(lot.mean_rate_bps("back", (5.0, 15.0), &none), f64::INFINITY);
+        assert!(!lot.has_extra_bytes());
+        let longer = "rate = \"12mbit\"\noverhead = \"38B\"\n";
+        let framed = network(&PARKING_LOT.replace("rate = \"12mbit\"\n", longer));
+        assert!(framed.has_extra_bytes());
+        assert_eq!(
+            ["one", "two", "nowhere"].map(|link| framed.extra_bytes(link)),
+            [24.0, 0.0, 0.0]
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use polars::prelude::*;
 
 use super::rows::{Texts, each_slice};
 use super::scan::{TableFile, lazy_rows};
-use crate::curve::CapacityCurve;
+use crate::curve::{CapacityCurve, line_bytes};
 use crate::error::{Result, polars_error};
 use crate::journal::TrialEnd;
 use crate::layout::{TableRows, table_rows};
@@ -198,26 +198,34 @@ pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
 
 const LINK_TABLE: &str = "qdisc_samples";
 
+/// Bytes per packet that count against the rate of a link at a point and that its counters do not have; `None`: no link has any.
+pub(crate) type ExtraBytes<'a> = Option<&'a dyn Fn(u32, &str) -> f64>;
+
 /// Counters and backlog of each link as a whole, grouped by trial, phase and link. Lines without a phase are of the time after the
 /// last one.
 pub(super) fn links(
     run: &RunDir,
     trials: &[&TrialEnd],
+    extra_bytes: ExtraBytes<'_>,
     aggregates: Vec<Expr>,
 ) -> Result<Option<Lines>> {
-    let Some(rows) = link_instants(run, trials)? else { return Ok(None) };
+    let Some(rows) = link_instants(run, trials, extra_bytes)? else { return Ok(None) };
     let rows = rows.filter(col("phase").is_not_null().or(col("t_s").gt_eq(lit(0.0))));
     lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
 }
 
 /// Counters and backlog of each link as a whole at every sample time. Columns: `point_id`, `trial`, `phase`, `link`, `t_ns`,
-/// `t_s`, `sent_bytes`, `drops_pkts`, `marks_pkts` (null if no queue counts marks), `backlog_bytes`, `rate_bps`,
-/// `queue_delay_us` (time to send the backlog) and `offered_bytes` (bytes that the trace offered since the start of the
-/// trial; null without a trace).
+/// `t_s`, `sent_bytes`, `sent_pkts`, `drops_pkts`, `marks_pkts` (null if no queue counts marks), `backlog_bytes`, `qlen_pkts`,
+/// `rate_bps`, `queue_delay_us` (time to send the backlog), `line_bytes` (bytes sent that count against the rate) and
+/// `offered_bytes` (bytes that the trace offered since the start of the trial; null without a trace).
 ///
 /// All bytes of a link pass the root qdisc. Its drops and backlog do not always include those of the queues below it, and
 /// the backlog above a netem contains packets that wait for their delay, not for the link.
-pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
+pub(crate) fn link_instants(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    extra_bytes: ExtraBytes<'_>,
+) -> Result<Option<LazyFrame>> {
     let Some(scan) = scan(run, LINK_TABLE, trials)? else { return Ok(None) };
     let is = |kind: &str| col("kind").eq(lit(kind));
     let class = || is("htb class");
@@ -228,10 +236,14 @@ pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option
         let below = larger(of(name, queue()).sum(), of(name, is("netem")).sum());
         larger(of(name, root()).max().fill_null(lit(0.0)), below)
     };
-    let all_sent = col("sent_bytes").cast(DataType::Float64).max();
-    let waiting = when(is("netem").any(true))
-        .then(of("backlog_bytes", queue()).sum())
-        .otherwise(whole("backlog_bytes"));
+    let sent = |name: &str| {
+        let all = col(name).cast(DataType::Float64).max();
+        of(name, root()).max().fill_null(all).alias(name)
+    };
+    let waiting = |name: &str| {
+        let waiting = when(is("netem").any(true)).then(of(name, queue()).sum());
+        waiting.otherwise(whole(name)).alias(name)
+    };
     // Marks of the control law and of the CE threshold; those of a step AQM count as the control law's.
     let marked = || ["ecn_mark_pkts", "ce_mark_pkts"].map(|name| col(name).cast(DataType::Float64));
     let counted = marked().map(|marks| marks.is_not_null().any(true));
@@ -242,10 +254,12 @@ pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option
         ["point_id", "trial", "phase", "link", "t_ns"].into_iter().map(col).collect();
     let rows = scan.group_by(&instant).agg([
         col("t_s").first(),
-        of("sent_bytes", root()).max().fill_null(all_sent).alias("sent_bytes"),
+        sent("sent_bytes"),
+        sent("sent_pkts"),
         whole("drops_pkts").alias("drops_pkts"),
         marks.alias("marks_pkts"),
-        waiting.alias("backlog_bytes"),
+        waiting("backlog_bytes"),
+        waiting("qlen_pkts"),
         // For the class of a slice, the rate is that of the slice.
         col("rate_bps").cast(DataType::Float64).max().alias("rate_bps"),
     ]);
@@ -253,32 +267,41 @@ pub(crate) fn link_instants(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option
     let delay = when(col("rate_bps").gt(lit(0.0))).then(delay).otherwise(lit(NULL));
     let rows = rows.with_columns([
         delay.cast(DataType::Float64).alias("queue_delay_us"),
+        col("sent_bytes").alias("line_bytes"),
         lit(NULL).cast(DataType::Float64).alias("offered_bytes"),
     ]);
-    if run.traced().is_empty() {
+    if run.traced().is_empty() && extra_bytes.is_none() {
         return Ok(Some(rows));
     }
     let curve = |point_id, link: &str| run.traced().curve(point_id, link);
-    let rows = rows.collect().and_then(|rows| with_trace_capacity(rows, curve));
+    let rows = rows.collect().and_then(|rows| with_line(rows, curve, extra_bytes));
     rows.map(|rows| Some(rows.lazy())).map_err(polars_error("read", &dir(run, LINK_TABLE)))
 }
 
 /// The rate of a trace of delivery opportunities is the mean over this time before and after a sample.
 const RATE_WINDOW_NS: u64 = 50_000_000;
 
-/// Replaces rate and queue delay of links with a trace by the values from the trace, and adds the offered bytes.
-fn with_trace_capacity<'a>(
+/// Replaces rate and queue delay of links with a trace by the values from the trace, adds the offered bytes, and takes the bytes
+/// of packets that count against the rate as those that take time.
+fn with_line<'a>(
     mut rows: DataFrame,
     curve: impl Fn(u32, &str) -> Option<&'a CapacityCurve>,
+    extra_bytes: ExtraBytes<'_>,
 ) -> PolarsResult<DataFrame> {
     let point = rows.column("point_id")?.cast(&DataType::UInt32)?;
-    let [at_s, backlog, rate, delay] =
-        ["t_s", "backlog_bytes", "rate_bps", "queue_delay_us"].map(|name| rows.column(name));
-    let (at_s, backlog, rate, delay) = (at_s?.f64()?, backlog?.f64()?, rate?.f64()?, delay?.f64()?);
     let (point, link) = (point.u32()?, rows.column("link")?.str()?);
-    let mut made: [Vec<Option<f64>>; 3] = Default::default();
+    let numbers = |name: &str| rows.column(name)?.f64();
+    let (at_s, rate, delay) = (numbers("t_s")?, numbers("rate_bps")?, numbers("queue_delay_us")?);
+    let backlog = [numbers("backlog_bytes")?, numbers("qlen_pkts")?];
+    let sent = [numbers("sent_bytes")?, numbers("sent_pkts")?];
+    let mut made: [Vec<Option<f64>>; 4] = Default::default();
     for row in 0..rows.height() {
         let place = point.get(row).zip(link.get(row));
+        let extra = extra_bytes.zip(place).map_or(0.0, |(of, (point, link))| of(point, link));
+        let on_line = |[bytes, packets]: [&Float64Chunked; 2]| {
+            Some(line_bytes(bytes.get(row)?, packets.get(row).unwrap_or(0.0), extra))
+        };
+        let waiting = on_line(backlog);
         let curve = place.and_then(|(point, link)| curve(point, link));
         let [rates, delays, offers] = match curve.zip(at_s.get(row)) {
             Some((curve, at_s)) => {
@@ -287,16 +310,23 @@ fn with_trace_capacity<'a>(
                 let around = curve.bytes(from_ns, at_ns + RATE_WINDOW_NS) * 8e9
                     / (at_ns + RATE_WINDOW_NS - from_ns) as f64;
                 let rate = if curve.is_discrete() { Some(around) } else { rate.get(row) };
-                let drain_ns = backlog.get(row).and_then(|bytes| curve.drain_time_ns(at_ns, bytes));
+                let drain_ns = waiting.and_then(|bytes| curve.drain_time_ns(at_ns, bytes));
                 [rate, drain_ns.map(|ns| ns as f64 / 1e3), Some(curve.bytes(0, at_ns))]
             }
-            None => [rate.get(row), delay.get(row), None],
+            None if extra == 0.0 => [rate.get(row), delay.get(row), None],
+            None => {
+                let rate = rate.get(row);
+                let drained = waiting.zip(rate.filter(|rate| *rate > 0.0));
+                [rate, drained.map(|(bytes, rate)| bytes * 8e6 / rate), None]
+            }
         };
         made[0].push(rates);
         made[1].push(delays);
         made[2].push(offers);
+        made[3].push(on_line(sent));
     }
-    for (name, values) in ["rate_bps", "queue_delay_us", "offered_bytes"].into_iter().zip(made) {
+    let names = ["rate_bps", "queue_delay_us", "offered_bytes", "line_bytes"];
+    for (name, values) in names.into_iter().zip(made) {
         rows.with_column(Column::new(name.into(), values))?;
     }
     Ok(rows)
@@ -419,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_with_a_trace_has_the_rate_and_delay_of_its_trace() {
+    fn delay_of_a_link_follows_its_trace_and_its_overhead() {
         let ms = 1_000_000;
         let used = TraceUse { on_end: OnEnd::Stop, ..TraceUse::new("a") };
         // An opportunity of 1514 bytes every 10 ms from the first second on.
@@ -431,18 +461,31 @@ mod tests {
             "point_id" => [3_u32, 3, 3, 4],
             "link" => ["a", "a", "b", "a"],
             "t_s" => [0.5, 1.495, 1.495, 1.495],
+            "sent_bytes" => [1514.0, 3028.0, 4542.0, 6056.0],
+            "sent_pkts" => [1.0, 2.0, 3.0, 4.0],
             "backlog_bytes" => [1514.0, 3028.0, 3028.0, 3028.0],
+            "qlen_pkts" => [1.0, 2.0, 2.0, 2.0],
             "rate_bps" => [7e5, 7e5, 7e5, 7e5],
             "queue_delay_us" => [1.0, 1.0, 1.0, 1.0],
         );
-        let made = with_trace_capacity(rows.unwrap(), of_a).unwrap();
-        let column = |name: &str| -> Vec<Option<f64>> {
-            made.column(name).unwrap().f64().unwrap().iter().collect()
-        };
+        let rows = rows.unwrap();
+        let made = with_line(rows.clone(), of_a, None).unwrap();
+        let column = |name: &str| numbers(&made, name);
         let full = 10.0 * 1514.0 * 8.0 / 0.1;
         assert_eq!(column("rate_bps"), [Some(0.0), Some(full), Some(7e5), Some(7e5)]);
         let delays = [Some(5e5), Some(15e3), Some(1.0), Some(1.0)];
         assert_eq!(column("queue_delay_us"), delays);
         assert_eq!(column("offered_bytes"), [Some(0.0), Some(50.0 * 1514.0), None, None]);
+        assert_eq!(column("line_bytes"), [1514.0, 3028.0, 4542.0, 6056.0].map(Some));
+        // Two packets whose overhead is half a packet more need three opportunities, or 1.5 times the time.
+        let extra = |_: u32, link: &str| if link == "a" { 757.0 } else { 0.0 };
+        let made = with_line(rows, of_a, Some(&extra)).unwrap();
+        let delays = [Some(51e4), Some(25e3), Some(1.0), Some(4542.0 * 8e6 / 7e5)];
+        assert_eq!(numbers(&made, "queue_delay_us"), delays);
+        assert_eq!(numbers(&made, "line_bytes"), [2271.0, 4542.0, 4542.0, 9084.0].map(Some));
+    }
+
+    fn numbers(rows: &DataFrame, name: &str) -> Vec<Option<f64>> {
+        rows.column(name).unwrap().f64().unwrap().iter().collect()
     }
 }

@@ -80,6 +80,11 @@ impl Schedule {
         Some(&self.timing(point_id)?.network)
     }
 
+    /// Whether a link of some point has an overhead that its counters do not have.
+    pub(super) fn has_extra_bytes(&self) -> bool {
+        self.0.iter().flat_map(BTreeMap::values).any(|timing| timing.network.has_extra_bytes())
+    }
+
     /// A probe of a point; `None` also if the plan cannot be read.
     pub(super) fn probe(&self, point_id: u32, probe: &str) -> Option<&Probe> {
         self.timing(point_id)?.probes.get(probe)

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Link, Plan, Queue, Setting};
-use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::units::FRAME_BYTES;
 use ccbench_proto::wire::{LinkChange, LinkTiming, QdiscSample};
 
@@ -99,8 +98,6 @@ impl Rated {
         plan: &Plan,
         curve: Option<&Arc<CapacityCurve>>,
     ) -> Option<Self> {
-        let counted = ETHERNET_BYTES.get() as f64;
-        let overhead = curve::overhead(link);
         let pace = match curve {
             Some(curve) => {
                 let low_share = if curve.is_discrete() { LOW_OPPORTUNITY_SHARE } else { LOW_SHARE };
@@ -110,7 +107,7 @@ impl Rated {
         };
         Some(Self {
             pace,
-            extra_bytes: overhead - counted,
+            extra_bytes: curve::extra_bytes(link),
             burst_bytes: link.tbf.map_or(0.0, |tbf| tbf.burst.get() as f64),
             work_conserving: work_conserving(link),
             has_classes: !link.classes.is_empty(),
@@ -465,7 +462,7 @@ impl Series {
         let (ideal_bytes, slack_bytes) =
             rated.ideal_bytes(interval, (since(window.at_ns), since(fresh.at_ns)));
         let packets = fresh.sent.1.saturating_sub(window.sent.1) as f64;
-        let bytes = (bytes as f64 + rated.extra_bytes * packets).max(0.0);
+        let bytes = curve::line_bytes(bytes as f64, packets, rated.extra_bytes);
         let sent = Sent { bytes, ideal_bytes, slack_bytes, ns };
         let seen = self.seen.entry(interval).or_default();
         if window.is_backlogged(&fresh, ns, &rated.pace) {

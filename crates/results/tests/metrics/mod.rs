@@ -297,3 +297,40 @@ fn unfinished_fetches_are_printed_beside_their_median() {
     let line = printed.lines().find(|line| line.contains(" page ")).unwrap_or(&printed);
     assert!(line.contains("1500.00") && line.ends_with("1 of 3"), "{printed}");
 }
+
+/// On the line, a packet takes as long as 2500 bytes; the counters have 1514 of them.
+#[test]
+fn the_overhead_of_a_link_counts_against_its_rate() {
+    let root = tempfile::tempdir().unwrap();
+    let framed = "rate = \"20mbit\"\noverhead = \"1000B\"\n";
+    let plan = PLAN.replace("rate = \"40mbit\"\n", framed);
+    // The line is never idle: 1000 packets a second.
+    let summary = summary_of_plan(root.path(), &plan, |writer| {
+        for nth in 0..120_u64 {
+            let counters = wire::QdiscSample {
+                at_ns: at_ns(0, nth as f64 / 10.0),
+                link: "bottleneck".into(),
+                iface: "to-dst".into(),
+                handle: "1:".into(),
+                parent: "root".into(),
+                kind: "userspace".into(),
+                sent_bytes: nth * 151_400,
+                sent_pkts: nth * 100,
+                backlog_bytes: 15_140,
+                qlen_pkts: 10,
+                rate_bps: Some(20_000_000),
+                ..Default::default()
+            };
+            push(writer, "src", Of::QdiscSample(counters));
+        }
+    });
+    let of = |metric| {
+        let found = summary.summary.find(0, "both", Scope::Link, "bottleneck", metric, "mean");
+        found.map(|row| (row.value * 1e6).round() / 1e6)
+    };
+    assert_eq!(of("utilisation"), Some(1.0));
+    assert_eq!(of("queue_delay"), Some(10_000.0));
+    // What the counters have.
+    assert_eq!(of("throughput"), Some(12_112_000.0));
+    assert_eq!(of("backlog"), Some(15_140.0));
+}

@@ -6,6 +6,7 @@ use ccbench_proto::metric::Scope;
 use polars::prelude::{Expr, col};
 
 use super::super::query::{self, Lines, first, last, samples};
+use super::super::schedule::Schedule;
 use super::super::statistics;
 use super::counters::FirstSamples;
 use super::{RowCollector, Trial};
@@ -14,14 +15,24 @@ use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
 /// Counters and samples of each link in each phase.
-pub(super) fn read(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
+pub(super) fn read(
+    run: &RunDir,
+    trials: &[&TrialEnd],
+    schedule: &Schedule,
+) -> Result<Option<Lines>> {
     let sampled = ["backlog_bytes", "queue_delay_us", "rate_bps"];
     let mut aggregates: Vec<Expr> = sampled.map(|name| samples(col(name), name)).into();
     aggregates.extend([first("t_s"), last("t_s"), last("sent_bytes"), first("sent_bytes")]);
     let counters = ["drops_pkts", "marks_pkts"];
     aggregates.extend(counters.into_iter().flat_map(|name| [first(name), last(name)]));
     aggregates.extend([first("offered_bytes"), last("offered_bytes")]);
-    query::links(run, trials, aggregates)
+    aggregates.extend([first("line_bytes"), last("line_bytes")]);
+    let extra_bytes = |point_id: u32, link: &str| {
+        schedule.network(point_id).map_or(0.0, |network| network.extra_bytes(link))
+    };
+    let extra_bytes: &dyn Fn(u32, &str) -> f64 = &extra_bytes;
+    let extra_bytes = schedule.has_extra_bytes().then_some(extra_bytes);
+    query::links(run, trials, extra_bytes, aggregates)
 }
 
 impl RowCollector<'_> {
@@ -67,8 +78,9 @@ impl RowCollector<'_> {
                 self.row(place, "throughput", "bit/s", "mean", sent, n);
                 let offered = increase("offered_bytes").map(|bytes| bytes * 8.0 / seconds);
                 let capacity = offered.or_else(|| statistics::mean(&rates));
-                if let Some(rate) = capacity.filter(|rate| *rate > 0.0) {
-                    self.row(place, "utilisation", "1", "mean", sent / rate, n);
+                let used = increase("line_bytes").map(|bytes| bytes * 8.0 / seconds);
+                if let Some((used, rate)) = used.zip(capacity.filter(|rate| *rate > 0.0)) {
+                    self.row(place, "utilisation", "1", "mean", used / rate, n);
                 }
             }
             self.row(place, "drops", "packets", "sum", (counted[0] - past[0]).max(0.0), n);
