@@ -161,12 +161,10 @@ pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
 pub fn settle(plan: &Plan) -> Plan {
     let mut settled = plan.clone();
     for link in settled.links.values_mut() {
-        if let Some(name) = link.path.take()
-            && let Some(preset) =
-                plan.path.get(&name).cloned().or_else(|| builtin_paths().remove(&name))
-        {
+        if let Some(preset) = preset(&plan.path, link) {
             merge(link, preset);
         }
+        link.path = None;
         if drain_rate(link).is_some() {
             link.queue.get_or_insert_with(default_queue);
         }
@@ -176,6 +174,12 @@ pub fn settle(plan: &Plan) -> Plan {
     }
     settled.path.clear();
     settled
+}
+
+/// The preset that a link names: one of the plan's, or a built-in one.
+pub(crate) fn preset(paths: &BTreeMap<String, PathPreset>, link: &Link) -> Option<PathPreset> {
+    let name = link.path.as_ref()?;
+    paths.get(name).cloned().or_else(|| builtin_paths().remove(name))
 }
 
 /// As [`settle`]; a plan with nothing to settle is not copied.
@@ -192,10 +196,10 @@ pub(crate) fn as_settled(plan: &Plan) -> Cow<'_, Plan> {
     }
 }
 
-/// The rate that a link's queue drains at: its own, or the mean of its trace's; `None` where there is neither,
+/// The rate that a link's queue drains at: the mean of its trace's, or its own; `None` where there is neither,
 /// or the trace has not been read yet.
 pub fn drain_rate(link: &Link) -> Option<Rate> {
-    link.rate.or_else(|| link.trace.as_ref()?.mean_rate)
+    link.trace.as_ref().and_then(|used| used.mean_rate).or(link.rate)
 }
 
 fn merge(link: &mut Link, preset: PathPreset) {
@@ -265,10 +269,7 @@ fn base_rtt_on(
     link: &str,
 ) -> Micros {
     let delay_of = |link: &Link| {
-        let preset = || {
-            let name = link.path.as_ref()?;
-            plan.path.get(name).cloned().or_else(|| builtin_paths().remove(name))?.delay
-        };
+        let preset = || preset(&plan.path, link)?.delay;
         link.delay.or_else(preset).unwrap_or_default()
     };
     let all = || plan.links.values().map(delay_of).fold(Micros::default(), std::ops::Add::add);

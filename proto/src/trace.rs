@@ -175,6 +175,22 @@ impl Trace {
         }
     }
 
+    /// The first row without a rate, for which the link's applies.
+    pub fn row_without_rate(&self) -> Option<&Step> {
+        match self {
+            Self::Steps(steps) => steps.steps.iter().find(|step| step.rate.is_none()),
+            Self::Opportunities(_) => None,
+        }
+    }
+
+    /// Whether a row has a rate.
+    pub fn has_rates(&self) -> bool {
+        match self {
+            Self::Steps(steps) => steps.steps.iter().any(|step| step.rate.is_some()),
+            Self::Opportunities(_) => true,
+        }
+    }
+
     /// Its mean rate over its length, rounded down; `None` where a row has no rate. IP bytes only for
     /// opportunities.
     pub fn mean_rate(&self) -> Option<Rate> {

@@ -48,8 +48,8 @@ impl TraceCapacities {
     }
 }
 
-/// A trace's settings, the link's overhead, and the curve built from both.
-type CacheEntry = (TraceUse, f64, Arc<CapacityCurve>);
+/// A trace's settings, the link's rate and overhead, and the curve built from them.
+type CacheEntry = (TraceUse, Option<Rate>, f64, Arc<CapacityCurve>);
 
 /// Capacity curves of a plan's links; links whose trace starts after the trial have none.
 pub(crate) fn capacity_curves(plan: &CheckedPlan) -> BTreeMap<String, Arc<CapacityCurve>> {
@@ -60,13 +60,15 @@ pub(crate) fn capacity_curves(plan: &CheckedPlan) -> BTreeMap<String, Arc<Capaci
 fn curves(plan: &CheckedPlan, cache: &mut Vec<CacheEntry>) -> BTreeMap<String, Arc<CapacityCurve>> {
     let curve = |(name, link): (&String, &Link)| {
         let used = starting_with_trial(link)?;
-        let overhead = overhead(link);
-        let known = cache.iter().find(|(of, bytes, _)| of == used && *bytes == overhead);
-        if let Some((_, _, curve)) = known {
+        let (rate, overhead) = (link.rate, overhead(link));
+        let is_known =
+            |(of, unset, bytes, _): &&CacheEntry| (of, unset, bytes) == (used, &rate, &overhead);
+        if let Some((.., curve)) = cache.iter().find(is_known) {
             return Some((name.clone(), Arc::clone(curve)));
         }
-        let curve = Arc::new(CapacityCurve::new(plan.trace(&used.file)?, used, overhead)?);
-        cache.push((used.clone(), overhead, Arc::clone(&curve)));
+        let curve = CapacityCurve::new(plan.trace(&used.file)?, used, (rate, overhead))?;
+        let curve = Arc::new(curve);
+        cache.push((used.clone(), rate, overhead, Arc::clone(&curve)));
         Some((name.clone(), curve))
     };
     plan.plan().links.iter().filter_map(curve).collect()
@@ -89,9 +91,16 @@ pub(crate) struct CapacityCurve {
 }
 
 impl CapacityCurve {
-    /// Builds the curve of a trace that starts with the trial; `overhead` is in bytes per packet. `None` if its rows
-    /// have no rate.
-    pub(crate) fn new(trace: &Trace, used: &TraceUse, overhead: f64) -> Option<Self> {
+    /// Builds the curve of a trace that starts with the trial, for a link with a rate, which rows without one have, and an
+    /// overhead in bytes per packet. `None` if no row has a rate, or one has neither.
+    pub(crate) fn new(
+        trace: &Trace,
+        used: &TraceUse,
+        (unset, overhead): (Option<Rate>, f64),
+    ) -> Option<Self> {
+        if !trace.has_rates() {
+            return None;
+        }
         let per_ns = |rate: Rate| rate.bits_per_sec() as f64 / 8e9;
         let mut knots: Vec<(u64, f64, f64)> = Vec::new();
         let length_ns = match trace {
@@ -101,9 +110,8 @@ impl CapacityCurve {
                     if let Some((at_ns, _, slope)) = knots.last() {
                         bytes += slope * step.at_ns.saturating_sub(*at_ns) as f64;
                     }
-                    let rate = step.rate?;
-                    let floor = used.floor.unwrap_or(rate);
-                    knots.push((step.at_ns, bytes, per_ns(rate.max(floor))));
+                    let raised = |rate: Rate| rate.max(used.floor.unwrap_or(rate));
+                    knots.push((step.at_ns, bytes, per_ns(step.rate.map(raised).or(unset)?)));
                 }
                 steps.length_ns
             }
@@ -264,8 +272,9 @@ mod tests {
     #[test]
     fn integrates_rates() {
         let s = 1_000_000_000;
-        let curve =
-            |on_end, floor| CapacityCurve::new(&steps(), &used(on_end, floor), 14.0).unwrap();
+        let curve = |on_end, floor| {
+            CapacityCurve::new(&steps(), &used(on_end, floor), (None, 14.0)).unwrap()
+        };
         let hold = curve(OnEnd::Hold, None);
         assert_eq!(hold.bytes(0, s), 1e6);
         assert_eq!(hold.bytes(s / 2, 3 * s), 5e5);
@@ -277,20 +286,38 @@ mod tests {
     }
 
     #[test]
+    fn a_row_without_a_rate_has_the_rate_of_its_link() {
+        let s = 1_000_000_000;
+        let Trace::Steps(mut all) = steps() else { panic!("opportunities") };
+        all.steps[1].rate = None;
+        let floor = Some(Rate::from_bits_per_sec(4_000_000));
+        let curve = |all: &Steps, unset: Option<u64>| {
+            let line = (unset.map(Rate::from_bits_per_sec), 14.0);
+            CapacityCurve::new(&Trace::Steps(all.clone()), &used(OnEnd::Hold, floor), line)
+        };
+        // The floor is one of rows.
+        assert_eq!(curve(&all, Some(800_000)).unwrap().bytes(s / 2, 3 * s), 5e5 + 2e5);
+        assert!(curve(&all, None).is_none(), "no limit for a time");
+        all.steps[0].rate = None;
+        assert!(curve(&all, Some(800_000)).is_none(), "no trace of rates");
+    }
+
+    #[test]
     fn counts_opportunities() {
         let all = Opportunities { at_ns: vec![1, 1, 5], bytes: 1500, length_ns: 5 };
         let trace = Trace::Opportunities(all);
-        let curve = CapacityCurve::new(&trace, &used(OnEnd::Loop, None), 14.0).unwrap();
+        let curve = CapacityCurve::new(&trace, &used(OnEnd::Loop, None), (None, 14.0)).unwrap();
         assert_eq!(curve.bytes(0, 4), 3028.0);
         assert_eq!(curve.bytes(0, 10), 6.0 * 1514.0);
-        let held = CapacityCurve::new(&trace, &used(OnEnd::Hold, None), 14.0).unwrap();
+        let held = CapacityCurve::new(&trace, &used(OnEnd::Hold, None), (None, 14.0)).unwrap();
         assert_eq!(held.bytes(0, 9), 4.0 * 1514.0, "the last one again, 4 ns later");
     }
 
     #[test]
     fn drain_time_follows_the_trace() {
         let s = 1_000_000_000;
-        let curve = |on_end| CapacityCurve::new(&steps(), &used(on_end, None), 14.0).unwrap();
+        let curve =
+            |on_end| CapacityCurve::new(&steps(), &used(on_end, None), (None, 14.0)).unwrap();
         let looped = curve(OnEnd::Loop);
         assert_eq!(looped.drain_time_ns(s / 4, 5e5), Some(s / 2));
         assert_eq!(looped.drain_time_ns(s / 2, 5e5), Some(s / 2), "to the end of the rate");
@@ -302,7 +329,8 @@ mod tests {
         }
         let all = Opportunities { at_ns: vec![1, 1, 5], bytes: 1500, length_ns: 5 };
         let curve =
-            CapacityCurve::new(&Trace::Opportunities(all), &used(OnEnd::Loop, None), 14.0).unwrap();
+            CapacityCurve::new(&Trace::Opportunities(all), &used(OnEnd::Loop, None), (None, 14.0))
+                .unwrap();
         let waiting = |packets: f64| curve.drain_time_ns(1, packets * 1514.0);
         assert_eq!([1.0, 2.0, 3.0, 4.0].map(waiting), [4, 5, 5, 9].map(Some));
     }
@@ -310,14 +338,16 @@ mod tests {
     #[test]
     fn finds_outages() {
         let s = 1_000_000_000;
-        let curve = |on_end| CapacityCurve::new(&steps(), &used(on_end, None), 14.0).unwrap();
+        let curve =
+            |on_end| CapacityCurve::new(&steps(), &used(on_end, None), (None, 14.0)).unwrap();
         assert_eq!(curve(OnEnd::Loop).outages(4 * s, s / 2), [(s, 2 * s), (3 * s, 4 * s)]);
         assert_eq!(curve(OnEnd::Hold).outages(5 * s, s / 2), [(s, 5 * s)]);
         assert_eq!(curve(OnEnd::Stop).outages(5 * s, s / 2), [(s, 5 * s)]);
         assert!(curve(OnEnd::Loop).outages(4 * s, 2 * s).is_empty());
         let all = Opportunities { at_ns: vec![s, s, 4 * s], bytes: 1500, length_ns: 5 * s };
         let curve =
-            CapacityCurve::new(&Trace::Opportunities(all), &used(OnEnd::Stop, None), 14.0).unwrap();
+            CapacityCurve::new(&Trace::Opportunities(all), &used(OnEnd::Stop, None), (None, 14.0))
+                .unwrap();
         assert_eq!(curve.outages(9 * s, s), [(0, s), (s, 4 * s), (4 * s, 5 * s), (5 * s, 9 * s)]);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ccbench_proto::plan::check::{
     CheckedPlan, PlanProblem, TraceFacts, TraceFiles, UnreadableTrace, read_with, trace_files,
 };
-use ccbench_proto::resolve::to_toml;
+use ccbench_proto::resolve::{drain_rate, to_toml};
 use ccbench_proto::schedule::{TrialContext, task_for};
 use ccbench_proto::trace::{Opportunities, Step, Steps, Trace};
 use ccbench_proto::units::Rate;
@@ -89,6 +89,48 @@ fn opportunities_have_a_mean_too() {
     let (plan, _) = read(&sets, files(&[("a.csv", Ok(facts))])).unwrap();
     let mean = plan.plan().links["l"].trace.as_ref().unwrap().mean_rate;
     assert_eq!(mean, Some(Rate::from_bits_per_sec(12_112_000)));
+}
+
+/// 10 mbit, and the link's own rate from 5 s on.
+fn half_empty() -> TraceFiles {
+    files(&[("a.csv", steps(vec![step(0, Some(10)), step(5, None)], 20))])
+}
+
+#[test]
+fn a_row_without_a_rate_has_the_rate_of_its_link() {
+    let mean = |sets: &[&str]| {
+        let (plan, _) = read(sets, half_empty()).unwrap();
+        let link = plan.points()[0].plan.plan().links["l"].clone();
+        (link.rate.unwrap().to_string(), drain_rate(&link).unwrap().to_string())
+    };
+    // 10 mbit for 5 s, 30 for 15.
+    assert_eq!(mean(&["links.l.rate=30mbit"]), ("30mbit".to_owned(), "25mbit".to_owned()));
+    let preset = ["path.slow={ rate = \"2mbit\" }", "links.l.path=slow"];
+    assert_eq!(mean(&preset), ("2mbit".to_owned(), "4mbit".to_owned()));
+    // The agent reads the resolved text without the files.
+    let (plan, _) = read(&["links.l.rate=30mbit"], half_empty()).unwrap();
+    let point = &plan.points()[0].plan;
+    let again = ccbench_proto::plan::check::read(&to_toml(point), &[]).unwrap().0;
+    assert_eq!(again.plan().links, point.plan().links);
+    // A rate that varies is that of each point.
+    let (plan, _) =
+        read(&["matrix.\"links.l.rate\"=[\"30mbit\", \"10mbit\"]"], half_empty()).unwrap();
+    let points = plan.points();
+    let means = points.iter().map(|point| drain_rate(&point.plan.plan().links["l"]).unwrap());
+    assert_eq!(means.map(|rate| rate.to_string()).collect::<Vec<_>>(), ["25mbit", "10mbit"]);
+    let change = "[[changes]]\nat = \"9s\"\nset = { \"links.l.rate\" = \"5mbit\" }\n";
+    let sets = ["links.l.rate=30mbit".to_owned()];
+    let problems = read_with(&format!("{PLAN}{change}"), &sets, half_empty()).unwrap_err();
+    let message: String = problems.iter().map(ToString::to_string).collect();
+    assert!(message.contains("the trace of `links.l` sets its rate"), "{message}");
+}
+
+#[test]
+fn a_missing_rate_is_that_of_a_row() {
+    let queue = "links.l.queue={ kind = \"bfifo\", limit = \"1bdp\" }";
+    let message = refused(&[queue], half_empty());
+    let why = "needs a rate to build up at; line 6 of `a.csv` has none: write it there, or add the link's `rate`";
+    assert!(message.contains(why), "{message}");
 }
 
 #[test]

@@ -455,7 +455,7 @@ mod tests {
         // An opportunity of 1514 bytes every 10 ms from the first second on.
         let at_ns = (100..200).map(|nth| nth * 10 * ms).collect();
         let all = Opportunities { at_ns, bytes: 1500, length_ns: 2000 * ms };
-        let curve = CapacityCurve::new(&Trace::Opportunities(all), &used, 14.0).unwrap();
+        let curve = CapacityCurve::new(&Trace::Opportunities(all), &used, (None, 14.0)).unwrap();
         let of_a = |point, link: &str| (point == 3 && link == "a").then_some(&curve);
         let rows = df!(
             "point_id" => [3_u32, 3, 3, 4],

@@ -160,9 +160,12 @@ impl Rated {
 }
 
 /// The rates of a link without a trace, one after the other. `None`: a flow's state changes its rate, at times that the plan
-/// does not have.
+/// does not have, or so does a trace.
 fn intervals(name: &str, link: &Link, plan: &Plan) -> Option<Vec<RateInterval>> {
     let key = format!("links.{name}.rate");
+    if link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some()) {
+        return None;
+    }
     if plan.changes.iter().any(|change| change.when.is_some() && change.set.contains_key(&key)) {
         return None;
     }

@@ -214,7 +214,8 @@ fn change_of_rate(
         let why = format!("must be less than {peak}, the `peakrate` of the link's `tbf`");
         problems.error_from(path, &[path, peakrate], why);
     }
-    if link.rate.is_none() && !from.is_unread(&["rate"], problems) {
+    let is_traced = link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some());
+    if (link.rate.is_none() || is_traced) && !from.is_unread(&["rate"], problems) {
         let why = match link.trace {
             Some(_) => format!("the trace of `links.{name}` sets its rate; change it there"),
             None => {

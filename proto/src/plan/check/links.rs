@@ -263,12 +263,15 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
     let rate_unread = from.is_unread(&["rate", "trace"], problems)
         || (link.trace.is_some() && !traces::is_known(link, problems));
     if drain_rate(link).is_none() && !rate_unread {
+        let lacks = traces::lacks_rate(link, problems);
         if link.queue.is_some() {
-            let why = "needs a rate to build up at; add `rate`, or leave the queue out";
+            let lacks = lacks.as_deref().unwrap_or("add `rate`, or leave the queue out");
+            let why = format!("needs a rate to build up at; {lacks}");
             problems.error_from(&["links", name, "queue"], &[], why);
         }
         if !link.classes.is_empty() {
-            let why = "share the link's rate, and it has none; add `rate` to the link";
+            let lacks = lacks.as_deref().unwrap_or("it has none; add `rate` to the link");
+            let why = format!("share the link's rate, and {lacks}");
             problems.error_from(&["links", name, "classes"], &[], why);
         }
         if does_nothing(link) && !from.is_unread(&["delay", "loss"], problems) {

@@ -1,11 +1,11 @@
 //! Rules about traces: their use, and, once the files have been read, their contents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::checked::{TraceFacts, TraceFiles};
 use crate::plan::parse::set;
-use crate::plan::{Backend, Link, OnEnd, Plan, TraceStart, timeline};
-use crate::resolve::ETHERNET_BYTES;
+use crate::plan::{Backend, Link, OnEnd, PathPreset, Plan, TraceStart, timeline};
+use crate::resolve::{ETHERNET_BYTES, preset};
 use crate::trace::{Steps, Trace};
 use crate::units::{FRAME_BYTES, Micros, Rate};
 
@@ -26,16 +26,20 @@ impl Trace {
         }
     }
 
-    /// The mean rate on a link over the trace's length: rows below the floor raised to it, an opportunity with the
-    /// link's overhead; `None` where a row has no rate.
+    /// The mean rate on a link over the trace's length: rows below the floor raised to it, rows without a rate at the
+    /// link's, an opportunity with the link's overhead; `None` where no row has a rate, or one has neither.
     fn mean_on(&self, link: &Link) -> Option<Rate> {
+        if !self.has_rates() {
+            return None;
+        }
         let floor = link.trace.as_ref().and_then(|used| used.floor);
         let (bits, length_ns) = match self {
             Self::Steps(steps) => {
                 let ends = steps.steps.iter().skip(1).map(|step| step.at_ns);
                 let mut bits: u128 = 0;
                 for (step, end_ns) in steps.steps.iter().zip(ends.chain([steps.length_ns])) {
-                    let rate = step.rate?.max(floor.unwrap_or(Rate::from_bits_per_sec(0)));
+                    let floor = floor.unwrap_or(Rate::from_bits_per_sec(0));
+                    let rate = step.rate.map(|rate| rate.max(floor)).or(link.rate)?;
                     let length_ns = end_ns.saturating_sub(step.at_ns);
                     bits += u128::from(rate.bits_per_sec()) * u128::from(length_ns);
                 }
@@ -75,33 +79,57 @@ pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
     links.filter_map(|link| Some(link.trace?.file)).collect()
 }
 
-/// Fills in the keys that follow from the files: their sha256 and their mean rate.
+/// Fills in the keys that follow from the files: their sha256 and their mean rate, and the rate of rows without one where it is a
+/// preset's.
 pub(super) fn fill(plan: &mut Plan, files: &TraceFiles) {
     for link in plan.links.values_mut() {
-        fill_link(link, files);
+        fill_link(&plan.path, link, files);
     }
 }
 
-/// As [`fill`], where the trace is the same at all points.
+/// As [`fill`], where the trace is the same at all points, and what its mean rate depends on.
 pub(super) fn fill_unvaried(plan: &mut Plan, files: &TraceFiles) {
     let varied = matrix::varied_keys(plan);
+    let is_varied = |place: &[&str]| {
+        let place: Vec<String> = place.iter().map(|segment| (*segment).to_owned()).collect();
+        varied.iter().any(|key| set::overlap(key, &place))
+    };
     for (name, link) in &mut plan.links {
-        let place = ["links", name, "trace"].map(str::to_owned);
-        if !varied.iter().any(|key| set::overlap(key, &place)) {
-            fill_link(link, files);
+        let keys = ["trace", "rate", "path", "overhead"];
+        if !is_varied(&["path"]) && !keys.into_iter().any(|key| is_varied(&["links", name, key])) {
+            fill_link(&plan.path, link, files);
         }
     }
 }
 
-fn fill_link(link: &mut Link, files: &TraceFiles) {
+fn fill_link(paths: &BTreeMap<String, PathPreset>, link: &mut Link, files: &TraceFiles) {
     let Some(Ok(facts)) = link.trace.as_ref().and_then(|used| files.get(&used.file)) else {
         return;
     };
+    if facts.trace.has_rates() && facts.trace.row_without_rate().is_some() {
+        link.rate = link.rate.or_else(|| preset(paths, link)?.rate);
+    }
     let mean_rate = facts.trace.mean_on(link);
     if let Some(used) = &mut link.trace {
         used.sha256.get_or_insert_with(|| facts.sha256.clone());
         used.mean_rate = used.mean_rate.or(mean_rate);
     }
+}
+
+/// That a row of a link's trace has no rate, and what to do; `None` also if the trace has not been read.
+pub(super) fn lacks_rate(link: &Link, problems: &Problems) -> Option<String> {
+    let file = &link.trace.as_ref()?.file;
+    let facts = problems.files.traces.get(file)?.as_ref().ok()?;
+    let line = facts.trace.row_without_rate()?.line;
+    let row = row(line);
+    Some(format!(
+        "{row} of `{file}` has none: write it there, or add the link's `rate`, which applies to such rows"
+    ))
+}
+
+/// A row, for people.
+fn row(line: u32) -> String {
+    if line > 0 { format!("line {line}") } else { "a row".to_owned() }
 }
 
 /// Whether the contents of a link's trace are known.
@@ -125,10 +153,6 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, link: &Link, proble
     }
     if used.floor.is_some_and(|floor| floor.bits_per_sec() == 0 || floor > MAX_RATE) {
         problems.error(&at("floor"), format!("must be more than zero, and {MAX_RATE} or less"));
-    }
-    if link.rate.is_some() && used.mean_rate.is_some() {
-        let why = "its file gives the rate; leave the link's `rate` out (`floor` raises low rows)";
-        problems.error_from(&["links", name, "trace"], &[&["links", name, "rate"]], why);
     }
     if written.backend == Backend::Kernel && used.start == TraceStart::FirstPacket {
         let why = "\"first-packet\" needs ccbench's own packet path; leave `backend` out, or start with the trial";
@@ -158,6 +182,10 @@ fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: 
             ),
         );
     }
+    if link.rate.is_some() && facts.trace.row_without_rate().is_none() {
+        let why = "its file gives the rate; leave the link's `rate` out (`floor` raises low rows)";
+        problems.error_from(&["links", name, "trace"], &[&["links", name, "rate"]], why);
+    }
     let mean = facts.trace.mean_on(link);
     if used.mean_rate != mean {
         let mean = mean.map_or("none".to_owned(), |rate| rate.to_string());
@@ -179,7 +207,6 @@ fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
     let Some(used) = &link.trace else { return };
     let (file, floor) = (&used.file, used.floor.unwrap_or(Rate::from_bits_per_sec(0)));
     let at = |key| ["links", name, "trace", key];
-    let row = |line: u32| if line > 0 { format!("line {line}") } else { "a row".to_owned() };
     let rates = || steps.steps.iter().filter_map(|step| Some((step.line, step.rate?.max(floor))));
     if let Some((line, rate)) = rates().find(|(_, rate)| *rate > MAX_RATE) {
         let why = format!("{} of `{file}` is {rate}; {MAX_RATE} are allowed", row(line));
