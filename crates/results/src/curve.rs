@@ -6,8 +6,11 @@ use std::sync::Arc;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::plan::{Link, OnEnd, TraceStart, TraceUse};
 use ccbench_proto::resolve::ETHERNET_BYTES;
-use ccbench_proto::trace::Trace;
+use ccbench_proto::trace::{Step, Trace};
 use ccbench_proto::units::Rate;
+
+/// A loss of all packets.
+const WHOLE_PPM: u32 = 1_000_000;
 
 /// Bytes per packet that count against the link's rate, in addition to the IP packet.
 pub(crate) fn overhead(link: &Link) -> f64 {
@@ -79,6 +82,75 @@ fn starting_with_trial(link: &Link) -> Option<&TraceUse> {
     link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)
 }
 
+/// Intervals up to `until_ns` in which a link lets nothing pass for at least `least_ns` because of its trace, whose rate is zero or
+/// whose loss is whole. None if the trace starts after the trial or cannot be read.
+pub(crate) fn outages(
+    plan: &CheckedPlan,
+    link: &Link,
+    (until_ns, least_ns): (u64, u64),
+) -> Vec<(u64, u64)> {
+    let used = starting_with_trial(link);
+    let traced = used.and_then(|used| Some((used, &**plan.trace(&used.file)?)));
+    let Some((used, trace)) = traced else { return vec![] };
+    let is_discrete = matches!(trace, Trace::Opportunities(_));
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    let mut take = |from_ns: u64, to_ns: u64| {
+        let to_ns = to_ns.min(until_ns);
+        match found.last_mut() {
+            // Consecutive rows of an outage form one.
+            Some(last) if last.1 == from_ns && !is_discrete => last.1 = to_ns,
+            _ if from_ns < to_ns => found.push((from_ns, to_ns)),
+            _ => {}
+        }
+    };
+    let rows = rows_with_outages(trace, used, link.rate);
+    let length_ns = trace.length_ns().max(1);
+    let mut begin_ns = 0_u64;
+    while begin_ns < until_ns {
+        for (nth, (at_ns, is_outage)) in rows.iter().enumerate() {
+            let next = rows.get(nth + 1).map(|(next_ns, _)| begin_ns + next_ns);
+            let end_ns = match used.on_end {
+                OnEnd::Loop => begin_ns.saturating_add(length_ns),
+                OnEnd::Stop => length_ns,
+                OnEnd::Hold => until_ns,
+            };
+            if *is_outage {
+                take(begin_ns + at_ns, next.unwrap_or(end_ns));
+            }
+        }
+        match used.on_end {
+            OnEnd::Loop => begin_ns = begin_ns.saturating_add(length_ns),
+            OnEnd::Stop => {
+                take(length_ns, until_ns);
+                break;
+            }
+            OnEnd::Hold => break,
+        }
+    }
+    found.retain(|(from_ns, to_ns)| to_ns - from_ns >= least_ns);
+    found
+}
+
+/// When the rows of a trace begin, and whether nothing passes in each. Between delivery opportunities, nothing does.
+fn rows_with_outages(trace: &Trace, used: &TraceUse, unset: Option<Rate>) -> Vec<(u64, bool)> {
+    match trace {
+        Trace::Steps(steps) => {
+            let is_outage = |step: &Step| {
+                let raised = |rate: Rate| rate.max(used.floor.unwrap_or(rate));
+                let rate = step.rate.map(raised).or(unset);
+                rate.is_some_and(|rate| rate.bits_per_sec() == 0)
+                    || step.loss.is_some_and(|loss| loss.get() == WHOLE_PPM)
+            };
+            steps.steps.iter().map(|step| (step.at_ns, is_outage(step))).collect()
+        }
+        Trace::Opportunities(_) => {
+            let curve = CapacityCurve::new(trace, used, (None, 0.0));
+            let knots = curve.into_iter().flat_map(|curve| curve.knots);
+            knots.map(|(at_ns, _, slope)| (at_ns, slope <= 0.0)).collect()
+        }
+    }
+}
+
 /// Cumulative capacity: piecewise linear, repeated if the trace loops.
 #[derive(Debug)]
 pub(crate) struct CapacityCurve {
@@ -134,44 +206,6 @@ impl CapacityCurve {
         };
         let is_discrete = matches!(trace, Trace::Opportunities(_));
         Some(Self { knots, length_ns: length_ns.max(1), on_end: used.on_end, is_discrete })
-    }
-
-    /// Intervals up to `until_ns` in which the link sends nothing for at least `least_ns`.
-    pub(crate) fn outages(&self, until_ns: u64, least_ns: u64) -> Vec<(u64, u64)> {
-        let mut found: Vec<(u64, u64)> = Vec::new();
-        let mut take = |from_ns: u64, to_ns: u64| {
-            let to_ns = to_ns.min(until_ns);
-            match found.last_mut() {
-                // Consecutive rows with rate 0 form one outage.
-                Some(last) if last.1 == from_ns && !self.is_discrete => last.1 = to_ns,
-                _ if from_ns < to_ns => found.push((from_ns, to_ns)),
-                _ => {}
-            }
-        };
-        let mut begin_ns = 0_u64;
-        while begin_ns < until_ns {
-            for (nth, (at_ns, _, slope)) in self.knots.iter().enumerate() {
-                let next = self.knots.get(nth + 1).map(|(next_ns, _, _)| begin_ns + next_ns);
-                let end_ns = match self.on_end {
-                    OnEnd::Loop => begin_ns.saturating_add(self.length_ns),
-                    OnEnd::Stop => self.length_ns,
-                    OnEnd::Hold => until_ns,
-                };
-                if *slope <= 0.0 {
-                    take(begin_ns + at_ns, next.unwrap_or(end_ns));
-                }
-            }
-            match self.on_end {
-                OnEnd::Loop => begin_ns = begin_ns.saturating_add(self.length_ns),
-                OnEnd::Stop => {
-                    take(self.length_ns, until_ns);
-                    break;
-                }
-                OnEnd::Hold => break,
-            }
-        }
-        found.retain(|(from_ns, to_ns)| to_ns - from_ns >= least_ns);
-        found
     }
 
     /// Bytes between two times, in nanoseconds since the start of the trial.
@@ -244,7 +278,9 @@ impl CapacityCurve {
 
 #[cfg(test)]
 mod tests {
-    use ccbench_proto::trace::{Opportunities, Step, Steps};
+    use ccbench_proto::plan::check::{self, TraceFacts};
+    use ccbench_proto::trace::{Opportunities, Steps};
+    use ccbench_proto::units::Ppm;
 
     use super::*;
     use crate::model::RunInfo;
@@ -338,17 +374,38 @@ mod tests {
     #[test]
     fn finds_outages() {
         let s = 1_000_000_000;
-        let curve =
-            |on_end| CapacityCurve::new(&steps(), &used(on_end, None), (None, 14.0)).unwrap();
-        assert_eq!(curve(OnEnd::Loop).outages(4 * s, s / 2), [(s, 2 * s), (3 * s, 4 * s)]);
-        assert_eq!(curve(OnEnd::Hold).outages(5 * s, s / 2), [(s, 5 * s)]);
-        assert_eq!(curve(OnEnd::Stop).outages(5 * s, s / 2), [(s, 5 * s)]);
-        assert!(curve(OnEnd::Loop).outages(4 * s, 2 * s).is_empty());
+        let of = |trace: &Trace, on_end: &str, within: (u64, u64)| {
+            let text = PLAN
+                .replace("on_end = \"loop\"", &format!("on_end = \"{on_end}\""))
+                .replace("length = \"1s\"", "length = \"9s\"");
+            let facts = TraceFacts { sha256: "0".repeat(64), trace: Arc::new(trace.clone()) };
+            let files = ["x/t.csv", "y/t.csv", "gone.csv", "late.csv"]
+                .map(|file| (file.to_owned(), Ok(facts.clone())));
+            let (plan, _) = check::read_with(&text, &[], files.into()).unwrap();
+            let plan = &plan.points()[0].plan;
+            assert!(
+                outages(plan, &plan.plan().links["back"], within).is_empty(),
+                "it starts later"
+            );
+            outages(plan, &plan.plan().links["up"], within)
+        };
+        let trace = steps();
+        assert_eq!(of(&trace, "loop", (4 * s, s / 2)), [(s, 2 * s), (3 * s, 4 * s)]);
+        assert_eq!(of(&trace, "hold", (5 * s, s / 2)), [(s, 5 * s)]);
+        assert_eq!(of(&trace, "stop", (5 * s, s / 2)), [(s, 5 * s)]);
+        assert!(of(&trace, "loop", (4 * s, 2 * s)).is_empty());
+        // The same outage as a loss of all packets, with a rate and without.
+        for rate in [Some(Rate::from_bits_per_sec(8_000_000)), None] {
+            let Trace::Steps(mut all) = steps() else { panic!("opportunities") };
+            for (step, ppm) in all.steps.iter_mut().zip([999_999, 1_000_000]) {
+                (step.rate, step.loss) = (rate, Ppm::new(ppm));
+            }
+            let lossy = Trace::Steps(all);
+            assert_eq!(of(&lossy, "loop", (4 * s, s / 2)), [(s, 2 * s), (3 * s, 4 * s)]);
+        }
         let all = Opportunities { at_ns: vec![s, s, 4 * s], bytes: 1500, length_ns: 5 * s };
-        let curve =
-            CapacityCurve::new(&Trace::Opportunities(all), &used(OnEnd::Stop, None), (None, 14.0))
-                .unwrap();
-        assert_eq!(curve.outages(9 * s, s), [(0, s), (s, 4 * s), (4 * s, 5 * s), (5 * s, 9 * s)]);
+        let found = of(&Trace::Opportunities(all), "stop", (9 * s, s));
+        assert_eq!(found, [(0, s), (s, 4 * s), (4 * s, 5 * s), (5 * s, 9 * s)]);
     }
 
     const PLAN: &str = r#"

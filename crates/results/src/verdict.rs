@@ -72,7 +72,7 @@ impl Judge {
             spans: clocks.iter().map(|(node, clock)| (node.clone(), span(clock))).collect(),
             hosts: HostCheck::new(nodes, clocks),
             links: LinkCheck::new(plan, &curves),
-            flows: FlowCheck::new(plan, &curves),
+            flows: FlowCheck::new(plan),
             paths: PathCheck::new(plan),
             probes: ProbeCheck::new(plan),
             gaps: GapCheck::new(plan, clocks.keys()),

@@ -1,8 +1,8 @@
 //! Checks whether every flow ran as planned: on time, without stalls, with its congestion control, and with TCP samples.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use ccbench_proto::plan::Link;
 use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::{self, FlowTask};
@@ -11,7 +11,7 @@ use ccbench_proto::units::{Bytes, Micros};
 use ccbench_proto::wire::{Done, Flow, FlowSample, Interval, Role, Side};
 
 use super::findings::{Findings, Span};
-use crate::curve::CapacityCurve;
+use crate::curve;
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
@@ -134,28 +134,28 @@ impl Progress {
 }
 
 impl FlowCheck {
-    /// `curves`: those of the links with a trace.
-    pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<CapacityCurve>>) -> Self {
+    pub(super) fn new(plan: &CheckedPlan) -> Self {
         let groups = schedule::flows(plan).into_iter().map(|task| (task.group.clone(), task));
         let groups: BTreeMap<String, FlowTask> = groups.collect();
         let ids = groups
             .values()
             .flat_map(|task| (0..task.plan.count).map(|i| format!("{}/{i}", task.group)));
         let end_s = schedule::length(plan).as_secs_f64();
+        let end_ns = (end_s * 1e9) as u64;
+        let of_link = |link: &Link| curve::outages(plan, link, (end_ns, OUTAGE_NS));
         let plan = plan.plan();
+        let of_links: Vec<(&Link, Vec<(u64, u64)>)> =
+            plan.links.values().map(|link| (link, of_link(link))).collect();
         let topology = Topology::build(plan);
         let outages = |task: &FlowTask| {
             let hops = topology.round_trip(&task.plan.from, &task.plan.to);
             // Where the cabling is not known, of all links.
-            let shaped = |name: &str, hop| {
-                plan.links.get(name).is_some_and(|link| resolve::shapes(link, &topology, hop))
+            let passed = |link: &Link| {
+                let is_on = |hop: &(&str, &str)| resolve::shapes(link, &topology, *hop);
+                hops.as_ref().is_none_or(|hops| hops.iter().any(is_on))
             };
-            let passed = |name: &str| {
-                hops.as_ref().is_none_or(|hops| hops.iter().any(|hop| shaped(name, *hop)))
-            };
-            let curves = curves.iter().filter(|(name, _)| passed(name));
-            let end_ns = (end_s * 1e9) as u64;
-            merged_s(curves.flat_map(|(_, curve)| curve.outages(end_ns, OUTAGE_NS)).collect())
+            let passed = of_links.iter().filter(|(link, _)| passed(link));
+            merged_s(passed.flat_map(|(_, outages)| outages).copied().collect())
         };
         Self {
             outages: groups.iter().map(|(name, task)| (name.clone(), outages(task))).collect(),
@@ -402,7 +402,6 @@ mod tests {
     use ccbench_proto::trace;
 
     use super::*;
-    use crate::curve;
 
     #[test]
     fn merges_outages_of_both_directions() {
@@ -447,7 +446,7 @@ flows = ["near", "far"]
         };
         let files = [file("there.csv", 2, 5), file("back.csv", 3, 6), file("elsewhere.csv", 7, 9)];
         let (plan, _) = check::read_with(text, &[], files.into()).unwrap();
-        let check = FlowCheck::new(&plan, &curve::capacity_curves(&plan));
+        let check = FlowCheck::new(&plan);
         assert_eq!(check.outages["near"], [(2.0, 6.0)]);
         assert_eq!(check.outages["far"], [(7.0, 9.0)]);
     }
