@@ -509,6 +509,18 @@ fn ten_thousand_points_are_checked() {
     assert!(warnings.len() < 20, "{}", print(&warnings));
 }
 
+#[test]
+fn warns_of_a_bucket_that_holds_a_whole_phase() {
+    let text = std::fs::read_to_string(root().join("plans/quickstart.toml")).unwrap();
+    let warned = |burst: &str| {
+        let set = format!("links.bottleneck.tbf={{ burst = \"{burst}\" }}");
+        let (_, warnings) = check(parse_with(&text, &[set]).unwrap()).unwrap();
+        print(&warnings).contains("links.bottleneck.tbf.burst: 100mbit takes ")
+    };
+    // What 100 Mbit/s send in 6 s.
+    assert!(!warned("75MB") && warned("75000001B"));
+}
+
 mod any_text {
     use super::*;
     use proptest::prelude::*;

@@ -17,7 +17,7 @@ const MAX_PACKET_LOG: Bytes = Bytes::new(1 << 32);
 const KERNEL_OVERHEAD: Bytes = crate::resolve::ETHERNET_BYTES;
 /// Smallest and largest bucket of tokens: a larger packet would never pass a smaller one.
 const MIN_BURST: Bytes = Bytes::new(FRAME_BYTES);
-const MAX_BURST: Bytes = Bytes::new(1 << 30);
+pub(super) const MAX_BURST: Bytes = Bytes::new(1 << 30);
 /// Shortest time from one slot to the next.
 const MIN_SLOT: Micros = Micros::new(10);
 /// Fewest acknowledgements that are an aggregate.

@@ -1,12 +1,13 @@
 //! Lints: warnings about valid plans whose results mislead.
 
 use crate::plan::problem::Severity;
-use crate::plan::{Flow, LimitUnit, Plan, Queue};
+use crate::plan::{Flow, LimitUnit, Plan, Queue, Tbf};
 use crate::resolve::{base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes, resolve_queue};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
-use super::limits::AGENTS;
+use super::impair::MAX_BURST;
+use super::limits::{AGENTS, LENGTHS};
 use super::problems::Problems;
 use super::traces;
 
@@ -52,6 +53,9 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
         }
         if let Some(queue) = &link.queue {
             buffer(&["links", name, "queue"], queue, rate, rtt, problems);
+        }
+        if let Some(tbf) = &link.tbf {
+            full_bucket((name.as_str(), tbf), rate, settled, problems);
         }
         for (class_name, class) in &link.classes {
             if let Some(queue) = &class.queue
@@ -132,6 +136,27 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
             &[],
             format!(
                 "{threshold} is less than the {least} that {FEW_PACKETS} full packets take at {rate}: it marks what is no queue"
+            ),
+        );
+    }
+}
+
+/// A bucket of tokens is full when the trial begins.
+fn full_bucket((name, tbf): (&str, &Tbf), rate: Rate, settled: &Plan, problems: &mut Problems) {
+    let measured = settled.phases.iter().filter(|p| p.measure && p.length.get() > 0);
+    let Some(shortest) = measured.min_by_key(|phase| phase.length) else { return };
+    // A larger bucket is an error.
+    if tbf.burst > rate.over(shortest.length) && tbf.burst <= MAX_BURST {
+        problems.warning_from(
+            &["links", name, "tbf", "burst"],
+            &[LENGTHS, &["phases", "*", "measure"]],
+            format!(
+                "{rate} takes {} to send {}, longer than phase `{}`, {}: the bucket is full at first, and until it is empty \
+                 the link does not limit the flows",
+                drain_time(rate, tbf.burst),
+                tbf.burst,
+                shortest.name,
+                shortest.length
             ),
         );
     }
