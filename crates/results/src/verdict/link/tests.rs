@@ -22,6 +22,23 @@ fn burst_may_be_sent_in_addition_and_slots_may_wait() {
     assert!(work_conserving(&plain) && work_conserving(&shaped) && !work_conserving(&slotted));
 }
 
+/// Its own rate is that of some rows only, and the trace begins with the first packet.
+#[test]
+fn a_traced_link_is_not_judged_by_its_own_rate() {
+    use ccbench_proto::plan::{TraceUse, check, parse};
+    use ccbench_proto::units::Rate;
+
+    let (plan, _) = check::check(parse::parse(include_str!("../ecn.toml")).unwrap()).unwrap();
+    let rate = |mbit: u64| Some(Rate::from_bits_per_sec(mbit * 1_000_000));
+    let rated = |mean_rate| {
+        let trace = Some(TraceUse { mean_rate, ..TraceUse::new("a.csv") });
+        let link = Link { rate: rate(8), trace, ..Link::default() };
+        Rated::new("l", &link, plan.plan(), None).is_some()
+    };
+    assert!(!rated(rate(5)));
+    assert!(rated(None), "a trace without rates");
+}
+
 /// A second of a kernel's link with this many bytes, of which eleven samples found the queue so often.
 fn add(backlogged: &mut Backlogged, bytes: f64, waiting: u64) {
     add_to(backlogged, bytes, waiting, false);
