@@ -140,13 +140,36 @@ pub fn read_for(
     if let Some(plan) = &reading.plan {
         found.extend(find(plan, reading.unread_keys, &files, target));
     }
+    let is_right = |found: &[PlanProblem]| found.iter().all(|p| p.severity < Severity::Error);
+    if sets.is_empty() && is_right(&found) {
+        found.extend(errors_with_quick(target, text, &files));
+    }
     lines.number(&mut found);
     match reading.plan {
-        Some(plan) if found.iter().all(|p| p.severity < Severity::Error) => {
-            Ok((checked(plan, files), found))
-        }
+        Some(plan) if is_right(&found) => Ok((checked(plan, files), found)),
         _ => Err(found),
     }
+}
+
+/// The errors of a plan with the overrides of its `[quick]`. It is right without them, so each follows from one of them.
+fn errors_with_quick(target: Target, text: &str, files: &Arc<PlanFiles>) -> Vec<PlanProblem> {
+    let sets = quick_sets(text, &[]).unwrap_or_default();
+    if sets.is_empty() {
+        return Vec::new();
+    }
+    let Ok((reading, lines)) = read_text(text, &sets) else { return Vec::new() };
+    let mut found = reading.problems;
+    if let Some(plan) = &reading.plan {
+        found.extend(find(plan, reading.unread_keys, files, target));
+    }
+    found.retain(|problem| problem.severity == Severity::Error);
+    lines.number(&mut found);
+    let is_of_quick =
+        |problem: &PlanProblem| problem.place.first().is_some_and(|first| first == "quick");
+    for problem in found.iter_mut().filter(|problem| !is_of_quick(problem)) {
+        problem.reason += " (with `--quick`)";
+    }
+    found
 }
 
 /// The trace files that any point of a plan names, as far as the plan can be read.

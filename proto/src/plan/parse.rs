@@ -87,27 +87,55 @@ pub(crate) fn read_text<'t>(
         return Err(PlanProblem { path: "the plan".to_owned(), line, ..error(&[], reason) });
     }
     let mut table: Table = toml::from_str(text).map_err(|e| not_toml(text, &e))?;
+    let quick = quick::assignments(&table);
     let mut moved = renamed::rename_tables(&mut table);
     let mut warnings = renamed::warnings_of_dotted_keys(&table);
-    let (mut changed, mut refused, mut unread_keys) =
-        (Vec::new(), quick::check(&table), UnreadKeys::default());
+    let mut overrides = Overrides { refused: quick::check(&table, sets), ..Overrides::default() };
     for assignment in sets {
-        warnings.extend(renamed::warning_of_set(assignment));
-        match set::apply(&mut table, assignment) {
-            Ok(key) => changed.push(key),
-            Err((path, reason)) => {
-                refused.push(PlanProblem { path, ..error(&[], reason.to_string()) });
-                unread_keys.join(unset(assignment));
-            }
-        }
+        let of_quick = quick.iter().find(|(_, of_quick)| of_quick == assignment);
+        let written = of_quick.map(|(key, _)| key.as_str());
+        // `[quick]` is a part of the table.
+        warnings.extend(renamed::warning_of_set(assignment).filter(|_| written.is_none()));
+        overrides.apply(&mut table, assignment, written);
     }
     moved.extend(renamed::rename_tables(&mut table));
     warnings.extend(renamed::warnings_of_tables(&moved));
     let mut reading = Reading { warnings, ..salvage(table) };
-    reading.unread_keys.join(unread_keys);
-    reading.problems.splice(0..0, refused);
+    reading.unread_keys.join(overrides.unread_keys);
+    reading.problems.splice(0..0, overrides.refused);
     moved.append(&mut reading.moved);
-    Ok((reading, Lines::new(text, changed, moved)))
+    Ok((reading, Lines::new(text, (overrides.set, overrides.quick), moved)))
+}
+
+/// What overrides did to a plan's table.
+#[derive(Default)]
+struct Overrides {
+    /// Keys that `--set` changed.
+    set: Vec<Vec<String>>,
+    /// Keys that `[quick]` changed.
+    quick: Vec<Moved>,
+    /// The problems of overrides that were not applied.
+    refused: Vec<PlanProblem>,
+    unread_keys: UnreadKeys,
+}
+
+impl Overrides {
+    /// Applies an override. `written`: its key in `[quick]`; `None` for one of `--set`.
+    fn apply(&mut self, table: &mut Table, assignment: &str, written: Option<&str>) {
+        match (set::apply(table, assignment), written) {
+            (Ok(key), None) => self.set.push(key),
+            (Ok(key), Some(written)) => self.quick.extend(quick::moved(table, key, written)),
+            (Err((path, reason)), written) => {
+                let place = written.map(quick::place).unwrap_or_default();
+                let path = if written.is_some() { set::join_key(&place) } else { path };
+                let problem = PlanProblem { path, ..error(&place, reason.to_string()) };
+                if !self.refused.contains(&problem) {
+                    self.refused.push(problem);
+                }
+                self.unread_keys.join(unset(assignment));
+            }
+        }
+    }
 }
 
 /// The keys that the author of a refused override may have meant.

@@ -2,8 +2,8 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::Moved;
 use super::set::join_key;
+use super::{Moved, quick};
 use crate::plan::problem::PlanProblem;
 
 /// The lines of a plan's keys.
@@ -13,18 +13,24 @@ pub(crate) struct Lines<'t> {
     starts: Vec<usize>,
     /// Keys whose values come from `--set`, not from the text.
     set: Vec<Vec<String>>,
+    /// Keys whose values come from `[quick]`.
+    quick: Vec<Moved>,
     /// Keys that are written as others.
     moved: Vec<Moved>,
 }
 
 impl<'t> Lines<'t> {
-    /// The lines of a text; none has a number where it is not TOML. `set`: the keys that `--set` changed.
+    /// The lines of a text; none has a number where it is not TOML. `set`, `quick`: the keys that `--set` and `[quick]` changed.
     /// `moved`: keys, each with the one that it is written as.
-    pub(crate) fn new(text: &'t str, set: Vec<Vec<String>>, moved: Vec<Moved>) -> Self {
+    pub(crate) fn new(
+        text: &'t str,
+        (set, quick): (Vec<Vec<String>>, Vec<Moved>),
+        moved: Vec<Moved>,
+    ) -> Self {
         let root = DeTable::parse(text).ok().map(toml::Spanned::into_inner);
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
-        Self { root, starts, set, moved }
+        Self { root, starts, set, quick, moved }
     }
 
     /// The line, from 1, that a byte of the text is on.
@@ -70,14 +76,18 @@ impl<'t> Lines<'t> {
         byte.map(|byte| self.at(byte))
     }
 
-    /// Gives each problem its line, and sorts them by line and path.
+    /// Gives each problem its line, those with values of `[quick]` their key there, and sorts them by line and path.
     pub(crate) fn number(&self, problems: &mut [PlanProblem]) {
         for problem in problems.iter_mut().filter(|p| p.line.is_none()) {
-            let set = self.set.iter().find(|key| problem.place.starts_with(key));
-            match set {
-                Some(key) => problem.reason += &format!(" (from `--set {}`)", join_key(key)),
-                None => problem.line = self.of(&problem.place),
+            if let Some(key) = self.set.iter().find(|key| problem.place.starts_with(key)) {
+                problem.reason += &format!(" (from `--set {}`)", join_key(key));
+                continue;
             }
+            if let Some(place) = quick::written(&self.quick, &problem.place) {
+                problem.path = join_key(&place);
+                problem.place = place;
+            }
+            problem.line = self.of(&problem.place);
         }
         problems.sort_by(|a, b| (a.line, &a.path).cmp(&(b.line, &b.path)));
     }
@@ -91,7 +101,7 @@ mod tests {
     fn every_key_has_the_line_it_is_written_on() {
         let text = "name = 'x'\n\n[links.a]\nnode = 'n'\nqueue = { kind = 'fq' }\n[[phases]]\nname = 'p'\n\
                     [[phases]]\nflows = [\n  'a',\n  'b',\n]\n[links.b.queue]\nx.y = 1\n";
-        let lines = Lines::new(text, Vec::new(), Vec::new());
+        let lines = Lines::new(text, (Vec::new(), Vec::new()), Vec::new());
         let line = |key: &str| {
             let segments: Vec<String> = key.split('.').map(str::to_owned).collect();
             lines.of(&segments)

@@ -2,15 +2,26 @@
 
 use toml::{Table, Value};
 
-use super::set::{apply, overlap, split_assignment, split_key};
-use super::{error, nesting};
+use super::renamed::rename_tables;
+use super::set::{apply, join_key, overlap, split_assignment, split_key};
+use super::{Moved, error, nesting, salvage};
 use crate::plan::problem::PlanProblem;
 
-/// The assignments of `[quick]`, for `--set`.
-fn assignments(table: &Table) -> Vec<(String, String)> {
+/// The assignments of `[quick]`, for `--set`, each after its key there. No key of a plan takes a date: those are reported as values
+/// of `[quick]` itself.
+pub(super) fn assignments(table: &Table) -> Vec<(String, String)> {
     let quick = table.get("quick").and_then(Value::as_table);
-    let pairs = quick.into_iter().flatten();
+    let pairs = quick.into_iter().flatten().filter(|(_, value)| !has_date(value));
     pairs.map(|(key, value)| (key.clone(), format!("{key}={value}"))).collect()
+}
+
+fn has_date(value: &Value) -> bool {
+    match value {
+        Value::Datetime(_) => true,
+        Value::Array(items) => items.iter().any(has_date),
+        Value::Table(table) => table.values().any(has_date),
+        _ => false,
+    }
 }
 
 /// The overrides of `--quick`: those of the plan's `[quick]`, and `sets`, which take precedence. `None` without `[quick]`.
@@ -26,15 +37,138 @@ pub fn quick_sets(text: &str, sets: &[String]) -> Option<Vec<String>> {
     Some(of_plan.filter(|set| !overridden(set)).chain(sets.iter().cloned()).collect())
 }
 
-/// The problems of a plan's `[quick]`.
-pub(super) fn check(table: &Table) -> Vec<PlanProblem> {
-    let mut quick = table.clone();
-    quick.remove("quick");
-    let mut wrong = Vec::new();
-    for (key, assignment) in assignments(table) {
-        if let Err((_, why)) = apply(&mut quick, &assignment) {
-            wrong.push(error(&["quick".to_owned(), key], why.to_string()));
+/// The place of a key of `[quick]`.
+pub(super) fn place(written: &str) -> Vec<String> {
+    vec!["quick".to_owned(), written.to_owned()]
+}
+
+/// The key of the table that an applied override of `[quick]` gave its value, and where that is written. `None` if it only
+/// chose levels, which are written elsewhere.
+pub(super) fn moved(table: &Table, mut key: Vec<String>, written: &str) -> Option<Moved> {
+    if let [matrix, factor] = &key[..]
+        && matrix == "matrix"
+    {
+        match table.get("matrix")?.get(factor)? {
+            Value::Table(_) => return None,
+            // The one value of a key that a factor varies.
+            Value::Array(_) if split_key(written).as_ref() != Ok(&key) => key.push("0".to_owned()),
+            _ => {}
         }
     }
+    Some((key, place(written)))
+}
+
+/// Where `[quick]` has the value at this place of the plan, if it is one of `moved`.
+pub(super) fn written(moved: &[Moved], place: &[String]) -> Option<Vec<String>> {
+    let (key, written) = moved.iter().rev().find(|(key, _)| place.starts_with(key))?;
+    Some([&written[..], &place[key.len()..]].concat())
+}
+
+/// The problems of a plan's `[quick]`: overrides that cannot be applied, and values that cannot be read. The latter are found
+/// with the rest of the plan if `sets` apply them.
+pub(super) fn check(table: &Table, sets: &[String]) -> Vec<PlanProblem> {
+    let mut quick = table.clone();
+    quick.remove("quick");
+    let all = assignments(table);
+    let (mut wrong, mut applied) = (Vec::new(), Vec::new());
+    for (key, assignment) in &all {
+        match apply(&mut quick, assignment) {
+            Ok(set) => applied.extend(moved(&quick, set, key)),
+            Err((_, why)) => wrong.push(error(&place(key), why.to_string())),
+        }
+    }
+    if applied.is_empty() || all.iter().any(|(_, assignment)| sets.contains(assignment)) {
+        return wrong;
+    }
+    rename_tables(&mut quick);
+    wrong.extend(salvage(quick).problems.into_iter().filter_map(|problem| {
+        let place = written(&applied, &problem.place)?;
+        Some(PlanProblem { path: join_key(&place), place, ..problem })
+    }));
     wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quick_sets;
+    use crate::plan::check::{Severity, read};
+
+    const PLAN: &str = r#"name = "t"
+repeat = 2
+[nodes]
+a = {}
+b = {}
+[wires]
+w = ["a", "b"]
+[links.l]
+node = "a"
+toward = "b"
+rate = "10mbit"
+delay = "10ms"
+[flows.f]
+from = "a"
+to = "b"
+start = "0s"
+stop = "4s"
+[[phases]]
+name = "p"
+length = "5s"
+[matrix]
+"links.l.delay" = ["5ms", "10ms"]
+[quick]
+"#;
+
+    /// The errors of the plan with these lines below `[quick]`, without and with its overrides, each after its line there.
+    fn errors(lines: &str) -> [Vec<String>; 2] {
+        let text = format!("{PLAN}{lines}");
+        let before = PLAN.lines().count() as i64;
+        [Vec::new(), quick_sets(&text, &[]).unwrap()].map(|sets| {
+            let mut found = read(&text, &sets).err().unwrap_or_default();
+            found.retain(|problem| problem.severity == Severity::Error);
+            found.iter().map(|p| format!("{} {p}", i64::from(p.line.unwrap()) - before)).collect()
+        })
+    }
+
+    /// Asserts that both name the same lines and begin so.
+    fn assert_errors(lines: &str, expected: &[&str]) {
+        for found in errors(lines) {
+            assert_eq!(found.len(), expected.len(), "{lines}: {found:?}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(found.starts_with(expected), "{lines}: {found}");
+                assert!(!found.contains("--set"), "{lines}: {found}");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_name_the_line_in_quick() {
+        assert_errors("repeat = 1\n\"links.l.rate\" = \"1mbit\"\n", &[]);
+        assert_errors(
+            "repeat = \"x\"\n\"links.l.rate\" = \"zzz\"\n",
+            &[
+                "1 quick.repeat: must be a whole number",
+                "2 quick.\"links.l.rate\": `zzz` is not a rate",
+            ],
+        );
+        assert_errors(
+            "\"links.nope.rate\" = \"1mbit\"\n",
+            &["1 quick.\"links.nope.rate\": there is no link `nope`"],
+        );
+        assert_errors(
+            "\"links.l.rate\" = 1979-05-27\n",
+            &["1 quick.\"links.l.rate\": must not be"],
+        );
+        // Of one value: they are rules, which the plan passes without `[quick]`.
+        assert_errors("\"links.l.rate\" = \"0bit\"\n", &["1 quick.\"links.l.rate\": is zero"]);
+        let varied = &["1 quick.\"links.l.delay\": `long` is not a length of time"];
+        assert_errors("\"links.l.delay\" = \"long\"\n", varied);
+    }
+
+    #[test]
+    fn overrides_must_fit_the_rest_of_the_plan() {
+        let [plain, quick] = errors("\"phases.0.length\" = \"2s\"\n");
+        assert!(plain.len() == 1 && quick.len() == 1, "{plain:?} {quick:?}");
+        assert!(plain[0].contains("flows.f.stop: 4s is after the trial's end at 2s"), "{plain:?}");
+        assert_eq!(plain[0], format!("{} (with `--quick`)", quick[0]));
+    }
 }
