@@ -235,6 +235,26 @@ impl Amount {
             (unit, _) => Err(AmountError::NotANumber { unit: unit.to_owned() }),
         }
     }
+
+    /// As [`Amount::in_unit`], for a difference of two numbers: it may be negative.
+    ///
+    /// # Errors
+    /// As [`Amount::in_unit`].
+    pub fn in_unit_of_difference(&self, unit: &str) -> Result<f64, AmountError> {
+        match self.without_sign() {
+            // Not -0.
+            Some(magnitude) => Ok(0.0 - magnitude.in_unit(unit)?),
+            None => self.in_unit(unit),
+        }
+    }
+
+    /// The text after its minus sign; `None` for a number, and without a sign.
+    fn without_sign(&self) -> Option<Self> {
+        match self {
+            Self::Text(text) => text.trim().strip_prefix('-').map(|rest| Self::Text(rest.into())),
+            Self::Number(_) => None,
+        }
+    }
 }
 
 /// A claim as a number, a relation and its limits.
@@ -427,7 +447,14 @@ impl Expect {
 
     fn test(&self, unit: &'static str) -> Result<Test, Fault> {
         let value = |key: &'static str, amount: &Amount| {
-            amount.in_unit(unit).map_err(|why| (vec![key], why.to_string()))
+            let (value, hint) = match &self.minus {
+                Some(_) => (amount.in_unit_of_difference(unit), ""),
+                None if amount.without_sign().is_some() => {
+                    (amount.in_unit(unit), "; only a difference (`minus`) has negative bounds")
+                }
+                None => (amount.in_unit(unit), ""),
+            };
+            value.map_err(|why| (vec![key], format!("{why}{hint}")))
         };
         let test = |least, most| Test { least, most, unit };
         match (&self.below, &self.above, &self.between, &self.near) {
@@ -448,7 +475,10 @@ impl Expect {
                 };
                 let half = match share {
                     Some(share) => centre.abs() * f64::from(share.get()) / 1e6,
-                    None => value("near", tolerance)?.abs(),
+                    None => {
+                        let tolerance = tolerance.in_unit(unit);
+                        tolerance.map_err(|why| (vec!["near"], why.to_string()))?.abs()
+                    }
                 };
                 Ok(test(Some(centre - half), Some(centre + half)))
             }

@@ -173,7 +173,7 @@ impl Expectation {
     pub fn expected_text(&self) -> String {
         match self.test {
             Some(Test { least: Some(least), most: Some(most), unit }) => {
-                let (of, unit) = scale(most.abs(), unit);
+                let (of, unit) = scale(least.abs().max(most.abs()), unit);
                 with_unit(format!("{} to {}", digits(least / of), digits(most / of)), unit)
             }
             Some(Test { least: Some(least), unit, .. }) => format!("≥ {}", quantity(least, unit)),

@@ -103,6 +103,27 @@ fn other_number_inherits_keys_of_the_claim() {
 }
 
 #[test]
+fn bounds_of_a_difference_may_be_negative() {
+    let test = |metric: &str, bound: &str| {
+        let other = "phase = \"loaded\"\nminus = { phase = \"alone\" }";
+        claim(&format!("claim = \"c\"\n{metric}\n{other}\n{bound}")).test
+    };
+    let throughput = "metric = \"throughput\"\ngroup = \"long\"";
+    assert_eq!(test(throughput, "below = \"-1mbit\"").most, Some(-1e6));
+    let near = test(throughput, "near = [\"-1mbit\", \"10%\"]");
+    assert_eq!((near.least, near.most), (Some(-1.1e6), Some(-0.9e6)));
+    let srtt = "metric = \"srtt\"\ngroup = \"long\"";
+    assert_eq!(test(srtt, "above = \"-5ms\"").least, Some(-5_000.0));
+    let between = test(srtt, "between = [\"-5ms\", \"0ms\"]");
+    assert_eq!((between.least, between.most), (Some(-5_000.0), Some(0.0)));
+    let share = "metric = \"retransmission_share\"\ngroup = \"long\"";
+    assert_eq!(test(share, "below = \"-1%\"").most, Some(-0.01));
+    assert_eq!(test(share, "below = -0.01").most, Some(-0.01));
+    let packets = "metric = \"retransmissions\"\ngroup = \"long\"";
+    assert_eq!(test(packets, "above = \"-3p\"").least, Some(-3.0));
+}
+
+#[test]
 fn whole_trial_metric_inherits_no_phase() {
     let found = claim(
         r#"
@@ -168,6 +189,16 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("below = \"20ms\"", "below = 20", "expect.0.below: `20` has no unit; write it like \"26ms\""),
     ("below = \"20ms\"", "below = \"20mbit\"", "expect.0.below: `20mbit` is not a length of time"),
     ("below = \"20ms\"", "below = \"20ms\"\nabove = \"10ms\"", "write two claims"),
+    (
+        "below = \"20ms\"",
+        "below = \"-20ms\"",
+        "it is negative; write it like \"15ms\", \"250us\" or \"60s\"; only a difference (`minus`) has negative bounds",
+    ),
+    (
+        "below = \"20ms\"",
+        "near = [\"-20ms\", \"-1ms\"]\nminus = \"5ms\"",
+        "expect.0.near: `-1ms` is not a length of time: it is negative",
+    ),
     (
         "below = \"20ms\"",
         "between = [\"20ms\", \"10ms\"]",
