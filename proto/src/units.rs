@@ -170,6 +170,9 @@ impl Ppm {
     }
 }
 
+/// Why a text with a number and another unit is not a quantity.
+const UNKNOWN_UNIT: &str = "the unit is unknown";
+
 /// Splits `"1.5mbit"` into the number and its unit, and scales it by the unit's factor with exact
 /// decimal arithmetic (no float: `"0.1mbit"` is exactly 100 000).
 fn scaled(
@@ -197,7 +200,7 @@ fn scaled(
         .find(|(name, _)| *name == unit)
         .or_else(|| units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)))
         .map(|&(_, factor)| factor)
-        .ok_or_else(|| fail("the unit is unknown"))?;
+        .ok_or_else(|| fail(UNKNOWN_UNIT))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if fraction.contains('.') || fraction.len() > 12 || whole.len() > 20 {
         return Err(fail("the number is malformed"));
@@ -271,7 +274,7 @@ impl FromStr for Packets {
         u32::try_from(count).map(Self).map_err(|_| UnitError {
             text: text.to_owned(),
             what: "a number of packets",
-            reason: "it is too large",
+            reason: "the largest is 4294967295p",
             example,
         })
     }
@@ -301,22 +304,28 @@ impl FromStr for Ppm {
 impl FromStr for Limit {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
+        let what = "a queue limit";
         let lower = text.trim().to_ascii_lowercase();
         if lower.ends_with("bdp") {
-            let milli = scaled(text, &[("bdp", 1000)], "a queue limit", "\"1.5bdp\"")?;
-            return Ok(Self::MilliBdp(u32::try_from(milli).unwrap_or(u32::MAX)));
+            let example = "\"1.5bdp\"";
+            let milli = scaled(text, &[("bdp", 1000)], what, example)?;
+            return u32::try_from(milli).map(Self::MilliBdp).map_err(|_| UnitError {
+                text: text.to_owned(),
+                what,
+                reason: "the largest is 4294967.295bdp",
+                example,
+            });
         }
-        if let Ok(packets) = text.parse() {
-            return Ok(Self::Packets(packets));
+        let is_other_unit = |error: &UnitError| error.reason == UNKNOWN_UNIT;
+        let mut limit = text.parse().map(Self::Packets);
+        if limit.as_ref().is_err_and(is_other_unit) {
+            limit = text.parse().map(Self::Time);
         }
-        if let Ok(time) = text.parse() {
-            return Ok(Self::Time(time));
+        if limit.as_ref().is_err_and(is_other_unit) {
+            limit = text.parse().map(Self::Bytes);
         }
-        text.parse().map(Self::Bytes).map_err(|e: UnitError| UnitError {
-            what: "a queue limit",
-            example: "\"187500B\", \"40p\", \"15ms\" or \"1.5bdp\"",
-            ..e
-        })
+        let example = "\"187500B\", \"40p\", \"15ms\" or \"1.5bdp\"";
+        limit.map_err(|error| UnitError { what, example, ..error })
     }
 }
 
@@ -435,6 +444,22 @@ mod tests {
         assert!(error("0.3bit".parse()).contains("finer"));
         assert!("101%".parse::<Ppm>().unwrap_err().to_string().contains("100 %"));
         assert!("99999999999tbit".parse::<Rate>().unwrap_err().to_string().contains("too large"));
+    }
+
+    #[test]
+    fn limits_are_not_clamped_and_errors_have_their_reason() {
+        let error = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
+        assert_eq!("4294967.295bdp".parse(), Ok(Limit::MilliBdp(u32::MAX)));
+        assert_eq!(
+            error("99999999999bdp"),
+            "`99999999999bdp` is not a queue limit: the largest is 4294967.295bdp; write it like \"1.5bdp\""
+        );
+        assert!(error("4294967.296bdp").contains("the largest is 4294967.295bdp"));
+        assert!(error("4294967296p").contains("a queue limit: the largest is 4294967295p; write"));
+        assert!(error("99999999999999h").contains("it is too large"));
+        assert!(error("0.1B").contains("finer than one whole unit"));
+        assert!(error("40x").contains("the unit is unknown"));
+        assert!(error("-1B").contains("it is negative"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
 
 use crate::metric::{Metric, Scope};
-use crate::units::{Bytes, Micros, Packets, Ppm, Rate, UnitError};
+use crate::units::{Bytes, Micros, Packets, Ppm, Rate, SHARE_UNITS, UnitError};
 
 use super::Plan;
 use super::text::{Levels, Name, Scalar};
@@ -234,6 +234,13 @@ impl Amount {
             (_, Self::Number(n)) if n.is_finite() => Ok(*n),
             (unit, _) => Err(AmountError::NotANumber { unit: unit.to_owned() }),
         }
+    }
+
+    /// The share of another number, for a percentage; `None` for an amount.
+    pub(crate) fn share(&self) -> Option<Result<Ppm, UnitError>> {
+        let Self::Text(text) = self else { return None };
+        let end = text.trim_end().to_ascii_lowercase();
+        SHARE_UNITS.iter().any(|(unit, _)| end.ends_with(unit)).then(|| text.parse())
     }
 
     /// As [`Amount::in_unit`], for a difference of two numbers: it may be negative.
@@ -469,12 +476,9 @@ impl Expect {
             }
             (None, None, None, Some([centre, tolerance])) => {
                 let centre = value("near", centre)?;
-                let share = match tolerance {
-                    Amount::Text(text) => text.parse::<Ppm>().ok(),
-                    Amount::Number(_) => None,
-                };
-                let half = match share {
-                    Some(share) => centre.abs() * f64::from(share.get()) / 1e6,
+                let half = match tolerance.share() {
+                    Some(Ok(share)) => centre.abs() * f64::from(share.get()) / 1e6,
+                    Some(Err(why)) => return Err((vec!["near"], why.to_string())),
                     None => {
                         let tolerance = tolerance.in_unit(unit);
                         tolerance.map_err(|why| (vec!["near"], why.to_string()))?.abs()

@@ -10,7 +10,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use toml::Value;
 
 use crate::metric::Scope;
-use crate::units::Ppm;
 
 use super::Plan;
 use super::expect::selector::MetricSelector;
@@ -205,15 +204,12 @@ impl Margin {
     }
 
     fn read(key: &'static str, amount: &Amount, unit: &str) -> Result<Self, Fault> {
-        let share = match amount {
-            Amount::Text(text) => text.parse::<Ppm>().ok(),
-            Amount::Number(_) => None,
-        };
-        let (margin, value) = match share {
-            Some(share) => {
+        let (margin, value) = match amount.share() {
+            Some(Ok(share)) => {
                 let share = f64::from(share.get()) / 1e6;
                 (Self::Share(share), share)
             }
+            Some(Err(why)) => return Err((vec![key], why.to_string())),
             None => {
                 let amount = amount.in_unit(unit).map_err(|why| (vec![key], why.to_string()))?;
                 (Self::Amount(amount), amount)

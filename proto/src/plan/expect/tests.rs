@@ -191,6 +191,11 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("below = \"20ms\"", "below = \"20ms\"\nabove = \"10ms\"", "write two claims"),
     (
         "below = \"20ms\"",
+        "near = [\"20ms\", \"200%\"]",
+        "expect.0.near: `200%` is not a share: it is more than 100 %",
+    ),
+    (
+        "below = \"20ms\"",
         "below = \"-20ms\"",
         "it is negative; write it like \"15ms\", \"250us\" or \"60s\"; only a difference (`minus`) has negative bounds",
     ),

@@ -104,6 +104,9 @@ fn rules_that_cannot_be_applied_are_refused() {
     refused("repeat = -1", "", "a whole number from 1 to 65535, or a table like { at_most = 40 }");
     refused(&until(&format!("{throughput}, within = \"0%\"")), "", "must be more than zero");
     refused(&until(&format!("{throughput}, within = \"2ms\"")), "", "within");
+    let more = "`200%` is not a share: it is more than 100 %";
+    refused(&until(&format!("{throughput}, within = \"200%\"")), "", more);
+    refused("repeat = 2", &COMPARE.replace("\"5%\"", "\"200%\""), more);
     refused(&until("metric = \"speed\", within = \"2%\""), "", "`speed` is not a metric");
     let other = "where = { speed = \"high\" }, ";
     refused(&until(&format!("{other}{throughput}, within = \"2%\"")), "", "no factor `speed`");
