@@ -49,7 +49,7 @@ pub(crate) enum LimitUnit {
     Packets,
     /// Bytes of frames, at least one full frame.
     Bytes,
-    /// Bytes of memory, 32 bits in the kernel.
+    /// Bytes of memory, at least one full frame; 32 bits in the kernel.
     Memory,
     /// Bytes of an average queue, which [`Parameters::check_limits`] compares.
     Threshold,

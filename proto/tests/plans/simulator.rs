@@ -139,6 +139,24 @@ fn rejects_nodes_with_agents_and_values_of_sysctls() {
 }
 
 #[test]
+fn a_handshake_takes_less_than_the_generator_waits() {
+    let with_delay =
+        |delay: &str| PLAN.replace("\"10ms\"", &format!("\"{delay}\"")).replace("20s", "600s");
+    let error = |delay, severity| {
+        let why = format!("a handshake takes {delay}, the base round-trip time, and the traffic");
+        has(severity, &with_delay(delay), "flows.f", &why);
+    };
+    error("4s", Severity::Error);
+    // The timer may end later.
+    error("3100ms", Severity::Warning);
+    let found = problems(Target::Simulator, &with_delay("3s"));
+    assert_eq!(found, problems(Target::Kernel, &with_delay("3s")));
+    let change = "[[changes]]\nat = \"1s\"\nset = { \"links.l.delay\" = \"1s\" }\n";
+    let why = "a handshake takes 4s";
+    has(Severity::Warning, &(with_delay("4s") + change), "flows.f", why);
+}
+
+#[test]
 fn rejects_a_flow_that_nothing_limits() {
     let plan = PLAN.replace("rate = \"10mbit\"\n", "");
     let why = "no link from src to dst has a rate, and simulated hosts are infinitely fast";

@@ -3,21 +3,24 @@
 use crate::cc::refuse_kernel_name;
 use crate::plan::timeline::{flow_span, phase_spans};
 use crate::plan::{Flow, Pause, Plan, Tool};
-use crate::schedule::{MAX_GROUPS, MAX_SOCKETS};
+use crate::resolve::on_round_trip;
+use crate::schedule::{CONNECT_LIMIT_S, MAX_GROUPS, MAX_SOCKETS};
 use crate::topology::Topology;
 use crate::units::{Bytes, Micros, Rate};
 
 use super::endpoints::ends;
 use super::limits::{LENGTHS, PHASE_FLOWS};
-use super::probes;
+use super::lints::ROUND_TRIP;
 use super::problems::Problems;
+use super::{Target, probes};
 
 /// Most parallel streams of one process.
 const MAX_COUNT: u32 = 128;
 /// Verdicts take fewer bytes for those of connections without data.
 const MIN_BYTES: Bytes = Bytes::new(100);
 
-pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
+/// Rules about the flow groups of a plan; `settled`: the same with its presets merged.
+pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     if plan.flows.is_empty() && plan.probes.is_empty() {
         problems.error_from(
             &["flows"],
@@ -65,6 +68,7 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
             problems.error(&path("interval"), "must be from 100ms to 60s, iperf3's own limits");
         }
         times(plan, name, flow, problems);
+        handshake(name, flow, (settled, topology), problems);
         let length = flow_span(plan, name, flow).map(|(start, stop)| stop - start);
         if let Some((jitter, length)) = flow.start_jitter.zip(length).filter(|(j, l)| j >= l) {
             problems.error(
@@ -80,6 +84,39 @@ pub(super) fn check(plan: &Plan, topology: &Topology, problems: &mut Problems) {
         }
     }
     probes::check(plan, topology, problems);
+}
+
+/// ccbench's generator gives up a connection that takes longer than a limit.
+fn handshake(
+    name: &str,
+    flow: &Flow,
+    (settled, topology): (&Plan, &Topology),
+    problems: &mut Problems,
+) {
+    let is_limited = flow.tool == Some(Tool::Ccbench) || problems.target == Target::Simulator;
+    if !is_limited || topology.round_trip(&flow.from, &flow.to).is_none() {
+        return;
+    }
+    let links = on_round_trip(settled, topology, name);
+    let delays = links.iter().filter_map(|(_, link)| link.delay);
+    let rtt = delays.fold(Micros::default(), std::ops::Add::add);
+    let limit = Micros::from_secs(CONNECT_LIMIT_S);
+    if rtt <= limit || problems.is_unread(ROUND_TRIP) {
+        return;
+    }
+    let tool: &[&str] = &["flows", name, "tool"];
+    let why = format!(
+        "a handshake takes {rtt}, the base round-trip time, and the traffic generator gives up a connection after {limit}: \
+         write shorter delays"
+    );
+    let is_constant = settled.changes.is_empty()
+        && links.iter().all(|(_, link)| link.jitter.is_none() && link.trace.is_none());
+    // The kernel's timers end up to an eighth late.
+    if is_constant && rtt > limit + Micros::new(limit.get() / 8) {
+        problems.error_from(&["flows", name], &[tool], why);
+    } else {
+        problems.warning_from(&["flows", name], &[tool], why);
+    }
 }
 
 /// What each socket of a finite flow writes.

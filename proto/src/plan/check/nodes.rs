@@ -194,7 +194,20 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
             path,
             "the value is empty, longer than 1024 characters, or holds a control character; write it like \"4096 131072 6291456\"",
         );
+    } else if matches!(key, "net.ipv4.tcp_rmem" | "net.ipv4.tcp_wmem") && !are_buffers(value) {
+        problems.error(
+            path,
+            "must be three numbers of bytes from 1 to 2147483647, none less than the one before: least, default and most, like \
+             \"4096 131072 6291456\"",
+        );
     }
+}
+
+/// Whether it is a value of `tcp_rmem` and `tcp_wmem`.
+fn are_buffers(value: &SysctlValue) -> bool {
+    let numbers: Result<Vec<i32>, _> =
+        value.to_string().split_whitespace().map(str::parse).collect();
+    numbers.is_ok_and(|numbers| numbers.len() == 3 && numbers[0] > 0 && numbers.is_sorted())
 }
 
 fn wires(plan: &Plan, problems: &mut Problems) {

@@ -135,10 +135,9 @@ fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<Str
         Limit::MilliBdp(milli) => milli == 0,
         Limit::Time(time) => time.get() == 0,
     };
-    let is_refused = |bytes: u64| bytes == 0 || bytes > u64::from(u32::MAX);
     match (unit, limit) {
-        (LimitUnit::Memory, Limit::Bytes(bytes)) if is_refused(bytes.get()) => {
-            return Some("must be from 1B to 4294967295B".to_owned());
+        (LimitUnit::Memory, Limit::Bytes(bytes)) if bytes.get() > u64::from(u32::MAX) => {
+            return Some("must be 4294967295B or less".to_owned());
         }
         // Relative to each other: `Parameters::check_limits`.
         (LimitUnit::Threshold, Limit::Bytes(_) | Limit::Packets(_)) => return None,
@@ -158,7 +157,7 @@ fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<Str
         Limit::Time(time) => rate.map_or(FRAME_BYTES, |rate| rate.over(time).get()),
         Limit::Packets(_) | Limit::MilliBdp(_) => FRAME_BYTES,
     };
-    if bytes < FRAME_BYTES && matches!(unit, LimitUnit::Packets | LimitUnit::Bytes) {
+    if bytes < FRAME_BYTES && unit != LimitUnit::Threshold {
         return Some(format!(
             "is {bytes}B: less than one full frame of {FRAME_BYTES}B, so nothing would fit; raise it"
         ));

@@ -172,8 +172,10 @@ impl<'a> Generator<'a> {
             sysctls.push(format!("\"net.core.{name}\" = 65536"));
         }
         for name in ["tcp_rmem", "tcp_wmem"] {
-            let limit = choices.pick(&[65_536, 4096, 16_384, 262_144, 6_291_456, u64::MAX >> 1, 0]);
-            sysctls.push(format!("\"net.ipv4.{name}\" = \"4096 16384 {limit}\""));
+            let most =
+                choices.pick(&[65_536_u64, 4096, 16_384, 262_144, 6_291_456, 2_147_483_647, 1]);
+            let (least, default) = (most.min(4096), most.min(16_384));
+            sysctls.push(format!("\"net.ipv4.{name}\" = \"{least} {default} {most}\""));
         }
         sysctls.retain(|_| choices.chance(110));
         self.line(&format!("sysctl = {{ {} }}", sysctls.join(", ")));
