@@ -14,6 +14,7 @@ use crate::units::Micros;
 mod captures;
 mod cc;
 mod changes;
+mod classes;
 mod competitors;
 mod endpoints;
 mod expects;

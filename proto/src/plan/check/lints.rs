@@ -9,7 +9,7 @@ use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 use super::impair::MAX_BURST;
 use super::limits::{AGENTS, LENGTHS};
 use super::problems::Problems;
-use super::traces;
+use super::{classes, traces};
 
 /// Below this many packets a bandwidth-delay product or a threshold is noise.
 const FEW_PACKETS: u64 = 4;
@@ -70,6 +70,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
     unlimited(plan, settled, problems);
     bypasses(settled, topology, problems);
     senders(settled, topology, problems);
+    classes::check(settled, topology, problems);
     offloads(plan, problems);
     sampling(plan, problems);
     short_phases(settled, rtts.into_values().max().unwrap_or_default(), problems);

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use crate::plan::expect;
 use crate::plan::parse::{from_table, set};
 use crate::plan::problem::{PlanProblem, Severity};
-use crate::plan::{Factor, Plan};
+use crate::plan::{Factor, Plan, digest};
 
 use super::names;
 use super::problems::Problems;
@@ -107,6 +107,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
         if levels.is_empty() {
             problems.error(&["matrix", name], "has no levels: no point would be left");
         }
+        same_levels(&base, name, (factor, &levels), problems);
         let mut keys: Vec<Vec<String>> = Vec::new();
         for (index, level) in levels.iter().enumerate() {
             level_name(name, factor, &levels, index, problems);
@@ -201,6 +202,46 @@ fn level_name(
     }
 }
 
+/// Warns about levels of a factor that set the same values, perhaps in other words: their points are equal.
+fn same_levels(
+    base: &Table,
+    name: &str,
+    (factor, levels): (&Factor, &[Level]),
+    problems: &mut Problems,
+) {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    for (index, level) in levels.iter().enumerate() {
+        let Some(plan) = digest_at(base, level) else { continue };
+        let Some(other) = seen.insert(plan.clone(), &level.name) else { continue };
+        // Equal text in a list is an error.
+        if other != level.name {
+            let number = index.to_string();
+            let place = match factor {
+                Factor::Values(_) => number.as_str(),
+                Factor::Levels(_) => level.name.as_str(),
+            };
+            let why = format!(
+                "sets the same as the level `{other}`, so their points are equal; use `repeat` for more trials"
+            );
+            problems.warning_from(&["matrix", name, place], &[&["matrix", name]], why);
+        }
+        seen.insert(plan, other);
+    }
+}
+
+/// The digest of the plan with this level alone; `None` if it cannot be read.
+fn digest_at(base: &Table, level: &Level) -> Option<String> {
+    if level.incomplete || level.keys.iter().any(|setting| !may_vary(&setting.key)) {
+        return None;
+    }
+    let mut table = base.clone();
+    for setting in &level.keys {
+        set::set_key(&mut table, &setting.key, setting.value.clone()).ok()?;
+    }
+    let plan = Table::try_from(from_table(table).ok()?).ok()?;
+    Some(digest(&plan.to_string()))
+}
+
 /// Checks a key of a level: that it may vary and exists, and that its value is valid together with the level's other keys.
 fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut Problems) {
     let Setting { key, value, place } = setting;
@@ -263,8 +304,11 @@ pub(super) fn check_points(
     problems: &mut Problems,
     at_point: impl Fn(&Plan, &[(String, String)], &mut Problems),
 ) {
-    let levels_are_right =
-        !problems.found.iter().any(|p| p.place.first().is_some_and(|first| first == "matrix"));
+    let is_of_level = |problem: &PlanProblem| {
+        problem.severity == Severity::Error
+            && problem.place.first().is_some_and(|first| first == "matrix")
+    };
+    let levels_are_right = !problems.found.iter().any(is_of_level);
     let too_many = count(plan) > MAX_POINTS;
     let some = without_empty_factors(plan, problems);
     if problems.unread_keys.any_key() {
@@ -405,4 +449,46 @@ impl Found {
 fn levels_of(point: &Factors) -> String {
     let levels: Vec<String> = point.iter().map(|(f, level)| format!("{f}={level}")).collect();
     levels.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::check::read;
+
+    /// The warnings about the matrix with these lines.
+    fn warnings(matrix: &str) -> Vec<String> {
+        let text = format!(
+            "name = \"t\"\nrepeat = 2\n[nodes]\na = {{}}\nr = {{}}\nb = {{}}\n[wires]\nw = [\"a\", \"r\", \"b\"]\n\
+             [links.l]\nnode = \"r\"\ntoward = \"b\"\nrate = \"10mbit\"\ndelay = \"10ms\"\n[flows.f]\nfrom = \"a\"\nto = \"b\"\n\
+             [[phases]]\nname = \"p\"\nlength = \"9s\"\nflows = [\"f\"]\n{matrix}"
+        );
+        let (_, found) = read(&text, &[]).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let about = found.iter().filter(|problem| problem.path.starts_with("matrix"));
+        about.map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn levels_that_set_the_same_are_reported() {
+        let found = warnings(
+            "[matrix]\n\"links.l.rate\" = [\"10mbit\", \"20mbit\", \"10000kbit\", \"0.01gbit\"]\n",
+        );
+        let why = "sets the same as the level `10mbit`, so their points are equal; use `repeat` for more trials";
+        let place = |index: u32| format!("matrix.\"links.l.rate\".{index}: {why}");
+        assert_eq!(found, [place(2), place(3)]);
+        let found = warnings(
+            "[matrix.queue]\none = { \"links.l.queue\" = { kind = \"pfifo\", limit = \"50p\" } }\n\
+             other = { \"links.l.queue\" = { limit = \"50p\", kind = \"pfifo\" } }\n\
+             third = { \"links.l.queue\" = { kind = \"bfifo\", limit = \"50p\" } }\n",
+        );
+        let why = "sets the same as the level `one`, so their points are equal; use `repeat` for more trials";
+        assert_eq!(found, [format!("matrix.queue.other: {why}")]);
+    }
+
+    #[test]
+    fn other_levels_have_no_warning() {
+        let rates = "[matrix]\n\"links.l.rate\" = [\"10mbit\", \"10001kbit\"]\n";
+        assert_eq!(warnings(rates), [""; 0]);
+        let some = "[matrix.load]\nlight = {}\nheavy = { \"flows.f.count\" = 8 }\n";
+        assert_eq!(warnings(some), [""; 0]);
+    }
 }

@@ -1,0 +1,213 @@
+//! Lint: classes of links that get no packet.
+//!
+//! A warning needs certainty: the cabling is known, and the packets of the plan are those of its flows and probes, in both directions.
+
+use crate::plan::parse::set::join_key;
+use crate::plan::problem::{PlanProblem, Severity};
+use crate::plan::{Match, Plan};
+use crate::resolve::shapes;
+use crate::schedule::server_port;
+use crate::topology::Topology;
+
+use super::problems::Problems;
+
+/// The ports of sockets that name none.
+const PORT_RANGE: &str = "net.ipv4.ip_local_port_range";
+
+/// Packets from a node to another, data or acknowledgements.
+struct Packets<'p> {
+    from: &'p str,
+    to: &'p str,
+    /// The flow group; `None` for a probe.
+    flow: Option<&'p str>,
+    /// The interfaces that they leave by: node and device.
+    hops: Vec<(&'p str, &'p str)>,
+}
+
+impl Packets<'_> {
+    fn are(&self, wanted: &Match) -> bool {
+        wanted.from.as_deref().is_none_or(|from| from == self.from)
+            && wanted.to.as_deref().is_none_or(|to| to == self.to)
+            && wanted.flow.as_deref().is_none_or(|flow| Some(flow) == self.flow)
+    }
+}
+
+/// The packets of a plan; `None` where the cabling is not known.
+fn packets<'p>(plan: &'p Plan, topology: &'p Topology) -> Option<Vec<Packets<'p>>> {
+    let flows = plan.flows.iter().map(|(name, flow)| (Some(name.as_str()), (&flow.from, &flow.to)));
+    let probes = plan.probes.values().map(|probe| (None, (&probe.from, &probe.to)));
+    let both_ways = flows.chain(probes).flat_map(|(flow, (a, b))| [(flow, a, b), (flow, b, a)]);
+    both_ways
+        .map(|(flow, from, to)| Some(Packets { from, to, flow, hops: topology.path(from, to)? }))
+        .collect()
+}
+
+/// Warns about classes of a settled plan's links that get no packet.
+pub(super) fn check(settled: &Plan, topology: &Topology, problems: &mut Problems) {
+    let links: Vec<_> = settled.links.iter().filter(|(_, link)| !link.classes.is_empty()).collect();
+    if links.is_empty() {
+        return;
+    }
+    let packets = packets(settled, topology);
+    let sets_ports = settled.nodes.values().any(|node| node.sysctl.contains_key(PORT_RANGE))
+        || settled.probes.values().any(|probe| probe.host.is_some());
+    let least_port = server_port(0, 0);
+    for (name, link) in links {
+        let reads: [&[&str]; 5] =
+            [&["links", name], &["flows"], &["probes"], &["nodes"], &["wires"]];
+        let passes =
+            |packets: &&Packets<'_>| packets.hops.iter().any(|hop| shapes(link, topology, *hop));
+        let passing: Vec<&Packets<'_>> = packets.iter().flatten().filter(passes).collect();
+        for (index, (class, config)) in link.classes.iter().enumerate() {
+            let at = ["links", name.as_str(), "classes", class.as_str(), "match"];
+            let dotted = join_key(&at);
+            let is_wrong = |found: &PlanProblem| {
+                found.severity == Severity::Error && found.path.starts_with(&dotted)
+            };
+            if problems.found.iter().any(is_wrong) {
+                continue;
+            }
+            let wanted = &config.matches;
+            let mut earlier = link.classes.iter().take(index);
+            let same = earlier.find(|(_, other)| other.matches == *wanted);
+            let why = if let Some((other, _)) = same {
+                format!(
+                    "is that of the class `{other}`, which gets the packets: it is the first one in name order"
+                )
+            } else if passing.is_empty() {
+                continue;
+            } else if !passing.iter().any(|packets| packets.are(wanted)) {
+                format!(
+                    "no packet matches: the plan sends none{} over this link",
+                    described(wanted)
+                )
+            } else if let Some(port) = wanted.port.filter(|port| *port < least_port)
+                && !sets_ports
+            {
+                format!(
+                    "no packet matches: the ports of flows and probes are {least_port} and above, not {port}"
+                )
+            } else {
+                continue;
+            };
+            problems.warning_from(&at, &reads, why);
+        }
+    }
+}
+
+/// ` of `bulk` from `src` to `dst``.
+fn described(wanted: &Match) -> String {
+    let keys = [("of", &wanted.flow), ("from", &wanted.from), ("to", &wanted.to)];
+    let words =
+        keys.into_iter().filter_map(|(word, name)| Some(format!(" {word} `{}`", name.as_ref()?)));
+    words.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::check::read;
+
+    const PLAN: &str = r#"
+name = "t"
+repeat = 2
+[nodes]
+a = {}
+r = {}
+b = {}
+[wires]
+w = ["a", "r", "b"]
+[links.l]
+node = "r"
+toward = "b"
+rate = "10mbit"
+delay = "10ms"
+[links.unused]
+node = "b"
+toward = "r"
+delay = "1ms"
+[flows.f]
+from = "a"
+to = "b"
+[flows.back]
+from = "b"
+to = "a"
+reverse = true
+[probes.p]
+kind = "ping"
+from = "a"
+to = "b"
+[[phases]]
+name = "p"
+length = "5s"
+flows = ["f", "back"]
+"#;
+
+    /// The warnings about classes of the link with these matches, named `c0`, `c1` ...
+    fn warnings(plan: &str, matches: &[&str]) -> Vec<String> {
+        let classes = matches.iter().enumerate().map(|(index, matches)| {
+            format!("[links.l.classes.c{index}]\nrate = \"1mbit\"\nmatch = {{ {matches} }}\n")
+        });
+        let text = plan.to_owned() + &classes.collect::<String>();
+        let found = read(&text, &[]).unwrap_or_else(|problems| panic!("{problems:?}")).1;
+        assert!(found.iter().all(|problem| problem.line.is_some()), "{found:?}");
+        let about = found.iter().filter(|problem| problem.path.contains(".classes."));
+        about.map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn classes_that_get_packets_have_no_warning() {
+        let fine = [
+            "to = \"b\"",
+            "from = \"a\", to = \"b\"",
+            "flow = \"f\"",
+            "flow = \"back\", from = \"a\"",
+            "port = 5201",
+            "port = 50000",
+            "dscp = 46",
+            "ecn = \"ect1\", to = \"b\"",
+        ];
+        assert_eq!(warnings(PLAN, &fine), [""; 0]);
+        // A resolver, or a narrower range of ports.
+        let ports = PLAN
+            .replace("a = {}", "a = { sysctl = { \"net.ipv4.ip_local_port_range\" = \"80 90\" } }");
+        assert_eq!(warnings(&ports, &["port = 80"]), [""; 0]);
+    }
+
+    #[test]
+    fn a_class_with_the_match_of_an_earlier_one_is_reported() {
+        let found = warnings(PLAN, &["to = \"b\"", "flow = \"f\"", "to = \"b\""]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("links.l.classes.c2.match: is that of the class `c0`"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_match_that_no_packet_of_the_plan_has_is_reported() {
+        let found = warnings(
+            PLAN,
+            &["from = \"b\", to = \"a\"", "flow = \"f\", to = \"a\"", "to = \"r\"", "port = 80"],
+        );
+        let expected = [
+            "c0.match: no packet matches: the plan sends none from `b` to `a` over this link",
+            "c1.match: no packet matches: the plan sends none of `f` to `a` over this link",
+            "c2.match: no packet matches: the plan sends none to `r` over this link",
+            "c3.match: no packet matches: the ports of flows and probes are 5201 and above, not 80",
+        ];
+        assert_eq!(found, expected.map(|warning| format!("links.l.classes.{warning}")));
+    }
+
+    #[test]
+    fn the_cabling_of_agents_is_not_known() {
+        let mut plan = PLAN.replace("[wires]\nw = [\"a\", \"r\", \"b\"]\n", "");
+        for (host, node) in ["a", "r", "b"].iter().enumerate() {
+            let agent = format!(
+                "{node} = {{ agent = \"h{host}:7700\", address = \"10.0.0.{}\" }}",
+                host + 1
+            );
+            plan = plan.replace(&format!("{node} = {{}}"), &agent);
+        }
+        assert_eq!(warnings(&plan, &["from = \"b\", to = \"a\"", "port = 80"]), [""; 0]);
+    }
+}
