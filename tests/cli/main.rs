@@ -115,6 +115,12 @@ fn prints_help_completions_and_man_pages() {
     let help = bench.run(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
     assert!(out(&help).contains("Exit codes"), "{}", text(&help));
+    let names_shards = |command: &str| {
+        let help = out(&bench.run(&[command, "--help"]));
+        assert!(help.contains("--out <DIR>"), "{help}");
+        help.contains("with --shard")
+    };
+    assert_eq!(["run", "reproduce", "scorecard"].map(names_shards), [true, false, false]);
     assert!(out(&bench.run(&["completions", "bash"])).contains("ccbench"));
     assert_eq!(bench.run(&["man", "man"]).status.code(), Some(0));
     assert!(bench.path("man/ccbench-run.1").exists());

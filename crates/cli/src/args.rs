@@ -189,6 +189,7 @@ pub struct TlsArgs {
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
+#[command(mut_arg("out", |out| out.help(OUT_OF_SHARDS)))]
 pub struct RunArgs {
     /// The plan file (not with --resume: the results directory has a copy).
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "resume")]
@@ -213,6 +214,10 @@ pub struct RunArgs {
     #[command(flatten)]
     pub options: RunOptions,
 }
+
+/// Help of `run --out`, the only command with `--shard`.
+const OUT_OF_SHARDS: &str =
+    "Parent directory of the results; with --shard the directory or the URL that all shards share";
 
 impl RunArgs {
     /// A new run with these options, of a plan that another command gives.
@@ -247,7 +252,7 @@ pub struct RunOptions {
     /// Apply the plan's `[quick]` overrides (fewer trials, shorter phases). `--set` takes precedence.
     #[arg(long)]
     pub quick: bool,
-    /// Parent directory of the results; with --shard the directory or the URL that all shards share.
+    /// Parent directory of the results.
     #[arg(long, default_value = "results", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
     /// Print one JSON object per line instead of text.
