@@ -138,6 +138,25 @@ fn rejects_nodes_with_agents_and_values_of_sysctls() {
     assert!(["src", "router", "dst"].into_iter().all(of), "{found:#?}");
 }
 
+/// The default is ccbench's generator in the simulator, and in the lab, where a plan runs that names an engine.
+#[test]
+fn finite_flows_and_pauses_need_no_tool_where_the_default_has_them() {
+    let pause = "rate = \"1mbit\"\npause = { after = \"1s\", for = \"1s\" }";
+    for keys in ["bytes = \"1MB\"", pause] {
+        let plan = with("flow", keys);
+        let errors = |target, plan: &str| {
+            let found = problems(target, plan).into_iter();
+            found.filter(|problem| problem.severity == Severity::Error).count()
+        };
+        assert_eq!((errors(Target::Simulator, &plan), errors(Target::Any, &plan)), (0, 0));
+        assert_eq!(errors(Target::Kernel, &plan), 1);
+        let lab = plan.replace("[nodes]", "[lab]\nengine = \"qemu\"\n[nodes]");
+        assert_eq!(errors(Target::Kernel, &lab), 0);
+        let iperf3 = with("flow", &format!("tool = \"iperf3\"\n{keys}"));
+        assert_eq!(errors(Target::Simulator, &iperf3), 1);
+    }
+}
+
 #[test]
 fn a_handshake_takes_less_than_the_generator_waits() {
     let with_delay =

@@ -12,7 +12,7 @@ use super::endpoints::ends;
 use super::limits::{LENGTHS, PHASE_FLOWS};
 use super::lints::ROUND_TRIP;
 use super::problems::Problems;
-use super::{Target, probes};
+use super::{Target, lab, probes};
 
 /// Most parallel streams of one process.
 const MAX_COUNT: u32 = 128;
@@ -76,11 +76,12 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
                 format!("is {jitter}, and the group runs for {length}: it must be shorter"),
             );
         }
+        let is_ours = is_ours(plan, flow, problems.target);
         if let Some(bytes) = flow.bytes {
-            self::bytes(name, flow, bytes, problems);
+            self::bytes(name, (bytes, is_ours), problems);
         }
         if let Some(pause) = flow.pause {
-            self::pause(name, flow, (pause, length), problems);
+            self::pause(name, flow, (pause, length, is_ours), problems);
         }
     }
     probes::check(plan, topology, problems);
@@ -119,8 +120,19 @@ fn handshake(
     }
 }
 
-/// What each socket of a finite flow writes.
-fn bytes(name: &str, flow: &Flow, bytes: Bytes, problems: &mut Problems) {
+/// Whether ccbench's generator makes the traffic of a flow: without `tool` it does in the simulator and the lab.
+fn is_ours(plan: &Plan, flow: &Flow, target: Target) -> bool {
+    match flow.tool {
+        Some(tool) => tool == Tool::Ccbench,
+        // The plan of results may be of either, and its controller has checked it.
+        None => {
+            target != Target::Kernel || plan.lab.engine.is_some() || !lab::kernels(plan).is_empty()
+        }
+    }
+}
+
+/// What each socket of a finite flow writes. `is_ours`: by ccbench's generator.
+fn bytes(name: &str, (bytes, is_ours): (Bytes, bool), problems: &mut Problems) {
     let at = ["flows", name, "bytes"];
     if bytes < MIN_BYTES {
         problems.error(
@@ -129,17 +141,17 @@ fn bytes(name: &str, flow: &Flow, bytes: Bytes, problems: &mut Problems) {
                 "is {bytes}; write at least {MIN_BYTES}, or leave it out for a flow without end"
             ),
         );
-    } else if flow.tool != Some(Tool::Ccbench) {
+    } else if !is_ours {
         let why = "needs `tool = \"ccbench\"`: iperf3 closes its sockets after the last byte";
         problems.error_from(&at, &[&["flows", name, "tool"]], why);
     }
 }
 
-/// `length`: how long the group runs.
+/// `length`: how long the group runs. `is_ours`: its traffic is that of ccbench's generator.
 fn pause(
     name: &str,
     flow: &Flow,
-    (pause, length): (Pause, Option<Micros>),
+    (pause, length, is_ours): (Pause, Option<Micros>, bool),
     problems: &mut Problems,
 ) {
     let at = |key| ["flows", name, "pause", key];
@@ -147,7 +159,7 @@ fn pause(
         let why = "needs a `rate`: without one, the send buffer holds data for longer";
         problems.error_from(&["flows", name, "pause"], &[&["flows", name, "rate"]], why);
     }
-    if flow.tool != Some(Tool::Ccbench) {
+    if !is_ours {
         let why = "needs `tool = \"ccbench\"`: iperf3 does not pause";
         problems.error_from(&["flows", name, "pause"], &[&["flows", name, "tool"]], why);
     }
