@@ -63,7 +63,7 @@ pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError
     ];
     let files = traces.files;
     let (checked, warnings) = check::check_with(plan(links.into(), args.seed), files.clone())
-        .map_err(|problems| refused(&problems))?;
+        .map_err(|problems| refused(&problems, args))?;
     let context = TrialContext {
         seed: args.seed,
         traces: files
@@ -84,7 +84,12 @@ pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError
         up: config(RIGHT, UP)?,
         warnings: deprecated_keys(args)
             .into_iter()
-            .chain(warnings.iter().filter(|w| is_of_queue(w, args)).map(flag_message))
+            .chain(
+                warnings
+                    .iter()
+                    .filter(|warning| is_of_queue(warning, args))
+                    .map(|warning| flag_message(warning, args)),
+            )
             .collect(),
     })
 }
@@ -319,18 +324,18 @@ fn is_of_queue(problem: &PlanProblem, args: &Args) -> bool {
     requested && problem.path.starts_with("links.") && problem.path.contains(".queue")
 }
 
-fn refused(problems: &[PlanProblem]) -> LinkError {
+fn refused(problems: &[PlanProblem], args: &Args) -> LinkError {
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
     let mut errors: Vec<&PlanProblem> = errors.collect();
     errors.sort_by(|a, b| a.path.cmp(&b.path));
     let errors = errors.into_iter();
-    let mut problems: Vec<String> = errors.map(flag_message).collect();
+    let mut problems: Vec<String> = errors.map(|error| flag_message(error, args)).collect();
     problems.dedup();
     LinkError::Plan { problems }
 }
 
 /// A problem of the plan with its flag in place of its key: `links.up.delay` is `--up-delay`.
-fn flag_message(problem: &PlanProblem) -> String {
+fn flag_message(problem: &PlanProblem, args: &Args) -> String {
     let path = problem.path.replace(['"', '\''], "");
     let mut parts = path.split('.').skip(1);
     let flag = match parts.next() {
@@ -362,8 +367,12 @@ fn flag_message(problem: &PlanProblem) -> String {
     } else {
         flag
     };
-    let rest = rest.map_or(String::new(), |key| format!(" {key}"));
-    format!("{flag}{name}:{rest} {}", problem.reason)
+    // The kind of a queue has no key here.
+    let rest = rest.filter(|key| *key != "kind").map_or(String::new(), |key| format!(" {key}"));
+    // Only a link at one interface has qdiscs.
+    let backend = if args.dev.is_some() { "write --backend kernel" } else { "use --dev" };
+    let reason = problem.reason.replace("write `backend = \"kernel\"`", backend);
+    format!("{flag}{name}:{rest} {reason}")
 }
 
 #[cfg(test)]
@@ -518,6 +527,16 @@ mod tests {
                 "--up-aqm: `5` is not a length of time",
             ),
             ("--rate 1mbit --aqm codel,limit=0p", "--queue: is zero"),
+            (
+                "--rate 1mbit --aqm cake",
+                "--aqm: only the kernel's qdisc has it: use --dev, or use another queue, for example `fq_codel`",
+            ),
+            (
+                "--dev a --backend userspace --rate 1mbit --up-aqm fq,maxrate=1mbit",
+                "--up-aqm: maxrate only the kernel's qdisc has it: write --backend kernel, or",
+            ),
+            ("--rate 1mbit --aqm red", "--aqm: `limit` is missing; add `,limit=100kB`"),
+            ("--burst-loss 1%", "`leave` is missing; add `,leave=20%`"),
             (
                 "--rate 1mbit --aqm codel,limit=9p --queue 9p",
                 "--aqm: `limit` is given by --queue too",

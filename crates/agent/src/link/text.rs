@@ -18,9 +18,27 @@ pub enum TableError {
     /// A key is given twice.
     #[error("`{0}` is given twice")]
     Duplicate(String),
+    /// A key without which the table is nothing.
+    #[error("`{0}` is missing; add `,{0}={example}`", example = example(.0))]
+    Missing(String),
     /// A key or value that the plan's type does not accept.
     #[error("{0}")]
     Value(serde_json::Error),
+}
+
+/// A value of a key that a table must have.
+fn example(key: &str) -> &'static str {
+    match key {
+        "enter" => "1%",
+        "leave" => "20%",
+        "rate" => "10mbit",
+        "spread" | "hold" | "every" => "2ms",
+        "kind" => "codel",
+        "min" => "30kB",
+        "max" => "90kB",
+        // `limit`, `burst`.
+        _ => "100kB",
+    }
 }
 
 /// A number is a string for one key (`alpha` of dualpi2) and an integer for another (`alpha` of pie). Up to this
@@ -91,7 +109,11 @@ pub(crate) fn build<T: DeserializeOwned>(
             }
         }
     }
-    Err(TableError::Value(reported.unwrap_or_else(|| serde::de::Error::custom("no value"))))
+    let error = reported.unwrap_or_else(|| serde::de::Error::custom("no value"));
+    // serde_json has no other way to tell.
+    let text = error.to_string();
+    let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
+    Err(missing.map_or(TableError::Value(error), |(key, _)| TableError::Missing(key.to_owned())))
 }
 
 fn value_of(fields: &[(String, Option<String>)], is_text: impl Fn(&str) -> bool) -> Value {
@@ -154,11 +176,14 @@ mod tests {
             ("codel,target=5ms,target=6ms", "`target` is given twice"),
             ("codel,,ecn", "neither KEY=VALUE nor KEY"),
             ("codel,limit=", "neither KEY=VALUE nor KEY"),
-            ("red,limit=90kB", "missing field `min`"),
+            ("red", "`limit` is missing; add `,limit=100kB`"),
+            ("red,limit=90kB", "`min` is missing; add `,min=30kB`"),
         ] {
             let error = table::<Queue>("kind", text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{text}: {error}");
         }
+        let leave = table::<BurstLoss>("enter", "1%").unwrap_err().to_string();
+        assert_eq!(leave, "`leave` is missing; add `,leave=20%`");
         assert!(word::<OnEnd>("holt").unwrap_err().to_string().contains("expected one of `hold`"));
     }
 
