@@ -5,6 +5,7 @@
 
 mod link_support;
 
+use std::process::Command;
 use std::time::Duration;
 
 use link_support::{AGENT, Lab, Running, exchange, inside, run, udp_echo, wait_for};
@@ -214,6 +215,16 @@ fn a_command_runs_behind_the_link_and_its_exit_code_counts() {
     lab.ip(lab.middle(), "addr add 100.64.3.4/24 dev lb0");
     let ended = lab.command("", &["sh", "-c", "echo $CCBENCH_LINK_HOST"]);
     assert_eq!(ended.stdout, "100.64.64.1\n");
+}
+
+#[test]
+fn a_namespace_without_loopback_is_named_as_the_cause() {
+    let ended = run(Command::new("unshare").args(["-n", AGENT, "link", "-q", "--", "true"]));
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("lo of this network namespace is down"), "{}", ended.stderr);
+    let set_up = "ip link set lo up && exec \"$0\" link -q -- true";
+    let ended = run(Command::new("unshare").args(["-n", "sh", "-c", set_up, AGENT]));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
 #[test]

@@ -263,11 +263,18 @@ fn configure(
     here.set_up(&outer)?;
     there.set_up(&inner)?;
     let routes = here.routes()?;
+    let has_loopback = expect(here, LOOPBACK)?.up;
     for block in addresses::free(around, &routes) {
         // Adding the route reserves the block: if two shells start at once, one is refused and tries the next block.
         let via = block.inner().into();
         match here.add_route(&outer, block.base().into(), block.prefix(), via) {
             Err(error) if is_taken(&error) => continue,
+            // A namespace in which `lo` has never been up has no table of local addresses, which the kernel looks the gateway up in.
+            Err(LinkError::Netlink { operation, source }) if !has_loopback => {
+                let hint =
+                    "; the interface lo of this network namespace is down: `ip link set lo up`";
+                return Err(LinkError::System { operation, source, hint });
+            }
             other => other?,
         }
         let ends = (block.outer(), block.inner());
