@@ -170,13 +170,20 @@ pub(super) fn relative_limits(
 ) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let limits = queue.limits();
-    for (key, limit, _) in limits.iter().filter(|(.., unit)| *unit == LimitUnit::Memory) {
+    for (key, limit, unit) in &limits {
         let bytes = limit_bytes(*limit, rate, rtt).get();
-        if limit.is_relative() && bytes > u64::from(u32::MAX) {
-            let why =
-                format!("`{limit}` is {bytes}B; the kernel's queue holds at most {}B", u32::MAX);
-            found.push((*key, why));
-        }
+        let packets = bytes.div_ceil(FRAME_BYTES);
+        let most = u64::from(u32::MAX);
+        let why = match unit {
+            LimitUnit::Memory if limit.is_relative() && bytes > most => {
+                format!("`{limit}` is {bytes}B; the kernel's queue holds at most {most}B")
+            }
+            LimitUnit::Packets if packets > most => {
+                format!("`{limit}` is {packets} packets; a queue holds at most {most}")
+            }
+            _ => continue,
+        };
+        found.push((*key, why));
     }
     if limits.iter().any(|(_, limit, _)| limit.is_relative()) {
         let resolved = resolve_queue(Some(queue), Some(rate), rtt);
@@ -312,5 +319,21 @@ fn short_phases(settled: &Plan, rtt: Micros, problems: &mut Problems) {
                 format!("{} is less than {FEW_ROUND_TRIPS} round trips of {rtt}: the flows will not have settled", phase.length),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_in_packets_is_not_clamped() {
+        let rate = Rate::from_bits_per_sec(1_000_000_000_000);
+        let found = |limit| relative_limits(&Queue::pfifo(limit), (rate, Micros::from_secs(1)));
+        let minute = found(Limit::Time(Micros::from_secs(60)));
+        let why = "`60s` is 4953764862 packets; a queue holds at most 4294967295";
+        assert_eq!(minute, [("limit", why.to_owned())]);
+        assert!(found(Limit::Time(Micros::from_secs(50))).is_empty());
+        assert!(found(Limit::Packets(crate::units::Packets::new(u32::MAX))).is_empty());
     }
 }
