@@ -42,7 +42,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
         let from = Sources::of(name, written);
         characteristics(&from, link, problems);
         impair::check(name, written, link, problems);
-        traces::check(plan, name, written, link, problems);
+        traces::check(plan, name, written, problems);
         classes(plan, &from, link, problems);
     }
     for (name, preset) in &plan.path {

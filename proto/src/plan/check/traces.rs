@@ -138,8 +138,8 @@ pub(super) fn is_known(link: &Link, problems: &Problems) -> bool {
     link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some() || known(&used.file))
 }
 
-/// Rules about one link's trace. `written` is the link as its author wrote it, `link` with its preset.
-pub(super) fn check(plan: &Plan, name: &str, written: &Link, link: &Link, problems: &mut Problems) {
+/// Rules about one link's trace. `written` is the link as its author wrote it.
+pub(super) fn check(plan: &Plan, name: &str, written: &Link, problems: &mut Problems) {
     let Some(used) = &written.trace else { return };
     let at = |key| ["links", name, "trace", key];
     if used.file.is_empty() || used.file.len() > MAX_FILE || used.file.contains(char::is_control) {
