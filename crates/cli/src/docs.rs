@@ -282,6 +282,7 @@ fn of_results_directory(error: &StoreError) -> Option<Section> {
         StoreError::File(error) => of_file(error),
         StoreError::Journal(error) => of_journal(error),
         StoreError::OtherPlan { .. } => Some(REPEATING),
+        StoreError::DamagedPlan { .. } => Some(INTEGRITY),
         _ => None,
     }
 }

@@ -14,6 +14,7 @@ use super::layout::table_files;
 use super::model::{Reason, TrialStatus};
 use super::parallel::in_parallel;
 use super::reason::ReasonCode;
+use super::store::RESOLVED_PLAN;
 
 /// How files are compared with the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,14 @@ fn has_parquet_ends(path: &Path) -> std::io::Result<bool> {
     file.read_exact(&mut tail)?;
     let fits = u64::from(u32::from_le_bytes(footer)) + 12 <= bytes;
     Ok(head == MAGIC && tail == MAGIC && fits)
+}
+
+/// What is wrong with the resolved plan. A missing plan and one without a digest are not: a run that is being copied has no plan yet.
+pub(crate) fn of_plan(run: &Path, state: &RunState) -> Option<String> {
+    let expected = state.run_files.get(RESOLVED_PLAN)?;
+    let path = run.join(RESOLVED_PLAN);
+    path.symlink_metadata().ok()?;
+    compare_with_digest(&path, Some(expected), Depth::Digests)
 }
 
 /// Marks every trial in the state that has a damaged file in one of these tables.

@@ -45,8 +45,10 @@ pub use error::StoreError;
 /// Result of making, opening and finishing a results directory.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
+/// The plan with all defaults and overrides.
+pub(crate) const RESOLVED_PLAN: &str = "plan.resolved.toml";
 /// Files of every run that never change; traces are further ones.
-pub(crate) const RUN_FILES: [&str; 3] = ["plan.toml", "plan.resolved.toml", "points.parquet"];
+pub(crate) const RUN_FILES: [&str; 3] = ["plan.toml", RESOLVED_PLAN, "points.parquet"];
 
 /// A results directory.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl RunDir {
             std::fs::create_dir(&dir).map_err(io_error("create", &dir))?;
         }
         replace(&path, "plan.toml", info.plan_text.as_bytes())?;
-        replace(&path, "plan.resolved.toml", info.resolved_text.as_bytes())?;
+        replace(&path, RESOLVED_PLAN, info.resolved_text.as_bytes())?;
         for (folder, files) in copies(info) {
             for (name, bytes) in files {
                 keep_copy(&path.join(folder).join(name), bytes)?;
@@ -111,12 +113,15 @@ impl RunDir {
     /// size is [failed](crate::reason::ReasonCode::Damaged) and has no rows.
     ///
     /// # Errors
-    /// It is no results directory, or `run.json` or the journal cannot be read or is damaged.
+    /// It is no results directory, or `run.json`, the journal or the resolved plan is damaged or cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let record = RunRecord::read(path)?;
         let file = path.join(journal::FILE_NAME);
         let bytes = input::read(&file, &input::RECORD).map_err(io_error("read", &file))?;
         let mut state = journal::read(&bytes, &file)?;
+        if let Some(what) = damage::of_plan(path, &state) {
+            return Err(StoreError::DamagedPlan { path: path.to_path_buf(), what });
+        }
         damage::mark(path, &mut state, Depth::Sizes, |_| true);
         let version = record.sessions.last().map(|s| s.ccbench_version.clone());
         Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(state)))
@@ -293,7 +298,7 @@ impl RunDir {
     /// The plan, and a note for each of its traces that cannot be used.
     fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
         self.plan.get_or_init(|| {
-            let path = self.shared.path.join("plan.resolved.toml");
+            let path = self.shared.path.join(RESOLVED_PLAN);
             let text = input::read_to_string(&path, &input::RECORD);
             let text = text.unwrap_or_default();
             let files = check::trace_files(&text, &[]);

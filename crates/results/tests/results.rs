@@ -7,11 +7,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ccbench_proto::sealed_line::{seal, unseal};
 use ccbench_proto::wire::{self, Backend, BackendReason, Role, SampleSource, Side, run_event::Of};
 use ccbench_proto::{
     column_text::ColumnText as _, event::Kind, metric::Scope, schedule::PhaseSpan, units::Micros,
 };
 use ccbench_results::backend::RunBackend;
+use ccbench_results::digest::FileDigest;
 use ccbench_results::model::{
     NodeClock, Reason, RunInfo, RunStatus, Status, TrialFilter, TrialKey, Verdict,
 };
@@ -265,6 +267,19 @@ fn with_long_factor(run: &Path) {
     let renamed = text.replace("\"scheme\"", &format!("\"{LONG_FACTOR}\""));
     assert_ne!(renamed, text);
     std::fs::write(path, renamed).unwrap();
+}
+
+/// Replaces the resolved plan of a run, and its digest in the journal.
+fn put_plan(run: &Path, text: &str) {
+    std::fs::write(run.join("plan.resolved.toml"), text).unwrap();
+    let path = run.join("journal.ndjson");
+    let journal = std::fs::read_to_string(&path).unwrap();
+    let (first, rest) = journal.split_once('\n').unwrap();
+    let object = unseal(first.as_bytes()).unwrap();
+    let mut start: serde_json::Value = serde_json::from_slice(&object).unwrap();
+    let digest = serde_json::to_value(FileDigest::of(text.as_bytes())).unwrap();
+    start["files"]["plan.resolved.toml"] = digest;
+    std::fs::write(&path, seal(&start.to_string()) + rest).unwrap();
 }
 
 /// Point 0: an ok and a degraded trial, 2 Mbit/s apart. Point 1: one ok, one failed.

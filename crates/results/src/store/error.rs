@@ -49,6 +49,18 @@ pub enum StoreError {
         /// Of the plan given now.
         expected: String,
     },
+    /// The resolved plan is not the one that was run.
+    #[error(
+        "{}/plan.resolved.toml is damaged ({what}), so numbers and claims of the run would be wrong; restore it from a copy; \
+         `ccbench verify {}` lists all damaged files",
+        path.display(), path.display()
+    )]
+    DamagedPlan {
+        /// The results directory.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A run whose trials share files cannot be continued.
     #[error(
         "{} is compacted, so its trials cannot be repeated; merge the shards again without --compact, and resume that run",
@@ -76,7 +88,7 @@ impl StoreError {
             | Self::IsPlan { .. }
             | Self::Compacted { .. }
             | Self::NotEmpty { .. } => ErrorClass::Usage,
-            Self::OtherPlan { .. } => ErrorClass::Run,
+            Self::OtherPlan { .. } | Self::DamagedPlan { .. } => ErrorClass::Run,
         }
     }
 }

@@ -183,6 +183,19 @@ fn run_without_digests_is_not_covered_but_incomplete_tables_are_found() {
 }
 
 #[test]
+fn a_changed_plan_is_refused_by_readers() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    std::fs::write(run.join("plan.resolved.toml"), "name = \"crush\"\n").unwrap();
+    let error = summarize(&run, TrialFilter::default()).unwrap_err().to_string();
+    let expected = "plan.resolved.toml is damaged (changed: its SHA-256 is another one)";
+    assert!(error.contains(expected) && error.contains("`ccbench verify "), "{error}");
+    assert!(matches!(RunDir::open(&run), Err(StoreError::DamagedPlan { .. })));
+    without_digests(&run);
+    RunDir::open(&run).unwrap();
+}
+
+#[test]
 fn other_directories_are_refused() {
     let root = tempfile::tempdir().unwrap();
     assert!(matches!(verify(root.path()), Err(StoreError::NotResults { .. })));

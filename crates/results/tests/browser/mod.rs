@@ -105,7 +105,7 @@ group = "cross"
 between = ["0.6ms", "12ms"]
 "#;
     let plan = ENDS_EARLY.replace("[\"under_test\"]", "[\"under_test\", \"cross\"]");
-    std::fs::write(run.join("plan.resolved.toml"), plan + claims).unwrap();
+    put_plan(run, &(plan + claims));
 }
 
 fn render(run: &Path) -> String {

@@ -230,7 +230,7 @@ fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
     let draw = |kind, plan: &str| {
-        std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
+        put_plan(&run, plan);
         figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0).svg
     };
     let optima = |svg: &str| {
@@ -258,7 +258,7 @@ fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
 fn operating_point_has_one_optimum_per_path() {
     let root = tempfile::tempdir().unwrap();
     let run = run_with_unequal_intervals_of(root.path(), &["under_test", "cross"]);
-    std::fs::write(run.join("plan.resolved.toml"), plan_with_reverse_cross_traffic()).unwrap();
+    put_plan(&run, &plan_with_reverse_cross_traffic());
     let request_all = request(Kind::OperatingPoint, &[("phase", "alone")]);
     let figure = figure::draw(&run, &request_all).unwrap().remove(0);
     let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
@@ -296,7 +296,7 @@ fn fair_share_counts_only_flows_through_bottleneck() {
         (plan_with_reverse_cross_traffic(), [500.0, 200.0]),
         (plan_with_slow_access_link(), [1000.0 / 3.0, 10.0]),
     ] {
-        std::fs::write(run.join("plan.resolved.toml"), plan).unwrap();
+        put_plan(&run, &plan);
         let draw =
             |kind| figure::draw(&run, &request(kind, &[("phase", "alone")])).unwrap().remove(0);
         let (strips, bars) = (draw(Kind::Strips), draw(Kind::Phases));
@@ -455,7 +455,7 @@ fn only_heatmaps_have_axes() {
 fn settling_time_heatmap_uses_phase_with_a_change() {
     let root = tempfile::tempdir().unwrap();
     let run = made_up(root.path());
-    std::fs::write(run.join("plan.resolved.toml"), ENDS_EARLY).unwrap();
+    put_plan(&run, ENDS_EARLY);
     let of = |wheres: &[(&str, &str)]| {
         let metrics = vec!["settling_time".to_owned()];
         figure::draw(&run, &Request { metrics, ..request(Kind::Heatmap, wheres) })
