@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::journal::TrialEnd;
+use super::journal::{RunState, TrialEnd};
 use super::part;
 use crate::error::{Result, io_error};
 
@@ -80,6 +80,32 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = paths.map_err(refused())?;
     paths.sort();
     Ok(paths)
+}
+
+fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
+    path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok()
+}
+
+/// Directories that no committed trial owns.
+pub(crate) fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = list(path)?
+        .into_iter()
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))
+        .collect();
+    let mut parents = list(&path.join("tables"))?;
+    parents.push(path.join("raw"));
+    for parent in parents {
+        for point in list(&parent)? {
+            let Some(point_id) = number::<u32>(&point, "point=") else { continue };
+            for dir in list(&point)? {
+                let Some(trial) = number::<u16>(&dir, "trial-") else { continue };
+                if !journal.committed.contains_key(&(point_id, trial)) {
+                    found.push(dir);
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

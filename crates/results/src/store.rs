@@ -20,8 +20,8 @@ use super::backend::RunBackend;
 use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
-use super::journal::{self, Entry, Journal, RunState, TrialEnd};
-use super::layout::{STAGING, list, remove, table_files, trial_dir};
+use super::journal::{self, Entry, Journal, TrialEnd};
+use super::layout::{leftovers, list, remove, table_files, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::open_run::{Log, OpenRun, State};
 use super::parquet_file::SharedMetadata;
@@ -573,30 +573,4 @@ pub(crate) fn make_unique(
         }
     }
     unreachable!("the last attempt returns")
-}
-
-fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
-    path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok()
-}
-
-/// Directories that no committed trial owns.
-pub(crate) fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>, FileError> {
-    let mut found: Vec<PathBuf> = list(path)?
-        .into_iter()
-        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))
-        .collect();
-    let mut parents = list(&path.join("tables"))?;
-    parents.push(path.join("raw"));
-    for parent in parents {
-        for point in list(&parent)? {
-            let Some(point_id) = number::<u32>(&point, "point=") else { continue };
-            for dir in list(&point)? {
-                let Some(trial) = number::<u16>(&dir, "trial-") else { continue };
-                if !journal.committed.contains_key(&(point_id, trial)) {
-                    found.push(dir);
-                }
-            }
-        }
-    }
-    Ok(found)
 }
