@@ -126,6 +126,9 @@ fn a_killed_run_is_resumed_with_the_same_trials_and_decisions() {
         let lines = std::fs::read_to_string(journal(&killed)).unwrap();
         let first: String = lines.split_inclusive('\n').take(kept).collect();
         std::fs::write(journal(&killed), first).unwrap();
+        let status = killed.results().join("run.json");
+        let complete = std::fs::read_to_string(&status).unwrap();
+        std::fs::write(status, complete.replace("\"complete\"", "\"running\"")).unwrap();
         resume(&killed);
         assert_equal(&tables(&killed), &tables(&whole));
         assert_eq!(record(&killed)["decisions"], decisions);

@@ -282,7 +282,7 @@ fn of_results_directory(error: &StoreError) -> Option<Section> {
         StoreError::File(error) => of_file(error),
         StoreError::Journal(error) => of_journal(error),
         StoreError::OtherPlan { .. } => Some(REPEATING),
-        StoreError::DamagedPlan { .. } => Some(INTEGRITY),
+        StoreError::DamagedPlan { .. } | StoreError::LostTrial { .. } => Some(INTEGRITY),
         _ => None,
     }
 }

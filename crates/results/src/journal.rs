@@ -344,19 +344,40 @@ pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
     Ok(state)
 }
 
-/// The state according to the intact lines, and the numbers of the other lines, counted from 1.
-pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<usize>) {
+/// The state according to the intact lines, and what is wrong with lines, by their numbers, which count from 1.
+pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<(usize, &'static str)>) {
     let (mut state, mut bad) = (RunState::default(), vec![]);
     for (line, number) in bytes.split_inclusive(|b| *b == b'\n').zip(1..) {
         match line.strip_suffix(b"\n").and_then(parse) {
-            Some(entry) => state.on(entry),
-            None => bad.push(number),
+            Some(entry) => {
+                // A bad line explains those that contradict what is before them.
+                if bad.is_empty() {
+                    bad.extend(state.contradiction(&entry).map(|what| (number, what)));
+                }
+                state.on(entry);
+            }
+            None => bad.push((number, "is damaged, or its writing was interrupted")),
         }
     }
     (state, bad)
 }
 
 impl RunState {
+    /// Why no journal has this entry next.
+    fn contradiction(&self, entry: &Entry) -> Option<&'static str> {
+        match entry {
+            Entry::RunStart { .. } | Entry::Unknown => None,
+            _ if self.plan_sha256.is_none() => Some("comes before the start of the run"),
+            Entry::TrialEnd(end) if !self.open.contains(&(end.point_id, end.trial)) => {
+                Some("ends a trial that has not begun, or has ended before")
+            }
+            Entry::TrialBegin { .. }
+            | Entry::TrialEnd(_)
+            | Entry::Decision(_)
+            | Entry::RunEnd { .. } => None,
+        }
+    }
+
     /// Whether trials share files.
     pub(crate) fn is_compacted(&self) -> bool {
         self.committed.values().any(|end| !end.shared.is_empty())

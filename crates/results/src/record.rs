@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::backend::RunBackend;
 use super::digest::FileDigest;
-use super::journal::TrialEnd;
+use super::journal::{RunState, TrialEnd};
 use super::model::{Imported, RunInfo, RunStatus, SCHEMA_VERSION};
 use super::part::sync;
 use super::shard::Attempt;
@@ -134,6 +134,13 @@ impl RunRecord {
     pub(crate) fn planned(&self) -> u32 {
         let all = u32::try_from(self.points.len()).unwrap_or(u32::MAX).saturating_mul(self.repeat);
         self.planned_trials.unwrap_or(all)
+    }
+
+    /// Trials of a complete run that its journal has lost.
+    pub(crate) fn lost(&self, journal: &RunState) -> Vec<(u32, u16)> {
+        let is_complete = self.status == RunStatus::Complete;
+        let trials = self.trials.iter().map(|end| (end.point_id, end.trial));
+        trials.filter(|key| is_complete && !journal.committed.contains_key(key)).collect()
     }
 
     pub(crate) fn read(dir: &Path) -> Result<Self, StoreError> {

@@ -490,6 +490,9 @@ fn reopen(path: &Path, plan_sha256: &str, utc: &str, depth: Depth) -> Result<(Ru
             "{utc}: the journal ended in {torn} bytes of an unfinished line; removed"
         ));
     }
+    if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {
+        return Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial });
+    }
     damage::mark(path, journal.state_mut(), depth, |_| true);
     for leftover in leftovers(path, journal.state())? {
         remove(&leftover)?;

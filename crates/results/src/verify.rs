@@ -11,6 +11,7 @@ use super::digest::{Digests, FileDigest};
 use super::journal::{self, RunState, TrialEnd};
 use super::layout::{leftovers, list, table_files, trial_dir};
 use super::parallel::in_parallel;
+use super::record::RunRecord;
 use super::store::StoreError;
 use super::summarize::DIGESTS_FILE;
 use super::{record, store};
@@ -56,13 +57,13 @@ pub fn verify(dir: &Path) -> Result<Verification> {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             // Only to name what is wrong with another directory.
-            record::RunRecord::read(dir)?;
+            RunRecord::read(dir)?;
             found.damaged.push((journal::FILE_NAME.to_owned(), "missing".to_owned()));
             return Ok(found);
         }
         Err(error) => return Err(io_error("read", &path)(error).into()),
     };
-    let state = read_journal(&bytes, &mut found);
+    let state = read_journal(dir, &bytes, &mut found);
     found.trials = state.committed.len();
     let mut wanted = run_files(&state);
     for end in state.committed.values() {
@@ -103,12 +104,17 @@ pub fn verify(dir: &Path) -> Result<Verification> {
 }
 
 /// The state according to the lines that are intact.
-fn read_journal(bytes: &[u8], found: &mut Verification) -> RunState {
+fn read_journal(dir: &Path, bytes: &[u8], found: &mut Verification) -> RunState {
     let (state, bad_lines) = journal::read_intact(bytes);
+    // A record that cannot be read is reported by its digest.
+    let lost = RunRecord::read(dir).map(|record| record.lost(&state)).unwrap_or_default();
     let mut add = |what: String| found.damaged.push((journal::FILE_NAME.to_owned(), what));
-    let is_whole = bad_lines.is_empty();
-    for line in bad_lines {
-        add(format!("line {line} is damaged, or its writing was interrupted"));
+    let is_whole = bad_lines.is_empty() && lost.is_empty();
+    for (line, what) in bad_lines {
+        add(format!("line {line} {what}"));
+    }
+    for (point_id, trial) in lost {
+        add(format!("it lacks trial {trial} of point {point_id}, which run.json has"));
     }
     if state.plan_sha256.is_none() {
         add("it does not begin with the start of a run".to_owned());

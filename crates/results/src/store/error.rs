@@ -61,6 +61,20 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// A complete run whose journal lacks a trial: what looks like a leftover is its data.
+    #[error(
+        "{}/journal.ndjson is damaged: it lacks trial {trial} of point {point_id}, which run.json of the complete run has, and \
+         resuming would remove its data; restore the file from a copy; `ccbench verify {}` lists all damaged files",
+        path.display(), path.display()
+    )]
+    LostTrial {
+        /// The results directory.
+        path: PathBuf,
+        /// Which point.
+        point_id: u32,
+        /// Which repetition.
+        trial: u16,
+    },
     /// A run whose trials share files cannot be continued.
     #[error(
         "{} is compacted, so its trials cannot be repeated; merge the shards again without --compact, and resume that run",
@@ -88,7 +102,9 @@ impl StoreError {
             | Self::IsPlan { .. }
             | Self::Compacted { .. }
             | Self::NotEmpty { .. } => ErrorClass::Usage,
-            Self::OtherPlan { .. } | Self::DamagedPlan { .. } => ErrorClass::Run,
+            Self::OtherPlan { .. } | Self::DamagedPlan { .. } | Self::LostTrial { .. } => {
+                ErrorClass::Run
+            }
         }
     }
 }

@@ -152,6 +152,38 @@ fn damaged_table_blocks_no_other_trial_and_is_repeated() {
     assert_eq!(damaged(&run), [""; 0]);
 }
 
+/// Each line of the journal has a checksum of its own, but a line may be missing, or at another place.
+#[test]
+fn a_lost_trial_and_an_impossible_order_are_found() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    let path = run.join(journal::FILE_NAME);
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    let problems = |lines: Vec<&str>| {
+        std::fs::write(&path, lines.concat()).unwrap();
+        let found = verify(&run).unwrap();
+        let of_journal = found.damaged.iter().filter(|(name, _)| name == journal::FILE_NAME);
+        of_journal.map(|(_, what)| what.clone()).collect::<Vec<_>>()
+    };
+    let without = |number: usize| [&lines[..number - 1], &lines[number..]].concat();
+    let is = |number: usize, event: &str| lines[number - 1].contains(&format!("\"{event}\""));
+    assert!(is(4, "trial_begin") && is(5, "trial_end"), "{whole}");
+    let lost = "it lacks trial 2 of point 0, which run.json has";
+    assert_eq!(problems(without(5)), [lost]);
+    let refused = RunDir::resume(&run, &traced()).unwrap_err();
+    assert!(matches!(refused, StoreError::LostTrial { point_id: 0, trial: 2, .. }), "{refused}");
+    assert!(part(&run, 2).is_file(), "its data stay");
+    assert_eq!(
+        problems(without(4)),
+        ["line 4 ends a trial that has not begun, or has ended before"]
+    );
+    let reversed = problems(lines.iter().rev().copied().collect());
+    assert_eq!(reversed[0], "it lacks trial 1 of point 0, which run.json has");
+    assert!(reversed.contains(&"line 1 comes before the start of the run".to_owned()));
+    assert_eq!(problems(lines.clone()), [""; 0]);
+}
+
 /// The journal as a version without digests wrote it.
 fn without_digests(run: &Path) {
     let path = run.join(journal::FILE_NAME);
