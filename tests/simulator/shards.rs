@@ -61,6 +61,9 @@ fn merged_shards_are_equal_to_one_run() {
     assert!(text(&again).contains("shard 2/3 of shards: 0 of "), "{}", text(&again));
     assert_eq!(count(&bench.path("shards/sessions")), 3, "an idle attempt is none");
     assert_eq!(count(&bench.path("shards/commits")), 2 * REPEAT as usize);
+    for hidden in ["sessions/.DS_Store", "commits/point=0/._trial-01.json"] {
+        bench.write(&format!("shards/{hidden}"), "of a file manager");
+    }
     let (code, printed) = merge(&bench, &["shards"]);
     assert_eq!(code, Some(0), "{printed}");
     assert_equal(&tables_and_summaries(&bench), &WHOLE.with_summaries);

@@ -90,12 +90,15 @@ pub async fn rules_after(
     Ok(rules)
 }
 
-/// The objects of a folder with their contents.
+/// The records in a folder with their contents. Programs such as file managers put files of their own beside them, which are hidden.
 async fn records(
     store: &dyn ShardStore,
     folder: &str,
 ) -> Result<Vec<(String, Vec<u8>)>, ObjectError> {
-    read_all(store, store.list(folder).await?).await
+    let is_hidden = |key: &String| key.rsplit('/').next().is_some_and(|name| name.starts_with('.'));
+    let mut keys = store.list(folder).await?;
+    keys.retain(|key| !is_hidden(key));
+    read_all(store, keys).await
 }
 
 /// These objects with their contents.

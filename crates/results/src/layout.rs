@@ -69,11 +69,13 @@ pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The sorted entries of a directory; empty if it does not exist.
+/// The sorted entries of a directory; empty if it does not exist or is none.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let refused = || io_error("list", dir);
     let entries = match std::fs::read_dir(dir) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(vec![]);
+        }
         entries => entries.map_err(refused())?,
     };
     let paths = entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
@@ -86,18 +88,23 @@ fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
     path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok()
 }
 
+/// The sorted folders in a directory; none if it does not exist. Programs such as file managers put files of their own beside them.
+pub(crate) fn folders(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(list(dir)?.into_iter().filter(|path| path.is_dir()).collect())
+}
+
 /// Directories that no committed trial owns.
 pub(crate) fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>> {
-    let mut found: Vec<PathBuf> = list(path)?
+    let mut found: Vec<PathBuf> = folders(path)?
         .into_iter()
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(STAGING)))
         .collect();
-    let mut parents = list(&path.join("tables"))?;
+    let mut parents = folders(&path.join("tables"))?;
     parents.push(path.join("raw"));
     for parent in parents {
-        for point in list(&parent)? {
+        for point in folders(&parent)? {
             let Some(point_id) = number::<u32>(&point, "point=") else { continue };
-            for dir in list(&point)? {
+            for dir in folders(&point)? {
                 let Some(trial) = number::<u16>(&dir, "trial-") else { continue };
                 if !journal.committed.contains_key(&(point_id, trial)) {
                     found.push(dir);
@@ -111,6 +118,21 @@ pub(crate) fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stray_files_are_no_folders_of_trials() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for folder in ["raw", "tables/acks/point=1/trial-02"] {
+            std::fs::create_dir_all(at(folder)).unwrap();
+        }
+        for file in [".tmp-1", "tables/.DS_Store", "raw/point=0", "tables/acks/point=1/trial-03"] {
+            std::fs::write(at(file), "").unwrap();
+        }
+        assert!(list(&trial_dir(&at("raw"), 0, 1)).unwrap().is_empty());
+        let found = leftovers(dir.path(), &RunState::default()).unwrap();
+        assert_eq!(found, [at("tables/acks/point=1/trial-02")]);
+    }
 
     #[test]
     fn rename_replaces_nothing() {

@@ -9,7 +9,7 @@ use super::artifact::is_inside;
 use super::damage::{Depth, compare_with_digest};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, RunState, TrialEnd};
-use super::layout::{leftovers, list, table_files, trial_dir};
+use super::layout::{folders, leftovers, list, table_files, trial_dir};
 use super::parallel::in_parallel;
 use super::record::RunRecord;
 use super::store::StoreError;
@@ -81,10 +81,10 @@ pub fn verify(dir: &Path) -> Result<Verification> {
             }
         }
     }
-    for table in list(&dir.join("tables"))? {
+    for table in folders(&dir.join("tables"))? {
         for file in list(&table)?.into_iter().filter(|file| file.is_file()) {
             let name = relative(dir, &file);
-            if !known.contains(name.as_str()) {
+            if !known.contains(name.as_str()) && name.ends_with(".parquet") {
                 found.damaged.push((name, "unexpected: no trial has rows in it".to_owned()));
             }
         }
@@ -237,7 +237,7 @@ fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
 
 /// Every file in a trial's directories.
 fn files_of(dir: &Path, end: &TrialEnd) -> Result<Vec<String>> {
-    let mut parents = list(&dir.join("tables"))?;
+    let mut parents = folders(&dir.join("tables"))?;
     parents.push(dir.join("raw"));
     let mut files = Vec::new();
     for parent in parents {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::Result;
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
-use crate::layout::list;
+use crate::layout::{folders, list};
 use crate::store::RunDir;
 use ccbench_io::input;
 
@@ -20,7 +20,7 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for (end, trial) in named_trials(&run) {
         let raw = run.raw(end.point_id, end.trial);
-        for node in list(&raw)? {
+        for node in folders(&raw)? {
             for file in list(&node)? {
                 let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let Some(rest) = name

@@ -122,6 +122,17 @@ fn missing_truncated_and_unexpected_files_are_found() {
 }
 
 #[test]
+fn stray_files_stop_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    for stray in ["tables/.DS_Store", "tables/flow_samples/.DS_Store", "raw/point=7"] {
+        std::fs::write(run.join(stray), "").unwrap();
+    }
+    assert_eq!((verify(&run).unwrap().trials, damaged(&run)), (3, vec![]));
+    RunDir::resume(&run, &traced()).unwrap();
+}
+
+#[test]
 fn damaged_table_blocks_no_other_trial_and_is_repeated() {
     let root = tempfile::tempdir().unwrap();
     let run = finished_run(root.path());
