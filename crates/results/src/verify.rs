@@ -9,7 +9,7 @@ use super::artifact::is_inside;
 use super::damage::{Depth, compare_with_digest};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, RunState, TrialEnd};
-use super::layout::{folders, leftovers, list, table_files, trial_dir};
+use super::layout::{leftovers, list, table_files, trial_dir};
 use super::parallel::in_parallel;
 use super::record::RunRecord;
 use super::store::StoreError;
@@ -33,7 +33,7 @@ pub struct Verification {
     pub trials: usize,
     /// Files that are not as they were written: the path relative to the results directory, and what is wrong.
     pub damaged: Vec<(String, String)>,
-    /// Files without a digest: written by a version without digests, or derived from others.
+    /// Other files, which have no digest: written by a version without digests, derived from others, or of other programs.
     pub not_covered: Vec<String>,
     /// Directories of trials that were not committed.
     pub uncommitted: Vec<String>,
@@ -46,7 +46,8 @@ struct Wanted {
 }
 
 /// Compares every file of a results directory with the journal: tables and raw files of committed trials, the plan, traces,
-/// `points.parquet`, `run.json` and the summary's files. Every line of the journal has its own checksum. Changes nothing.
+/// `points.parquet`, `run.json` and the summary's files. Every line of the journal has its own checksum. Lists every other file. Changes
+/// nothing.
 ///
 /// # Errors
 /// There is no results directory, or a folder cannot be listed.
@@ -72,31 +73,8 @@ pub fn verify(dir: &Path) -> Result<Verification> {
     wanted.extend(summary_files(dir, &mut found));
     compare(dir, &wanted, &mut found);
     check_record(dir, &state, &mut found);
-    let known: BTreeSet<&str> = wanted.iter().map(|file| file.name.as_str()).collect();
-    for end in state.committed.values() {
-        for name in files_of(dir, end)? {
-            if !known.contains(name.as_str()) {
-                let what = "unexpected: the trial was committed without it";
-                found.damaged.push((name, what.to_owned()));
-            }
-        }
-    }
-    for table in folders(&dir.join("tables"))? {
-        for file in list(&table)?.into_iter().filter(|file| file.is_file()) {
-            let name = relative(dir, &file);
-            if !known.contains(name.as_str()) && name.ends_with(".parquet") {
-                found.damaged.push((name, "unexpected: no trial has rows in it".to_owned()));
-            }
-        }
-    }
-    let own = [journal::FILE_NAME, record::FILE_NAME, DIGESTS_FILE];
-    for file in list(dir)?.into_iter().filter(|file| file.is_file()) {
-        let name = relative(dir, &file);
-        if !known.contains(name.as_str()) && !own.contains(&name.as_str()) {
-            found.not_covered.push(name);
-        }
-    }
     let uncommitted = leftovers(dir, &state)?;
+    other_files(dir, &state, &wanted, &uncommitted, &mut found)?;
     found.uncommitted = uncommitted.iter().map(|path| relative(dir, path)).collect();
     found.damaged.sort();
     found.not_covered.sort();
@@ -235,21 +213,55 @@ fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
     }
 }
 
-/// Every file in a trial's directories.
-fn files_of(dir: &Path, end: &TrialEnd) -> Result<Vec<String>> {
-    let mut parents = folders(&dir.join("tables"))?;
-    parents.push(dir.join("raw"));
-    let mut files = Vec::new();
-    for parent in parents {
-        files.extend(files_below(&trial_dir(&parent, end.point_id, end.trial))?);
+/// The files that neither the journal nor the summary has. A committed trial must have none, and no table: its readers take each for
+/// rows.
+fn other_files(
+    dir: &Path,
+    state: &RunState,
+    wanted: &[Wanted],
+    uncommitted: &[PathBuf],
+    found: &mut Verification,
+) -> Result<()> {
+    let own = [journal::FILE_NAME, record::FILE_NAME, DIGESTS_FILE];
+    let known: BTreeSet<&str> = wanted.iter().map(|file| file.name.as_str()).chain(own).collect();
+    let uncommitted: BTreeSet<&Path> = uncommitted.iter().map(PathBuf::as_path).collect();
+    let committed = state.committed.keys();
+    let committed: BTreeSet<PathBuf> =
+        committed.map(|(point_id, trial)| trial_dir(Path::new(""), *point_id, *trial)).collect();
+    for file in files_below(dir)? {
+        let name = relative(dir, &file);
+        let is_left = || file.ancestors().any(|folder| uncommitted.contains(folder));
+        if known.contains(name.as_str()) || is_left() {
+            continue;
+        }
+        if trial_of(&name).is_some_and(|trial| committed.contains(Path::new(trial))) {
+            let what = "unexpected: the trial was committed without it";
+            found.damaged.push((name, what.to_owned()));
+        } else if name.starts_with("tables/") && name.ends_with(".parquet") {
+            found.damaged.push((name, "unexpected: no trial has rows in it".to_owned()));
+        } else {
+            found.not_covered.push(name);
+        }
     }
-    Ok(files.iter().map(|file| relative(dir, file)).collect())
+    Ok(())
 }
 
+/// `point=<id>/trial-<nn>` of a file that is below such a folder of a table or of raw files.
+fn trial_of(name: &str) -> Option<&str> {
+    let below = match name.split_once('/')? {
+        ("raw", below) => below,
+        ("tables", below) => below.split_once('/')?.1,
+        _ => return None,
+    };
+    let (end, _) = below.match_indices('/').nth(1)?;
+    below.get(..end)
+}
+
+/// Every file below a directory. Links to folders are not followed: they may lead anywhere.
 fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in list(dir)? {
-        if path.is_dir() {
+        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
             files.extend(files_below(&path)?);
         } else {
             files.push(path);
