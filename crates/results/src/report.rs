@@ -155,7 +155,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
         input::read_to_string(&path, &input::RECORD).map_err(io_error("read", &path))
     };
     let record: Value = serde_json::from_str(&read("run.json")?).unwrap_or_default();
-    let directory = run_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let directory = run.name();
     let rows = overview::rows(summary);
     let page = Page {
         name: record["plan_name"].as_str().unwrap_or("run").to_owned(),

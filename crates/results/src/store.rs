@@ -172,6 +172,12 @@ impl RunDir {
         &self.shared.path
     }
 
+    /// The directory's own name, also if the path is `.` or a link to it.
+    pub fn name(&self) -> String {
+        let path = self.path().canonicalize().unwrap_or_else(|_| self.path().to_path_buf());
+        path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Notes: traces that are left out and why, and repairs when the run was resumed, oldest first.
     pub fn notes(&self) -> Vec<String> {
         let mended = self.shared.state().record.notes.clone();

@@ -191,7 +191,7 @@ fn metadata_json(
         .cloned()
         .collect::<Vec<_>>()
         .join(" ");
-    let directory = run.path().file_name().unwrap_or_default().to_string_lossy();
+    let directory = run.name();
     json!({
         "NAME": "tcp_nup",
         "TITLE": format!("{title} trial {}", end.trial).trim(),

@@ -105,7 +105,7 @@ const REASONS: Family =
 pub fn openmetrics(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let run = RunDir::open(run_dir)?;
     run.check(|table| table == TABLE);
-    let directory = run.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let directory = run.name();
     let mut written = Vec::new();
     for end in run.trials() {
         let machines = machines(&run, &end)?;

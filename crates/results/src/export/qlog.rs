@@ -299,7 +299,7 @@ fn connecting(run: &RunDir, end: &TrialEnd) -> Result<BTreeMap<String, String>> 
 fn title(run: &RunDir, end: &TrialEnd, points: &BTreeMap<u32, Levels>) -> String {
     let levels = points.get(&end.point_id).into_iter().flatten();
     let levels: String = levels.map(|(factor, level)| format!(" {factor}={level}")).collect();
-    let directory = run.path().file_name().unwrap_or_default().to_string_lossy();
+    let directory = run.name();
     format!("ccbench {directory} point {}{levels} trial {}", end.point_id, end.trial)
 }
 

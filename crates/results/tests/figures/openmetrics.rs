@@ -49,5 +49,17 @@ fn every_trial_has_a_file_with_its_machines_and_its_verdict() {
     let time = ok.lines().find(|line| line.starts_with("ccbench_node_cpu_ratio{")).unwrap();
     let time_s: f64 = time.rsplit(' ').next().unwrap().parse().unwrap();
     assert!((1_700_000_000.0..1_700_000_001.0).contains(&time_s), "{time}");
+    let name = run.path().file_name().unwrap().to_str().unwrap();
+    assert!(ok.contains(&format!("run=\"{name}\"")), "{ok}");
+    // By any path to it, such as `.` inside of it.
+    let link = root.path().join("link");
+    std::os::unix::fs::symlink(run.path(), &link).unwrap();
+    for path in [run.path().join("tables/.."), link] {
+        export::openmetrics(&path, &folder).unwrap();
+        assert_eq!(std::fs::read_to_string(&written[0]).unwrap(), ok, "{}", path.display());
+        let summary = RunSummary::compute(&path, TrialFilter::default()).unwrap();
+        let page = ccbench_results::report::html(&summary).unwrap();
+        assert!(page.contains(&format!("run = \\\"{name}\\\"")), "{}", path.display());
+    }
     assert!(ok.ends_with("# EOF\n") && failed.ends_with("# EOF\n"));
 }
