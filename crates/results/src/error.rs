@@ -75,7 +75,7 @@ impl FileError {
 fn hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            "; free space there (`ccbench run --resume` continues a run)"
+            "; free space there and repeat the command (a run goes on with `ccbench run --resume DIR`)"
         }
         _ => "",
     }

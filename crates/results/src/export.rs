@@ -6,6 +6,7 @@ use polars::prelude::*;
 
 use super::journal::TrialEnd;
 use super::model::TrialFilter;
+use super::part::write_file;
 use super::store::RunDir;
 use super::summary::query::scan;
 use crate::error::{io_error, polars_error};
@@ -70,8 +71,7 @@ pub fn csv(run_dir: &Path, wanted: &[String], output: &Path) -> Result<Vec<PathB
     let mut written = Vec::new();
     for table in chosen {
         let path = output.join(format!("{table}.csv"));
-        let file = std::fs::File::create(&path).map_err(io_error("create", &path))?;
-        write_table(&run, &table, std::io::BufWriter::new(file), &path)?;
+        write_file(&path, |file| write_table(&run, &table, file, &path))?;
         written.push(path);
     }
     Ok(written)

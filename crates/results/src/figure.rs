@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::io_error;
+use crate::part::write_bytes;
 use crate::summary::Summary;
 
 mod axes;
@@ -145,7 +146,7 @@ pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Ve
     }
     let mut written = Vec::new();
     let mut put = |path: PathBuf, bytes: &[u8]| {
-        std::fs::write(&path, bytes).map_err(io_error("write", &path))?;
+        write_bytes(bytes, &path)?;
         written.push(path);
         Ok::<_, FigureError>(())
     };

@@ -17,7 +17,7 @@ use super::columns::{Columns, Origin};
 use super::csv::quoted;
 use super::digest::{DigestedFile, FileDigest};
 use super::encoding::encodings;
-use crate::error::{Result, io_error, polars_error};
+use crate::error::{FileError, Result, io_error, polars_error};
 
 /// Rows of a row group: the rows that a table buffers, and loses if ccbench is killed.
 pub(crate) const ROW_GROUP_ROWS: usize = 32 * 1024;
@@ -267,22 +267,47 @@ pub(crate) fn write_csv(frame: &DataFrame, path: &Path) -> Result<()> {
 
 /// Writes text to a file and replaces an existing one.
 pub(crate) fn write_text(text: &str, path: &Path) -> Result<()> {
-    write_new(path, |file| Ok(file.write_all(text.as_bytes())?))
+    write_bytes(text.as_bytes(), path)
 }
 
-/// Writes through a buffer to a temporary file and renames it. Does not sync: the content can be computed again.
+/// Writes a file and replaces an existing one.
+pub(crate) fn write_bytes(bytes: &[u8], path: &Path) -> Result<()> {
+    write_file(path, |file| file.write_all(bytes).map_err(io_error("write", path)))
+}
+
+/// As [`write_file`], for Polars.
 fn write_new(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> PolarsResult<()>,
 ) -> Result<()> {
-    let staged = staged(path);
-    let written = File::create(&staged).map_err(io_error("create", &staged)).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        write(&mut file).map_err(polars_error("write", path))?;
+    write_file(path, |file| write(file).map_err(polars_error("write", path)))
+}
+
+/// Writes through a buffer to a temporary file and renames it: an error, such as a full disk, leaves the old file or none. Does not
+/// sync: the content can be computed again. A device or a FIFO is written to.
+pub(crate) fn write_file<E: From<FileError>>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
+) -> Result<(), E> {
+    // A link stays one.
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let is_special = real.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let to = if is_special { real.clone() } else { staged(&real) };
+    let written = || -> Result<(), E> {
+        let mut file = BufWriter::new(File::create(&to).map_err(io_error("create", path))?);
+        write(&mut file)?;
         file.flush().map_err(io_error("write", path))?;
-        replace_file(&staged, path).map_err(io_error("replace", path))
-    });
-    unstage(&staged, written)
+        if !is_special {
+            replace_file(&to, &real).map_err(io_error("replace", path))?;
+        }
+        Ok(())
+    };
+    written().inspect_err(|_| {
+        if !is_special {
+            // The file may not exist; the write error is the one to report.
+            let _ = std::fs::remove_file(&to);
+        }
+    })
 }
 
 /// Replaces the file atomically. Uses RENAME_EXCHANGE if the file system supports it: when a rename replaces a file, ext4
@@ -297,11 +322,39 @@ fn replace_file(staged: &Path, path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Removes the temporary file after an error.
-fn unstage(staged: &Path, written: Result<()>) -> Result<()> {
-    if written.is_err() {
-        // The file may not exist; the write error is the one to report.
-        let _ = std::fs::remove_file(staged);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_leaves_the_old_file_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        let broken = || {
+            let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+            write_file(&link, |out| {
+                out.write_all(b"new").and_then(|()| Err(full())).map_err(io_error("write", &link))
+            })
+        };
+        let names = || std::fs::read_dir(dir.path()).unwrap().count();
+        broken().unwrap_err();
+        assert_eq!(names(), 1, "the link");
+        std::fs::write(&file, "old").unwrap();
+        let error = broken().unwrap_err().to_string();
+        assert!(error.contains("link") && error.contains("and repeat the command"), "{error}");
+        assert_eq!((std::fs::read_to_string(&file).unwrap(), names()), ("old".to_owned(), 2));
+        write_text("new", &link).unwrap();
+        assert_eq!((std::fs::read_to_string(&file).unwrap(), names()), ("new".to_owned(), 2));
+        assert!(link.is_symlink());
     }
-    written
+
+    #[test]
+    fn a_device_stays_one() {
+        let full = Path::new("/dev/full");
+        let error = write_text("text", full).unwrap_err().to_string();
+        assert!(error.starts_with("cannot write /dev/full: "), "{error}");
+        assert!(!full.is_file() && full.exists() && !staged(full).exists());
+        write_text("text", Path::new("/dev/null")).unwrap();
+    }
 }

@@ -9,6 +9,7 @@ use super::expect::Expectation;
 use super::journal::{PhaseRecord, TrialEnd};
 use super::model::{Reason, TrialFilter, TrialStatus};
 use super::parallel::in_parallel;
+use super::part::write_text;
 use super::series;
 use super::stopping::RuleResult;
 use super::store::RunDir;
@@ -205,7 +206,7 @@ pub fn html(run: &RunSummary) -> Result<String> {
 /// # Errors
 /// The directory cannot be read, or the file cannot be written.
 pub fn write(run: &RunSummary, file: &Path) -> Result<()> {
-    Ok(std::fs::write(file, html(run)?).map_err(io_error("write", file))?)
+    Ok(write_text(&html(run)?, file)?)
 }
 
 /// Which trials the means include, as the end of a sentence.

@@ -12,6 +12,7 @@ use super::error::Result;
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
 use crate::journal::TrialEnd;
+use crate::part::write_file;
 use crate::store::RunDir;
 use crate::summary::query::{collect, number, scan, sender, whole_intervals};
 
@@ -36,12 +37,13 @@ pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         let Some(object) = flent_document(&run, &end)? else { continue };
         std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
         let to = output.join(format!("{trial}.flent.gz"));
-        let file = std::fs::File::create(&to).map_err(io_error("create", &to))?;
-        let mut packed = GzEncoder::new(file, Compression::default());
-        let done = packed
-            .write_all(object.to_string().as_bytes())
-            .and_then(|()| packed.finish().map(drop));
-        done.map_err(io_error("write", &to))?;
+        write_file(&to, |file| {
+            let mut packed = GzEncoder::new(file, Compression::default());
+            let done = packed
+                .write_all(object.to_string().as_bytes())
+                .and_then(|()| packed.finish().map(drop));
+            done.map_err(io_error("write", &to))
+        })?;
         written.push(to);
     }
     not_empty(written, run_dir, "no trial has flow intervals")

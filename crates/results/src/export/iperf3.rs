@@ -6,6 +6,7 @@ use super::error::Result;
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
 use crate::layout::{folders, list};
+use crate::part::write_text;
 use crate::store::RunDir;
 use ccbench_io::input;
 
@@ -36,7 +37,7 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
                 run.check_file(&end, &file)?;
                 let text = input::read_to_string(&file, &input::RECORD)
                     .map_err(io_error("read", &file))?;
-                std::fs::write(&to, merge_event_stream(&text)).map_err(io_error("write", &to))?;
+                write_text(&merge_event_stream(&text), &to)?;
                 written.push(to);
             }
         }

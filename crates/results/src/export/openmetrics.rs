@@ -3,8 +3,7 @@
 //! Samples have times, so that `promtool tsdb create-blocks-from openmetrics` takes the files.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +15,7 @@ use crate::error::{io_error, polars_error};
 use crate::journal::TrialEnd;
 use crate::model::TrialStatus;
 use crate::openmetrics::{AGENT_CPU, BUSIEST_CPU, DROPPED_PACKETS, END, Family, sample};
+use crate::part::write_file;
 use crate::store::RunDir;
 use crate::summary::query::{Lines, collect, number, scan};
 
@@ -111,10 +111,10 @@ pub fn openmetrics(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         let machines = machines(&run, &end)?;
         std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
         let to = output.join(format!("{}.openmetrics", trial_name(&end)));
-        let file = File::create(&to).map_err(io_error("create", &to))?;
-        let mut out = BufWriter::new(file);
-        let done = write_text(&mut out, &directory, &end, machines.as_ref());
-        done.and_then(|()| out.flush()).map_err(io_error("write", &to))?;
+        write_file(&to, |out| {
+            let done = write_text(out, &directory, &end, machines.as_ref());
+            done.map_err(io_error("write", &to))
+        })?;
         written.push(to);
     }
     not_empty(written, run_dir, "no trial has ended")

@@ -3,8 +3,7 @@
 //! The messages are the used part of Perfetto's `trace.proto`, `trace_packet.proto`, `track_event.proto`,
 //! `track_descriptor.proto` and `counter_descriptor.proto`; a field's number never changes.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
@@ -14,6 +13,7 @@ use super::qlog::{States, states};
 use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
 use crate::journal::PhaseRecord;
+use crate::part::write_file;
 use crate::series::{self, Curve, Panel};
 use crate::store::RunDir;
 
@@ -95,11 +95,10 @@ pub fn perfetto(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
         let states = states(&run, &end)?;
         std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
         let to = output.join(format!("{trial}.perfetto-trace"));
-        let file = File::create(&to).map_err(io_error("create", &to))?;
-        let mut out = BufWriter::new(file);
-        let done = write_trace(&mut out, &end.phases, end.length_s(), &states, &panels);
-        let done = done.and_then(|()| out.flush());
-        done.map_err(io_error("write", &to))?;
+        write_file(&to, |out| {
+            let done = write_trace(out, &end.phases, end.length_s(), &states, &panels);
+            done.map_err(io_error("write", &to))
+        })?;
         written.push(to);
     }
     not_empty(written, run_dir, "no trial has samples of flows, probes or links")

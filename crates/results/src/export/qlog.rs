@@ -5,8 +5,6 @@
 //! keeps no latest RTT, so `metrics_updated` has none.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +19,7 @@ use super::trials::{named_trials, not_empty};
 use crate::error::io_error;
 use crate::journal::TrialEnd;
 use crate::model::Levels;
+use crate::part::write_file;
 use crate::store::RunDir;
 use crate::summary::query::{Lines, collect, in_flight, number, scan, sender};
 
@@ -167,10 +166,10 @@ pub fn qlog(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
             }
             std::fs::create_dir_all(output).map_err(io_error("make the directory", output))?;
             let to = output.join(format!("{name}.qlog"));
-            let file = File::create(&to).map_err(io_error("create", &to))?;
-            let mut out = BufWriter::new(file);
-            let done = serde_json::to_writer(&mut out, &document).map_err(std::io::Error::from);
-            done.and_then(|()| out.flush()).map_err(io_error("write", &to))?;
+            write_file(&to, |out| {
+                let done = serde_json::to_writer(out, &document).map_err(std::io::Error::from);
+                done.map_err(io_error("write", &to))
+            })?;
             written.push(to);
         }
     }

@@ -11,10 +11,10 @@ use super::{
     render_template,
 };
 use crate::backend::RunBackend;
-use crate::error::io_error;
 use crate::layout::list;
 use crate::model::{RunStatus, TrialStatus};
 use crate::parallel::in_parallel;
+use crate::part::write_text;
 use crate::record;
 use crate::store::{RunDir, StoreError};
 
@@ -133,7 +133,7 @@ impl Index {
     /// The file cannot be written.
     pub fn write(&self) -> Result<PathBuf> {
         let file = self.folder.join(INDEX_FILE);
-        std::fs::write(&file, self.html()).map_err(io_error("write", &file))?;
+        write_text(&self.html(), &file)?;
         Ok(file)
     }
 }
@@ -164,7 +164,11 @@ impl IndexedRun {
             degraded: count(TrialStatus::Degraded),
             failed: count(TrialStatus::Failed),
             aborted: count(TrialStatus::Aborted),
-            has_report: path.join(REPORT_FILE).is_file(),
+            // An empty one is what versions that wrote in place left on a full disk.
+            has_report: path
+                .join(REPORT_FILE)
+                .metadata()
+                .is_ok_and(|found| found.is_file() && found.len() > 0),
         })
     }
 }

@@ -1,9 +1,13 @@
 //! The index of a folder of runs.
 
-use ccbench_results::ReportError;
-use ccbench_results::report::{Index, REPORT_FILE};
+use std::os::unix::fs::MetadataExt as _;
+
+use ccbench_results::figure::{self, Format, Kind};
+use ccbench_results::report::{self, Index, REPORT_FILE};
+use ccbench_results::{ReportError, export};
 use serde_json::{Value, json};
 
+use super::figures::request;
 use super::*;
 
 /// Two runs, one that cannot be read, and a directory that is no run.
@@ -63,8 +67,44 @@ fn runs_that_have_ended_lack_a_report() {
     assert_eq!(lacking(), Vec::<PathBuf>::new(), "one has it, the other one is in progress");
     let run = data(&Index::read(root.path()).unwrap())["runs"][1]["directory"].clone();
     let run = root.path().join(run.as_str().unwrap());
+    // An earlier version wrote it when the disk was full.
+    std::fs::write(run.join(REPORT_FILE), "").unwrap();
+    assert_eq!(lacking(), [run.as_path()]);
     std::fs::remove_file(run.join(REPORT_FILE)).unwrap();
     assert_eq!(lacking(), [run]);
+}
+
+/// What is written in place is empty or cut off if the disk is full.
+#[test]
+fn reports_figures_exports_and_indexes_are_replaced_as_a_whole() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let out = root.path().join("out");
+    let write = || {
+        let figures = figure::draw(&run, &request(Kind::Strips, &[("phase", "alone")])).unwrap();
+        let mut written = figure::write(&figures, &out, &[Format::Svg, Format::Png]).unwrap();
+        let tools = [export::flent, export::openmetrics, export::perfetto, export::qlog];
+        let exports = tools.map(|tool| tool(&run, &out).unwrap());
+        written.extend(exports.into_iter().flatten());
+        written.extend(export::csv(&run, &[], &out).unwrap());
+        let summary = RunSummary::compute(&run, TrialFilter::default()).unwrap();
+        written.push(out.join(REPORT_FILE));
+        report::write(&summary, &out.join(REPORT_FILE)).unwrap();
+        written.push(Index::read(root.path()).unwrap().write().unwrap());
+        written
+    };
+    let old = root.path().join("old");
+    std::fs::create_dir(&old).unwrap();
+    let first = write();
+    // An inode with a name is not given to another file.
+    for (nth, path) in first.iter().enumerate() {
+        std::fs::hard_link(path, old.join(nth.to_string())).unwrap();
+    }
+    assert_eq!(write(), first);
+    for (nth, path) in first.iter().enumerate() {
+        let inode = |path: &Path| path.metadata().unwrap().ino();
+        assert_ne!(inode(path), inode(&old.join(nth.to_string())), "{}", path.display());
+    }
 }
 
 #[test]
