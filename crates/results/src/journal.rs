@@ -502,6 +502,12 @@ impl Journal {
     }
 }
 
+/// Whether a process writes to a journal: then it has a lock. So if the file cannot be read, or has no locks.
+pub(crate) fn is_written(dir: &Path) -> bool {
+    let file = File::open(dir.join(FILE_NAME));
+    !file.is_ok_and(|file| file.try_lock_shared().is_ok())
+}
+
 fn lock(file: &File, dir: &Path) -> Result<()> {
     match file.try_lock() {
         Ok(()) => Ok(()),

@@ -249,8 +249,11 @@ pub struct Imported {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// A controller is working on it, or was killed.
+    /// A controller is working on it; in `run.json`, or was killed.
     Running,
+    /// `run.json` says running, but no process writes to it. Never in the file.
+    #[serde(skip)]
+    Killed,
     /// Every trial is committed.
     Complete,
     /// Stopped by the user; can be resumed.
@@ -260,10 +263,11 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
-    /// The value in `run.json`.
+    /// The value in `run.json`, and of a reader.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
+            Self::Killed => "killed",
             Self::Complete => "complete",
             Self::Interrupted => "interrupted",
             Self::Failed => "failed",

@@ -245,9 +245,14 @@ impl RunDir {
         self.shared.state().record.backend()
     }
 
-    /// The status in `run.json`, or that of the journal if `run.json` could not be replaced at the end of the run.
+    /// The status in `run.json`, or that of the journal if `run.json` could not be replaced at the end of the run. A run without its
+    /// controller is not [`RunStatus::Running`].
     pub fn status(&self) -> RunStatus {
-        self.shared.state().status()
+        let state = self.shared.state();
+        match (state.status(), &state.log) {
+            (RunStatus::Running, Log::Read(_)) if !journal::is_written(self.path()) => RunStatus::Killed,
+            (status, _) => status,
+        }
     }
 
     /// Whether `run.json` has the end of a complete run, and the journal does not end within a line, which

@@ -176,13 +176,16 @@ pub(crate) fn incomplete_run(summary: &Summary) -> Option<String> {
     let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
     let how = match summary.status {
         RunStatus::Complete if done >= summary.planned as usize => return None,
-        RunStatus::Complete => "incomplete",
-        RunStatus::Running if done >= summary.planned as usize => {
-            "not ended; if no controller works on it, `ccbench run --resume DIR` ends it"
+        RunStatus::Complete => "is incomplete",
+        RunStatus::Killed if done >= summary.planned as usize => {
+            "is not ended; `ccbench run --resume DIR` ends it"
         }
-        other => other.as_str(),
+        RunStatus::Killed => "was killed; `ccbench run --resume DIR` continues it",
+        RunStatus::Running => "is running",
+        RunStatus::Interrupted => "is interrupted",
+        RunStatus::Failed => "is failed",
     };
-    Some(format!("{done} of {} trials; the run is {how}", summary.planned))
+    Some(format!("{done} of {} trials; the run {how}", summary.planned))
 }
 
 /// A table row: the point, and the cells after the factor columns.

@@ -3,7 +3,7 @@
   const { make, plural, startTheme, table, MAX_ROWS } = ccbench;
   const byId = (id) => document.getElementById(id);
   const { folder, runs, unreadable, others } = JSON.parse(byId("index").textContent);
-  const STATUS_CLASS = { complete: "ok", interrupted: "degraded", failed: "failed", running: "" };
+  const STATUS_CLASS = { complete: "ok", interrupted: "degraded", killed: "degraded", failed: "failed", running: "" };
 
   byId("name").textContent = `Runs in ${folder}`;
   const also = others ? ` · ${others} other director${others === 1 ? "y" : "ies"}` : "";

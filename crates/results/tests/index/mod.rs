@@ -41,7 +41,7 @@ fn an_index_has_every_run_with_its_verdicts() {
     assert_eq!(runs.len(), 2);
     let later = json!({
         "directory": "a #1 of 100%", "plan": "later <run>", "started_utc": "2027-01-15T08:00:00Z",
-        "backend": "simulator, model 7", "status": "running", "points": 2, "planned": 4, "trials": 0,
+        "backend": "simulator, model 7", "status": "killed", "points": 2, "planned": 4, "trials": 0,
         "ok": 0, "degraded": 0, "failed": 0, "aborted": 0, "has_report": false,
     });
     assert_eq!(runs[0], later, "the newest first");
@@ -64,14 +64,37 @@ fn runs_that_have_ended_lack_a_report() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path());
     let lacking = || Index::read(root.path()).unwrap().without_report();
-    assert_eq!(lacking(), Vec::<PathBuf>::new(), "one has it, the other one is in progress");
+    let killed = root.path().join("a #1 of 100%");
+    assert_eq!(lacking(), [killed.as_path()], "the other one has it");
     let run = data(&Index::read(root.path()).unwrap())["runs"][1]["directory"].clone();
     let run = root.path().join(run.as_str().unwrap());
     // An earlier version wrote it when the disk was full.
     std::fs::write(run.join(REPORT_FILE), "").unwrap();
-    assert_eq!(lacking(), [run.as_path()]);
+    assert_eq!(lacking(), [killed.as_path(), run.as_path()]);
     std::fs::remove_file(run.join(REPORT_FILE)).unwrap();
-    assert_eq!(lacking(), [run]);
+    assert_eq!(lacking(), [killed, run]);
+}
+
+#[test]
+fn a_killed_run_is_not_running() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("run");
+    let run = RunDir::create_at(&path, &info()).unwrap();
+    let seen = || {
+        let index = Index::read(root.path()).unwrap();
+        let status = data(&index)["runs"][0]["status"].clone();
+        let summary = RunSummary::compute(&path, TrialFilter::default()).unwrap();
+        let printed = table::text(&summary, 100);
+        (
+            status,
+            index.without_report().len(),
+            printed.lines().next().unwrap_or_default().to_owned(),
+        )
+    };
+    assert_eq!(seen(), (json!("running"), 0, "0 of 4 trials; the run is running".to_owned()));
+    drop(run);
+    let line = "0 of 4 trials; the run was killed; `ccbench run --resume DIR` continues it";
+    assert_eq!(seen(), (json!("killed"), 1, line.to_owned()));
 }
 
 /// What is written in place is empty or cut off if the disk is full.
