@@ -122,6 +122,9 @@ fn prints_help_completions_and_man_pages() {
         words.join(" ").contains("with --shard")
     };
     assert_eq!(["run", "reproduce", "scorecard"].map(names_shards), [true, false, false]);
+    // Lines are wrapped.
+    let words = out(&help).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("Of commands that run trials (`run`, `merge`,"), "{words}");
     assert!(out(&bench.run(&["completions", "bash"])).contains("ccbench"));
     assert_eq!(bench.run(&["man", "man"]).status.code(), Some(0));
     assert!(bench.path("man/ccbench-run.1").exists());

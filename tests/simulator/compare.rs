@@ -98,6 +98,11 @@ fn claims_that_hold_in_one_run_are_a_table() {
     let csv = std::fs::read_to_string(file).unwrap();
     let only_fast = |line: &&str| line.contains(",holds,") && line.ends_with(",does_not_hold");
     assert_eq!((csv.lines().count(), csv.lines().filter(only_fast).count()), (5, 2), "{csv}");
+    assert_eq!(compare(&fast, &slow, &["--claims-csv", "-"]), csv, "instead of the tables");
+    let both = ["compare", &fast.1, &slow.1, "--csv", "-", "--claims-csv", "-"];
+    let refused = fast.0.run(&both);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(!fast.0.path("-").exists());
     assert!(printed.contains("claims that hold in one run and not in the other:"), "{printed}");
     let of_claim = printed.lines().filter(|line| line.contains("The flow is fast"));
     assert_eq!(of_claim.filter(|line| line.ends_with(" A")).count(), 2, "{printed}");

@@ -53,10 +53,11 @@ pub struct Cli {
     pub verbose: u8,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 every trial is ok or degraded, and every measured claim holds · 1 a trial \
-failed, or a file is damaged · 2 the plan or the command line is invalid · 3 the testbed or an agent is not available · 4 a claim does not hold, \
-or an artifact is not reproduced · \
-130 interrupted · 143 a shard was terminated; run it again.\nFirst steps: `ccbench check plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
+const EXIT_CODES: &str = "Exit codes: 0 success · 1 a file is damaged, or cannot be read or written · 2 the plan or the command line is \
+invalid · 3 the testbed or an agent is not available · 4 `artifact rerun` or `artifact claim`: not reproduced · 130 interrupted · 143 \
+`run --shard` was terminated; run it again.\nOf commands that run trials (`run`, `merge`, `submit`, `reproduce`, `scorecard`, `trace record`): 0 \
+every trial is ok or degraded, and every measured claim holds · 1 a trial failed · 4 a claim does not hold.\n\
+First steps: `ccbench check plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
 
 /// The sub-commands.
 #[derive(Debug, Subcommand)]
@@ -471,7 +472,7 @@ pub struct CompareArgs {
     /// Also write the table as CSV; - writes CSV to standard output instead of the table.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub csv: Option<PathBuf>,
-    /// Also write the claims that both runs have, with what each run measured, as CSV.
+    /// Also write the claims that both runs have, with what each run measured, as CSV; - as with --csv.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "by")]
     pub claims_csv: Option<PathBuf>,
     /// Include failed and aborted trials.

@@ -147,20 +147,32 @@ pub fn text(run: &RunSummary, width: u16) -> String {
     reasons::write(summary, &mut out, MAX_REASONS);
     write_limited(&mut out, "", &summary.fallbacks, MAX_NOTES, "the `link` events");
     write_limited(&mut out, "note: ", &summary.notes, MAX_NOTES, "run.json");
-    let _ = writeln!(out, "\nresults: {}", summary.run_dir.display());
-    let names = run.files.iter().filter_map(|file| file.file_name()?.to_str());
-    let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
-    if !names.is_empty() {
-        let _ = writeln!(
-            out,
-            "  {}\n  (also as .parquet; all samples are under tables/; `ccbench report` writes an HTML report)",
-            names.join(" ")
-        );
-    }
+    write_files(&mut out, run);
     if let Err(error) = &run.written {
         let _ = writeln!(out, "some result files could not be written: {error}");
     }
     out
+}
+
+/// Where the results are, and the files of the summary, which may be in another directory.
+fn write_files(out: &mut String, run: &RunSummary) {
+    let run_dir = run.summary.run_dir.as_path();
+    let dir = run.files.first().and_then(|file| file.parent()).unwrap_or(run_dir);
+    let _ = writeln!(out, "\nresults: {}", dir.display());
+    let names = run.files.iter().filter_map(|file| file.file_name()?.to_str());
+    let names: Vec<&str> = names.filter(|name| name.ends_with(".csv")).collect();
+    if names.is_empty() {
+        return;
+    }
+    let samples = match dir == run_dir {
+        true => "tables/".to_owned(),
+        false => format!("{}/", run_dir.join("tables").display()),
+    };
+    let _ = writeln!(
+        out,
+        "  {}\n  (also as .parquet; all samples are under {samples}; `ccbench report` writes an HTML report)",
+        names.join(" ")
+    );
 }
 
 /// The plan's rules and comparisons, if it has any.

@@ -506,6 +506,18 @@ fn unwritable_summary_is_still_printed_without_partial_files() {
 }
 
 #[test]
+fn a_summary_in_another_directory_is_named_there() {
+    let root = tempfile::tempdir().unwrap();
+    let (run, other) = (made_up(root.path()), root.path().join("other"));
+    let mut summary = RunSummary::compute(&run, TrialFilter::default()).unwrap();
+    summary.write_to(&other).unwrap();
+    let printed = table::text(&summary, 120);
+    let named = format!("\nresults: {}\n  trials.csv ", other.display());
+    let samples = format!("all samples are under {}/tables/;", run.display());
+    assert!(printed.contains(&named) && printed.contains(&samples), "{printed}");
+}
+
+#[test]
 fn run_without_committed_trials_has_an_empty_summary() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();

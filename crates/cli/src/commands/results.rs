@@ -170,6 +170,14 @@ fn warn_about_renamed<'a>(metrics: impl IntoIterator<Item = &'a String>) {
 /// # Errors
 /// The results cannot be read, or the table cannot be written.
 pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
+    let is_stdout = |path: &Path| path.as_os_str() == "-";
+    let on_stdout = [&args.csv, &args.claims_csv].into_iter().flatten();
+    if on_stdout.filter(|path| is_stdout(path)).count() > 1 {
+        return Err(CliError::Usage(
+            "--csv - and --claims-csv - are both for standard output; write one of them to a file"
+                .to_owned(),
+        ));
+    }
     let one = ReadableRun::open(&args.a)?;
     let other = args.b.as_deref().map(ReadableRun::open).transpose()?;
     let other = other.as_ref().map(ReadableRun::path);
@@ -182,17 +190,23 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let tolerances = args.tolerances.iter().map(|tolerance| &tolerance.metric);
     warn_about_renamed(args.metrics.iter().chain(tolerances));
     let differences = compare::compare(one.path(), &with, &args.metrics, &args.tolerances, filter)?;
-    if let Some(path) = &args.claims_csv {
-        let csv = compare::claims_csv(&differences);
-        std::fs::write(path, csv).map_err(FileError::of("write", path))?;
-    }
-    if let Some(path) = &args.csv {
-        let csv = compare::csv(&differences);
-        if path.as_os_str() == "-" {
-            print(&csv);
-            return Ok(ExitCode::Success);
+    let mut is_printed = false;
+    let texts = [
+        (&args.claims_csv, compare::claims_csv(&differences)),
+        (&args.csv, compare::csv(&differences)),
+    ];
+    for (path, csv) in texts {
+        match path {
+            Some(path) if is_stdout(path) => {
+                print(&csv);
+                is_printed = true;
+            }
+            Some(path) => std::fs::write(path, csv).map_err(FileError::of("write", path))?,
+            None => {}
         }
-        std::fs::write(path, csv).map_err(FileError::of("write", path))?;
+    }
+    if is_printed {
+        return Ok(ExitCode::Success);
     }
     let plans = other.and_then(|other| compare::plans_differ(one.path(), other));
     let claims = compare::claims(&differences, terminal_width());
