@@ -273,6 +273,11 @@ fn a_damaged_file_names_its_shard() {
     assert_eq!(code, Some(1), "{printed}");
     assert!(printed.contains("its SHA-256 is another one"), "{printed}");
     assert!(printed.contains("and run shard "), "{printed}");
+    std::fs::remove_file(&file).unwrap();
+    let (code, printed) = merge(&bench, &["shards"]);
+    assert_eq!(code, Some(1), "{printed}");
+    let missing = ["part-0.parquet is damaged (missing); remove commits/", "and run shard "];
+    assert!(missing.iter().all(|part| printed.contains(part)), "{printed}");
     assert_eq!(count(&bench.path("results")), 0, "nothing is left");
 }
 

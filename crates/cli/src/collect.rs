@@ -127,7 +127,17 @@ pub async fn copy_files(
 ) -> Result<(), CliError> {
     let missing: Vec<(String, PathBuf)> =
         merge.files(commit)?.into_iter().filter(|(_, path)| !path.exists()).collect();
-    download_all(store, missing).await?;
+    let download = |(key, path): (String, PathBuf)| async move {
+        match store.download(&key, &path).await {
+            Err(error) if error.is_absent() => {
+                let (what, shard) = ("missing".to_owned(), commit.attempt.shard_text());
+                let commit = commit.key();
+                Err(MergeError::DamagedFile { key, what, commit, shard }.into())
+            }
+            downloaded => downloaded.map_err(CliError::from),
+        }
+    };
+    stream::iter(missing).map(download).buffer_unordered(REQUESTS).try_collect::<()>().await?;
     Ok(merge.check(commit)?)
 }
 

@@ -67,7 +67,7 @@ impl Attempt {
     }
 
     /// Its shard: `2/3`.
-    pub(crate) fn shard_text(&self) -> String {
+    pub fn shard_text(&self) -> String {
         format!("{}/{}", self.shard, self.shards)
     }
 
