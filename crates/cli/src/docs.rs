@@ -302,6 +302,7 @@ fn of_pki(error: &PkiError) -> Option<Section> {
     match error {
         PkiError::Issued(_)
         | PkiError::Foreign(_)
+        | PkiError::Authority(_)
         | PkiError::OtherUsage(_)
         | PkiError::OtherKey(_)
         | PkiError::Revoked(_) => Some(CERTIFICATES),
@@ -310,6 +311,7 @@ fn of_pki(error: &PkiError) -> Option<Section> {
         | PkiError::InvalidName(_)
         | PkiError::NoName
         | PkiError::Unreadable { .. }
+        | PkiError::Key { .. }
         | PkiError::Damaged { .. }
         | PkiError::Service { .. }
         | PkiError::Certificate(_)

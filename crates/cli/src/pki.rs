@@ -53,6 +53,21 @@ pub enum PkiError {
         /// Why.
         source: CertificateError,
     },
+    /// A file is not a private key.
+    #[error("pki: {} is not a private key ({source}); restore it from a copy", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rcgen::Error,
+    },
+    /// Without the authority's certificate, no other one is valid.
+    #[error(
+        "pki: {} is the authority's own certificate, which is neither renewed nor revoked; to replace it, make an authority in another \
+         directory (`ccbench pki init`) and issue all certificates again",
+        .0.display()
+    )]
+    Authority(PathBuf),
     /// A certificate is not one of a node or a controller.
     #[error("pki: {} is neither a node's nor a controller's certificate", .0.display())]
     OtherUsage(PathBuf),
@@ -115,6 +130,7 @@ impl PkiError {
             Self::InvalidName(_)
             | Self::NoName
             | Self::Validity
+            | Self::Authority(_)
             | Self::OtherUsage(_)
             | Self::Foreign(_)
             | Self::OtherKey(_) => ExitCode::Usage,
@@ -123,7 +139,9 @@ impl PkiError {
             | Self::Revoked(_)
             | Self::Service { .. }
             | Self::Certificate(_) => ExitCode::Unavailable,
-            Self::Unreadable { .. } | Self::Damaged { .. } | Self::File(_) => ExitCode::Failure,
+            Self::Unreadable { .. } | Self::Key { .. } | Self::Damaged { .. } | Self::File(_) => {
+                ExitCode::Failure
+            }
         }
     }
 }
@@ -267,7 +285,7 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
         _ => Scopes::default(),
     };
     let key_path = path.with_extension("key");
-    let key = KeyPair::from_pem(&read(&key_path, "read the key of the certificate")?)?;
+    let key = read_key(&key_path, "read the key of the certificate")?;
     if key.public_key_raw() != earlier.public_key {
         return Err(PkiError::OtherKey(key_path));
     }
@@ -283,7 +301,7 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
 /// Adds certificates to those that are revoked, with all that they were renewed from, and writes `crl.pem`. Returns its path.
 ///
 /// # Errors
-/// A certificate cannot be read or is of another authority, or `dir` holds no authority.
+/// A certificate cannot be read, is of another authority or the authority's own, or `dir` holds no authority.
 pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError> {
     let issuer = issuer(dir)?;
     let revoked = certificates.iter().map(|path| own_certificate(dir, path));
@@ -319,9 +337,17 @@ fn own_certificate(dir: &Path, path: &Path) -> Result<Certificate, PkiError> {
     let text = read(path, "read the certificate")?;
     let found = Certificate::from_pem(text.as_bytes()).map_err(unreadable(path))?;
     let authority = dir.join("ca.pem");
-    let signed = is_signed_by(text.as_bytes(), read(&authority, AUTHORITY)?.as_bytes())
-        .map_err(unreadable(&authority))?;
-    if signed { Ok(found) } else { Err(PkiError::Foreign(path.to_owned())) }
+    let own = read(&authority, AUTHORITY)?;
+    let signed = is_signed_by(text.as_bytes(), own.as_bytes()).map_err(unreadable(&authority))?;
+    if !signed {
+        return Err(PkiError::Foreign(path.to_owned()));
+    }
+    // It signed itself. A file of another name may have it, such as the copy of a controller.
+    let own = Certificate::from_pem(own.as_bytes()).map_err(unreadable(&authority))?;
+    if found.public_key == own.public_key {
+        return Err(PkiError::Authority(path.to_owned()));
+    }
+    Ok(found)
 }
 
 fn unreadable(path: &Path) -> impl FnOnce(CertificateError) -> PkiError {
@@ -340,8 +366,13 @@ fn read(path: &Path, op: &'static str) -> Result<String, FileError> {
 }
 
 fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, PkiError> {
-    let key = KeyPair::from_pem(&read(&dir.join("ca.key"), AUTHORITY)?)?;
+    let key = read_key(&dir.join("ca.key"), AUTHORITY)?;
     Ok(Issuer::new(authority()?, key))
+}
+
+fn read_key(path: &Path, op: &'static str) -> Result<KeyPair, PkiError> {
+    let path = path.to_owned();
+    KeyPair::from_pem(&read(&path, op)?).map_err(|source| PkiError::Key { path, source })
 }
 
 /// Makes `FILE.pem` and `FILE.key` in `folder` with the authority of `dir`.

@@ -50,6 +50,34 @@ fn certificates_have_the_scopes_that_were_ordered() {
 }
 
 #[test]
+fn the_authority_itself_is_not_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    let copy = controller(&pki, "alice", &[], None).unwrap().join("ca.pem");
+    let list = std::fs::read(pki.join("crl.pem")).unwrap();
+    for path in [pki.join("ca.pem"), copy] {
+        let both = [pki.join("controller.pem"), path.clone()];
+        let refused = revoke(&pki, &both).unwrap_err();
+        assert!(matches!(&refused, PkiError::Authority(found) if *found == path), "{refused}");
+        let refused = renew(&pki, &path, None).unwrap_err();
+        assert!(matches!(refused, PkiError::Authority(_)), "{refused}");
+    }
+    assert_eq!(std::fs::read(pki.join("crl.pem")).unwrap(), list);
+    assert_eq!(revoked_serials(&pki), Vec::<Vec<u8>>::new(), "all or nothing");
+}
+
+#[test]
+fn a_damaged_key_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = authority_in(&dir);
+    std::fs::write(pki.join("ca.key"), "junk").unwrap();
+    let error = node(&pki, &["node1.example".to_owned()]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("ca.key is not a private key (") && text.contains("restore"), "{text}");
+    assert_eq!(error.exit_code(), ExitCode::Failure);
+}
+
+#[test]
 fn a_renewed_certificate_differs_in_serial_and_expiry_only() {
     let dir = tempfile::tempdir().unwrap();
     let pki = authority_in(&dir);
@@ -66,8 +94,6 @@ fn a_renewed_certificate_differs_in_serial_and_expiry_only() {
         assert_eq!(Certificate { serial, not_after_s, ..renewed }, earlier);
         assert_eq!(std::fs::read(path.with_extension("key")).unwrap(), key);
     }
-    let error = renew(&pki, &pki.join("ca.pem"), None).unwrap_err();
-    assert!(matches!(error, PkiError::OtherUsage(_)), "{error}");
 }
 
 #[test]
