@@ -258,6 +258,8 @@ async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result
 async fn earlier_jobs(store: &dyn ShardStore) -> Result<Vec<String>, CliError> {
     let keys = store.list(JOBS).await?;
     let ids = keys.iter().filter_map(|key| key.strip_prefix(JOBS)?.strip_prefix('/'));
+    // Such as those that file managers make.
+    let ids = ids.filter(|id| !id.starts_with('.'));
     Ok(ids.map(str::to_owned).collect())
 }
 
