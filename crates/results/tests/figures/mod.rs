@@ -574,3 +574,17 @@ fn csv_export_contains_all_rows() {
     assert!(error.contains("(failed)") && error.matches("trial-").count() == 1, "{error}");
     assert_eq!(export::failed_trials(&run, &["summary_point".to_owned()]).unwrap(), None);
 }
+
+#[test]
+fn csv_export_into_the_run_keeps_its_files() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    summarize::summarize(&run, TrialFilter::default()).unwrap();
+    let names = ["trials.csv", "summary_phase.csv", "summary_point.csv"];
+    let read = || names.map(|name| std::fs::read_to_string(run.join(name)).unwrap());
+    let before = read();
+    let written = export::csv(&run, &[], &run).unwrap();
+    assert!(names.iter().all(|name| written.contains(&run.join(name))), "{written:?}");
+    assert_eq!(read(), before);
+    assert!(before.iter().all(|text| text.lines().count() > 1), "{before:?}");
+}
