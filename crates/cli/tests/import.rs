@@ -150,3 +150,27 @@ fn file_without_known_output_makes_no_directory() {
     assert!(!run.exists());
     assert_eq!(import(&[&dir.path().join("absent")], &[], &run), 2);
 }
+
+#[test]
+fn trials_longer_than_a_week_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = |second: u64| {
+        format!(
+            "{second}.000000 tcp ESTAB 0 0 10.0.5.1:40000 10.0.3.1:5202 users:((\"iperf3\",pid=1,fd=5)) <->\n\
+             {second}.000000 \t ts sack vegas wscale:7,7 rto:204 rtt:10/1 cwnd:10 bytes_sent:1 bytes_acked:1 minrtt:1\n"
+        )
+    };
+    let [week_s, begin_s] = [7 * 24 * 3600, 1_725_877_500];
+    for (last_s, code) in [(3600, 0), (week_s, 2), (88_300_800, 2)] {
+        let file = dir.path().join(format!("{last_s}-ss.txt"));
+        std::fs::write(&file, sample(begin_s) + &sample(begin_s + last_s)).unwrap();
+        assert_eq!(import(&[&file], &[], &dir.path().join(format!("run-{last_s}"))), code);
+    }
+    let file = dir.path().join("88300800-ss.txt");
+    // What is after the phases is in none.
+    assert_eq!(import(&[&file], &["--phase", "a=10s"], &dir.path().join("phase")), 0);
+    for phases in [["--phase", "a=20000h"], ["--phase", "a/b=1s"], ["--phase", "a=0s"]] {
+        assert_eq!(import(&[&file], &phases, &dir.path().join("refused")), 2);
+    }
+    assert!(!dir.path().join("refused").exists());
+}

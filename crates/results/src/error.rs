@@ -48,6 +48,20 @@ pub enum FileError {
         /// What is wrong.
         what: String,
     },
+    /// The flows of a trial in instants do not fit into memory.
+    #[error(
+        "{}: trial {trial} of point {point_id} has more flows than fit into memory, in instants of 0.1 s (11 in a week, 1864 in an \
+         hour); shorten its phases, or divide its flows among several runs",
+        path.display()
+    )]
+    TooManyFlows {
+        /// The results directory.
+        path: PathBuf,
+        /// Which point.
+        point_id: u32,
+        /// Which repetition.
+        trial: u16,
+    },
     /// A JSON file or line could not be written or parsed.
     #[error("cannot {op} {}: {source}", path.display())]
     Json {
@@ -64,9 +78,11 @@ impl FileError {
     /// Never the command's fault.
     pub const fn class(&self) -> ErrorClass {
         match self {
-            Self::Io { .. } | Self::Polars { .. } | Self::Damaged { .. } | Self::Json { .. } => {
-                ErrorClass::Run
-            }
+            Self::Io { .. }
+            | Self::Polars { .. }
+            | Self::Damaged { .. }
+            | Self::TooManyFlows { .. }
+            | Self::Json { .. } => ErrorClass::Run,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
 use ccbench_proto::column_text::as_text;
+use ccbench_proto::plan::timeline::MAX_TRIAL;
 use ccbench_proto::schedule::PhaseSpan;
 use ccbench_proto::sealed_line::{seal, unseal};
 use ccbench_proto::units::Micros;
@@ -19,63 +20,11 @@ use super::digest::{Digests, FileDigest};
 use super::model::{NodeClock, Reason, RunStatus, TrialKey, TrialStatus};
 use super::reason::Cause;
 use super::stopping::Decision;
-use crate::error::{ErrorClass, FileError, io_error};
+use crate::error::{FileError, io_error};
 
-/// The journal cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JournalError {
-    /// The file cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A line other than the last fails its checksum.
-    #[error(
-        "{}: line {line} is damaged, and lines follow it, so this is not an interrupted write; \
-         restore the file from a copy, or remove that line and every later one to resume from there",
-        path.display()
-    )]
-    Damaged {
-        /// The journal.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-    },
-    /// The results directory is not at its path any more.
-    #[error(
-        "the results directory {} was removed, renamed or replaced while it was written; this run ends, and trials from \
-         then on are lost. Put it back and use `ccbench run --resume DIR`, or start a new run",
-        path.display()
-    )]
-    Moved {
-        /// Where it was.
-        path: PathBuf,
-    },
-    /// Another process writes to the results directory.
-    #[error("another ccbench is writing to {}; wait for it to end, or stop it", path.display())]
-    Locked {
-        /// The results directory.
-        path: PathBuf,
-    },
-    /// The results directory was opened for reading.
-    #[error("{} is open for reading only", path.display())]
-    ReadOnly {
-        /// The results directory.
-        path: PathBuf,
-    },
-}
+mod error;
 
-impl JournalError {
-    /// Who has to act.
-    pub const fn class(&self) -> ErrorClass {
-        match self {
-            Self::File(error) => error.class(),
-            Self::Damaged { .. }
-            | Self::Moved { .. }
-            | Self::Locked { .. }
-            | Self::ReadOnly { .. } => ErrorClass::Run,
-        }
-    }
-}
+pub use error::JournalError;
 
 /// Result of reading and writing the journal.
 type Result<T, E = JournalError> = std::result::Result<T, E>;
@@ -320,6 +269,22 @@ fn parse(line: &[u8]) -> Option<Entry> {
     serde_json::from_slice(&unseal(line)?).ok()
 }
 
+/// Whether every phase of a trial ends within the longest trial.
+fn check_phases(entry: &Entry, path: &Path, line: usize) -> Result<()> {
+    let Entry::TrialEnd(TrialEnd { point_id, trial, phases, .. }) = entry else { return Ok(()) };
+    match phases.iter().find(|phase| phase.end_us > MAX_TRIAL.get()) {
+        None => Ok(()),
+        Some(phase) => Err(JournalError::PhaseTooLate {
+            path: path.to_path_buf(),
+            line,
+            point_id: *point_id,
+            trial: *trial,
+            phase: phase.name.clone(),
+            end: Micros::new(phase.end_us),
+        }),
+    }
+}
+
 /// Reads a journal's bytes. Only a tail may be torn.
 pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
     let mut state = RunState::default();
@@ -334,6 +299,7 @@ pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
                 return Err(JournalError::Damaged { path, line });
             }
             (Some(entry), None) => {
+                check_phases(&entry, path, index + 1)?;
                 state.on(entry);
                 state.good_bytes = at;
             }
@@ -585,6 +551,22 @@ mod tests {
         bytes[5] ^= 1;
         let error = read(&bytes, Path::new("j")).unwrap_err();
         assert!(matches!(error, JournalError::Damaged { line: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_phase_ends_within_the_longest_trial() {
+        let with = |end_us| {
+            let key = TrialKey { point_id: 3, trial: 2, seed: 7, epoch: 1 };
+            let phase = PhaseRecord { name: "late".to_owned(), start_us: 0, end_us, measure: true };
+            let end = TrialEnd { phases: vec![phase], ..TrialEnd::new(key, TrialStatus::Ok) };
+            read(text(&[begin(3, 2, 1), Entry::TrialEnd(end)]).as_bytes(), Path::new("j"))
+        };
+        assert_eq!(with(MAX_TRIAL.get()).unwrap().committed.len(), 1);
+        for end_us in [MAX_TRIAL.get() + 1, 10_u64.pow(15), 1 << 63] {
+            let error = with(end_us).unwrap_err().to_string();
+            let place = "line 2: `phases` of trial 2 of point 3: `late` ends ";
+            assert!(error.contains(place) && error.contains("604800s"), "{error}");
+        }
     }
 
     #[test]

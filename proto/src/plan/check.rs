@@ -42,6 +42,7 @@ use problems::Problems;
 pub use super::checked::{CheckedPlan, PlanFiles, Point, TraceFacts, TraceFiles, UnreadableTrace};
 pub use super::parse::quick::quick_sets;
 pub use super::problem::{PlanProblem, Severity};
+pub use timeline::refuse_phases;
 
 /// Execution targets of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

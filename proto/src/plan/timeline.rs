@@ -10,6 +10,11 @@ use super::text::Name;
 use super::{Flow, Plan};
 use crate::units::{Micros, Ppm, Rate};
 
+/// Longest trial: a week. Whoever divides a trial into instants relies on it.
+pub const MAX_TRIAL: Micros = Micros::from_secs(7 * 24 * 3600);
+/// Most phases of a trial.
+pub const MAX_PHASES: usize = 1_000;
+
 /// An interval of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -7,8 +7,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use ccbench_io::input;
+use ccbench_proto::plan::check::refuse_phases;
+use ccbench_proto::plan::timeline::MAX_TRIAL;
 use ccbench_proto::schedule::PhaseSpan;
-use ccbench_proto::tools::gather::{Gathered, Source, gather};
+use ccbench_proto::tools::gather::{Gathered, Names, Source, gather};
 use ccbench_proto::tools::text::{self, Found};
 use ccbench_proto::units::Micros;
 use ccbench_proto::wire::RunEvent;
@@ -49,6 +51,9 @@ struct File {
 /// # Errors
 /// A file cannot be read or holds nothing known, or the results cannot be written.
 pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
+    if let Some(why) = refuse_phases(&args.phases) {
+        return Err(CliError::Usage(format!("--phase: {why}")));
+    }
     let paths = files(&args.files)?;
     let mut read = paths.iter().map(|path| read(path, args)).collect::<Result<Vec<_>, _>>()?;
     if args.trials && read.iter().any(|file| file.trial == 0) {
@@ -204,13 +209,17 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
     let names = names.collect();
     let mut notes = vec![];
     for &trial in &trials {
-        let of_trial = || files.iter().filter(|file| file.trial == trial);
-        let sources: Vec<&Source> = of_trial().map(|file| &file.source).collect();
+        let of_trial: Vec<&File> = files.iter().filter(|file| file.trial == trial).collect();
+        let sources: Vec<&Source> = of_trial.iter().map(|file| &file.source).collect();
         let gathered = gather(&sources, &names);
+        let phases = spans(&gathered, &args.phases);
+        if phases.last().is_some_and(|phase| phase.end > MAX_TRIAL) {
+            return Err(too_long(trial, &gathered, &of_trial, &names));
+        }
         let unread = sources.iter().map(|source| source.found.unread_count()).sum();
         notes.extend(gathered.notes.iter().map(|note| format!("trial {trial}: {note}")));
         let verdict = verdict(unread, &sources);
-        write(&run, trial, gathered, &args.phases, &verdict)?;
+        write(&run, trial, gathered, &phases, &verdict)?;
     }
     for note in &notes {
         print(&format!("note: {}\n", printable::line(note)));
@@ -237,7 +246,7 @@ fn write(
     run: &RunDir,
     trial: u16,
     gathered: Gathered,
-    phases: &[(String, Micros)],
+    phases: &[PhaseSpan],
     verdict: &Verdict,
 ) -> Result<(), CliError> {
     let source = ClockSource::Imported;
@@ -245,7 +254,7 @@ fn write(
     let clock = NodeClock { source, error_bound_after_ns: None, ..shared };
     let clocks = gathered.rows.iter().map(|(node, _)| (node.clone(), clock.clone())).collect();
     let key = TrialKey { point_id: 0, trial, seed: 0, epoch: run.next_epoch() };
-    let mut writer = run.begin_trial(key, &spans(&gathered, phases), clocks)?;
+    let mut writer = run.begin_trial(key, phases, clocks)?;
     for (node, of) in gathered.rows {
         writer.push(&node, RunEvent { of: Some(of) })?;
     }
@@ -269,6 +278,19 @@ fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
         start = end;
     }
     spans
+}
+
+/// The error for a trial that would last longer than any: often one time is wrong.
+fn too_long(trial: u16, gathered: &Gathered, files: &[&File], names: &Names) -> CliError {
+    let last = files.iter().max_by_key(|file| gather(&[&file.source], names).end_ns);
+    let last = last.map_or(Path::new(""), |file| file.path.as_path());
+    let [begin_s, end_s] = [gathered.begin_ns, gathered.end_ns].map(|ns| ns / 1_000_000_000);
+    CliError::Usage(format!(
+        "trial {trial}: the phase `all` would last {} s, from {begin_s} s to {end_s} s after 1970-01-01; the latest time is in {}. A trial \
+         lasts a week ({MAX_TRIAL}) at most: correct the times, or give phases with --phase NAME=LENGTH",
+        end_s - begin_s,
+        last.display()
+    ))
 }
 
 fn info(files: &[File], trials: u32) -> RunInfo {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::rows::{GroupedRows, Names, each_slice};
 use super::sampled::BinnedFlows;
-use crate::error::Result;
+use crate::error::{FileError, Result};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
@@ -81,6 +81,10 @@ impl Flows {
         let mut bins = BinnedFlows::new(end.length_s());
         let reported = intervals(run, end, &mut bins)?;
         let sampled = samples(run, end, &mut bins)?;
+        if bins.is_full() {
+            let (path, TrialEnd { point_id, trial, .. }) = (run.path().to_path_buf(), end);
+            return Err(FileError::TooManyFlows { path, point_id: *point_id, trial: *trial });
+        }
         let starts_s = starts(run, end)?;
         Ok(Self { reported, sampled, bins, starts_s })
     }

@@ -18,6 +18,8 @@ const MIN_COVERED_SHARE: f64 = 0.5;
 /// `jain_convergence_time`: Jain's index over this many bins (one second) reaches [`CONVERGED_JAIN`].
 const CONVERGED_BINS: usize = 10;
 const CONVERGED_JAIN: f64 = 0.9;
+/// Bins of all flows of a trial: a week of 11 flows, or a day of 77. They take 2 GiB.
+const MAX_BINS: usize = 1 << 26;
 /// Without a plan: a flow runs in a phase if it has data in at least this share of the bins.
 const RUNNING_SHARE: f64 = 0.1;
 
@@ -63,6 +65,9 @@ impl Bin {
 #[derive(Debug)]
 pub(crate) struct BinnedFlows {
     count: usize,
+    /// How many flows more there may be.
+    flows_left: usize,
+    is_full: bool,
     flows: Vec<(String, Vec<Bin>)>,
     /// Index of the last flow that was looked up: rows of a flow are adjacent.
     last: usize,
@@ -87,16 +92,28 @@ impl BinnedFlows {
     /// Bins of a trial of this length.
     pub(super) fn new(end_s: f64) -> Self {
         let count = (end_s / BIN_S + 1e-6).floor().max(0.0) as usize;
-        Self { count, flows: Vec::new(), last: 0 }
+        let flows_left = MAX_BINS / count.max(1);
+        Self { count, flows_left, is_full: false, flows: Vec::new(), last: 0 }
     }
 
+    /// Whether flows were left out, because so many do not fit into memory.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// The bins of a flow; none of a flow that is left out.
     fn flow(&mut self, name: &str) -> &mut [Bin] {
         if self.flows.get(self.last).is_none_or(|(known, _)| known != name) {
             let known = self.flows.iter().position(|(known, _)| known == name);
-            self.last = known.unwrap_or(self.flows.len());
             if known.is_none() {
+                let Some(left) = self.flows_left.checked_sub(1) else {
+                    self.is_full = true;
+                    return &mut [];
+                };
+                self.flows_left = left;
                 self.flows.push((name.to_owned(), vec![Bin::default(); self.count]));
             }
+            self.last = known.unwrap_or(self.flows.len() - 1);
         }
         &mut self.flows[self.last].1
     }
@@ -123,9 +140,11 @@ impl BinnedFlows {
         // Not `at_s / BIN_S`: 0.3 / 0.1 is less than 3, and multiples of 0.1 s must start a bin.
         let nth = at_s * (1.0 / BIN_S);
         if nth >= 0.0 && (nth as usize) < self.count {
-            let (sum, samples) = &mut self.flow(flow)[nth as usize].srtt_us;
-            *sum += us;
-            *samples += 1;
+            if let Some(bin) = self.flow(flow).get_mut(nth as usize) {
+                let (sum, samples) = &mut bin.srtt_us;
+                *sum += us;
+                *samples += 1;
+            }
         }
     }
 
@@ -143,13 +162,13 @@ impl<'a> BinSpan<'a> {
         self.first
     }
 
-    /// Goodput in Mbit/s and mean smoothed RTT in µs of a flow in every bin.
+    /// Goodput in Mbit/s and mean smoothed RTT in µs of a flow in every bin; empty for a flow without data.
     pub(crate) fn of(self, flow: &str) -> Vec<(Option<f64>, Option<f64>)> {
         let found = self.all.flows.iter().find(|(known, _)| known == flow);
         let bins = found.and_then(|found| found.1.get(self.first..self.first + self.count));
         match bins {
             Some(bins) => bins.iter().map(|bin| (bin.mbit_per_s(), bin.srtt_us())).collect(),
-            None => vec![(None, None); self.count],
+            None => vec![],
         }
     }
 
@@ -516,6 +535,19 @@ mod tests {
         grid.srtt("a", 1.3, 1.0);
         grid.srtt("a", -0.1, 1.0);
         assert_eq!(rates(&grid), before);
+    }
+
+    #[test]
+    fn more_flows_than_fit_into_memory_are_left_out() {
+        let mut grid = BinnedFlows::new(7.0 * 24.0 * 3600.0);
+        assert_eq!(grid.flows_left, 11, "of a week");
+        grid = BinnedFlows { flows_left: 1, ..BinnedFlows::new(1.0) };
+        grid.interval("a", 1.0, 1.0, 1.0);
+        grid.srtt("a", 0.5, 1.0);
+        assert!(!grid.is_full());
+        grid.interval("b", 1.0, 1.0, 1.0);
+        grid.srtt("c", 0.5, 1.0);
+        assert!(grid.is_full() && grid.flows.len() == 1);
     }
 
     #[test]

@@ -6,8 +6,6 @@ use crate::units::{Micros, Rate};
 
 use super::problems::Problems;
 
-/// Longest trial.
-pub(super) const MAX_TRIAL: Micros = Micros::from_secs(7 * 24 * 3600);
 /// Longest pause between trials.
 pub(super) const MAX_GAP: Micros = Micros::from_secs(24 * 3600);
 /// Fastest link.
@@ -16,8 +14,6 @@ pub(super) const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
 pub(super) const MAX_INTERVAL: Micros = Micros::from_secs(3600);
 /// Longest constant delay of a link.
 pub(super) const MAX_DELAY: Micros = Micros::from_secs(60);
-/// Most phases of a plan.
-pub(super) const MAX_PHASES: usize = 1_000;
 /// Most nodes of a plan.
 pub(super) const MAX_NODES: usize = 200;
 /// Most classes of a link.

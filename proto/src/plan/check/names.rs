@@ -4,7 +4,7 @@ use super::super::Plan;
 use super::problems::Problems;
 
 /// Longest name of a node, link, flow group, phase, probe, class, wire, preset or factor.
-const MAX_NAME: usize = 32;
+pub(super) const MAX_NAME: usize = 32;
 /// Longest name of a plan: it is a part of a directory's name.
 const MAX_PLAN_NAME: usize = 64;
 /// Longest sentence about a plan, in characters.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::plan::sample::MIN_TIMESCALE;
-use crate::plan::{Acks, Plan, timeline};
+use crate::plan::timeline::{self, MAX_PHASES, MAX_TRIAL};
+use crate::plan::{Acks, Plan};
 use crate::units::Micros;
 
-use super::limits::{LENGTHS, MAX_GAP, MAX_INTERVAL, MAX_PHASES, MAX_TRIAL, known_flow};
+use super::limits::{LENGTHS, MAX_GAP, MAX_INTERVAL, known_flow};
+use super::names::{MAX_NAME, refuse};
 use super::problems::Problems;
 
 /// Rules about the experiment as a whole.
@@ -43,6 +45,32 @@ fn check_sample(plan: &Plan, problems: &mut Problems) {
     }
 }
 
+/// Why a trial cannot have phases of these names and lengths one after another, if it cannot: the rules for those of a plan, for
+/// phases without one.
+pub fn refuse_phases(phases: &[(String, Micros)]) -> Option<String> {
+    if phases.len() > MAX_PHASES {
+        return Some(format!("there are {}; {MAX_PHASES} are allowed", phases.len()));
+    }
+    let mut end = Micros::default();
+    for (index, (name, length)) in phases.iter().enumerate() {
+        if let Some(why) = refuse(name, MAX_NAME) {
+            return Some(format!("`{}`: {why}", name.escape_debug()));
+        }
+        if phases[..index].iter().any(|(earlier, _)| earlier == name) {
+            return Some(format!("two are named `{name}`; the results use the name as key"));
+        }
+        if length.get() == 0 {
+            return Some(format!("the length of `{name}` is zero"));
+        }
+        end = end + *length;
+    }
+    (end > MAX_TRIAL).then(|| too_long(end))
+}
+
+fn too_long(end: Micros) -> String {
+    format!("their lengths sum to {end}; a trial lasts a week ({MAX_TRIAL}) at most")
+}
+
 /// Rules about one trial.
 pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     check_sample(plan, problems);
@@ -77,11 +105,7 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     }
     let end = timeline::length(plan);
     if end > MAX_TRIAL {
-        problems.error_from(
-            &["phases"],
-            &[LENGTHS],
-            format!("their lengths sum to {end}; a trial lasts a week (604800s) at most"),
-        );
+        problems.error_from(&["phases"], &[LENGTHS], too_long(end));
     }
     if !plan.phases.iter().any(|phase| phase.measure) {
         let why = "every phase has `measure = false`: the summaries will be empty";
@@ -126,5 +150,35 @@ fn check_phase(plan: &Plan, index: usize, problems: &mut Problems) {
             let read = ["phases", &number, "flows", &earlier.to_string()];
             problems.error_from(&path, &[&read], why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_without_a_plan_obey_its_rules() {
+        let refused = |phases: &[(&str, u64)]| {
+            let phase = |(name, s): &(&str, u64)| ((*name).to_owned(), Micros::from_secs(*s));
+            refuse_phases(&phases.iter().map(phase).collect::<Vec<_>>())
+        };
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(&[("a", 300_000), ("b", 304_800)]), None);
+        let wrong: [(&[(&str, u64)], &str); 6] = [
+            (&[("a", 1), ("a", 1)], "two are named `a`"),
+            (&[("a", 0)], "zero"),
+            (&[("", 1)], "empty"),
+            (&[("a/b", 1)], "not `/`"),
+            (&[("a", 300_000), ("b", 304_801)], "sum to 604801s"),
+            (&[("a", u64::MAX / 1_000_000), ("b", u64::MAX / 1_000_000)], "a week (604800s)"),
+        ];
+        for (phases, why) in wrong {
+            let found = refused(phases).unwrap();
+            assert!(found.contains(why), "{found}");
+        }
+        let many: Vec<_> =
+            (0..=MAX_PHASES).map(|n| (format!("p{n}"), Micros::from_secs(1))).collect();
+        assert_eq!(refuse_phases(&many).unwrap(), "there are 1001; 1000 are allowed");
     }
 }

@@ -1,0 +1,85 @@
+//! Why a journal cannot be read or written.
+
+use std::path::PathBuf;
+
+use ccbench_proto::plan::timeline::MAX_TRIAL;
+use ccbench_proto::units::Micros;
+
+use crate::error::{ErrorClass, FileError};
+
+/// The journal cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A line other than the last fails its checksum.
+    #[error(
+        "{}: line {line} is damaged, and lines follow it, so this is not an interrupted write; \
+         restore the file from a copy, or remove that line and every later one to resume from there",
+        path.display()
+    )]
+    Damaged {
+        /// The journal.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+    /// A phase that no trial can have: its instants would not fit into memory.
+    #[error(
+        "{}: line {line}: `phases` of trial {trial} of point {point_id}: `{phase}` ends {end} after the trial's beginning, and a trial \
+         lasts a week ({}) at most; restore the file from a copy, or make the run again",
+        path.display(), MAX_TRIAL
+    )]
+    PhaseTooLate {
+        /// The journal.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// Which point.
+        point_id: u32,
+        /// Which repetition.
+        trial: u16,
+        /// Its name.
+        phase: String,
+        /// After the trial's beginning.
+        end: Micros,
+    },
+    /// The results directory is not at its path any more.
+    #[error(
+        "the results directory {} was removed, renamed or replaced while it was written; this run ends, and trials from \
+         then on are lost. Put it back and use `ccbench run --resume DIR`, or start a new run",
+        path.display()
+    )]
+    Moved {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// Another process writes to the results directory.
+    #[error("another ccbench is writing to {}; wait for it to end, or stop it", path.display())]
+    Locked {
+        /// The results directory.
+        path: PathBuf,
+    },
+    /// The results directory was opened for reading.
+    #[error("{} is open for reading only", path.display())]
+    ReadOnly {
+        /// The results directory.
+        path: PathBuf,
+    },
+}
+
+impl JournalError {
+    /// Who has to act.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::File(error) => error.class(),
+            Self::Damaged { .. }
+            | Self::PhaseTooLate { .. }
+            | Self::Moved { .. }
+            | Self::Locked { .. }
+            | Self::ReadOnly { .. } => ErrorClass::Run,
+        }
+    }
+}
