@@ -186,6 +186,11 @@ impl Selection {
         self.accepts("flow_id", flow) && self.accepts("group", group_of(flow))
     }
 
+    /// Whether the filters leave out no flow.
+    pub(super) fn accepts_every_flow(&self) -> bool {
+        ["flow_id", "group"].into_iter().all(|column| self.wanted(column).is_none())
+    }
+
     /// Whether the filters accept a group or one of its flows.
     fn accepts_group(&self, group: &str) -> bool {
         let of_flow = self.wanted("flow_id").is_none_or(|flow| group_of(flow) == group);

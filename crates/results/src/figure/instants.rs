@@ -8,11 +8,11 @@ use super::data::Selection;
 use super::error::Result;
 use super::request::Kind;
 use crate::journal::{PhaseRecord, TrialEnd};
-use crate::summary::flows_of;
 use crate::summary::query::{batches, collect, in_flight, number, scan, sender};
 use crate::summary::settling::BIN_S;
 pub(super) use crate::summary::statistics::Mean;
 use crate::summary::statistics::mean_with_interval;
+use crate::summary::{PhaseRow, Running, flows_of};
 use ccbench_proto::metric::Scope;
 
 /// A flow in one instant; `None`: no data.
@@ -29,6 +29,10 @@ pub(super) struct Flow {
     pub(super) phase: String,
     pub(super) flow: String,
     pub(super) mean: Instant,
+    /// The share of the phase in which its group has data: the weight of its means in those of all flows together.
+    pub(super) share: f64,
+    /// Throughput and packets in flight of all flows together, as in the summary; `None` if the filters leave out flows.
+    pub(super) net: Instant,
     pub(super) instants: Vec<Instant>,
 }
 
@@ -50,6 +54,11 @@ pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>>
             };
             means.entry((&row.phase, &row.subject)).or_default()[nth] = Some(row.value / scale);
         }
+        let running = |phase: &PhaseRecord| {
+            let rows: Vec<&PhaseRow> = rows.iter().filter(|row| row.phase == phase.name).collect();
+            (phase.name.clone(), Running::of(&rows, phase, &data.schedule))
+        };
+        let running: BTreeMap<String, Running<'_>> = end.phases.iter().map(running).collect();
         for ((phase, flow), [mbit_per_s, srtt_ms]) in means {
             let record = end.phases.iter().find(|record| record.name == phase);
             let record = record.filter(|_| data.accepts("phase", phase) && data.accepts_flow(flow));
@@ -63,11 +72,28 @@ pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>>
             };
             let mean = Instant { mbit_per_s, srtt_ms, in_flight: packets.mean() };
             let instants = here.of(flow).into_iter().enumerate().map(instant).collect();
+            let share = running.get(phase).map_or(1.0, |running| running.share(flow));
+            let net =
+                if data.accepts_every_flow() { net(&rows, phase) } else { Instant::default() };
             let (trial, phase, flow) = key;
-            flows.push(Flow { trial, phase, flow, mean, instants });
+            flows.push(Flow { trial, phase, flow, mean, share, net, instants });
         }
     }
     Ok(flows)
+}
+
+/// Throughput and packets in flight of all flows together in a phase.
+fn net(rows: &[PhaseRow], phase: &str) -> Instant {
+    let of = |metric: &str, stat: &str| {
+        let is_meant = |row: &&PhaseRow| {
+            row.scope == Scope::Net
+                && (row.metric, row.stat) == (metric, stat)
+                && row.phase == phase
+        };
+        rows.iter().find(is_meant).map(|row| row.value)
+    };
+    let mbit_per_s = of("throughput_sum", "mean").map(|bps| bps / 1e6);
+    Instant { mbit_per_s, srtt_ms: None, in_flight: of("in_flight", "sum") }
 }
 
 /// Packets in flight of one flow in one phase of one trial.
@@ -136,8 +162,9 @@ pub(super) struct OperatingPoint {
     pub(super) trials: u32,
 }
 
-/// The operating point of each flow in a phase, and of all flows together: sums of throughput and packets in flight,
-/// and the mean sRTT over flows.
+/// The operating point of each flow in a phase, and of all flows together: throughput and packets in flight are those of the net in
+/// the summary, or of a selection the sums of the flows' means, each with the share of the phase in which its group has data; the
+/// sRTT is the mean over flows.
 pub(super) fn operating_points(
     flows: &[Flow],
     phase: &str,
@@ -145,13 +172,13 @@ pub(super) fn operating_points(
     /// Throughput, sRTT and packets in flight; the last may be unknown.
     type Means = (f64, f64, Option<f64>);
     let mut each: BTreeMap<String, Vec<Means>> = BTreeMap::new();
-    let mut joint: BTreeMap<u16, Vec<Means>> = BTreeMap::new();
+    let mut joint: BTreeMap<u16, Vec<&Flow>> = BTreeMap::new();
     for flow in flows.iter().filter(|flow| flow.phase == phase) {
         let Instant { mbit_per_s: Some(rate), srtt_ms: Some(srtt), in_flight } = flow.mean else {
             continue;
         };
         each.entry(flow.flow.clone()).or_default().push((rate, srtt, in_flight));
-        joint.entry(flow.trial).or_default().push((rate, srtt, in_flight));
+        joint.entry(flow.trial).or_default().push(flow);
     }
     let over = |trials: Vec<Means>| {
         let of = |value: &dyn Fn(&Means) -> Option<f64>| {
@@ -164,12 +191,15 @@ pub(super) fn operating_points(
             trials: trials.len() as u32,
         })
     };
-    let together = |flows: Vec<Means>| {
-        let sum = |value: fn(&Means) -> f64| flows.iter().map(value).sum::<f64>();
-        let in_flight = flows.iter().map(|means| means.2).sum::<Option<f64>>();
-        (sum(|means| means.0), sum(|means| means.1) / flows.len() as f64, in_flight)
+    let together = |flows: Vec<&Flow>| -> Option<Means> {
+        let sum = |value: fn(&Instant) -> Option<f64>| {
+            let net = flows.first().and_then(|flow| value(&flow.net));
+            net.or_else(|| flows.iter().map(|flow| Some(value(&flow.mean)? * flow.share)).sum())
+        };
+        let srtt_ms = flows.iter().map(|flow| flow.mean.srtt_ms).sum::<Option<f64>>()?;
+        Some((sum(|i| i.mbit_per_s)?, srtt_ms / flows.len() as f64, sum(|i| i.in_flight)))
     };
-    let joint = over(joint.into_values().map(together).collect());
+    let joint = over(joint.into_values().filter_map(together).collect());
     let each = each.into_iter().filter_map(|(flow, trials)| Some((flow, over(trials)?)));
     (each.collect(), joint)
 }
@@ -185,6 +215,8 @@ mod tests {
             phase: "p".into(),
             flow: name.into(),
             mean: Instant { mbit_per_s: Some(mbit), srtt_ms: Some(srtt), in_flight: Some(packets) },
+            share: 1.0,
+            net: Instant::default(),
             instants: vec![],
         };
         let flows = [
@@ -202,5 +234,15 @@ mod tests {
         assert!((joint.in_flight.unwrap().value - 66.3).abs() < 1e-9 && joint.trials == 2);
         assert!((each["a/0"].mbit_per_s.value - 26.3).abs() < 1e-9);
         assert!(operating_points(&flows, "q").1.is_none());
+        // Each has the link for half of the phase.
+        let half = |flow| Flow { share: 0.5, ..flow };
+        let turns = [("a/0", 20.0), ("b/0", 18.0)]
+            .map(|(name, mbit)| half(flow(name, 1, mbit, 24.0, 40.0)));
+        let joint = operating_points(&turns, "p").1.unwrap();
+        assert_eq!((joint.mbit_per_s.value, joint.in_flight.unwrap().value), (19.0, 40.0));
+        let net = Instant { mbit_per_s: Some(18.5), srtt_ms: None, in_flight: Some(39.0) };
+        let joint = operating_points(&turns.map(|flow| Flow { net, ..flow }), "p").1.unwrap();
+        assert_eq!((joint.mbit_per_s.value, joint.in_flight.unwrap().value), (18.5, 39.0));
+        assert_eq!(joint.srtt_ms.value, 24.0);
     }
 }

@@ -41,11 +41,11 @@ pub(super) fn derived(
 }
 
 /// The share of a phase in which each group has data.
-struct Running<'r>(BTreeMap<&'r str, f64>);
+pub(crate) struct Running<'r>(BTreeMap<&'r str, f64>);
 
 impl<'r> Running<'r> {
-    /// From the groups' `coverage_share`, which is that of their scheduled time.
-    fn of(rows: &[&'r PhaseRow], phase: &PhaseRecord, schedule: &Schedule) -> Self {
+    /// From the groups' `coverage_share`, which is that of their scheduled time. `rows` are those of the phase.
+    pub(crate) fn of(rows: &[&'r PhaseRow], phase: &PhaseRecord, schedule: &Schedule) -> Self {
         let covered = rows.iter().filter(|row| row.metric == "coverage_share");
         let share = |row: &&'r PhaseRow| {
             let planned_s = schedule.planned_s(row.point_id, &row.subject, phase.span_s());
@@ -54,10 +54,14 @@ impl<'r> Running<'r> {
         Self(covered.map(share).collect())
     }
 
-    /// The sum of the means of flows, each with the share of its group; a group without a share has data throughout.
+    /// That of a flow's group; a group without a share has data throughout.
+    pub(crate) fn share(&self, flow: &str) -> f64 {
+        self.0.get(group_of(flow)).map_or(1.0, |share| share.min(1.0))
+    }
+
+    /// The sum of the means of flows, each with the share of its group.
     fn total(&self, flows: &[&PhaseRow]) -> f64 {
-        let share = |row: &PhaseRow| self.0.get(group_of(&row.subject)).map_or(1.0, |s| s.min(1.0));
-        flows.iter().map(|row| row.value * share(row)).sum()
+        flows.iter().map(|row| row.value * self.share(&row.subject)).sum()
     }
 }
 

@@ -7,6 +7,7 @@ use ccbench_results::figure::{self, Figure, Format, Kind, Request};
 use super::*;
 
 mod openmetrics;
+mod operating;
 mod sequence;
 
 pub fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {

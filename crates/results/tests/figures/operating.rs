@@ -1,0 +1,53 @@
+//! Operating points.
+
+use super::*;
+
+#[test]
+fn joint_operating_point_is_the_net_of_the_summary() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), &info()).unwrap();
+    let mut writer = begin(&run, 0, 1);
+    // In the phase from 1 to 5 s, one flow has the link for three seconds, then the other one for the last.
+    for (group, steps) in [("under_test", 0..30_u64), ("cross", 30..40)] {
+        for step in steps {
+            let at = |node: usize, ms: u64| T0_NS[node].1 + (1000 + step * 100 + ms) * 1_000_000;
+            let (flow_id, group) = (format!("{group}/0"), group.to_owned());
+            let interval = wire::Interval {
+                at_ns: at(1, 99),
+                flow_id: flow_id.clone(),
+                group: group.clone(),
+                side: Side::Receiver.into(),
+                seconds: 0.099,
+                bytes: 250_000,
+                ..Default::default()
+            };
+            push(&mut writer, "dst", Of::Interval(interval));
+            let sample = wire::FlowSample {
+                at_ns: at(0, 50),
+                flow_id,
+                group,
+                side: Side::Sender.into(),
+                role: Role::Data.into(),
+                rtt_us: Some(24_000),
+                unacked_pkts: Some(40),
+                sacked_pkts: Some(0),
+                lost_pkts: Some(0),
+                retrans_pkts: Some(0),
+                ..Default::default()
+            };
+            push(&mut writer, "src", Of::FlowSample(sample));
+        }
+    }
+    writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    run.finish(RunStatus::Complete).unwrap();
+    let kind = Kind::OperatingPoint;
+    let figure = figure::draw(run.path(), &request(kind, &[("phase", "alone")])).unwrap().remove(0);
+    let all = RunSummary::compute(run.path(), TrialFilter::default()).unwrap().summary;
+    let net = |metric, stat| all.find(0, "alone", Scope::Net, "all", metric, stat).unwrap().value;
+    let joint = |column| number(&figure, &[("subject", "joint")], column);
+    let mbit_per_s = net("throughput_sum", "mean") / 1e6;
+    assert!((mbit_per_s - 20.0).abs() < 1e-6, "40 intervals of 250 kB in 4 s: {mbit_per_s}");
+    assert_eq!(joint("throughput_mbit_s"), mbit_per_s);
+    assert_eq!(joint("in_flight_pkts"), net("in_flight", "sum"));
+    assert!((joint("srtt_ms") - 24.0).abs() < 1e-9);
+}
