@@ -100,12 +100,16 @@ pub struct IntervalValues {
     /// iperf3's file descriptor: a label within one report, nothing more.
     pub socket: i64,
     /// Start.
+    #[serde(default = "missing")]
     pub start: f64,
     /// End.
+    #[serde(default = "missing")]
     pub end: f64,
     /// Real length.
+    #[serde(default = "missing")]
     pub seconds: f64,
     /// Moved in it.
+    #[serde(default = "missing")]
     pub bytes: f64,
     /// Sent again in it.
     pub retransmits: Option<f64>,
@@ -131,6 +135,11 @@ pub struct IntervalValues {
     pub omitted: bool,
     /// This end sent it, if reported (3.7 and newer).
     pub sender: Option<bool>,
+}
+
+/// The value of a field that every version of iperf3 writes: it is out of every range.
+fn missing() -> f64 {
+    f64::NAN
 }
 
 impl IntervalValues {
@@ -212,8 +221,7 @@ struct Peer {
     port: Option<u16>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct Interval {
     streams: Vec<IntervalValues>,
 }
@@ -237,7 +245,9 @@ struct EndStream {
 #[serde(default)]
 struct EndSide {
     socket: i64,
+    #[serde(default = "missing")]
     end: f64,
+    #[serde(default = "missing")]
     bytes: f64,
     completed: Option<f64>,
 }

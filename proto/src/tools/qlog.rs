@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::clip;
 use super::named::{
     Capped, Lenient, Number, RECORD_SEPARATOR, Reading, Text, bytes, count, nanos_of_ms, plain,
 };
 use super::stamp::{self, Base};
 use super::text::MAX_ROWS;
+use super::{MAX_COUNT, clip};
 use crate::wire::{self, Role, SampleSource, Side, TcpEventKind, run_event::Of};
 
 /// The smallest maximum datagram size that QUIC permits (RFC 9000, section 14), for files that do not have theirs.
@@ -84,16 +84,16 @@ struct Event {
 #[derive(Deserialize, Default, Clone, Debug)]
 #[serde(default)]
 struct Data {
-    min_rtt: Number,
-    smoothed_rtt: Number,
-    rtt_variance: Number,
-    pto_count: Number,
-    congestion_window: Number,
-    ssthresh: Number,
-    bytes_in_flight: Number,
-    packets_in_flight: Number,
-    pacing_rate: Number,
-    max_datagram_size: Number,
+    min_rtt: Given,
+    smoothed_rtt: Given,
+    rtt_variance: Given,
+    pto_count: Given,
+    congestion_window: Given,
+    ssthresh: Given,
+    bytes_in_flight: Given,
+    packets_in_flight: Given,
+    pacing_rate: Given,
+    max_datagram_size: Given,
     new: Text,
     event_type: Text,
     timer_type: Text,
@@ -103,7 +103,28 @@ struct Data {
 #[derive(Deserialize, Default, Clone, Debug)]
 #[serde(default)]
 struct RawInfo {
-    length: Number,
+    length: Given,
+}
+
+/// A number that an event may not have; one that it has is a value, or not read.
+type Given = Option<Number>;
+
+fn value(given: &Given) -> Option<f64> {
+    given.as_ref()?.value()
+}
+
+/// Takes a value that is given. One that the column cannot hold is unknown, and its name is noted.
+fn take<T>(
+    column: &mut Option<T>,
+    (name, given): (&'static str, &Given),
+    of: impl Fn(f64) -> Option<T>,
+    wrong: &mut Vec<&'static str>,
+) {
+    let Some(given) = given else { return };
+    *column = given.value().and_then(of);
+    if column.is_none() {
+        wrong.push(name);
+    }
 }
 
 /// The kinds of events that make rows.
@@ -295,10 +316,10 @@ impl Flow {
                 .sum()
         };
         let receives = moved(Kind::Received) > moved(Kind::Sent);
-        let own_bytes = all().find_map(|event| event.data.get()?.max_datagram_size.value());
+        let own_bytes = all().find_map(|event| datagram_size(event.data.get()?));
         let ratio = |event: &Event| {
             let data = event.data.get()?;
-            let (bytes, packets) = (data.bytes_in_flight.value()?, data.packets_in_flight.value()?);
+            let (bytes, packets) = (value(&data.bytes_in_flight)?, value(&data.packets_in_flight)?);
             (packets >= 1.0).then(|| bytes / packets)
         };
         let largest = || all().filter_map(ratio).filter(|bytes| *bytes > 0.0).reduce(f64::max);
@@ -320,7 +341,7 @@ impl Flow {
     fn event(&mut self, kind: Kind, at: (f64, u64), data: &Data, out: &mut Reading) {
         let (at_ms, at_ns) = at;
         match kind {
-            Kind::Metrics => self.metrics(at_ns, data, out),
+            Kind::Metrics => self.metrics(at, data, out),
             Kind::State => {
                 let new = data.new.text();
                 let known = CA_STATES.iter().find(|(name, _)| Some(*name) == new);
@@ -342,11 +363,24 @@ impl Flow {
                     out.put(tcp_events(self.tcp_event(at_ns, TcpEventKind::Rto, 1)));
                 }
             }
-            Kind::Parameters => {}
+            Kind::Parameters => {
+                if data.max_datagram_size.is_some() && datagram_size(data).is_none() {
+                    let id = &self.flow_id;
+                    out.unread(&format!("{id}: `max_datagram_size` at {at_ms} ms is no size"));
+                }
+            }
             Kind::Sent | Kind::Received => {
                 let is_own = (kind == Kind::Received) == (self.side == Side::Receiver);
                 let first_ms = *self.first_ms.get_or_insert(at_ms);
-                let Some(length) = length(data).filter(|_| is_own) else { return };
+                if !is_own || data.raw.get().is_none_or(|raw| raw.length.is_none()) {
+                    return;
+                }
+                let Some(length) = length(data) else {
+                    let id = &self.flow_id;
+                    return out.unread(&format!(
+                        "{id}: the `length` of a packet at {at_ms} ms is no length"
+                    ));
+                };
                 let after_ms = at_ms - first_ms;
                 if after_ms < -INTERVAL_MS {
                     out.unread(&format!("a packet {} ms before the first one", -after_ms));
@@ -360,23 +394,39 @@ impl Flow {
     }
 
     /// A sample with the updated metrics, and the last values of others.
-    fn metrics(&mut self, at_ns: u64, data: &Data, out: &mut Reading) {
+    fn metrics(&mut self, (at_ms, at_ns): (f64, u64), data: &Data, out: &mut Reading) {
         let datagram = self.datagram_bytes;
-        let micros = |ms: &Number| count(ms.value()? * 1e3);
-        let packets = |bytes: &Number| count(bytes.value()? / datagram);
-        let in_flight = data.packets_in_flight.value().and_then(count);
+        let micros = |ms: f64| count(ms * 1e3);
+        let packets = |bytes: f64| count(bytes / datagram);
         let sample = &mut self.sample;
-        let set = |old: &mut Option<u32>, new: Option<u32>| *old = new.or(*old);
-        set(&mut sample.rtt_us, micros(&data.smoothed_rtt));
-        set(&mut sample.rttvar_us, micros(&data.rtt_variance));
-        set(&mut sample.min_rtt_us, micros(&data.min_rtt));
-        set(&mut sample.backoff, data.pto_count.value().and_then(count));
-        set(&mut sample.snd_cwnd_pkts, packets(&data.congestion_window));
-        set(&mut sample.snd_ssthresh_pkts, packets(&data.ssthresh));
-        set(&mut sample.unacked_pkts, in_flight.or_else(|| packets(&data.bytes_in_flight)));
-        // Bits per second.
-        let pacing_rate = data.pacing_rate.value().and_then(|rate| bytes(rate / 8.0));
-        sample.pacing_rate_bytes_per_s = pacing_rate.or(sample.pacing_rate_bytes_per_s);
+        let mut wrong = Vec::new();
+        let mut set = |column: &mut Option<u32>,
+                       given: (&'static str, &Given),
+                       of: &dyn Fn(f64) -> Option<u32>| {
+            take(column, given, of, &mut wrong);
+        };
+        set(&mut sample.rtt_us, ("smoothed_rtt", &data.smoothed_rtt), &micros);
+        set(&mut sample.rttvar_us, ("rtt_variance", &data.rtt_variance), &micros);
+        set(&mut sample.min_rtt_us, ("min_rtt", &data.min_rtt), &micros);
+        set(&mut sample.backoff, ("pto_count", &data.pto_count), &count);
+        set(&mut sample.snd_cwnd_pkts, ("congestion_window", &data.congestion_window), &packets);
+        // Before the first loss, writers give the largest number of their type.
+        if value(&data.ssthresh).is_some_and(|bytes| bytes > MAX_COUNT) {
+            sample.snd_ssthresh_pkts = None;
+        } else {
+            set(&mut sample.snd_ssthresh_pkts, ("ssthresh", &data.ssthresh), &packets);
+        }
+        set(&mut sample.unacked_pkts, ("bytes_in_flight", &data.bytes_in_flight), &packets);
+        set(&mut sample.unacked_pkts, ("packets_in_flight", &data.packets_in_flight), &count);
+        let pacing_rate = ("pacing_rate", &data.pacing_rate);
+        let per_second = |bits: f64| bytes(bits / 8.0);
+        take(&mut sample.pacing_rate_bytes_per_s, pacing_rate, per_second, &mut wrong);
+        if !wrong.is_empty() {
+            let (id, names) = (&self.flow_id, wrong.join("`, `"));
+            out.unread(&format!(
+                "{id}: values at {at_ms} ms that cannot be: `{names}`; the rest is kept"
+            ));
+        }
         let gap_ns = match sample.at_ns {
             0 => 0,
             before => at_ns.saturating_sub(before),
@@ -452,7 +502,11 @@ impl Flow {
 }
 
 fn length(data: &Data) -> Option<f64> {
-    data.raw.get()?.length.value().filter(|length| *length >= 0.0)
+    value(&data.raw.get()?.length).filter(|length| *length >= 0.0)
+}
+
+fn datagram_size(data: &Data) -> Option<f64> {
+    value(&data.max_datagram_size).filter(|bytes| (1.0..=65_535.0).contains(bytes))
 }
 
 /// One event.

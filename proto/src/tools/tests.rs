@@ -106,7 +106,7 @@ fn every_number_of_every_tool_may_be_extreme() {
 fn values_out_of_range_are_counted_with_their_lines() {
     let interval = |values: &str| {
         format!(
-            "{{\"start\":{{}},\n\"intervals\":[{{\"streams\":[{{\"start\":0,\"end\":1,\"seconds\":1,\"bytes\":8}}]}},\n\
+            "{{\"start\":{{}},\n\"intervals\":[{{\"streams\":[{{\"start\":0,\"end\":1,\"seconds\":1,\"bytes\":8}}]}},\n \
              {{\"streams\":[{{{values}}}]}}],\n\"end\":{{}}}}"
         )
     };
@@ -116,6 +116,11 @@ fn values_out_of_range_are_counted_with_their_lines() {
         (interval("\"start\":1,\"end\":2,\"seconds\":1,\"bytes\":1e300"), 3),
         (interval("\"start\":1,\"end\":2,\"seconds\":1,\"bytes\":1,\"rtt\":-5"), 3),
         (interval("\"start\":1,\"end\":1e999"), 3),
+        (interval("\"start\":1,\"end\":2,\"seconds\":1"), 3),
+        (interval("\"start\":1,\"end\":2,\"bytes\":1"), 3),
+        (interval("\"start\":1,\"seconds\":1,\"bytes\":1"), 3),
+        ("{\"start\":{},\n\"intervals\":[\n {\"sum\":{\"bytes\":1}}],\"end\":{}}".into(), 3),
+        ("{\"start\":{},\n\"end\":{\"streams\":[{\"receiver\":{\"end\":1}}]}}".into(), 2),
         (
             "{\"start\":{\"timestamp\":{\"timesecs\":1e300}},\n\"intervals\":[],\"end\":{}}".into(),
             1,
@@ -173,8 +178,11 @@ fn a_file_cannot_make_its_reader_hold_much_more_than_itself() {
     let rows = "[ 5] 0-1 sec 1 Bytes 1 bits/sec\n".repeat(MAX_ROWS + 3);
     assert_eq!(text::read(rows.as_bytes(), Base::default()).unread_count(), 3);
     // Streams, in one interval and in one test.
-    let streams =
-        format!("{{\"intervals\":[{{\"streams\":[{}{{}}]}}],\"end\":{{}}}}", "{},".repeat(5000));
+    let row = "{\"start\":0,\"end\":1,\"seconds\":1,\"bytes\":1}";
+    let streams = format!(
+        "{{\"intervals\":[{{\"streams\":[{}{row}]}}],\"end\":{{}}}}",
+        format!("{row},").repeat(5000)
+    );
     let (found, _) = read(streams.as_bytes());
     assert_eq!((found.tests[0].report.intervals.len(), found.unread_count()), (1024, 1));
     let streams: String =

@@ -31,7 +31,7 @@ impl Flaw {
     pub(super) const STREAMS: &str = "more than 1024 streams";
     pub(super) const INTERVALS: &str = "more than 2097152 intervals";
     pub(super) const BEGAN: &str = "the test's time is out of range";
-    pub(super) const TOTAL: &str = "a stream's total is out of range";
+    pub(super) const TOTAL: &str = "a stream's total is missing or out of range";
 }
 
 /// Whether a number of seconds since the test began is one.
@@ -53,13 +53,13 @@ impl IntervalValues {
     /// Removes optional values that are out of range, and returns what was wrong.
     ///
     /// # Errors
-    /// A value is out of range without which there is no interval.
+    /// A value is missing or out of range without which there is no interval.
     pub(in crate::tools) fn limit(&mut self) -> Result<Option<&'static str>, &'static str> {
         if ![self.start, self.end, self.seconds].into_iter().all(is_duration) {
-            return Err("an interval's time is out of range");
+            return Err("an interval's time is missing or out of range");
         }
         if !is_size(self.bytes) {
-            return Err("an interval's bytes are out of range");
+            return Err("an interval's bytes are missing or out of range");
         }
         let mut wrong = None;
         let mut limit = |value: &mut Option<f64>, range: RangeInclusive<f64>, what| {

@@ -56,6 +56,34 @@ fn server_is_the_sender_in_reverse_mode() {
 }
 
 #[test]
+fn what_every_version_writes_is_not_taken_for_zero() {
+    let whole = "\"start\":0,\"end\":1,\"seconds\":1,\"bytes\":8";
+    let report = |values: &str| {
+        let text = format!(
+            "{{\"start\":{{}},\"intervals\":[{{\"streams\":[{{{values}}}]}}],\"end\":{{}}}}"
+        );
+        Report::from_json(text.as_bytes(), numbering(1, 1, false))
+    };
+    // UDP has no window, TCP no jitter.
+    let found = report(whole);
+    assert!(found.flaws.is_empty() && found.intervals[0].values.bytes == 8.0, "{found:?}");
+    for name in ["start", "end", "seconds", "bytes"] {
+        let found = report(&whole.replace(&format!("\"{name}\""), "\"other\""));
+        assert!(found.intervals.is_empty() && found.flaws.len() == 1, "{name}: {found:?}");
+        assert!(found.flaws[0].what.contains("missing"), "{name}: {found:?}");
+    }
+    let mut lines = Report::default();
+    let line = format!(
+        "{{\"event\":\"interval\",\"data\":{{\"streams\":[{{{whole}}},{{\"start\":1}}]}}}}"
+    );
+    assert_eq!(lines.on_line(line.as_bytes(), numbering(1, 2, false)), None);
+    assert_eq!(lines.intervals.len(), 1, "what can be read is kept");
+    // The end of a test over UDP has neither side.
+    let text = "{\"start\":{},\"intervals\":[],\"end\":{\"streams\":[{\"udp\":{\"bytes\":1}}]}}";
+    assert!(Report::from_json(text.as_bytes(), numbering(1, 1, false)).flaws.is_empty());
+}
+
+#[test]
 fn an_interrupted_flow_keeps_its_rows() {
     let client =
         Report::from_json(captured!("3.12-client-interrupted.json"), numbering(10_040, 1, false));

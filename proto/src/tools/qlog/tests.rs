@@ -196,3 +196,49 @@ fn packets_before_the_first_one_are_counted() {
     assert_eq!(found.unread_count(), 1, "{:?}", found.unread);
     assert!(found.unread[0].reason.contains("400 ms before the first one"), "{:?}", found.unread);
 }
+
+#[test]
+fn values_that_cannot_be_are_counted_and_unknown() {
+    let metrics = |time: u32, data: &str| {
+        format!(
+            "{{\"time\": {time}, \"name\": \"recovery:metrics_updated\", \"data\": {{{data}}}}}"
+        )
+    };
+    let good = "\"smoothed_rtt\": 10, \"congestion_window\": 12000, \"pacing_rate\": 8000000";
+    let read = |data: &str| {
+        let events = [metrics(0, good), metrics(10, data), metrics(20, "")].join(", ");
+        found(&contained("\"time_format\": \"absolute\"", &events))
+    };
+    let values = |found: &Found| -> Vec<_> {
+        let of =
+            |row: &&wire::FlowSample| (row.rtt_us, row.snd_cwnd_pkts, row.pacing_rate_bytes_per_s);
+        samples(found).iter().map(of).collect()
+    };
+    let known = (Some(10_000), Some(10), Some(1_000_000));
+    let (_, cwnd, pacing) = known;
+    for (data, expected) in [
+        ("\"smoothed_rtt\": -1", (None, cwnd, pacing)),
+        ("\"smoothed_rtt\": 1e12", (None, cwnd, pacing)),
+        ("\"smoothed_rtt\": \"12\"", (None, cwnd, pacing)),
+        ("\"congestion_window\": 1e40", (Some(10_000), None, pacing)),
+        ("\"congestion_window\": [], \"pacing_rate\": -8", (Some(10_000), None, None)),
+    ] {
+        let found = read(data);
+        assert_eq!(found.unread_count(), 1, "{data}: {:?}", found.unread);
+        let name = data.split('"').nth(1).unwrap();
+        assert!(found.unread[0].reason.contains(name), "{data}: {:?}", found.unread);
+        assert_eq!(values(&found), [known, expected, expected], "{data}");
+    }
+    // What an event does not have is as it was; without a loss there is no threshold.
+    for data in ["", "\"smoothed_rtt\": null", "\"ssthresh\": 18446744073709551615"] {
+        let found = read(data);
+        assert_eq!((found.unread_count(), values(&found)), (0, vec![known; 3]), "{data}");
+    }
+    let size = "{\"time\": 0, \"name\": \"recovery:parameters_set\", \"data\": {\"max_datagram_size\": 1e40}}";
+    let length =
+        "{\"time\": 0, \"name\": \"transport:packet_sent\", \"data\": {\"raw\": {\"length\": -1}}}";
+    for event in [size, length] {
+        let found = found(&contained("\"time_format\": \"absolute\"", event));
+        assert_eq!(found.unread_count(), 1, "{event}: {:?}", found.unread);
+    }
+}
