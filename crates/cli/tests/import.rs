@@ -174,3 +174,30 @@ fn trials_longer_than_a_week_are_refused() {
     }
     assert!(!dir.path().join("refused").exists());
 }
+
+#[test]
+fn the_same_content_counts_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("a.json"), IPERF).unwrap();
+    std::fs::write(at("copy-2.json"), IPERF).unwrap();
+    let mut packed =
+        GzEncoder::new(std::fs::File::create(at("a.json.gz")).unwrap(), Compression::fast());
+    packed.write_all(IPERF.as_bytes()).unwrap();
+    packed.finish().unwrap();
+    let run = at("run");
+    for files in [[at("a.json"), at("a.json.gz")], [at("a.json"), at("copy-2.json")]] {
+        for options in [&[][..], &["--trials"]] {
+            assert_eq!(import(&[&files[0], &files[1]], options, &run), 2, "{files:?}");
+            assert!(!run.exists());
+        }
+    }
+    let phases = ["--phase", "a=1s", "--phase", "a=1s"];
+    assert_eq!(import(&[&at("a.json")], &phases, &run), 2);
+    std::fs::write(at("run-70000.json"), IPERF).unwrap();
+    assert_eq!(import(&[&at("run-70000.json")], &["--trials"], &run), 2);
+    // Without rows, nothing counts twice.
+    std::fs::write(at("one.txt"), "to do\n").unwrap();
+    std::fs::write(at("two.txt"), "to do\n").unwrap();
+    assert_eq!(import(&[&at("a.json"), &at("one.txt"), &at("two.txt")], &[], &run), 0);
+}

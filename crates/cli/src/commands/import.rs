@@ -43,7 +43,17 @@ struct File {
     path: PathBuf,
     trial: u16,
     sha256: String,
+    /// Of its content without compression.
+    content_sha256: String,
     source: Source,
+}
+
+impl File {
+    /// Whether it has output of a known tool.
+    fn has_rows(&self) -> bool {
+        let Found { sockets, tests, pings, named, .. } = &self.source.found;
+        !(sockets.is_empty() && tests.is_empty() && pings.is_empty() && named.rows.is_empty())
+    }
 }
 
 /// Runs the command.
@@ -60,17 +70,14 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
         read.iter_mut().for_each(|file| file.trial += 1);
     }
     unique_stems(&mut read);
-    let empty = |f: &Found| {
-        let has_lines = !(f.sockets.is_empty() && f.tests.is_empty() && f.pings.is_empty());
-        !has_lines && f.named.rows.is_empty()
-    };
     print(&report(&read, args.all));
-    if read.iter().all(|file| empty(&file.source.found)) {
+    if !read.iter().any(File::has_rows) {
         return Err(CliError::Usage(format!(
             "none of {} file(s) has output of ss, iperf3, ping or flent, or is a qlog file; nothing was written",
             read.len()
         )));
     }
+    refuse_copies(&read)?;
     store(&read, args)?;
     let summary = summarize(&args.output, TrialFilter::default())?;
     table::print(&summary, &mut std::io::stdout(), terminal_width())?;
@@ -108,6 +115,7 @@ fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
     let is_packed = bytes.starts_with(&GZIP);
     let bytes = if is_packed { unpack(&bytes) } else { Ok(bytes) };
     let bytes = bytes.map_err(FileError::of("decompress", path))?;
+    let content_sha256 = if is_packed { plan::digest_bytes(&bytes) } else { sha256.clone() };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let inner = path.with_extension("");
     let stem = if is_packed { inner.file_stem() } else { path.file_stem() };
@@ -116,8 +124,9 @@ fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
     let by_part = parted.find(|(part, _)| name.contains(part)).map(|(_, node)| node);
     let for_others = || args.nodes.iter().find(|node| !node.contains('=')).map(String::as_str);
     Ok(File {
-        trial: if args.trials { number(&stem) } else { 1 },
+        trial: if args.trials { number(&stem, path)? } else { 1 },
         sha256,
+        content_sha256,
         source: Source {
             stem: plain(&stem),
             node: by_part.or_else(for_others).unwrap_or("imported").to_owned(),
@@ -145,11 +154,33 @@ fn plain(name: &str) -> String {
 }
 
 /// The last separate number in a name: `cubic-3-iperf` is trial 3.
-fn number(stem: &str) -> u16 {
-    let parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
+fn number(stem: &str, path: &Path) -> Result<u16, CliError> {
     // All trials may be counted on by one.
-    let mut numbers = parts.filter_map(|part| part.parse().ok());
-    numbers.rfind(|number| *number < u16::MAX).unwrap_or(1)
+    const MAX: u16 = u16::MAX - 1;
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let mut parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
+    let Some(part) = parts.rfind(is_number) else { return Ok(1) };
+    let number = part.parse().ok().filter(|number| *number <= MAX);
+    number.ok_or_else(|| {
+        let path = path.display();
+        CliError::Usage(format!(
+            "{path}: its name has the trial {part}, and trials are 0 to {MAX}; rename it"
+        ))
+    })
+}
+
+/// An error if two files have the same content, which would count twice.
+fn refuse_copies(files: &[File]) -> Result<(), CliError> {
+    let mut seen: BTreeMap<&str, &Path> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.has_rows()) {
+        if let Some(other) = seen.insert(&file.content_sha256, &file.path) {
+            let (other, path) = (other.display(), file.path.display());
+            return Err(CliError::Usage(format!(
+                "{other} and {path} have the same content, which would count twice; leave one of them out"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Files of one trial with the same name are named by their whole path.
@@ -336,8 +367,16 @@ mod tests {
 
     #[test]
     fn trial_is_the_last_separate_number_of_a_name() {
-        let numbers = ["cubic-3-iperf", "ta-1v1-12-ss", "sl-cubic-ss", "x_2.0_7"].map(number);
-        assert_eq!(numbers, [3, 12, 1, 7]);
+        let trial = |stem| number(stem, Path::new("dir/file.txt"));
+        let numbers = ["cubic-3-iperf", "ta-1v1-12-ss", "sl-cubic-ss", "x_2.0_7", "x-65534"];
+        assert_eq!(numbers.map(|stem| trial(stem).unwrap()), [3, 12, 1, 7, 65_534]);
+        for stem in ["run-70000", "1-65535", "1-99999999999999999999"] {
+            let error = trial(stem).unwrap_err().to_string();
+            assert!(
+                error.contains("dir/file.txt") && error.contains("trials are 0 to 65534"),
+                "{error}"
+            );
+        }
     }
 
     #[test]
