@@ -173,6 +173,15 @@ fn trials_longer_than_a_week_are_refused() {
         assert_eq!(import(&[&file], &phases, &dir.path().join("refused")), 2);
     }
     assert!(!dir.path().join("refused").exists());
+    // What an import that fails has made does not stop the next one.
+    let output = dir.path().join("run-88300800");
+    assert!(!output.exists());
+    std::fs::create_dir(&output).unwrap();
+    assert_eq!(import(&[&file], &[], &output), 2);
+    assert_eq!(std::fs::read_dir(&output).unwrap().count(), 0);
+    std::fs::write(output.join("mine"), "").unwrap();
+    assert_eq!(import(&[&file], &[], &output), 2);
+    assert!(output.join("mine").is_file());
 }
 
 #[test]

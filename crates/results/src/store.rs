@@ -39,6 +39,7 @@ use ccbench_proto::plan::check::{self, CheckedPlan, Severity, TraceFiles};
 use ccbench_proto::schedule::PhaseSpan;
 
 pub(crate) mod error;
+mod fill;
 
 pub use error::StoreError;
 
@@ -83,10 +84,7 @@ impl RunDir {
     /// # Errors
     /// It has files, or it cannot be created or written.
     pub fn create_at(path: &Path, info: &RunInfo) -> Result<Self> {
-        std::fs::create_dir_all(path).map_err(io_error("create", path))?;
-        if !list(path)?.is_empty() {
-            return Err(StoreError::NotEmpty { path: path.to_path_buf() });
-        }
+        fill::make_empty(path)?;
         Self::set_up(path.to_path_buf(), info)
     }
 

@@ -233,13 +233,22 @@ fn report(files: &[File], all: bool) -> String {
 
 fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
     let trials: BTreeSet<u16> = files.iter().map(|file| file.trial).collect();
-    let run = RunDir::create_at(&args.output, &info(files, trials.len() as u32))?;
+    let info = info(files, trials.len() as u32);
+    RunDir::fill_at(&args.output, &info, |run| fill(run, &trials, files, args))
+}
+
+fn fill(
+    run: &RunDir,
+    trials: &BTreeSet<u16>,
+    files: &[File],
+    args: &ImportArgs,
+) -> Result<(), CliError> {
     let names = args.groups.iter().filter_map(|group| {
         group.split_once('=').map(|(server, name)| (server.to_owned(), plain(name)))
     });
     let names = names.collect();
     let mut notes = vec![];
-    for &trial in &trials {
+    for &trial in trials {
         let of_trial: Vec<&File> = files.iter().filter(|file| file.trial == trial).collect();
         let sources: Vec<&Source> = of_trial.iter().map(|file| &file.source).collect();
         let gathered = gather(&sources, &names);
@@ -250,7 +259,7 @@ fn store(files: &[File], args: &ImportArgs) -> Result<(), CliError> {
         let unread = sources.iter().map(|source| source.found.unread_count()).sum();
         notes.extend(gathered.notes.iter().map(|note| format!("trial {trial}: {note}")));
         let verdict = verdict(unread, &sources);
-        write(&run, trial, gathered, &phases, &verdict)?;
+        write(run, trial, gathered, &phases, &verdict)?;
     }
     for note in &notes {
         print(&format!("note: {}\n", printable::line(note)));
