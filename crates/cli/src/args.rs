@@ -507,8 +507,8 @@ pub struct PlotArgs {
     /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory; required for shards and URLs].
     #[arg(long, short, value_name = "FILE|DIR", value_hint = ValueHint::AnyPath)]
     pub output: Option<PathBuf>,
-    /// Formats to write into a directory.
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["svg", "png"])]
+    /// Formats to write into a directory [default: svg,png].
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub format: Vec<figure::Format>,
     /// Width [default: 85 (one column of a paper) or 175 (two columns), depending on the kind].
     #[arg(long, value_name = "MM", value_parser = millimetres)]

@@ -119,10 +119,11 @@ fn make_stems_unique(figures: &mut [Figure]) {
 const UNSUPPORTED_EXTENSIONS: [&str; 11] =
     ["pdf", "eps", "ps", "jpg", "jpeg", "gif", "tif", "tiff", "webp", "csv", "html"];
 
-/// Writes figures into a folder, or a single figure to the named file, each with its CSV. Returns the paths written.
+/// Writes figures into a folder, in these formats (none: in all), or a single figure to the named file, each with its CSV. Returns
+/// the paths written.
 ///
 /// # Errors
-/// Several figures for one file, an unsupported format, or a file cannot be written.
+/// Several figures for one file, an unsupported format, a file of another format, or a file cannot be written.
 pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Vec<PathBuf>> {
     let ending = output.extension().and_then(|ending| ending.to_str());
     let of_file = match ending {
@@ -139,6 +140,12 @@ pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Ve
             path: output.to_path_buf(),
             stems: figures.iter().map(|figure| figure.stem.clone()).collect(),
         });
+    }
+    if let Some(only) = of_file
+        && let Some(other) = formats.iter().find(|format| **format != only)
+    {
+        let path = output.to_path_buf();
+        return Err(FigureError::OtherFormat { path, format: other.name() });
     }
     let folder = if of_file.is_some() { output.parent().unwrap_or(output) } else { output };
     if !folder.as_os_str().is_empty() {
@@ -160,7 +167,8 @@ pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Ve
             name.push(ending);
             PathBuf::from(name)
         };
-        let wanted = |format| of_file.map_or(formats.contains(&format), |only| only == format);
+        let of_folder = |format| formats.is_empty() || formats.contains(&format);
+        let wanted = |format| of_file.map_or(of_folder(format), |only| only == format);
         if wanted(Format::Svg) {
             put(file(".svg"), figure.svg.as_bytes())?;
         }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::plan::Plan;
 use ccbench_proto::plan::check::CheckedPlan;
+use ccbench_proto::plan::{self, Plan};
 use ccbench_proto::resolve;
 use ccbench_proto::schedule::Point;
 use ccbench_proto::units::{FRAME_BYTES, Limit};
@@ -67,7 +67,7 @@ fn columns(kind: Kind) -> &'static [&'static str] {
 impl Selection {
     /// Opens a run and applies the filters of a request.
     pub(super) fn open(path: &std::path::Path, request: &Request) -> Result<Self> {
-        request.check_axes()?;
+        request.check()?;
         let run = RunDir::open(path)?;
         run.check(|_| true);
         let (factors, points) = run.points();
@@ -272,18 +272,43 @@ impl Selection {
         let axes = [("x", &self.request.x), ("y", &self.request.y)];
         let axes =
             axes.iter().filter_map(|(axis, factor)| Some(format!("{axis}={}", factor.as_ref()?)));
-        let chosen = wheres.iter().map(|(column, value)| format!("{column}={value}")).chain(axes);
+        let value = |column: &str, value: &str| self.file_part(column, value, str::to_owned);
+        let chosen = wheres.iter().map(|(column, of)| format!("{column}={}", value(column, of)));
+        let chosen = chosen.chain(axes);
         let metrics = metrics.iter().map(|metric| format!("metric={metric}"));
         let trials =
             [(trial_filter.include_failed, "include-failed"), (trial_filter.only_ok, "only-ok")];
         let trials = trials.iter().filter(|(set, _)| *set).map(|(_, name)| (*name).to_owned());
-        let levels = end.map(|end| self.point_name(end.point_id).replace(", ", "-"));
+        let level = |id: u32, factor: &str| {
+            let level = self.level(id, factor)?;
+            Some(self.file_part(factor, level, |level| level.replace(", ", "-")))
+        };
+        let levels = end.map(|end| {
+            let factors = self.varying_factors().into_iter();
+            factors.filter_map(|factor| level(end.point_id, factor)).collect::<Vec<_>>().join("-")
+        });
         let parts = chosen.chain(metrics).chain(trials).chain(levels);
         let parts = parts.filter(|part| !part.is_empty());
-        let safe = |c: char| if c.is_ascii_alphanumeric() || "._-=".contains(c) { c } else { '_' };
         parts.fold(self.request.kind.name().to_owned(), |stem, part| {
-            format!("{stem}-{}", part.chars().map(safe).collect::<String>())
+            format!("{stem}-{}", plain(&part))
         })
+    }
+
+    /// A level as `text` writes it, as a part of a file's name: if another level of the run would be the same part, with a piece of
+    /// its digest. One that a file's name can have stays as it is.
+    pub(super) fn file_part(
+        &self,
+        factor: &str,
+        level: &str,
+        text: impl Fn(&str) -> String,
+    ) -> String {
+        let part = plain(&text(level));
+        let mut others = self.points.keys().filter_map(|id| self.level(*id, factor));
+        if part == level || !others.any(|other| other != level && plain(&text(other)) == part) {
+            return part;
+        }
+        let digest = plan::digest(level);
+        format!("{part}-{}", digest.get(..8).unwrap_or(&digest))
     }
 
     /// The first selected trial of every point.
@@ -446,6 +471,12 @@ impl Selection {
     pub(super) fn can_filter_by(&self, kind: Kind, column: &str) -> bool {
         !self.is_row_column(column) || columns(kind).contains(&column)
     }
+}
+
+/// A text with `_` for what is not in names of files.
+pub(super) fn plain(text: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-=".contains(c) { c } else { '_' };
+    text.chars().map(safe).collect()
 }
 
 pub(super) fn comma_separated<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {

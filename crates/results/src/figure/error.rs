@@ -57,6 +57,16 @@ pub enum FigureError {
         /// `--x` or `--y`.
         option: &'static str,
     },
+    /// `--metric` for a figure whose metrics are fixed.
+    #[error(
+        "--metric is for figures of the kinds {with}, not {kind}; leave it out, or use another --kind"
+    )]
+    FixedMetrics {
+        /// The kind of figure.
+        kind: &'static str,
+        /// The kinds with metrics.
+        with: String,
+    },
     /// The figure has no such metric.
     #[error("there is no metric `{metric}` here; there are: {known}")]
     UnknownMetric {
@@ -86,6 +96,17 @@ pub enum FigureError {
         /// The file.
         path: PathBuf,
     },
+    /// `--format` and the output file's extension are two formats.
+    #[error(
+        "{} is not the format `{format}` of --format; leave --format out, or name a file that ends in .{format}, or a directory",
+        path.display()
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// A format that was asked for.
+        format: &'static str,
+    },
     /// The SVG cannot be rendered as PNG.
     #[error("cannot render {stem} as PNG: {source}; reduce its size, or use --format svg")]
     Png {
@@ -108,6 +129,8 @@ impl FigureError {
             | Self::NotAHeatmap { .. }
             | Self::UnknownMetric { .. }
             | Self::OneFile { .. }
+            | Self::FixedMetrics { .. }
+            | Self::OtherFormat { .. }
             | Self::Format { .. } => ErrorClass::Usage,
             Self::Png { .. } => ErrorClass::Run,
         }

@@ -49,6 +49,16 @@ impl Kind {
         Self::TimeSequence,
     ];
 
+    /// Whether the metrics that it shows can be chosen.
+    const fn has_metrics(self) -> bool {
+        match self {
+            Self::Phases | Self::Series | Self::Heatmap | Self::CcState | Self::TimeSequence => {
+                true
+            }
+            Self::OperatingPoint | Self::Plane | Self::Ecdf | Self::Strips => false,
+        }
+    }
+
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,6 +84,16 @@ pub enum Format {
     Png,
 }
 
+impl Format {
+    /// Name on the command line, and extension of its files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Svg => "svg",
+            Self::Png => "png",
+        }
+    }
+}
+
 /// Which figures to draw.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -96,11 +116,15 @@ pub struct Request {
 }
 
 impl Request {
-    /// Rejects axes for figures that have none.
+    /// Rejects axes and metrics for figures that have none.
     ///
     /// # Errors
-    /// `x` or `y` is set, and the kind is not [`Kind::Heatmap`].
-    pub(super) fn check_axes(&self) -> Result<()> {
+    /// `x` or `y` is set, and the kind is not [`Kind::Heatmap`]; or metrics are, and the kind has fixed ones.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.metrics.is_empty() && !self.kind.has_metrics() {
+            let with = Self::kinds_with_metrics();
+            return Err(FigureError::FixedMetrics { kind: self.kind.name(), with });
+        }
         let axes = [("--x", &self.x), ("--y", &self.y)];
         match axes.into_iter().find(|(_, factor)| factor.is_some()) {
             Some((option, _)) if self.kind != Kind::Heatmap => {
@@ -108,6 +132,11 @@ impl Request {
             }
             _ => Ok(()),
         }
+    }
+
+    fn kinds_with_metrics() -> String {
+        let kinds = Kind::ALL.into_iter().filter(|kind| kind.has_metrics());
+        kinds.map(Kind::name).collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -8,6 +8,7 @@ use super::*;
 
 mod openmetrics;
 mod operating;
+mod request;
 mod sequence;
 
 pub fn request(kind: Kind, wheres: &[(&str, &str)]) -> Request {
@@ -375,21 +376,6 @@ fn factor_named_like_a_column_filters_trials() {
 }
 
 #[test]
-fn file_names_include_filters() {
-    let stem = |kind, wheres: &[(&str, &str)]| draw(kind, wheres).remove(0).stem;
-    let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];
-    assert_eq!(stem(Kind::Phases, &both), "phases-group=under_test-scheme=reno___classic_");
-    assert_eq!(stem(Kind::Strips, &[("flow_id", "cross/0")]), "strips-flow_id=cross_0");
-    assert_eq!(stem(Kind::Series, &[("trial", "1")]), "series-trial=1-cubic-20");
-    let root = tempfile::tempdir().unwrap();
-    let mut request_all = request(Kind::Heatmap, &[]);
-    request_all.metrics = vec!["throughput_sum".to_owned()];
-    request_all.trial_filter.include_failed = true;
-    let stem = figure::draw(&made_up(root.path()), &request_all).unwrap().remove(0).stem;
-    assert_eq!(stem, "heatmap-metric=throughput_sum-include-failed");
-}
-
-#[test]
 fn heatmap_of_three_factors_has_panels() {
     let root = tempfile::tempdir().unwrap();
     let level = |nth: u32, factor: u32| {
@@ -507,7 +493,10 @@ fn writes_svg_png_and_csv_at_requested_size() {
     assert_eq!((&png[1..4], width), (&b"PNG"[..], 2067), "175 mm at 300 pixels per inch");
     let many = figure::write(&figures, &root.path().join("one.svg"), &formats).unwrap_err();
     assert!(many.to_string().contains("2 figures (series-cubic-20, series-reno"), "{many}");
-    let one = figure::write(&figures[..1], &root.path().join("one.svg"), &formats).unwrap();
+    let one = root.path().join("one.svg");
+    let other = figure::write(&figures[..1], &one, &[Format::Png]).unwrap_err().to_string();
+    assert!(other.contains("one.svg") && other.contains("`png`") && !one.exists(), "{other}");
+    let one = figure::write(&figures[..1], &one, &[]).unwrap();
     let names: Vec<_> = one.iter().map(|path| path.file_name().unwrap().to_owned()).collect();
     assert_eq!(names, ["one.svg", "one.csv"]);
 }

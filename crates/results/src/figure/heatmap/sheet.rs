@@ -11,7 +11,7 @@ use crate::figure::axes::{Axis, Frame, SMALL, TITLE, left_margin};
 use crate::figure::canvas::{
     Anchor, Canvas, FAINT, Shape, Style, distinct_labels, text_width, truncate_end,
 };
-use crate::figure::data::Selection;
+use crate::figure::data::{Selection, plain};
 use crate::figure::png::points;
 use crate::figure::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::summary::Summary;
@@ -119,11 +119,13 @@ impl<'a> Sheets<'a> {
 
     pub(super) fn figure(&self, file: &File) -> Figure {
         let (svg, width_points) = self.sheet(file);
-        let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
-        let safe = |text: &str| text.chars().map(safe).collect::<String>();
         let mut stem = self.data.stem(None);
         for (factor, level) in &file.fixed {
-            stem += &format!("-{}={}", safe(factor), safe(level));
+            stem += &format!(
+                "-{}={}",
+                plain(factor),
+                self.data.file_part(factor, level, str::to_owned)
+            );
         }
         if file.part.1 > 1 {
             stem += &format!("-part-{}", file.part.0);

@@ -1,0 +1,60 @@
+//! What a request may ask for, and the names of its files.
+
+use super::*;
+
+#[test]
+fn metrics_of_fixed_kinds_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    for kind in [Kind::OperatingPoint, Kind::Plane, Kind::Ecdf, Kind::Strips] {
+        let request = Request { metrics: vec!["srtt".to_owned()], ..request(kind, &[]) };
+        let error = figure::draw(&run, &request).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("phases, series, heatmap") && text.contains(kind.name()), "{text}");
+        assert!(error.class() == ErrorClass::Usage);
+    }
+}
+
+#[test]
+fn file_names_include_filters() {
+    let stem = |kind, wheres: &[(&str, &str)]| draw(kind, wheres).remove(0).stem;
+    let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];
+    assert_eq!(stem(Kind::Phases, &both), "phases-group=under_test-scheme=reno___classic_");
+    assert_eq!(stem(Kind::Strips, &[("flow_id", "cross/0")]), "strips-flow_id=cross_0");
+    assert_eq!(stem(Kind::Series, &[("trial", "1")]), "series-trial=1-cubic-20");
+    let root = tempfile::tempdir().unwrap();
+    let mut request_all = request(Kind::Heatmap, &[]);
+    request_all.metrics = vec!["throughput_sum".to_owned()];
+    request_all.trial_filter.include_failed = true;
+    let stem = figure::draw(&made_up(root.path()), &request_all).unwrap().remove(0).stem;
+    assert_eq!(stem, "heatmap-metric=throughput_sum-include-failed");
+}
+
+#[test]
+fn different_levels_have_different_file_names() {
+    let root = tempfile::tempdir().unwrap();
+    let levels = ["a b", "a/b", "a_b", "c d"];
+    let points = (0..).zip(levels);
+    let points = points.map(|(id, level)| (id, vec![("x".to_owned(), level.to_owned())]));
+    let run = RunDir::create(root.path(), &RunInfo { points: points.collect(), ..info() }).unwrap();
+    for (point_id, _) in (0..).zip(levels) {
+        let mut writer = begin(&run, point_id, 1);
+        fill(&mut writer, 0.0);
+        writer.commit(&verdict(Status::Ok, &[])).unwrap();
+    }
+    run.finish(RunStatus::Complete).unwrap();
+    let stem = |level| {
+        let one = request(Kind::Series, &[("x", level)]);
+        figure::draw(run.path(), &one).unwrap().remove(0).stem
+    };
+    // Only levels that would have the name of another one have a part of their digest.
+    let [spaced, divided, plain, other] = levels.map(stem);
+    assert_eq!((plain.as_str(), other.as_str()), ("series-x=a_b", "series-x=c_d"));
+    let digest = |stem: &str| stem.strip_prefix("series-x=a_b-").unwrap().to_owned();
+    assert!(digest(&spaced).len() == 8 && digest(&divided).len() == 8);
+    assert_ne!(spaced, divided);
+    let all = figure::draw(run.path(), &request(Kind::Series, &[])).unwrap();
+    let stems: Vec<&str> = all.iter().map(|figure| figure.stem.as_str()).collect();
+    let of = |stem: &str| stem.replace("series-x=", "series-");
+    assert_eq!(stems, [spaced, divided, plain, other].map(|stem| of(&stem)));
+}
