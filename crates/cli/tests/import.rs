@@ -13,6 +13,7 @@ use ccbench_results::model::TrialFilter;
 use ccbench_results::store::RunDir;
 use ccbench_results::summary::{Summary, compute};
 use flate2::Compression;
+use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 
 const UE1: &str =
@@ -209,4 +210,29 @@ fn the_same_content_counts_once() {
     std::fs::write(at("one.txt"), "to do\n").unwrap();
     std::fs::write(at("two.txt"), "to do\n").unwrap();
     assert_eq!(import(&[&at("a.json"), &at("one.txt"), &at("two.txt")], &[], &run), 0);
+}
+
+#[test]
+fn what_only_senders_reported_is_exported_to_flent() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let interval = |second: u32| {
+        format!(
+            "{{\"streams\": [{{\"start\": {second}, \"end\": {}, \"seconds\": 1, \"bytes\": 1000000, \"sender\": true}}]}}",
+            second + 1
+        )
+    };
+    let intervals = (0..5).map(interval).collect::<Vec<_>>().join(", ");
+    let report = format!("{{\"start\": {{}}, \"intervals\": [{intervals}], \"end\": {{}}}}");
+    std::fs::write(at("client.json"), report).unwrap();
+    assert_eq!(import(&[&at("client.json")], &[], &at("run")), 0);
+    let mut export = Command::new(env!("CARGO_BIN_EXE_ccbench"));
+    export.args(["export", "flent"]).arg(at("run")).arg("-o").arg(at("flent"));
+    let done = export.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let packed = std::fs::File::open(at("flent").join("point-0-trial-01.flent.gz")).unwrap();
+    let document: serde_json::Value = serde_json::from_reader(GzDecoder::new(packed)).unwrap();
+    assert_eq!(document["metadata"]["SERIES_META"]["TCP upload::1"]["SIDE"], "snd");
+    let rates = document["results"]["TCP upload::1"].as_array().unwrap();
+    assert!(rates.iter().any(|rate| rate.as_f64() == Some(8.0)), "{rates:?}");
 }

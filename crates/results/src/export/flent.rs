@@ -1,6 +1,6 @@
 //! Exports flent data files (format 4), which flent's plots and GUI open as tests of type `tcp_nup`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::error::io_error;
 use crate::journal::TrialEnd;
 use crate::part::write_file;
 use crate::store::RunDir;
-use crate::summary::query::{collect, number, scan, sender, whole_intervals};
+use crate::summary::query::{collect, number, scan, sender, whole_intervals_of};
 
 /// flent's step size: all series share one time axis.
 const STEP_S: f64 = 0.2;
@@ -25,7 +25,8 @@ type Samples = Vec<(f64, BTreeMap<&'static str, f64>)>;
 
 /// Writes one file per trial into a folder. Series: `TCP upload::N` (goodput in Mbit/s; its raw values include
 /// `tcp_cwnd`, `tcp_rtt` and `tcp_delivery_rate`), their sum and mean, and `Ping (ms) ICMP` of the first probe, or
-/// the first flow's sRTT if the plan has no probe. Returns the paths written.
+/// the first flow's sRTT if the plan has no probe. Of a flow whose receiver did not report, the rate is the sender's (`SIDE`
+/// in its metadata is `snd`). Returns the paths written.
 ///
 /// # Errors
 /// No trial has intervals, or a file cannot be written.
@@ -80,7 +81,12 @@ fn samples(
 /// The content of the file; `None` for a trial without intervals.
 fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let rate = [("val", number("bytes") * lit(8e-6) / col("seconds"))];
-    let flows = samples(run, "intervals", end, whole_intervals(), "flow_id", &rate)?;
+    let of = |side| samples(run, "intervals", end, whole_intervals_of(side), "flow_id", &rate);
+    let mut flows = of("rcv")?;
+    let mut sent = of("snd")?;
+    sent.retain(|flow, _| !flows.contains_key(flow));
+    let only_sent: BTreeSet<String> = sent.keys().cloned().collect();
+    flows.extend(sent);
     if flows.is_empty() {
         return Ok(None);
     }
@@ -106,7 +112,7 @@ fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
             (clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns)) as f64 / 1e9
         })
         .unwrap_or_else(|| first_s.fold(f64::INFINITY, f64::min));
-    Ok(Some(assemble(run, end, t0_s, &ends, [&flows, &sockets, &pings])))
+    Ok(Some(assemble(run, end, t0_s, &ends, [&flows, &sockets, &pings], &only_sent)))
 }
 
 /// Source and destination node of the first flow.
@@ -129,6 +135,7 @@ fn assemble(
     t0_s: f64,
     ends: &(String, String),
     [flows, sockets, pings]: [&BTreeMap<String, Samples>; 3],
+    only_sent: &BTreeSet<String>,
 ) -> Value {
     let length_s = end.length_s();
     let steps = (length_s / STEP_S).ceil() as usize;
@@ -138,7 +145,10 @@ fn assemble(
         let name = format!("TCP upload::{}", nth + 1);
         results.insert(name.clone(), on_grid(samples, t0_s, &x));
         raw.insert(name.clone(), raw_values(samples, sockets.get(flow)));
-        meta.insert(name, json!({ "UNITS": "Mbits/s", "FLOW": flow, "RUNNER": "ccbench" }));
+        let side = if only_sent.contains(flow) { "snd" } else { "rcv" };
+        let of_flow =
+            json!({ "UNITS": "Mbits/s", "FLOW": flow, "SIDE": side, "RUNNER": "ccbench" });
+        meta.insert(name, of_flow);
     }
     let together = |of: fn(f64, f64) -> f64| -> Vec<Option<f64>> {
         (0..x.len())

@@ -411,8 +411,13 @@ pub(crate) fn in_flight() -> Expr {
 /// Selects receiver intervals. Excludes iperf3's last interval if it is shorter than half the median: the rate of a few
 /// milliseconds is meaningless.
 pub(crate) fn whole_intervals() -> Expr {
-    let received = col("side").eq(lit("rcv")).and(col("omitted").not());
-    received.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
+    whole_intervals_of("rcv")
+}
+
+/// The same of the end with this `side`.
+pub(crate) fn whole_intervals_of(side: &'static str) -> Expr {
+    let reported = col("side").eq(lit(side)).and(col("omitted").not());
+    reported.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
 }
 
 /// A sum of whole numbers as a float, named as its column.
