@@ -21,7 +21,7 @@ use super::curve::TraceCapacities;
 use super::damage::{self, Depth};
 use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, Journal, TrialEnd};
-use super::layout::{leftovers, list, remove, table_files, trial_dir};
+use super::layout::{leftovers, remove, table_files, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
 use super::open_run::{Log, OpenRun, State};
 use super::parquet_file::SharedMetadata;
