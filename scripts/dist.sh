@@ -117,9 +117,9 @@ wheel() {
             { rm -rf "$venv"; skip wheel "maturin cannot be installed"; return; }
     fi
     rm -rf "$data" "$work/wheel"
-    mkdir -p "$data/scripts" "$data/data/lib/ccbench" "$data/data/share/doc/ccbench"
+    mkdir -p "$data/scripts" "$data/data/lib/ccbench"
     install -m 755 "$programs/ccbench-agent" "$data/scripts/ccbench-agent"
-    find docs -name '*.md' -exec install -D -m 644 {} "$data/data/share/doc/ccbench/{}" \;
+    scripts/documents.sh "$data/data/share/doc/ccbench"
     while read -r name library; do
         install -m 755 "$library" "$data/data/lib/ccbench/$name"
         patchelf --set-rpath '$ORIGIN' "$data/data/lib/ccbench/$name"
@@ -129,7 +129,8 @@ wheel() {
     "$venv/bin/maturin" build --locked --out "$work/wheel"
     local made=("$work"/wheel/*.whl)
     python3 -m zipfile -l "${made[0]}" >"$work/wheel/list"
-    for name in scripts/ccbench scripts/ccbench-agent ccbench/__init__.py lib/ccbench/libelf.so.1 share/doc/ccbench/docs/plan.md; do
+    for name in scripts/ccbench scripts/ccbench-agent ccbench/__init__.py lib/ccbench/libelf.so.1 share/doc/ccbench/docs/plan.md \
+        share/doc/ccbench/SECURITY.md share/doc/ccbench/plans/quickstart.toml; do
         grep -q "$name " "$work/wheel/list" || die "wheel: ${made[0]##*/} has no $name"
     done
     # One of an earlier build may have another tag of the platform in its name.

@@ -32,6 +32,4 @@ to=$(realpath "$to")
 cd "$source"
 for file in LICENSE LICENSES/*; do install -D -m 644 "$file" "$to/share/doc/ccbench/$file"; done
 # Errors name their sections.
-find docs -name '*.md' -exec install -D -m 644 {} "$to/share/doc/ccbench/{}" \;
-# Objects of congestion controls are what a user has built (.gitignore).
-find plans -type f ! -name '*.o' -exec install -D -m 644 {} "$to/share/ccbench/{}" \;
+scripts/documents.sh "$to/share/doc/ccbench" "$to/share/ccbench/plans"

@@ -94,7 +94,8 @@ in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version; test -s 
     for unit in agent.service agent-front.service agent-worker.service agent-worker.socket agent-loader.service agent-loader.socket; do
         test -s "/usr/lib/systemd/system/ccbench-$unit"
     done
-    test -s /usr/lib/sysusers.d/ccbench.conf; dpkg --verify ccbench'
+    test -s /usr/lib/sysusers.d/ccbench.conf; dpkg --verify ccbench
+    for file in SECURITY.md plans/quickstart.toml; do test -s "/usr/share/doc/ccbench/$file"; done'
 namespaces deb
 in_root "$work/deb" sh -ec 'apt-get purge -qq -y ccbench >/dev/null
     for path in /usr/bin/ccbench /usr/share/ccbench /usr/share/doc/ccbench; do test ! -e "$path"; done'
@@ -104,6 +105,7 @@ cp "$wheel" "$work/wheel/srv/"
 first_table wheel 'apt-get update -qq && apt-get install -qq -y --no-install-recommends python3-venv && python3 -m venv /venv &&
     /venv/bin/pip install --quiet --no-index /srv/*.whl'
 in_root "$work/wheel" sh -ec 'ccbench-agent --version; ccbench cc list >/dev/null
+    for file in SECURITY.md plans/quickstart.toml; do test -s "/venv/share/doc/ccbench/$file"; done
     /venv/bin/python -c "import ccbench; print(ccbench.program())"'
 namespaces wheel
 echo "bare: passed"

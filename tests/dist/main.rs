@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use ccbench_tests::links::{resolved, targets};
 use ccbench_tests::skip::skip;
 use ccbench_tests::{Bench, binary, python, source_root, text};
 use serde_json::Value;
@@ -129,7 +130,38 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
         assert!(read("share/ccbench/plans/quickstart.toml").contains("[[phases]]"));
         assert!(read("share/doc/ccbench/LICENSE").contains("Apache License"));
         assert!(read("share/doc/ccbench/docs/plan.md").contains("## `[links]`"));
+        links_work(&root.join(inside("share/doc/ccbench")));
     }
+}
+
+/// Every link of the documents of a package leads to a file of the package. Their anchors are those of the source tree
+/// (tests/docs/links.rs).
+fn links_work(doc: &Path) {
+    let (mut links, mut wrong) = (0, Vec::new());
+    let tree = tree(doc);
+    for (document, path) in tree.iter().filter(|(name, _)| name.ends_with(".md")) {
+        for target in targets(&std::fs::read_to_string(path).unwrap()) {
+            links += 1;
+            if !tree.contains_key(&resolved(document, &target)) {
+                wrong.push(format!("{document}: {target}"));
+            }
+        }
+    }
+    assert!(links > 150, "only {links} links");
+    assert!(wrong.is_empty(), "not in the package:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn links_of_the_documents_in_the_wheel_work() {
+    let bench = Bench::new();
+    let doc = bench.path("doc");
+    succeed(Command::new(source_root().join("scripts/documents.sh")).arg(&doc));
+    links_work(&doc);
+    // An installer of wheels makes a file of a link.
+    assert!(!doc.join("plans").is_symlink());
+    let script = std::fs::read_to_string(source_root().join("scripts/dist.sh")).unwrap();
+    let copies = "scripts/documents.sh \"$data/data/share/doc/ccbench\"\n";
+    assert!(script.contains(copies), "what the wheel has");
 }
 
 fn metadata() -> Value {

@@ -1,47 +1,10 @@
 //! Links of the documents: on GitHub they are paths in the source tree, in the book (scripts/docs.sh) paths of its pages.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path};
+use std::path::Path;
 
+use ccbench_tests::links::{pages, resolved, targets};
 use ccbench_tests::source_root;
-
-/// The pages of the book in the order of docs/SUMMARY.md, as paths in the source tree.
-fn pages() -> Vec<String> {
-    let summary = std::fs::read_to_string(source_root().join("docs/SUMMARY.md")).unwrap();
-    targets(&summary).into_iter().map(|target| resolved("docs/SUMMARY.md", &target)).collect()
-}
-
-/// The targets of Markdown's links, outside of code.
-fn targets(text: &str) -> Vec<String> {
-    let (mut found, mut is_code) = (Vec::new(), false);
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            is_code = !is_code;
-        }
-        let parts = line.split("](").skip(1).filter(|_| !is_code);
-        let target = |part: &str| Some(part.split_once(')')?.0.to_owned());
-        found.extend(parts.filter_map(target));
-    }
-    found.retain(|target| !target.contains("://") && !target.starts_with("mailto:"));
-    found
-}
-
-/// The path in the source tree of a link's target, without its anchor.
-fn resolved(document: &str, target: &str) -> String {
-    let path = target.split('#').next().unwrap_or_default();
-    if path.is_empty() {
-        return document.to_owned();
-    }
-    let mut parts: Vec<String> = Vec::new();
-    for part in Path::new(document).parent().unwrap().join(path).components() {
-        match part {
-            Component::ParentDir => drop(parts.pop()),
-            Component::CurDir => {}
-            part => parts.push(part.as_os_str().to_string_lossy().into_owned()),
-        }
-    }
-    parts.join("/")
-}
 
 /// The anchors of a page's headings, as GitHub and mdBook make them.
 fn anchors(text: &str) -> BTreeSet<String> {
@@ -135,7 +98,4 @@ fn anchors_are_those_of_github() {
     let text = "# A `b`: c_d -- E!\n```\n# code\n```\n## Twice\n## Twice\n";
     let expected = ["a-b-c_d----e", "twice", "twice-1"].map(str::to_owned);
     assert_eq!(anchors(text), expected.into());
-    assert_eq!(resolved("docs/from/a.md", "../plan.md#x"), "docs/plan.md");
-    assert_eq!(resolved("docs/a.md", "../README.md"), "README.md");
-    assert_eq!(targets("[a](b.md#c) `x`\n```\n[d](e)\n```\n[f](https://g)"), ["b.md#c"]);
 }

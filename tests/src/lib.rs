@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests start programs")]
 
 pub mod cpu;
+pub mod links;
 pub mod namespace;
 pub mod node_state;
 pub mod plans;
