@@ -16,7 +16,7 @@ for unit in "$source"/systemd/ccbench-agent*.{service,socket}; do
     sed "s|/usr/local/bin|${prefix:-/usr/local}/bin|" "$unit" >"$to/lib/systemd/system/${unit##*/}"
 done
 install -D -m 644 "$source/systemd/ccbench.sysusers" "$to/lib/sysusers.d/ccbench.conf"
-"$programs/ccbench" man "$to/share/man/man1"
+for name in ccbench ccbench-agent; do "$programs/$name" man "$to/share/man/man1"; done
 completions() { # SHELL FILE
     install -d "$(dirname "$to/share/$2")"
     "$programs/ccbench" completions "$1" >"$to/share/$2"

@@ -90,7 +90,8 @@ namespaces() { # NAME: real traffic; what matters is that trials run, not how we
 root_of deb
 cp "$deb" "$work/deb/srv/ccbench.deb"
 first_table deb 'apt-get update -qq && apt-get install -qq -y --no-install-recommends /srv/ccbench.deb'
-in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version; test -s /usr/share/man/man1/ccbench-run.1.gz
+in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version
+    for page in ccbench-run ccbench-agent ccbench-agent-serve; do test -s "/usr/share/man/man1/$page.1.gz"; done
     for unit in agent.service agent-front.service agent-worker.service agent-worker.socket agent-loader.service agent-loader.socket; do
         test -s "/usr/lib/systemd/system/ccbench-$unit"
     done

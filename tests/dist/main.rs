@@ -122,6 +122,9 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
         assert!(tree.contains_key(&inside("lib/systemd/system/ccbench-agent-loader.socket")));
         assert!(read("lib/sysusers.d/ccbench.conf").contains("\nu ccbench-front "));
         assert!(read("share/man/man1/ccbench-run.1").contains("ccbench"));
+        assert!(read("share/man/man1/ccbench-agent.1").contains("ccbench\\-agent\\-serve(1)"));
+        assert!(read("share/man/man1/ccbench-agent-serve.1").contains("CCBENCH_ALLOW_MODULE"));
+        assert!(!tree.contains_key(&inside("share/man/man1/ccbench-agent-link-guard.1")));
         for shell in
             ["bash-completion/completions/ccbench", "fish/vendor_completions.d/ccbench.fish"]
         {

@@ -58,6 +58,8 @@ pub enum Command {
     Clean(CleanArgs),
     /// Undo what a dead agent left behind, from the journal in one state directory
     Undo(UndoArgs),
+    /// Write man pages to a directory
+    Man(ManArgs),
 }
 
 /// `ccbench-agent serve`
@@ -249,6 +251,14 @@ pub struct CleanArgs {
     /// The deprecated name of --root
     #[arg(long, value_name = "DIR", hide = true, conflicts_with = "root")]
     pub run_dir: Option<PathBuf>,
+}
+
+/// `ccbench-agent man`
+#[derive(Debug, Clone, Args)]
+pub struct ManArgs {
+    /// The directory, which is created if missing
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 /// Where an agent listens.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use ccbench_agent::{
 };
 use ccbench_io::console;
 use ccbench_proto::printable;
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -57,6 +57,9 @@ enum MainError {
     /// `undo`.
     #[error(transparent)]
     Undo(#[from] UndoError),
+    /// `man`.
+    #[error(transparent)]
+    Man(#[from] ManError),
 }
 
 /// Why `serve`, `front`, `worker` or `loader` failed.
@@ -114,6 +117,16 @@ enum UndoError {
     Output(#[from] io::Error),
 }
 
+/// Why `man` failed.
+#[derive(Debug, thiserror::Error)]
+#[error("write man pages to {}: {source}", .dir.display())]
+struct ManError {
+    /// The directory.
+    dir: PathBuf,
+    /// The system's answer.
+    source: io::Error,
+}
+
 fn run(command: &Command) -> Result<u8, MainError> {
     match command {
         Command::Serve(args) => Ok(run_serve(args).map(|()| 0)?),
@@ -146,7 +159,14 @@ fn run(command: &Command) -> Result<u8, MainError> {
             log_to_stderr();
             Ok(run_undo(args)?)
         }
+        Command::Man(args) => Ok(write_man_pages(&args.dir).map(|()| 0)?),
     }
+}
+
+fn write_man_pages(dir: &Path) -> Result<(), ManError> {
+    std::fs::create_dir_all(dir)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+        .map_err(|source| ManError { dir: dir.to_owned(), source })
 }
 
 fn log_to_stderr() {
