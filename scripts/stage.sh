@@ -13,9 +13,11 @@ to=${2%/}$prefix
 for name in ccbench ccbench-agent; do install -D -m 755 "$programs/$name" "$to/bin/$name"; done
 install -d "$to/lib/systemd/system" "$to/share/man/man1"
 for unit in "$source"/systemd/ccbench-agent*.{service,socket}; do
-    sed "s|/usr/local/bin|${prefix:-/usr/local}/bin|" "$unit" >"$to/lib/systemd/system/${unit##*/}"
+    sed "s|/usr/local/|${prefix:-/usr/local}/|" "$unit" >"$to/lib/systemd/system/${unit##*/}"
 done
 install -D -m 644 "$source/systemd/ccbench.sysusers" "$to/lib/sysusers.d/ccbench.conf"
+install -D -m 644 "$source/systemd/agent.conf.example" "$to/share/ccbench/agent.conf.example"
+install -D -m 755 "$source/scripts/install-agent.sh" "$to/share/ccbench/install-agent.sh"
 for name in ccbench ccbench-agent; do "$programs/$name" man "$to/share/man/man1"; done
 completions() { # SHELL FILE
     install -d "$(dirname "$to/share/$2")"

@@ -59,9 +59,13 @@ fn invalid_plan_prints_every_problem_and_runs_nothing() {
 
 #[test]
 fn shipped_plans_are_valid() {
-    for plan in
-        ["quickstart.toml", "coexistence/1v1.toml", "coexistence/5v5.toml", "coexistence/10v1.toml"]
-    {
+    for plan in [
+        "quickstart.toml",
+        "four-machines.toml",
+        "coexistence/1v1.toml",
+        "coexistence/5v5.toml",
+        "coexistence/10v1.toml",
+    ] {
         let path = source_root().join("plans").join(plan);
         let output = Bench::new().run(&["check", &path.to_string_lossy()]);
         assert_eq!(output.status.code(), Some(0), "{plan}: {}", text(&output));

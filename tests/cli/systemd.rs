@@ -107,6 +107,24 @@ fn the_units_of_the_agent_use_arguments_that_exist() {
     }
 }
 
+/// Every setting that the units take from it; crates/agent/src/args.rs tests those that are options, and their values.
+#[test]
+fn the_example_of_the_configuration_has_the_settings_of_the_units() {
+    let example = unit("agent.conf.example");
+    let mut found = 0;
+    for (name, _) in MAX_EXPOSURES {
+        let start = &settings(&format!("{name}.service"))["ExecStart"][0];
+        let words = start.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+        for variable in words.filter(|word| word.starts_with("CCBENCH_")) {
+            let line = format!("{variable}=");
+            let has = |text: &str| text.trim_start_matches('#').starts_with(&line);
+            assert!(example.lines().any(has), "{name}: {variable}");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 4, "CCBENCH_LISTEN of two units, and arguments of two");
+}
+
 /// What the division is for.
 #[test]
 fn front_worker_and_loader_have_the_privileges_of_their_parts() {

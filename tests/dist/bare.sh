@@ -96,7 +96,8 @@ in_root "$work/deb" sh -ec 'ccbench --version; ccbench-agent --version
         test -s "/usr/lib/systemd/system/ccbench-$unit"
     done
     test -s /usr/lib/sysusers.d/ccbench.conf; dpkg --verify ccbench
-    for file in SECURITY.md plans/quickstart.toml; do test -s "/usr/share/doc/ccbench/$file"; done'
+    for file in SECURITY.md plans/quickstart.toml; do test -s "/usr/share/doc/ccbench/$file"; done
+    test -s /usr/share/ccbench/agent.conf.example; test -x /usr/share/ccbench/install-agent.sh'
 namespaces deb
 in_root "$work/deb" sh -ec 'apt-get purge -qq -y ccbench >/dev/null
     for path in /usr/bin/ccbench /usr/share/ccbench /usr/share/doc/ccbench; do test ! -e "$path"; done'

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -112,6 +113,11 @@ fn packages_have_programs_manuals_completions_and_the_unit() {
         let starts = format!("ExecStart={programs_in}/ccbench-agent serve");
         assert!(unit.contains(&starts), "{unit}");
         assert_eq!(unit.matches("/bin/ccbench-agent").count(), 3, "{unit}");
+        let share = programs_in.replace("/bin", "/share/ccbench");
+        assert!(unit.contains(&format!("{share}/agent.conf.example")), "{unit}");
+        assert!(read("share/ccbench/agent.conf.example").contains("\nCCBENCH_LISTEN=tcp:"));
+        let script = tree.get(&inside("share/ccbench/install-agent.sh")).unwrap();
+        assert_ne!(std::fs::metadata(script).unwrap().permissions().mode() & 0o111, 0);
         for name in ["front", "worker", "loader"] {
             let unit = read(&format!("lib/systemd/system/ccbench-agent-{name}.service"));
             let starts = format!("ExecStart={programs_in}/ccbench-agent {name} ");

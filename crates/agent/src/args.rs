@@ -338,6 +338,8 @@ impl fmt::Display for LocalListen {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use ccbench_tests::snippets;
 
     use super::*;
@@ -393,6 +395,35 @@ mod tests {
         assert_eq!(args.machine.allow.allow_cc_digest, [a.to_lowercase(), b]);
         let error = serve(&["--allow-cc-digest", "abc"]).unwrap_err().to_string();
         assert!(error.contains("64 hexadecimal digits"), "{error}");
+    }
+
+    /// Its settings, also those in comments: every variable of an option of `serve` is there.
+    #[test]
+    fn the_example_of_the_configuration_is_accepted() {
+        use clap::CommandFactory as _;
+        let example = include_str!("../../../systemd/agent.conf.example").lines();
+        let settings: BTreeMap<&str, &str> = example
+            .filter_map(|line| line.trim_start_matches('#').split_once('='))
+            .filter(|(name, _)| name.starts_with("CCBENCH_"))
+            .collect();
+        let command = Cli::command();
+        let options = command.find_subcommand("serve").unwrap().get_arguments();
+        let options = options.filter_map(|option| Some((option.get_long()?, option.get_env()?)));
+        let of_options: Vec<String> = options
+            .map(|(long, variable)| format!("--{long}={}", settings[variable.to_str().unwrap()]))
+            .collect();
+        assert!(of_options.len() >= 3, "{of_options:?}");
+        let accepted = |subcommand: &str, listen: &str, more: &[&str], arguments: &str| {
+            let line = ["ccbench-agent", subcommand, "--listen", listen];
+            let line = line.iter().chain(more).copied().chain(arguments.split(' '));
+            let line = line.chain(of_options.iter().map(String::as_str));
+            if let Err(error) = Cli::try_parse_from(line) {
+                panic!("{subcommand}: {error}");
+            }
+        };
+        accepted("serve", settings["CCBENCH_LISTEN"], &[], settings["CCBENCH_ARGUMENTS"]);
+        let of_worker = settings["CCBENCH_WORKER_ARGUMENTS"];
+        accepted("worker", "stdin", &["--front-user", "root"], of_worker);
     }
 
     #[test]
