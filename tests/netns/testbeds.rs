@@ -1,7 +1,11 @@
-//! `scripts/install-agent.sh` on a machine's network, in a namespace.
+//! `scripts/install-agent.sh` on the networks of machines, in namespaces.
 
-use std::process::Command;
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
 
+use ccbench_tests::namespace::Namespace;
+use ccbench_tests::snippets::{self, Snippet};
 use ccbench_tests::{beside_others, source_root, text};
 
 /// A wire with both ends here, and the script for one end, twice as at two boots.
@@ -43,4 +47,72 @@ fn the_install_script_makes_an_interface_that_of_a_node() {
     }
     let kept = network("--offloads");
     assert!(kept.contains("tcp-segmentation-offload: on"), "{kept}");
+}
+
+/// The cables of plans/four-machines.toml: the nodes at the ends, with their addresses.
+const CABLES: [[(&str, &str); 2]; 3] = [
+    [("src", "10.0.1.1"), ("router", "10.0.1.2")],
+    [("router", "10.0.2.1"), ("emulator", "10.0.2.2")],
+    [("emulator", "10.0.3.1"), ("dst", "10.0.3.2")],
+];
+
+const SERVER: &str = "import socket\nserver = socket.create_server(('10.0.3.2', 5000))\n\
+    print('listens', flush=True)\nserver.accept()[0].sendall(b'arrived')";
+const CLIENT: &str =
+    "import socket\nprint(socket.create_connection(('10.0.3.2', 5000), 10).recv(9).decode())";
+
+/// Four namespaces with these cables; each has its addresses and nothing else.
+fn machines() -> BTreeMap<&'static str, Namespace> {
+    let names = ["src", "router", "emulator", "dst"];
+    let machines = BTreeMap::from(names.map(|name| (name, Namespace::new())));
+    for [one, other] in CABLES {
+        let far = machines[other.0].pid();
+        let dev = format!("to-{}", other.0);
+        let cable = format!("ip link add {dev} type veth peer name to-{} netns {far}", one.0);
+        machines[one.0].shell(&cable);
+        for ((node, address), far) in [(one, other.0), (other, one.0)] {
+            let set =
+                format!("ip address add {address}/24 dev to-{far} && ip link set to-{far} up");
+            machines[node].shell(&set);
+        }
+    }
+    machines
+}
+
+/// The commands of a snippet of docs/guide.md for each node, which the comment behind the command names.
+fn commands_of(guide: &Snippet) -> Vec<(&str, String)> {
+    let script = source_root().join("scripts/install-agent.sh");
+    let with_node = guide.text.lines().filter_map(|line| line.split_once("# on "));
+    let of_node = with_node.map(|(command, node)| {
+        (node.trim(), command.replace("$install", &script.display().to_string()))
+    });
+    of_node.collect()
+}
+
+#[test]
+fn the_commands_of_the_guide_connect_four_machines() {
+    let _others = beside_others();
+    let plan = std::fs::read_to_string(source_root().join("plans/four-machines.toml")).unwrap();
+    let plan: toml::Table = plan.parse().unwrap();
+    for (node, keys) in plan["nodes"].as_table().unwrap() {
+        let end = (node.as_str(), keys["address"].as_str().unwrap());
+        assert!(CABLES.iter().flatten().any(|found| *found == end), "{end:?}");
+    }
+    let machines = machines();
+    let documents = snippets::all();
+    let guide = documents.iter().find(|s| s.text.contains("$install network")).unwrap();
+    let commands = commands_of(guide);
+    assert_eq!(commands.len(), 4, "{}: {commands:?}", guide.place());
+    for (node, command) in &commands {
+        machines[node].shell(command);
+    }
+    let mut server = machines["dst"].enter();
+    let mut server = server.args(["python3", "-c", SERVER]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let arrived = machines["src"].enter().args(["python3", "-c", CLIENT]).output().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(line, "listens\n");
+    assert_eq!(arrived.stdout, b"arrived\n", "{}", text(&arrived));
 }
