@@ -551,8 +551,8 @@ pub struct DescribeArgs {
 pub struct ExecArgs {
     /// The node's name in the plan.
     pub node: String,
-    /// The experiment if more than one is running (a part of its id is enough).
-    #[arg(long, value_name = "ID")]
+    /// The experiment if more than one is running: its results directory, or a part of its id.
+    #[arg(long, value_name = "DIR|ID")]
     pub run: Option<String>,
     /// The command.
     #[arg(last = true, required = true)]

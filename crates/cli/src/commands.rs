@@ -5,6 +5,7 @@ pub mod artifact;
 pub mod check;
 pub mod describe;
 pub mod doctor;
+pub mod exec;
 pub mod import;
 pub mod lab;
 pub mod merge;

@@ -65,8 +65,8 @@ pub use agents::after_loss;
 pub use agents::exchange_timestamps;
 use args::{Cli, Command};
 use commands::{
-    agent, artifact, check, describe, doctor, import, merge, new, plan, reproduce, results, run,
-    scorecard, submit, trace, view as views,
+    agent, artifact, check, describe, doctor, exec, import, merge, new, plan, reproduce, results,
+    run, scorecard, submit, trace, view as views,
 };
 use console::message;
 /// For the test that they exist, in `tests/docs`.
@@ -143,7 +143,7 @@ fn dispatch(command: Command) -> Result<ExitCode, CliError> {
         Command::Export(command) => results::export(&command),
         Command::Plot(args) => results::plot(args),
         Command::Describe(args) => block_on(describe::run(args)),
-        Command::Exec(args) => Err(agent::exec(&args)),
+        Command::Exec(args) => Err(exec::exec(&args)),
         Command::Lab(command) => commands::lab::run(&command),
         Command::Cc { arguments } => Err(agent::pass_on("cc".as_ref(), &arguments)),
         Command::Link { arguments } => Err(agent::pass_on("link".as_ref(), &arguments)),

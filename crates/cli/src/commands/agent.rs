@@ -1,12 +1,11 @@
-//! Commands that replace this process by the agent: `ccbench cc`, `link`, `clean` and `exec`.
+//! Commands that replace this process by the agent: `ccbench cc`, `link` and `clean`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use crate::args::ExecArgs;
 use crate::error::CliError;
-use crate::paths::{agent_binary, running, state_root};
+use crate::paths::{agent_binary, state_root};
 
 /// Sub-commands that the agent parses, `--` and `--help` included.
 const PASSED_ON: [&str; 2] = ["cc", "link"];
@@ -27,32 +26,6 @@ pub fn pass_on(command: &OsStr, arguments: &[OsString]) -> CliError {
 #[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn clean() -> CliError {
     replace(Command::new(agent_binary()).arg("clean").arg("--root").arg(state_root()))
-}
-
-/// Replaces this process by a command in a node of a running experiment; returns only if that fails.
-#[expect(clippy::disallowed_methods, reason = "starts the agent")]
-pub fn exec(args: &ExecArgs) -> CliError {
-    let mut experiments = running();
-    if let Some(part) = &args.run {
-        experiments.retain(|dir| {
-            dir.file_name().is_some_and(|name| name.to_string_lossy().contains(part))
-        });
-    }
-    let dir = match experiments.as_slice() {
-        [one] => one,
-        [] => {
-            return CliError::Usage("none of your experiments is running on this machine".into());
-        }
-        many => {
-            let ids: Vec<_> = many.iter().filter_map(|dir| dir.file_name()?.to_str()).collect();
-            return CliError::Usage(format!(
-                "several experiments are running; choose one with --run: {}",
-                ids.join(", ")
-            ));
-        }
-    };
-    let mut enter = Command::new(agent_binary());
-    replace(enter.arg("enter").arg("--dir").arg(dir).arg(&args.node).arg("--").args(&args.command))
 }
 
 /// Replaces this process by `command`; returns only if that fails.

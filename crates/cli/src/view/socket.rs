@@ -35,6 +35,8 @@ const UPDATE_PAUSE: u32 = 20;
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// For the last update of all subscribers.
 const LAST_UPDATE_LIMIT: Duration = Duration::from_secs(2);
+/// For the first update of a run that is asked which one it is.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// After an error of accept(), such as too many open files.
 pub const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// More subscribers at the same time are refused.
@@ -158,6 +160,36 @@ fn names() -> BTreeSet<String> {
     let table = table.unwrap_or_default();
     let names = table.lines().filter_map(|line| line.rsplit_once('@').map(|(_, name)| name));
     names.filter(|name| name.starts_with(&prefix)).map(str::to_owned).collect()
+}
+
+/// A run of this user in progress on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InProgress {
+    /// The name of its socket.
+    pub name: String,
+    /// Its controller's process.
+    pub pid: i32,
+    /// The results directory, as that process calls it.
+    pub directory: String,
+}
+
+impl InProgress {
+    /// Whether this is its results directory.
+    pub fn is_in(&self, dir: &Path) -> bool {
+        self.name == name(dir)
+    }
+}
+
+/// The runs in progress. A run that does not answer (it is stopped) is left out.
+pub fn in_progress() -> Vec<InProgress> {
+    let found = names().into_iter().filter_map(|name| {
+        let stream = connect(&name).ok()?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT)).ok()?;
+        let pid = socket_peercred(&stream).ok()?.pid.as_raw_pid();
+        let run = first_update(stream)?.run;
+        run.status.is_none().then_some(InProgress { name, pid, directory: run.directory })
+    });
+    found.collect()
 }
 
 /// The first update of a stream.

@@ -154,6 +154,10 @@ fn other_processes_show_a_run_in_progress() {
     let refused = command(&run.dir, &["top"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--json"), "{refused:?}");
+    // Its nodes are no network namespaces.
+    let refused = command(&run.dir, &["exec", "src", "--", "true"]).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && text.contains("exec enters only"), "{text}");
     let (url, mut view) = first_line(&mut command(&run.dir, &["view", results]));
     assert!(get(&url).contains("new EventSource(\"events\")"), "the live page");
     run.message("trial 1/5000 repeat 1/5000: ");

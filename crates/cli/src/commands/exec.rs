@@ -1,0 +1,152 @@
+//! `ccbench exec`: a command in a node of a running experiment, in this machine's network namespaces.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::agent::replace;
+use crate::args::ExecArgs;
+use crate::console::message;
+use crate::error::CliError;
+use crate::paths::{agent_binary, running};
+use crate::view::socket::{self, InProgress};
+
+/// An experiment or run of this user in progress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Candidate {
+    /// The folder of its testbed; `None` if its nodes are no network namespaces of this machine.
+    testbed: Option<PathBuf>,
+    /// Its run; `None` if it has none (`describe`) or does not show it.
+    run: Option<InProgress>,
+}
+
+impl Candidate {
+    /// The id of the experiment; empty without a testbed.
+    fn id(&self) -> String {
+        let name = self.testbed.as_deref().and_then(Path::file_name);
+        name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    fn is_named(&self, wanted: &str) -> bool {
+        let is_run = |run: &InProgress| run.is_in(Path::new(wanted));
+        (self.testbed.is_some() && self.id().contains(wanted))
+            || self.run.as_ref().is_some_and(is_run)
+    }
+}
+
+impl std::fmt::Display for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.testbed, &self.run) {
+            (Some(_), Some(run)) => write!(f, "{} ({})", self.id(), run.directory),
+            (Some(_), None) => f.write_str(&self.id()),
+            (None, Some(run)) => write!(f, "{} (elsewhere)", run.directory),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// The process of the experiment with this folder.
+fn pid_of(testbed: &Path) -> Option<i32> {
+    testbed.file_name()?.to_str()?.split('-').nth(1)?.parse().ok()
+}
+
+/// What is in progress: the testbeds of this machine with their runs, and the runs without one. A process runs one experiment at a
+/// time, and its id has the process's id (`Experiment::id`).
+fn candidates(testbeds: Vec<PathBuf>, mut runs: Vec<InProgress>) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = testbeds
+        .into_iter()
+        .map(|testbed| {
+            let pid = pid_of(&testbed);
+            let index = runs.iter().position(|run| pid == Some(run.pid));
+            let run = index.map(|index| runs.remove(index));
+            Candidate { testbed: Some(testbed), run }
+        })
+        .collect();
+    found.extend(runs.into_iter().map(|run| Candidate { testbed: None, run: Some(run) }));
+    found
+}
+
+/// The experiment to enter: the wanted one, or the only one in progress.
+fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, String> {
+    if let Some(wanted) = wanted {
+        found.retain(|candidate| candidate.is_named(wanted));
+    }
+    let list = || found.iter().map(Candidate::to_string).collect::<Vec<_>>().join(", ");
+    match (found.as_slice(), wanted) {
+        ([], None) => Err("none of your experiments is running on this machine".to_owned()),
+        ([], Some(wanted)) => {
+            Err(format!("--run {wanted}: no experiment of yours that is running on this machine"))
+        }
+        (all, _) if all.iter().all(|candidate| candidate.testbed.is_none()) => Err(format!(
+            "the nodes of {} are not in network namespaces of this machine, and exec enters only those; on a node with an agent, run \
+             the command itself (`ssh HOST COMMAND`)",
+            list()
+        )),
+        ([one], _) => Ok(one.clone()),
+        _ => Err(format!(
+            "several experiments are running; choose one with --run ID or --run DIR: {}",
+            list()
+        )),
+    }
+}
+
+/// Replaces this process by a command in a node of a running experiment; returns only if that fails.
+#[expect(clippy::disallowed_methods, reason = "starts the agent")]
+pub fn exec(args: &ExecArgs) -> CliError {
+    let found = candidates(running(), socket::in_progress());
+    let chosen = match choose(found, args.run.as_deref()) {
+        Ok(chosen) => chosen,
+        Err(why) => return CliError::Usage(why),
+    };
+    let Some(dir) = &chosen.testbed else { return CliError::Usage(chosen.to_string()) };
+    message(format_args!("ccbench: node {} of {chosen}", args.node));
+    let mut enter = Command::new(agent_binary());
+    replace(enter.arg("enter").arg("--dir").arg(dir).arg(&args.node).arg("--").args(&args.command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(pid: i32, directory: &str) -> InProgress {
+        let name = socket::name(Path::new(directory));
+        InProgress { name, pid, directory: directory.to_owned() }
+    }
+
+    const QUICK: &str = "20261126T100000Z-71-quick";
+    const SLOW: &str = "20261126T100001Z-72-slow";
+
+    fn found(ids: &[&str], runs: Vec<InProgress>) -> Vec<Candidate> {
+        candidates(ids.iter().map(|id| Path::new("/run/ccbench").join(id)).collect(), runs)
+    }
+
+    #[test]
+    fn the_only_experiment_is_entered_and_named() {
+        let chosen = choose(found(&[QUICK], vec![run(71, "results/quick")]), None).unwrap();
+        assert_eq!(chosen.to_string(), format!("{QUICK} (results/quick)"));
+        assert_eq!(choose(found(&[QUICK], vec![]), None).unwrap().to_string(), QUICK);
+        assert!(choose(vec![], None).unwrap_err().contains("none of your experiments"));
+    }
+
+    #[test]
+    fn a_run_elsewhere_is_not_mistaken_for_the_one_of_this_machine() {
+        let both = || found(&[QUICK], vec![run(71, "results/quick"), run(80, "results/four")]);
+        let why = choose(both(), None).unwrap_err();
+        assert!(why.contains("several") && why.contains("--run"), "{why}");
+        assert!(why.contains(QUICK) && why.contains("results/four (elsewhere)"), "{why}");
+        assert_eq!(choose(both(), Some("results/quick")).unwrap().id(), QUICK);
+        assert_eq!(choose(both(), Some("quick")).unwrap().id(), QUICK);
+        let why = choose(both(), Some("results/four")).unwrap_err();
+        assert!(why.contains("network namespaces of this machine") && why.contains("ssh"), "{why}");
+        let alone = choose(found(&[], vec![run(80, "results/four")]), None).unwrap_err();
+        assert_eq!(alone, why);
+    }
+
+    #[test]
+    fn several_experiments_are_listed() {
+        let both = || found(&[QUICK, SLOW], vec![run(72, "results/slow")]);
+        let why = choose(both(), None).unwrap_err();
+        assert!(why.ends_with(&format!("{QUICK}, {SLOW} (results/slow)")), "{why}");
+        assert_eq!(choose(both(), Some("72-slow")).unwrap().id(), SLOW);
+        assert!(choose(both(), Some("none")).unwrap_err().contains("--run none"));
+    }
+}
