@@ -45,6 +45,22 @@ fn kubernetes_gets_a_manifest() {
 }
 
 #[test]
+fn shards_with_agents_run_one_after_the_other() {
+    let plan = source_root().join("tests/plans/valid/testbed.toml").display().to_string();
+    let submit = |arguments: &[&str]| {
+        let fixed = ["submit", &plan, "--set", "repeat=4", "--shards", "2", "--out", "shards"];
+        Bench::new().run(&[&fixed[..], arguments].concat())
+    };
+    let script = submit(&["--slurm", "--dry-run"]);
+    assert_eq!(script.status.code(), Some(0), "{}", text(&script));
+    assert!(out(&script).contains("\n#SBATCH --array=1-2%1\n"), "{}", text(&script));
+    assert!(err(&script).contains("one run at a time"), "{}", text(&script));
+    let refused = submit(&["--hyperqueue"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+    assert!(err(&refused).contains("--shards 1"), "{}", text(&refused));
+}
+
+#[test]
 fn a_scheduler_is_named() {
     let done = submit(&[]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));

@@ -47,6 +47,8 @@ pub struct Job {
     pub logs: Option<String>,
     /// Trials that run at the same time, if given.
     pub cpus: Option<u32>,
+    /// The plan names agents, so all shards use the same nodes, one shard at a time.
+    pub shares_nodes: bool,
 }
 
 /// The longest that a shard may take: the length of its trials with a margin. A shard that is stopped goes on when it is submitted
@@ -124,10 +126,11 @@ impl Job {
                 format!("--cpus-per-task={}", self.cpus.unwrap_or(1))
             }
         };
+        let at_a_time = if self.shares_nodes { "%1" } else { "" };
         let mut lines = vec!["#!/bin/sh".to_owned()];
         let options = [
             format!("--job-name={}", self.plain_name()),
-            format!("--array={}", array(shards)),
+            format!("--array={}{at_a_time}", array(shards)),
             format!("--time={minutes}"),
             "--requeue".to_owned(),
             "--open-mode=append".to_owned(),
@@ -270,6 +273,7 @@ mod tests {
             limit: Duration::from_secs(3601),
             logs: Some("/data/x/logs".into()),
             cpus: None,
+            shares_nodes: false,
         }
     }
 
@@ -293,6 +297,9 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         assert!(script.contains("\n#SBATCH --cpus-per-task=4\n"), "{script}");
         assert!(script.contains("\n#SBATCH --output=slurm-%A_%a.log\n"), "{script}");
         assert!(!script.contains("--exclusive"), "{script}");
+        let agents = Job { shares_nodes: true, ..job(JobKind::Testbed) };
+        let script = agents.slurm_script(&[1, 2, 3, 5]);
+        assert!(script.contains("\n#SBATCH --array=1-3,5%1\n"), "{script}");
     }
 
     #[test]

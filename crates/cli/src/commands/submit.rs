@@ -47,6 +47,13 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     let LoadedPlan { text, plan, traces, ccs } = source.load(&sets)?;
     let job = job(&args, &plan)?;
     if args.hyperqueue {
+        if job.shares_nodes && job.shards > 1 {
+            return Err(CliError::Usage(
+                "--hyperqueue: all shards use the agents of the plan, and HyperQueue runs them at the same time; add --shards 1, or use \
+                 --slurm"
+                    .to_owned(),
+            ));
+        }
         print(&format!("{}\n", job.hyperqueue_command()));
         return Ok(ExitCode::Success);
     }
@@ -68,6 +75,11 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::Success);
     }
     let out = location(&args.options)?;
+    if job.shares_nodes && job.shards > 1 {
+        message(format_args!(
+            "note: all shards use the agents of the plan, so the script lets one run at a time (`%1` in --array)"
+        ));
+    }
     if args.dry_run {
         let all: Vec<u32> = (1..=job.shards).collect();
         print(&job.slurm_script(&all));
@@ -117,6 +129,7 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
 fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
     let options = &args.options;
     let in_lab = || plan.points().iter().any(|point| point.plan.plan().in_lab());
+    let has_agents = || plan.plan().nodes.values().any(|node| node.agent.is_some());
     let kind = match (options.sim, options.lab || in_lab()) {
         (true, _) => JobKind::Simulator,
         (false, true) => JobKind::Lab,
@@ -145,6 +158,7 @@ fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
         limit: time_limit(plan, shards, kind),
         logs: (!ccbench_store::is_url(&out)).then(|| format!("{out}/logs")),
         cpus: options.jobs,
+        shares_nodes: kind == JobKind::Testbed && has_agents(),
     })
 }
 
