@@ -1,7 +1,7 @@
 //! Lints: warnings about valid plans whose results mislead.
 
 use crate::plan::problem::Severity;
-use crate::plan::{Flow, LimitUnit, Plan, Queue, Tbf};
+use crate::plan::{Flow, LimitUnit, Link, Plan, Queue, Tbf};
 use crate::resolve::{base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes, resolve_queue};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
@@ -261,23 +261,52 @@ fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
 
 /// TCP looks at its own machine's queues (TCP small queues) and does not fill them.
 fn senders(settled: &Plan, topology: &Topology, problems: &mut Problems) {
-    for (name, link) in
-        settled.links.iter().filter(|(_, link)| link.rate.is_some() || link.trace.is_some())
-    {
-        let Some(toward) = &link.toward else { continue };
-        let device = topology.egress(&link.node, toward);
-        let leaves_here = |flow: &Flow| {
-            let (sender, receiver) =
-                if flow.reverse { (&flow.to, &flow.from) } else { (&flow.from, &flow.to) };
-            *sender == link.node && topology.egress(sender, receiver) == device
+    let ends = |flow: &Flow| match flow.reverse {
+        true => (flow.to.clone(), flow.from.clone()),
+        false => (flow.from.clone(), flow.to.clone()),
+    };
+    let ends: Vec<(String, String)> = settled.flows.values().map(ends).collect();
+    let limited = |link: &Link| link.rate.is_some() || link.trace.is_some();
+    for (name, link) in settled.links.iter().filter(|(_, link)| limited(link)) {
+        let receivers: Vec<&String> = ends
+            .iter()
+            .filter(|(sender, _)| *sender == link.node)
+            .map(|(_, receiver)| receiver)
+            .collect();
+        let has_agent = settled.nodes.get(&link.node).is_some_and(|node| node.agent.is_some());
+        let leaves_here = |receiver: &String| match (&link.toward, has_agent) {
+            (Some(toward), true) => toward == receiver,
+            (Some(toward), false) => {
+                let device = topology.egress(&link.node, toward);
+                device.is_some() && topology.egress(&link.node, receiver) == device
+            }
+            (None, _) => false,
         };
-        if device.is_some() && settled.flows.values().any(leaves_here) {
-            problems.warning_from(
-                &["links", name, "node"],
-                &[&["links", name, "toward"], &["flows", "*", "from"], &["flows", "*", "to"], &["flows", "*", "reverse"], &["wires"], AGENTS],
-                format!("`{}` sends flows through its own queue: its TCP sees that queue and does not fill it; put the bottleneck on a node between", link.node),
-            );
-        }
+        let node = &link.node;
+        let why = if receivers.iter().any(|receiver| leaves_here(receiver)) {
+            format!(
+                "`{node}` sends flows through its own queue: its TCP sees that queue and does not fill it; put the bottleneck on a node \
+                 between"
+            )
+        } else if has_agent && !receivers.is_empty() {
+            // Its routes are not in the plan.
+            format!(
+                "`{node}` sends flows, and if they leave by this interface, its TCP sees their queue and does not fill it; put the \
+                 bottleneck on a node between"
+            )
+        } else {
+            continue;
+        };
+        let reads: &[&[&str]] = &[
+            &["links", name, "toward"],
+            &["links", name, "dev"],
+            &["flows", "*", "from"],
+            &["flows", "*", "to"],
+            &["flows", "*", "reverse"],
+            &["wires"],
+            AGENTS,
+        ];
+        problems.warning_from(&["links", name, "node"], reads, why);
     }
 }
 
@@ -335,5 +364,33 @@ mod tests {
         assert_eq!(minute, [("limit", why.to_owned())]);
         assert!(found(Limit::Time(Micros::from_secs(50))).is_empty());
         assert!(found(Limit::Packets(crate::units::Packets::new(u32::MAX))).is_empty());
+    }
+
+    /// The warnings of links' nodes of a plan with agents, whose bottleneck is at this place.
+    fn at_senders(place: &str) -> Vec<String> {
+        let text = format!(
+            "name = \"agents\"\nrepeat = 2\n[nodes]\n\
+             src = {{ agent = \"192.0.2.1:7700\", address = \"10.0.1.1\" }}\n\
+             router = {{ agent = \"192.0.2.2:7700\", address = \"10.0.1.254\" }}\n\
+             dst = {{ agent = \"192.0.2.3:7700\", address = \"10.0.3.1\" }}\n\
+             [links.bottleneck]\n{place}\nrate = \"20mbit\"\ndelay = \"20ms\"\n\
+             [flows.one]\nfrom = \"src\"\nto = \"dst\"\ncc = \"cubic\"\n\
+             [[phases]]\nname = \"run\"\nlength = \"20s\"\nflows = [\"one\"]\n"
+        );
+        let (_, warnings) = crate::plan::check::read(&text, &[]).unwrap();
+        let of_node = warnings.into_iter().filter(|w| w.path == "links.bottleneck.node");
+        of_node.map(|warning| warning.to_string()).collect()
+    }
+
+    #[test]
+    fn warns_of_a_queue_at_a_sender_with_an_agent() {
+        let sends = at_senders("node = \"src\"\ntoward = \"dst\"");
+        assert!(sends.len() == 1 && sends[0].contains("`src` sends flows through"), "{sends:?}");
+        for place in ["toward = \"router\"", "dev = \"eth1\""] {
+            let may = at_senders(&format!("node = \"src\"\n{place}"));
+            assert!(may.len() == 1 && may[0].contains("if they leave by"), "{may:?}");
+        }
+        assert_eq!(at_senders("node = \"router\"\ntoward = \"dst\""), [""; 0]);
+        assert_eq!(at_senders("node = \"dst\"\ntoward = \"src\""), [""; 0]);
     }
 }
