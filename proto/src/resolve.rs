@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use crate::cc::NamedState;
 use crate::plan::checked::CheckedPlan;
+use crate::plan::parse::set::join_key;
 use crate::plan::{Class, LimitUnit, Link, PathPreset, Plan, Queue};
 use crate::topology::Topology;
 use crate::trace::Replay;
@@ -117,7 +118,7 @@ const ENDLESS: Packets = Packets::new(100_000);
 /// The default queue, in thousandths of the bandwidth-delay product.
 const DEFAULT_MILLI_BDP: u32 = 1500;
 /// A queue that is given in bandwidth-delay products holds at least this many full frames.
-const MIN_FRAMES: u64 = 10;
+pub(crate) const MIN_FRAMES: u64 = 10;
 
 /// The canonical text of a plan: [`crate::plan::parse::parse`] and [`crate::plan::check::check`] read it
 /// back to the same plan. Defaults are written out, but for switches that are off and keys that mean nothing
@@ -383,6 +384,33 @@ pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> 
         };
     }
     queue
+}
+
+/// The limits of a point's queues that depend on a rate or a round-trip time: the key, the limit, and what it is in bytes or packets.
+/// Those of default queues are among them.
+pub fn relative_limits(plan: &Plan) -> Vec<(String, Limit, Limit)> {
+    let (settled, topology) = (settle(plan), Topology::build(plan));
+    let rtts = base_rtts_in(&settled, &topology);
+    let mut found = Vec::new();
+    let mut add = |path: &[&str], queue: Option<&Queue>, rate: Rate, rtt: Micros| {
+        let Some(queue) = queue else { return };
+        let resolved = resolve_queue(Some(queue), Some(rate), rtt).limits();
+        for ((key, limit, _), (_, amount, _)) in queue.limits().into_iter().zip(resolved) {
+            if limit.is_relative() {
+                found.push((join_key(&[path, &[key]].concat()), limit, amount));
+            }
+        }
+    };
+    for (name, link) in &settled.links {
+        let Some(rate) = drain_rate(link) else { continue };
+        let rtt = rtts.get(name.as_str()).copied().unwrap_or_default();
+        add(&["links", name, "queue"], link.queue.as_ref(), rate, rtt);
+        for (class_name, class) in &link.classes {
+            let path = ["links", name, "classes", class_name, "queue"];
+            add(&path, class.queue.as_ref(), class.rate, rtt);
+        }
+    }
+    found
 }
 
 #[cfg(test)]

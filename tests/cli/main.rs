@@ -80,6 +80,14 @@ fn applies_overrides_and_rejects_unknown_keys() {
     let bench = Bench::new();
     let output = bench.run(&["check", &plan, "--expand", "--set", "links.bottleneck.rate=50mbit"]);
     assert!(out(&output).contains("50mbit"), "{}", text(&output));
+    // 50 Mbit/s times 10 ms, and 10 full frames.
+    for (limit, amount) in [("2bdp", "125000B"), ("0.01bdp", "15140B")] {
+        let set = format!("links.bottleneck.queue.limit={limit}");
+        let sets = ["--set", "links.bottleneck.rate=50mbit", "--set", &set];
+        let output = bench.run(&[&["check", &plan, "--expand"][..], &sets].concat());
+        let line = format!("\n# links.bottleneck.queue.limit = {limit} is {amount}\n");
+        assert!(out(&output).contains(&line), "no `{line}`: {}", text(&output));
+    }
     let output = bench.run(&["check", &plan, "--set", "links.bottleneck.speed=50mbit"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(err(&output).contains("links.bottleneck.speed"), "{}", text(&output));

@@ -353,7 +353,7 @@ pub struct CheckArgs {
     /// The plan.
     #[command(flatten)]
     pub plan: PlanArgs,
-    /// Print each point of the plan as it will run, with presets, defaults and limits.
+    /// Print each point of the plan as it will run, with presets, defaults and limits, and relative limits of queues in bytes or packets.
     #[arg(long)]
     pub expand: bool,
     /// Apply the plan's `[quick]` overrides.

@@ -31,8 +31,12 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
         for point in plan.points() {
             let factors: Vec<String> =
                 point.factors.iter().map(|(factor, level)| format!("{factor} = {level}")).collect();
+            let limits = resolve::relative_limits(point.plan.plan()).into_iter();
+            let limits: String = limits
+                .map(|(key, limit, amount)| format!("# {key} = {limit} is {amount}\n"))
+                .collect();
             let plan = resolve::to_toml(&point.plan);
-            print(&format!("# point {} {}\n{plan}\n", point.id, factors.join(", ")));
+            print(&format!("# point {} {}\n{limits}{plan}\n", point.id, factors.join(", ")));
         }
     } else {
         print(&format!("{}: {}\n", plan.plan().name, size(&plan)));

@@ -2,7 +2,10 @@
 
 use crate::plan::problem::Severity;
 use crate::plan::{Flow, LimitUnit, Link, Plan, Queue, Tbf};
-use crate::resolve::{base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes, resolve_queue};
+use crate::resolve::{
+    MIN_FRAMES, amount_bytes, base_rtts_in, bdp, bottleneck_in, drain_rate, limit_bytes,
+    resolve_queue,
+};
 use crate::topology::Topology;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Rate};
 
@@ -53,6 +56,9 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
         }
         if let Some(queue) = &link.queue {
             buffer(&["links", name, "queue"], queue, rate, rtt, problems);
+            if plan.links.get(name).is_some_and(|link| link.queue.is_some()) {
+                raised(&["links", name, "queue"], queue, (rate, rtt), problems);
+            }
         }
         if let Some(tbf) = &link.tbf {
             full_bucket((name.as_str(), tbf), rate, settled, problems);
@@ -64,6 +70,10 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
             {
                 let path = ["links", name, "classes", class_name, "queue"];
                 buffer(&path, queue, class.rate, rtt, problems);
+                let written = plan.links.get(name).and_then(|link| link.classes.get(class_name));
+                if written.is_some_and(|class| class.queue.is_some()) {
+                    raised(&path, queue, (class.rate, rtt), problems);
+                }
             }
         }
     }
@@ -139,6 +149,27 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
                 "{threshold} is less than the {least} that {FEW_PACKETS} full packets take at {rate}: it marks what is no queue"
             ),
         );
+    }
+}
+
+/// Limits in bandwidth-delay products below the least one, which replaces them: levels of a factor may become equal. The text is the
+/// same at all points, so it is reported once.
+fn raised(path: &[&str], queue: &Queue, (rate, rtt): (Rate, Micros), problems: &mut Problems) {
+    let least = MIN_FRAMES * FRAME_BYTES;
+    for (key, limit, unit) in queue.limits() {
+        let is_low = amount_bytes(limit, rate, rtt).get() < least;
+        // Zero is an error.
+        let in_bdp = matches!(limit, Limit::MilliBdp(milli) if milli > 0);
+        if in_bdp && is_low && unit != LimitUnit::Threshold {
+            problems.warning_from(
+                &[path, &[key]].concat(),
+                &[],
+                format!(
+                    "so many bandwidth-delay products are less than {MIN_FRAMES} full frames, and the limit is {least}B: limits below are \
+                     equal; `check --expand` prints them in bytes or packets"
+                ),
+            );
+        }
     }
 }
 
@@ -392,5 +423,33 @@ mod tests {
         }
         assert_eq!(at_senders("node = \"router\"\ntoward = \"dst\""), [""; 0]);
         assert_eq!(at_senders("node = \"dst\"\ntoward = \"src\""), [""; 0]);
+    }
+    #[test]
+    fn warns_once_of_limits_that_become_equal() {
+        let warned = |rate: &str, queue: &str, levels: &str| -> Vec<String> {
+            let text = format!(
+                "name = \"low\"\nrepeat = 2\n[nodes]\na = {{}}\nr = {{}}\nb = {{}}\n[wires]\nw = [\"a\", \"r\", \"b\"]\n\
+                 [links.l]\nnode = \"r\"\ntoward = \"b\"\nrate = \"{rate}\"\ndelay = \"10ms\"\n{queue}\n\
+                 [flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"cubic\"\n\
+                 [[phases]]\nname = \"p\"\nlength = \"9s\"\nflows = [\"f\"]\n{levels}"
+            );
+            let (_, warnings) = crate::plan::check::read(&text, &[]).unwrap();
+            let raised = warnings.iter().filter(|w| w.reason.contains("less than 10 full frames"));
+            raised.map(ToString::to_string).collect()
+        };
+        let queue = "queue = { kind = \"bfifo\", limit = \"1bdp\" }";
+        let levels =
+            "[matrix]\n\"links.l.queue.limit\" = [\"0.5bdp\", \"1bdp\", \"2bdp\", \"3bdp\"]\n";
+        let low = warned("5mbit", queue, levels);
+        assert!(low.len() == 1 && low[0].contains("the limit is 15140B"), "{low:?}");
+        assert!(
+            low[0].contains("links.l.queue.limit") && low[0].contains("2 more points"),
+            "{low:?}"
+        );
+        assert_eq!(warned("50mbit", queue, levels), [""; 0]);
+        // Not of the default, and thresholds have no minimum.
+        assert_eq!(warned("5mbit", "", ""), [""; 0]);
+        let red = "queue = { kind = \"red\", limit = \"4bdp\", min = \"0.6bdp\", max = \"1.8bdp\", probability = \"10%\" }";
+        assert_eq!(warned("5mbit", red, ""), [""; 0]);
     }
 }
