@@ -34,11 +34,32 @@ const USERSPACE_ONLY: [&str; 1] = ["bfifo_head_drop"];
 /// What happens on a machine that cannot run the engine uml.
 const WITHOUT_UML: &str = "until then `--lab` uses the engine qemu, which is slower";
 
+/// Whether this machine has a thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Ok,
+    /// It works; a newer one has more.
+    Old,
+    Missing,
+    /// It is missing, and most plans run without it.
+    Optional,
+}
+
+impl Status {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Old => "old",
+            Self::Missing | Self::Optional => "missing",
+        }
+    }
+}
+
 /// One thing that this machine has or lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Check {
     name: String,
-    ok: bool,
+    status: Status,
     found: String,
     /// What helps; empty if it is ok.
     remedy: String,
@@ -47,7 +68,20 @@ struct Check {
 impl Check {
     fn new(name: &str, ok: bool, found: impl Into<String>, remedy: &str) -> Self {
         let remedy = if ok { String::new() } else { remedy.to_owned() };
-        Self { name: name.to_owned(), ok, found: found.into(), remedy }
+        let status = if ok { Status::Ok } else { Status::Missing };
+        Self { name: name.to_owned(), status, found: found.into(), remedy }
+    }
+
+    /// Most plans run without it.
+    fn optional(mut self) -> Self {
+        if self.status == Status::Missing {
+            self.status = Status::Optional;
+        }
+        self
+    }
+
+    fn is_ok(&self) -> bool {
+        self.status == Status::Ok
     }
 }
 
@@ -107,10 +141,6 @@ async fn describe() -> Result<(NodeInfo, Vec<String>), CliError> {
 /// What a node's description contains.
 fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
     let privileges = node.privileges();
-    let iperf3 = match node.iperf3_version.is_empty() {
-        true => "not installed".to_owned(),
-        false => node.iperf3_version.clone(),
-    };
     let steal = format!("{} × {}, steal since boot {steal_pct:.1} %", node.cpus, node.cpu_model);
     vec![
         Check::new(
@@ -136,20 +166,18 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
             "eBPF",
             node.can_ebpf,
             "",
-            "run with sudo on a kernel with CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF",
-        ),
+            "run with sudo on a kernel with CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF; without it, no rows at acknowledgements and \
+             no congestion controls in BPF",
+        )
+        .optional(),
         Check::new(
             "ECN feedback",
             !node.ecn.is_empty(),
             node.ecn.join(" "),
             "L4S congestion controls need a kernel with AccECN: `ccbench lab build`",
-        ),
-        Check::new(
-            "iperf3",
-            node.iperf3_json_stream,
-            iperf3,
-            "run `apt-get install iperf3` (3.17 or newer), or set `flows.NAME.tool = \"ccbench\"`",
-        ),
+        )
+        .optional(),
+        of_iperf3(node),
         Check::new(
             "CPUs",
             node.cpus > 1 && steal_pct < NOTICEABLE_STEAL_PCT,
@@ -164,6 +192,20 @@ fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
         ),
         Check::new("congestion controls", true, node.congestion_controls.join(" "), ""),
     ]
+}
+
+fn of_iperf3(node: &NodeInfo) -> Check {
+    if node.iperf3_version.is_empty() {
+        let remedy = "run `apt-get install iperf3`, or set `flows.NAME.tool = \"ccbench\"`";
+        return Check::new("iperf3", false, "not installed", remedy);
+    }
+    let check = Check::new(
+        "iperf3",
+        node.iperf3_json_stream,
+        node.iperf3_version.clone(),
+        "it works; 3.17 or newer writes each interval as it happens, this one writes all of them when the flow ends",
+    );
+    if check.is_ok() { check } else { Check { status: Status::Old, ..check } }
 }
 
 /// Whether the kernel has the qdiscs that links use.
@@ -200,7 +242,7 @@ fn is_supported(release: &str) -> bool {
 
 fn of_engine(engine: Engine, image: Result<VmImage, LabError>) -> Check {
     let name = format!("lab, engine {engine}");
-    match image {
+    let check = match image {
         Ok(image) => {
             let found = format!("{}, kernel {}", image.emulator, image.kernel().release);
             Check::new(&name, true, found, "")
@@ -209,16 +251,18 @@ fn of_engine(engine: Engine, image: Result<VmImage, LabError>) -> Check {
             Check::new(&name, false, format!("needs {what}"), &hint)
         }
         Err(error) => Check::new(&name, false, error.to_string(), "run `ccbench lab build`"),
-    }
+    };
+    check.optional()
 }
 
 fn text(checks: &[Check], notes: &[String]) -> String {
     let mut out = String::new();
-    for Check { name, ok, found, remedy } in checks {
-        let status = if *ok { "ok     " } else { "missing" };
+    for check in checks {
+        let Check { name, status, found, remedy } = check;
+        let optional = if *status == Status::Optional { " (optional)" } else { "" };
         let found = if found.is_empty() { String::new() } else { format!(": {found}") };
-        out += &format!("{status}  {name}{found}\n");
-        if !ok {
+        out += &format!("{:<9}{name}{optional}{found}\n", status.word());
+        if !check.is_ok() {
             out += &format!("         {remedy}\n");
         }
     }
@@ -230,8 +274,11 @@ fn text(checks: &[Check], notes: &[String]) -> String {
 
 fn document(checks: &[Check], notes: &[String]) -> serde_json::Value {
     let check = |check: &Check| {
-        let Check { name, ok, found, remedy } = check;
-        json!({ "name": name, "ok": ok, "found": found, "remedy": remedy })
+        let Check { name, status, found, remedy } = check;
+        let optional = *status == Status::Optional;
+        json!({
+            "name": name, "ok": check.is_ok(), "status": status.word(), "optional": optional, "found": found, "remedy": remedy,
+        })
     };
     json!({ "checks": checks.iter().map(check).collect::<Vec<_>>(), "notes": notes })
 }
@@ -258,8 +305,8 @@ mod tests {
 
     fn missing(node: &NodeInfo, steal_pct: f64) -> Vec<String> {
         let checks = of_node(node, steal_pct);
-        assert!(checks.iter().all(|check| check.ok == check.remedy.is_empty()), "{checks:?}");
-        checks.into_iter().filter(|check| !check.ok).map(|check| check.name).collect()
+        assert!(checks.iter().all(|check| check.is_ok() == check.remedy.is_empty()), "{checks:?}");
+        checks.into_iter().filter(|check| !check.is_ok()).map(|check| check.name).collect()
     }
 
     #[test]
@@ -287,6 +334,25 @@ mod tests {
     }
 
     #[test]
+    fn what_works_is_not_missing() {
+        let mut node = good();
+        (node.iperf3_version, node.iperf3_json_stream) = ("3.12".to_owned(), false);
+        (node.ecn, node.can_ebpf) = (vec![], false);
+        let checks = of_node(&node, 0.0);
+        let printed = text(&checks, &[]);
+        assert!(printed.contains("\nold      iperf3: 3.12\n         it works; 3.17"), "{printed}");
+        assert!(printed.contains("\nmissing  ECN feedback (optional)\n"), "{printed}");
+        assert!(printed.contains("\nmissing  eBPF (optional)\n"), "{printed}");
+        let value = document(&checks, &[]);
+        let checks = value["checks"].as_array().unwrap();
+        let iperf3 = checks.iter().find(|check| check["name"] == "iperf3").unwrap();
+        assert_eq!((&iperf3["status"], &iperf3["ok"]), (&json!("old"), &json!(false)));
+        node.iperf3_version.clear();
+        let printed = text(&of_node(&node, 0.0), &[]);
+        assert!(printed.contains("missing  iperf3: not installed\n"), "{printed}");
+    }
+
+    #[test]
     fn kernels_are_compared_by_number() {
         for release in ["5.15.0-generic", "6.1.0", "10.0"] {
             assert!(is_supported(release), "{release}");
@@ -304,8 +370,9 @@ mod tests {
         let what = "an x86-64 machine".to_owned();
         let error = LabError::Missing { what, hint: WITHOUT_UML.to_owned() };
         let line = text(&[of_engine(Engine::Uml, Err(error))], &[]);
-        let expected =
-            format!("missing  lab, engine uml: needs an x86-64 machine\n         {WITHOUT_UML}\n");
+        let expected = format!(
+            "missing  lab, engine uml (optional): needs an x86-64 machine\n         {WITHOUT_UML}\n"
+        );
         assert_eq!(line, expected);
         let value = document(&[check], &[]);
         assert_eq!(value["checks"][0]["found"], "needs kernel own");
