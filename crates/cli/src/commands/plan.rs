@@ -1,7 +1,7 @@
 //! `ccbench plan`: the reference of plan keys and the JSON schema.
 
 use ccbench_proto::plan::parse::suggest::near;
-use ccbench_proto::plan::reference::{self, Section};
+use ccbench_proto::plan::reference::{self, Key, Section};
 use ccbench_proto::plan::schema::schema;
 use comfy_table::{ContentArrangement, Table};
 
@@ -9,6 +9,9 @@ use crate::args::PlanCommand;
 use crate::console::{print, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
+
+/// The manual, which explains the tables whose keys are free.
+const MANUAL: &str = include_str!("../../../../docs/plan.md");
 
 /// Runs one of the sub-commands.
 ///
@@ -20,25 +23,62 @@ pub fn run(command: &PlanCommand) -> Result<ExitCode, CliError> {
         PlanCommand::Reference { markdown: true, .. } => print(&reference::markdown()),
         PlanCommand::Reference { table, .. } => {
             let all = reference::sections();
-            let selected = match table {
-                None => all.iter().collect(),
-                Some(table) => reference::find(&all, table),
-            };
-            if selected.is_empty() {
+            let texts = texts(&all, table.as_deref(), terminal_width());
+            if texts.is_empty() {
                 let table = table.as_deref().unwrap_or_default();
                 return Err(CliError::Usage(unknown(table, &all)));
             }
-            let texts: Vec<String> =
-                selected.into_iter().map(|section| text(section, terminal_width())).collect();
             print(&texts.join("\n"));
         }
     }
     Ok(ExitCode::Success)
 }
 
+/// What the reference says of a table, or of everything; empty if there is no such table.
+fn texts(all: &[Section], table: Option<&str>, width: u16) -> Vec<String> {
+    let Some(table) = table else {
+        return all.iter().map(|section| text(section, width)).collect();
+    };
+    let found = reference::find(all, table);
+    if found.is_empty() {
+        return top_level(all, table, width).into_iter().collect();
+    }
+    found.into_iter().map(|section| text(section, width)).collect()
+}
+
+/// The keys of a plan whose values have no keys of their own: of tables like `matrix`, the plan's author chooses the keys.
+fn keys_without_section(all: &[Section]) -> impl Iterator<Item = (&Section, &Key)> {
+    let whole = all.iter().filter(|section| section.path.is_empty());
+    whole
+        .flat_map(|section| section.keys.iter().map(move |key| (section, key)))
+        .filter(|(_, key)| key.section.is_none())
+}
+
+/// Such a key, and the section of the manual about it.
+fn top_level(all: &[Section], table: &str, width: u16) -> Option<String> {
+    let wanted = table.trim_matches(['[', ']']).split('.').next()?;
+    let (section, key) = keys_without_section(all).find(|(_, key)| key.name == wanted)?;
+    let line = text(&Section { keys: vec![key.clone()], ..section.clone() }, width);
+    let manual = manual(wanted).map(|text| format!("\n{text}\n")).unwrap_or_default();
+    Some(line + &manual)
+}
+
+/// The section of the manual about a table.
+fn manual(table: &str) -> Option<&'static str> {
+    let at = MANUAL.find(&format!("\n## `[{table}]`\n"))? + 1;
+    let section = &MANUAL[at..];
+    Some(section.find("\n## ").map_or(section, |end| &section[..end]).trim_end())
+}
+
 fn unknown(table: &str, all: &[Section]) -> String {
-    let titles: Vec<&str> =
-        all.iter().filter(|s| s.kind.is_none()).map(|s| s.title.as_str()).collect();
+    let free = keys_without_section(all).filter(|(_, key)| key.value.starts_with("table"));
+    let free: Vec<String> = free.map(|(_, key)| format!("[{}]", key.name)).collect();
+    let titles: Vec<&str> = all
+        .iter()
+        .filter(|s| s.kind.is_none())
+        .map(|s| s.title.as_str())
+        .chain(free.iter().map(String::as_str))
+        .collect();
     let bare: Vec<String> =
         titles.iter().map(|title| title.replace(['[', ']'], "").replace(".NAME", "")).collect();
     let near = near(table, &bare.iter().map(String::as_str).collect::<Vec<_>>());
@@ -65,4 +105,33 @@ fn text(section: &Section, width: u16) -> String {
         table.add_row(cells);
     }
     format!("{head}{table}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_a_plan_is_explained() {
+        let all = reference::sections();
+        let whole = all.iter().find(|section| section.path.is_empty()).unwrap();
+        assert!(whole.keys.len() > 20, "{whole:?}");
+        for key in &whole.keys {
+            let found = texts(&all, Some(&key.name), 120);
+            assert!(!found.is_empty(), "{} is not explained", key.name);
+            if key.section.is_none() && key.value.starts_with("table") {
+                let heading = format!("## `[{}]`\n", key.name);
+                assert!(found[0].contains(&heading), "no section about {}: {found:?}", key.name);
+            }
+        }
+        for matrix in ["matrix", "[matrix]", "matrix.load"] {
+            let found = texts(&all, Some(matrix), 120);
+            assert!(found[0].contains("Every combination of all factors' levels"), "{found:?}");
+            assert!(found[0].contains("[matrix.load]"), "{found:?}");
+            assert!(!found[0].contains("## `[design]`"), "only its section");
+        }
+        assert!(texts(&all, Some("matrx"), 120).is_empty());
+        let why = unknown("matrx", &all);
+        assert!(why.contains("did you mean `matrix`") && why.contains("[wires]"), "{why}");
+    }
 }
