@@ -134,6 +134,9 @@ fn prints_help_completions_and_man_pages() {
         words.join(" ").contains("with --shard")
     };
     assert_eq!(["run", "reproduce", "scorecard"].map(names_shards), [true, false, false]);
+    let resume = out(&bench.run(&["run", "--help"]));
+    let resume = resume.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(resume.contains("nodes with agents need --pki again"), "{resume}");
     // Lines are wrapped.
     let words = out(&help).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("Of commands that run trials (`run`, `merge`,"), "{words}");

@@ -123,7 +123,10 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Another run holds the node.
-    #[error("this node is busy: {holder} is {doing}; wait for its end, or Reset the node")]
+    #[error(
+        "this node is busy: {holder} is {doing}; wait for its end, or if its controller is gone, restart the node's agent \
+         (`systemctl restart ccbench-agent`), which undoes the changes"
+    )]
     Busy {
         /// Whose.
         holder: Holder,
@@ -170,8 +173,8 @@ pub enum Refused {
     },
     /// A Reset of a trial that is not the asker's.
     #[error(
-        "this node is held by {holder}, not by the trial to be reset (run {run_id}, epoch {epoch}); wait for \
-         its end, or Reset without a run_id"
+        "this node is held by {holder}, not by run {run_id} (epoch {epoch}); wait for its end, or if its controller is gone, restart the \
+         node's agent (`systemctl restart ccbench-agent`), which undoes the changes"
     )]
     NotYours {
         /// In the request.
@@ -285,6 +288,17 @@ mod tests {
         let (session, action) = NodeSession::default().on(prepare(epoch, Some(0))).expect("idle");
         assert_eq!(action, Action::Prepare);
         session.on(Command::PrepareDone { ok: true }).expect("report").0
+    }
+
+    #[test]
+    fn a_held_node_says_which_command_frees_it() {
+        let busy = prepared(5).on(prepare(6, None)).expect_err("another trial");
+        let other = prepared(5).on(reset("other", 0)).expect_err("not its trial");
+        for refused in [busy, other] {
+            let text = refused.to_string();
+            assert!(text.contains("systemctl restart ccbench-agent"), "{text}");
+            assert!(!text.contains("Reset"), "{text}");
+        }
     }
 
     #[test]

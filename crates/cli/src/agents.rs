@@ -87,6 +87,37 @@ impl AgentError {
             Self::Tls(_) => ExitCode::Failure,
         }
     }
+
+    /// This error, with those of other nodes after its reason.
+    fn with_others(mut self, others: impl Iterator<Item = Self>) -> Self {
+        let reason = match &mut self {
+            Self::Call { reason, .. }
+            | Self::Refused { reason, .. }
+            | Self::PortInUse { reason, .. }
+            | Self::Unsupported { reason, .. } => reason,
+            Self::Tls(_) => return self,
+        };
+        for other in others {
+            *reason += &format!("; {other}");
+        }
+        self
+    }
+}
+
+/// The results of all nodes, or one error that names every node with one.
+fn of_all<T>(results: Vec<Result<T, AgentError>>) -> Result<Vec<T>, AgentError> {
+    let (mut found, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
+    for result in results {
+        match result {
+            Ok(one) => found.push(one),
+            Err(error) => errors.push(error),
+        }
+    }
+    let mut errors = errors.into_iter();
+    match errors.next() {
+        None => Ok(found),
+        Some(first) => Err(first.with_others(errors)),
+    }
 }
 
 /// All agents of an experiment.
@@ -127,7 +158,7 @@ impl Agents {
     /// Connects to every agent and describes its node.
     ///
     /// # Errors
-    /// The first node that cannot be reached, with its address and a hint.
+    /// Every node that cannot be reached, with its address and a hint.
     pub async fn connect(
         addresses: BTreeMap<String, Address>,
         tls: Option<&Tls>,
@@ -156,7 +187,7 @@ impl Agents {
             };
             Ok::<_, AgentError>((node, agent))
         });
-        let by_node = join_all(connects).await.into_iter().collect::<Result<_, _>>()?;
+        let by_node = of_all(join_all(connects).await)?.into_iter().collect();
         Ok(Self { by_node })
     }
 
@@ -164,7 +195,7 @@ impl Agents {
     /// is to be reset.
     ///
     /// # Errors
-    /// The first node that refuses, because of the scope or because it is busy, or does not answer.
+    /// Every node that refuses, because of the scope or because it is busy, or does not answer.
     pub async fn check_access(&self, run_id: &str) -> Result<(), AgentError> {
         info!(nodes = self.by_node.len(), "check access");
         let calls = self.by_node.iter().map(|(node, agent)| {
@@ -172,13 +203,13 @@ impl Agents {
             let request = wire::ResetRequest { run_id: run_id.to_owned(), epoch: 0 };
             async move { call(node, "check access", client.reset(request)).await.map(drop) }
         });
-        join_all(calls).await.into_iter().collect()
+        of_all(join_all(calls).await).map(drop)
     }
 
     /// Asks every node whether it would refuse to prepare a trial. An agent of an earlier version does not know it.
     ///
     /// # Errors
-    /// The first node that would refuse, or does not answer.
+    /// Every node that would refuse, or does not answer.
     pub async fn check(
         &self,
         request: impl Fn(&str) -> wire::PrepareRequest,
@@ -198,7 +229,7 @@ impl Agents {
                 call(node, "check", checked).await.map(drop)
             }
         });
-        join_all(calls).await.into_iter().collect()
+        of_all(join_all(calls).await).map(drop)
     }
 
     /// Prepares every node; `request` lacks the generation.
@@ -304,14 +335,23 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
             }
             endpoint.connect().await.map_err(|e| match tls.and_then(|tls| tls.refusal(&e)) {
                 Some(why) => fail(format!("{target}: {why}")),
-                None => fail(format!(
-                    "{target}: {}; is `ccbench-agent serve --listen tcp:…` running there, with a \
-                     certificate of the same authority?",
+                None if is_refused(&e) => fail(format!(
+                    "{target}: {}; is `ccbench-agent serve --listen tcp:…` running there?",
                     chain(&e)
                 )),
+                None => fail(format!("{target}: {}", chain(&e))),
             })
         }
     }
+}
+
+/// Whether nothing listens there. An [`std::io::Error`] is not the source of what it wraps.
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let of_io = error.downcast_ref::<std::io::Error>().is_some_and(|error| {
+        error.kind() == std::io::ErrorKind::ConnectionRefused
+            || error.get_ref().is_some_and(|wrapped| is_refused(wrapped))
+    });
+    of_io || error.source().is_some_and(is_refused)
 }
 
 fn loopback(target: &str) -> bool {
@@ -445,6 +485,32 @@ mod tests {
             let error = refused("n1", "prepare", &status);
             assert!(matches!(error, AgentError::Refused { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn every_node_with_an_error_is_named() {
+        let error = |node: &str| AgentError::Call {
+            node: node.to_owned(),
+            step: "connect",
+            reason: format!("{node}.example:7700: refused"),
+        };
+        let results = vec![Ok(1), Err(error("n2")), Err(error("n3")), Ok(4), Err(error("n5"))];
+        let all = of_all(results).unwrap_err();
+        let expected = "node n2: connect: n2.example:7700: refused; node n3: connect: n3.example:7700: refused; \
+                        node n5: connect: n5.example:7700: refused";
+        assert_eq!(all.to_string(), expected);
+        assert!(matches!(all, AgentError::Call { .. }));
+        assert_eq!(of_all(vec![Ok::<_, AgentError>(1), Ok(2)]).unwrap(), [1, 2]);
+    }
+
+    #[test]
+    fn only_a_refused_connection_asks_for_the_agent() {
+        use std::io::{Error, ErrorKind};
+        let refused = || Error::from(ErrorKind::ConnectionRefused);
+        assert!(is_refused(&refused()) && is_refused(&Error::other(refused())));
+        assert!(is_refused(&tonic::ConnectError(Box::new(refused()))));
+        assert!(!is_refused(&Error::other("failed to lookup address information")));
+        assert!(!is_refused(&Error::from(ErrorKind::TimedOut)));
     }
 
     #[test]

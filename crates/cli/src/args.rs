@@ -200,7 +200,7 @@ pub struct RunArgs {
     pub sets: Vec<String>,
     /// Continue this results directory: run the trials that it lacks, and repeat those that were aborted, whose files are
     /// damaged, or that failed because of a node or an error and not by their plan (reasons not_run, node_lost, error). Where and
-    /// how the trials run is known from the directory.
+    /// how the trials run is known from the directory, but for certificates: nodes with agents need --pki again.
     #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
     /// With --resume: repeat every failed trial.

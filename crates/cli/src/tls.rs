@@ -78,11 +78,18 @@ impl Tls {
         endpoint.tls_config_with_verifier(config, verifier)
     }
 
-    /// Why a failed connection was refused, with the fix, if the list of revoked certificates is the reason.
+    /// Why a failed connection was refused, with the fix, if the agent's certificate or the list of revoked certificates is the reason.
     pub fn refusal(&self, error: &(dyn Error + 'static)) -> Option<String> {
         use rustls::Error::{InvalidCertRevocationList, InvalidCertificate};
+        let error = rustls_error(error)?;
+        if is_of_other_authority(error) {
+            return Some(format!(
+                "another authority than that of --pki issued the certificate of the agent ({error}); give the directory of its authority, \
+                 or the node a certificate of this one (`ccbench pki node DIR HOST`)"
+            ));
+        }
         let list = self.crl.as_ref()?.display();
-        match rustls_error(error)? {
+        match error {
             InvalidCertificate(CertificateError::Revoked) => Some(format!(
                 "the certificate of the agent is revoked ({list}); give the node another one (`ccbench pki node DIR HOST`)"
             )),
@@ -94,6 +101,12 @@ impl Tls {
             _ => None,
         }
     }
+}
+
+/// Authorities of one name have different keys, so that the signature of a certificate of another one is bad.
+fn is_of_other_authority(error: &rustls::Error) -> bool {
+    use CertificateError::{BadSignature, UnknownIssuer};
+    matches!(error, rustls::Error::InvalidCertificate(BadSignature | UnknownIssuer))
 }
 
 /// The error of the TLS library among the causes of an error. An [`io::Error`] is not the source of what it wraps.
@@ -158,6 +171,15 @@ mod tests {
         assert_eq!(rustls_error(&twice), Some(&revoked()));
         assert_eq!(rustls_error(&revoked()), Some(&revoked()));
         assert_eq!(rustls_error(&io::Error::other("no route")), None);
+    }
+
+    #[test]
+    fn a_certificate_of_another_authority_is_told_apart() {
+        for error in [CertificateError::BadSignature, CertificateError::UnknownIssuer] {
+            assert!(is_of_other_authority(&rustls::Error::InvalidCertificate(error)));
+        }
+        let expired = rustls::Error::InvalidCertificate(CertificateError::Expired);
+        assert!(!is_of_other_authority(&expired));
     }
 
     #[test]
