@@ -61,6 +61,19 @@ fn shards_with_agents_run_one_after_the_other() {
 }
 
 #[test]
+fn a_slurm_without_a_configuration_is_not_available() {
+    let bench = Bench::new();
+    let answer = "sbatch: fatal: Could not establish a configuration source";
+    let sbatch = bench.program("sbatch", &format!("#!/bin/sh\necho '{answer}' >&2\nexit 1\n"));
+    let plan = source_root().join("plans/quickstart.toml").display().to_string();
+    let mut command = bench.command(&["submit", &plan, "--sim", "--slurm", "--out", "a/shards"]);
+    let done = command.env("PATH", sbatch.parent().unwrap()).output().unwrap();
+    assert_eq!(done.status.code(), Some(3), "{}", text(&done));
+    assert!(err(&done).contains(answer) && err(&done).contains("sinfo"), "{}", text(&done));
+    assert!(!bench.path("a/shards/logs").exists(), "no job, no logs");
+}
+
+#[test]
 fn a_scheduler_is_named() {
     let done = submit(&[]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));

@@ -221,6 +221,12 @@ pub fn is_unreachable(stderr: &str) -> bool {
     stderr.contains("Unable to contact slurm controller (connect failure)")
 }
 
+/// Whether `sbatch` has no configuration, so that it knows no controller.
+pub fn has_no_configuration(stderr: &str) -> bool {
+    let marks = ["configuration source", "configuration file", "slurm.conf"];
+    marks.iter().any(|mark| stderr.contains(mark))
+}
+
 /// Tasks of a job array that have not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueState {
@@ -338,6 +344,14 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         // The job may be there.
         let lost = format!("{refused}Socket timed out on send/recv operation");
         assert!(!is_unreachable(&lost) && !is_unreachable("sbatch: error: invalid partition"));
+        for none in [
+            "sbatch: fatal: Could not establish a configuration source",
+            "sbatch: fatal: Unable to process configuration file",
+            "sbatch: error: s_p_parse_file: unable to status file /etc/slurm/slurm.conf: No such file or directory",
+        ] {
+            assert!(has_no_configuration(none), "{none}");
+        }
+        assert!(!has_no_configuration("sbatch: error: invalid partition specified: short"));
         let state = queue_state("RUNNING\nRUNNING\n COMPLETING\nPENDING\nCOMPLETED\nFAILED\n");
         assert_eq!(state, QueueState { running: 3, pending: 1 });
         assert!(queue_state("COMPLETED\n").is_empty() && queue_state("").is_empty());

@@ -72,6 +72,9 @@ pub enum CliError {
         /// Why.
         source: std::io::Error,
     },
+    /// A scheduler cannot take jobs from this machine.
+    #[error("{0}")]
+    Scheduler(String),
     /// The asynchronous runtime or its signal handlers are not available.
     #[error("cannot {op}: {source}")]
     Runtime {
@@ -119,7 +122,7 @@ impl CliError {
             Self::RunCache(_) | Self::File(_) | Self::Runtime { .. } => ExitCode::Failure,
             Self::Pki(error) => error.exit_code(),
             Self::View(error) => error.exit_code(),
-            Self::StartProgram { .. } => ExitCode::Unavailable,
+            Self::StartProgram { .. } | Self::Scheduler(_) => ExitCode::Unavailable,
         }
     }
 }

@@ -17,7 +17,8 @@ use crate::args::RunOptions;
 use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
 use crate::cluster::{
-    Job, JobKind, QueueState, is_unreachable, queue_state, shards_left, submitted_job, time_limit,
+    Job, JobKind, QueueState, has_no_configuration, is_unreachable, queue_state, shards_left,
+    submitted_job, time_limit,
 };
 use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
@@ -210,9 +211,7 @@ async fn submit_until_complete(
     if found.is_some_and(|found| resolved.iter().all(|text| found != text.as_bytes())) {
         return Err(ShardRunError::OtherPlan { location: out.to_owned() }.into());
     }
-    if let Some(logs) = &job.logs {
-        std::fs::create_dir_all(logs).map_err(FileError::of("create", Path::new(logs)))?;
-    }
+    let made = job.logs.as_ref().map_or_else(|| Ok(vec![]), |logs| create(Path::new(logs)))?;
     // An earlier command may have ended before its job; the same shards must not be in the queue twice.
     let jobs = earlier_jobs(&*store).await?;
     if !jobs.is_empty() {
@@ -227,7 +226,9 @@ async fn submit_until_complete(
         if left.is_empty() {
             break;
         }
-        let id = submit(&job.slurm_script(&left), &args.sbatch).await?;
+        let id = submit(&job.slurm_script(&left), &args.sbatch).await;
+        // Without a job there are no logs; a directory that is not empty stays.
+        let id = id.inspect_err(|_| made.iter().for_each(|dir| drop(std::fs::remove_dir(dir))))?;
         let key = format!("{JOBS}/{id}");
         store.create(&key, id.clone().into_bytes()).await?;
         message(format_args!(
@@ -245,6 +246,13 @@ async fn submit_until_complete(
         }
     }
     Ok(())
+}
+
+/// Creates a directory; the ones that were not there, the deepest first.
+fn create(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let absent = dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
+    std::fs::create_dir_all(dir).map_err(FileError::of("create", dir))?;
+    Ok(absent)
 }
 
 /// Waits until no task of a job array, or of several (`12,13`), runs or waits, and prints how far it has come.
@@ -328,6 +336,11 @@ fn sbatch(script: &str, options: &[String]) -> Result<Option<String>, CliError> 
     if is_unreachable(why) {
         message(format_args!("{why}; submitted again in {} s", POLL.as_secs()));
         return Ok(None);
+    }
+    if has_no_configuration(why) {
+        return Err(CliError::Scheduler(format!(
+            "Slurm is not available on this machine: {why}; run this where `sinfo` lists partitions"
+        )));
     }
     Err(CliError::Usage(format!(
         "sbatch refused the job: {why}; options after `--` go to sbatch, and --dry-run prints the script"
