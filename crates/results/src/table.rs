@@ -34,11 +34,26 @@ const FULL_COVERAGE: f64 = 0.95;
 const MAX_LINKS: usize = 40;
 /// Maximum number of notes; the rest is in `run.json`.
 const MAX_NOTES: usize = 10;
+/// The overview's tables have lines of so many points at most.
+const MAX_POINTS: usize = 20;
+
+/// What tables show.
+#[derive(Clone, Copy)]
+struct Extent {
+    width: u16,
+    /// Lines of this point and of later ones are left out.
+    end: Option<u32>,
+}
 
 /// Prints the result tables, at most `width` characters wide, the reasons of degraded and failed trials, and the
 /// files. A broken pipe is not an error.
 pub fn print(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     write_to(&run.summary, out, &text(run, width))
+}
+
+/// As [`print()`]; of a run with many points the tables have the first ones, and a line says how to print all.
+pub fn print_overview(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
+    write_to(&run.summary, out, &overview(run, width))
 }
 
 /// Prints the outcome of the plan's claims, the reasons of degraded and failed trials, and where the results are.
@@ -93,7 +108,17 @@ fn write_to(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
 
 /// The text that [`print()`] writes.
 pub fn text(run: &RunSummary, width: u16) -> String {
-    let summary = &run.summary;
+    text_of(run, Extent { width, end: None })
+}
+
+/// The text that [`print_overview()`] writes.
+pub fn overview(run: &RunSummary, width: u16) -> String {
+    let end = run.summary.points.keys().nth(MAX_POINTS).copied();
+    text_of(run, Extent { width, end })
+}
+
+fn text_of(run: &RunSummary, extent: Extent) -> String {
+    let (summary, width) = (&run.summary, extent.width);
     let mut out = incomplete_run(summary).map_or(String::new(), |line| line + "\n\n");
     let groups = group_rows(summary);
     if groups.is_empty() {
@@ -102,7 +127,7 @@ pub fn text(run: &RunSummary, width: u16) -> String {
         let cc = if shows_cc(summary) { &["cc"][..] } else { &[] };
         let numbers = ["sum Mbit/s", "per flow", "srtt ms", "retransmits", "fairness", "trials"];
         let header = [&["phase", "group"], cc, &numbers].concat();
-        out.push_str(&render(summary, &header, groups, width));
+        out.push_str(&render(summary, &header, groups, extent));
         out.push_str(
             "\nsum, per flow: receiver goodput, mean over the phase. ±: 95 % confidence interval over trials.\n\
              trials: ok/degraded/failed; failed trials are excluded from the means.\n",
@@ -115,26 +140,24 @@ pub fn text(run: &RunSummary, width: u16) -> String {
             "summary_phase.csv (coverage_share)",
         );
     }
-    let mut links = link_rows(summary);
-    if !links.is_empty() {
-        let all = links.len();
-        links.truncate(MAX_LINKS);
-        let header = ["phase", "link", "utilisation %", "queue ms", "p95 ms", "drops"];
-        let _ = write!(out, "\n{}", render(summary, &header, links, width));
-        write_remainder(&mut out, all, MAX_LINKS, "summary_point.csv");
-    }
-    write_delays(&mut out, summary, width);
+    write_links(&mut out, summary, extent);
+    write_delays(&mut out, summary, extent);
     let probes = probe_rows(summary);
     if !probes.is_empty() {
         let header = ["phase", "probe", "rtt ms", "median", "p95", "lost %"];
-        let _ = write!(out, "\n{}", render(summary, &header, probes, width));
+        let _ = write!(out, "\n{}", render(summary, &header, probes, extent));
     }
-    write_fetches(&mut out, summary, width);
-    write_completions(&mut out, summary, width);
+    write_fetches(&mut out, summary, extent);
+    write_completions(&mut out, summary, extent);
     let late = scheduling_error_rows(summary);
     if !late.is_empty() {
         let header = ["link", "scheduling error", "p50 µs", "p90 µs", "p99 µs", "max µs"];
-        let _ = write!(out, "\n{}", render(summary, &header, late, width));
+        let _ = write!(out, "\n{}", render(summary, &header, late, extent));
+    }
+    if extent.end.is_some() {
+        let (all, dir) = (summary.points.len(), summary.run_dir.display());
+        let _ =
+            writeln!(out, "\n{MAX_POINTS} of {all} points; all of them: ccbench summarize {dir}");
     }
     let claims = claims_text(&run.expectations, width);
     if !claims.is_empty() {
@@ -212,7 +235,9 @@ fn longest(parts: &[&str]) -> u16 {
     parts.iter().map(|part| part.chars().count()).max().unwrap_or(0) as u16
 }
 
-fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> String {
+fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, extent: Extent) -> String {
+    let Extent { width, end } = extent;
+    let lines = lines.into_iter().filter(|(point, _)| end.is_none_or(|end| *point < end));
     let mut table = Table::new();
     table.load_style(TABLE_STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
@@ -221,7 +246,7 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, width: u16) -> S
     });
     table.set_header(factors.chain(header.iter().map(Cell::new)));
     let mut shown = None;
-    let rows = lines.into_iter().map(|(point, cells)| {
+    let rows = lines.map(|(point, cells)| {
         let levels = summary.points.get(&point);
         let level = |factor: &String| {
             levels.and_then(|levels| level_of(levels, factor)).unwrap_or_default().to_owned()
@@ -351,8 +376,21 @@ fn link_rows(summary: &Summary) -> Vec<Line> {
     .collect()
 }
 
+fn write_links(out: &mut String, summary: &Summary, extent: Extent) {
+    let mut links = link_rows(summary);
+    links.retain(|(point, _)| extent.end.is_none_or(|end| *point < end));
+    if links.is_empty() {
+        return;
+    }
+    let all = links.len();
+    links.truncate(MAX_LINKS);
+    let header = ["phase", "link", "utilisation %", "queue ms", "p95 ms", "drops"];
+    let _ = write!(out, "\n{}", render(summary, &header, links, extent));
+    write_remainder(out, all, MAX_LINKS, "summary_point.csv");
+}
+
 /// Writes the table of one-way delays, if a link has a packet log.
-fn write_delays(out: &mut String, summary: &Summary, width: u16) {
+fn write_delays(out: &mut String, summary: &Summary, extent: Extent) {
     let is_mean = |row: &&PointRow| {
         (row.scope, row.metric, row.stat) == (Scope::Group, "one_way_delay", "mean")
     };
@@ -366,7 +404,7 @@ fn write_delays(out: &mut String, summary: &Summary, width: u16) {
     let lines: Vec<Line> = summary.point_rows.iter().filter(is_mean).map(line).collect();
     if !lines.is_empty() {
         let header = ["phase", "group", "one-way delay ms", "p50", "p95", "p99"];
-        let _ = write!(out, "\n{}", render(summary, &header, lines, width));
+        let _ = write!(out, "\n{}", render(summary, &header, lines, extent));
     }
 }
 
@@ -428,14 +466,14 @@ fn probe_rows(summary: &Summary) -> Vec<Line> {
 }
 
 /// Writes the table of fetches, if there are any.
-fn write_fetches(out: &mut String, summary: &Summary, width: u16) {
+fn write_fetches(out: &mut String, summary: &Summary, extent: Extent) {
     let fetches = fetch_rows(summary);
     if fetches.is_empty() {
         return;
     }
     let times = ["total ms", "KM median", "p95", "first byte ms"];
     let header = [&["phase", "fetch"][..], &times, &["failed %", "unfinished"]].concat();
-    let _ = write!(out, "\n{}", render(summary, &header, fetches, width));
+    let _ = write!(out, "\n{}", render(summary, &header, fetches, extent));
     out.push_str(
         "\ntotal, p95: of completed fetches. KM median: Kaplan-Meier estimate with the unfinished ones, which failed, timed\n\
          out or were cut off.\n",
@@ -458,14 +496,14 @@ fn fetch_rows(summary: &Summary) -> Vec<Line> {
 }
 
 /// Writes the table of finite flows, if there are any.
-fn write_completions(out: &mut String, summary: &Summary, width: u16) {
+fn write_completions(out: &mut String, summary: &Summary, extent: Extent) {
     let unfinished = summary.point_rows.iter().filter(|row| row.metric == "unfinished_flows");
     let lines: Vec<Line> = unfinished.map(|row| completion_line(summary, row)).collect();
     if lines.is_empty() {
         return;
     }
     let header = ["flows", "completion ms", "KM median", "p95", "p99", "unfinished"];
-    let _ = write!(out, "\n{}", render(summary, &header, lines, width));
+    let _ = write!(out, "\n{}", render(summary, &header, lines, extent));
     out.push_str("\ncompletion, p95, p99: of completed flows. KM median: Kaplan-Meier estimate with the unfinished ones.\n");
 }
 

@@ -418,6 +418,20 @@ fn written_summary_and_printed_table_match_golden_files() {
 }
 
 #[test]
+fn the_overview_shows_the_first_points() {
+    let root = tempfile::tempdir().unwrap();
+    let mut run = RunSummary::compute(&made_up(root.path()), TrialFilter::default()).unwrap();
+    assert_eq!(table::overview(&run, 120), table::text(&run, 120));
+    let far = |(factor, _): &(String, String)| (factor.clone(), "faraway".to_owned());
+    let far: Vec<_> = run.summary.points[&1].iter().map(far).collect();
+    run.summary.points.extend((2..30).map(|id| (id, far.clone())));
+    run.summary.point_rows.iter_mut().filter(|r| r.point_id == 1).for_each(|r| r.point_id = 25);
+    let (all, overview) = (table::text(&run, 120), table::overview(&run, 120));
+    assert!(all.contains("faraway") && !overview.contains("faraway"), "{overview}");
+    assert!(overview.contains("\n20 of 30 points; all of them: ccbench summarize "));
+}
+
+#[test]
 fn factor_names_wrap_after_dots_and_underscores_only() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());

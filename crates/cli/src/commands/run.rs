@@ -52,7 +52,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
 /// Tables that are printed after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tables {
-    /// The summary and the claims.
+    /// The summary, of a run with many points of the first ones, and the claims.
     All,
     /// The claims.
     Claims,
@@ -485,7 +485,7 @@ pub fn summarize_run(
         } else {
             let (out, width) = (&mut std::io::stdout(), terminal_width());
             match tables {
-                Tables::All => table::print(&summary, out, width)?,
+                Tables::All => table::print_overview(&summary, out, width)?,
                 Tables::Claims => table::print_claims(&summary, out, width)?,
                 Tables::Scorecard => table::print_scorecard(&summary, out, width)?,
             }
