@@ -28,6 +28,32 @@ fn a_new_plan_is_valid_and_nothing_is_overwritten() {
     assert!(!bench.path("invalid.toml").exists());
 }
 
+/// CUBIC against CUBIC: the plan favours none of them by its phases.
+#[test]
+fn shares_in_a_new_plan_are_fair_to_read() {
+    let bench = Bench::new();
+    let path = ["--rate", "50mbit", "--rtt", "30ms", "--queue", "pfifo", "--cc", "cubic,cubic"];
+    let new = bench.run(&[&["new", "same.toml"][..], &path].concat());
+    assert_eq!(new.status.code(), Some(0), "{}", text(&new));
+    let done = bench.run(&["run", "same.toml", "--sim", "--set", "repeat=5"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let points = std::fs::read_to_string(bench.results().join("summary_point.csv")).unwrap();
+    let rows: Vec<Vec<&str>> = points.lines().map(|line| line.split(',').collect()).collect();
+    let at = |name: &str| rows[0].iter().position(|column| *column == name).unwrap();
+    let share = |group: &str| -> f64 {
+        let of_group = |row: &&Vec<&str>| {
+            let [phase, subject, metric, stat] =
+                ["phase", "subject", "metric", "stat"].map(|name| row[at(name)]);
+            (phase, subject, metric, stat) == ("together", group, "throughput_sum", "mean")
+        };
+        rows.iter().find(of_group).unwrap()[at("value")].parse().unwrap()
+    };
+    let ratio = share("cubic") / share("cubic-2");
+    assert!((0.8..1.25).contains(&ratio), "{ratio}");
+    let unmeasured = |row: &Vec<&str>| row[at("phase")] == "settle";
+    assert!(!rows.iter().any(unmeasured), "{points}");
+}
+
 /// What the machine has is not asserted; the simulator runs on every one.
 #[test]
 fn doctor_reports_every_backend() {
