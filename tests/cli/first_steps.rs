@@ -28,6 +28,22 @@ fn a_new_plan_is_valid_and_nothing_is_overwritten() {
     assert!(!bench.path("invalid.toml").exists());
 }
 
+#[test]
+fn a_file_is_a_congestion_control_and_an_unknown_name_is_explained() {
+    let bench = Bench::new();
+    bench.write("tcp_mine.bpf.o", "no object");
+    let file = bench.run(&["new", "file.toml", "--cc", "tcp_mine.bpf.o,cubic"]);
+    assert_eq!(file.status.code(), Some(2), "{}", text(&file));
+    assert!(err(&file).contains("cc.tcp_mine.file: `tcp_mine.bpf.o`"), "{}", text(&file));
+    let name = bench.run(&["new", "name.toml", "--cc", "tcp_mine,cubic"]);
+    assert_eq!(name.status.code(), Some(0), "{}", text(&name));
+    assert!(
+        err(&name).contains("or a `[cc.NAME]` names its `file` or `module`"),
+        "{}",
+        text(&name)
+    );
+}
+
 /// CUBIC against CUBIC: the plan favours none of them by its phases.
 #[test]
 fn shares_in_a_new_plan_are_fair_to_read() {

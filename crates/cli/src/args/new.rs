@@ -1,6 +1,6 @@
 //! Arguments of `new`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ccbench_proto::cc::refuse_kernel_name;
@@ -28,7 +28,8 @@ pub struct NewArgs {
     /// Limit of a FIFO: `1.5bdp`, `100p`, `187500B`, `15ms` [default: 1bdp].
     #[arg(long, value_name = "LIMIT")]
     pub buffer: Option<Limit>,
-    /// Congestion controls that compete, separated by commas; each has one flow [default: cubic,bbr].
+    /// Congestion controls that compete, separated by commas; each has one flow [default: cubic,bbr]. Files are those of your
+    /// own: `mine.bpf.o` or `tcp_mine.ko`.
     #[arg(long, value_name = "CC,CC")]
     pub cc: Option<CcNames>,
 }
@@ -65,20 +66,53 @@ impl FromStr for QueueKind {
     }
 }
 
-/// Names of congestion controls.
+/// Congestion controls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CcNames(pub Vec<String>);
+pub struct CcNames(pub Vec<NewCc>);
+
+/// A congestion control of a new plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewCc {
+    /// What flows call it.
+    pub name: String,
+    /// Of one of the user: the key of `[cc.NAME]`, `file` or `module`, and the file.
+    pub file: Option<(&'static str, PathBuf)>,
+}
+
+impl FromStr for NewCc {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let endings = [(".bpf.o", "file"), (".ko", "module"), (".o", "file")];
+        let path = Path::new(text);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let stem = |(ending, key): (&str, &'static str)| {
+            name.strip_suffix(ending).map(|stem| (stem.to_owned(), key))
+        };
+        if let Some((stem, key)) = endings.into_iter().find_map(stem) {
+            let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+            let name = stem.chars().map(|c| if good(c) { c } else { '_' }).collect();
+            return Ok(Self { name, file: Some((key, path.to_owned())) });
+        }
+        match refuse_kernel_name(text) {
+            None => Ok(Self { name: text.to_owned(), file: None }),
+            Some(reason) => {
+                let files = "a file with one ends in `.bpf.o`, `.o` or `.ko`";
+                Err(ValueError::Part(format!("{reason}; {files}")))
+            }
+        }
+    }
+}
 
 impl FromStr for CcNames {
     type Err = ValueError;
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let names = text.split(',').map(|name| {
-            let name = name.trim();
-            match refuse_kernel_name(name) {
-                None => Ok(name.to_owned()),
-                Some(reason) => Err(ValueError::Part(reason)),
-            }
-        });
-        names.collect::<Result<_, _>>().map(Self)
+        let ccs: Vec<NewCc> =
+            text.split(',').map(|cc| cc.trim().parse()).collect::<Result<_, _>>()?;
+        let same_name = |cc: &&NewCc| ccs.iter().any(|one| one.name == cc.name && one != *cc);
+        if let Some(cc) = ccs.iter().find(same_name) {
+            let reason = "two congestion controls would be called";
+            return Err(ValueError::Part(format!("{reason} `{}`; rename a file", cc.name)));
+        }
+        Ok(Self(ccs))
     }
 }

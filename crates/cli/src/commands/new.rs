@@ -1,6 +1,6 @@
 //! `ccbench new`: a first plan from the answers to five questions.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::io::{BufRead, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ccbench_proto::cc;
 use ccbench_proto::units::{Limit, Micros, Rate};
 
-use crate::args::new::{CcNames, NewArgs, QueueKind};
+use crate::args::new::{CcNames, NewArgs, NewCc, QueueKind};
 use crate::commands::check::size;
 use crate::console::{message, print};
 use crate::error::CliError;
@@ -36,11 +36,12 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
         let reason = "exists; `ccbench new` overwrites nothing: give another file";
         return Err(CliError::Usage(format!("{} {reason}", path.display())));
     }
-    let answers = if asks(&args) && std::io::stdin().is_terminal() {
+    let mut answers = if asks(&args) && std::io::stdin().is_terminal() {
         Answers::ask(&mut std::io::stdin().lock())?
     } else {
         Answers::of(args)?
     };
+    answers.files_for(&path)?;
     let text = answers.plan(&plan_name(&path));
     // Checked before it is written: the answers may contradict each other.
     let plan = PlanSource::embedded(&path.to_string_lossy(), &text, &[]).load(&[])?.plan;
@@ -69,7 +70,7 @@ struct Answers {
     queue: QueueKind,
     /// Of a FIFO; other disciplines have the kernel's limits.
     buffer: Option<Limit>,
-    ccs: Vec<String>,
+    ccs: Vec<NewCc>,
 }
 
 impl Answers {
@@ -109,10 +110,23 @@ impl Answers {
         Ok(Self { rate, rtt, queue, buffer, ccs })
     }
 
+    /// Paths are given relative to the working directory, and read relative to the plan's.
+    fn files_for(&mut self, plan: &Path) -> Result<(), CliError> {
+        if plan.parent().is_none_or(|folder| folder.as_os_str().is_empty()) {
+            return Ok(());
+        }
+        for (_, file) in self.ccs.iter_mut().filter_map(|cc| cc.file.as_mut()) {
+            let absolute = std::path::absolute(&*file);
+            *file = absolute.map_err(|source| CliError::Runtime { op: "find a file", source })?;
+        }
+        Ok(())
+    }
+
     /// The plan, with comments.
     fn plan(&self, name: &str) -> String {
         let Self { rate, rtt, queue, buffer, ccs } = self;
-        let (about, queue) = (ccs.join(" and "), queue.name());
+        let names: Vec<&str> = ccs.iter().map(|cc| cc.name.as_str()).collect();
+        let (about, queue) = (names.join(" and "), queue.name());
         let limit = buffer.map_or(String::new(), |limit| format!(", limit = \"{limit}\""));
         let mut text = format!(
             r#"# Written by `ccbench new`. `ccbench plan reference` explains every key, `ccbench check` checks the plan.
@@ -143,16 +157,16 @@ toward = "src"
 delay  = "{rtt}"
 "#
         );
-        // The kernel does not have ccbench's own.
-        let is_own = |cc: &str| !cc::BUILTINS.contains(&cc) && cc::scheme(cc).is_some();
-        for cc in ccs.iter().filter(|name| is_own(name)).collect::<BTreeSet<_>>() {
+        // The kernel does not have these.
+        let loaded: BTreeMap<&str, String> = ccs.iter().filter_map(loaded).collect();
+        for (cc, key) in loaded {
             let _ = write!(
                 text,
-                "\n[cc.{cc}]                     # loaded before each trial and unloaded after it\nalgorithm = \"{cc}\"\n"
+                "\n[cc.{cc}]                     # loaded before each trial and unloaded after it\n{key}\n"
             );
         }
-        let groups = group_names(ccs);
-        for (group, cc) in groups.iter().zip(ccs) {
+        let groups = group_names(&names);
+        for (group, cc) in groups.iter().zip(names) {
             let _ = write!(
                 text,
                 "\n[flows.{group}]\nfrom = \"src\"\nto   = \"dst\"\ncc   = \"{cc}\"\n"
@@ -180,6 +194,16 @@ delay  = "{rtt}"
     }
 }
 
+/// The name of a congestion control that the plan loads, and the key that says what.
+fn loaded(cc: &NewCc) -> Option<(&str, String)> {
+    let name = cc.name.as_str();
+    match &cc.file {
+        Some((key, path)) => Some((name, format!("{key} = {:?}", path.to_string_lossy()))),
+        None if cc::BUILTINS.contains(&name) || cc::scheme(name).is_none() => None,
+        None => Some((name, format!("algorithm = \"{name}\""))),
+    }
+}
+
 /// An example of a claim, as a comment.
 fn claim(groups: &[String]) -> String {
     let [first, second, ..] = groups else { return String::new() };
@@ -196,7 +220,7 @@ fn claim(groups: &[String]) -> String {
 }
 
 /// A name for the flow of each congestion control; several of one have numbers.
-fn group_names(ccs: &[String]) -> Vec<String> {
+fn group_names(ccs: &[&str]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(ccs.len());
     for cc in ccs {
         let plain = cc.replace('.', "_");
@@ -314,6 +338,26 @@ mod tests {
     }
 
     #[test]
+    fn files_are_congestion_controls_of_the_users_own() {
+        let mut answers =
+            Answers::of(args(&["--cc", "tcp_mine.bpf.o,cubic,out/tcp_it.v2.ko,tcp_mine.bpf.o"]))
+                .unwrap();
+        let text = answers.plan("mine");
+        let files = check::cc_files(&text, &[]);
+        assert_eq!(files, ["out/tcp_it.v2.ko", "tcp_mine.bpf.o"].map(str::to_owned).into());
+        for (table, key) in [("tcp_mine", "file"), ("tcp_it_v2", "module")] {
+            let (_, rest) = text.split_once(&format!("\n[cc.{table}] ")).unwrap();
+            assert!(rest.lines().nth(1).unwrap().starts_with(&format!("{key} = \"")), "{text}");
+            assert!(text.contains(&format!("cc   = \"{table}\"\n")), "{text}");
+        }
+        answers.files_for(Path::new("plan.toml")).unwrap();
+        assert_eq!(answers.plan("mine"), text);
+        answers.files_for(Path::new("plans/plan.toml")).unwrap();
+        let files = check::cc_files(&answers.plan("mine"), &[]);
+        assert!(files.iter().all(|file| Path::new(file).is_absolute()), "{files:?}");
+    }
+
+    #[test]
     fn the_claim_in_the_comments_is_valid() {
         let answers = Answers::of(args(&[])).unwrap();
         let text = answers.plan("mine");
@@ -338,8 +382,9 @@ mod tests {
     fn contradictions_and_unknown_names_are_refused() {
         let both = Answers::of(args(&["--queue", "codel", "--buffer", "1bdp"]));
         assert!(both.unwrap_err().to_string().contains("--queue bfifo"));
-        for words in [["--queue", "red"], ["--cc", "cubic,,bbr"], ["--cc", "a b"], ["--rate", "1"]]
-        {
+        let ccs = ["cubic,,bbr", "a b", "a/x.o,b/x.o", "x,x.ko", "x.so/"];
+        let ccs = ccs.map(|ccs| ["--cc", ccs]);
+        for words in [["--queue", "red"], ["--rate", "1"]].into_iter().chain(ccs) {
             let line = ["ccbench", "new"].iter().chain(&words);
             assert!(Cli::try_parse_from(line).is_err(), "{words:?}");
         }

@@ -62,7 +62,7 @@ fn unknown_in_flow(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
         &[&["cc"]],
         format!(
             "`{cc}` is neither in mainline kernels nor ccbench's own nor a table of this plan: the kernels of both nodes must \
-             have it{near}"
+             have it, or a `[cc.NAME]` names its `file` or `module`{near}"
         ),
     );
 }
