@@ -116,6 +116,29 @@ fn claims_that_hold_in_one_run_are_a_table() {
 }
 
 #[test]
+fn intervals_and_trials_that_do_not_count_are_stated() {
+    let (bench, dir) = run(&[]);
+    let levels = ["compare", &dir, "--by", "flows.f.cc=cubic,bbr"];
+    let whole = text(&bench.run(&levels));
+    assert!(
+        whole.contains("where nothing differs, about one in twenty has it by chance"),
+        "{whole}"
+    );
+    assert!(!whole.contains("trials of A: ") && !whole.contains("trials of B: "), "{whole}");
+    let line = whole.lines().find(|line| line.contains(" intervals (t) have *")).unwrap();
+    let counts: Vec<usize> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let of_table = |line: &&str| line.starts_with(" only ");
+    let rows: Vec<&str> = whole.lines().filter(of_table).collect();
+    let marked = rows.iter().filter(|row| row.contains(" *")).count();
+    assert_eq!(counts, [marked, rows.len()], "{whole}");
+    let samples = bench.results().join("tables/flow_samples/point=0/trial-01/part-0.parquet");
+    std::fs::write(samples, "damaged").unwrap();
+    let damaged = text(&bench.run(&levels));
+    let expected = "trials of A: 1 of 2 failed, excluded (damaged in 1)";
+    assert!(damaged.contains(expected), "{damaged}");
+}
+
+#[test]
 fn a_tolerance_is_a_metric_and_a_percentage() {
     let bench = Bench::new();
     let done = bench.run(&["compare", "a", "b", "--tolerance", "srtt"]);

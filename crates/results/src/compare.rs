@@ -23,6 +23,7 @@ mod numbers;
 mod plans;
 mod print;
 mod tolerance;
+mod trials;
 mod unmatched;
 
 pub use claims::{ComparedClaims, claims, claims_csv};
@@ -34,6 +35,7 @@ pub use tolerance::{
     DEFAULT_TOLERANCES, InvalidTolerance, JudgedPoint, RETRANSMISSION_SHARE_FLOOR, Tolerance,
 };
 use tolerance::{is_metric, judged_points};
+pub use trials::SideTrials;
 pub use unmatched::{Presence, Unmatched};
 
 /// Two runs or levels cannot be compared.
@@ -136,6 +138,8 @@ pub struct Differences {
     pub judged: Vec<JudgedPoint>,
     /// The claims of both plans; none if levels are compared.
     pub claims: ComparedClaims,
+    /// The trials of both sides.
+    pub trials: [SideTrials; 2],
 }
 
 /// One side: values with the seed of their trial, by row key and trial.
@@ -255,7 +259,8 @@ pub fn compare(
     let metrics =
         Metrics::of(metrics, tolerances, matches!(with, Comparison::Run(_)) && common > 1);
     let differences = row_order.differences(a, b, &metrics)?;
-    Ok(Differences { claims, ..differences })
+    let trials = [SideTrials::of(one, &points[0]), SideTrials::of(other, &points[1])];
+    Ok(Differences { claims, trials, ..differences })
 }
 
 /// The results of the claims of a run's plan.
@@ -443,7 +448,7 @@ impl RowOrder {
         let judged = judged_points(&rows, &lone, &self.points);
         let unmatched = self.unmatched(&a, &b);
         let (names, claims) = ((a.name, b.name), ComparedClaims::default());
-        Ok(Differences { names, rows, unmatched, judged, claims })
+        Ok(Differences { names, rows, unmatched, judged, claims, trials: <_>::default() })
     }
 
     fn unmatched(&self, a: &Side, b: &Side) -> Vec<Unmatched> {

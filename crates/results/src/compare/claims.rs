@@ -176,7 +176,8 @@ mod tests {
     fn compared(a: (&Points, &[Expectation]), b: (&Points, &[Expectation])) -> Differences {
         let names = ("a".to_owned(), "b".to_owned());
         let claims = ComparedClaims::of([a, b]);
-        Differences { names, rows: vec![], unmatched: vec![], judged: vec![], claims }
+        let trials = <_>::default();
+        Differences { names, rows: vec![], unmatched: vec![], judged: vec![], claims, trials }
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub fn text(differences: &Differences) -> String {
     ];
     let first = has_points.then_some("point");
     printed.set_header(first.into_iter().chain(head).chain(is_judged.then_some("agrees")));
-    for one in compared.iter().filter(|one| one.numbers.means != (0.0, 0.0)) {
+    for one in compared.iter().filter(is_printed) {
         let point = has_points.then(|| one.point.clone());
         let texts = point.into_iter().chain(names(one)).map(TableCell::new);
         let numbers = formatted_numbers(one)
@@ -53,9 +53,32 @@ pub fn text(differences: &Differences) -> String {
          A, B: means, ± half of their 95 % interval by Student's t.\n\
          95 % (t): of the difference, by Student's t (pairs: of the trials' differences; else Welch's); *: it leaves out 0.\n\
          95 % (bootstrap): by percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
-         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}",
+         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}{}{}{}",
         lines.join("\n"),
+        chance(compared),
+        differences.trials[0].line("A"),
+        differences.trials[1].line("B"),
         unmatched::lines(&differences.unmatched)
+    )
+}
+
+/// Whether the table has a row.
+fn is_printed(one: &&Compared) -> bool {
+    one.numbers.means != (0.0, 0.0)
+}
+
+/// How many intervals there are, and what that means for those that leave out zero. Empty without an interval.
+fn chance(rows: &[Compared]) -> String {
+    let differs: Vec<bool> =
+        rows.iter().filter(is_printed).filter_map(|one| one.numbers.differs()).collect();
+    if differs.is_empty() {
+        return String::new();
+    }
+    let marked = differs.iter().filter(|differs| **differs).count();
+    format!(
+        "{marked} of {} intervals (t) have *; where nothing differs, about one in twenty has it by chance.\n\
+         For one decision, plan it: `[[compare]]` (docs/plan.md).\n",
+        differs.len()
     )
 }
 
