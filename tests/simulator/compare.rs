@@ -139,6 +139,31 @@ fn intervals_and_trials_that_do_not_count_are_stated() {
 }
 
 #[test]
+fn levels_are_paired_if_the_plan_compares_them() {
+    let by = |bench: &Bench, dir: &str| {
+        let done = bench.run(&["compare", dir, "--by", "flows.f.cc=cubic,bbr"]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        text(&done)
+    };
+    let alone = run(&[]);
+    let printed = by(&alone.0, &alone.1);
+    let why = "\nnot paired: points have seeds of their own, unless `[[compare]]` in the plan connects them";
+    assert!(printed.contains(" 2 + 2\n") && printed.contains(why), "{printed}");
+    let comparison = "\n[[compare]]\na = { \"flows.f.cc\" = \"cubic\" }\nb = { \"flows.f.cc\" = \"bbr\" }\n\
+                      metric = \"throughput\"\ngroup = \"f\"\nbetter = \"higher\"\nmargin = \"5%\"\n";
+    let levels = "\"flows.f.cc\" = [\"cubic\", \"bbr\"]\n";
+    let compared = run(&[(levels, format!("{levels}{comparison}").as_str())]);
+    let printed = by(&compared.0, &compared.1);
+    let paired = "\npaired: trials of A and B with the same number and seed.\n";
+    assert!(printed.contains(" 2 pairs\n") && printed.contains(paired), "{printed}");
+    // Two runs.
+    let other = run(&[("seed = 1", "seed = 2")]);
+    let printed = compare(&alone, &other, &[]);
+    assert!(printed.contains("\nnot paired: fewer than two trials have the same number and seed"));
+    assert!(compare(&alone, &alone, &[]).contains(paired));
+}
+
+#[test]
 fn a_tolerance_is_a_metric_and_a_percentage() {
     let bench = Bench::new();
     let done = bench.run(&["compare", "a", "b", "--tolerance", "srtt"]);

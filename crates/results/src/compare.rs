@@ -140,6 +140,8 @@ pub struct Differences {
     pub claims: ComparedClaims,
     /// The trials of both sides.
     pub trials: [SideTrials; 2],
+    /// Whether both sides are levels of one run.
+    pub of_one_run: bool,
 }
 
 /// One side: values with the seed of their trial, by row key and trial.
@@ -260,7 +262,8 @@ pub fn compare(
         Metrics::of(metrics, tolerances, matches!(with, Comparison::Run(_)) && common > 1);
     let differences = row_order.differences(a, b, &metrics)?;
     let trials = [SideTrials::of(one, &points[0]), SideTrials::of(other, &points[1])];
-    Ok(Differences { claims, trials, ..differences })
+    let of_one_run = matches!(with, Comparison::Levels(..));
+    Ok(Differences { claims, trials, of_one_run, ..differences })
 }
 
 /// The results of the claims of a run's plan.
@@ -447,8 +450,8 @@ impl RowOrder {
         let lone: BTreeSet<(usize, String)> = lone_in_a.chain(lone_in_b).map(name).collect();
         let judged = judged_points(&rows, &lone, &self.points);
         let unmatched = self.unmatched(&a, &b);
-        let (names, claims) = ((a.name, b.name), ComparedClaims::default());
-        Ok(Differences { names, rows, unmatched, judged, claims, trials: <_>::default() })
+        let (names, claims, trials) = ((a.name, b.name), <_>::default(), <_>::default());
+        Ok(Differences { names, rows, unmatched, judged, claims, trials, of_one_run: false })
     }
 
     fn unmatched(&self, a: &Side, b: &Side) -> Vec<Unmatched> {

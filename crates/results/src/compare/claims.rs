@@ -176,8 +176,15 @@ mod tests {
     fn compared(a: (&Points, &[Expectation]), b: (&Points, &[Expectation])) -> Differences {
         let names = ("a".to_owned(), "b".to_owned());
         let claims = ComparedClaims::of([a, b]);
-        let trials = <_>::default();
-        Differences { names, rows: vec![], unmatched: vec![], judged: vec![], claims, trials }
+        Differences {
+            names,
+            rows: vec![],
+            unmatched: vec![],
+            judged: vec![],
+            claims,
+            trials: <_>::default(),
+            of_one_run: false,
+        }
     }
 
     #[test]

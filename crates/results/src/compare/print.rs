@@ -53,8 +53,9 @@ pub fn text(differences: &Differences) -> String {
          A, B: means, ± half of their 95 % interval by Student's t.\n\
          95 % (t): of the difference, by Student's t (pairs: of the trials' differences; else Welch's); *: it leaves out 0.\n\
          95 % (bootstrap): by percentiles of 2000 draws, too narrow for few trials. g: Hedges' g, the difference over the\n\
-         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}{}{}{}",
+         pooled standard deviation. n: pairs of trials with the same seed, or trials of A + B.\n{}{}{}{}{}",
         lines.join("\n"),
+        pairing(compared, differences.of_one_run),
         chance(compared),
         differences.trials[0].line("A"),
         differences.trials[1].line("B"),
@@ -65,6 +66,29 @@ pub fn text(differences: &Differences) -> String {
 /// Whether the table has a row.
 fn is_printed(one: &&Compared) -> bool {
     one.numbers.means != (0.0, 0.0)
+}
+
+/// Whether values were compared in pairs, and if not, how to get pairs. Empty without rows.
+fn pairing(rows: &[Compared], of_one_run: bool) -> String {
+    let all = rows.iter().filter(is_printed).count();
+    let paired = rows.iter().filter(is_printed).filter(|one| one.numbers.paired).count();
+    let how = match paired {
+        _ if all == 0 => return String::new(),
+        paired if paired == all => {
+            return "paired: trials of A and B with the same number and seed.\n".to_owned();
+        }
+        0 => "not paired".to_owned(),
+        some => format!("paired in {some} of {all} rows, not in the others"),
+    };
+    let why = match of_one_run {
+        true => {
+            "points have seeds of their own, unless `[[compare]]` in the plan connects them (docs/plan.md)"
+        }
+        false => {
+            "fewer than two trials have the same number and seed in A and B; run both with the same `seed` and matrix"
+        }
+    };
+    format!("{how}: {why}.\n")
 }
 
 /// How many intervals there are, and what that means for those that leave out zero. Empty without an interval.

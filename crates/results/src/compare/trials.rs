@@ -85,11 +85,11 @@ mod tests {
             vec![reason(ReasonCode::LinkLate), reason(ReasonCode::CpuBound)],
         ];
         let dead = [reason(ReasonCode::FlowDead)];
-        let ends = [
-            (TrialStatus::Ok, &[][..]),
-            (TrialStatus::Degraded, &degraded[0]),
-            (TrialStatus::Degraded, &degraded[1]),
-            (TrialStatus::Failed, &dead),
+        let ends: [(TrialStatus, &[Reason]); 5] = [
+            (TrialStatus::Ok, &[]),
+            (TrialStatus::Degraded, &degraded[0][..]),
+            (TrialStatus::Degraded, &degraded[1][..]),
+            (TrialStatus::Failed, &dead[..]),
             (TrialStatus::Aborted, &[]),
         ];
         let line =
