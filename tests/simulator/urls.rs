@@ -225,7 +225,11 @@ fn a_compacted_run_is_read_as_any_other() {
     runs(&["verify", &run], 0);
     runs(&["report", &run], 0);
     runs(&["export", "qlog", &run, "--output", "qlog"], 0);
-    runs(&["plot", &run, "--kind", "series", "--format", "svg"], 0);
+    let drawn = runs(&["plot", &run, "--kind", "series", "--format", "svg"], 0);
+    assert!(
+        drawn.contains("`flow_samples` (polled; `--kind time_sequence` draws the rows of `acks`)"),
+        "{drawn}"
+    );
     let left = runs(&["run", "--resume", &run, "--sim"], 0);
     assert!(left.contains("nothing is left to run"), "{left}");
     let done = bench.run(&["artifact", "pack", &run, "--output", "a.tar.gz"]);

@@ -237,5 +237,7 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
     for path in figure::write(&figures, &output, &args.format)? {
         print(&format!("{}\n", path.display()));
     }
+    // Not among the paths, which scripts read.
+    message(format_args!("note: `{}` draws {}", args.kind.name(), args.kind.tables()));
     Ok(ExitCode::Success)
 }

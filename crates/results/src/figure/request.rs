@@ -73,6 +73,22 @@ impl Kind {
             Self::TimeSequence => "time_sequence",
         }
     }
+
+    /// The tables that it draws, for people.
+    pub const fn tables(self) -> &'static str {
+        match self {
+            Self::Phases | Self::Heatmap => "the summary",
+            Self::OperatingPoint | Self::Plane | Self::Ecdf | Self::Strips => {
+                "`intervals` and `flow_samples` (polled)"
+            }
+            Self::Series => {
+                "`intervals`, `flow_samples` (polled; `--kind time_sequence` draws the rows of `acks`), `probes` and \
+                 `qdisc_samples`"
+            }
+            Self::CcState => "`cc_state`, and cwnd from `flow_samples` (polled)",
+            Self::TimeSequence => "`acks`, or of flows without rows there `flow_samples` (polled)",
+        }
+    }
 }
 
 /// File formats.
