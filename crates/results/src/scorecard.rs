@@ -67,6 +67,8 @@ pub struct ScorecardRow {
     pub outcome: Option<Outcome>,
     /// Why it was not measured, or notes on the measurement.
     pub why: Vec<String>,
+    /// The reasons of the trials because of which it was not measured.
+    pub codes: String,
 }
 
 /// A mean over trials.
@@ -135,6 +137,7 @@ impl ScorecardRow {
             comparison: None,
             outcome: Some(Outcome::NotMeasured),
             why: vec![why.to_owned()],
+            codes: String::new(),
         }
     }
 
@@ -146,7 +149,7 @@ impl ScorecardRow {
             Ok(values) => values,
             Err(why) => {
                 let row = Self::not_measured(criterion, &why.to_string());
-                return Self { measure: Some(measure), points, ..row };
+                return Self { measure: Some(measure), points, codes: why.codes(), ..row };
             }
         };
         let mut row = Self {
@@ -220,6 +223,16 @@ enum NotMeasured {
     Disturbed { all: usize, degraded: usize, failed: usize, aborted: usize, codes: String },
     #[error("no trial has a value of {number}")]
     NoValue { number: String },
+}
+
+impl NotMeasured {
+    /// The reasons of the trials.
+    fn codes(self) -> String {
+        match self {
+            Self::Disturbed { codes, .. } => codes,
+            Self::NotRun | Self::NoValue { .. } => String::new(),
+        }
+    }
 }
 
 /// A measure with one of the two congestion controls.

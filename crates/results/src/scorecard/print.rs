@@ -11,6 +11,8 @@ use crate::expect::{mean_text, quantity, wrapped};
 use crate::summary::statistics::Mean;
 use crate::summary::tables::text;
 
+/// Trials of each point from which on comparisons have no caveat.
+const ENOUGH_TRIALS: u32 = 5;
 /// Below this width, the column of criteria would have one word per line.
 const MIN_WIDTH: u16 = 110;
 /// Table whose directory a scorecard links for the trials of a point: every trial has it.
@@ -53,6 +55,9 @@ impl Scorecard {
         let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
         let mut out = lines.join("\n") + "\n";
         let _ = writeln!(out, "\n{}", wrapped("", &self.tally(), usize::from(width)));
+        if let Some(caveat) = self.caveat() {
+            let _ = writeln!(out, "{}", wrapped("! ", &caveat, usize::from(width)));
+        }
         for (why, sections) in self.reasons() {
             let note = format!("{}: {why}", sections.join(", "));
             let _ = writeln!(out, "{}", wrapped("* ", &note, usize::from(width)));
@@ -82,6 +87,18 @@ impl Scorecard {
             of_bounds(Outcome::Holds),
             of_bounds(Outcome::DoesNotHold),
         )
+    }
+
+    /// What few trials mean for the comparisons; `None` if each has enough.
+    fn caveat(&self) -> Option<String> {
+        let compared = self.rows.iter().filter(|row| row.comparison.is_some());
+        let sides = compared.flat_map(|row| [row.tested, row.baseline]).flatten();
+        let fewest =
+            sides.map(|side| side.n_trials).min().filter(|fewest| *fewest < ENOUGH_TRIALS)?;
+        Some(format!(
+            "The table has rows of {fewest} trials: such intervals may have hardly any width by chance (±0), so `better` and `worse` \
+             are no findings there. Run at least {ENOUGH_TRIALS} trials (without --quick, or with --set repeat={ENOUGH_TRIALS})."
+        ))
     }
 
     /// Each reason or note once, with the sections of its rows.
@@ -133,6 +150,9 @@ impl Scorecard {
             );
         }
         let _ = writeln!(out, "\n{}", self.tally());
+        if let Some(caveat) = self.caveat() {
+            let _ = writeln!(out, "\n{caveat}");
+        }
         out
     }
 
@@ -204,7 +224,8 @@ impl ScorecardRow {
 
     fn tested_text(&self) -> String {
         match (self.measure, self.tested) {
-            (Some(_), None) => "not measured".to_owned(),
+            (Some(_), None) if self.codes.is_empty() => "not measured".to_owned(),
+            (Some(_), None) => format!("not measured: {}", self.codes),
             (_, tested) => self.estimate_text(tested),
         }
     }

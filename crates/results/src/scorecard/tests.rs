@@ -195,6 +195,9 @@ fn disturbed_trials_make_a_row_not_measured() {
     assert_eq!((utilisation.verdict(), utilisation.tested), ("not_measured", None));
     assert_eq!(utilisation.why, ["of 3 trials 1 degraded, 0 failed, 0 aborted (cpu_bound)"]);
     assert_eq!(utilisation.points[0], Some(TESTED_TAIL_DROP));
+    let (text, markdown) = (found.text(200), found.markdown());
+    assert!(text.contains(" not measured: cpu_bound "), "{text}");
+    assert!(markdown.contains("| not measured: cpu_bound |"), "{markdown}");
     let dead = end(BASELINE_TAIL_DROP, 1, TrialStatus::Failed, &[ReasonCode::FlowDead]);
     let found = scorecard(rows(), &[dead]);
     let utilisation = row(&found, "6.1", "utilisation");
@@ -206,6 +209,21 @@ fn disturbed_trials_make_a_row_not_measured() {
     assert_eq!(row(&found, "6.1", "utilisation").tested.unwrap().n_trials, 3);
     // Not a level of this run.
     assert_eq!(row(&found, "6.3", "utilisation").why, ["not run"]);
+}
+
+#[test]
+fn few_trials_have_a_caveat() {
+    let texts = |trials: usize| {
+        let of = |point_id| values(point_id, UTILISATION, &[0.7, 0.8, 0.95, 0.9, 0.8][..trials]);
+        let found = scorecard([of(BASELINE_TAIL_DROP), of(TESTED_TAIL_DROP)].concat(), &[]);
+        [found.text(200), found.markdown()]
+    };
+    for text in texts(2) {
+        assert!(text.contains("The table has rows of 2 trials: "), "{text}");
+    }
+    for text in texts(5) {
+        assert!(!text.contains("The table has rows of "), "{text}");
+    }
 }
 
 #[test]
