@@ -1,5 +1,6 @@
 //! Prints a summary as text: the result tables, why trials are degraded or failed, and where the files are.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -408,16 +409,16 @@ fn write_delays(out: &mut String, summary: &Summary, extent: Extent) {
     }
 }
 
-/// The smallest share of the group's scheduled time with throughput data, over all counted trials.
-fn coverage(summary: &Summary, group: &PointRow) -> Option<f64> {
+/// The trial with the smallest share of the group's scheduled time with throughput data, of all counted trials, and this share.
+fn coverage(summary: &Summary, group: &PointRow) -> Option<(u16, f64)> {
     let of_group = summary.phase_rows_of(group.point_id).iter().filter(|r| {
         r.metric == "coverage_share" && (&r.phase, &r.subject) == (&group.phase, &group.subject)
     });
-    of_group.map(|r| r.value).min_by(f64::total_cmp)
+    of_group.map(|r| (r.trial, r.value)).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 
 fn is_partial(summary: &Summary, group: &PointRow) -> bool {
-    coverage(summary, group).is_some_and(|share| share < FULL_COVERAGE)
+    coverage(summary, group).is_some_and(|(_, share)| share < FULL_COVERAGE)
 }
 
 /// Notes about groups with partial data.
@@ -425,21 +426,31 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
     let sums = summary.point_rows.iter().filter(|r| {
         r.scope == Scope::Group && r.metric == "throughput_sum" && is_partial(summary, r)
     });
-    sums.map(|sum| {
-        let share = coverage(summary, sum).unwrap_or(0.0) * 100.0;
-        format!(
-            "{}{}, {}: data covers only {share:.0} % of the scheduled time (in the worst trial); \
-             throughput is computed over that part",
-            if summary.points.len() > 1 {
-                format!("point {}, ", sum.point_id)
-            } else {
-                String::new()
-            },
+    let note = |sum: &PointRow| {
+        let (trial, share) = coverage(summary, sum)?;
+        let point = match summary.points.len() {
+            0 | 1 => String::new(),
+            _ => format!("point {}, ", sum.point_id),
+        };
+        let end = summary.trials_of(sum.point_id).iter().find(|end| end.trial == trial);
+        let codes: BTreeSet<&str> = end
+            .map_or(&[][..], |end| &end.reasons[..])
+            .iter()
+            .map(|one| one.code.as_str())
+            .collect();
+        let cause = match codes.is_empty() {
+            true => "it started late or ended early by less than a verdict reports, or its receivers did not report".to_owned(),
+            false => format!("the trial's reasons: {}", codes.into_iter().collect::<Vec<_>>().join(", ")),
+        };
+        Some(format!(
+            "{point}{}, {}: data covers only {:.0} % of the scheduled time (in the worst trial, {trial}; {cause}); throughput is \
+             computed over that part",
             sum.phase,
-            sum.subject
-        )
-    })
-    .collect()
+            sum.subject,
+            share * 100.0,
+        ))
+    };
+    sums.filter_map(note).collect()
 }
 
 /// The loss rows of probes: of fetches, or of all other probes.
