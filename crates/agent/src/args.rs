@@ -237,6 +237,9 @@ pub struct UndoArgs {
     /// The dead agent's state directory
     #[arg(long, value_name = "DIR")]
     pub state_dir: PathBuf,
+    /// Enter this network namespace first, and undo only what was changed in it [default: enter the one that each change names]
+    #[arg(long, value_name = "PATH")]
+    pub netns: Option<PathBuf>,
     /// Remove the journal's damaged lines, after you have restored by hand what they stand for
     #[arg(long)]
     pub discard_damaged: bool,

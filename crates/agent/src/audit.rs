@@ -99,6 +99,8 @@ enum What {
         trial: Trial,
         undone: Vec<String>,
         failed: Vec<String>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        dropped: Vec<String>,
     },
 }
 
@@ -267,8 +269,8 @@ impl Audit {
     /// Records what was undone.
     pub fn undone(&self, outcome: &Outcome) {
         if self.is_open() && *outcome != Outcome::default() {
-            let Outcome { undone, failed } = outcome.clone();
-            self.record(What::Undo { trial: self.trial(), undone, failed });
+            let Outcome { undone, failed, dropped } = outcome.clone();
+            self.record(What::Undo { trial: self.trial(), undone, failed, dropped });
         }
     }
 

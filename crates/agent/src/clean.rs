@@ -20,7 +20,7 @@ pub fn clean(root: &Path) -> Result<Outcome, JournalError> {
     }));
     for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
         match lock(&dir) {
-            Ok(_lock) => outcome.merge(roll_back(&dir)?),
+            Ok(_lock) => outcome.merge(roll_back(&dir, None)?),
             Err(error) => outcome.failed.push(error.to_string()),
         }
     }

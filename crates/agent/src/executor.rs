@@ -311,7 +311,8 @@ impl Executor {
                         return;
                     }
                 };
-                let Outcome { undone, failed } = outcome;
+                // What is dropped is in the audit log.
+                let Outcome { undone, failed, .. } = outcome;
                 let _ = answer.send(Ok(wire::ResetReply { undone, failed }));
             }
         }

@@ -109,6 +109,9 @@ enum CleanError {
 /// Why `undo` failed.
 #[derive(Debug, thiserror::Error)]
 enum UndoError {
+    /// The namespace that `--netns` names could not be entered.
+    #[error(transparent)]
+    Enter(#[from] child::EnterError),
     /// The journal of the dead agent could not be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -199,6 +202,8 @@ fn run_clean(args: &CleanArgs) -> Result<u8, CleanError> {
 }
 
 fn run_undo(args: &UndoArgs) -> Result<u8, UndoError> {
+    // Applies to the calling thread, so before others exist.
+    child::enter(args.netns.as_deref(), false)?;
     let outcome = undo_left(args)?;
     match Audit::of_dead_agent(&args.state_dir) {
         Ok(audit) => {
@@ -218,15 +223,18 @@ fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, JournalError> {
     }
     let _lock = undo::lock(&args.state_dir)?;
     if args.discard_damaged {
-        return undo::discard_unreadable(&args.state_dir);
+        return undo::discard_unreadable(&args.state_dir, args.netns.as_deref());
     }
-    undo::roll_back(&args.state_dir)
+    undo::roll_back(&args.state_dir, args.netns.as_deref())
 }
 
 fn print_outcome(outcome: &undo::Outcome) -> io::Result<u8> {
     let mut out = std::io::stdout().lock();
     for line in &outcome.undone {
         writeln!(out, "undone: {}", printable::line(line))?;
+    }
+    for line in &outcome.dropped {
+        writeln!(out, "dropped: {}", printable::line(line))?;
     }
     for line in &outcome.failed {
         writeln!(out, "failed: {}", printable::line(line))?;

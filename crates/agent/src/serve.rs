@@ -45,7 +45,7 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 /// # Errors
 /// The address cannot be listened on, or a certificate is wrong.
 pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Result<(), AgentError> {
-    let node = Node::open(&args.machine, cc_digests(args))?;
+    let node = Node::open(&args.machine, args.netns.as_deref(), cc_digests(args))?;
     let audit = node.audit.clone();
     let longest = match &args.listen {
         Listen::Unix(_) => wire::MESSAGE_LIMIT,
@@ -83,7 +83,7 @@ pub async fn worker(
         return Err(AgentError::Listen { address: args.listen.to_string(), reason });
     }
     let digests = AllowedDigests::Only(args.machine.allow.digests());
-    let node = Node::open(&args.machine, digests)?;
+    let node = Node::open(&args.machine, None, digests)?;
     let audit = node.audit.clone();
     let limit = match &args.scope[..] {
         [] => Scopes::all(),
@@ -191,9 +191,14 @@ struct Node {
 }
 
 impl Node {
-    /// Opens the state directory, and undoes what dead agents left.
-    fn open(args: &MachineArgs, cc_digests: AllowedDigests) -> Result<Self, AgentError> {
-        let State { mut undo, generation_file, audit, _lock } = state(args)?;
+    /// Opens the state directory, and undoes what dead agents left. `netns` is the file of the network namespace that this process
+    /// has entered.
+    fn open(
+        args: &MachineArgs,
+        netns: Option<&Path>,
+        cc_digests: AllowedDigests,
+    ) -> Result<Self, AgentError> {
+        let State { mut undo, generation_file, audit, _lock } = state(args, netns)?;
         // After the settings: a namespace's default holds the module of its congestion control.
         let left = crate::sockets::journal::sweep();
         if left != undo::Outcome::default() {
@@ -354,7 +359,7 @@ struct State {
 }
 
 /// Opens the state directory and undoes what a dead agent left. In a namespace that dies with us nothing is kept.
-fn state(args: &MachineArgs) -> Result<State, AgentError> {
+fn state(args: &MachineArgs, netns: Option<&Path>) -> Result<State, AgentError> {
     if args.ephemeral {
         let (undo, audit) = (Undo::in_memory(), Audit::default());
         return Ok(State { undo, generation_file: None, audit, _lock: None });
@@ -362,11 +367,14 @@ fn state(args: &MachineArgs) -> Result<State, AgentError> {
     let dir = args.state_dir.clone().unwrap_or_else(undo::default_state_dir);
     let lock = undo::lock(&dir)?;
     let audit = open_audit(&dir, args.audit_size)?;
-    let (mut undo, left) = Undo::open(&dir)?;
+    let (mut undo, left) = Undo::open_in(&dir, netns)?;
     undo.set_audit(audit.clone());
     audit.undone(&left);
     if !left.undone.is_empty() {
         tracing::info!(undone = ?left.undone, "undid what a dead agent left");
+    }
+    if !left.dropped.is_empty() {
+        tracing::warn!(dropped = ?left.dropped, "a dead agent left what has nothing to undo");
     }
     if !left.failed.is_empty() {
         tracing::error!(failed = ?left.failed, "could not undo all that a dead agent left: no trial runs here until it is");

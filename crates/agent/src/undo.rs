@@ -1,5 +1,6 @@
 //! The undo stack and its journal. A step is on the stack, and on disk where the machine outlives this process, before
-//! its change is made, so the next start can undo everything after a crash.
+//! its change is made, so the next start can undo everything after a crash. Each is undone in the network namespace that it was
+//! made in (`namespace.rs`).
 //!
 //! What belongs to an interface that is gone counts as undone: the kernel removed it with the interface. That is decided
 //! for offloads and links by `Saved::is_same_interface` ([`crate::interfaces`]), for sysctls by [`sysctl::restore`], for
@@ -16,10 +17,12 @@ use crate::interfaces::{Interfaces, Machine};
 use crate::sysctl::{self, Saved};
 
 mod journal;
+mod namespace;
 mod state_lock;
 
-use journal::{Found, Journal, UnreadableLine};
+use journal::{Found, Journal, Recorded, UnreadableLine};
 pub use journal::{JournalError, read_journal};
+use namespace::{Namespaces, NotEntered};
 pub use state_lock::{lock, lock_soon, remove_locked};
 
 /// A change to undo, with everything that undoing it needs after a kill -9.
@@ -79,6 +82,8 @@ pub struct Outcome {
     pub undone: Vec<String>,
     /// Not done, each with its reason.
     pub failed: Vec<String>,
+    /// Not to be done any more, each with its reason.
+    pub dropped: Vec<String>,
 }
 
 impl Outcome {
@@ -98,16 +103,18 @@ impl Outcome {
     pub fn merge(&mut self, other: Self) {
         self.undone.extend(other.undone);
         self.failed.extend(other.failed);
+        self.dropped.extend(other.dropped);
     }
 }
 
 /// The stack, and its copy on disk.
 #[derive(Debug, Default)]
 pub struct Undo {
-    steps: Vec<Step>,
+    steps: Vec<Recorded>,
     /// Lines of the journal that cannot be read.
     unreadable: Vec<UnreadableLine>,
     journal: Option<Journal>,
+    namespaces: Namespaces,
     audit: Audit,
 }
 
@@ -123,15 +130,28 @@ impl Undo {
     /// # Errors
     /// The journal cannot be read or written.
     pub fn open(state_dir: &Path) -> Result<(Self, Outcome), JournalError> {
-        Self::open_with(state_dir, &Machine)
+        Self::open_in(state_dir, None)
+    }
+
+    /// The same for a process that has entered the network namespace with the file `netns`, which the journal records.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_in(
+        state_dir: &Path,
+        netns: Option<&Path>,
+    ) -> Result<(Self, Outcome), JournalError> {
+        Self::open_with(state_dir, &Machine, Namespaces::here(netns))
     }
 
     fn open_with(
         state_dir: &Path,
         interfaces: &dyn Interfaces,
+        namespaces: Namespaces,
     ) -> Result<(Self, Outcome), JournalError> {
         let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
-        let mut undo = Self { steps, unreadable, journal: Some(journal), audit: Audit::default() };
+        let (journal, audit) = (Some(journal), Audit::default());
+        let mut undo = Self { steps, unreadable, journal, namespaces, audit };
         let outcome = undo.undo_all(interfaces);
         Ok((undo, outcome))
     }
@@ -151,17 +171,27 @@ impl Undo {
     /// # Errors
     /// It could not be written; then the change must not be made.
     pub fn push(&mut self, step: Step) -> Result<(), JournalError> {
+        let netns = match step {
+            // It is the machine's.
+            Step::TrafficGroup { .. } => None,
+            _ => self.namespaces.own().cloned(),
+        };
+        let recorded = Recorded { netns, step };
         if let Some(journal) = &mut self.journal {
-            journal.append(&step)?;
+            journal.append(&recorded)?;
         }
-        self.audit.change(&step);
-        self.steps.push(step);
+        self.audit.change(&recorded.step);
+        self.steps.push(recorded);
         Ok(())
     }
 
     /// Drops the steps of a link that was removed by other means.
     pub fn forget_link(&mut self, name: &str) {
-        self.steps.retain(|step| !matches!(step, Step::Link { link, .. } if link == name));
+        let Self { steps, namespaces, .. } = self;
+        steps.retain(|Recorded { netns, step }| {
+            !matches!(step, Step::Link { link, .. } if link == name)
+                || !namespaces.is_own(netns.as_ref())
+        });
     }
 
     /// Whether nothing is left to undo.
@@ -169,10 +199,11 @@ impl Undo {
         self.steps.is_empty() && self.unreadable.is_empty()
     }
 
-    /// Undoes everything, last first. What fails stays, here and in the journal: it is tried again at the next reset and at the
-    /// next start. So do lines that cannot be read, until [`discard_unreadable`].
+    /// Undoes everything, last first, each step in the network namespace that it was made in. What fails stays, here and in the
+    /// journal: it is tried again at the next reset and at the next start. So do lines that cannot be read, until [`discard_unreadable`].
     pub fn undo_all(&mut self, interfaces: &dyn Interfaces) -> Outcome {
-        let (mut outcome, left) = undo_steps(std::mem::take(&mut self.steps), interfaces);
+        let steps = std::mem::take(&mut self.steps);
+        let (mut outcome, left) = undo_recorded(&steps, &self.namespaces, interfaces);
         self.steps = left;
         if let Some(journal) = &mut self.journal {
             let unreadable = self.unreadable.iter().map(|line| line.describe(journal.path()));
@@ -186,26 +217,67 @@ impl Undo {
     }
 }
 
-/// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal.
+/// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal. With `netns`, the file of the
+/// network namespace that this process has entered, what was changed in other ones stays too.
 ///
 /// # Errors
 /// The journal cannot be read or rewritten.
-pub fn roll_back(state_dir: &Path) -> Result<Outcome, JournalError> {
+pub fn roll_back(state_dir: &Path, netns: Option<&Path>) -> Result<Outcome, JournalError> {
     if !state_dir.join(journal::FILE).exists() {
         return Ok(Outcome::default());
     }
-    Undo::open(state_dir).map(|(_, outcome)| outcome)
+    let (_, outcome) = Undo::open_with(state_dir, &Machine, namespaces(netns))?;
+    Ok(outcome)
 }
 
-/// Removes the lines that cannot be read from the journal in `state_dir`, and undoes the others. For a node whose operator has
-/// restored by hand what those lines stood for.
+fn namespaces(netns: Option<&Path>) -> Namespaces {
+    netns.map_or_else(|| Namespaces::here(None), Namespaces::only_here)
+}
+
+/// Removes the lines that cannot be read from the journal in `state_dir`, and undoes the others as [`roll_back`] does. For a node
+/// whose operator has restored by hand what those lines stood for.
 ///
 /// # Errors
 /// The journal cannot be read or rewritten.
-pub fn discard_unreadable(state_dir: &Path) -> Result<Outcome, JournalError> {
-    let (mut undo, _) = Undo::open(state_dir)?;
+pub fn discard_unreadable(state_dir: &Path, netns: Option<&Path>) -> Result<Outcome, JournalError> {
+    let (mut undo, mut outcome) = Undo::open_with(state_dir, &Machine, namespaces(netns))?;
+    // What fails still is reported by the second attempt.
+    outcome.failed.clear();
     undo.unreadable.clear();
-    Ok(undo.undo_all(&Machine))
+    outcome.merge(undo.undo_all(&Machine));
+    Ok(outcome)
+}
+
+/// Undoes each step in its network namespace. What was changed in one that is gone went with it.
+fn undo_recorded(
+    recorded: &[Recorded],
+    namespaces: &Namespaces,
+    interfaces: &dyn Interfaces,
+) -> (Outcome, Vec<Recorded>) {
+    let (mut outcome, mut left) = (Outcome::default(), Vec::new());
+    for group in recorded.chunk_by(|one, next| one.netns == next.netns).rev() {
+        let netns = group.first().and_then(|one| one.netns.as_ref());
+        let steps: Vec<Step> = group.iter().map(|one| one.step.clone()).collect();
+        match namespaces.within(netns, || undo_steps(steps, interfaces)) {
+            Ok((of_group, kept)) => {
+                outcome.merge(of_group);
+                let kept = kept.into_iter().rev();
+                left.extend(kept.map(|step| Recorded { netns: netns.cloned(), step }));
+            }
+            Err(error @ NotEntered::Gone(_)) => {
+                let dropped = group.iter().rev().map(|one| format!("{}: {error}", one.step));
+                outcome.dropped.extend(dropped);
+            }
+            Err(error) => {
+                for one in group.iter().rev() {
+                    outcome.failed.push(format!("{}: {error}", one.step));
+                    left.push(one.clone());
+                }
+            }
+        }
+    }
+    left.reverse();
+    (outcome, left)
 }
 
 fn undo_steps(steps: Vec<Step>, interfaces: &dyn Interfaces) -> (Outcome, Vec<Step>) {
@@ -248,6 +320,7 @@ pub fn netns_inode() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::namespace::tests::{fake, proc_of};
     use super::*;
     use crate::interfaces::fake::FakeInterfaces;
 
@@ -268,8 +341,13 @@ mod tests {
 
     /// What the next start undoes.
     fn next_start(dir: &tempfile::TempDir) -> (Vec<String>, Outcome) {
+        next_start_in(dir, Namespaces::here(None))
+    }
+
+    /// The same from this network namespace.
+    fn next_start_in(dir: &tempfile::TempDir, here: Namespaces) -> (Vec<String>, Outcome) {
         let interfaces = FakeInterfaces::default();
-        let (_, outcome) = Undo::open_with(dir.path(), &interfaces).unwrap();
+        let (_, outcome) = Undo::open_with(dir.path(), &interfaces, here).unwrap();
         (interfaces.calls(), outcome)
     }
 
@@ -305,7 +383,8 @@ mod tests {
     fn what_fails_stays_and_is_tried_again() {
         let dir = left(&[offloads("a"), offloads("b")]);
         let interfaces = FakeInterfaces::failing("restore_offloads a");
-        let (mut undo, outcome) = Undo::open_with(dir.path(), &interfaces).unwrap();
+        let (mut undo, outcome) =
+            Undo::open_with(dir.path(), &interfaces, Namespaces::here(None)).unwrap();
         assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1));
         assert!(outcome.failed[0].starts_with("offloads of a: "), "{outcome:?}");
         // Undoing what this agent did keeps what the dead one left.
@@ -342,7 +421,7 @@ mod tests {
         }
         let (calls, again) = next_start(&dir);
         assert_eq!((calls.len(), again.failed.len()), (0, 1), "{again:?}");
-        assert_eq!(discard_unreadable(dir.path()).unwrap(), Outcome::default());
+        assert_eq!(discard_unreadable(dir.path(), None).unwrap(), Outcome::default());
         assert_eq!(text(&dir), "");
     }
 
@@ -355,7 +434,7 @@ mod tests {
         };
         let known = object(text(&dir).trim_end());
         let later = [
-            known.replace("\"version\":1", "\"version\":2"),
+            known.replace("\"version\":2", "\"version\":3"),
             known.replace("\"offloads\"", "\"moon_phase\""),
         ];
         for object in later {
@@ -385,11 +464,76 @@ mod tests {
         assert_eq!(text(&dir), "");
     }
 
+    /// A journal of an agent in the network namespace with this inode and cookie.
+    fn left_in(inode: u64, cookie: u64) -> tempfile::TempDir {
+        let (dir, proc) = (tempfile::tempdir().unwrap(), proc_of(&[]));
+        let interfaces = FakeInterfaces::default();
+        let here = fake(inode, cookie, proc.path());
+        let (mut undo, _) = Undo::open_with(dir.path(), &interfaces, here).unwrap();
+        undo.push(offloads("a")).unwrap();
+        undo.push(Step::TrafficGroup { folder: dir.path().join("ccbench-traffic-none") }).unwrap();
+        undo.push(link("a")).unwrap();
+        dir
+    }
+
+    #[test]
+    fn steps_of_another_namespace_are_not_undone_here_and_stay() {
+        let dir = left_in(2, 20);
+        let journal = text(&dir);
+        // A process is still in that namespace, which cannot be entered: its file leads nowhere.
+        let proc = proc_of(&[1, 2]);
+        let (calls, outcome) = next_start_in(&dir, fake(1, 10, proc.path()));
+        assert_eq!(calls, Vec::<String>::new());
+        // A control group is the machine's, wherever its agent was.
+        assert_eq!(outcome.undone.len(), 1, "{outcome:?}");
+        let [of_link, of_offloads] = &outcome.failed[..] else { panic!("{outcome:?}") };
+        assert!(of_link.starts_with("link l on a: ") && of_offloads.starts_with("offloads of a: "));
+        assert!(of_link.contains("/run/netns/exp (inode 2)"), "{outcome:?}");
+        let kept: Vec<_> =
+            journal.lines().filter(|line| !line.contains("ccbench-traffic-none")).collect();
+        assert_eq!(text(&dir).lines().collect::<Vec<_>>(), kept);
+        // In the namespace itself.
+        let (calls, outcome) = next_start_in(&dir, fake(2, 20, proc.path()));
+        assert_eq!(calls, ["restore_root a", "restore_offloads a"]);
+        assert_eq!((outcome.failed, outcome.dropped), (vec![], vec![]));
+    }
+
+    #[test]
+    fn steps_of_a_namespace_that_is_gone_are_dropped() {
+        // No process is there; and a later one has its inode.
+        for (inodes, own) in [(&[1][..], (1, 10)), (&[2][..], (2, 21))] {
+            let (dir, proc) = (left_in(2, 20), proc_of(inodes));
+            let (calls, outcome) = next_start_in(&dir, fake(own.0, own.1, proc.path()));
+            assert_eq!(calls, Vec::<String>::new());
+            assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 0), "{outcome:?}");
+            let expected = "the network namespace /run/netns/exp (inode 2) no longer exists";
+            let of = |step: &str| format!("{step}: {expected}");
+            assert_eq!(outcome.dropped, [of("link l on a"), of("offloads of a")]);
+            assert_eq!(text(&dir), "");
+        }
+    }
+
+    #[test]
+    fn steps_without_a_namespace_are_undone_here() {
+        let dir = left(&[offloads("a")]);
+        let of_first_version = |line: &str| {
+            let object = ccbench_proto::sealed_line::unseal(line.as_bytes()).unwrap();
+            let mut object: serde_json::Value = serde_json::from_slice(&object).unwrap();
+            object["version"] = 1.into();
+            assert!(object.as_object_mut().unwrap().remove("netns").is_some());
+            ccbench_proto::sealed_line::seal(&object.to_string())
+        };
+        set_text(&dir, &of_first_version(text(&dir).trim_end()));
+        let proc = proc_of(&[1]);
+        let (calls, outcome) = next_start_in(&dir, fake(1, 10, proc.path()));
+        assert_eq!((calls, outcome.failed), (vec!["restore_offloads a".to_owned()], vec![]));
+    }
+
     #[test]
     fn nothing_is_made_where_there_is_no_journal() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
-        assert_eq!(roll_back(&missing).unwrap(), Outcome::default());
+        assert_eq!(roll_back(&missing, None).unwrap(), Outcome::default());
         assert!(!missing.exists());
     }
 }

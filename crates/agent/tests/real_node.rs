@@ -105,6 +105,73 @@ async fn the_next_start_undoes_a_killed_agent() {
     assert_eq!(std::fs::read(agent.state_dir().join("undo.ndjson")).unwrap(), b"");
 }
 
+/// The same, in a namespace that it has entered itself.
+async fn dead_agent_of_another_namespace(namespace: &Namespace) -> Agent {
+    let mut agent = Agent::entering(namespace);
+    // Its end would be a reason to undo.
+    let mut client = agent.connect().await;
+    client.prepare(prepare(PAIR_PLAN, "one", 1)).await.unwrap();
+    agent.kill();
+    assert!(namespace.run(&["tc", "qdisc"]).contains("htb"));
+    agent
+}
+
+#[tokio::test]
+async fn undo_enters_the_namespace_of_the_changes() {
+    // The interfaces of both have the same names, indices and addresses.
+    let [namespace, elsewhere] = [pair(), pair()];
+    let (before, other) = (settled(&namespace).await, settled(&elsewhere).await);
+    let agent = dead_agent_of_another_namespace(&namespace).await;
+    let wrong = format!("/proc/{}/ns/net", elsewhere.pid());
+    let mut undo = Command::new(AGENT);
+    undo.args(["undo", "--netns", &wrong, "--state-dir"]).arg(agent.state_dir());
+    let refused = undo.output().unwrap();
+    let printed = String::from_utf8(refused.stdout).unwrap();
+    assert!(!refused.status.success(), "{printed}");
+    assert!(!printed.contains("undone: link"), "{printed}");
+    let place = format!(
+        "failed: link user on v0: it was changed in the network namespace /proc/{}",
+        namespace.pid()
+    );
+    for part in [place.as_str(), "without --netns"] {
+        assert!(printed.contains(part), "no `{part}`: {printed}");
+    }
+    assert!(namespace.run(&["tc", "qdisc"]).contains("htb"));
+    let printed = agent.undo(&elsewhere);
+    for part in ["undone: link user on v0", "undone: offloads of v0", "undone: sysctl"] {
+        assert!(printed.contains(part), "no `{part}`: {printed}");
+    }
+    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
+    assert_eq!(difference(&other, &everything(&elsewhere, &DEVS)), "");
+    assert_eq!(agent.undo(&elsewhere), "", "nothing is left to undo");
+}
+
+#[tokio::test]
+async fn the_next_start_in_another_namespace_undoes_a_killed_agent() {
+    let [namespace, elsewhere] = [pair(), pair()];
+    let (before, other) = (settled(&namespace).await, settled(&elsewhere).await);
+    let mut agent = dead_agent_of_another_namespace(&namespace).await;
+    agent.again(elsewhere.enter());
+    drop(agent.connect().await);
+    assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
+    assert_eq!(difference(&other, &everything(&elsewhere, &DEVS)), "");
+}
+
+#[tokio::test]
+async fn changes_in_a_namespace_that_is_gone_are_dropped() {
+    let [namespace, elsewhere] = [pair(), pair()];
+    let other = settled(&elsewhere).await;
+    let agent = dead_agent_of_another_namespace(&namespace).await;
+    drop(namespace);
+    let printed = agent.undo(&elsewhere);
+    for part in ["dropped: link user on v0: the network namespace /proc/", "no longer exists"] {
+        assert!(printed.contains(part), "no `{part}`: {printed}");
+    }
+    assert!(!printed.contains("undone: link"), "{printed}");
+    assert_eq!(difference(&other, &everything(&elsewhere, &DEVS)), "");
+    assert_eq!(std::fs::read(agent.state_dir().join("undo.ndjson")).unwrap(), b"");
+}
+
 #[tokio::test]
 async fn another_interface_that_took_the_name_is_left_alone() {
     let namespace = pair();

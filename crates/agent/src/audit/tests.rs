@@ -30,7 +30,7 @@ fn calls_changes_and_refusals_are_lines() {
     prepare.finish(None);
     call(&audit, Rpc::Run).finish(Some(&Status::permission_denied("it lacks a scope")));
     drop(call(&audit, Rpc::Reset));
-    audit.undone(&Outcome { undone: vec!["link l on eth0".into()], failed: vec![] });
+    audit.undone(&Outcome { undone: vec!["link l on eth0".into()], ..Outcome::default() });
     audit.undone(&Outcome::default());
     audit.refused("192.0.2.9:1", "TLS handshake");
     audit.flush();

@@ -45,7 +45,7 @@ pub fn guard(args: &GuardArgs) -> u8 {
     let _ = std::io::stdin().read_to_end(&mut rest);
     // Without it, a later link has the lock and undoes the journal itself.
     let Ok(lock) = undo::lock_soon(&args.state_dir, GUARD_RETRIES) else { return 0 };
-    match undo::roll_back(&args.state_dir) {
+    match undo::roll_back(&args.state_dir, None) {
         Ok(outcome) if outcome.failed.is_empty() => {
             let _ = undo::remove_locked(&args.state_dir, lock);
             0

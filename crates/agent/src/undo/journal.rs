@@ -11,11 +11,14 @@ use ccbench_proto::sealed_line::{self, seal};
 use serde::{Deserialize, Serialize};
 
 use super::Step;
+use super::namespace::Namespace;
 
 /// The journal's name in the state directory.
 pub(super) const FILE: &str = "undo.ndjson";
 /// Of the lines' format. An agent of another version may not know how to undo a step.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Of lines without the network namespace.
+const VERSION_WITHOUT_NETNS: u32 = 1;
 
 /// The undo journal, or the lock or generation file beside it, could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,8 @@ struct Line<'a> {
     version: u32,
     /// Steps of an earlier boot are not undone: their changes ended with that boot.
     boot_id: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    netns: Option<Cow<'a, Namespace>>,
     #[serde(flatten)]
     step: Cow<'a, Step>,
 }
@@ -90,11 +95,19 @@ impl UnreadableLine {
     }
 }
 
+/// A step and where it was made.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Recorded {
+    /// Nothing for a step that belongs to no network namespace, and in lines of a version that did not name it.
+    pub(super) netns: Option<Namespace>,
+    pub(super) step: Step,
+}
+
 /// What a journal holds.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
     /// To be undone, the oldest first.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<Recorded>,
     /// Kept.
     pub(super) unreadable: Vec<UnreadableLine>,
 }
@@ -129,7 +142,7 @@ impl Journal {
         &self.path
     }
 
-    pub(super) fn append(&mut self, step: &Step) -> Result<(), JournalError> {
+    pub(super) fn append(&mut self, step: &Recorded) -> Result<(), JournalError> {
         let append = |file: &mut File, line: String| {
             file.write_all(line.as_bytes())?;
             file.sync_data()
@@ -142,14 +155,14 @@ impl Journal {
     /// Atomic: a crash leaves the old journal or the new one.
     pub(super) fn rewrite(
         &mut self,
-        steps: &[Step],
+        steps: &[Recorded],
         unreadable: &[UnreadableLine],
     ) -> Result<(), JournalError> {
         let path = self.path.clone();
         self.replace(steps, unreadable).map_err(failed("rewrite", &path))
     }
 
-    fn replace(&mut self, steps: &[Step], unreadable: &[UnreadableLine]) -> io::Result<()> {
+    fn replace(&mut self, steps: &[Recorded], unreadable: &[UnreadableLine]) -> io::Result<()> {
         if steps.is_empty() && unreadable.is_empty() {
             self.file.set_len(0)?;
             return self.file.sync_data();
@@ -161,7 +174,11 @@ impl Journal {
 }
 
 /// A journal with these lines.
-fn to_bytes(steps: &[Step], unreadable: &[UnreadableLine], boot_id: &str) -> io::Result<Vec<u8>> {
+fn to_bytes(
+    steps: &[Recorded],
+    unreadable: &[UnreadableLine],
+    boot_id: &str,
+) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for line in unreadable {
         bytes.extend_from_slice(&line.bytes);
@@ -173,9 +190,13 @@ fn to_bytes(steps: &[Step], unreadable: &[UnreadableLine], boot_id: &str) -> io:
     Ok(bytes)
 }
 
-fn line(step: &Step, boot_id: &str) -> io::Result<String> {
-    let line =
-        Line { version: VERSION, boot_id: Cow::Borrowed(boot_id), step: Cow::Borrowed(step) };
+fn line(recorded: &Recorded, boot_id: &str) -> io::Result<String> {
+    let line = Line {
+        version: VERSION,
+        boot_id: Cow::Borrowed(boot_id),
+        netns: recorded.netns.as_ref().map(Cow::Borrowed),
+        step: Cow::Borrowed(&recorded.step),
+    };
     Ok(seal(&serde_json::to_string(&line)?))
 }
 
@@ -191,7 +212,7 @@ fn boot_id() -> String {
 pub fn read_journal(bytes: &[u8], boot_id: &str) -> io::Result<(Vec<Step>, usize, Vec<u8>)> {
     let Found { steps, unreadable } = read(bytes, boot_id);
     let again = to_bytes(&steps, &unreadable, boot_id)?;
-    Ok((steps, unreadable.len(), again))
+    Ok((steps.into_iter().map(|one| one.step).collect(), unreadable.len(), again))
 }
 
 /// Reads a journal. The kernel took the changes of an earlier boot with it. A torn last line is of a change that was never made.
@@ -202,7 +223,12 @@ fn read(bytes: &[u8], boot_id: &str) -> Found {
         let object = object.unwrap_or_default();
         match serde_json::from_slice::<Line<'_>>(&object) {
             Ok(line) if line.boot_id != boot_id => earlier += 1,
-            Ok(line) if line.version == VERSION => found.steps.push(line.step.into_owned()),
+            Ok(line) if [VERSION, VERSION_WITHOUT_NETNS].contains(&line.version) => {
+                found.steps.push(Recorded {
+                    netns: line.netns.map(Cow::into_owned),
+                    step: line.step.into_owned(),
+                });
+            }
             _ => match serde_json::from_slice::<AnyLine>(&object) {
                 Ok(line) if line.boot_id != boot_id => earlier += 1,
                 other => found.unreadable.push(UnreadableLine {
@@ -221,12 +247,18 @@ fn read(bytes: &[u8], boot_id: &str) -> Found {
 
 #[cfg(test)]
 mod tests {
+    use super::super::namespace::tests::fake;
     use super::*;
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let step = |folder: &str| Step::TrafficGroup { folder: folder.into() };
-        let steps = [step("/a"), step("/b"), step("/c")];
+        let proc = tempfile::tempdir().unwrap();
+        let namespaces = fake(1, 10, proc.path());
+        let recorded = |folder: &str| Recorded {
+            netns: namespaces.own().cloned(),
+            step: Step::TrafficGroup { folder: folder.into() },
+        };
+        let steps = [recorded("/a"), recorded("/b"), Recorded { netns: None, ..recorded("/c") }];
         let lines = steps.iter().map(|step| line(step, "now").unwrap());
         let whole = lines.collect::<String>().into_bytes();
         assert_eq!(read(&whole, "now"), Found { steps: steps.to_vec(), unreadable: vec![] });

@@ -56,7 +56,15 @@ impl Agent {
     /// In this network namespace.
     pub fn here() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let child = serve(&dir, Command::new(AGENT));
+        let child = serve(&dir, Command::new(AGENT), &[]);
+        Self { dir, child }
+    }
+
+    /// In that network namespace, which it enters itself.
+    pub fn entering(namespace: &Namespace) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let netns = format!("/proc/{}/ns/net", namespace.pid());
+        let child = serve(&dir, Command::new(AGENT), &["--netns", &netns]);
         Self { dir, child }
     }
 
@@ -65,7 +73,7 @@ impl Agent {
         let dir = tempfile::tempdir().unwrap();
         let mut command = namespace.enter();
         command.arg(AGENT);
-        let child = serve(&dir, command);
+        let child = serve(&dir, command, &[]);
         Self { dir, child }
     }
 
@@ -74,7 +82,7 @@ impl Agent {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("state")).unwrap();
         let command = command(dir.path());
-        let child = serve(&dir, command);
+        let child = serve(&dir, command, &[]);
         Self { dir, child }
     }
 
@@ -88,7 +96,7 @@ impl Agent {
     pub fn again(&mut self, mut command: Command) {
         drop(std::fs::remove_file(self.socket()));
         command.arg(AGENT);
-        self.child = serve(&self.dir, command);
+        self.child = serve(&self.dir, command, &[]);
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -152,10 +160,10 @@ impl Drop for Agent {
     }
 }
 
-fn serve(dir: &tempfile::TempDir, mut command: Command) -> Child {
+fn serve(dir: &tempfile::TempDir, mut command: Command, more: &[&str]) -> Child {
     let listen = format!("unix:{}", dir.path().join("agent.sock").display());
     command.args(["serve", "--listen", &listen, "--state-dir"]).arg(dir.path().join("state"));
-    command.stdin(Stdio::null()).spawn().unwrap()
+    command.args(more).stdin(Stdio::null()).spawn().unwrap()
 }
 
 /// All that a trial may change in a namespace with these interfaces.
