@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ccbench_collector::{SampleError, socket_owner};
 use ccbench_io::certificate::{Certificate, CertificateError};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -123,7 +124,7 @@ impl ConnectionEnd {
 /// Why a connection was refused.
 #[derive(Debug, thiserror::Error)]
 enum RefusedConnection {
-    /// On a Unix socket, by a process of another user.
+    /// On a Unix socket or on loopback without TLS, by a process of another user.
     #[error("it is of user {uid}; only root and user {permitted} may connect")]
     OtherUser {
         /// The user.
@@ -131,9 +132,17 @@ enum RefusedConnection {
         /// Who may, beside root.
         permitted: u32,
     },
-    /// On a Unix socket, and the kernel does not name the user.
+    /// The kernel does not name the user.
     #[error("read the user of its process: {0}")]
     UnknownUser(#[source] io::Error),
+    /// On loopback without TLS, and the kernel does not look its socket up.
+    #[error("find the user of its process: {0}; listen on unix:PATH, or use TLS")]
+    NoLookUp(#[from] SampleError),
+    /// On loopback without TLS, and no process has its other end.
+    #[error(
+        "no process in this network namespace has its other end, so its user is unknown; use TLS, or connect from this node"
+    )]
+    NoProcess,
     /// The TLS handshake failed.
     #[error("TLS handshake: {0}")]
     Handshake(#[source] io::Error),
@@ -192,7 +201,8 @@ pub fn unix(listener: UnixListener, permitted: u32, audit: Audit) -> Incoming {
     incoming
 }
 
-/// Accepts on a TCP socket; with `trust`, only clients with a certificate that it accepts, and only for as long as it does.
+/// Accepts on a TCP socket; with `trust`, only clients with a certificate that it accepts, and only for as long as it does; without,
+/// only processes of root and of this process's user, in its network namespace.
 pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incoming {
     let (gate, incoming) = Gate::new(trust);
     tokio::spawn(async move {
@@ -211,10 +221,13 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                                 log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
                             }
                         }
-                        None => {
-                            let client = Client::local("a client on loopback");
-                            gate.admit(Stream::Tcp(stream), client, &peer.to_string(), &mut log).await;
-                        }
+                        None => match user_on_loopback(&stream, peer) {
+                            Ok(uid) => {
+                                let client = Client::local(format!("a process of user {uid} on loopback"));
+                                gate.admit(Stream::Tcp(stream), client, &peer.to_string(), &mut log).await;
+                            }
+                            Err(why) => log.refused(&peer.to_string(), &why),
+                        },
                     }
                 }
                 (peer, done) = handshakes.next() => match done {
@@ -232,11 +245,37 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
 
 /// The user of a local process. Only root and `permitted` may control this node.
 fn may_connect(stream: &UnixStream, permitted: u32) -> Result<u32, RefusedConnection> {
-    match stream.peer_cred().map(|peer| peer.uid()) {
-        Ok(uid) if uid == 0 || uid == permitted => Ok(uid),
-        Ok(uid) => Err(RefusedConnection::OtherUser { uid, permitted }),
-        Err(error) => Err(RefusedConnection::UnknownUser(error)),
+    let peer = stream.peer_cred().map_err(RefusedConnection::UnknownUser)?;
+    check_user(peer.uid(), permitted, users_without_number)
+}
+
+/// The user of a client on loopback without TLS: any user of this machine reaches the port.
+fn user_on_loopback(stream: &TcpStream, peer: SocketAddr) -> Result<u32, RefusedConnection> {
+    let local = stream.local_addr().map_err(RefusedConnection::UnknownUser)?;
+    let uid = socket_owner(peer, local)?.ok_or(RefusedConnection::NoProcess)?;
+    check_user(uid, rustix::process::geteuid().as_raw(), users_without_number)
+}
+
+/// Permits root and one user. `without_number` is the number that other users may have, too.
+fn check_user(
+    uid: u32,
+    permitted: u32,
+    without_number: impl FnOnce() -> Option<u32>,
+) -> Result<u32, RefusedConnection> {
+    if uid == 0 || uid == permitted && without_number() != Some(uid) {
+        return Ok(uid);
     }
+    Err(RefusedConnection::OtherUser { uid, permitted })
+}
+
+/// The number by which the kernel names every user that has none in this process's user namespace. `None`: all users have one.
+fn users_without_number() -> Option<u32> {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if map.split_whitespace().eq(["0", "0", "4294967295"]) {
+        return None;
+    }
+    let number = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    Some(number.trim().parse().unwrap_or(65_534))
 }
 
 impl Client {
@@ -496,6 +535,34 @@ impl RefusalCount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_and_one_user_are_permitted() {
+        const OVERFLOW: u32 = 65_534;
+        let permits = |uid, permitted, without_number: Option<u32>| {
+            check_user(uid, permitted, || without_number).is_ok()
+        };
+        for without_number in [None, Some(OVERFLOW)] {
+            assert!(permits(0, 1000, without_number) && permits(1000, 1000, without_number));
+            assert!(!permits(1001, 1000, without_number) && !permits(1000, 0, without_number));
+        }
+        assert!(permits(OVERFLOW, OVERFLOW, None));
+        assert!(!permits(OVERFLOW, OVERFLOW, Some(OVERFLOW)), "it may be anybody");
+    }
+
+    #[tokio::test]
+    async fn a_client_on_loopback_has_the_user_of_its_process() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, peer) = listener.accept().await.unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(user_on_loopback(&stream, peer).unwrap(), own);
+        // Not an end of this connection.
+        let other = SocketAddr::new(peer.ip(), 1);
+        let refused = user_on_loopback(&stream, other).unwrap_err();
+        assert!(matches!(refused, RefusedConnection::NoProcess), "{refused:?}");
+        drop(client);
+    }
 
     #[test]
     fn every_refused_connection_is_logged_or_counted() {

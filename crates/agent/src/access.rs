@@ -34,7 +34,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A client without a certificate, which may do everything: on a Unix socket, or on loopback without TLS.
+    /// A client without a certificate, which may do everything: of root or of this process's user on this machine.
     pub fn local(name: impl Into<String>) -> Self {
         let (name, serial, withheld) = (name.into(), String::new(), Scopes::default());
         Self { name, serial, scopes: Scopes::all(), is_unscoped: false, withheld }

@@ -269,7 +269,7 @@ pub struct ManArgs {
 pub enum Listen {
     /// A path socket, mode 0600; only root and the agent's own user may connect.
     Unix(PathBuf),
-    /// A TCP address; beyond loopback only with mutual TLS.
+    /// A TCP address; beyond loopback only with mutual TLS. Without TLS, only root and the agent's own user may connect.
     Tcp(SocketAddr),
 }
 

@@ -1,4 +1,4 @@
-//! Connections to an agent: who may, how many, and what their end means. No root.
+//! Connections to an agent: who may, how many, and what their end means. No root, except for another user.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use ccbench_proto::wire;
 use ccbench_tests::port::ReservedPort;
+use ccbench_tests::skip::skip;
 use support::{AGENT, Agent, IDLE_PLAN, now_ns, prepare, wait_for, wait_for_setup};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -64,6 +65,41 @@ async fn notices_a_vanished_controller() {
     }
     drop(thaw);
     frozen.join().unwrap();
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+}
+
+#[tokio::test]
+async fn other_users_do_not_connect_on_loopback() {
+    const OTHER: &str = "12345";
+    if !nix::unistd::geteuid().is_root() {
+        return skip("it needs another user: run it as root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
+    let (host, port) = ("127.0.0.1", reserved.address().port().to_string());
+    let mut agent = Command::new(AGENT)
+        .args(["serve", "--listen", &format!("tcp:{host}:{port}"), "--state-dir"])
+        .arg(dir.path())
+        .spawn()
+        .unwrap();
+    let connects = || TcpStream::connect(format!("{host}:{port}")).is_ok();
+    wait_for_setup("the agent's port", connects).await;
+    let connect = "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n\
+                   try: print(len(s.recv(1)))\nexcept ConnectionResetError: print(0)";
+    let received = |user: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+        command.args(["/usr/bin/python3", "-c", connect, host, &port]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    // A server of HTTP/2 begins with its settings.
+    assert_eq!((received("0").as_str(), received(OTHER).as_str()), ("1", "0"));
+    let log = || std::fs::read_to_string(dir.path().join("audit.ndjson")).unwrap_or_default();
+    let refused = || log().contains("it is of user 12345; only root and user 0 may connect");
+    wait_for("the refused connection in the audit log", refused).await;
     agent.kill().unwrap();
     agent.wait().unwrap();
 }

@@ -11,6 +11,8 @@ pub const DIAG_MSG_LEN: usize = 72;
 
 const SOCKID_AT: usize = 4;
 const COOKIE_AT: usize = SOCKID_AT + 40;
+const UID_AT: usize = 64;
+const INODE_AT: usize = 68;
 const NLA_HEADER_LEN: usize = 4;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
@@ -68,6 +70,10 @@ pub struct DiagMsg<'a> {
     pub dport: u16,
     /// Socket cookie, unique until reboot.
     pub cookie: u64,
+    /// User of its process.
+    pub uid: u32,
+    /// Inode of its descriptor; 0 if no process has it.
+    pub inode: u32,
     /// `struct inet_diag_sockid`, which selects this socket in a later request.
     pub id: [u8; 48],
     /// `struct tcp_info`; empty for a socket in FIN_WAIT2 or TIME_WAIT without one.
@@ -95,6 +101,8 @@ impl<'a> DiagMsg<'a> {
             sport: be16_at(fixed, SOCKID_AT).ok_or_else(short)?,
             dport: be16_at(fixed, SOCKID_AT + 2).ok_or_else(short)?,
             cookie: u64::from(cookie_high) << 32 | u64::from(cookie_low),
+            uid: u32_at(fixed, UID_AT).ok_or_else(short)?,
+            inode: u32_at(fixed, INODE_AT).ok_or_else(short)?,
             id: array(fixed, SOCKID_AT).ok_or_else(short)?,
             info: &[],
             cong: "",

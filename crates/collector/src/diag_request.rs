@@ -1,5 +1,7 @@
 //! The bytes of an inet_diag request: header, states, wanted attributes, and the kernel-side port filter.
 
+use std::net::{IpAddr, SocketAddr};
+
 use crate::diag_msg::NLMSG_HEADER_LEN;
 
 /// `AF_INET`.
@@ -131,7 +133,36 @@ fn by_family(family: u8, filter: Option<&[u8]>) -> Vec<u8> {
     let mut request = vec![family, IPPROTO_TCP, EXTENSIONS, 0];
     request.extend_from_slice(&STATES.to_ne_bytes());
     request.resize(request.len() + SOCKID_LEN, 0);
-    message(SOCK_DIAG_BY_FAMILY, &request, filter)
+    message(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &request, filter)
+}
+
+/// A request for the one socket with these addresses (`struct inet_diag_req_v2`); `None` if they are not of one family.
+pub(crate) fn exact(local: SocketAddr, remote: SocketAddr) -> Option<Vec<u8>> {
+    let mut id = Vec::with_capacity(SOCKID_LEN);
+    id.extend_from_slice(&local.port().to_be_bytes());
+    id.extend_from_slice(&remote.port().to_be_bytes());
+    let family = match (local.ip(), remote.ip()) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            for ip in [local, remote] {
+                id.extend_from_slice(&ip.octets());
+                id.extend_from_slice(&[0; 12]);
+            }
+            AF_INET
+        }
+        (IpAddr::V6(local), IpAddr::V6(remote)) => {
+            id.extend_from_slice(&local.octets());
+            id.extend_from_slice(&remote.octets());
+            AF_INET6
+        }
+        _ => return None,
+    };
+    // Any interface, and any cookie (`INET_DIAG_NOCOOKIE`).
+    id.extend_from_slice(&[0; 4]);
+    id.extend_from_slice(&[0xff; 8]);
+    let mut request = vec![family, IPPROTO_TCP, 0, 0];
+    request.extend_from_slice(&u32::MAX.to_ne_bytes());
+    request.extend_from_slice(&id);
+    Some(message(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, &request, None))
 }
 
 /// A dump of both address families in one walk (`struct inet_diag_req`).
@@ -140,13 +171,13 @@ fn both_families(filter: Option<&[u8]>) -> Vec<u8> {
     request.resize(request.len() + SOCKID_LEN, 0);
     request.extend_from_slice(&STATES.to_ne_bytes());
     request.extend_from_slice(&0u32.to_ne_bytes());
-    message(TCPDIAG_GETSOCK, &request, filter)
+    message(TCPDIAG_GETSOCK, NLM_F_REQUEST | NLM_F_DUMP, &request, filter)
 }
 
-fn message(kind: u16, request: &[u8], filter: Option<&[u8]>) -> Vec<u8> {
+fn message(kind: u16, flags: u16, request: &[u8], filter: Option<&[u8]>) -> Vec<u8> {
     let mut bytes = vec![0; NLMSG_HEADER_LEN];
     bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
     bytes.extend_from_slice(request);
     if let Some(code) = filter {
         let len = (OP_LEN + code.len()) as u16;
@@ -227,6 +258,21 @@ mod tests {
         assert_eq!(u16_at(&request, 74), Some(1));
         assert_eq!(&request[76..], &code[..]);
         assert_eq!(by_family(AF_INET, None).len(), 72);
+    }
+
+    #[test]
+    fn a_request_for_one_socket_has_its_addresses_and_any_cookie() {
+        let (local, remote) = ("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:7700".parse().unwrap());
+        let request = exact(local, remote).unwrap();
+        assert_eq!((u32_at(&request, 0), u16_at(&request, 6)), (Some(72), Some(1)));
+        assert_eq!(request[16..20], [AF_INET, 6, 0, 0]);
+        assert_eq!(request[24..32], [0x9c, 0x40, 0x1e, 0x14, 10, 0, 0, 1]);
+        assert_eq!(request[44..48], [10, 0, 0, 2]);
+        assert_eq!(request[60..72], [0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+        let v6: [SocketAddr; 2] = ["[::1]:1".parse().unwrap(), "[::2]:2".parse().unwrap()];
+        let request = exact(v6[0], v6[1]).unwrap();
+        assert_eq!((request[16], request[43], request[59]), (AF_INET6, 1, 2));
+        assert_eq!(exact(local, v6[0]), None);
     }
 
     #[test]

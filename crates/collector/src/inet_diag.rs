@@ -22,7 +22,7 @@ use crate::ports::PortMap;
 use crate::tcp_info::KernelVersion;
 use crate::{Drained, FlowPorts, SampleError, Sampler};
 
-const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
 /// Maximum length of a message in a dump: the kernel fills messages up to the largest receive buffer seen, at most 32 KiB.
@@ -228,7 +228,8 @@ fn missed(gap_ns: u64, interval_ns: u64) -> u64 {
     gap_ns.saturating_add(interval_ns / 2).checked_div(interval_ns).unwrap_or(1).saturating_sub(1)
 }
 
-fn open() -> Result<Socket, SampleError> {
+/// A socket in the network namespace of the calling thread.
+pub(crate) fn open() -> Result<Socket, SampleError> {
     let failed = |source| netlink("open a NETLINK_SOCK_DIAG socket", source);
     let mut socket = Socket::new(NETLINK_SOCK_DIAG).map_err(failed)?;
     socket.bind_auto().map_err(failed)?;
@@ -248,7 +249,7 @@ fn is_unsupported(error: &SampleError) -> bool {
     )
 }
 
-fn netlink(op: &'static str, source: io::Error) -> SampleError {
+pub(crate) fn netlink(op: &'static str, source: io::Error) -> SampleError {
     SampleError::Netlink { op, source }
 }
 

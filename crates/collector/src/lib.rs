@@ -14,6 +14,7 @@ pub mod error;
 pub mod flow_sample;
 pub mod host;
 pub mod inet_diag;
+mod owner;
 pub mod ports;
 pub mod tcp_info;
 
@@ -23,6 +24,7 @@ pub use describe::describe;
 pub use error::SampleError;
 pub use host::{Awake, HostSampler};
 pub use inet_diag::DiagSampler;
+pub use owner::socket_owner;
 
 /// The sockets of a flow group on this node, identified by port (never by descriptor).
 #[derive(Debug, Clone, PartialEq, Eq)]

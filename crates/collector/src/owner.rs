@@ -1,0 +1,146 @@
+//! The user whose process has a TCP socket of this network namespace, by one exact inet_diag request. Needs no privileges.
+
+use std::io;
+use std::net::SocketAddr;
+
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::SampleError;
+use crate::bytes::array;
+use crate::diag_msg::{DiagMsg, NetlinkMsg, next_msg};
+use crate::diag_request::{SOCK_DIAG_BY_FAMILY, exact, set_seq};
+use crate::inet_diag::{NLMSG_ERROR, netlink, open};
+
+const ESTABLISHED: u8 = 1;
+/// One reply, whose attributes are short.
+const BUFFER_LEN: usize = 8 * 1024;
+const SEQ: u32 = 1;
+
+/// The user of the socket with address `local` that is connected to `remote`, in the network namespace of the calling thread; as
+/// the caller's user namespace numbers it, where every user without a number there has that of `kernel.overflowuid`. `None` if no
+/// process has such a socket: it is another machine's, or was closed.
+///
+/// # Errors
+/// The kernel refused, or its reply is malformed.
+pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>, SampleError> {
+    let Some(mut request) = exact(local, remote) else { return Ok(None) };
+    set_seq(&mut request, SEQ);
+    let socket = open()?;
+    rustix::net::send(&socket, &request, SendFlags::empty())
+        .map_err(|errno| netlink("request a TCP socket", errno.into()))?;
+    let mut buffer = vec![0; BUFFER_LEN];
+    let (_, len) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::TRUNC)
+        .map_err(|errno| netlink("receive a TCP socket", errno.into()))?;
+    let malformed = |what, at| SampleError::Malformed { what, at };
+    let mut rest = buffer
+        .get(..len)
+        .ok_or_else(|| malformed("netlink message longer than the buffer", len))?;
+    while let Some(msg) = next_msg(&mut rest)? {
+        if msg.seq == SEQ {
+            return holder(&msg, (local.port(), remote.port()));
+        }
+    }
+    Err(malformed("netlink message without a reply", 0))
+}
+
+/// The user in a reply. The kernel returns a listening socket too if no connection has the addresses; and for a socket that is
+/// closed, and has no process, user 0.
+fn holder(msg: &NetlinkMsg<'_>, ports: (u16, u16)) -> Result<Option<u32>, SampleError> {
+    match msg.kind {
+        SOCK_DIAG_BY_FAMILY => {
+            let found = DiagMsg::parse(msg.payload)?;
+            let is_it = found.state == ESTABLISHED
+                && found.inode != 0
+                && (found.sport, found.dport) == ports;
+            Ok(is_it.then_some(found.uid))
+        }
+        NLMSG_ERROR => {
+            let code = array(msg.payload, 0).map_or(0, i32::from_ne_bytes);
+            let error = io::Error::from_raw_os_error(code.saturating_abs());
+            match error.kind() {
+                io::ErrorKind::NotFound => Ok(None),
+                _ => Err(netlink("look up a TCP socket", error)),
+            }
+        }
+        _ => Err(SampleError::Malformed { what: "reply of another type", at: 0 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::diag_msg::tests::payload;
+
+    fn own() -> Option<u32> {
+        Some(rustix::process::geteuid().as_raw())
+    }
+
+    fn ends(stream: &TcpStream) -> (SocketAddr, SocketAddr) {
+        (stream.local_addr().unwrap(), stream.peer_addr().unwrap())
+    }
+
+    #[test]
+    fn both_ends_of_a_connection_have_their_user() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // The second one is of a socket of IPv6.
+        for host in ["127.0.0.1", "[::ffff:127.0.0.1]"] {
+            let _client = TcpStream::connect(format!("{host}:{port}")).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            let (local, remote) = ends(&accepted);
+            assert_eq!(socket_owner(remote, local).unwrap(), own(), "{host}");
+            assert_eq!(socket_owner(local, remote).unwrap(), own(), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_closed_socket_has_no_user() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let (local, remote) = ends(&accepted);
+        // Ends the connection also where a child process of another test has a copy of the descriptor.
+        client.shutdown(std::net::Shutdown::Both).unwrap();
+        drop(client);
+        assert_eq!(socket_owner(remote, local).unwrap(), None);
+    }
+
+    #[test]
+    fn a_listening_socket_is_no_end_of_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert_eq!(socket_owner(listener.local_addr().unwrap(), nobody).unwrap(), None);
+        assert_eq!(socket_owner(nobody, listener.local_addr().unwrap()).unwrap(), None);
+    }
+
+    #[test]
+    fn only_an_established_socket_of_a_process_counts() {
+        const INODE_AT: usize = 68;
+        let of = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = payload((40_000, 7700), 9, &[]);
+            bytes[64..68].copy_from_slice(&1000u32.to_ne_bytes());
+            bytes[INODE_AT..72].copy_from_slice(&5u32.to_ne_bytes());
+            change(&mut bytes);
+            let msg = NetlinkMsg { kind: SOCK_DIAG_BY_FAMILY, flags: 0, seq: SEQ, payload: &bytes };
+            holder(&msg, (40_000, 7700)).unwrap()
+        };
+        assert_eq!(of(&|_| {}), Some(1000));
+        assert_eq!(of(&|bytes| bytes[1] = 10), None, "it listens");
+        assert_eq!(of(&|bytes| bytes[INODE_AT..72].fill(0)), None, "no process has it");
+        assert_eq!(of(&|bytes| bytes[5] ^= 1), None, "another port");
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_is_none_of_a_missing_socket() {
+        let answer = |code: i32| {
+            let payload = (-code).to_ne_bytes();
+            let msg = NetlinkMsg { kind: NLMSG_ERROR, flags: 0, seq: SEQ, payload: &payload };
+            holder(&msg, (1, 2))
+        };
+        assert_eq!(answer(2).unwrap(), None);
+        let refused = answer(1).unwrap_err().to_string();
+        assert!(refused.starts_with("look up a TCP socket: "), "{refused}");
+    }
+}
