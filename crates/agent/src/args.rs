@@ -159,7 +159,7 @@ pub struct TlsArgs {
 /// What a process that changes its machine may do, and where it keeps the undo.
 #[derive(Debug, Clone, Args)]
 pub struct MachineArgs {
-    /// Directory of the undo journal [default: /run/ccbench/agent-NAMESPACE_INODE]
+    /// Directory of the undo journal and of the audit log; it stays when the agent ends [default: /run/ccbench/agent-NAMESPACE_INODE]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// The namespace ends with this process: keep no undo journal and no audit log

@@ -1,28 +1,121 @@
-//! `ccbench-agent clean`: undoes what dead agents and trials left on this machine.
+//! `ccbench-agent clean`: undoes what dead agents and trials left on this machine, and removes state directories that hold
+//! nothing more.
 
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::sockets::journal;
-use crate::undo::{JournalError, Outcome, default_state_dir, lock, netns_inode, roll_back};
+use crate::undo::{
+    JournalError, Outcome, STATE_DIR_PREFIX, default_state_dir, lock, netns_inode, remove_if_empty,
+    roll_back,
+};
 
-/// Rolls back every journal under `root` that belongs to this network namespace and no living agent.
+/// What was cleaned.
+#[derive(Debug, Default)]
+pub struct Cleaned {
+    /// What was undone.
+    pub outcome: Outcome,
+    /// State directories of dead agents, now gone.
+    pub removed: Vec<PathBuf>,
+    /// State directories of dead agents that stay, with the files in them: the audit log is not removed, nor is the number by which
+    /// the next agent refuses a controller that another one has overtaken.
+    pub kept: Vec<(PathBuf, Vec<String>)>,
+}
+
+/// Rolls back every journal under `root` that belongs to this network namespace and no living agent, and removes the state
+/// directories of dead agents, of this and other namespaces, that have no journal entries and no other files.
 ///
 /// # Errors
 /// A journal cannot be read or rewritten.
-pub fn clean(root: &Path) -> Result<Outcome, JournalError> {
-    let mut outcome = journal::sweep();
+pub fn clean(root: &Path) -> Result<Cleaned, JournalError> {
+    let mut cleaned = Cleaned { outcome: journal::sweep(), ..Cleaned::default() };
+    clean_state_dirs(root, &mut cleaned)?;
+    Ok(cleaned)
+}
+
+fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalError> {
     let own = default_state_dir();
-    let mut dirs = vec![root.join(own.file_name().unwrap_or_default())];
     // Those of `ccbench link --dev` bear the interface's index too.
     let of_links = format!("link-{}-", netns_inode());
-    dirs.extend(std::fs::read_dir(root).into_iter().flatten().flatten().filter_map(|entry| {
-        entry.file_name().to_string_lossy().starts_with(&of_links).then(|| entry.path())
-    }));
-    for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
+    let is_own =
+        |name: &OsStr| Some(name) == own.file_name() || begins_with(name, of_links.as_bytes());
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let mut dirs: Vec<(OsString, PathBuf)> = entries
+        .map(|entry| (entry.file_name(), entry.path()))
+        .filter(|(name, _)| is_own(name) || is_state_dir(name))
+        .filter(|(_, dir)| dir.is_dir())
+        .collect();
+    dirs.sort();
+    for (name, dir) in dirs {
         match lock(&dir) {
-            Ok(_lock) => outcome.merge(roll_back(&dir, None)?),
-            Err(error) => outcome.failed.push(error.to_string()),
+            Ok(lock) => {
+                // A journal of an earlier version does not say that it is of another namespace.
+                if is_own(&name) {
+                    cleaned.outcome.merge(roll_back(&dir, None)?);
+                }
+                cleaned.remove(dir, lock);
+            }
+            // The agent of another namespace lives.
+            Err(error) if !is_own(&name) && error.source.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => cleaned.outcome.failed.push(error.to_string()),
         }
     }
-    Ok(outcome)
+    Ok(())
+}
+
+/// Whether the name is that of an agent's directory, of any network namespace: a testbed may have any other name.
+fn is_state_dir(name: &OsStr) -> bool {
+    let inode = name.to_str().and_then(|name| name.strip_prefix(STATE_DIR_PREFIX));
+    inode.is_some_and(|inode| inode.parse::<u64>().is_ok())
+}
+
+fn begins_with(name: &OsStr, beginning: &[u8]) -> bool {
+    name.as_encoded_bytes().starts_with(beginning)
+}
+
+impl Cleaned {
+    fn remove(&mut self, dir: PathBuf, lock: File) {
+        match remove_if_empty(&dir, lock) {
+            Ok(files) if files.is_empty() => self.removed.push(dir),
+            Ok(files) => self.kept.push((dir, files)),
+            Err(error) => self.outcome.failed.push(format!("remove {}: {error}", dir.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_directories_without_entries_are_removed_and_others_named() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |name: &str, files: &[(&str, &str)]| {
+            let dir = root.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            files.iter().for_each(|(name, text)| std::fs::write(dir.join(name), text).unwrap());
+            dir
+        };
+        let own = default_state_dir().file_name().unwrap().to_str().unwrap().to_owned();
+        let own = make(&own, &[("undo.ndjson", ""), ("lock", "")]);
+        // Of no namespace.
+        let audited = make("agent-1", &[("undo.ndjson", ""), ("audit.ndjson", "{}")]);
+        let changed = make("agent-2", &[("undo.ndjson", "of another namespace")]);
+        let live = make("agent-3", &[]);
+        let other = [make("other", &[]), make("agent-of-a-testbed", &[])];
+        let held = lock(&live).unwrap();
+        let mut cleaned = Cleaned::default();
+        clean_state_dirs(root.path(), &mut cleaned).unwrap();
+        assert_eq!(cleaned.removed, [own]);
+        let files = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let kept: [(PathBuf, Vec<String>); 2] =
+            [(audited, files(&["audit.ndjson"])), (changed.clone(), files(&["undo.ndjson"]))];
+        assert_eq!(cleaned.kept, kept);
+        let journal = std::fs::read_to_string(changed.join("undo.ndjson")).unwrap();
+        assert_eq!(journal, "of another namespace");
+        assert!(live.exists() && other.iter().all(|dir| dir.exists()));
+        drop(held);
+    }
 }

@@ -198,7 +198,26 @@ fn run_clean(args: &CleanArgs) -> Result<u8, CleanError> {
         writeln!(out, "kept: {} (its testbed has ended; other files are in it)", dir.display())?;
     }
     drop(out);
-    Ok(print_outcome(&clean::clean(root)?)?)
+    let cleaned = clean::clean(root)?;
+    let code = print_outcome(&cleaned.outcome)?;
+    print_state_dirs(&cleaned)?;
+    Ok(code)
+}
+
+fn print_state_dirs(cleaned: &clean::Cleaned) -> io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for dir in &cleaned.removed {
+        writeln!(out, "removed: {} (its agent has ended)", dir.display())?;
+    }
+    for (dir, files) in &cleaned.kept {
+        let dir = dir.display();
+        write!(out, "kept: {dir} (its agent has ended; it has {}", files.join(", "))?;
+        if undo::have_journal(files) {
+            write!(out, "; `ccbench-agent undo --state-dir {dir}` undoes its changes")?;
+        }
+        writeln!(out, ")")?;
+    }
+    Ok(())
 }
 
 fn run_undo(args: &UndoArgs) -> Result<u8, UndoError> {

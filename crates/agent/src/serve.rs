@@ -188,6 +188,7 @@ struct Node {
     notes: Vec<String>,
     audit: Audit,
     _lock: Option<File>,
+    _namespace: Option<File>,
 }
 
 impl Node {
@@ -199,6 +200,7 @@ impl Node {
         cc_digests: AllowedDigests,
     ) -> Result<Self, AgentError> {
         let State { mut undo, generation_file, audit, _lock } = state(args, netns)?;
+        let _namespace = if args.ephemeral { None } else { hold_namespace() };
         // After the settings: a namespace's default holds the module of its congestion control.
         let left = crate::sockets::journal::sweep();
         if left != undo::Outcome::default() {
@@ -225,7 +227,7 @@ impl Node {
             // A namespace is no machine.
             boot: args.allow_reboot.filter(|_| !args.ephemeral).map(Boot::of),
         });
-        Ok(Self { executor, generators, notes, audit, _lock })
+        Ok(Self { executor, generators, notes, audit, _lock, _namespace })
     }
 
     /// The service with this limit of a request, in bytes.
@@ -246,6 +248,20 @@ impl Node {
         self.audit.flush();
         served
     }
+}
+
+/// Two agents with state directories of their own do not exclude each other: each would save, and restore later, what the other one
+/// has set.
+fn hold_namespace() -> Option<File> {
+    match undo::lock_namespace() {
+        Ok(Some(lock)) => return Some(lock),
+        Ok(None) => tracing::warn!(
+            "another agent runs in this network namespace: if both change it, neither restores it as it was; end one, or give this one a \
+             network namespace of its own (--netns)"
+        ),
+        Err(error) => tracing::warn!(%error, "lock the network namespace"),
+    }
+    None
 }
 
 /// Only the agent's user and root reach a Unix socket, and could load anything themselves.

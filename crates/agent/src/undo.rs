@@ -23,7 +23,7 @@ mod state_lock;
 use journal::{Found, Journal, Recorded, UnreadableLine};
 pub use journal::{JournalError, read_journal};
 use namespace::{Namespaces, NotEntered};
-pub use state_lock::{lock, lock_soon, remove_locked};
+pub use state_lock::{lock, lock_namespace, lock_soon, remove_if_empty, remove_locked};
 
 /// A change to undo, with everything that undoing it needs after a kill -9.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -307,9 +307,17 @@ fn undo_steps(steps: Vec<Step>, interfaces: &dyn Interfaces) -> (Outcome, Vec<St
     (outcome, left)
 }
 
+/// The beginning of the name of a state directory that no `--state-dir` names.
+pub const STATE_DIR_PREFIX: &str = "agent-";
+
 /// Where the journal of an agent in this network namespace is.
 pub fn default_state_dir() -> PathBuf {
-    PathBuf::from(format!("/run/ccbench/agent-{}", netns_inode()))
+    PathBuf::from(format!("/run/ccbench/{STATE_DIR_PREFIX}{}", netns_inode()))
+}
+
+/// Whether these names of files in a state directory have that of the journal.
+pub fn have_journal(files: &[String]) -> bool {
+    files.iter().any(|name| name == journal::FILE)
 }
 
 /// The inode of this thread's network namespace; 0 without /proc.

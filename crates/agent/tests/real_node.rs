@@ -488,3 +488,23 @@ async fn a_damaged_journal_blocks_trials_until_its_operator_discards_it() {
     agent.again(namespace.enter());
     agent.connect().await.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_second_agent_in_a_namespace_gives_a_warning() {
+    let namespace = Namespace::new();
+    let first = Agent::inside(&namespace);
+    drop(first.connect().await);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, listen) =
+        (dir.path().join("log"), format!("unix:{}", dir.path().join("a").display()));
+    let mut command = namespace.enter();
+    command
+        .args([AGENT, "serve", "--listen", &listen, "--state-dir"])
+        .arg(dir.path().join("state"));
+    let mut second = command.stderr(std::fs::File::create(&log).unwrap()).spawn().unwrap();
+    let warning = "another agent runs in this network namespace";
+    let is_there = || std::fs::read_to_string(&log).is_ok_and(|text| text.contains(warning));
+    wait_for("the warning", is_there).await;
+    second.kill().unwrap();
+    second.wait().unwrap();
+}

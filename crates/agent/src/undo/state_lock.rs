@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::journal::{JournalError, failed};
+use super::journal::{FILE as JOURNAL, JournalError, failed};
 
 /// The lock's file in the state directory.
 const FILE: &str = "lock";
@@ -31,7 +31,10 @@ pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
             opened => opened.map_err(failed("open", &path))?,
         };
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
-            let why = format!("another agent holds it ({e}); give this one its own --state-dir");
+            let why = format!(
+                "another agent holds it ({e}): end that one first; only an agent in another network namespace may run beside it, with \
+                 another --state-dir"
+            );
             failed("lock", &path)(io::Error::new(io::Error::from(e).kind(), why))
         })?;
         if is_at(&file, &path) {
@@ -79,6 +82,42 @@ pub fn remove_locked(state_dir: &Path, lock: File) -> io::Result<()> {
     }
 }
 
+/// Removes a state directory whose lock this process holds, if it has nothing but the lock and an empty journal. Otherwise returns
+/// the names of the other files, sorted.
+///
+/// # Errors
+/// It cannot be listed, or a file cannot be removed.
+pub fn remove_if_empty(state_dir: &Path, lock: File) -> io::Result<Vec<String>> {
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(state_dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_empty_journal = name == JOURNAL && entry.metadata()?.len() == 0;
+        if name != FILE && !is_empty_journal {
+            others.push(name.to_string_lossy().into_owned());
+        }
+    }
+    others.sort();
+    if others.is_empty() {
+        remove_locked(state_dir, lock)?;
+    }
+    Ok(others)
+}
+
+/// Holds the network namespace of the calling thread for the life of the returned file; `None` if another process holds it. The
+/// lock is of the namespace's file, so nothing is left behind. Any user can take it: it is for a warning, not for a refusal.
+///
+/// # Errors
+/// The file cannot be opened or locked.
+pub fn lock_namespace() -> io::Result<Option<File>> {
+    let file = File::open("/proc/thread-self/ns/net")?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Whether a path leads to this open file. It does not if the file was removed between its opening and its lock.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(held), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
@@ -116,6 +155,35 @@ mod tests {
         assert!(!is_at(&late, &path));
         let next = lock(&dir).unwrap();
         assert!(is_at(&next, &path) && !is_at(&late, &path));
+    }
+
+    #[test]
+    fn only_an_empty_state_directory_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("state");
+        let files_left = |files: &[(&str, &str)]| {
+            let held = lock(&dir).unwrap();
+            files.iter().for_each(|(name, text)| std::fs::write(dir.join(name), text).unwrap());
+            // A child process of another test may have a copy of the descriptor.
+            flock(&held, FlockOperation::Unlock).unwrap();
+            remove_if_empty(&dir, held).unwrap()
+        };
+        assert_eq!(files_left(&[(JOURNAL, "a line")]), [JOURNAL]);
+        assert_eq!(files_left(&[(JOURNAL, ""), ("audit.ndjson", "")]), ["audit.ndjson"]);
+        assert!(dir.exists());
+        std::fs::remove_file(dir.join("audit.ndjson")).unwrap();
+        assert_eq!(files_left(&[]), Vec::<String>::new());
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn the_advice_is_no_second_agent_in_one_namespace() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = lock(dir.path()).unwrap();
+        let refused = lock(dir.path()).unwrap_err().to_string();
+        for part in ["end that one first", "in another network namespace"] {
+            assert!(refused.contains(part), "no `{part}`: {refused}");
+        }
     }
 
     #[test]
