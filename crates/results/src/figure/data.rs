@@ -473,6 +473,35 @@ impl Selection {
     }
 }
 
+/// The congestion controls of flow groups, as reported by the kernel.
+#[derive(Debug, Default)]
+pub(super) struct CcNames(BTreeMap<(u32, String), String>);
+
+impl CcNames {
+    /// By point and group.
+    pub(super) const fn new(ccs: BTreeMap<(u32, String), String>) -> Self {
+        Self(ccs)
+    }
+
+    /// That of a group or flow at a point; empty if it is not known.
+    pub(super) fn cc(&self, point_id: u32, name: &str) -> &str {
+        self.0.get(&(point_id, group_of(name).to_owned())).map_or("", String::as_str)
+    }
+
+    /// A group or flow with its congestion controls at these points in parentheses, unless the group has the name of the only one.
+    pub(super) fn named(&self, name: &str, points: &[u32]) -> String {
+        const MAX_NAMES: usize = 3;
+        let ccs: BTreeSet<&str> = points.iter().map(|id| self.cc(*id, name)).collect();
+        let ccs: Vec<&str> = ccs.into_iter().filter(|cc| !cc.is_empty()).collect();
+        let more = if ccs.len() > MAX_NAMES { ", …" } else { "" };
+        match ccs.as_slice() {
+            [] => name.to_owned(),
+            [only] if *only == group_of(name) => name.to_owned(),
+            _ => format!("{name} ({}{more})", ccs[..ccs.len().min(MAX_NAMES)].join(", ")),
+        }
+    }
+}
+
 /// A text with `_` for what is not in names of files.
 pub(super) fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "._-=".contains(c) { c } else { '_' };
@@ -504,6 +533,18 @@ mod tests {
     fn bdp_is_in_frames() {
         let path = Path { rate_bps: 100e6, base_rtt_ms: 10.0, full_queue_ms: Some(15.0) };
         assert!((path.bdp_packets() - 82.56).abs() < 0.01, "{}", path.bdp_packets());
+    }
+
+    #[test]
+    fn names_have_congestion_controls() {
+        let ccs =
+            [(0, "a", "bbr"), (1, "a", "bbr"), (0, "cubic", "cubic"), (0, "b", "x"), (1, "b", "y")];
+        let ccs = ccs.map(|(point, group, cc)| ((point, group.to_owned()), cc.to_owned()));
+        let names = CcNames::new(ccs.into());
+        assert_eq!(names.named("a/0", &[0, 1]), "a/0 (bbr)");
+        assert_eq!(names.named("b", &[0, 1]), "b (x, y)");
+        assert_eq!(names.named("cubic/1", &[0]), "cubic/1");
+        assert_eq!((names.named("c", &[0]).as_str(), names.cc(1, "b/3")), ("c", "y"));
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Bar charts of one flow group in each phase beside the ideal: a group of bars per point, or per flow group if there
+//! Bar charts of the flow groups in each phase beside the ideal: a group of bars per point, or per flow group if there
 //! is only one point.
 
+use std::collections::BTreeSet;
+
 use super::axes::{Axis, Direction, Frame, Key, left_margin, legend};
-use super::canvas::{Canvas, INK, Stroke, colour};
-use super::data::Selection;
+use super::canvas::{Canvas, INK, PALETTE, Stroke, colour};
+use super::data::{CcNames, Selection};
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
@@ -19,6 +21,7 @@ const MAX_PER_COLUMN: usize = 12;
 
 /// A metric of flow groups.
 struct Metric {
+    scope: Scope,
     name: String,
     stat: String,
     title: String,
@@ -37,37 +40,54 @@ impl Metric {
 }
 
 struct Bar {
+    group: String,
     value: f64,
     interval: Option<(f64, f64)>,
     trials: u32,
     ideal: Option<f64>,
 }
 
-/// A category of the x axis: its label, and the point and group of its bars.
-struct Place {
+/// What a bar is of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Subject {
+    scope: Scope,
     name: String,
-    point_id: u32,
-    group: String,
 }
+
+/// A category of the x axis: a point, or a subject of the only point.
+struct Place {
+    point_id: u32,
+    subject: Option<Subject>,
+}
+
+/// The nth bar of each place: a phase and, if the places are points, a subject.
+struct Series {
+    phase: PhaseRecord,
+    subject: Option<Subject>,
+}
+
+/// The bars of a figure.
+struct Layout<'a> {
+    data: &'a Selection,
+    ccs: CcNames,
+    places: Vec<Place>,
+    series: Vec<Series>,
+}
+
+/// A metric with its bars by place and series.
+type Panel<'m> = (&'m Metric, Vec<Vec<Option<Bar>>>);
 
 /// Draws the figure.
 pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let summary = data.summary()?;
     let metrics = metrics(data, &summary)?;
-    let phases = data.phases();
-    let (places, group) = places(data, &summary);
-    let bars = |metric: &Metric| -> Vec<Vec<Option<Bar>>> {
-        let of =
-            |place: &Place| phases.iter().map(|p| bar(data, &summary, metric, place, p)).collect();
-        places.iter().map(of).collect()
-    };
-    let all: Vec<(&Metric, Vec<Vec<Option<Bar>>>)> =
-        metrics.iter().map(|metric| (metric, bars(metric))).collect();
+    let layout = Layout::of(data, &summary, &metrics);
+    let all: Vec<Panel<'_>> =
+        metrics.iter().map(|metric| (metric, layout.bars(&summary, metric))).collect();
     if !all.iter().flat_map(|(_, bars)| bars).flatten().any(Option::is_some) {
         return Ok(vec![]);
     }
-    let csv = table(&all, &places, &phases);
-    let (svg, width_points) = sheet(data, &all, &places, &phases, group.as_deref());
+    let (csv, (svg, width_points)) = (layout.table(&all), layout.sheet(&all));
     Ok(vec![Figure { stem: data.stem(None), svg, width_points, csv }])
 }
 
@@ -94,6 +114,7 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
         };
         let (scale, unit) = readable(row.unit);
         Ok(Metric {
+            scope: row.scope,
             name: name.to_owned(),
             stat: row.stat.to_owned(),
             title: titled(name, row.stat),
@@ -129,19 +150,103 @@ fn spoken(metric: &str) -> String {
     }
 }
 
-/// Categories of the x axis, and the group if they all share one.
-fn places(data: &Selection, summary: &Summary) -> (Vec<Place>, Option<String>) {
-    let points = data.points();
-    let groups: Vec<String> =
-        summary.groups().into_iter().filter(|group| data.accepts("group", group)).collect();
-    if points.len() == 1 {
-        let place = |group: String| Place { name: group.clone(), point_id: points[0], group };
-        let one = if groups.len() == 1 { groups.first().cloned() } else { None };
-        return (groups.into_iter().map(place).collect(), one);
+/// The groups that the filters accept.
+fn subjects(data: &Selection, summary: &Summary) -> Vec<Subject> {
+    let groups = summary.groups().into_iter().filter(|group| data.accepts("group", group));
+    groups.map(|name| Subject { scope: Scope::Group, name }).collect()
+}
+
+impl<'a> Layout<'a> {
+    fn of(data: &'a Selection, summary: &Summary, metrics: &[Metric]) -> Self {
+        let (points, phases) = (data.points(), data.phases());
+        let subjects = subjects(data, summary);
+        let ccs = CcNames::new(summary.ccs.clone());
+        if let [point_id] = points[..] {
+            let place = |subject| Place { point_id, subject: Some(subject) };
+            let series = phases.into_iter().map(|phase| Series { phase, subject: None });
+            let places = subjects.into_iter().map(place).collect();
+            return Self { data, ccs, places, series: series.collect() };
+        }
+        let series = |phase: &PhaseRecord, subject: &Subject| Series {
+            phase: phase.clone(),
+            subject: Some(subject.clone()),
+        };
+        let places = points.iter().map(|id| Place { point_id: *id, subject: None }).collect();
+        let mut layout = Self { data, ccs, places, series: vec![] };
+        let has_bar = |series: &Series| {
+            let bar =
+                |place| metrics.iter().any(|m| bar(data, summary, m, place, series).is_some());
+            layout.places.iter().any(bar)
+        };
+        let each = |phase| subjects.iter().map(move |subject| series(phase, subject));
+        let shown: Vec<Series> = phases.iter().flat_map(each).filter(has_bar).collect();
+        let with_bars: BTreeSet<&Subject> =
+            shown.iter().filter_map(|one| one.subject.as_ref()).collect();
+        let of_one = match with_bars.first() {
+            Some(only) if with_bars.len() == 1 => Some((*only).clone()),
+            // Bars of the same colour could not be told apart.
+            Some(_) if shown.len() > PALETTE.len() => {
+                let groups: Vec<String> =
+                    subjects.iter().map(|subject| subject.name.clone()).collect();
+                let name = data.group_under_test(&groups);
+                name.map(|name| Subject { scope: Scope::Group, name })
+            }
+            _ => None,
+        };
+        layout.series = match of_one {
+            Some(subject) => phases.iter().map(|phase| series(phase, &subject)).collect(),
+            None => shown,
+        };
+        layout
     }
-    let group = data.group_under_test(&groups).unwrap_or_default();
-    let place = |id: u32| Place { name: data.point_name(id), point_id: id, group: group.clone() };
-    (points.into_iter().map(place).collect(), Some(group))
+
+    fn bars(&self, summary: &Summary, metric: &Metric) -> Vec<Vec<Option<Bar>>> {
+        let of = |place: &Place| {
+            self.series.iter().map(|one| bar(self.data, summary, metric, place, one)).collect()
+        };
+        self.places.iter().map(of).collect()
+    }
+
+    /// A subject with its congestion controls at the points of the figure.
+    fn named(&self, subject: &Subject) -> String {
+        self.ccs.named(&subject.name, &self.data.points())
+    }
+
+    fn place_name(&self, place: &Place) -> String {
+        let subject = place.subject.as_ref();
+        subject.map_or_else(|| self.data.point_name(place.point_id), |one| self.named(one))
+    }
+
+    /// The subject of all bars of a scope, if there is only one.
+    fn sole(&self, scope: Scope) -> Option<&Subject> {
+        let places = self.places.iter().filter_map(|place| place.subject.as_ref());
+        let series = self.series.iter().filter_map(|one| one.subject.as_ref());
+        let all: BTreeSet<&Subject> = places.chain(series).filter(|s| s.scope == scope).collect();
+        all.first().copied().filter(|_| all.len() == 1)
+    }
+
+    /// Legend of the bars. Phases tell them apart, or groups, or both.
+    fn keys(&self) -> Vec<(Key, String)> {
+        let phases: BTreeSet<&str> =
+            self.series.iter().map(|one| one.phase.name.as_str()).collect();
+        let subjects: BTreeSet<&Subject> =
+            self.series.iter().filter_map(|one| one.subject.as_ref()).collect();
+        let text = |one: &Series| match one.subject.as_ref().filter(|_| subjects.len() > 1) {
+            Some(subject) if phases.len() > 1 => {
+                format!("{}: {}", one.phase.name, self.named(subject))
+            }
+            Some(subject) => self.named(subject),
+            None => one.phase.name.clone(),
+        };
+        let heading = match phases.first().filter(|_| phases.len() == 1) {
+            Some(phase) if subjects.len() > 1 => Some(format!("phase {phase}:")),
+            Some(_) => Some("phase:".to_owned()),
+            None => None,
+        };
+        let boxes = self.series.iter().enumerate();
+        let boxes = boxes.map(|(nth, one)| (Key::Box(colour(nth)), text(one)));
+        heading.map(|text| (Key::Heading, text)).into_iter().chain(boxes).collect()
+    }
 }
 
 fn bar(
@@ -149,31 +254,39 @@ fn bar(
     summary: &Summary,
     metric: &Metric,
     place: &Place,
-    phase: &PhaseRecord,
+    series: &Series,
 ) -> Option<Bar> {
+    let subject = place.subject.as_ref().or(series.subject.as_ref())?;
+    let subject = Some(subject).filter(|subject| subject.scope == metric.scope)?;
     let row = summary.find(
         place.point_id,
-        &phase.name,
-        Scope::Group,
-        &place.group,
+        &series.phase.name,
+        subject.scope,
+        &subject.name,
         &metric.name,
         &metric.stat,
     )?;
     let scaled = |value: f64| value / metric.scale;
     Some(Bar {
+        group: subject.name.clone(),
         value: scaled(row.value),
         interval: row.interval.map(|(low, high)| (scaled(low), scaled(high))),
         trials: row.n_trials,
-        ideal: ideal(data, metric, place, phase),
+        ideal: ideal(data, metric, (place.point_id, &subject.name), &series.phase.name),
     })
 }
 
 /// The ideal of a low-delay congestion control: its fair share of the link, at the base RTT when alone and with a
 /// full queue when competing.
-fn ideal(data: &Selection, metric: &Metric, place: &Place, phase: &PhaseRecord) -> Option<f64> {
-    let path = data.path(place.point_id, &place.group, &phase.name)?;
-    let sharing = data.groups_sharing_bottleneck(place.point_id, &place.group, &phase.name);
-    let mine = f64::from(*sharing.get(place.group.as_str())?);
+fn ideal(
+    data: &Selection,
+    metric: &Metric,
+    (point_id, group): (u32, &str),
+    phase: &str,
+) -> Option<f64> {
+    let path = data.path(point_id, group, phase)?;
+    let sharing = data.groups_sharing_bottleneck(point_id, group, phase);
+    let mine = f64::from(*sharing.get(group)?);
     let all = f64::from(sharing.values().sum::<u32>());
     match (metric.name.as_str(), metric.stat.as_str()) {
         ("throughput_sum", "mean") => Some(path.rate_bps * mine / all / metric.scale),
@@ -184,102 +297,103 @@ fn ideal(data: &Selection, metric: &Metric, place: &Place, phase: &PhaseRecord) 
     }
 }
 
-fn table(
-    all: &[(&Metric, Vec<Vec<Option<Bar>>>)],
-    places: &[Place],
-    phases: &[PhaseRecord],
-) -> String {
-    let mut csv = Table::new(&[
-        "metric",
-        "point_id",
-        "point",
-        "group",
-        "phase",
-        "mean",
-        "ci95_low",
-        "ci95_high",
-        "trials",
-        "ideal",
-    ]);
-    for (metric, bars) in all {
-        for (place, bars) in places.iter().zip(bars) {
-            for (phase, bar) in phases.iter().zip(bars) {
-                let Some(bar) = bar else { continue };
-                csv.row(&[
-                    metric.label("").as_str().into(),
-                    f64::from(place.point_id).into(),
-                    place.name.as_str().into(),
-                    place.group.as_str().into(),
-                    phase.name.as_str().into(),
-                    bar.value.into(),
-                    bar.interval.map(|i| i.0).into(),
-                    bar.interval.map(|i| i.1).into(),
-                    f64::from(bar.trials).into(),
-                    Cell::from(bar.ideal),
-                ]);
+impl Layout<'_> {
+    fn table(&self, all: &[Panel<'_>]) -> String {
+        let mut csv = Table::new(&[
+            "metric",
+            "point_id",
+            "point",
+            "group",
+            "phase",
+            "mean",
+            "ci95_low",
+            "ci95_high",
+            "trials",
+            "ideal",
+            "cc",
+        ]);
+        for (metric, bars) in all {
+            for (place, bars) in self.places.iter().zip(bars) {
+                let point = self.data.point_name(place.point_id);
+                let point = place.subject.as_ref().map_or(point, |subject| subject.name.clone());
+                for (series, bar) in self.series.iter().zip(bars) {
+                    let Some(bar) = bar else { continue };
+                    csv.row(&[
+                        metric.label("").as_str().into(),
+                        f64::from(place.point_id).into(),
+                        point.as_str().into(),
+                        bar.group.as_str().into(),
+                        series.phase.name.as_str().into(),
+                        bar.value.into(),
+                        bar.interval.map(|i| i.0).into(),
+                        bar.interval.map(|i| i.1).into(),
+                        f64::from(bar.trials).into(),
+                        Cell::from(bar.ideal),
+                        self.ccs.cc(place.point_id, &bar.group).into(),
+                    ]);
+                }
             }
         }
+        csv.finish()
     }
-    csv.finish()
-}
 
-fn sheet(
-    data: &Selection,
-    all: &[(&Metric, Vec<Vec<Option<Bar>>>)],
-    places: &[Place],
-    phases: &[PhaseRecord],
-    group: Option<&str>,
-) -> (String, f64) {
-    let many = places.len() * phases.len() > MAX_PER_COLUMN;
-    let usual = if many { TWO_COLUMNS_MM } else { COLUMN_MM };
-    let width = points(data.request.width_mm.unwrap_or(usual));
-    let height = points(data.request.height_mm.unwrap_or(42.0 * all.len() as f64 + 18.0));
-    let names: Vec<String> = places.iter().map(|place| place.name.clone()).collect();
-    // With a single point, the categories are the groups.
-    let several = data.points().len() > 1;
-    let whose = group.map_or(String::new(), |group| format!(" of {group}"));
-    let axes: Vec<Axis> = all
-        .iter()
-        .map(|(metric, bars)| {
-            let ends = bars.iter().flatten().flatten().map(|bar| {
-                let top = bar.interval.map_or(bar.value, |(_, high)| high);
-                // With few trials, an interval may be far wider than its mean.
-                top.min(bar.value * 2.0).max(bar.ideal.unwrap_or(0.0))
-            });
-            let label = metric.label(if several { &whose } else { "" });
-            Axis::linear(&label, 0.0, ends.fold(0.0, f64::max), 4.0)
-        })
-        .collect();
-    let left = left_margin(&axes.iter().collect::<Vec<_>>(), true);
-    let mut canvas = Canvas::new(width, height);
-    let mut keys: Vec<(Key, String)> = phases
-        .iter()
-        .zip(0..)
-        .map(|(phase, nth)| (Key::Box(colour(nth)), phase.name.clone()))
-        .collect();
-    if all.iter().flat_map(|(_, bars)| bars).flatten().flatten().any(|bar| bar.ideal.is_some()) {
-        keys.push((Key::Line(Stroke::new(INK, 1.4)), "ideal".to_owned()));
+    fn sheet(&self, all: &[Panel<'_>]) -> (String, f64) {
+        let data = self.data;
+        let many = self.places.len() * self.series.len() > MAX_PER_COLUMN;
+        let usual = if many { TWO_COLUMNS_MM } else { COLUMN_MM };
+        let width = points(data.request.width_mm.unwrap_or(usual));
+        let height = points(data.request.height_mm.unwrap_or(42.0 * all.len() as f64 + 18.0));
+        let names: Vec<String> = self.places.iter().map(|place| self.place_name(place)).collect();
+        // With a single point, the categories are the groups.
+        let several = data.points().len() > 1;
+        let whose = |metric: &Metric| {
+            let sole = self.sole(metric.scope);
+            sole.map_or(String::new(), |subject| format!(" of {}", subject.name))
+        };
+        let axes: Vec<Axis> = all
+            .iter()
+            .map(|(metric, bars)| {
+                let ends = bars.iter().flatten().flatten().map(|bar| {
+                    let top = bar.interval.map_or(bar.value, |(_, high)| high);
+                    // With few trials, an interval may be far wider than its mean.
+                    top.min(bar.value * 2.0).max(bar.ideal.unwrap_or(0.0))
+                });
+                let whose = if several { whose(metric) } else { String::new() };
+                let label = metric.label(&whose);
+                Axis::linear(&label, 0.0, ends.fold(0.0, f64::max), 4.0)
+            })
+            .collect();
+        let left = left_margin(&axes.iter().collect::<Vec<_>>(), true);
+        let mut canvas = Canvas::new(width, height);
+        let mut keys = self.keys();
+        let bars = || all.iter().flat_map(|(_, bars)| bars).flatten().flatten();
+        if bars().any(|bar| bar.ideal.is_some()) {
+            keys.push((Key::Line(Stroke::new(INK, 1.4)), "ideal".to_owned()));
+        }
+        let room = width - left - 4.0;
+        let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 3.0;
+        let probe = |y: &Axis| Frame {
+            left,
+            top: 0.0,
+            width: room,
+            height: 10.0,
+            x: Axis::names(&data.point_factors(), &names),
+            y: y.clone(),
+        };
+        let below = probe(&axes[0]).x_axis_height() + 2.0;
+        let gap = 9.0;
+        let each = (height - top - below - gap * (all.len() as f64 - 1.0)) / all.len() as f64;
+        for (nth, (axis, (_, bars))) in axes.iter().zip(all).enumerate() {
+            let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..probe(axis) };
+            frame.ground(&mut canvas, &[]);
+            draw_bars(&mut canvas, &frame, bars);
+            frame.edges(&mut canvas, nth + 1 == all.len(), true);
+        }
+        let of = self
+            .sole(Scope::Group)
+            .map_or(String::new(), |subject| format!(" of {}", self.named(subject)));
+        (canvas.finish(&format!("Means in each phase{of}, 95 % intervals over trials")), width)
     }
-    let room = width - left - 4.0;
-    let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 3.0;
-    let probe = |y: &Axis| Frame {
-        left,
-        top: 0.0,
-        width: room,
-        height: 10.0,
-        x: Axis::names(&data.point_factors(), &names),
-        y: y.clone(),
-    };
-    let below = probe(&axes[0]).x_axis_height() + 2.0;
-    let gap = 9.0;
-    let each = (height - top - below - gap * (all.len() as f64 - 1.0)) / all.len() as f64;
-    for (nth, (axis, (_, bars))) in axes.iter().zip(all).enumerate() {
-        let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..probe(axis) };
-        frame.ground(&mut canvas, &[]);
-        draw_bars(&mut canvas, &frame, bars);
-        frame.edges(&mut canvas, nth + 1 == all.len(), true);
-    }
-    (canvas.finish(&format!("Means in each phase{whose}, 95 % intervals over trials")), width)
 }
 
 fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>]) {

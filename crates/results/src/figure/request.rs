@@ -12,7 +12,7 @@ pub const TWO_COLUMNS_MM: f64 = 175.0;
 /// The kinds of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
-    /// Bar chart: throughput and sRTT of a flow group in each phase, beside the ideal; a group of bars per point.
+    /// Bar chart: throughput and sRTT of each flow group in each phase, beside the ideal; a group of bars per point.
     Phases,
     /// Time series: throughput, sRTT, cwnd, in flight, queue and link rate over a trial.
     Series,

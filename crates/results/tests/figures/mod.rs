@@ -70,6 +70,36 @@ fn phases_bars_equal_summary_means() {
 }
 
 #[test]
+fn phases_have_a_bar_for_each_group() {
+    let svg = |wheres: &[(&str, &str)]| {
+        let figure = draw(Kind::Phases, wheres).remove(0);
+        let bars = |of: &str| figure.csv.lines().filter(|line| line.contains(of)).count();
+        // Throughput and sRTT at two points.
+        let under_test = wheres.iter().all(|(column, _)| *column != "group");
+        let wanted = [if under_test { 4 } else { 0 }, 4, 0];
+        assert_eq!(
+            [",under_test,compete,", ",cross,compete,", ",cross,alone,"].map(bars),
+            wanted,
+            "{}",
+            figure.csv
+        );
+        figure.svg
+    };
+    let all = svg(&[]);
+    for text in ["alone: under_test (bbr)", "compete: under_test (bbr)", "compete: cross (cubic)"] {
+        assert!(all.contains(&format!(">{text}<")), "{text}: {all}");
+    }
+    assert!(all.contains(">Throughput (Mbit/s)<") && !all.contains(">alone: cross"), "{all}");
+    let one_phase = svg(&[("phase", "compete")]);
+    for text in ["phase compete:", "under_test (bbr)", "cross (cubic)"] {
+        assert!(one_phase.contains(&format!(">{text}<")), "{text}: {one_phase}");
+    }
+    let one_group = svg(&[("group", "cross")]);
+    assert!(one_group.contains(">Throughput of cross") && one_group.contains(">compete<"));
+    assert!(!one_group.contains("under_test"), "{one_group}");
+}
+
+#[test]
 fn series_shows_first_counted_trial_per_point() {
     let figures = draw(Kind::Series, &[]);
     let stems: Vec<&str> = figures.iter().map(|figure| figure.stem.as_str()).collect();
