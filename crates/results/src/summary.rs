@@ -43,6 +43,7 @@ pub(crate) mod steal;
 pub(crate) mod tables;
 mod totals;
 
+pub(crate) use ccs::sender_ccs;
 pub(crate) use derived::Running;
 pub(crate) use measure::flows_of;
 pub(crate) use schedule::{Group, Schedule, group_of};

@@ -15,7 +15,7 @@ use crate::model::Levels;
 use crate::store::RunDir;
 pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
-use crate::summary::{Group, Schedule, Summary, compute_of};
+use crate::summary::{Group, Schedule, Summary, compute_of, sender_ccs};
 
 /// The selected part of a run.
 pub(super) struct Selection {
@@ -360,6 +360,11 @@ impl Selection {
         Ok(compute_of(&self.run, self.request.trial_filter, includes)?)
     }
 
+    /// The congestion controls of the groups of these trials.
+    pub(super) fn cc_names(&self, trials: &[&TrialEnd]) -> Result<CcNames> {
+        Ok(CcNames::new(sender_ccs(&self.run, trials)?))
+    }
+
     /// Groups that the plan schedules for most of a phase, with their number of flows.
     pub(super) fn running_groups(&self, point_id: u32, phase: &str) -> BTreeMap<&str, u32> {
         let Some((from_s, to_s)) = self.span(point_id, phase) else { return BTreeMap::new() };
@@ -490,15 +495,27 @@ impl CcNames {
 
     /// A group or flow with its congestion controls at these points in parentheses, unless the group has the name of the only one.
     pub(super) fn named(&self, name: &str, points: &[u32]) -> String {
+        self.with(name, points, None)
+    }
+
+    /// As [`Self::named`], for a number of flows of a group that share a line of a legend.
+    pub(super) fn named_flows(&self, group: &str, points: &[u32], flows: usize) -> String {
+        self.with(group, points, Some(format!("{flows} flows")))
+    }
+
+    fn with(&self, name: &str, points: &[u32], rest: Option<String>) -> String {
         const MAX_NAMES: usize = 3;
         let ccs: BTreeSet<&str> = points.iter().map(|id| self.cc(*id, name)).collect();
-        let ccs: Vec<&str> = ccs.into_iter().filter(|cc| !cc.is_empty()).collect();
-        let more = if ccs.len() > MAX_NAMES { ", …" } else { "" };
-        match ccs.as_slice() {
-            [] => name.to_owned(),
-            [only] if *only == group_of(name) => name.to_owned(),
-            _ => format!("{name} ({}{more})", ccs[..ccs.len().min(MAX_NAMES)].join(", ")),
+        let mut shown: Vec<&str> = ccs.into_iter().filter(|cc| !cc.is_empty()).collect();
+        if shown == [group_of(name)] {
+            shown.clear();
         }
+        if shown.len() > MAX_NAMES {
+            shown.truncate(MAX_NAMES);
+            shown.push("…");
+        }
+        shown.extend(rest.as_deref());
+        if shown.is_empty() { name.to_owned() } else { format!("{name} ({})", shown.join(", ")) }
     }
 }
 
@@ -544,6 +561,8 @@ mod tests {
         assert_eq!(names.named("a/0", &[0, 1]), "a/0 (bbr)");
         assert_eq!(names.named("b", &[0, 1]), "b (x, y)");
         assert_eq!(names.named("cubic/1", &[0]), "cubic/1");
+        assert_eq!(names.named_flows("a", &[0], 5), "a (bbr, 5 flows)");
+        assert_eq!(names.named_flows("cubic", &[0], 2), "cubic (2 flows)");
         assert_eq!((names.named("c", &[0]).as_str(), names.cc(1, "b/3")), ("c", "y"));
     }
 

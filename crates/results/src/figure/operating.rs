@@ -9,7 +9,7 @@ use super::axes::{
 use super::canvas::{
     Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, shape, truncate_end,
 };
-use super::data::{Path, Selection, flow_styles, group_of};
+use super::data::{CcNames, Path, Selection, flow_styles, group_of};
 use super::error::Result;
 use super::instants::{Flow, Instant, Mean, OperatingPoint, flows, operating_points};
 use super::png::points;
@@ -51,7 +51,15 @@ fn against_in_flight(data: &Selection, point_id: u32) -> Result<Option<Figure>> 
     let Some(joint) = joint.filter(|joint| joint.in_flight.is_some()) else { return Ok(None) };
     let names: Vec<String> = each.keys().cloned().collect();
     let optima = optima(data, &phase.name, names.iter().map(|flow| (point_id, group_of(flow))));
-    let drawn = InFlight { each: &each, joint: &joint, optima: &optima, names: &names };
+    let ccs = data.cc_names(&trials)?;
+    let drawn = InFlight {
+        each: &each,
+        joint: &joint,
+        optima: &optima,
+        names: &names,
+        ccs: &ccs,
+        point_id,
+    };
     let first = trials.first().map_or(0, |end| end.trial);
     let dots: Vec<&Flow> =
         all.iter().filter(|flow| flow.trial == first && flow.phase == phase.name).collect();
@@ -72,6 +80,8 @@ struct InFlight<'a> {
     joint: &'a OperatingPoint,
     optima: &'a [Optimum],
     names: &'a [String],
+    ccs: &'a CcNames,
+    point_id: u32,
 }
 
 impl InFlight<'_> {
@@ -189,8 +199,9 @@ impl InFlight<'_> {
         let mut keys: Vec<(Key, String)> = Vec::new();
         for (flow, (nth, own)) in self.names.iter().zip(looks) {
             let name = if *own { flow.as_str() } else { group_of(flow) };
-            if !keys.iter().any(|(_, known)| known == name) {
-                keys.push((Key::Mark(shape(*nth), colour(*nth)), name.to_owned()));
+            let name = self.ccs.named(name, &[self.point_id]);
+            if !keys.iter().any(|(_, known)| *known == name) {
+                keys.push((Key::Mark(shape(*nth), colour(*nth)), name));
             }
         }
         keys.push((Key::Mark(Shape::Diamond, INK), "joint".to_owned()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::axes::{Axis, Frame, Key, Row, left_margin, legend};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, truncate_end};
-use super::data::{Selection, flow_styles, group_of};
+use super::data::{CcNames, Selection, flow_styles, group_of};
 use super::error::Result;
 use super::instants::{Flow, Instant, flows};
 use super::png::points;
@@ -78,11 +78,18 @@ fn ecdf(data: &Selection, point_id: u32) -> Result<Option<Figure>> {
     if data.phases().len() > 1 {
         stem = format!("{stem}-{}", phase.name);
     }
-    let (svg, width_points) = ecdf_sheet(data, &spreads, &phase.name);
+    let ccs = data.cc_names(&trials)?;
+    let name_of = |flow: &str| ccs.named(flow, &[point_id]);
+    let (svg, width_points) = ecdf_sheet(data, &spreads, &phase.name, name_of);
     Ok(Some(Figure { stem, svg, width_points, csv: csv.finish() }))
 }
 
-fn ecdf_sheet(data: &Selection, spreads: &[Spread], phase: &str) -> (String, f64) {
+fn ecdf_sheet(
+    data: &Selection,
+    spreads: &[Spread],
+    phase: &str,
+    name_of: impl Fn(&str) -> String,
+) -> (String, f64) {
     let width = points(data.request.width_mm.unwrap_or(COLUMN_MM));
     let height = points(data.request.height_mm.unwrap_or(52.0));
     let names: Vec<String> = spreads.iter().map(|(flow, _)| flow.clone()).collect();
@@ -90,10 +97,10 @@ fn ecdf_sheet(data: &Selection, spreads: &[Spread], phase: &str) -> (String, f64
     let mut canvas = Canvas::new(width, height);
     let mut keys: Vec<(Key, String)> = Vec::new();
     for (flow, (nth, own)) in names.iter().zip(&looks) {
-        let name = if *own { flow.as_str() } else { group_of(flow) };
-        if !keys.iter().any(|(_, known)| known == name) {
+        let name = name_of(if *own { flow.as_str() } else { group_of(flow) });
+        if !keys.iter().any(|(_, known)| *known == name) {
             let stroke = Stroke { dash: dash(*nth), ..Stroke::new(colour(*nth), 1.1) };
-            keys.push((Key::Line(stroke), name.to_owned()));
+            keys.push((Key::Line(stroke), name));
         }
     }
     let y = Axis::exact("Share of instants", 0.0, 1.0, 4.0);
@@ -195,7 +202,8 @@ fn strips(data: &Selection) -> Result<Option<Figure>> {
             one.fair.into(),
         ]);
     }
-    let (svg, width_points) = strips_sheet(data, &places, &got);
+    let ccs = data.cc_names(&data.trials.iter().collect::<Vec<_>>())?;
+    let (svg, width_points) = strips_sheet(data, &places, &got, &ccs);
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv: csv.finish() }))
 }
 
@@ -222,10 +230,10 @@ fn mean_jain_index(
 }
 
 /// Legend: a colour per group, and the line of the fair share.
-fn strips_legend(groups: &[&str]) -> Vec<(Key, String)> {
+fn strips_legend(groups: &[String]) -> Vec<(Key, String)> {
     let mark = |nth| Key::Mark(super::canvas::Shape::Circle, colour(nth));
     let fair = Key::Line(Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) });
-    let of_group = |(nth, group): (usize, &&str)| (mark(nth), (*group).to_owned());
+    let of_group = |(nth, group): (usize, &String)| (mark(nth), group.clone());
     groups.iter().enumerate().map(of_group).chain([(fair, "fair share".to_owned())]).collect()
 }
 
@@ -240,6 +248,7 @@ fn strips_sheet(
     data: &Selection,
     places: &[(u32, String)],
     got: &[FlowThroughput],
+    ccs: &CcNames,
 ) -> (String, f64) {
     let ids = data.points();
     let phases: Vec<String> = data.phases().into_iter().map(|p| p.name).collect();
@@ -248,11 +257,12 @@ fn strips_sheet(
     let mut groups: Vec<&str> = places.iter().map(|(_, group)| group.as_str()).collect();
     groups.sort_unstable();
     groups.dedup();
+    let named: Vec<String> = groups.iter().map(|group| ccs.named(group, &ids)).collect();
     // With several points, categories are points and colours are groups.
     let names: Vec<String> = if ids.len() > 1 {
         ids.iter().map(|id| data.point_name(*id)).collect()
     } else {
-        groups.iter().map(|group| (*group).to_owned()).collect()
+        named.clone()
     };
     let slot = |place: usize| {
         let (point_id, group) = &places[place];
@@ -271,7 +281,7 @@ fn strips_sheet(
     let height = points(data.request.height_mm.unwrap_or(62.0));
     let y = strips_axis(got);
     let mut canvas = Canvas::new(width, height);
-    let keys = strips_legend(&groups);
+    let keys = strips_legend(&named);
     let jain_line = if ids.len() > 1 { 0.0 } else { 8.0 };
     let x = Axis::names(&data.point_factors(), &names);
     let (size, count) = ((width, height), phases.len());

@@ -7,7 +7,7 @@ use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
 use super::canvas::{Canvas, FAINT, Shape, Stroke, colour, dash};
-use super::data::{Selection, flow_styles, group_of};
+use super::data::{CcNames, Selection, flow_styles, group_of};
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{Figure, Kind, TWO_COLUMNS_MM};
@@ -38,7 +38,8 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
             continue;
         }
         let csv = table(data, end, &panels);
-        let (svg, width_points) = sheet(data, end, &panels);
+        let ccs = data.cc_names(&[end])?;
+        let (svg, width_points) = sheet(data, end, &panels, &ccs);
         figures.push(Figure { stem: data.stem(Some(end)), svg, width_points, csv });
     }
     Ok(figures)
@@ -244,7 +245,7 @@ fn subjects(panels: &[Panel]) -> Vec<String> {
     names
 }
 
-fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
+fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel], ccs: &CcNames) -> (String, f64) {
     let count = panels.len() as f64;
     let width = points(data.request.width_mm.unwrap_or(TWO_COLUMNS_MM));
     let height = points(data.request.height_mm.unwrap_or(24.0 * count + 22.0));
@@ -255,7 +256,7 @@ fn sheet(data: &Selection, end: &TrialEnd, panels: &[Panel]) -> (String, f64) {
     let mut canvas = Canvas::new(width, height);
     let room = width - left - 8.0;
     let names = subjects(panels);
-    let styles = styles(&names);
+    let styles = styles(&names, ccs, end.point_id);
     let top = 3.0 + legend(&mut canvas, &keys(&names, &styles), (left, 3.0), room) + 9.0;
     let frame =
         |y: &Axis| Frame { left, top, width: room, height: 10.0, x: x.clone(), y: y.clone() };
@@ -325,8 +326,8 @@ fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
     Axis::linear(&label, low, high, 3.0)
 }
 
-/// Legend label and line style of each name. Flows are coloured, links are grey to black.
-fn styles(names: &[String]) -> Vec<(String, Stroke)> {
+/// Legend label and line style of each name at a point. Flows are coloured, links are grey to black.
+fn styles(names: &[String], ccs: &CcNames, point_id: u32) -> Vec<(String, Stroke)> {
     let flows: Vec<String> = names.iter().filter(|name| name.contains('/')).cloned().collect();
     let looks = flow_styles(&flows);
     let others = [("#000000", ""), (FAINT, "3 1.5"), ("#999999", "1.2 1.2")];
@@ -336,12 +337,12 @@ fn styles(names: &[String]) -> Vec<(String, Stroke)> {
             let (nth, own) = looks[at];
             let stroke = Stroke { dash: dash(nth), ..Stroke::new(colour(nth), 0.8) };
             match own {
-                true => (name.clone(), stroke),
+                true => (ccs.named(name, &[point_id]), stroke),
                 false => (
-                    format!(
-                        "{} ({} flows)",
+                    ccs.named_flows(
                         group_of(name),
-                        flows.iter().filter(|f| group_of(f) == group_of(name)).count()
+                        &[point_id],
+                        flows.iter().filter(|f| group_of(f) == group_of(name)).count(),
                     ),
                     Stroke { width: 0.6, opacity: 0.7, ..stroke },
                 ),
@@ -415,7 +416,7 @@ mod tests {
             .flat_map(|n| [format!("a/{n}"), format!("b/{n}")])
             .chain(["link".into()])
             .collect();
-        let styles = styles(&names);
+        let styles = styles(&names, &CcNames::default(), 0);
         let keys = keys(&names, &styles);
         let shown: Vec<&str> = keys.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(shown, ["a (5 flows)", "b (5 flows)", "link"]);

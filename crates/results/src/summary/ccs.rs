@@ -9,7 +9,7 @@ use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
 /// Names by point and group; several names of one group are joined with `+`.
-pub(super) fn sender_ccs(
+pub(crate) fn sender_ccs(
     run: &RunDir,
     trials: &[&TrialEnd],
 ) -> Result<BTreeMap<(u32, String), String>> {

@@ -140,6 +140,21 @@ fn strips_and_ecdf_use_receiver_goodput() {
     assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
 }
 
+#[test]
+fn legends_name_the_congestion_control_of_each_flow() {
+    let wheres = [("scheme", "cubic"), ("phase", "compete")];
+    for (kind, names) in [
+        (Kind::Series, ["under_test/0 (bbr)", "cross/0 (cubic)"]),
+        (Kind::Ecdf, ["under_test/1 (bbr)", "cross/0 (cubic)"]),
+        (Kind::Strips, ["under_test (bbr)", "cross (cubic)"]),
+    ] {
+        let svg = draw(kind, &wheres).remove(0).svg;
+        for name in names {
+            assert!(svg.contains(&format!(">{name}</text>")), "{}: {name}: {svg}", kind.name());
+        }
+    }
+}
+
 /// Long intervals at 40 Mbit/s and very short ones at 400, and most samples while the queue is short.
 fn run_with_unequal_intervals(root: &Path) -> PathBuf {
     run_with_unequal_intervals_of(root, &["under_test"])
@@ -430,7 +445,7 @@ fn heatmap_of_three_factors_has_panels() {
         "{}",
         one.svg
     );
-    let title = "Share of under_test in the throughput, phase compete (%)";
+    let title = "Share of under_test in the throughput, phase “compete” (%)";
     assert!(one.svg.contains(title), "{}", one.svg);
     let shares = cells(one, &[("f0", "low"), ("status", "ok")], "mean");
     let is_share = |share: &String| (0.0..1.0).contains(&share.parse::<f64>().unwrap());

@@ -88,7 +88,7 @@ fn metric_if_any(data: &Selection, summary: &Summary) -> Result<Option<Values>> 
 }
 
 fn spoken_phase(phase: &str) -> String {
-    if phase == WHOLE_TRIAL { "whole trials".to_owned() } else { format!("phase {phase}") }
+    if phase == WHOLE_TRIAL { "whole trials".to_owned() } else { format!("phase “{phase}”") }
 }
 
 /// The share of the group under test in the throughput of all groups of the phase in which most flows run.
