@@ -16,7 +16,7 @@ use super::summary::{PhaseRow, Summary, compute};
 use ccbench_proto::metric::Scope;
 
 use crate::error::{ErrorClass, FileError};
-use crate::model::name_and_stat;
+use crate::model::{missing_metric, name_and_stat};
 
 mod claims;
 mod numbers;
@@ -55,12 +55,12 @@ pub enum CompareError {
         reason: String,
     },
     /// Neither side has such a metric.
-    #[error("there is no metric `{metric}` here; there are: {known}")]
+    #[error("there is no metric `{metric}` here{hint}")]
     UnknownMetric {
         /// As given.
         metric: String,
-        /// The metrics that exist.
-        known: String,
+        /// What follows: the metrics that exist, where this one exists, or what is near.
+        hint: String,
     },
 }
 
@@ -210,6 +210,7 @@ pub fn compare(
     tolerances: &[Tolerance],
     filter: TrialFilter,
 ) -> Result<Differences> {
+    check_names(metrics, tolerances)?;
     let opened = RunDir::open(run)?;
     let first = compute(&opened, filter)?;
     let mut row_order = RowOrder::new(first.phases.clone());
@@ -264,6 +265,16 @@ pub fn compare(
     let trials = [SideTrials::of(one, &points[0]), SideTrials::of(other, &points[1])];
     let of_one_run = matches!(with, Comparison::Levels(..));
     Ok(Differences { claims, trials, of_one_run, ..differences })
+}
+
+/// Checks the names of metrics, before the tables are read.
+fn check_names(metrics: &[String], tolerances: &[Tolerance]) -> Result<()> {
+    for metric in metrics.iter().chain(tolerances.iter().map(|one| &one.metric)) {
+        if let Some(hint) = missing_metric(metric) {
+            return Err(CompareError::UnknownMetric { metric: metric.clone(), hint });
+        }
+    }
+    Ok(())
 }
 
 /// The results of the claims of a run's plan.
@@ -389,17 +400,15 @@ impl RowOrder {
         Side { name, values, presence }
     }
 
-    /// Checks that every metric that was named exists.
+    /// Checks that every metric that was named has values.
     fn check_metrics(&self, metrics: &Metrics<'_>) -> Result<()> {
         for metric in metrics.requested.iter().chain(metrics.given.iter().map(|one| &one.metric)) {
             let (name, stat) = name_and_stat(metric);
             let exists =
                 |row: &(&str, &str, &str)| row.0 == name && stat.is_none_or(|s| row.1 == s);
             if !self.metrics.iter().any(exists) {
-                let known: BTreeSet<String> =
-                    self.metrics.iter().map(|(name, stat, _)| format!("{name}:{stat}")).collect();
-                let known = known.into_iter().collect::<Vec<_>>().join(", ");
-                return Err(CompareError::UnknownMetric { metric: metric.clone(), known });
+                let hint = "; neither side has values of it".to_owned();
+                return Err(CompareError::UnknownMetric { metric: metric.clone(), hint });
             }
         }
         Ok(())

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use ccbench_proto::metric::replacement;
+use ccbench_proto::metric::{METRICS, Scope, replacement};
+use ccbench_proto::plan::parse::suggest::near;
 use ccbench_proto::wire::NodeInfo;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -308,9 +309,53 @@ pub(crate) fn name_and_stat(metric: &str) -> (&str, Option<&str>) {
     (replacement(name).unwrap_or(name), stat)
 }
 
+/// A group's throughput over that of all groups, a value that only heatmaps have.
+pub(crate) const THROUGHPUT_SHARE: &str = "throughput_share";
+
+/// Every scope of the metrics of this name.
+pub(crate) fn scopes_of(name: &str) -> Vec<Scope> {
+    METRICS.iter().filter(|metric| metric.name == name).flat_map(|m| m.scopes).copied().collect()
+}
+
+/// If no summary has a metric as given on the command line, the end of the error: where it exists, or what is near.
+pub(crate) fn missing_metric(given: &str) -> Option<String> {
+    let (name, stat) = name_and_stat(given);
+    if name == THROUGHPUT_SHARE {
+        return Some("; only figures of `--kind heatmap` have it".to_owned());
+    }
+    let of_name = METRICS.iter().filter(|metric| metric.name == name);
+    let mut stats: Vec<&str> = Vec::new();
+    for stat in of_name.flat_map(|metric| metric.stats) {
+        if !stats.contains(stat) {
+            stats.push(stat);
+        }
+    }
+    if stats.is_empty() {
+        let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+        let near = near(name, &names);
+        let list = "; docs/results.md#summaries lists them".to_owned();
+        return Some(if near.is_empty() { list } else { near });
+    }
+    stat.filter(|stat| !stats.contains(stat))?;
+    Some(format!("; the statistics of `{name}` are {}", stats.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_about_metrics_have_near_names() {
+        let missing = |given| missing_metric(given).unwrap_or_default();
+        assert_eq!(missing("srtt:p95") + &missing("packet_lateness"), "");
+        assert_eq!(missing("srt"), "; did you mean `srtt`?");
+        assert_eq!(missing("throughput_share"), "; only figures of `--kind heatmap` have it");
+        assert_eq!(
+            missing("throughput_sum:sum"),
+            "; the statistics of `throughput_sum` are mean, std, cov"
+        );
+        assert!(missing("utterly_unlike").ends_with("lists them"));
+    }
 
     #[test]
     fn clocks_have_the_same_source_in_journal_and_table() {

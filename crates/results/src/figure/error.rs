@@ -68,12 +68,12 @@ pub enum FigureError {
         with: String,
     },
     /// The figure has no such metric.
-    #[error("there is no metric `{metric}` here; there are: {known}")]
+    #[error("there is no metric `{metric}` here{hint}")]
     UnknownMetric {
         /// As given.
         metric: String,
-        /// The metrics that exist.
-        known: String,
+        /// What follows: the metrics that exist, where this one exists, or what is near.
+        hint: String,
     },
     /// One output file for several figures.
     #[error(

@@ -12,7 +12,7 @@ use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};
 use crate::csv::{Cell, Table};
 use crate::display::readable;
 use crate::journal::PhaseRecord;
-use crate::model::name_and_stat;
+use crate::model::{name_and_stat, scopes_of};
 use crate::summary::Summary;
 use ccbench_proto::metric::Scope;
 
@@ -103,13 +103,9 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
         let found = of_name().find(|row| row.stat == stat.unwrap_or("mean"));
         let found = found.or_else(|| of_name().find(|_| stat.is_none()));
         let Some(row) = found else {
-            let mut known: Vec<String> =
-                of_groups().map(|row| format!("{}:{}", row.metric, row.stat)).collect();
-            known.sort();
-            known.dedup();
             return Err(FigureError::UnknownMetric {
                 metric: requested.clone(),
-                known: known.join(", "),
+                hint: no_values(name),
             });
         };
         let (scale, unit) = readable(row.unit);
@@ -123,6 +119,19 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
         })
     };
     requested.iter().map(metric).collect()
+}
+
+/// Why there are no bars of a metric.
+fn no_values(name: &str) -> String {
+    let scopes = scopes_of(name);
+    if scopes.contains(&Scope::Group) {
+        return "; this run has no values of it".to_owned();
+    }
+    let scopes: Vec<&str> = scopes.into_iter().map(Scope::as_str).collect();
+    format!(
+        "; bars are of flow groups, and it is a metric of scope {}: use --kind heatmap",
+        scopes.join(", ")
+    )
 }
 
 /// Axis title of a statistic.

@@ -2,7 +2,7 @@
 
 use super::error::{FigureError, Result};
 use super::png;
-use crate::model::TrialFilter;
+use crate::model::{THROUGHPUT_SHARE, TrialFilter, missing_metric};
 
 /// Width of a single-column figure.
 pub const COLUMN_MM: f64 = 85.0;
@@ -132,14 +132,25 @@ pub struct Request {
 }
 
 impl Request {
-    /// Rejects axes and metrics for figures that have none.
+    /// Rejects axes and metrics for figures that have none, and metrics that no summary has.
     ///
     /// # Errors
-    /// `x` or `y` is set, and the kind is not [`Kind::Heatmap`]; or metrics are, and the kind has fixed ones.
+    /// `x` or `y` is set, and the kind is not [`Kind::Heatmap`]; or metrics are, and the kind has fixed ones or no
+    /// such metric.
     pub(super) fn check(&self) -> Result<()> {
         if !self.metrics.is_empty() && !self.kind.has_metrics() {
             let with = Self::kinds_with_metrics();
             return Err(FigureError::FixedMetrics { kind: self.kind.name(), with });
+        }
+        let of_summary = match self.kind {
+            Kind::Phases | Kind::Heatmap => self.metrics.as_slice(),
+            _ => &[],
+        };
+        for metric in of_summary {
+            let is_share = self.kind == Kind::Heatmap && metric == THROUGHPUT_SHARE;
+            if let Some(hint) = missing_metric(metric).filter(|_| !is_share) {
+                return Err(FigureError::UnknownMetric { metric: metric.clone(), hint });
+            }
         }
         let axes = [("--x", &self.x), ("--y", &self.y)];
         match axes.into_iter().find(|(_, factor)| factor.is_some()) {

@@ -35,7 +35,8 @@ pub(super) fn panels(
     let requested = &data.request.metrics;
     if let Some(metric) = requested.iter().find(|metric| !CURVES.contains(&metric.as_str())) {
         let known = CURVES.join(", ");
-        return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
+        let hint = format!("; there are: {known}");
+        return Err(FigureError::UnknownMetric { metric: metric.clone(), hint });
     }
     let is_wanted = |name: &str| match requested.is_empty() {
         true => CURVES[..DEFAULT_COUNT].contains(&name),

@@ -65,7 +65,8 @@ fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     for metric in requested {
         if !SERIES.iter().any(|(name, _)| name == metric) {
             let known = SERIES.map(|(name, _)| name).join(", ");
-            return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
+            let hint = format!("; there are: {known}");
+            return Err(FigureError::UnknownMetric { metric: metric.clone(), hint });
         }
     }
     let wanted = |nth: usize, name: &str| match requested.is_empty() {
@@ -115,7 +116,8 @@ fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     let known: BTreeSet<String> = states.iter().map(variable).collect();
     if let Some(metric) = requested.iter().find(|metric| !known.contains(*metric)) {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(FigureError::UnknownMetric { metric: metric.clone(), known });
+        let hint = format!("; there are: {known}");
+        return Err(FigureError::UnknownMetric { metric: metric.clone(), hint });
     }
     for panel in &mut states {
         panel.curves.retain(|curve| data.accepts_flow(&curve.name));

@@ -16,6 +16,40 @@ fn metrics_of_fixed_kinds_are_refused() {
 }
 
 #[test]
+fn names_of_metrics_are_checked_before_the_run_is_read() {
+    let nowhere = Path::new("there is no such run");
+    let draw = |kind, metric: &str| {
+        let request = Request { metrics: vec![metric.to_owned()], ..request(kind, &[]) };
+        figure::draw(nowhere, &request).unwrap_err()
+    };
+    for (kind, metric, hint) in [
+        (Kind::Phases, "throughput_share", "only figures of `--kind heatmap` have it"),
+        (Kind::Phases, "srt", "did you mean `srtt`?"),
+        (Kind::Heatmap, "srtt:p96", "the statistics of `srtt` are mean, median, p5"),
+    ] {
+        let error = draw(kind, metric).to_string();
+        assert!(error.contains(metric) && error.contains(hint), "{error}");
+        assert!(error.len() < 150, "a list of all names helps nobody: {error}");
+    }
+    // The share has no such error, but the run is not there.
+    let opened = draw(Kind::Heatmap, "throughput_share").to_string();
+    assert!(opened.contains("no such run") && !opened.contains("metric"), "{opened}");
+    let with = Comparison::Levels("buffer", "20", "40");
+    let metrics = ["throughput_share".to_owned()];
+    let error = compare(nowhere, &with, &metrics, &[], TrialFilter::default()).unwrap_err();
+    assert!(error.to_string().contains("`--kind heatmap`"), "{error}");
+    assert!(error.class() == ErrorClass::Usage);
+}
+
+#[test]
+fn metrics_without_bars_name_the_kind_that_has_them() {
+    let root = tempfile::tempdir().unwrap();
+    let request = Request { metrics: vec!["backlog".to_owned()], ..request(Kind::Phases, &[]) };
+    let error = figure::draw(&made_up(root.path()), &request).unwrap_err().to_string();
+    assert!(error.contains("`backlog`") && error.ends_with("use --kind heatmap"), "{error}");
+}
+
+#[test]
 fn file_names_include_filters() {
     let stem = |kind, wheres: &[(&str, &str)]| draw(kind, wheres).remove(0).stem;
     let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];

@@ -12,8 +12,7 @@ use crate::model::name_and_stat;
 use crate::summary::statistics::mean_with_interval;
 use crate::summary::{PointRow, Summary};
 
-/// A group's throughput over that of all groups, a value that only heatmaps have.
-pub(super) const SHARE: &str = "throughput_share";
+pub(super) use crate::model::THROUGHPUT_SHARE as SHARE;
 
 /// The values of a heatmap.
 pub(super) struct Values {
@@ -170,13 +169,9 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
         return Err(FigureError::Where { column: "phase".to_owned(), value: phase, reason });
     }
     if of_metric.is_empty() {
-        let mut known: Vec<String> =
-            summary.point_rows.iter().map(|row| format!("{}:{}", row.metric, row.stat)).collect();
-        known.sort();
-        known.dedup();
         return Err(FigureError::UnknownMetric {
             metric: requested.to_owned(),
-            known: known.join(", "),
+            hint: "; this run has no values of it".to_owned(),
         });
     }
     let subject = |row: &PointRow| (row.scope, row.subject.clone());
