@@ -1,4 +1,4 @@
-//! Bar charts of the flow groups in each phase beside the ideal: a group of bars per point, or per flow group if there
+//! Bar charts of the flow groups or probes in each phase beside the ideal: a group of bars per point, or per flow group if there
 //! is only one point.
 
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ impl Metric {
 }
 
 struct Bar {
-    group: String,
+    subject: Subject,
     value: f64,
     interval: Option<(f64, f64)>,
     trials: u32,
@@ -91,23 +91,35 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     Ok(vec![Figure { stem: data.stem(None), svg, width_points, csv }])
 }
 
-/// The requested metrics of groups (`name` or `name:stat`).
+/// What has bars; of a metric that several have, the first.
+const SCOPES: [Scope; 2] = [Scope::Group, Scope::Probe];
+
+/// The requested metrics of groups or probes (`name` or `name:stat`).
 fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
     let usual = || vec!["throughput_sum".to_owned(), "srtt".to_owned()];
     let requested =
         if data.request.metrics.is_empty() { usual() } else { data.request.metrics.clone() };
-    let of_groups = || summary.point_rows.iter().filter(|row| row.scope == Scope::Group);
     let metric = |requested: &String| {
         let (name, stat) = name_and_stat(requested);
-        let of_name = || of_groups().filter(|row| row.metric == name);
-        let found = of_name().find(|row| row.stat == stat.unwrap_or("mean"));
-        let found = found.or_else(|| of_name().find(|_| stat.is_none()));
-        let Some(row) = found else {
+        let of_scope = |scope: Scope| {
+            let of_name = || {
+                let rows = summary.point_rows.iter();
+                rows.filter(|row| row.scope == scope && row.metric == name)
+            };
+            let found = of_name().find(|row| row.stat == stat.unwrap_or("mean"));
+            found.or_else(|| of_name().find(|_| stat.is_none()))
+        };
+        let Some(row) = SCOPES.into_iter().find_map(of_scope) else {
             return Err(FigureError::UnknownMetric {
                 metric: requested.clone(),
                 hint: no_values(name),
             });
         };
+        if let Some(group) = data.wanted("group").filter(|_| row.scope == Scope::Probe) {
+            let (column, value) = ("group".to_owned(), group.to_owned());
+            let reason = format!("`{name}` is a metric of probes, which belong to no group");
+            return Err(FigureError::Where { column, value, reason });
+        }
         let (scale, unit) = readable(row.unit);
         Ok(Metric {
             scope: row.scope,
@@ -124,12 +136,12 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
 /// Why there are no bars of a metric.
 fn no_values(name: &str) -> String {
     let scopes = scopes_of(name);
-    if scopes.contains(&Scope::Group) {
+    if SCOPES.iter().any(|scope| scopes.contains(scope)) {
         return "; this run has no values of it".to_owned();
     }
     let scopes: Vec<&str> = scopes.into_iter().map(Scope::as_str).collect();
     format!(
-        "; bars are of flow groups, and it is a metric of scope {}: use --kind heatmap",
+        "; bars are of flow groups and probes, and it is a metric of scope {}: use --kind heatmap",
         scopes.join(", ")
     )
 }
@@ -148,6 +160,7 @@ fn spoken(metric: &str) -> String {
         "throughput_sum" => "Throughput".to_owned(),
         "throughput_per_flow_mean" => "Throughput per flow".to_owned(),
         "srtt" => "sRTT".to_owned(),
+        "rtt" => "RTT".to_owned(),
         "jain_fairness_of_mean" | "jain_fairness" => "Jain's index".to_owned(),
         other => {
             let text = other.replace('_', " ");
@@ -159,16 +172,22 @@ fn spoken(metric: &str) -> String {
     }
 }
 
-/// The groups that the filters accept.
-fn subjects(data: &Selection, summary: &Summary) -> Vec<Subject> {
+/// The groups that the filters accept, and the probes, as far as these metrics are of groups or of probes.
+fn subjects(data: &Selection, summary: &Summary, metrics: &[Metric]) -> Vec<Subject> {
     let groups = summary.groups().into_iter().filter(|group| data.accepts("group", group));
-    groups.map(|name| Subject { scope: Scope::Group, name }).collect()
+    let groups = groups.map(|name| Subject { scope: Scope::Group, name });
+    let of_probes = summary.point_rows.iter().filter(|row| row.scope == Scope::Probe);
+    let probes: BTreeSet<&str> = of_probes.map(|row| row.subject.as_str()).collect();
+    let probes = probes.into_iter().map(|name| (Scope::Probe, name.to_owned()));
+    let probes = probes.map(|(scope, name)| Subject { scope, name });
+    let is_shown = |one: &Subject| metrics.iter().any(|metric| metric.scope == one.scope);
+    groups.chain(probes).filter(is_shown).collect()
 }
 
 impl<'a> Layout<'a> {
     fn of(data: &'a Selection, summary: &Summary, metrics: &[Metric]) -> Self {
         let (points, phases) = (data.points(), data.phases());
-        let subjects = subjects(data, summary);
+        let subjects = subjects(data, summary, metrics);
         let ccs = CcNames::new(summary.ccs.clone());
         if let [point_id] = points[..] {
             let place = |subject| Place { point_id, subject: Some(subject) };
@@ -191,19 +210,18 @@ impl<'a> Layout<'a> {
         let shown: Vec<Series> = phases.iter().flat_map(each).filter(has_bar).collect();
         let with_bars: BTreeSet<&Subject> =
             shown.iter().filter_map(|one| one.subject.as_ref()).collect();
-        let of_one = match with_bars.first() {
-            Some(only) if with_bars.len() == 1 => Some((*only).clone()),
-            // Bars of the same colour could not be told apart.
-            Some(_) if shown.len() > PALETTE.len() => {
-                let groups: Vec<String> =
-                    subjects.iter().map(|subject| subject.name.clone()).collect();
-                let name = data.group_under_test(&groups);
-                name.map(|name| Subject { scope: Scope::Group, name })
-            }
-            _ => None,
-        };
-        layout.series = match of_one {
+        let only = with_bars.first().filter(|_| with_bars.len() == 1).map(|one| (*one).clone());
+        layout.series = match only {
             Some(subject) => phases.iter().map(|phase| series(phase, &subject)).collect(),
+            // Bars of the same colour could not be told apart.
+            None if shown.len() > PALETTE.len() => {
+                let group = data.group_under_test(&summary.groups());
+                let is_kept = |one: &Series| {
+                    let of_group = one.subject.as_ref().filter(|s| s.scope == Scope::Group);
+                    of_group.is_none_or(|subject| Some(&subject.name) == group.as_ref())
+                };
+                shown.into_iter().filter(is_kept).collect()
+            }
             None => shown,
         };
         layout
@@ -218,7 +236,10 @@ impl<'a> Layout<'a> {
 
     /// A subject with its congestion controls at the points of the figure.
     fn named(&self, subject: &Subject) -> String {
-        self.ccs.named(&subject.name, &self.data.points())
+        match subject.scope {
+            Scope::Probe => format!("probe {}", subject.name),
+            _ => self.ccs.named(&subject.name, &self.data.points()),
+        }
     }
 
     fn place_name(&self, place: &Place) -> String {
@@ -232,6 +253,12 @@ impl<'a> Layout<'a> {
         let series = self.series.iter().filter_map(|one| one.subject.as_ref());
         let all: BTreeSet<&Subject> = places.chain(series).filter(|s| s.scope == scope).collect();
         all.first().copied().filter(|_| all.len() == 1)
+    }
+
+    /// The series that may have bars of a metric.
+    fn slots(&self, metric: &Metric) -> Vec<usize> {
+        let fits = |one: &Series| one.subject.as_ref().is_none_or(|s| s.scope == metric.scope);
+        (0..self.series.len()).filter(|nth| fits(&self.series[*nth])).collect()
     }
 
     /// Legend of the bars. Phases tell them apart, or groups, or both.
@@ -277,7 +304,7 @@ fn bar(
     )?;
     let scaled = |value: f64| value / metric.scale;
     Some(Bar {
-        group: subject.name.clone(),
+        subject: subject.clone(),
         value: scaled(row.value),
         interval: row.interval.map(|(low, high)| (scaled(low), scaled(high))),
         trials: row.n_trials,
@@ -320,6 +347,7 @@ impl Layout<'_> {
             "trials",
             "ideal",
             "cc",
+            "probe",
         ]);
         for (metric, bars) in all {
             for (place, bars) in self.places.iter().zip(bars) {
@@ -327,18 +355,23 @@ impl Layout<'_> {
                 let point = place.subject.as_ref().map_or(point, |subject| subject.name.clone());
                 for (series, bar) in self.series.iter().zip(bars) {
                     let Some(bar) = bar else { continue };
+                    let of = |scope: Scope| {
+                        if bar.subject.scope == scope { bar.subject.name.as_str() } else { "" }
+                    };
+                    let group = of(Scope::Group);
                     csv.row(&[
                         metric.label("").as_str().into(),
                         f64::from(place.point_id).into(),
                         point.as_str().into(),
-                        bar.group.as_str().into(),
+                        group.into(),
                         series.phase.name.as_str().into(),
                         bar.value.into(),
                         bar.interval.map(|i| i.0).into(),
                         bar.interval.map(|i| i.1).into(),
                         f64::from(bar.trials).into(),
                         Cell::from(bar.ideal),
-                        self.ccs.cc(place.point_id, &bar.group).into(),
+                        self.ccs.cc(place.point_id, group).into(),
+                        of(Scope::Probe).into(),
                     ]);
                 }
             }
@@ -392,10 +425,10 @@ impl Layout<'_> {
         let below = probe(&axes[0]).x_axis_height() + 2.0;
         let gap = 9.0;
         let each = (height - top - below - gap * (all.len() as f64 - 1.0)) / all.len() as f64;
-        for (nth, (axis, (_, bars))) in axes.iter().zip(all).enumerate() {
+        for (nth, (axis, (metric, bars))) in axes.iter().zip(all).enumerate() {
             let frame = Frame { top: top + nth as f64 * (each + gap), height: each, ..probe(axis) };
             frame.ground(&mut canvas, &[]);
-            draw_bars(&mut canvas, &frame, bars);
+            draw_bars(&mut canvas, &frame, bars, &self.slots(metric));
             frame.edges(&mut canvas, nth + 1 == all.len(), true);
         }
         let of = self
@@ -405,17 +438,18 @@ impl Layout<'_> {
     }
 }
 
-fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>]) {
+/// Draws the bars of the series in `slots`, side by side.
+fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>], slots: &[usize]) {
     const FILLED: f64 = 0.78;
     for (place, bars) in bars.iter().enumerate() {
-        let step = FILLED / bars.len().max(1) as f64;
-        for (nth, bar) in bars.iter().enumerate() {
-            let Some(bar) = bar else { continue };
-            let from = place as f64 + (1.0 - FILLED) / 2.0 + step * nth as f64;
+        let step = FILLED / slots.len().max(1) as f64;
+        for (slot, nth) in slots.iter().enumerate() {
+            let Some(bar) = &bars[*nth] else { continue };
+            let from = place as f64 + (1.0 - FILLED) / 2.0 + step * slot as f64;
             let (x, y) = frame.at(from + step * 0.06, bar.value);
             let wide = frame.at_x(from + step * 0.94) - x;
             let ground = frame.top + frame.height;
-            canvas.rect((x, y), (wide, (ground - y).max(0.0)), colour(nth));
+            canvas.rect((x, y), (wide, (ground - y).max(0.0)), colour(*nth));
             let middle = x + wide / 2.0;
             if let Some(ideal) = bar.ideal {
                 let y = frame.at_y(ideal);

@@ -100,6 +100,28 @@ fn phases_have_a_bar_for_each_group() {
 }
 
 #[test]
+fn phases_have_bars_of_probes() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    let draw = |metrics: &[&str], wheres: &[(&str, &str)]| {
+        let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
+        figure::draw(&run, &Request { metrics, ..request(Kind::Phases, wheres) })
+    };
+    let one = draw(&["rtt"], &[("scheme", "cubic")]).unwrap().remove(0);
+    let of = [("metric", "RTT (ms)"), ("probe", "rtt"), ("phase", "alone")];
+    let ms = number(&one, &of, "mean");
+    assert!((10.0..10.01).contains(&ms), "{ms}");
+    assert!(one.svg.contains(">probe rtt<") && !one.svg.contains("cross"), "{}", one.svg);
+    // Beside groups, and at several points.
+    let both = draw(&["throughput_sum", "rtt"], &[("phase", "compete")]).unwrap().remove(0);
+    for text in ["probe rtt", "cross (cubic)"] {
+        assert!(both.svg.contains(&format!(">{text}<")), "{text}: {}", both.svg);
+    }
+    let error = draw(&["rtt"], &[("group", "cross")]).unwrap_err().to_string();
+    assert!(error.contains("a metric of probes"), "{error}");
+}
+
+#[test]
 fn series_shows_first_counted_trial_per_point() {
     let figures = draw(Kind::Series, &[]);
     let stems: Vec<&str> = figures.iter().map(|figure| figure.stem.as_str()).collect();
