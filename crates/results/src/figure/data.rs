@@ -15,7 +15,7 @@ use crate::model::Levels;
 use crate::store::RunDir;
 pub(super) use crate::summary::group_of;
 use crate::summary::query::values;
-use crate::summary::{Group, Schedule, Summary, compute_of, sender_ccs};
+use crate::summary::{Group, Schedule, Summary, compute_of, payload_share, sender_ccs};
 
 /// The selected part of a run.
 pub(super) struct Selection {
@@ -34,13 +34,21 @@ pub(super) struct Selection {
 /// The bottleneck of a flow group according to the plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Path {
+    /// Of frames, as the link counts.
     pub(super) rate_bps: f64,
+    /// Payload of a full packet per byte that counts against the rate.
+    pub(super) payload_share: f64,
     pub(super) base_rtt_ms: f64,
     /// Time to drain a full queue; `None` if the discipline has no limit that determines it.
     pub(super) full_queue_ms: Option<f64>,
 }
 
 impl Path {
+    /// The rate in payload, as throughput counts.
+    pub(super) fn payload_bps(self) -> f64 {
+        self.rate_bps * self.payload_share
+    }
+
     /// Bandwidth-delay product in frames of 1514 bytes.
     pub(super) fn bdp_packets(self) -> f64 {
         self.rate_bps * self.base_rtt_ms / 1e3 / 8.0 / FRAME_BYTES as f64
@@ -439,6 +447,7 @@ impl Selection {
         });
         (mean_bps > 0.0).then(|| Path {
             rate_bps: traced.unwrap_or(mean_bps),
+            payload_share: payload_share(link),
             base_rtt_ms: rtt.as_secs_f64() * 1e3,
             full_queue_ms: bytes.map(|bytes| bytes * 8.0 / mean_bps * 1e3),
         })
@@ -548,8 +557,11 @@ mod tests {
 
     #[test]
     fn bdp_is_in_frames() {
-        let path = Path { rate_bps: 100e6, base_rtt_ms: 10.0, full_queue_ms: Some(15.0) };
+        let payload_share = 1448.0 / 1514.0;
+        let path =
+            Path { rate_bps: 100e6, payload_share, base_rtt_ms: 10.0, full_queue_ms: Some(15.0) };
         assert!((path.bdp_packets() - 82.56).abs() < 0.01, "{}", path.bdp_packets());
+        assert!((path.payload_bps() / 1e6 - 95.64).abs() < 0.01, "{}", path.payload_bps());
     }
 
     #[test]

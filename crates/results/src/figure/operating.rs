@@ -368,7 +368,7 @@ impl Optimum {
     }
 
     fn mbit_per_s(&self) -> f64 {
-        self.path.rate_bps / 1e6
+        self.path.payload_bps() / 1e6
     }
 
     fn srtt_ms(&self) -> f64 {

@@ -44,7 +44,7 @@ struct Bar {
     value: f64,
     interval: Option<(f64, f64)>,
     trials: u32,
-    ideal: Option<f64>,
+    references: References,
 }
 
 /// What a bar is of.
@@ -308,29 +308,62 @@ fn bar(
         value: scaled(row.value),
         interval: row.interval.map(|(low, high)| (scaled(low), scaled(high))),
         trials: row.n_trials,
-        ideal: ideal(data, metric, (place.point_id, &subject.name), &series.phase.name),
+        references: references(data, metric, (place.point_id, &subject.name), &series.phase.name)
+            .unwrap_or_default(),
     })
 }
 
-/// The ideal of a low-delay congestion control: its fair share of the link, at the base RTT when alone and with a
-/// full queue when competing.
-fn ideal(
+/// What the plan makes possible for a group, beside its bar, in units of the axis.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct References {
+    /// Its fair share of the payload, or the base RTT if it is alone.
+    ideal: Option<f64>,
+    /// The RTT while the queue is full, if it has competitors, which may keep it full.
+    full_queue: Option<f64>,
+}
+
+impl References {
+    /// Those that there are, each with its line.
+    fn lines(self) -> impl Iterator<Item = (f64, Stroke)> {
+        let ideal = self.ideal.map(|value| (value, ideal_stroke()));
+        let full_queue = self.full_queue.map(|value| (value, full_queue_stroke()));
+        ideal.into_iter().chain(full_queue)
+    }
+}
+
+const fn ideal_stroke() -> Stroke {
+    Stroke::new(INK, 1.4)
+}
+
+const fn full_queue_stroke() -> Stroke {
+    Stroke { dash: "1.6 1", ..ideal_stroke() }
+}
+
+fn references(
     data: &Selection,
     metric: &Metric,
     (point_id, group): (u32, &str),
     phase: &str,
-) -> Option<f64> {
+) -> Option<References> {
     let path = data.path(point_id, group, phase)?;
     let sharing = data.groups_sharing_bottleneck(point_id, group, phase);
     let mine = f64::from(*sharing.get(group)?);
     let all = f64::from(sharing.values().sum::<u32>());
+    let mut found = References::default();
     match (metric.name.as_str(), metric.stat.as_str()) {
-        ("throughput_sum", "mean") => Some(path.rate_bps * mine / all / metric.scale),
-        ("throughput_per_flow_mean", "mean") => Some(path.rate_bps / all / metric.scale),
-        ("srtt", "mean") if sharing.len() == 1 => Some(path.base_rtt_ms),
-        ("srtt", "mean") => Some(path.base_rtt_ms + path.full_queue_ms?),
-        _ => None,
+        ("throughput_sum", "mean") => {
+            found.ideal = Some(path.payload_bps() * mine / all / metric.scale);
+        }
+        ("throughput_per_flow_mean", "mean") => {
+            found.ideal = Some(path.payload_bps() / all / metric.scale);
+        }
+        ("srtt", "mean") if sharing.len() == 1 => found.ideal = Some(path.base_rtt_ms),
+        ("srtt", "mean") => {
+            found.full_queue = path.full_queue_ms.map(|queue_ms| path.base_rtt_ms + queue_ms);
+        }
+        _ => {}
     }
+    Some(found)
 }
 
 impl Layout<'_> {
@@ -348,6 +381,7 @@ impl Layout<'_> {
             "ideal",
             "cc",
             "probe",
+            "full_queue",
         ]);
         for (metric, bars) in all {
             for (place, bars) in self.places.iter().zip(bars) {
@@ -369,9 +403,10 @@ impl Layout<'_> {
                         bar.interval.map(|i| i.0).into(),
                         bar.interval.map(|i| i.1).into(),
                         f64::from(bar.trials).into(),
-                        Cell::from(bar.ideal),
+                        Cell::from(bar.references.ideal),
                         self.ccs.cc(place.point_id, group).into(),
                         of(Scope::Probe).into(),
+                        bar.references.full_queue.into(),
                     ]);
                 }
             }
@@ -398,7 +433,8 @@ impl Layout<'_> {
                 let ends = bars.iter().flatten().flatten().map(|bar| {
                     let top = bar.interval.map_or(bar.value, |(_, high)| high);
                     // With few trials, an interval may be far wider than its mean.
-                    top.min(bar.value * 2.0).max(bar.ideal.unwrap_or(0.0))
+                    let lines = bar.references.lines().map(|(value, _)| value);
+                    lines.fold(top.min(bar.value * 2.0), f64::max)
                 });
                 let whose = if several { whose(metric) } else { String::new() };
                 let label = metric.label(&whose);
@@ -409,8 +445,11 @@ impl Layout<'_> {
         let mut canvas = Canvas::new(width, height);
         let mut keys = self.keys();
         let bars = || all.iter().flat_map(|(_, bars)| bars).flatten().flatten();
-        if bars().any(|bar| bar.ideal.is_some()) {
-            keys.push((Key::Line(Stroke::new(INK, 1.4)), "ideal".to_owned()));
+        if bars().any(|bar| bar.references.ideal.is_some()) {
+            keys.push((Key::Line(ideal_stroke()), "ideal".to_owned()));
+        }
+        if bars().any(|bar| bar.references.full_queue.is_some()) {
+            keys.push((Key::Line(full_queue_stroke()), "full queue".to_owned()));
         }
         let room = width - left - 4.0;
         let top = 3.0 + legend(&mut canvas, &keys, (left, 3.0), room) + 3.0;
@@ -451,11 +490,11 @@ fn draw_bars(canvas: &mut Canvas, frame: &Frame, bars: &[Vec<Option<Bar>>], slot
             let ground = frame.top + frame.height;
             canvas.rect((x, y), (wide, (ground - y).max(0.0)), colour(*nth));
             let middle = x + wide / 2.0;
-            if let Some(ideal) = bar.ideal {
-                let y = frame.at_y(ideal);
+            for (value, stroke) in bar.references.lines() {
+                let y = frame.at_y(value);
                 let beyond = (wide * 0.05).min(1.0);
                 canvas.line((x - beyond, y), (x + wide + beyond, y), Stroke::new("#ffffff", 2.2));
-                canvas.line((x - beyond, y), (x + wide + beyond, y), Stroke::new(INK, 1.4));
+                canvas.line((x - beyond, y), (x + wide + beyond, y), stroke);
             }
             if let Some(ends) = bar.interval {
                 let line = ((wide * 0.25).min(2.5), Stroke::new(INK, 0.7));

@@ -207,11 +207,11 @@ fn strips(data: &Selection) -> Result<Option<Figure>> {
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv: csv.finish() }))
 }
 
-/// An equal share of the bottleneck for each flow that passes it in a phase.
+/// An equal share of the bottleneck's payload for each flow that passes it in a phase.
 fn fair_share(data: &Selection, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
     let all = data.groups_sharing_bottleneck(point_id, group_of(flow), phase).values().sum::<u32>();
     let path = data.path(point_id, group_of(flow), phase)?;
-    (all > 0).then(|| path.rate_bps / 1e6 / f64::from(all))
+    (all > 0).then(|| path.payload_bps() / 1e6 / f64::from(all))
 }
 
 /// Jain's index over the flows of a phase at a point, averaged over trials.

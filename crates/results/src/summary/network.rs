@@ -15,6 +15,11 @@ use crate::curve::{CapacityCurve, extra_bytes, overhead};
 const PAYLOAD_BYTES: f64 = 1448.0;
 const MTU_BYTES: f64 = 1500.0;
 
+/// Payload of a full packet per byte that counts against a link's rate.
+pub(crate) fn payload_share(link: &Link) -> f64 {
+    PAYLOAD_BYTES / (MTU_BYTES + overhead(link))
+}
+
 /// The capacity curve of a link, if it has a trace.
 pub(super) type Curves<'a, 'c> = &'a (dyn Fn(&str) -> Option<&'c CapacityCurve> + 'a);
 
@@ -147,7 +152,7 @@ impl Network {
                 rate_bps: rate.map(|rate| Steps::of(rate, rates)),
                 delay_us: (!link.trace.as_ref().is_some_and(&sets_delay))
                     .then(|| Steps::of(delay_us, delays)),
-                payload_share: PAYLOAD_BYTES / (MTU_BYTES + overhead(link)),
+                payload_share: payload_share(link),
                 extra_bytes: extra_bytes(link),
                 policed_bps: link.policer.as_ref().map(|p| p.rate.bits_per_sec() as f64),
                 has_classes: !link.classes.is_empty(),

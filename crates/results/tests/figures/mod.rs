@@ -316,12 +316,15 @@ fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
     assert_eq!(optima(&svg), (3, two));
     assert!(svg.contains(">scheme, buffer:</text>"), "{svg}");
     assert_eq!(optima(&draw(Kind::Plane, &TWO_PATHS.replace("10ms", "1ms"))), (2, vec![]));
-    // 500 Mbit/s for each, of which they use a tenth.
+    // 478 Mbit/s of payload for each, of which they use a tenth.
     let svg = draw(Kind::Strips, TWO_PATHS);
     assert!(svg.contains(">500</text>") && svg.contains(">scheme, buffer</text>"), "{svg}");
     let svg = draw(Kind::Phases, TWO_PATHS);
     assert!(svg.contains(">Throughput of under_test") && svg.contains(">scheme, buffer</text>"));
 }
+
+/// Payload per byte of frames with 1500 bytes and an Ethernet header.
+const PAYLOAD: f64 = 1448.0 / 1514.0;
 
 #[test]
 fn operating_point_has_one_optimum_per_path() {
@@ -331,7 +334,10 @@ fn operating_point_has_one_optimum_per_path() {
     let request_all = request(Kind::OperatingPoint, &[("phase", "alone")]);
     let figure = figure::draw(&run, &request_all).unwrap().remove(0);
     let best = |whose| number(&figure, &[("subject", whose)], "throughput_mbit_s");
-    assert_eq!(["optimum of under_test", "optimum of cross"].map(best), [1000.0, 200.0]);
+    let payload = ["optimum of under_test", "optimum of cross"].map(best);
+    for (found, rate) in payload.into_iter().zip([1000.0, 200.0]) {
+        assert!((found - rate * PAYLOAD).abs() < 1e-6, "{payload:?}");
+    }
     assert!(figure.svg.contains("fill=\"#c2185b\">cross</text>"), "{}", figure.svg);
 }
 
@@ -374,6 +380,7 @@ fn fair_share_counts_only_flows_through_bottleneck() {
             |group| number(&bars, &[("metric", "Throughput (Mbit/s)"), ("group", group)], "ideal");
         let near =
             |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found} {wanted}");
+        let of_each = of_each.map(|mbit_per_s| mbit_per_s * PAYLOAD);
         near(fair("under_test/0"), of_each[0]);
         near(fair("cross/0"), of_each[1]);
         near(ideal("under_test"), 2.0 * of_each[0]);
@@ -381,6 +388,32 @@ fn fair_share_counts_only_flows_through_bottleneck() {
         let dashed = strips.svg.matches("stroke-dasharray=\"3 1.5\"").count();
         assert_eq!(dashed, 3, "the legend's and one for each: {}", strips.svg);
     }
+}
+
+#[test]
+fn full_queue_is_no_ideal() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    put_plan(&run, TWO_PATHS);
+    let figure = |phase| {
+        let wheres = [("scheme", "cubic"), ("phase", phase), ("group", "under_test")];
+        figure::draw(&run, &request(Kind::Phases, &wheres)).unwrap().remove(0)
+    };
+    let rtt = [("metric", "Mean sRTT (ms)")];
+    let alone = figure("alone");
+    assert_eq!(number(&alone, &rtt, "ideal"), 1.0);
+    assert_eq!(cells(&alone, &rtt, "full_queue"), [""]);
+    assert!(alone.svg.contains(">ideal<") && !alone.svg.contains(">full queue<"));
+    let compete = figure("compete");
+    assert_eq!(cells(&compete, &rtt, "ideal"), [""]);
+    // 100 kB at 1 Gbit/s, and the delay.
+    assert!((number(&compete, &rtt, "full_queue") - 1.8).abs() < 1e-9, "{}", compete.csv);
+    assert!(compete.svg.contains(">ideal<") && compete.svg.contains(">full queue<"));
+    put_plan(
+        &run,
+        &TWO_PATHS.replace("{ kind = \"bfifo\", limit = \"100kB\" }", "{ kind = \"fq_codel\" }"),
+    );
+    assert!(!figure("compete").svg.contains(">full queue<"), "it has no full queue to speak of");
 }
 
 #[test]
