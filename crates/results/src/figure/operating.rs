@@ -7,7 +7,7 @@ use super::axes::{
     legend_height, right_margin,
 };
 use super::canvas::{
-    Anchor, Canvas, FAINT, INK, Shape, Stroke, Style, colour, shape, truncate_end,
+    Anchor, Canvas, FAINT, INK, PALETTE, Shape, Stroke, Style, colour, shape, truncate_end,
 };
 use super::data::{CcNames, Path, Selection, flow_styles, group_of};
 use super::error::Result;
@@ -50,7 +50,8 @@ fn against_in_flight(data: &Selection, point_id: u32) -> Result<Option<Figure>> 
     each.retain(|_, flow| flow.in_flight.is_some());
     let Some(joint) = joint.filter(|joint| joint.in_flight.is_some()) else { return Ok(None) };
     let names: Vec<String> = each.keys().cloned().collect();
-    let optima = optima(data, &phase.name, names.iter().map(|flow| (point_id, group_of(flow))));
+    let optima =
+        optima(data, &phase.name, false, names.iter().map(|flow| (point_id, group_of(flow))));
     let ccs = data.cc_names(&trials)?;
     let drawn = InFlight {
         each: &each,
@@ -235,55 +236,73 @@ struct PlaneMarker {
     phase: String,
     flow: String,
     point: OperatingPoint,
-    /// Index of its colour and shape.
-    series: usize,
+    shape: Shape,
+    colour: &'static str,
 }
 
-/// Mean sRTT against mean throughput: a frame per phase, a marker per flow. Colours distinguish flows, or points if
-/// there are several.
+/// Mean sRTT against mean throughput: a frame per phase, a marker per flow. Colours and shapes distinguish flows. If there are
+/// several points, colours distinguish points, and shapes groups.
 fn plane(data: &Selection) -> Result<Option<Figure>> {
     let ids = data.points();
     let phases: Vec<String> = data.phases().into_iter().map(|phase| phase.name).collect();
-    let (mut marks, mut names) = (Vec::new(), Vec::new());
-    let groups = data.groups(ids.first().copied());
-    let under_test = data.group_under_test(&groups).filter(|_| ids.len() > 1);
-    for (nth, point_id) in ids.iter().enumerate() {
-        let mut all = flows(data, &data.trials_of(*point_id))?;
-        // Colours distinguish points, so only one group is shown.
-        all.retain(|flow| under_test.as_ref().is_none_or(|group| group_of(&flow.flow) == group));
-        let mut flow_names: Vec<String> = all.iter().map(|flow| flow.flow.clone()).collect();
-        flow_names.sort();
-        flow_names.dedup();
+    let mut of_points: Vec<(u32, Vec<Flow>)> = Vec::new();
+    for point_id in &ids {
+        of_points.push((*point_id, flows(data, &data.trials_of(*point_id))?));
+    }
+    // Points that share a colour are told apart by their shape.
+    if ids.len() > PALETTE.len() {
+        let under_test = data.group_under_test(&data.groups(ids.first().copied()));
+        let is_shown =
+            |flow: &Flow| under_test.as_ref().is_none_or(|group| group_of(&flow.flow) == group);
+        for (_, flows) in &mut of_points {
+            flows.retain(is_shown);
+        }
+    }
+    let all = || of_points.iter().flat_map(|(_, flows)| flows);
+    let groups: BTreeSet<String> = all().map(|flow| group_of(&flow.flow).to_owned()).collect();
+    let ccs = data.cc_names(&data.trials.iter().collect::<Vec<_>>())?;
+    let (mut marks, mut keys) = (Vec::new(), Vec::new());
+    for (nth, (point_id, all)) in of_points.iter().enumerate() {
+        let flow_names: BTreeSet<&str> = all.iter().map(|flow| flow.flow.as_str()).collect();
+        let flow_names: Vec<String> = flow_names.into_iter().map(str::to_owned).collect();
         let looks = flow_styles(&flow_names);
         for phase in &phases {
-            for (flow, operating) in operating_points(&all, phase).0 {
+            for (flow, point) in operating_points(all, phase).0 {
                 let (look, own) =
                     looks[flow_names.iter().position(|name| *name == flow).unwrap_or(0)];
-                let series = if ids.len() > 1 { nth } else { look };
-                let name = match (ids.len() > 1, own) {
-                    (true, _) => data.point_name(*point_id),
-                    (false, true) => flow.clone(),
-                    (false, false) => group_of(&flow).to_owned(),
+                let group = groups.iter().position(|name| *name == group_of(&flow)).unwrap_or(0);
+                let (series, form) = match (ids.len() > 1, groups.len() > 1) {
+                    (true, true) => (nth, group),
+                    (true, false) => (nth, nth),
+                    (false, _) => (look, look),
                 };
-                if !names.contains(&(series, name.clone())) {
-                    names.push((series, name));
+                let (shape, colour) = (shape(form), colour(series));
+                let subject = if own { flow.as_str() } else { group_of(&flow) };
+                let key = match (ids.len() > 1, groups.len() > 1) {
+                    (true, true) => (Key::Box(colour), data.point_name(*point_id)),
+                    (true, false) => (Key::Mark(shape, colour), data.point_name(*point_id)),
+                    (false, _) => (Key::Mark(shape, colour), ccs.named(subject, &ids)),
+                };
+                if !keys.iter().any(|(_, name): &(Key, String)| *name == key.1) {
+                    keys.push(key);
                 }
-                marks.push(PlaneMarker {
-                    point_id: *point_id,
-                    phase: phase.clone(),
-                    flow,
-                    point: operating,
-                    series,
-                });
+                let (point_id, phase) = (*point_id, phase.clone());
+                marks.push(PlaneMarker { point_id, phase, flow, point, shape, colour });
             }
         }
     }
     if marks.is_empty() {
         return Ok(None);
     }
+    let of_groups = groups.iter().enumerate().filter(|_| ids.len() > 1 && groups.len() > 1);
+    let of_groups: Vec<(Key, String)> = of_groups
+        .map(|(nth, group)| (Key::Mark(shape(nth), INK), ccs.named(group, &ids)))
+        .collect();
     let csv = plane_csv(data, &marks);
-    let whose = under_test.map_or(String::new(), |group| format!(" of {group}"));
-    let (svg, width_points) = plane_sheet(data, &marks, &names, (&phases, &whose));
+    let one = groups.first().filter(|_| ids.len() > 1 && groups.len() == 1);
+    let whose = one.map_or(String::new(), |group| format!(" of {group}"));
+    let sheet = PlaneSheet { data, marks: &marks, keys: &keys, of_groups: &of_groups };
+    let (svg, width_points) = sheet.draw(&phases, &whose);
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv }))
 }
 
@@ -329,23 +348,29 @@ struct Optimum {
     groups: BTreeSet<String>,
     /// Label if there are several optima; otherwise empty.
     label: String,
+    /// The share of the rate.
+    share: f64,
 }
 
-/// The distinct optima of these points' groups in a phase.
+/// The distinct optima of these points' groups in a phase: of all flows together, or the fair share `of_each` flow.
 fn optima<'a>(
     data: &Selection,
     phase: &str,
+    of_each: bool,
     drawn: impl Iterator<Item = (u32, &'a str)>,
 ) -> Vec<Optimum> {
     let mut found: Vec<Optimum> = Vec::new();
     for (point_id, group) in drawn {
         let Some(path) = data.path(point_id, group, phase) else { continue };
-        let place = |path: Path| (path.base_rtt_ms, path.rate_bps);
-        let same = |known: &Optimum| place(known.path) == place(path);
+        let sharing = data.groups_sharing_bottleneck(point_id, group, phase);
+        let flows = sharing.values().sum::<u32>().max(1);
+        let share = if of_each { 1.0 / f64::from(flows) } else { 1.0 };
+        let place = |path: Path, share: f64| (path.base_rtt_ms, path.rate_bps * share);
+        let same = |known: &Optimum| place(known.path, known.share) == place(path, share);
         let at = found.iter().position(same).unwrap_or(found.len());
         if at == found.len() {
             let (points, groups, label) = Default::default();
-            found.push(Optimum { path, points, groups, label });
+            found.push(Optimum { path, points, groups, label, share });
         }
         found[at].points.insert(point_id);
         found[at].groups.insert(group.to_owned());
@@ -368,7 +393,7 @@ impl Optimum {
     }
 
     fn mbit_per_s(&self) -> f64 {
-        self.path.payload_bps() / 1e6
+        self.path.payload_bps() * self.share / 1e6
     }
 
     fn srtt_ms(&self) -> f64 {
@@ -398,79 +423,93 @@ impl Optimum {
     }
 }
 
-/// Legend of the plane; points are introduced by the factors that name them.
-fn plane_keys(data: &Selection, names: &[(usize, String)], room: f64) -> Vec<(Key, String)> {
-    let texts: Vec<String> = names.iter().map(|(_, name)| name.clone()).collect();
-    let key =
-        |((nth, _), name): (&(usize, String), String)| (Key::Mark(shape(*nth), colour(*nth)), name);
-    let factors = data.point_factors();
-    let heading = (!factors.is_empty()).then(|| (Key::Heading, format!("{factors}:")));
-    heading
-        .into_iter()
-        .chain(names.iter().zip(labels_for_two_columns(&texts, room)).map(key))
-        .collect()
+/// Content of the plane.
+struct PlaneSheet<'a> {
+    data: &'a Selection,
+    marks: &'a [PlaneMarker],
+    /// Of the flows, or of the points.
+    keys: &'a [(Key, String)],
+    /// Of the groups, if there are several at several points.
+    of_groups: &'a [(Key, String)],
 }
 
-fn plane_sheet(
-    data: &Selection,
-    marks: &[PlaneMarker],
-    names: &[(usize, String)],
-    (phases, whose): (&[String], &str),
-) -> (String, f64) {
-    let shown: Vec<&String> =
-        phases.iter().filter(|p| marks.iter().any(|m| m.phase == **p)).collect();
-    let usual = if shown.len() > 1 { TWO_COLUMNS_MM } else { COLUMN_MM };
-    let width = points(data.request.width_mm.unwrap_or(usual));
-    let of_phase = |phase: &String| {
-        let marks = marks.iter().filter(|mark| mark.phase == *phase);
-        optima(data, phase, marks.map(|mark| (mark.point_id, group_of(&mark.flow))))
-    };
-    let optima: Vec<Vec<Optimum>> = shown.iter().map(|phase| of_phase(phase)).collect();
-    let most = |of: fn(&OperatingPoint) -> Mean| {
-        let end = |m: &PlaneMarker| {
-            let mean = of(&m.point);
-            mean.interval.map_or(mean.value, |(_, high)| high.min(mean.value * 1.5))
+impl PlaneSheet<'_> {
+    /// The legend; points are introduced by the factors that name them.
+    fn legend(&self, room: f64) -> Vec<(Key, String)> {
+        let texts: Vec<String> = self.keys.iter().map(|(_, name)| name.clone()).collect();
+        let factors = self.data.point_factors();
+        let heading = (!factors.is_empty()).then(|| (Key::Heading, format!("{factors}:")));
+        let named = self.keys.iter().zip(labels_for_two_columns(&texts, room));
+        let named = named.map(|((key, _), name)| (*key, name));
+        heading.into_iter().chain(named).chain(self.of_groups.iter().cloned()).collect()
+    }
+
+    fn draw(&self, phases: &[String], whose: &str) -> (String, f64) {
+        let Self { data, marks, .. } = *self;
+        let shown: Vec<&String> =
+            phases.iter().filter(|p| marks.iter().any(|m| m.phase == **p)).collect();
+        let usual = if shown.len() > 1 { TWO_COLUMNS_MM } else { COLUMN_MM };
+        let width = points(data.request.width_mm.unwrap_or(usual));
+        let of_phase = |phase: &String| {
+            let marks = marks.iter().filter(|mark| mark.phase == *phase);
+            optima(data, phase, true, marks.map(|mark| (mark.point_id, group_of(&mark.flow))))
         };
-        marks.iter().map(end).fold(0.0, f64::max)
-    };
-    let best = |of: OptimumValue| optima.iter().flatten().map(of).fold(0.0, f64::max);
-    let x =
-        Axis::linear("Mean sRTT (ms)", 0.0, most(|o| o.srtt_ms).max(best(Optimum::srtt_ms)), 4.0);
-    let label = format!("Throughput{whose} (Mbit/s)");
-    let room_for_names = if optima.iter().any(|of_phase| of_phase.len() > 1) { 1.08 } else { 1.0 };
-    let highest = most(|o| o.mbit_per_s).max(best(Optimum::mbit_per_s) * room_for_names);
-    let y = Axis::linear(&label, 0.0, highest, 5.0);
-    let right = right_margin(&x);
-    let least = width - left_margin(&[&y], true) - right;
-    let mut keys = plane_keys(data, names, least);
-    if optima.iter().any(|of_phase| !of_phase.is_empty()) {
-        keys.push((Key::Mark(Shape::Star, OPTIMUM_COLOUR), "optimum".to_owned()));
-    }
-    // A long legend increases the height of the figure, not of the frames.
-    let above = legend_height(&keys, least);
-    let usual = points(68.0) + (above - legend_height(&keys[..1], least) - 2.0 * SMALL).max(0.0);
-    let height = data.request.height_mm.map_or(usual, points);
-    let row = Row { size: (width, height), right, above: 10.0, gap: 12.0, count: shown.len() };
-    let first = row.first(&keys, &x, &y);
-    let mut canvas = Canvas::new(width, height);
-    legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - right);
-    for (nth, phase) in shown.iter().enumerate() {
-        let frame = row.nth(&first, nth);
-        frame.ground(&mut canvas, &[]);
-        let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
-        let place = (frame.left + frame.width / 2.0, frame.top - 3.0);
-        canvas.text(place, style, &truncate_end(phase, style, frame.width));
-        for mark in marks.iter().filter(|mark| mark.phase == **phase) {
-            let means = (mark.point.srtt_ms, mark.point.mbit_per_s);
-            draw_marker(&mut canvas, &frame, means, (shape(mark.series), colour(mark.series)));
+        let optima: Vec<Vec<Optimum>> = shown.iter().map(|phase| of_phase(phase)).collect();
+        let most = |of: fn(&OperatingPoint) -> Mean| {
+            let end = |m: &PlaneMarker| {
+                let mean = of(&m.point);
+                mean.interval.map_or(mean.value, |(_, high)| high.min(mean.value * 1.5))
+            };
+            marks.iter().map(end).fold(0.0, f64::max)
+        };
+        let best = |of: OptimumValue| optima.iter().flatten().map(of).fold(0.0, f64::max);
+        let x = Axis::linear(
+            "Mean sRTT (ms)",
+            0.0,
+            most(|o| o.srtt_ms).max(best(Optimum::srtt_ms)),
+            4.0,
+        );
+        let label = format!("Throughput{whose} (Mbit/s)");
+        let room_for_names =
+            if optima.iter().any(|of_phase| of_phase.len() > 1) { 1.08 } else { 1.0 };
+        let highest = most(|o| o.mbit_per_s).max(best(Optimum::mbit_per_s) * room_for_names);
+        let y = Axis::linear(&label, 0.0, highest, 5.0);
+        let right = right_margin(&x);
+        let least = width - left_margin(&[&y], true) - right;
+        let mut keys = self.legend(least);
+        if optima.iter().any(|of_phase| !of_phase.is_empty()) {
+            let text = "optimum (fair share)".to_owned();
+            keys.push((Key::Mark(Shape::Star, OPTIMUM_COLOUR), text));
         }
-        for optimum in &optima[nth] {
-            optimum.draw(&mut canvas, &frame, (optimum.srtt_ms(), optimum.mbit_per_s()));
+        // A long legend increases the height of the figure, not of the frames.
+        let above = legend_height(&keys, least);
+        let usual =
+            points(68.0) + (above - legend_height(&keys[..1], least) - 2.0 * SMALL).max(0.0);
+        let height = data.request.height_mm.map_or(usual, points);
+        let row = Row { size: (width, height), right, above: 10.0, gap: 12.0, count: shown.len() };
+        let first = row.first(&keys, &x, &y);
+        let mut canvas = Canvas::new(width, height);
+        legend(&mut canvas, &keys, (first.left, 3.0), width - first.left - right);
+        for (nth, phase) in shown.iter().enumerate() {
+            let frame = row.nth(&first, nth);
+            frame.ground(&mut canvas, &[]);
+            let style = Style { colour: FAINT, ..Style::new(7.0, Anchor::Middle) };
+            let place = (frame.left + frame.width / 2.0, frame.top - 3.0);
+            canvas.text(place, style, &truncate_end(phase, style, frame.width));
+            for mark in marks.iter().filter(|mark| mark.phase == **phase) {
+                let means = (mark.point.srtt_ms, mark.point.mbit_per_s);
+                draw_marker(&mut canvas, &frame, means, (mark.shape, mark.colour));
+            }
+            for optimum in &optima[nth] {
+                optimum.draw(&mut canvas, &frame, (optimum.srtt_ms(), optimum.mbit_per_s()));
+            }
+            frame.edges(&mut canvas, true, nth == 0);
         }
-        frame.edges(&mut canvas, true, nth == 0);
+        (
+            canvas.finish(
+                "Mean sRTT against mean throughput of each flow, 95 % intervals over trials",
+            ),
+            width,
+        )
     }
-    (
-        canvas.finish("Mean sRTT against mean throughput of each flow, 95 % intervals over trials"),
-        width,
-    )
 }

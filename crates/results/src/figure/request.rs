@@ -19,7 +19,7 @@ pub enum Kind {
     /// Throughput and sRTT against packets in flight, with the optimum.
     #[value(name = "operating_point", alias = "operating-point")]
     OperatingPoint,
-    /// Mean sRTT against mean throughput, a marker per flow.
+    /// Mean sRTT against mean throughput, a marker per flow, with a flow's fair share at the base RTT.
     Plane,
     /// Empirical CDF of throughput and sRTT of every flow.
     Ecdf,

@@ -327,6 +327,35 @@ fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
 const PAYLOAD: f64 = 1448.0 / 1514.0;
 
 #[test]
+fn plane_draws_every_group_beside_its_fair_share() {
+    let root = tempfile::tempdir().unwrap();
+    let run = made_up(root.path());
+    put_plan(&run, &TWO_PATHS.replace("10ms", "1ms"));
+    let figure = |wheres: &[(&str, &str)]| {
+        let request = Request { width_mm: Some(175.0), ..request(Kind::Plane, wheres) };
+        figure::draw(&run, &request).unwrap().remove(0)
+    };
+    let compete = figure(&[("phase", "compete")]);
+    for flow in ["under_test/0", "under_test/1", "cross/0"] {
+        let rows = compete.csv.lines().filter(|line| line.contains(&format!(",{flow},"))).count();
+        assert_eq!(rows, 2, "{flow} at two points: {}", compete.csv);
+    }
+    for text in ["under_test (bbr)", "cross (cubic)", "optimum (fair share)", "Throughput (Mbit/s)"]
+    {
+        assert!(compete.svg.contains(&format!(">{text}<")), "{text}: {}", compete.svg);
+    }
+    // 319 Mbit/s for each of three flows, not 956.
+    assert!(compete.svg.contains(">300</text>") && !compete.svg.contains(">900</text>"));
+    assert!(!compete.svg.contains(">1000</text>"), "{}", compete.svg);
+    let one = figure(&[("phase", "compete"), ("scheme", "cubic")]);
+    for text in ["under_test/0 (bbr)", "cross/0 (cubic)"] {
+        assert!(one.svg.contains(&format!(">{text}<")), "{text}: {}", one.svg);
+    }
+    let of_group = figure(&[("phase", "compete"), ("group", "cross")]).svg;
+    assert!(of_group.contains(">Throughput of cross (Mbit/s)<"), "{of_group}");
+}
+
+#[test]
 fn operating_point_has_one_optimum_per_path() {
     let root = tempfile::tempdir().unwrap();
     let run = run_with_unequal_intervals_of(root.path(), &["under_test", "cross"]);
