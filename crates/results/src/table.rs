@@ -6,6 +6,7 @@ use std::io::Write;
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 
+use super::backend::RunBackend;
 use super::display::TABLE_STYLE;
 use super::expect::claims_text;
 use super::journal::TrialEnd;
@@ -547,29 +548,44 @@ fn probe_line(summary: &Summary, lost: &PointRow, time: &str, median: &str) -> L
     (lost.point_id, cells)
 }
 
-/// Scheduling error of links: how late they release packets and apply trace steps.
+/// Scheduling error of links: how late they release packets and apply trace steps. In the simulator they have none, so that rows
+/// of zeros say nothing.
 fn scheduling_error_rows(summary: &Summary) -> Vec<Line> {
     let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
     let late =
         late.filter(|r| ["packet_scheduling_error", "step_scheduling_error"].contains(&r.metric));
-    late.map(|p50| {
-        let find = |stat| {
-            let row =
-                summary.find(p50.point_id, &p50.phase, p50.scope, &p50.subject, p50.metric, stat);
-            row.map_or("-".to_owned(), |row| format!("{:.1}", row.value))
-        };
-        let what = if p50.metric == "step_scheduling_error" { "trace steps" } else { "packets" };
-        let cells = vec![
-            p50.subject.clone(),
-            what.to_owned(),
-            find("p50"),
-            find("p90"),
-            find("p99"),
-            find("max"),
-        ];
-        (p50.point_id, cells)
-    })
-    .collect()
+    let is_simulated = matches!(summary.backend, RunBackend::Simulator { .. });
+    let max = |r: &PointRow| {
+        summary
+            .find(r.point_id, &r.phase, r.scope, &r.subject, r.metric, "max")
+            .map(|row| row.value)
+    };
+    late.filter(|r| !is_simulated || max(r) != Some(0.0))
+        .map(|p50| {
+            let find = |stat| {
+                let row = summary.find(
+                    p50.point_id,
+                    &p50.phase,
+                    p50.scope,
+                    &p50.subject,
+                    p50.metric,
+                    stat,
+                );
+                row.map_or("-".to_owned(), |row| format!("{:.1}", row.value))
+            };
+            let what =
+                if p50.metric == "step_scheduling_error" { "trace steps" } else { "packets" };
+            let cells = vec![
+                p50.subject.clone(),
+                what.to_owned(),
+                find("p50"),
+                find("p90"),
+                find("p99"),
+                find("max"),
+            ];
+            (p50.point_id, cells)
+        })
+        .collect()
 }
 
 fn with_interval(row: Option<&PointRow>, scale: f64) -> String {

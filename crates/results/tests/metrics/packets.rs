@@ -115,6 +115,30 @@ fn packet_log_gives_the_one_way_delay_of_each_flow() {
 }
 
 #[test]
+fn scheduling_errors_of_the_simulator_are_printed_if_there_are_any() {
+    let printed = |max_us: f64, backend: RunBackend| {
+        let root = tempfile::tempdir().unwrap();
+        let mut summary = summary_with(root.path(), |writer| {
+            push_ends(writer, "first", 40_000, [Side::Sender, Side::Receiver]);
+            let timing = wire::LinkTiming {
+                at_ns: at_ns(0, 12.0),
+                link: "bottleneck".into(),
+                what: TimingKind::Packets.into(),
+                count: 9,
+                max_us,
+                ..Default::default()
+            };
+            push(writer, "src", Of::LinkTiming(timing));
+        });
+        summary.summary.backend = backend;
+        table::text(&summary, 120).contains("scheduling error")
+    };
+    let simulator = || RunBackend::Simulator { model_version: 8 };
+    assert!(!printed(0.0, simulator()) && printed(3.0, simulator()));
+    assert!(printed(0.0, RunBackend::Testbed), "a measured zero");
+}
+
+#[test]
 fn packet_log_of_an_earlier_version_gives_the_same_delays() {
     let rows = |flow_hash: FlowHash| {
         let root = tempfile::tempdir().unwrap();
