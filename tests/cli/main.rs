@@ -25,6 +25,25 @@ fn names_a_missing_plan() {
     let output = Bench::new().run(&["run", "nowhere.toml"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(err(&output).contains("cannot read the plan nowhere.toml"), "{}", text(&output));
+    let output = Bench::new().run(&["run", "plans/nowhere.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(err(&output).contains("`ccbench new` writes a plan"), "{}", text(&output));
+}
+
+#[test]
+fn first_steps_of_the_help_work_without_the_sources() {
+    let bench = Bench::new();
+    let help = out(&bench.run(&["--help"]));
+    // The terminal's width may wrap the line.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, steps) = help.split_once("First steps: ").unwrap();
+    let commands: Vec<&str> = steps.split('`').skip(1).step_by(2).collect();
+    assert!(commands.len() > 1, "{steps}");
+    for command in commands.iter().filter(|command| !command.starts_with("ccbench run")) {
+        let arguments: Vec<&str> = command.split(' ').skip(1).collect();
+        let done = bench.run(&arguments);
+        assert_eq!(done.status.code(), Some(0), "{command}: {}", text(&done));
+    }
 }
 
 #[test]

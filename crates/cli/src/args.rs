@@ -57,7 +57,7 @@ const EXIT_CODES: &str = "Exit codes: 0 success · 1 a file is damaged, or canno
 invalid · 3 the testbed or an agent is not available · 4 `artifact rerun` or `artifact claim`: not reproduced · 130 interrupted · 143 \
 `run --shard` was terminated; run it again.\nOf commands that run trials (`run`, `merge`, `submit`, `reproduce`, `scorecard`, `trace record`): 0 \
 every trial is ok or degraded, and every measured claim holds · 1 a trial failed · 4 a claim does not hold.\n\
-First steps: `ccbench check plans/quickstart.toml`, then `ccbench run plans/quickstart.toml`.";
+First steps: `ccbench new`, then `ccbench check plan.toml` and `ccbench run plan.toml`.";
 
 /// The sub-commands.
 #[derive(Debug, Subcommand)]

@@ -9,13 +9,17 @@ use ccbench_proto::trace::TraceError;
 
 use crate::cc_files::{self, CcContents};
 use crate::console::message;
+use crate::paths::shared_dir;
 use crate::trace_files::{self, Embedded, TraceContents};
 
 /// Why a plan cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanSourceError {
     /// The file cannot be read.
-    #[error("cannot read the plan {path}: {source}")]
+    #[error(
+        "cannot read the plan {}: {source}{}",
+        path.display(), instead(path, shared_dir().as_deref())
+    )]
     Read {
         /// The file.
         path: PathBuf,
@@ -41,6 +45,22 @@ pub enum PlanSourceError {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// For a missing file of `plans`, the end of the error: where the package has it, or what writes one. `shared`: what a package has put
+/// there for all users.
+fn instead(path: &Path, shared: Option<&Path>) -> String {
+    if !path.starts_with("plans") || path.exists() {
+        return String::new();
+    }
+    let packaged = shared.map(|shared| shared.join(path)).filter(|packaged| packaged.is_file());
+    match packaged {
+        Some(packaged) => format!("; the package has it in {}", packaged.display()),
+        None => {
+            "; `ccbench new` writes a plan, and `ccbench reproduce` lists those that need no file"
+                .to_owned()
+        }
+    }
 }
 
 /// `2 errors, 1 warning`.
@@ -215,5 +235,25 @@ fn print_problems(path: &Path, problems: &[PlanProblem]) {
             }
             None => message(format_args!("{severity}: {file}: {problem}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_plan_of_the_package_is_named() {
+        let shared = tempfile::tempdir().unwrap();
+        let plan = Path::new("plans").join("of a package.toml");
+        let without = instead(&plan, Some(shared.path()));
+        assert!(without.contains("`ccbench new`"), "{without}");
+        std::fs::create_dir(shared.path().join("plans")).unwrap();
+        let packaged = shared.path().join(&plan);
+        std::fs::write(&packaged, "").unwrap();
+        let named = instead(&plan, Some(shared.path()));
+        assert!(named.ends_with(&packaged.display().to_string()), "{named}");
+        assert_eq!(instead(Path::new("other/of a package.toml"), Some(shared.path())), "");
+        assert!(instead(&plan, None).contains("`ccbench new`"));
     }
 }
