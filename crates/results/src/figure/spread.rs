@@ -259,11 +259,8 @@ fn strips_sheet(
     groups.dedup();
     let named: Vec<String> = groups.iter().map(|group| ccs.named(group, &ids)).collect();
     // With several points, categories are points and colours are groups.
-    let names: Vec<String> = if ids.len() > 1 {
-        ids.iter().map(|id| data.point_name(*id)).collect()
-    } else {
-        named.clone()
-    };
+    let of_points = || ids.iter().map(|id| data.point_name(*id)).collect();
+    let names: Vec<String> = if ids.len() > 1 { of_points() } else { named.clone() };
     let slot = |place: usize| {
         let (point_id, group) = &places[place];
         let nth = groups.iter().position(|name| name == group).unwrap_or(0);

@@ -6,6 +6,7 @@ use ccbench_results::figure::{self, Figure, Format, Kind, Request};
 
 use super::*;
 
+mod groups;
 mod openmetrics;
 mod operating;
 mod request;
@@ -70,58 +71,6 @@ fn phases_bars_equal_summary_means() {
 }
 
 #[test]
-fn phases_have_a_bar_for_each_group() {
-    let svg = |wheres: &[(&str, &str)]| {
-        let figure = draw(Kind::Phases, wheres).remove(0);
-        let bars = |of: &str| figure.csv.lines().filter(|line| line.contains(of)).count();
-        // Throughput and sRTT at two points.
-        let under_test = wheres.iter().all(|(column, _)| *column != "group");
-        let wanted = [if under_test { 4 } else { 0 }, 4, 0];
-        assert_eq!(
-            [",under_test,compete,", ",cross,compete,", ",cross,alone,"].map(bars),
-            wanted,
-            "{}",
-            figure.csv
-        );
-        figure.svg
-    };
-    let all = svg(&[]);
-    for text in ["alone: under_test (bbr)", "compete: under_test (bbr)", "compete: cross (cubic)"] {
-        assert!(all.contains(&format!(">{text}<")), "{text}: {all}");
-    }
-    assert!(all.contains(">Throughput (Mbit/s)<") && !all.contains(">alone: cross"), "{all}");
-    let one_phase = svg(&[("phase", "compete")]);
-    for text in ["phase compete:", "under_test (bbr)", "cross (cubic)"] {
-        assert!(one_phase.contains(&format!(">{text}<")), "{text}: {one_phase}");
-    }
-    let one_group = svg(&[("group", "cross")]);
-    assert!(one_group.contains(">Throughput of cross") && one_group.contains(">compete<"));
-    assert!(!one_group.contains("under_test"), "{one_group}");
-}
-
-#[test]
-fn phases_have_bars_of_probes() {
-    let root = tempfile::tempdir().unwrap();
-    let run = made_up(root.path());
-    let draw = |metrics: &[&str], wheres: &[(&str, &str)]| {
-        let metrics = metrics.iter().map(|name| (*name).to_owned()).collect();
-        figure::draw(&run, &Request { metrics, ..request(Kind::Phases, wheres) })
-    };
-    let one = draw(&["rtt"], &[("scheme", "cubic")]).unwrap().remove(0);
-    let of = [("metric", "RTT (ms)"), ("probe", "rtt"), ("phase", "alone")];
-    let ms = number(&one, &of, "mean");
-    assert!((10.0..10.01).contains(&ms), "{ms}");
-    assert!(one.svg.contains(">probe rtt<") && !one.svg.contains("cross"), "{}", one.svg);
-    // Beside groups, and at several points.
-    let both = draw(&["throughput_sum", "rtt"], &[("phase", "compete")]).unwrap().remove(0);
-    for text in ["probe rtt", "cross (cubic)"] {
-        assert!(both.svg.contains(&format!(">{text}<")), "{text}: {}", both.svg);
-    }
-    let error = draw(&["rtt"], &[("group", "cross")]).unwrap_err().to_string();
-    assert!(error.contains("a metric of probes"), "{error}");
-}
-
-#[test]
 fn series_shows_first_counted_trial_per_point() {
     let figures = draw(Kind::Series, &[]);
     let stems: Vec<&str> = figures.iter().map(|figure| figure.stem.as_str()).collect();
@@ -160,21 +109,6 @@ fn strips_and_ecdf_use_receiver_goodput() {
     let shares = cells(&figures[0], &of, "share_at_most");
     assert_eq!(shares.last().map(String::as_str), Some("1"));
     assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
-}
-
-#[test]
-fn legends_name_the_congestion_control_of_each_flow() {
-    let wheres = [("scheme", "cubic"), ("phase", "compete")];
-    for (kind, names) in [
-        (Kind::Series, ["under_test/0 (bbr)", "cross/0 (cubic)"]),
-        (Kind::Ecdf, ["under_test/1 (bbr)", "cross/0 (cubic)"]),
-        (Kind::Strips, ["under_test (bbr)", "cross (cubic)"]),
-    ] {
-        let svg = draw(kind, &wheres).remove(0).svg;
-        for name in names {
-            assert!(svg.contains(&format!(">{name}</text>")), "{}: {name}: {svg}", kind.name());
-        }
-    }
 }
 
 /// Long intervals at 40 Mbit/s and very short ones at 400, and most samples while the queue is short.
@@ -327,35 +261,6 @@ fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
 const PAYLOAD: f64 = 1448.0 / 1514.0;
 
 #[test]
-fn plane_draws_every_group_beside_its_fair_share() {
-    let root = tempfile::tempdir().unwrap();
-    let run = made_up(root.path());
-    put_plan(&run, &TWO_PATHS.replace("10ms", "1ms"));
-    let figure = |wheres: &[(&str, &str)]| {
-        let request = Request { width_mm: Some(175.0), ..request(Kind::Plane, wheres) };
-        figure::draw(&run, &request).unwrap().remove(0)
-    };
-    let compete = figure(&[("phase", "compete")]);
-    for flow in ["under_test/0", "under_test/1", "cross/0"] {
-        let rows = compete.csv.lines().filter(|line| line.contains(&format!(",{flow},"))).count();
-        assert_eq!(rows, 2, "{flow} at two points: {}", compete.csv);
-    }
-    for text in ["under_test (bbr)", "cross (cubic)", "optimum (fair share)", "Throughput (Mbit/s)"]
-    {
-        assert!(compete.svg.contains(&format!(">{text}<")), "{text}: {}", compete.svg);
-    }
-    // 319 Mbit/s for each of three flows, not 956.
-    assert!(compete.svg.contains(">300</text>") && !compete.svg.contains(">900</text>"));
-    assert!(!compete.svg.contains(">1000</text>"), "{}", compete.svg);
-    let one = figure(&[("phase", "compete"), ("scheme", "cubic")]);
-    for text in ["under_test/0 (bbr)", "cross/0 (cubic)"] {
-        assert!(one.svg.contains(&format!(">{text}<")), "{text}: {}", one.svg);
-    }
-    let of_group = figure(&[("phase", "compete"), ("group", "cross")]).svg;
-    assert!(of_group.contains(">Throughput of cross (Mbit/s)<"), "{of_group}");
-}
-
-#[test]
 fn operating_point_has_one_optimum_per_path() {
     let root = tempfile::tempdir().unwrap();
     let run = run_with_unequal_intervals_of(root.path(), &["under_test", "cross"]);
@@ -417,32 +322,6 @@ fn fair_share_counts_only_flows_through_bottleneck() {
         let dashed = strips.svg.matches("stroke-dasharray=\"3 1.5\"").count();
         assert_eq!(dashed, 3, "the legend's and one for each: {}", strips.svg);
     }
-}
-
-#[test]
-fn full_queue_is_no_ideal() {
-    let root = tempfile::tempdir().unwrap();
-    let run = made_up(root.path());
-    put_plan(&run, TWO_PATHS);
-    let figure = |phase| {
-        let wheres = [("scheme", "cubic"), ("phase", phase), ("group", "under_test")];
-        figure::draw(&run, &request(Kind::Phases, &wheres)).unwrap().remove(0)
-    };
-    let rtt = [("metric", "Mean sRTT (ms)")];
-    let alone = figure("alone");
-    assert_eq!(number(&alone, &rtt, "ideal"), 1.0);
-    assert_eq!(cells(&alone, &rtt, "full_queue"), [""]);
-    assert!(alone.svg.contains(">ideal<") && !alone.svg.contains(">full queue<"));
-    let compete = figure("compete");
-    assert_eq!(cells(&compete, &rtt, "ideal"), [""]);
-    // 100 kB at 1 Gbit/s, and the delay.
-    assert!((number(&compete, &rtt, "full_queue") - 1.8).abs() < 1e-9, "{}", compete.csv);
-    assert!(compete.svg.contains(">ideal<") && compete.svg.contains(">full queue<"));
-    put_plan(
-        &run,
-        &TWO_PATHS.replace("{ kind = \"bfifo\", limit = \"100kB\" }", "{ kind = \"fq_codel\" }"),
-    );
-    assert!(!figure("compete").svg.contains(">full queue<"), "it has no full queue to speak of");
 }
 
 #[test]
