@@ -509,10 +509,10 @@ impl CcNames {
 
     /// As [`Self::named`], for a number of flows of a group that share a line of a legend.
     pub(super) fn named_flows(&self, group: &str, points: &[u32], flows: usize) -> String {
-        self.with(group, points, Some(format!("{flows} flows")))
+        self.with(group, points, Some(&format!("{flows} flows")))
     }
 
-    fn with(&self, name: &str, points: &[u32], rest: Option<String>) -> String {
+    fn with(&self, name: &str, points: &[u32], rest: Option<&str>) -> String {
         const MAX_NAMES: usize = 3;
         let ccs: BTreeSet<&str> = points.iter().map(|id| self.cc(*id, name)).collect();
         let mut shown: Vec<&str> = ccs.into_iter().filter(|cc| !cc.is_empty()).collect();
@@ -523,7 +523,7 @@ impl CcNames {
             shown.truncate(MAX_NAMES);
             shown.push("…");
         }
-        shown.extend(rest.as_deref());
+        shown.extend(rest);
         if shown.is_empty() { name.to_owned() } else { format!("{name} ({})", shown.join(", ")) }
     }
 }
