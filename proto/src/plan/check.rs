@@ -153,7 +153,8 @@ pub fn read_for(
     }
 }
 
-/// The errors of a plan with the overrides of its `[quick]`. It is right without them, so each follows from one of them.
+/// The errors of a plan with the overrides of its `[quick]`. It is right without them, so each follows from one of them. What the
+/// overrides break elsewhere is a warning: the plan runs without them.
 fn errors_with_quick(target: Target, text: &str, files: &Arc<PlanFiles>) -> Vec<PlanProblem> {
     let sets = quick_sets(text, &[]).unwrap_or_default();
     if sets.is_empty() {
@@ -170,6 +171,7 @@ fn errors_with_quick(target: Target, text: &str, files: &Arc<PlanFiles>) -> Vec<
         |problem: &PlanProblem| problem.place.first().is_some_and(|first| first == "quick");
     for problem in found.iter_mut().filter(|problem| !is_of_quick(problem)) {
         problem.reason += " (with `--quick`)";
+        problem.severity = Severity::Warning;
     }
     found
 }
