@@ -1,0 +1,101 @@
+//! The tables of probes, of fetches and of finite flows.
+
+use std::fmt::Write as _;
+
+use super::{Extent, Line, plain, render, with_interval};
+use crate::summary::{PointRow, Summary};
+use ccbench_proto::metric::Scope;
+
+/// The loss rows of probes: of fetches, or of all other probes.
+fn loss_rows(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
+    let lost =
+        summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
+    let is_fetch =
+        move |row: &PointRow| probe_stat(summary, row, "unfinished_fetches", "sum").is_some();
+    lost.filter(move |row| is_fetch(row) == fetches)
+}
+
+/// Another metric of the same probe and phase.
+fn probe_stat<'a>(
+    summary: &'a Summary,
+    row: &PointRow,
+    metric: &str,
+    stat: &str,
+) -> Option<&'a PointRow> {
+    summary.find(row.point_id, &row.phase, Scope::Probe, &row.subject, metric, stat)
+}
+
+pub(super) fn probe_rows(summary: &Summary) -> Vec<Line> {
+    loss_rows(summary, false).map(|lost| probe_line(summary, lost, "rtt", "median")).collect()
+}
+
+/// Writes the table of fetches, if there are any.
+pub(super) fn write_fetches(out: &mut String, summary: &Summary, extent: Extent) {
+    let fetches = fetch_rows(summary);
+    if fetches.is_empty() {
+        return;
+    }
+    let times = ["total ms", "KM median", "p95", "first byte ms"];
+    let header = [&["phase", "fetch"][..], &times, &["failed %", "unfinished"]].concat();
+    let _ = write!(out, "\n{}", render(summary, &header, fetches, extent));
+    out.push_str(
+        "\ntotal, p95: of completed fetches. KM median: Kaplan-Meier estimate with the unfinished ones, which failed, timed\n\
+         out or were cut off.\n",
+    );
+}
+
+/// Fetches from a web server.
+fn fetch_rows(summary: &Summary) -> Vec<Line> {
+    let line = |lost: &PointRow| {
+        let (point_id, mut cells) = probe_line(summary, lost, "fetch_time", "km_median");
+        let first_byte = plain(probe_stat(summary, lost, "first_byte_time", "mean"), 1e3);
+        cells.insert(cells.len() - 1, first_byte);
+        let unfinished = probe_stat(summary, lost, "unfinished_fetches", "sum");
+        cells.push(unfinished.map_or("-".to_owned(), |row| {
+            format!("{:.0} of {}", row.value * f64::from(row.n_trials), row.n)
+        }));
+        (point_id, cells)
+    };
+    loss_rows(summary, true).map(line).collect()
+}
+
+/// Writes the table of finite flows, if there are any.
+pub(super) fn write_completions(out: &mut String, summary: &Summary, extent: Extent) {
+    let unfinished = summary.point_rows.iter().filter(|row| row.metric == "unfinished_flows");
+    let lines: Vec<Line> = unfinished.map(|row| completion_line(summary, row)).collect();
+    if lines.is_empty() {
+        return;
+    }
+    let header = ["flows", "completion ms", "KM median", "p95", "p99", "unfinished"];
+    let _ = write!(out, "\n{}", render(summary, &header, lines, extent));
+    out.push_str("\ncompletion, p95, p99: of completed flows. KM median: Kaplan-Meier estimate with the unfinished ones.\n");
+}
+
+/// Completion times of a group of finite flows.
+fn completion_line(summary: &Summary, unfinished: &PointRow) -> Line {
+    let PointRow { point_id, phase, scope, subject, .. } = unfinished;
+    let find = |stat| summary.find(*point_id, phase, *scope, subject, "flow_completion_time", stat);
+    let cells = vec![
+        subject.clone(),
+        with_interval(find("mean"), 1e3),
+        plain(find("km_median"), 1e3),
+        plain(find("p95"), 1e3),
+        plain(find("p99"), 1e3),
+        format!("{:.0} of {}", unfinished.value * f64::from(unfinished.n_trials), unfinished.n),
+    ];
+    (*point_id, cells)
+}
+
+/// Mean, median and 95th percentile of a probe's times, and the loss.
+fn probe_line(summary: &Summary, lost: &PointRow, time: &str, median: &str) -> Line {
+    let find = |stat| probe_stat(summary, lost, time, stat);
+    let cells = vec![
+        lost.phase.clone(),
+        lost.subject.clone(),
+        with_interval(find("mean"), 1e3),
+        plain(find(median), 1e3),
+        plain(find("p95"), 1e3),
+        format!("{:.1}", lost.value * 100.0),
+    ];
+    (lost.point_id, cells)
+}
