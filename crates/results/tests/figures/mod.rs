@@ -180,11 +180,11 @@ fn figure_means_equal_summary_means_with_unequal_intervals() {
     near(number(&plane, &of, "throughput_mbit_s"), mbit);
     near(number(&plane, &of, "srtt_ms"), srtt_ms);
     let point = draw(Kind::OperatingPoint);
-    // The joint point is the summary's net: bytes over the phase of 4 s, of which intervals cover 3.96 s.
-    for (subject, mbit) in [("under_test/0", mbit), ("joint", mbit * 3.96 / 4.0)] {
-        near(number(&point, &[("subject", subject)], "throughput_mbit_s"), mbit);
+    // The joint point is the summary's net: over the phase of 4 s, of which the flow has 3.96 s.
+    for (subject, share) in [("under_test/0", 1.0), ("joint", 3.96 / 4.0)] {
+        near(number(&point, &[("subject", subject)], "throughput_mbit_s"), mbit * share);
         near(number(&point, &[("subject", subject)], "srtt_ms"), srtt_ms);
-        near(number(&point, &[("subject", subject)], "in_flight_pkts"), srtt_ms * 10.0);
+        near(number(&point, &[("subject", subject)], "in_flight_pkts"), srtt_ms * 10.0 * share);
     }
     let bars = draw(Kind::Phases);
     near(number(&bars, &[("metric", "Throughput (Mbit/s)")], "mean"), mbit);
