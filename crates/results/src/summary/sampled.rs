@@ -139,12 +139,13 @@ impl BinnedFlows {
     pub(super) fn srtt(&mut self, flow: &str, at_s: f64, us: f64) {
         // Not `at_s / BIN_S`: 0.3 / 0.1 is less than 3, and multiples of 0.1 s must start a bin.
         let nth = at_s * (1.0 / BIN_S);
-        if nth >= 0.0 && (nth as usize) < self.count {
-            if let Some(bin) = self.flow(flow).get_mut(nth as usize) {
-                let (sum, samples) = &mut bin.srtt_us;
-                *sum += us;
-                *samples += 1;
-            }
+        if nth >= 0.0
+            && (nth as usize) < self.count
+            && let Some(bin) = self.flow(flow).get_mut(nth as usize)
+        {
+            let (sum, samples) = &mut bin.srtt_us;
+            *sum += us;
+            *samples += 1;
         }
     }
 

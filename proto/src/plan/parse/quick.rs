@@ -172,7 +172,7 @@ length = "5s"
         assert!(quick[0].contains("flows.f.stop: 4s is after the trial's end at 2s"), "{quick:?}");
         let (_, found) = read(&format!("{PLAN}{lines}"), &[]).unwrap();
         let warnings = found.iter().filter(|problem| problem.severity == Severity::Warning);
-        let warnings: Vec<String> = warnings.map(|problem| problem.to_string()).collect();
+        let warnings: Vec<String> = warnings.map(ToString::to_string).collect();
         let expected = "flows.f.stop: 4s is after the trial's end at 2s";
         let is_it = |w: &String| w.contains(expected) && w.ends_with("(with `--quick`)");
         assert_eq!(warnings.iter().filter(|w| is_it(w)).count(), 1, "{warnings:?}");
