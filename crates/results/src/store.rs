@@ -248,7 +248,9 @@ impl RunDir {
     pub fn status(&self) -> RunStatus {
         let state = self.shared.state();
         match (state.status(), &state.log) {
-            (RunStatus::Running, Log::Read(_)) if !journal::is_written(self.path()) => RunStatus::Killed,
+            (RunStatus::Running, Log::Read(_)) if !journal::is_written(self.path()) => {
+                RunStatus::Killed
+            }
             (status, _) => status,
         }
     }
