@@ -257,12 +257,10 @@ fn undo_recorded(
     let (mut outcome, mut left) = (Outcome::default(), Vec::new());
     for group in recorded.chunk_by(|one, next| one.netns == next.netns).rev() {
         let netns = group.first().and_then(|one| one.netns.as_ref());
-        let steps: Vec<Step> = group.iter().map(|one| one.step.clone()).collect();
-        match namespaces.within(netns, || undo_steps(steps, interfaces)) {
+        match namespaces.within(netns, || undo_here(group, interfaces)) {
             Ok((of_group, kept)) => {
                 outcome.merge(of_group);
-                let kept = kept.into_iter().rev();
-                left.extend(kept.map(|step| Recorded { netns: netns.cloned(), step }));
+                left.extend(kept);
             }
             Err(error @ NotEntered::Gone(_)) => {
                 let dropped = group.iter().rev().map(|one| format!("{}: {error}", one.step));
@@ -280,10 +278,11 @@ fn undo_recorded(
     (outcome, left)
 }
 
-fn undo_steps(steps: Vec<Step>, interfaces: &dyn Interfaces) -> (Outcome, Vec<Step>) {
+/// Undoes steps in the network namespace of the calling thread, last first. Returns those that failed, last first.
+fn undo_here(recorded: &[Recorded], interfaces: &dyn Interfaces) -> (Outcome, Vec<Recorded>) {
     let (mut outcome, mut left) = (Outcome::default(), Vec::new());
-    for step in steps.into_iter().rev() {
-        let result = match &step {
+    for one in recorded.iter().rev() {
+        let result = match &one.step {
             Step::Sysctl(saved) => sysctl::restore(saved).map_err(|e| e.to_string()),
             Step::Offloads { dev, before } => {
                 interfaces.restore_offloads(dev, before).map_err(|e| e.to_string())
@@ -298,12 +297,11 @@ fn undo_steps(steps: Vec<Step>, interfaces: &dyn Interfaces) -> (Outcome, Vec<St
             Step::TrafficGroup { folder } => cgroup::remove(folder).map_err(|e| e.to_string()),
         };
         let ok = result.is_ok();
-        outcome.note(&step, result);
+        outcome.note(&one.step, result);
         if !ok {
-            left.push(step);
+            left.push(one.clone());
         }
     }
-    left.reverse();
     (outcome, left)
 }
 
