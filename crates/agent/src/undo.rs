@@ -149,11 +149,16 @@ impl Undo {
         interfaces: &dyn Interfaces,
         namespaces: Namespaces,
     ) -> Result<(Self, Outcome), JournalError> {
-        let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
-        let (journal, audit) = (Some(journal), Audit::default());
-        let mut undo = Self { steps, unreadable, journal, namespaces, audit };
+        let mut undo = Self::read(state_dir, namespaces)?;
         let outcome = undo.undo_all(interfaces);
         Ok((undo, outcome))
+    }
+
+    /// What the journal holds, of which nothing is undone yet.
+    fn read(state_dir: &Path, namespaces: Namespaces) -> Result<Self, JournalError> {
+        let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
+        let (journal, audit) = (Some(journal), Audit::default());
+        Ok(Self { steps, unreadable, journal, namespaces, audit })
     }
 
     /// Records changes and what is undone in the audit log from now on.
@@ -240,12 +245,9 @@ fn namespaces(netns: Option<&Path>) -> Namespaces {
 /// # Errors
 /// The journal cannot be read or rewritten.
 pub fn discard_unreadable(state_dir: &Path, netns: Option<&Path>) -> Result<Outcome, JournalError> {
-    let (mut undo, mut outcome) = Undo::open_with(state_dir, &Machine, namespaces(netns))?;
-    // What fails still is reported by the second attempt.
-    outcome.failed.clear();
+    let mut undo = Undo::read(state_dir, namespaces(netns))?;
     undo.unreadable.clear();
-    outcome.merge(undo.undo_all(&Machine));
-    Ok(outcome)
+    Ok(undo.undo_all(&Machine))
 }
 
 /// Undoes each step in its network namespace. What was changed in one that is gone went with it.
