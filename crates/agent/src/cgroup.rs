@@ -33,9 +33,10 @@ pub(crate) fn mount(mountinfo: &str) -> Option<Mount> {
     })
 }
 
-/// Blanks in a mountinfo are written in octal digits.
-fn unescaped(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+/// A path of a mountinfo, in which the kernel writes a blank, a tab, a line feed and a backslash as three octal digits.
+pub(crate) fn unescaped(text: &str) -> String {
+    let text = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
+    text.replace("\\134", "\\")
 }
 
 /// This process's group in `/proc/self/cgroup`.

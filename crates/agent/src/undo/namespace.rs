@@ -12,6 +12,8 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::unescaped;
+
 /// That of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 /// The PID namespace in which every process of the machine is visible (`PROC_PID_INIT_INO`).
@@ -157,15 +159,9 @@ fn mount_of(mountinfo: &str, inode: u64) -> Option<PathBuf> {
     let root = format!("net:[{inode}]");
     mountinfo.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(3);
-        (fields.next()? == root).then(|| fields.next().map(unescaped))?
+        (fields.next()? == root)
+            .then(|| fields.next().map(|path| PathBuf::from(unescaped(path))))?
     })
-}
-
-/// The kernel writes a blank, a tab, a line feed and a backslash as three octal digits.
-fn unescaped(path: &str) -> PathBuf {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    let text = escapes.iter().fold(path.to_owned(), |text, (from, to)| text.replace(from, to));
-    PathBuf::from(text)
 }
 
 /// The network namespaces of this machine, as a process in one of them sees them.
