@@ -39,8 +39,9 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
     let own = default_state_dir();
     // Those of `ccbench link --dev` bear the interface's index too.
     let of_links = format!("link-{}-", netns_inode());
-    let is_own =
-        |name: &OsStr| Some(name) == own.file_name() || begins_with(name, of_links.as_bytes());
+    let is_own = |name: &OsStr| {
+        Some(name) == own.file_name() || name.to_string_lossy().starts_with(&of_links)
+    };
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
     let mut dirs: Vec<(OsString, PathBuf)> = entries
         .map(|entry| (entry.file_name(), entry.path()))
@@ -69,10 +70,6 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
 fn is_state_dir(name: &OsStr) -> bool {
     let inode = name.to_str().and_then(|name| name.strip_prefix(STATE_DIR_PREFIX));
     inode.is_some_and(|inode| inode.parse::<u64>().is_ok())
-}
-
-fn begins_with(name: &OsStr, beginning: &[u8]) -> bool {
-    name.as_encoded_bytes().starts_with(beginning)
 }
 
 impl Cleaned {
