@@ -66,27 +66,31 @@ fn candidates(testbeds: Vec<PathBuf>, mut runs: Vec<InProgress>) -> Vec<Candidat
 }
 
 /// The experiment to enter: the wanted one, or the only one in progress.
-fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, String> {
+///
+/// # Errors
+/// There is none, or more than one, or its nodes are elsewhere.
+fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, CliError> {
     if let Some(wanted) = wanted {
         found.retain(|candidate| candidate.is_named(wanted));
     }
     let list = || found.iter().map(Candidate::to_string).collect::<Vec<_>>().join(", ");
-    match (found.as_slice(), wanted) {
-        ([], None) => Err("none of your experiments is running on this machine".to_owned()),
+    let why = match (found.as_slice(), wanted) {
+        ([], None) => "none of your experiments is running on this machine".to_owned(),
         ([], Some(wanted)) => {
-            Err(format!("--run {wanted}: no experiment of yours that is running on this machine"))
+            format!("--run {wanted}: no experiment of yours that is running on this machine")
         }
-        (all, _) if all.iter().all(|candidate| candidate.testbed.is_none()) => Err(format!(
+        (all, _) if all.iter().all(|candidate| candidate.testbed.is_none()) => format!(
             "the nodes of {} are not in network namespaces of this machine, and exec enters only those; on a node with an agent, run \
              the command itself (`ssh HOST COMMAND`)",
             list()
-        )),
-        ([one], _) => Ok(one.clone()),
-        _ => Err(format!(
+        ),
+        ([one], _) => return Ok(one.clone()),
+        _ => format!(
             "several experiments are running; choose one with --run ID or --run DIR: {}",
             list()
-        )),
-    }
+        ),
+    };
+    Err(CliError::Usage(why))
 }
 
 /// Replaces this process by a command in a node of a running experiment; returns only if that fails.
@@ -95,7 +99,7 @@ pub fn exec(args: &ExecArgs) -> CliError {
     let found = candidates(running(), socket::in_progress());
     let chosen = match choose(found, args.run.as_deref()) {
         Ok(chosen) => chosen,
-        Err(why) => return CliError::Usage(why),
+        Err(error) => return error,
     };
     let Some(dir) = &chosen.testbed else { return CliError::Usage(chosen.to_string()) };
     message(format_args!("ccbench: node {} of {chosen}", args.node));
@@ -119,34 +123,37 @@ mod tests {
         candidates(ids.iter().map(|id| Path::new("/run/ccbench").join(id)).collect(), runs)
     }
 
+    fn refusal(found: Vec<Candidate>, wanted: Option<&str>) -> String {
+        choose(found, wanted).unwrap_err().to_string()
+    }
+
     #[test]
     fn the_only_experiment_is_entered_and_named() {
         let chosen = choose(found(&[QUICK], vec![run(71, "results/quick")]), None).unwrap();
         assert_eq!(chosen.to_string(), format!("{QUICK} (results/quick)"));
         assert_eq!(choose(found(&[QUICK], vec![]), None).unwrap().to_string(), QUICK);
-        assert!(choose(vec![], None).unwrap_err().contains("none of your experiments"));
+        assert!(refusal(vec![], None).contains("none of your experiments"));
     }
 
     #[test]
     fn a_run_elsewhere_is_not_mistaken_for_the_one_of_this_machine() {
         let both = || found(&[QUICK], vec![run(71, "results/quick"), run(80, "results/four")]);
-        let why = choose(both(), None).unwrap_err();
+        let why = refusal(both(), None);
         assert!(why.contains("several") && why.contains("--run"), "{why}");
         assert!(why.contains(QUICK) && why.contains("results/four (elsewhere)"), "{why}");
         assert_eq!(choose(both(), Some("results/quick")).unwrap().id(), QUICK);
         assert_eq!(choose(both(), Some("quick")).unwrap().id(), QUICK);
-        let why = choose(both(), Some("results/four")).unwrap_err();
+        let why = refusal(both(), Some("results/four"));
         assert!(why.contains("network namespaces of this machine") && why.contains("ssh"), "{why}");
-        let alone = choose(found(&[], vec![run(80, "results/four")]), None).unwrap_err();
-        assert_eq!(alone, why);
+        assert_eq!(refusal(found(&[], vec![run(80, "results/four")]), None), why);
     }
 
     #[test]
     fn several_experiments_are_listed() {
         let both = || found(&[QUICK, SLOW], vec![run(72, "results/slow")]);
-        let why = choose(both(), None).unwrap_err();
+        let why = refusal(both(), None);
         assert!(why.ends_with(&format!("{QUICK}, {SLOW} (results/slow)")), "{why}");
         assert_eq!(choose(both(), Some("72-slow")).unwrap().id(), SLOW);
-        assert!(choose(both(), Some("none")).unwrap_err().contains("--run none"));
+        assert!(refusal(both(), Some("none")).contains("--run none"));
     }
 }
