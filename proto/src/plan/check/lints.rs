@@ -292,17 +292,17 @@ fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
 
 /// TCP looks at its own machine's queues (TCP small queues) and does not fill them.
 fn senders(settled: &Plan, topology: &Topology, problems: &mut Problems) {
-    let ends = |flow: &Flow| match flow.reverse {
-        true => (flow.to.clone(), flow.from.clone()),
-        false => (flow.from.clone(), flow.to.clone()),
-    };
-    let ends: Vec<(String, String)> = settled.flows.values().map(ends).collect();
+    let ends = settled.flows.values().map(|flow| match flow.reverse {
+        true => (&flow.to, &flow.from),
+        false => (&flow.from, &flow.to),
+    });
+    let ends: Vec<(&String, &String)> = ends.collect();
     let limited = |link: &Link| link.rate.is_some() || link.trace.is_some();
     for (name, link) in settled.links.iter().filter(|(_, link)| limited(link)) {
         let receivers: Vec<&String> = ends
             .iter()
-            .filter(|(sender, _)| *sender == link.node)
-            .map(|(_, receiver)| receiver)
+            .filter(|(sender, _)| **sender == link.node)
+            .map(|(_, receiver)| *receiver)
             .collect();
         let has_agent = settled.nodes.get(&link.node).is_some_and(|node| node.agent.is_some());
         let leaves_here = |receiver: &String| match (&link.toward, has_agent) {
@@ -424,6 +424,7 @@ mod tests {
         assert_eq!(at_senders("node = \"router\"\ntoward = \"dst\""), [""; 0]);
         assert_eq!(at_senders("node = \"dst\"\ntoward = \"src\""), [""; 0]);
     }
+
     #[test]
     fn warns_once_of_limits_that_become_equal() {
         let warned = |rate: &str, queue: &str, levels: &str| -> Vec<String> {
