@@ -209,23 +209,23 @@ fn same_levels(
     (factor, levels): (&Factor, &[Level]),
     problems: &mut Problems,
 ) {
-    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    let mut first: BTreeMap<String, &str> = BTreeMap::new();
     for (index, level) in levels.iter().enumerate() {
         let Some(plan) = digest_at(base, level) else { continue };
-        let Some(other) = seen.insert(plan.clone(), &level.name) else { continue };
-        // Equal text in a list is an error.
-        if other != level.name {
-            let number = index.to_string();
-            let place = match factor {
-                Factor::Values(_) => number.as_str(),
-                Factor::Levels(_) => level.name.as_str(),
-            };
-            let why = format!(
-                "sets the same as the level `{other}`, so their points are equal; use `repeat` for more trials"
-            );
-            problems.warning_from(&["matrix", name, place], &[&["matrix", name]], why);
+        let other = *first.entry(plan).or_insert(&level.name);
+        // It is the first one, or has its text: in a list, that is an error.
+        if other == level.name {
+            continue;
         }
-        seen.insert(plan, other);
+        let number = index.to_string();
+        let place = match factor {
+            Factor::Values(_) => number.as_str(),
+            Factor::Levels(_) => level.name.as_str(),
+        };
+        let why = format!(
+            "sets the same as the level `{other}`, so their points are equal; use `repeat` for more trials"
+        );
+        problems.warning_from(&["matrix", name, place], &[&["matrix", name]], why);
     }
 }
 
