@@ -171,8 +171,9 @@ fn warn_about_renamed<'a>(metrics: impl IntoIterator<Item = &'a String>) {
 /// The results cannot be read, or the table cannot be written.
 pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let is_stdout = |path: &Path| path.as_os_str() == "-";
-    let on_stdout = [&args.csv, &args.claims_csv].into_iter().flatten();
-    if on_stdout.filter(|path| is_stdout(path)).count() > 1 {
+    let paths = [&args.csv, &args.claims_csv].into_iter().flatten();
+    let on_stdout = paths.filter(|path| is_stdout(path)).count();
+    if on_stdout > 1 {
         return Err(CliError::Usage(
             "--csv - and --claims-csv - are both for standard output; write one of them to a file"
                 .to_owned(),
@@ -190,22 +191,20 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let tolerances = args.tolerances.iter().map(|tolerance| &tolerance.metric);
     warn_about_renamed(args.metrics.iter().chain(tolerances));
     let differences = compare::compare(one.path(), &with, &args.metrics, &args.tolerances, filter)?;
-    let mut is_printed = false;
-    let texts = [
-        (&args.claims_csv, compare::claims_csv(&differences)),
-        (&args.csv, compare::csv(&differences)),
-    ];
-    for (path, csv) in texts {
-        match path {
-            Some(path) if is_stdout(path) => {
-                print(&csv);
-                is_printed = true;
-            }
-            Some(path) => std::fs::write(path, csv).map_err(FileError::of("write", path))?,
-            None => {}
+    let save = |path: &Path, csv: &str| {
+        if is_stdout(path) {
+            print(csv);
+            return Ok(());
         }
+        std::fs::write(path, csv).map_err(FileError::of("write", path))
+    };
+    if let Some(path) = &args.claims_csv {
+        save(path, &compare::claims_csv(&differences))?;
     }
-    if is_printed {
+    if let Some(path) = &args.csv {
+        save(path, &compare::csv(&differences))?;
+    }
+    if on_stdout > 0 {
         return Ok(ExitCode::Success);
     }
     let plans = other.and_then(|other| compare::plans_differ(one.path(), other));
