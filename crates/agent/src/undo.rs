@@ -328,6 +328,8 @@ pub fn netns_inode() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use ccbench_proto::sealed_line::{seal, unseal};
+
     use super::namespace::tests::{fake, proc_of};
     use super::*;
     use crate::interfaces::fake::FakeInterfaces;
@@ -361,6 +363,11 @@ mod tests {
 
     fn text(dir: &tempfile::TempDir) -> String {
         std::fs::read_to_string(dir.path().join(journal::FILE)).unwrap()
+    }
+
+    /// What a line of a journal seals.
+    fn object(line: &str) -> String {
+        String::from_utf8(unseal(line.as_bytes()).unwrap()).unwrap()
     }
 
     fn set_text(dir: &tempfile::TempDir, text: &str) {
@@ -436,21 +443,17 @@ mod tests {
     #[test]
     fn steps_of_another_version_stay() {
         let dir = left(&[offloads("a")]);
-        let object = |line: &str| {
-            let object = ccbench_proto::sealed_line::unseal(line.as_bytes()).unwrap();
-            String::from_utf8(object).unwrap()
-        };
         let known = object(text(&dir).trim_end());
         let later = [
             known.replace("\"version\":2", "\"version\":3"),
             known.replace("\"offloads\"", "\"moon_phase\""),
         ];
         for object in later {
-            set_text(&dir, &ccbench_proto::sealed_line::seal(&object));
+            set_text(&dir, &seal(&object));
             let (calls, outcome) = next_start(&dir);
             assert_eq!(calls, Vec::<String>::new(), "{object}");
             assert!(outcome.failed[0].contains("line 1 is of another version"), "{outcome:?}");
-            assert_eq!(text(&dir), ccbench_proto::sealed_line::seal(&object));
+            assert_eq!(text(&dir), seal(&object));
         }
     }
 
@@ -459,11 +462,7 @@ mod tests {
         let group = Step::TrafficGroup { folder: "/x".into() };
         let saved = Saved { name: "net.x".into(), before: "1".into() };
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        let earlier = |line: &str| {
-            let object = ccbench_proto::sealed_line::unseal(line.as_bytes()).unwrap();
-            let object = String::from_utf8(object).unwrap();
-            ccbench_proto::sealed_line::seal(&object.replace(boot_id.trim(), "an-earlier-boot"))
-        };
+        let earlier = |line: &str| seal(&object(line).replace(boot_id.trim(), "an-earlier-boot"));
         let of_earlier = text(&left(&[offloads("a"), group, Step::Sysctl(saved)]));
         let of_earlier: String = of_earlier.lines().map(earlier).collect();
         let dir = left(&[offloads("b")]);
@@ -525,11 +524,10 @@ mod tests {
     fn steps_without_a_namespace_are_undone_here() {
         let dir = left(&[offloads("a")]);
         let of_first_version = |line: &str| {
-            let object = ccbench_proto::sealed_line::unseal(line.as_bytes()).unwrap();
-            let mut object: serde_json::Value = serde_json::from_slice(&object).unwrap();
+            let mut object: serde_json::Value = serde_json::from_str(&object(line)).unwrap();
             object["version"] = 1.into();
             assert!(object.as_object_mut().unwrap().remove("netns").is_some());
-            ccbench_proto::sealed_line::seal(&object.to_string())
+            seal(&object.to_string())
         };
         set_text(&dir, &of_first_version(text(&dir).trim_end()));
         let proc = proc_of(&[1]);
