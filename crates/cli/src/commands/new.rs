@@ -198,7 +198,10 @@ delay  = "{rtt}"
 fn loaded(cc: &NewCc) -> Option<(&str, String)> {
     let name = cc.name.as_str();
     match &cc.file {
-        Some((key, path)) => Some((name, format!("{key} = {:?}", path.to_string_lossy()))),
+        Some((key, path)) => {
+            let path = toml_edit::Value::from(&*path.to_string_lossy());
+            Some((name, format!("{key} = {path}")))
+        }
         None if cc::BUILTINS.contains(&name) || cc::scheme(name).is_none() => None,
         None => Some((name, format!("algorithm = \"{name}\""))),
     }
@@ -355,6 +358,10 @@ mod tests {
         answers.files_for(Path::new("plans/plan.toml")).unwrap();
         let files = check::cc_files(&answers.plan("mine"), &[]);
         assert!(files.iter().all(|file| Path::new(file).is_absolute()), "{files:?}");
+        // Rust escapes a combining character as TOML does not.
+        let accent = "e\u{301}/tcp_it.ko";
+        let text = Answers::of(args(&["--cc", accent])).unwrap().plan("mine");
+        assert_eq!(check::cc_files(&text, &[]), [accent.to_owned()].into(), "{text}");
     }
 
     #[test]
