@@ -128,15 +128,13 @@ pub(crate) fn variants(filter: Option<&[u8]>) -> Vec<Requests> {
     variants
 }
 
-/// A dump of one address family (`struct inet_diag_req_v2`).
+/// A dump of one address family.
 fn by_family(family: u8, filter: Option<&[u8]>) -> Vec<u8> {
-    let mut request = vec![family, IPPROTO_TCP, EXTENSIONS, 0];
-    request.extend_from_slice(&STATES.to_ne_bytes());
-    request.resize(request.len() + SOCKID_LEN, 0);
+    let request = request_v2(family, EXTENSIONS, STATES, &[0; SOCKID_LEN]);
     message(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &request, filter)
 }
 
-/// A request for the one socket with these addresses (`struct inet_diag_req_v2`); `None` if they are not of one family.
+/// A request for the one socket with these addresses; `None` if they are not of one family.
 pub(crate) fn exact(local: SocketAddr, remote: SocketAddr) -> Option<Vec<u8>> {
     let mut id = Vec::with_capacity(SOCKID_LEN);
     id.extend_from_slice(&local.port().to_be_bytes());
@@ -159,10 +157,16 @@ pub(crate) fn exact(local: SocketAddr, remote: SocketAddr) -> Option<Vec<u8>> {
     // Any interface, and any cookie (`INET_DIAG_NOCOOKIE`).
     id.extend_from_slice(&[0; 4]);
     id.extend_from_slice(&[0xff; 8]);
-    let mut request = vec![family, IPPROTO_TCP, 0, 0];
-    request.extend_from_slice(&u32::MAX.to_ne_bytes());
-    request.extend_from_slice(&id);
+    let request = request_v2(family, 0, u32::MAX, &id);
     Some(message(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, &request, None))
+}
+
+/// `struct inet_diag_req_v2`; `id` is its `struct inet_diag_sockid`.
+fn request_v2(family: u8, extensions: u8, states: u32, id: &[u8]) -> Vec<u8> {
+    let mut request = vec![family, IPPROTO_TCP, extensions, 0];
+    request.extend_from_slice(&states.to_ne_bytes());
+    request.extend_from_slice(id);
+    request
 }
 
 /// A dump of both address families in one walk (`struct inet_diag_req`).
