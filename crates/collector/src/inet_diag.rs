@@ -143,13 +143,7 @@ impl Watch {
                 .map_err(|errno| netlink("request TCP sockets", errno.into()))?;
             let mut more = true;
             while more {
-                let (_, len) =
-                    rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC)
-                        .map_err(|errno| netlink("receive TCP sockets", errno.into()))?;
-                let mut rest = self.buffer.get(..len).ok_or(SampleError::Malformed {
-                    what: "netlink message longer than the buffer",
-                    at: len,
-                })?;
+                let mut rest = receive(&self.socket, &mut self.buffer)?;
                 while let Some(msg) = next_msg(&mut rest)? {
                     if msg.seq == self.seq {
                         more &= self.rows.on_msg(&msg, at_ns, into, drained)?;
@@ -236,6 +230,17 @@ pub(crate) fn open() -> Result<Socket, SampleError> {
     set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_TIMEOUT))
         .map_err(|errno| failed(errno.into()))?;
     Ok(socket)
+}
+
+/// The messages that arrive next, in `buffer`.
+///
+/// # Errors
+/// Nothing arrives in time, or more than fits.
+pub(crate) fn receive<'a>(socket: &Socket, buffer: &'a mut [u8]) -> Result<&'a [u8], SampleError> {
+    let (_, len) = rustix::net::recv(socket, &mut *buffer, RecvFlags::TRUNC)
+        .map_err(|errno| netlink("receive TCP sockets", errno.into()))?;
+    let what = "netlink message longer than the buffer";
+    buffer.get(..len).ok_or(SampleError::Malformed { what, at: len })
 }
 
 /// The kernel does not support this kind of request or filter.

@@ -3,13 +3,13 @@
 use std::io;
 use std::net::SocketAddr;
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
 use crate::SampleError;
 use crate::bytes::array;
 use crate::diag_msg::{DiagMsg, NetlinkMsg, next_msg};
 use crate::diag_request::{SOCK_DIAG_BY_FAMILY, exact, set_seq};
-use crate::inet_diag::{NLMSG_ERROR, netlink, open};
+use crate::inet_diag::{NLMSG_ERROR, netlink, open, receive};
 
 const ESTABLISHED: u8 = 1;
 /// One reply, whose attributes are short.
@@ -29,18 +29,13 @@ pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>
     rustix::net::send(&socket, &request, SendFlags::empty())
         .map_err(|errno| netlink("request a TCP socket", errno.into()))?;
     let mut buffer = vec![0; BUFFER_LEN];
-    let (_, len) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::TRUNC)
-        .map_err(|errno| netlink("receive a TCP socket", errno.into()))?;
-    let malformed = |what, at| SampleError::Malformed { what, at };
-    let mut rest = buffer
-        .get(..len)
-        .ok_or_else(|| malformed("netlink message longer than the buffer", len))?;
+    let mut rest = receive(&socket, &mut buffer)?;
     while let Some(msg) = next_msg(&mut rest)? {
         if msg.seq == SEQ {
             return holder(&msg, (local.port(), remote.port()));
         }
     }
-    Err(malformed("netlink message without a reply", 0))
+    Err(SampleError::Malformed { what: "netlink message without a reply", at: 0 })
 }
 
 /// The user in a reply. The kernel returns a listening socket too if no connection has the addresses; and for a socket that is
