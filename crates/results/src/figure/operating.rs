@@ -249,7 +249,7 @@ fn plane(data: &Selection) -> Result<Option<Figure>> {
     for point_id in &ids {
         of_points.push((*point_id, flows(data, &data.trials_of(*point_id))?));
     }
-    // Points that share a colour are told apart by their shape.
+    // The shape distinguishes points that share a colour.
     if ids.len() > PALETTE.len() {
         let under_test = data.group_under_test(&data.groups(ids.first().copied()));
         let is_shown =

@@ -213,7 +213,7 @@ impl<'a> Layout<'a> {
         let only = with_bars.first().filter(|_| with_bars.len() == 1).map(|one| (*one).clone());
         layout.series = match only {
             Some(subject) => phases.iter().map(|phase| series(phase, &subject)).collect(),
-            // Bars of the same colour could not be told apart.
+            // Nothing would distinguish bars of the same colour.
             None if shown.len() > PALETTE.len() => {
                 let group = data.group_under_test(&summary.groups());
                 let is_kept = |one: &Series| {
@@ -261,7 +261,7 @@ impl<'a> Layout<'a> {
         (0..self.series.len()).filter(|nth| fits(&self.series[*nth])).collect()
     }
 
-    /// Legend of the bars. Phases tell them apart, or groups, or both.
+    /// Legend of the bars. Phases, groups or both distinguish them.
     fn keys(&self) -> Vec<(Key, String)> {
         let phases: BTreeSet<&str> =
             self.series.iter().map(|one| one.phase.name.as_str()).collect();
