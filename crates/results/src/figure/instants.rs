@@ -54,11 +54,13 @@ pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>>
             };
             means.entry((&row.phase, &row.subject)).or_default()[nth] = Some(row.value / scale);
         }
-        let running = |phase: &PhaseRecord| {
+        let of_phase = |phase: &PhaseRecord| {
             let rows: Vec<&PhaseRow> = rows.iter().filter(|row| row.phase == phase.name).collect();
-            (phase.name.clone(), Running::of(&rows, phase, &data.schedule))
+            let net = if data.accepts_every_flow() { net(&rows) } else { Instant::default() };
+            (phase.name.clone(), (Running::of(&rows, phase, &data.schedule), net))
         };
-        let running: BTreeMap<String, Running<'_>> = end.phases.iter().map(running).collect();
+        let of_phases: BTreeMap<String, (Running<'_>, Instant)> =
+            end.phases.iter().map(of_phase).collect();
         for ((phase, flow), [mbit_per_s, srtt_ms]) in means {
             let record = end.phases.iter().find(|record| record.name == phase);
             let record = record.filter(|_| data.accepts("phase", phase) && data.accepts_flow(flow));
@@ -72,9 +74,9 @@ pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>>
             };
             let mean = Instant { mbit_per_s, srtt_ms, in_flight: packets.mean() };
             let instants = here.of(flow).into_iter().enumerate().map(instant).collect();
-            let share = running.get(phase).map_or(1.0, |running| running.share(flow));
-            let net =
-                if data.accepts_every_flow() { net(&rows, phase) } else { Instant::default() };
+            let (share, net) = of_phases
+                .get(phase)
+                .map_or((1.0, Instant::default()), |(running, net)| (running.share(flow), *net));
             let (trial, phase, flow) = key;
             flows.push(Flow { trial, phase, flow, mean, share, net, instants });
         }
@@ -82,14 +84,11 @@ pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>>
     Ok(flows)
 }
 
-/// Throughput and packets in flight of all flows together in a phase.
-fn net(rows: &[PhaseRow], phase: &str) -> Instant {
+/// Throughput and packets in flight of all flows together, from the rows of a phase.
+fn net(rows: &[&PhaseRow]) -> Instant {
     let of = |metric: &str, stat: &str| {
-        let is_meant = |row: &&PhaseRow| {
-            row.scope == Scope::Net
-                && (row.metric, row.stat) == (metric, stat)
-                && row.phase == phase
-        };
+        let is_meant =
+            |row: &&&PhaseRow| row.scope == Scope::Net && (row.metric, row.stat) == (metric, stat);
         rows.iter().find(is_meant).map(|row| row.value)
     };
     let mbit_per_s = of("throughput_sum", "mean").map(|bps| bps / 1e6);
