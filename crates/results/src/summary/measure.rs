@@ -214,21 +214,20 @@ fn add_socket_counters(
     groups: &mut BTreeMap<GroupKey, GroupPhase>,
     names: &mut BTreeMap<(Trial, String), BTreeSet<String>>,
 ) {
-    let of_phase = |row: &'_ &(Names, Sampled)| timeline.position(trial, &row.0[0]);
-    let mut order: Vec<&(Names, Sampled)> =
-        sampled.iter().filter(|row| of_phase(row).is_some()).collect();
-    order.sort_by_key(of_phase);
+    let mut order: Vec<(usize, &(Names, Sampled))> = sampled
+        .iter()
+        .filter_map(|row| Some((timeline.position(trial, &row.0[0])?, row)))
+        .collect();
+    order.sort_by_key(|(position, _)| *position);
     let mut firsts: BTreeMap<&str, FirstSamples<4>> = BTreeMap::new();
-    for row in &order {
-        let position = of_phase(row).unwrap_or(AFTER_PHASES);
-        firsts.entry(&row.0[2]).or_default().add(position, row.1.first_counters);
+    for (position, ([_, _, flow], sampled)) in &order {
+        firsts.entry(flow).or_default().add(*position, sampled.first_counters);
     }
     let mut before: BTreeMap<&str, [f64; 5]> = BTreeMap::new();
-    for row in order {
-        let ([phase, group, flow], sampled) = row;
-        let Some(position) = of_phase(&row).filter(|position| *position != AFTER_PHASES) else {
+    for (position, ([phase, group, flow], sampled)) in order {
+        if position == AFTER_PHASES {
             continue;
-        };
+        }
         let last = sampled.counters;
         let at_end = firsts.get(flow.as_str()).map_or(last, |first| first.at_end(position, last));
         let [[retrans, segments, _, rtos], [_, _, acked, _]] = [at_end, last];

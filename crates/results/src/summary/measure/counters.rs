@@ -23,8 +23,7 @@ impl<const N: usize> FirstSamples<N> {
         let next = self.0.range(phase.saturating_add(1)..).next();
         let Some((_, next)) = next else { return last };
         std::array::from_fn(|nth| {
-            let next = next.get(nth).copied().flatten();
-            last[nth].map(|last| next.map_or(last, |next| next.max(last)))
+            last[nth].map(|last| next[nth].map_or(last, |next| next.max(last)))
         })
     }
 }
