@@ -136,9 +136,7 @@ fn rows_with_outages(trace: &Trace, used: &TraceUse, unset: Option<Rate>) -> Vec
     match trace {
         Trace::Steps(steps) => {
             let is_outage = |step: &Step| {
-                let raised = |rate: Rate| rate.max(used.floor.unwrap_or(rate));
-                let rate = step.rate.map(raised).or(unset);
-                rate.is_some_and(|rate| rate.bits_per_sec() == 0)
+                rate_of(step, used, unset).is_some_and(|rate| rate.bits_per_sec() == 0)
                     || step.loss.is_some_and(|loss| loss.get() == WHOLE_PPM)
             };
             steps.steps.iter().map(|step| (step.at_ns, is_outage(step))).collect()
@@ -149,6 +147,12 @@ fn rows_with_outages(trace: &Trace, used: &TraceUse, unset: Option<Rate>) -> Vec
             knots.map(|(at_ns, _, slope)| (at_ns, slope <= 0.0)).collect()
         }
     }
+}
+
+/// The rate of a row, raised to the trace's floor; of a row without a rate, that of its link.
+fn rate_of(step: &Step, used: &TraceUse, unset: Option<Rate>) -> Option<Rate> {
+    let raised = |rate: Rate| rate.max(used.floor.unwrap_or(rate));
+    step.rate.map(raised).or(unset)
 }
 
 /// Cumulative capacity: piecewise linear, repeated if the trace loops.
@@ -182,8 +186,7 @@ impl CapacityCurve {
                     if let Some((at_ns, _, slope)) = knots.last() {
                         bytes += slope * step.at_ns.saturating_sub(*at_ns) as f64;
                     }
-                    let raised = |rate: Rate| rate.max(used.floor.unwrap_or(rate));
-                    knots.push((step.at_ns, bytes, per_ns(step.rate.map(raised).or(unset)?)));
+                    knots.push((step.at_ns, bytes, per_ns(rate_of(step, used, unset)?)));
                 }
                 steps.length_ns
             }
