@@ -65,8 +65,8 @@ impl Bin {
 #[derive(Debug)]
 pub(crate) struct BinnedFlows {
     count: usize,
-    /// How many flows more there may be.
-    flows_left: usize,
+    /// How many flows fit into memory.
+    max_flows: usize,
     is_full: bool,
     flows: Vec<(String, Vec<Bin>)>,
     /// Index of the last flow that was looked up: rows of a flow are adjacent.
@@ -92,8 +92,8 @@ impl BinnedFlows {
     /// Bins of a trial of this length.
     pub(super) fn new(end_s: f64) -> Self {
         let count = (end_s / BIN_S + 1e-6).floor().max(0.0) as usize;
-        let flows_left = MAX_BINS / count.max(1);
-        Self { count, flows_left, is_full: false, flows: Vec::new(), last: 0 }
+        let max_flows = MAX_BINS / count.max(1);
+        Self { count, max_flows, is_full: false, flows: Vec::new(), last: 0 }
     }
 
     /// Whether flows were left out, because so many do not fit into memory.
@@ -106,11 +106,10 @@ impl BinnedFlows {
         if self.flows.get(self.last).is_none_or(|(known, _)| known != name) {
             let known = self.flows.iter().position(|(known, _)| known == name);
             if known.is_none() {
-                let Some(left) = self.flows_left.checked_sub(1) else {
+                if self.flows.len() >= self.max_flows {
                     self.is_full = true;
                     return &mut [];
-                };
-                self.flows_left = left;
+                }
                 self.flows.push((name.to_owned(), vec![Bin::default(); self.count]));
             }
             self.last = known.unwrap_or(self.flows.len() - 1);
@@ -541,8 +540,8 @@ mod tests {
     #[test]
     fn more_flows_than_fit_into_memory_are_left_out() {
         let mut grid = BinnedFlows::new(7.0 * 24.0 * 3600.0);
-        assert_eq!(grid.flows_left, 11, "of a week");
-        grid = BinnedFlows { flows_left: 1, ..BinnedFlows::new(1.0) };
+        assert_eq!(grid.max_flows, 11, "of a week");
+        grid = BinnedFlows { max_flows: 1, ..BinnedFlows::new(1.0) };
         grid.interval("a", 1.0, 1.0, 1.0);
         grid.srtt("a", 0.5, 1.0);
         assert!(!grid.is_full());
