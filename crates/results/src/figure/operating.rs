@@ -72,7 +72,7 @@ fn against_in_flight(data: &Selection, point_id: u32) -> Result<Option<Figure>> 
     let width = points(data.request.width_mm.unwrap_or(COLUMN_MM));
     let height = points(data.request.height_mm.unwrap_or(95.0));
     let svg = drawn.sheet(&dots, width, height, &phase.name);
-    Ok(Some(Figure { stem, svg, width_points: width, csv: drawn.table(point_id, &phase.name) }))
+    Ok(Some(Figure { stem, svg, width_points: width, csv: drawn.table(&phase.name) }))
 }
 
 /// The content of a figure against packets in flight.
@@ -86,7 +86,8 @@ struct InFlight<'a> {
 }
 
 impl InFlight<'_> {
-    fn table(&self, point_id: u32, phase: &str) -> String {
+    fn table(&self, phase: &str) -> String {
+        let point_id = self.point_id;
         let mut csv = Table::new(&[
             "point_id",
             "phase",
