@@ -13,7 +13,7 @@ use ccbench_proto::plan::expect::{Claim, Expect, Numbered, Operand, Relation, le
 use polars::prelude::*;
 
 use super::journal::TrialEnd;
-use super::model::{TrialStatus, level_of};
+use super::model::{TrialStatus, codes_of, level_of};
 use super::summary::statistics::mean_with_interval;
 use super::summary::tables::{numbers, text};
 use super::summary::{PhaseRow, Summary};
@@ -300,14 +300,7 @@ impl<'a> Index<'a> {
             trials.filter(|end| status.contains(&end.status)).collect()
         };
         let describe = |ends: Vec<&TrialEnd>, what: &str| {
-            let mut codes: Vec<&str> = ends
-                .iter()
-                .flat_map(|end| &end.reasons)
-                .map(|reason| reason.code.as_str())
-                .collect();
-            codes.sort_unstable();
-            codes.dedup();
-            let codes = codes.join(", ");
+            let codes = codes_of(ends.iter().flat_map(|end| &end.reasons));
             (!ends.is_empty()).then(|| format!("{} of {all} trials {what} ({codes})", ends.len()))
         };
         let degraded = describe(of(&[TrialStatus::Degraded]), "degraded");

@@ -1,6 +1,6 @@
 //! The types that the other modules share: trial keys and status, clocks, reasons, the description of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use ccbench_proto::metric::{METRICS, Scope, replacement};
@@ -97,6 +97,12 @@ impl Reason {
         let first_part = || self.message.split_once(": ").map_or("", |(subject, _)| subject);
         self.subject.as_deref().unwrap_or_else(first_part)
     }
+}
+
+/// The codes of reasons, each once, in alphabetical order.
+pub(crate) fn codes_of<'a>(reasons: impl IntoIterator<Item = &'a Reason>) -> String {
+    let codes: BTreeSet<&str> = reasons.into_iter().map(|reason| reason.code.as_str()).collect();
+    codes.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// Validity of a trial, with the reasons.

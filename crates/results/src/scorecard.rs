@@ -9,7 +9,7 @@ use ccbench_proto::plan::{Better, Plan};
 
 use super::expect::Outcome;
 use super::journal::TrialEnd;
-use super::model::{TrialStatus, level_of};
+use super::model::{TrialStatus, codes_of, level_of};
 use super::reason::ReasonCode;
 use super::summary::Summary;
 use super::summary::statistics::{Mean, mean_with_interval};
@@ -283,10 +283,6 @@ fn disturbed(trials: &[TrialEnd]) -> Option<NotMeasured> {
         TrialStatus::Failed | TrialStatus::Aborted => true,
     };
     let disturbed: Vec<&TrialEnd> = trials.iter().filter(is_disturbed).collect();
-    let reasons = disturbed.iter().flat_map(|end| &end.reasons);
-    let mut codes: Vec<&str> = reasons.map(|reason| reason.code.as_str()).collect();
-    codes.sort_unstable();
-    codes.dedup();
     let count = |status| disturbed.iter().filter(|end| end.status == status).count();
     let (degraded, failed) = (count(TrialStatus::Degraded), count(TrialStatus::Failed));
     (!disturbed.is_empty()).then(|| NotMeasured::Disturbed {
@@ -294,7 +290,7 @@ fn disturbed(trials: &[TrialEnd]) -> Option<NotMeasured> {
         degraded,
         failed,
         aborted: disturbed.len() - degraded - failed,
-        codes: codes.join(", "),
+        codes: codes_of(disturbed.iter().flat_map(|end| &end.reasons)),
     })
 }
 

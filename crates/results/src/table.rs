@@ -1,6 +1,5 @@
 //! Prints a summary as text: the result tables, why trials are degraded or failed, and where the files are.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -10,7 +9,7 @@ use super::backend::RunBackend;
 use super::display::TABLE_STYLE;
 use super::expect::claims_text;
 use super::journal::TrialEnd;
-use super::model::{RunStatus, TrialStatus, level_of};
+use super::model::{RunStatus, TrialStatus, codes_of, level_of};
 use super::stopping;
 use super::summarize::RunSummary;
 use super::summary::{PointRow, Summary};
@@ -435,14 +434,10 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
             _ => format!("point {}, ", sum.point_id),
         };
         let end = summary.trials_of(sum.point_id).iter().find(|end| end.trial == trial);
-        let codes: BTreeSet<&str> = end
-            .map_or(&[][..], |end| &end.reasons[..])
-            .iter()
-            .map(|one| one.code.as_str())
-            .collect();
+        let codes = codes_of(end.into_iter().flat_map(|end| &end.reasons));
         let cause = match codes.is_empty() {
             true => "it started late or ended early by less than a verdict reports, or its receivers did not report".to_owned(),
-            false => format!("the trial's reasons: {}", codes.into_iter().collect::<Vec<_>>().join(", ")),
+            false => format!("the trial's reasons: {codes}"),
         };
         Some(format!(
             "{point}{}, {}: data covers only {:.0} % of the scheduled time (in the worst trial, {trial}; {cause}); throughput is \
