@@ -12,7 +12,7 @@ use super::endpoints::ends;
 use super::limits::{LENGTHS, PHASE_FLOWS};
 use super::lints::ROUND_TRIP;
 use super::problems::Problems;
-use super::{Target, lab, probes};
+use super::{Target, probes};
 
 /// Most parallel streams of one process.
 const MAX_COUNT: u32 = 128;
@@ -125,9 +125,7 @@ fn is_ours(plan: &Plan, flow: &Flow, target: Target) -> bool {
     match flow.tool {
         Some(tool) => tool == Tool::Ccbench,
         // The plan of results may be of either, and its controller has checked it.
-        None => {
-            target != Target::Kernel || plan.lab.engine.is_some() || !lab::kernels(plan).is_empty()
-        }
+        None => target != Target::Kernel || plan.in_lab(),
     }
 }
 
