@@ -111,6 +111,23 @@ fn strips_and_ecdf_use_receiver_goodput() {
     assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
 }
 
+/// A sample of a group's first flow, whose unacknowledged packets are all in flight.
+fn sender_sample(group: &str, at_ns: u64, rtt_us: u32, unacked_pkts: u32) -> wire::FlowSample {
+    wire::FlowSample {
+        at_ns,
+        flow_id: format!("{group}/0"),
+        group: group.to_owned(),
+        side: Side::Sender.into(),
+        role: Role::Data.into(),
+        rtt_us: Some(rtt_us),
+        unacked_pkts: Some(unacked_pkts),
+        sacked_pkts: Some(0),
+        lost_pkts: Some(0),
+        retrans_pkts: Some(0),
+        ..Default::default()
+    }
+}
+
 /// Long intervals at 40 Mbit/s and very short ones at 400, and most samples while the queue is short.
 fn run_with_unequal_intervals(root: &Path) -> PathBuf {
     run_with_unequal_intervals_of(root, &["under_test"])
@@ -142,19 +159,7 @@ fn run_with_unequal_intervals_of(root: &Path, groups: &[&str]) -> PathBuf {
                 0..180 => (1.0 + f64::from(nth) * 0.01, 10_000),
                 _ => (2.8 + f64::from(nth - 180) * 0.1, 30_000),
             };
-            let sample = wire::FlowSample {
-                at_ns: after(0, at_s),
-                flow_id: format!("{group}/0"),
-                group: (*group).into(),
-                side: Side::Sender.into(),
-                role: Role::Data.into(),
-                rtt_us: Some(rtt_us),
-                unacked_pkts: Some(rtt_us / 100),
-                sacked_pkts: Some(0),
-                lost_pkts: Some(0),
-                retrans_pkts: Some(0),
-                ..Default::default()
-            };
+            let sample = sender_sample(group, after(0, at_s), rtt_us, rtt_us / 100);
             push(&mut writer, "src", Of::FlowSample(sample));
         }
     }

@@ -11,30 +11,17 @@ fn joint_operating_point_is_the_net_of_the_summary() {
     for (group, steps) in [("under_test", 0..30_u64), ("cross", 30..40)] {
         for step in steps {
             let at = |node: usize, ms: u64| T0_NS[node].1 + (1000 + step * 100 + ms) * 1_000_000;
-            let (flow_id, group) = (format!("{group}/0"), group.to_owned());
             let interval = wire::Interval {
                 at_ns: at(1, 99),
-                flow_id: flow_id.clone(),
-                group: group.clone(),
+                flow_id: format!("{group}/0"),
+                group: group.to_owned(),
                 side: Side::Receiver.into(),
                 seconds: 0.099,
                 bytes: 250_000,
                 ..Default::default()
             };
             push(&mut writer, "dst", Of::Interval(interval));
-            let sample = wire::FlowSample {
-                at_ns: at(0, 50),
-                flow_id,
-                group,
-                side: Side::Sender.into(),
-                role: Role::Data.into(),
-                rtt_us: Some(24_000),
-                unacked_pkts: Some(40),
-                sacked_pkts: Some(0),
-                lost_pkts: Some(0),
-                retrans_pkts: Some(0),
-                ..Default::default()
-            };
+            let sample = sender_sample(group, at(0, 50), 24_000, 40);
             push(&mut writer, "src", Of::FlowSample(sample));
         }
     }
