@@ -33,26 +33,23 @@ impl Trace {
             return None;
         }
         let floor = link.trace.as_ref().and_then(|used| used.floor);
-        let (bits, length_ns) = match self {
+        let bits = match self {
             Self::Steps(steps) => {
-                let ends = steps.steps.iter().skip(1).map(|step| step.at_ns);
+                let floor = floor.unwrap_or(Rate::from_bits_per_sec(0));
                 let mut bits: u128 = 0;
-                for (step, end_ns) in steps.steps.iter().zip(ends.chain([steps.length_ns])) {
-                    let floor = floor.unwrap_or(Rate::from_bits_per_sec(0));
+                for (step, length_ns) in steps.spans() {
                     let rate = step.rate.map(|rate| rate.max(floor)).or(link.rate)?;
-                    let length_ns = end_ns.saturating_sub(step.at_ns);
                     bits += u128::from(rate.bits_per_sec()) * u128::from(length_ns);
                 }
-                (bits, steps.length_ns)
+                bits
             }
             Self::Opportunities(all) => {
                 let overhead = link.overhead.unwrap_or(ETHERNET_BYTES).get();
                 let bytes = u128::from(all.bytes) + u128::from(overhead);
-                let bits = all.at_ns.len() as u128 * bytes * 8 * SECOND_NS;
-                (bits, all.length_ns)
+                all.at_ns.len() as u128 * bytes * 8 * SECOND_NS
             }
         };
-        let mean = bits / u128::from(length_ns.max(1));
+        let mean = bits / u128::from(self.length_ns().max(1));
         Some(Rate::from_bits_per_sec(u64::try_from(mean).unwrap_or(u64::MAX)))
     }
 
