@@ -23,6 +23,7 @@ use crate::access::Identity;
 use crate::audit::Audit;
 use crate::clock;
 use crate::control_interface::Peer;
+use crate::privileges::in_initial_user_namespace;
 use crate::tls::{PeerCertificate, Trust};
 
 mod connection;
@@ -270,8 +271,7 @@ fn check_user(
 
 /// The number by which the kernel names every user that has none in this process's user namespace. `None`: all users have one.
 fn users_without_number() -> Option<u32> {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    if map.split_whitespace().eq(["0", "0", "4294967295"]) {
+    if in_initial_user_namespace() {
         return None;
     }
     let number = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();

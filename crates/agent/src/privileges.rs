@@ -7,8 +7,12 @@ pub(crate) fn privileges() -> Privileges {
     if !rustix::process::geteuid().is_root() {
         return Privileges::Unprivileged;
     }
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    if whole_machine(&map) { Privileges::Root } else { Privileges::UserNamespace }
+    if in_initial_user_namespace() { Privileges::Root } else { Privileges::UserNamespace }
+}
+
+/// Whether every user of this machine has a number in this process's user namespace.
+pub(crate) fn in_initial_user_namespace() -> bool {
+    whole_machine(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
 }
 
 /// The initial user namespace maps every uid to itself.
