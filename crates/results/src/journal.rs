@@ -3,9 +3,10 @@
 //! trial's last line here is a `trial_end`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ccbench_io::input;
 use ccbench_proto::column_text::as_text;
@@ -474,14 +475,26 @@ pub(crate) fn is_written(dir: &Path) -> bool {
     !file.is_ok_and(|file| file.try_lock_shared().is_ok())
 }
 
+/// One in a millisecond.
+const MAX_TRIES: u32 = 10_000;
+
+/// Locks a journal for its writer. Readers share the lock for an instant ([`is_written`]) and are waited for.
 fn lock(file: &File, dir: &Path) -> Result<()> {
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            Err(JournalError::Locked { path: dir.to_path_buf() })
+    for _ in 0..MAX_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(e)) => {
+                return Err(io_error("lock the journal of", dir)(e).into());
+            }
+            // A writer shares it with nobody.
+            Err(TryLockError::WouldBlock) if file.try_lock_shared().is_err() => break,
+            Err(TryLockError::WouldBlock) => {
+                file.unlock().map_err(io_error("unlock the journal of", dir))?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
-        Err(std::fs::TryLockError::Error(e)) => Err(io_error("lock the journal of", dir)(e).into()),
     }
+    Err(JournalError::Locked { path: dir.to_path_buf() })
 }
 
 #[cfg(test)]
