@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn hash_is_that_of_the_documentation() {
-        // Of the Python code in docs/results.md, and what it says about tables of ccbench 0.1.
+        // Of the Python code in docs/results.md, and of the text there about tables of ccbench 0.1.
         let hashes = |from, to| {
             let (from, to) = (socket(from), socket(to));
             (tcp_flow_hash(from, to).unwrap(), tcp_flow_hash_of_0_1(from, to).unwrap())

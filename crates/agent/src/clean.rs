@@ -52,7 +52,7 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
     for (name, dir) in dirs {
         match lock(&dir) {
             Ok(lock) => {
-                // A journal of an earlier version does not say that it is of another namespace.
+                // A journal of an earlier version does not record its namespace.
                 if is_own(&name) {
                     cleaned.outcome.merge(roll_back(&dir, None)?);
                 }

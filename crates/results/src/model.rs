@@ -258,7 +258,7 @@ pub struct Imported {
 pub enum RunStatus {
     /// A controller is working on it; in `run.json`, or was killed.
     Running,
-    /// `run.json` says running, but no process writes to it. Never in the file.
+    /// `run.json` has `running`, but no process writes to it. Never in the file.
     #[serde(skip)]
     Killed,
     /// Every trial is committed.

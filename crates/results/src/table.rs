@@ -53,7 +53,7 @@ pub fn print(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     write_to(&run.summary, out, &text(run, width))
 }
 
-/// As [`print()`]; of a run with many points the tables have the first ones, and a line says how to print all.
+/// As [`print()`]; of a run with many points the tables have the first ones, and a line names the command that prints all.
 pub fn print_overview(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     write_to(&run.summary, out, &overview(run, width))
 }
@@ -451,7 +451,7 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
 }
 
 /// Scheduling error of links: how late they release packets and apply trace steps. In the simulator they have none, so that rows
-/// of zeros say nothing.
+/// of zeros carry no information.
 fn scheduling_error_rows(summary: &Summary) -> Vec<Line> {
     let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
     let late =

@@ -110,7 +110,7 @@ pub(crate) fn build<T: DeserializeOwned>(
         }
     }
     let error = reported.unwrap_or_else(|| serde::de::Error::custom("no value"));
-    // serde_json has no other way to tell.
+    // serde_json reports it only in the text.
     let text = error.to_string();
     let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
     Err(missing.map_or(TableError::Value(error), |(key, _)| TableError::Missing(key.to_owned())))

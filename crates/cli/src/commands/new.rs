@@ -194,7 +194,7 @@ delay  = "{rtt}"
     }
 }
 
-/// The name of a congestion control that the plan loads, and the key that says what.
+/// The name of a congestion control that the plan loads, and the key that names its file or algorithm.
 fn loaded(cc: &NewCc) -> Option<(&str, String)> {
     let name = cc.name.as_str();
     match &cc.file {

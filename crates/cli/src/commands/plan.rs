@@ -34,7 +34,7 @@ pub fn run(command: &PlanCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
-/// What the reference says of a table, or of everything; empty if there is no such table.
+/// The text of the reference about a table, or about everything; empty if there is no such table.
 fn texts(all: &[Section], table: Option<&str>, width: u16) -> Vec<String> {
     let Some(table) = table else {
         return all.iter().map(|section| text(section, width)).collect();
