@@ -70,6 +70,7 @@ pub use figure::FigureError;
 pub use journal::JournalError;
 pub use merge::MergeError;
 pub use model::{SCHEMA_VERSION, TrialStatus};
+pub use part::write_bytes;
 pub use report::ReportError;
 pub use six_columns::UnknownGroup;
 pub use store::StoreError;

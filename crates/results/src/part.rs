@@ -270,8 +270,12 @@ pub(crate) fn write_text(text: &str, path: &Path) -> Result<()> {
     write_bytes(text.as_bytes(), path)
 }
 
-/// Writes a file and replaces an existing one.
-pub(crate) fn write_bytes(bytes: &[u8], path: &Path) -> Result<()> {
+/// Writes a file that a user names, and replaces an existing one as a whole: a command that is killed leaves the old file or the new one.
+/// A device, a FIFO or a descriptor (`/dev/stdout`) is written to.
+///
+/// # Errors
+/// The file cannot be written or replaced.
+pub fn write_bytes(bytes: &[u8], path: &Path) -> Result<()> {
     write_file(path, |file| file.write_all(bytes).map_err(io_error("write", path)))
 }
 
@@ -284,14 +288,16 @@ fn write_new(
 }
 
 /// Writes through a buffer to a temporary file and renames it: an error, such as a full disk, leaves the old file or none. Does not
-/// sync: the content can be computed again. A device or a FIFO is written to.
+/// sync: the content can be computed again. A device, a FIFO or a descriptor of this process is written to.
 pub(crate) fn write_file<E: From<FileError>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
 ) -> Result<(), E> {
     // A link stays one.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    let is_special = real.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let is_descriptor = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
+    let is_special = is_descriptor.iter().any(|descriptor| path.starts_with(descriptor))
+        || real.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
     let to = if is_special { real.clone() } else { staged(&real) };
     let written = || -> Result<(), E> {
         let mut file = BufWriter::new(File::create(&to).map_err(io_error("create", path))?);
@@ -324,6 +330,8 @@ fn replace_file(staged: &Path, path: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     #[test]
@@ -356,5 +364,11 @@ mod tests {
         assert!(error.starts_with("cannot write /dev/full: "), "{error}");
         assert!(!full.is_file() && full.exists() && !staged(full).exists());
         write_text("text", Path::new("/dev/null")).unwrap();
+        // As `> FILE` in a shell: the process writes to the same file later.
+        let dir = tempfile::tempdir().unwrap();
+        let opened = File::create(dir.path().join("file")).unwrap();
+        let descriptor = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        write_text("text", Path::new(&descriptor)).unwrap();
+        assert_eq!(opened.metadata().unwrap().len(), 4);
     }
 }

@@ -11,6 +11,7 @@ use ccbench_proto::units::Micros;
 use ccbench_results::svg::short;
 use ccbench_results::trace::plot::rate_text;
 use ccbench_results::trace::recorded::{Recording, Rows, Stream};
+use ccbench_results::write_bytes;
 
 use crate::args::RunArgs;
 use crate::args::record::RecordArgs;
@@ -18,7 +19,6 @@ use crate::commands::run::{self, Tables};
 use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::file::FileError;
 use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 
@@ -140,7 +140,7 @@ fn write(dir: &Path, stream: &Stream, output: &Path) -> Result<ExitCode, CliErro
         let file = named(output, direction);
         let text = trace::write(&Trace::Steps(recording.trace.clone()), Format::Ccbench)
             .map_err(|why| CliError::Usage(format!("cannot write {}: {why}", file.display())))?;
-        std::fs::write(&file, text).map_err(FileError::of("write", &file))?;
+        write_bytes(text.as_bytes(), &file)?;
         print(&format!("{}\n", describe(direction, &recording, &file)));
     }
     match idle_us {

@@ -6,7 +6,7 @@ use ccbench_proto::metric;
 use ccbench_results::compare::{self, Comparison};
 use ccbench_results::model::TrialFilter;
 use ccbench_results::summarize::RunSummary;
-use ccbench_results::{export, figure, report, six_columns, table, verify};
+use ccbench_results::{export, figure, report, six_columns, table, verify, write_bytes};
 
 use crate::args::export::ExportCommand;
 use crate::args::index::IndexArgs;
@@ -14,7 +14,6 @@ use crate::args::{CompareArgs, PlotArgs, ReportArgs, SummarizeArgs, VerifyArgs};
 use crate::console::{message, print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::file::FileError;
 use crate::plan_source::PlanSource;
 use crate::readable_run::{ReadableRun, verify_at};
 
@@ -196,7 +195,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
             print(csv);
             return Ok(());
         }
-        std::fs::write(path, csv).map_err(FileError::of("write", path))
+        Ok::<_, CliError>(write_bytes(csv.as_bytes(), path)?)
     };
     if let Some(path) = &args.claims_csv {
         save(path, &compare::claims_csv(&differences))?;

@@ -10,6 +10,7 @@ use ccbench_proto::trace::{self, Format, Trace, TraceError};
 use ccbench_proto::units::{Micros, Ppm, Rate};
 use ccbench_results::svg::short;
 use ccbench_results::trace::{parquet, plot};
+use ccbench_results::write_bytes;
 
 use crate::args::trace::{ConvertArgs, GenerateArgs, TraceCommand};
 use crate::args::values::TraceFormat;
@@ -17,7 +18,6 @@ use crate::commands::record;
 use crate::console::{message, print};
 use crate::error::CliError;
 use crate::exit::ExitCode;
-use crate::file::FileError;
 use crate::plan_source::print_trace_problems;
 
 /// Runs one of the sub-commands.
@@ -200,7 +200,7 @@ fn save(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
         let _ = std::io::Write::write_all(&mut std::io::stdout(), bytes);
         return Ok(());
     }
-    Ok(std::fs::write(path, bytes).map_err(FileError::of("write", path))?)
+    Ok(write_bytes(bytes, path)?)
 }
 
 #[cfg(test)]
@@ -276,6 +276,30 @@ mod tests {
             assert_eq!(make(kind.name(), "1", "a.csv"), make(kind.name(), "1", "b.csv"));
         }
         assert_ne!(make("lb", "1", "a.csv"), make("lb", "2", "b.csv"));
+    }
+
+    #[test]
+    fn an_output_is_replaced_as_a_whole() {
+        use std::io::Read as _;
+        let dir = folder();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(at("in.csv"), "10,2\n20,1\n").unwrap();
+        let input = at("in.csv");
+        for (command, name) in [("convert", "out.csv"), ("plot", "out.svg")] {
+            let output = at(name);
+            std::fs::write(&output, "old").unwrap();
+            let mut opened = std::fs::File::open(&output).unwrap();
+            let arguments = match command {
+                "plot" => vec![command, &input, "-o", &output],
+                _ => vec![command, &input, &output],
+            };
+            assert_eq!(ccbench(&arguments), 0, "{command}");
+            // A file that is written in place has the new content for those who have opened it, too.
+            let mut content = String::new();
+            opened.read_to_string(&mut content).unwrap();
+            assert_eq!(content, "old", "{command}");
+            assert_ne!(std::fs::read_to_string(&output).unwrap(), "old", "{command}");
+        }
     }
 
     #[test]
