@@ -85,6 +85,8 @@ pub struct PlanSource {
     /// The directory of files of the user: that of the plan, or the working directory if the plan is embedded.
     is_embedded: bool,
     target: Target,
+    /// The key of a warning, and what is printed there instead.
+    reworded: Option<(&'static str, String)>,
 }
 
 impl PlanSource {
@@ -95,14 +97,22 @@ impl PlanSource {
     pub fn read(path: &Path) -> Result<Self, PlanSourceError> {
         let text = input::read_to_string(path, &input::PLAN)
             .map_err(|source| PlanSourceError::Read { path: path.to_owned(), source })?;
-        let target = Target::default();
-        Ok(Self { path: path.to_owned(), text, embedded: &[], is_embedded: false, target })
+        let source = Self::embedded("", &text, &[]);
+        Ok(Self { path: path.to_owned(), is_embedded: false, ..source })
     }
 
     /// An embedded plan; messages call it `path`.
     pub fn embedded(path: &str, text: &str, files: Embedded) -> Self {
         let (text, target) = (text.to_owned(), Target::default());
-        Self { path: path.into(), text, embedded: files, is_embedded: true, target }
+        let (path, reworded) = (path.into(), None);
+        Self { path, text, embedded: files, is_embedded: true, target, reworded }
+    }
+
+    /// The same plan, whose warning at this key has another reason: the command that changes a plan has a better remedy than
+    /// its author.
+    #[must_use]
+    pub fn with_reason_at(self, key: &'static str, reason: String) -> Self {
+        Self { reworded: Some((key, reason)), ..self }
     }
 
     /// The same plan, to be checked for the simulator if it is `simulated`.
@@ -183,11 +193,16 @@ impl PlanSource {
         let files = PlanFiles { traces: facts, ccs: cc_facts };
         let failed =
             |problems| PlanSourceError::Invalid { path: path.clone(), problems, in_traces };
-        let (plan, warnings) =
+        let (plan, mut warnings) =
             check::read_for(self.target, text, sets, files).map_err(|problems| {
                 print_problems(path, &problems);
                 failed(problems)
             })?;
+        if let Some((key, reason)) = &self.reworded {
+            for warning in warnings.iter_mut().filter(|warning| warning.path == *key) {
+                warning.reason.clone_from(reason);
+            }
+        }
         if !invalid.is_empty() {
             print_problems(path, &warnings);
             return Err(failed(warnings));

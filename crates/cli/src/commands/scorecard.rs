@@ -39,6 +39,8 @@ const TRACES: Embedded = &[
 
 /// The key of the congestion control under test in the plan's matrix.
 const TESTED: &str = "matrix.cc.tested.\"cc.scored\"";
+/// The level of that key, where `check` warns of one that equals the baseline.
+const TESTED_LEVEL: &str = "matrix.cc.tested";
 
 /// Runs the plan for a congestion control, or continues a run of it, and prints the table.
 ///
@@ -53,7 +55,7 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
             return Err(CliError::Usage("give a congestion control, or --resume DIR".to_owned()));
         }
     };
-    let source = source.for_simulator(options.sim);
+    let source = source.for_simulator(options.sim).with_reason_at(TESTED_LEVEL, same_as_baseline());
     if let Some(cc) = cc.filter(|_| !options.json) {
         let plan = source.load_quietly(&source.sets(&sets, options.quick)?)?;
         print(&format!("{cc}: the criteria of RFC 9743, beside {BASELINE}\n{}\n", size(&plan)));
@@ -65,6 +67,14 @@ pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
 
 fn embedded() -> PlanSource {
     PlanSource::embedded(PATH, PLAN, TRACES)
+}
+
+/// What is printed if both levels are equal, which is no mistake: it shows the chance in the rows of a machine.
+fn same_as_baseline() -> String {
+    format!(
+        "is the baseline, {BASELINE}, with the same parameters: the two columns differ by chance, and not at all in the lab and the simulator; \
+         name another congestion control, or add what distinguishes it: --set cc.{BASELINE}.params.NAME=VALUE"
+    )
 }
 
 /// The plan of a results directory.
@@ -150,6 +160,14 @@ mod tests {
     fn plan_has_no_warnings() {
         let (_, warnings) = check::read(PLAN, &overrides("bbr3", &[]).unwrap()).unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_congestion_control_that_is_the_baseline_has_one_warning() {
+        let sets = overrides(BASELINE, &[]).unwrap();
+        let (_, warnings) = check::read(PLAN, &sets).unwrap();
+        let keys: Vec<&str> = warnings.iter().map(|warning| warning.path.as_str()).collect();
+        assert_eq!(keys, [TESTED_LEVEL], "{warnings:?}");
     }
 
     #[test]
