@@ -74,6 +74,20 @@ fn a_slurm_without_a_configuration_is_not_available() {
 }
 
 #[test]
+fn a_slurm_that_does_not_answer_is_not_available() {
+    let bench = Bench::new();
+    let answer =
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation";
+    let sbatch = bench.program("sbatch", &format!("#!/bin/sh\necho '{answer}' >&2\nexit 1\n"));
+    let plan = source_root().join("plans/quickstart.toml").display().to_string();
+    let mut command = bench.command(&["submit", &plan, "--sim", "--slurm", "--out", "shards"]);
+    let done = command.env("PATH", sbatch.parent().unwrap()).output().unwrap();
+    assert_eq!(done.status.code(), Some(3), "{}", text(&done));
+    let remedy = "squeue --me --name=ccbench-quickstart";
+    assert!(err(&done).contains(answer) && err(&done).contains(remedy), "{}", text(&done));
+}
+
+#[test]
 fn a_scheduler_is_named() {
     let done = submit(&[]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));

@@ -312,8 +312,8 @@ fn a_bucket_holds_shards_too() {
     assert!(text(&empty).contains("has no shards"), "{}", text(&empty));
 }
 
-/// Stands for Slurm: `sbatch` runs the tasks of the array one after the other, but loses task 2 of the first job; `squeue` has what is in
-/// the file `queue` once, and then none left. `make test-slurm` has a real one.
+/// Stands for Slurm: `sbatch` runs the tasks of the array one after the other, but loses task 2 of the first job; `squeue` fails with what
+/// is in the file `down` once, then has what is in `queue` once, and then none left. `make test-slurm` has a real one.
 fn fake_slurm(bench: &Bench) -> String {
     let sbatch = r#"#!/bin/sh
 echo "$@" >>options
@@ -330,6 +330,7 @@ echo $jobs
 "#;
     let squeue = r#"#!/bin/sh
 echo "$@" >>asked
+[ ! -e down ] || { cat down >&2; rm down; exit 1; }
 [ ! -e queue ] || cat queue
 rm -f queue
 "#;
@@ -374,11 +375,15 @@ fn submit_waits_for_a_job_of_an_earlier_command() {
     std::fs::create_dir_all(bench.path("shards/jobs")).unwrap();
     bench.write("shards/jobs/7", "7");
     bench.write("queue", "RUNNING\n");
+    let outage = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)";
+    bench.write("down", outage);
     let done = submit(&[]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    let printed = text(&done);
+    assert!(printed.contains(outage) && printed.contains("answers again after"), "{printed}");
     let asked = std::fs::read_to_string(bench.path("asked")).unwrap();
     let jobs: Vec<&str> = asked.lines().filter_map(|line| line.rsplit(' ').next()).collect();
-    assert_eq!(jobs, ["7", "7", "1"]);
+    assert_eq!(jobs, ["7", "7", "7", "1"]);
     assert_eq!(count(&bench.path("shards/jobs")), 2);
     // A plan whose trials have the same names.
     let other = submit(&["--set", "seed=2"]);

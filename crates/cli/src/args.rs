@@ -54,7 +54,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success · 1 a file is damaged, or cannot be read or written · 2 the plan or the command line is \
-invalid · 3 the testbed or an agent is not available · 4 `artifact rerun` or `artifact claim`: not reproduced · 130 interrupted · 143 \
+invalid · 3 the testbed, an agent or a scheduler is not available · 4 `artifact rerun` or `artifact claim`: not reproduced · 130 interrupted · 143 \
 `run --shard` was terminated; run it again.\nOf commands that run trials (`run`, `merge`, `submit`, `reproduce`, `scorecard`, `trace record`): 0 \
 every trial is ok or degraded, and every measured claim holds · 1 a trial failed · 4 a claim does not hold.\n\
 First steps: `ccbench new`, then `ccbench check plan.toml` and `ccbench run plan.toml`.";

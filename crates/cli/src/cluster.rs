@@ -8,6 +8,8 @@ use ccbench_proto::plan::check::CheckedPlan;
 use ccbench_proto::schedule;
 use serde_json::{Value, json};
 
+pub mod outage;
+
 /// Wall-clock time of a shard beyond that of its trials: start, and the first and last access to the store.
 const SHARD_OVERHEAD: Duration = Duration::from_secs(300);
 /// Wall-clock time of a trial beyond its own length.
@@ -108,7 +110,7 @@ pub fn array(numbers: &[u32]) -> String {
 
 impl Job {
     /// The name without characters that are special in a script or a manifest.
-    fn plain_name(&self) -> String {
+    pub fn plain_name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let name: String = self.name.chars().map(plain).take(40).collect();
         format!("ccbench-{}", name.trim_matches('-')).trim_end_matches('-').to_owned()
@@ -219,6 +221,28 @@ pub fn submitted_job(output: &str) -> Option<&str> {
 /// Whether `sbatch` has not reached Slurm's controller, so that it has no job: it may be restarted.
 pub fn is_unreachable(stderr: &str) -> bool {
     stderr.contains("Unable to contact slurm controller (connect failure)")
+}
+
+/// Whether Slurm's controller did not answer a program, so that the same command may succeed later. Of `sbatch`, Slurm may have the job
+/// nevertheless. Texts of `slurm_errno.c` and of the C library.
+pub fn is_outage(stderr: &str) -> bool {
+    // The lines before are warnings.
+    let last = stderr.trim_end().lines().last().unwrap_or_default();
+    let marks = [
+        "Unable to contact slurm controller",
+        "Socket timed out on send/recv operation",
+        "Zero Bytes were transmitted or received",
+        "Communication connection failure",
+        "Communication send failure",
+        "Communication receive failure",
+        "Slurm backup controller in standby mode",
+        "Connection refused",
+        "Connection reset by peer",
+        "Connection timed out",
+        "No route to host",
+        "Resource temporarily unavailable",
+    ];
+    marks.iter().any(|mark| last.contains(mark))
 }
 
 /// Whether `sbatch` has no configuration, so that it knows no controller.
@@ -344,6 +368,16 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         // The job may be there.
         let lost = format!("{refused}Socket timed out on send/recv operation");
         assert!(!is_unreachable(&lost) && !is_unreachable("sbatch: error: invalid partition"));
+        let partial = format!("{refused}Unable to contact slurm controller (send failure)");
+        let down =
+            "sbatch: error: slurm_set_addr: failed\nsbatch: error: connect: Connection refused\n";
+        for outage in [unreachable.as_str(), &lost, &partial, down] {
+            assert!(is_outage(outage), "{outage}");
+        }
+        // What was refused, after a part of Slurm was not there.
+        let invalid =
+            format!("{down}{refused}Invalid account or account/partition combination specified");
+        assert!(!is_outage(&invalid) && !is_outage(""), "{invalid}");
         for none in [
             "sbatch: fatal: Could not establish a configuration source",
             "sbatch: fatal: Unable to process configuration file",

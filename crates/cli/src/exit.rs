@@ -12,7 +12,7 @@ pub enum ExitCode {
     Failure,
     /// The command line or the plan is wrong.
     Usage,
-    /// The testbed, the lab or an agent is not available.
+    /// The testbed, the lab, an agent or a scheduler is not available.
     Unavailable,
     /// A measured claim does not hold, or an artifact is not reproduced.
     ClaimRefuted,

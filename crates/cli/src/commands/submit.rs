@@ -16,9 +16,11 @@ use super::merge;
 use crate::args::RunOptions;
 use crate::args::shard::MergeArgs;
 use crate::args::submit::SubmitArgs;
+use crate::clock;
+use crate::cluster::outage::{self, Outage, Unanswered};
 use crate::cluster::{
-    Job, JobKind, QueueState, has_no_configuration, is_unreachable, queue_state, shards_left,
-    submitted_job, time_limit,
+    Job, JobKind, QueueState, has_no_configuration, is_outage, is_unreachable, queue_state,
+    shards_left, submitted_job, time_limit,
 };
 use crate::collect::rules_after;
 use crate::console::{message, print, print_json};
@@ -226,7 +228,7 @@ async fn submit_until_complete(
         if left.is_empty() {
             break;
         }
-        let id = submit(&job.slurm_script(&left), &args.sbatch).await;
+        let id = submit(job, &left, &args.sbatch).await;
         // Without a job there are no logs; a directory that is not empty stays.
         let id = id.inspect_err(|_| made.iter().for_each(|dir| drop(std::fs::remove_dir(dir))))?;
         let key = format!("{JOBS}/{id}");
@@ -257,10 +259,10 @@ fn create(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
 
 /// Waits until no task of a job array, or of several (`12,13`), runs or waits, and prints how far it has come.
 async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result<(), CliError> {
-    let mut printed = None;
+    let (mut printed, mut outage) = (None, Outage::default());
     loop {
-        // Without an answer, its message is printed; the controller may be restarted.
-        if let Some(state) = queue(id)? {
+        // The controller may be restarted; the job goes on.
+        if let Some(state) = answer_of("squeue", queue(id)?, &mut outage)? {
             let progress = (committed(store).await?.len(), state);
             if printed.replace(progress) != Some(progress) {
                 let (count, QueueState { running, pending }) = progress;
@@ -304,19 +306,58 @@ async fn left(
     Ok(shards_left(plan, shards, &trials.filter(is_settled).collect()))
 }
 
-/// Submits a script, and waits for a controller that is restarted; the job's id.
-async fn submit(script: &str, options: &[String]) -> Result<String, CliError> {
+/// What Slurm answered, or why it did not.
+enum Answer<T> {
+    Given(T),
+    None(String),
+}
+
+/// The answer that a program got. An outage is reported at its beginning and its end, and is an error if it takes too long.
+fn answer_of<T>(
+    program: &str,
+    answer: Answer<T>,
+    outage: &mut Outage,
+) -> Result<Option<T>, CliError> {
+    let limit_min = outage::LIMIT.as_secs() / 60;
+    let why = match answer {
+        Answer::Given(answer) => {
+            if let Some(time) = outage.answered(clock::now()) {
+                message(format_args!("{program}: Slurm answers again after {} s", time.as_secs()));
+            }
+            return Ok(Some(answer));
+        }
+        Answer::None(why) => why,
+    };
+    match outage.unanswered(clock::now()) {
+        Unanswered::First => message(format_args!(
+            "{program}: {why}; asked again every {} s, for {limit_min} min at most",
+            POLL.as_secs()
+        )),
+        Unanswered::Again => {}
+        Unanswered::TooLong => {
+            return Err(CliError::Scheduler(format!(
+                "Slurm has not answered for {limit_min} min ({program}: {why}); jobs in its queue go on: repeat the command when it answers"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Submits these shards, and waits for a controller that is restarted; the job's id.
+async fn submit(job: &Job, shards: &[u32], options: &[String]) -> Result<String, CliError> {
+    let (script, mut outage) = (job.slurm_script(shards), Outage::default());
     loop {
-        if let Some(id) = sbatch(script, options)? {
+        let answer = sbatch(&script, options, &job.plain_name())?;
+        if let Some(id) = answer_of("sbatch", answer, &mut outage)? {
             return Ok(id);
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// Submits a script; the job's id, or `None` if Slurm's controller cannot be reached, which is printed.
+/// Submits a script with this name of its job; the job's id, or no answer if Slurm has no job, because its controller was not reached.
 #[expect(clippy::disallowed_methods, reason = "starts sbatch")]
-fn sbatch(script: &str, options: &[String]) -> Result<Option<String>, CliError> {
+fn sbatch(script: &str, options: &[String], name: &str) -> Result<Answer<String>, CliError> {
     let mut command = Command::new("sbatch");
     command.arg("--parsable").args(options);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -329,17 +370,22 @@ fn sbatch(script: &str, options: &[String]) -> Result<Option<String>, CliError> 
     let Output { status, stdout, stderr } = child.wait_with_output().map_err(failed)?;
     let id = String::from_utf8_lossy(&stdout);
     if let Some(id) = submitted_job(&id).filter(|_| status.success()) {
-        return Ok(Some(id.to_owned()));
+        return Ok(Answer::Given(id.to_owned()));
     }
     let stderr = String::from_utf8_lossy(&stderr);
     let why = stderr.trim();
     if is_unreachable(why) {
-        message(format_args!("{why}; submitted again in {} s", POLL.as_secs()));
-        return Ok(None);
+        return Ok(Answer::None(why.to_owned()));
     }
     if has_no_configuration(why) {
         return Err(CliError::Scheduler(format!(
             "Slurm is not available on this machine: {why}; run this where `sinfo` lists partitions"
+        )));
+    }
+    if is_outage(why) {
+        return Err(CliError::Scheduler(format!(
+            "sbatch got no answer of Slurm: {why}; a job may be in the queue nevertheless: cancel it (`scancel --me --name={name}`) or wait \
+             for its end (`squeue --me --name={name}`), and repeat the command"
         )));
     }
     Err(CliError::Usage(format!(
@@ -347,22 +393,21 @@ fn sbatch(script: &str, options: &[String]) -> Result<Option<String>, CliError> 
     )))
 }
 
-/// The state of a job array; `None` if Slurm does not answer, which is printed.
+/// The state of a job array.
 #[expect(clippy::disallowed_methods, reason = "starts squeue")]
-fn queue(id: &str) -> Result<Option<QueueState>, CliError> {
+fn queue(id: &str) -> Result<Answer<QueueState>, CliError> {
     let mut command = Command::new("squeue");
     command.args(["--noheader", "--array", "--format=%T", "--jobs", id]);
     let output = command.stdin(Stdio::null()).output();
     let Output { status, stdout, stderr } =
         output.map_err(|source| CliError::StartProgram { path: "squeue".into(), source })?;
     if status.success() {
-        return Ok(Some(queue_state(&String::from_utf8_lossy(&stdout))));
+        return Ok(Answer::Given(queue_state(&String::from_utf8_lossy(&stdout))));
     }
     let stderr = String::from_utf8_lossy(&stderr);
     // Slurm forgets a job some minutes after its end.
     if stderr.contains("Invalid job id") {
-        return Ok(Some(QueueState::default()));
+        return Ok(Answer::Given(QueueState::default()));
     }
-    message(format_args!("squeue: {}; asked again in {} s", stderr.trim(), POLL.as_secs()));
-    Ok(None)
+    Ok(Answer::None(stderr.trim().to_owned()))
 }
