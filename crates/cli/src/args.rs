@@ -489,8 +489,8 @@ pub struct PlotArgs {
     /// The kind of figure.
     #[arg(long, value_enum)]
     pub kind: figure::Kind,
-    /// Select data by a factor of the matrix, `point_id`, `trial`, `phase`, `group`, `flow_id`, `link` or `cc`. If one
-    /// figure cannot show several points, each point gets its own figure.
+    /// Select data by a factor of the matrix, `point_id`, `trial`, `phase`, `group`, `flow_id`, `link` or `cc`, one value for each. If
+    /// one figure cannot show several points, each point gets its own figure.
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
     pub wheres: Vec<(String, String)>,
     /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap, which also has `throughput_share`;

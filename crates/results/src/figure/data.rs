@@ -131,12 +131,6 @@ impl Selection {
                 false => format!("the columns are {known}"),
             }));
         }
-        if self.wanted(column) != Some(value) {
-            return Err(wrong(
-                "a figure accepts one value per column; draw a separate figure for this one"
-                    .to_owned(),
-            ));
-        }
         let known = self.existing_values(column)?;
         match known.contains(value) {
             true => Ok(()),

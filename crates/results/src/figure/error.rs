@@ -41,6 +41,18 @@ pub enum FigureError {
         /// What is wrong, and which values exist.
         reason: String,
     },
+    /// Two filters of one column, which together would select nothing.
+    #[error(
+        "--where {column}={} and --where {column}={}: a figure accepts one value per column; draw a figure for each, or leave both out to \
+         draw all",
+        values[0], values[1]
+    )]
+    TwoValues {
+        /// Before the `=`.
+        column: String,
+        /// After it, in the order of the command line.
+        values: [String; 2],
+    },
     /// `--x` or `--y` names no factor that varies.
     #[error("{option} {factor}: the factors for two different axes are: {known}")]
     Axis {
@@ -125,6 +137,7 @@ impl FigureError {
             Self::Store(error) => error.class(),
             Self::NoData { .. }
             | Self::Where { .. }
+            | Self::TwoValues { .. }
             | Self::Axis { .. }
             | Self::NotAHeatmap { .. }
             | Self::UnknownMetric { .. }

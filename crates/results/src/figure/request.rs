@@ -132,12 +132,21 @@ pub struct Request {
 }
 
 impl Request {
-    /// Rejects axes and metrics for figures that have none, and metrics that no summary has.
+    /// Rejects two values for a column, axes and metrics for figures that have none, and metrics that no summary has.
     ///
     /// # Errors
-    /// `x` or `y` is set, and the kind is not [`Kind::Heatmap`]; or metrics are, and the kind has fixed ones or no
+    /// Two filters of a column differ; `x` or `y` is set, and the kind is not [`Kind::Heatmap`]; or metrics are, and the kind has fixed ones or no
     /// such metric.
     pub(super) fn check(&self) -> Result<()> {
+        for (nth, (column, value)) in self.wheres.iter().enumerate() {
+            let mut others = self.wheres.iter().take(nth).filter(|(other, _)| other == column);
+            if let Some((_, first)) = others.find(|(_, other)| other != value) {
+                return Err(FigureError::TwoValues {
+                    column: column.clone(),
+                    values: [first.clone(), value.clone()],
+                });
+            }
+        }
         if !self.metrics.is_empty() && !self.kind.has_metrics() {
             let with = Self::kinds_with_metrics();
             return Err(FigureError::FixedMetrics { kind: self.kind.name(), with });

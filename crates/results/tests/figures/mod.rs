@@ -365,8 +365,6 @@ fn rejects_unsupported_filters_and_unknown_values() {
         let error = error(kind, &[(column, "x")]);
         assert!(error.ends_with(&format!("there are: {known}")), "{column}: {error}");
     }
-    let two = error(Kind::Ecdf, &[("group", "cross"), ("group", "under_test")]);
-    assert!(two.contains("one value per column"), "{two}");
     let of_link = error(Kind::Heatmap, &[("link", "bottleneck")]);
     assert!(
         of_link.contains("has no value for it; it has values for all, under_test"),

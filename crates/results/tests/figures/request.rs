@@ -50,6 +50,20 @@ fn metrics_without_bars_name_the_kind_that_has_them() {
 }
 
 #[test]
+fn two_values_for_a_column_are_refused() {
+    // Rows, trials and points.
+    for (column, [one, other]) in
+        [("group", ["cross", "under_test"]), ("trial", ["1", "0"]), ("scheme", ["cubic", "ta"])]
+    {
+        let two = draw_error(Kind::Ecdf, &[(column, one), (column, other)]);
+        let both = format!("--where {column}={one} and --where {column}={other}: ");
+        assert!(two.starts_with(&both) && two.contains("one value per column"), "{two}");
+    }
+    let twice = [("group", "cross"), ("phase", "compete"), ("group", "cross")];
+    assert!(!draw(Kind::Ecdf, &twice).is_empty());
+}
+
+#[test]
 fn file_names_include_filters() {
     let stem = |kind, wheres: &[(&str, &str)]| draw(kind, wheres).remove(0).stem;
     let both = [("group", "under_test"), ("scheme", "reno, \"classic\"")];
