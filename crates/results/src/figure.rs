@@ -12,6 +12,7 @@ use crate::summary::Summary;
 
 mod axes;
 mod canvas;
+mod cc_names;
 mod data;
 mod error;
 mod heatmap;

@@ -9,7 +9,8 @@ use super::axes::{
 use super::canvas::{
     Anchor, Canvas, FAINT, INK, PALETTE, Shape, Stroke, Style, colour, shape, truncate_end,
 };
-use super::data::{CcNames, Path, Selection, flow_styles, group_of};
+use super::cc_names::CcNames;
+use super::data::{Path, Selection, flow_styles, group_of};
 use super::error::Result;
 use super::instants::{Flow, Instant, Mean, OperatingPoint, flows, operating_points};
 use super::png::points;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use super::axes::{Axis, Direction, Frame, Key, left_margin, legend};
 use super::canvas::{Canvas, INK, PALETTE, Stroke, colour};
-use super::data::{CcNames, Selection};
+use super::cc_names::CcNames;
+use super::data::Selection;
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{COLUMN_MM, Figure, TWO_COLUMNS_MM};

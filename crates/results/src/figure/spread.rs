@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::axes::{Axis, Frame, Key, Row, left_margin, legend};
 use super::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, colour, dash, truncate_end};
-use super::data::{CcNames, Selection, flow_styles, group_of};
+use super::cc_names::CcNames;
+use super::data::{Selection, flow_styles, group_of};
 use super::error::Result;
 use super::instants::{Flow, Instant, flows};
 use super::png::points;

@@ -7,7 +7,8 @@ use ccbench_proto::trace::{Cursor, OpportunityCursor, Replay, Trace};
 
 use super::axes::{Axis, Frame, Key, left_margin, legend, phase_names};
 use super::canvas::{Canvas, FAINT, Shape, Stroke, colour, dash};
-use super::data::{CcNames, Selection, flow_styles, group_of};
+use super::cc_names::CcNames;
+use super::data::{Selection, flow_styles, group_of};
 use super::error::{FigureError, Result};
 use super::png::points;
 use super::request::{Figure, Kind, TWO_COLUMNS_MM};
