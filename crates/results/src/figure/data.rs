@@ -8,7 +8,7 @@ use ccbench_proto::resolve;
 use ccbench_proto::schedule::Point;
 use ccbench_proto::units::{FRAME_BYTES, Limit};
 
-use super::cc_names::CcNames;
+use super::cc_names::{CcNames, SelectedAlgorithms};
 use super::error::{FigureError, Result};
 use super::request::{Kind, Request};
 use crate::journal::{PhaseRecord, TrialEnd};
@@ -28,6 +28,7 @@ pub(super) struct Selection {
     points: BTreeMap<u32, Levels>,
     /// Each point's plan with its links resolved; empty if the run's plan cannot be read.
     plans: BTreeMap<u32, Plan>,
+    pub(super) algorithms: SelectedAlgorithms,
     /// When groups run, as in summaries.
     pub(super) schedule: Schedule,
 }
@@ -84,10 +85,11 @@ impl Selection {
         let plans = run.plan().map_or(vec![], CheckedPlan::points);
         let settled = |point: &Point| (point.id, resolve::settle(point.plan.plan()));
         let plans = plans.iter().map(settled).collect();
+        let algorithms = SelectedAlgorithms::of(&plans);
         let mut trials = run.trials();
         trials.retain(|end| request.trial_filter.includes(end.status));
         let request = request.clone();
-        let mut data = Self { run, request, trials, factors, points, plans, schedule };
+        let mut data = Self { run, request, trials, factors, points, plans, algorithms, schedule };
         // Trials first: they determine which other values exist.
         let wheres = data.request.wheres.clone();
         let (of_rows, of_trials): (Vec<_>, Vec<_>) =
@@ -365,7 +367,7 @@ impl Selection {
 
     /// The congestion controls of the groups of these trials.
     pub(super) fn cc_names(&self, trials: &[&TrialEnd]) -> Result<CcNames> {
-        Ok(CcNames::new(sender_ccs(&self.run, trials)?))
+        Ok(CcNames::new(sender_ccs(&self.run, trials)?, self.algorithms.clone()))
     }
 
     /// Groups that the plan schedules for most of a phase, with their number of flows.

@@ -189,7 +189,7 @@ impl<'a> Layout<'a> {
     fn of(data: &'a Selection, summary: &Summary, metrics: &[Metric]) -> Self {
         let (points, phases) = (data.points(), data.phases());
         let subjects = subjects(data, summary, metrics);
-        let ccs = CcNames::new(summary.ccs.clone());
+        let ccs = CcNames::new(summary.ccs.clone(), data.algorithms.clone());
         if let [point_id] = points[..] {
             let place = |subject| Place { point_id, subject: Some(subject) };
             let series = phases.into_iter().map(|phase| Series { phase, subject: None });

@@ -135,14 +135,18 @@ impl<'a> Sheets<'a> {
 
     /// A group with its congestion controls at these points.
     fn named(&self, group: &str, points: &[u32]) -> String {
-        let of = |point: &u32| self.summary.ccs.get(&(*point, group.to_owned()));
-        let ccs: BTreeSet<&str> = points.iter().filter_map(of).map(String::as_str).collect();
+        let of = |point: &u32| {
+            let cc = self.summary.ccs.get(&(*point, group.to_owned()))?;
+            Some(self.data.algorithms.shown(*point, cc))
+        };
+        let ccs: BTreeSet<&str> = points.iter().filter_map(of).collect();
         let mut names: Vec<&str> = ccs.iter().take(MAX_NAMES).copied().collect();
         if ccs.len() > names.len() {
             names.push("…");
         }
         match names.as_slice() {
             [] => group.to_owned(),
+            [one] if *one == group => group.to_owned(),
             [one] => format!("{one} ({group})"),
             more => format!("{group} ({})", more.join(", ")),
         }
