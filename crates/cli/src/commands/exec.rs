@@ -36,9 +36,9 @@ impl Candidate {
 impl std::fmt::Display for Candidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.testbed, &self.run) {
-            (Some(_), Some(run)) => write!(f, "{} ({})", self.id(), run.directory),
+            (Some(_), Some(run)) => write!(f, "{} ({run})", self.id()),
             (Some(_), None) => f.write_str(&self.id()),
-            (None, Some(run)) => write!(f, "{} (elsewhere)", run.directory),
+            (None, Some(run)) => write!(f, "{run} (elsewhere)"),
             (None, None) => Ok(()),
         }
     }
@@ -113,7 +113,11 @@ mod tests {
 
     fn run(pid: i32, directory: &str) -> InProgress {
         let name = socket::name(Path::new(directory));
-        InProgress { name, pid, directory: directory.to_owned() }
+        InProgress { name, pid, directory: Some(directory.to_owned()) }
+    }
+
+    fn stopped(run: InProgress) -> InProgress {
+        InProgress { directory: None, ..run }
     }
 
     const QUICK: &str = "20261126T100000Z-71-quick";
@@ -146,6 +150,19 @@ mod tests {
         let why = refusal(both(), Some("results/four"));
         assert!(why.contains("network namespaces of this machine") && why.contains("ssh"), "{why}");
         assert_eq!(refusal(found(&[], vec![run(80, "results/four")]), None), why);
+    }
+
+    #[test]
+    fn a_stopped_run_still_exists() {
+        let elsewhere = stopped(run(80, "results/four"));
+        let both = || found(&[QUICK], vec![run(71, "results/quick"), elsewhere.clone()]);
+        let why = refusal(both(), None);
+        assert!(why.ends_with("process 80, which does not answer (elsewhere)"), "{why}");
+        let why = refusal(both(), Some("results/four"));
+        assert!(why.contains("the nodes of process 80, which does not answer"), "{why}");
+        let here = choose(found(&[QUICK], vec![stopped(run(71, "results/quick"))]), None).unwrap();
+        assert_eq!(here.to_string(), format!("{QUICK} (process 71, which does not answer)"));
+        assert!(here.is_named("results/quick") && here.testbed.is_some());
     }
 
     #[test]

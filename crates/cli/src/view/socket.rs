@@ -148,8 +148,8 @@ pub fn find(dir: Option<&Path>) -> Result<UnixStream, ViewError> {
         (None, _) => Err(ViewError::NothingRuns),
         (Some(last), false) => {
             let all = running.into_iter().chain([last]);
-            let directory = |stream| Some(first_update(stream)?.run.directory);
-            Err(ViewError::Several(all.filter_map(directory).collect()))
+            let named = |stream| Some(InProgress::of(String::new(), stream)?.to_string());
+            Err(ViewError::Several(all.filter_map(named).collect()))
         }
     }
 }
@@ -169,34 +169,56 @@ pub struct InProgress {
     pub name: String,
     /// Its controller's process.
     pub pid: i32,
-    /// The results directory, as that process calls it.
-    pub directory: String,
+    /// The results directory, as that process calls it; `None` if it does not answer: it is stopped, or gets no CPU time.
+    pub directory: Option<String>,
 }
 
 impl InProgress {
+    /// The run at the other end of its socket; `None` if it has ended.
+    fn of(name: String, stream: UnixStream) -> Option<Self> {
+        stream.set_read_timeout(Some(ANSWER_LIMIT)).ok()?;
+        let pid = socket_peercred(&stream).ok()?.pid.as_raw_pid();
+        let directory = match read_update(stream) {
+            Ok(update) if update.run.status.is_none() => Some(update.run.directory),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Ok(_) | Err(_) => return None,
+        };
+        Some(Self { name, pid, directory })
+    }
+
     /// Whether this is its results directory.
     pub fn is_in(&self, dir: &Path) -> bool {
         self.name == name(dir)
     }
 }
 
-/// The runs in progress. A run that does not answer (it is stopped) is left out.
+impl std::fmt::Display for InProgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.directory {
+            Some(directory) => f.write_str(directory),
+            None => write!(f, "process {}, which does not answer", self.pid),
+        }
+    }
+}
+
+/// The runs in progress, also those that do not answer.
 pub fn in_progress() -> Vec<InProgress> {
     let found = names().into_iter().filter_map(|name| {
         let stream = connect(&name).ok()?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT)).ok()?;
-        let pid = socket_peercred(&stream).ok()?.pid.as_raw_pid();
-        let run = first_update(stream)?.run;
-        run.status.is_none().then_some(InProgress { name, pid, directory: run.directory })
+        InProgress::of(name, stream)
     });
     found.collect()
 }
 
 /// The first update of a stream.
 pub fn first_update(stream: UnixStream) -> Option<Update> {
+    read_update(stream).ok()
+}
+
+fn read_update(stream: UnixStream) -> io::Result<Update> {
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).ok()?;
-    serde_json::from_str(&line).ok()
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
 }
 
 #[cfg(test)]
@@ -273,6 +295,17 @@ mod tests {
             assert!(all.lines().count() == 1 && all.contains("complete"));
             drop(silent);
         });
+    }
+
+    #[test]
+    fn a_run_that_does_not_answer_is_in_progress() {
+        let dir = tempfile::tempdir().unwrap();
+        // The kernel accepts connections for a process that is stopped.
+        let _stopped = bind(dir.path()).unwrap();
+        let found = in_progress().into_iter().find(|run| run.is_in(dir.path())).unwrap();
+        let pid = rustix::process::getpid().as_raw_pid();
+        assert_eq!((found.pid, &found.directory), (pid, &None));
+        assert_eq!(found.to_string(), format!("process {pid}, which does not answer"));
     }
 
     #[test]
