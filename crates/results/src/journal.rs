@@ -270,20 +270,10 @@ fn parse(line: &[u8]) -> Option<Entry> {
     serde_json::from_slice(&unseal(line)?).ok()
 }
 
-/// Whether every phase of a trial ends within the longest trial.
-fn check_phases(entry: &Entry, path: &Path, line: usize) -> Result<()> {
-    let Entry::TrialEnd(TrialEnd { point_id, trial, phases, .. }) = entry else { return Ok(()) };
-    match phases.iter().find(|phase| phase.end_us > MAX_TRIAL.get()) {
-        None => Ok(()),
-        Some(phase) => Err(JournalError::PhaseTooLate {
-            path: path.to_path_buf(),
-            line,
-            point_id: *point_id,
-            trial: *trial,
-            phase: phase.name.clone(),
-            end: Micros::new(phase.end_us),
-        }),
-    }
+/// The first phase of a trial that ends after the longest trial.
+fn late_phase(entry: &Entry) -> Option<(&TrialEnd, &PhaseRecord)> {
+    let Entry::TrialEnd(end) = entry else { return None };
+    end.phases.iter().find(|phase| phase.end_us > MAX_TRIAL.get()).map(|phase| (end, phase))
 }
 
 /// Reads a journal's bytes. Only a tail may be torn.
@@ -300,7 +290,9 @@ pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
                 return Err(JournalError::Damaged { path, line });
             }
             (Some(entry), None) => {
-                check_phases(&entry, path, index + 1)?;
+                if let Some((end, phase)) = late_phase(&entry) {
+                    return Err(JournalError::phase_too_late(path, index + 1, end, phase));
+                }
                 state.on(entry);
                 state.good_bytes = at;
             }
@@ -321,6 +313,8 @@ pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<(usize, &'static str)>
                 if bad.is_empty() {
                     bad.extend(state.contradiction(&entry).map(|what| (number, what)));
                 }
+                let late = "has a phase that ends after the longest trial, a week";
+                bad.extend(late_phase(&entry).map(|_| (number, late)));
                 state.on(entry);
             }
             None => bad.push((number, "is damaged, or its writing was interrupted")),

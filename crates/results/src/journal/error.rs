@@ -1,10 +1,11 @@
 //! Why a journal cannot be read or written.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ccbench_proto::plan::timeline::MAX_TRIAL;
 use ccbench_proto::units::Micros;
 
+use super::{PhaseRecord, TrialEnd};
 use crate::error::{ErrorClass, FileError};
 
 /// The journal cannot be read or written.
@@ -71,6 +72,23 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// A phase of a trial in this line ends after the longest trial.
+    pub(super) fn phase_too_late(
+        path: &Path,
+        line: usize,
+        trial: &TrialEnd,
+        phase: &PhaseRecord,
+    ) -> Self {
+        Self::PhaseTooLate {
+            path: path.to_path_buf(),
+            line,
+            point_id: trial.point_id,
+            trial: trial.trial,
+            phase: phase.name.clone(),
+            end: Micros::new(phase.end_us),
+        }
+    }
+
     /// Who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {

@@ -52,6 +52,39 @@ fn whole_run_is_intact_and_covered() {
     assert_eq!(damaged(&run), [""; 0], "run.json is another one");
 }
 
+#[test]
+fn a_phase_that_no_trial_can_have_is_found() {
+    use std::io::Write as _;
+
+    use ccbench_proto::plan::timeline::MAX_TRIAL;
+
+    let root = tempfile::tempdir().unwrap();
+    let run = finished_run(root.path());
+    let path = run.join(journal::FILE_NAME);
+    let before = std::fs::read(&path).unwrap();
+    let (state, _) = journal::read_intact(&before);
+    let mut end = state.committed[&(0, 1)].clone();
+    end.digests = state.digests[&(0, 1)].clone();
+    let begin = Entry::TrialBegin { point_id: 0, trial: 1, seed: end.seed, epoch: end.epoch };
+    let late = |end_us| {
+        let mut end = end.clone();
+        end.phases[0].end_us = end_us;
+        std::fs::write(&path, &before).unwrap();
+        let mut journal = std::fs::File::options().append(true).open(&path).unwrap();
+        for entry in [&begin, &Entry::TrialEnd(end)] {
+            journal.write_all(line(entry).unwrap().as_bytes()).unwrap();
+        }
+        verify(&run).unwrap().damaged
+    };
+    let longest = late(MAX_TRIAL.get());
+    assert!(longest.is_empty(), "{longest:?}");
+    let found = late(MAX_TRIAL.get() + 1);
+    let number = before.split_inclusive(|byte| *byte == b'\n').count() + 2;
+    let what = format!("line {number} has a phase that ends after the longest trial, a week");
+    assert_eq!(found, [(journal::FILE_NAME.to_owned(), what)]);
+    assert!(RunDir::open(&run).is_err(), "other readers refuse it, too");
+}
+
 /// The lists of files may be a stranger's.
 #[test]
 fn files_outside_of_the_directory_are_not_read() {
