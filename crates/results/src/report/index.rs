@@ -84,7 +84,9 @@ impl Index {
         }
         let directories: Vec<PathBuf> =
             list(folder)?.into_iter().filter(|path| path.is_dir()).collect();
-        let is_run = |path: &PathBuf| path.join(record::FILE_NAME).is_file();
+        // A hidden one is being filled by an import or a merge.
+        let is_run =
+            |path: &PathBuf| path.join(record::FILE_NAME).is_file() && !name(path).starts_with('.');
         let (paths, others): (Vec<PathBuf>, Vec<PathBuf>) =
             directories.into_iter().partition(is_run);
         if paths.is_empty() {

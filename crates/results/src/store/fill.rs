@@ -1,41 +1,114 @@
 //! Makes a results directory and fills it at once, or leaves nothing of it.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::path::{Path, PathBuf};
 
 use super::{Result, RunDir, StoreError};
 use crate::error::{FileError, io_error};
-use crate::layout::{list, remove};
+use crate::journal::{self, JournalError};
+use crate::layout::{list, remove, rename_new};
 use crate::model::RunInfo;
+use crate::part::sync;
+use crate::record;
+
+/// End of the name of a directory while it is filled, which is hidden.
+const FILLING: &str = ".ccbench-filling";
 
 impl RunDir {
-    /// Makes exactly this directory, which must not exist or be empty, and fills it. After an error it is as it was.
+    /// Makes exactly this directory, which must not exist or be empty, and fills it. After an error it is as it was; so it is if the
+    /// process is killed, but for a hidden directory, which the next call for this path removes.
+    ///
+    /// A new directory is filled beside its path and renamed at the end. One that exists keeps its permissions, may be a mount point or
+    /// somebody's working directory, and is filled in a directory within it, whose entries are moved at the end.
     ///
     /// # Errors
-    /// As [`RunDir::create_at`], or `fill` fails.
+    /// As [`RunDir::create_at`], another process fills it, or `fill` fails.
     pub fn fill_at<E: From<StoreError>>(
         path: &Path,
         info: &RunInfo,
         fill: impl FnOnce(&Self) -> Result<(), E>,
     ) -> Result<(), E> {
-        let is_new = !path.exists();
-        make_empty(path)?;
-        let run = Self::set_up(path.to_path_buf(), info).map_err(E::from);
-        run.and_then(|run| fill(&run)).inspect_err(|_| {
+        let is_new = path.symlink_metadata().is_err();
+        let filling = Filling::begin(path, is_new)?;
+        let run = Self::set_up(filling.path.clone(), info).map_err(E::from);
+        // The journal is closed before the directory has its name.
+        let filled = run.and_then(|run| fill(&run));
+        filled.and_then(|()| filling.publish(path, is_new).map_err(E::from)).inspect_err(|_| {
             // The first error is the one to report.
-            let _ = clear(path);
-            if is_new {
-                let _ = std::fs::remove_dir(path);
-            }
+            let _ = if is_new { remove(&filling.path) } else { clear(path) };
         })
     }
 }
 
-/// Makes a directory, which must not have files.
-pub(super) fn make_empty(path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path).map_err(io_error("create", path))?;
-    match list(path)?.is_empty() {
-        true => Ok(()),
-        false => Err(StoreError::NotEmpty { path: path.to_path_buf() }),
+/// A directory that is being filled, with a lock on it.
+struct Filling {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Filling {
+    /// Makes it beside or in the directory that it becomes, and removes what a killed process has left of it.
+    fn begin(to: &Path, is_new: bool) -> Result<Self> {
+        let path = hidden(to, is_new);
+        if path.symlink_metadata().is_ok() {
+            let _lock = lock(&path, to)?;
+            remove(&path)?;
+        }
+        if is_new {
+            let parent = folder_of(to);
+            std::fs::create_dir_all(parent).map_err(io_error("create", parent))?;
+        } else if !list(to)?.is_empty() || !to.is_dir() {
+            return Err(StoreError::NotEmpty { path: to.to_path_buf() });
+        }
+        DirBuilder::new().create(&path).map_err(io_error("create", &path))?;
+        Ok(Self { _lock: lock(&path, to)?, path })
+    }
+
+    /// Gives the content its place. Whoever has the journal and `run.json` of a run has the rest of it.
+    fn publish(&self, to: &Path, is_new: bool) -> Result<()> {
+        if is_new {
+            rename_new(&self.path, to).map_err(io_error("rename to", to))?;
+            return Ok(sync(folder_of(to))?);
+        }
+        let last = [journal::FILE_NAME, record::FILE_NAME];
+        let is_last = |entry: &PathBuf| last.iter().position(|name| entry.ends_with(name));
+        let mut entries = list(&self.path)?;
+        entries.sort_by_key(|entry| is_last(entry).map_or(0, |nth| nth + 1));
+        for entry in entries {
+            let place = to.join(entry.file_name().unwrap_or_default());
+            rename_new(&entry, &place).map_err(io_error("rename to", &place))?;
+        }
+        std::fs::remove_dir(&self.path).map_err(io_error("remove", &self.path))?;
+        Ok(sync(to)?)
+    }
+}
+
+/// The hidden directory for one with this path: beside it, or in it.
+fn hidden(to: &Path, is_new: bool) -> PathBuf {
+    if !is_new {
+        return to.join(FILLING);
+    }
+    let mut name = OsString::from(".");
+    name.push(to.file_name().unwrap_or_default());
+    name.push(FILLING);
+    to.with_file_name(name)
+}
+
+/// The directory that has this path.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Locks a directory that becomes `to`, as long as the result lives.
+fn lock(dir: &Path, to: &Path) -> Result<File> {
+    let file = File::open(dir).map_err(io_error("open", dir))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(JournalError::Locked { path: to.to_path_buf() }.into())
+        }
+        Err(TryLockError::Error(error)) => Err(io_error("lock", dir)(error).into()),
     }
 }
 
@@ -48,4 +121,98 @@ fn clear(path: &Path) -> Result<(), FileError> {
         }
     }
     Ok(())
+}
+
+/// Makes a directory, which must not have files.
+pub(super) fn make_empty(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).map_err(io_error("create", path))?;
+    match list(path)?.is_empty() {
+        true => Ok(()),
+        false => Err(StoreError::NotEmpty { path: path.to_path_buf() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::model::RunStatus;
+    use crate::trial::tests::{filled, good, info};
+    use crate::verify::verify;
+
+    fn fill(path: &Path) -> Result<()> {
+        RunDir::fill_at(path, &info(), |run| {
+            filled(run, 1).commit(&good()).unwrap();
+            run.finish(RunStatus::Complete)
+        })
+    }
+
+    fn entries(dir: &Path) -> Vec<PathBuf> {
+        list(dir).unwrap()
+    }
+
+    #[test]
+    fn a_new_directory_has_its_name_when_it_is_full() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("runs/old");
+        // Of a process that was killed.
+        let left = root.path().join("runs").join(format!(".old{FILLING}"));
+        std::fs::create_dir_all(left.join("tables/half")).unwrap();
+        RunDir::fill_at(&path, &info(), |run| {
+            assert!(!path.exists() && !left.join("tables/half").exists());
+            filled(run, 1).commit(&good()).unwrap();
+            run.finish(RunStatus::Complete)
+        })
+        .unwrap();
+        assert_eq!(entries(&root.path().join("runs")), [path.clone()]);
+        let found = verify(&path).unwrap();
+        assert_eq!((found.trials, found.damaged), (1, vec![]));
+        let error = fill(&path).unwrap_err();
+        assert!(matches!(error, StoreError::NotEmpty { .. }), "{error}");
+        assert_eq!(entries(&root.path().join("runs")), [path]);
+    }
+
+    #[test]
+    fn an_empty_directory_stays_the_same_one() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("mounted");
+        std::fs::create_dir_all(path.join(FILLING).join("raw")).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o750)).unwrap();
+        fill(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o750);
+        assert!(!path.join(FILLING).exists());
+        assert_eq!(verify(&path).unwrap().damaged, vec![]);
+        assert_eq!(RunDir::open(&path).unwrap().status(), RunStatus::Complete);
+        assert_eq!(entries(root.path()), [path]);
+    }
+
+    #[test]
+    fn an_error_leaves_what_was_there() {
+        let root = tempfile::tempdir().unwrap();
+        for path in [root.path().join("new"), root.path().to_path_buf()] {
+            let refused = RunDir::fill_at(&path, &info(), |run| {
+                filled(run, 1).commit(&good()).unwrap();
+                Err(StoreError::NotEmpty { path: run.path().to_path_buf() })
+            });
+            refused.unwrap_err();
+            assert_eq!(entries(root.path()), Vec::<PathBuf>::new(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn two_processes_do_not_fill_one_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        RunDir::fill_at(&path, &info(), |run| {
+            let other = fill(&path).unwrap_err();
+            let locked = matches!(other, StoreError::Journal(JournalError::Locked { .. }));
+            assert!(locked, "{other}");
+            filled(run, 1).commit(&good()).unwrap();
+            run.finish(RunStatus::Complete)
+        })
+        .unwrap();
+        assert_eq!(verify(&path).unwrap().damaged, vec![]);
+    }
 }

@@ -57,6 +57,12 @@ fn an_index_has_every_run_with_its_verdicts() {
     let error = unreadable[0]["error"].as_str().unwrap();
     assert!(error.contains("run.json"), "{error}");
     assert_eq!(index.write().unwrap(), root.path().join("index.html"));
+    // An import that has not ended.
+    let hidden = root.path().join(".old.ccbench-filling");
+    std::fs::create_dir(&hidden).unwrap();
+    std::fs::write(hidden.join("run.json"), "{").unwrap();
+    let again = data(&Index::read(root.path()).unwrap());
+    assert_eq!((&again["runs"], &again["unreadable"]), (&found["runs"], &found["unreadable"]));
 }
 
 #[test]
