@@ -243,6 +243,10 @@ pub struct UndoArgs {
     /// Remove the journal's damaged lines, after you have restored by hand what they stand for
     #[arg(long)]
     pub discard_damaged: bool,
+    /// Remove the changes in network namespaces that are not found or cannot be entered, each of which is printed. First run this
+    /// without the option, as root and outside of services and containers: what is found is undone
+    #[arg(long)]
+    pub discard_unreachable: bool,
 }
 
 /// `ccbench-agent clean`

@@ -11,7 +11,7 @@ use ccbench_agent::audit::Audit;
 use ccbench_agent::error::{AgentError, with_causes};
 use ccbench_agent::join::JoinError;
 use ccbench_agent::testbed::{TestbedError, child};
-use ccbench_agent::undo::JournalError;
+use ccbench_agent::undo::{Discard, JournalError};
 use ccbench_agent::{
     clean, enter, generator, join, launch, link, loader, serve, sockets, testbed, undo,
 };
@@ -241,10 +241,12 @@ fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, JournalError> {
         return Ok(undo::Outcome::default());
     }
     let _lock = undo::lock(&args.state_dir)?;
-    if args.discard_damaged {
-        return undo::discard_unreadable(&args.state_dir, args.netns.as_deref());
+    let netns = args.netns.as_deref();
+    let discard = Discard { damaged: args.discard_damaged, unreachable: args.discard_unreachable };
+    if discard != Discard::default() {
+        return undo::roll_back_and_discard(&args.state_dir, netns, discard);
     }
-    undo::roll_back(&args.state_dir, args.netns.as_deref())
+    undo::roll_back(&args.state_dir, netns)
 }
 
 fn print_outcome(outcome: &undo::Outcome) -> io::Result<u8> {

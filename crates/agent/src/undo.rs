@@ -115,7 +115,18 @@ pub struct Undo {
     unreadable: Vec<UnreadableLine>,
     journal: Option<Journal>,
     namespaces: Namespaces,
+    /// Steps of namespaces that cannot be entered are dropped.
+    discards_unreachable: bool,
     audit: Audit,
+}
+
+/// What an operator has the journal of a dead agent lose, after a look at the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Discard {
+    /// Lines that cannot be read, after what they stood for was restored by hand.
+    pub damaged: bool,
+    /// Steps of network namespaces that are not found or cannot be entered.
+    pub unreachable: bool,
 }
 
 impl Undo {
@@ -157,8 +168,7 @@ impl Undo {
     /// What the journal holds, of which nothing is undone yet.
     fn read(state_dir: &Path, namespaces: Namespaces) -> Result<Self, JournalError> {
         let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
-        let (journal, audit) = (Some(journal), Audit::default());
-        Ok(Self { steps, unreadable, journal, namespaces, audit })
+        Ok(Self { steps, unreadable, journal: Some(journal), namespaces, ..Self::default() })
     }
 
     /// Records changes and what is undone in the audit log from now on.
@@ -205,10 +215,11 @@ impl Undo {
     }
 
     /// Undoes everything, last first, each step in the network namespace that it was made in. What fails stays, here and in the
-    /// journal: it is tried again at the next reset and at the next start. So do lines that cannot be read, until [`discard_unreadable`].
+    /// journal: it is tried again at the next reset and at the next start. So do lines that cannot be read, until [`roll_back_and_discard`].
     pub fn undo_all(&mut self, interfaces: &dyn Interfaces) -> Outcome {
         let steps = std::mem::take(&mut self.steps);
-        let (mut outcome, left) = undo_recorded(&steps, &self.namespaces, interfaces);
+        let (mut outcome, left) =
+            undo_recorded(&steps, &self.namespaces, self.discards_unreachable, interfaces);
         self.steps = left;
         if let Some(journal) = &mut self.journal {
             let unreadable = self.unreadable.iter().map(|line| line.describe(journal.path()));
@@ -239,21 +250,38 @@ fn namespaces(netns: Option<&Path>) -> Namespaces {
     netns.map_or_else(|| Namespaces::here(None), Namespaces::only_here)
 }
 
-/// Removes the lines that cannot be read from the journal in `state_dir`, and undoes the others as [`roll_back`] does. For a node
-/// whose operator has restored by hand what those lines stood for.
+/// As [`roll_back`], without what `discard` names, which is removed from the journal. The outcome names each dropped step.
 ///
 /// # Errors
 /// The journal cannot be read or rewritten.
-pub fn discard_unreadable(state_dir: &Path, netns: Option<&Path>) -> Result<Outcome, JournalError> {
-    let mut undo = Undo::read(state_dir, namespaces(netns))?;
-    undo.unreadable.clear();
-    Ok(undo.undo_all(&Machine))
+pub fn roll_back_and_discard(
+    state_dir: &Path,
+    netns: Option<&Path>,
+    discard: Discard,
+) -> Result<Outcome, JournalError> {
+    discard_with(state_dir, &Machine, namespaces(netns), discard)
 }
 
-/// Undoes each step in its network namespace. What was changed in one that is gone went with it.
+fn discard_with(
+    state_dir: &Path,
+    interfaces: &dyn Interfaces,
+    namespaces: Namespaces,
+    discard: Discard,
+) -> Result<Outcome, JournalError> {
+    let mut undo = Undo::read(state_dir, namespaces)?;
+    if discard.damaged {
+        undo.unreadable.clear();
+    }
+    undo.discards_unreachable = discard.unreachable;
+    Ok(undo.undo_all(interfaces))
+}
+
+/// Undoes each step in its network namespace. What was changed in one that is gone went with it; with `discards_unreachable`, what
+/// was changed in one that cannot be entered is dropped, too.
 fn undo_recorded(
     recorded: &[Recorded],
     namespaces: &Namespaces,
+    discards_unreachable: bool,
     interfaces: &dyn Interfaces,
 ) -> (Outcome, Vec<Recorded>) {
     let (mut outcome, mut left) = (Outcome::default(), Vec::new());
@@ -264,14 +292,16 @@ fn undo_recorded(
                 outcome.merge(of_group);
                 left.extend(kept);
             }
-            Err(error @ NotEntered::Gone(_)) => {
-                let dropped = group.iter().rev().map(|one| format!("{}: {error}", one.step));
-                outcome.dropped.extend(dropped);
-            }
             Err(error) => {
-                for one in group.iter().rev() {
-                    outcome.failed.push(format!("{}: {error}", one.step));
-                    left.push(one.clone());
+                let unreachable = error.unreachable().filter(|_| discards_unreachable);
+                let is_gone = matches!(error, NotEntered::Gone(_));
+                let why = unreachable.clone().unwrap_or_else(|| error.to_string());
+                let all = group.iter().rev().map(|one| format!("{}: {why}", one.step));
+                if is_gone || unreachable.is_some() {
+                    outcome.dropped.extend(all);
+                } else {
+                    outcome.failed.extend(all);
+                    left.extend(group.iter().rev().cloned());
                 }
             }
         }

@@ -50,7 +50,7 @@ pub(super) enum NotEntered {
     /// Not found, but this process does not see everything.
     #[error(
         "it was changed in {netns}, which is not found, and may still exist ({why}): run `ccbench-agent undo` for this state directory \
-         as root, outside of services and containers"
+         as root, outside of services and containers; if that does not find it and you know that it is gone, add --discard-unreachable"
     )]
     Hidden {
         /// The namespace.
@@ -68,7 +68,8 @@ pub(super) enum NotEntered {
     },
     /// The kernel refused.
     #[error(
-        "it was changed in {netns}; enter that by {path}: {source}; run `ccbench-agent undo` for this state directory as root"
+        "it was changed in {netns}; enter that by {path}: {source}; run `ccbench-agent undo` for this state directory as root, or, after \
+         you have restored the namespace by hand, with --discard-unreachable"
     )]
     Refused {
         /// The namespace.
@@ -78,6 +79,20 @@ pub(super) enum NotEntered {
         /// Why.
         source: io::Error,
     },
+}
+
+impl NotEntered {
+    /// Of a namespace that an operator may give up: what is known of it. None for one that is gone, and for one that this process
+    /// has been told not to enter.
+    pub(super) fn unreachable(&self) -> Option<String> {
+        match self {
+            Self::Hidden { netns, why } => Some(format!("{netns} is not found ({why})")),
+            Self::Refused { netns, path, source } => {
+                Some(format!("{netns} cannot be entered by {}: {source}", path.display()))
+            }
+            Self::Gone(_) | Self::Other { .. } => None,
+        }
+    }
 }
 
 /// Where a namespace is.

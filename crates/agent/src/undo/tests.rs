@@ -108,8 +108,12 @@ fn a_damaged_line_stays_and_the_others_are_undone() {
     }
     let (calls, again) = next_start(&dir);
     assert_eq!((calls.len(), again.failed.len()), (0, 1), "{again:?}");
-    assert_eq!(discard_unreadable(dir.path(), None).unwrap(), Outcome::default());
-    assert_eq!(text(&dir), "");
+    let unreachable = Discard { unreachable: true, ..Discard::default() };
+    let kept = roll_back_and_discard(dir.path(), None, unreachable).unwrap();
+    assert_eq!(kept.failed.len(), 1, "{kept:?}");
+    let damaged = Discard { damaged: true, ..Discard::default() };
+    let outcome = roll_back_and_discard(dir.path(), None, damaged).unwrap();
+    assert_eq!((outcome, text(&dir)), (Outcome::default(), String::new()));
 }
 
 #[test]
@@ -189,6 +193,34 @@ fn steps_of_a_namespace_that_is_gone_are_dropped() {
         let of = |step: &str| format!("{step}: {expected}");
         assert_eq!(outcome.dropped, [of("link l on a"), of("offloads of a")]);
         assert_eq!(text(&dir), "");
+    }
+}
+
+#[test]
+fn steps_of_namespaces_that_cannot_be_entered_are_dropped_on_demand() {
+    let unreachable = |proc: &tempfile::TempDir, discard| {
+        let (dir, interfaces) = (left_in(2, 20), FakeInterfaces::default());
+        let here = fake(1, 10, proc.path());
+        let outcome = discard_with(dir.path(), &interfaces, here, discard).unwrap();
+        assert_eq!((interfaces.calls(), outcome.undone.len()), (vec![], 1), "{outcome:?}");
+        (outcome, text(&dir))
+    };
+    // A process that hides its namespace; and one that is found, whose file leads nowhere.
+    let hides = proc_of(&[1]);
+    std::fs::create_dir_all(hides.path().join("7/ns")).unwrap();
+    std::fs::write(hides.path().join("7/ns/net"), "").unwrap();
+    for (proc, why) in [(hides, "is not found (read "), (proc_of(&[1, 2]), "cannot be entered")] {
+        let damaged = Discard { damaged: true, ..Discard::default() };
+        let (kept, journal) = unreachable(&proc, damaged);
+        assert_eq!((kept.failed.len(), kept.dropped.len()), (2, 0), "{kept:?}");
+        assert!(kept.failed[0].contains("--discard-unreachable"), "{kept:?}");
+        assert_eq!(journal.lines().count(), 2);
+        let (outcome, journal) =
+            unreachable(&proc, Discard { unreachable: true, ..Discard::default() });
+        let [of_link, of_offloads] = &outcome.dropped[..] else { panic!("{outcome:?}") };
+        assert!(of_link.starts_with("link l on a: the network namespace /run/netns/exp "));
+        assert!(of_offloads.starts_with("offloads of a: ") && of_link.contains(why));
+        assert_eq!((outcome.failed, journal), (vec![], String::new()));
     }
 }
 
