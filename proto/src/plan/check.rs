@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Plan;
 use super::parse::read_text;
 use super::parse::unread_keys::UnreadKeys;
+use super::timeline::remove_unscheduled;
 use crate::resolve;
 use crate::topology::Topology;
 use crate::units::Micros;
@@ -77,6 +78,7 @@ impl CheckedPlan {
         matrix::expand(self.plan())
             .filter_map(|cell| {
                 let mut plan = cell.plan?;
+                remove_unscheduled(&mut plan);
                 fill(&mut plan, self.files());
                 let plan = Self::new(resolve::settle(&plan), Arc::clone(self.files()));
                 Some(Point { id: cell.id, factors: cell.factors, plan })
@@ -221,7 +223,7 @@ fn find(
     target: Target,
 ) -> Vec<PlanProblem> {
     let files = Arc::clone(files);
-    let mut problems = Problems { found: Vec::new(), unread_keys, files, target };
+    let mut problems = Problems { unread_keys, files, target, ..Problems::default() };
     whole(plan, &mut problems);
     matrix::check(plan, &mut problems);
     expects::check(plan, &mut problems);

@@ -1,7 +1,7 @@
 //! Flow groups.
 
 use crate::cc::refuse_kernel_name;
-use crate::plan::timeline::{flow_span, phase_spans};
+use crate::plan::timeline::{flow_span, is_scheduled, phase_spans};
 use crate::plan::{Flow, Pause, Plan, Tool};
 use crate::resolve::on_round_trip;
 use crate::schedule::{CONNECT_LIMIT_S, MAX_GROUPS, MAX_SOCKETS};
@@ -21,13 +21,7 @@ const MIN_BYTES: Bytes = Bytes::new(100);
 
 /// Rules about the flow groups of a plan; `settled`: the same with its presets merged.
 pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
-    if plan.flows.is_empty() && plan.probes.is_empty() {
-        problems.error_from(
-            &["flows"],
-            &[&["flows"], &["probes"]],
-            "there is no flow group and no probe: nothing would be measured; write `[flows.a]` with `from` and `to`",
-        );
-    }
+    nothing_to_measure(plan, problems);
     if plan.flows.len() > MAX_GROUPS as usize {
         problems.error_from(
             &["flows"],
@@ -85,6 +79,31 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
         }
     }
     probes::check(plan, topology, problems);
+}
+
+/// A trial without groups and probes.
+fn nothing_to_measure(plan: &Plan, problems: &mut Problems) {
+    if !plan.probes.is_empty() {
+        return;
+    }
+    if plan.flows.is_empty() {
+        problems.error_from(
+            &["flows"],
+            &[&["flows"], &["probes"]],
+            "there is no flow group and no probe: nothing would be measured; write `[flows.a]` with `from` and `to`",
+        );
+    }
+    // Groups that run at no point have errors of their own.
+    let runs_elsewhere = |(name, flow): (&String, &Flow)| {
+        !is_scheduled(plan, name, flow) && problems.runs_at_a_point(name)
+    };
+    if !plan.flows.is_empty() && plan.flows.iter().all(runs_elsewhere) {
+        problems.error_from(
+            &["flows"],
+            &[&["flows"], &["probes"], PHASE_FLOWS],
+            "no flow group runs, and there is no probe: nothing would be measured; name a group in `flows` of a phase",
+        );
+    }
 }
 
 /// ccbench's generator gives up a connection that takes longer than a limit.
@@ -186,7 +205,7 @@ fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
         .map(|(index, _)| index)
         .collect();
     if flow.start.is_none() && flow.stop.is_none() {
-        if named.is_empty() && !plan.phases.is_empty() {
+        if named.is_empty() && !plan.phases.is_empty() && !problems.runs_at_a_point(name) {
             problems.error_from(
                 &["flows", name],
                 &[&["flows", name, "start"], &["flows", name, "stop"], PHASE_FLOWS],

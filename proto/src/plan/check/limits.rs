@@ -2,6 +2,7 @@
 
 use crate::plan::Plan;
 use crate::plan::parse::suggest::hint;
+use crate::plan::timeline::is_scheduled;
 use crate::units::{Micros, Rate};
 
 use super::problems::Problems;
@@ -39,7 +40,20 @@ pub(super) fn known_node(plan: &Plan, path: &[&str], name: &str, problems: &mut 
 /// Whether `name` is a flow group; otherwise reports the problem.
 pub(super) fn known_flow(plan: &Plan, path: &[&str], name: &str, problems: &mut Problems) -> bool {
     let what = ("flows", "flow group");
-    known(plan.flows.keys(), what, path, name, problems)
+    if !known(plan.flows.keys(), what, path, name, problems) {
+        return false;
+    }
+    let scheduled = plan.flows.get(name).is_some_and(|flow| is_scheduled(plan, name, flow));
+    if !scheduled && problems.runs_at_a_point(name) {
+        let reads: &[&[&str]] = &[path, &["flows", name], PHASE_FLOWS];
+        let why = format!(
+            "`{name}` runs in no phase of this point, which therefore has no such group: let the factor that sets the phases set \
+             this too"
+        );
+        problems.error_from(path, reads, why);
+        return false;
+    }
+    true
 }
 
 fn known<'p>(

@@ -15,9 +15,11 @@ use super::problems::Problems;
 
 mod design;
 mod expand;
+mod running;
 
 use expand::{UncheckedPoint, base, sizes};
 pub(super) use expand::{combinations, count, expand, lengths, with_factors_about};
+use running::running_groups;
 
 /// Columns of result tables that a factor's column must not hide.
 const COLUMNS: &[&str] = &[
@@ -315,13 +317,15 @@ pub(super) fn check_points(
         return;
     }
     let mut found = Found::default();
+    let running = running_groups(&some).map(Arc::new);
     let mut points = expand(&some);
     while let Some(mut point) = points.next() {
         let unset = point.unread_levels(&problems.unread_keys);
         let whole = point.unread_keys.is_empty() && unset.is_empty();
         let (unread_keys, files) = (problems.unread_keys.clone(), Arc::clone(&problems.files));
         let target = problems.target;
-        let mut here = Problems { found: Vec::new(), unread_keys, files, target };
+        let running = running.clone();
+        let mut here = Problems { found: Vec::new(), unread_keys, files, target, running };
         here.unread_keys.join(unset);
         if levels_are_right {
             let news = point.problems.iter().filter(|p| !here.unread_keys.covers(&p.place));

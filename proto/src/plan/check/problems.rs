@@ -1,5 +1,6 @@
 //! The problems that the rules of a plan collect.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::plan::checked::PlanFiles;
@@ -16,6 +17,8 @@ pub(super) struct Problems {
     pub(super) unread_keys: UnreadKeys,
     pub(super) files: Arc<PlanFiles>,
     pub(super) target: Target,
+    /// The flow groups that run at some point, if factors decide when groups run.
+    pub(super) running: Option<Arc<BTreeSet<String>>>,
 }
 
 impl Problems {
@@ -52,6 +55,11 @@ impl Problems {
     /// Whether something at, above or under one of these places could not be read.
     pub(super) fn is_unread(&self, reads: &[&[&str]]) -> bool {
         reads.iter().any(|place| self.unread_keys.touches(place))
+    }
+
+    /// Whether a group runs at some point, although perhaps not at the one that is checked.
+    pub(super) fn runs_at_a_point(&self, group: &str) -> bool {
+        self.running.as_ref().is_some_and(|running| running.contains(group))
     }
 
     /// From here on, the value at the path is ignored.
