@@ -222,6 +222,21 @@ fn six_columns_of_unknown_flow_group_exits_with_2() {
 }
 
 #[test]
+fn nothing_of_the_progress_of_reading_goes_into_a_pipe() {
+    let bench = Bench::new();
+    let ping = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
+        64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
+    let ping = bench.write("ping.txt", ping);
+    let imported = bench.run(&["import", &ping.to_string_lossy(), "-o", "imported"]);
+    assert_eq!(imported.status.code(), Some(0), "{}", text(&imported));
+    for words in [&["report", "imported"][..], &["compare", "imported", "imported"]] {
+        let done = bench.run(words);
+        assert_eq!(done.status.code(), Some(0), "{words:?}: {}", text(&done));
+        assert_eq!(err(&done), "", "{words:?}");
+    }
+}
+
+#[test]
 fn published_experiments_are_embedded() {
     let bench = Bench::new();
     let list = bench.run(&["reproduce"]);

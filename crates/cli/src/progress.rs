@@ -1,5 +1,5 @@
 //! Progress of an experiment: a progress bar for each running trial on a terminal, plain lines elsewhere, one JSON object per line
-//! with `--json`.
+//! with `--json`. [`ReadingProgress`] is that of commands that read runs.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
@@ -17,8 +17,10 @@ use crate::console::{message, print_json};
 use crate::live::Live;
 use trial::WallTime;
 
+pub use reading::ReadingProgress;
 pub use trial::{TrialProgress, TrialSchedule};
 
+mod reading;
 mod trial;
 
 /// Prints the progress of one `ccbench run`.
@@ -45,7 +47,7 @@ impl Progress {
     pub fn new(json: bool, trials: usize) -> Self {
         let output = if json {
             Output::Json
-        } else if std::io::stderr().is_terminal() && !tracing::enabled!(tracing::Level::INFO) {
+        } else if has_bars() {
             Output::Bars(MultiProgress::new())
         } else {
             Output::Plain
@@ -147,6 +149,11 @@ impl Progress {
             let _ = bars.clear();
         }
     }
+}
+
+/// Whether standard error is a terminal, and no log lines go there.
+fn has_bars() -> bool {
+    std::io::stderr().is_terminal() && !tracing::enabled!(tracing::Level::INFO)
 }
 
 fn new_bar(length: u64) -> ProgressBar {

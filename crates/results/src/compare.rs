@@ -11,6 +11,7 @@ use std::path::Path;
 use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
 use super::model::TrialFilter;
+use super::observer::Observer;
 use super::store::{RunDir, StoreError};
 use super::summary::{PhaseRow, Summary, compute};
 use ccbench_proto::metric::Scope;
@@ -210,8 +211,23 @@ pub fn compare(
     tolerances: &[Tolerance],
     filter: TrialFilter,
 ) -> Result<Differences> {
+    compare_observed(run, with, metrics, tolerances, filter, &Observer::default())
+}
+
+/// As [`compare`]; the observer gets the progress of reading both runs.
+///
+/// # Errors
+/// As [`compare`].
+pub fn compare_observed(
+    run: &Path,
+    with: &Comparison<'_>,
+    metrics: &[String],
+    tolerances: &[Tolerance],
+    filter: TrialFilter,
+    observer: &Observer,
+) -> Result<Differences> {
     check_names(metrics, tolerances)?;
-    let opened = RunDir::open(run)?;
+    let opened = RunDir::open_observed(run, observer)?;
     let first = compute(&opened, filter)?;
     let mut row_order = RowOrder::new(first.phases.clone());
     let mut claims = ComparedClaims::default();
@@ -226,7 +242,7 @@ pub fn compare(
             (&first, &first, names, [of(level_a), of(level_b)])
         }
         Comparison::Run(path) => {
-            let other = RunDir::open(path)?;
+            let other = RunDir::open_observed(path, observer)?;
             second = compute(&other, filter)?;
             let (of_a, of_b) = (claims_of(&opened, &first), claims_of(&other, &second));
             claims = ComparedClaims::of([(&first.points, &of_a), (&second.points, &of_b)]);

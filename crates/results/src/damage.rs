@@ -12,6 +12,7 @@ use super::digest::FileDigest;
 use super::journal::{RunState, TrialEnd};
 use super::layout::table_files;
 use super::model::{Reason, TrialStatus};
+use super::observer::Observer;
 use super::parallel::in_parallel;
 use super::reason::ReasonCode;
 use super::store::RESOLVED_PLAN;
@@ -89,10 +90,12 @@ pub(crate) fn mark(
     state: &mut RunState,
     depth: Depth,
     tables: impl Fn(&str) -> bool + Sync,
+    observer: &Observer,
 ) {
     let trials: Vec<&TrialEnd> = state.committed.values().collect();
     let shared = damaged_shared(path, state, depth, &tables);
-    let found = in_parallel(&trials, |end| {
+    let step = observer.begin("comparing digests", trials.len());
+    let damaged_files = |end: &TrialEnd| -> Vec<String> {
         let key = (end.point_id, end.trial);
         let digests = state.digests.get(&key);
         let of_shared = end.shared.values().filter_map(|rows| shared.get(rows.file.as_str()));
@@ -107,9 +110,10 @@ pub(crate) fn mark(
             }
             Some(format!("{name}: {}", compare_with_digest(&file, expected, depth)?))
         });
-        let damaged: Vec<String> = of_shared.cloned().chain(damaged).collect();
-        (key, damaged)
-    });
+        of_shared.cloned().chain(damaged).collect()
+    };
+    let found =
+        in_parallel(&trials, |end| ((end.point_id, end.trial), step.trial(|| damaged_files(end))));
     for (key, damaged) in found {
         let Some(end) = state.committed.get_mut(&key).filter(|_| !damaged.is_empty()) else {
             continue;

@@ -9,6 +9,7 @@
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools, [`artifact`] packs a run for reviewers.
 //! - [`shard`] has the records that shards of a run put into the store that they share, [`merge`] makes one run of them.
+//! - [`observer`] gets the progress of what reads all trials of a run.
 //! - [`stopping`] applies the rules that end the repetition of points, and compares points.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
 //!   [`summarize`] composes and writes both, [`table`] prints them. [`scorecard`] relates a summary to the criteria of RFC 9743.
@@ -37,6 +38,7 @@ pub mod journal;
 mod layout;
 pub mod merge;
 pub mod model;
+pub mod observer;
 mod open_run;
 pub mod openmetrics;
 mod parallel;

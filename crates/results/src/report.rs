@@ -148,7 +148,7 @@ type Result<T, E = ReportError> = std::result::Result<T, E>;
 /// # Errors
 /// The directory cannot be read.
 pub fn html(run: &RunSummary) -> Result<String> {
-    let RunSummary { summary, expectations, decisions, .. } = run;
+    let RunSummary { summary, expectations, decisions, observer, .. } = run;
     let run_dir = summary.run_dir.as_path();
     let run = RunDir::open(run_dir)?;
     let read = |name: &str| {
@@ -183,7 +183,8 @@ pub fn html(run: &RunSummary) -> Result<String> {
     let most_curves = MOST_POINTS / 2 / BINS.start();
     let with_curves = overview::with_curves(&summary.trials, most_curves, curves_of);
     let bins = bins_per_curve(&with_curves);
-    let curves = in_parallel(&with_curves, |end| curves_html(&run, end, bins));
+    let step = observer.begin("drawing curves", with_curves.len());
+    let curves = in_parallel(&with_curves, |end| step.trial(|| curves_html(&run, end, bins)));
     let curves = curves.into_iter().collect::<Result<String>>()?;
     Ok(render_template(
         PAGE,

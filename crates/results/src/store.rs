@@ -23,6 +23,7 @@ use super::digest::{Digests, FileDigest};
 use super::journal::{self, Entry, Journal, TrialEnd};
 use super::layout::{leftovers, remove, table_files, trial_dir};
 use super::model::{Levels, NodeClock, Reason, RunInfo, RunStatus, TrialKey, TrialStatus};
+use super::observer::Observer;
 use super::open_run::{Log, OpenRun, State};
 use super::parquet_file::SharedMetadata;
 use super::part::{self, sync};
@@ -61,6 +62,8 @@ pub struct RunDir {
     pub(crate) metadata: SharedMetadata,
     /// Every file has been compared with its digest: [`Self::check`] reads none again.
     is_verified: bool,
+    /// Gets the progress of what reads all trials.
+    pub(crate) observer: Observer,
 }
 
 impl RunDir {
@@ -120,7 +123,7 @@ impl RunDir {
         if let Some(what) = damage::of_plan(path, &state) {
             return Err(StoreError::DamagedPlan { path: path.to_path_buf(), what });
         }
-        damage::mark(path, &mut state, Depth::Sizes, |_| true);
+        damage::mark(path, &mut state, Depth::Sizes, |_| true, &Observer::default());
         let version = record.sessions.last().map(|s| s.ccbench_version.clone());
         Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(state)))
     }
@@ -162,7 +165,8 @@ impl RunDir {
         let row_group_rows = part::ROW_GROUP_ROWS;
         let shared = OpenRun { path, plan_sha256, ccbench_version, row_group_rows, state };
         let (plan, traced) = (OnceLock::new(), OnceLock::new());
-        Self { shared, plan, traced, metadata: SharedMetadata::default(), is_verified: false }
+        let (metadata, observer) = (SharedMetadata::default(), Observer::default());
+        Self { shared, plan, traced, metadata, is_verified: false, observer }
     }
 
     /// Path of the directory.
@@ -198,7 +202,8 @@ impl RunDir {
             return;
         }
         let mut state = self.shared.state();
-        damage::mark(&self.shared.path, state.log.state_mut(), Depth::Digests, tables);
+        let (path, observer) = (&self.shared.path, &self.observer);
+        damage::mark(path, state.log.state_mut(), Depth::Digests, tables, observer);
     }
 
     /// Compares one file of a trial with its digest, if it has one.
@@ -504,7 +509,7 @@ fn reopen(path: &Path, plan_sha256: &str, utc: &str, depth: Depth) -> Result<(Ru
     if let Some((point_id, trial)) = record.lost(journal.state()).into_iter().next() {
         return Err(StoreError::LostTrial { path: path.to_path_buf(), point_id, trial });
     }
-    damage::mark(path, journal.state_mut(), depth, |_| true);
+    damage::mark(path, journal.state_mut(), depth, |_| true, &Observer::default());
     for leftover in leftovers(path, journal.state())? {
         remove(&leftover)?;
         let name = leftover.strip_prefix(path).unwrap_or(&leftover);

@@ -11,6 +11,7 @@ use super::digest::FileDigest;
 use super::expect::{self, Expectation};
 use super::journal::TrialEnd;
 use super::model::TrialFilter;
+use super::observer::Observer;
 use super::parallel::in_parallel;
 use super::parquet_file;
 use super::part::{write_csv, write_parquet, write_text};
@@ -66,6 +67,8 @@ pub struct RunSummary {
     pub files: Vec<PathBuf>,
     /// The result of writing the files. The summary is complete even after an error: print it first.
     pub written: Result<()>,
+    /// Gets the progress of what reads the run again.
+    pub(crate) observer: Observer,
 }
 
 /// The digests of the summary's files, as `sha256sum` writes and checks them.
@@ -96,7 +99,19 @@ impl RunSummary {
     /// # Errors
     /// The results directory cannot be read.
     pub fn compute(run_dir: &Path, filter: TrialFilter) -> Result<Self> {
-        Self::of(&RunDir::open(run_dir)?, filter)
+        Self::compute_observed(run_dir, filter, &Observer::default())
+    }
+
+    /// As [`Self::compute`]; the observer gets its progress, and that of the [report](crate::report) of this summary.
+    ///
+    /// # Errors
+    /// As [`Self::compute`].
+    pub fn compute_observed(
+        run_dir: &Path,
+        filter: TrialFilter,
+        observer: &Observer,
+    ) -> Result<Self> {
+        Self::of(&RunDir::open_observed(run_dir, observer)?, filter)
     }
 
     /// As [`Self::compute`], of an open results directory.
@@ -106,7 +121,8 @@ impl RunSummary {
         let expectations = claims.unwrap_or_default();
         let decisions = run.plan().map(|plan| stopping::judge(plan, &summary)).unwrap_or_default();
         let scorecard = run.plan().and_then(|plan| Scorecard::of(plan.plan(), &summary));
-        Ok(Self { summary, expectations, decisions, scorecard, files: vec![], written: Ok(()) })
+        let (files, written, observer) = (vec![], Ok(()), run.observer.clone());
+        Ok(Self { summary, expectations, decisions, scorecard, files, written, observer })
     }
 
     /// Replaces the results of the run's plan by those of another plan's claims.

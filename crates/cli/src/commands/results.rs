@@ -15,6 +15,7 @@ use crate::console::{message, print, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
+use crate::progress::ReadingProgress;
 use crate::readable_run::{ReadableRun, verify_at};
 
 /// The summary of a run, judged by the claims of the plan `expect` if one is given.
@@ -22,10 +23,12 @@ fn summary_of(
     run: &Path,
     filter: TrialFilter,
     expect: Option<&Path>,
+    progress: &ReadingProgress,
 ) -> Result<RunSummary, CliError> {
     // The plan is checked before the results are read, which may take long.
     let expect = expect.map(|plan| PlanSource::read(plan)?.load(&[])).transpose()?;
-    let mut summary = RunSummary::compute(run, filter)?;
+    let observer = progress.observer(run.display().to_string());
+    let mut summary = RunSummary::compute_observed(run, filter, &observer)?;
     if let Some(other) = &expect {
         summary.judge(other.plan.plan());
     }
@@ -38,7 +41,8 @@ fn summary_of(
 /// The results cannot be read.
 pub fn summarize(args: &SummarizeArgs) -> Result<ExitCode, CliError> {
     let run = ReadableRun::open(&args.run)?;
-    let mut summary = summary_of(run.path(), TrialFilter::default(), args.expect.as_deref())?;
+    let (filter, expect) = (TrialFilter::default(), args.expect.as_deref());
+    let mut summary = summary_of(run.path(), filter, expect, &ReadingProgress::begin())?;
     // A results directory without write permission is not an error: the table has a note about it.
     summary.written = match &args.output {
         Some(dir) => summary.write_to(dir),
@@ -89,8 +93,10 @@ pub fn report(args: &ReportArgs) -> Result<ExitCode, CliError> {
     let run = ReadableRun::open(&args.run)?;
     let file = run.output(args.output.as_ref(), report::REPORT_FILE)?;
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
-    let summary = summary_of(run.path(), filter, args.expect.as_deref())?;
+    let progress = ReadingProgress::begin();
+    let summary = summary_of(run.path(), filter, args.expect.as_deref(), &progress)?;
     report::write(&summary, &file)?;
+    drop(progress);
     print(&format!("{}\n", file.display()));
     Ok(ExitCode::Success)
 }
@@ -122,7 +128,8 @@ pub fn index(args: &IndexArgs) -> Result<ExitCode, CliError> {
 }
 
 fn write_report(run: &Path, file: &Path) -> Result<(), CliError> {
-    let summary = summary_of(run, TrialFilter::default(), None)?;
+    let progress = ReadingProgress::begin();
+    let summary = summary_of(run, TrialFilter::default(), None, &progress)?;
     Ok(report::write(&summary, file)?)
 }
 
@@ -189,7 +196,16 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     let filter = TrialFilter { include_failed: args.include_failed, ..<_>::default() };
     let tolerances = args.tolerances.iter().map(|tolerance| &tolerance.metric);
     warn_about_renamed(args.metrics.iter().chain(tolerances));
-    let differences = compare::compare(one.path(), &with, &args.metrics, &args.tolerances, filter)?;
+    let progress = ReadingProgress::begin();
+    let mut names = args.a.display().to_string();
+    if let Some(other) = &args.b {
+        names += &format!(" and {}", other.display());
+    }
+    let observer = progress.observer(names);
+    let (metrics, tolerances) = (&args.metrics, &args.tolerances);
+    let differences =
+        compare::compare_observed(one.path(), &with, metrics, tolerances, filter, &observer)?;
+    drop(progress);
     let save = |path: &Path, csv: &str| {
         if is_stdout(path) {
             print(csv);

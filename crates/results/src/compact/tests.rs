@@ -8,6 +8,7 @@ use crate::digest::FileDigest;
 use crate::journal::RunState;
 use crate::layout::table_rows;
 use crate::model::TrialStatus;
+use crate::observer::Observer;
 use crate::parquet_file::open;
 use crate::part::write_parquet;
 use crate::store::RunDir;
@@ -120,7 +121,7 @@ fn files_outside_of_the_results_directory_are_not_read() {
     let marked = |end: &TrialEnd, files: Digests| {
         let mut state = RunState { run_files: files, ..RunState::default() };
         state.committed.insert((end.point_id, end.trial), end.clone());
-        mark(run.path(), &mut state, Depth::Digests, |_| true);
+        mark(run.path(), &mut state, Depth::Digests, |_| true, &Observer::default());
         state.committed.remove(&(end.point_id, end.trial)).unwrap()
     };
     assert_eq!(marked(&end, digests.clone()), end);

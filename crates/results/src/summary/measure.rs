@@ -103,7 +103,8 @@ pub(super) struct Measured {
 /// All metrics of these trials.
 pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
     let mut measured = Measured::default();
-    for of_trial in in_parallel(trials, |end| of_trial(run, end, schedule)) {
+    let step = run.observer.begin("measuring", trials.len());
+    for of_trial in in_parallel(trials, |end| step.trial(|| of_trial(run, end, schedule))) {
         let Measured { rows, notes } = of_trial?;
         measured.rows.extend(rows);
         measured.notes.extend(notes);

@@ -1,0 +1,134 @@
+//! Progress of what reads all trials of a run, which may take long.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::store::{RunDir, StoreError};
+
+/// How far a step has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// What is done with each trial: `measuring`.
+    pub what: &'static str,
+    /// Trials of which it is done. Steps of several threads may be reported in another order.
+    pub done: usize,
+    /// All trials of the step.
+    pub trials: usize,
+}
+
+/// Is called after each trial of a step, by the thread that has done it.
+type Callback = dyn Fn(Step) + Send + Sync;
+
+/// Gets the progress of steps; the default ignores it.
+#[derive(Clone, Default)]
+pub struct Observer(Option<Arc<Callback>>);
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observer").field(&self.0.is_some()).finish()
+    }
+}
+
+impl Observer {
+    /// Calls this after each trial.
+    pub fn new(callback: impl Fn(Step) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(callback)))
+    }
+
+    /// Begins a step.
+    pub(crate) fn begin(&self, what: &'static str, trials: usize) -> Running<'_> {
+        Running { observer: self, what, trials, done: AtomicUsize::new(0) }
+    }
+}
+
+/// A step that is being done.
+pub(crate) struct Running<'a> {
+    observer: &'a Observer,
+    what: &'static str,
+    trials: usize,
+    done: AtomicUsize,
+}
+
+impl Running<'_> {
+    /// Does the work of one trial.
+    pub(crate) fn trial<T>(&self, work: impl FnOnce() -> T) -> T {
+        let made = work();
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(callback) = &self.observer.0 {
+            callback(Step { what: self.what, done, trials: self.trials });
+        }
+        made
+    }
+}
+
+impl RunDir {
+    /// As [`RunDir::open`]; the observer gets the progress of what reads all trials.
+    ///
+    /// # Errors
+    /// As [`RunDir::open`].
+    pub fn open_observed(path: &Path, observer: &Observer) -> Result<Self, StoreError> {
+        let mut run = Self::open(path)?;
+        run.observer = observer.clone();
+        Ok(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::compare::{Comparison, compare_observed};
+    use crate::model::{RunStatus, TrialFilter};
+    use crate::report;
+    use crate::summarize::RunSummary;
+    use crate::trial::tests::{filled, good, info};
+
+    /// A run of three trials.
+    fn run(root: &Path) -> PathBuf {
+        let run = RunDir::create(root, &info()).unwrap();
+        (1..=3).for_each(|trial| filled(&run, trial).commit(&good()).unwrap());
+        run.finish(RunStatus::Complete).unwrap();
+        run.path().to_path_buf()
+    }
+
+    /// The steps that `work` reports, each with its trials, in the order in which they end.
+    fn steps(work: impl FnOnce(&Observer)) -> Vec<(&'static str, usize)> {
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&found);
+        work(&Observer::new(move |step| all.lock().unwrap().push(step)));
+        let found: Vec<Step> = found.lock().unwrap().clone();
+        let mut ended = Vec::new();
+        for Step { what, done, trials } in found {
+            assert!((1..=trials).contains(&done), "{what}: {done} of {trials}");
+            if done == trials {
+                ended.push((what, trials));
+            }
+        }
+        ended
+    }
+
+    #[test]
+    fn every_trial_of_summaries_comparisons_and_reports_is_counted() {
+        let root = tempfile::tempdir().unwrap();
+        let run = run(root.path());
+        let filter = TrialFilter::default();
+        let summary = steps(|observer| {
+            RunSummary::compute_observed(&run, filter, observer).unwrap();
+        });
+        assert_eq!(summary, [("comparing digests", 3), ("measuring", 3)]);
+        let report = steps(|observer| {
+            let summary = RunSummary::compute_observed(&run, filter, observer).unwrap();
+            report::html(&summary).unwrap();
+        });
+        assert_eq!(report, [&summary[..], &[("drawing curves", 3)]].concat());
+        let both = steps(|observer| {
+            // The made-up trials have no metric in common, which is found at the end.
+            let _ = compare_observed(&run, &Comparison::Run(&run), &[], &[], filter, observer);
+        });
+        assert_eq!(both, [&summary[..], &summary[..]].concat());
+    }
+}
