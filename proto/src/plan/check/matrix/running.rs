@@ -38,7 +38,6 @@ fn decides_when_groups_run(key: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::plan::check::{CheckedPlan, read};
     use crate::resolve;
     use crate::schedule::{TrialContext, flows, task_for};
