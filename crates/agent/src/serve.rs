@@ -35,8 +35,9 @@ use crate::sockets::supplied::AllowedDigests;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 
-/// Requests at the same time in one connection. A controller has two at most: a stream and a reset.
-const MAX_STREAMS: u32 = 16;
+/// Requests at the same time in one connection. A controller has two at most: a stream and a reset. Each request that does not end
+/// holds [`wire::REMOTE_MESSAGE_LIMIT`], and a certificate may have 16 connections.
+const MAX_STREAMS: u32 = 3;
 /// Of one request.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 

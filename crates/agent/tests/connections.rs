@@ -6,6 +6,7 @@ mod support;
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -281,6 +282,31 @@ async fn a_client_with_many_connections_keeps_nobody_out() {
     wait_for("the reason", || agent.log().contains("the limit of a certificate")).await;
     agent.ask(Some(files("other"))).await.unwrap();
     drop(open);
+}
+
+#[tokio::test]
+async fn unfinished_requests_of_a_certificate_are_bounded() {
+    // RFC 9113, section 6.5.
+    const SETTINGS: u8 = 4;
+    const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
+    const CONNECTIONS_OF_A_CERTIFICATE: usize = 16;
+    let agent = Agent::here();
+    drop(agent.connect().await);
+    // A server of HTTP/2 begins with its settings.
+    let mut stream = UnixStream::connect(agent.socket()).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    let mut header = [0; 9];
+    stream.read_exact(&mut header).unwrap();
+    assert_eq!((header[..2].to_vec(), header[3]), (vec![0, 0], SETTINGS));
+    let mut settings = vec![0; usize::from(header[2])];
+    stream.read_exact(&mut settings).unwrap();
+    let value = |setting: &[u8]| u32::from_be_bytes(setting[2..].try_into().unwrap());
+    let streams = settings.chunks_exact(6).find(|s| s[..2] == MAX_CONCURRENT_STREAMS).map(value);
+    let streams = usize::try_from(streams.unwrap_or(u32::MAX)).unwrap();
+    assert!(streams >= 2, "a controller has a stream and a reset");
+    let held = CONNECTIONS_OF_A_CERTIFICATE.saturating_mul(streams);
+    let held = held.saturating_mul(wire::REMOTE_MESSAGE_LIMIT);
+    assert!(held < 64 << 20, "{streams} requests of each connection hold {held} bytes");
 }
 
 #[tokio::test]
