@@ -27,10 +27,12 @@ use crate::privileges::in_initial_user_namespace;
 use crate::tls::{PeerCertificate, Trust};
 
 mod connection;
+mod floods;
 mod per_client;
 mod refusals;
 
 use connection::{Rejection, Stream};
+use floods::Floods;
 use per_client::{MAX_PER_CLIENT, PerClient};
 use refusals::RefusalLog;
 
@@ -208,7 +210,7 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
     let (gate, incoming) = Gate::new(trust);
     tokio::spawn(async move {
         let mut log = RefusalLog::new(audit);
-        let mut handshakes = Handshakes::default();
+        let (mut handshakes, mut floods) = (Handshakes::default(), Floods::default());
         loop {
             tokio::select! {
                 accepted = gate.accept(|| listener.accept()) => {
@@ -220,6 +222,7 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                             let accept = trust.acceptor().accept(stream);
                             if let Some(oldest) = handshakes.start(peer, accept) {
                                 log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
+                                floods.refused(&listener, oldest.ip(), &log);
                             }
                         }
                         None => match user_on_loopback(&stream, peer) {
@@ -235,8 +238,12 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                     Ok(stream) => {
                         gate.admit_certified(Box::new(stream), &peer.to_string(), &mut log).await;
                     }
-                    Err(why) => log.refused(&peer.to_string(), &why),
+                    Err(why) => {
+                        log.refused(&peer.to_string(), &why);
+                        floods.refused(&listener, peer.ip(), &log);
+                    }
                 },
+                () = floods.end_due() => floods.end(&listener),
                 () = log.summary_due() => log.summarize(clock::now_ns()),
             }
         }

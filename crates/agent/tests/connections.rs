@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::Read as _;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use ccbench_proto::wire;
 use ccbench_tests::port::ReservedPort;
 use ccbench_tests::skip::skip;
+use socket2::{Domain, Socket, Type};
 use support::{AGENT, Agent, IDLE_PLAN, now_ns, prepare, wait_for, wait_for_setup};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -264,6 +265,28 @@ async fn silent_connections_keep_nobody_out_and_are_closed() {
     for line in ["others wait", "refused more connections"] {
         wait_for(line, || agent.log().contains(line)).await;
     }
+}
+
+#[tokio::test]
+async fn an_address_that_floods_is_blocked_and_others_are_not() {
+    let agent = TlsAgent::start().await;
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, agent.port));
+    let open = |_| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 9], 0)).into()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        // In progress.
+        let _ = socket.connect(&to.into());
+        socket
+    };
+    let _flood: Vec<Socket> = (0..300).map(open).collect();
+    let blocked = |line: &&str| line.contains("blocked an address");
+    wait_for("the flood's address to be blocked", || agent.log().lines().any(|l| blocked(&l)))
+        .await;
+    let own = tls::issue(&agent.ca, agent.dir.path(), "controller");
+    agent.ask(Some(own)).await.unwrap();
+    let log = agent.log();
+    assert!(log.lines().filter(blocked).all(|line| line.contains("peer=127.0.0.9")), "{log}");
 }
 
 #[tokio::test]
