@@ -38,6 +38,11 @@ CC_FN void ccb_fill_rest(struct tcp_sock *tp, struct cc_ack *a)
 	a->mtu_bytes = tp->mss_cache + tp->tcp_header_len + ccb_net_header_bytes(tp);
 }
 
+CC_FN u32 ccb_ecn_flag(struct tcp_sock *tp)
+{
+	return tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
+}
+
 /* Fills the input of a core from the socket, but for srtt_us and what an ACK adds. */
 CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 {
@@ -52,7 +57,7 @@ CC_FN void ccb_fill(struct tcp_sock *tp, struct cc_ack *a)
 	a->total_lost_pkts = tp->lost;
 	a->mss_bytes = tp->mss_cache;
 	a->ca_state = ccb_ca_state(tp);
-	a->flags = tp->ecn_flags & CCB_ECN_MODE ? CC_ECN : 0;
+	a->flags = ccb_ecn_flag(tp);
 	if (!(CCB_WANTS & CC_SKIPS_FIELDS))
 		ccb_fill_rest(tp, a);
 }
@@ -118,12 +123,12 @@ CC_FN int ccb_wants_ecn(struct tcp_sock *tp)
 /* Writes only changed values, to avoid dirtying cache lines. */
 CC_FN void ccb_apply(struct tcp_sock *tp, const struct cc_ack *a, const struct cc_out *out)
 {
+	if (out->pacing_bytes_per_sec)
+		ccb_set_pacing_rate(tp, out->pacing_bytes_per_sec);
 	if (out->cwnd_pkts != a->cwnd_pkts)
 		ccb_set_cwnd(tp, out->cwnd_pkts);
 	if (out->ssthresh_pkts != a->ssthresh_pkts)
 		tp->snd_ssthresh = out->ssthresh_pkts;
-	if (out->pacing_bytes_per_sec)
-		ccb_set_pacing_rate(tp, out->pacing_bytes_per_sec);
 }
 
 /* Writes the stats where they stay: the time is the stack's, of this ACK or event. */
@@ -140,19 +145,28 @@ CC_FN void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct c
 	CORE(_read)(&s->state, ccb_params(tp), a, (struct CORE(_stats) *)row->stats);
 }
 
-/* A row for a round has a distance to the row before; one for a state that begins need not. `flags` of cc_out */
-CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
+/*
+ * Whether a row is due: one for a round has a distance to the row before, one for a state that begins need not. `flags` of
+ * cc_out
+ */
+CC_FN int ccb_row_due(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
 {
 	if (flags & CC_OUT_ROUND)
 		s->rounds++;
 	if (!(flags & (CC_OUT_ROUND | CC_OUT_STATE)) || !ccb_row_wanted(tp))
-		return;
+		return 0;
 	if (!(flags & CC_OUT_STATE) && (u32)a->now_us - s->row_us < ccb_row_gap_us(tp)) {
 		ccb_row_skipped(tp);
-		return;
+		return 0;
 	}
 	s->row_us = (u32)a->now_us;
-	ccb_row_out(tp, s, a);
+	return 1;
+}
+
+CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
+{
+	if (ccb_row_due(tp, s, a, flags))
+		ccb_row_out(tp, s, a);
 }
 
 /* Keeps whether TX_START may be skipped, after a call that may change it. */
@@ -304,7 +318,11 @@ CC_FN void ccb_on_ack(struct tcp_sock *tp, struct ccb_socket *s, struct cc_ack *
 {
 	struct cc_out out;
 
+#if CCB_WANTS & CC_FAST_PATH
+	CORE(_on_slow_ack)(&s->state, ccb_params(tp), a, &out);
+#else
 	CORE(_on_ack)(&s->state, ccb_params(tp), a, &out);
+#endif
 	ccb_note_tx_start(tp, s);
 	ccb_apply(tp, a, &out);
 	a->cwnd_pkts = out.cwnd_pkts;
@@ -338,40 +356,110 @@ CC_FN u32 ccb_fill_probe(struct tcp_sock *tp, struct ccb_socket *s, const struct
 	return ccb_cwnd_flags(tp);
 }
 
-CC_FN void ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
+CC_FN void ccb_fill_counts(const struct rate_sample *rs, struct cc_ack *a)
 {
-	struct ccb_socket *s = ccb_of(tp);
-	CCB_ACK_ON_STACK
-	struct cc_ack *a;
-	s32 delivered;
-	long interval_us;
-	u32 flags;
-
-	if (!s)
-		return;
-	a = CCB_ACK(s, CCB_ACK_STACK);
-	/* First: after the call for a random number, the compiler reads everything again. */
-	flags = ccb_fill_probe(tp, s, rs, a);
-	ccb_fill(tp, a);
-	delivered = rs->delivered;
-	interval_us = rs->interval_us;
-	a->rtt_us = ccb_rtt_us(rs->rtt_us);
 	a->acked_pkts = rs->acked_sacked;
 	a->lost_pkts = (u32)rs->losses;
+}
+
+/* A rate sample; both numbers are not 0. */
+CC_FN void ccb_fill_sample(const struct rate_sample *rs, struct cc_ack *a, s32 delivered, long interval_us)
+{
+	a->rate_delivered_pkts = (u32)delivered;
+	a->rate_delivered_ce_pkts = a->flags & CC_ECN ? ccb_rate_delivered_ce(rs) : 0;
+	a->rate_interval_us = (u32)interval_us;
+	a->rate_prior_delivered_pkts = rs->prior_delivered;
+}
+
+/* Both are 0 or 1. */
+CC_FN u32 ccb_sample_flags(const struct rate_sample *rs)
+{
+	return (rs->is_app_limited * CC_APP_LIMITED) | (rs->is_ack_delayed * CC_ACK_DELAYED);
+}
+
+CC_FN void ccb_fill_ack(struct tcp_sock *tp, const struct rate_sample *rs, struct cc_ack *a)
+{
+	s32 delivered = rs->delivered;
+	long interval_us = rs->interval_us;
+
+	ccb_fill(tp, a);
+	ccb_fill_counts(rs, a);
+	a->rtt_us = ccb_rtt_us(rs->rtt_us);
 	if (delivered > 0 && interval_us > 0) {
-		a->rate_delivered_pkts = (u32)delivered;
-		a->rate_delivered_ce_pkts = a->flags & CC_ECN ? ccb_rate_delivered_ce(rs) : 0;
-		a->rate_interval_us = (u32)interval_us;
-		a->rate_prior_delivered_pkts = rs->prior_delivered;
+		ccb_fill_sample(rs, a, delivered, interval_us);
 	} else {
 		a->rate_delivered_pkts = 0;
 		a->rate_delivered_ce_pkts = 0;
 		a->rate_interval_us = 0;
 		a->rate_prior_delivered_pkts = 0;
 	}
-	/* The last two are 0 or 1. */
-	a->flags |= flags | (rs->is_app_limited * CC_APP_LIMITED) | (rs->is_ack_delayed * CC_ACK_DELAYED);
+	a->flags |= ccb_sample_flags(rs);
+}
+
+#if CCB_WANTS & CC_FAST_PATH
+/*
+ * Whether the ACK took the fast path, which those without samples, and with ECN, do not. The compiler reads only those fields of the
+ * input that it needs; it is filled in two steps, to read them shortly before that.
+ */
+CC_FN int ccb_on_fast_ack(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs)
+{
+	long interval_us = rs->interval_us, rtt_us = rs->rtt_us;
+	s32 delivered = rs->delivered;
+	struct cc_ack a, *row = &s->ack;
+	struct cc_out out;
+
+	if (!CORE(_may_take_fast_path)(&s->state, ccb_params(tp)) || delivered <= 0 || interval_us <= 0 || rtt_us <= 0 || ccb_ecn_flag(tp))
+		return 0;
+	a.now_us = tp->tcp_mstamp;
+	a.pacing_bytes_per_sec = ccb_pacing_rate(tp);
+	a.mss_bytes = tp->mss_cache;
+	a.cwnd_pkts = tp->snd_cwnd;
+	a.delivered_ce_pkts = tp->delivered_ce;
+	a.total_lost_pkts = tp->lost;
+	a.flags = ccb_sample_flags(rs);
+	a.rtt_us = (u32)rtt_us;
+	ccb_fill_counts(rs, &a);
+	ccb_fill_sample(rs, &a, delivered, interval_us);
+	if (!CORE(_takes_fast_path)(&s->state, ccb_params(tp), &a))
+		return 0;
+	ccb_fill(tp, &a);
+	CORE(_on_fast_ack)(&s->state, ccb_params(tp), &a, &out);
+	ccb_apply(tp, &a, &out);
+	if (!ccb_row_due(tp, s, &a, out.flags))
+		return 1;
+	ccb_fill_ack(tp, rs, row);
+	row->cwnd_pkts = out.cwnd_pkts;
+	ccb_row_out(tp, s, row);
+	return 1;
+}
+#endif
+
+/* For every ACK. Always 0. */
+CC_STEP int ccb_on_slow_ack(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs)
+{
+	CCB_ACK_ON_STACK
+	struct cc_ack *a = CCB_ACK(s, CCB_ACK_STACK);
+	/* First: after the call for a random number, the compiler reads everything again. */
+	u32 flags = ccb_fill_probe(tp, s, rs, a);
+
+	ccb_fill_ack(tp, rs, a);
+	a->flags |= flags;
 	ccb_on_ack(tp, s, a);
+	return 0;
+}
+
+/* Always 0. */
+CC_FN int ccb_on_cong_control(struct tcp_sock *tp, const struct rate_sample *rs)
+{
+	struct ccb_socket *s = ccb_of(tp);
+
+	if (!s)
+		return 0;
+#if CCB_WANTS & CC_FAST_PATH
+	if (ccb_on_fast_ack(tp, s, rs))
+		return 0;
+#endif
+	return ccb_on_slow_ack(tp, s, rs);
 }
 
 #if CCB_WANTS & CC_WANTS_BURSTS

@@ -158,7 +158,7 @@ INLINE u32 ccb_ca_state(struct tcp_sock *tp)
 
 INLINE u64 ccb_pacing_rate(struct tcp_sock *tp)
 {
-	return ccb_sk(tp)->sk_pacing_rate;
+	return tp->inet_conn.icsk_inet.sk.sk_pacing_rate; /* not by ccb_sk(): one relocation */
 }
 
 INLINE void ccb_set_cwnd(struct tcp_sock *tp, u32 cwnd_pkts)
@@ -278,8 +278,7 @@ SEC("struct_ops/ccb_cong_control") int ccb_cong_control(u64 *ctx)
 		asm volatile("%0 = *(u64 *)(%1 + 24)" : "=r"(rs) : "r"(ctx));
 	else
 		asm volatile("%0 = *(u64 *)(%1 + 8)" : "=r"(rs) : "r"(ctx));
-	ccb_on_cong_control(tp, rs);
-	return 0;
+	return ccb_on_cong_control(tp, rs);
 }
 
 SEC("struct_ops/ccb_sndbuf_expand") int ccb_sndbuf_expand(u64 *ctx)

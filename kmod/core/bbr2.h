@@ -14,7 +14,7 @@
 #ifndef CC_BBR2_H
 #define CC_BBR2_H
 
-#include "bbr_common.h"
+#include "bbr_fast_path.h"
 
 #define CC_BBR2_WANTS (CC_BBR_WANTS | CC_WANTS_BURSTS)
 #define CC_BBR2_PARAMS(X) CC_BBR_LIST(X, 2887, 2887, 2000, 750, 8, 0)

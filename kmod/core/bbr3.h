@@ -11,7 +11,7 @@
 #ifndef CC_BBR3_H
 #define CC_BBR3_H
 
-#include "bbr_common.h"
+#include "bbr_fast_path.h"
 
 #define CC_BBR3_WANTS CC_BBR_WANTS
 #define CC_BBR3_PARAMS(X) CC_BBR_LIST(X, 2774, 2000, 2250, 910, 6, 50)

@@ -16,7 +16,7 @@
  * - Samples of packets sent in PROBE_RTT are application-limited here rather than in tp->app_limited.
  * - Kernels before 5.18 do not say how many packets of a sample had CE: there CE ends STARTUP and cuts
  *   inflight_lo, but does not end a probe.
- * - No fast ACK mode, no PLB, and no fast path: it saves CPU time while the application limits.
+ * - No fast ACK mode, no PLB, and not the source's fast path: it saves CPU time while the application limits. bbr_fast_path.h has another.
  *
  *   [STARTUP] -- pipe full, or loss or CE too high --> [DRAIN] -- in flight <= BDP --+
  *                                                                                    v
@@ -86,13 +86,16 @@ CC_FN u32 cc_bbr_handle_probe_rtt(struct cc_bbr_state *st, const struct cc_bbr_p
 	return cc_bbr_check_probe_rtt_done(st, p, a, rs->cwnd);
 }
 
-/* Updates min_rtt, and enters or handles PROBE_RTT. Returns cwnd. */
-CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-				const struct cc_bbr_rs *rs)
+/* No RTT as low as the lowest for probe_rtt_interval. */
+CC_FN int cc_bbr_is_probe_rtt_due(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
-	u32 now_us = (u32)a->now_us, cwnd = rs->cwnd;
-	int expired = now_us - st->probe_rtt_min_stamp_us > p->probe_rtt_interval_ms * 1000;
-	int lower = a->rtt_us < st->probe_rtt_min_us || (a->rtt_us == st->probe_rtt_min_us && rs->version == 2);
+	return (u32)a->now_us - st->probe_rtt_min_stamp_us > p->probe_rtt_interval_ms * 1000;
+}
+
+CC_FN void cc_bbr_filter_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 version, int expired)
+{
+	u32 now_us = (u32)a->now_us;
+	int lower = a->rtt_us < st->probe_rtt_min_us || (a->rtt_us == st->probe_rtt_min_us && version == 2);
 
 	if (a->rtt_us && (lower || (expired && !(a->flags & CC_ACK_DELAYED)))) {
 		st->probe_rtt_min_us = a->rtt_us;
@@ -102,6 +105,16 @@ CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_par
 		st->min_rtt_us = st->probe_rtt_min_us;
 		st->min_rtt_stamp_us = st->probe_rtt_min_stamp_us;
 	}
+}
+
+/* Updates min_rtt, and enters or handles PROBE_RTT. Returns cwnd. */
+CC_FN u32 cc_bbr_update_min_rtt(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
+				const struct cc_bbr_rs *rs)
+{
+	u32 cwnd = rs->cwnd;
+	int expired = cc_bbr_is_probe_rtt_due(st, p, a);
+
+	cc_bbr_filter_min_rtt(st, p, a, rs->version, expired);
 	if (expired && !(st->flags & CC_BBR_IDLE_RESTART) && st->mode != CC_BBR_PROBE_RTT) {
 		st->mode = CC_BBR_PROBE_RTT;
 		cc_bbr_save_cwnd(st, cwnd);
@@ -129,15 +142,15 @@ CC_FN u64 cc_bbr_pacing_rate(struct cc_bbr_state *st, const struct cc_bbr_params
 }
 
 /* Whether the pacing rate and the window's target may differ from what the last inputs gave. */
-CC_FN int cc_bbr_inputs_changed(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
-				const struct cc_ack *a, u32 pacing_gain)
+CC_FN int cc_bbr_inputs_changed(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 bw, u32 mode,
+				const struct cc_ack *a)
 {
 	const struct cc_bbr_inputs *last = &st->inputs;
 
-	return last->bw != cc_bbr_bw_of(st, version) || last->min_rtt_us != st->min_rtt_us ||
+	return last->bw != bw || last->min_rtt_us != st->min_rtt_us ||
 	       last->extra_acked != cc_bbr_extra_acked(st) || last->mss_bytes != a->mss_bytes ||
-	       last->pacing_gain != pacing_gain || last->cwnd_gain != cc_bbr_cwnd_gain_permille(st, p) ||
-	       last->extra_acked_gain != p->extra_acked_gain || last->margin_pct != p->margin_pct;
+	       last->pacing_gain != cc_bbr_pacing_gain(mode, p) || last->cwnd_gain != cc_bbr_cwnd_gain_permille(mode, p) ||
+	       (!CC_CONSTANT_PARAMS && (last->extra_acked_gain != p->extra_acked_gain || last->margin_pct != p->margin_pct));
 }
 
 /* extra_acked is at most CC_BBR_EPOCH_MAX_PKTS. */
@@ -149,41 +162,42 @@ CC_FN u32 cc_bbr_inflight_cap(const struct cc_bbr_state *st, const struct cc_bbr
 	return cc_bbr_bdp(st, in->bw, cc_bbr_permille(in->cwnd_gain)) + cc_min(extra, most);
 }
 
-CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
+/* From `before`; `full` if the pipe was full once. */
+CC_FN u32 cc_bbr_set_cwnd(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 mode, u32 full, const struct cc_ack *a,
+			  u32 before)
 {
-	const struct cc_bbr_rs *rs = &st->rs;
-	u64 cwnd = rs->cwnd;
+	u64 cwnd = before;
 	u32 cap = CC_BBR_INFINITY, target;
 
 	if (a->acked_pkts) {
-		target = cc_bbr_quantization_budget(st, rs, st->inflight_cap);
-		if (st->flags & CC_BBR_FULL_BW_REACHED)
+		target = cc_bbr_quantization_budget(st, mode, st->inflight_cap);
+		if (full)
 			cwnd = cwnd + a->acked_pkts < target ? cwnd + a->acked_pkts : target;
 		else if (cwnd < target || cwnd < 2u * st->init_cwnd)
 			cwnd += a->acked_pkts;
 		cwnd = cwnd > CC_BBR_MIN_CWND ? cwnd : CC_BBR_MIN_CWND;
 	}
 	cwnd = cc_at_most(cwnd, a->cwnd_clamp_pkts);
-	if (st->mode == CC_BBR_PROBE_RTT)
+	if (mode == CC_BBR_PROBE_RTT)
 		cwnd = cc_min((u32)cwnd, cc_bbr_probe_rtt_cwnd(st, p));
-	if (st->mode == CC_BBR_PROBE_BW_CRUISE || st->mode == CC_BBR_PROBE_RTT)
+	if (mode == CC_BBR_PROBE_BW_CRUISE || mode == CC_BBR_PROBE_RTT)
 		cap = cc_bbr_inflight_with_headroom(st, p);
-	else if (st->mode != CC_BBR_STARTUP && st->mode != CC_BBR_DRAIN)
+	else if (mode != CC_BBR_STARTUP && mode != CC_BBR_DRAIN)
 		cap = st->inflight_hi;
 	cap = cc_max(cc_min(cap, st->inflight_lo), CC_BBR_MIN_CWND);
 	return cc_max(cc_min(cc_min((u32)cwnd, cap), CC_INFINITE), CC_MIN_CWND);
 }
 
 /* Keeps the inputs and what they give. Returns inflight_cap. */
-CC_STEP u32 cc_bbr_take_inputs(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *restrict a)
+CC_STEP u32 cc_bbr_take_inputs(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 bw, u32 mss_bytes)
 {
 	struct cc_bbr_inputs in = {
-		.bw = cc_bbr_bw_of(st, version),
+		.bw = bw,
 		.min_rtt_us = st->min_rtt_us,
-		.mss_bytes = a->mss_bytes,
+		.mss_bytes = mss_bytes,
 		.extra_acked = cc_bbr_extra_acked(st),
-		.pacing_gain = cc_bbr_pacing_gain(st, p),
-		.cwnd_gain = cc_bbr_cwnd_gain_permille(st, p),
+		.pacing_gain = cc_bbr_pacing_gain(st->mode, p),
+		.cwnd_gain = cc_bbr_cwnd_gain_permille(st->mode, p),
 		.extra_acked_gain = p->extra_acked_gain,
 		.margin_pct = p->margin_pct,
 	};
@@ -200,15 +214,13 @@ CC_STEP u32 cc_bbr_take_inputs(struct cc_bbr_state *st, const struct cc_bbr_para
 CC_STEP u32 cc_bbr_update_control_parameters(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
 					     const struct cc_ack *restrict a)
 {
-	struct cc_bbr_rs *rs = &st->rs;
+	u32 bw = cc_bbr_bw_of(st, version);
+	int changed = cc_bbr_inputs_changed(st, p, bw, st->mode, a);
 
-	rs->pacing_gain = cc_bbr_pacing_gain(st, p);
-	if (cc_bbr_inputs_changed(st, p, version, a, rs->pacing_gain))
-		st->inflight_cap = cc_bbr_take_inputs(st, p, version, a);
-	rs->pacing = cc_bbr_pacing_rate(st, p, a, st->rate);
-	if (rs->pacing != rs->goal_pacing || st->min_rtt_us != rs->goal_min_rtt_us)
-		cc_bbr_set_tso_segs_goal(st, a, rs->pacing);
-	return cc_bbr_set_cwnd(st, p, a);
+	if (changed)
+		st->inflight_cap = cc_bbr_take_inputs(st, p, bw, a->mss_bytes);
+	cc_bbr_set_tso_segs_goal(st, a->mss_bytes, cc_bbr_pacing_rate(st, p, a, st->rate), version, changed);
+	return cc_bbr_set_cwnd(st, p, st->mode, st->flags & CC_BBR_FULL_BW_REACHED, a, st->rs.cwnd);
 }
 
 /* Whether the acknowledged packet was sent while the application, or PROBE_RTT, limited the rate. */
@@ -225,14 +237,19 @@ CC_FN u8 cc_bbr_is_app_limited(struct cc_bbr_state *st, const struct cc_ack *a)
 	return !cc_after(st->low_rate_from, sent) && !cc_after(sent, st->low_rate_to);
 }
 
-CC_FN void cc_bbr_fill(struct cc_bbr_state *st, const struct cc_ack *a)
+/* The delivery rate; rate_interval_us is not 0. */
+CC_FN u32 cc_bbr_sample_bw(const struct cc_ack *a)
 {
-	struct cc_bbr_rs *rs = &st->rs;
+	return cc_at_most(cc_div64(((u64)a->rate_delivered_pkts << CC_BBR_BW) + a->rate_interval_us - 1, a->rate_interval_us),
+			  CC_BBR_BW_MAX);
+}
 
+CC_FN void cc_bbr_fill(struct cc_bbr_state *st, u32 version, const struct cc_ack *a, struct cc_bbr_rs *rs)
+{
 	rs->cwnd = a->cwnd_pkts;
 	rs->round_start = 0;
 	rs->loss_round_start = 0;
-	cc_bbr_set_tso_segs_goal(st, a, a->pacing_bytes_per_sec);
+	cc_bbr_set_tso_segs_goal(st, a->mss_bytes, a->pacing_bytes_per_sec, version, 0);
 	if (!a->rate_delivered_pkts || !a->rate_interval_us) {
 		rs->valid = 0;
 		rs->app_limited = (a->flags & CC_APP_LIMITED) != 0;
@@ -245,8 +262,16 @@ CC_FN void cc_bbr_fill(struct cc_bbr_state *st, const struct cc_ack *a)
 	rs->app_limited = cc_bbr_is_app_limited(st, a);
 	rs->delivered = a->rate_delivered_pkts;
 	rs->delivered_ce = a->rate_delivered_ce_pkts;
-	rs->bw = cc_at_most(cc_div64(((u64)rs->delivered << CC_BBR_BW) + a->rate_interval_us - 1, a->rate_interval_us),
-			    CC_BBR_BW_MAX);
+	rs->bw = cc_bbr_sample_bw(a);
+}
+
+/* A round starts with this ACK. */
+CC_FN void cc_bbr_start_round(struct cc_bbr_state *st, const struct cc_ack *a)
+{
+	st->next_round_delivered = a->delivered_pkts;
+	cc_bbr_expire_loss_marks(st, a->rate_prior_delivered_pkts);
+	if (st->rounds_since_bw_probe < 0xffff)
+		st->rounds_since_bw_probe++;
 }
 
 /* The rate sample, losses, rounds and congestion signals. Returns whether a round starts. */
@@ -255,14 +280,11 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
-	cc_bbr_fill(st, a);
+	cc_bbr_fill(st, version, a, rs);
 	rs->lost = cc_bbr_note_losses_of_ack(st, p, a);
 	if (rs->valid && !cc_bbr_before(a->rate_prior_delivered_pkts, st->next_round_delivered)) {
 		rs->round_start = 1;
-		st->next_round_delivered = a->delivered_pkts;
-		cc_bbr_expire_loss_marks(st, a->rate_prior_delivered_pkts);
-		if (st->rounds_since_bw_probe < 0xffff)
-			st->rounds_since_bw_probe++;
+		cc_bbr_start_round(st, a);
 		cc_bbr_update_ecn_alpha(st, p, a, rs);
 	}
 	if (a->delivered_ce_pkts != st->last_delivered_ce) {
@@ -272,8 +294,13 @@ CC_STEP int cc_bbr_update_signals(struct cc_bbr_state *st, const struct cc_bbr_p
 	}
 	if (rs->valid && a->acked_pkts) {
 		cc_bbr_update_latest_delivery_signals(st, a, rs);
+		cc_bbr_update_max_bw(st, rs);
 		cc_bbr_update_congestion_signals(st, p, version, a, rs);
-		cc_bbr_update_ack_aggregation(st, p, version, a, rs);
+		if (p->extra_acked_gain) {
+			if (rs->round_start)
+				cc_bbr_advance_extra_acked(st, st->flags & CC_BBR_FULL_BW_REACHED);
+			cc_bbr_update_ack_aggregation(st, cc_bbr_bw_of(st, version), a);
+		}
 	}
 	return rs->round_start;
 }
@@ -285,7 +312,7 @@ CC_STEP u32 cc_bbr_check_full_pipe(struct cc_bbr_state *st, const struct cc_bbr_
 
 	cc_bbr_check_loss_too_high_in_startup(st, p, a, rs);
 	cc_bbr_check_full_bw_reached(st, p, rs);
-	return cc_bbr_check_drain(st, p, a, rs);
+	return cc_bbr_check_drain(st, p, a);
 }
 
 /* Returns cwnd: PROBE_RTT restores it at its end. */
@@ -319,11 +346,18 @@ CC_FN u32 cc_bbr_state_began(struct cc_bbr_state *st)
 	return CC_OUT_STATE;
 }
 
-CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
-			 const struct cc_ack *a, struct cc_out *out)
+/* The flags of a pipe that is full, and stays so for the samples. */
+CC_FN u32 cc_bbr_full_flags(u32 version)
+{
+	return CC_BBR_FULL_BW_REACHED | (version == 2 ? 0 : CC_BBR_FULL_BW_NOW);
+}
+
+/* For every ACK. */
+CC_FN void cc_bbr_on_slow_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a,
+			      struct cc_out *out)
 {
 	const struct cc_bbr_rs *rs = &st->rs;
-	u32 full = CC_BBR_FULL_BW_REACHED | (version == 2 ? 0 : CC_BBR_FULL_BW_NOW);
+	u32 full = cc_bbr_full_flags(version);
 
 	cc_keep(a, out);
 	if (cc_bbr_update_signals(st, p, version, a))
@@ -332,10 +366,11 @@ CC_FN void cc_bbr_on_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p,
 		out->ssthresh_pkts = cc_bbr_check_full_pipe(st, p, a);
 	st->rs.cwnd = cc_bbr_update_state(st, p, version, a);
 	out->cwnd_pkts = cc_bbr_update_control_parameters(st, p, version, a);
-	out->pacing_bytes_per_sec = rs->pacing != a->pacing_bytes_per_sec ? rs->pacing : 0;
+	out->pacing_bytes_per_sec = st->goal_pacing != a->pacing_bytes_per_sec ? st->goal_pacing : 0;
 	if (version != 2 && rs->loss_round_start)
 		cc_bbr_advance_latest_delivery_signals(st, rs);
 	st->prev_ca_state = (u8)a->ca_state;
+	st->flags &= ~CC_BBR_CA_STATE_CHANGED;
 	if (rs->lost)
 		st->flags |= CC_BBR_LOSS_IN_CYCLE;
 	if (rs->delivered_ce)
@@ -359,7 +394,7 @@ CC_FN void cc_bbr_enter_loss(struct cc_bbr_state *st, const struct cc_bbr_params
 {
 	struct cc_bbr_rs *rs = &st->rs;
 
-	cc_bbr_fill(st, a);
+	cc_bbr_fill(st, version, a, rs);
 	rs->valid = 0;
 	rs->cwnd = cc_max(a->cwnd_pkts, st->prior_cwnd);
 	rs->lost = cc_bbr_note_losses(st, p, a);
@@ -383,6 +418,8 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 	u32 cwnd = a->cwnd_pkts;
 
 	cc_keep(a, out);
+	if (event <= CC_EVENT_LOSS)
+		st->flags |= CC_BBR_CA_STATE_CHANGED;
 	if (event == CC_EVENT_LOSS) {
 		cc_bbr_enter_loss(st, p, version, a);
 	} else if (event < CC_EVENT_LOSS) {
@@ -400,8 +437,10 @@ CC_FN void cc_bbr_on_event(struct cc_bbr_state *st, const struct cc_bbr_params *
 	if (cwnd != a->cwnd_pkts)
 		out->cwnd_pkts = cc_bound_cwnd(a, cwnd);
 	out->flags |= cc_bbr_state_began(st);
-	if (out->flags & CC_OUT_STATE)
-		st->rs.pacing_gain = cc_bbr_pacing_gain(st, p);
+	if (out->flags & CC_OUT_STATE) {
+		st->inputs.pacing_gain = cc_bbr_pacing_gain(st->mode, p);
+		st->inputs.mss_bytes = CC_BBR_INFINITY; /* they gave the rate of another gain */
+	}
 }
 
 CC_FN u32 cc_bbr_undo(struct cc_bbr_state *st, const struct cc_ack *a)
@@ -428,8 +467,8 @@ CC_FN void cc_bbr_read(const struct cc_bbr_state *st, const struct cc_bbr_params
 	s->extra_acked_pkts = cc_bbr_extra_acked(st);
 	s->ecn_alpha = st->ecn_alpha;
 	s->full_pipe = (st->flags & CC_BBR_FULL_BW_REACHED) != 0;
-	s->pacing_gain = cc_bbr_pacing_gain(st, p);
-	s->cwnd_gain = cc_bbr_cwnd_gain(st, p);
+	s->pacing_gain = cc_bbr_pacing_gain(st->mode, p);
+	s->cwnd_gain = cc_bbr_cwnd_gain(st->mode, p);
 	s->bw_lo_kbps = st->bw_lo == CC_BBR_INFINITY ? CC_BBR_INFINITY : cc_bbr_kbps(st->bw_lo, a->mss_bytes);
 	s->cwnd_pkts = a->cwnd_pkts;
 	s->inflight_pkts = a->inflight_pkts;
@@ -457,6 +496,25 @@ CC_FN u32 cc_##NAME##_on_sample(struct cc_##NAME##_state *st, const struct cc_##
 	(void)p;												\
 	(void)a;												\
 	return 0;												\
+}														\
+CC_FN int cc_##NAME##_may_take_fast_path(const struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p)	\
+{														\
+	return cc_bbr_may_take_fast_path(&st->bbr, cc_##NAME##_of(p), VERSION);					\
+}														\
+CC_FN int cc_##NAME##_takes_fast_path(const struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,	\
+				      const struct cc_ack *a)							\
+{														\
+	return cc_bbr_takes_fast_path(&st->bbr, cc_##NAME##_of(p), a);						\
+}														\
+CC_FN void cc_##NAME##_on_fast_ack(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,		\
+			       const struct cc_ack *a, struct cc_out *out)					\
+{														\
+	cc_bbr_on_fast_ack(&st->bbr, cc_##NAME##_of(p), VERSION, a, out);					\
+}														\
+CC_FN void cc_##NAME##_on_slow_ack(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,		\
+			       const struct cc_ack *a, struct cc_out *out)					\
+{														\
+	cc_bbr_on_slow_ack(&st->bbr, cc_##NAME##_of(p), VERSION, a, out);					\
 }														\
 CC_FN void cc_##NAME##_on_ack(struct cc_##NAME##_state *st, const struct cc_##NAME##_params *p,			\
 			  const struct cc_ack *a, struct cc_out *out)						\

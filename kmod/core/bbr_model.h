@@ -14,7 +14,7 @@
 #include "cc.h"
 
 #define CC_BBR_WANTS (CC_OWNS_CWND | CC_WANTS_PACING | CC_WANTS_STORAGE | CC_MAY_WANT_ECN | CC_SKIPS_EVENTS | CC_SKIPS_FIELDS | \
-		      CC_WANTS_RANDOM | CC_SKIPS_PROBE)
+		      CC_WANTS_RANDOM | CC_SKIPS_PROBE | CC_FAST_PATH)
 #define CC_BBR_UNIT 256u
 #define CC_BBR_BW 24			/* bits of a bandwidth's fraction */
 #define CC_BBR_BW_MAX (1u << 28)	/* 16 pkts/us, 190 Gbit/s */
@@ -120,6 +120,7 @@ enum cc_bbr_ack_phase {
 #define CC_BBR_EXTRA_ACKED_SECOND (1u << 13) /* extra_acked_b is the current half of the filter */
 #define CC_BBR_OK_PROBE_SAMPLE (1u << 14)    /* v2: a sample of this probe was not too high */
 #define CC_BBR_LOW_RATE (1u << 15)	     /* packets of PROBE_RTT are in flight: their samples are application-limited */
+#define CC_BBR_CA_STATE_CHANGED (1u << 16)   /* since the last ACK */
 
 /*
  * Losses that were noticed when `first` to `last` packets had been delivered, and how many were marked lost before.
@@ -130,15 +131,10 @@ struct cc_bbr_loss_mark {
 
 /*
  * The rate sample of this ACK, and what changes while the ACK is processed. It is in the state, not on the stack: the
- * BPF verifier follows every combination of values that it knows there.
+ * BPF verifier follows every combination of values that it knows there. Nothing reads it after the call.
  */
 struct cc_bbr_rs {
-	u64 pacing;		/* bytes per second */
-	u64 goal_pacing;	/* with the next two: what tso_segs_goal was computed from */
-	u32 goal_min_rtt_us, goal_mss_bytes;
-	u32 tso_segs_goal;
-	u32 pacing_gain;	/* of the last call */
-	u32 version;		/* 2 or 3 */
+	u32 version; /* 2 or 3 */
 	u32 cwnd;
 	u32 bw;
 	u32 delivered, delivered_ce;
@@ -146,7 +142,7 @@ struct cc_bbr_rs {
 	u8 valid, app_limited, round_start, loss_round_start;
 };
 
-/* What the pacing rate and the window depend on, but for the bursts and the ACK; the last three are parameters. */
+/* What the pacing rate and the window depend on, but for the bursts and the ACK; the last three are parameters. An MSS of infinity: not known. */
 struct cc_bbr_inputs {
 	u32 bw, min_rtt_us, mss_bytes, extra_acked;
 	u32 pacing_gain, cwnd_gain; /* 1/256, 1/1000 */
@@ -156,10 +152,18 @@ struct cc_bbr_inputs {
 /* What every ACK needs comes first: one cache line of the sample, then short offsets. */
 struct cc_bbr_state {
 	struct cc_bbr_rs rs;
+	u64 goal_pacing; /* with the MSS and min_rtt_us: what tso_segs_goal was computed from; after an ACK the pacing rate */
+	u32 goal_mss_bytes, tso_segs_goal;
 	u32 flags;
-	u8 mode, prev_ca_state, ack_phase;
-	u8 last_mode; /* of the last row: another one is due when the mode differs */
-	u8 full_bw_count, loss_marks_used, extra_acked_rounds, init_cwnd;
+	union {
+		struct {
+			u8 mode;
+			u8 last_mode; /* of the last row: another one is due when the mode differs */
+			u8 ack_phase, loss_marks_used;
+		};
+		u32 phase; /* the four, for one comparison */
+	};
+	u8 prev_ca_state, full_bw_count, extra_acked_rounds, init_cwnd;
 	u16 rounds_since_bw_probe;
 	u16 ecn_alpha; /* 1/256 */
 	u32 min_rtt_us, min_rtt_stamp_us;
@@ -319,7 +323,8 @@ CC_FN void cc_bbr_init(struct cc_bbr_state *st, const struct cc_bbr_params *p, u
 
 	*st = (struct cc_bbr_state){
 		.rs.version = version,
-		.rs.pacing_gain = cc_bbr_permille(p->startup_pacing_gain),
+		.goal_mss_bytes = CC_BBR_INFINITY,
+		.inputs = {.mss_bytes = CC_BBR_INFINITY, .pacing_gain = cc_bbr_permille(p->startup_pacing_gain)},
 		.min_rtt_us = rtt_us,
 		.min_rtt_stamp_us = now_us,
 		.probe_rtt_min_us = rtt_us,
@@ -380,8 +385,10 @@ CC_FN void cc_bbr_add_loss_mark(struct cc_bbr_state *st, u32 delivered, u32 lost
 		newest->last = delivered;
 		return;
 	}
-	for (i = 0; i < CC_BBR_OLD_LOSS_MARKS; i++)
+	for (i = 0; i < CC_BBR_OLD_LOSS_MARKS; i++) {
 		st->loss_marks[CC_BBR_OLD_LOSS_MARKS - i] = st->loss_marks[CC_BBR_OLD_LOSS_MARKS - 1 - i];
+		CC_IN_ORDER();
+	}
 	st->loss_marks[0] = (struct cc_bbr_loss_mark){delivered, delivered, lost};
 	st->loss_marks_used = (u8)cc_min(st->loss_marks_used + 1u, CC_BBR_LOSS_MARKS);
 }
@@ -457,11 +464,15 @@ CC_FN void cc_bbr_advance_latest_delivery_signals(struct cc_bbr_state *st, const
 	st->inflight_latest = rs->delivered;
 }
 
-CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
-					    const struct cc_ack *a, const struct cc_bbr_rs *rs)
+CC_FN void cc_bbr_update_max_bw(struct cc_bbr_state *st, const struct cc_bbr_rs *rs)
 {
 	if (rs->bw > st->max_bw_this_cycle && (!rs->app_limited || rs->bw >= cc_bbr_max_bw(st)))
 		st->max_bw_this_cycle = rs->bw;
+}
+
+CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
+					    const struct cc_ack *a, const struct cc_bbr_rs *rs)
+{
 	if (a->lost_pkts)
 		st->flags |= CC_BBR_LOSS_IN_ROUND;
 	if (!rs->loss_round_start)
@@ -474,27 +485,27 @@ CC_FN void cc_bbr_update_congestion_signals(struct cc_bbr_state *st, const struc
 		cc_bbr_advance_latest_delivery_signals(st, rs);
 }
 
-/* The filter of how much more was acknowledged than the bandwidth explains. */
-CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version,
-					 const struct cc_ack *a, const struct cc_bbr_rs *rs)
+/* A round starts: the extra_acked filter forgets what is older than five to ten rounds. `full` if the pipe was full once. */
+CC_FN void cc_bbr_advance_extra_acked(struct cc_bbr_state *st, u32 full)
 {
-	u32 rounds = st->flags & CC_BBR_FULL_BW_REACHED ? CC_BBR_EXTRA_ACKED_ROUNDS : 1, extra;
-	u64 expected, acked;
-
-	if (!p->extra_acked_gain)
+	st->extra_acked_rounds = (u8)cc_min(st->extra_acked_rounds + 1u, 31);
+	if (st->extra_acked_rounds < (full ? CC_BBR_EXTRA_ACKED_ROUNDS : 1))
 		return;
-	if (rs->round_start) {
-		st->extra_acked_rounds = (u8)cc_min(st->extra_acked_rounds + 1u, 31);
-		if (st->extra_acked_rounds >= rounds) {
-			st->extra_acked_rounds = 0;
-			st->flags ^= CC_BBR_EXTRA_ACKED_SECOND;
-			if (st->flags & CC_BBR_EXTRA_ACKED_SECOND)
-				st->extra_acked_b = 0;
-			else
-				st->extra_acked_a = 0;
-		}
-	}
-	expected = ((u64)cc_bbr_bw_of(st, version) * ((u32)a->now_us - st->ack_epoch_stamp_us)) >> CC_BBR_BW;
+	st->extra_acked_rounds = 0;
+	st->flags ^= CC_BBR_EXTRA_ACKED_SECOND;
+	if (st->flags & CC_BBR_EXTRA_ACKED_SECOND)
+		st->extra_acked_b = 0;
+	else
+		st->extra_acked_a = 0;
+}
+
+/* The filter of how much more was acknowledged than the bandwidth explains. */
+CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, u32 bw, const struct cc_ack *a)
+{
+	u64 expected, acked;
+	u32 extra;
+
+	expected = ((u64)bw * ((u32)a->now_us - st->ack_epoch_stamp_us)) >> CC_BBR_BW;
 	acked = (u64)st->ack_epoch_acked + a->acked_pkts;
 	if (st->ack_epoch_acked <= expected || acked > CC_BBR_EPOCH_MAX_PKTS) {
 		st->ack_epoch_stamp_us = (u32)a->now_us;
@@ -502,7 +513,7 @@ CC_FN void cc_bbr_update_ack_aggregation(struct cc_bbr_state *st, const struct c
 		acked = cc_min(a->acked_pkts, CC_BBR_EPOCH_MAX_PKTS);
 	}
 	st->ack_epoch_acked = (u32)acked;
-	extra = cc_min((u32)(acked - expected), rs->cwnd);
+	extra = cc_min((u32)(acked - expected), a->cwnd_pkts);
 	if (st->flags & CC_BBR_EXTRA_ACKED_SECOND) {
 		if (extra > st->extra_acked_b)
 			st->extra_acked_b = extra;

@@ -12,33 +12,33 @@
 #define CC_BBR_TSO_MAX_BYTES (CC_BBR_GSO_BYTES - 1 - 320) /* less headers, as in the kernel */
 #define CC_BBR_V2_MIN_TSO_RATE 150000u			  /* bytes/s: 1.2 Mbit/s */
 
-CC_FN u32 cc_bbr_pacing_gain(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
+CC_FN u32 cc_bbr_pacing_gain(u32 mode, const struct cc_bbr_params *p)
 {
-	if (st->mode == CC_BBR_STARTUP)
+	if (mode == CC_BBR_STARTUP)
 		return cc_bbr_permille(p->startup_pacing_gain);
-	if (st->mode == CC_BBR_DRAIN)
+	if (mode == CC_BBR_DRAIN)
 		return cc_bbr_permille(p->drain_gain);
-	if (st->mode == CC_BBR_PROBE_BW_DOWN)
+	if (mode == CC_BBR_PROBE_BW_DOWN)
 		return cc_bbr_permille(p->down_gain);
-	return st->mode == CC_BBR_PROBE_BW_UP ? cc_bbr_permille(p->up_gain) : CC_BBR_UNIT;
+	return mode == CC_BBR_PROBE_BW_UP ? cc_bbr_permille(p->up_gain) : CC_BBR_UNIT;
 }
 
-CC_FN u32 cc_bbr_cwnd_gain_permille(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
+CC_FN u32 cc_bbr_cwnd_gain_permille(u32 mode, const struct cc_bbr_params *p)
 {
-	if (st->mode == CC_BBR_STARTUP || st->mode == CC_BBR_DRAIN)
+	if (mode == CC_BBR_STARTUP || mode == CC_BBR_DRAIN)
 		return p->startup_cwnd_gain;
-	if (st->mode == CC_BBR_PROBE_RTT)
+	if (mode == CC_BBR_PROBE_RTT)
 		return 1000;
-	return st->mode == CC_BBR_PROBE_BW_UP ? p->up_cwnd_gain : p->cwnd_gain;
+	return mode == CC_BBR_PROBE_BW_UP ? p->up_cwnd_gain : p->cwnd_gain;
 }
 
-CC_FN u32 cc_bbr_cwnd_gain(const struct cc_bbr_state *st, const struct cc_bbr_params *p)
+CC_FN u32 cc_bbr_cwnd_gain(u32 mode, const struct cc_bbr_params *p)
 {
-	return cc_bbr_permille(cc_bbr_cwnd_gain_permille(st, p));
+	return cc_bbr_permille(cc_bbr_cwnd_gain_permille(mode, p));
 }
 
 /* Segments of a TSO burst: a millisecond at the paced rate, and 64 KiB halved for every 512 us of min RTT. */
-CC_FN u32 cc_bbr_tso_segs_goal(const struct cc_bbr_state *st, const struct cc_ack *a, u64 pacing, u32 version)
+CC_FN u32 cc_bbr_tso_segs_goal(const struct cc_bbr_state *st, u32 mss_bytes, u64 pacing, u32 version)
 {
 	u32 least = version == 2 && pacing < CC_BBR_V2_MIN_TSO_RATE ? 1 : 2, halved = st->min_rtt_us >> 9;
 	u64 bytes = pacing >> 10;
@@ -47,53 +47,57 @@ CC_FN u32 cc_bbr_tso_segs_goal(const struct cc_bbr_state *st, const struct cc_ac
 		bytes += CC_BBR_GSO_BYTES >> halved;
 	if (bytes > CC_BBR_TSO_MAX_BYTES)
 		bytes = CC_BBR_TSO_MAX_BYTES;
-	return cc_max(cc_u32(cc_div64(bytes, a->mss_bytes ? a->mss_bytes : 1)), least);
+	return cc_max(cc_u32(cc_div64(bytes, mss_bytes ? mss_bytes : 1)), least);
 }
 
-/* What it depends on seldom changes between ACKs; the division is left out then. */
-CC_FN void cc_bbr_set_tso_segs_goal(struct cc_bbr_state *st, const struct cc_ack *a, u64 pacing)
+CC_FN int cc_bbr_has_tso_segs_goal(const struct cc_bbr_state *st, u32 mss_bytes, u64 pacing)
 {
-	struct cc_bbr_rs *rs = &st->rs;
+	return st->goal_pacing == pacing && st->goal_mss_bytes == mss_bytes;
+}
 
-	if (rs->goal_pacing == pacing && rs->goal_min_rtt_us == st->min_rtt_us && rs->goal_mss_bytes == a->mss_bytes)
+/*
+ * What it depends on seldom changes between ACKs; the division is left out then. min_rtt_us changes in an ACK only, which ends
+ * with a goal for it.
+ */
+CC_FN void cc_bbr_set_tso_segs_goal(struct cc_bbr_state *st, u32 mss_bytes, u64 pacing, u32 version, int changed)
+{
+	if (!changed && cc_bbr_has_tso_segs_goal(st, mss_bytes, pacing))
 		return;
-	rs->goal_pacing = pacing;
-	rs->goal_min_rtt_us = st->min_rtt_us;
-	rs->goal_mss_bytes = a->mss_bytes;
-	rs->tso_segs_goal = cc_bbr_tso_segs_goal(st, a, pacing, rs->version);
+	st->goal_pacing = pacing;
+	st->goal_mss_bytes = mss_bytes;
+	st->tso_segs_goal = cc_bbr_tso_segs_goal(st, mss_bytes, pacing, version);
 }
 
 /* At least three bursts: in the sender's queue, in its card, and in the receiver's. cwnd is less than 2^31, as a BDP is. */
-CC_FN u32 cc_bbr_quantization_budget(const struct cc_bbr_state *st, const struct cc_bbr_rs *rs, u32 cwnd)
+CC_FN u32 cc_bbr_quantization_budget(const struct cc_bbr_state *st, u32 mode, u32 cwnd)
 {
-	cwnd = cc_max(cc_max(cwnd, 3 * rs->tso_segs_goal), CC_BBR_MIN_CWND);
-	return st->mode == CC_BBR_PROBE_BW_UP ? cwnd + 2 : cwnd;
+	cwnd = cc_max(cc_max(cwnd, 3 * st->tso_segs_goal), CC_BBR_MIN_CWND);
+	return mode == CC_BBR_PROBE_BW_UP ? cwnd + 2 : cwnd;
 }
 
-CC_FN u32 cc_bbr_inflight(const struct cc_bbr_state *st, const struct cc_bbr_rs *rs, u32 bw, u32 gain)
+CC_FN u32 cc_bbr_inflight(const struct cc_bbr_state *st, u32 bw, u32 gain)
 {
-	return cc_bbr_quantization_budget(st, rs, cc_bbr_bdp(st, bw, gain));
+	return cc_bbr_quantization_budget(st, st->mode, cc_bbr_bdp(st, bw, gain));
 }
 
-CC_FN u32 cc_bbr_target_inflight(const struct cc_bbr_state *st, const struct cc_bbr_rs *rs)
+CC_FN u32 cc_bbr_target_inflight(const struct cc_bbr_state *st, u32 cwnd)
 {
-	return cc_min(cc_bbr_inflight(st, rs, cc_bbr_bw(st), CC_BBR_UNIT), rs->cwnd);
+	return cc_min(cc_bbr_inflight(st, cc_bbr_bw(st), CC_BBR_UNIT), cwnd);
 }
 
 /* Whether target_inflight exceeds count; needs the BDP only if the bursts of its quantization are fewer. */
-CC_FN int cc_bbr_targets_more_than(const struct cc_bbr_state *st, const struct cc_bbr_rs *rs, u32 count)
+CC_FN int cc_bbr_targets_more_than(const struct cc_bbr_state *st, u32 cwnd, u32 count)
 {
-	return count < rs->cwnd && (count < 3 * rs->tso_segs_goal || count < cc_bbr_target_inflight(st, rs));
+	return count < cwnd && (count < 3 * st->tso_segs_goal || count < cc_bbr_target_inflight(st, cwnd));
 }
 
 /* What will be in the network when the next packet departs: packets in the pacing queue are not. */
-CC_FN u32 cc_bbr_packets_in_net_at_edt(const struct cc_bbr_state *st, const struct cc_ack *a,
-				       const struct cc_bbr_rs *rs, u32 inflight)
+CC_FN u32 cc_bbr_packets_in_net_at_edt(const struct cc_bbr_state *st, const struct cc_ack *a, u32 inflight)
 {
 	u32 delivered = cc_u32(((u64)cc_min(cc_bbr_bw(st), CC_BBR_BW_MAX) * a->edt_delay_us) >> CC_BBR_BW);
 
-	if (rs->pacing_gain > CC_BBR_UNIT)
-		inflight = cc_u32((u64)inflight + rs->tso_segs_goal);
+	if (st->inputs.pacing_gain > CC_BBR_UNIT)
+		inflight = cc_u32((u64)inflight + st->tso_segs_goal);
 	return cc_minus(inflight, delivered);
 }
 
@@ -170,7 +174,7 @@ CC_FN void cc_bbr_handle_inflight_too_high(struct cc_bbr_state *st, const struct
 	st->flags |= CC_BBR_PREV_PROBE_TOO_HIGH;
 	st->flags &= ~CC_BBR_PROBE_SAMPLES;
 	if (!rs->app_limited) {
-		st->inflight_hi = cc_max(tx_in_flight, cc_bbr_of(cc_bbr_target_inflight(st, rs), keep));
+		st->inflight_hi = cc_max(tx_in_flight, cc_bbr_of(cc_bbr_target_inflight(st, rs->cwnd), keep));
 		if (rs->version == 2 && (st->flags & CC_BBR_ECN_ELIGIBLE) && !(st->flags & CC_BBR_OK_PROBE_SAMPLE))
 			st->bw_hi = cc_bbr_of(st->bw_hi == CC_BBR_INFINITY ? cc_bbr_max_bw(st) : st->bw_hi,
 					  cc_bbr_ecn_cut(st, p));
@@ -243,7 +247,7 @@ CC_FN u32 cc_bbr_note_losses_of_ack(struct cc_bbr_state *st, const struct cc_bbr
 CC_FN void cc_bbr_handle_queue_too_high_in_startup(struct cc_bbr_state *st, const struct cc_bbr_rs *rs)
 {
 	st->flags |= CC_BBR_FULL_BW_REACHED;
-	st->inflight_hi = cc_bbr_inflight(st, rs, cc_bbr_max_bw(st), CC_BBR_UNIT);
+	st->inflight_hi = cc_bbr_inflight(st, cc_bbr_max_bw(st), CC_BBR_UNIT);
 	if (rs->version != 2)
 		st->inflight_hi = cc_max(st->inflight_hi, st->inflight_latest);
 }
@@ -294,20 +298,19 @@ CC_FN void cc_bbr_check_loss_too_high_in_startup(struct cc_bbr_state *st, const 
 }
 
 /* Returns ssthresh: in DRAIN it leaves infinity, for observers. */
-CC_FN u32 cc_bbr_check_drain(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-			     const struct cc_bbr_rs *rs)
+CC_FN u32 cc_bbr_check_drain(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
 	u32 ssthresh = a->ssthresh_pkts, target;
 
 	if (st->mode != CC_BBR_DRAIN && (st->mode != CC_BBR_STARTUP || !(st->flags & CC_BBR_FULL_BW_REACHED)))
 		return ssthresh;
-	target = cc_bbr_inflight(st, rs, cc_bbr_max_bw(st), CC_BBR_UNIT);
+	target = cc_bbr_inflight(st, cc_bbr_max_bw(st), CC_BBR_UNIT);
 	if (st->mode == CC_BBR_STARTUP) {
 		st->mode = CC_BBR_DRAIN;
 		ssthresh = cc_min(target, CC_INFINITE);
 		cc_bbr_reset_congestion_signals(st);
 	}
-	if (cc_bbr_packets_in_net_at_edt(st, a, rs, a->inflight_pkts) <= target)
+	if (cc_bbr_packets_in_net_at_edt(st, a, a->inflight_pkts) <= target)
 		cc_bbr_start_probe_bw_down(st, p, a);
 	return ssthresh;
 }
@@ -393,9 +396,15 @@ CC_FN u32 cc_bbr_log2(u32 value)
 	return bits + (value >> bits >> 1 ? 1 : 0);
 }
 
+/* Whether it is time with that many rounds since the last probe. More bandwidth does not make it so. */
+CC_FN int cc_bbr_is_time_to_probe_bw(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a, u32 rounds)
+{
+	return (u32)a->now_us - st->cycle_stamp_us > st->bw_probe_wait_us || rounds >= p->wait_rounds ||
+	       !cc_bbr_targets_more_than(st, a->cwnd_pkts, rounds);
+}
+
 /* Starts REFILL, if it is time; returns whether it did. */
-CC_FN int cc_bbr_check_time_to_probe_bw(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a,
-					const struct cc_bbr_rs *rs)
+CC_FN int cc_bbr_check_time_to_probe_bw(struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
 	u32 ceased = CC_BBR_ECN_ELIGIBLE | CC_BBR_ECN_IN_CYCLE;
 
@@ -403,8 +412,7 @@ CC_FN int cc_bbr_check_time_to_probe_bw(struct cc_bbr_state *st, const struct cc
 		cc_bbr_start_probe_bw_refill(st, a, cc_bbr_log2(cc_bbr_of(st->inflight_hi, cc_bbr_pct(p->ecn_reprobe_pct))));
 		return 1;
 	}
-	if ((u32)a->now_us - st->cycle_stamp_us <= st->bw_probe_wait_us &&
-	    st->rounds_since_bw_probe < p->wait_rounds && cc_bbr_targets_more_than(st, rs, st->rounds_since_bw_probe))
+	if (!cc_bbr_is_time_to_probe_bw(st, p, a, st->rounds_since_bw_probe))
 		return 0;
 	cc_bbr_start_probe_bw_refill(st, a, 0);
 	return 1;
@@ -420,7 +428,7 @@ CC_FN int cc_bbr_is_time_to_go_down(struct cc_bbr_state *st, const struct cc_bbr
 	}
 	if (rs->version == 2)
 		return (u32)a->now_us - st->cycle_stamp_us > st->min_rtt_us &&
-		       inflight >= cc_bbr_inflight(st, rs, cc_bbr_max_bw(st), cc_bbr_permille(p->up_gain));
+		       inflight >= cc_bbr_inflight(st, cc_bbr_max_bw(st), cc_bbr_permille(p->up_gain));
 	if ((a->flags & CC_CWND_FULL) && rs->cwnd >= st->inflight_hi) {
 		cc_bbr_reset_full_bw(st);
 		st->full_bw = rs->bw;
@@ -439,23 +447,23 @@ CC_FN void cc_bbr_update_cycle_phase(struct cc_bbr_state *st, const struct cc_bb
 	if (cc_bbr_may_adapt_upper_bounds(st, version) && cc_bbr_adapt_upper_bounds(st, p, a))
 		return;
 	if (st->mode == CC_BBR_PROBE_BW_CRUISE) {
-		cc_bbr_check_time_to_probe_bw(st, p, a, rs);
+		cc_bbr_check_time_to_probe_bw(st, p, a);
 	} else if (st->mode == CC_BBR_PROBE_BW_REFILL) {
 		if (!rs->round_start)
 			return;
 		st->flags |= CC_BBR_PROBE_SAMPLES;
 		cc_bbr_start_probe_bw_up(st, a, rs);
 	} else if (st->mode == CC_BBR_PROBE_BW_UP) {
-		inflight = cc_bbr_packets_in_net_at_edt(st, a, rs, a->prior_inflight_pkts);
+		inflight = cc_bbr_packets_in_net_at_edt(st, a, a->prior_inflight_pkts);
 		if (!cc_bbr_is_time_to_go_down(st, p, a, rs, inflight))
 			return;
 		st->flags &= ~CC_BBR_PREV_PROBE_TOO_HIGH;
 		cc_bbr_start_probe_bw_down(st, p, a);
 	} else if (st->mode == CC_BBR_PROBE_BW_DOWN) {
-		inflight = cc_bbr_packets_in_net_at_edt(st, a, rs, a->prior_inflight_pkts);
-		if (!cc_bbr_check_time_to_probe_bw(st, p, a, rs) &&
+		inflight = cc_bbr_packets_in_net_at_edt(st, a, a->prior_inflight_pkts);
+		if (!cc_bbr_check_time_to_probe_bw(st, p, a) &&
 		    inflight <= cc_bbr_inflight_with_headroom(st, p) &&
-		    inflight <= cc_bbr_inflight(st, rs, cc_bbr_max_bw(st), CC_BBR_UNIT))
+		    inflight <= cc_bbr_inflight(st, cc_bbr_max_bw(st), CC_BBR_UNIT))
 			cc_bbr_start_probe_bw_cruise(st);
 	}
 }

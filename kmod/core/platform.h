@@ -4,8 +4,9 @@
  * Defines u8..u64, s32, CC_FN (every function of a core), CC_STEP (a large function that BPF calls instead of inlining
  * it, because the verifier would otherwise follow the product of all paths; it must return a number that the caller
  * uses, or the verifier may find a pointer in the return register; its input is restrict, so that a write to the state does
- * not make the compiler read it again), CC_TABLE (constant tables, removed if unused), CC_ASSERT (at compile time) and
- * cc_div64 (the only division).
+ * not make the compiler read it again), CC_CONSTANT_PARAMS (parameters never change after init), CC_IN_ORDER (the compiler
+ * moves no access to memory across it, for which it would need more than BPF's stack of 512 bytes), CC_TABLE (constant tables,
+ * removed if unused), CC_ASSERT (at compile time) and cc_div64 (the only division).
  */
 #ifndef CC_PLATFORM_H
 #define CC_PLATFORM_H
@@ -18,6 +19,7 @@
 #include <linux/types.h>
 #define CC_FN static inline __maybe_unused
 #define CC_STEP CC_FN
+#define CC_CONSTANT_PARAMS 0
 #define CC_DIV64(a, b) div64_u64(a, b)
 
 #elif defined(__bpf__)
@@ -25,6 +27,7 @@
 /* The including file defines u8..u64 and s32. */
 #define CC_FN static inline __attribute__((always_inline, unused))
 #define CC_STEP static __attribute__((noinline, unused))
+#define CC_CONSTANT_PARAMS 1
 #define CC_DIV64(a, b) ((a) / (b))
 
 #else
@@ -37,10 +40,12 @@ typedef uint64_t u64;
 typedef int32_t s32;
 #define CC_FN static inline __attribute__((unused))
 #define CC_STEP CC_FN
+#define CC_CONSTANT_PARAMS 0
 #define CC_DIV64(a, b) ((a) / (b))
 
 #endif
 
+#define CC_IN_ORDER() __asm__ volatile("" : : : "memory")
 #define CC_TABLE static const __attribute__((unused))
 #define CC_ASSERT(condition, text) _Static_assert(condition, text)
 

@@ -26,21 +26,21 @@ static void gains_are_those_of_the_source(void)
 	const struct cc_bbr_params *two = cc_bbr2_of(&cc_bbr2_defaults);
 	const struct cc_bbr_params *three = cc_bbr3_of(&cc_bbr3_defaults);
 
-	CHECK_EQ(cc_bbr_pacing_gain(&st, two), 739);
-	CHECK_EQ(cc_bbr_pacing_gain(&st, three), 710);
-	CHECK_EQ(cc_bbr_cwnd_gain(&st, two), 739);
-	CHECK_EQ(cc_bbr_cwnd_gain(&st, three), 512);
+	CHECK_EQ(cc_bbr_pacing_gain(st.mode, two), 739);
+	CHECK_EQ(cc_bbr_pacing_gain(st.mode, three), 710);
+	CHECK_EQ(cc_bbr_cwnd_gain(st.mode, two), 739);
+	CHECK_EQ(cc_bbr_cwnd_gain(st.mode, three), 512);
 	st.mode = DRAIN;
-	CHECK_EQ(cc_bbr_pacing_gain(&st, three), 88);
+	CHECK_EQ(cc_bbr_pacing_gain(st.mode, three), 88);
 	st.mode = DOWN;
-	CHECK_EQ(cc_bbr_pacing_gain(&st, two), 192);
-	CHECK_EQ(cc_bbr_pacing_gain(&st, three), 232);
+	CHECK_EQ(cc_bbr_pacing_gain(st.mode, two), 192);
+	CHECK_EQ(cc_bbr_pacing_gain(st.mode, three), 232);
 	st.mode = UP;
-	CHECK_EQ(cc_bbr_pacing_gain(&st, two), 320);
-	CHECK_EQ(cc_bbr_cwnd_gain(&st, two), 512);
-	CHECK_EQ(cc_bbr_cwnd_gain(&st, three), 576);
+	CHECK_EQ(cc_bbr_pacing_gain(st.mode, two), 320);
+	CHECK_EQ(cc_bbr_cwnd_gain(st.mode, two), 512);
+	CHECK_EQ(cc_bbr_cwnd_gain(st.mode, three), 576);
 	st.mode = PROBE_RTT;
-	CHECK_EQ(cc_bbr_cwnd_gain(&st, three), 256);
+	CHECK_EQ(cc_bbr_cwnd_gain(st.mode, three), 256);
 	CHECK_EQ(cc_bbr_permille(three->loss_permille), 5);
 	CHECK_EQ(cc_bbr_pct(three->cut_pct), 76);
 	CHECK_EQ(cc_bbr_pct(three->headroom_pct), 38);
@@ -252,6 +252,73 @@ static struct cc_ack with_other_fields(const struct cc_bbr_state *st, const stru
 	return other;
 }
 
+/* Of the ACKs: all, on the fast path, and of these with a round, and with another pacing rate. */
+static struct {
+	u32 all, fast, rounds, rates;
+} acks;
+
+/* Both paths give the same, but for the sample that stays in the state. */
+static void on_ack_by_both_paths(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a,
+				 struct cc_out *out)
+{
+	struct cc_bbr_state other = *st;
+	struct cc_out fast;
+
+	acks.all++;
+	cc_bbr_on_slow_ack(st, p, version, a, out);
+	if (!cc_bbr_may_take_fast_path(&other, p, version) || !cc_bbr_takes_fast_path(&other, p, a))
+		return;
+	cc_bbr_on_fast_ack(&other, p, version, a, &fast);
+	other.rs = st->rs;
+	CHECK_EQ(memcmp(st, &other, sizeof(other)), 0);
+	CHECK_EQ(fast.cwnd_pkts, out->cwnd_pkts);
+	CHECK_EQ(fast.ssthresh_pkts, out->ssthresh_pkts);
+	CHECK_EQ(fast.pacing_bytes_per_sec, out->pacing_bytes_per_sec);
+	CHECK_EQ(fast.flags, out->flags);
+	acks.fast++;
+	acks.rounds += fast.flags == CC_OUT_ROUND;
+	acks.rates += fast.pacing_bytes_per_sec != 0;
+}
+
+static void bbr2_on_ack(void *st, const u32 *p, const struct cc_ack *a, struct cc_out *out)
+{
+	on_ack_by_both_paths(st, (const struct cc_bbr_params *)p, 2, a, out);
+}
+
+static void bbr3_on_ack(void *st, const u32 *p, const struct cc_ack *a, struct cc_out *out)
+{
+	on_ack_by_both_paths(st, (const struct cc_bbr_params *)p, 3, a, out);
+}
+
+/* A minute beside another flow, with losses in the small queue. */
+static void compare_paths(const char *scheme, const char *rival, u32 queue_bytes)
+{
+	struct sim_path path = {100000000, 10000, queue_bytes, 0, 500, 1};
+	struct sim_flow_config config = {.stop_us = 100000000}, other = {.stop_us = 100000000};
+	struct sim *sim = sim_new(&path, NULL);
+	char message[256];
+	struct cc_ops ops;
+
+	CHECK_EQ((u32)cc_conn_parse(&config.conn, scheme, message, sizeof(message)), 0);
+	CHECK_EQ((u32)cc_conn_parse(&other.conn, rival, message, sizeof(message)), 0);
+	ops = *config.conn.ops;
+	ops.on_ack = strstr(scheme, "bbr2") ? bbr2_on_ack : bbr3_on_ack;
+	config.conn.ops = &ops;
+	sim_add(sim, &config);
+	sim_add(sim, &other);
+	sim_run(sim, 60000000);
+	sim_free(sim);
+}
+
+static void the_fast_path_is_the_general_one(void)
+{
+	compare_paths("bbr2", "bbr2", 187500);
+	compare_paths("bbr2", "cubic", 62500);
+	compare_paths("bbr3", "bbr3", 187500);
+	compare_paths("bbr3", "cubic", 62500);
+	CHECK(acks.fast > acks.all / 2 && acks.rounds > 1000 && acks.rates > 10);
+}
+
 /* Rounds through every state, some with loss; DRAIN, and DOWN of bbr2, last no longer than an ACK. */
 static void skipped_fields_change_nothing(const char *scheme)
 {
@@ -419,6 +486,7 @@ int main(void)
 	events_that_may_be_skipped_change_nothing();
 	skipped_fields_change_nothing("bbr2,wait_ms=300,probe_rtt_interval_ms=3000");
 	skipped_fields_change_nothing("bbr3,wait_ms=300,probe_rtt_interval_ms=3000");
+	the_fast_path_is_the_general_one();
 	probe_rtt_keeps_the_bandwidth();
 	restart_from_idle_paces_at_the_bandwidth();
 	a_changed_parameter_applies_at_once();

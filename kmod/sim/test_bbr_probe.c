@@ -122,22 +122,23 @@ static void the_window_has_room_for_aggregated_acks(void)
 	a.pacing_bytes_per_sec = 0;
 	ack(&conn, &a, 0);
 	CHECK_EQ(test_stat(&conn, &a, "bdp_pkts"), 4);
-	CHECK_EQ(cc_bbr_tso_segs_goal(state_of(&conn), &a, 14335000, 3), 45); /* 65535 - 320 B: the limit */
+	CHECK_EQ(cc_bbr_tso_segs_goal(state_of(&conn), a.mss_bytes, 14335000, 3), 45); /* 65535 - 320 B: the limit */
 	CHECK_EQ(a.cwnd_pkts, 135);
 }
 
 /* The next departure is 1 ms away: at 10^4 packets/s ten packets fewer will be in the network; a burst more in UP. */
 static void in_flight_is_that_of_the_next_departure(void)
 {
-	struct cc_bbr_state st = {.max_bw_this_cycle = 167773, .bw_lo = CC_BBR_INFINITY, .bw_hi = CC_BBR_INFINITY};
-	struct cc_bbr_rs rs = {.pacing_gain = 256, .tso_segs_goal = 9};
+	struct cc_bbr_state st = {
+		.max_bw_this_cycle = 167773, .bw_lo = CC_BBR_INFINITY, .bw_hi = CC_BBR_INFINITY, .inputs.pacing_gain = 256, .tso_segs_goal = 9,
+	};
 	struct cc_ack a = test_ack();
 
 	a.edt_delay_us = 1000;
-	CHECK_EQ(cc_bbr_packets_in_net_at_edt(&st, &a, &rs, 100), 90);
-	rs.pacing_gain = 320;
-	CHECK_EQ(cc_bbr_packets_in_net_at_edt(&st, &a, &rs, 100), 99);
-	CHECK_EQ(cc_bbr_packets_in_net_at_edt(&st, &a, &rs, 0), 0);
+	CHECK_EQ(cc_bbr_packets_in_net_at_edt(&st, &a, 100), 90);
+	st.inputs.pacing_gain = 320;
+	CHECK_EQ(cc_bbr_packets_in_net_at_edt(&st, &a, 100), 99);
+	CHECK_EQ(cc_bbr_packets_in_net_at_edt(&st, &a, 0), 0);
 }
 
 /*

@@ -19,12 +19,13 @@ macro_rules! source {
 }
 
 /// What the modules are compiled from. Its contents are part of their key in the cache.
-const SOURCES: [(&str, &str); 29] = [
+const SOURCES: [(&str, &str); 30] = [
     source!("adapter/hooks.h"),
     source!("adapter/socket.h"),
     source!("core/bbr2.h"),
     source!("core/bbr3.h"),
     source!("core/bbr_common.h"),
+    source!("core/bbr_fast_path.h"),
     source!("core/bbr_model.h"),
     source!("core/bbr_probe_bw.h"),
     source!("core/cc.h"),
