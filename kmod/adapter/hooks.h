@@ -398,8 +398,8 @@ CC_FN void ccb_fill_ack(struct tcp_sock *tp, const struct rate_sample *rs, struc
 
 #if CCB_WANTS & CC_FAST_PATH
 /*
- * Whether the ACK took the fast path, which those without samples, and with ECN, do not. The compiler reads only those fields of the
- * input that it needs; it is filled in two steps, to read them shortly before that.
+ * Whether the ACK took the fast path, which those without samples, and with ECN, do not. The compiler reads only the fields that are
+ * used. Those of the test are read again after it: otherwise it keeps them on the stack, and the verifier follows what the test says of them.
  */
 CC_FN int ccb_on_fast_ack(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs)
 {
@@ -423,6 +423,7 @@ CC_FN int ccb_on_fast_ack(struct tcp_sock *tp, struct ccb_socket *s, const struc
 	if (!CORE(_takes_fast_path)(&s->state, ccb_params(tp), &a))
 		return 0;
 	ccb_fill(tp, &a);
+	a.flags = ccb_sample_flags(rs);
 	CORE(_on_fast_ack)(&s->state, ccb_params(tp), &a, &out);
 	ccb_apply(tp, &a, &out);
 	if (!ccb_row_due(tp, s, &a, out.flags))

@@ -24,11 +24,11 @@ CC_FN int cc_bbr_may_take_fast_path(const struct cc_bbr_state *st, const struct 
 
 /*
  * Whether this ACK takes it then: with samples of rate and RTT, without ECN, and without news for what it leaves out, which are
- * losses, limits by the application, upper bounds, PROBE_RTT, another rate or MSS than before, and the next probe for bandwidth.
+ * losses, upper bounds, PROBE_RTT, another rate or MSS than before, and the next probe for bandwidth.
  */
 CC_FN int cc_bbr_takes_fast_path(const struct cc_bbr_state *st, const struct cc_bbr_params *p, const struct cc_ack *a)
 {
-	return !(a->flags & (CC_APP_LIMITED | CC_ECN)) && a->total_lost_pkts == st->last_total_lost && !a->lost_pkts &&
+	return !(a->flags & CC_ECN) && a->total_lost_pkts == st->last_total_lost && !a->lost_pkts &&
 	       a->delivered_ce_pkts == st->last_delivered_ce && !a->rate_delivered_ce_pkts && a->acked_pkts && a->rtt_us &&
 	       a->rate_delivered_pkts && a->rate_interval_us && a->rate_delivered_pkts <= st->inflight_hi &&
 	       cc_bbr_has_tso_segs_goal(st, a->mss_bytes, a->pacing_bytes_per_sec) && !cc_bbr_is_probe_rtt_due(st, p, a) &&
@@ -48,7 +48,9 @@ CC_STEP u32 cc_bbr_take_fast_inputs(struct cc_bbr_state *st, const struct cc_bbr
 CC_FN void cc_bbr_on_fast_ack(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a,
 			      struct cc_out *out)
 {
-	struct cc_bbr_rs rs = {.delivered = a->rate_delivered_pkts, .bw = cc_bbr_sample_bw(a)};
+	struct cc_bbr_rs rs = {
+		.delivered = a->rate_delivered_pkts, .bw = cc_bbr_sample_bw(a), .app_limited = (a->flags & CC_APP_LIMITED) != 0,
+	};
 	u32 bw;
 
 	cc_keep(a, out);

@@ -88,8 +88,9 @@ enum cc_event {
 #define CC_SKIPS_PROBE 1024u
 /*
  * CC_FAST_PATH, with CC_OWNS_CWND, CC_SKIPS_PROBE and storage: if cc_NAME_may_take_fast_path(state, params) is not 0, and then
- * cc_NAME_takes_fast_path(state, params, ack), on_fast_ack does what on_ack does, with ack on the stack. Whether on_event reacts to
- * TX_START stays. on_slow_ack is for every ACK; it alone reads ca_state, whose changes are events.
+ * cc_NAME_takes_fast_path(state, params, ack), on_fast_ack does what on_ack does, with ack on the stack. takes_fast_path reads
+ * the rate sample, now_us, pacing_bytes_per_sec, rtt_us, acked_pkts, lost_pkts, cwnd_pkts, delivered_ce_pkts, total_lost_pkts, mss_bytes
+ * and flags. Whether on_event reacts to TX_START stays. on_slow_ack is for every ACK; it alone reads ca_state, whose changes are events.
  */
 #define CC_FAST_PATH 2048u
 

@@ -258,17 +258,19 @@ static struct {
 } acks;
 
 /* Both paths give the same, but for the sample that stays in the state. */
-static void on_ack_by_both_paths(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *a,
+static void on_ack_by_both_paths(struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version, const struct cc_ack *given,
 				 struct cc_out *out)
 {
 	struct cc_bbr_state other = *st;
+	struct cc_ack a = *given;
 	struct cc_out fast;
 
-	acks.all++;
-	cc_bbr_on_slow_ack(st, p, version, a, out);
-	if (!cc_bbr_may_take_fast_path(&other, p, version) || !cc_bbr_takes_fast_path(&other, p, a))
+	if (acks.all++ % 7 == 0)
+		a.flags |= CC_APP_LIMITED;
+	cc_bbr_on_slow_ack(st, p, version, &a, out);
+	if (!cc_bbr_may_take_fast_path(&other, p, version) || !cc_bbr_takes_fast_path(&other, p, &a))
 		return;
-	cc_bbr_on_fast_ack(&other, p, version, a, &fast);
+	cc_bbr_on_fast_ack(&other, p, version, &a, &fast);
 	other.rs = st->rs;
 	CHECK_EQ(memcmp(st, &other, sizeof(other)), 0);
 	CHECK_EQ(fast.cwnd_pkts, out->cwnd_pkts);
