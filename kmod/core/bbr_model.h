@@ -149,9 +149,8 @@ struct cc_bbr_inputs {
 	u32 extra_acked_gain, margin_pct;
 };
 
-/* What every ACK needs comes first: one cache line of the sample, then short offsets. */
+/* What the fast path needs comes first: few cache lines, and short offsets. */
 struct cc_bbr_state {
-	struct cc_bbr_rs rs;
 	u64 goal_pacing; /* with the MSS and min_rtt_us: what tso_segs_goal was computed from; after an ACK the pacing rate */
 	u32 goal_mss_bytes, tso_segs_goal;
 	u32 flags;
@@ -171,7 +170,6 @@ struct cc_bbr_state {
 	u32 next_round_delivered, loss_round_delivered; /* delivered counts that end the rounds */
 	u32 max_bw_prev_cycle, max_bw_this_cycle;     /* the max_bw filter: two probe cycles */
 	u32 bw_latest, bw_lo, bw_hi;		      /* bw_hi: v2 */
-	u32 full_bw;
 	u32 inflight_latest, inflight_lo, inflight_hi;
 	u32 last_total_lost, last_delivered_ce, last_prior_delivered; /* of the ACK before */
 	u32 ack_epoch_stamp_us, ack_epoch_acked;
@@ -181,6 +179,8 @@ struct cc_bbr_state {
 	u32 inflight_cap;	     /* cwnd_gain * BDP + extra_acked */
 	struct cc_bbr_loss_mark expired_loss_mark; /* stands for the marks that are not used: counts no loss */
 	u32 cycle_stamp_us, bw_probe_wait_us;
+	struct cc_bbr_rs rs;
+	u32 full_bw;
 	u32 bw_probe_up_cnt, bw_probe_up_acks;
 	u32 probe_rtt_done_stamp_us;		      /* 0: in flight is still too high */
 	u32 low_rate_from, low_rate_to;		      /* delivered counts of packets sent in PROBE_RTT */
