@@ -435,8 +435,13 @@ CC_FN int ccb_on_fast_ack(struct tcp_sock *tp, struct ccb_socket *s, const struc
 }
 #endif
 
+#if CCB_WANTS & CC_FAST_PATH
+#define CCB_SLOW CC_STEP /* leaves the registers to the fast path */
+#else
+#define CCB_SLOW CC_FN
+#endif
 /* For every ACK. Always 0. */
-CC_STEP int ccb_on_slow_ack(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs)
+CCB_SLOW int ccb_on_slow_ack(struct tcp_sock *tp, struct ccb_socket *s, const struct rate_sample *rs)
 {
 	CCB_ACK_ON_STACK
 	struct cc_ack *a = CCB_ACK(s, CCB_ACK_STACK);
