@@ -176,7 +176,8 @@ fn sender(trial: &Trial, flow: &FlowTask, row: &FlowSample) {
         let sndbuf_bytes = buffer_bytes(trial, node, "net.ipv4.tcp_wmem", WMEM_BYTES);
         // Each packet has one segment. The last one is made while the buffer has room for a byte.
         let limit_bytes = sndbuf_bytes + SKB_OVERHEAD_BYTES + MSS_BYTES;
-        let queued_bytes = outstanding + SKB_OVERHEAD_BYTES * unacked;
+        // Those that are selectively acknowledged share packets (`tcp_shift_skb_data()`).
+        let queued_bytes = outstanding + SKB_OVERHEAD_BYTES * (unacked - pkts(row.sacked_pkts));
         assert!(queued_bytes < limit_bytes, "beyond the send buffer: {row:?}");
     }
     let rtt_us = [row.rtt_us, row.min_rtt_us].into_iter().flatten().min().map_or(0, u64::from);
