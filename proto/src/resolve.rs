@@ -14,9 +14,11 @@ use crate::trace::Replay;
 use crate::units::{Bytes, FRAME_BYTES, Limit, Micros, Packets, Ppm, Rate};
 
 mod matches;
+mod unscheduled;
 
 pub use matches::PacketMatch;
 pub(crate) use matches::{FlowAddress, packet_matches};
+pub(crate) use unscheduled::remove_unscheduled;
 
 /// Everything a link's back end needs to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -371,19 +373,24 @@ pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> 
     let Some(rate) = rate else { return Queue::pfifo(Limit::Packets(ENDLESS)) };
     let mut queue = queue.cloned().unwrap_or_else(default_queue);
     for (_, limit, unit) in queue.limits_mut() {
-        *limit = match (unit, *limit) {
-            (LimitUnit::Packets, Limit::Packets(packets)) => Limit::Packets(packets),
-            (LimitUnit::Packets, limit) => {
-                let packets = limit_bytes(limit, rate, rtt).get().div_ceil(FRAME_BYTES).max(1);
-                Limit::Packets(Packets::new(u32::try_from(packets).unwrap_or(u32::MAX)))
-            }
-            (LimitUnit::Bytes | LimitUnit::Memory, limit) => {
-                Limit::Bytes(limit_bytes(limit, rate, rtt))
-            }
-            (LimitUnit::Threshold, limit) => Limit::Bytes(amount_bytes(limit, rate, rtt)),
-        };
+        *limit = resolve_limit((*limit, unit), rate, rtt);
     }
     queue
+}
+
+/// A limit in the unit that its queue counts.
+fn resolve_limit((limit, unit): (Limit, LimitUnit), rate: Rate, rtt: Micros) -> Limit {
+    match (unit, limit) {
+        (LimitUnit::Packets, Limit::Packets(packets)) => Limit::Packets(packets),
+        (LimitUnit::Packets, limit) => {
+            let packets = limit_bytes(limit, rate, rtt).get().div_ceil(FRAME_BYTES).max(1);
+            Limit::Packets(Packets::new(u32::try_from(packets).unwrap_or(u32::MAX)))
+        }
+        (LimitUnit::Bytes | LimitUnit::Memory, limit) => {
+            Limit::Bytes(limit_bytes(limit, rate, rtt))
+        }
+        (LimitUnit::Threshold, limit) => Limit::Bytes(amount_bytes(limit, rate, rtt)),
+    }
 }
 
 /// The limits of a point's queues that depend on a rate or a round-trip time: the key, the limit, and what it is in bytes or packets.

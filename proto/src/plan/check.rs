@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::Plan;
 use super::parse::read_text;
 use super::parse::unread_keys::UnreadKeys;
-use super::timeline::remove_unscheduled;
 use crate::resolve;
 use crate::topology::Topology;
 use crate::units::Micros;
@@ -78,9 +77,10 @@ impl CheckedPlan {
         matrix::expand(self.plan())
             .filter_map(|cell| {
                 let mut plan = cell.plan?;
-                remove_unscheduled(&mut plan);
                 fill(&mut plan, self.files());
-                let plan = Self::new(resolve::settle(&plan), Arc::clone(self.files()));
+                let mut plan = resolve::settle(&plan);
+                resolve::remove_unscheduled(&mut plan);
+                let plan = Self::new(plan, Arc::clone(self.files()));
                 Some(Point { id: cell.id, factors: cell.factors, plan })
             })
             .collect()

@@ -94,21 +94,8 @@ pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros,
 
 /// Whether a flow group runs: a phase names it, or it has times of its own.
 pub(crate) fn is_scheduled(plan: &Plan, name: &str, flow: &Flow) -> bool {
-    is_named(&plan.phases, name) || has_times(flow)
-}
-
-/// Removes the flow groups that do not run: in a plan that has been checked, those of other points.
-pub(crate) fn remove_unscheduled(plan: &mut Plan) {
-    let Plan { flows, phases, .. } = plan;
-    flows.retain(|name, flow| is_named(phases, name) || has_times(flow));
-}
-
-fn is_named(phases: &[Phase], group: &str) -> bool {
-    phases.iter().any(|phase| phase.flows.iter().any(|name| name == group))
-}
-
-fn has_times(flow: &Flow) -> bool {
-    flow.start.is_some() || flow.stop.is_some()
+    let mut named = plan.phases.iter().flat_map(|phase| &phase.flows);
+    flow.start.is_some() || flow.stop.is_some() || named.any(|group| group == name)
 }
 
 /// An idle time of a flow's application: it writes nothing, and goes on afterwards with what it had not written yet.
