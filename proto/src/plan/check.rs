@@ -11,6 +11,7 @@ use crate::resolve;
 use crate::topology::Topology;
 use crate::units::Micros;
 
+mod absent_groups;
 mod captures;
 mod cc;
 mod changes;
@@ -230,6 +231,7 @@ fn find(
     repeats::check(plan, &mut problems);
     let topology = Topology::build(plan);
     let contrasts = competitors::contrasts(plan);
+    let group_numbers = absent_groups::group_numbers(plan);
     let with_kernel_release = nodes::with_kernel_release(plan);
     matrix::check_points(plan, &mut problems, |point, levels, problems| {
         let own = (!are_wired_alike(point, plan)).then(|| Topology::build(point));
@@ -237,6 +239,7 @@ fn find(
         nodes::check_kernel_releases(point, &with_kernel_release, problems);
         at_point(point, topology, problems);
         competitors::check(point, (levels, topology), &contrasts, problems);
+        absent_groups::check(point, levels, &group_numbers, problems);
     });
     problems.found
 }

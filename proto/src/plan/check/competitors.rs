@@ -69,7 +69,7 @@ pub(super) fn contrasts(plan: &Plan) -> Vec<Contrast> {
 }
 
 /// The flow group of a number.
-fn group_of(number: &Numbered) -> Option<String> {
+pub(super) fn group_of(number: &Numbered) -> Option<String> {
     match number.scope {
         Scope::Group => Some(number.subject.clone()),
         Scope::Flow => Some(number.subject.rsplit_once('/')?.0.to_owned()),
