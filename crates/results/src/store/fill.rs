@@ -5,7 +5,7 @@ use std::fs::{DirBuilder, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use super::{Result, RunDir, StoreError};
-use crate::error::{FileError, io_error};
+use crate::error::io_error;
 use crate::journal::{self, JournalError};
 use crate::layout::{list, remove, rename_new};
 use crate::model::RunInfo;
@@ -16,8 +16,8 @@ use crate::record;
 const FILLING: &str = ".ccbench-filling";
 
 impl RunDir {
-    /// Makes exactly this directory, which must not exist or be empty, and fills it. After an error it is as it was; so it is if the
-    /// process is killed, but for a hidden directory, which the next call for this path removes.
+    /// Makes exactly this directory, which must not exist or be empty, and fills it. After an error it is as it was, with what others have
+    /// put there meanwhile; new parents stay.
     ///
     /// A new directory is filled beside its path and renamed at the end. One that exists keeps its permissions, may be a mount point or
     /// somebody's working directory, and is filled in a directory within it, whose entries are moved at the end.
@@ -36,7 +36,7 @@ impl RunDir {
         let filled = run.and_then(|run| fill(&run));
         filled.and_then(|()| filling.publish(path, is_new).map_err(E::from)).inspect_err(|_| {
             // The first error is the one to report.
-            let _ = if is_new { remove(&filling.path) } else { clear(path) };
+            let _ = remove(&filling.path);
         })
     }
 }
@@ -75,9 +75,15 @@ impl Filling {
         let is_last = |entry: &PathBuf| last.iter().position(|name| entry.ends_with(name));
         let mut entries = list(&self.path)?;
         entries.sort_by_key(|entry| is_last(entry).map_or(0, |nth| nth + 1));
-        for entry in entries {
-            let place = to.join(entry.file_name().unwrap_or_default());
-            rename_new(&entry, &place).map_err(io_error("rename to", &place))?;
+        let place = |entry: &Path| to.join(entry.file_name().unwrap_or_default());
+        for (nth, entry) in entries.iter().enumerate() {
+            if let Err(error) = rename_new(entry, &place(entry)) {
+                // What others have put there stays.
+                for moved in &entries[..nth] {
+                    let _ = rename_new(&place(moved), moved);
+                }
+                return Err(io_error("rename to", &place(entry))(error).into());
+            }
         }
         std::fs::remove_dir(&self.path).map_err(io_error("remove", &self.path))?;
         Ok(sync(to)?)
@@ -110,17 +116,6 @@ fn lock(dir: &Path, to: &Path) -> Result<File> {
         }
         Err(TryLockError::Error(error)) => Err(io_error("lock", dir)(error).into()),
     }
-}
-
-/// Removes everything in a directory.
-fn clear(path: &Path) -> Result<(), FileError> {
-    for entry in list(path)? {
-        match entry.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-            true => remove(&entry)?,
-            false => std::fs::remove_file(&entry).map_err(io_error("remove", &entry))?,
-        }
-    }
-    Ok(())
 }
 
 /// Makes a directory, which must not have files.
@@ -199,6 +194,29 @@ mod tests {
             refused.unwrap_err();
             assert_eq!(entries(root.path()), Vec::<PathBuf>::new(), "{}", path.display());
         }
+    }
+
+    #[test]
+    fn an_error_leaves_what_others_have_put_there() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, journal) = (root.path(), root.path().join(journal::FILE_NAME));
+        let others = [path.join("notes.txt"), journal.clone()];
+        let fill_beside = |other: &Path, result: fn(&RunDir) -> Result<()>| {
+            RunDir::fill_at(path, &info(), |run| {
+                filled(run, 1).commit(&good()).unwrap();
+                std::fs::write(other, "of another").unwrap();
+                result(run)
+            })
+        };
+        fill_beside(&others[0], |run| Err(StoreError::NotEmpty { path: run.path().to_path_buf() }))
+            .unwrap_err();
+        assert_eq!(entries(path), [others[0].clone()]);
+        std::fs::remove_file(&others[0]).unwrap();
+        // In the way of a file that gets its place after others.
+        let error = fill_beside(&others[1], |run| run.finish(RunStatus::Complete)).unwrap_err();
+        assert!(error.to_string().contains(journal::FILE_NAME), "{error}");
+        assert_eq!(entries(path), [journal.clone()]);
+        assert_eq!(std::fs::read_to_string(journal).unwrap(), "of another");
     }
 
     #[test]
