@@ -17,7 +17,8 @@ const FILLING: &str = ".ccbench-filling";
 
 impl RunDir {
     /// Makes exactly this directory, which must not exist or be empty, and fills it. After an error it is as it was, with what others have
-    /// put there meanwhile; new parents stay.
+    /// put there meanwhile; new parents stay. A process that is killed leaves a hidden directory, which the next call for this path removes;
+    /// killed while it moves the entries into an existing directory, it leaves them in two places, and the next call is refused.
     ///
     /// A new directory is filled beside its path and renamed at the end. One that exists keeps its permissions, may be a mount point or
     /// somebody's working directory, and is filled in a directory within it, whose entries are moved at the end.
@@ -51,15 +52,16 @@ impl Filling {
     /// Makes it beside or in the directory that it becomes, and removes what a killed process has left of it.
     fn begin(to: &Path, is_new: bool) -> Result<Self> {
         let path = hidden(to, is_new);
-        if path.symlink_metadata().is_ok() {
-            let _lock = lock(&path, to)?;
-            remove(&path)?;
-        }
         if is_new {
             let parent = folder_of(to);
             std::fs::create_dir_all(parent).map_err(io_error("create", parent))?;
-        } else if !list(to)?.is_empty() || !to.is_dir() {
+        } else if !to.is_dir() || list(to)?.iter().any(|entry| *entry != path) {
+            // A process that was killed while it moved entries has left the others in the hidden directory.
             return Err(StoreError::NotEmpty { path: to.to_path_buf() });
+        }
+        if path.symlink_metadata().is_ok() {
+            let _lock = lock(&path, to)?;
+            remove(&path)?;
         }
         DirBuilder::new().create(&path).map_err(io_error("create", &path))?;
         Ok(Self { _lock: lock(&path, to)?, path })
@@ -194,6 +196,19 @@ mod tests {
             refused.unwrap_err();
             assert_eq!(entries(root.path()), Vec::<PathBuf>::new(), "{}", path.display());
         }
+    }
+
+    #[test]
+    fn entries_that_were_not_moved_yet_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, left) = (root.path(), root.path().join(FILLING));
+        for dir in [path.join("tables"), left.clone()] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        std::fs::write(left.join(journal::FILE_NAME), "of trials").unwrap();
+        let error = fill(path).unwrap_err();
+        assert!(matches!(error, StoreError::NotEmpty { .. }), "{error}");
+        assert!(left.join(journal::FILE_NAME).exists());
     }
 
     #[test]
