@@ -85,6 +85,7 @@ fn a_slurm_that_does_not_answer_is_not_available() {
     assert_eq!(done.status.code(), Some(3), "{}", text(&done));
     let remedy = "squeue --me --name=ccbench-quickstart";
     assert!(err(&done).contains(answer) && err(&done).contains(remedy), "{}", text(&done));
+    assert!(bench.path("shards/logs").exists(), "a job may need it");
 }
 
 #[test]

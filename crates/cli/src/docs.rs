@@ -110,7 +110,9 @@ pub fn of(error: &CliError) -> Vec<Section> {
         CliError::Results(error) => of_results(error),
         CliError::Pki(error) => of_pki(error),
         CliError::View(error) => of_view(error),
-        CliError::RunCache(_) | CliError::Scheduler(_) => Some(CLUSTER),
+        CliError::RunCache(_) | CliError::Scheduler(_) | CliError::SchedulerLost(_) => {
+            Some(CLUSTER)
+        }
         CliError::Usage(_)
         | CliError::Terminated
         | CliError::File(_)

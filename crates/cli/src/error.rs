@@ -75,6 +75,9 @@ pub enum CliError {
     /// A scheduler cannot take jobs from this machine.
     #[error("{0}")]
     Scheduler(String),
+    /// A scheduler did not answer a request for a job, which it may have.
+    #[error("{0}")]
+    SchedulerLost(String),
     /// The asynchronous runtime or its signal handlers are not available.
     #[error("cannot {op}: {source}")]
     Runtime {
@@ -122,7 +125,9 @@ impl CliError {
             Self::RunCache(_) | Self::File(_) | Self::Runtime { .. } => ExitCode::Failure,
             Self::Pki(error) => error.exit_code(),
             Self::View(error) => error.exit_code(),
-            Self::StartProgram { .. } | Self::Scheduler(_) => ExitCode::Unavailable,
+            Self::StartProgram { .. } | Self::Scheduler(_) | Self::SchedulerLost(_) => {
+                ExitCode::Unavailable
+            }
         }
     }
 }

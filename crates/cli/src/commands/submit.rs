@@ -228,9 +228,12 @@ async fn submit_until_complete(
         if left.is_empty() {
             break;
         }
-        let id = submit(job, &left, &args.sbatch).await;
-        // Without a job there are no logs; a directory that is not empty stays.
-        let id = id.inspect_err(|_| made.iter().for_each(|dir| drop(std::fs::remove_dir(dir))))?;
+        let id = submit(job, &left, &args.sbatch).await.inspect_err(|error| {
+            // Without a job there are no logs; a directory that is not empty stays.
+            if !matches!(error, CliError::SchedulerLost(_)) {
+                made.iter().for_each(|dir| drop(std::fs::remove_dir(dir)));
+            }
+        })?;
         let key = format!("{JOBS}/{id}");
         store.create(&key, id.clone().into_bytes()).await?;
         message(format_args!(
@@ -383,7 +386,7 @@ fn sbatch(script: &str, options: &[String], name: &str) -> Result<Answer<String>
         )));
     }
     if is_outage(why) {
-        return Err(CliError::Scheduler(format!(
+        return Err(CliError::SchedulerLost(format!(
             "sbatch got no answer of Slurm: {why}; a job may be in the queue nevertheless: cancel it (`scancel --me --name={name}`) or wait \
              for its end (`squeue --me --name={name}`), and repeat the command"
         )));
