@@ -89,6 +89,20 @@ fn a_slurm_that_does_not_answer_is_not_available() {
 }
 
 #[test]
+fn an_error_of_squeue_is_not_waited_for() {
+    let bench = Bench::new();
+    let sbatch = bench.program("bin/sbatch", "#!/bin/sh\necho 7\n");
+    let answer = "slurm_load_jobs error: Invalid user id";
+    bench.program("bin/squeue", &format!("#!/bin/sh\necho '{answer}' >&2\nexit 1\n"));
+    let plan = source_root().join("plans/quickstart.toml").display().to_string();
+    let mut command = bench.command(&["submit", &plan, "--sim", "--slurm", "--out", "shards"]);
+    let done = command.env("PATH", sbatch.parent().unwrap()).output().unwrap();
+    assert_eq!(done.status.code(), Some(3), "{}", text(&done));
+    assert!(err(&done).contains(answer) && err(&done).contains("job 7"), "{}", text(&done));
+    assert!(bench.path("shards/jobs/7").exists(), "the next command finds the job");
+}
+
+#[test]
 fn a_scheduler_is_named() {
     let done = submit(&[]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));

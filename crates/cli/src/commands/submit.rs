@@ -412,5 +412,12 @@ fn queue(id: &str) -> Result<Answer<QueueState>, CliError> {
     if stderr.contains("Invalid job id") {
         return Ok(Answer::Given(QueueState::default()));
     }
-    Ok(Answer::None(stderr.trim().to_owned()))
+    let why = stderr.trim();
+    // Where programs get the configuration from the controller, they have none without it.
+    if is_outage(why) || has_no_configuration(why) {
+        return Ok(Answer::None(why.to_owned()));
+    }
+    Err(CliError::Scheduler(format!(
+        "squeue does not print the state of job {id}: {why}; the job goes on: repeat the command when `squeue --jobs {id}` prints it"
+    )))
 }
