@@ -166,6 +166,12 @@ enum RefusedConnection {
     /// Newer connections wait for their handshakes.
     #[error("others wait for a TLS handshake, and this one is the oldest of {MAX_HANDSHAKES}")]
     TooManyHandshakes,
+    /// It is one of so many that its address is blocked.
+    #[error(
+        "{} connections of its address were refused within a second: the kernel drops its packets to this port for a second",
+        floods::MAX_REFUSED
+    )]
+    Flood,
     /// There are too many already.
     #[error("there are {MAX_CONNECTIONS} connections, the limit")]
     TooManyConnections,
@@ -209,8 +215,8 @@ pub fn unix(listener: UnixListener, permitted: u32, audit: Audit) -> Incoming {
 pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incoming {
     let (gate, incoming) = Gate::new(trust);
     tokio::spawn(async move {
+        let (mut handshakes, mut floods) = (Handshakes::default(), Floods::new(audit.clone()));
         let mut log = RefusalLog::new(audit);
-        let (mut handshakes, mut floods) = (Handshakes::default(), Floods::default());
         loop {
             tokio::select! {
                 accepted = gate.accept(|| listener.accept()) => {
@@ -221,8 +227,9 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                         Some(trust) => {
                             let accept = trust.acceptor().accept(stream);
                             if let Some(oldest) = handshakes.start(peer, accept) {
-                                log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
-                                floods.refused(&listener, oldest.ip(), &log);
+                                if !floods.refused(&listener, oldest.ip()) {
+                                    log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
+                                }
                             }
                         }
                         None => match user_on_loopback(&stream, peer) {
@@ -239,8 +246,9 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                         gate.admit_certified(Box::new(stream), &peer.to_string(), &mut log).await;
                     }
                     Err(why) => {
-                        log.refused(&peer.to_string(), &why);
-                        floods.refused(&listener, peer.ip(), &log);
+                        if !floods.refused(&listener, peer.ip()) {
+                            log.refused(&peer.to_string(), &why);
+                        }
                     }
                 },
                 () = floods.end_due() => floods.end(&listener),

@@ -9,33 +9,38 @@ use std::net::IpAddr;
 use socket2::{SockFilter, SockRef};
 use tokio::net::TcpListener;
 
+use super::RefusedConnection;
 use super::refusals::RefusalLog;
+use crate::audit::Audit;
 use crate::clock;
 
 /// Refused connections of an address within [`WINDOW_NS`] after which it floods.
-const MAX_REFUSED: u32 = 100;
+pub(super) const MAX_REFUSED: u32 = 100;
 const WINDOW_NS: u64 = 1_000_000_000;
 /// Addresses that are blocked at the same time: each connection request passes a filter of this length.
 const MAX_BLOCKED: usize = 16;
 
 /// Counts refused connections, and blocks addresses that flood at the listening socket.
-#[derive(Debug, Default)]
 pub(super) struct Floods {
     flooding: Flooding,
+    /// Of its own, because the connections of a flood use up that of refused ones.
+    log: RefusalLog,
 }
 
 impl Floods {
-    /// Counts a connection that was refused before its client was known.
-    pub(super) fn refused(&mut self, listener: &TcpListener, peer: IpAddr, log: &RefusalLog) {
-        if !self.flooding.add(peer.to_canonical(), clock::now_ns()) {
-            return;
+    pub(super) fn new(audit: Audit) -> Self {
+        Self { flooding: Flooding::default(), log: RefusalLog::new(audit) }
+    }
+
+    /// Counts a connection that was refused before its client was known. Whether its address was blocked, which is logged instead of the
+    /// connection.
+    pub(super) fn refused(&mut self, listener: &TcpListener, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        let is_blocked = self.flooding.add(peer, clock::now_ns()) && self.set_filter(listener);
+        if is_blocked {
+            self.log.refused(&peer.to_string(), &RefusedConnection::Flood);
         }
-        let why = format!(
-            "{MAX_REFUSED} of its connections were refused within a second: the kernel drops its packets to this port for a second"
-        );
-        tracing::warn!(%peer, %why, "blocked an address");
-        log.audit.refused(&peer.to_string(), &why);
-        self.set_filter(listener);
+        is_blocked
     }
 
     /// Resolves when an address is to be unblocked; never, if none is blocked.
@@ -48,14 +53,18 @@ impl Floods {
 
     /// Unblocks those whose time is over.
     pub(super) fn end(&mut self, listener: &TcpListener) {
-        self.flooding.end(clock::now_ns());
+        let now_ns = clock::now_ns();
+        self.flooding.end(now_ns);
         self.set_filter(listener);
+        // Addresses are blocked for as long as the log counts them.
+        self.log.summarize(now_ns);
     }
 
-    fn set_filter(&self, listener: &TcpListener) {
-        if let Err(error) = set_filter(listener, self.flooding.blocked_until_ns.keys()) {
-            tracing::warn!(%error, "filter what comes to the listening socket");
-        }
+    /// Whether it is set.
+    fn set_filter(&self, listener: &TcpListener) -> bool {
+        let set = set_filter(listener, self.flooding.blocked_until_ns.keys());
+        set.inspect_err(|error| tracing::warn!(%error, "filter what comes to the listening socket"))
+            .is_ok()
     }
 }
 
@@ -166,6 +175,8 @@ fn program<'a>(blocked: impl Iterator<Item = &'a IpAddr>) -> Vec<SockFilter> {
 mod tests {
     use std::net::{Ipv6Addr, SocketAddr};
 
+    use ccbench_tests::SETUP_LIMIT;
+    use ccbench_tests::skip::skip;
     use socket2::{Domain, Socket, Type};
 
     use super::*;
@@ -214,6 +225,22 @@ mod tests {
         assert!(program([].into_iter()).is_empty());
     }
 
+    #[tokio::test]
+    async fn a_blocked_address_is_logged_instead_of_a_connection() {
+        let mut floods = Floods::new(Audit::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // More than the limit, because a pause of this process begins another second.
+        let first = (1..=100 * MAX_REFUSED).find(|_| floods.refused(&listener, numbered(1)));
+        assert!(first.unwrap() >= MAX_REFUSED, "{first:?}");
+        assert!(SockRef::from(&listener).detach_filter().is_ok(), "the filter is attached");
+    }
+
+    /// The address of the next connection. The limit is for one that never comes.
+    async fn accepted(listener: &TcpListener) -> IpAddr {
+        let accepted = tokio::time::timeout(SETUP_LIMIT, listener.accept()).await;
+        accepted.expect("no connection comes through the filter").unwrap().1.ip().to_canonical()
+    }
+
     /// A connection from this address that is not waited for.
     fn connect(from: IpAddr, to: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
@@ -232,15 +259,18 @@ mod tests {
         set_filter(&listener, [one].iter()).unwrap();
         let _first = connect(one, to);
         let _second = connect(other, to);
-        assert_eq!(listener.accept().await.unwrap().1.ip(), other);
+        assert_eq!(accepted(&listener).await, other);
         // It repeats its request.
         set_filter(&listener, [].iter()).unwrap();
-        assert_eq!(listener.accept().await.unwrap().1.ip(), one);
+        assert_eq!(accepted(&listener).await, one);
         set_filter(&listener, [].iter()).unwrap();
     }
 
     #[tokio::test]
     async fn addresses_of_both_families_are_blocked() {
+        if TcpListener::bind("[::1]:0").await.is_err() {
+            return skip("it needs IPv6 on loopback");
+        }
         let listener = TcpListener::bind("[::]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let v4 = [2, 3].map(|number| IpAddr::from([127, 0, 0, number]));
@@ -253,7 +283,7 @@ mod tests {
             set_filter(&listener, blocked.iter()).unwrap();
             let _sockets: Vec<Socket> = blocked.iter().map(|ip| connect(*ip, to(*ip))).collect();
             let _other = connect(first, to(first));
-            assert_eq!(listener.accept().await.unwrap().1.ip().to_canonical(), first);
+            assert_eq!(accepted(&listener).await, first);
         }
     }
 }
