@@ -82,16 +82,27 @@ pub(super) enum NotEntered {
 }
 
 impl NotEntered {
-    /// Of a namespace that an operator may give up: what is known of it. None for one that is gone, and for one that this process
-    /// has been told not to enter.
+    /// Of a namespace that an operator may give up: what is known of it. None for one that is gone, for one that this process has been
+    /// told not to enter, and for one that it may enter later, or as root.
     pub(super) fn unreachable(&self) -> Option<String> {
         match self {
             Self::Hidden { netns, why } => Some(format!("{netns} is not found ({why})")),
             Self::Refused { netns, path, source } => {
-                Some(format!("{netns} cannot be entered by {}: {source}", path.display()))
+                let is_root = || rustix::process::geteuid().is_root();
+                is_lasting(source, is_root)
+                    .then(|| format!("{netns} cannot be entered by {}: {source}", path.display()))
             }
             Self::Gone(_) | Self::Other { .. } => None,
         }
+    }
+}
+
+/// Whether open(2) and setns(2) give this error again: not one of a limit, nor of missing privileges.
+fn is_lasting(error: &io::Error, is_root: impl FnOnce() -> bool) -> bool {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT | Errno::EINVAL) => true,
+        Some(Errno::EPERM) => is_root(),
+        _ => false,
     }
 }
 
@@ -354,6 +365,18 @@ pub(super) mod tests {
         assert!(why(proc.path()).contains("PID namespaces"));
         std::fs::remove_file(proc.path().join("self/mountinfo")).unwrap();
         assert!(why(proc.path()).contains("self/mountinfo"));
+    }
+
+    #[test]
+    fn what_may_be_entered_later_is_not_given_up() {
+        let given_up = |errno: Errno| is_lasting(&errno.into(), || true);
+        assert!([Errno::ENOENT, Errno::EINVAL, Errno::EPERM].into_iter().all(given_up));
+        assert!(![Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM].into_iter().any(given_up));
+        assert!(!is_lasting(&Errno::EPERM.into(), || false), "root may enter it");
+        assert!(!is_lasting(&io::Error::other("it is another one now"), || true));
+        let source = Errno::EMFILE.into();
+        let refused = NotEntered::Refused { netns: other(None), path: "/x".into(), source };
+        assert_eq!(refused.unreachable(), None);
     }
 
     #[test]
