@@ -271,7 +271,7 @@ pub(crate) fn write_text(text: &str, path: &Path) -> Result<()> {
 }
 
 /// Writes a file that a user names, and replaces an existing one as a whole: a command that is killed leaves the old file or the new one.
-/// A device, a FIFO or a descriptor (`/dev/stdout`) is written to.
+/// A device or a FIFO is written to, and the file of a descriptor (`/dev/stdout`) is appended to.
 ///
 /// # Errors
 /// The file cannot be written or replaced.
@@ -295,12 +295,18 @@ pub(crate) fn write_file<E: From<FileError>>(
 ) -> Result<(), E> {
     // A link stays one.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    let is_descriptor = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
-    let is_special = is_descriptor.iter().any(|descriptor| path.starts_with(descriptor))
-        || real.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let descriptors = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
+    let is_descriptor = descriptors.iter().any(|descriptor| path.starts_with(descriptor));
+    let is_special =
+        is_descriptor || real.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
     let to = if is_special { real.clone() } else { staged(&real) };
     let written = || -> Result<(), E> {
-        let mut file = BufWriter::new(File::create(&to).map_err(io_error("create", path))?);
+        // What a descriptor's file has already stays: `/dev/stdout >> log`.
+        let file = match is_descriptor {
+            true => File::options().append(true).open(&to).map_err(io_error("open", path)),
+            false => File::create(&to).map_err(io_error("create", path)),
+        };
+        let mut file = BufWriter::new(file?);
         write(&mut file)?;
         file.flush().map_err(io_error("write", path))?;
         if !is_special {
@@ -370,5 +376,8 @@ mod tests {
         let descriptor = format!("/proc/self/fd/{}", opened.as_raw_fd());
         write_text("text", Path::new(&descriptor)).unwrap();
         assert_eq!(opened.metadata().unwrap().len(), 4);
+        write_text("more", Path::new(&descriptor)).unwrap();
+        let content = std::fs::read_to_string(dir.path().join("file")).unwrap();
+        assert_eq!(content, "textmore", "as `>> FILE`");
     }
 }
