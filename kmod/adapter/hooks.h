@@ -18,7 +18,7 @@
  *   ccb_set_cwnd(tp, pkts), ccb_set_pacing_rate(tp, bytes per second), ccb_start_pacing(tp)
  *   ccb_sk(tp), ccb_netns_cookie(tp)          its struct sock; cookie of its network namespace
  *   ccb_row_gap_us(tp)                        least time between a row of a round and the row before, or 0
- *   ccb_row_skipped(tp)                       counts a round without a row because of that
+ *   ccb_rounds_skipped(tp, count)             counts rounds without a row because of that
  *   ccb_row_wanted(tp), ccb_row_out(tp, s, a) the second calls ccb_row_fill(row, tp, s, a), declared before
  *   ccb_keep_tx_start(tp, reacts)             keeps whether the core reacts to TX_START if app_limited is 0, or does nothing
  *   ccb_skips_tx_start(tp)                    by what was kept: the core does not react to TX_START (CC_SKIPS_EVENTS)
@@ -139,33 +139,45 @@ CC_FN void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct c
 	row->at_ns = tp->tcp_clock_cache;
 	row->socket_cookie = (u64)sk->__sk_common.skc_cookie.counter;
 	row->netns_cookie = ccb_netns_cookie(tp);
-	row->round = s->rounds;
+	row->round = CCB_NOTES(tp, s)->rounds;
 	row->local_port = sk->__sk_common.skc_num;
 	row->remote_port = CCB_NTOHS(sk->__sk_common.skc_dport);
 	CORE(_read)(&s->state, ccb_params(tp), a, (struct CORE(_stats) *)row->stats);
 }
 
-/*
- * Whether a row is due: one for a round has a distance to the row before, one for a state that begins need not. `flags` of
- * cc_out
- */
-CC_FN int ccb_row_due(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
+/* Counts the rounds before this number that have no row, at once: for each, its atomic addition would take a twentieth of an ACK. */
+CC_FN void ccb_count_skipped(struct tcp_sock *tp, struct ccb_notes *notes, u32 before)
 {
+	ccb_rounds_skipped(tp, (u16)(before - notes->counted));
+	notes->counted = (u16)before;
+}
+
+/*
+ * Whether a row is due: one for a round has a distance to the row before, one for a state that begins need not. Rounds without a row are
+ * counted with the next row. `flags` of cc_out
+ */
+CC_FN int ccb_row_due(struct tcp_sock *tp, struct ccb_notes *notes, const struct cc_ack *a, u32 flags)
+{
+	u32 before = notes->rounds;
+
 	if (flags & CC_OUT_ROUND)
-		s->rounds++;
+		notes->rounds = before + 1;
 	if (!(flags & (CC_OUT_ROUND | CC_OUT_STATE)) || !ccb_row_wanted(tp))
 		return 0;
-	if (!(flags & CC_OUT_STATE) && (u32)a->now_us - s->row_us < ccb_row_gap_us(tp)) {
-		ccb_row_skipped(tp);
+	if (!(flags & CC_OUT_STATE) && (u32)a->now_us - notes->row_us < ccb_row_gap_us(tp)) {
+		if ((u16)(notes->rounds - notes->counted) == 0xffff)
+			ccb_count_skipped(tp, notes, notes->rounds);
 		return 0;
 	}
-	s->row_us = (u32)a->now_us;
+	ccb_count_skipped(tp, notes, before);
+	notes->counted = (u16)notes->rounds;
+	notes->row_us = (u32)a->now_us;
 	return 1;
 }
 
 CC_FN void ccb_record(struct tcp_sock *tp, struct ccb_socket *s, const struct cc_ack *a, u32 flags)
 {
-	if (ccb_row_due(tp, s, a, flags))
+	if (ccb_row_due(tp, CCB_NOTES(tp, s), a, flags))
 		ccb_row_out(tp, s, a);
 }
 
@@ -184,17 +196,19 @@ CC_FN void ccb_on_init(struct tcp_sock *tp)
 	struct ccb_socket *s = ccb_new(tp);
 	CCB_ACK_ON_STACK
 	struct cc_ack *a = ccb_input(tp, s, CCB_ACK_STACK);
+	struct ccb_notes *notes;
 	struct cc_out out;
 
 	if (!a)
 		return;
+	notes = CCB_NOTES(tp, s);
 	ccb_fill_rest(tp, a);
-	s->rounds = 0;
-	s->row_us = (u32)a->now_us - ccb_row_gap_us(tp);
+	*notes = (struct ccb_notes){
+		.row_us = (u32)a->now_us - ccb_row_gap_us(tp),
 #if CCB_ECHOES
-	s->ce = 0;
-	s->before_seq = tp->rcv_nxt;
+		.before_seq = tp->rcv_nxt,
 #endif
+	};
 	CORE(_init)(&s->state, ccb_params(tp), a, &out);
 	ccb_note_tx_start(tp, s);
 	ccb_apply(tp, a, &out);
@@ -272,21 +286,23 @@ CC_FN void ccb_demand_cwr(struct tcp_sock *tp, u32 on)
 CC_FN void ccb_on_mark(struct tcp_sock *tp, u32 ce)
 {
 	struct ccb_socket *s = ccb_of(tp);
+	struct ccb_notes *notes;
 	u32 now_ce, actions;
 
 	if (!s || !ccb_wants_ecn(tp))
 		return;
-	now_ce = s->ce;
+	notes = CCB_NOTES(tp, s);
+	now_ce = notes->ce;
 	actions = cc_echo(&now_ce, ce, tp->inet_conn.icsk_ack.pending & ICSK_ACK_TIMER);
 	if (actions & CC_ECHO_ACK_BEFORE) {
-		ccb_demand_cwr(tp, s->ce);
-		ccb_ack_until(tp, s->before_seq);
+		ccb_demand_cwr(tp, notes->ce);
+		ccb_ack_until(tp, notes->before_seq);
 	}
 	ccb_demand_cwr(tp, actions & CC_ECHO_ECE_ON);
 	if (actions & CC_ECHO_ACK_NOW)
 		tp->inet_conn.icsk_ack.pending |= ICSK_ACK_NOW;
-	s->ce = now_ce;
-	s->before_seq = tp->rcv_nxt;
+	notes->ce = (u16)now_ce;
+	notes->before_seq = tp->rcv_nxt;
 }
 #endif
 
@@ -426,7 +442,7 @@ CC_FN int ccb_on_fast_ack(struct tcp_sock *tp, struct ccb_socket *s, const struc
 	a.flags = ccb_sample_flags(rs);
 	CORE(_on_fast_ack)(&s->state, ccb_params(tp), &a, &out);
 	ccb_apply(tp, &a, &out);
-	if (!ccb_row_due(tp, s, &a, out.flags))
+	if (!ccb_row_due(tp, CCB_NOTES(tp, s), &a, out.flags))
 		return 1;
 	ccb_fill_ack(tp, rs, row);
 	row->cwnd_pkts = out.cwnd_pkts;

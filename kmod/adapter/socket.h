@@ -16,18 +16,30 @@
 /* Echoes every CE mark as a receiver (DCTCP-style feedback). */
 #define CCB_ECHOES (CCB_WANTS & (CC_WANTS_ECN | CC_MAY_WANT_ECN))
 
-/* State per socket: in icsk_ca_priv, or with CC_WANTS_STORAGE in socket storage (BPF) or allocated (module). */
+/* What the adapter notes of a socket besides the core's state; outside of ccb_socket if the adapter defines CCB_NOTES(tp, s). */
+struct ccb_notes {
+	u32 rounds;
+	u32 row_us;  /* cc_ack.now_us of the last row */
+	u16 counted; /* rounds that have a row, or were counted because they have none; the lower bits */
+	u16 ce;	     /* with before_seq: receiver of DCTCP-style feedback */
+#if CCB_ECHOES
+	u32 before_seq;
+#endif
+};
+
+/* State per socket: in icsk_ca_priv, or with CC_WANTS_STORAGE in global data or socket storage (BPF) or allocated (module). */
 struct ccb_socket {
 	struct CORE(_state) state;
 #if CCB_WANTS & CC_WANTS_STORAGE
 	struct cc_ack ack; /* of the current call; on the stack the BPF verifier would follow all values of its fields */
 #endif
-	u32 rounds;
-	u32 row_us; /* cc_ack.now_us of the last row */
-#if CCB_ECHOES
-	u32 ce, before_seq; /* receiver of DCTCP-style feedback */
+#ifndef CCB_NOTES
+	struct ccb_notes notes;
 #endif
 };
+#ifndef CCB_NOTES
+#define CCB_NOTES(tp, s) (&(s)->notes)
+#endif
 #if CCB_WANTS & CC_WANTS_STORAGE
 #define CCB_ACK_ON_STACK
 #define CCB_ACK_STACK ((struct cc_ack *)0)

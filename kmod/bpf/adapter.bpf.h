@@ -4,6 +4,9 @@
  * default name in the kernel), CCB_WANTS and CCB_PARAM_LIST, then includes this. README.md documents the interface for
  * loaders; ../adapter/hooks.h calls the core.
  */
+#if CCB_WANTS & CC_WANTS_STORAGE
+#define CCB_NOTES(tp, s) (&ccb_priv(tp)->notes) /* in a cache line that is needed anyway */
+#endif
 #include "../adapter/socket.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -42,38 +45,95 @@ struct {
 	struct ccb_socket *value;
 } ccb_sockets SEC(".maps");
 
-INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
-{
-	return bpf_sk_storage_get(&ccb_sockets, tp, 0, 0);
-}
+/*
+ * State of the first sockets: it is found without a call, and without the three cache lines that lead to socket storage. Those cost a
+ * tenth of an ACK. Further sockets have it in ccb_sockets.
+ */
+#define CCB_SLOTS 256 /* a power of two; the first is not used */
+#define CCB_SLOT_TRIES 8
+struct ccb_slot {
+	struct ccb_socket socket;
+	u64 used; /* 0 or 1 */
+} __attribute__((aligned(64))) ccb_slots[CCB_SLOTS];
 
 /*
  * In icsk_ca_priv, which is free then, and which the kernel clears before init (since 5.8 at disconnect, too): whether init
- * was called, and whether the core reacts to TX_START. A look-up in storage is most of the cost of an event that changes
+ * was called, and whether the core reacts to TX_START. A look-up of the state is most of the cost of an event that changes
  * nothing.
  */
 #define CCB_REACTS_TO_TX_START 1
 #define CCB_INITIALIZED 2
+struct ccb_priv {
+	u32 flags;
+	u32 slot; /* 0: in ccb_sockets */
+	struct ccb_notes notes;
+};
+
+INLINE struct ccb_priv *ccb_priv(struct tcp_sock *tp)
+{
+	return (struct ccb_priv *)tp->inet_conn.icsk_ca_priv;
+}
+
+INLINE struct ccb_slot *ccb_slot(u32 number)
+{
+	return &ccb_slots[number % CCB_SLOTS];
+}
+
+INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
+{
+	u32 number = ccb_priv(tp)->slot;
+
+	return number ? &ccb_slot(number)->socket : bpf_sk_storage_get(&ccb_sockets, tp, 0, 0);
+}
+
+/* A free slot, if one is found at once. */
+INLINE struct ccb_socket *ccb_take_slot(struct tcp_sock *tp)
+{
+	struct ccb_slot *slot;
+	u32 number, i;
+
+	for (i = 0; i < CCB_SLOT_TRIES; i++) {
+		number = bpf_get_prandom_u32() % CCB_SLOTS;
+		slot = ccb_slot(number);
+		if (!number || slot->used || __sync_val_compare_and_swap(&slot->used, 0, 1))
+			continue;
+		ccb_priv(tp)->slot = number;
+		return &slot->socket;
+	}
+	return 0;
+}
+
+INLINE void ccb_leave_slot(struct tcp_sock *tp)
+{
+	u32 number = ccb_priv(tp)->slot;
+
+	ccb_priv(tp)->flags = 0;
+	ccb_priv(tp)->slot = 0;
+	if (number)
+		__sync_lock_test_and_set(&ccb_slot(number)->used, 0);
+}
 
 INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
 {
-	struct ccb_socket *s = bpf_sk_storage_get(&ccb_sockets, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct ccb_socket *s = ccb_take_slot(tp);
 
+	if (!s)
+		s = bpf_sk_storage_get(&ccb_sockets, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (s)
-		tp->inet_conn.icsk_ca_priv[0] = CCB_INITIALIZED;
+		ccb_priv(tp)->flags = CCB_INITIALIZED;
 	return s;
 }
 
-/* A socket that is connected again has events before init, with the state of the connection before. */
+/* A socket that is connected again has events before init; if its state is in storage, with that of the connection before. */
 INLINE void ccb_keep_tx_start(struct tcp_sock *tp, int reacts)
 {
-	if (tp->inet_conn.icsk_ca_priv[0])
-		tp->inet_conn.icsk_ca_priv[0] = CCB_INITIALIZED | (u64)reacts; /* 0 or CCB_REACTS_TO_TX_START */
+	if (ccb_priv(tp)->flags)
+		ccb_priv(tp)->flags = CCB_INITIALIZED | (u32)reacts; /* 0 or CCB_REACTS_TO_TX_START */
 }
 
 INLINE int ccb_skips_tx_start(struct tcp_sock *tp)
 {
-	return !tp->app_limited && !(tp->inet_conn.icsk_ca_priv[0] & CCB_REACTS_TO_TX_START);
+	return !tp->app_limited && !(ccb_priv(tp)->flags & CCB_REACTS_TO_TX_START);
 }
 
 /*
@@ -82,7 +142,7 @@ INLINE int ccb_skips_tx_start(struct tcp_sock *tp)
  */
 INLINE int ccb_is_initialized(struct tcp_sock *tp)
 {
-	return tp->inet_conn.icsk_ca_priv[0] != 0;
+	return ccb_priv(tp)->flags != 0;
 }
 #else
 INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
@@ -93,6 +153,11 @@ INLINE struct ccb_socket *ccb_of(struct tcp_sock *tp)
 INLINE struct ccb_socket *ccb_new(struct tcp_sock *tp)
 {
 	return ccb_of(tp);
+}
+
+INLINE void ccb_leave_slot(struct tcp_sock *tp)
+{
+	(void)tp;
 }
 
 INLINE int ccb_is_initialized(struct tcp_sock *tp)
@@ -197,10 +262,11 @@ INLINE int ccb_row_wanted(struct tcp_sock *tp)
 	return !ccb_config.netns_cookie || ccb_config.netns_cookie == ccb_netns_cookie(tp);
 }
 
-INLINE void ccb_row_skipped(struct tcp_sock *tp)
+INLINE void ccb_rounds_skipped(struct tcp_sock *tp, u32 count)
 {
 	(void)tp;
-	__sync_fetch_and_add(&ccb_count.skipped, 1);
+	if (count)
+		__sync_fetch_and_add(&ccb_count.skipped, count);
 }
 
 INLINE void ccb_row_fill(struct ccb_row *row, struct tcp_sock *tp, const struct ccb_socket *s, const struct cc_ack *a);
@@ -227,6 +293,18 @@ INLINE void ccb_ack_until(struct tcp_sock *tp, u32 seq)
 SEC("struct_ops/ccb_init") int ccb_init(u64 *ctx)
 {
 	ccb_on_init((void *)ctx[0]);
+	return 0;
+}
+
+/* May be called more than once, and without init: icsk_ca_priv is zero then. */
+SEC("struct_ops/ccb_release") int ccb_release(u64 *ctx)
+{
+	struct tcp_sock *tp = (void *)ctx[0];
+	struct ccb_notes *notes = CCB_NOTES(tp, ccb_of(tp));
+
+	if (ccb_row_wanted(tp))
+		ccb_count_skipped(tp, notes, notes->rounds);
+	ccb_leave_slot(tp);
 	return 0;
 }
 
@@ -309,6 +387,7 @@ SEC("struct_ops/ccb_cong_avoid") int ccb_cong_avoid(u64 *ctx)
 SEC(".struct_ops.link") struct tcp_congestion_ops ccb = {
 	.name = CCB_NAME,
 	.init = (void *)ccb_init,
+	.release = (void *)ccb_release,
 	.ssthresh = (void *)ccb_ssthresh,
 	.undo_cwnd = (void *)ccb_undo_cwnd,
 	.set_state = (void *)ccb_set_state,

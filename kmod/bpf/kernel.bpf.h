@@ -112,6 +112,7 @@ struct tcp_congestion_ops {
 	u32 (*min_tso_segs)(struct sock *sk);
 	u32 (*sndbuf_expand)(struct sock *sk);
 	void (*init)(struct sock *sk);
+	void (*release)(struct sock *sk);
 };
 
 /* Since 6.10; before, cong_control took (sk, rs). */

@@ -137,7 +137,7 @@ static inline u32 ccb_row_gap_us(struct tcp_sock *tp)
 	return 0;
 }
 
-static inline void ccb_row_skipped(struct tcp_sock *tp)
+static inline void ccb_rounds_skipped(struct tcp_sock *tp, u32 count)
 {
 }
 
