@@ -15,7 +15,7 @@
 CC_FN int cc_bbr_may_take_fast_path(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version)
 {
 	u32 full = cc_bbr_full_flags(version);
-	u32 none = CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND | CC_BBR_IDLE_RESTART | CC_BBR_LOW_RATE | CC_BBR_CA_STATE_CHANGED;
+	u32 none = CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND | CC_BBR_LOW_RATE | CC_BBR_CA_STATE_CHANGED;
 	struct cc_bbr_state cruise = {.mode = CC_BBR_PROBE_BW_CRUISE, .last_mode = CC_BBR_PROBE_BW_CRUISE, .ack_phase = CC_BBR_ACKS_INIT};
 
 	return st->phase == cruise.phase && (st->flags & (full | none)) == full && p->extra_acked_gain &&
@@ -54,6 +54,7 @@ CC_FN void cc_bbr_on_fast_ack(struct cc_bbr_state *st, const struct cc_bbr_param
 	u32 bw;
 
 	cc_keep(a, out);
+	st->flags &= ~CC_BBR_IDLE_RESTART; /* only where PROBE_RTT is due, it changes more */
 	st->last_prior_delivered = a->rate_prior_delivered_pkts;
 	if (!cc_bbr_before(a->rate_prior_delivered_pkts, st->next_round_delivered)) {
 		cc_bbr_start_round(st, a);

@@ -267,6 +267,8 @@ static void on_ack_by_both_paths(struct cc_bbr_state *st, const struct cc_bbr_pa
 
 	if (acks.all++ % 7 == 0)
 		a.flags |= CC_APP_LIMITED;
+	if (acks.all % 11 == 0)
+		other.flags = st->flags |= CC_BBR_IDLE_RESTART;
 	cc_bbr_on_slow_ack(st, p, version, &a, out);
 	if (!cc_bbr_may_take_fast_path(&other, p, version) || !cc_bbr_takes_fast_path(&other, p, &a))
 		return;
