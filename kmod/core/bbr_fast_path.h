@@ -11,11 +11,11 @@
 
 #include "bbr_common.h"
 
-/* Whether ACKs may take the fast path: in CRUISE, without losses and packets of probes in flight. */
+/* Whether ACKs may take the fast path: in CRUISE, without losses, reactions to ECN, and packets of probes in flight. */
 CC_FN int cc_bbr_may_take_fast_path(const struct cc_bbr_state *st, const struct cc_bbr_params *p, u32 version)
 {
 	u32 full = cc_bbr_full_flags(version);
-	u32 none = CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND | CC_BBR_LOW_RATE | CC_BBR_CA_STATE_CHANGED;
+	u32 none = CC_BBR_LOSS_IN_ROUND | CC_BBR_ECN_IN_ROUND | CC_BBR_ECN_ELIGIBLE | CC_BBR_LOW_RATE | CC_BBR_CA_STATE_CHANGED;
 	struct cc_bbr_state cruise = {.mode = CC_BBR_PROBE_BW_CRUISE, .last_mode = CC_BBR_PROBE_BW_CRUISE, .ack_phase = CC_BBR_ACKS_INIT};
 
 	return st->phase == cruise.phase && (st->flags & (full | none)) == full && p->extra_acked_gain &&
