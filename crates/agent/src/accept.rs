@@ -226,10 +226,10 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
                     match &gate.trust {
                         Some(trust) => {
                             let accept = trust.acceptor().accept(stream);
-                            if let Some(oldest) = handshakes.start(peer, accept) {
-                                if !floods.refused(&listener, oldest.ip()) {
-                                    log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
-                                }
+                            if let Some(oldest) = handshakes.start(peer, accept)
+                                && !floods.refused(&listener, oldest.ip())
+                            {
+                                log.refused(&oldest.to_string(), &RefusedConnection::TooManyHandshakes);
                             }
                         }
                         None => match user_on_loopback(&stream, peer) {

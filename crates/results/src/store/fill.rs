@@ -163,7 +163,7 @@ mod tests {
             run.finish(RunStatus::Complete)
         })
         .unwrap();
-        assert_eq!(entries(&root.path().join("runs")), [path.clone()]);
+        assert_eq!(entries(&root.path().join("runs")), std::slice::from_ref(&path));
         let found = verify(&path).unwrap();
         assert_eq!((found.trials, found.damaged), (1, vec![]));
         let error = fill(&path).unwrap_err();
@@ -230,7 +230,7 @@ mod tests {
         // In the way of a file that gets its place after others.
         let error = fill_beside(&others[1], |run| run.finish(RunStatus::Complete)).unwrap_err();
         assert!(error.to_string().contains(journal::FILE_NAME), "{error}");
-        assert_eq!(entries(path), [journal.clone()]);
+        assert_eq!(entries(path), std::slice::from_ref(&journal));
         assert_eq!(std::fs::read_to_string(journal).unwrap(), "of another");
     }
 

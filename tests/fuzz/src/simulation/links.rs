@@ -1,9 +1,9 @@
 //! What must hold of each link: its rows of packets agree with its counters; no packet is early, exceeds the rate, or overtakes
 //! another in a FIFO.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ccbench_proto::plan::{Distribution, Link, Queue, Setting};
+use ccbench_proto::plan::{Distribution, Link, ProbeKind, Queue, Setting};
 use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::Trace;
 use ccbench_proto::wire::run_event::Of;
@@ -62,7 +62,7 @@ impl<'a> Links<'a> {
                 log(trial, name, rows);
                 let least_ns = least_delay_ns(trial, name);
                 rows.packets.iter().for_each(|packet| times(trial, packet, least_ns));
-                order(name, link, rows);
+                order(trial, name, link, rows);
                 line(trial, name, link, rows);
             }
         }
@@ -202,7 +202,13 @@ fn times(trial: &Trial, packet: &LinkPacket, least_ns: u64) {
 /// Packets leave in the order of time. In a FIFO that is the order in which their delays ended, and, unless the delay itself
 /// reorders packets or acknowledgements are held back, that in which they arrived. Other queues keep the order of a flow's packets
 /// with the same ECN field, unless that is rewritten.
-fn order(name: &str, link: &Link, rows: &LinkRows<'_>) {
+fn order(trial: &Trial, name: &str, link: &Link, rows: &LinkRows<'_>) {
+    // Echoes have no ports: those of all probes are one flow, whose packets classes may separate.
+    let pings = trial.plan.plan().probes.values().filter(|probe| probe.kind == ProbeKind::Ping);
+    let dscps: BTreeSet<u8> = pings.map(|probe| probe.tos >> 2).collect();
+    if !link.classes.is_empty() && dscps.len() > 1 {
+        return;
+    }
     let is_fifo = link.classes.is_empty()
         && !matches!(link.queue, Some(Queue::Fq(_) | Queue::FqCodel(_) | Queue::Dualpi2(_)));
     let keeps_order = link.reorder.is_none()
