@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::sockets::journal;
 use crate::undo::{
-    JournalError, Outcome, STATE_DIR_PREFIX, default_state_dir, lock, netns_inode, remove_if_empty,
-    roll_back,
+    Discard, JournalError, Outcome, STATE_DIR_PREFIX, default_state_dir, lock, netns_inode,
+    remove_if_empty, roll_back,
 };
 
 /// What was cleaned.
@@ -54,7 +54,7 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
             Ok(lock) => {
                 // A journal of an earlier version does not record its namespace.
                 if is_own(&name) {
-                    cleaned.outcome.merge(roll_back(&dir, None)?);
+                    cleaned.outcome.merge(roll_back(&dir, None, Discard::default())?);
                 }
                 cleaned.remove(dir, lock);
             }

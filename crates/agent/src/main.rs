@@ -243,10 +243,7 @@ fn undo_left(args: &UndoArgs) -> Result<undo::Outcome, JournalError> {
     let _lock = undo::lock(&args.state_dir)?;
     let netns = args.netns.as_deref();
     let discard = Discard { damaged: args.discard_damaged, unreachable: args.discard_unreachable };
-    if discard != Discard::default() {
-        return undo::roll_back_and_discard(&args.state_dir, netns, discard);
-    }
-    undo::roll_back(&args.state_dir, netns)
+    undo::roll_back(&args.state_dir, netns, discard)
 }
 
 fn print_outcome(outcome: &undo::Outcome) -> io::Result<u8> {

@@ -115,8 +115,6 @@ pub struct Undo {
     unreadable: Vec<UnreadableLine>,
     journal: Option<Journal>,
     namespaces: Namespaces,
-    /// Steps of namespaces that cannot be entered are dropped.
-    discards_unreachable: bool,
     audit: Audit,
 }
 
@@ -215,11 +213,19 @@ impl Undo {
     }
 
     /// Undoes everything, last first, each step in the network namespace that it was made in. What fails stays, here and in the
-    /// journal: it is tried again at the next reset and at the next start. So do lines that cannot be read, until [`roll_back_and_discard`].
+    /// journal: it is tried again at the next reset and at the next start. So do lines that cannot be read, until an operator
+    /// [discards](Discard) them.
     pub fn undo_all(&mut self, interfaces: &dyn Interfaces) -> Outcome {
+        self.undo_and_discard(interfaces, Discard::default())
+    }
+
+    fn undo_and_discard(&mut self, interfaces: &dyn Interfaces, discard: Discard) -> Outcome {
+        if discard.damaged {
+            self.unreadable.clear();
+        }
         let steps = std::mem::take(&mut self.steps);
         let (mut outcome, left) =
-            undo_recorded(&steps, &self.namespaces, self.discards_unreachable, interfaces);
+            undo_recorded(&steps, &self.namespaces, discard.unreachable, interfaces);
         self.steps = left;
         if let Some(journal) = &mut self.journal {
             let unreadable = self.unreadable.iter().map(|line| line.describe(journal.path()));
@@ -234,46 +240,30 @@ impl Undo {
 }
 
 /// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal. With `netns`, the file of the
-/// network namespace that this process has entered, what was changed in other ones stays too.
+/// network namespace that this process has entered, what was changed in other ones stays too. What `discard` names is removed from
+/// the journal; the outcome names each dropped step.
 ///
 /// # Errors
 /// The journal cannot be read or rewritten.
-pub fn roll_back(state_dir: &Path, netns: Option<&Path>) -> Result<Outcome, JournalError> {
-    if !state_dir.join(journal::FILE).exists() {
-        return Ok(Outcome::default());
-    }
-    let (_, outcome) = Undo::open_with(state_dir, &Machine, namespaces(netns))?;
-    Ok(outcome)
-}
-
-fn namespaces(netns: Option<&Path>) -> Namespaces {
-    netns.map_or_else(|| Namespaces::here(None), Namespaces::only_here)
-}
-
-/// As [`roll_back`], without what `discard` names, which is removed from the journal. The outcome names each dropped step.
-///
-/// # Errors
-/// The journal cannot be read or rewritten.
-pub fn roll_back_and_discard(
+pub fn roll_back(
     state_dir: &Path,
     netns: Option<&Path>,
     discard: Discard,
 ) -> Result<Outcome, JournalError> {
-    discard_with(state_dir, &Machine, namespaces(netns), discard)
+    let namespaces = netns.map_or_else(|| Namespaces::here(None), Namespaces::only_here);
+    roll_back_with(state_dir, &Machine, namespaces, discard)
 }
 
-fn discard_with(
+fn roll_back_with(
     state_dir: &Path,
     interfaces: &dyn Interfaces,
     namespaces: Namespaces,
     discard: Discard,
 ) -> Result<Outcome, JournalError> {
-    let mut undo = Undo::read(state_dir, namespaces)?;
-    if discard.damaged {
-        undo.unreadable.clear();
+    if !state_dir.join(journal::FILE).exists() {
+        return Ok(Outcome::default());
     }
-    undo.discards_unreachable = discard.unreachable;
-    Ok(undo.undo_all(interfaces))
+    Ok(Undo::read(state_dir, namespaces)?.undo_and_discard(interfaces, discard))
 }
 
 /// Undoes each step in its network namespace. What was changed in one that is gone went with it; with `discards_unreachable`, what

@@ -15,7 +15,7 @@ use super::report::Name;
 use super::session::Direction;
 use super::spec::{DOWN, Spec};
 use crate::interfaces::{Interfaces as _, Machine};
-use crate::undo::{self, JournalError, Outcome, Step, Undo};
+use crate::undo::{self, Discard, JournalError, Outcome, Step, Undo};
 
 const FLAG: &str = "--dev";
 /// Attempts to take the lock of the journal, 20 ms apart, that a link makes after the first: the guard of a link that was killed
@@ -45,7 +45,7 @@ pub fn guard(args: &GuardArgs) -> u8 {
     let _ = std::io::stdin().read_to_end(&mut rest);
     // Without it, a later link has the lock and undoes the journal itself.
     let Ok(lock) = undo::lock_soon(&args.state_dir, GUARD_RETRIES) else { return 0 };
-    match undo::roll_back(&args.state_dir, None) {
+    match undo::roll_back(&args.state_dir, None, Discard::default()) {
         Ok(outcome) if outcome.failed.is_empty() => {
             let _ = undo::remove_locked(&args.state_dir, lock);
             0

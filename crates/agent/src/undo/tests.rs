@@ -109,10 +109,10 @@ fn a_damaged_line_stays_and_the_others_are_undone() {
     let (calls, again) = next_start(&dir);
     assert_eq!((calls.len(), again.failed.len()), (0, 1), "{again:?}");
     let unreachable = Discard { unreachable: true, ..Discard::default() };
-    let kept = roll_back_and_discard(dir.path(), None, unreachable).unwrap();
+    let kept = roll_back(dir.path(), None, unreachable).unwrap();
     assert_eq!(kept.failed.len(), 1, "{kept:?}");
     let damaged = Discard { damaged: true, ..Discard::default() };
-    let outcome = roll_back_and_discard(dir.path(), None, damaged).unwrap();
+    let outcome = roll_back(dir.path(), None, damaged).unwrap();
     assert_eq!((outcome, text(&dir)), (Outcome::default(), String::new()));
 }
 
@@ -201,7 +201,7 @@ fn steps_of_namespaces_that_cannot_be_entered_are_dropped_on_demand() {
     let unreachable = |proc: &tempfile::TempDir, discard| {
         let (dir, interfaces) = (left_in(2, 20), FakeInterfaces::default());
         let here = fake(1, 10, proc.path());
-        let outcome = discard_with(dir.path(), &interfaces, here, discard).unwrap();
+        let outcome = roll_back_with(dir.path(), &interfaces, here, discard).unwrap();
         assert_eq!((interfaces.calls(), outcome.undone.len()), (vec![], 1), "{outcome:?}");
         (outcome, text(&dir))
     };
@@ -243,6 +243,6 @@ fn steps_without_a_namespace_are_undone_here() {
 fn nothing_is_made_where_there_is_no_journal() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
-    assert_eq!(roll_back(&missing, None).unwrap(), Outcome::default());
+    assert_eq!(roll_back(&missing, None, Discard::default()).unwrap(), Outcome::default());
     assert!(!missing.exists());
 }
