@@ -295,8 +295,7 @@ pub(crate) fn write_file<E: From<FileError>>(
 ) -> Result<(), E> {
     // A link stays one.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    let descriptors = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
-    let is_descriptor = descriptors.iter().any(|descriptor| path.starts_with(descriptor));
+    let is_descriptor = is_descriptor(path);
     let is_special =
         is_descriptor || real.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
     let to = if is_special { real.clone() } else { staged(&real) };
@@ -320,6 +319,15 @@ pub(crate) fn write_file<E: From<FileError>>(
             let _ = std::fs::remove_file(&to);
         }
     })
+}
+
+/// Whether a path names a descriptor of a process, not a file that is reached through /proc.
+fn is_descriptor(path: &Path) -> bool {
+    let folder = path.parent().unwrap_or(path);
+    let is_standard = ["/dev/stdout", "/dev/stderr"].map(Path::new).contains(&path);
+    is_standard
+        || folder == Path::new("/dev/fd")
+        || folder.starts_with("/proc") && folder.ends_with("fd")
 }
 
 /// Replaces the file atomically. Uses RENAME_EXCHANGE if the file system supports it: when a rename replaces a file, ext4
@@ -379,5 +387,9 @@ mod tests {
         write_text("more", Path::new(&descriptor)).unwrap();
         let content = std::fs::read_to_string(dir.path().join("file")).unwrap();
         assert_eq!(content, "textmore", "as `>> FILE`");
+        // Another way to the same file, as that into a container.
+        let by_proc = format!("/proc/self/root{}", dir.path().join("file").display());
+        write_text("new", Path::new(&by_proc)).unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("file")).unwrap(), "new");
     }
 }
