@@ -200,25 +200,12 @@ impl<'a> Metrics<'a> {
 }
 
 /// Compares the given metrics: `name` (its mean or sum) or `name:stat`. If `metrics` is empty, compares the default ones.
-/// Metrics with a tolerance are compared, too. Two runs with several common points also have the default tolerances.
+/// Metrics with a tolerance are compared, too. Two runs with several common points also have the default tolerances. The observer gets
+/// the progress of reading both runs.
 ///
 /// # Errors
 /// A run cannot be read, a metric does not exist, or both sides have nothing in common.
 pub fn compare(
-    run: &Path,
-    with: &Comparison<'_>,
-    metrics: &[String],
-    tolerances: &[Tolerance],
-    filter: TrialFilter,
-) -> Result<Differences> {
-    compare_observed(run, with, metrics, tolerances, filter, &Observer::default())
-}
-
-/// As [`compare`]; the observer gets the progress of reading both runs.
-///
-/// # Errors
-/// As [`compare`].
-pub fn compare_observed(
     run: &Path,
     with: &Comparison<'_>,
     metrics: &[String],

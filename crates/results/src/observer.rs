@@ -81,7 +81,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::compare::{Comparison, compare_observed};
+    use crate::compare::{Comparison, compare};
     use crate::model::{RunStatus, TrialFilter};
     use crate::report;
     use crate::summarize::RunSummary;
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(report, [&summary[..], &[("drawing curves", 3)]].concat());
         let both = steps(|observer| {
             // The made-up trials have no metric in common, which is found at the end.
-            let _ = compare_observed(&run, &Comparison::Run(&run), &[], &[], filter, observer);
+            let _ = compare(&run, &Comparison::Run(&run), &[], &[], filter, observer);
         });
         assert_eq!(both, [&summary[..], &summary[..]].concat());
     }

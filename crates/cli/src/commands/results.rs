@@ -203,8 +203,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode, CliError> {
     }
     let observer = progress.observer(names);
     let (metrics, tolerances) = (&args.metrics, &args.tolerances);
-    let differences =
-        compare::compare_observed(one.path(), &with, metrics, tolerances, filter, &observer)?;
+    let differences = compare::compare(one.path(), &with, metrics, tolerances, filter, &observer)?;
     drop(progress);
     let save = |path: &Path, csv: &str| {
         if is_stdout(path) {

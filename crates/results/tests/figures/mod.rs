@@ -3,6 +3,7 @@
 use ccbench_results::compare::{Comparison, compare};
 use ccbench_results::export;
 use ccbench_results::figure::{self, Figure, Format, Kind, Request};
+use ccbench_results::observer::Observer;
 
 use super::*;
 
@@ -519,7 +520,8 @@ fn compares_two_points_and_a_run_with_itself() {
     let run = made_up(root.path());
     let with = Comparison::Levels("buffer", "20", "40");
     let metrics = ["throughput_sum".to_owned()];
-    let found = compare(&run, &with, &metrics, &[], TrialFilter::default()).unwrap();
+    let (filter, observer) = (TrialFilter::default(), Observer::default());
+    let found = compare(&run, &with, &metrics, &[], filter, &observer).unwrap();
     assert_eq!(found.names, ("buffer=20".to_owned(), "buffer=40".to_owned()));
     let compared = found.rows;
     let alone = compared
@@ -531,16 +533,15 @@ fn compares_two_points_and_a_run_with_itself() {
     // 90 and 92 Mbit/s against 90; the failed trial is excluded.
     assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
     assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
-    let same = compare(&run, &Comparison::Run(&run), &[], &[], TrialFilter::default()).unwrap();
+    let same = compare(&run, &Comparison::Run(&run), &[], &[], filter, &observer).unwrap();
     assert!(same.unmatched.is_empty() && same.judged.len() == 2, "{same:?}");
     assert!(same.judged.iter().all(|one| one.exceeded.is_empty()), "{same:?}");
     assert!(same.rows.iter().any(|one| one.agrees == Some(true)));
     let same = same.rows;
     assert!(same.iter().all(|one| one.numbers.difference == 0.0), "{same:?}");
     assert!(same.iter().any(|one| one.numbers.paired));
-    let error =
-        compare(&run, &Comparison::Levels("aqm", "a", "b"), &[], &[], TrialFilter::default())
-            .unwrap_err();
+    let error = compare(&run, &Comparison::Levels("aqm", "a", "b"), &[], &[], filter, &observer)
+        .unwrap_err();
     assert!(error.to_string().contains("its factors: scheme, buffer"), "{error}");
 }
 

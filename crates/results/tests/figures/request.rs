@@ -36,7 +36,8 @@ fn names_of_metrics_are_checked_before_the_run_is_read() {
     assert!(opened.contains("no such run") && !opened.contains("metric"), "{opened}");
     let with = Comparison::Levels("buffer", "20", "40");
     let metrics = ["throughput_share".to_owned()];
-    let error = compare(nowhere, &with, &metrics, &[], TrialFilter::default()).unwrap_err();
+    let (filter, observer) = (TrialFilter::default(), Observer::default());
+    let error = compare(nowhere, &with, &metrics, &[], filter, &observer).unwrap_err();
     assert!(error.to_string().contains("`--kind heatmap`"), "{error}");
     assert!(error.class() == ErrorClass::Usage);
 }
