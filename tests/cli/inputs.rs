@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ccbench_tests::{Bench, wait_for};
 
-const PING: &str = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
+/// What ping prints.
+pub const PING: &str = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
     64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
 
 /// Runs a command that must end; returns its exit code and what it printed.

@@ -12,6 +12,8 @@ mod submit;
 mod systemd;
 mod testbed;
 
+use inputs::PING;
+
 fn out(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -171,9 +173,7 @@ fn mistyped_names_exit_with_2() {
     let plan = plan.to_string_lossy();
     std::fs::create_dir(bench.path("full")).unwrap();
     bench.write("full/x", "");
-    let ping = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
-        64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
-    let ping = bench.write("ping.txt", ping);
+    let ping = bench.write("ping.txt", PING);
     let (ping, full) = (ping.to_string_lossy(), bench.path("full"));
     let full = full.to_string_lossy();
     for (words, message) in [
@@ -208,14 +208,17 @@ fn jobs_need_the_lab() {
     assert_eq!(bench.run(&["run", &plan, "--lab", "--jobs", "0"]).status.code(), Some(2));
 }
 
+/// Imports a ping into the results directory `imported`.
+fn import_ping(bench: &Bench) {
+    let ping = bench.write("ping.txt", PING);
+    let imported = bench.run(&["import", &ping.to_string_lossy(), "-o", "imported"]);
+    assert_eq!(imported.status.code(), Some(0), "{}", text(&imported));
+}
+
 #[test]
 fn six_columns_of_unknown_flow_group_exits_with_2() {
     let bench = Bench::new();
-    let ping = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
-        64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
-    let ping = bench.write("ping.txt", ping);
-    let imported = bench.run(&["import", &ping.to_string_lossy(), "-o", "imported"]);
-    assert_eq!(imported.status.code(), Some(0), "{}", text(&imported));
+    import_ping(&bench);
     let done = bench.run(&["summarize", "imported", "--six-columns", "nosuch"]);
     assert_eq!(done.status.code(), Some(2), "{}", text(&done));
     assert!(err(&done).contains("no committed trial has a flow group `nosuch`"), "{}", text(&done));
@@ -224,11 +227,7 @@ fn six_columns_of_unknown_flow_group_exits_with_2() {
 #[test]
 fn nothing_of_the_progress_of_reading_goes_into_a_pipe() {
     let bench = Bench::new();
-    let ping = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n\
-        64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.045 ms\n";
-    let ping = bench.write("ping.txt", ping);
-    let imported = bench.run(&["import", &ping.to_string_lossy(), "-o", "imported"]);
-    assert_eq!(imported.status.code(), Some(0), "{}", text(&imported));
+    import_ping(&bench);
     for words in [&["report", "imported"][..], &["compare", "imported", "imported"]] {
         let done = bench.run(words);
         assert_eq!(done.status.code(), Some(0), "{words:?}: {}", text(&done));
