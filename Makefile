@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# The build directory is outside the clone. Clones share the dependencies in it, and nothing else (scripts/rustc.sh); the programs of
-# each are in a directory of its own.
+# The build directory is outside the clone. Clones share only the dependencies in it (scripts/rustc.sh); each clone has its own
+# directory for programs.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ccbench
 ifndef CARGO_TARGET_DIR
 export CARGO_BUILD_BUILD_DIR ?= $(CACHE)/target
@@ -23,29 +23,30 @@ build: setup
 demo: build
 	$(BIN)/ccbench run plans/quickstart.toml
 
-# Runs all tests: unit tests, and tests in network namespaces with iperf3 (root). Ends with a line of totals. Does not depend on
-# `build`: `cargo test` builds the two programs as well, with the features of the tests.
+# Runs all tests: unit tests, and tests in network namespaces with iperf3 (root). Prints totals at the end. Does not depend on
+# `build`: `cargo test` also builds the two programs, with the features of the tests.
 test: setup
 	@scripts/setup.sh --test
 	@scripts/test.sh --locked --workspace --features netns,browser -- --test-threads=2
 
-# The lab's kernels for both engines, and QEMU; the first time this takes about 35 minutes.
+# Builds the lab's kernels for both engines, and installs QEMU. The first time this takes about 35 minutes.
 lab: build
 	@scripts/setup.sh --lab
 	$(BIN)/ccbench lab build
 
-# What needs the lab: about 20 minutes on two CPUs, most of it the comparison of queues with the kernel's. Two tests at once:
-# nothing in the lab depends on the host's load.
+# Runs the tests that need the lab: about 20 minutes on two CPUs, most of it for comparing queues with the kernel's. Two tests run at
+# once, because nothing in the lab depends on the host's load.
 test-lab: lab
 	cargo test --locked --workspace --features netns,browser,lab --test lab -- --test-threads=2
 
-# The engine uml in emulated machines with other CPUs: all tables must be equal to those of this machine. About 15 minutes; the first
-# time it fetches a stock kernel.
+# Runs the engine uml in emulated machines with other CPUs: all tables must equal those of this machine. Takes about 15 minutes; the
+# first time it fetches a stock kernel.
 test-lab-cpu: build
 	@scripts/setup.sh --lab
 	tests/lab/cpu.sh $(BIN)
 
-# The engine uml 20 times, idle and loaded, with one to four trials at once, as root and not: all tables and summaries must be equal.
+# Runs the engine uml 20 times, idle and loaded, with one to four trials at once, with and without root: all tables and summaries must
+# be equal.
 test-lab-reruns: build
 	@scripts/setup.sh --lab
 	dir=$$(mktemp -d /var/tmp/ccbench-reruns.XXXXXX) && chmod 755 "$$dir" && tests/lab/reruns.sh $(BIN) "$$dir" && rm -r "$$dir"
@@ -54,49 +55,50 @@ test-lab-reruns: build
 test-fast:
 	@scripts/test.sh --locked --workspace
 
-# Faults in real processes, as root: killed, failing or slow at system calls, stopped, without memory, cut off from the control
-# network, with damaged files. At most 10 minutes.
+# Injects faults into real processes: kills, failing or slow system calls, SIGSTOP, out of memory, partitions of the control network,
+# damaged files. Needs root; takes at most 10 minutes.
 test-faults: build
 	@scripts/setup.sh --faults
 	cargo test --locked --workspace --features netns,browser,faults --test faults -- --test-threads=1 --nocapture
 
-# The same with every fault, and slopes of memory and descriptors over 10 000 simulated trials and 2000 in namespaces: hours.
+# The same with every fault, and slopes of memory and descriptors over 10 000 simulated trials and 2000 in namespaces. Takes hours.
 soak: export CCBENCH_FAULT_POINTS = 0
 soak: test-faults
 
-# A million exchanges of timestamps with an agent whose clock's offset is known exactly: minutes, as root.
+# Exchanges a million timestamps with an agent whose clock offset is known exactly. Needs root; takes minutes.
 test-clock: build
 	cargo run --locked -p ccbench --example clock_bounds -- $(BIN)/ccbench-agent 1000000
 
-# The simulator's rows on another architecture, emulated: their digests must be those of this one. Minutes the first time.
+# Compares the digests of the simulator's rows on an emulated architecture with those of this one. Takes minutes the first time.
 test-arm64:
 	@scripts/setup.sh --arm64
 	@scripts/arm64.sh
 
-# A job array on a real Slurm with two nodes, one of which is killed; as root, in namespaces of their own. Minutes.
+# Runs a job array on a real Slurm with two nodes and kills one of them. Needs root; creates its own namespaces. Takes minutes.
 test-slurm: build
 	@scripts/setup.sh --slurm
 	tests/slurm/run.sh $(BIN)
 
-# 2000 simulated trials as an array of 50 shards, with 100 faults of tasks, nodes, network and store; as root. Some ten minutes.
+# Runs 2000 simulated trials as an array of 50 shards, with 100 faults of tasks, nodes, network and store. Needs root; takes about ten
+# minutes.
 test-slurm-faults: build
 	@scripts/setup.sh --slurm
 	@scripts/setup.sh --test
 	tests/slurm/campaign.sh $(BIN)
 
-# Modules and BPF objects in Debian's kernels, emulated: minutes, and 2 GB in the cache the first time.
+# Loads modules and BPF objects into Debian's kernels in emulated machines. Takes minutes, and 2 GB of the cache the first time.
 test-vm:
 	tests/vm/run.sh
 
-# Three emulated machines with kernels, boot loaders and clocks of their own run E1 over mTLS: a reboot into another kernel, partitions, a
-# reset. As root, in namespaces of its own; 9 minutes without KVM. The first time it builds a release of the agent and a disk (3 GB in the
-# cache), which takes some 15 minutes more.
+# Runs E1 over mTLS on three emulated machines with their own kernels, boot loaders and clocks: a reboot into another kernel, partitions, a
+# reset. Needs root; creates its own namespaces. Takes 9 minutes without KVM. The first time it also builds a release of the agent and a
+# disk (3 GB in the cache), which takes about 15 minutes more.
 test-machines: build
 	@scripts/setup.sh --machines
 	cargo build --locked --release -p ccbench-agent
 	tests/vm/machines.sh $(BIN) $(CARGO_TARGET_DIR)/release/ccbench-agent
 
-# Checks of the code without running it; each is a target. cargo-machete and cargo-deny are skipped with a note where they are not
+# Checks the code without running it; each check is a target. cargo-machete and cargo-deny are skipped with a note if they are not
 # installed: cargo install --locked cargo-machete cargo-deny
 lint: fmt clippy doc machete deny
 	@for tool in cargo-machete cargo-deny; do command -v $$tool >/dev/null || skipped="$$skipped $$tool"; done; \
@@ -105,41 +107,41 @@ lint: fmt clippy doc machete deny
 fmt:
 	cargo fmt --all --check
 
-# What `cargo clippy -- -D warnings` does, but for the wrapper: that of cargo has the same path in all clones (scripts/clippy.sh).
+# Like `cargo clippy -- -D warnings`, but with a wrapper of this clone: cargo's wrapper has the same path in all clones (scripts/clippy.sh).
 clippy: export RUSTC_WORKSPACE_WRAPPER = $(CURDIR)/scripts/clippy.sh
 clippy: export CLIPPY_ARGS = -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 clippy:
 	cargo check --locked --workspace --all-targets --features netns,browser,faults
 
-# Removes what clones whose directory no longer exists have left in the build directory.
+# Removes the artefacts and programs of clones whose directory no longer exists.
 clean-clones:
 	@scripts/clean_clones.sh
 
-# rustdoc without warnings.
+# Runs rustdoc; warnings are errors.
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 
-# The documents as a book with search. Installs mdbook into the cache the first time, or prints a note where it cannot.
+# Builds the documents as a book with search. Installs mdbook into the cache the first time, or prints a note if it cannot.
 BOOK ?= $(CARGO_TARGET_DIR)/book
 docs:
 	@scripts/docs.sh $(BOOK)
 
-# Unused dependencies.
+# Finds unused dependencies.
 machete:
 	@if command -v cargo-machete >/dev/null; then cargo machete; else echo "skipped: cargo-machete is not installed"; fi
 
-# Licences, banned crates and sources (deny.toml). Advisories need the network: cargo deny check advisories
+# Checks licences, banned crates and sources (deny.toml). Advisories need the network: cargo deny check advisories
 deny:
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
 		else echo "skipped: cargo-deny is not installed"; fi
 
-# Runs every fuzz target for FUZZ_SECONDS, or those in FUZZ_TARGETS, with libFuzzer and AddressSanitizer. Needs a nightly
-# compiler and cargo-fuzz; skipped with a note where they are missing.
+# Runs each fuzz target (or those in FUZZ_TARGETS) for FUZZ_SECONDS, with libFuzzer and AddressSanitizer. Needs a nightly
+# compiler and cargo-fuzz; skipped with a note if they are missing.
 FUZZ_SECONDS ?= 60
 fuzz:
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
-# Simulates generated plans for FUZZ_SECONDS, from the seed FUZZ_SEED on, without a nightly compiler: FUZZ_SECONDS=3600 make fuzz-plans
+# Simulates generated plans for FUZZ_SECONDS, starting at seed FUZZ_SEED, without a nightly compiler: FUZZ_SECONDS=3600 make fuzz-plans
 FUZZ_SEED ?= 0
 fuzz-plans:
 	@scripts/fuzz_plans.sh $(FUZZ_SECONDS) $(FUZZ_SEED)
@@ -151,9 +153,9 @@ msrv-version:
 msrv:
 	cargo +$(MSRV) check --locked --workspace --all-targets --features netns,browser,faults
 
-# Ratios measured in one run: cost of controller and agents, start-up, overhead per trial; of userspace links beside plain
-# veth; of watching sockets, by polling and at every acknowledgement, and of runs with and without; of a trial's processing beside the coexistence study's
-# shell.
+# Measures ratios within one run: the cost of controller and agents, of start-up and per trial; of userspace links against plain veth; of
+# watching sockets by polling and at every acknowledgement, also for whole runs with and without; of processing a trial against the shell
+# script of the coexistence study.
 bench: build
 	tests/bench/overhead.sh $(BIN)
 	cargo run --locked -p ccbench-shaper --example link_bench
@@ -162,21 +164,22 @@ bench: build
 	cargo run --locked -p ccbench-shaper --features bench --example queue_cost
 	$(MAKE) --no-print-directory bench-results
 
-# What users run is a release build: the first time this takes a quarter of an hour. The second one needs 8 GB in TMPDIR.
+# Measures the release build, because users run it; the first build takes a quarter of an hour. The second benchmark needs 8 GB in TMPDIR.
 bench-results: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent -p ccbench-results --bins --example many_samples
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release
 	tests/bench/pipeline.sh $(CARGO_TARGET_DIR)/release 10 1
 	tests/bench/summary.sh $(CARGO_TARGET_DIR)/release
 
-# Cost and lag of live pages with 100 flows, as root; and the report of 1000 trials, which opens in 2 s where there is a browser.
+# Measures cost and lag of live pages with 100 flows, as root. Also builds the report of 1000 trials, which must open within 2 s if there is
+# a browser.
 bench-pages: setup
 	cargo build --locked --release -p ccbench -p ccbench-agent -p ccbench-results --bins --example many_samples
 	tests/bench/live.py $(CARGO_TARGET_DIR)/release
 	REPORT_LIMIT_MS=2000 tests/bench/summary.sh $(CARGO_TARGET_DIR)/release 2000000 1000
 
-# What floods of connections without a certificate, and of unfinished requests, cost an agent beside trials; as root, in namespaces of its
-# own. Two minutes. Fails above 5 % of a CPU and 64 MB, or if they degrade a trial.
+# Measures what connection floods without a certificate, and unfinished requests, cost an agent while trials run. Needs root; creates its
+# own namespaces. Takes two minutes. Fails above 5 % of a CPU or 64 MB, or if the flood degrades a trial.
 bench-flood: build
 	tests/bench/flood.py $(BIN)
 
@@ -193,23 +196,23 @@ uninstall:
 	rm -f $(SHARE)/zsh/site-functions/_ccbench $(SHARE)/zsh/vendor-completions/_ccbench
 	rm -rf $(SHARE)/ccbench $(SHARE)/doc/ccbench
 
-# The packages of a release (docs/packages.md), in DIST; DIST_PACKAGES="deb wheel" for some of them. The first time this takes half an hour.
+# Builds the packages of a release (docs/packages.md) in DIST; DIST_PACKAGES="deb wheel" selects some. The first build takes half an hour.
 DIST ?= $(CARGO_TARGET_DIR)/packages
 dist: setup
 	@scripts/setup.sh --dist
 	@scripts/dist.sh $(DIST) $(DIST_PACKAGES)
 
-# What the controller of `make dist` is made of, by sections and crates. Fails above 45 MB. Only the controller's own package keeps its
-# symbols: with another profile for all of them, every dependency would be built a second time.
+# Prints the size of the controller of `make dist` by sections and crates. Fails above 45 MB. Only the controller's own package keeps its
+# symbols: another profile would rebuild every dependency.
 size: setup
 	cargo build --locked --profile dist --config 'profile.dist.package.ccbench.strip = "none"' -p ccbench
 	@scripts/size.sh $(CARGO_TARGET_DIR)/dist/ccbench 45
 
-# The lab's kernels as a package, with the digests of their recipes.
+# Packs the lab's kernels with the digests of their recipes.
 dist-lab: lab
 	@scripts/dist.sh $(DIST) lab
 
-# Installs the packages of `make dist` in bare systems and measures the time to the first table; root.
+# Installs the packages of `make dist` in bare systems and measures the time to the first table. Needs root.
 test-dist:
 	@scripts/setup.sh --test-dist
 	tests/dist/bare.sh $(DIST)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests of the simulator's rows (crates/simulator/tests/digests.rs) for 64-bit Arm, in QEMU's user mode (make test-arm64):
-# the digests must be those in the repository, which `make test` compares on this machine.
+# Runs the tests of the simulator's rows (crates/simulator/tests/digests.rs) for 64-bit Arm, in QEMU's user mode (make test-arm64).
+# The digests must be those in the repository, which `make test` also compares on this machine.
 #
-# The compiler is $RUSTC or the default one. If it has no standard library for the target, rustup installs that; where rustup cannot,
-# Debian's compiler and its libraries for both architectures are unpacked into the build directory. Nothing is installed.
+# The compiler is $RUSTC or the default one. If it has no standard library for the target, rustup installs one. If rustup cannot, the
+# script unpacks Debian's compiler and its libraries for both architectures into the build directory, without installing them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,13 +20,13 @@ has_target() {
     sysroot=$("${RUSTC:-rustc}" --print sysroot) && compgen -G "$sysroot/lib/rustlib/$target/lib/libstd-*.rlib" >/dev/null
 }
 
-# The package that a package depends on and whose name matches.
+# Prints the dependency of a package whose name matches a pattern.
 dependency() {
     apt-cache depends "$1" | sed -n "s/^ *Depends: \($2\)$/\1/p" | head -n 1
 }
 
-# Debian's newest compiler, of which it has libraries for every architecture. apt's lists and configuration are separate, so that the
-# system has no packages of another architecture afterwards.
+# Unpacks Debian's newest compiler, for which Debian has libraries for every architecture. Uses separate apt lists and configuration,
+# so that the system does not get packages of another architecture.
 debian_rustc() {
     local apt=$dir/apt root=$dir/debian library llvm solver package
     mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$root"
@@ -42,7 +42,7 @@ EOF
     llvm=$(dependency "$library" 'libllvm[0-9]*')
     solver=$(dependency "$llvm" 'libz3-[0-9]*')
     rm -f "$apt"/*.deb
-    # shellcheck disable=SC2086 # Without $llvm or $solver there is one package less.
+    # shellcheck disable=SC2086 # An empty $llvm or $solver must not become an argument.
     (cd "$apt" && apt-get download -qq rustc-web "$library" $llvm $solver libstd-rust-web-dev libstd-rust-web-dev:arm64) || return 1
     for package in "$apt"/*.deb; do dpkg -x "$package" "$root" || return 1; done
     unset APT_CONFIG

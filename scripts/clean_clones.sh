@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Removes the artefacts and programs of clones whose directory no longer exists (make clean-clones). rustc.sh records them; those of
-# versions without records stay.
+# Removes the artefacts and programs of clones whose directory no longer exists (make clean-clones). rustc.sh records the artefacts;
+# those of versions without records stay.
 set -euo pipefail
 
 target=${CARGO_BUILD_BUILD_DIR:-${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}}
@@ -11,7 +11,7 @@ for dir in "$target" "$target-fuzz" "$target-arm64"; do
             continue
         fi
         record=${clone%/clone} path=$(readlink "$clone")
-        # Every file and directory with one of the hashes in its name: DIR/PROFILE/deps/NAME-HASH.d, or with a target DIR/TARGET/PROFILE.
+        # Every file and directory with one of the hashes in its name: DIR/PROFILE/deps/NAME-HASH.d, or DIR/TARGET/PROFILE/… with a target.
         mapfile -t found < <(find "$dir" -mindepth 3 -maxdepth 4 | awk '
             NR == FNR { own[$0]; next }
             {

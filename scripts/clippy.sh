@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# RUSTC_WORKSPACE_WRAPPER of `make clippy`. That of `cargo clippy` is clippy-driver, whose path is the same for all clones, so that
-# what clippy found in one would be taken for up to date in another.
+# RUSTC_WORKSPACE_WRAPPER of `make clippy`. `cargo clippy` uses clippy-driver, whose path is the same for all clones, so Cargo would
+# take clippy's findings in one clone for up to date in another.
 exec "${0%clippy.sh}rustc.sh" clippy-driver "$@"

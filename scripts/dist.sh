@@ -2,11 +2,11 @@
 # Builds the packages of a release: dist.sh OUT [PACKAGE…]
 #   OUT      directory of the packages; other files in it stay
 #   PACKAGE  tarball, deb, wheel, image, sif, sbom (all of these by default), lab (the lab's kernels, after `make lab`)
-# The image has the kernels that LAB_KERNELS names, by default those of the package lab in OUT, or else none.
-# Ends with SHA256SUMS of all files in OUT. docs/packages.md describes the packages. What cannot be built here is skipped with a note if
-# all were asked for, and an error if it was named.
+# The image has the kernels in the file LAB_KERNELS, by default those of the package lab in OUT if it exists.
+# At the end, writes SHA256SUMS of all files in OUT. docs/packages.md describes the packages. A package that cannot be built here is an
+# error if it was named, and otherwise skipped with a note.
 set -euo pipefail
-# dpkg-deb refuses other modes of DEBIAN.
+# dpkg-deb refuses a DEBIAN directory with other modes.
 umask 022
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:?usage: dist.sh OUT [PACKAGE…]}")
@@ -22,7 +22,7 @@ arch=${target%%-*}
 case $CARGO_TARGET_DIR in /*) ;; *) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;; esac
 export CARGO_TARGET_DIR
 programs=$CARGO_TARGET_DIR/dist
-# The same commit gives the same bytes, with the same tools.
+# With the same tools, the same commit gives the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 work=$(mktemp -d)
@@ -41,9 +41,9 @@ pack() { # FILE DIRECTORY…: a tar archive of directories below $work
 }
 
 build() {
-    # One after the other, as maturin builds the controller alone: together, their dependencies would have other features.
+    # Not together: their dependencies would have other features than in maturin's build, which builds the controller alone.
     local cargo=(cargo)
-    # The dependencies are then also in the programs, where `cargo audit bin` finds them.
+    # cargo-auditable writes the list of dependencies into the programs, where `cargo audit bin` finds it.
     command -v cargo-auditable >/dev/null && cargo=(cargo auditable)
     "${cargo[@]}" build --locked --profile dist -p ccbench
     "${cargo[@]}" build --locked --profile dist -p ccbench-agent
@@ -64,7 +64,7 @@ deb() {
     gzip -9n "$root"/usr/share/man/man1/*.1
     mv "$root/usr/share/doc/ccbench/LICENSE" "$root/usr/share/doc/ccbench/copyright"
     gzip -9nc CHANGELOG.md >"$root/usr/share/doc/ccbench/changelog.gz"
-    # dpkg-shlibdeps reads the names of the packages there.
+    # dpkg-shlibdeps needs debian/control.
     mkdir -p "$work/deb/debian" "$root/DEBIAN"
     printf 'Source: ccbench\n\nPackage: ccbench\nArchitecture: any\n' >"$work/deb/debian/control"
     depends=$(cd "$work/deb" && dpkg-shlibdeps -O root/usr/bin/ccbench root/usr/bin/ccbench-agent | sed -n 's/^shlibs:Depends=//p')
@@ -93,7 +93,7 @@ set -e
 if command -v systemd-sysusers >/dev/null; then systemd-sysusers ccbench.conf || true; fi
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
 EOF
-    # When they stop, the agent and its worker undo their changes. The worker asks the loader for that.
+    # The agent and its worker undo their changes when they stop. The worker needs the loader for that, so the loader stops last.
     cat >"$root/DEBIAN/prerm" <<'EOF'
 #!/bin/sh
 set -e
@@ -107,7 +107,7 @@ EOF
     dpkg-deb --root-owner-group -Zxz --build "$root" "$out/ccbench_${version}_$architecture.deb"
 }
 
-# The wheel has the libraries of the agent that bare systems lack, in PREFIX/lib/ccbench.
+# The wheel contains the agent's libraries that bare systems lack, in PREFIX/lib/ccbench.
 wheel() {
     local venv=$cache/maturin-1.16.0 data=target/wheel.data library name
     command -v patchelf >/dev/null || { skip wheel "install patchelf"; return; }
@@ -133,7 +133,7 @@ wheel() {
         share/doc/ccbench/SECURITY.md share/doc/ccbench/plans/quickstart.toml; do
         grep -q "$name " "$work/wheel/list" || die "wheel: ${made[0]##*/} has no $name"
     done
-    # One of an earlier build may have another tag of the platform in its name.
+    # The wheel of an earlier build may have another platform tag in its name.
     rm -f "$out/ccbench-$version-"*"_$arch.whl"
     cp "${made[0]}" "$out/"
 }
@@ -167,12 +167,12 @@ image() {
     esac
 }
 
-# For clusters, which have no daemon of containers and no root: one file, whose entry point is that of the image.
+# For clusters without a container daemon and without root: a single file with the image's entry point.
 sif() {
     local tool image=$out/ccbench-$version-$arch.oci.tar format=docker-archive
     tool=$(command -v apptainer || command -v singularity) || { skip sif "install apptainer"; return; }
     [ -e "$image" ] || { skip sif "build the package image first"; return; }
-    # podman writes the layout of OCI, docker its own.
+    # podman writes an OCI layout, docker its own format.
     tar -tf "$image" >"$work/image.list"
     if grep -qx oci-layout "$work/image.list" && ! grep -qx manifest.json "$work/image.list"; then format=oci-archive; fi
     "$tool" build --force "$out/ccbench-$version-$arch.sif" "$format:$image" || skip sif "$tool cannot build it"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Copies the documents into a package, with what they link to: documents.sh DOC [PLANS]
+# Copies the documents, and the files that they link to, into a package: documents.sh DOC [PLANS]
 #   DOC    share/doc/ccbench of the package
-#   PLANS  where the package has the plans; DOC/plans is then a symbolic link. By default they are in DOC/plans, because wheels have no
+#   PLANS  directory for the plans, to which DOC/plans is then a symbolic link. The default is DOC/plans, because wheels have no
 #          symbolic links
 set -euo pipefail
 umask 022
@@ -19,6 +19,6 @@ put() { # TO: installs the files that standard input names
     find docs/images -type f
     find notebooks -name '*.py'
 } | put "$doc"
-# Objects of congestion controls are what a user has built (.gitignore).
+# Users build objects of congestion controls there (.gitignore); they are not part of the package.
 find plans -type f ! -name '*.o' | put "${plans%/plans}"
 [ "$plans" = "$doc/plans" ] || ln -sfnr "$plans" "$doc/plans"

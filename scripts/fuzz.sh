@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs fuzz targets with libFuzzer and AddressSanitizer (make fuzz): `fuzz.sh SECONDS [TARGET...]`, without targets all of
-# tests/fuzz/corpus. What libFuzzer adds to the corpora stays in the build directory; an input that fails is kept in
-# tests/fuzz/cargo-fuzz/artifacts, and its target's name is printed. Exits with 1 if any failed.
+# tests/fuzz/corpus. Inputs that libFuzzer adds to the corpora stay in the build directory. Failing inputs are kept in
+# tests/fuzz/cargo-fuzz/artifacts, and the names of their targets are printed. Exits with 1 if any failed.
 set -uo pipefail
 cd "$(dirname "$0")/../tests/fuzz"
 
@@ -14,7 +14,7 @@ skip() {
 command -v cargo-fuzz >/dev/null || skip "cargo-fuzz is not installed: cargo install --locked cargo-fuzz"
 cargo +nightly --version >/dev/null 2>&1 || skip "there is no nightly compiler: rustup toolchain install nightly"
 
-# One program for all targets: each would contain all of ccbench and Polars.
+# One program for all targets: a program per target would contain all of ccbench and Polars each time.
 dir=$(cd ../.. && realpath -m "${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccbench/target}")
 export CARGO_TARGET_DIR=$dir-fuzz
 [ -z "${CARGO_BUILD_BUILD_DIR:-}" ] || export CARGO_BUILD_BUILD_DIR+=-fuzz

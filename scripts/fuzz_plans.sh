@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Simulates generated plans for a time, on all CPUs, with the stable compiler (make fuzz-plans): `fuzz_plans.sh SECONDS [FIRST-SEED]`.
-# Each seed is a plan. A failure prints the seed, what failed and the plan. Ends with a line of totals; exits with 1 if any failed.
+# Simulates generated plans for SECONDS on all CPUs, with the stable compiler (make fuzz-plans): `fuzz_plans.sh SECONDS [FIRST-SEED]`.
+# Each seed gives a plan. A failure prints the seed, the failed assertion and the plan. Prints totals at the end; exits with 1 on failures.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

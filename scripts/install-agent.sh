@@ -20,7 +20,7 @@ die() {
     exit 1
 }
 
-# What the agent needs: its libraries, a traffic generator, and tools for routes and offloads.
+# Installs what the agent needs: its libraries, a traffic generator, and tools for routes and offloads.
 dependencies() {
     command -v iperf3 >/dev/null && command -v ip >/dev/null && command -v ethtool >/dev/null && return
     command -v apt-get >/dev/null || die "install iperf3, iproute2 and ethtool: there is no apt-get here"
@@ -31,7 +31,7 @@ dependencies() {
 
 install_package() {
     mkdir -p "$etc"
-    # A URL stands for one package; a file may be replaced.
+    # A URL always means the same package, but a file may be replaced.
     package=$1
     [ -f "$1" ] && package=$(sha256sum "$1")
     if [ "$(cat "$etc/package" 2>/dev/null)" = "$package" ] && command -v ccbench-agent >/dev/null; then
@@ -42,7 +42,7 @@ install_package() {
     case $1 in
     http://*) die "$1: give an https URL; this program runs as root" ;;
     https://*)
-        # Its query may hold anything, such as a signature.
+        # The query may contain anything, such as a signature.
         file=${1%%[?#]*}
         file=$(mktemp -d)/${file##*/}
         if command -v curl >/dev/null; then curl -fsSL -o "$file" "$1"; else wget -q -O "$file" "$1"; fi
@@ -50,7 +50,7 @@ install_package() {
     esac
     [ -f "$file" ] || die "$file: there is no such package"
     case $file in
-    # apt-get takes a path with a slash as a file.
+    # apt-get treats an argument with a slash as a file.
     *.deb) apt-get install -y -qq --no-install-recommends "$(realpath "$file")" ;;
     *)
         mkdir -p /usr/local
@@ -61,13 +61,13 @@ install_package() {
         # The user of ccbench-agent-front.service, which packages of 0.1 do not have.
         systemd-sysusers ccbench.conf 2>/dev/null || true
         systemctl daemon-reload
-        # The program may be another one than the agent that runs.
+        # The running agent may be an older program.
         systemctl try-restart 'ccbench-agent*.service'
     fi
     echo "$package" >"$etc/package"
 }
 
-# The device with an address, which may be configured a moment later.
+# Prints the device with an address. Waits for it, because the address may be configured a moment later.
 device() {
     for _ in $(seq 60); do
         found=$(ip -4 -o addr show to "$1/32" | awk '{ print $2; exit }')
@@ -87,7 +87,7 @@ network() {
         *)
             dev=$(device "$word")
             sysctl -q -w "net.ipv4.conf.$(echo "$dev" | tr . /).rp_filter=0"
-            # Some drivers have some of them fixed.
+            # Some drivers do not allow changes to some offloads.
             [ $offloads = on ] || for offload in tso gso gro lro; do
                 ethtool -K "$dev" $offload off 2>/dev/null || echo "install-agent: $dev: $offload cannot be changed" >&2
             done
@@ -106,12 +106,12 @@ join() {
     export CCBENCH_JOIN_TOKEN
     ccbench-agent join --controller "$1" --dir "$etc"
     [ -d /run/systemd/system ] || return 0
-    # Other lines of the file, such as CCBENCH_ARGUMENTS, are the administrator's.
+    # Keep other lines of the file, such as CCBENCH_ARGUMENTS: they are the administrator's.
     { grep -v '^CCBENCH_LISTEN=' "$etc/agent.conf" 2>/dev/null || true; } >"$etc/agent.conf.new"
     echo "CCBENCH_LISTEN=tcp:$2" >>"$etc/agent.conf.new"
     mv "$etc/agent.conf.new" "$etc/agent.conf"
     systemctl daemon-reload
-    # Packages of 0.1 have one unit.
+    # Packages of 0.1 have only one unit.
     systemctl disable -q --now $other 2>/dev/null || true
     systemctl enable -q $unit
     systemctl restart $unit

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# RUSTC_WORKSPACE_WRAPPER of the Makefile. Cargo names the artefacts of the workspace's crates after this path, so that every
-# clone has its own of them in the shared build directory, and all share their dependencies. Without it Cargo identifies a
-# crate by its path within the workspace, and considers what another clone built to be up to date if it is newer than the sources.
-# bash keeps variables such as CARGO_BIN_EXE_ccbench-agent, which dash removes.
+# RUSTC_WORKSPACE_WRAPPER of the Makefile. Cargo includes this path in the names of the artefacts of the workspace's crates. So every
+# clone has its own artefacts in the shared build directory, and all clones share their dependencies. Without the wrapper, Cargo identifies
+# a crate by its path within the workspace, and considers another clone's artefact up to date if it is newer than the sources.
+# Uses bash, because dash removes variables such as CARGO_BIN_EXE_ccbench-agent.
 #
 # For clean_clones.sh, clones/ID in the build directory has a link to the clone, and an empty file for each hash in the names of its
-# artefacts. Incremental state, which has other hashes, is in directories ID.
+# artefacts. Incremental state, which has other hashes, is in directories named ID.
 clone=${0%/scripts/*}
 id=$(cksum <<<"$clone")
 id=${id%% *}
@@ -27,7 +27,7 @@ esac
 build_dir=${CARGO_BUILD_BUILD_DIR:-${CARGO_TARGET_DIR:-}}
 if [ -n "$build_dir" ] && [ "${#hashes[@]}" -gt 0 ]; then
     record=$build_dir/clones/$id
-    # Without a record the artefact is only kept longer.
+    # Errors are ignored: an artefact without a record is only kept longer.
     {
         mkdir -p "$record"
         [ -L "$record/clone" ] || ln -sT "$clone" "$record/clone"

@@ -2,12 +2,12 @@
 # Installs the packages that ccbench needs besides a Rust toolchain, after printing each package with its purpose.
 #   --lab   also installs what the lab needs (docs/lab.md): QEMU, and the tools that build its kernel
 #   --test  also installs what the tests need: a browser, tcpdump, the Python packages of
-#           tests/notebooks/requirements.txt in a directory of their own, and axe-core where there is npm
+#           tests/notebooks/requirements.txt in a directory of their own, and axe-core if there is npm
 #   --faults also installs strace, which injects faults
-#   --machines also installs what the test of several machines needs: QEMU, and what makes their disk
+#   --machines also installs what the test of several machines needs: QEMU, and tools that make the machines' disk
 #   --slurm also installs Slurm, on which tests run job arrays
-#   --dist  also installs what builds packages (scripts/dist.sh)
-#   --test-dist also installs what makes the bare systems in which they are tested (tests/dist/bare.sh)
+#   --dist  also installs the tools that build packages (scripts/dist.sh)
+#   --test-dist also installs the tools that make the bare systems for testing packages (tests/dist/bare.sh)
 #   --arm64 also installs what runs tests for 64-bit Arm: QEMU's user mode, and a linker and a libc for Arm
 # Does nothing if everything is installed.
 set -euo pipefail
@@ -57,7 +57,7 @@ done
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
 
-# Python packages for the tests of the notebooks and of object stores (moto), in a virtual environment in the cache.
+# Installs the Python packages of the tests (among others for notebooks and object stores) in a virtual environment in the cache.
 python_packages() {
     local requirements venv
     requirements=$(dirname "$0")/../tests/notebooks/requirements.txt
@@ -69,8 +69,8 @@ python_packages() {
     cp "$requirements" "$venv/installed.txt"
 }
 
-# axe-core, the rules of accessibility for the tests of pages, in the cache: it is a program of others (MPL-2.0) that only tests use.
-# Those tests are skipped where it cannot be installed.
+# Installs axe-core, the accessibility rules for the tests of pages, into the cache and not into the repository: it is third-party code
+# (MPL-2.0) that only tests use. Those tests are skipped if it cannot be installed.
 axe_version=4.14.1
 axe_core() {
     local axe work
@@ -123,7 +123,7 @@ fi
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 echo "setup: these packages are missing; installing them with apt-get, $how (press Ctrl-C to stop):"
 for name in "${missing[@]}"; do printf '  %-18s %s\n' "$name" "${purpose[$name]:-}"; done
-# The package of iperf3 asks whether to start a service; it must not.
+# Keeps the package iperf3 from asking whether to start a service.
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
 # If the default clang is too old, install the newest one available.

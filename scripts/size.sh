@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a program is made of: size.sh PROGRAM [LIMIT_MB]. Prints the sections, the crates whose symbols are largest, and the size without
-# symbols, which may be at most LIMIT_MB (10^6 bytes). The program must have its symbols (`make size`). Generic code counts for the crate
-# that it is written in, not for the one that uses it.
+# Prints what a program is made of: size.sh PROGRAM [LIMIT_MB]. Prints the sections, the crates with the largest symbols, and the size
+# without symbols, which may be at most LIMIT_MB (10^6 bytes). The program must have its symbols (`make size`). Generic code counts towards
+# the crate that defines it, not the one that uses it.
 set -euo pipefail
 program=${1:?usage: size.sh PROGRAM [LIMIT_MB]}
 limit=${2:-}
@@ -9,12 +9,12 @@ command -v nm >/dev/null || { echo "size: nm is missing: install binutils" >&2; 
 stripped=$(mktemp)
 trap 'rm -f "$stripped"' EXIT
 
-# The filters below read all lines: one that ends early (head) could end sort with SIGPIPE, and with it this script.
+# The filters below read all lines: with one that ends early (head), sort could die of SIGPIPE, and this script with it.
 mb() { awk '{ printf "%8.2f MB  %s\n", $1 / 1e6, $2 }'; }
 echo "sections of $program:"
 size -A -d "$program" | awk '$2 > 0 && $1 ~ /^\./ { print $2, $1 }' | sort -rn | sed -n 1,12p | mb
 echo "crates:"
-# Of `<a::B as c::D>::e` and `core::ptr::drop_in_place<a::B>` the first crate that is not the standard library's.
+# A symbol such as `<a::B as c::D>::e` or `core::ptr::drop_in_place<a::B>` counts towards its first crate outside the standard library.
 nm --print-size --radix=d --demangle "$program" | awk '
     NF >= 4 && $3 ~ /^[tTrRdD]$/ {
         name = $0

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Copies what is installed into a tree: stage.sh PROGRAMS ROOT PREFIX
-#   PROGRAMS  directory of the two programs, which run here
+# Copies all installed files into a tree: stage.sh PROGRAMS ROOT PREFIX
+#   PROGRAMS  directory of the two programs, which must run here
 #   ROOT      root of the tree; empty: this system's
-#   PREFIX    /usr/local, /usr; empty: for an archive that is unpacked in /usr/local
+#   PREFIX    /usr/local, /usr; empty: for an archive to unpack in /usr/local
 set -euo pipefail
-# Users read what is installed.
+# All users must be able to read the installed files.
 umask 022
 source=$(dirname "$(realpath "$0")")/..
 programs=$1 prefix=${3%/}
@@ -33,5 +33,5 @@ esac
 to=$(realpath "$to")
 cd "$source"
 for file in LICENSE LICENSES/*; do install -D -m 644 "$file" "$to/share/doc/ccbench/$file"; done
-# Errors name their sections.
+# Errors refer to sections of the documents.
 scripts/documents.sh "$to/share/doc/ccbench" "$to/share/ccbench/plans"

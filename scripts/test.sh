@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests and ends with one line of totals: "N passed, N failed, N skipped". Arguments go to `cargo test`.
+# Runs the tests and prints one line of totals at the end: "N passed, N failed, N skipped". Arguments go to `cargo test`.
 # Every test runs once; a failure does not end the run. Exits with 1 if anything failed.
 #
-# A skipped test appends itself and the reason to the file $CCBENCH_TEST_SKIPS (tests/src/skip.rs). Tests are skipped that could not
-# measure time because the CPU was short (tests/src/cpu.rs), and the lab's test where there is no lab.
+# A skipped test appends its name and the reason to the file $CCBENCH_TEST_SKIPS (tests/src/skip.rs). Tests are skipped if they could not
+# measure time because of missing CPU time (tests/src/cpu.rs), or if something that they need is missing, such as the lab.
 # kmod's checks (make -C kmod check) count as one test. Tests marked `#[ignore]` are not counted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -12,10 +12,10 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CCBENCH_TEST_SKIPS=$dir/skips
 : >"$CCBENCH_TEST_SKIPS"
-# Servers that tests start on this machine are not asked for through a proxy.
+# Connections to servers that tests start on this machine must not go through a proxy.
 export NO_PROXY=127.0.0.1,localhost,${NO_PROXY:-${no_proxy:-}}
 export no_proxy=$NO_PROXY
-# Property tests draw the same cases in every run.
+# With the same seed, property tests draw the same cases in every run.
 export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-1}
 passed=0 failed=0
 
@@ -47,7 +47,7 @@ fi
 
 cargo test --no-fail-fast --color never "$@" 2>&1 | tee "$dir/log"
 status=${PIPESTATUS[0]}
-# The form of libtest: "test result: ok. 12 passed; 0 failed; 1 ignored; ...", "test NAME ... FAILED".
+# The format of libtest: "test result: ok. 12 passed; 0 failed; 1 ignored; ...", "test NAME ... FAILED".
 read -r of_cargo_passed of_cargo_failed < <(awk '
     /^test result: / { passed += $4; failed += $6; open = "" }
     /^ *(Running|Doc-tests) / { if (open != "") print open; open = $0 }
