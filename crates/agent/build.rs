@@ -1,5 +1,5 @@
-//! Compiles the congestion controls of `kmod/bpf` for BPF, so that the agent carries them, and this program's own
-//! feature `ebpf` needs clang only here.
+//! Compiles the congestion controls of `kmod/bpf` for BPF and embeds them in the agent, so that this program's own
+//! feature `ebpf` needs clang only at build time.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -35,12 +35,12 @@ fn build() -> Result<(), BuildError> {
         let name = source.file_name().unwrap_or_default().to_string_lossy().replace(".bpf.c", "");
         let object = out.join(format!("{name}.bpf.o"));
         compile(&clang, &source, &object)?;
-        // Only what is needed of it at run time: writing to a string cannot fail.
+        // Keeps only what is needed at run time; writing to a string cannot fail.
         let _ =
             writeln!(table, "    ({name:?}, include_bytes!({:?})),", object.display().to_string());
     }
     table.push_str("];\n");
-    // Tests load it as a user's own; the agent does not carry it.
+    // Tests load it as a supplied congestion control; the agent does not embed it.
     let example = root.join("../plans/cc/aimd.bpf.c");
     println!("cargo:rerun-if-changed={}", example.display());
     compile(&clang, &example, &out.join("aimd.bpf.o"))?;

@@ -1,5 +1,5 @@
-//! An agent whose acknowledgements are made up: so many rows in a second as no flow here would give, by the way that real
-//! ones take (gathering, outbox, gRPC, tables). For `tests/bench/ack_soak.sh`.
+//! An agent with simulated acknowledgements. It produces more rows per second than any real flow here, which then take
+//! the real path (gathering, outbox, gRPC, tables). For `tests/bench/ack_soak.sh`.
 //!
 //! `ack_flood LISTEN ROWS_PER_SECOND SOCKETS`: listens on a loopback address.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
@@ -33,7 +33,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const TICK_US: u64 = 4000;
 
 fn main() {
-    // Traffic is started through this program, as through the agent's.
+    // Traffic starts through this program, as it would through the agent's.
     if std::env::args().nth(1).as_deref() == Some("launch")
         && let Command::Launch(args) = Cli::parse().command
     {
@@ -68,7 +68,7 @@ fn main() {
     });
 }
 
-/// A socket that sends at an even rate through a queue that fills and empties.
+/// A socket that sends at a constant rate through a queue that fills and drains.
 struct Socket {
     ports: u32,
     cookie: u64,
@@ -82,7 +82,7 @@ struct Socket {
 struct Flood {
     gather: Gather,
     sockets: Vec<Socket>,
-    /// Whose row is next.
+    /// The socket of the next row.
     turn: usize,
     made: u64,
     begin_ns: Option<u64>,
@@ -114,7 +114,7 @@ impl Flood {
         }
     }
 
-    /// Xorshift: rows of a real flow are never even.
+    /// Xorshift noise: rows of a real flow are never regular.
     fn noise(&mut self, below: u64) -> u64 {
         self.noise ^= self.noise << 13;
         self.noise ^= self.noise >> 7;
@@ -138,15 +138,15 @@ impl Flood {
         put(4, &socket.ports.to_ne_bytes());
         let pacing = u64::from(socket.cwnd) * 1448 * 1_200_000 / u64::from(socket.rtt_us);
         let sent = socket.bytes_acked + u64::from(socket.cwnd) * 1448;
-        // As `struct row` has them: time, cookie, segments, lost; acked, received, sent, retransmitted, pacing.
+        // The order of `struct row`: time, cookie, segments, lost; acked, received, sent, retransmitted, pacing.
         let long =
             [at_ns, socket.cookie, socket.segments, 0, socket.bytes_acked, 37, sent, 0, pacing];
         put(8, &long.map(u64::to_ne_bytes).concat());
         let (rtt, cwnd, delivered) = (socket.rtt_us, socket.cwnd, socket.delivered);
         let sent = delivered.wrapping_add(cwnd);
         let in_s = socket.segments as u32;
-        // rtt, rttvar, min rtt, rto, ato; cwnd, ssthresh, unacked, sacked, lost, retrans, reordering; delivered, ce, rate sample;
-        // retransmissions, segments out and in, data out and in, not sent, windows.
+        // rtt, rttvar, min rtt, rto, ato; cwnd, ssthresh, unacked, sacked, lost, retrans, reordering; delivered, ce,
+        // rate sample; retransmissions, segments out and in, data out and in, not sent, windows.
         let short = [
             rtt,
             300 + some as u32,

@@ -1,5 +1,5 @@
-//! Accepts connections: enforces limits, completes the TLS handshake before anything else, finds out who the client is, and
-//! reports the end of each.
+//! Accepts connections: enforces limits, completes the TLS handshake first, identifies the client, and reports the end
+//! of each connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,24 +38,24 @@ use refusals::RefusalLog;
 
 pub use connection::Connection;
 
-/// Connections at the same time: every controller has one.
+/// Limit of concurrent connections; each controller has one.
 const MAX_CONNECTIONS: usize = 64;
-/// Unfinished TLS handshakes at the same time; above this the oldest is closed, so that a flood of silent connections cannot
-/// block other clients.
+/// Limit of concurrent unfinished TLS handshakes. Above it the oldest is closed, so that a flood of silent connections
+/// cannot block other clients.
 const MAX_HANDSHAKES: usize = 64;
-/// Longest TLS handshake.
+/// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after an error of `accept`, for example without free descriptors: the error comes back at once.
+/// Pause after an error of `accept`, such as EMFILE, which would recur at once.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Debug, Clone)]
 struct Client {
     identity: Arc<Identity>,
     certificate: Option<Arc<PeerCertificate>>,
 }
 
-/// Resolves when a connection has ended, and has its client. In the extensions of each of its requests.
+/// A handle of a connection: identifies its client, and resolves when it has ended. Each request carries one in its extensions.
 #[derive(Debug, Clone)]
 pub struct ConnectionEnd {
     id: u64,
@@ -66,27 +66,27 @@ pub struct ConnectionEnd {
 }
 
 impl ConnectionEnd {
-    /// Distinguishes the connections of this process.
+    /// Returns a number that is unique among the connections of this process.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The address of the other end, if it came over a network.
+    /// Returns the address of the other end, if it came over a network.
     pub fn peer(&self) -> Option<Peer> {
         self.peer
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn identity(&self) -> &Identity {
         &self.client.identity
     }
 
-    /// The client's certificate, with TLS.
+    /// Returns the client's certificate, if it uses TLS.
     pub fn certificate(&self) -> Option<&PeerCertificate> {
         self.client.certificate.as_deref()
     }
 
-    /// The same connection for a client of the front at its other end.
+    /// Returns the same connection for a client of the front at its other end.
     pub fn on_behalf_of(&self, identity: Identity, peer: Option<Peer>) -> Self {
         let client = Client { identity: Arc::new(identity), certificate: None };
         Self { peer, client, ..self.clone() }
@@ -102,20 +102,20 @@ impl ConnectionEnd {
         while self.end.changed().await.is_ok() {}
     }
 
-    /// A connection that ends when the first value is dropped.
+    /// Returns a connection that ends when the first value is dropped.
     #[cfg(test)]
     pub(crate) fn example() -> (watch::Sender<()>, Self) {
         Self::example_from(None)
     }
 
-    /// The same from this address.
+    /// Like [`Self::example`], from this address.
     #[cfg(test)]
     pub(crate) fn example_from(ip: Option<std::net::IpAddr>) -> (watch::Sender<()>, Self) {
         let (send, example) = Self::example_of(Identity::local("a test"));
         (send, Self { peer: ip.map(Peer::at), ..example })
     }
 
-    /// The same of this client.
+    /// Like [`Self::example`], of this client.
     #[cfg(test)]
     pub(crate) fn example_of(identity: Identity) -> (watch::Sender<()>, Self) {
         let (send, end) = watch::channel(());
@@ -127,21 +127,21 @@ impl ConnectionEnd {
 /// Why a connection was refused.
 #[derive(Debug, thiserror::Error)]
 enum RefusedConnection {
-    /// On a Unix socket or on loopback without TLS, by a process of another user.
+    /// A process of another user, on a Unix socket or on loopback without TLS.
     #[error("it is of user {uid}; only root and user {permitted} may connect")]
     OtherUser {
         /// The user.
         uid: u32,
-        /// Who may, beside root.
+        /// The user that may, besides root.
         permitted: u32,
     },
     /// The kernel does not name the user.
     #[error("read the user of its process: {0}")]
     UnknownUser(#[source] io::Error),
-    /// On loopback without TLS, and the kernel does not look its socket up.
+    /// On loopback without TLS, the kernel could not look up the socket.
     #[error("find the user of its process: {0}; listen on unix:PATH, or use TLS")]
     NoLookUp(#[from] SampleError),
-    /// On loopback without TLS, and no process has its other end.
+    /// On loopback without TLS, no process has the other end of the connection.
     #[error(
         "no process in this network namespace has its other end, so its user is unknown; use TLS, or connect from this node"
     )]
@@ -152,30 +152,30 @@ enum RefusedConnection {
     /// The TLS handshake took too long.
     #[error("no TLS handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     HandshakeTimeout,
-    /// The client's certificate passed the handshake and cannot be read.
+    /// The client's certificate passed the handshake but cannot be read.
     #[error("its certificate: {0}")]
     Certificate(#[from] CertificateError),
-    /// After it was accepted: the certificate was revoked, for example.
+    /// The certificate is no longer accepted; for example, it was revoked.
     #[error("the certificate of {client} is no longer accepted: {source}")]
     Rejected {
         /// The client.
         client: String,
-        /// Why.
+        /// The reason.
         source: rustls::Error,
     },
-    /// Newer connections wait for their handshakes.
+    /// Newer connections are waiting for their handshakes.
     #[error("others wait for a TLS handshake, and this one is the oldest of {MAX_HANDSHAKES}")]
     TooManyHandshakes,
-    /// It is one of so many that its address is blocked.
+    /// So many connections of its address were refused that the address is blocked.
     #[error(
         "{} connections of its address were refused within a second: the kernel drops its packets to this port for a second",
         floods::MAX_REFUSED
     )]
     Flood,
-    /// There are too many already.
+    /// The limit of connections is reached.
     #[error("there are {MAX_CONNECTIONS} connections, the limit")]
     TooManyConnections,
-    /// The client has too many.
+    /// The client's limit of connections is reached.
     #[error("{client} has {MAX_PER_CLIENT} connections, the limit of a certificate")]
     TooManyOfClient {
         /// The client.
@@ -186,7 +186,7 @@ enum RefusedConnection {
 /// Accepted connections.
 pub type Incoming = ReceiverStream<io::Result<Connection>>;
 
-/// Accepts on a Unix socket from root and the user `permitted`, with any permissions of the socket and its directory.
+/// Accepts connections on a Unix socket from root and the user `permitted`, whatever the permissions of the socket and its directory.
 pub fn unix(listener: UnixListener, permitted: u32, audit: Audit) -> Incoming {
     let (gate, incoming) = Gate::new(None);
     tokio::spawn(async move {
@@ -210,8 +210,8 @@ pub fn unix(listener: UnixListener, permitted: u32, audit: Audit) -> Incoming {
     incoming
 }
 
-/// Accepts on a TCP socket; with `trust`, only clients with a certificate that it accepts, and only for as long as it does; without,
-/// only processes of root and of this process's user, in its network namespace.
+/// Accepts connections on a TCP socket. With `trust`, admits only clients whose certificate it accepts, for as long as
+/// it does. Without it, admits only processes of root and of this process's user, in its network namespace.
 pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incoming {
     let (gate, incoming) = Gate::new(trust);
     tokio::spawn(async move {
@@ -221,7 +221,7 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
             tokio::select! {
                 accepted = gate.accept(|| listener.accept()) => {
                     let Some((stream, peer)) = accepted else { return };
-                    // Without it the connection is only slower.
+                    // If this fails, the connection is only slower.
                     let _ = stream.set_nodelay(true);
                     match &gate.trust {
                         Some(trust) => {
@@ -259,20 +259,20 @@ pub fn tcp(listener: TcpListener, trust: Option<Trust>, audit: Audit) -> Incomin
     incoming
 }
 
-/// The user of a local process. Only root and `permitted` may control this node.
+/// Returns the user of a local process. Only root and `permitted` may control this node.
 fn may_connect(stream: &UnixStream, permitted: u32) -> Result<u32, RefusedConnection> {
     let peer = stream.peer_cred().map_err(RefusedConnection::UnknownUser)?;
     check_user(peer.uid(), permitted, users_without_number)
 }
 
-/// The user of a client on loopback without TLS: any user of this machine reaches the port.
+/// Returns the user of a client on loopback without TLS, where any user of this machine reaches the port.
 fn user_on_loopback(stream: &TcpStream, peer: SocketAddr) -> Result<u32, RefusedConnection> {
     let local = stream.local_addr().map_err(RefusedConnection::UnknownUser)?;
     let uid = socket_owner(peer, local)?.ok_or(RefusedConnection::NoProcess)?;
     check_user(uid, rustix::process::geteuid().as_raw(), users_without_number)
 }
 
-/// Permits root and one user. `without_number` is the number that other users may have, too.
+/// Admits root and one user. `without_number` is the overflow UID, under which other users may appear.
 fn check_user(
     uid: u32,
     permitted: u32,
@@ -284,7 +284,7 @@ fn check_user(
     Err(RefusedConnection::OtherUser { uid, permitted })
 }
 
-/// The number by which the kernel names every user that has none in this process's user namespace. `None`: all users have one.
+/// Returns the overflow UID, which stands for users without a UID in this process's user namespace. `None`: all users have one.
 fn users_without_number() -> Option<u32> {
     if in_initial_user_namespace() {
         return None;
@@ -298,7 +298,7 @@ impl Client {
         Self { identity: Arc::new(Identity::local(name)), certificate: None }
     }
 
-    /// The holder of the certificate of a TLS connection.
+    /// Identifies the holder of the certificate of a TLS connection.
     fn certified(stream: &TlsStream<TcpStream>) -> Result<Self, RefusedConnection> {
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let leaf = chain.first().map(|leaf| &leaf[..]).unwrap_or_default();
@@ -314,7 +314,7 @@ impl Client {
     }
 }
 
-/// Passes connections on to the server, at most [`MAX_CONNECTIONS`] at the same time.
+/// Passes connections on to the server, at most [`MAX_CONNECTIONS`] at a time.
 struct Gate {
     slots: Arc<Semaphore>,
     per_client: PerClient,
@@ -336,7 +336,7 @@ impl Gate {
         (gate, ReceiverStream::new(incoming))
     }
 
-    /// The next connection; `None` when the server has ended.
+    /// Returns the next connection; `None` when the server has ended.
     async fn accept<T, F: Future<Output = io::Result<T>>>(
         &self,
         next: impl Fn() -> F,
@@ -396,11 +396,11 @@ impl Gate {
         });
         let connection =
             Connection { id, stream, client, rejection, end, close, _slot: slot, _place: place };
-        // It fails only when the server has ended.
+        // Sending fails only when the server has ended.
         let _ = self.out.send(Ok(connection)).await;
     }
 
-    /// Logs why, too.
+    /// Resolves when the client's certificate is no longer accepted, and logs the reason.
     fn rejection(&self, client: &Client, peer: &str, audit: &Audit) -> Rejection {
         let (Some(trust), Some(certificate)) = (self.trust.clone(), client.certificate.clone())
         else {
@@ -427,7 +427,7 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// Returns the peer whose handshake was closed in favour of this one.
+    /// Starts a handshake. Returns the peer whose handshake was closed in favour of this one.
     fn start(&mut self, peer: SocketAddr, handshake: Accept<TcpStream>) -> Option<SocketAddr> {
         let task = self.running.spawn(async move {
             let done = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -446,12 +446,12 @@ impl Handshakes {
         Some(oldest)
     }
 
-    /// The next one that ends; pending without any.
+    /// Waits for the next handshake to end; pending if there is none.
     async fn next(&mut self) -> Handshake {
         loop {
             match self.running.join_next().await {
                 Some(Ok(done)) => return done,
-                // Given up.
+                // The handshake was aborted in favour of a newer one.
                 Some(Err(_)) => {}
                 None => std::future::pending().await,
             }

@@ -1,5 +1,5 @@
-//! Who a client is, and whether it may call an RPC. [`Authorized`] decides before any handler runs, for every RPC of the
-//! service, and refuses what it does not know.
+//! Identifies clients and decides which RPCs they may call. [`Authorized`] checks every RPC of the service before its
+//! handler runs, and refuses RPCs that it does not know.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -21,26 +21,26 @@ use crate::tls::Trust;
 /// A client of this agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The common name of its certificate, or what it is without one.
+    /// The common name of its certificate, or a description of a client without one.
     pub name: String,
-    /// The serial number of its certificate in hexadecimal digits; empty without one.
+    /// The serial number of its certificate in hexadecimal; empty without one.
     pub serial: String,
-    /// What it may do.
+    /// The scopes that it has.
     pub scopes: Scopes,
-    /// Its certificate is of a version without scopes, and permits everything.
+    /// Its certificate was issued before scopes existed, and permits everything.
     pub is_unscoped: bool,
-    /// What its certificate permits and this worker does not.
+    /// Scopes that its certificate grants and this worker withholds.
     pub withheld: Scopes,
 }
 
 impl Identity {
-    /// A client without a certificate, which may do everything: of root or of this process's user on this machine.
+    /// Returns a client without a certificate, which may do everything: root or this process's user, on this machine.
     pub fn local(name: impl Into<String>) -> Self {
         let (name, serial, withheld) = (name.into(), String::new(), Scopes::default());
         Self { name, serial, scopes: Scopes::all(), is_unscoped: false, withheld }
     }
 
-    /// The holder of a certificate.
+    /// Returns the holder of a certificate.
     pub fn of_certificate(certificate: &Certificate) -> Self {
         let scopes = Scopes::from_uris(certificate.uris.iter().map(String::as_str));
         Self {
@@ -52,7 +52,7 @@ impl Identity {
         }
     }
 
-    /// Refuses what needs a scope that the client does not have; `what` names it.
+    /// Refuses an operation whose scope the client lacks; `what` names the operation.
     ///
     /// # Errors
     /// The missing scope.
@@ -77,7 +77,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A client may not do what it asked for.
+/// The error of a client that may not do what it asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingScope {
     /// The operation and its object.
@@ -112,29 +112,29 @@ impl fmt::Display for MissingScope {
 
 impl std::error::Error for MissingScope {}
 
-/// A gRPC service behind the check of every RPC.
+/// A gRPC service that checks every RPC first.
 #[derive(Debug, Clone)]
 pub struct Authorized<S> {
     inner: S,
     trust: Option<Trust>,
-    /// The connections are a front's, which names the client of each request; more scopes than these none of them has.
+    /// Set if the connections come from a front, which names the client of each request. No client gets scopes beyond these.
     behind_front: Option<Scopes>,
     audit: Audit,
 }
 
 impl<S> Authorized<S> {
-    /// Checks certificates again by `trust`, and records every call in `audit`.
+    /// Verifies certificates again with `trust`, and records every call in `audit`.
     pub fn new(inner: S, trust: Option<Trust>, audit: Audit) -> Self {
         Self { inner, trust, behind_front: None, audit }
     }
 
-    /// Takes requests of a front for its clients, which have the scopes of `limit` at most. Records every call in `audit`.
+    /// Accepts requests that a front passes on for its clients. Their scopes are limited to `limit`. Records every call in `audit`.
     pub fn behind_front(inner: S, limit: Scopes, audit: Audit) -> Self {
         Self { inner, trust: None, behind_front: Some(limit), audit }
     }
 }
 
-/// For whom a request is.
+/// Returns the client that a request comes from.
 fn client_of(request: &Request<Body>, limit: Option<Scopes>) -> Result<ConnectionEnd, Status> {
     let Some(connection) = request.extensions().get::<ConnectionEnd>() else {
         return Err(Status::internal("a request without its connection"));
@@ -145,7 +145,7 @@ fn client_of(request: &Request<Body>, limit: Option<Scopes>) -> Result<Connectio
     Ok(connection.on_behalf_of(identity, peer))
 }
 
-/// Whether the client of a connection may call this RPC now.
+/// Checks that the client of a connection may call this RPC now.
 fn check(rpc: Rpc, client: &ConnectionEnd, trust: Option<&Trust>) -> Result<(), Status> {
     let identity = client.identity();
     if let (Some(trust), Some(certificate)) = (trust, client.certificate()) {
@@ -203,7 +203,7 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let response = answer.await?;
-            // A status that ends a stream later is not here: the audit log has whether the call was accepted.
+            // A later error of the stream is not visible here: the audit log records whether the call was accepted.
             call.finish(response.extensions().get::<Status>());
             Ok(response)
         })
@@ -231,7 +231,7 @@ mod tests {
         assert!(missing.contains("has none;"), "{missing}");
     }
 
-    /// Another certificate would not help.
+    /// Another certificate would not help here.
     #[test]
     fn a_scope_that_the_worker_permits_to_nobody_names_its_flag() {
         let limited = Identity { withheld: Scopes::default().with(Scope::Bpf), ..alice(&[]) };

@@ -1,5 +1,5 @@
-//! The audit log: a JSON object per line for every RPC that was accepted or refused, every refused connection, and every
-//! change to the machine. A thread writes it, so that no request waits for the disk; what does not fit is counted.
+//! The audit log: one JSON object per line for every accepted or refused RPC, every refused connection, and every change to the
+//! machine. A thread writes it, so that no request waits for the disk. Entries that do not fit into its queue are counted.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -26,22 +26,22 @@ use refusals::{Refusals, Unlogged};
 
 /// The log's name in the state directory.
 pub const FILE: &str = "audit.ndjson";
-/// Entries that may wait for the thread.
+/// Limit of entries that wait for the thread.
 const QUEUE: usize = 1024;
-/// Older files that are kept, `audit.ndjson.1` being the newest of them.
+/// How many older files are kept. `audit.ndjson.1` is the newest of them.
 const KEPT_FILES: u32 = 4;
-/// Equal calls that follow each other within this time are one entry.
+/// Equal calls in a row within this time become one entry.
 const HOLD: Duration = Duration::from_nanos(HOLD_NS);
 const HOLD_NS: u64 = 1_000_000_000;
-/// How long the end of the agent waits for the thread.
+/// How long the agent waits for the thread when it ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
-/// The same for room in the queue: attempts after the first, and the time between two.
+/// The wait for room in the queue: attempts after the first, and the time between two.
 const FLUSH_RETRIES: u32 = 200;
 const FLUSH_RETRY: Duration = Duration::from_millis(10);
-/// Longest text of a client in an entry, in bytes.
+/// Limit of a text from a client in an entry, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// Writes the audit log; without a file it does nothing. Clones share the file.
+/// Writes the audit log. Without a file it does nothing. Clones share the file.
 #[derive(Debug, Clone, Default)]
 pub struct Audit(Option<Arc<Shared>>);
 
@@ -49,11 +49,11 @@ pub struct Audit(Option<Arc<Shared>>);
 struct Shared {
     inbox: SyncSender<Message>,
     lost: Arc<AtomicU64>,
-    /// For whom the machine is changed.
+    /// The trial that the machine is changed for.
     trial: Mutex<Trial>,
 }
 
-/// Whose trial holds the node.
+/// The trial that holds the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Trial {
     run_id: String,
@@ -67,7 +67,7 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// A line, before it is text.
+/// A log line before it is formatted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     realtime_ns: i64,
@@ -81,11 +81,11 @@ enum What {
     Start { agent_version: &'static str },
     /// A call of an RPC.
     Rpc(Call),
-    /// Calls that were refused or failed, without an entry of their own.
+    /// Refused or failed calls that have no entry of their own.
     Calls { identity: String, serial: String, result: &'static str, calls: u64 },
-    /// A connection that was refused.
+    /// A refused connection.
     Connection { peer: String, result: &'static str, message: String },
-    /// Refused connections without an entry of their own.
+    /// Refused connections that have no entry of their own.
     Connections { result: &'static str, connections: u64 },
     /// A change that is about to be made.
     Change {
@@ -125,22 +125,22 @@ struct Line<'a> {
     time: String,
     #[serde(flatten)]
     what: &'a What,
-    /// Equal calls that this entry stands for.
+    /// Number of equal calls that this entry stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<u64>,
-    /// Entries that were lost since the agent's start.
+    /// Number of entries lost since the agent's start.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<u64>,
 }
 
-/// The run that a request belongs to; its handler sets it.
+/// The run that a request belongs to; the request's handler sets it.
 #[derive(Debug, Clone, Default)]
 pub struct RunId(Arc<OnceLock<String>>);
 
-/// Notes the run of a request for its entry.
+/// Notes the run of a request for its audit entry.
 pub fn note_run<T>(request: &Request<T>, run_id: &str) {
     if let Some(noted) = request.extensions().get::<RunId>() {
-        // The first one counts.
+        // The first run noted counts.
         let _ = noted.0.set(short(run_id));
     }
 }
@@ -165,7 +165,7 @@ fn name_of(code: Code) -> String {
     format!("{code:?}")
 }
 
-/// A call of which the result is not known yet. Dropping it records that the client did not wait for the result.
+/// A call whose result is not known yet. Dropping it records that the client did not wait for the result.
 #[derive(Debug)]
 pub struct PendingCall {
     audit: Audit,
@@ -174,14 +174,14 @@ pub struct PendingCall {
 }
 
 impl PendingCall {
-    /// A call that has arrived.
+    /// Registers a call that has arrived.
     pub fn new(audit: Audit, rpc: Rpc, client: &ConnectionEnd, run_id: RunId) -> Self {
         let new = || Call::new(rpc.name(), rpc.scope().name(), Code::Cancelled, client);
         let call = audit.is_open().then(new);
         Self { audit, call, run_id }
     }
 
-    /// Records the result: a status if it was refused or failed.
+    /// Records the result of the call: its status if it was refused or failed.
     pub fn finish(mut self, status: Option<&Status>) {
         if let Some(call) = &mut self.call {
             call.result = name_of(status.map_or(Code::Ok, Status::code));
@@ -200,20 +200,20 @@ impl Drop for PendingCall {
 }
 
 impl Audit {
-    /// Appends to a file, which only the agent's user may read. A file of more than `max_bytes` is renamed and begun anew.
+    /// Appends to a file that only the agent's user may read. A file larger than `max_bytes` is renamed, and a new one started.
     ///
     /// # Errors
-    /// The file or the thread cannot be made.
+    /// The file or the thread cannot be created.
     pub fn open(path: &Path, max_bytes: u64) -> Result<Self, AgentError> {
         let audit = Self::append_to(path, max_bytes)?;
         audit.record(What::Start { agent_version: env!("CARGO_PKG_VERSION") });
         Ok(audit)
     }
 
-    /// Appends to the file that an agent kept in its state directory, of any size; does nothing if there is none.
+    /// Appends to the file that a dead agent kept in its state directory, whatever its size. Without a file it does nothing.
     ///
     /// # Errors
-    /// The file cannot be opened, or the thread cannot be made.
+    /// The file cannot be opened, or the thread cannot be created.
     pub fn of_dead_agent(state_dir: &Path) -> Result<Self, AgentError> {
         let path = state_dir.join(FILE);
         if path.exists() { Self::append_to(&path, u64::MAX) } else { Ok(Self::default()) }
@@ -243,7 +243,7 @@ impl Audit {
         }
     }
 
-    /// Changes of the machine are now for this run of this client.
+    /// Attributes changes of the machine to this run of this client from now on.
     pub fn set_trial(&self, run_id: &str, client: Option<&Identity>) {
         let Some(shared) = &self.0 else { return };
         let (identity, serial) =
@@ -293,7 +293,7 @@ impl Audit {
         self.record(What::Connections { result: "refused", connections });
     }
 
-    /// Waits until what was recorded before is in the file, at most 2 s for room in the queue and 2 s for the file.
+    /// Waits until earlier records are in the file: at most 2 s for room in the queue and 2 s for the file.
     pub fn flush(&self) {
         self.flush_with(FLUSH_RETRIES);
     }
@@ -323,7 +323,7 @@ impl Audit {
     }
 }
 
-/// The beginning of a text of a client.
+/// Returns the beginning of a client's text.
 fn short(text: &str) -> String {
     let end = (0..=MAX_TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end));
     match text.get(..end.unwrap_or(0)) {
@@ -332,11 +332,11 @@ fn short(text: &str) -> String {
     }
 }
 
-/// The thread that writes.
+/// The thread that writes the log.
 struct Writer {
     file: LogFile,
     lost: Arc<AtomicU64>,
-    /// An entry that waits for equal ones, and their number.
+    /// An entry that waits for equal ones, and how many there were.
     held: Option<(Entry, u64)>,
     refusals: Refusals,
 }
@@ -357,7 +357,7 @@ impl Writer {
                 Ok(Message::Entry(entry)) => self.take(entry),
                 Ok(Message::Flush(done)) => {
                     self.write_all();
-                    // Who asked may have given up.
+                    // The requester may have given up.
                     let _ = done.try_send(());
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -375,7 +375,7 @@ impl Writer {
 
     fn take(&mut self, entry: Entry) {
         self.end_refusals(entry.realtime_ns);
-        // Here too, because calls without a line of their own can follow for long.
+        // Also checked here, because calls without a line of their own can arrive for a long time.
         let is_over = |held: &Entry| entry.realtime_ns.abs_diff(held.realtime_ns) >= HOLD_NS;
         if self.held.as_ref().is_some_and(|(held, _)| is_over(held)) {
             self.write_held();
@@ -425,7 +425,7 @@ impl Writer {
         let line = entry.line(calls, lost);
         if let Err(error) = self.file.append(&line) {
             self.lost.fetch_add(calls, Ordering::Relaxed);
-            // Once per loss would repeat itself for as long as the disk is full.
+            // Report only the first loss: while the disk is full, every entry fails.
             if lost == 0 {
                 tracing::error!(%error, path = %self.file.path.display(), "write the audit log");
             }
@@ -438,7 +438,7 @@ impl Entry {
         Self { realtime_ns, what: What::Calls { identity, serial, result: "refused", calls } }
     }
 
-    /// Accepted reads of the clock: a controller makes 64 in a row.
+    /// Whether this is an accepted read of the clock: a controller makes 64 in a row.
     fn is_repeated(&self) -> bool {
         let is_read = |call: &Call| call.rpc == Rpc::Clock.name() && call.result == "Ok";
         matches!(&self.what, What::Rpc(call) if is_read(call))
@@ -452,19 +452,19 @@ impl Entry {
             calls: (calls > 1).then_some(calls),
             lost: (lost > 0).then_some(lost),
         };
-        // Structures of texts and numbers are always JSON.
+        // Structures of strings and numbers always serialize.
         serde_json::to_string(&line).unwrap_or_default() + "\n"
     }
 }
 
-/// A file to append to, of limited size.
+/// An append-only file of limited size.
 #[derive(Debug)]
 struct LogFile {
     path: PathBuf,
     file: File,
     bytes: u64,
     max_bytes: u64,
-    /// The last line may be incomplete: writing it failed.
+    /// The last line may be incomplete, because writing it failed.
     is_torn: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Boots this machine into another installed kernel, once: selects the kernel's entry of the boot loader for the next boot only, and
-//! reboots. After a crash or a power cycle the machine is back in its usual kernel.
+//! Boots this machine into another installed kernel, once. Selects the kernel's boot loader entry for the next boot
+//! only, and reboots. After a crash or a power cycle, the machine boots its usual kernel again.
 
 use std::io;
 use std::path::PathBuf;
@@ -32,16 +32,16 @@ pub enum BootError {
          systemd-boot`, or boot the kernel by hand"
     )]
     NotAllowed {
-        /// The kernel of the request.
+        /// The requested kernel.
         release: String,
     },
-    /// The boot loader has no entry for it.
+    /// The boot loader has no entry for the kernel.
     #[error(
         "kernel {release} is not installed on this node: {loader} has entries for {}; install it, or name one of these",
         list(.installed)
     )]
     NotInstalled {
-        /// The kernel of the request.
+        /// The requested kernel.
         release: String,
         /// The boot loader.
         loader: &'static str,
@@ -53,7 +53,7 @@ pub enum BootError {
     Config {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, and the fix.
+        /// What is wrong, and how to fix it.
         reason: &'static str,
     },
     /// A file cannot be read or written.
@@ -99,16 +99,16 @@ fn hint(source: &io::Error) -> &'static str {
 
 /// A boot loader that can select an entry for one boot.
 pub trait BootLoader: Send + Sync {
-    /// As on the command line.
+    /// Returns its name, as on the command line.
     fn name(&self) -> &'static str;
 
-    /// The entry of a kernel release.
+    /// Returns the entry of a kernel release.
     ///
     /// # Errors
-    /// There is none, or the configuration cannot be read.
+    /// There is no such entry, or the configuration cannot be read.
     fn entry(&self, release: &str) -> Result<String, BootError>;
 
-    /// Selects an entry for the next boot only; `None`: the usual one again.
+    /// Selects an entry for the next boot only; `None` restores the usual one.
     ///
     /// # Errors
     /// The selection cannot be written.
@@ -117,15 +117,15 @@ pub trait BootLoader: Send + Sync {
 
 /// Reboots this machine into other kernels; tests use a fake.
 pub struct Boot {
-    /// Selects the kernel.
+    /// Selects the kernel for the next boot.
     pub loader: Box<dyn BootLoader>,
-    /// Begins the reboot, and returns.
+    /// Starts the reboot, and returns.
     pub reboot: Box<dyn Fn() -> Result<(), BootError> + Send + Sync>,
     /// The entry of a reboot that has begun; the machine stays up for a while.
     pub begun: Mutex<Option<String>>,
 }
 
-/// What the next boot is.
+/// The selection for the next boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selected {
     /// The boot loader.
@@ -135,7 +135,7 @@ pub struct Selected {
 }
 
 impl Boot {
-    /// Of this machine.
+    /// Returns the reboots of this machine.
     pub fn of(kind: BootLoaderKind) -> Self {
         let loader: Box<dyn BootLoader> = match kind {
             BootLoaderKind::Grub => Box::new(Grub::of_machine()),
@@ -144,11 +144,11 @@ impl Boot {
         Self { loader, reboot: Box::new(reboot), begun: Mutex::default() }
     }
 
-    /// Selects a kernel for the next boot, and begins the reboot. If that fails, the next boot is a usual one, or that of the reboot
-    /// that has begun.
+    /// Selects a kernel for the next boot, and starts the reboot. On an error, the next boot uses the usual kernel, or
+    /// that of a reboot already begun.
     ///
     /// # Errors
-    /// Why the machine stays up.
+    /// The reason why the machine stays up.
     pub fn reboot_into(&self, release: &str) -> Result<Selected, BootError> {
         let entry = self.loader.entry(release)?;
         let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +171,7 @@ impl Boot {
     }
 }
 
-/// systemd stops all services, this agent too, which undoes its changes.
+/// Reboots through systemd, which stops all services. This agent then undoes its changes.
 fn reboot() -> Result<(), BootError> {
     run("systemctl", &["reboot", "--no-wall"])
 }
@@ -190,7 +190,7 @@ fn run(program: &'static str, arguments: &[&str]) -> Result<(), BootError> {
     Err(BootError::Failed { program, stderr })
 }
 
-/// The entry of a release among those that a boot loader has.
+/// Returns the entry of a release among those of a boot loader.
 fn entry_of(
     entries: Vec<(String, String)>,
     release: &str,

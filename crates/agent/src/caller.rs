@@ -1,4 +1,4 @@
-//! The client of a front, as the front passes it on to its worker with each request.
+//! The client that a front acts for. The front passes it to its worker with each request.
 
 use std::net::IpAddr;
 
@@ -12,24 +12,24 @@ use crate::accept::ConnectionEnd;
 use crate::access::Identity;
 use crate::control_interface::Peer;
 
-/// The key of the metadata of a request.
+/// The metadata key of a request.
 pub const KEY: &str = "ccbench-caller-bin";
 
-/// Why a worker does not know for whom a request is.
+/// Why a worker cannot identify the client of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallerError {
-    /// The request is not of a front.
+    /// The request does not come from a front.
     #[error(
         "a request without its caller: this is the socket of a worker, which takes requests of `ccbench-agent front` only"
     )]
     Missing,
-    /// The metadata is not in base64.
+    /// The metadata is not base64.
     #[error("the caller of a request: it is not base64")]
     Encoding,
-    /// The metadata is another message.
+    /// The metadata is some other message.
     #[error("the caller of a request: {0}")]
     Malformed(#[from] prost::DecodeError),
-    /// An address is not one.
+    /// An address is invalid.
     #[error("the caller of a request: `{0}` is not an IP address")]
     Address(String),
 }
@@ -51,10 +51,10 @@ pub fn insert(connection: &ConnectionEnd, metadata: &mut MetadataMap) {
     metadata.insert_bin(KEY, MetadataValue::from_bytes(&caller.encode_to_vec()));
 }
 
-/// The client that a front has named in a request, with no other scopes than `limit`, and its address.
+/// Returns the client that a front named in a request, with its address and with scopes limited to `limit`.
 ///
 /// # Errors
-/// There is none, or it cannot be read.
+/// The request names no client, or it cannot be parsed.
 pub fn of_request(
     headers: &HeaderMap,
     limit: Scopes,
@@ -68,11 +68,11 @@ pub fn of_request(
     };
     let (ip, local) = (address(&caller.peer_ip)?, address(&caller.local_ip)?);
     let peer = ip.map(|ip| Peer { ip, local, scope_id: caller.interface_index });
-    // A scope that this version does not have grants nothing.
+    // A scope unknown to this version grants nothing.
     let granted: Scopes =
         caller.scopes.iter().filter_map(|name| name.parse::<Scope>().ok()).collect();
     let mut scopes: Scopes = granted.iter().filter(|scope| limit.has(*scope)).collect();
-    // `run` includes it, and the limit may not permit `run`.
+    // `run` includes `read`, but the limit may not permit `run`.
     if granted.has(Scope::Read) && limit.has(Scope::Read) && !scopes.has(Scope::Read) {
         scopes = scopes.with(Scope::Read);
     }

@@ -1,4 +1,4 @@
-//! Control groups version 2: where they are mounted, this process's own group, and groups for the traffic of a trial.
+//! Control groups version 2: their mount point, this process's own group, and groups for the traffic of a trial.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -9,20 +9,20 @@ use nix::unistd::Pid;
 
 use crate::clock;
 
-/// How the name of a traffic group begins; nothing else is ever removed.
+/// The prefix of traffic groups; nothing without it is ever removed.
 pub(crate) const PREFIX: &str = "ccbench-traffic-";
-/// Killed processes leave their group within this.
+/// How long killed processes may take to leave their group.
 const EMPTY_LIMIT_NS: u64 = 1_000_000_000;
-/// A place where control groups version 2 are mounted.
+/// A mount of control groups version 2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// What of the hierarchy is mounted.
+    /// The part of the hierarchy that is mounted.
     root: String,
-    /// Where.
+    /// The mount point.
     pub(crate) point: PathBuf,
 }
 
-/// The first mount of control groups version 2 (in hybrid mode not the only hierarchy) in a mountinfo.
+/// Returns the first mount of control groups version 2 in a mountinfo. In hybrid mode it is not the only hierarchy.
 pub(crate) fn mount(mountinfo: &str) -> Option<Mount> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -33,19 +33,19 @@ pub(crate) fn mount(mountinfo: &str) -> Option<Mount> {
     })
 }
 
-/// A path of a mountinfo, in which the kernel writes a blank, a tab, a line feed and a backslash as three octal digits.
+/// Decodes a path of a mountinfo, in which the kernel writes blanks, tabs, line feeds and backslashes as octal escapes.
 pub(crate) fn unescaped(text: &str) -> String {
     let text = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
     text.replace("\\134", "\\")
 }
 
-/// This process's group in `/proc/self/cgroup`.
+/// Returns this process's group from `/proc/self/cgroup`.
 pub(crate) fn own_path(cgroup: &str) -> Option<&str> {
     cgroup.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 impl Mount {
-    /// The folder of a group; `None` if it is outside of the mount.
+    /// Returns the folder of a group; `None` if it is outside the mount.
     pub(crate) fn folder(&self, path: &str) -> Option<PathBuf> {
         let inside = Path::new(path).strip_prefix(&self.root).ok()?;
         let plain = inside.components().all(|part| matches!(part, Component::Normal(_)));
@@ -53,17 +53,17 @@ impl Mount {
     }
 }
 
-/// The folder of this process's own group, if control groups version 2 are mounted where it can be seen.
+/// Returns the folder of this process's own group, if a mount of control groups version 2 shows it.
 pub fn own_folder() -> Option<PathBuf> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (cgroup, mountinfo) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
     mount(&mountinfo)?.folder(own_path(&cgroup)?)
 }
 
-/// Makes a traffic group, unless it exists.
+/// Creates a traffic group, unless it exists.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel refused.
 pub fn make(group: &Path) -> io::Result<()> {
     match std::fs::create_dir(group) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -74,15 +74,15 @@ pub fn make(group: &Path) -> io::Result<()> {
 /// Moves the calling process into a group.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel refused.
 pub fn join(group: &Path) -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// Kills the processes in a traffic group and removes it. No error if it does not exist.
+/// Kills the processes in a traffic group and removes it. It is no error if the group does not exist.
 ///
 /// # Errors
-/// It is no traffic group, or it does not become empty within a second.
+/// The group is not a traffic group, or it is not empty within a second.
 pub fn remove(group: &Path) -> io::Result<()> {
     let name = group.file_name().unwrap_or_default().to_string_lossy();
     if !name.starts_with(PREFIX) {
@@ -93,7 +93,7 @@ pub fn remove(group: &Path) -> io::Result<()> {
     loop {
         match std::fs::remove_dir(group) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            // A read-only file system refuses before it looks.
+            // A read-only file system fails before it checks whether the group exists.
             Err(_) if !group.exists() => return Ok(()),
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY) && clock::now_ns() < deadline_ns =>
@@ -110,7 +110,7 @@ fn kill_all(group: &Path) {
     if std::fs::write(group.join("cgroup.kill"), "1").is_ok() {
         return;
     }
-    // Before Linux 5.14.
+    // Kernels before Linux 5.14 have no `cgroup.kill`.
     let pids = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     for pid in pids.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|&pid| pid > 0) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

@@ -1,5 +1,5 @@
-//! `ccbench-agent clean`: undoes what dead agents and trials left on this machine, and removes state directories that hold
-//! nothing more.
+//! `ccbench-agent clean`: undoes what dead agents and trials left on this machine, and removes state directories that
+//! hold nothing else.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,20 +12,20 @@ use crate::undo::{
     remove_if_empty, roll_back,
 };
 
-/// What was cleaned.
+/// The result of cleaning.
 #[derive(Debug, Default)]
 pub struct Cleaned {
-    /// What was undone.
+    /// The outcome of the undo steps.
     pub outcome: Outcome,
-    /// State directories of dead agents, now gone.
+    /// Removed state directories of dead agents.
     pub removed: Vec<PathBuf>,
-    /// State directories of dead agents that stay, with the files in them: the audit log is not removed, nor is the number by which
-    /// the next agent refuses a controller that another one has overtaken.
+    /// State directories of dead agents that were kept, with their files. The audit log stays, and so does the
+    /// generation, by which the next agent refuses a controller that another one has replaced.
     pub kept: Vec<(PathBuf, Vec<String>)>,
 }
 
-/// Rolls back every journal under `root` that belongs to this network namespace and no living agent, and removes the state
-/// directories of dead agents, of this and other namespaces, that have no journal entries and no other files.
+/// Rolls back every journal under `root` that belongs to this network namespace and to no living agent. Removes the
+/// state directories of dead agents, in any namespace, that hold no journal entries and no other files.
 ///
 /// # Errors
 /// A journal cannot be read or rewritten.
@@ -37,7 +37,7 @@ pub fn clean(root: &Path) -> Result<Cleaned, JournalError> {
 
 fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalError> {
     let own = default_state_dir();
-    // Those of `ccbench link --dev` bear the interface's index too.
+    // The directories of `ccbench link --dev` also carry the interface's index.
     let of_links = format!("link-{}-", netns_inode());
     let is_own = |name: &OsStr| {
         Some(name) == own.file_name() || name.to_string_lossy().starts_with(&of_links)
@@ -52,13 +52,13 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
     for (name, dir) in dirs {
         match lock(&dir) {
             Ok(lock) => {
-                // A journal of an earlier version does not record its namespace.
+                // Journals of earlier versions do not record their namespace.
                 if is_own(&name) {
                     cleaned.outcome.merge(roll_back(&dir, None, Discard::default())?);
                 }
                 cleaned.remove(dir, lock);
             }
-            // The agent of another namespace lives.
+            // The agent of another namespace is alive.
             Err(error) if !is_own(&name) && error.source.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => cleaned.outcome.failed.push(error.to_string()),
         }
@@ -66,7 +66,7 @@ fn clean_state_dirs(root: &Path, cleaned: &mut Cleaned) -> Result<(), JournalErr
     Ok(())
 }
 
-/// Whether the name is that of an agent's directory, of any network namespace: a testbed may have any other name.
+/// Whether the name is that of an agent's state directory, of any network namespace. Testbeds use arbitrary names.
 fn is_state_dir(name: &OsStr) -> bool {
     let inode = name.to_str().and_then(|name| name.strip_prefix(STATE_DIR_PREFIX));
     inode.is_some_and(|inode| inode.parse::<u64>().is_ok())
@@ -97,7 +97,7 @@ mod tests {
         };
         let own = default_state_dir().file_name().unwrap().to_str().unwrap().to_owned();
         let own = make(&own, &[("undo.ndjson", ""), ("lock", "")]);
-        // Of no namespace.
+        // Belongs to no namespace.
         let audited = make("agent-1", &[("undo.ndjson", ""), ("audit.ndjson", "{}")]);
         let changed = make("agent-2", &[("undo.ndjson", "of another namespace")]);
         let live = make("agent-3", &[]);

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Reads of a clock; the one that was least interrupted counts.
+/// Number of reads per offset; the least interrupted one counts.
 const OFFSET_READS: usize = 4;
 
 /// A clock minus CLOCK_MONOTONIC.
@@ -15,16 +15,16 @@ const OFFSET_READS: usize = 4;
 pub struct Offset {
     /// The difference.
     pub ns: i64,
-    /// Time between the reads.
+    /// Time between the reads around it.
     pub uncertainty_ns: u64,
 }
 
 /// The offsets that the kernel keeps (`offs_real` and `offs_boot` in `timekeeper_internal.h`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offsets {
-    /// Of CLOCK_REALTIME; changes if the clock is set.
+    /// Offset of CLOCK_REALTIME; changes when the clock is set.
     pub realtime: Offset,
-    /// Of CLOCK_BOOTTIME; changes if the machine is suspended.
+    /// Offset of CLOCK_BOOTTIME; changes when the machine is suspended.
     pub boottime: Offset,
 }
 
@@ -33,22 +33,22 @@ fn read_ns(id: ClockId) -> i64 {
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 pub fn now_ns() -> u64 {
     read_ns(ClockId::Monotonic).unsigned_abs()
 }
 
-/// CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds, read one right after the other.
+/// Returns CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds, read in immediate succession.
 pub fn now_both_ns() -> (u64, i64) {
     (now_ns(), read_ns(ClockId::Realtime))
 }
 
-/// CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds.
+/// Returns CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds.
 pub fn realtime_minus_monotonic_ns() -> i64 {
     offset(ClockId::Realtime).ns
 }
 
-/// The current offsets.
+/// Returns the current offsets.
 pub fn offsets() -> Offsets {
     Offsets { realtime: offset(ClockId::Realtime), boottime: offset(ClockId::Boottime) }
 }
@@ -63,18 +63,18 @@ fn offset(id: ClockId) -> Offset {
     reads.min_by_key(|offset| offset.uncertainty_ns).unwrap_or_default()
 }
 
-/// From now to `at_ns` (CLOCK_MONOTONIC), or nothing if that is past.
+/// Returns the time from now to `at_ns` (CLOCK_MONOTONIC), or zero if that has passed.
 pub fn until(at_ns: u64) -> Duration {
     Duration::from_nanos(at_ns.saturating_sub(now_ns()))
 }
 
-/// CLOCK_BOOTTIME in nanoseconds: it also counts while the machine is suspended.
+/// Returns CLOCK_BOOTTIME in nanoseconds, which continues while the machine is suspended.
 pub fn boottime_ns() -> u64 {
     read_ns(ClockId::Boottime).unsigned_abs()
 }
 
-/// Waits until `at_ns` (CLOCK_BOOTTIME). Tokio's timer stands still while the machine is suspended, so the clock is read again
-/// at least every second.
+/// Waits until `at_ns` (CLOCK_BOOTTIME). Tokio's timer stands still while the machine is suspended, so this reads the
+/// clock again at least every second.
 pub async fn sleep_until_boottime(at_ns: u64) {
     const LONGEST: Duration = Duration::from_secs(1);
     loop {
@@ -86,12 +86,12 @@ pub async fn sleep_until_boottime(at_ns: u64) {
     }
 }
 
-/// Waits until `at_ns` (CLOCK_MONOTONIC); exact to about a millisecond (tokio's timer).
+/// Waits until `at_ns` (CLOCK_MONOTONIC), within about a millisecond (tokio's timer).
 pub async fn sleep_until(at_ns: u64) {
     tokio::time::sleep(until(at_ns)).await;
 }
 
-/// Like [`sleep_until`], in a thread of its own; exact to the kernel's timer.
+/// Like [`sleep_until`], but blocks the calling thread, with the precision of the kernel's timer.
 pub fn sleep_thread_until(at_ns: u64) {
     let at = timespec(at_ns);
     while clock_nanosleep_absolute(ClockId::Monotonic, &at) == Err(Errno::INTR) {}

@@ -1,5 +1,5 @@
-//! The interfaces that carry the connection of a controller: those of the routes to it, and those beneath. A link on one of
-//! them could cut the controller off.
+//! The interfaces that carry a controller's connection: those of the routes to it, and the interfaces beneath. A link
+//! on one of them could cut the controller off.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,27 +9,27 @@ use ccbench_shaper::{ShaperError, netlink, route, stack};
 /// A controller that is connected over a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address.
+    /// The controller's address.
     pub ip: IpAddr,
-    /// The address of this node that it is connected to.
+    /// The address of this node that the controller is connected to.
     pub local: Option<IpAddr>,
-    /// Index of the interface, if the address is a link-local one of IPv6; otherwise 0.
+    /// The interface's index if the address is an IPv6 link-local one; otherwise 0.
     pub scope_id: u32,
 }
 
 impl Peer {
-    /// A peer of which only the address is known.
+    /// Returns a peer of which only the address is known.
     pub fn at(ip: IpAddr) -> Self {
         Self { ip, local: None, scope_id: 0 }
     }
 }
 
-/// The interfaces that packets to `peer` may pass, in the calling thread's network namespace: that of the route by its address,
-/// that of the route from the local address, which rules may select, and the VLAN's, bridge's or bond's interfaces beneath.
-/// None if there is no route.
+/// Returns the interfaces that packets to `peer` may use, in the calling thread's network namespace: that of the route
+/// to its address, that of the route from the local address, which policy rules may select, and the interfaces beneath
+/// a VLAN, bridge or bond. The set is empty if there is no route.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel refused.
 pub fn devices(peer: &Peer) -> Result<BTreeSet<String>, ShaperError> {
     let stack = stack::interfaces()?;
     let routes = routes(peer)?;
@@ -43,7 +43,7 @@ fn routes(peer: &Peer) -> Result<BTreeSet<String>, ShaperError> {
     let mut devices = BTreeSet::new();
     devices.extend(found(route::egress_dev(peer.ip))?);
     if let Some(local) = peer.local {
-        // An address that is no longer this node's has no route.
+        // An address that this node no longer has has no route.
         devices.extend(route::egress_dev_from(peer.ip, local).ok());
     }
     Ok(devices)

@@ -1,4 +1,4 @@
-//! Description of this node and its capabilities. Changes nothing.
+//! Describes this node and its capabilities. Changes nothing.
 
 use std::sync::OnceLock;
 
@@ -9,11 +9,11 @@ use crate::launch;
 use crate::privileges::privileges;
 use crate::sockets::capabilities::capabilities;
 
-/// Trying them makes a namespace, so it is done once.
+/// Cached, because probing the qdiscs creates a namespace.
 static QDISCS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Describes the node: the kernel's part from the collector, interfaces and qdiscs from the shaper, tools
-/// and rights from here; `notes` are what was found out at the start.
+/// Describes the node. The collector supplies the kernel's part, the shaper interfaces and qdiscs; tools and privileges
+/// are found here. `notes` are the findings at startup.
 pub async fn describe(generators: &Generators, notes: &[String]) -> wire::NodeInfo {
     let mut info = wire::NodeInfo {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),

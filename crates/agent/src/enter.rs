@@ -29,7 +29,7 @@ pub struct Args {
 /// Why a node could not be entered.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
-    /// No record of a testbed.
+    /// There is no record of a testbed.
     #[error("read {}: {source}; is the experiment still running?", .path.display())]
     Record {
         /// The file.
@@ -37,16 +37,16 @@ pub enum EnterError {
         /// Why.
         source: io::Error,
     },
-    /// The record is of a testbed that has ended.
+    /// The recorded testbed has ended.
     #[error("the testbed of {} has ended", .dir.display())]
     Dead {
-        /// The run directory.
+        /// The experiment's directory.
         dir: PathBuf,
     },
-    /// Not one of its nodes.
+    /// The testbed has no such node.
     #[error("there is no node `{node}`; the testbed has {known}")]
     NoNode {
-        /// Its name.
+        /// The requested name.
         node: String,
         /// The testbed's nodes.
         known: String,
@@ -59,7 +59,7 @@ pub enum EnterError {
         /// Its agent's pid.
         pid: u32,
     },
-    /// The node's namespaces do not open.
+    /// The node's namespaces cannot be opened.
     #[error("open {path}: {source}; run this as the user who started the experiment, or as root")]
     Open {
         /// The namespace's file.
@@ -79,13 +79,13 @@ pub enum EnterError {
         /// Why.
         source: io::Error,
     },
-    /// No identity in the user namespace.
+    /// No root identity in the user namespace.
     #[error("become the user namespace's root: {0}")]
     Identity(#[source] io::Error),
 }
 
-/// Executes the command inside the node. Returns only when the program cannot be started: 127 where it is
-/// not found, else 126, the reason being on standard error.
+/// Executes the command inside the node. Returns only when the program cannot be started: 127 if it is not found, else
+/// 126, with the reason on standard error.
 ///
 /// # Errors
 /// The node cannot be entered.
@@ -107,7 +107,7 @@ fn join(dir: &Path, node: &str) -> Result<(), EnterError> {
     })?;
     let pid = agent.process.pid;
     let opened = open_ns(pid, "user").and_then(|user| Ok((user, open_ns(pid, "net")?)));
-    // Checked after opening: what was opened belongs to the process that is checked.
+    // Checked after opening, so that the opened namespaces belong to the checked process.
     if !agent.process.is_live() {
         return Err(EnterError::NoAgent { node: node.to_owned(), pid });
     }
@@ -125,7 +125,7 @@ fn join(dir: &Path, node: &str) -> Result<(), EnterError> {
     }
     enter(&net, "network", CloneFlags::CLONE_NEWNET)?;
     if foreign {
-        // Whoever is not mapped there would lose every capability at exec.
+        // A user that is not mapped there would lose every capability at exec.
         setgid(Gid::from_raw(0)).map_err(|e| EnterError::Identity(e.into()))?;
         setuid(Uid::from_raw(0)).map_err(|e| EnterError::Identity(e.into()))?;
     }

@@ -15,7 +15,7 @@ use crate::sockets::error::{LoadError, NotAvailable};
 use crate::sysctl::SysctlError;
 use crate::undo::JournalError;
 
-/// An error of the agent. [`crate::service`] turns it into a gRPC status, and nothing else does.
+/// An error of the agent. Only [`crate::service`] turns it into a gRPC status.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The plan text is wrong.
@@ -48,21 +48,21 @@ pub enum AgentError {
         what: String,
         /// The module.
         module: String,
-        /// Those that are permitted.
+        /// The permitted modules.
         allowed: String,
     },
     /// The machine cannot be booted into another kernel.
     #[error(transparent)]
     Boot(#[from] BootError),
-    /// The plan names another kernel than the one that runs.
+    /// The plan names a kernel other than the running one.
     #[error("the plan names kernel {named} for this node, which runs {running}: reboot it first")]
     OtherKernel {
-        /// In the plan.
+        /// The plan's kernel.
         named: String,
-        /// As `uname -r` prints it.
+        /// The running kernel, as `uname -r` prints it.
         running: String,
     },
-    /// An earlier trial's changes are still here.
+    /// Changes of an earlier trial are still in place.
     #[error("this node is not as it was found: {}", .left.join("; "))]
     NotUndone {
         /// What could not be undone, each with its reason.
@@ -76,7 +76,7 @@ pub enum AgentError {
         /// Why.
         source: ShaperError,
     },
-    /// A link would be on an interface that leads to the controller.
+    /// The link's interface leads to the controller.
     #[error(
         "link {link}: {dev} is on the route to the controller ({controller}), which the link could cut off; use a control \
          network of its own, or write `allow_control_interface = true`"
@@ -89,7 +89,7 @@ pub enum AgentError {
         /// The controller.
         controller: IpAddr,
     },
-    /// The interface that leads to the controller is not known.
+    /// The interface that leads to the controller could not be determined.
     #[error("find the interfaces on the route to the controller ({controller}): {source}")]
     ControlRoute {
         /// The controller.
@@ -97,7 +97,7 @@ pub enum AgentError {
         /// Why.
         source: ShaperError,
     },
-    /// A capture could not begin.
+    /// A capture could not start.
     #[error("capture {capture}: {source}")]
     Capture {
         /// The capture's name in the plan.
@@ -105,7 +105,7 @@ pub enum AgentError {
         /// Why.
         source: ShaperError,
     },
-    /// Segmentation offloads could not be switched.
+    /// Segmentation offloads could not be switched off.
     #[error("switch offloads off on {dev}: {source}")]
     Offloads {
         /// The interface.
@@ -121,7 +121,7 @@ pub enum AgentError {
     CongestionControl {
         /// The flow group.
         group: String,
-        /// Its name.
+        /// The congestion control's name.
         cc: String,
         /// The kernel's answer.
         source: NotAvailable,
@@ -137,17 +137,17 @@ pub enum AgentError {
         /// Why it did not start.
         source: io::Error,
     },
-    /// Another socket has a port of the trial. With other ports it can be prepared again.
+    /// Another socket uses a port of the trial. The trial can be prepared again with other ports.
     #[error("{what}: {address}: Address already in use{}", occupied(.listener.as_deref()))]
     PortInUse {
         /// "flow NAME" or "probe NAME".
         what: String,
         /// Address and port.
         address: SocketAddr,
-        /// Another process that listens on them.
+        /// The process that listens there, if known.
         listener: Option<String>,
     },
-    /// A listening server did not come up.
+    /// A server did not start to listen.
     #[error("flow {group}: iperf3 server on {address}: {source}")]
     Server {
         /// The flow group.
@@ -171,9 +171,9 @@ pub enum AgentError {
     /// The address cannot be listened on.
     #[error("listen on {address}: {reason}")]
     Listen {
-        /// As on the command line.
+        /// The address as on the command line.
         address: String,
-        /// What is wrong, and a fix.
+        /// What is wrong, and how to fix it.
         reason: String,
     },
     /// A certificate file cannot be used.
@@ -189,7 +189,7 @@ pub enum AgentError {
     /// The gRPC server stopped.
     #[error("serve on {address}: {source}")]
     Serve {
-        /// As on the command line.
+        /// The address as on the command line.
         address: String,
         /// Why.
         source: tonic::transport::Error,
@@ -208,14 +208,14 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// A closure for `map_err` on a system call.
+    /// Returns a closure for `map_err` on a system call.
     pub(crate) fn system(op: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let op = op.into();
         move |source| Self::System { op, source }
     }
 }
 
-/// Why a listening end does not listen.
+/// Why a server does not listen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
     /// The process ended.
@@ -226,7 +226,7 @@ pub enum ListenError {
         /// Its error message.
         message: String,
     },
-    /// It took too long.
+    /// The process took too long.
     #[error("it did not listen within 2 s")]
     Timeout,
 }
@@ -235,7 +235,7 @@ fn occupied(listener: Option<&str>) -> String {
     listener.map_or(String::new(), |process| format!("; {process} listens there: end it"))
 }
 
-/// The error and those of its causes that its message leaves out, as in errors of tonic.
+/// Returns the error's message, followed by causes that it leaves out, as errors of tonic do.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -5,7 +5,7 @@ use ccbench_proto::wire;
 
 use crate::clock;
 
-/// An event that happened now.
+/// Returns an event with the current time.
 pub fn event(kind: Kind, subject: &str, message: impl Into<String>) -> wire::Event {
     wire::Event {
         at_ns: clock::now_ns(),

@@ -1,5 +1,5 @@
-//! Performs the session's actions and owns the current trial. One task handles one order at a time; a running trial is a
-//! task beside it, cancelled by an order, the end of its lease or the loss of the controller.
+//! Performs the session's actions and owns the current trial. One task handles one order at a time. A running trial is
+//! a separate task, which an order or the loss of the controller cancels.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,17 +55,17 @@ use samples::{SampleTask, SamplerThread};
 use start::{check_start, start_late};
 use timed_link::TimedLink;
 
-/// After a trial's end the controller has this long to reset the node before it resets itself: another node may still wait
-/// for answers to its echoes, which pass this one's links.
+/// How long the node waits for a reset after a trial's end before it resets itself. Another node may still be waiting
+/// for echo replies that cross this node's links.
 const ENDED_LEASE_NS: u64 = LINGER_NS + 2_000_000_000;
 /// Minimum lease.
 const MIN_LEASE_MS: u32 = 100;
-/// A trial that is given up has killed its processes within this.
+/// How long a cancelled trial may take to kill its processes.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(3);
 
 /// Dependencies of the executor; tests use fakes.
 pub struct Parts {
-    /// The machine.
+    /// The machine's interfaces.
     pub interfaces: Arc<dyn Interfaces>,
     /// Starts traffic.
     pub source: Arc<dyn FlowSource>,
@@ -73,17 +73,17 @@ pub struct Parts {
     pub sampler: fn() -> Box<dyn Sampler>,
     /// Watches acknowledgements.
     pub acks: OpenAcks,
-    /// Takes the undo of every change.
+    /// Records how to undo each change.
     pub undo: Undo,
-    /// Where the generation is kept over restarts, if anywhere.
+    /// The file that keeps the generation across restarts, if any.
     pub generation_file: Option<PathBuf>,
-    /// The control group that a trial's traffic runs in, made and removed with the trial.
+    /// The control group of a trial's traffic, created and removed with the trial.
     pub traffic_group: Option<PathBuf>,
-    /// The congestion controls of users that may be loaded.
+    /// The users' congestion controls that may be loaded.
     pub cc_digests: AllowedDigests,
     /// The kernel modules that may be loaded.
     pub modules: AllowedModules,
-    /// Boots other kernels, if the agent may reboot its machine.
+    /// Boots other kernels; `None` if the agent may not reboot its machine.
     pub boot: Option<Boot>,
 }
 
@@ -94,14 +94,14 @@ pub struct Handle {
     status: watch::Receiver<NodeStatus>,
 }
 
-/// The node between trials.
+/// The state of a node between trials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Number of Prepares that were accepted.
+    /// Number of Prepares accepted.
     pub generation: u64,
-    /// The run of the last one.
+    /// The run of the last Prepare.
     pub last_run_id: String,
-    /// Changes that could not be undone; the node takes no trial until they are.
+    /// Changes that could not be undone; until they are, the node accepts no trial.
     pub not_undone: Vec<String>,
 }
 
@@ -123,10 +123,10 @@ impl Handle {
         wait.await.map_err(|_| AgentError::Stopping)?
     }
 
-    /// Whether the node would refuse a trial before it changes anything.
+    /// Checks whether the node would refuse a trial, without changing anything.
     ///
     /// # Errors
-    /// Why it would.
+    /// The reason for which it would refuse.
     pub async fn check(
         &self,
         request: wire::PrepareRequest,
@@ -135,10 +135,10 @@ impl Handle {
         self.ask(|answer| Order::Check(Box::new(request), controller, answer)).await
     }
 
-    /// Makes the node ready for a trial. If `controller` ends before the trial begins, everything is undone.
+    /// Makes the node ready for a trial. If `controller` disconnects before the trial starts, everything is undone.
     ///
     /// # Errors
-    /// Why not; everything already done is undone.
+    /// A step failed; everything done before it is undone.
     pub async fn prepare(
         &self,
         request: wire::PrepareRequest,
@@ -147,10 +147,10 @@ impl Handle {
         self.ask(|answer| Order::Prepare(Box::new(request), controller, answer)).await
     }
 
-    /// Starts the trial that this connection has prepared; its rows come out of the channel.
+    /// Starts the trial that this connection prepared, and returns the channel of its rows.
     ///
     /// # Errors
-    /// Nothing is prepared, or something else, or by another connection.
+    /// Nothing is prepared, another trial is, or another connection prepared it.
     pub async fn run(
         &self,
         request: wire::RunRequest,
@@ -159,21 +159,21 @@ impl Handle {
         self.ask(|answer| Order::Run(request, connection, answer)).await
     }
 
-    /// The node between trials.
+    /// Returns the state of the node between trials.
     pub fn status(&self) -> NodeStatus {
         self.status.borrow().clone()
     }
 
-    /// Leaves the node as it was found.
+    /// Restores the node's original state.
     ///
     /// # Errors
-    /// Someone else's trial is here, or the agent is stopping.
+    /// Another run's trial holds the node, or the agent is stopping.
     pub async fn reset(&self, request: wire::ResetRequest) -> Result<wire::ResetReply, AgentError> {
         self.ask(|answer| Order::Reset(request, answer)).await
     }
 }
 
-/// Starts the executor on the current runtime; it ends, and undoes everything, when its last handle is gone.
+/// Starts the executor on the current runtime. It undoes everything and ends when its last handle is dropped.
 pub fn spawn(parts: Parts) -> Handle {
     let (orders, inbox) = mpsc::channel(8);
     let (generation, last_run_id) =
@@ -201,7 +201,7 @@ pub fn spawn(parts: Parts) -> Handle {
     Handle { orders, status }
 }
 
-/// A trial that runs.
+/// A running trial.
 struct Running {
     timeline: JoinHandle<()>,
     sampler: SamplerThread,
@@ -209,7 +209,7 @@ struct Running {
     out: Outbox,
     cancel: watch::Sender<bool>,
     captures: Captures,
-    /// Held, if the plan wants it.
+    /// Keeps the CPUs from halting, if the plan asks for it.
     _awake: Option<Box<dyn Send>>,
 }
 
@@ -220,7 +220,7 @@ struct Executor {
     trial: Trial,
     /// CLOCK_BOOTTIME: a suspended machine does not extend its lease.
     lease_end_ns: Option<u64>,
-    /// Of the prepared trial.
+    /// The connection that prepared the trial.
     controller: Option<ConnectionEnd>,
     after_run_ns: u64,
     running: Option<Running>,
@@ -260,7 +260,7 @@ impl Executor {
         let running = async {
             match &mut self.running {
                 Some(running) => tokio::select! {
-                    // Check the end first: a controller that has all rows may disconnect.
+                    // Check for the end first: a controller that has all rows may disconnect.
                     biased;
                     ended = &mut running.timeline => Wake::Ended { broken: ended.is_err() },
                     () = running.out.lost() => Wake::ControllerLost,
@@ -293,7 +293,7 @@ impl Executor {
                 if reply.is_ok() {
                     self.controller = controller;
                 }
-                // Whoever asked may be gone; then the lease ends it.
+                // If the requester is gone, the lease ends the trial.
                 let _ = answer.send(reply);
             }
             Order::Run(request, connection, answer) => {
@@ -311,14 +311,14 @@ impl Executor {
                         return;
                     }
                 };
-                // What is dropped is in the audit log.
+                // The audit log already has the changes that were given up.
                 let Outcome { undone, failed, .. } = outcome;
                 let _ = answer.send(Ok(wire::ResetReply { undone, failed }));
             }
         }
     }
 
-    /// Passes a command to the session and stores its new state.
+    /// Passes a command to the session and stores the new state.
     fn step(&mut self, command: Command) -> Result<Action, AgentError> {
         let (session, action) = self.session.clone().on(command)?;
         self.session = session;
@@ -384,14 +384,14 @@ impl Executor {
         let now_ns = clock::now_ns();
         check_start(request.start_at_ns, now_ns)?;
         self.step(command)?;
-        // From now on the end of the stream shows the loss of the controller.
+        // From here on, the end of the row stream signals the loss of the controller.
         (self.lease_end_ns, self.controller) = (None, None);
         let (out, rows) = Outbox::new(self.trial.cc.names());
         let Some(task) = self.trial.task.clone() else {
             self.lost("the prepared trial is gone").await;
             return Err(AgentError::Stopping);
         };
-        // Before anything else can write: they are the first rows.
+        // These are the first rows, so offer them before other tasks can write.
         for change in std::mem::take(&mut self.trial.applied) {
             out.offer(Of::LinkChange(change));
         }
@@ -444,7 +444,7 @@ impl Executor {
         Ok(rows)
     }
 
-    /// Without the thread there are no such rows, but there is a trial.
+    /// If the thread cannot start, the trial runs without acknowledgement rows.
     fn take_acks(&mut self, out: &Outbox) -> Option<AckThread> {
         let started = AckThread::start(self.trial.acks.take()?, out.clone());
         let report =
@@ -461,7 +461,7 @@ impl Executor {
         Ok(())
     }
 
-    /// A trial can do without, but its readers must know.
+    /// A failure does not stop the trial, but an event records it.
     fn keep_awake(&self, out: &Outbox) -> Option<Box<dyn Send>> {
         let (kind, message, awake) = match self.parts.interfaces.keep_awake() {
             Ok(awake) => {
@@ -474,7 +474,7 @@ impl Executor {
         awake
     }
 
-    /// The timeline is over: the last rows, then wait for the reset.
+    /// Ends the timeline: sends the last rows, then waits for the reset.
     async fn ended(&mut self, broken: bool) {
         if let Some(running) = self.running.take() {
             let finished = running.sampler.stop();
@@ -525,7 +525,7 @@ impl Executor {
         }
     }
 
-    /// Takes everything of the trial away: processes first, then links, then settings.
+    /// Removes everything of the trial: processes first, then links, then settings.
     async fn undo(&mut self) -> Outcome {
         (self.lease_end_ns, self.controller) = (None, None);
         let mut outcome = Outcome::default();
@@ -549,7 +549,7 @@ impl Executor {
             let ended = ended.await.map_err(|_| "still running after 3 s");
             outcome.note(format!("iperf3 server of {}", flow.group), ended);
         }
-        // What holds a congestion control goes before it.
+        // Sockets that use a congestion control must close before it is unloaded.
         drop(trial.answers);
         for mut timed in trial.links.into_iter().rev() {
             let name = timed.link.state().link;
@@ -559,7 +559,7 @@ impl Executor {
             }
             outcome.note(format!("link {name} on {}", timed.dev), removed);
         }
-        // The stack records its part itself. A namespace's default, which it restores, holds the module of its congestion control.
+        // The stack writes its own audit records. A namespace's default, which it restores, pins its congestion control's module.
         let of_stack = self.undo_stack();
         outcome.merge(trial.cc.remove());
         self.parts.undo.audit().undone(&outcome);
@@ -574,7 +574,7 @@ impl Executor {
         outcome
     }
 
-    /// A trial on a node that is not as it was found would measure what an earlier one left.
+    /// Retries pending undo steps. On a node that is not as it was found, a trial would measure leftovers of an earlier one.
     fn check_clean(&mut self) -> Result<(), AgentError> {
         if self.session.state != State::Idle || self.parts.undo.is_empty() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Files that controllers send before a trial: traces, congestion controls of users. They are kept while the connection that sent them is open.
-//! Their total size is limited, incomplete files included.
+//! Files that controllers send before a trial: traces and supplied congestion controls. They are kept while the
+//! connection that sent them is open. Their total size, incomplete files included, is limited.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +11,10 @@ use tonic::Status;
 
 use crate::accept::ConnectionEnd;
 
-/// The semaphore counts KiB.
+/// The semaphore counts in KiB.
 const KIB: usize = 1024;
 
-/// Received files.
+/// The files received so far.
 #[derive(Debug, Clone)]
 pub struct Files {
     held: Arc<Mutex<Vec<File>>>,
@@ -37,10 +37,10 @@ impl Default for Files {
 }
 
 impl Files {
-    /// Receives a file, and returns its SHA-256.
+    /// Receives a file and returns its SHA-256.
     ///
     /// # Errors
-    /// More than [`wire::FILES_LIMIT`] bytes would be held, or the stream broke.
+    /// The files held would exceed [`wire::FILES_LIMIT`] bytes, or the stream broke.
     pub async fn receive(
         &self,
         mut stream: impl Stream<Item = Result<wire::FileChunk, Status>> + Unpin,
@@ -70,13 +70,13 @@ impl Files {
         Ok(sha256)
     }
 
-    /// The content of a file that was sent.
+    /// Returns the content of a received file.
     pub fn content(&self, sha256: &str) -> Option<Vec<u8>> {
         let held = self.lock();
         Some(held.iter().find(|file| file.sha256 == sha256)?.chunks.concat())
     }
 
-    /// Replaces the same file of the same connection.
+    /// Keeps a file, and replaces the same file of the same connection.
     fn hold(&self, new: File) {
         let mut held = self.lock();
         held.retain(|file| (file.connection, &file.sha256) != (new.connection, &new.sha256));
@@ -96,7 +96,7 @@ impl Files {
     }
 }
 
-/// Adds the content of files that were sent to a request that names them by digest.
+/// Adds the content of received files to a request that names them by digest.
 ///
 /// # Errors
 /// A file was not sent on an open connection.
@@ -152,7 +152,7 @@ mod tests {
         let (_end, connection) = ConnectionEnd::example();
         let half = wire::FILES_LIMIT / 2 / (256 * KIB);
         files.receive(chunks(half, 256 * KIB), connection.clone()).await.unwrap();
-        // Another one, unfinished.
+        // A second, unfinished file.
         let unfinished = chunks(half, 256 * KIB).chain(tokio_stream::pending());
         let other = files.clone();
         let stuck = tokio::spawn({

@@ -26,7 +26,7 @@ pub enum FlowEndpoint {
 }
 
 impl FlowEndpoint {
-    /// "client" or "server".
+    /// Returns "client" or "server".
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -34,32 +34,32 @@ impl FlowEndpoint {
         }
     }
 
-    /// Whether this end sends or receives the data.
+    /// Returns whether this end sends or receives the data.
     pub fn side(self, task: &FlowTask) -> Side {
         if (self == Self::Client) == task.plan.reverse { Side::Receiver } else { Side::Sender }
     }
 }
 
-/// Starts traffic: processes, or a script in the executor's tests.
+/// Starts traffic. The executor's tests use a script instead of processes.
 pub trait FlowSource: Send + Sync {
-    /// Checks that a tool is installed. To be called before its first start.
+    /// Checks that a tool is installed. Call this before its first start.
     fn find(&self, tool: Tool) -> BoxFuture<'_, Result<(), AgentError>>;
-    /// A tool and its version ("iperf3 3.12").
+    /// Returns a tool and its version ("iperf3 3.12").
     fn version(&self, tool: Tool) -> String;
     /// Starts one end of a flow group.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The tool could not be started.
     fn start(&self, task: &FlowTask, end: FlowEndpoint) -> Result<Box<dyn Traffic>, AgentError>;
 }
 
-/// A running end of a flow group. Dropping kills it.
+/// A running end of a flow group. Dropping it kills the process.
 pub trait Traffic: Send {
-    /// A listening end: resolves when it listens. Limited to 2 s.
+    /// Resolves when a listening end listens, within 2 s.
     fn listening(&mut self) -> BoxFuture<'_, Result<(), ListenError>>;
-    /// What it does next; not to be called after [`Progress::Ended`]. Cancel-safe.
+    /// Returns the next step. Cancel-safe. Must not be called after [`Progress::Ended`].
     fn next(&mut self) -> BoxFuture<'_, Progress>;
-    /// Sends it a signal.
+    /// Sends a stop signal.
     fn stop(&mut self, how: Stop);
 }
 
@@ -77,14 +77,14 @@ pub enum Stop {
 /// A step of a running end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// It wrote a line (`--json-stream`).
+    /// The process wrote a line (`--json-stream`).
     Line {
         /// CLOCK_MONOTONIC when it was read.
         at_ns: u64,
         /// The line, without its end.
         line: Vec<u8>,
     },
-    /// It has ended.
+    /// The process has ended.
     Ended(FlowEnd),
 }
 
@@ -93,16 +93,16 @@ pub enum Progress {
 pub struct FlowEnd {
     /// Exit code, or minus the signal that ended it.
     pub exit_code: i32,
-    /// All it wrote (at most [`process::MAX_OUTPUT_BYTES`]).
+    /// Its standard output (at most [`process::MAX_OUTPUT_BYTES`]).
     pub output: Vec<u8>,
-    /// The output was longer, and was truncated.
+    /// Whether the output was longer and was truncated.
     pub cut: bool,
-    /// The beginning of what it wrote to standard error.
+    /// The beginning of its standard error.
     pub errors: String,
 }
 
-/// What iperf3 counts as sent or received, as the kernel sees it. A sender's bytes are those it has sent for the first time, and
-/// those that wait to be sent.
+/// Returns what iperf3 would count as sent or received, from the kernel's counters. For a sender, that is the bytes
+/// sent for the first time plus those waiting to be sent.
 pub(crate) fn application_bytes(sample: &FlowSample) -> Option<u64> {
     if sample.side() != Side::Sender {
         return sample.bytes_received;

@@ -1,6 +1,6 @@
-//! The front: serves controllers without privileges, and passes each request that it permits on to the worker, which changes the
-//! machine. Every message is decoded and encoded again, and a controller's connection has one of its own to the worker, so that
-//! the worker learns of its end.
+//! The front: serves controllers without privileges, and passes each permitted request to the worker, which changes the
+//! machine. Every message is decoded and encoded again. Each controller connection has its own connection to the
+//! worker, so that the worker learns of its end.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -24,10 +24,11 @@ use crate::audit::note_run;
 use crate::caller;
 use crate::error::with_causes;
 
-/// What the worker may send of one stream before the controller has read it, in bytes. It fills the worker's queue then, which counts.
+/// How many bytes of one stream the worker may send ahead of the controller. Beyond this the worker's queue fills, which counts
+/// dropped rows.
 const WINDOW_BYTES: u32 = 256 << 10;
 
-/// The connections to the worker, by the controller's.
+/// The connections to the worker, by the controller's connection.
 type Upstreams = BTreeMap<u64, Arc<OnceCell<Channel>>>;
 
 /// The service of a front.
@@ -38,12 +39,12 @@ pub struct FrontService {
 }
 
 impl FrontService {
-    /// Passes requests on to the worker at this socket.
+    /// Passes requests to the worker at this socket.
     pub fn new(worker: PathBuf) -> Self {
         Self { worker: worker.into(), upstreams: Arc::default() }
     }
 
-    /// A request to the worker, with its client.
+    /// Returns a client of the worker, and the request with its caller.
     async fn to_worker<T>(
         &self,
         request: Request<T>,
@@ -53,13 +54,13 @@ impl FrontService {
         };
         let channel = self.upstream(&controller).await?;
         let worker = AgentClient::new(channel).max_decoding_message_size(wire::MESSAGE_LIMIT);
-        // Without the metadata that the controller has sent.
+        // The controller's metadata is not passed on.
         let mut passed_on = Request::new(request.into_inner());
         caller::insert(&controller, passed_on.metadata_mut());
         Ok((worker, passed_on))
     }
 
-    /// The connection to the worker for a controller's connection.
+    /// Returns the connection to the worker for a controller's connection.
     async fn upstream(&self, controller: &ConnectionEnd) -> Result<Channel, Status> {
         let cell = {
             let mut upstreams = self.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +85,7 @@ impl FrontService {
         Status::unavailable(message)
     }
 
-    /// The worker's own status, or that there is no answer.
+    /// Returns the worker's own status, or one that says it does not answer.
     fn status(&self, status: &Status) -> Status {
         match status.source() {
             Some(_) => self.no_worker(&with_causes(status)),
@@ -106,8 +107,8 @@ async fn forget(upstreams: Arc<Mutex<Upstreams>>, mut controller: ConnectionEnd)
     upstreams.lock().unwrap_or_else(PoisonError::into_inner).remove(&controller.id());
 }
 
-/// Connects once. A worker that was restarted knows nothing of what the controller has sent on its connection: it must connect
-/// again, too.
+/// Connects once. A restarted worker knows nothing of what the controller sent on its connection, so the controller
+/// must reconnect, too.
 async fn connect(
     worker: Arc<Path>,
     controller: ConnectionEnd,
@@ -124,7 +125,7 @@ async fn connect(
             UnixStream::connect(worker).await.map(TokioIo::new)
         }
     });
-    // A worker that hangs is lost, as for a controller that is connected to it.
+    // A worker that hangs counts as lost, as it would for a directly connected controller.
     Endpoint::from_static("http://worker.invalid")
         .initial_stream_window_size(WINDOW_BYTES)
         .http2_keep_alive_interval(wire::KEEPALIVE_INTERVAL)
@@ -134,8 +135,8 @@ async fn connect(
         .await
 }
 
-/// The parts of a file, and what resolves if they end with an error, which the controller gets. tonic takes a request that is cancelled
-/// for one that has ended, so the worker then has a shorter file, under another SHA-256 and until the connection ends.
+/// Returns the parts of a file, and a future that resolves with an error in them, which the controller gets. tonic treats a cancelled
+/// request as one that has ended, so the worker then holds a truncated file, under another SHA-256, until the connection ends.
 fn parts_of_file(
     incoming: Streaming<wire::FileChunk>,
 ) -> (impl Stream<Item = wire::FileChunk> + Send + 'static, oneshot::Receiver<Status>) {
@@ -144,7 +145,7 @@ fn parts_of_file(
         match incoming.message().await {
             Ok(part) => Some((part?, (incoming, broken))),
             Err(status) => {
-                // Nobody waits for it if the call has ended.
+                // If the call has ended, nobody waits for this.
                 let _ = broken.send(status);
                 std::future::pending().await
             }
@@ -153,7 +154,7 @@ fn parts_of_file(
     (parts, is_broken)
 }
 
-/// What `Run` answers with.
+/// The response stream of `Run`.
 type Events = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
 
 #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! Parsers for the fuzz targets (`tests/fuzz`) that are private otherwise. Nothing here changes the machine.
+//! Exposes private parsers to the fuzz targets (`tests/fuzz`). Nothing here changes the machine.
 
 pub use crate::boot_loader::grub::{entries as grub_entries, with_variable as grub_with_variable};
 pub use crate::executor::task_of;

@@ -1,10 +1,10 @@
 //! `ccbench-agent generate`: one end of a flow group, ccbench's own traffic generator.
 //!
-//! Each connection has a thread that stays in a blocking `send` or `recv` of many segments, so the arrival of a packet or an
-//! acknowledgement starts no process. iperf3 makes about 13 system calls per packet; this makes about one per 90 packets. That
-//! matters where a system call is expensive, as in the lab's engine `uml`.
+//! Each connection has a thread that blocks in a `send` or `recv` of many segments, so the arrival of a packet or an
+//! acknowledgement wakes no process. iperf3 makes about 13 system calls per packet; this generator makes about one per
+//! 90 packets. That matters where system calls are expensive, as in the lab's engine `uml`.
 //!
-//! The report is written in the format of iperf3's `--json-stream`, with one more field, `monotonic_ns` in `start`. Counts come
+//! The report has the format of iperf3's `--json-stream`, with one more field, `monotonic_ns` in `start`. Counts come
 //! from `TCP_INFO` at the end of every interval.
 
 use std::io::{self, Write as _};
@@ -27,11 +27,11 @@ mod streams;
 use report::Reporter;
 use streams::Streams;
 
-/// Both ends of a connection, and a sample of its socket at each interval.
+/// Both ends of a connection, and a sample of its socket for each interval.
 #[doc(hidden)]
 pub type Connection = (SocketAddr, SocketAddr, Vec<FlowSample>);
 
-/// For fuzzing: the report of connections whose sockets have these samples, one for each interval.
+/// For fuzzing: returns the report of connections whose sockets have these samples, one for each interval.
 #[doc(hidden)]
 pub fn report_lines(
     connections: &[Connection],
@@ -117,11 +117,11 @@ impl Args {
     }
 }
 
-/// Runs this end until the peer closes all connections, or until SIGINT or SIGTERM, which abort them: the peer gets a RST,
-/// and what is still in the send buffer is discarded. Returns the exit code 1: it never ends by itself.
+/// Runs this end until the peer closes all connections, or until SIGINT or SIGTERM, which abort them: the peer gets a
+/// RST, and the data in the send buffer is discarded. Always returns the exit code 1, as it never ends on its own.
 pub fn main(args: &Args) -> u8 {
     if let Err(error) = run(args) {
-        // Nobody is left to read it if this fails as well.
+        // If this fails as well, nobody is left to read it.
         let _ = print(&report::error(&error.to_string()));
     }
     1
@@ -153,7 +153,7 @@ enum Woken {
 }
 
 fn run(args: &Args) -> Result<(), GenerateError> {
-    // Before any thread exists, so that all of them leave these signals to the descriptor.
+    // Blocks the signals before any thread exists, so that only the descriptor receives them.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
     signals.add(Signal::SIGTERM);
@@ -188,7 +188,7 @@ fn run(args: &Args) -> Result<(), GenerateError> {
     if interrupted {
         return print(&report::error("interrupt - the client has terminated"));
     }
-    // The connecting end closes the connections at its stop, so that is how the listening one usually ends.
+    // The connecting end closes the connections when it stops, so a listening end usually ends this way.
     let error = streams.error().unwrap_or_else(|| "the other end has terminated".to_owned());
     print(&report::error(&error))
 }
@@ -220,7 +220,7 @@ fn wait(signals: &SignalFd, streams: &Streams, deadline_ns: u64) -> Result<Woken
 
 fn print(line: &str) -> Result<(), GenerateError> {
     let mut out = io::stdout().lock();
-    // One write: a reader never sees half a line after a crash in between.
+    // One write, so that a reader never sees half a line after a crash.
     out.write_all(format!("{line}\n").as_bytes())
         .and_then(|()| out.flush())
         .map_err(GenerateError::system("write the report"))

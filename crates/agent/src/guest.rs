@@ -1,6 +1,6 @@
-//! `ccbench-agent guest`: process 1 of the lab's virtual machine. It mounts file systems and loads modules, runs the trial
-//! that it finds in its initramfs, writes events and rows to a one-way port, and switches the machine off. Nothing reaches
-//! it from outside while it runs: that would disturb a clock that counts instructions.
+//! `ccbench-agent guest`: process 1 of the lab's virtual machine. It mounts file systems and loads modules, runs the
+//! trial that it finds in its initramfs, writes events and rows to a one-way port, and powers the machine off. Nothing
+//! reaches it from outside while it runs: that would disturb a clock that counts instructions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,14 +29,14 @@ mod machine;
 
 /// Where the controller puts the task.
 pub const TASK: &str = "/lab/task.pb";
-/// This program, in the guest.
+/// The path of this program in the guest.
 pub const AGENT: &str = "/bin/ccbench-agent";
-/// Longest wait for a node's answer, guest time.
+/// Time limit of a call to a node, in guest time.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
-/// Events on their way from the nodes' streams to the port.
+/// Limit of events that wait between the nodes' streams and the port.
 const EVENTS_WAITING: usize = 4096;
 
-/// Never returns: switches the machine off, or executes a shell if the initramfs has no task.
+/// Runs the trial. Never returns: powers the machine off, or executes a shell if the initramfs has no task.
 pub fn main() -> ! {
     if let Err(error) = machine::mount_all().and_then(|()| machine::load_modules()) {
         message(format_args!("ccbench guest: {error}"));
@@ -59,7 +59,7 @@ fn run() -> std::io::Result<()> {
     runtime.block_on(trial(&task, &mut port))
 }
 
-/// What stops a trial.
+/// Why a trial could not run.
 struct Failure {
     node: String,
     step: LabStep,
@@ -107,7 +107,7 @@ struct Nodes {
     busy_pct: f64,
 }
 
-/// `Ok(Some(..))`: the trial failed and the port works; `Err`: the port failed.
+/// Runs the trial. `Ok(Some(..))`: the trial failed but the port works. `Err`: the port failed.
 async fn conduct(
     task: &wire::LabTask,
     nodes: &mut Nodes,
@@ -132,7 +132,7 @@ async fn conduct(
     loop {
         match timeout(clock::until(limit_ns), receive.recv()).await {
             Ok(Some(message)) => {
-                // What is waited for afterwards is no load.
+                // Idle time after the trial does not count as load.
                 if ends_trial(&message) {
                     after.get_or_insert_with(machine::Busy::now);
                 }
@@ -177,7 +177,7 @@ async fn prepare(
             Err(failure) => return Ok(Some(failure)),
         }
     }
-    // One after the other, because a different order would give a different trial.
+    // One after the other: another order would make a different trial.
     for request in &task.prepare {
         let node = &request.node;
         let Some(client) = nodes.clients.get_mut(node) else {
@@ -196,7 +196,7 @@ async fn prepare(
     Ok(None)
 }
 
-/// Why there is no testbed in the guest.
+/// Why the guest has no testbed.
 #[derive(Debug, thiserror::Error)]
 enum BuildError {
     /// A system call failed.
@@ -232,7 +232,7 @@ impl BuildError {
     }
 }
 
-/// Starts the testbed; sockets by node.
+/// Starts the testbed. Returns the sockets by node.
 #[expect(clippy::disallowed_methods, reason = "starts the testbed")]
 async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathBuf>, BuildError> {
     let dir = "/run/ccbench/lab";
@@ -246,7 +246,7 @@ async fn testbed(plan: &str, nodes: &mut Nodes) -> Result<BTreeMap<String, PathB
     let (Some(mut life_line), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(BuildError::Ended);
     };
-    // A testbed that is gone already shows as a missing first line.
+    // If the testbed is gone, its first line is missing, which is reported below.
     let _ = life_line.write_all(ccbench_proto::testbed::request(plan).as_bytes()).await;
     child.stdin = Some(life_line);
     nodes.testbed = Some(child);

@@ -1,8 +1,8 @@
-//! Changes to network interfaces: links, root qdiscs, offloads. The trait stands between the executor and the shaper, so
+//! Changes to network interfaces: links, root qdiscs, offloads. The trait separates the executor from the shaper, so
 //! that the executor's tests need no root.
 //!
-//! Nothing is restored to an interface that is gone, or that another one of the same name has replaced:
-//! `Saved::is_same_interface` decides it. That is no error.
+//! If an interface is gone, or another one of the same name has replaced it, nothing is restored and no error results.
+//! `Saved::is_same_interface` decides this.
 
 use std::collections::BTreeSet;
 
@@ -21,25 +21,25 @@ use crate::control_interface::{self, Peer};
 /// Reads and changes interfaces of the calling thread's network namespace. Saved states are opaque JSON, for the undo
 /// journal.
 pub trait Interfaces: Send + Sync {
-    /// The interface that `egress` means, by the kernel's name: an interface may have alternative names, which no list of
-    /// interfaces has.
+    /// Returns the interface that `egress` means, by the kernel's name. An interface may have alternative names, which
+    /// no list of interfaces includes.
     ///
     /// # Errors
-    /// No such interface, or no route.
+    /// There is no such interface, or no route.
     fn device(&self, egress: &Egress) -> Result<String, ShaperError>;
-    /// The interfaces that packets to a controller may pass.
+    /// Returns the interfaces that packets to a controller may use.
     ///
     /// # Errors
     /// The kernel refused.
     fn control_devices(&self, controller: &Peer) -> Result<BTreeSet<String>, ShaperError>;
-    /// Whether this is the network namespace of the machine, that of process 1.
+    /// Whether this is the machine's network namespace, that of process 1.
     fn is_host_namespace(&self) -> bool;
-    /// Whether an interface is one of the machine: a network card, or any in its network namespace.
+    /// Whether an interface belongs to the machine: a network card, or any interface in its network namespace.
     ///
     /// # Errors
     /// The kernel refused.
     fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError>;
-    /// The state of the interface's segmentation offloads; nothing if all are off.
+    /// Returns the state of the interface's segmentation offloads; `None` if all are off.
     ///
     /// # Errors
     /// The kernel refused.
@@ -54,21 +54,21 @@ pub trait Interfaces: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn restore_offloads(&self, dev: &str, before: &Value) -> Result<(), ShaperError>;
-    /// The interface's root qdisc and identity.
+    /// Returns the interface's root qdisc and identity.
     ///
     /// # Errors
     /// The kernel refused.
     fn save_root(&self, dev: &str) -> Result<Value, ShaperError>;
-    /// Restores a saved root qdisc, unless the interface is gone or another one has its name. In any case removes the veth pair
-    /// of a dead agent's userspace link.
+    /// Restores a saved root qdisc, unless the interface is gone or another one has its name. In any case, removes the
+    /// veth pair of a dead agent's userspace link.
     ///
     /// # Errors
     /// The kernel refused.
     fn restore_root(&self, dev: &str, before: &Value) -> Result<(), ShaperError>;
-    /// Makes a link.
+    /// Creates a link.
     ///
     /// # Errors
-    /// What the kernel lacks or refuses.
+    /// The kernel lacks a feature, or refused.
     fn open(&self, config: &LinkConfig, dev: &str) -> Result<Box<dyn Link>, ShaperError>;
     /// Keeps the CPUs from halting until the guard is dropped.
     ///
@@ -97,7 +97,7 @@ impl Interfaces for Machine {
             let file = std::fs::metadata(format!("/proc/{process}/ns/net"));
             file.ok().map(|file| file.ino())
         };
-        // Without the right to see process 1 it may be.
+        // If process 1 cannot be inspected, assume that it is.
         inode("1").is_none_or(|host| inode("self") == Some(host))
     }
     fn is_host_interface(&self, dev: &str) -> Result<bool, ShaperError> {
@@ -141,7 +141,7 @@ impl Interfaces for Machine {
     }
 }
 
-/// Removes the veth pair of a dead agent's userspace link, which outlives the interface that it was made for.
+/// Removes the veth pair of a dead agent's userspace link, which outlives the interface that it served.
 fn remove_orphan(ifindex: u32) -> Result<(), ShaperError> {
     let entry = format!("ccbu{ifindex}a");
     if exists(netlink::ifname(ifindex))? || !exists(netlink::ifindex(&entry))? {
@@ -158,7 +158,7 @@ fn exists<T>(found: Result<T, ShaperError>) -> Result<bool, ShaperError> {
     }
 }
 
-/// The state of an interface; index and address distinguish it from a later interface of the same name.
+/// The saved state of an interface. Index and address distinguish it from a later interface of the same name.
 #[derive(Serialize, Deserialize)]
 struct Saved<T> {
     ifindex: u32,
@@ -166,7 +166,7 @@ struct Saved<T> {
     state: T,
 }
 
-/// The interface's Ethernet address, if it has one.
+/// Returns the interface's Ethernet address, if it has one.
 fn address(dev: &str) -> Result<Option<[u8; 6]>, ShaperError> {
     let all = getifaddrs().map_err(|e| ShaperError::System {
         op: "list the interfaces' addresses",
@@ -190,7 +190,7 @@ impl<T: Serialize + DeserializeOwned> Saved<T> {
         serde_json::from_value(json.clone()).map_err(not_json("read an interface's saved state"))
     }
 
-    /// Whether `dev` is the interface that was saved: neither gone nor replaced by one of the same name.
+    /// Whether `dev` is the saved interface: neither gone nor replaced by one of the same name.
     fn is_same_interface(&self, dev: &str) -> Result<bool, ShaperError> {
         let now = match netlink::ifindex(dev) {
             Ok(now) => now,
@@ -238,7 +238,7 @@ pub(crate) mod fake {
     pub(crate) struct FakeInterfaces {
         calls: Arc<Mutex<Vec<String>>>,
         failing: Option<&'static str>,
-        /// The namespace is that of the machine.
+        /// Whether the namespace is the machine's.
         is_host: bool,
     }
 
@@ -314,7 +314,7 @@ pub(crate) mod fake {
         name: String,
         interfaces: FakeInterfaces,
         up: bool,
-        /// A change of its trace has not been reported.
+        /// Whether a change of its trace has yet to be reported.
         changed: bool,
     }
 

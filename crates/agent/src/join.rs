@@ -1,5 +1,5 @@
-//! `ccbench-agent join`: makes a key, and gets the node's first certificate for it from `ccbench pki serve`. The key never leaves
-//! the node. See [`ccbench_proto::join`].
+//! `ccbench-agent join`: generates a key, and gets the node's first certificate for it from `ccbench pki serve`. The
+//! key never leaves the node. See [`ccbench_proto::join`].
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -32,7 +32,7 @@ use tokio_rustls::rustls::{
     self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
 };
 
-/// Longest exchange with the authority.
+/// Time limit of the exchange with the authority.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(20);
 const KEY: &str = "node.key";
 const CERTIFICATE: &str = "node.pem";
@@ -59,7 +59,7 @@ pub struct Args {
 /// Why a node has not joined.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// It has a key or a certificate.
+    /// The node already has a key or a certificate.
     #[error("{} exists; remove it if the node is to have another certificate, or choose another --dir", .0.display())]
     Exists(PathBuf),
     /// A file operation failed.
@@ -75,7 +75,7 @@ pub enum JoinError {
     /// The key or the request could not be made.
     #[error("make a key: {0}")]
     Key(#[from] rcgen::Error),
-    /// tokio or the TLS library could not be set up.
+    /// The tokio runtime or the TLS library could not be set up.
     #[error("{op}: {source}")]
     Setup {
         /// The operation.
@@ -99,13 +99,13 @@ pub enum JoinError {
         /// The service.
         controller: String,
     },
-    /// The service is not of the token's authority. It has not received the token.
+    /// The service does not belong to the token's authority. The token was not sent to it.
     #[error(
         "{0} is not the service of the authority that made this token; give the address of its `ccbench pki serve`, or a token of \
          this one"
     )]
     OtherAuthority(String),
-    /// The service gives no certificate.
+    /// The service refuses to issue a certificate.
     #[error("{controller} refuses: {reason}")]
     Refused {
         /// The service.
@@ -113,18 +113,18 @@ pub enum JoinError {
         /// Why.
         reason: String,
     },
-    /// The certificate was issued, and cannot be written.
+    /// The certificate was issued but cannot be written.
     #[error(
         "{source}; the authority has issued a certificate to {name}. Where it is (`pki` is its directory), take it back with \
          `ccbench pki revoke pki pki/{name}.pem`, remove pki/{name}.pem, and make another token"
     )]
     Unwritten {
-        /// The node, as the authority names it.
+        /// The node's name, as the authority has it.
         name: String,
-        /// The file, and why.
+        /// The error, which names the file.
         source: Box<JoinError>,
     },
-    /// The answer is no answer, or not to this request.
+    /// The answer cannot be read, or does not fit the request.
     #[error("the answer of {controller}: {source}")]
     Answer {
         /// The service.
@@ -137,13 +137,13 @@ pub enum JoinError {
 /// What is wrong with an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    /// It is not one.
+    /// It cannot be parsed.
     #[error("it cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
     /// Its certificates are malformed.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The authority is not the token's.
+    /// Its authority is not the token's.
     #[error("it has another authority than the token")]
     Authority,
     /// The certificate is not for the node's key, or not for servers.
@@ -157,7 +157,7 @@ pub enum AnswerError {
 /// Gets a certificate, and writes it with its key.
 ///
 /// # Errors
-/// The node has files of a certificate already, or gets none. Then no file is left.
+/// The node already has files of a certificate, or gets none. No file is left then.
 pub fn main(args: &Args) -> Result<(), JoinError> {
     let Args { controller, token, dir, user } = args;
     let files = [KEY, CERTIFICATE, AUTHORITY, REVOCATIONS].map(|name| dir.join(name));
@@ -167,7 +167,7 @@ pub fn main(args: &Args) -> Result<(), JoinError> {
     std::fs::create_dir_all(dir).map_err(failed("make", dir))?;
     let key = KeyPair::generate()?;
     let [key_file, ..] = &files;
-    // Before the token is used: a certificate without its key is of no use.
+    // Written before the token is used: a certificate without its key is useless.
     write_key(key_file, &key.serialize_pem(), *user)?;
     let joined = ask(args, &key).and_then(|joined| {
         check(&joined, token, &key).map_err(|source| {
@@ -190,7 +190,7 @@ pub fn main(args: &Args) -> Result<(), JoinError> {
         }
         Err(error) => {
             for file in &files {
-                // Those that were not written are not there.
+                // Files that were not written do not exist.
                 let _ = std::fs::remove_file(file);
             }
             Err(error)
@@ -211,26 +211,26 @@ fn write_key(path: &Path, text: &str, owner: Option<u32>) -> Result<(), JoinErro
             Some(owner) => fchown(&file, Some(owner), None),
             None => Ok(()),
         });
-        // Otherwise the part of a key would refuse the next attempt.
+        // Otherwise a partial key would block the next attempt.
         written.inspect_err(|_| drop(std::fs::remove_file(path)))
     };
     write().map_err(failed("write", path))
 }
 
-/// The certificate last: with it the agent can start.
+/// Writes the files, the certificate last: with it, the agent can start.
 fn write(dir: &Path, joined: &JoinedNode) -> Result<(), JoinError> {
     let JoinedNode { certificate, authority, revocations } = joined;
     let files = [(AUTHORITY, authority), (REVOCATIONS, revocations), (CERTIFICATE, certificate)];
     for (name, text) in files.into_iter().filter(|(_, text)| !text.is_empty()) {
         let path = dir.join(name);
         let file = replace(&path, text.as_bytes()).map_err(failed("write", &path))?;
-        // The front, which is another user, reads them.
+        // The front, which runs as another user, reads them.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(failed("publish", &path))?;
     }
     Ok(())
 }
 
-/// Whether an answer is of the token's authority and for this key.
+/// Checks that an answer is from the token's authority and for this key.
 fn check(joined: &JoinedNode, token: &JoinToken, key: &KeyPair) -> Result<(), AnswerError> {
     let (text, authority) = (joined.certificate.as_bytes(), joined.authority.as_bytes());
     if !CertificateDer::from_pem_slice(authority).is_ok_and(|shown| token.is_of(&shown)) {
@@ -243,7 +243,7 @@ fn check(joined: &JoinedNode, token: &JoinToken, key: &KeyPair) -> Result<(), An
     if is_signed_by(text, authority)? { Ok(()) } else { Err(AnswerError::Unsigned) }
 }
 
-/// Asks for a certificate.
+/// Requests a certificate.
 fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
     let csr = CertificateParams::new(Vec::<String>::new())?.serialize_request(key)?.pem()?;
     let request = JoinRequest { secret: args.token.secret().to_owned(), csr };
@@ -280,7 +280,7 @@ fn ask(args: &Args, key: &KeyPair) -> Result<JoinedNode, JoinError> {
     }
 }
 
-/// Sends the request and receives a line.
+/// Sends the request and receives one line.
 async fn exchange(
     controller: &str,
     connector: TlsConnector,
@@ -298,12 +298,12 @@ async fn exchange(
     Ok(line)
 }
 
-/// Accepts the service whose certificate is of the token's authority, which it shows, too.
+/// Accepts a service that shows the token's authority and a certificate from it.
 #[derive(Debug)]
 struct OfToken {
     token: JoinToken,
     provider: Arc<CryptoProvider>,
-    /// The service showed another authority or none.
+    /// Set if the service showed another authority or none.
     other_authority: Arc<AtomicBool>,
 }
 

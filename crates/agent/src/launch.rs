@@ -1,5 +1,5 @@
-//! `ccbench-agent launch`: becomes a traffic process. Between fork and exec a program with threads may only call
-//! async-signal-safe functions, so the agent executes this command, which drops privileges and executes the program.
+//! `ccbench-agent launch`: becomes a traffic process. Between fork and exec, a multithreaded program may only call
+//! async-signal-safe functions. So the agent executes this command, which drops privileges and then executes the program.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -45,11 +45,11 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Selects the user of traffic.
+/// The environment variable that selects the traffic user.
 pub const USER_VARIABLE: &str = "CCBENCH_TRAFFIC_USER";
 
-/// The user and group that traffic of this process runs as: `UID:GID (NAME)`; `None` if that is the user of this process. A program
-/// that only this process's user may execute keeps that user.
+/// Returns the user and group that this process's traffic runs as: `UID:GID (NAME)`; `None` if that is the user of this
+/// process. A program that only this process's user may execute keeps that user.
 ///
 /// # Errors
 /// [`USER_VARIABLE`] names no user.
@@ -57,9 +57,9 @@ pub fn traffic_user() -> Result<Option<String>, IdentityError> {
     Ok(traffic_identity()?.map(|identity| identity.to_string()))
 }
 
-/// Whether traffic of this process runs as this user, and not as the user of this process.
+/// Whether this process's traffic runs as this user, and not as the user of this process.
 pub fn is_traffic_user(uid: u32) -> bool {
-    // Without a user, none is started.
+    // If the user cannot be determined, no traffic is started.
     traffic_identity().is_ok_and(|identity| identity.is_some_and(|traffic| traffic.uid() == uid))
 }
 
@@ -74,31 +74,30 @@ const NOT_FOUND: u8 = 127;
 /// Exit code if the program cannot be started.
 const NOT_STARTED: u8 = 126;
 
-/// Executes the program. Returns only when the program cannot be started: 127 where it is not found, else
-/// 126, the reason being on standard error.
+/// Executes the program. Returns only when the program cannot be started: 127 if it is not found, else 126, with the
+/// reason on standard error.
 ///
-/// The program is killed when the *thread* that started this process ends, so the caller spawns it from a
-/// thread that stays.
+/// The kernel kills the program when the *thread* that started this process ends, so spawn it from a thread that stays.
 ///
 /// # Errors
 /// The parent has ended, or this process could not be tied to it.
 pub fn main(args: &Args) -> Result<u8, EnterError> {
     tie_to_parent(args.parent)?;
-    // In the agent's own group the limits of that group would distort the traffic, so start nothing.
+    // The limits of the agent's own group would distort the traffic, so start nothing there.
     if let Some(group) = &args.cgroup
         && let Err(error) = cgroup::join(group)
     {
         message(format_args!("ccbench-agent: join control group {}: {error}", group.display()));
         return Ok(NOT_STARTED);
     }
-    // The agent may have protected itself from the OOM killer and blocked signals; both pass through exec.
+    // The agent may have an OOM score adjustment and blocked signals; exec preserves both.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     let _ = SigSet::empty().thread_set_mask();
     if !args.unprivileged {
         return Ok(exec(&args.command));
     }
     privileges::close_descriptors();
-    // Opened with the agent's rights: its own file may be in a folder that is root's only.
+    // Opened with the agent's privileges: the program may be in a folder that only root can read.
     let program = args.command.first().and_then(|program| open_program(program));
     let metadata = program.as_ref().and_then(|file| file.metadata().ok());
     let identity = args.user.unwrap_or_default();
@@ -112,7 +111,7 @@ pub fn main(args: &Args) -> Result<u8, EnterError> {
     Ok(become_program(&args.command, program.as_ref(), folder.as_deref()))
 }
 
-/// The program's file: at its path, or the first of the PATH.
+/// Opens the program's file: at its path, or the first match in PATH.
 fn open_program(program: &OsStr) -> Option<File> {
     let open = |path: &Path| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -129,7 +128,7 @@ fn open_program(program: &OsStr) -> Option<File> {
     std::env::split_paths(&path).find_map(|dir| open(&dir.join(program)).filter(is_program))
 }
 
-/// Executes `command`, by its descriptor if its path is no longer accessible; returns the exit code if that fails.
+/// Executes `command`, by descriptor if its path is no longer accessible. Returns the exit code if that fails.
 #[expect(clippy::disallowed_methods, reason = "starts the launched command")]
 fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&Path>) -> u8 {
     let Some((name, arguments)) = command.split_first() else {
@@ -148,7 +147,7 @@ fn become_program(command: &[OsString], program: Option<&File>, folder: Option<&
     }
 }
 
-/// Executes the open file `program`; returns the error.
+/// Executes the open file `program`. Returns the error.
 fn by_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) -> io::Error {
     let folder = folder.map(|folder| ("TMPDIR".into(), folder.as_os_str().to_owned()));
     let kept = std::env::vars_os().filter(|(name, _)| folder.is_none() || name != "TMPDIR");
@@ -169,7 +168,7 @@ fn by_descriptor(command: &[OsString], program: &File, folder: Option<&Path>) ->
     }
 }
 
-/// Executes `command`, whose first word is the program; returns the exit code if that fails.
+/// Executes `command`, whose first word is the program. Returns the exit code if that fails.
 pub(crate) fn exec(command: &[OsString]) -> u8 {
     become_program(command, None, None)
 }
@@ -177,7 +176,7 @@ pub(crate) fn exec(command: &[OsString]) -> u8 {
 /// Prints why a program was not started, and returns the exit code.
 fn failed(name: &OsStr, error: &io::Error) -> u8 {
     let name = name.to_string_lossy();
-    // If a folder of the PATH is not readable, exec reports that instead of "not found".
+    // If a folder in PATH is not readable, exec reports EACCES instead of "not found".
     let hidden = error.kind() == ErrorKind::PermissionDenied && !name.contains('/');
     if hidden || error.kind() == ErrorKind::NotFound {
         message(format_args!(

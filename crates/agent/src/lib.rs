@@ -1,5 +1,5 @@
-//! One node of an experiment: owns its links, flows and samplers for one trial, and restores the
-//! machine. A controller drives it over gRPC; it never starts anything by itself.
+//! One node of an experiment: owns its links, flows and samplers for one trial, and restores the machine afterwards. A
+//! controller drives it over gRPC; the agent starts nothing on its own.
 
 #![forbid(unsafe_code)]
 

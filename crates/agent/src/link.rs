@@ -1,5 +1,5 @@
-//! `ccbench link`: an emulated link between two interfaces, at the egress of one, or around a command. Everything is
-//! cleaned up, after an interrupt and after SIGKILL.
+//! `ccbench link`: an emulated link between two interfaces, at the egress of one, or around a command. It cleans up
+//! after itself, even after an interrupt or SIGKILL.
 
 use ccbench_io::console::message;
 use ccbench_shaper::keep_awake::KeepAwake;
@@ -41,7 +41,7 @@ enum Form<'a> {
 }
 
 impl<'a> Form<'a> {
-    /// The interfaces of this machine that the link uses, with their flags.
+    /// Returns the interfaces of this machine that the link uses, with their flags.
     fn interfaces(&self) -> Vec<(&'static str, &'a str)> {
         match *self {
             Self::Between(left, right) => vec![("--left", left), ("--right", right)],
@@ -51,7 +51,7 @@ impl<'a> Form<'a> {
     }
 }
 
-/// Runs the link, prints errors and returns the exit code. Call it on the main thread of a process without other threads.
+/// Runs the link, prints errors and returns the exit code. Must run on the main thread of a process without other threads.
 pub fn main(args: &Args) -> u8 {
     match run(args) {
         Ok(code) => code,
@@ -76,7 +76,7 @@ fn run(args: &Args) -> Result<u8, LinkError> {
     for warning in &spec.warnings {
         output.log(&format!("warning: {warning}"));
     }
-    // Before any thread is started, so that all have them blocked.
+    // Opened before any thread starts, so that all threads inherit the blocked signals.
     let signals = Signals::open()?;
     match form {
         Form::Between(left, right) => between_two(args, (left, right), &spec, output, &signals),
@@ -99,7 +99,7 @@ fn form(args: &Args) -> Result<Form<'_>, FormError> {
     }
 }
 
-/// Keeps the CPUs awake until it is dropped.
+/// Keeps the CPUs awake until the guard is dropped.
 fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
     if !args.keep_awake {
         return None;
@@ -107,7 +107,7 @@ fn keep_awake(args: &Args, output: &Output) -> Option<KeepAwake> {
     KeepAwake::start().inspect_err(|e| output.log(&format!("warning: --keep-awake: {e}"))).ok()
 }
 
-/// An interrupt or a request to terminate ends the link.
+/// Ends the link at SIGINT or SIGTERM.
 fn until_asked(caught: Caught) -> Option<u8> {
     (caught.signal != Signal::SIGCHLD).then_some(0)
 }

@@ -7,16 +7,16 @@ use std::path::Path;
 /// A listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
-    /// Where; unspecified: on all addresses.
+    /// The address; unspecified means all addresses.
     pub address: IpAddr,
     /// The port.
     pub port: u16,
-    /// The socket's number, as in `/proc/PID/fd`.
+    /// The socket's inode, as in `/proc/PID/fd`.
     inode: u64,
 }
 
-/// All listeners on a port. Looks into /proc/self/net/tcp and tcp6; listeners come first there, so the first
-/// other socket ends it.
+/// Returns all listeners on a port, from /proc/self/net/tcp and tcp6. Listeners come first there, so the first other
+/// socket ends the search.
 fn listeners(port: u16) -> Vec<Listener> {
     let of = |path: &str| {
         let file = std::fs::File::open(path).ok();
@@ -30,14 +30,14 @@ fn listeners(port: u16) -> Vec<Listener> {
     found
 }
 
-/// Whether the process `pid` listens on a port; if its descriptors are not readable, whether any process does.
+/// Whether the process `pid` listens on a port. If its descriptors are not readable, whether any process does.
 pub fn listens(pid: u32, port: u16) -> bool {
     listeners(port)
         .iter()
         .any(|l| holds(Path::new(&format!("/proc/{pid}/fd")), l.inode) != Some(false))
 }
 
-/// The process that listens on this address and port, if any: `0.0.0.0:5201 (nginx, pid 7)`.
+/// Returns the process that listens on this address and port, if any: `0.0.0.0:5201 (nginx, pid 7)`.
 pub fn occupant(address: IpAddr, port: u16) -> Option<String> {
     let taken = |l: &Listener| l.address.is_unspecified() || l.address == address;
     let listener = listeners(port).into_iter().find(taken)?;
@@ -46,7 +46,7 @@ pub fn occupant(address: IpAddr, port: u16) -> Option<String> {
     Some(format!("{} ({who})", std::net::SocketAddr::new(listener.address, port)))
 }
 
-/// Name and pid of a process that holds a socket.
+/// Returns the name and pid of a process that holds a socket.
 fn owner(inode: u64) -> Option<String> {
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -58,7 +58,7 @@ fn owner(inode: u64) -> Option<String> {
     })
 }
 
-/// Whether a process's descriptors have this socket among them; nothing if they cannot be read.
+/// Whether a process has this socket among its descriptors; `None` if they cannot be read.
 fn holds(descriptors: &Path, inode: u64) -> Option<bool> {
     let name = format!("socket:[{inode}]");
     let entries = std::fs::read_dir(descriptors).ok()?;
@@ -67,7 +67,7 @@ fn holds(descriptors: &Path, inode: u64) -> Option<bool> {
     Some(entries.flatten().any(|entry| is_it(entry.path())))
 }
 
-/// A listening socket's line; none for any other socket.
+/// Parses the line of a listening socket; `None` for any other socket.
 fn listener(line: &str) -> Option<Listener> {
     let mut fields = line.split_whitespace().skip(1);
     let local = fields.next()?;
@@ -78,7 +78,7 @@ fn listener(line: &str) -> Option<Listener> {
     (state == "0A").then_some(Listener { address: address_of(address)?, port, inode })
 }
 
-/// The kernel prints words of four bytes in the machine's order.
+/// Parses an address: the kernel prints four-byte words in native byte order.
 fn address_of(digits: &str) -> Option<IpAddr> {
     let word =
         |at: usize| Some(u32::from_str_radix(digits.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -122,8 +122,8 @@ mod tests {
         let (address, pid) = (format!("127.0.0.1:{port} ("), std::process::id());
         assert!(who.starts_with(&address) && who.ends_with(&format!(", pid {pid})")), "{who}");
         assert_eq!(occupant([127, 0, 0, 2].into(), port), None);
-        // The end of listening does not depend on copies of the descriptor that a child process of another test has before its
-        // exec.
+        // Another test's child process may hold a copy of the descriptor until its exec, so closing the socket does not
+        // end listening reliably.
         socket2::SockRef::from(&socket).shutdown(std::net::Shutdown::Read).unwrap();
         drop(socket);
         assert!(!listens(std::process::id(), port));

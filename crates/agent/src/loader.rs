@@ -1,5 +1,5 @@
-//! `ccbench-agent loader`: loads and unloads the kernel modules that its command line permits, for the worker on this machine, and does
-//! nothing else: see [`module_loader`]. It has CAP_SYS_MODULE in the worker's stead.
+//! `ccbench-agent loader`: loads and unloads the kernel modules that its command line permits, for the worker on this machine,
+//! and does nothing else. It holds CAP_SYS_MODULE so that the worker does not need it. See [`module_loader`] for the protocol.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,17 +23,17 @@ use crate::sockets::error::SocketError;
 use crate::sockets::module_loader::{self, Answer, MAX_LINE_BYTES, Request};
 use crate::sockets::sysfs;
 
-/// A loader that systemd starts for a request ends when it has had none for this long.
+/// A socket-activated loader ends when it has had no request for this long.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
-/// How long a request may take to arrive.
+/// Time limit for a request to arrive.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// `MODULE_NAME_LEN` of 64-bit kernels, without the NUL.
 const MAX_NAME_BYTES: usize = 55;
 
-/// Serves until it is killed or, on a socket of systemd, has nothing to do.
+/// Serves until it is killed or, on a systemd socket, until it is idle.
 ///
 /// # Errors
-/// The address cannot be listened on, or the folder cannot be made.
+/// The address cannot be listened on, or the folder cannot be created.
 pub fn main(args: &LoaderArgs) -> Result<(), AgentError> {
     let policy = Policy::of(args);
     let folder = &policy.loaded;
@@ -43,7 +43,7 @@ pub fn main(args: &LoaderArgs) -> Result<(), AgentError> {
         LocalListen::Unix(path) => local_socket::listen(path, None)?,
         LocalListen::Stdin => {
             let listener = local_socket::inherited()?;
-            // Whoever made it may not have wanted to wait.
+            // The socket's creator may have made it non-blocking.
             let waits = listener.set_nonblocking(false);
             let limited =
                 waits.and_then(|()| SockRef::from(&listener).set_read_timeout(Some(IDLE_LIMIT)));
@@ -55,13 +55,13 @@ pub fn main(args: &LoaderArgs) -> Result<(), AgentError> {
     policy.serve(&listener)
 }
 
-/// What is loaded and unloaded.
+/// The modules that may be loaded and unloaded.
 struct Policy {
-    /// Installed modules.
+    /// The permitted installed modules.
     modules: AllowedModules,
-    /// Files of users, by their SHA-256.
+    /// The permitted files of users, by SHA-256.
     digests: BTreeSet<String>,
-    /// A folder with an empty file for each module of a user that was loaded here.
+    /// A folder with an empty file for each supplied module that was loaded here.
     loaded: PathBuf,
 }
 
@@ -124,7 +124,7 @@ impl Policy {
             Request::DeleteModule { module } => {
                 let deleted = module_loader::delete_module_here(module);
                 if matches!(deleted, Ok(()) | Err(Errno::NOENT)) {
-                    // A note that is left permits to unload what somebody else loads later. Installed modules have none.
+                    // A leftover note would permit unloading a module that somebody else loads later. Installed modules have no note.
                     let _ = fs::remove_file(self.loaded.join(module));
                 }
                 of_kernel(deleted)
@@ -132,7 +132,7 @@ impl Policy {
         })
     }
 
-    /// Loads a module of a user, and notes that this loader may unload it.
+    /// Loads a supplied module, and notes that this loader may unload it.
     fn init(
         &self,
         module: &str,
@@ -141,11 +141,11 @@ impl Policy {
         let failed = |source| Refusal::Note { module: module.to_owned(), source };
         let note = self.loaded.join(module);
         let is_noted = note.exists();
-        // Before the module: whoever comes after a crash can unload it.
+        // Noted before the load, so that the module can be unloaded after a crash.
         fs::write(&note, "").map_err(failed)?;
         let loaded = load();
         if loaded.is_err() && !is_noted {
-            // Somebody else's module may have this name (EEXIST).
+            // Somebody else's module may already have this name (EEXIST).
             fs::remove_file(&note).map_err(failed)?;
         }
         Ok(loaded)
@@ -168,7 +168,7 @@ impl Policy {
             }
             Request::InitModule { .. } => {
                 let sha256 = digest_bytes(file);
-                // Before anything reads the contents.
+                // The digest is checked before anything parses the contents.
                 if !self.digests.contains(&sha256) {
                     return Err(Refusal::Digest(sha256));
                 }
@@ -184,16 +184,16 @@ impl Policy {
     }
 }
 
-/// Why a request is refused.
+/// Why the loader refuses a request.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     /// The client is another user.
     #[error("user {0} may not load modules")]
     User(u32),
-    /// The request is none.
+    /// The request cannot be parsed.
     #[error("the request cannot be read: {0}")]
     Unreadable(#[source] io::Error),
-    /// Such a name could be an option or a path.
+    /// The name could be an option or a path.
     #[error("`{0}` is not the name of a kernel module")]
     Name(String),
     /// The command line does not permit the module.
@@ -201,7 +201,7 @@ enum Refusal {
     Module {
         /// The module.
         module: String,
-        /// Those that it permits.
+        /// The permitted modules.
         allowed: String,
     },
     /// The command line does not permit the file.
@@ -210,18 +210,18 @@ enum Refusal {
     /// The file cannot be read.
     #[error("the file: {0}")]
     File(#[from] SuppliedError),
-    /// The file is not the module of the request.
+    /// The file is a module other than the requested one.
     #[error("the file is module {name}, not {module}")]
     OtherModule {
-        /// The file's.
+        /// The file's module.
         name: String,
-        /// The request's.
+        /// The requested module.
         module: String,
     },
-    /// The file is no module.
+    /// The file is a BPF object, not a module.
     #[error("the file is a BPF object")]
     Bpf,
-    /// The folder of the names of modules cannot be written.
+    /// The note about a loaded module cannot be written.
     #[error("note whether {module} was loaded here: {source}")]
     Note {
         /// The module.
@@ -231,7 +231,7 @@ enum Refusal {
     },
 }
 
-/// A request, and the file that follows it.
+/// Reads a request and the file that follows it.
 fn receive(stream: &UnixStream) -> io::Result<(Request, Vec<u8>)> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
@@ -309,7 +309,7 @@ mod tests {
         let (_dir, none) = policy(&[]);
         let why = refused(&none, &init(), b"ELF");
         assert!(why.contains(&digest_bytes(b"ELF")) && why.contains("--allow-cc-digest"), "{why}");
-        // What is in it is read only then.
+        // With the digest permitted, the contents are parsed.
         let (_dir, allowed) = policy(&[&digest_bytes(b"ELF")]);
         let why = refused(&allowed, &init(), b"ELF");
         assert!(why.starts_with("the file: "), "{why}");
@@ -323,7 +323,7 @@ mod tests {
         let why = refused(&policy, &delete("tcp_never_loaded"), &[]);
         assert!(why.contains("it may load ccb_* only"), "{why}");
         fs::write(dir.path().join("tcp_never_loaded"), "").unwrap();
-        // Without the privilege, or without the module.
+        // Either the privilege or the module is missing.
         for module in ["tcp_never_loaded", "ccb_never_loaded"] {
             assert!(matches!(policy.answer(&delete(module), &[]), Ok(Answer::Errno(_))));
         }

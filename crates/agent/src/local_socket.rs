@@ -1,4 +1,4 @@
-//! Sockets that only processes of this machine reach: those that a process makes, and those that it gets from systemd.
+//! Unix sockets, which only processes of this machine reach: created by this process, or passed by systemd.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use socket2::{Domain, SockRef};
 
 use crate::error::AgentError;
 
-/// Removes the file of a socket.
+/// Removes a socket's file when dropped.
 pub struct RemovedOnDrop<'a>(pub &'a Path);
 
 impl Drop for RemovedOnDrop<'_> {
@@ -20,10 +20,10 @@ impl Drop for RemovedOnDrop<'_> {
     }
 }
 
-/// A Unix socket that only its owner may use, which is `owner` if given. Replaces a dead process's socket, but not a live one's.
+/// Listens on a Unix socket that only its owner may use: `owner`, if given. Replaces a dead process's socket, but not a live one's.
 ///
 /// # Errors
-/// It cannot be made, or another process listens there.
+/// The socket cannot be created, or another process listens there.
 pub fn listen(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentError> {
     let refused =
         |reason: String| AgentError::Listen { address: format!("unix:{}", path.display()), reason };
@@ -41,7 +41,7 @@ pub fn listen(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentErro
         .map_err(|e| refused(format!("set mode 0600: {e}")))?;
     let owner = owner.filter(|owner| *owner != rustix::process::geteuid().as_raw());
     if let Some(owner) = owner {
-        // Not of what a link leads to: the folder may be the other user's, who can replace the socket.
+        // Does not follow links: the folder may belong to the other user, who can replace the socket.
         std::os::unix::fs::lchown(path, Some(owner), None)
             .map_err(|e| refused(format!("give it to user {owner}: {e}")))?;
     }
@@ -49,10 +49,10 @@ pub fn listen(path: &Path, owner: Option<u32>) -> Result<UnixListener, AgentErro
     Ok(listener)
 }
 
-/// Takes over the listening socket that is standard input, and opens /dev/null in its place: child processes do not inherit the socket.
+/// Takes over the listening socket on standard input. Replaces it with /dev/null, so that child processes do not inherit the socket.
 ///
 /// # Errors
-/// Standard input is none.
+/// Standard input is not a listening socket.
 pub fn inherited() -> Result<UnixListener, AgentError> {
     let refused =
         |reason: String| AgentError::Listen { address: "standard input".to_owned(), reason };
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn standard_input_of_a_worker_is_a_listening_socket() {
-        // That of a test is none.
+        // A test's standard input is not a socket.
         let error = inherited().unwrap_err().to_string();
         assert!(error.contains("StandardInput=socket"), "{error}");
     }

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why a command failed, by command. `generate`, `link`, `cc` and `link-guard` report their errors themselves.
+/// Why a subcommand failed. `generate`, `link`, `cc` and `link-guard` report their errors themselves.
 #[derive(Debug, thiserror::Error)]
 enum MainError {
     /// `serve`, `front`, `worker` and `loader`.
@@ -68,7 +68,7 @@ enum ServeError {
     /// The process could not be tied to its parent or enter its namespace.
     #[error(transparent)]
     Enter(#[from] child::EnterError),
-    /// tokio could not be set up.
+    /// The tokio runtime could not be set up.
     #[error("{op}: {source}")]
     Runtime {
         /// The operation.
@@ -175,7 +175,7 @@ fn write_man_pages(dir: &Path) -> Result<(), ManError> {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CCBENCH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,ccbench_agent=info"));
-    // Without colours: what a log line escapes includes their sequences.
+    // No colours: the log formatter escapes their sequences, too.
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| console::Log)
@@ -221,7 +221,7 @@ fn print_state_dirs(cleaned: &clean::Cleaned) -> io::Result<()> {
 }
 
 fn run_undo(args: &UndoArgs) -> Result<u8, UndoError> {
-    // Applies to the calling thread, so before others exist.
+    // Affects only the calling thread, so it must run before other threads exist.
     child::enter(args.netns.as_deref(), false)?;
     let outcome = undo_left(args)?;
     match Audit::of_dead_agent(&args.state_dir) {
@@ -229,7 +229,7 @@ fn run_undo(args: &UndoArgs) -> Result<u8, UndoError> {
             audit.undone(&outcome);
             audit.flush();
         }
-        // What is undone is undone without it, too.
+        // This error does not affect what has been undone.
         Err(error) => console::message(format_args!("ccbench-agent: {error}")),
     }
     Ok(print_outcome(&outcome)?)
@@ -261,7 +261,7 @@ fn print_outcome(outcome: &undo::Outcome) -> io::Result<u8> {
 }
 
 fn run_serve(args: &ServeArgs) -> Result<(), ServeError> {
-    // Both apply to the calling thread, so do them before others exist.
+    // Both settings affect only the calling thread, so they must precede other threads.
     testbed::child::enter(args.netns.as_deref(), args.die_with_parent)?;
     run_until_signal(|shutdown| serve::serve(args, shutdown))
 }

@@ -1,5 +1,5 @@
-//! Notifications to systemd (`sd_notify(3)`): the agent listens, it stops, and it is alive (`WatchdogSec=`). Without a service
-//! manager nothing is sent.
+//! Notifications to systemd (`sd_notify(3)`): ready, stopping, and watchdog keepalives (`WatchdogSec=`). Without a
+//! service manager, nothing is sent.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,17 +8,17 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// The agent listens.
+/// Reports that the agent listens.
 pub fn ready() {
     notify("READY=1");
 }
 
-/// The agent undoes its changes and ends.
+/// Reports that the agent undoes its changes and ends.
 pub fn stopping() {
     notify("STOPPING=1");
 }
 
-/// Sends keepalives for ever, if the service manager wants any. They stop when the runtime's thread hangs.
+/// Sends keepalives forever, if the service manager expects them. They stop when the runtime's thread hangs.
 pub async fn keep_alive() {
     let variable = |name| std::env::var(name).ok();
     let (usec, pid) = (variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"));
@@ -31,7 +31,7 @@ pub async fn keep_alive() {
     }
 }
 
-/// Half of the time after which the service manager would kill process `own`; `None` if it would not.
+/// Returns half of the time after which the service manager would kill process `own`; `None` if it would not.
 fn interval(usec: Option<&str>, pid: Option<&str>, own: u32) -> Option<Duration> {
     let usec: u64 = usec?.parse().ok().filter(|usec| *usec > 0)?;
     let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(own));
@@ -45,14 +45,14 @@ fn notify(state: &str) {
     }
 }
 
-/// `socket` is a path, or `@` and the name of an abstract socket.
+/// Sends a state to `socket`: a path, or `@` and the name of an abstract socket.
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(socket)?,
     };
     let sender = UnixDatagram::unbound()?;
-    // A full queue of the service manager must not stop the agent.
+    // A full queue of the service manager must not block the agent.
     sender.set_nonblocking(true)?;
     sender.send_to_addr(state.as_bytes(), &address).map(drop)
 }

@@ -1,7 +1,7 @@
-//! Which control group traffic runs in. Socket buffers are charged to the process's control group, a CPU quota stalls a
-//! sender, and a service's address filters see every packet; each changes how TCP behaves. If the agent's group has
-//! limits or is a service, traffic gets a sibling group for the trial, which also kills leftover processes. Control
-//! groups version 2 only.
+//! Decides which control group traffic runs in. Socket buffers are charged to the process's control group, a CPU quota
+//! stalls a sender, and a service's address filters see every packet; each changes how TCP behaves. If the agent's
+//! group has limits or is a service, traffic runs in a sibling group for the trial. Removing that group also kills
+//! leftover processes. Control groups version 2 only.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::cgroup::{PREFIX, make, mount, own_path};
 use crate::clock;
 use crate::undo::{JournalError, Step, Undo};
 
-/// A file of every control group but the machine's own root.
+/// A file of every control group except the machine's root.
 const NOT_ROOT: &str = "cgroup.type";
 const HINT: &str = "run the agent outside of limits, or in its unit set Delegate=yes and \
     DelegateSubgroup=agent (systemd 254 or later), without ProtectControlGroups=, MemoryMax=, CPUQuota= and \
@@ -19,36 +19,36 @@ const HINT: &str = "run the agent outside of limits, or in its unit set Delegate
 /// Where the traffic of this agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Placement {
-    /// The group to make for a trial; none: traffic stays in the agent's.
+    /// The group to create for a trial; `None`: traffic stays in the agent's.
     pub group: Option<PathBuf>,
     /// Limits that still distort traffic, each with a fix.
     pub notes: Vec<String>,
 }
 
-/// What is known of the agent's own group.
+/// The agent's own group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct AgentCgroup {
-    /// As in `/proc/self/cgroup`.
+    /// Its path, as in `/proc/self/cgroup`.
     path: String,
-    /// The machine's root group: it has no limits.
+    /// Whether it is the machine's root group, which has no limits.
     is_root: bool,
-    /// "memory.max = 1073741824" ...
+    /// Its limits, such as "memory.max = 1073741824".
     limits: Vec<String>,
 }
 
-/// What to do about it.
+/// Where traffic can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Choice {
     /// Traffic may share the group.
     Stay,
     /// Traffic needs a sibling.
     Sibling,
-    /// Traffic needs a sibling, but the parent is outside of this cgroup namespace.
+    /// Traffic needs a sibling, but the parent is outside this cgroup namespace.
     NoParent,
 }
 
 fn decide(own: &AgentCgroup) -> Choice {
-    // A service's filters cannot be seen; that it may have them is enough.
+    // A service's filters cannot be read, so any service may have them.
     let service = own.path.split('/').any(|part| part.ends_with(".service"));
     match (own.is_root, own.path == "/") {
         (true, _) => Choice::Stay,
@@ -58,7 +58,7 @@ fn decide(own: &AgentCgroup) -> Choice {
     }
 }
 
-/// A limit in a control file's text, if it is one.
+/// Returns the limit in a control file's text, if it sets one.
 fn limit(file: &str, text: &str) -> Option<String> {
     let text = text.trim();
     let none = text.is_empty() || text.split(' ').next() == Some("max");
@@ -70,7 +70,7 @@ fn limits(folder: &Path) -> Vec<String> {
     ["memory.max", "memory.high", "cpu.max"].into_iter().filter_map(read).collect()
 }
 
-/// Finds out where traffic of this agent is to run; tries it, with its undo recorded first.
+/// Decides where this agent's traffic runs. Tries the group out, with its undo recorded first.
 pub fn place(undo: &mut Undo) -> Placement {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (cgroup, mountinfo) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
@@ -128,10 +128,10 @@ fn place_with(
     placed
 }
 
-/// Why traffic cannot have a control group of its own.
+/// Why traffic cannot have its own control group.
 #[derive(Debug, thiserror::Error)]
 enum PlacementError {
-    /// The undo journal refused.
+    /// The undo journal could not be written.
     #[error(transparent)]
     Undo(#[from] JournalError),
     /// A system call failed.

@@ -1,4 +1,4 @@
-//! Whether the ports that a trial's connections are to have are free on this node.
+//! Checks that the ports of a trial's connections are free on this node.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,10 +9,10 @@ use socket2::{Domain, Socket, Type};
 use crate::error::AgentError;
 use crate::listening;
 
-/// Checks the ports of all flow groups. Other errors than a port in use are left to the traffic generator, which describes them.
+/// Checks the ports of all flow groups. Only a port in use is an error here: the traffic generator describes all others.
 ///
 /// # Errors
-/// Another socket has one of them. A connection in TIME_WAIT also keeps its client port, for a minute.
+/// Another socket uses one of them. A connection in TIME_WAIT also keeps its client port, for a minute.
 pub fn check(task: &NodeTask) -> Result<(), AgentError> {
     for flow in &task.servers {
         check_port(&flow.group, SocketAddr::new(flow.to_ip, flow.server_port), true)?;
@@ -41,7 +41,7 @@ fn bind(address: SocketAddr, listens: bool) -> io::Result<()> {
     socket.bind(&address.into())
 }
 
-/// The error for a port in use; `what` needs it.
+/// Returns the error for a port in use, which `what` needs.
 pub fn in_use(what: String, address: IpAddr, port: u16) -> AgentError {
     let listener = listening::occupant(address, port);
     AgentError::PortInUse { what, address: SocketAddr::new(address, port), listener }
@@ -67,8 +67,8 @@ mod tests {
         assert!(refused.starts_with("flow f: ") && refused.contains(&holder), "{refused}");
         let refused = check_port("f", here, false).unwrap_err().to_string();
         assert_eq!(refused, format!("flow f: {here}: Address already in use"), "in TIME_WAIT");
-        // The end of listening does not depend on copies of the descriptor that a child process of another test has before its
-        // exec.
+        // Another test's child process may hold a copy of the descriptor until its exec, so closing the socket does not
+        // end listening reliably.
         socket2::SockRef::from(&listener).shutdown(Shutdown::Read).unwrap();
         drop(listener);
         check_port("f", there, true).unwrap();

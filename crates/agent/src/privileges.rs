@@ -2,7 +2,7 @@
 
 use ccbench_proto::wire::Privileges;
 
-/// The rights of this process.
+/// Returns the privileges of this process.
 pub(crate) fn privileges() -> Privileges {
     if !rustix::process::geteuid().is_root() {
         return Privileges::Unprivileged;
@@ -10,12 +10,12 @@ pub(crate) fn privileges() -> Privileges {
     if in_initial_user_namespace() { Privileges::Root } else { Privileges::UserNamespace }
 }
 
-/// Whether every user of this machine has a number in this process's user namespace.
+/// Whether every user of this machine has a UID in this process's user namespace.
 pub(crate) fn in_initial_user_namespace() -> bool {
     whole_machine(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
 }
 
-/// The initial user namespace maps every uid to itself.
+/// Whether the map is that of the initial user namespace, which maps every UID to itself.
 fn whole_machine(uid_map: &str) -> bool {
     let numbers: Vec<u64> = uid_map.split_whitespace().filter_map(|n| n.parse().ok()).collect();
     numbers == [0, 0, u64::from(u32::MAX)]

@@ -1,6 +1,6 @@
 //! Probes: echoes (ICMP and UDP), TCP connections, HTTP fetches and UDP streams, and the servers that answer them.
 //!
-//! Connections and fetches are measured in a dedicated thread, so that other work of the agent does not add to the times.
+//! A dedicated thread measures connections and fetches, so that other work of the agent does not add to the times.
 
 pub mod http;
 pub mod ping;

@@ -1,5 +1,5 @@
 //! Typed rtnetlink messages over the shaper's netlink socket, one request and its answer at a time. A socket belongs to
-//! the network namespace it was opened in, whichever thread uses it.
+//! the network namespace in which it was opened, whichever thread uses it.
 
 use std::io;
 
@@ -25,11 +25,11 @@ impl Requests {
         Ok(Self { socket: Socket::open().map_err(system_error)? })
     }
 
-    /// Sends a request with `NLM_F_REQUEST` and `flags` (`NLM_F_ACK`, `NLM_F_DUMP` …), passes every answer to `each`, and
-    /// returns at its acknowledgement or the end of its dump.
+    /// Sends a request with `NLM_F_REQUEST` and `flags` (`NLM_F_ACK`, `NLM_F_DUMP` …), passes every answer to `each`,
+    /// and returns at the acknowledgement or the end of the dump.
     ///
     /// # Errors
-    /// The kernel's answer, or one that cannot be parsed.
+    /// The kernel refused, or an answer cannot be parsed.
     pub(crate) fn exchange(
         &mut self,
         message: RouteNetlinkMessage,
@@ -55,7 +55,7 @@ impl Requests {
     }
 }
 
-/// The system's answer in an error of the shaper; the caller names operation and object.
+/// Returns the system error within an error of the shaper. The caller names operation and object.
 fn system_error(error: ShaperError) -> io::Error {
     match error {
         ShaperError::Netlink { source, .. } | ShaperError::System { source, .. } => source,

@@ -1,4 +1,4 @@
-//! Listens, decides who may connect, and passes connections to the service: of one process for all, of the front, or of the worker.
+//! Listens, decides who may connect, and passes connections to the service. Covers all three roles: single process, front and worker.
 
 use std::fs::File;
 use std::future::Future;
@@ -35,10 +35,10 @@ use crate::sockets::supplied::AllowedDigests;
 use crate::tls::{self, Trust};
 use crate::undo::{self, Undo};
 
-/// Requests at the same time in one connection. A controller has two at most: a stream and a reset. Each request that does not end
+/// Concurrent requests per connection. A controller has at most two: a stream and a reset. Each unfinished request
 /// holds [`wire::REMOTE_MESSAGE_LIMIT`], and a certificate may have 16 connections.
 const MAX_STREAMS: u32 = 3;
-/// Of one request.
+/// Limit for the headers of one request.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 
 /// Serves until `shutdown`, then undoes everything.
@@ -70,7 +70,7 @@ pub async fn serve(args: &ServeArgs, shutdown: impl Future<Output = ()>) -> Resu
 /// Serves a front on this machine until `shutdown`, then undoes everything.
 ///
 /// # Errors
-/// The address cannot be listened on, or traffic could do what the front does.
+/// The address cannot be listened on, or traffic processes would have the front's privileges.
 pub async fn worker(
     args: &WorkerArgs,
     shutdown: impl Future<Output = ()>,
@@ -103,7 +103,7 @@ pub async fn worker(
         };
         let listener = asynchronous(listener)?;
         notify::ready();
-        // A front that hangs is lost, as a controller would be.
+        // A front that hangs counts as lost, as a controller would.
         keepalive(server())
             .serve_with_incoming_shutdown(
                 service,
@@ -174,18 +174,18 @@ async fn until(
             notify::stopping();
             undo.await;
             drop(stop);
-            // Graceful shutdown waits for open connections, which is not needed: everything is undone.
+            // A graceful shutdown would wait for open connections, which is pointless: everything is undone.
             drop(tokio::time::timeout(Duration::from_millis(200), server).await);
             Ok(())
         }
     }
 }
 
-/// What changes the machine.
+/// The part of an agent that changes the machine.
 struct Node {
     executor: Handle,
     generators: Arc<Generators>,
-    /// For Describe.
+    /// Sent in the reply to Describe.
     notes: Vec<String>,
     audit: Audit,
     _lock: Option<File>,
@@ -193,8 +193,8 @@ struct Node {
 }
 
 impl Node {
-    /// Opens the state directory, and undoes what dead agents left. `netns` is the file of the network namespace that this process
-    /// has entered.
+    /// Opens the state directory and undoes what dead agents left. `netns` is the file of the network namespace that
+    /// this process has entered.
     fn open(
         args: &MachineArgs,
         netns: Option<&Path>,
@@ -202,13 +202,13 @@ impl Node {
     ) -> Result<Self, AgentError> {
         let State { mut undo, generation_file, audit, _lock } = state(args, netns)?;
         let _namespace = if args.ephemeral { None } else { hold_namespace() };
-        // After the settings: a namespace's default holds the module of its congestion control.
+        // Must follow the restored settings: a namespace's default congestion control pins its module.
         let left = crate::sockets::journal::sweep();
         if left != undo::Outcome::default() {
             tracing::warn!(undone = ?left.undone, failed = ?left.failed, "congestion controls that a dead agent left");
         }
         audit.undone(&left);
-        // A testbed is started by hand, outside of any service.
+        // A testbed is started by hand, outside any service.
         let Placement { group, notes } =
             if args.ephemeral { Placement::default() } else { placement::place(&mut undo) };
         for note in &notes {
@@ -225,20 +225,20 @@ impl Node {
             traffic_group: group,
             cc_digests,
             modules: args.allow.modules(),
-            // A namespace is no machine.
+            // A network namespace cannot be rebooted.
             boot: args.allow_reboot.filter(|_| !args.ephemeral).map(Boot::of),
         });
         Ok(Self { executor, generators, notes, audit, _lock, _namespace })
     }
 
-    /// The service with this limit of a request, in bytes.
+    /// Returns the service with `longest` as the limit of a request, in bytes.
     fn service(&self, longest: usize) -> AgentServer<AgentService> {
         let (executor, generators) = (self.executor.clone(), Arc::clone(&self.generators));
         AgentServer::new(AgentService::new(executor, generators, self.notes.clone()))
             .max_decoding_message_size(longest)
     }
 
-    /// Runs `server` until it fails or `shutdown`; then undoes everything, and stops it.
+    /// Runs `server` until it fails or `shutdown` resolves; then undoes everything and stops it.
     async fn until(
         self,
         server: impl Future<Output = Result<(), AgentError>>,
@@ -251,8 +251,8 @@ impl Node {
     }
 }
 
-/// Two agents with state directories of their own do not exclude each other: each would save, and restore later, what the other one
-/// has set.
+/// Warns about another agent in this network namespace. Agents with different state directories do not exclude each
+/// other: each would save, and later restore, what the other has set.
 fn hold_namespace() -> Option<File> {
     match undo::lock_namespace() {
         Ok(Some(lock)) => return Some(lock),
@@ -265,7 +265,7 @@ fn hold_namespace() -> Option<File> {
     None
 }
 
-/// Only the agent's user and root reach a Unix socket, and could load anything themselves.
+/// A Unix socket accepts any digest: only the agent's user and root reach it, and they could load anything themselves.
 fn cc_digests(args: &ServeArgs) -> AllowedDigests {
     match &args.listen {
         Listen::Unix(_) => AllowedDigests::Any,
@@ -314,7 +314,7 @@ async fn serve_tcp<S: Agent>(
     tracing::info!(address = %bound, tls = trust.is_some(), "listening");
     if bound.ip().is_unspecified() {
         let open = match &open_addresses(bound)[..] {
-            // The unit of a front permits no netlink socket.
+            // The front's systemd unit permits no netlink socket.
             [] => String::new(),
             found => format!(" ({})", found.join(" ")),
         };
@@ -349,14 +349,14 @@ fn keepalive(server: Server) -> Server {
         .http2_keepalive_timeout(Some(wire::KEEPALIVE_TIMEOUT))
 }
 
-/// The addresses beyond loopback at which a socket that is bound to all of them is reachable now.
+/// Returns the non-loopback addresses at which a socket bound to all addresses is reachable now.
 fn open_addresses(bound: SocketAddr) -> Vec<String> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let mut found: Vec<String> = interfaces
         .filter_map(|interface| {
             let address = interface.address?;
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-            // A socket of IPv6 that is bound to all addresses takes IPv4 too.
+            // An IPv6 socket bound to all addresses accepts IPv4, too.
             let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
             let ip = v4.or_else(|| bound.is_ipv6().then(v6)?).filter(|ip| !ip.is_loopback())?;
             Some(format!("{} of {}", ip, interface.interface_name))
@@ -375,7 +375,7 @@ struct State {
     _lock: Option<File>,
 }
 
-/// Opens the state directory and undoes what a dead agent left. In a namespace that dies with us nothing is kept.
+/// Opens the state directory and undoes what a dead agent left. An ephemeral agent keeps nothing: its namespace dies with it.
 fn state(args: &MachineArgs, netns: Option<&Path>) -> Result<State, AgentError> {
     if args.ephemeral {
         let (undo, audit) = (Undo::in_memory(), Audit::default());
@@ -400,7 +400,7 @@ fn state(args: &MachineArgs, netns: Option<&Path>) -> Result<State, AgentError> 
     Ok(State { undo, generation_file, audit, _lock: Some(lock) })
 }
 
-/// The audit log in a state directory, which is made if need be.
+/// Opens the audit log in a state directory, and creates the directory if needed.
 fn open_audit(dir: &Path, size: Bytes) -> Result<Audit, AgentError> {
     let made = std::fs::create_dir_all(dir);
     made.map_err(AgentError::system(format!("make {}", dir.display())))?;

@@ -1,4 +1,4 @@
-//! The gRPC service: translates requests into commands for the executor, and errors into statuses. No logic.
+//! The gRPC service: translates requests into commands for the executor, and errors into statuses. It contains no logic of its own.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,16 +29,16 @@ pub struct AgentService {
 }
 
 impl AgentService {
-    /// A service that sends commands to `executor`; `notes` are for Describe.
+    /// Returns a service that sends commands to `executor`. Describe returns `notes`.
     pub fn new(executor: Handle, generators: Arc<Generators>, notes: Vec<String>) -> Self {
         Self { executor, generators, notes: notes.into(), files: Files::default() }
     }
 }
 
-/// A note for the holder of a certificate of an earlier version.
+/// The note for a controller whose certificate was issued before scopes existed.
 const UNSCOPED: &str = "the controller's certificate has no scopes and permits everything; `ccbench pki renew` gives it scopes";
 
-/// What `Run` answers with.
+/// The response stream of `Run`.
 type Events = Pin<Box<dyn Stream<Item = Result<wire::RunEvent, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -142,9 +142,9 @@ impl wire::agent_server::Agent for AgentService {
     }
 }
 
-/// The only place where an error becomes a gRPC code: wrong plan = INVALID_ARGUMENT, wrong moment =
-/// FAILED_PRECONDITION, something this node lacks = UNIMPLEMENTED, something the client or the agent may not = PERMISSION_DENIED, other
-/// ports are needed = ABORTED, the kernel refused = INTERNAL, the node is another one than before = UNAVAILABLE.
+/// Maps every error to a gRPC code, in this one place: wrong plan = INVALID_ARGUMENT, wrong moment =
+/// FAILED_PRECONDITION, a missing capability of this node = UNIMPLEMENTED, not permitted to the client or the agent =
+/// PERMISSION_DENIED, other ports needed = ABORTED, kernel refused = INTERNAL, the node was rebooted = UNAVAILABLE.
 fn status(error: &AgentError) -> Status {
     let message = error.to_string();
     match error {
@@ -154,11 +154,11 @@ fn status(error: &AgentError) -> Status {
         }
         AgentError::Boot(BootError::NotAllowed { .. }) => Status::permission_denied(message),
         AgentError::Boot(BootError::NotInstalled { .. }) => Status::unimplemented(message),
-        // Never a status of a lost connection, which a reboot causes too.
+        // Must differ from the status of a lost connection, which a reboot causes, too.
         AgentError::Boot(_) | AgentError::OtherKernel { .. } => {
             Status::failed_precondition(message)
         }
-        // Its controller describes the node again.
+        // The controller then describes the node again.
         AgentError::Refused(Refused::Rebooted { .. }) => Status::unavailable(message),
         AgentError::Refused(_) | AgentError::NotUndone { .. } => {
             Status::failed_precondition(message)

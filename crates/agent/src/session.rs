@@ -1,5 +1,5 @@
-//! The states of a node and the commands that each state allows: a pure state machine without clock, kernel or gRPC. The
-//! executor asks it before an action and reports the result.
+//! The states of a node and the commands that each state allows: a pure state machine without a clock, the kernel or
+//! gRPC. The executor consults it before each action and reports the result to it.
 //!
 //! ```text
 //!            Prepare            prepared              Run                stopped
@@ -19,9 +19,9 @@ pub struct Holder {
     pub point_id: u32,
     /// Which repetition.
     pub trial: u32,
-    /// Number of the trial within its run.
+    /// The trial's number within its run.
     pub epoch: u64,
-    /// The connection that prepares it, if the trial belongs to one.
+    /// The connection that prepares it, if it came over one.
     pub connection: Option<u64>,
 }
 
@@ -76,37 +76,37 @@ pub enum Command {
     Prepare {
         /// The trial.
         holder: Holder,
-        /// The node's generation as its controller knows it; `None` if it does not care who was here before.
+        /// The node's generation as its controller knows it; `None` skips the check for other controllers.
         generation: Option<u64>,
-        /// The node's boot as its controller knows it; `None` if it does not care.
+        /// The node's boot as its controller knows it; `None` skips the check.
         boot_id: Option<String>,
     },
-    /// The action `Prepare` succeeded or failed.
+    /// The action `Prepare` ended.
     PrepareDone {
-        /// It succeeded.
+        /// Whether it succeeded.
         ok: bool,
     },
     /// Start the prepared trial.
     Run {
-        /// Of the trial meant.
+        /// The epoch of the trial to start.
         epoch: u64,
         /// The connection of the request.
         connection: Option<u64>,
     },
-    /// The trial came to its end.
+    /// The trial ended.
     RunDone,
     /// The lease ran out, or the controller is gone.
     Lost,
     /// Restore the node's state.
     Reset {
-        /// The requesting run; empty: any.
+        /// The requesting run; empty means any.
         run_id: String,
-        /// Of the trial that asks.
+        /// The epoch of the requesting trial.
         epoch: u64,
     },
 }
 
-/// Actions of the executor.
+/// What the executor does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Nothing.
@@ -128,60 +128,60 @@ pub enum Refused {
          (`systemctl restart ccbench-agent`), which undoes the changes"
     )]
     Busy {
-        /// Whose.
+        /// The trial that holds it.
         holder: Holder,
-        /// What it does.
+        /// What that trial is doing.
         doing: &'static str,
     },
-    /// A command of a controller that another one has replaced.
+    /// A command of a controller that another one has replaced on this node.
     #[error(
         "another controller has used this node meanwhile (generation {actual}, not {given}); run `--resume` when it is done"
     )]
     Stale {
-        /// In the request.
+        /// The generation in the request.
         given: u64,
-        /// The node's.
+        /// The node's generation.
         actual: u64,
     },
-    /// A command of a controller that has described the node before a reboot.
+    /// A command of a controller that described the node before a reboot.
     #[error("this node has been rebooted meanwhile (boot {actual}, not {given})")]
     Rebooted {
-        /// In the request.
+        /// The boot in the request.
         given: String,
-        /// The node's.
+        /// The node's boot.
         actual: String,
     },
     /// A Run without a Prepare.
     #[error("nothing is prepared on this node (its lease may have ended); Prepare first")]
     NotPrepared,
-    /// A Run of another trial than the one prepared.
+    /// A Run of a trial other than the prepared one.
     #[error("epoch {given} is not prepared on this node: {holder} is")]
     OtherTrial {
-        /// In the request.
+        /// The epoch in the request.
         given: u64,
-        /// Who is prepared.
+        /// The prepared trial.
         holder: Holder,
     },
-    /// A Run by another client than the one that prepared.
+    /// A Run over a connection other than the one that prepared the trial.
     #[error(
         "{holder} was prepared over another connection, and only that one may start it; wait for its end, or Prepare \
          a trial of your own"
     )]
     OtherConnection {
-        /// Who is prepared.
+        /// The prepared trial.
         holder: Holder,
     },
-    /// A Reset of a trial that is not the asker's.
+    /// A Reset of another run's trial.
     #[error(
         "this node is held by {holder}, not by run {run_id} (epoch {epoch}); wait for its end, or if its controller is gone, restart the \
          node's agent (`systemctl restart ccbench-agent`), which undoes the changes"
     )]
     NotYours {
-        /// In the request.
+        /// The run in the request.
         run_id: String,
-        /// In the request.
+        /// The epoch in the request.
         epoch: u64,
-        /// Whose it is.
+        /// The trial that holds the node.
         holder: Holder,
     },
 }
@@ -189,26 +189,26 @@ pub enum Refused {
 /// The node's state and its fencing token.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSession {
-    /// Its state.
+    /// The current state.
     pub state: State,
-    /// Number of Prepares that were accepted.
+    /// Number of Prepares accepted.
     pub generation: u64,
-    /// Identifies the boot of the machine; empty if that is not known.
+    /// Identifies the machine's boot; empty if unknown.
     pub boot_id: String,
 }
 
 impl NodeSession {
-    /// The session after `command`, and what to do. Reports that no longer fit (a trial's end after its
+    /// Returns the session after `command`, and what to do. Reports that no longer apply (the end of a trial that was
     /// reset) change nothing.
     ///
     /// # Errors
-    /// Why a command was refused; the session is then as before.
+    /// The command is refused; the session stays as it was.
     pub fn on(self, command: Command) -> Result<(Self, Action), Refused> {
         let Self { state, generation, boot_id } = self;
         let session = |state, generation| Self { state, generation, boot_id: boot_id.clone() };
         let go = |state, action| Ok((session(state, generation), action));
         match (state, command) {
-            // Before the generation, which a reboot may have reset.
+            // Checked before the generation, which a reboot may have reset.
             (State::Idle, Command::Prepare { boot_id: Some(given), .. })
                 if given != boot_id && !boot_id.is_empty() =>
             {
@@ -232,7 +232,7 @@ impl NodeSession {
             (State::Prepared(holder), Command::Run { epoch, .. }) if holder.epoch != epoch => {
                 Err(Refused::OtherTrial { given: epoch, holder })
             }
-            // The trial's rows, its captures too, go to who prepared it.
+            // Rows and captures go only to the connection that prepared the trial.
             (State::Prepared(holder), Command::Run { connection, .. })
                 if holder.connection != connection =>
             {
@@ -336,7 +336,7 @@ mod tests {
             |boot_id: &str| NodeSession { boot_id: boot_id.into(), ..NodeSession::default() };
         let prepare = |given: Option<&str>| {
             let boot_id = given.map(str::to_owned);
-            // Of the earlier boot, too: it counts from 0 again.
+            // The generation is also from the earlier boot: after a reboot it may count from 0 again.
             let generation = given.map(|_| if given == Some("b1") { 7 } else { 0 });
             Command::Prepare { holder: holder(5), generation, boot_id }
         };

@@ -1,5 +1,5 @@
-//! Congestion control and ECN of a trial's sockets: congestion controls are loaded, verified and removed afterwards; a hook
-//! sets them before a handshake.
+//! Congestion control and ECN of a trial's sockets. Congestion controls are loaded, verified and removed afterwards. A
+//! hook sets them before a handshake.
 
 pub mod allowed;
 pub mod before_handshake;

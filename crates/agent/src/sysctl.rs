@@ -1,9 +1,9 @@
-//! Kernel settings: read, set, restore. Only names under `net.` are ever written.
+//! Sysctls: read, set, restore. Only names under `net.` are ever written.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A kernel setting could not be read or written.
+/// A sysctl could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// The name is not one that ccbench writes.
@@ -16,29 +16,29 @@ pub enum SysctlError {
         op: &'static str,
         /// Dotted name.
         name: String,
-        /// " = 3", or nothing when reading.
+        /// " = 3"; empty when reading.
         value: String,
         /// The kernel's answer.
         source: io::Error,
-        /// How to fix it, beginning with "; ", or empty.
+        /// How to fix it, beginning with "; "; may be empty.
         hint: String,
     },
 }
 
-/// A setting as it was before a trial.
+/// A sysctl as it was before a trial.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Saved {
     /// Dotted name.
     pub name: String,
-    /// Its value then.
+    /// Its value at that time.
     pub before: String,
 }
 
-/// The file of a setting. A part of the name that contains a dot itself (an interface `eth0.5`) is
-/// written with `/` as separator, as in sysctl(8).
+/// Returns the file of a sysctl. If a part of the name itself contains a dot (an interface `eth0.5`), write the name
+/// with `/` as separator, as in sysctl(8).
 ///
 /// # Errors
-/// A name outside `net.`, or one that climbs out of it.
+/// The name is outside `net.`, or climbs out of it.
 pub fn path_of(name: &str) -> Result<PathBuf, SysctlError> {
     let relative = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
     let safe = relative.strip_prefix("net/").is_some_and(|rest| {
@@ -54,10 +54,10 @@ pub fn path_of(name: &str) -> Result<PathBuf, SysctlError> {
     Err(SysctlError::Name(name.to_owned()))
 }
 
-/// The setting's value, blanks between numbers as single spaces.
+/// Returns the sysctl's value, with single spaces between numbers.
 ///
 /// # Errors
-/// The name is refused, or the kernel has no such setting.
+/// The name is refused, or the kernel has no such sysctl.
 pub fn read(name: &str) -> Result<String, SysctlError> {
     let path = path_of(name)?;
     std::fs::read_to_string(path).map(|text| normal(&text)).map_err(|source| SysctlError::Refused {
@@ -73,21 +73,21 @@ pub fn read(name: &str) -> Result<String, SysctlError> {
     })
 }
 
-/// The setting as it is, last, and before it all that the kernel changes along with it: a setting for all
-/// interfaces or for new ones changes those of the interfaces, and forwarding changes redirects.
+/// Returns the sysctl's current value, last, preceded by those of all sysctls that the kernel changes along with it. A
+/// sysctl for all interfaces or for new ones changes those of the interfaces, and forwarding changes redirects.
 ///
 /// # Errors
-/// The name is refused, or the kernel has no such setting.
+/// The name is refused, or the kernel has no such sysctl.
 pub fn save(name: &str) -> Result<Vec<Saved>, SysctlError> {
     let of = |name: String| read(&name).map(|before| Saved { name, before });
     let along = changed_along(&path_of(name)?, Path::new("/proc/sys"));
-    // What cannot be read (an interface with an odd name) the kernel's own change has to put back.
+    // An unreadable one (an interface with an odd name) is left to the kernel, which changes it back along with `name`.
     let mut saved: Vec<Saved> = along.into_iter().filter_map(|other| of(other).ok()).collect();
     saved.push(of(name.to_owned())?);
     Ok(saved)
 }
 
-/// In the reverse of the order to put them back in: first the interfaces, then new ones, then all.
+/// Returns the sysctls in the reverse of the order in which to restore them: the interfaces, then `default`, then `all`.
 fn changed_along(path: &Path, root: &Path) -> Vec<String> {
     let Ok(name) = path.strip_prefix("/proc/sys/net") else { return Vec::new() };
     let parts: Vec<&str> = name.iter().filter_map(|part| part.to_str()).collect();
@@ -115,10 +115,10 @@ fn changed_along(path: &Path, root: &Path) -> Vec<String> {
     devs.iter().flat_map(names).collect()
 }
 
-/// Sets it, and reads it back.
+/// Sets the sysctl and reads it back.
 ///
 /// # Errors
-/// The name, the value and the kernel's answer.
+/// The name is refused, or the kernel refused the value.
 pub fn write(name: &str, value: &str) -> Result<(), SysctlError> {
     if name.replace('/', ".") == DEFAULT_CC {
         let allowed = read(ALLOWED_CC)?;
@@ -141,8 +141,8 @@ pub fn write(name: &str, value: &str) -> Result<(), SysctlError> {
 const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
 const ALLOWED_CC: &str = "net.ipv4.tcp_allowed_congestion_control";
 
-/// Kernels up to 7.2 at least leak a reference to a restricted congestion control's module when this is
-/// refused in a network namespace: it could never be unloaded again. So it is not even tried.
+/// Refuses a restricted congestion control as the default. In a network namespace, the kernel refuses it, too, but kernels up
+/// to at least 7.2 then leak a reference to its module, which could never be unloaded again. So this does not even try.
 fn check_default_cc(value: &str, allowed: &str) -> Result<(), SysctlError> {
     if allowed.split_whitespace().any(|cc| cc == value) {
         return Ok(());
@@ -156,10 +156,10 @@ fn check_default_cc(value: &str, allowed: &str) -> Result<(), SysctlError> {
     })
 }
 
-/// Restores the saved value if the current one differs. Does nothing if the setting's interface is gone.
+/// Restores the saved value if the current one differs. Does nothing if the sysctl's interface is gone.
 ///
 /// # Errors
-/// The name, the value and the kernel's answer.
+/// The kernel refused.
 pub fn restore(saved: &Saved) -> Result<(), SysctlError> {
     match read(&saved.name) {
         Ok(now) if now == normal(&saved.before) => Ok(()),

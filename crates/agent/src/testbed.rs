@@ -1,9 +1,9 @@
-//! The embedded testbed: namespaces on this machine, wired as in the plan, with an agent in each. The namespaces
-//! have no names, so they end with their processes: when this process ends, the kernel kills the agents and removes
+//! The embedded testbed: namespaces on this machine, wired as in the plan, with an agent in each. The namespaces have
+//! no names, so they end with their processes: when this process ends, the kernel kills the agents and removes the
 //! namespaces, interfaces and qdiscs.
 //!
-//! It must run on the main thread of a process without other threads: user namespaces ask for that, and
-//! the children's lives are tied to the thread that starts them.
+//! This must run on the main thread of a process without other threads: creating a user namespace requires it, and the
+//! parent-death signal ties the children to the thread that starts them.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -46,12 +46,11 @@ pub struct Args {
     pub rootless: bool,
 }
 
-/// Builds the testbed and holds it until standard input ends or a signal asks to stop. Prints one line of
-/// JSON when all agents listen, or why they do not, and one for each agent that dies later. Returns the exit
-/// code.
+/// Builds the testbed and holds it until standard input ends or a signal stops it. Prints one line of JSON when all
+/// agents listen, or why they do not, and one line for each agent that dies later. Returns the exit code.
 ///
 /// # Errors
-/// Not even the line could be printed.
+/// The line could not be printed.
 pub fn main(args: &Args) -> Result<u8, TestbedError> {
     let Err(error) = hold(args) else { return Ok(0) };
     print_line(&Ready::failed(error.to_string()))
@@ -79,7 +78,7 @@ fn hold(args: &Args) -> Result<(), TestbedError> {
     if let Some(root) = args.dir.parent() {
         let _ = sweep::sweep(root);
     }
-    // From here on a closed reader ends the control input and is not an error.
+    // From here on, a closed reader is no error: it ends the control input.
     let _ = print_line(&ready);
     while let Wake::Child = input.wait(None)? {
         for (node, status) in testbed.reap() {

@@ -1,5 +1,5 @@
-//! Certificates for listening beyond loopback: a client without one of our authority's certificates is refused before it can
-//! send an order. The files are read again when they change or on SIGHUP, so that a revocation and a renewal need no restart.
+//! Certificates for listening beyond loopback. A client without a certificate of our authority is refused before it can
+//! send a request. The files are read again when they change or on SIGHUP, so revocations and renewals need no restart.
 
 use std::fmt;
 use std::io;
@@ -26,19 +26,19 @@ use crate::clock;
 use crate::error::AgentError;
 use ccbench_io::input;
 
-/// How often the files are looked at.
+/// How often the files are checked for changes.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// A connection's certificate is verified again after this time, for its expiry.
+/// How often a connection's certificate is verified again, to detect its expiry.
 const RECHECK_NS: u64 = 10_000_000_000;
 
-/// The certificates in force, and the files that they come from. Clones share them.
+/// The certificates in force and their files. Clones share both.
 #[derive(Clone)]
 pub struct Trust(Arc<Inner>);
 
 struct Inner {
     files: Files,
     current: RwLock<Loaded>,
-    /// Notifies open connections of each load.
+    /// Notifies open connections of each reload.
     loads: watch::Sender<()>,
 }
 
@@ -50,22 +50,22 @@ struct Files {
     crl: Option<PathBuf>,
 }
 
-/// What the files contained.
+/// The contents of the files.
 #[derive(Clone)]
 struct Loaded {
     acceptor: TlsAcceptor,
     verifier: Arc<dyn ClientCertVerifier>,
     /// The node's own certificate and key.
     own: Arc<dyn ResolvesServerCert>,
-    /// Counts loads.
+    /// Counts reloads.
     version: u64,
     stamps: Vec<Option<Stamp>>,
 }
 
-/// Distinguishes the versions of a file: inode, length, time of the last change in seconds and nanoseconds.
+/// Identifies a version of a file: inode, length, and mtime in seconds and nanoseconds.
 type Stamp = (u64, u64, i64, i64);
 
-/// The certificate of a connection, and when it was verified last.
+/// The certificate of a connection, and when it was last verified.
 #[derive(Debug)]
 pub struct PeerCertificate {
     chain: Vec<CertificateDer<'static>>,
@@ -79,7 +79,7 @@ struct Check {
 }
 
 impl PeerCertificate {
-    /// A certificate with those between it and the authority.
+    /// Wraps a certificate with the intermediates up to the authority.
     pub fn new(chain: Vec<CertificateDer<'static>>) -> Self {
         Self { chain, checked: Mutex::new(None) }
     }
@@ -92,10 +92,10 @@ impl fmt::Debug for Trust {
 }
 
 impl Trust {
-    /// Reads the certificates; `None` if none was given.
+    /// Reads the certificates; returns `None` if the arguments name none.
     ///
     /// # Errors
-    /// A file that cannot be read or used.
+    /// A file cannot be read or used.
     pub fn open(args: &TlsArgs) -> Result<Option<Self>, AgentError> {
         let (Some(cert), Some(key), Some(ca)) = (&args.tls_cert, &args.tls_key, &args.tls_ca)
         else {
@@ -109,7 +109,7 @@ impl Trust {
         Ok(Some(Self(Arc::new(Inner { files, current, loads }))))
     }
 
-    /// Accepts TLS 1.3 from clients with a certificate of the authority that is not revoked.
+    /// Returns an acceptor of TLS 1.3 for clients with an unrevoked certificate of the authority.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.current().acceptor
     }
@@ -118,10 +118,10 @@ impl Trust {
         self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Verifies the certificate of an open connection again, if the files have changed since or some time has passed.
+    /// Verifies the certificate of an open connection again, if the files have changed or some time has passed.
     ///
     /// # Errors
-    /// It has expired or was revoked, or the authority is another one.
+    /// The certificate has expired or was revoked, or the authority has changed.
     pub fn check(&self, certificate: &PeerCertificate) -> Result<(), rustls::Error> {
         let Loaded { verifier, version, .. } = self.current();
         let mut checked = certificate.checked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,25 +138,25 @@ impl Trust {
         Ok(())
     }
 
-    /// Resolves when the certificate of an open connection is no longer accepted. It is verified after every load of the files,
-    /// and for its expiry only then.
+    /// Resolves when the certificate of an open connection is no longer accepted. This verifies it, expiry included,
+    /// only after each reload of the files.
     pub async fn rejection(&self, certificate: &PeerCertificate) -> rustls::Error {
-        // Before the first check, so that no load is missed.
+        // Subscribe before the first check, so that no reload is missed.
         let mut loads = self.0.loads.subscribe();
         loop {
             if let Err(error) = self.check(certificate) {
                 return error;
             }
-            // It fails without its sender only, which `self` has.
+            // This fails only without a sender, and `self` has one.
             let _ = loads.changed().await;
         }
     }
 
-    /// Reads the files again. If the authority or its list cannot be used, the previous certificates stay in force. If only the
-    /// node's own certificate or key cannot be used, that one stays, so that a revocation is not lost.
+    /// Reads the files again. If the authority or its revocation list cannot be used, all previous certificates stay in force.
+    /// If only the node's own certificate or key cannot be used, just that one stays, so that a revocation still takes effect.
     pub fn reload(&self) {
         let previous = self.current();
-        // Before the files: a change during the reads is noticed later.
+        // Taken before the files are read, so that a change during the reads is noticed later.
         let stamps = self.0.files.stamps();
         let (own, kept) = match self.0.files.own() {
             Ok(own) => (own, None),
@@ -176,7 +176,7 @@ impl Trust {
             }
             Err(error) => {
                 tracing::error!(%error, "the previous certificates stay in force");
-                // Until the files change again.
+                // Do not retry until the files change again.
                 let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
                 current.stamps = stamps;
             }
@@ -198,7 +198,7 @@ impl Trust {
     }
 }
 
-/// The signal that makes an agent read its certificates again.
+/// Returns the stream of SIGHUP, on which an agent reads its certificates again.
 ///
 /// # Errors
 /// The system refused the handler.
@@ -235,7 +235,7 @@ impl Files {
         Ok(Loaded { acceptor, verifier, own, version, stamps })
     }
 
-    /// The node's own certificate with its key.
+    /// Returns the node's own certificate with its key.
     fn own(&self) -> Result<Arc<dyn ResolvesServerCert>, AgentError> {
         let key = PrivateKeyDer::from_pem_slice(&read("key", &self.key)?)
             .map_err(unusable("key", &self.key))?;
@@ -256,7 +256,7 @@ fn stamp(file: &Path) -> Option<Stamp> {
     Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
 }
 
-/// The lists of revoked certificates. One is needed for each authority: a certificate of an authority without a list is refused.
+/// Reads the certificate revocation lists. Each authority needs one: a certificate of an authority without a list is refused.
 fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, AgentError> {
     const WHAT: &str = "list of revoked certificates";
     let text = read(WHAT, path)?;

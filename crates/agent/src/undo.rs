@@ -1,11 +1,11 @@
-//! The undo stack and its journal. A step is on the stack, and on disk where the machine outlives this process, before
-//! its change is made, so the next start can undo everything after a crash. Each is undone in the network namespace that it was
-//! made in (`namespace.rs`).
+//! The undo stack and its journal. A step is recorded before its change is made: on the stack, and on disk where the machine outlives
+//! this process. So the next start can undo everything after a crash. Each step is undone in the network namespace in which the
+//! change was made (`namespace.rs`).
 //!
-//! What belongs to an interface that is gone counts as undone: the kernel removed it with the interface. That is decided
-//! for offloads and links by `Saved::is_same_interface` ([`crate::interfaces`]), for sysctls by [`sysctl::restore`], for
-//! classifiers by [`ccbench_shaper::bpf::remove_classifier`]. The first asks for the interface by its name: the kernel's ENODEV
-//! becomes `ShaperError::NotFound` in [`ccbench_shaper::netlink::ifindex`]. The last compares with ENODEV itself.
+//! A change to an interface that is gone counts as undone: the kernel removed it with the interface. `Saved::is_same_interface`
+//! ([`crate::interfaces`]) decides this for offloads and links, [`sysctl::restore`] for sysctls, and
+//! [`ccbench_shaper::bpf::remove_classifier`] for classifiers. The first looks the interface up by name:
+//! [`ccbench_shaper::netlink::ifindex`] turns the kernel's ENODEV into `ShaperError::NotFound`. The last compares with ENODEV itself.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub use journal::{JournalError, read_journal};
 use namespace::{Namespaces, NotEntered};
 pub use state_lock::{lock, lock_namespace, lock_soon, remove_if_empty, remove_locked};
 
-/// A change to undo, with everything that undoing it needs after a kill -9.
+/// A change to undo, with everything needed to undo it after a kill -9.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Step {
@@ -35,7 +35,7 @@ pub enum Step {
     Offloads {
         /// The interface.
         dev: String,
-        /// As the shaper saved them.
+        /// The offloads as the shaper saved them.
         before: serde_json::Value,
     },
     /// Remove a link and restore the root qdisc of its interface.
@@ -44,21 +44,21 @@ pub enum Step {
         link: String,
         /// The interface.
         dev: String,
-        /// As the shaper saved it.
+        /// The root qdisc as the shaper saved it.
         before: serde_json::Value,
     },
     /// Remove a classifier from the egress of an interface, where the kernel does not remove it when the agent exits.
     Classifier {
-        /// Index of the interface; the kernel does not reuse it before the next boot.
+        /// The interface's index, which the kernel does not reuse before the next boot.
         ifindex: u32,
-        /// Its name.
+        /// The interface's name.
         dev: String,
-        /// Whether the agent added the qdisc clsact too.
+        /// Whether the agent also added the qdisc clsact.
         own_clsact: bool,
     },
-    /// Kill the processes left in the cgroup of traffic and remove it. Every agent process names its cgroup differently.
+    /// Kill the processes left in the cgroup of traffic and remove it. Each agent process gives its cgroup a different name.
     TrafficGroup {
-        /// Its folder.
+        /// The cgroup's folder.
         folder: PathBuf,
     },
 }
@@ -78,16 +78,16 @@ impl std::fmt::Display for Step {
 /// The result of undoing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// Done.
+    /// Steps that were undone.
     pub undone: Vec<String>,
-    /// Not done, each with its reason.
+    /// Steps that failed, each with its reason.
     pub failed: Vec<String>,
-    /// Not to be done any more, each with its reason.
+    /// Steps that were given up, each with its reason.
     pub dropped: Vec<String>,
 }
 
 impl Outcome {
-    /// Records one step.
+    /// Adds the result of one step.
     pub fn note(
         &mut self,
         what: impl std::fmt::Display,
@@ -118,23 +118,23 @@ pub struct Undo {
     audit: Audit,
 }
 
-/// What an operator has the journal of a dead agent lose, after a look at the node.
+/// What an operator discards from the journal of a dead agent, after inspecting the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Discard {
-    /// Lines that cannot be read, after what they stood for was restored by hand.
+    /// Lines that cannot be read, once their changes have been restored by hand.
     pub damaged: bool,
     /// Steps of network namespaces that are not found or cannot be entered.
     pub unreachable: bool,
 }
 
 impl Undo {
-    /// A stack without a copy on disk: for a namespace that dies with us.
+    /// Returns a stack without a copy on disk, for a namespace that dies with this process.
     pub fn in_memory() -> Self {
         Self::default()
     }
 
-    /// A stack with a journal in `state_dir`, which is created if missing. Undoes what a dead agent left there; what fails, and
-    /// what cannot be read, stays.
+    /// Returns a stack with a journal in `state_dir`, which is created if missing. Undoes what a dead agent left there.
+    /// Steps that fail and lines that cannot be read stay.
     ///
     /// # Errors
     /// The journal cannot be read or written.
@@ -142,7 +142,7 @@ impl Undo {
         Self::open_in(state_dir, None)
     }
 
-    /// The same for a process that has entered the network namespace with the file `netns`, which the journal records.
+    /// Like [`Self::open`], for a process that entered the network namespace with the file `netns`, which the journal records.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -163,29 +163,29 @@ impl Undo {
         Ok((undo, outcome))
     }
 
-    /// What the journal holds, of which nothing is undone yet.
+    /// Reads the journal, without undoing anything yet.
     fn read(state_dir: &Path, namespaces: Namespaces) -> Result<Self, JournalError> {
         let (journal, Found { steps, unreadable }) = Journal::open(state_dir)?;
         Ok(Self { steps, unreadable, journal: Some(journal), namespaces, ..Self::default() })
     }
 
-    /// Records changes and what is undone in the audit log from now on.
+    /// From now on, records changes and their undoing in the audit log.
     pub fn set_audit(&mut self, audit: Audit) {
         self.audit = audit;
     }
 
-    /// The audit log.
+    /// Returns the audit log.
     pub fn audit(&self) -> &Audit {
         &self.audit
     }
 
-    /// Records how to undo a change; only after this may the change be made.
+    /// Records how to undo a change. Make the change only after this succeeds.
     ///
     /// # Errors
-    /// It could not be written; then the change must not be made.
+    /// The step could not be written; the change must then not be made.
     pub fn push(&mut self, step: Step) -> Result<(), JournalError> {
         let netns = match step {
-            // It is the machine's.
+            // A cgroup belongs to the machine, not to a namespace.
             Step::TrafficGroup { .. } => None,
             _ => self.namespaces.own().cloned(),
         };
@@ -212,9 +212,9 @@ impl Undo {
         self.steps.is_empty() && self.unreadable.is_empty()
     }
 
-    /// Undoes everything, last first, each step in the network namespace that it was made in. What fails stays, here and in the
-    /// journal: it is tried again at the next reset and at the next start. So do lines that cannot be read, until an operator
-    /// [discards](Discard) them.
+    /// Undoes everything, last first, each step in the network namespace in which the change was made. Failed steps
+    /// stay on the stack and in the journal; the next reset and the next start try them again. Unreadable lines stay,
+    /// too, until an operator [discards](Discard) them.
     pub fn undo_all(&mut self, interfaces: &dyn Interfaces) -> Outcome {
         self.undo_and_discard(interfaces, Discard::default())
     }
@@ -239,9 +239,9 @@ impl Undo {
     }
 }
 
-/// Undoes what the dead agent of `state_dir` left, if anything; what fails stays in its journal. With `netns`, the file of the
-/// network namespace that this process has entered, what was changed in other ones stays too. What `discard` names is removed from
-/// the journal; the outcome names each dropped step.
+/// Undoes what the dead agent of `state_dir` left, if anything. Failed steps stay in its journal. `netns` is the file
+/// of the network namespace that this process has entered; with it, changes made in other namespaces stay, too. What
+/// `discard` selects is removed from the journal, and the outcome names each dropped step.
 ///
 /// # Errors
 /// The journal cannot be read or rewritten.
@@ -266,8 +266,8 @@ fn roll_back_with(
     Ok(Undo::read(state_dir, namespaces)?.undo_and_discard(interfaces, discard))
 }
 
-/// Undoes each step in its network namespace. What was changed in one that is gone went with it; with `discards_unreachable`, what
-/// was changed in one that cannot be entered is dropped, too.
+/// Undoes each step in its network namespace. Steps of a namespace that is gone are dropped, since the changes went
+/// with it. With `discards_unreachable`, those of a namespace that cannot be entered are dropped, too.
 fn undo_recorded(
     recorded: &[Recorded],
     namespaces: &Namespaces,
@@ -300,7 +300,7 @@ fn undo_recorded(
     (outcome, left)
 }
 
-/// Undoes steps in the network namespace of the calling thread, last first. Returns those that failed, last first.
+/// Undoes steps in the network namespace of the calling thread, last first. Returns the failed ones in that order, too.
 fn undo_here(recorded: &[Recorded], interfaces: &dyn Interfaces) -> (Outcome, Vec<Recorded>) {
     let (mut outcome, mut left) = (Outcome::default(), Vec::new());
     for one in recorded.iter().rev() {
@@ -327,20 +327,20 @@ fn undo_here(recorded: &[Recorded], interfaces: &dyn Interfaces) -> (Outcome, Ve
     (outcome, left)
 }
 
-/// The beginning of the name of a state directory that no `--state-dir` names.
+/// The prefix of default state directories, which no `--state-dir` names.
 pub const STATE_DIR_PREFIX: &str = "agent-";
 
-/// Where the journal of an agent in this network namespace is.
+/// Returns the default path of the state directory of an agent in this network namespace.
 pub fn default_state_dir() -> PathBuf {
     PathBuf::from(format!("/run/ccbench/{STATE_DIR_PREFIX}{}", netns_inode()))
 }
 
-/// Whether these names of files in a state directory have that of the journal.
+/// Whether these file names of a state directory include the journal.
 pub fn have_journal(files: &[String]) -> bool {
     files.iter().any(|name| name == journal::FILE)
 }
 
-/// The inode of this thread's network namespace; 0 without /proc.
+/// Returns the inode of this thread's network namespace; 0 without /proc.
 pub fn netns_inode() -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino())

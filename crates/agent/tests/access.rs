@@ -1,5 +1,5 @@
-//! Who may call which RPC: a matrix of every RPC of the descriptors and every kind of certificate, on a real agent over
-//! loopback; renewals, revocations, the audit log and keepalives. No root.
+//! Who may call which RPC. Tests every RPC of the descriptors with every kind of certificate, on a real agent over
+//! loopback. Also tests renewals, revocations, the audit log and keepalives. Needs no root.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -122,7 +122,7 @@ async fn a_revocation_closes_open_connections_and_ends_their_trials() {
     wait_for("the end of both connections", || closed() == 2).await;
     assert_eq!(call(idle, "Describe").await, Outcome::NoConnection);
     assert_eq!(agent.call(Some(client), "Describe").await, Outcome::NoConnection);
-    // The node is free again, and the connection of another client is open.
+    // The node is free again, and another client's connection is still open.
     let mut attempts = 0;
     while permitted.prepare(prepare(&plan, "one", 2)).await.is_err() {
         attempts += 1;
@@ -134,7 +134,7 @@ async fn a_revocation_closes_open_connections_and_ends_their_trials() {
     };
     wait_for("the audit log", || agent.audit().iter().any(is_recorded)).await;
     assert_eq!(agent.call(Some(other), "Describe").await, Outcome::Handled);
-    // A file that is not a list changes nothing.
+    // A file that is not a revocation list changes nothing.
     agent.replace("crl.pem", "no list");
     wait_for("the error", || agent.log().contains("previous certificates stay in force")).await;
     let still = issue(&agent.ca, 2, Some(&[Scope::Run]), None);
@@ -183,7 +183,7 @@ async fn a_module_that_the_agent_may_not_load_is_refused() {
     }
 }
 
-/// A plan for a kernel that is installed nowhere.
+/// A plan for a kernel that is not installed anywhere.
 const KERNEL_PLAN: &str = r#"
 name = "kernel"
 [nodes.one]
@@ -238,7 +238,7 @@ async fn a_hangup_makes_the_agent_read_its_certificates_again() {
 async fn a_renewed_node_certificate_needs_no_restart() {
     let agent = Agent::start().await;
     let renewed = issue(&agent.ca, 90, None, None);
-    // The key is the second of two files: until then the pair does not match, and the earlier one stays in force.
+    // The key is written last: until then the pair does not match, and the earlier one stays in force.
     agent.replace("node.pem", &renewed.certificate);
     agent.replace("node.key", &renewed.key);
     wait_for("the new pair", || agent.log().contains("read the certificates again")).await;
@@ -294,7 +294,7 @@ fn what_undo_does_is_in_the_audit_log() {
     assert_eq!(line["event"], "undo");
     let steps = |key: &str| line[key].as_array().unwrap().len();
     assert_eq!(steps("undone") + steps("failed"), 1, "{line}");
-    // Without a log none is made.
+    // `undo` does not create a log.
     std::fs::remove_file(&log).unwrap();
     undo().unwrap();
     assert!(!log.exists());

@@ -1,5 +1,5 @@
-//! Rows of acknowledgements of real flows between two namespaces, beside what others say of the same flows: inet_diag, a
-//! packet socket, and the link that drops and marks. Needs root, iperf3 and a kernel that takes BPF tracing programs.
+//! Compares rows of acknowledgements of real flows between two namespaces with other sources: inet_diag, a packet
+//! socket, and the link that drops and marks. Needs root, iperf3 and a kernel that accepts BPF tracing programs.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -34,7 +34,7 @@ use support::pair::Rows;
 use support::{Agent, Namespace, Turn, now_ns, prepare, wait_for, wired_namespaces};
 use tonic::transport::Channel;
 
-/// Two phases of one flow over a link whose queue is short.
+/// Two phases of one flow over a link with a short queue.
 const PLAN: &str = r#"
 name = "acks"
 [sample]
@@ -122,7 +122,7 @@ impl Nodes {
     }
 }
 
-/// The kernel's objects that a process holds: ("prog_id", 12) and so on.
+/// Returns the kernel's BPF objects that a process holds: ("prog_id", 12) and so on.
 fn bpf_ids(pid: u32) -> BTreeSet<(String, u32)> {
     let mut found = BTreeSet::new();
     for file in std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten() {
@@ -136,7 +136,7 @@ fn bpf_ids(pid: u32) -> BTreeSet<(String, u32)> {
     found
 }
 
-/// All that there is in this kernel.
+/// Returns all BPF objects of this kernel.
 fn all_bpf_ids() -> BTreeSet<(String, u32)> {
     use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
     let programs = ProgInfoIter::default().map(|info| ("prog_id".to_owned(), info.id));
@@ -145,7 +145,7 @@ fn all_bpf_ids() -> BTreeSet<(String, u32)> {
     programs.chain(maps).chain(links).collect()
 }
 
-/// Of the data connection.
+/// Returns the count of the data connection.
 fn count_of(rows: &Rows) -> &wire::AckCount {
     let mut data = rows.ack_counts.iter().filter(|count| count.role() == Role::Data);
     let count = data.next().unwrap();
@@ -154,7 +154,7 @@ fn count_of(rows: &Rows) -> &wire::AckCount {
     count
 }
 
-/// Counts the TCP segments that come to `port` in a namespace, by a packet socket.
+/// Records the destination ports of TCP segments that arrive in a namespace from the other node, with a packet socket.
 fn count_segments(namespace: &Namespace, stop: Arc<AtomicBool>) -> thread::JoinHandle<Vec<u16>> {
     let net = File::open(format!("/proc/{}/ns/net", namespace.pid())).unwrap();
     thread::spawn(move || {
@@ -169,17 +169,17 @@ fn count_segments(namespace: &Namespace, stop: Arc<AtomicBool>) -> thread::JoinH
         setsockopt(&tap, sockopt::ReceiveTimeout, &TimeVal::new(0, 50_000)).unwrap();
         setsockopt(&tap, sockopt::RcvBufForce, &(32 << 20)).unwrap();
         let (mut to, mut packet) = (Vec::new(), [0; 128]);
-        // What is in the buffer at the end counts too: a busy machine may be late to read it.
+        // Drain the buffer at the end, too: a busy machine may be late to read it.
         loop {
             let length = match recv(tap.as_raw_fd(), &mut packet, MsgFlags::MSG_TRUNC) {
                 Ok(length) => length,
-                // By a signal, for example of a child of another test.
+                // Interrupted by a signal, for example from another test's child.
                 Err(Errno::EINTR) => continue,
                 Err(_) if stop.load(Ordering::Relaxed) => break,
                 Err(_) => continue,
             };
             let head = usize::from(packet[0] & 15) * 4;
-            // From the other node, so it came in.
+            // Sent by the other node, so it arrived here.
             if length >= 40 && packet[9] == 6 && packet[12..16] == [10, 9, 0, 2] {
                 to.push(u16::from_be_bytes([packet[head + 2], packet[head + 3]]));
             }
@@ -215,13 +215,13 @@ async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wir
     let on_wire = on_wire.iter().filter(|&&port| u32::from(port) == data.sport).count() as u64;
     println!("{count:?}");
     let without_row = count.missed_segments + count.coalesced_segments;
-    // The SYN-ACK and the segments after this end has closed, a window at most, are not among the rows.
+    // Neither the SYN-ACK nor segments that arrive after this end has closed, a window at most, have a row.
     let rest = on_wire.checked_sub(count.segments + without_row).unwrap();
     assert!(rows.len() > 1000 && (1..=64).contains(&rest), "{on_wire} on the wire, {count:?}");
-    // segs_in counts the SYN-ACK too, and the segments in the backlog of a socket in use.
+    // segs_in also counts the SYN-ACK, and segments in the backlog of a socket in use.
     let ahead = rows.iter().map(|row| row.segs_in.checked_sub(row.segments).unwrap());
     assert_eq!(ahead.min(), Some(1));
-    // Every segment without a row is counted, and no more than these: tcp_ack() is not called for what PAWS discards.
+    // Exactly the segments without a row are counted, except those that PAWS discards: tcp_ack() is not called for them.
     let discarded = if count.hook() == AckHook::FexitTcpAck { discarded } else { 0 };
     assert_eq!(not_in_backlog(&rows).last(), Some(&(without_row + discarded)), "{count:?}");
     assert!(count.coalesced_segments <= coalesced, "{coalesced} coalesced, {count:?}");
@@ -238,7 +238,7 @@ async fn every_acknowledgement_has_a_row_that_agrees_with_polls_and_with_the_wir
     nodes.reset().await;
 }
 
-/// A counter of the group `TcpExt` of a namespace.
+/// Returns a counter of the group `TcpExt` of a namespace.
 fn tcp_ext(namespace: &Namespace, counter: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/net/netstat", namespace.pid())).unwrap();
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -247,7 +247,7 @@ fn tcp_ext(namespace: &Namespace, counter: &str) -> u64 {
     pairs.find(|(name, _)| *name == counter).unwrap().1.parse().unwrap()
 }
 
-/// The segments that tcpdump finds in the capture lead to the rows. Segments without a row are counted.
+/// Checks that the segments in tcpdump's capture explain the rows, and that segments without a row are counted.
 fn agrees_with_the_capture(rows: &[Row], count: &wire::AckCount, port: u32, sender: &Rows) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &sender.raw["capture-wire.pcapng"]).unwrap();
@@ -265,7 +265,7 @@ fn agrees_with_the_capture(rows: &[Row], count: &wire::AckCount, port: u32, send
     let lines = dump(&format!("src host 10.9.0.2 and tcp dst port {port}"));
     let number = |line: &String| -> Option<u32> {
         let Some((_, rest)) = line.split_once(" ack ") else {
-            // The peer resets a connection that it has closed already: such a segment acknowledges nothing.
+            // The peer resets a connection that it has already closed. Such a segment acknowledges nothing.
             assert!(line.contains("Flags [R]"), "{line}");
             return None;
         };
@@ -279,7 +279,7 @@ fn agrees_with_the_capture(rows: &[Row], count: &wire::AckCount, port: u32, send
         .iter()
         .map(|line| {
             most = most.max(number(line).map_or(0, |ack| ack.wrapping_sub(first).into()));
-            // The kernel counts the handshake's byte too.
+            // The kernel also counts the handshake's byte.
             most + 1
         })
         .collect();
@@ -292,8 +292,8 @@ fn agrees_with_the_capture(rows: &[Row], count: &wire::AckCount, port: u32, send
     assert!(without_row <= counted, "{without_row} segments without a row, {counted} counted");
 }
 
-/// The state from inet_diag equals that of a row with as many delivered packets. Times are not compared: the poller may have
-/// waited for the CPU between its clock and the socket.
+/// Checks that the state from inet_diag equals that of the row with as many delivered packets. Times are not compared:
+/// the poller may have waited for the CPU after it read its clock.
 fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
     let last = rows.len() - 1;
     let delivered = |poll: &wire::FlowSample| poll.delivered_pkts.unwrap();
@@ -320,7 +320,7 @@ fn agrees_with_polls(rows: &[Row], samples: &[wire::FlowSample]) {
     assert!(all > 100 && exact * 100 >= all * 95, "{exact} of {all} polls are among the rows");
 }
 
-/// The sum of retransmission and state events equals the counters in the rows.
+/// Checks that the retransmission and state events add up to the counters in the rows.
 fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64) {
     let of = |kind: TcpEventKind| {
         events.iter().filter(move |e| e.role() == Role::Data && e.kind() == kind)
@@ -332,14 +332,14 @@ fn events_explain_the_rows(rows: &[Row], events: &[wire::TcpEvent], missed: u64)
     let states = states_of(events);
     assert!(states.iter().any(|&(_, after)| after == 3), "recovery: {states:?}");
     assert_eq!(states[0].0, 0, "it begins open");
-    // One leads to the next.
+    // A change starts in the state in which the previous one ended, unless an event is missing.
     let breaks = states.windows(2).filter(|pair| pair[0].1 != pair[1].0).count();
     let without_event = u64::from(last.retrans.checked_sub(reported).unwrap()) + breaks as u64;
     assert_eq!(without_event, missed, "packets sent again, and changes of state: {states:?}");
     assert_eq!(of(TcpEventKind::Cc).map(|event| &*event.cc).collect::<Vec<_>>(), ["cubic"]);
 }
 
-/// Changes of congestion state of the data connection: before and after.
+/// Returns the congestion state changes of the data connection: before and after.
 fn states_of(events: &[wire::TcpEvent]) -> Vec<(u32, u32)> {
     let changes = events
         .iter()
@@ -367,7 +367,7 @@ fn two_timeouts_with_an_ack_between_are_two_events() {
                 .map(|event| event.count)
                 .collect()
         };
-        // A socket's filter that lets nothing pass: what comes is dropped, and not acknowledged.
+        // A socket filter that passes nothing: segments are dropped and not acknowledged.
         let nothing = [SockFilter::new(6, 0, 0, 0)];
         for round in 0..2 {
             SockRef::from(&receiver).attach_filter(&nothing).unwrap();
@@ -407,7 +407,7 @@ async fn marks_are_reported_as_they_arrive() {
         .map(|e| u64::from(e.count))
         .sum();
     assert!(made > 20, "the link marks");
-    // The last sample of the queue is up to 100 ms old; what comes after the connection's end is not seen.
+    // The last sample of the queue is up to 100 ms old, and nothing is seen after the connection's end.
     cpu.check(std::time::Duration::from_millis(100), || {
         assert!(arrived.abs_diff(made) <= made / 20 + 3, "{made} made, {arrived} arrived");
     });
@@ -437,7 +437,7 @@ async fn a_row_on_change_differs_from_the_one_before() {
         "{} rows, {count:?}",
         rows.len()
     );
-    // A change of another column than these may have made a row too, but seldom.
+    // A change in another column may also have made a row, but rarely.
     let same = |pair: &[Row]| {
         (pair[0].cwnd, pair[0].retrans, pair[0].lost)
             == (pair[1].cwnd, pair[1].retrans, pair[1].lost)
@@ -460,7 +460,7 @@ async fn a_killed_agent_leaves_no_program_map_or_link() {
     nodes.clients[1].reset(wire::ResetRequest::default()).await.unwrap();
 }
 
-/// Both ends of a connection in a namespace of this thread.
+/// Returns both ends of a connection in a new namespace of this thread.
 fn connection() -> (TcpStream, TcpStream, FlowPorts) {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
@@ -477,7 +477,7 @@ fn connection() -> (TcpStream, TcpStream, FlowPorts) {
     (sender, listener.accept().unwrap().0, flow)
 }
 
-/// A byte there and a byte back, so many times: a segment each.
+/// Sends a byte in each direction, so many times; each is one segment.
 fn exchange(mut one: TcpStream, mut two: TcpStream, times: usize) {
     one.set_nodelay(true).unwrap();
     two.set_nodelay(true).unwrap();

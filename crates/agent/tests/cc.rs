@@ -1,5 +1,5 @@
-//! Congestion controls of a plan in a real kernel: loaded under names of their own, seen in every row by the plan's, and
-//! gone after the trial, no matter how it ends. Needs root, iperf3 and a kernel with struct_ops.
+//! Congestion controls of a plan in a real kernel: loaded under unique names, shown in every row under the plan's name,
+//! and gone after the trial, however it ends. Needs root, iperf3 and a kernel with struct_ops.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,11 +16,11 @@ use support::pair::{Pair, Rows};
 use support::{AGENT, LOOPBACK_PLAN, Turn, wait_for};
 use tokio::sync::RwLock;
 
-/// An agent that starts undoes what dead agents have left on this machine. A test holds this lock alone while it looks at what a
-/// killed agent has left; it is taken before a [`Turn`].
+/// A starting agent undoes what dead agents have left on this machine. A test holds this lock exclusively while it
+/// inspects what a killed agent has left, and takes it before a [`Turn`].
 static DEAD_AGENTS: RwLock<()> = RwLock::const_new(());
 
-/// Three flows: two instances of one algorithm, and the kernel's own.
+/// Returns a plan with three flows: two instances of one algorithm, and one of the kernel's congestion controls.
 fn plan(seconds: &str) -> String {
     let flow = |name: &str, cc: &str| {
         format!("[flows.{name}]\nfrom = \"one\"\nto = \"two\"\ncc = \"{cc}\"\nrate = \"20mbit\"\n")
@@ -40,7 +40,7 @@ fn available() -> Vec<String> {
     text.unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
-/// Names in the kernel are the machine's, and another run of these tests may be on it.
+/// Unique per process: kernel names are global to the machine, and these tests may run twice at a time.
 fn run_id() -> String {
     format!("test-{}", std::process::id())
 }
@@ -49,7 +49,7 @@ fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
     wire::PrepareRequest { run_id: run_id(), ..support::prepare(plan, node, epoch) }
 }
 
-/// The reported congestion control with this name in the plan.
+/// Returns the reported congestion control with this name in the plan.
 fn reported<'r>(reply: &'r wire::PrepareReply, name: &str) -> &'r wire::CongestionControl {
     reply.congestion_controls.iter().find(|cc| cc.name == name).unwrap()
 }
@@ -97,7 +97,7 @@ async fn instances_carry_flows_and_are_unloaded() {
     pair.reset().await;
     assert!(names.iter().all(|name| !available().contains(name)), "{:?}", available());
     assert!(pair.is_as_found());
-    // A delay of the receiver's is part of the base RTT, of which the threshold is made.
+    // A delay at the receiver is part of the base RTT, from which the threshold is computed.
     cpu.check(std::time::Duration::from_millis(20), || {
         for (group, cc) in [("a", "quick"), ("b", "slow"), ("c", "cubic")] {
             let samples =
@@ -118,7 +118,7 @@ async fn instances_carry_flows_and_are_unloaded() {
     });
 }
 
-/// Every socket has its congestion control, and none paces.
+/// Checks that every socket has its congestion control, and that none is paced.
 fn sockets_are_set(rows: &Rows) {
     let data_of = |kind: &str| -> Vec<serde_json::Value> {
         let data = rows.events_of(kind).into_iter().map(|e| serde_json::from_str(&e.data_json()));
@@ -192,7 +192,7 @@ async fn builtin_parameters_are_set_and_restored() {
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
     pair.clients[0].reset(wire::ResetRequest::default()).await.unwrap();
     assert_eq!(std::fs::read_to_string(path).unwrap(), before);
-    // Killed, its record is what the next start goes by.
+    // After a kill, the next start relies on the record.
     pair.clients[0].prepare(prepare(&plan, "one", 6)).await.unwrap();
     pair.one.kill();
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "800");
@@ -217,12 +217,12 @@ async fn privilege_errors_have_a_hint() {
     assert!(refused.message().contains("run ccbench as root"), "{refused:?}");
 }
 
-/// In a user namespace there is no hook: a namespace of ccbench's own gets a default that leaves nothing in a socket.
+/// A user namespace has no hook, so a namespace of ccbench's own gets a default that leaves nothing in a socket.
 #[tokio::test]
 async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
     let _beside = DEAD_AGENTS.read().await;
     let _turn = Turn::beside().await;
-    // What ccbench's testbed makes is known by its interface.
+    // The name of its interface marks a namespace as the testbed's.
     let script =
         "ip link set lo up && ip link add to-two type veth peer name far && exec \"$0\" \"$@\"";
     let agent = support::Agent::by(|_| {
@@ -245,7 +245,7 @@ async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
         .replace("[probes.rtt]", other)
         .replace("[\"bulk\"]", "[\"bulk\", \"other\"]");
     let alone = mixed.replace("cc = \"reno\"", "cc = \"cubic\"");
-    // A restricted one may not be a namespace's default (and asking for it would leak a reference).
+    // A restricted congestion control cannot be a namespace's default, and a request for it would leak a reference.
     let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
     let allowed = std::fs::read_to_string(allowed).unwrap();
     let (cubic, how) = match allowed.split_whitespace().any(|name| name == "cubic") {
@@ -276,7 +276,7 @@ async fn without_the_hook_the_namespace_default_is_changed_and_restored() {
     }
 }
 
-/// `ccbench-agent cc` with these words.
+/// Returns the command `ccbench-agent cc` with these words.
 fn cc(words: &[&str]) -> Command {
     let mut command = Command::new(AGENT);
     command.arg("cc").args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -288,7 +288,7 @@ async fn one_is_loaded_by_hand_until_its_command_ends() {
     let _turn = Turn::beside().await;
     let name = format!("t{}", std::process::id());
     let mut held = cc(&["load", "ta", "--as", &name, "betao=5000"]).spawn().unwrap();
-    // The command prints this line once it is registered.
+    // The command prints this line once the congestion control is registered.
     let mut line = String::new();
     BufReader::new(held.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("betao=5000") && available().contains(&name), "{line:?}");
@@ -309,26 +309,26 @@ async fn one_is_loaded_by_hand_until_its_command_ends() {
         (vec!["unload", "no_such_cc"], "has no congestion control `no_such_cc`"),
     ] {
         let refused = cc(&words).output().unwrap();
-        // What is loaded is the command's to know, what is there to unload is the kernel's.
+        // The command itself knows what it can load; the kernel knows what can be unloaded.
         let code = if words[0] == "load" { 2 } else { 1 };
         assert_eq!(refused.status.code(), Some(code), "{words:?}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains(why), "{refused:?}");
     }
 }
 
-/// The description of types that a BPF object brings along: one without the kernel's.
+/// Returns the BTF of a BPF object, without the kernel's types.
 fn types_of_an_object() -> Vec<u8> {
     const MAGIC: [u8; 4] = [0x9f, 0xeb, 1, 0];
     let object = std::fs::read(concat!(env!("OUT_DIR"), "/ect1.bpf.o")).unwrap();
     let at = object.windows(4).position(|bytes| bytes == MAGIC).unwrap();
     let u32_at =
         |i: usize| u32::from_ne_bytes(object[at + i..at + i + 4].try_into().unwrap()) as usize;
-    // The header, then types, then names: struct btf_header of the kernel's ABI.
+    // The header, the types and the names: `struct btf_header` of the kernel's ABI.
     let bytes = u32_at(4) + (u32_at(8) + u32_at(12)).max(u32_at(16) + u32_at(20));
     object[at..at + bytes].to_vec()
 }
 
-/// This kernel, made to look like one that lacks something, in a mount namespace.
+/// Makes this kernel look as if it lacked a feature, in a mount namespace.
 #[test]
 fn missing_kernel_features_and_privileges_are_reported() {
     let _turn = Turn::beside_blocking();
@@ -340,7 +340,7 @@ fn missing_kernel_features_and_privileges_are_reported() {
     for (unshare, script, why) in [
         ("--mount", "mount -t tmpfs none /sys/kernel/btf", "has no description of its types"),
         ("--mount", bind.as_str(), "accepts no BPF congestion controls"),
-        // A user without a name here: no root of any kind.
+        // A user without a mapping here is no kind of root.
         ("--user", "true", "needs root"),
     ] {
         let script = format!("{script} && exec timeout 20 \"$0\" \"$@\"");
@@ -355,7 +355,7 @@ fn missing_kernel_features_and_privileges_are_reported() {
     }
 }
 
-/// Every core passes this kernel's verifier, and is gone again.
+/// Every core passes this kernel's verifier and is unregistered afterwards.
 #[tokio::test]
 async fn every_core_can_be_registered() {
     let _turn = Turn::beside().await;

@@ -1,4 +1,4 @@
-//! Connections to an agent: who may, how many, and what their end means. No root, except for another user.
+//! Connections to an agent: who may connect, how many there may be, and what their end means. No root, except for another user.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -39,7 +39,7 @@ async fn notices_a_vanished_controller() {
     let plan = IDLE_PLAN.replace("200ms", "60s");
     let (started, wait) = tokio::sync::oneshot::channel();
     let request = prepare(&plan, "one", 1);
-    // This controller's thread stops turning: its sockets stay open without replies.
+    // This controller's thread stops: its sockets stay open without replies.
     let frozen_address = address.clone();
     let (thaw, thawed) = std::sync::mpsc::channel::<()>();
     let frozen = std::thread::spawn(move || {
@@ -58,7 +58,7 @@ async fn notices_a_vanished_controller() {
     wait.await.unwrap();
     let busy = other.prepare(prepare(&plan, "one", 2)).await.unwrap_err();
     assert!(busy.message().contains("is running"), "{busy:?}");
-    // At most 10 s, counted in naps: time without the CPU does not shorten it.
+    // At most 10 s, counted in naps, so that time without the CPU does not shorten it.
     let mut naps = 0;
     while other.prepare(prepare(&plan, "one", 2)).await.is_err() {
         naps += 1;
@@ -97,7 +97,7 @@ async fn other_users_do_not_connect_on_loopback() {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
-    // A server of HTTP/2 begins with its settings.
+    // An HTTP/2 server starts with a SETTINGS frame.
     assert_eq!((received("0").as_str(), received(OTHER).as_str()), ("1", "0"));
     let log = || std::fs::read_to_string(dir.path().join("audit.ndjson")).unwrap_or_default();
     let refused = || log().contains("it is of user 12345; only root and user 0 may connect");
@@ -136,7 +136,7 @@ mod tls {
     }
 }
 
-/// An agent with certificates on a port of loopback; killed on drop.
+/// An agent with certificates on a loopback port; killed on drop.
 struct TlsAgent {
     dir: tempfile::TempDir,
     ca: tls::Ca,
@@ -169,7 +169,7 @@ impl TlsAgent {
         agent
     }
 
-    /// A TCP connection that sends nothing.
+    /// Opens a TCP connection that sends nothing.
     fn open(&self) -> std::io::Result<TcpStream> {
         TcpStream::connect(("127.0.0.1", self.port))
     }
@@ -201,7 +201,7 @@ impl TlsAgent {
         wire::agent_client::AgentClient::new(self.channel(Some(identity)).await.unwrap())
     }
 
-    /// Asks for the clock with this certificate.
+    /// Requests the clock with this certificate.
     async fn ask(&self, identity: Option<tls::Files>) -> Result<(), String> {
         let channel = self.channel(identity).await.map_err(|error| error.to_string())?;
         let mut client = wire::agent_client::AgentClient::new(channel);
@@ -261,7 +261,7 @@ async fn silent_connections_keep_nobody_out_and_are_closed() {
         let reset = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
         assert!(end.map_or_else(reset, |read| read == 0), "it is still open");
     }
-    // The agent writes about a connection after it has closed it.
+    // The agent logs a connection after it has closed it.
     for line in ["others wait", "refused more connections"] {
         wait_for(line, || agent.log().contains(line)).await;
     }
@@ -275,16 +275,16 @@ async fn an_address_that_floods_is_blocked_and_others_are_not() {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 9], 0)).into()).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // Its port is free again when it is closed.
+        // Frees the port as soon as it is closed.
         socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();
-        // In progress.
+        // Still in progress.
         let _ = socket.connect(&to.into());
         socket
     };
     let blocked = |line: &&str| line.contains("the kernel drops its packets");
     let mut flood: Vec<Socket> = (0..300).map(open).collect();
     wait_for_setup("the flood's address to be blocked", || {
-        // The agent counts by the second; a slow one refuses too few of a single burst.
+        // The agent counts per second; a slow one refuses too few connections of a single burst.
         flood.drain(..20);
         flood.extend((0..20).map(open));
         agent.log().lines().any(|line| blocked(&line))
@@ -323,7 +323,7 @@ async fn unfinished_requests_of_a_certificate_are_bounded() {
     const CONNECTIONS_OF_A_CERTIFICATE: usize = 16;
     let agent = Agent::here();
     drop(agent.connect().await);
-    // A server of HTTP/2 begins with its settings.
+    // An HTTP/2 server starts with a SETTINGS frame.
     let mut stream = UnixStream::connect(agent.socket()).unwrap();
     stream.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     let mut header = [0; 9];

@@ -1,5 +1,5 @@
-//! ECN of real flows between two namespaces over a userspace link that marks: what is on the wire, what is counted, who
-//! has it and who has not, and that nothing stays. Needs root, iperf3 and a kernel that takes BPF congestion controls.
+//! ECN of real flows between two namespaces over a userspace link that marks: what is on the wire, what is counted, which flows have
+//! ECN and which do not, and that nothing is left behind. Needs root, iperf3 and a kernel that accepts BPF congestion controls.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,7 +18,7 @@ use support::{
 };
 use tonic::transport::Channel;
 
-/// A link that marks beyond 1 ms, a flow that counts marks, and one that wants none.
+/// A link that marks above 1 ms, a flow that counts marks, and one without ECN.
 const PLAN: &str = r#"
 name = "ecn"
 [nodes.one]
@@ -56,11 +56,11 @@ struct Nodes {
     agents: [Agent; 2],
     clients: [AgentClient<Channel>; 2],
     before: [String; 2],
-    /// What the kernel called their congestion controls.
+    /// The kernel names of their congestion controls.
     registered: Vec<String>,
 }
 
-/// All that a trial may change but the machine's list of congestion controls, which other tests change as well.
+/// Returns all that a trial may change, except the machine's list of congestion controls, which other tests change, too.
 fn own_state(namespace: &Namespace, dev: &str) -> String {
     let all = everything(namespace, &[dev]);
     all.lines()
@@ -91,10 +91,10 @@ impl Nodes {
         Self { namespaces, agents, clients, before, registered: Vec::new() }
     }
 
-    /// Of the first node, or the second; what it says.
+    /// Prepares the first or the second node, and returns what it reports.
     async fn prepare(&mut self, plan: &str, index: usize) -> Seen {
         let mut request = prepare(plan, ["one", "two"][index], 1);
-        // By this its congestion controls have other names than another test's.
+        // Makes the names of its congestion controls differ from another test's.
         request.run_id = self.agents[0].dir.path().display().to_string();
         request.addresses.insert("one".into(), "10.9.0.1".into());
         request.addresses.insert("two".into(), "10.9.0.2".into());
@@ -116,7 +116,7 @@ impl Nodes {
         seen
     }
 
-    /// Programs that the agents hold in the kernel.
+    /// Returns the number of programs that the agents hold in the kernel.
     fn held(&self) -> usize {
         let files = self.agents.iter().flat_map(|agent| {
             std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).unwrap().flatten()
@@ -162,19 +162,19 @@ impl Seen {
         of_kind.map(|event| serde_json::from_str(&event.data_json()).unwrap()).collect()
     }
 
-    /// Of the data connections of a group: whether their handshake agreed on ECN.
+    /// Returns whether the handshakes of a group's connections agreed on ECN.
     fn negotiated(&self, group: &str, role: Role) -> BTreeSet<bool> {
         let own = self.samples.iter().filter(|s| s.group == group && s.role() == role);
         own.filter_map(|s| s.options).map(|options| options & 8 != 0).collect()
     }
 }
 
-/// The queue's marks so far, both kinds.
+/// Returns the queue's marks so far, of both kinds.
 fn marks(row: &wire::QdiscSample) -> u64 {
     row.ce_mark_pkts.unwrap_or(0) + row.ecn_mark_pkts.unwrap_or(0)
 }
 
-/// Marks are counted: as many as were made until the last sample, less those still on their way.
+/// Checks that the counted marks equal those made until the last sample, less those still on their way.
 fn counted_are_marked(sender: &Seen) {
     let own = sender.samples.iter().filter(|s| s.group == "marked" && s.role() == Role::Data);
     let last = own.max_by_key(|s| s.at_ns).unwrap();
@@ -182,7 +182,7 @@ fn counted_are_marked(sender: &Seen) {
     let until = |at_ns| sender.queue.iter().filter(|row| row.at_ns <= at_ns).map(marks).max();
     let least = until(last.at_ns - 400_000_000).unwrap();
     let most = sender.queue.iter().map(marks).max().unwrap();
-    // The last samples are compared, which are 100 ms apart.
+    // Compares the last samples, which are 100 ms apart.
     sender.cpu.unwrap().check(Duration::from_millis(100), || {
         assert!(least > 20, "the link marked: {least}");
         assert!(
@@ -214,7 +214,7 @@ async fn prague_has_ect1_and_exact_counts() {
         assert_eq!(seen.negotiated("marked", Role::Control), [false].into(), "{side:?}");
         for sockets in seen.data("cc_sockets") {
             assert!(sockets["refused"] == 0 && sockets["set"].as_u64().unwrap() > 0, "{sockets}");
-            // Prague paces; beside it nobody does.
+            // Only Prague paces.
             assert_eq!(sockets["paced"].as_u64().unwrap() > 0, sockets["cc"] == "l4s", "{sockets}");
         }
     }

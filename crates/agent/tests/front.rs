@@ -1,5 +1,5 @@
-//! An agent in two processes: what the front answers is what one process answers, and each of the two may end or be missing. No
-//! root, except for another user.
+//! An agent in two processes: the front answers like a single process, and each of the two may end or be missing. Needs
+//! no root, except for the tests with another user.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -32,7 +32,7 @@ async fn client_of(agent: &Agent, serial: u64, scopes: &[Scope]) -> AgentClient<
     AgentClient::new(agent.connect(Some(client)).await.unwrap())
 }
 
-/// What every RPC answers to an empty message of clients with these scopes: code and message, if it is no success.
+/// Returns what every RPC answers to an empty message from clients with these scopes: code and message, unless it succeeds.
 async fn answers(mode: Mode) -> Vec<(String, Option<(Code, String)>)> {
     let agent = Agent::start_as(mode, &["--allow-module", "ccb_*"]).await;
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ async fn answers(mode: Mode) -> Vec<(String, Option<(Code, String)>)> {
             found.push((format!("{rpc} of client{serial}"), refused));
         }
     }
-    // A plan that is refused when it is read, and one that needs a module.
+    // One plan is refused when it is parsed, and one needs a module.
     let mut client = client_of(&agent, 4, &Scope::ALL).await;
     let flow = "[flows.f]\nfrom = \"one\"\nto = \"two\"\ncc = \"nosuch\"\ntool = \"ccbench\"\n";
     let module = format!("{IDLE_PLAN}flows = [\"f\"]\n{flow}");
@@ -92,7 +92,7 @@ async fn a_trial_runs_through_front_and_worker() {
     assert_eq!(done.unwrap().rows_dropped, 0);
     let reset = wire::ResetRequest { run_id: "test".into(), epoch: 1 };
     assert_eq!(client.reset(reset).await.unwrap().into_inner().failed, [""; 0]);
-    // Both have the client's name.
+    // Both logs name the client.
     let log = |name: &str| std::fs::read_to_string(agent.path(name)).unwrap();
     for name in ["state/audit.ndjson", "worker-state/audit.ndjson"] {
         let calls = || {
@@ -117,7 +117,7 @@ async fn a_controller_cannot_name_another_caller() {
     let refused = client.reset(reset()).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().contains("client2 (serial 02)"), "{refused:?}");
-    // Nor do the scopes reach the worker with a call that is permitted.
+    // Scopes in the controller's metadata do not reach the worker with a permitted call, either.
     let mut client = client_of(&agent, 3, &[Scope::Run]).await;
     client.reset(reset()).await.unwrap();
     let log = std::fs::read_to_string(agent.path("worker.log")).unwrap();
@@ -141,7 +141,7 @@ async fn a_worker_checks_the_caller_of_each_request() {
     let refused = worker.reset(reset(&[Scope::Read])).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     worker.reset(reset(&[Scope::Run])).await.unwrap();
-    // The front cannot give more than the worker's command line permits.
+    // The front cannot grant more than the worker's command line permits.
     let cc = "[cc.mine]\nalgorithm = \"cubic\"\nparams = { beta = 717 }\n";
     let flow = "[flows.f]\nfrom = \"one\"\nto = \"two\"\ncc = \"mine\"\ntool = \"ccbench\"\n";
     let plan = format!("{IDLE_PLAN}flows = [\"f\"]\n{flow}{cc}");
@@ -166,7 +166,7 @@ async fn a_front_without_a_worker_names_its_socket() {
     {
         assert!(refused.message().contains(part), "no `{part}`: {}", refused.message());
     }
-    // What the certificate does not permit is refused before.
+    // What the certificate does not permit is refused before that.
     let refused = status_of(channel.clone(), "Prepare").await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     agent.start_worker().await;
@@ -201,7 +201,7 @@ async fn a_restarted_worker_gets_new_connections_of_controllers() {
     typed.put_file(tokio_stream::iter(sent)).await.unwrap();
     agent.kill_worker();
     agent.start_worker().await;
-    // The file is gone with the worker; a controller that thinks that its connection still holds it would be refused later.
+    // The file is gone with the worker. A controller that still relied on it would be refused later, so its connection ends.
     assert_eq!(call(channel.clone(), "Clock").await, Outcome::NoConnection);
     let mut attempts = 0;
     while call(channel.clone(), "Clock").await != Outcome::Handled {
@@ -221,7 +221,7 @@ async fn only_the_fronts_user_connects_to_a_worker() {
     let socket = agent.path("worker.sock");
     let metadata = std::fs::metadata(&socket).unwrap();
     assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o600, 0));
-    // As if the permissions were wrong.
+    // Act as if the permissions were wrong.
     let permit =
         |path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     permit(agent.dir.path(), 0o755);
@@ -236,7 +236,7 @@ async fn only_the_fronts_user_connects_to_a_worker() {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
-    // A server of HTTP/2 begins with its settings.
+    // An HTTP/2 server starts with a SETTINGS frame.
     assert_eq!((received("0").as_str(), received(OTHER).as_str()), ("1", "0"));
     let refused =
         || agent.worker_log().contains("it is of user 12345; only root and user 0 may connect");
@@ -257,7 +257,7 @@ fn a_front_needs_certificates_and_a_network() {
     assert!(front("unix:/x").contains("on a path use `serve`"));
 }
 
-/// Otherwise a defect of iperf3 would be as good as the front.
+/// Otherwise, a vulnerability in iperf3 would give access to the front.
 #[test]
 fn a_front_is_not_the_user_of_traffic() {
     if !nix::unistd::geteuid().is_root() {
@@ -300,7 +300,7 @@ async fn a_worker_takes_a_listening_socket_over() {
     );
 }
 
-/// The controller of a trial of a minute, and its rows.
+/// Starts a one-minute trial. Returns its controller and its rows.
 async fn running(agent: &Agent) -> (AgentClient<Channel>, tonic::Streaming<wire::RunEvent>) {
     let mut controller = client_of(agent, 2, &[Scope::Run]).await;
     controller.prepare(prepare(&long_plan(), "one", 1)).await.unwrap();
@@ -318,7 +318,7 @@ fn signal(process: &std::process::Child, signal: Signal) {
     nix::sys::signal::kill(pid, signal).unwrap();
 }
 
-/// Its connections stay open, so that only keepalives show it.
+/// Its connections stay open, so only keepalives detect it.
 #[tokio::test]
 async fn a_stopped_front_frees_the_node() {
     let agent = split().await;
@@ -353,7 +353,7 @@ async fn a_stopped_worker_ends_the_stream_of_a_controller() {
     signal(agent.worker.as_ref().unwrap(), Signal::SIGCONT);
 }
 
-/// The front reads the parts first. What the worker got before has another SHA-256 than the file, by which plans name it.
+/// The front reads the parts first. What the worker got until then has another SHA-256 than the file, and plans name files by SHA-256.
 #[tokio::test]
 async fn a_file_that_the_front_refuses_is_refused_as_by_one_process() {
     let refusal = async |agent: &Agent| {

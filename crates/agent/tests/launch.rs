@@ -1,4 +1,4 @@
-//! What a process of traffic may do: everything that the agent may do and it need not is gone. Needs root.
+//! What a traffic process may do: all privileges of the agent that it does not need are gone. Needs root.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -15,7 +15,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `/proc/self/status` of a launched program.
+/// Returns `/proc/self/status` of a launched program.
 fn status(before: &[&str], arguments: &[&str]) -> BTreeMap<String, String> {
     let words = [
         before,
@@ -93,16 +93,16 @@ fn descriptors_of_the_agent_do_not_reach_a_launched_program() {
     let script =
         "exec 7</dev/null 9</dev/null; exec \"$0\" launch --unprivileged -- ls /proc/self/fd";
     let listed = output(Command::new("sh").args(["-c", script, AGENT]));
-    // 3 is what ls reads the folder with.
+    // ls reads the folder through descriptor 3.
     assert_eq!(listed.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
 }
 
-/// A folder that only root may enter, with a copy of the agent.
+/// Returns a folder that only root may enter, with a copy of the agent.
 fn root_only_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
     let program = folder.path().join("ccbench-agent");
-    // By another process: a thread of this one that forks meanwhile would keep the copy open for writing (ETXTBSY).
+    // Copied by another process: if a thread of this one forked meanwhile, its child would keep the copy open for writing (ETXTBSY).
     output(Command::new("cp").arg(AGENT).arg(&program));
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     (folder, program)
@@ -118,13 +118,13 @@ fn a_program_in_roots_folder_can_be_launched() {
         assert!(version.starts_with("ccbench-agent "), "{version}");
     };
     launch_itself();
-    // By the PATH, too.
+    // Also found through PATH.
     let mut command = Command::new(program);
     command
         .args(["launch", "--unprivileged", "--", "ccbench-agent", "--version"])
         .env("PATH", folder.path());
     assert!(output(&mut command).starts_with("ccbench-agent "));
-    // Executable for root only: it runs as root, without capabilities.
+    // Only root may execute it, so it runs as root, without capabilities.
     std::fs::set_permissions(program, PermissionsExt::from_mode(0o700)).unwrap();
     launch_itself();
 }

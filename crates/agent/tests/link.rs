@@ -1,5 +1,4 @@
-//! `ccbench-agent link` in real network namespaces with real packets. Needs root and iproute2; without them it
-//! fails.
+//! `ccbench-agent link` in real network namespaces with real packets. Needs root and iproute2; fails without them.
 #![allow(clippy::disallowed_methods, reason = "a test measures real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,14 +11,14 @@ use link_support::{AGENT, Lab, Running, exchange, inside, run, udp_echo, wait_fo
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// The last objects of both directions, of a JSON stream.
+/// Returns the last objects of both directions in a JSON stream.
 fn totals(text: &str) -> [Value; 2] {
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let finals: Vec<Value> = rows.into_iter().filter(|row| row["final"] == true).collect();
     finals.try_into().unwrap()
 }
 
-/// Whether the direction `down` has forwarded or dropped so many packets and its queue is empty, by the JSON stream so far.
+/// Whether, by the JSON stream so far, the direction `down` has forwarded or dropped this many packets and its queue is empty.
 fn is_drained(text: &str, packets: u64) -> bool {
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let rows = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -33,7 +32,7 @@ fn is_drained(text: &str, packets: u64) -> bool {
 fn two_interfaces_are_joined_with_delay_for_every_protocol() {
     let lab = Lab::new();
     let link = lab.link("--left lb0 --right lc0 --delay 10ms --stats-json -");
-    // ARP finds the neighbour through the link; both families' packets take 10 ms each way.
+    // ARP resolves the neighbour through the link. Packets of both families take 10 ms each way.
     for address in ["10.9.0.2", "fd09::2"] {
         let _server = udp_echo(lab.right(), address);
         let rtt = inside(lab.left(), move || exchange(address, b"there and back"));
@@ -59,7 +58,7 @@ fn a_full_queue_drops_and_everything_is_counted() {
     let _server = udp_echo(lab.right(), "10.9.0.2");
     inside(lab.left(), || exchange("10.9.0.2", b"first the neighbour"));
     let before = lab.received(lab.right(), "lc1");
-    // 200 packets at once for a queue of 20, after at least 5 of the exchange. Those that leave meanwhile take 42 ms each.
+    // 200 packets at once into a queue of 20, after at least 5 packets of the exchange. Those that leave meanwhile take 42 ms each.
     inside(lab.left(), || link_support::blast("10.9.0.2:9", 200, 1000));
     let passed = || lab.received(lab.right(), "lc1") - before;
     wait_for("the queue to drain", || is_drained(&link.stdout(), 205) && passed() >= 21);
@@ -81,7 +80,7 @@ fn a_mahimahi_trace_limits_opportunities() {
     let lines: String = (1..=30).map(|nth| format!("{}\n", nth * 50)).collect();
     std::fs::write(&trace, lines).unwrap();
     let trace = trace.display();
-    // A multicast of IPv6 would be the first packet, and opportunities would pass before the others are sent.
+    // An IPv6 multicast would be the first packet, and opportunities would pass before the others are sent.
     let knob = "/proc/sys/net/ipv6/conf/la1/disable_ipv6";
     inside(lab.left(), move || std::fs::write(knob, "1").unwrap());
     let link = lab.link(&format!(
@@ -93,7 +92,7 @@ fn a_mahimahi_trace_limits_opportunities() {
     let ended = link.end(Signal::SIGTERM);
     let [down, up] = totals(&ended.stdout);
     let passed = down["packets"].as_u64().unwrap();
-    // ARP's small packets share an opportunity with others.
+    // Small ARP packets share an opportunity with others.
     assert!((20..=34).contains(&passed), "{down}");
     assert!(up["link_rate_bps"].is_null(), "{up}");
 }
@@ -140,7 +139,7 @@ fn the_interface_of_a_killed_link_is_free_at_once() {
     let lab = Lab::new();
     let found = lab.state_of_middle();
     for rate in ["10mbit", "20mbit", "30mbit", "40mbit"] {
-        // The guard of the link before may still hold the lock of the journal, or remove its directory.
+        // The guard of the previous link may still hold the journal's lock, or remove its directory.
         lab.link(&format!("--dev lb0 --rate {rate} --queue 40p")).kill();
     }
     let link = lab.link("--dev lb0 --rate 50mbit --queue 40p");
@@ -153,7 +152,7 @@ fn the_interface_of_an_ssh_session_needs_a_flag() {
     let lab = Lab::new();
     let link = |flags: &[&str]| {
         let mut command = lab.enter(lab.middle());
-        // A session that ends here, with a client that is reached by lo.
+        // A session that ends here, with a client reachable through lo.
         command.env("SSH_CONNECTION", "127.0.0.1 50000 127.0.0.1 22");
         command.args([AGENT, "link", "--rate", "100mbit", "--for", "10ms"]).args(flags);
         run(&mut command)
@@ -211,7 +210,7 @@ fn a_command_runs_behind_the_link_and_its_exit_code_counts() {
     assert_eq!(ended.code, Some(127), "{}", ended.stderr);
     let ended = lab.command("", &["sh", "-c", "kill -9 $$"]);
     assert_eq!(ended.code, Some(137), "{}", ended.stderr);
-    // Addresses that are in use are left alone.
+    // Addresses in use are left alone.
     lab.ip(lab.middle(), "addr add 100.64.3.4/24 dev lb0");
     let ended = lab.command("", &["sh", "-c", "echo $CCBENCH_LINK_HOST"]);
     assert_eq!(ended.stdout, "100.64.64.1\n");
@@ -249,7 +248,7 @@ fn shells_in_shells_reach_every_end() {
     let (inner, ends) = text.trim().split_once(' ').unwrap();
     assert_eq!(ends, "100.64.0.1 100.64.8.1");
     let inner = inner.parse().unwrap();
-    // The whole way there and back passes both links twice: 14 ms.
+    // A round trip crosses both links twice: 14 ms.
     lab.ip(lab.middle(), "addr add 192.0.2.7/32 dev lb0");
     for (address, least_ms) in [("100.64.0.1", 14), ("192.0.2.7", 14)] {
         let _server = udp_echo(lab.middle(), address);
@@ -293,12 +292,12 @@ fn without_root_the_network_is_private() {
     let lab = Lab::new();
     let script = "id -u; n=0; until iperf3 -c $CCBENCH_LINK_HOST -n 100K > /dev/null 2>&1; do n=$((n+1)); \
                   test $n -lt 100 || exit 3; sleep 0.05; done";
-    // The build folder may be root's alone.
+    // Only root may be able to read the build folder.
     let folder = tempfile::tempdir().unwrap();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), everybody).unwrap();
     let agent = folder.path().join("ccbench-agent");
-    // By another process: a thread of this one that forks meanwhile would keep the copy open for writing (ETXTBSY).
+    // Copied by another process: if a thread of this one forked meanwhile, its child would keep the copy open for writing (ETXTBSY).
     let copied = std::process::Command::new("cp").arg(AGENT).arg(&agent).status().unwrap();
     assert!(copied.success());
     let mut command = std::process::Command::new("setpriv");

@@ -1,4 +1,4 @@
-//! The loader of kernel modules as a process of its own, on sockets. No root: it loads nothing here.
+//! The loader of kernel modules as a separate process, on sockets. Needs no root: it loads nothing here.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -37,7 +37,7 @@ fn answer(socket: &Path, request: &str) -> String {
     answer
 }
 
-/// What `cc show` prints about a module, by way of this loader.
+/// Returns what `cc show` prints about a module through this loader.
 fn shown(loader: &Path) -> String {
     let mut command = Command::new(AGENT);
     let output = command.args(["cc", "show", "ta"]).env("CCBENCH_LOADER", loader).output().unwrap();

@@ -1,4 +1,4 @@
-//! A real agent on a path socket: orders, refusals, and the stop. No root.
+//! A real agent on a Unix socket: requests, refusals, and its stop. Needs no root.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -111,7 +111,7 @@ async fn a_controller_of_an_earlier_boot_is_told_to_describe_the_node_again() {
     let mut client = agent.connect().await;
     let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
     let of_boot = |boot_id: &str| {
-        // After a reboot the generation is another one, too.
+        // After a reboot, the generation differs, too.
         let generation = Some(info.generation + u64::from(boot_id != info.boot_id));
         let boot_id = Some(boot_id.to_owned());
         wire::PrepareRequest { boot_id, generation, ..prepare(IDLE_PLAN, "one", 1) }
@@ -166,7 +166,7 @@ async fn the_generation_survives_a_restart() {
         .spawn()
         .unwrap();
     let stale = loop {
-        // The dead agent's socket is there until the new one takes it over.
+        // The dead agent's socket exists until the new agent takes it over.
         let endpoint = tonic::transport::Endpoint::from_shared(listen.clone()).unwrap();
         if let Ok(mut client) = wire::agent_client::AgentClient::connect(endpoint).await {
             let request = prepare(IDLE_PLAN, "one", 8);
@@ -204,7 +204,7 @@ async fn a_trial_without_traffic_runs_to_its_end() {
     let mut kinds = Vec::new();
     while let Some(event) = rows.message().await.unwrap() {
         match event.of.unwrap() {
-            // Of a request that arrives after the start, because there was no CPU.
+            // The request arrived after the start, because there was no CPU.
             wire::run_event::Of::Event(event) if event.name() == "start_late" => {}
             wire::run_event::Of::Event(event) => kinds.push(event.name()),
             wire::run_event::Of::Done(done) => {

@@ -1,5 +1,5 @@
-//! An agent on a node that outlives it: what it changes is undone after a kill -9 too, and its traffic is not
-//! in its own control group. Needs root; without it it fails.
+//! An agent on a node that outlives it: its changes are undone even after a kill -9, and its traffic does not run in
+//! its own control group. Needs root; fails without it.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,7 +13,7 @@ use ccbench_proto::wire;
 use ccbench_tests::skip::skip;
 use support::{AGENT, Agent, LOOPBACK_PLAN, Namespace, difference, everything, prepare, wait_for};
 
-/// A link of each back end, each on one end of a pair, and a kernel setting.
+/// One link of each backend, each on one end of a pair, and a sysctl.
 const PAIR_PLAN: &str = r#"
 name = "pair"
 [nodes.one]
@@ -47,7 +47,7 @@ length = "2s"
 
 const DEVS: [&str; 2] = ["v0", "v1"];
 
-/// A namespace with a pair, one end of which already has a queue of somebody's choice.
+/// Returns a namespace with a veth pair, one end of which already has a custom queue.
 fn pair() -> Namespace {
     let namespace = Namespace::new();
     make_pair(&namespace, "02:00:00:00:00:10");
@@ -64,7 +64,7 @@ fn make_pair(namespace: &Namespace, address: &str) {
     namespace.shell(&script);
 }
 
-/// The kernel takes a moment to say that a new pair is up, and longer to be sure of its addresses.
+/// Waits until the state is stable: the kernel reports late that a new pair is up, and its addresses are tentative at first.
 async fn settled(namespace: &Namespace) -> String {
     let mut last = everything(namespace, &DEVS);
     loop {
@@ -77,7 +77,7 @@ async fn settled(namespace: &Namespace) -> String {
     }
 }
 
-/// An agent that has prepared the pair, and died.
+/// Returns an agent that prepared the pair and died.
 async fn dead_agent(namespace: &Namespace) -> Agent {
     let mut agent = Agent::inside(namespace);
     let mut client = agent.connect().await;
@@ -106,10 +106,10 @@ async fn the_next_start_undoes_a_killed_agent() {
     assert_eq!(std::fs::read(agent.state_dir().join("undo.ndjson")).unwrap(), b"");
 }
 
-/// The same, in a namespace that it has entered itself.
+/// Like [`dead_agent`], in a namespace that the agent has entered itself.
 async fn dead_agent_of_another_namespace(namespace: &Namespace) -> Agent {
     let mut agent = Agent::entering(namespace);
-    // Its end would be a reason to undo.
+    // If the connection ended, the agent would undo its changes.
     let mut client = agent.connect().await;
     client.prepare(prepare(PAIR_PLAN, "one", 1)).await.unwrap();
     agent.kill();
@@ -119,7 +119,7 @@ async fn dead_agent_of_another_namespace(namespace: &Namespace) -> Agent {
 
 #[tokio::test]
 async fn undo_enters_the_namespace_of_the_changes() {
-    // The interfaces of both have the same names, indices and addresses.
+    // The interfaces in both namespaces have the same names, indices and addresses.
     let [namespace, elsewhere] = [pair(), pair()];
     let (before, other) = (settled(&namespace).await, settled(&elsewhere).await);
     let agent = dead_agent_of_another_namespace(&namespace).await;
@@ -161,7 +161,7 @@ async fn the_next_start_in_another_namespace_undoes_a_killed_agent() {
 #[tokio::test]
 async fn changes_in_a_namespace_that_is_gone_are_dropped() {
     if let Err(error) = std::fs::read_link("/proc/1/ns/net") {
-        // Which namespaces still exist is then unknown, and the changes stay.
+        // It is then unknown which namespaces still exist, so the changes stay.
         return skip(&format!("namespaces of processes cannot be read: /proc/1/ns/net: {error}"));
     }
     let [namespace, elsewhere] = [pair(), pair()];
@@ -182,7 +182,7 @@ async fn another_interface_that_took_the_name_is_left_alone() {
     let namespace = pair();
     let mut agent = dead_agent(&namespace).await;
     namespace.run(&["ip", "link", "del", "v0"]);
-    // Same name and same index; only the address tells.
+    // Same name and same index; only the address differs.
     make_pair(&namespace, "02:00:00:00:00:11");
     namespace.run(&["ip", "link", "set", "v1", "address", "02:00:00:00:00:21"]);
     namespace.shell("tc qdisc add dev v0 root handle 9: pfifo limit 44");
@@ -233,7 +233,7 @@ async fn a_journal_of_an_earlier_boot_is_discarded() {
 #[tokio::test]
 async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
     let namespace = pair();
-    // Two pages: one for the generation, one for the journal's beginning.
+    // Two pages: one for the generation, one for the start of the journal.
     let script = r#"mount -t tmpfs -o size=8k none "$0" && exec "$@" --audit-size 0B"#;
     let agent = Agent::by(|dir| {
         let mut command = namespace.enter();
@@ -253,7 +253,7 @@ async fn a_full_disk_fails_the_prepare_and_all_is_undone() {
         assert!(refused.message().contains(part), "{refused:?}");
     }
     assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
-    // The node is free, and what fits is still possible.
+    // The node is free, and requests that fit are still possible.
     client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
     client.reset(wire::ResetRequest::default()).await.unwrap();
     assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
@@ -275,7 +275,7 @@ async fn an_interface_is_found_by_an_alternative_name() {
 #[tokio::test]
 async fn settings_that_change_others_are_undone_with_them() {
     let namespace = pair();
-    // One interface is unlike the others.
+    // One interface differs from the others.
     namespace.run(&["sysctl", "-q", "-w", "net.ipv4.conf.v1.forwarding=1"]);
     namespace.run(&["sysctl", "-q", "-w", "net.ipv4.conf.v1.accept_redirects=0"]);
     let agent = Agent::inside(&namespace);
@@ -290,19 +290,19 @@ async fn settings_that_change_others_are_undone_with_them() {
     assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");
 }
 
-/// Where control groups version 2 are, if this machine lets us make one there.
+/// Returns the mount point of control groups version 2, if this machine lets us create a group there.
 fn writable_top(test: &str) -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     let top = PathBuf::from(line.split(' ').nth(4)?);
-    // Tests that run at the same time try with different names.
+    // Concurrent tests use different names.
     let trial = top.join(format!("ccbench-try-{}-{test}", std::process::id()));
     std::fs::create_dir(&trial).ok()?;
     std::fs::remove_dir(&trial).ok()?;
     Some(top)
 }
 
-/// A control group by the name of a service; removed on drop.
+/// A control group named like a service; removed on drop.
 struct Service {
     top: PathBuf,
     folder: PathBuf,
@@ -315,7 +315,7 @@ impl Service {
         Self { top, folder }
     }
 
-    /// The beginning of a command line whose program runs in it.
+    /// Returns the start of a command line whose program runs in it.
     fn enter(&self, namespace: &Namespace) -> Command {
         let mut command = namespace.enter();
         let join = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
@@ -323,7 +323,7 @@ impl Service {
         command
     }
 
-    /// Groups for traffic of the agent with this pid.
+    /// Returns the traffic groups of the agent with this pid.
     fn traffic_groups(&self, pid: u32) -> Vec<PathBuf> {
         let prefix = format!("ccbench-traffic-{pid}-");
         let entries = std::fs::read_dir(&self.top).unwrap().map(|entry| entry.unwrap());
@@ -334,7 +334,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Its processes are killed by now, but may not have left yet.
+        // Its processes have been killed, but may not have left yet.
         for _ in 0..1000 {
             if std::fs::remove_dir(&self.folder).is_ok() || !self.folder.exists() {
                 return;
@@ -358,8 +358,8 @@ async fn notes(agent: &Agent) -> Vec<String> {
 async fn traffic_of_a_service_has_its_own_group() {
     let namespace = Namespace::new();
     let Some(top) = writable_top("own") else {
-        // The other documented behaviour: traffic stays, and if the agent's group is a service or has
-        // limits, a note names it.
+        // The other documented behaviour: traffic stays, and a note names the agent's group if it is a service or has
+        // limits.
         let agent = Agent::inside(&namespace);
         let mut client = agent.connect().await;
         client.prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
@@ -394,7 +394,7 @@ async fn traffic_of_a_service_has_its_own_group() {
     assert!(!stray.wait().unwrap().success());
     assert!(!groups[0].exists());
 
-    // And after a kill -9 the next start removes it.
+    // After a kill -9, the next start removes it.
     client.prepare(prepare(LOOPBACK_PLAN, "two", 2)).await.unwrap();
     let groups = service.traffic_groups(pid);
     assert_eq!(groups.len(), 1, "{groups:?}");
@@ -416,7 +416,7 @@ fn stray_in(group: &Path) -> std::process::Child {
 #[tokio::test]
 async fn control_group_errors_have_a_hint() {
     let namespace = Namespace::new();
-    // Without a writable version 2 the other test sees what is documented for that.
+    // Without a writable version 2, the other test covers the documented behaviour.
     let Some(top) = writable_top("shut") else {
         assert!(!notes(&Agent::inside(&namespace)).await.iter().any(|n| n.contains("Delegate")));
         return;
@@ -432,7 +432,7 @@ async fn control_group_errors_have_a_hint() {
     let note = node_notes.iter().find(|note| note.contains("Delegate=yes"));
     let note = note.unwrap_or_else(|| panic!("{node_notes:?}"));
     assert!(note.contains("-shut.service") && note.contains("Read-only"), "{note}");
-    // The trial goes on all the same, in the agent's group.
+    // The trial runs anyway, in the agent's group.
     let mut client = agent.connect().await;
     client.prepare(prepare(LOOPBACK_PLAN, "two", 1)).await.unwrap();
     wait_for("the server", || !agent.children().is_empty()).await;
@@ -441,7 +441,7 @@ async fn control_group_errors_have_a_hint() {
     agent.kill();
 }
 
-/// Sets the number of descriptors that a process may open, and returns the number before.
+/// Sets a process's limit of open descriptors, and returns the previous limit.
 fn limit_descriptors(pid: u32, current: Option<u64>) -> Option<u64> {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -467,7 +467,7 @@ async fn what_cannot_be_undone_is_reported_and_blocks_the_next_trial() {
     limit_descriptors(agent.child.id(), usual);
     let info = client.describe(wire::DescribeRequest {}).await.unwrap().into_inner();
     assert!(info.notes.iter().any(|note| note.contains("takes no trial")), "{:?}", info.notes);
-    // As soon as it can be undone, it is.
+    // The changes are undone as soon as that is possible.
     client.prepare(prepare(PAIR_PLAN, "one", 2)).await.unwrap();
     client.reset(wire::ResetRequest::default()).await.unwrap();
     assert_eq!(difference(&before, &everything(&namespace, &DEVS)), "");

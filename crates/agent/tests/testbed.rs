@@ -1,5 +1,5 @@
-//! The testbed on a real kernel: what it builds, and that nothing of it survives, however it ends. Needs
-//! root and iperf3; without them it fails.
+//! The testbed on a real kernel: what it builds, and that nothing survives, however it ends. Needs root and iperf3;
+//! fails without them.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -95,7 +95,7 @@ fn a_testbed_killed_at_any_moment_leaves_no_process() {
     let _alone = alone();
     for step in 0..30 {
         let dir = scratch();
-        // A testbed that becomes ready removes empty directories beside its own, which must not be everybody's.
+        // A testbed that becomes ready removes empty directories beside its own, so the parent must not be a shared one.
         let bed = dir.path().join("bed");
         let mut child = Start { dir: Some(bed), ..Start::default() }.spawn();
         std::thread::sleep(Duration::from_millis(step));
@@ -139,10 +139,10 @@ fn works_without_root() {
     assert_eq!(bed.ready["rootless"], true);
     assert!(bed.ready["notes"].to_string().contains("eBPF"), "{}", bed.ready);
     transfer(&bed, Some(NOBODY));
-    // HTB is what links are made of.
+    // Links consist of HTB.
     let tc = ["tc", "qdisc", "add", "dev", "to-router", "root", "handle", "1:", "htb"];
     assert!(bed.enter("src", &tc, Some(NOBODY)).status().unwrap().success());
-    // Root may look inside a user's testbed.
+    // Root may enter a user's testbed.
     assert!(bed.enter("src", &["ip", "link"], None).output().unwrap().status.success());
     bed.child.kill().unwrap();
     bed.child.wait().unwrap();
@@ -243,7 +243,7 @@ fn comm(pid: u32) -> Option<String> {
     Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim().to_owned())
 }
 
-/// Moves a megabyte from `src` to `dst` with iperf3, as `user`.
+/// Transfers a megabyte from `src` to `dst` with iperf3, as `user`.
 fn transfer(bed: &Bed, user: Option<u32>) {
     let mut server = bed
         .enter("dst", &["iperf3", "-s", "-1", "--forceflush"], user)

@@ -1,5 +1,5 @@
-//! Whole trials with real traffic over loopback: two agents in one network namespace made for the
-//! test. Needs root and iperf3; without them it fails.
+//! Whole trials with real traffic over loopback: two agents in one network namespace created for the test. Needs root
+//! and iperf3; fails without them.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -73,7 +73,7 @@ async fn whole_trial(tool: &str) {
 
     pair.reset().await;
     assert!(pair.is_as_found());
-    // One of twenty intervals of 100 ms may be missing.
+    // One of twenty 100 ms intervals may be missing.
     cpu.check(Duration::from_millis(100), || {
         for rows in [&client, &server] {
             let mut data = rows.flows.iter().filter(|flow| flow.role() == Role::Data);
@@ -85,7 +85,7 @@ async fn whole_trial(tool: &str) {
             assert!(rows.hosts >= 3, "{}", rows.hosts);
         }
         assert!(client.probes.iter().all(|probe| !probe.lost), "{:?}", client.probes);
-        // The pings end when the trial starts.
+        // The pings stop when the trial starts.
         assert!(base[0].data_json().contains("min_us"), "{base:?}");
         let mut starts = client.flows.iter().filter(|flow| flow.role() == Role::Data);
         assert!(starts.all(|flow| flow.start_s.is_some_and(|s| (0.0..0.5).contains(&s))));
@@ -93,7 +93,7 @@ async fn whole_trial(tool: &str) {
     });
 }
 
-/// `/proc/PID/status` of a process of iperf3 below the agent.
+/// Returns `/proc/PID/status` of an iperf3 process below the agent.
 fn iperf3_below(agent: &Agent) -> Option<BTreeMap<String, String>> {
     let status = |pid: u32| {
         let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -126,10 +126,10 @@ async fn iperf3_runs_as_the_described_user_without_privileges() {
     pair.reset().await;
 }
 
-/// Each part of the timeline reports its events in order. The parts are independent: their order is that in which the runtime
-/// polls them.
+/// Checks that each part of the timeline reports its events in order. The parts are independent: their order depends on
+/// how the runtime polls them.
 fn check_events(events: &[wire::Event]) {
-    // Of a request that arrives after the start, because there was no CPU.
+    // The request arrived after the start, because there was no CPU.
     let mut kinds: Vec<_> =
         events.iter().map(wire::Event::name).filter(|&kind| kind != "start_late").collect();
     let at = |kind: &str| events.iter().position(|event| event.name() == kind).unwrap();
@@ -151,14 +151,14 @@ async fn our_generator_sends_from_the_listener_and_ends_at_its_stop() {
         assert_eq!(rows.flows.len(), 2, "{:?}", rows.flows);
     }
     assert!(server.flows.iter().all(|flow| flow.cc_actual == "reno"), "{:?}", server.flows);
-    // At the end, the connection is closed already.
+    // At the end, the connection is already closed.
     let end_s = server.intervals.iter().map(|i| i.end_s).fold(0.0, f64::max);
     let sending = |i: &wire::Interval| i.side() == Side::Sender && i.snd_cwnd_bytes.is_some();
     let others: Vec<_> =
         server.intervals.iter().filter(|i| i.end_s < end_s - 0.15 && !sending(i)).collect();
     assert!(others.is_empty(), "{others:?}");
     assert!(client.intervals.iter().all(|i| i.side() == Side::Receiver && i.rtt_us.is_none()));
-    // All that was sent was received, up to what the stop discarded.
+    // The receiver got everything that was sent, except what the stop discarded.
     for (sent, received) in server.flows.iter().zip(&client.flows) {
         assert!(
             received.bytes > 0 && received.bytes <= sent.bytes + 62_500,
@@ -185,7 +185,7 @@ async fn a_flow_without_a_listener_is_an_event_and_the_trial_goes_on() {
         let run = wire::RunRequest { start_at_ns: now_ns() + 100_000_000, epoch };
         let mut stream = pair.clients[0].run(run).await.unwrap().into_inner();
         let mut rows = Rows::default();
-        // However long the tool takes to start.
+        // Waits however long the tool takes to start.
         while rows.events_of("flow_error").is_empty() {
             rows.take(stream.message().await.unwrap().unwrap());
         }
@@ -205,7 +205,7 @@ async fn a_server_without_a_client_does_not_hang_and_an_odd_length_is_kept() {
     let plan = LOOPBACK_PLAN.replace("length = \"2s\"", "length = \"700ms\"");
     pair.prepare(&plan, 1).await;
     let ([client, server], cpu) = pair.trial(1).await;
-    // 14 intervals of 100 ms in two streams. A client that is interrupted before it is connected fails.
+    // 14 intervals of 100 ms in two streams. A client that is interrupted before it has connected fails.
     let checked = cpu.check(Duration::from_millis(100), || {
         for rows in [&client, &server] {
             assert_eq!(rows.events_of("flow_error"), Vec::<&wire::Event>::new());
@@ -216,7 +216,7 @@ async fn a_server_without_a_client_does_not_hang_and_an_odd_length_is_kept() {
         return;
     }
     pair.reset().await;
-    // Now the server alone.
+    // Now only the server.
     pair.clients[1].prepare(prepare(&plan, "two", 2)).await.unwrap();
     let run = wire::RunRequest { start_at_ns: now_ns() + 100_000_000, epoch: 2 };
     let rows = Rows::all(pair.clients[1].run(run).await.unwrap().into_inner()).await;
@@ -289,7 +289,7 @@ async fn traffic_has_the_privileges_that_its_congestion_control_needs() {
         let mut pair = Pair::start().await;
         let plan = plan_with(tool).replace("cc = \"reno\"", &format!("cc = \"{cc}\""));
         pair.prepare(&plan, 1).await;
-        // The listening end; the other one starts with the flow.
+        // This is the listening end; the other end starts with the flow.
         let [server] = pair.two.children()[..] else { panic!("{:?}", pair.two.children()) };
         let status = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
         let value = |name: &str| {

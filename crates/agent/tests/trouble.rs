@@ -1,4 +1,4 @@
-//! Failures of real iperf3 traffic and their reports. Needs root and iperf3; without them it fails.
+//! Failures of real iperf3 traffic and their reports. Needs root and iperf3; fails without them.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -27,7 +27,7 @@ async fn both_ends_report_a_killed_server() {
     assert_eq!(servers.len(), 1);
     let [one, mut two] = pair.run(1).await;
     let client = tokio::spawn(Rows::all(one));
-    // Until the server's end has sent data samples, the flow is on.
+    // The flow runs once the server's end has sent data samples.
     let mut rows = Rows::default();
     while !rows.samples.iter().any(|s| s.bytes_received.is_some_and(|bytes| bytes > 1_000_000)) {
         rows.take(two.message().await.unwrap().unwrap());
@@ -77,7 +77,7 @@ async fn missing_iperf3_has_a_hint() {
     assert_eq!(difference(&before, &everything(&namespace, &["lo"])), "");
 }
 
-/// Something that listens inside a namespace until it is dropped.
+/// A listener inside a namespace; killed on drop.
 struct Other(std::process::Child);
 
 impl Other {
@@ -138,7 +138,7 @@ async fn rejects_unknown_congestion_control_before_any_link() {
     assert!(pair.is_as_found());
 }
 
-/// The most memory that a process ever used, in MiB.
+/// Returns the peak memory of a process, in MiB.
 fn most_memory_mib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -148,7 +148,7 @@ fn most_memory_mib(pid: u32) -> u64 {
 #[tokio::test]
 async fn a_stalled_controller_costs_counted_rows_only() {
     let mut pair = Pair::start_alone().await;
-    // 21 sockets, 200 samples a second: far more in three seconds than may wait.
+    // 21 sockets with 200 samples a second give far more rows in three seconds than may wait.
     let plan = LOOPBACK_PLAN
         .replace("length = \"2s\"", "length = \"4s\"")
         .replace("count = 2", "count = 20")
@@ -177,7 +177,7 @@ async fn a_stalled_controller_costs_counted_rows_only() {
         // Lost rows are counted, whoever reads: both ends have about as many samples.
         let all = done.rows_sent + done.rows_dropped;
         assert!(all * 4 > read.rows_sent * 3, "{done:?} against {read:?}");
-        // Sampling went on all the time.
+        // Sampling never stopped.
         let (first, last) = (client.samples.first().unwrap(), client.samples.last().unwrap());
         assert!(last.at_ns - first.at_ns > 3_500_000_000, "{} ns", last.at_ns - first.at_ns);
     });

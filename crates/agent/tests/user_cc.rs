@@ -1,6 +1,6 @@
-//! Congestion controls of the user in a real kernel: the example of `plans/cc` carries flows under the plan's name, with the plan's
-//! parameters, and is gone afterwards; an agent on TCP loads only what its command line allows. Needs root, iperf3 and a kernel
-//! with struct_ops.
+//! Supplied congestion controls in a real kernel. The example of `plans/cc` carries flows under the plan's name, with
+//! the plan's parameters, and is gone afterwards. An agent on TCP loads only what its command line allows. Needs root,
+//! iperf3 and a kernel with struct_ops.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -23,7 +23,7 @@ use tonic::transport::Channel;
 /// `plans/cc/aimd.bpf.c`, as the build compiles it.
 const AIMD: &str = concat!(env!("OUT_DIR"), "/aimd.bpf.o");
 
-/// An agent that starts undoes what dead agents have left on this machine.
+/// A starting agent undoes what dead agents have left on this machine.
 static DEAD_AGENTS: RwLock<()> = RwLock::const_new(());
 
 fn available() -> Vec<String> {
@@ -31,7 +31,7 @@ fn available() -> Vec<String> {
     text.unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
-/// As a controller resolves it.
+/// Returns a plan as a controller resolves it.
 fn plan(params: &str) -> String {
     let digest = digest_bytes(&std::fs::read(AIMD).unwrap());
     let own = format!(
@@ -41,7 +41,7 @@ fn plan(params: &str) -> String {
 }
 
 fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
-    // Names in the kernel are the machine's, and another run of these tests may be on it.
+    // Unique per process: kernel names are global to the machine, and these tests may run twice at a time.
     let run_id = format!("user-cc-{}", std::process::id());
     let mut request = wire::PrepareRequest { run_id, ..support::prepare(plan, node, epoch) };
     request.files.insert("aimd.bpf.o".to_owned(), std::fs::read(AIMD).unwrap());
@@ -85,7 +85,7 @@ async fn an_object_of_the_user_carries_flows_and_is_unloaded() {
 async fn a_killed_agent_leaves_no_object_registered() {
     let _beside = DEAD_AGENTS.read().await;
     let mut pair = Pair::start().await;
-    // No other test has this number: the name in the kernel follows from it.
+    // No other test uses this epoch, from which the kernel name follows.
     let request = prepare(&plan("decrease_pct = 30"), "one", 5);
     let reply = pair.clients[0].prepare(request).await.unwrap().into_inner();
     let name = reply.congestion_controls[0].kernel_name.clone();
@@ -122,7 +122,7 @@ async fn other_files_and_parameters_are_refused_and_nothing_stays() {
     assert!(pair.is_as_found());
 }
 
-/// An agent on loopback without TLS, which allows these digests.
+/// An agent on loopback without TLS that allows these digests.
 struct TcpAgent {
     _dir: tempfile::TempDir,
     _reserved: ReservedPort,
@@ -160,12 +160,12 @@ impl Drop for TcpAgent {
     }
 }
 
-/// The file comes in parts, as over any network, and the request names its digest.
+/// Prepares with a file sent in parts, as over any network; the request names its digest.
 async fn prepare_in_parts(
     client: &mut AgentClient<Channel>,
     epoch: u64,
 ) -> Result<wire::PrepareReply, tonic::Status> {
-    // A node in this namespace: no settings of the machine.
+    // A node in this namespace must not change the machine's settings.
     let plan = plan("decrease_pct = 30").replace("sysctl = ", "# ");
     let mut request = prepare(&plan, "one", epoch);
     for (name, content) in std::mem::take(&mut request.files) {

@@ -1,4 +1,4 @@
-//! How much slower an unlimited flow over veth is if both ends are watched.
+//! Measures how much slower an unlimited flow over veth is if both ends are watched.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -57,7 +57,7 @@ fn effect(mode: Acks, offloads: bool) {
     traffic.end();
 }
 
-/// Goodput of the same traffic without and with something, in turns, in Gbit/s.
+/// Goodput of the same traffic without and with a change, in alternation, in Gbit/s.
 pub struct Pairs {
     without: Vec<f64>,
     with: Vec<f64>,

@@ -1,4 +1,4 @@
-//! CPU time of an event in the kernel and in user space, and the highest rate of events without a loss.
+//! Measures the CPU time of an event in the kernel and in user space, and the highest rate of events without loss.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::{EVERY_10MS, namespace, now_ns, open, own_cpu_ns, ports, senders};
 
 const SECONDS: u64 = 4;
 const FLOWS: u32 = 2;
-/// What a paced flow carries in a segment: 1500 bytes less headers.
+/// Payload of a paced flow's segment: 1500 bytes less headers.
 const SEGMENT_BYTES: usize = 1448;
 
 pub fn print() {
@@ -40,7 +40,7 @@ pub fn print() {
     }
 }
 
-/// What came out of a source.
+/// The output of a source.
 #[derive(Default)]
 struct Seen {
     rows: u64,
@@ -77,7 +77,7 @@ impl Seen {
     }
 }
 
-/// With `all`, both ends count as senders, so that every segment leaves a row, those with data too.
+/// Returns the watched ports. With `all`, both ends count as senders, so that every segment makes a row, including those with data.
 fn flows(all: bool) -> [FlowPorts; 2] {
     if all { senders() } else { ports(65_535) }
 }

@@ -4,19 +4,19 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn own_cpu_ns() -> i64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// Of programs that were run and have ended.
+/// Returns the CPU time of child processes that have ended.
 pub fn childrens_cpu_ns() -> i64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
     usage.user_time().num_nanoseconds() + usage.system_time().num_nanoseconds()
 }
 
-/// While it lives, the kernel takes the time of every run of a BPF program.
+/// While this exists, the kernel measures the time of every run of a BPF program.
 pub struct Stats(());
 
 impl Stats {
@@ -27,7 +27,7 @@ impl Stats {
         Self(())
     }
 
-    /// Runs and nanoseconds of all BPF programs that this process holds.
+    /// Returns the runs and nanoseconds of all BPF programs that this process holds.
     pub fn runs(&self) -> (u64, u64) {
         let mut found = std::collections::BTreeMap::new();
         for file in std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten() {
@@ -48,7 +48,7 @@ impl Stats {
 
 impl Drop for Stats {
     fn drop(&mut self) {
-        // Left on it costs a little, and the next bench switches it off.
+        // If left on, it costs a little; the next benchmark switches it off.
         let _ = std::fs::write(Self::SWITCH, "0");
     }
 }

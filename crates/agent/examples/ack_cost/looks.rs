@@ -1,4 +1,4 @@
-//! CPU time of one dump of all sockets, by each kind of request, and of eBPF beside it.
+//! Measures the CPU time of one dump of all sockets, by each kind of request, and by eBPF for comparison.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -60,7 +60,7 @@ fn connections(sockets: u16) -> Vec<(TcpStream, TcpStream)> {
     (0..sockets / 2).map(connect).collect()
 }
 
-/// Microseconds of this thread and of programs that it runs, per pass.
+/// Returns the microseconds of this thread and of programs that it runs, per pass.
 fn cost_us(passes: u64, mut pass: impl FnMut(u64)) -> f64 {
     let spent = || own_cpu_ns() + kernel::childrens_cpu_ns();
     let begin_ns = spent();
@@ -70,7 +70,7 @@ fn cost_us(passes: u64, mut pass: impl FnMut(u64)) -> f64 {
 
 fn looks(sockets: u16, small_table: bool) {
     if small_table {
-        // A setting of the namespace that the next one is made from.
+        // A new namespace inherits this setting from the current one.
         namespace(false);
         std::fs::write("/proc/sys/net/ipv4/tcp_child_ehash_entries", "1024")
             .expect("Linux 6.1 or newer");
@@ -129,7 +129,7 @@ impl Sockets {
         Self(programs)
     }
 
-    /// Appends a row per socket; how many.
+    /// Appends a row per socket. Returns how many.
     fn look(&mut self, into: &mut Vec<u8>) -> usize {
         let program = program(&mut self.0);
         let link = program.attach().unwrap();
@@ -142,7 +142,7 @@ fn program(programs: &mut Ebpf) -> &mut Iter {
     programs.program_mut("sockets").unwrap().try_into().unwrap()
 }
 
-/// Share of a CPU in percent. 100 segments in a second for every socket: 50 messages there, each with its answer.
+/// Returns the share of a CPU in percent. Every socket has 100 segments per second: 50 messages and their replies.
 fn watched(sockets: u16, ms: u64) -> f64 {
     namespace(false);
     let stats = Stats::on();

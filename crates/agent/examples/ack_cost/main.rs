@@ -1,8 +1,8 @@
-//! Cost of watching sockets, in network namespaces of this program's own (root): per event in the kernel and in user
-//! space, how many events in a second are taken without a loss, what a fast flow pays, and the CPU time of each
-//! way to look at 10, 100 and 1000 sockets. Ratios within one run are what to watch.
+//! Measures the cost of watching sockets. Needs root; creates its own network namespaces. The results are the CPU time
+//! per event in the kernel and in user space, the highest rate of events without loss, the slowdown of a fast flow, and
+//! the CPU time of each way to dump 10, 100 and 1000 sockets. Only ratios within one run are comparable.
 //!
-//! `ack_cost [events] [effect] [neighbours] [looks]`: only these parts.
+//! `ack_cost [events] [effect] [neighbours] [looks]`: runs only these parts.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// Puts the calling thread into a new namespace.
+/// Moves the calling thread into a new namespace.
 fn namespace(offloads: bool) {
     unshare(CloneFlags::CLONE_NEWNET).expect("run as root");
     let features = "ethtool -K lo tso off gso off gro off >/dev/null";
@@ -57,7 +57,7 @@ fn namespace(offloads: bool) {
     assert!(Command::new("sh").args(["-c", &set]).status().unwrap().success());
 }
 
-/// Both ends of connections to [`PORT`]; those that connect send.
+/// Returns the ports of both ends of connections to [`PORT`]. The connecting end sends.
 fn ports(count: u32) -> [FlowPorts; 2] {
     [false, true].map(|listens| FlowPorts {
         group: "bulk".to_owned(),
@@ -69,7 +69,7 @@ fn ports(count: u32) -> [FlowPorts; 2] {
     })
 }
 
-/// The same, as if both ends sent.
+/// Like [`ports`], as if both ends sent.
 fn senders() -> [FlowPorts; 2] {
     ports(65_535).map(|flow| FlowPorts { reverse: flow.listens, ..flow })
 }

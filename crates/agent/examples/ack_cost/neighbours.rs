@@ -1,5 +1,5 @@
-//! CPU time that agents of other namespaces cost: the programs of each run for every segment of the machine and return at
-//! once.
+//! Measures the CPU time that agents of other namespaces cost: each one's programs run for every segment of the machine
+//! and return at once.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::kernel::Stats;
 use crate::traffic::Traffic;
 use crate::{EVERY_10MS, namespace, open_in, ports};
 
-/// No namespace has such a cookie.
+/// A cookie that no namespace has.
 const NOBODYS: u64 = 1 << 60;
 
 pub fn print() {
@@ -35,7 +35,7 @@ fn neighbours(agents: u64, offloads: bool) {
         (0..agents).map(open).collect()
     };
     let pairs = Pairs::of(&traffic, others);
-    // What taking the time costs is no part of the goodput.
+    // The cost of measuring time must not reduce the goodput.
     let (stats, held) = (Stats::on(), others());
     thread::sleep(Duration::from_secs(1));
     let (runs, ns) = stats.runs();

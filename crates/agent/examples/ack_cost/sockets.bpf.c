@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every TCP socket of the namespace by a BPF iterator, with as many fields as a row of a poll needs: for the bench, beside
- * inet_diag and ss.
+ * A BPF iterator over every TCP socket of the namespace, with the fields that a row of a poll needs. The benchmark compares
+ * it with inet_diag and ss.
  */
 #include "../../../collector/bpf/tcp.bpf.h"
 

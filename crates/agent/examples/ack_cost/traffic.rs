@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 use crate::PORT;
 use crate::other_namespace::Namespace;
 
-/// A paced sender writes so often.
+/// How often a paced sender writes.
 const TURN: Duration = Duration::from_millis(1);
 
 pub struct Traffic {
     stop: Arc<AtomicBool>,
-    /// That arrived.
+    /// Bytes received.
     pub bytes: Arc<AtomicU64>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Traffic {
-    /// So many connections over loopback.
+    /// Starts this many connections over loopback.
     pub fn start(flows: u32) -> Self {
         Self::paced(flows, None)
     }
 
-    /// The same, each with so many bytes in a turn of a millisecond.
+    /// Like [`Self::start`]; each connection sends `turn_bytes` per millisecond.
     pub fn paced(flows: u32, turn_bytes: Option<usize>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)).unwrap();
         let mut traffic = Self::none();
@@ -38,7 +38,7 @@ impl Traffic {
         traffic
     }
 
-    /// One connection to the namespace of `there`, in which it listens.
+    /// Opens one connection to a listener in the namespace `there`.
     pub fn between(address: IpAddr, there: &Namespace) -> Self {
         let listener =
             there.run(move || TcpListener::bind(SocketAddr::new(address, PORT)).unwrap());

@@ -1,5 +1,5 @@
-//! An accepted connection: its bytes, its client, and its end. It fails once the client's certificate is no longer accepted, or this
-//! process closes it.
+//! An accepted connection: its bytes, its client, and its end. It fails when the client's certificate is no longer
+//! accepted, or when this process closes it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::per_client::Place;
 use super::{Client, ConnectionEnd};
 use crate::control_interface::Peer;
 
-/// Resolves when the client's certificate is no longer accepted, or the connection is to be closed.
+/// Resolves when the client's certificate is no longer accepted, or when this process closes the connection.
 pub(super) type Rejection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An accepted connection.
@@ -26,12 +26,12 @@ pub struct Connection {
     pub(super) stream: Stream,
     pub(super) client: Client,
     pub(super) rejection: Rejection,
-    /// Its receivers learn that the connection has ended.
+    /// Tells its receivers that the connection has ended.
     pub(super) end: watch::Sender<()>,
     /// Makes `rejection` resolve.
     pub(super) close: Arc<Notify>,
     pub(super) _slot: OwnedSemaphorePermit,
-    /// With a certificate.
+    /// Present if the client has a certificate.
     pub(super) _place: Option<Place>,
 }
 
@@ -43,12 +43,12 @@ pub(super) enum Stream {
 }
 
 impl Connection {
-    /// Also wakes the task when the answer changes.
+    /// Fails once the connection is rejected. Also registers the task to be woken then.
     fn check_accepted(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.rejection.as_mut().poll(cx).is_pending() {
             return Ok(());
         }
-        // For the next call: a future that has ended must not be polled again.
+        // For the next call: a completed future must not be polled again.
         self.rejection = Box::pin(std::future::ready(()));
         let why = "the client's certificate is no longer accepted, or its worker is gone";
         Err(io::Error::new(io::ErrorKind::PermissionDenied, why))

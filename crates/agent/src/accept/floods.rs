@@ -1,6 +1,6 @@
-//! Addresses that flood this agent with connections without a certificate. The kernel drops what they send to the listening socket, for
-//! a second at a time. To accept and close a connection takes 30 to 200 µs of CPU time, and each takes the place of an older one
-//! whose handshake is not complete: without a limit, who connects fast enough keeps all others out.
+//! Blocks addresses that flood this agent with connections without a certificate. The kernel drops what they send to the listening
+//! socket, for a second at a time. Accepting and closing a connection takes 30 to 200 µs of CPU time. Each one also displaces an
+//! older connection whose handshake is incomplete, so without a limit a fast enough client would lock out all others.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,16 +14,16 @@ use super::refusals::RefusalLog;
 use crate::audit::Audit;
 use crate::clock;
 
-/// Refused connections of an address within [`WINDOW_NS`] after which it floods.
+/// An address floods after this many refused connections within [`WINDOW_NS`].
 pub(super) const MAX_REFUSED: u32 = 100;
 const WINDOW_NS: u64 = 1_000_000_000;
-/// Addresses that are blocked at the same time: each connection request passes a filter of this length.
+/// Limit of addresses blocked at a time: every connection request passes a filter of this length.
 const MAX_BLOCKED: usize = 16;
 
-/// Counts refused connections, and blocks addresses that flood at the listening socket.
+/// Counts refused connections, and blocks flooding addresses at the listening socket.
 pub(super) struct Floods {
     flooding: Flooding,
-    /// Of its own, because the connections of a flood use up that of refused ones.
+    /// Separate, because a flood exhausts the log of refused connections.
     log: RefusalLog,
 }
 
@@ -32,8 +32,8 @@ impl Floods {
         Self { flooding: Flooding::default(), log: RefusalLog::new(audit) }
     }
 
-    /// Counts a connection that was refused before its client was known. Whether its address was blocked, which is logged instead of the
-    /// connection.
+    /// Counts a connection that was refused before its client was known. Returns whether its address is now blocked;
+    /// that is logged instead of the connection.
     pub(super) fn refused(&mut self, listener: &TcpListener, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         let is_blocked = self.flooding.add(peer, clock::now_ns()) && self.set_filter(listener);
@@ -43,7 +43,7 @@ impl Floods {
         is_blocked
     }
 
-    /// Resolves when an address is to be unblocked; never, if none is blocked.
+    /// Resolves when an address is due to be unblocked; never, if none is blocked.
     pub(super) async fn end_due(&self) {
         match self.flooding.due_ns() {
             Some(due_ns) => tokio::time::sleep(clock::until(due_ns)).await,
@@ -51,7 +51,7 @@ impl Floods {
         }
     }
 
-    /// Unblocks those whose time is over.
+    /// Unblocks the addresses whose time is over.
     pub(super) fn end(&mut self, listener: &TcpListener) {
         let now_ns = clock::now_ns();
         self.flooding.end(now_ns);
@@ -60,7 +60,7 @@ impl Floods {
         self.log.summarize(now_ns);
     }
 
-    /// Whether it is set.
+    /// Returns whether the filter was set.
     fn set_filter(&self, listener: &TcpListener) -> bool {
         let set = set_filter(listener, self.flooding.blocked_until_ns.keys());
         set.inspect_err(|error| tracing::warn!(%error, "filter what comes to the listening socket"))
@@ -68,7 +68,7 @@ impl Floods {
     }
 }
 
-/// Which addresses flood. Pure: the time is an argument.
+/// Tracks which addresses flood. Pure: the time is an argument.
 #[derive(Debug, Default)]
 struct Flooding {
     /// When the window of `refused` began.
@@ -78,7 +78,8 @@ struct Flooding {
 }
 
 impl Flooding {
-    /// One more refused connection; whether its address is to be blocked now. Those that waited when it was blocked are not counted.
+    /// Counts a refused connection. Returns whether to block its address now. Connections of blocked addresses, queued earlier, do
+    /// not count.
     fn add(&mut self, peer: IpAddr, now_ns: u64) -> bool {
         if now_ns - self.window_ns >= WINDOW_NS {
             self.window_ns = now_ns;
@@ -106,8 +107,8 @@ impl Flooding {
     }
 }
 
-/// Has the kernel drop what these addresses send to a listening socket: requests for connections, and the ends of their handshakes of
-/// TCP. Accepted connections are not concerned, whatever filter they inherit: it was never one of their own address.
+/// Makes the kernel drop packets of these addresses to a listening socket: connection requests and the final ACKs of
+/// TCP handshakes. Accepted connections inherit the filter but are unaffected: it never contained their own address.
 fn set_filter<'a>(
     listener: &TcpListener,
     blocked: impl Iterator<Item = &'a IpAddr>,
@@ -118,14 +119,14 @@ fn set_filter<'a>(
         return socket.attach_filter(&program);
     }
     match socket.detach_filter() {
-        // There was none.
+        // No filter was attached.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         detached => detached,
     }
 }
 
-/// A classic BPF program that drops packets of these addresses; without any, no program. Loads are relative to the IP header
-/// (Documentation/networking/filter.rst; `linux/filter.h`).
+/// Returns a classic BPF program that drops packets of these addresses; empty without addresses. Loads are relative to
+/// the IP header (Documentation/networking/filter.rst; `linux/filter.h`).
 fn program<'a>(blocked: impl Iterator<Item = &'a IpAddr>) -> Vec<SockFilter> {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_BYTE: u16 = 0x30;
@@ -145,7 +146,7 @@ fn program<'a>(blocked: impl Iterator<Item = &'a IpAddr>) -> Vec<SockFilter> {
             IpAddr::V4(address) => v4.extend([equal(address.to_bits(), 1), drop()]),
             IpAddr::V6(address) => {
                 let bits = address.to_bits();
-                // To the next address: past what is left of this one's four pairs and its `drop`.
+                // Jump to the next address, past the rest of this one's four pairs and its `drop`.
                 for (load, shift, or_skip) in [(0, 96, 7), (4, 64, 5), (8, 32, 3), (12, 0, 1)] {
                     v6.push(SockFilter::new(LOAD_WORD, 0, 0, V6_SOURCE + load));
                     v6.push(equal((bits >> shift) as u32, or_skip));
@@ -158,7 +159,7 @@ fn program<'a>(blocked: impl Iterator<Item = &'a IpAddr>) -> Vec<SockFilter> {
         return Vec::new();
     }
     v4.push(pass());
-    // 34 instructions at most, so that a jump reaches over them.
+    // At most 34 instructions, so a jump can skip them.
     let v4_length = u8::try_from(v4.len()).unwrap_or(u8::MAX);
     let mut program = vec![
         SockFilter::new(LOAD_BYTE, 0, 0, IP_HEADER),
@@ -198,13 +199,13 @@ mod tests {
         assert_eq!((add(&mut flooding, other, 1), flooding.due_ns()), (0, None));
         assert_eq!(add(&mut flooding, one, 1), 1);
         assert_eq!(flooding.due_ns(), Some(BEGIN_NS + WINDOW_NS));
-        // Those that the kernel had accepted before.
+        // Connections that the kernel had accepted before the block.
         assert_eq!(add(&mut flooding, one, 3 * MAX_REFUSED), 0);
         flooding.end(BEGIN_NS + WINDOW_NS - 1);
         assert!(flooding.due_ns().is_some());
         flooding.end(BEGIN_NS + WINDOW_NS);
         assert_eq!(flooding.due_ns(), None);
-        // A few per second go on for ever.
+        // A few per second may go on forever.
         for second in 1..100 {
             assert!(!flooding.add(other, BEGIN_NS + second * WINDOW_NS));
         }
@@ -229,24 +230,24 @@ mod tests {
     async fn a_blocked_address_is_logged_instead_of_a_connection() {
         let mut floods = Floods::new(Audit::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        // More than the limit, because a pause of this process begins another second.
+        // More than the limit: a pause of this process starts a new window.
         let first = (1..=100 * MAX_REFUSED).find(|_| floods.refused(&listener, numbered(1)));
         assert!(first.unwrap() >= MAX_REFUSED, "{first:?}");
         assert!(SockRef::from(&listener).detach_filter().is_ok(), "the filter is attached");
     }
 
-    /// The address of the next connection. The limit is for one that never comes.
+    /// Returns the address of the next connection, or panics if none comes in time.
     async fn accepted(listener: &TcpListener) -> IpAddr {
         let accepted = tokio::time::timeout(SETUP_LIMIT, listener.accept()).await;
         accepted.expect("no connection comes through the filter").unwrap().1.ip().to_canonical()
     }
 
-    /// A connection from this address that is not waited for.
+    /// Starts a connection from this address without waiting for it.
     fn connect(from: IpAddr, to: SocketAddr) -> Socket {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // In progress.
+        // Still in progress.
         let _ = socket.connect(&to.into());
         socket
     }
@@ -260,7 +261,7 @@ mod tests {
         let _first = connect(one, to);
         let _second = connect(other, to);
         assert_eq!(accepted(&listener).await, other);
-        // It repeats its request.
+        // The blocked client retransmits its SYN.
         set_filter(&listener, [].iter()).unwrap();
         assert_eq!(accepted(&listener).await, one);
         set_filter(&listener, [].iter()).unwrap();

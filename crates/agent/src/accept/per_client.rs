@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Connections of one certificate at the same time: one for each run of its holder, and some that end.
+/// Limit of concurrent connections per certificate: one for each run of its holder, and some that are ending.
 pub(super) const MAX_PER_CLIENT: usize = 16;
 
-/// The place of a connection; free when it is dropped.
+/// The place of a connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
     _of_client: Arc<()>,
 }
 
-/// The clients with open connections; each has one reference for every connection.
+/// The clients with open connections, each with one reference per connection.
 #[derive(Debug, Default)]
 pub(super) struct PerClient(Mutex<BTreeMap<String, Weak<()>>>);
 
 impl PerClient {
-    /// A place for a connection of this client; `None` if it has [`MAX_PER_CLIENT`].
+    /// Takes a place for a connection of this client; returns `None` if it has [`MAX_PER_CLIENT`].
     pub(super) fn take(&self, client: &str) -> Option<Place> {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|_, places| places.strong_count() > 0);

@@ -1,14 +1,14 @@
-//! Which refused connections are logged: a flood must not fill the log.
+//! Decides which refused connections are logged: a flood must not fill the log.
 
 use super::RefusedConnection;
 use crate::audit::Audit;
 use crate::clock;
 
-/// Refused connections that are logged per second; the others are counted.
+/// Refused connections logged per second; the rest are counted.
 const LOGGED_PER_SECOND: u32 = 5;
 
-/// Logs refused connections, a few per second, to the log and to the audit log. The others are counted; their number is logged when
-/// the second is over, and when this is dropped.
+/// Logs a few refused connections per second, to the log and to the audit log. The rest are counted; their number is
+/// logged when the second is over, and when this is dropped.
 pub(super) struct RefusalLog {
     pub(super) audit: Audit,
     count: RefusalCount,
@@ -28,7 +28,7 @@ impl RefusalLog {
         }
     }
 
-    /// Resolves when [`Self::summarize`] has something to log; never, if no connection is counted.
+    /// Resolves when [`Self::summarize`] has something to log; never, if no unlogged connection was counted.
     pub(super) async fn summary_due(&self) {
         match self.count.due_ns() {
             Some(due_ns) => tokio::time::sleep(clock::until(due_ns)).await,
@@ -57,7 +57,7 @@ impl Drop for RefusalLog {
     }
 }
 
-/// Which refused connections are logged, and how many are not. Pure: the time is an argument.
+/// Decides which refused connections are logged, and counts the others. Pure: the time is an argument.
 #[derive(Debug, Default)]
 struct RefusalCount {
     /// When the current second began.
@@ -69,7 +69,7 @@ struct RefusalCount {
 impl RefusalCount {
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// One more; whether it is logged by itself.
+    /// Counts a connection. Returns whether it gets its own log entry.
     fn add(&mut self, now_ns: u64) -> bool {
         if self.second_ns.is_none_or(|second_ns| now_ns - second_ns >= Self::SECOND_NS) {
             (self.second_ns, self.logged) = (Some(now_ns), 0);
@@ -83,13 +83,13 @@ impl RefusalCount {
         is_logged
     }
 
-    /// When the number of the others is to be logged: at the end of their second. `None`: there are none.
+    /// Returns when to log the number of the others, which is the end of their second; `None` if there are none.
     fn due_ns(&self) -> Option<u64> {
         let second_ns = self.second_ns.filter(|_| self.unlogged > 0)?;
         Some(second_ns + Self::SECOND_NS)
     }
 
-    /// The number of the others since the last call.
+    /// Returns the number of the others since the last call.
     fn take(&mut self) -> u64 {
         std::mem::take(&mut self.unlogged)
     }
@@ -106,13 +106,13 @@ mod tests {
         assert_eq!(count.due_ns(), None);
         let logged: Vec<bool> = (0..8).map(|n| count.add(BEGIN_NS + n)).collect();
         assert_eq!(logged, [true, true, true, true, true, false, false, false]);
-        // No further connection is needed for the report.
+        // The summary needs no further connection.
         let end_ns = BEGIN_NS + RefusalCount::SECOND_NS;
         assert_eq!(count.due_ns(), Some(end_ns));
         assert_eq!((count.take(), count.due_ns(), count.take()), (3, None, 0));
         assert!(!count.add(end_ns - 1), "still the same second");
         assert_eq!(count.due_ns(), Some(end_ns));
-        // The next second has a report of its own, and those of the last one are not forgotten.
+        // The next second has its own summary, and the last second's count is kept.
         assert!(count.add(end_ns));
         assert_eq!((count.due_ns(), count.take()), (Some(end_ns + RefusalCount::SECOND_NS), 1));
     }

@@ -1,10 +1,9 @@
-//! Limits the lines of calls that are refused or fail: a client that may do nothing could otherwise fill the log until older
-//! lines are gone.
-//! Pure: the time is an argument.
+//! Limits the log lines of refused and failed calls. Otherwise, a client without any permission could fill the log
+//! until older lines are gone. Pure: the time is an argument.
 
 use std::collections::BTreeMap;
 
-/// Lines of one certificate's refused calls within [`WINDOW_NS`].
+/// Limit of lines for one certificate's refused calls within [`WINDOW_NS`].
 pub(super) const MAX_LINES: u32 = 60;
 /// One hour.
 pub(super) const WINDOW_NS: u64 = 3_600_000_000_000;
@@ -19,18 +18,18 @@ pub(super) struct Unlogged {
 
 #[derive(Debug)]
 struct Window {
-    /// CLOCK_REALTIME.
+    /// Start of the window, on CLOCK_REALTIME.
     begin_ns: i64,
     lines: u32,
     unlogged: u64,
 }
 
-/// Calls that were refused or failed, by the client's name and serial number.
+/// Refused or failed calls, by the client's name and serial number.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(BTreeMap<(String, String), Window>);
 
 impl Refusals {
-    /// One more; whether it has a line of its own.
+    /// Counts a call. Returns whether it gets its own line.
     pub(super) fn add(&mut self, identity: &str, serial: &str, now_ns: i64) -> bool {
         let key = (identity.to_owned(), serial.to_owned());
         let new = Window { begin_ns: now_ns, lines: 0, unlogged: 0 };
@@ -43,7 +42,7 @@ impl Refusals {
         false
     }
 
-    /// Ends the windows that are over, also after a step of the clock, and returns what they left out.
+    /// Ends the windows that are over, or that a clock step has invalidated. Returns the calls that they left out.
     pub(super) fn end(&mut self, now_ns: i64) -> Vec<Unlogged> {
         let is_over = |window: &Window| window.begin_ns.abs_diff(now_ns) >= WINDOW_NS;
         let mut ended = Vec::new();
@@ -56,12 +55,12 @@ impl Refusals {
         ended
     }
 
-    /// What all have left out so far. The windows go on.
+    /// Returns the calls that all windows have left out so far. The windows continue.
     pub(super) fn take(&mut self) -> Vec<Unlogged> {
         self.0.iter_mut().filter_map(|(key, window)| unlogged(key, window)).collect()
     }
 
-    /// Whether there is something for [`Self::take`].
+    /// Whether [`Self::take`] would return anything.
     pub(super) fn has_unlogged(&self) -> bool {
         self.0.values().any(|window| window.unlogged > 0)
     }

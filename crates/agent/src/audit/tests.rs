@@ -59,7 +59,7 @@ fn repeated_reads_of_the_clock_are_one_line() {
     (0..2).for_each(|_| call(&audit, Rpc::Describe).finish(None));
     audit.flush();
     let lines = lines(&path);
-    // A thread that waits for its turn may write what it has in between.
+    // While a thread waits for its turn, the writer may write what it has.
     let calls = |line: &Value| line.get("calls").map_or(1, |calls| calls.as_u64().unwrap());
     let of = |rpc| lines.iter().filter(move |line| line["rpc"] == rpc);
     assert_eq!(of("Clock").map(calls).sum::<u64>(), 64);
@@ -72,7 +72,7 @@ fn a_full_file_is_renamed_and_only_some_are_kept() {
     let path = dir.path().join(FILE);
     let mut file = LogFile::open(&path, 100).unwrap();
     let line = |number: u32| format!("{number:049}\n");
-    // Two lines fit into a file.
+    // Each file holds two lines.
     (0..20).for_each(|number| file.append(&line(number)).unwrap());
     let entries = std::fs::read_dir(dir.path()).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -115,7 +115,7 @@ fn entries_that_do_not_fit_are_counted() {
     assert_eq!((lines.len(), lines[0]["lost"].as_u64()), (1, Some(2)));
 }
 
-/// An entry of a call of alice.
+/// Returns an entry of a call by alice.
 fn entry(rpc: Rpc, result: &str, realtime_ns: i64) -> Entry {
     let (_end, client) = ConnectionEnd::example_of(alice());
     let dir = tempfile::tempdir().unwrap();
@@ -169,7 +169,7 @@ fn a_flush_waits_for_room_in_the_queue() {
     audit.refused_more(1);
     audit.flush_with(0);
     let flushing = std::thread::spawn(move || audit.flush_with(10_000));
-    // Time for its first attempt.
+    // Leave time for its first attempt.
     std::thread::sleep(FLUSH_RETRY * 5);
     assert!(matches!(entries.recv().unwrap(), Message::Entry(_)));
     let Message::Flush(done) = entries.recv().unwrap() else { panic!("it gave up") };

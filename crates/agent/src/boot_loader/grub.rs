@@ -1,5 +1,6 @@
-//! GRUB 2: the menu entries in grub.cfg, and `next_entry` in the environment block, which the configuration of grub-mkconfig boots once
-//! and clears. What grub-reboot does, without a shell. Source: GRUB manual, "The GRUB environment block"; `grub-core/lib/envblk.c`.
+//! GRUB 2: reads the menu entries in grub.cfg, and sets `next_entry` in the environment block, which grub-mkconfig's configuration
+//! boots once and clears. Does what grub-reboot does, without a shell. Source: GRUB manual, "The GRUB environment block";
+//! `grub-core/lib/envblk.c`.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use super::{BootError, BootLoader, entry_of};
 
-/// The beginning of the environment block.
+/// The first line of the environment block.
 const SIGNATURE: &str = "# GRUB Environment Block\n";
-/// The variable with the entry of the next boot.
+/// The variable that names the next boot's entry.
 const NEXT_ENTRY: &str = "next_entry";
-/// Before the release in the name of a kernel's file.
+/// Prefixes of the release in a kernel's file name.
 const IMAGES: [&str; 3] = ["vmlinuz-", "vmlinux-", "kernel-"];
-/// Before the identifiers of entries that grub-mkconfig makes of other systems (`30_os-prober`).
+/// Prefix of the identifiers of entries that grub-mkconfig generates for other systems (`30_os-prober`).
 const OTHER_SYSTEMS: &str = "osprober-";
 
 /// GRUB's folder.
@@ -59,7 +60,7 @@ impl BootLoader for Grub {
             let reason = "it is not an environment block of GRUB, or it is full; make it again with `grub-editenv - create`";
             return Err(BootError::Config { path, reason });
         };
-        // In place: GRUB writes to the blocks of the file when it clears the variable.
+        // Written in place: GRUB rewrites the file's disk blocks when it clears the variable.
         let mut open = OpenOptions::new();
         let written = open.write(true).open(&path).and_then(|mut file| {
             file.write_all(&changed)?;
@@ -82,8 +83,8 @@ enum Block {
     Other,
 }
 
-/// The kernel releases in a grub.cfg, each with the identifier of the entry that boots it (`SUBMENU>ENTRY`), in the order of the menu;
-/// without recovery entries, and without those of other installed systems (os-prober), which have no agent.
+/// Returns the kernel releases in a grub.cfg in menu order, each with the identifier of the entry that boots it
+/// (`SUBMENU>ENTRY`). Skips recovery entries and those of other installed systems (os-prober), which have no agent.
 pub fn entries(config: &str) -> Vec<(String, String)> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut found = Vec::new();
@@ -103,7 +104,7 @@ pub fn entries(config: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The release and the entry of a command `linux IMAGE ARGUMENT…`.
+/// Returns the release and the entry of a command `linux IMAGE ARGUMENT…`.
 fn kernel(words: &[String], blocks: &[Block]) -> Option<(String, String)> {
     let image = words.get(1)?.rsplit('/').next()?;
     let release = IMAGES.iter().find_map(|name| image.strip_prefix(name));
@@ -130,14 +131,14 @@ fn kernel(words: &[String], blocks: &[Block]) -> Option<(String, String)> {
     Some((release.to_owned(), path.join(">")))
 }
 
-/// What `next_entry` calls a menu entry: its identifier, or without one its title.
+/// Returns what `next_entry` calls a menu entry: its identifier, or its title if it has none.
 fn identifier(words: &[String]) -> String {
     let option = |word: &String| word == "--id" || word == "$menuentry_id_option";
     let id = words.iter().position(option).and_then(|at| words.get(at + 1));
     id.or_else(|| words.get(1)).cloned().unwrap_or_default()
 }
 
-/// The words of a line, without quotes.
+/// Splits a line into words, without quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -159,10 +160,10 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// An environment block of the same size with another value of a variable, or without it; `None` if it is not a block, or full.
+/// Returns an environment block of the same size with a variable set or removed; `None` if the input is not a block, or is full.
 pub fn with_variable(block: &[u8], name: &str, value: Option<&str>) -> Option<Vec<u8>> {
     let rest = block.strip_prefix(SIGNATURE.as_bytes())?;
-    // Filled up with `#` behind the last line; comments are lines.
+    // `#` pads the block after the last line; comments are lines, too.
     let end = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let (lines, padding) = rest.split_at(end);
     if padding.iter().any(|byte| *byte != b'#') {
@@ -190,7 +191,7 @@ pub fn with_variable(block: &[u8], name: &str, value: Option<&str>) -> Option<Ve
 mod tests {
     use super::*;
 
-    /// As grub-mkconfig of Debian 12 writes it, shortened.
+    /// A shortened configuration from Debian 12's grub-mkconfig.
     const CONFIG: &str = r#"
 if [ -s $prefix/grubenv ]; then
   set have_grubenv=true

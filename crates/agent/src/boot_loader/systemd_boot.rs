@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::{BootError, BootLoader, entry_of, run};
 
-/// Where the EFI system partition and the extended boot partition are mounted.
+/// Mount points of the EFI system partition and the extended boot partition.
 const MOUNTS: [&str; 3] = ["/boot", "/efi", "/boot/efi"];
 
 /// systemd-boot and its partitions.
 pub(super) struct SystemdBoot {
     mounts: Vec<PathBuf>,
-    /// Of this system; empty: unknown.
+    /// The identifier of this system; empty if unknown.
     machine_id: String,
 }
 
@@ -35,7 +35,7 @@ impl BootLoader for SystemdBoot {
             for (name, path) in files(&mount.join("loader/entries"), ".conf")? {
                 let text = std::fs::read_to_string(&path);
                 let text = text.map_err(|source| BootError::File { op: "read", path, source })?;
-                // Another system on the same disk, which has no agent.
+                // The entry of another system on the same disk, which has no agent.
                 let is_own = |id: &str| self.machine_id.is_empty() || id == self.machine_id;
                 if !keys(&text).all(|(key, value)| key != "machine-id" || is_own(value)) {
                     continue;
@@ -52,12 +52,12 @@ impl BootLoader for SystemdBoot {
     }
 
     fn select_once(&self, entry: Option<&str>) -> Result<(), BootError> {
-        // Without a name it removes the variable.
+        // An empty name removes the variable.
         run("bootctl", &["set-oneshot", entry.unwrap_or("")])
     }
 }
 
-/// The files of a folder with this ending, in order; none if there is no such folder.
+/// Returns the files of a folder with this ending, sorted; none if the folder does not exist.
 fn files(folder: &Path, ending: &str) -> Result<Vec<(String, PathBuf)>, BootError> {
     let failed = |source| BootError::File { op: "read", path: folder.to_owned(), source };
     let listed = match std::fs::read_dir(folder) {
@@ -76,7 +76,7 @@ fn files(folder: &Path, ending: &str) -> Result<Vec<(String, PathBuf)>, BootErro
     Ok(found)
 }
 
-/// An entry's identifier: its file's name without the counters of boot counting (`debian-6.12+2-1.conf`).
+/// Returns an entry's identifier: its file name without the boot counters (`debian-6.12+2-1.conf`).
 fn without_counter(name: &str, ending: &str) -> String {
     let stem = name.strip_suffix(ending).unwrap_or(name);
     let is_counter = |text: &str| {
@@ -90,13 +90,13 @@ fn without_counter(name: &str, ending: &str) -> String {
     }
 }
 
-/// The keys of an entry of type 1 with their values.
+/// Returns the keys of a type 1 entry with their values.
 fn keys(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace));
     lines.map(|(key, value)| (key, value.trim()))
 }
 
-/// The releases that an entry of type 1 may boot: its `version`, and that in the path of its kernel.
+/// Returns the releases that a type 1 entry may boot: its `version`, and the one in its kernel's path.
 fn releases(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for (key, value) in keys(text) {
@@ -116,7 +116,7 @@ fn releases(text: &str) -> Vec<String> {
     found
 }
 
-/// The release in the name of a unified kernel image of kernel-install: `MACHINE_ID-RELEASE.efi`.
+/// Returns the release in the name of kernel-install's unified kernel image: `MACHINE_ID-RELEASE.efi`.
 fn release_of_image(id: &str) -> Option<String> {
     let (_, release) = id.strip_suffix(".efi")?.split_once('-')?;
     release.starts_with(|c: char| c.is_ascii_digit()).then(|| release.to_owned())

@@ -1,5 +1,5 @@
-//! The thread that drains the ring buffer of acknowledgements. It does nothing else, so the ring does not overflow while
-//! the runtime or the samplers are busy.
+//! The thread that drains the ring buffer of acknowledgements. It does nothing else, so the ring does not overflow
+//! while the runtime or the samplers are busy.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::clock;
 use crate::error::AgentError;
 use crate::event::event;
 
-/// Opens a source of rows.
+/// Opens a source of acknowledgement rows.
 pub type OpenAcks = fn(&Watch<'_>) -> Result<Box<dyn AckSource>, AcksError>;
 
-/// Begins to watch this node's sockets, if the plan wants it. A trial does without where it cannot be; its readers
-/// find out by the event.
+/// Starts to watch this node's sockets, if the plan asks for it. If that fails, the trial runs without, and the event
+/// says so.
 pub fn watch(task: &NodeTask, open: OpenAcks) -> (Option<Box<dyn AckSource>>, Option<wire::Event>) {
     let flows = run::flow_ports(task);
     if task.sample.acks.is_off() || flows.is_empty() {
@@ -55,13 +55,13 @@ pub struct AckThread {
 /// Rows and counts that the thread has not sent when it ends.
 #[derive(Default)]
 pub struct AckRemainder {
-    /// `None`: it panicked.
+    /// `None` if the thread panicked.
     source: Option<Box<dyn AckSource>>,
     rows: Vec<Of>,
 }
 
 impl AckRemainder {
-    /// Sends the last rows and then the counts, which include the rows that could not be sent.
+    /// Sends the last rows, then the counts, which include the rows that could not be sent.
     pub async fn send(self, out: &Outbox) {
         let Some(mut source) = self.source else {
             let why = "the thread panicked: rows of acknowledgements ended there";
@@ -79,10 +79,10 @@ impl AckRemainder {
 }
 
 impl AckThread {
-    /// Starts it; rows go to `out`; what is above its capacity is [refused](AckSource::refused).
+    /// Starts the thread, which sends rows to `out`. Rows above its capacity are [refused](AckSource::refused).
     ///
     /// # Errors
-    /// The system has no thread or descriptor left; the source is gone then.
+    /// No thread or descriptor is available; the source is then dropped.
     pub fn start(source: Box<dyn AckSource>, out: Outbox) -> Result<Self, AgentError> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| AgentError::system("make an eventfd")(e.into()))?;
@@ -95,9 +95,9 @@ impl AckThread {
         Ok(Self { stop, thread })
     }
 
-    /// Ends it.
+    /// Stops the thread.
     pub fn stop(self) -> AckRemainder {
-        // An eventfd takes eight bytes in the machine's order; it fails only when already full.
+        // An eventfd takes eight bytes in native byte order; the write fails only if the counter is full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         self.thread.join().unwrap_or_default()
     }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::sockets::names::Names;
 
-    /// What node `a` is to do.
+    /// Returns the task of node `a`.
     fn task(acks: &str, flows: &str) -> NodeTask {
         let text = format!(
             "name = \"t\"\n[sample]\nacks = \"{acks}\"\n[nodes]\na = {{}}\nb = {{}}\nc = {{}}\n\
@@ -157,7 +157,7 @@ mod tests {
         assert!(notice.message.ends_with(&expected), "{notice:?}");
     }
 
-    /// Records the calls.
+    /// Records the calls made to it.
     struct FakeSource(Arc<Mutex<Vec<&'static str>>>);
 
     impl FakeSource {

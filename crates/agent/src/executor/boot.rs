@@ -1,4 +1,4 @@
-//! The kernel that a plan names for this node: whether it runs, and the reboot into it.
+//! The kernel that a plan names for this node: checks that it runs, and reboots into it.
 
 use ccbench_proto::schedule::NodeTask;
 use ccbench_proto::scope::Scope;
@@ -15,7 +15,7 @@ impl Handle {
     /// Begins the reboot of the machine into an installed kernel.
     ///
     /// # Errors
-    /// A trial is here, the agent may not reboot, or the kernel cannot be booted.
+    /// A trial holds the node, the agent may not reboot, or the kernel cannot be booted.
     pub async fn reboot(
         &self,
         request: wire::RebootRequest,
@@ -26,8 +26,8 @@ impl Handle {
 }
 
 impl Executor {
-    /// Refuses a trial whose plan names another kernel than the one that runs; before that, what the session refuses: the controller of
-    /// a node that was rebooted describes it again, and asks for the kernel.
+    /// Refuses a trial whose plan names a kernel other than the running one. The session's refusals come first: after a
+    /// reboot, the controller must describe the node again before it asks for the kernel.
     pub(super) fn check_running(
         &self,
         task: &NodeTask,
@@ -41,7 +41,7 @@ impl Executor {
         }
     }
 
-    /// Refuses a trial whose kernel does not run and cannot be booted for this client.
+    /// Refuses a trial whose kernel is not running and cannot be booted for this client.
     pub(super) fn check_boot(
         &self,
         task: &NodeTask,
@@ -59,7 +59,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Selects a kernel for the next boot, and begins the reboot. The session stays as it is: the agent ends soon.
+    /// Selects a kernel for the next boot and begins the reboot. The session does not change: the agent ends soon.
     pub(super) fn reboot(
         &self,
         request: &wire::RebootRequest,
@@ -70,19 +70,19 @@ impl Executor {
             let reason = "is empty; write what `uname -r` prints".to_owned();
             return Err(AgentError::Request { field: "kernel_release", reason });
         }
-        // Whoever may prepare a trial now may reboot.
+        // A client that may prepare a trial now may also reboot.
         let connection = controller.map(ConnectionEnd::id);
         let holder = Holder { run_id: run_id.clone(), point_id: 0, trial: 0, epoch: 0, connection };
         self.session.clone().on(Command::Prepare { holder, generation, boot_id })?;
         let boot = self.boot(&kernel_release)?;
-        // Refused before it is recorded as a change.
+        // An unbootable kernel is refused before the change is recorded.
         boot.loader.entry(&kernel_release)?;
         let audit = self.parts.undo.audit();
         audit.set_trial(&run_id, controller.map(ConnectionEnd::identity));
         audit.change(format_args!("reboot into kernel {kernel_release}"));
         let Selected { loader, entry } = boot.reboot_into(&kernel_release)?;
         tracing::warn!(kernel_release, loader, entry, "rebooting");
-        // The machine may be off before the log's thread has written.
+        // The machine may go down before the log's thread has written.
         audit.flush();
         Ok(wire::RebootReply { boot_loader: loader.to_owned(), entry })
     }

@@ -1,4 +1,4 @@
-//! The captures of a trial. They start with it; the files are sent to the controller after its timeline.
+//! The captures of a trial. They start with the trial; their files are sent to the controller after its timeline.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use crate::error::AgentError;
 use crate::event::event;
 use crate::interfaces::Interfaces;
 
-/// How much of a file one message has.
+/// Size of a piece of a file in one message.
 const PIECE_BYTES: usize = 512 << 10;
 
 /// Running captures. Dropping stops them and removes their files.
@@ -34,7 +34,7 @@ impl Captures {
     /// Starts the captures of this node, and records them.
     ///
     /// # Errors
-    /// There is no such interface, or no right to listen.
+    /// The interface does not exist, or the agent may not capture.
     pub fn start(
         task: &NodeTask,
         interfaces: &dyn Interfaces,
@@ -64,7 +64,7 @@ impl Captures {
         Ok(Self(all))
     }
 
-    /// Warnings about captures on a userspace link: it sends below the point of capture.
+    /// Returns warnings about captures on a userspace link, which sends below the point of capture.
     pub fn caveats(&self, links: &[TimedLink]) -> Vec<wire::Event> {
         let blind = |running: &&Running| {
             let on = |link: &&TimedLink| {
@@ -83,7 +83,7 @@ impl Captures {
         self.0.iter().filter(blind).map(caveat).collect()
     }
 
-    /// Stops all at once, so that none captures another's transfer.
+    /// Stops all captures at once, so that none records another's transfer.
     pub fn stop(self) -> Stopped {
         self.0.iter().for_each(|running| running.capture.ask_to_stop());
         let stop = |running: Running| (running.name, running.files, running.capture.stop());
@@ -96,7 +96,7 @@ impl Captures {
 pub struct Stopped(Vec<(String, u32, Captured)>);
 
 impl Stopped {
-    /// Sends counts and files until the controller accepts no more.
+    /// Sends counts and files, until the controller accepts no more.
     pub async fn send(self, out: &Outbox) {
         let mut taking = true;
         for (name, ring, captured) in self.0 {
@@ -129,7 +129,7 @@ enum SendError {
     Timeout,
 }
 
-/// Sends a file while the controller is `taking` pieces.
+/// Sends a file while `taking` is true: the controller accepts pieces.
 async fn send_file(
     mut file: File,
     name: &str,

@@ -1,5 +1,5 @@
-//! Notices when a clock of the node jumps during a trial. Rows have times of CLOCK_MONOTONIC, which cannot be set, but
-//! captures and pings have the kernel's timestamps of CLOCK_REALTIME, and a suspended machine measures nothing.
+//! Detects clock steps during a trial. Rows carry CLOCK_MONOTONIC, which cannot be set. Captures and pings carry kernel
+//! timestamps of CLOCK_REALTIME, and a suspended machine measures nothing.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use ccbench_proto::event::{ClockStep, Kind};
 use super::traffic::Stage;
 use crate::clock::{self, Offset, Offsets};
 
-/// Between two checks.
+/// Time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Smaller steps do not matter: no timestamp of a capture is better than this.
+/// Smaller steps do not matter: no capture timestamp is more precise.
 const RESOLUTION_NS: u64 = 1_000;
 
-/// Checks every second until the trial ends at `end_at_ns`, and once then.
+/// Checks every second until the trial ends at `end_at_ns`, and once more at the end.
 pub async fn watch(stage: &Stage, end_at_ns: u64) {
     let mut last = clock::offsets();
     loop {
@@ -41,16 +41,16 @@ pub async fn watch(stage: &Stage, end_at_ns: u64) {
     }
 }
 
-/// What happened to the clocks between two checks.
+/// The clock steps between two checks.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Steps {
-    /// By how much CLOCK_REALTIME was set.
+    /// By how much CLOCK_REALTIME was stepped.
     set_ns: Option<i64>,
-    /// How long the machine was suspended, by CLOCK_BOOTTIME. Meanwhile CLOCK_REALTIME runs on as well.
+    /// How long the machine was suspended, by CLOCK_BOOTTIME. CLOCK_REALTIME continues meanwhile.
     suspended_ns: Option<i64>,
 }
 
-/// Slewing changes all clocks alike, so it is no step.
+/// Returns the steps between two readings. Slewing changes all clocks alike, so it does not count.
 fn steps(before: Offsets, after: Offsets) -> Steps {
     let suspended_ns = after.boottime.ns - before.boottime.ns;
     let set_ns = after.realtime.ns - before.realtime.ns - suspended_ns;

@@ -1,4 +1,4 @@
-//! The generation on disk: a restarted agent must refuse a controller that another one has replaced.
+//! The generation on disk: after a restart, an agent must still refuse a controller that another one has replaced.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use ccbench_io::replace::replace;
 
 use crate::undo::JournalError;
 
-/// The generation and the run of the last Prepare; 0 and an empty name if there was none, or if the file is damaged.
+/// Returns the generation and the run of the last Prepare; 0 and an empty name if there was none, or if the file is damaged.
 pub(super) fn read(file: &Path) -> (u64, String) {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let (generation, run_id) = text.trim_end_matches('\n').split_once(' ').unwrap_or_default();
@@ -21,7 +21,7 @@ pub(super) fn read(file: &Path) -> (u64, String) {
     }
 }
 
-/// Atomic and durable.
+/// Writes atomically and durably.
 pub(super) fn write(file: &Path, generation: u64, run_id: &str) -> Result<(), JournalError> {
     let failed = |source| JournalError { op: "write", path: file.to_owned(), source };
     replace(file, format!("{generation} {run_id}\n").as_bytes()).map(drop).map_err(failed)

@@ -1,4 +1,4 @@
-//! The kernel modules that a trial would make this agent load. They are checked before anything is changed.
+//! The kernel modules that this agent would load for a trial. They are checked before anything is changed.
 
 use ccbench_proto::cc::{self, Core};
 use ccbench_proto::plan::Via;
@@ -8,20 +8,20 @@ use crate::error::AgentError;
 use crate::sockets::allowed::AllowedModules;
 use crate::sockets::{load, sysfs, verify};
 
-/// The kernel's state on which it depends whether a module is loaded.
+/// The state of the kernel that decides which modules are needed.
 struct Kernel<'a> {
     /// The congestion controls that it has now.
     available: &'a [String],
     /// Whether it has a module.
     has_module: &'a dyn Fn(&str) -> bool,
-    /// How an own congestion control is loaded; `None` if it cannot be.
+    /// How one of ccbench's congestion controls is loaded; `None` if it cannot be.
     choose: &'a dyn Fn(Via, &Core) -> Option<Via>,
 }
 
 /// Refuses a trial that needs a module that this agent may not load.
 ///
 /// # Errors
-/// The first such module.
+/// The first such module is named.
 pub fn check(task: &NodeTask, node: &str, allowed: &AllowedModules) -> Result<(), AgentError> {
     let kernel = Kernel {
         available: &sysfs::available(),
@@ -46,9 +46,9 @@ fn decide(
     }
 }
 
-/// What needs a module that the kernel does not have yet, and the module.
+/// Returns each missing module, with what needs it.
 fn needed(task: &NodeTask, node: &str, kernel: &Kernel<'_>) -> Vec<(String, String)> {
-    // The kernel loads it when a socket names the congestion control.
+    // The kernel loads this module when a socket names the congestion control.
     let of_kernel = |cc: &str| {
         let is_there = kernel.available.iter().any(|available| available == cc);
         (!is_there).then(|| format!("tcp_{cc}"))
@@ -58,7 +58,7 @@ fn needed(task: &NodeTask, node: &str, kernel: &Kernel<'_>) -> Vec<(String, Stri
         if cc::is_kernels(wanted) {
             return Some((what, of_kernel(&wanted.algorithm)?));
         }
-        // Those of users are permitted by their digests.
+        // Digests, not module names, permit supplied congestion controls.
         let (_, core) = cc::scheme(&wanted.algorithm).filter(|_| cc::is_own(wanted))?;
         let module = format!("ccb_{}", core.name);
         let is_loaded = (kernel.choose)(wanted.via, core)? == Via::Module;

@@ -1,4 +1,4 @@
-//! The channel of rows to the controller: bounded, never blocks the sampler, and counts dropped rows.
+//! The channel of rows to the controller. It is bounded, never blocks the sampler, and counts dropped rows.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,21 +14,21 @@ use crate::clock;
 use crate::event::event;
 use crate::sockets::names::Names;
 
-/// Rows that wait for the controller at most: about 8 MiB. One more place is kept for the last message.
+/// Limit of rows that wait for the controller: about 8 MiB. One more place is reserved for the last message.
 const CAPACITY: usize = 8192;
-/// How long one row that may wait does so, and all rows of a trial in total: a controller that reads slowly must not
-/// prolong a trial.
+/// How long a row may wait, and the total for all rows of a trial: a controller that reads slowly must not prolong the
+/// trial.
 const WAIT_LIMIT: WaitLimit =
     WaitLimit { each: Duration::from_secs(2), total: Duration::from_secs(4) };
-/// A file's piece: well under gRPC's message limit of 4 MiB.
+/// Size of a piece of a file, well under gRPC's message limit of 4 MiB.
 const PIECE_BYTES: usize = 512 << 10;
-/// How long a controller may take no piece of a file before the rest of the file is dropped.
+/// If the controller takes no piece for this long, the rest of the file is dropped.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pieces of files that wait for the controller at most: 8 MiB.
+/// Limit of file pieces that wait for the controller: 8 MiB.
 const PIECES: usize = 16;
-/// Rows in batches that wait for the controller at most: about 16 MiB.
+/// Limit of batched rows that wait for the controller: about 16 MiB.
 const BATCHED_ROWS: usize = 64 << 10;
-/// Minimum row count of a batch, so that batches take at most half of the channel.
+/// Each batch counts as at least this many rows, so that batches take at most half of the channel.
 const MIN_BATCH_ROWS: usize = 2 * BATCHED_ROWS / CAPACITY;
 
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,7 @@ struct WaitLimit {
 pub struct Outgoing {
     /// The row.
     pub event: wire::RunEvent,
-    /// Held by a piece of a file, or by a batch of rows, until the stream takes it.
+    /// Held by a file piece or a batch of rows until the stream takes it.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -52,11 +52,11 @@ impl Outgoing {
     }
 }
 
-/// Cheap to clone.
+/// The sending half of the channel. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     rows: mpsc::Sender<Outgoing>,
-    /// The place of the last message.
+    /// The reserved place of the last message.
     last: Arc<Mutex<Option<mpsc::OwnedPermit<Outgoing>>>>,
     pieces: Arc<Semaphore>,
     batches: Arc<Semaphore>,
@@ -69,14 +69,14 @@ pub struct Outbox {
 struct Counts {
     sent: AtomicU64,
     dropped: AtomicU64,
-    /// A row has timed out: no row waits again until one is sent.
+    /// Set when a row has timed out: no row waits again until one is sent.
     blocked: AtomicBool,
-    /// What is left of [`WaitLimit::total`].
+    /// What remains of [`WaitLimit::total`].
     wait_left_ns: AtomicU64,
 }
 
 impl Outbox {
-    /// An outbox and its receiver. Rows are sent with the plan's `names` of congestion controls.
+    /// Returns an outbox and its receiver. Rows carry the plan's `names` of congestion controls.
     pub fn new(names: Names) -> (Self, mpsc::Receiver<Outgoing>) {
         let (outbox, rows) = Self::with_limit(WAIT_LIMIT);
         (Self { names: Arc::new(names), ..outbox }, rows)
@@ -93,19 +93,19 @@ impl Outbox {
         (Self { rows, last, pieces, batches, each, counts, names }, outgoing)
     }
 
-    /// Sends now, or drops and counts. For the samplers, which must not wait.
+    /// Sends now, or drops the row and counts it. Used by samplers, which must not wait.
     pub fn offer(&self, mut of: Of) {
         self.names.translate(&mut of);
         let ok = self.rows.try_send(Outgoing::new(of, None)).is_ok();
         self.count(ok);
     }
 
-    /// How many rows may be offered now: half of the capacity is reserved for single messages.
+    /// Returns how many rows may be offered now. Half of the capacity is reserved for single messages.
     pub fn capacity_for_rows(&self) -> usize {
         self.rows.capacity().saturating_sub(CAPACITY / 2)
     }
 
-    /// Sends many rows in one message now, or returns them for the caller to count. Batches have their own limit.
+    /// Sends many rows in one message now, or returns them for the caller to count. Batches have a limit of their own.
     pub fn offer_batch(&self, mut of: Of) -> Option<Of> {
         let rows = match &of {
             Of::Acks(acks) => acks.at_ns.len(),
@@ -127,12 +127,12 @@ impl Outbox {
         }
     }
 
-    /// Waits for capacity within [`WaitLimit`]. Returns whether it was sent.
+    /// Waits for capacity within [`WaitLimit`]. Returns whether the row was sent.
     pub async fn send(&self, of: Of) -> bool {
         self.try_to_send(of).await.is_none()
     }
 
-    /// Like [`Self::send`]; gives back what was not sent.
+    /// Like [`Self::send`], but returns the row if it was not sent.
     pub async fn try_to_send(&self, mut of: Of) -> Option<Of> {
         self.names.translate(&mut of);
         let back = self.put(Outgoing::new(of, None)).await;
@@ -141,7 +141,7 @@ impl Outbox {
         back
     }
 
-    /// Gives back what was not sent.
+    /// Returns the row if it was not sent.
     async fn put(&self, outgoing: Outgoing) -> Option<Of> {
         let outgoing = match self.rows.try_send(outgoing) {
             Ok(()) => return None,
@@ -157,7 +157,7 @@ impl Outbox {
         }
     }
 
-    /// Waits within [`WaitLimit`].
+    /// Runs a future within [`WaitLimit`].
     async fn within_limit<T>(&self, what: impl Future<Output = T>) -> Option<T> {
         if self.counts.blocked.load(Ordering::Relaxed) {
             return None;
@@ -177,12 +177,12 @@ impl Outbox {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Something happened now.
+    /// Sends an event with the current time.
     pub async fn event(&self, kind: Kind, subject: &str, message: impl Into<String>) {
         self.send(Of::Event(event(kind, subject, message))).await;
     }
 
-    /// A file for the trial's raw/ directory.
+    /// Sends a file for the trial's raw/ directory.
     pub async fn raw(&self, name: &str, data: &[u8]) {
         for piece in data.chunks(PIECE_BYTES) {
             let permit = match Arc::clone(&self.pieces).try_acquire_owned() {
@@ -204,8 +204,8 @@ impl Outbox {
         }
     }
 
-    /// A piece of a file that is sent when nothing else is left to do: waits as long as the controller takes any piece
-    /// within [`PIECE_TIMEOUT`]. Returns whether it was sent.
+    /// Sends a piece of a file when nothing else is left to do. Waits as long as the controller takes any piece within
+    /// [`PIECE_TIMEOUT`]. Returns whether the piece was sent.
     pub async fn raw_whole(&self, name: &str, piece: &[u8]) -> bool {
         let sending = async {
             let permit = Arc::clone(&self.pieces).acquire_owned().await.ok()?;
@@ -217,7 +217,7 @@ impl Outbox {
         ok
     }
 
-    /// The last message of a stream; its place is reserved.
+    /// Sends the last message of a stream. Its place is reserved.
     pub fn done(&self, samples_late: u64, samples_missed: u64) {
         let done = wire::Done {
             rows_sent: self.counts.sent.load(Ordering::Relaxed),
@@ -230,7 +230,7 @@ impl Outbox {
         }
     }
 
-    /// From now on nothing waits for capacity.
+    /// From now on, no row waits for capacity.
     pub fn stop_waiting(&self) {
         self.counts.wait_left_ns.store(0, Ordering::Relaxed);
     }
@@ -341,7 +341,7 @@ mod tests {
         assert!(matches!(found.last(), Some(Of::Done(done)) if done.rows_dropped == 0));
     }
 
-    /// Like every interval in which each of many sockets has a few rows.
+    /// Models an interval in which each of many sockets has a few rows.
     #[tokio::test]
     async fn small_batches_leave_capacity_for_rows() {
         let (outbox, rows) = Outbox::with_limit(SHORT);

@@ -1,5 +1,5 @@
-//! Makes the node ready for one trial, all or nothing: each change's undo is recorded before the change,
-//! and on an error the caller undoes what there is.
+//! Makes the node ready for one trial, all or nothing. The undo of each change is recorded before the change; on an
+//! error the caller undoes what was done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -37,43 +37,43 @@ use crate::sockets::{before_handshake, ecn, load, verify};
 use crate::sysctl;
 use crate::undo::{Step, Undo};
 
-/// A prepared trial. Dropping it reverts what it holds.
+/// A prepared trial. Dropping it releases what it holds.
 #[derive(Default)]
 pub struct Trial {
     /// This node's part.
     pub task: Option<NodeTask>,
-    /// In place.
+    /// The links in place.
     pub links: Vec<TimedLink>,
-    /// Loaded congestion controls of this node's flows.
+    /// The loaded congestion controls of this node's flows.
     pub cc: load::LoadedCcs,
-    /// The hook that sets them before the handshake.
+    /// The hook that sets congestion controls before the handshake.
     pub attached: before_handshake::AttachedHook,
-    /// ECN of this node's flows.
+    /// The ECN settings of this node's flows.
     pub ecn: ecn::apply::EcnApplied,
     /// The source of acknowledgements.
     pub acks: Option<Box<dyn AckSource>>,
-    /// Listening.
+    /// Listening servers of flows.
     pub servers: Vec<(FlowTask, Box<dyn Traffic>)>,
     /// Servers that answer probes.
     pub answers: Vec<serve::Server>,
     /// Events of the preparation.
     pub events: Vec<wire::Event>,
-    /// The first application of each link, for the beginning of the trial's rows.
+    /// The initial state of each link, reported in the trial's first rows.
     pub applied: Vec<wire::LinkChange>,
 }
 
-/// Reads the request's plan and finds this node's part of the trial.
+/// Parses the request's plan and returns this node's part of the trial.
 ///
 /// # Errors
-/// The plan is wrong, the node is not in it, an address is none, or a trace is missing or wrong.
+/// The plan is wrong, the node is not in it, an address is invalid, or a trace is missing or wrong.
 pub fn task_of(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
     task_with(request, |plan| traces(request, plan))
 }
 
-/// The same, but its links have no traces.
+/// Like [`task_of`], but without the traces of the links.
 ///
 /// # Errors
-/// The plan is wrong, the node is not in it, or an address is none.
+/// The plan is wrong, the node is not in it, or an address is invalid.
 pub fn task_without_traces(request: &wire::PrepareRequest) -> Result<NodeTask, AgentError> {
     task_with(request, |_| Ok(BTreeMap::new()))
 }
@@ -107,13 +107,13 @@ fn task_with(
         traces: traces(&plan)?,
     };
     let mut task = schedule::task_for(&plan, &request.node, &context);
-    // A group that no phase names never runs: it needs no listener either.
+    // A group that no phase names never runs, so it needs no listener either.
     task.servers.retain(|flow| flow.start < flow.stop);
     task.clients.retain(|flow| flow.start < flow.stop);
     Ok(task)
 }
 
-/// The contents of the trace files of this node's links.
+/// Returns the contents of the trace files of this node's links.
 fn traces(
     request: &wire::PrepareRequest,
     plan: &plan_check::CheckedPlan,
@@ -140,7 +140,7 @@ fn traces(
 
 /// The parts of the node that preparing uses.
 pub struct Tools<'a> {
-    /// The machine.
+    /// The machine's interfaces.
     pub interfaces: &'a dyn Interfaces,
     /// Starts traffic.
     pub source: &'a Arc<dyn FlowSource>,
@@ -148,20 +148,20 @@ pub struct Tools<'a> {
     pub acks: OpenAcks,
     /// Records the undo of every change before the change.
     pub undo: &'a mut Undo,
-    /// The control group of traffic, if not the agent's.
+    /// The control group of traffic, unless it is the agent's own.
     pub traffic_group: Option<&'a Path>,
     /// The kernel modules that may be loaded.
     pub modules: &'a AllowedModules,
     /// The connection of the controller.
     pub controller: Option<&'a ConnectionEnd>,
-    /// Congestion controls of the user.
+    /// Congestion controls supplied by the user.
     pub supplied: Supplied<'a>,
     /// The trial, and this node's name in the plan.
     pub here: (TrialId, &'a str),
 }
 
 impl<'a> Tools<'a> {
-    /// Those of an executor for a request.
+    /// Collects the parts of an executor for a request.
     pub fn of(
         parts: &'a mut Parts,
         request: &'a wire::PrepareRequest,
@@ -181,15 +181,15 @@ impl<'a> Tools<'a> {
     }
 }
 
-/// Interfaces by what uses them: ("link" or "flow", its name).
+/// Interfaces by user: ("link" or "flow", its name).
 type Devices = BTreeMap<(&'static str, String), String>;
 
-/// Refuses a trial for all reasons that are known before anything is changed, except for ports: those in use change from trial to
-/// trial. Returns the interfaces that it uses.
+/// Refuses a trial for every reason that is known before anything is changed, except busy ports, which change from
+/// trial to trial. Returns the interfaces that the trial uses.
 ///
 /// # Errors
-/// A program or an interface is missing, a link would cut off the controller, the client lacks a scope, or the agent may not load a
-/// module or a congestion control of the user.
+/// A program or an interface is missing, a link would cut off the controller, the client lacks a scope, or the agent
+/// may not load a module or a supplied congestion control.
 pub async fn check(task: &NodeTask, tools: &mut Tools<'_>) -> Result<Devices, AgentError> {
     let flows = task.clients.iter().chain(&task.servers);
     for tool in flows.map(|flow| flow.plan.tool()).collect::<BTreeSet<_>>() {
@@ -205,7 +205,7 @@ pub async fn check(task: &NodeTask, tools: &mut Tools<'_>) -> Result<Devices, Ag
     Ok(devices)
 }
 
-/// Makes the node ready. What is made goes into `trial` at once, so that the caller can undo it on an error.
+/// Makes the node ready. Every change goes into `trial` at once, so that the caller can undo it on an error.
 ///
 /// # Errors
 /// The first step that failed.
@@ -219,7 +219,7 @@ pub async fn prepare(
     let devices = check(&task, tools).await?;
     let supplied = load::read_supplied(&task, tools.here.1, tools.supplied)?;
     set_sysctls(&task, tools, trial)?;
-    // Traffic generators set it on both ends, so both must have it.
+    // Traffic generators set the congestion control on both ends, so both need it loaded.
     let (id, node) = &tools.here;
     trial.cc = load::load(&task, id, node, &supplied)?;
     for loaded in trial.cc.messages() {
@@ -240,8 +240,8 @@ pub async fn prepare(
         }
     }
     if !task.keep_offloads {
-        // A node that ccbench made has no other use for its interfaces: super-packets would also pass through
-        // those that nothing here shapes.
+        // A node that ccbench made has no other use for its interfaces. Super-packets would also cross the interfaces
+        // that nothing here shapes.
         let made = task.wired.iter().filter(|dev| ccbench_shaper::netlink::ifindex(dev).is_ok());
         for dev in devices.values().chain(made).collect::<BTreeSet<_>>() {
             switch_offloads_off(dev, tools, trial)?;
@@ -271,7 +271,7 @@ fn set_sysctls(
     tools: &mut Tools<'_>,
     trial: &mut Trial,
 ) -> Result<(), AgentError> {
-    // All are read before any is written: some change others.
+    // Read all values before writing any: some sysctls change others.
     let mut saved = Vec::new();
     for (name, _) in &task.sysctls {
         saved.extend(sysctl::save(name)?);
@@ -288,7 +288,7 @@ fn set_sysctls(
     Ok(())
 }
 
-/// The interfaces that links shape, by link, and those that flows of this node use, by flow.
+/// Returns the interfaces that links shape, by link, and those that this node's flows use, by flow.
 fn devices(task: &NodeTask, interfaces: &dyn Interfaces) -> Result<Devices, AgentError> {
     let mut found = BTreeMap::new();
     for link in &task.links {
@@ -301,7 +301,7 @@ fn devices(task: &NodeTask, interfaces: &dyn Interfaces) -> Result<Devices, Agen
     let clients = task.clients.iter().map(|flow| (flow, flow.to_ip));
     let servers = task.servers.iter().map(|flow| (flow, flow.from_ip));
     for (flow, peer) in clients.chain(servers) {
-        // A flow without a route fails by itself, with iperf3's error message.
+        // A flow without a route fails later, with iperf3's error message.
         if let Ok(dev) = interfaces.device(&Egress::Toward(peer)) {
             found.insert(("flow", format!("{} {peer}", flow.group)), dev);
         }
@@ -309,11 +309,11 @@ fn devices(task: &NodeTask, interfaces: &dyn Interfaces) -> Result<Devices, Agen
     Ok(found)
 }
 
-/// Refuses links on the interfaces of the routes to the controller: a slow or broken one would cut it off.
+/// Refuses links on the interfaces of the routes to the controller: a slow or broken link would cut it off.
 fn check_control(task: &NodeTask, devices: &Devices, tools: &Tools<'_>) -> Result<(), AgentError> {
     let Some(peer) = tools.controller.and_then(ConnectionEnd::peer) else { return Ok(()) };
     let controller = peer.ip;
-    // The route to an address of this node leaves by `lo`.
+    // The route to an address of this node uses `lo`.
     let control = tools.interfaces.control_devices(&peer);
     let control = control.map_err(|source| AgentError::ControlRoute { controller, source })?;
     for link in task.links.iter().filter(|link| !link.config.plan.allow_control_interface) {
@@ -367,7 +367,7 @@ fn make_links(
     Ok(())
 }
 
-/// A link that could not be applied has no row: its Prepare fails.
+/// Returns a link's row with its initial state. A link that could not be applied has none: its Prepare fails.
 fn applied(
     config: &LinkConfig,
     dev: &str,
@@ -387,13 +387,13 @@ fn applied(
     }
 }
 
-/// Before the first socket: what connects and listens must have its congestion control before a handshake.
+/// Must run before the first socket is opened: clients and listeners need their congestion control before a handshake.
 fn attach_cc(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     let group = tools.traffic_group;
     let mut node = Node { interfaces: tools.interfaces, undo: tools.undo, group };
     let outcome_of = |name: &str| trial.cc.outcome_of(task, name);
     let decided = ecn::apply::decide_all(ecn::ends(task, outcome_of), task);
-    // A congestion control whose own flags would negotiate it must not be there when no ECN is wanted.
+    // Without ECN, a congestion control whose own flags would negotiate it must be set after the handshake.
     let late = |group: &str| {
         decided.iter().any(|d| {
             d.end.group == group && d.decision.mode == ecn::Mode::None && d.end.via != Via::Bpf
@@ -408,13 +408,13 @@ fn attach_cc(task: &NodeTask, tools: &mut Tools<'_>, trial: &mut Trial) {
     trial.events.extend(events);
 }
 
-/// Starts the servers that answer probes.
+/// Starts a server that answers a probe.
 fn answer(
     probe: &ProbeTask,
     task: &NodeTask,
     loaded: &load::LoadedCcs,
 ) -> Result<serve::Server, AgentError> {
-    // An instance that a web server here names is in force here.
+    // A web server's congestion control may be a loaded instance, under its kernel name.
     let cc = probe.plan.cc.as_ref().and_then(|cc| Some(loaded.outcome_of(task, cc)?.0));
     serve::start(probe, cc.as_deref()).map_err(|source| {
         if source.kind() == std::io::ErrorKind::AddrInUse {
@@ -442,7 +442,7 @@ async fn start_servers(
         cgroup::make(group).map_err(AgentError::system(op))?;
     }
     attach_cc(task, tools, trial);
-    // All are started before any is waited for: a start takes milliseconds, and they overlap.
+    // Start all servers before waiting for any: each takes milliseconds, and the starts overlap.
     for flow in &task.servers {
         let traffic = tools.source.start(&trial.cc.renamed(flow), FlowEndpoint::Server)?;
         trial.servers.push((flow.clone(), traffic));

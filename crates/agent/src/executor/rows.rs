@@ -1,4 +1,4 @@
-//! Rows of a finished flow end, from its report and the samples of its sockets. Pure.
+//! The rows of a finished flow end, from its report and the samples of its sockets. Pure.
 
 use ccbench_proto::plan::Tool;
 use ccbench_proto::schedule::FlowTask;
@@ -21,13 +21,13 @@ pub struct FlowRun<'a> {
     pub end: FlowEndpoint,
     /// CLOCK_MONOTONIC when the process was started.
     pub launched_at_ns: u64,
-    /// CLOCK_MONOTONIC when it was interrupted, if it was.
+    /// CLOCK_MONOTONIC when the process was interrupted, if it was.
     pub interrupted_at_ns: Option<u64>,
-    /// CLOCK_MONOTONIC when it was over.
+    /// CLOCK_MONOTONIC when the process ended.
     pub ended_at_ns: u64,
     /// The trial's beginning.
     pub start_at_ns: u64,
-    /// "iperf3 3.12".
+    /// Name and version, such as "iperf3 3.12".
     pub tool: &'a str,
 }
 
@@ -49,7 +49,7 @@ impl FlowRun<'_> {
     }
 }
 
-/// All rows of table `intervals` of a report that was read after the end.
+/// Returns all rows of table `intervals` from a report that was read after the end.
 pub fn intervals(ran: &FlowRun<'_>, report: &Report, zero_ns: u64) -> Vec<wire::Interval> {
     let row = |i: &StreamInterval| {
         let at_ns = zero_ns + (i.values.end.max(0.0) * 1e9) as u64;
@@ -58,7 +58,7 @@ pub fn intervals(ran: &FlowRun<'_>, report: &Report, zero_ns: u64) -> Vec<wire::
     report.intervals.iter().map(row).collect()
 }
 
-/// Adds the last interval, which a report lacks if the other end closed the connection first.
+/// Adds the last interval, which is missing from a report if the other end closed the connection first.
 pub fn add_rest(ran: &FlowRun<'_>, report: &mut Report, zero_ns: u64) {
     let terminated = report.error.as_deref().is_some_and(|e| e.ends_with("has terminated"));
     if terminated && !is_early(ran) {
@@ -67,7 +67,7 @@ pub fn add_rest(ran: &FlowRun<'_>, report: &mut Report, zero_ns: u64) {
     }
 }
 
-/// The rows of table `flows`: one per data connection, and one for iperf3's control connection.
+/// Returns the rows of table `flows`: one per data connection, and one for iperf3's control connection.
 pub fn flows(
     ran: &FlowRun<'_>,
     report: &Report,
@@ -122,7 +122,7 @@ pub fn flows(
     };
     rows.push(wire::Flow {
         sport: client_port.unwrap_or_default().into(),
-        // None was requested for this connection.
+        // No congestion control was requested for this connection.
         cc_requested: String::new(),
         cc_actual: control.map(|s| s.cc.clone()).unwrap_or_default(),
         cookie: control.and_then(|s| s.cookie),
@@ -132,7 +132,7 @@ pub fn flows(
     rows
 }
 
-/// Of the sending socket; empty at the receiver.
+/// Returns the sending socket's congestion control; empty at the receiver.
 fn actual_cc(side: Side, socket: Option<&SocketHistory>, report: &Report) -> String {
     if side != Side::Sender {
         return String::new();
@@ -141,8 +141,8 @@ fn actual_cc(side: Side, socket: Option<&SocketHistory>, report: &Report) -> Str
     seen.or_else(|| report.sender_cc.clone()).unwrap_or_default()
 }
 
-/// Sender: what the receiver reported, else what the kernel last counted as acknowledged, else what was
-/// written. Receiver: what it read.
+/// Returns the bytes of a flow. Sender: what the receiver reported, else what the kernel last counted as acknowledged,
+/// else what was written. Receiver: what it read.
 fn bytes(
     side: Side,
     totals: Option<&Totals>,
@@ -169,7 +169,7 @@ fn is_early(ran: &FlowRun<'_>) -> bool {
     ran.ended_at_ns + EARLY_NS < ran.stop_at_ns()
 }
 
-/// Our agent, or the other end's, ended it at its time. Errors of an end with data at that time are
+/// Whether our agent, or that of the other end, ended it on time. An error at that time, of an end that has data, is
 /// about the connection to the other end, which is over as well.
 fn ended_by_order(ran: &FlowRun<'_>, report: &Report) -> bool {
     let has_data = !report.intervals.is_empty();
@@ -178,7 +178,7 @@ fn ended_by_order(ran: &FlowRun<'_>, report: &Report) -> bool {
     (interrupted || report.error.as_deref().is_some_and(ordered)) && !is_early(ran)
 }
 
-/// The error of this end, if any. `killed`: it did not end when asked.
+/// Returns the error of this end, if any. `killed`: it did not end when asked.
 pub fn trouble(ran: &FlowRun<'_>, end: &FlowEnd, report: &Report, killed: bool) -> Option<String> {
     let process = format!("{} {}", ran.task.plan.tool(), ran.end.name());
     if let Some(error) = &report.error

@@ -1,4 +1,4 @@
-//! One trial's timeline, from the moment of Run to its last row.
+//! The timeline of one trial, from Run to its last row.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,11 +23,11 @@ use crate::flow::{FlowSource, Traffic};
 use crate::probe::tcp::{self, Deadline};
 use crate::probe::{ping, stream};
 
-/// Pings before the start, and the time between two.
+/// Pings before the start, and the gap between two.
 const BASE_PINGS: u16 = 5;
 const BASE_GAP: Duration = Duration::from_millis(20);
 
-/// Which sockets the sampler is to look for.
+/// Returns the sockets that the sampler looks for.
 pub fn flow_ports(task: &NodeTask) -> Vec<FlowPorts> {
     let ports = |flow: &FlowTask, listens| FlowPorts {
         group: flow.group.clone(),
@@ -41,7 +41,7 @@ pub fn flow_ports(task: &NodeTask) -> Vec<FlowPorts> {
     clients.chain(task.servers.iter().map(|flow| ports(flow, true))).collect()
 }
 
-/// Runs everything but the samples (they run already), and returns when all of it has ended.
+/// Runs everything except the samples, which run already. Returns when all of it has ended.
 pub async fn timeline(task: &NodeTask, servers: Vec<(FlowTask, Box<dyn Traffic>)>, stage: Stage) {
     let parts: Vec<crate::flow::BoxFuture<'_, ()>> = vec![
         Box::pin(base_rtts(&task.peers, stage.start_at_ns, &stage.out)),
@@ -121,7 +121,7 @@ async fn measure(probe: &ProbeTask, stage: &Stage, end_at_ns: u64) -> std::io::R
             } else {
                 Ok(tcp::run(&task, start_at_ns, &deadline, &mut emit))
             };
-            // Whoever waited may have given up.
+            // The receiver may have given up.
             let _ = sender.send(under_way);
         })?;
         let under_way = done.await.map_err(|_| std::io::Error::other("its thread died"))??;
@@ -147,7 +147,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// A stage for a trial whose samples already run.
+/// Returns the stage of a trial whose samples run already.
 pub fn stage(
     source: &Arc<dyn FlowSource>,
     start_at_ns: u64,

@@ -1,5 +1,5 @@
-//! The sampler thread: takes samples and changes links at absolute deadlines. It is not part of the runtime, whose work
-//! would delay samples. It stops on request and returns the links.
+//! The sampler thread: takes samples and changes links at absolute deadlines. It runs outside the async runtime, whose
+//! work would delay samples. It stops on request and returns the links.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -28,13 +28,13 @@ use crate::sockets::cc_state;
 
 /// The work of the sampler thread.
 pub struct SampleTask {
-    /// Of TCP sockets.
+    /// The sampler of TCP sockets.
     pub sampler: Box<dyn Sampler>,
-    /// Which sockets.
+    /// The sockets to sample.
     pub flows: Vec<FlowPorts>,
-    /// Inner state of congestion controls.
+    /// Reads the inner state of congestion controls.
     pub cc: cc_state::Reader,
-    /// How often.
+    /// The sampling intervals.
     pub sample: Sample,
     /// The threads that keep the CPUs from halting.
     pub awake: Awake,
@@ -46,12 +46,12 @@ pub struct SampleTask {
     pub out: Outbox,
 }
 
-/// The samples of one socket, summed up for flow rows and for placing iperf3's intervals in time.
+/// The samples of one socket, summarised for flow rows and for placing iperf3's intervals in time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SocketHistory {
-    /// When the last dump without it was taken: it did not exist then.
+    /// When the last dump without this socket was taken. It did not exist then.
     pub not_before_ns: u64,
-    /// When the first dump with it was taken.
+    /// When the first dump with this socket was taken.
     pub first_at_ns: u64,
     /// `tcpi_busy_time` in that dump.
     pub first_busy_us: Option<u64>,
@@ -65,39 +65,39 @@ pub struct SocketHistory {
     pub sport: u16,
     /// The other end's port.
     pub dport: u16,
-    /// Last count.
+    /// Last value of `tcpi_bytes_acked`.
     pub bytes_acked: Option<u64>,
-    /// Last count.
+    /// Last value of `tcpi_bytes_received`.
     pub bytes_received: Option<u64>,
     /// Time, and bytes that the application had written (sender) or the kernel had received (receiver).
     pub points: Vec<(u64, u64)>,
 }
 
-/// Enough to place a report in time by its median.
+/// Enough points to place a report in time by the median.
 const MAX_POINTS: usize = 64;
 const POINT_GAP_NS: u64 = 50_000_000;
 
-/// While packets wait for capacity of the channel, how often it is checked.
+/// How often the channel's capacity is checked while packets wait for it.
 const PACKETS_GAP_NS: u64 = 10_000_000;
 
-/// How often inner state is read, at most; and if a change depends on it.
+/// The longest time between two reads of inner state, without and with changes that depend on it.
 const STATE_GAP_NS: u64 = 100_000_000;
 const TRIGGER_GAP_NS: u64 = 5_000_000;
 
-/// By flow_id and side.
+/// Histories by flow_id and side.
 pub type SocketHistories = BTreeMap<(String, Side), SocketHistory>;
 
 /// Result of the sampler thread.
 pub struct Finished {
-    /// Still in place.
+    /// The links, still in place.
     pub links: Vec<Box<dyn Link>>,
     /// TCP samples that were taken late.
     pub late: u64,
     /// TCP samples that were skipped.
     pub missed: u64,
-    /// The last rows: packets that the channel had no capacity for, and the timing of the links.
+    /// The last rows: packets that did not fit into the channel, and the timing of the links.
     pub rows: Vec<Of>,
-    /// The thread panicked: its links were dropped, which undoes them.
+    /// The thread panicked; its links were dropped, which undoes them.
     pub broken: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct Finished {
 pub struct NotStarted {
     /// Why.
     pub error: AgentError,
-    /// Still in place.
+    /// The links, still in place.
     pub links: Vec<Box<dyn Link>>,
 }
 
@@ -117,10 +117,10 @@ pub struct SamplerThread {
 }
 
 impl SamplerThread {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// No thread, or the samplers could not be opened; the links come back with the error.
+    /// The thread could not start, or the samplers could not be opened. The error returns the links.
     pub fn start(task: SampleTask) -> Result<Self, Box<NotStarted>> {
         let mut task = task;
         let mut open = || {
@@ -141,7 +141,7 @@ impl SamplerThread {
         };
         let (stop, seen) = (Arc::new(stop), Arc::new(Mutex::new(SocketHistories::new())));
         let sampling = SamplerLoop::new(task, host, Arc::clone(&stop), Arc::clone(&seen));
-        // If the thread cannot start, the links are dropped with its closure, and dropping undoes them.
+        // If the thread cannot start, its closure is dropped with the links, which undoes them.
         let thread = std::thread::Builder::new()
             .name("samples".to_owned())
             .spawn(move || sampling.run())
@@ -152,14 +152,14 @@ impl SamplerThread {
         Ok(Self { stop, seen, thread })
     }
 
-    /// The history of all sockets so far.
+    /// Returns the histories of all sockets so far, shared with the thread.
     pub fn seen(&self) -> Arc<Mutex<SocketHistories>> {
         Arc::clone(&self.seen)
     }
 
-    /// Ends it after what is due; takes no longer than two passes.
+    /// Stops the thread after the work that is due, within two passes.
     pub fn stop(self) -> Finished {
-        // An eventfd takes eight bytes in the machine's order; it fails only when already full.
+        // An eventfd takes eight bytes in native byte order; the write fails only if the counter is full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         self.thread.join().unwrap_or_else(|_| {
             tracing::error!("the sampler thread panicked; its links were dropped");
@@ -172,12 +172,12 @@ fn unwrap_links(links: Vec<TimedLink>) -> Vec<Box<dyn Link>> {
     links.into_iter().map(|timed| timed.link).collect()
 }
 
-/// Locks even if a thread panicked meanwhile: the map is valid after every single step.
+/// Locks even if another thread panicked: the map is valid after every single step.
 pub fn lock(seen: &Mutex<SocketHistories>) -> MutexGuard<'_, SocketHistories> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A period and when it is due next.
+/// A period and its next due time.
 #[derive(Debug, Clone, Copy)]
 struct Periodic {
     period_ns: u64,
@@ -189,7 +189,7 @@ impl Periodic {
         Self { period_ns: period_ns.max(1_000_000), due_ns: start_ns }
     }
 
-    /// Whether it is due, and how many were missed; the next is then in the future.
+    /// If a sample is due, returns how many were missed, and moves the due time into the future.
     fn take(&mut self, now_ns: u64) -> Option<u64> {
         let late = now_ns.checked_sub(self.due_ns)?;
         let missed = late / self.period_ns;
@@ -209,7 +209,7 @@ struct SamplerLoop {
     host: HostSampler,
     stop: Arc<OwnedFd>,
     seen: Arc<Mutex<SocketHistories>>,
-    /// Last first.
+    /// Sorted with the latest first.
     changes: Vec<Change>,
     late: u64,
     missed: u64,
@@ -220,9 +220,9 @@ struct SamplerLoop {
     samples: Vec<wire::FlowSample>,
     counters: Vec<wire::QdiscSample>,
     by_trace: Vec<wire::LinkChange>,
-    /// Packets of all links that have not been sent yet.
+    /// Packets of all links that wait to be sent.
     packets: Vec<wire::LinkPacket>,
-    /// How many of them, counted from the first, have been sent.
+    /// How many of them, from the front, have been sent.
     packets_sent: usize,
 }
 
@@ -268,11 +268,11 @@ impl SamplerLoop {
     }
 
     fn run(mut self) -> Finished {
-        // Passes before a late start do not count as missed.
+        // Samples before a late start do not count as missed.
         let (sample, start) =
             (self.task.sample.clone(), self.task.start_at_ns.max(clock::now_ns()));
         let mut tcp = Periodic::new(sample.tcp.nanos(), start);
-        // Rings are small: they are emptied however seldom sockets are sampled.
+        // The rings are small, so they are drained however rarely sockets are sampled.
         let state_ns = match self.task.links.iter().any(|link| link.triggered.has_triggers()) {
             _ if self.task.cc.is_empty() => u64::MAX / 4,
             true => TRIGGER_GAP_NS,
@@ -292,7 +292,7 @@ impl SamplerLoop {
             } else {
                 next.min(clock::now_ns() + PACKETS_GAP_NS)
             };
-            // What is due by then is done, too: a thread that had no CPU until the end would leave out changes, and count nothing.
+            // The last pass does what is due by then: a thread that had no CPU until the end would otherwise skip changes unnoticed.
             let is_last = self.stopped_before(next);
             self.change_links();
             if let Some(missed) = tcp.take(clock::now_ns()) {
@@ -303,7 +303,7 @@ impl SamplerLoop {
                 self.sample_states();
             }
             self.make_triggered_changes();
-            // A last sample closes the counters of the trial.
+            // A final sample completes the counters of the trial.
             if qdisc.take(clock::now_ns()).is_some() || is_last {
                 self.sample_links();
             }
@@ -325,7 +325,7 @@ impl SamplerLoop {
         }
     }
 
-    /// Sleeps until `at_ns`; true if it was asked to stop meanwhile.
+    /// Sleeps until `at_ns`. Returns true if a stop was requested meanwhile.
     fn stopped_before(&self, at_ns: u64) -> bool {
         loop {
             let left = clock::until(at_ns);
@@ -375,7 +375,7 @@ impl SamplerLoop {
         }
     }
 
-    /// Makes the changes that states of flows have triggered, and that are due.
+    /// Makes the due changes that flow states have triggered.
     fn make_triggered_changes(&mut self) {
         for link in 0..self.task.links.len() {
             while let Some(step) = self.task.links[link].triggered.take(clock::now_ns()) {
@@ -413,7 +413,7 @@ impl SamplerLoop {
         }
     }
 
-    /// Returns whether there may be more rows.
+    /// Sends rows of inner state. Returns whether there may be more.
     fn sample_states(&mut self) -> bool {
         let has_more = self.task.cc.drain(&self.ports, &mut self.states);
         for timed in &mut self.task.links {
@@ -441,7 +441,7 @@ impl SamplerLoop {
         self.read_links();
     }
 
-    /// Reads changes, timing and packets of the links.
+    /// Reads the changes, timing and packets of the links.
     fn read_links(&mut self) {
         for timed in &mut self.task.links {
             timed.link.changes(&mut self.by_trace);
@@ -452,7 +452,7 @@ impl SamplerLoop {
         }
     }
 
-    /// There are thousands of packets: they wait, and leave half of the capacity to all other rows.
+    /// Sends waiting packets. There are thousands, so they leave half of the capacity to all other rows.
     fn send_packets(&mut self) {
         let capacity = self.task.out.capacity_for_rows();
         let end = self.packets.len().min(self.packets_sent + capacity);
@@ -467,7 +467,7 @@ impl SamplerLoop {
     }
 
     fn last_rows(&mut self) -> Vec<Of> {
-        // No flow runs any more, so this ends.
+        // No flow runs any more, so the loop ends.
         while self.sample_states() {}
         if self.task.cc.thinned() > 0 {
             let message = format!(
@@ -488,7 +488,7 @@ impl SamplerLoop {
         let mut timing = Vec::new();
         for timed in &mut self.task.links {
             timed.link.timing(&mut timing);
-            // Every packet that is counted there has a row.
+            // Every packet counted in the timing needs a row.
             timed.link.packets(&mut self.packets);
         }
         let packets = self.packets.drain(..).skip(self.packets_sent);
@@ -503,7 +503,7 @@ impl SamplerLoop {
         }
     }
 
-    /// Reports it once: a failing sampler fails at every pass.
+    /// Reports an error once: a failing sampler fails at every pass.
     fn fail(&mut self, what: &'static str, error: &str) {
         if self.failed.insert(what, ()).is_none() {
             self.task.out.offer(Of::Event(event(Kind::SampleError(NoData {}), what, error)));

@@ -1,4 +1,4 @@
-//! The scopes that a trial needs on this node beside `run`. They are checked before anything is changed.
+//! The scopes beyond `run` that a trial needs on this node. They are checked before anything is changed.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::error::AgentError;
 use crate::interfaces::Interfaces;
 use crate::sockets::{ecn, load, verify};
 
-/// Interfaces by what uses them: ("link" or "flow", its name).
+/// Interfaces by user: ("link" or "flow", its name).
 type Devices = BTreeMap<(&'static str, String), String>;
 
 /// Refuses a trial that needs a scope that the client does not have.
 ///
 /// # Errors
-/// The first missing scope, or an interface that cannot be read.
+/// A scope is missing (the first one is named), or an interface cannot be read.
 pub fn check(
     task: &NodeTask,
     node: &str,
@@ -36,7 +36,7 @@ pub fn check(
     check_host_network(task, devices, interfaces, client)
 }
 
-/// The instances of congestion controls that need a scope on this node.
+/// Returns the instances of congestion controls that need a scope on this node.
 fn congestion_controls<'a>(
     task: &'a NodeTask,
     node: &str,
@@ -49,7 +49,7 @@ fn congestion_controls<'a>(
             ));
         }
         if cc::is_kernels(wanted) {
-            // Parameters are those of the kernel's module, for the whole machine.
+            // These parameters belong to the kernel's module and apply to the whole machine.
             return (!wanted.params.is_empty()).then_some((name.as_str(), Scope::Module));
         }
         let (_, core) = cc::scheme(&wanted.algorithm)?;
@@ -62,8 +62,8 @@ fn congestion_controls<'a>(
     })
 }
 
-/// The first flow whose congestion control wants ECN, with that one. On some kernels that changes `tcp_ecn` or the default congestion control of
-/// the namespace, for all of its connections.
+/// Returns the first flow whose congestion control needs ECN, with that control. On some kernels this changes `tcp_ecn`
+/// or the default congestion control of the namespace, for all its connections.
 fn flow_with_ecn(task: &NodeTask) -> Option<(&FlowTask, &str)> {
     let mut flows = task.clients.iter().chain(&task.servers);
     flows.find_map(|flow| {

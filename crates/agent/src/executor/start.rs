@@ -6,11 +6,11 @@ use ccbench_proto::wire;
 use crate::error::AgentError;
 use crate::event::event;
 
-/// A trial may start this long ago, or this far ahead.
+/// How far a trial's start may be in the past, and how far in the future.
 const LATEST_START_NS: u64 = 1_000_000_000;
 const EARLIEST_START_NS: u64 = 600_000_000_000;
 
-/// A start that is not about now is one on another machine's clock.
+/// Refuses a start far from now: it comes from another machine's clock.
 pub(super) fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentError> {
     let earliest = now_ns.saturating_sub(LATEST_START_NS);
     if (earliest..now_ns + EARLIEST_START_NS).contains(&start_at_ns) {
@@ -26,7 +26,7 @@ pub(super) fn check_start(start_at_ns: u64, now_ns: u64) -> Result<(), AgentErro
     })
 }
 
-/// The start has passed: flows and changes of the plan begin late on this node.
+/// Reports a start that has passed: flows and changes of the plan begin late on this node.
 pub(super) fn start_late(start_at_ns: u64, now_ns: u64) -> Option<wire::Event> {
     let late_ns = now_ns.checked_sub(start_at_ns)?;
     let message = format!(

@@ -14,7 +14,7 @@ mod access;
 mod audit;
 mod boot;
 
-/// One node of each kind of thing: a link that changes, a flow from here, and one to here.
+/// A plan with one of each: a link that changes, a flow from this node, and one to it.
 const PLAN: &str = r#"
 name = "fake"
 keep_awake = true
@@ -117,7 +117,7 @@ impl Traffic for FakeTraffic {
     }
 }
 
-/// Gives the rows it was made with, one per pass.
+/// Returns its rows, one per pass.
 struct FakeSampler(VecDeque<wire::FlowSample>);
 
 impl Sampler for FakeSampler {
@@ -142,7 +142,7 @@ impl Sampler for FakeSampler {
     fn stop(&mut self) {}
 }
 
-/// Gives so many rows at every pass.
+/// Returns this many rows at every pass.
 pub(super) struct RowsPerPass(pub(super) usize);
 
 impl Sampler for RowsPerPass {
@@ -160,7 +160,7 @@ impl Sampler for RowsPerPass {
     fn stop(&mut self) {}
 }
 
-/// Has a batch, and a socket that lost a row.
+/// Returns a batch, and a socket that lost a row.
 struct FakeAcks(Vec<String>);
 
 impl AckSource for FakeAcks {
@@ -391,7 +391,7 @@ async fn a_lost_stream_undoes_everything() {
     let mut rows = rig.run().await;
     rows.recv().await.expect("it began");
     drop(rows);
-    // A reset waits in line behind the undo.
+    // A reset waits in the queue behind the undo.
     let reply = rig.handle.reset(wire::ResetRequest::default()).await.unwrap();
     let calls = rig.interfaces.calls();
     assert_eq!(calls[calls.len() - 3..], UNDONE, "{reply:?}");
@@ -473,7 +473,7 @@ async fn dropping_the_last_handle_undoes_everything() {
 
 #[tokio::test]
 async fn a_slow_controller_still_gets_the_last_message() {
-    // More than any controller reads.
+    // More rows than any controller reads.
     let sampler = || -> Box<dyn Sampler> { Box::new(RowsPerPass(10_000)) };
     let rig = Rig::sampled(Script::Good, FakeInterfaces::default(), sampler);
     rig.prepare().await.unwrap();

@@ -1,4 +1,4 @@
-//! A link of a trial with the changes that the plan makes.
+//! A link of a trial, with the plan's changes to it.
 
 use ccbench_proto::resolve::TimedChange;
 use ccbench_proto::schedule::LinkTask;
@@ -12,14 +12,14 @@ pub struct TimedLink {
     pub link: Box<dyn Link>,
     /// The interface.
     pub dev: String,
-    /// Those at given times, sorted by time.
+    /// The changes at given times, sorted by time.
     pub changes: Vec<TimedChange>,
-    /// Those that states of flows trigger.
+    /// The changes that flow states trigger.
     pub triggered: LinkChanges,
 }
 
 impl TimedLink {
-    /// A link in place, before its trial.
+    /// Wraps a link that is in place, before its trial.
     pub fn new(link: Box<dyn Link>, dev: String, task: &LinkTask) -> Self {
         Self {
             link,
@@ -29,13 +29,13 @@ impl TimedLink {
         }
     }
 
-    /// A link that does not change any more.
+    /// Wraps a link that changes no more.
     pub fn unchanging(link: Box<dyn Link>) -> Self {
         let dev = link.state().dev;
         Self { link, dev, changes: Vec::new(), triggered: LinkChanges::default() }
     }
 
-    /// Applies everything that the change sets, up to the first error.
+    /// Applies everything that the change sets, and stops at the first error.
     pub fn apply(&mut self, change: &TimedChange) -> Result<(), ShaperError> {
         if let Some(rate) = change.rate {
             self.link.set_rate(rate)?;
@@ -49,7 +49,7 @@ impl TimedLink {
         change.queue.map_or(Ok(()), |number| self.link.set_queue(number))
     }
 
-    /// Takes a variable of a flow's congestion control.
+    /// Passes on a variable of a flow's congestion control.
     pub fn observe(&mut self, row: &wire::CcState) {
         let flow = (row.group.as_str(), row.flow_id.as_str());
         self.triggered.observe(row.at_ns, flow, (row.variable.as_str(), row.value as u32));
@@ -86,7 +86,7 @@ mod tests {
         Rate::from_bits_per_sec(mbit * 1_000_000)
     }
 
-    /// A link of 10 Mbit/s, which has 9 Mbit/s for 2 ms when a flow of `one` is in DRAIN.
+    /// A link of 10 Mbit/s that drops to 9 Mbit/s for 2 ms when a flow of `one` is in DRAIN.
     fn task() -> LinkTask {
         let plan = plan::Link { rate: Some(mbit(10)), ..plan::Link::default() };
         let queue = Queue::pfifo(Limit::Packets(Packets::new(100)));
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(timed.triggered.due_ns(), u64::MAX);
         timed.observe(&row("one", "mode", 1.0));
         assert_eq!(timed.triggered.due_ns(), 5_000_000);
-        // The ring is read later than the state began.
+        // The ring is read after the state began.
         let step = timed.triggered.take(8_000_000).unwrap();
         assert_eq!((step.due_ns, step.change.rate), (5_000_000, Some(mbit(9))));
         timed.apply(&step.change).unwrap();

@@ -1,4 +1,4 @@
-//! One end of one flow group, from its start to its rows. Every wait has a limit, so it always ends.
+//! One end of one flow group, from its start to its rows. Every wait has a limit, so this always ends.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,12 +15,12 @@ use crate::flow::{FlowEnd, FlowEndpoint, FlowSource, Progress, Stop, Traffic};
 use ccbench_proto::tools::iperf3::{Numbering, Report, StreamInterval};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// An interrupted flow reports at once, for any round-trip time. If it has not ended this long after its stop, it is
-/// terminated, then killed.
+/// How long a flow may run after its stop before it is terminated, then killed. An interrupted flow reports at once,
+/// whatever its round-trip time.
 const GRACE_NS: u64 = 3 * SECOND_NS;
-/// Time between two signals.
+/// Time between two stop signals.
 const STEP_NS: u64 = SECOND_NS;
-/// A process that has been killed is gone within this.
+/// How long a killed process may take to disappear.
 const DEATH_NS: u64 = 2 * SECOND_NS;
 
 /// State that all flow ends of a trial share.
@@ -34,7 +34,7 @@ pub struct Stage {
     pub out: Outbox,
     /// The socket histories of the sampler.
     pub seen: Arc<Mutex<SocketHistories>>,
-    /// Becomes true when the trial is cancelled: then all processes are killed at once.
+    /// Becomes true when the trial is cancelled; all processes are then killed at once.
     pub cancel: watch::Receiver<bool>,
 }
 
@@ -56,10 +56,10 @@ struct StopStep {
     how: Stop,
 }
 
-/// The signals to send, in order. The client is interrupted at the planned stop, because iperf3's
-/// own `-t` counts from the end of its set-up, several round trips after its start. It ends the server, which
-/// is interrupted only if it has not ended by then: iperf3 3.12 sometimes crashes if a signal and the client's end
-/// message arrive at the same time.
+/// Returns the signals to send, in order. The client is interrupted at the planned stop, because iperf3's own `-t`
+/// counts from the end of its set-up, several round trips after its start. The client then ends the server. The server
+/// is interrupted only if it keeps running: iperf3 3.12 sometimes crashes when a signal and the client's end message
+/// arrive together.
 fn stop_steps(task: &FlowTask, end: FlowEndpoint, start_at_ns: u64) -> [StopStep; 3] {
     let stop = start_at_ns + task.stop.nanos();
     let margin_ns = if end == FlowEndpoint::Server { STEP_NS } else { 0 };
@@ -70,7 +70,7 @@ fn stop_steps(task: &FlowTask, end: FlowEndpoint, start_at_ns: u64) -> [StopStep
     ]
 }
 
-/// Waits for the client's start, runs it, and sends its rows.
+/// Waits for the client's start, runs the client, and sends its rows.
 pub async fn client(stage: Stage, task: FlowTask) {
     tokio::select! {
         () = clock::sleep_until(stage.start_at_ns + task.start.nanos()) => {}
@@ -130,7 +130,7 @@ async fn run(
                     traffic.stop(step.how);
                     killed |= step.how == Stop::Kill;
                 }
-                // Killed and still there: not even the kernel gets rid of it.
+                // SIGKILL did not end it: the kernel cannot remove the process.
                 None => break FlowEnd { exit_code: -1, ..FlowEnd::default() },
             },
             () = stage.cancelled(), if !cancelled => {
@@ -163,7 +163,7 @@ async fn run(
     report(stage, &ran, numbering, live, &left, killed).await;
 }
 
-/// The intervals that a line added. Their instant is the end of the interval; if the report has no time zero, it is `read_at_ns`.
+/// Returns the rows of the intervals that a line added. Their time is the interval's end, or `read_at_ns` without a time zero.
 fn new_rows(
     report: &Report,
     known: usize,

@@ -1,11 +1,11 @@
-//! Arguments of ccbench's own traffic generator from a task.
+//! Translates a task into arguments of ccbench's own traffic generator.
 
 use ccbench_proto::schedule::{FlowTask, block_bytes};
 use ccbench_proto::wire::Side;
 
 use super::FlowEndpoint;
 
-/// Arguments of `ccbench-agent`.
+/// Returns the arguments of `ccbench-agent`.
 pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
     let mut args = vec!["generate".to_owned()];
     let mut push = |name: &str, value: String| args.extend([format!("--{name}"), value]);
@@ -17,7 +17,7 @@ pub fn args(task: &FlowTask, end: FlowEndpoint) -> Vec<String> {
     push("client-port", task.client_port.to_string());
     push("count", task.plan.count.to_string());
     push("interval-us", task.plan.interval.get().to_string());
-    // A receiver may be on a node that has not loaded it, or loads it later.
+    // Only the sender sets it: the receiver's node may load it later, or not at all.
     if let Some(cc) = task.plan.cc.as_ref().filter(|_| end.side(task) == Side::Sender) {
         push("cc", cc.clone());
     }

@@ -1,5 +1,5 @@
-//! iperf3's arguments from a task. Its output is parsed by [`ccbench_proto::tools::iperf3`]. Its exit code shows
-//! little (3.12 with `-J` exits 0 after "connection refused"): the report's `error` decides.
+//! Translates a task into iperf3's arguments. [`ccbench_proto::tools::iperf3`] parses the output. The exit code says
+//! little (3.12 with `-J` exits 0 after "connection refused"), so the report's `error` decides.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use ccbench_proto::schedule::{FlowTask, block_bytes};
 /// iperf3's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// 3.
+    /// 3 in "3.12".
     pub major: u32,
     /// 12 in "3.12".
     pub minor: u32,
 }
 
 impl Version {
-    /// From what `iperf3 --version` prints ("iperf 3.12 (cJSON 1.7.15)").
+    /// Parses the output of `iperf3 --version` ("iperf 3.12 (cJSON 1.7.15)").
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.split_whitespace().nth(1)?;
         let (major, rest) = number.split_once('.')?;
@@ -23,12 +23,12 @@ impl Version {
         Some(Self { major: major.parse().ok()?, minor: rest[..digits].parse().ok()? })
     }
 
-    /// It can write a line of JSON per interval as it goes (`--json-stream`, since 3.17).
+    /// Whether it can write one line of JSON per interval while it runs (`--json-stream`, since 3.17).
     pub fn has_json_stream(self) -> bool {
         self >= Self { major: 3, minor: 17 }
     }
 
-    /// It has `--pacing-timer`, the interval of its rate limit (since 3.2).
+    /// Whether it has `--pacing-timer`, the interval of its rate limit (since 3.2).
     fn has_pacing_timer(self) -> bool {
         self >= Self { major: 3, minor: 2 }
     }
@@ -40,7 +40,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Arguments of the listening end: one test, then exit.
+/// Returns the arguments of the listening end: one test, then exit.
 pub fn server_args(task: &FlowTask, version: Version) -> Vec<String> {
     let mut args = vec!["-s".to_owned(), "-1".to_owned()];
     push_common(&mut args, task, version);
@@ -48,11 +48,11 @@ pub fn server_args(task: &FlowTask, version: Version) -> Vec<String> {
     args
 }
 
-/// Arguments of the connecting end. Data connection `i` comes from port `client_port + i`.
+/// Returns the arguments of the connecting end. Data connection `i` comes from port `client_port + i`.
 pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
     let mut args = vec!["-c".to_owned(), task.to_ip.to_string()];
     push_common(&mut args, task, version);
-    // It is ended by hand at its stop: `-t` only has to be longer, and iperf3 allows a day at most.
+    // The agent ends the client at its stop. `-t` only has to be longer, and iperf3 allows at most a day.
     let seconds = ((task.stop - task.start).get().div_ceil(1_000_000) + SPARE_SECONDS).min(86_400);
     args.extend([
         "-B".to_owned(),
@@ -82,7 +82,7 @@ pub fn client_args(task: &FlowTask, version: Version) -> Vec<String> {
     args
 }
 
-/// How much longer than planned a client would run if it were not ended.
+/// How much longer than planned a client would run if the agent did not end it.
 const SPARE_SECONDS: u64 = 5;
 fn push_common(args: &mut Vec<String>, task: &FlowTask, version: Version) {
     // iperf3 itself refuses intervals outside 0.1 to 60 s.

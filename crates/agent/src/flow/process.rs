@@ -1,5 +1,5 @@
-//! Traffic as processes, iperf3 or ccbench's own generator. They are started through `ccbench-agent launch`, so that they
-//! die with the agent; their output is read continuously, up to a limit.
+//! Traffic as processes: iperf3 or ccbench's own generator. They start through `ccbench-agent launch`, so that they die
+//! with the agent. Their output is read continuously, up to a limit.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -23,15 +23,15 @@ use crate::clock;
 use crate::error::{AgentError, ListenError};
 use crate::listening;
 
-/// Most output kept of one process: 128 streams at 10 rows a second for 25 minutes. iperf3 itself keeps
-/// its whole report in memory; beyond this the complete intervals before the cut still count.
+/// Limit of the output kept per process: 128 streams at 10 rows a second for 25 minutes. iperf3 itself keeps its whole
+/// report in memory. If the output is truncated, its complete intervals still count.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 const MAX_ERRORS_BYTES: usize = 4 << 10;
 const LISTEN_LIMIT: Duration = Duration::from_secs(2);
-/// After the process's end its pipes are closed; this is for a stray descendant that holds one open.
+/// How long to wait for the pipes after a process's end: a stray descendant may hold one open.
 const PIPE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The programs that generate traffic. The installed iperf3 is asked for its version when it is first needed.
+/// The programs that generate traffic. The version of iperf3 is queried when it is first needed.
 #[derive(Debug, Default)]
 pub struct Generators {
     iperf3: OnceCell<Version>,
@@ -39,15 +39,15 @@ pub struct Generators {
 }
 
 impl Generators {
-    /// Every process runs in this control group, which is there by then; without one, in the agent's.
+    /// Starts every process in this control group, which must exist by then; without one, in the agent's.
     pub fn in_group(group: Option<PathBuf>) -> Self {
         Self { group, ..Self::default() }
     }
 
-    /// The installed version of iperf3, asked for once and within 2 s.
+    /// Returns the installed version of iperf3, queried once and within 2 s.
     ///
     /// # Errors
-    /// It is not installed, or prints no version.
+    /// iperf3 is not installed, or prints no version.
     pub async fn iperf3_version(&self) -> Result<Version, AgentError> {
         self.iperf3.get_or_try_init(ask_version).await.copied()
     }
@@ -118,7 +118,7 @@ impl FlowSource for Generators {
         if cc.is_some_and(|cc| !is_allowed(cc)) {
             command.arg("--net-admin");
         }
-        // Its own process group: only the agent handles a Ctrl-C at its terminal.
+        // Its own process group, so that only the agent handles a Ctrl-C at its terminal.
         let mut child = command
             .arg("--")
             .arg(program)
@@ -150,9 +150,9 @@ struct Process {
     end: FlowEnd,
     status: Option<ExitStatus>,
     by_line: bool,
-    /// A line whose end has not come yet.
+    /// The incomplete last line.
     line: Vec<u8>,
-    /// Of a server.
+    /// The port of a server.
     listens_on: Option<u16>,
 }
 
@@ -227,11 +227,11 @@ impl Process {
     }
 }
 
-/// The next bytes; none at the end of the stream.
+/// Returns the next bytes; none at the end of the stream.
 async fn chunk(stream: Option<&mut (impl AsyncRead + Unpin)>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(16 << 10);
     if let Some(stream) = stream {
-        // An error on a pipe to our own child is its end.
+        // An error on a pipe to our own child is treated as its end.
         drop(stream.read_buf(&mut bytes).await);
     }
     bytes
@@ -267,7 +267,7 @@ impl Traffic for Process {
             Stop::Terminate => Signal::SIGTERM,
             Stop::Kill => Signal::SIGKILL,
         };
-        // The pid cannot be reused before the child has been waited for.
+        // The kernel does not reuse the pid before the child has been waited for.
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             let _ = nix::sys::signal::kill(Pid::from_raw(pid), signal);
         }
@@ -275,7 +275,7 @@ impl Traffic for Process {
 }
 
 impl Process {
-    /// Reads its output to the end.
+    /// Reads the output to its end, and returns why the process does not listen.
     async fn listen_error(&mut self) -> ListenError {
         loop {
             if let Progress::Ended(end) = self.progress().await {

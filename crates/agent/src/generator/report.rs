@@ -1,4 +1,4 @@
-//! The report in the format of iperf3's `--json-stream`. Pure.
+//! Writes the report in the format of iperf3's `--json-stream`. Pure.
 
 use std::net::SocketAddr;
 
@@ -14,45 +14,45 @@ pub(super) struct Addresses {
     pub remote: SocketAddr,
 }
 
-/// Bytes of a connection since it was made.
+/// Bytes of a connection since it was established.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counters {
     /// Written to the socket, or read from it.
     pub bytes: u64,
-    /// Acknowledged by the receiver; of a sender.
+    /// Acknowledged by the receiver; only of a sender.
     pub bytes_acked: u64,
-    /// When the receiver had taken the last byte of a finite flow, on CLOCK_MONOTONIC; of a receiver.
+    /// When the receiver had read the last byte of a finite flow, on CLOCK_MONOTONIC; only of a receiver.
     pub completed_ns: Option<u64>,
     /// Latest sample of the socket.
     pub sample: FlowSample,
 }
 
 impl Counters {
-    /// `moved_bytes` is the count of the thread. During a system call it lags behind the kernel's; after the last call it is exact.
+    /// `moved_bytes` is the thread's count. During a system call it lags behind the kernel's; after the last call it is exact.
     pub fn new(sample: FlowSample, moved_bytes: u64) -> Self {
         let bytes = application_bytes(&sample).unwrap_or(0).max(moved_bytes);
         Self { bytes, bytes_acked: sample.bytes_acked.unwrap_or(0), completed_ns: None, sample }
     }
 }
 
-/// Makes the lines of a report.
+/// Formats the lines of a report.
 pub(super) struct Reporter {
     addresses: Vec<Addresses>,
     listens: bool,
     sends: bool,
     zero_ns: u64,
-    /// End of the last interval, and each connection's counters then.
+    /// The end of the last interval, and each connection's counters at that time.
     last: (u64, Vec<Counters>),
 }
 
 impl Reporter {
-    /// `addresses` by connection number; `zero_ns` is when all were made, on CLOCK_MONOTONIC.
+    /// `addresses` are ordered by connection number; `zero_ns` is when all were established, on CLOCK_MONOTONIC.
     pub fn new(addresses: Vec<Addresses>, (listens, sends): (bool, bool), zero_ns: u64) -> Self {
         let last = (zero_ns, vec![Counters::default(); addresses.len()]);
         Self { addresses, listens, sends, zero_ns, last }
     }
 
-    /// `start`: the connections.
+    /// Returns the line `start`: the connections.
     pub fn start(&self) -> String {
         let connected = self.addresses.iter().zip(0..).map(|(of, number): (_, u32)| {
             json!({
@@ -73,7 +73,7 @@ impl Reporter {
         )
     }
 
-    /// `interval`: what was moved since the last one, up to `at_ns`.
+    /// Returns the line `interval`: what was transferred since the last one, up to `at_ns`.
     pub fn interval(&mut self, counters: &[Counters], at_ns: u64) -> String {
         let (from_ns, before) = &self.last;
         let (start, end) = (self.seconds(*from_ns), self.seconds(at_ns));
@@ -102,8 +102,8 @@ impl Reporter {
         text
     }
 
-    /// `end`: the totals of every connection. A sender counts as received what was acknowledged. The receiver of a finite flow
-    /// that is complete has one more field, `completed`.
+    /// Returns the line `end`: the totals of every connection. A sender counts acknowledged bytes as received. The
+    /// receiver of a completed finite flow has one more field, `completed`.
     pub fn end(&self, counters: &[Counters], cc: Option<&str>, at_ns: u64) -> String {
         let end = self.seconds(at_ns);
         let streams = counters.iter().zip(0..).map(|(of, number): (_, u32)| {
@@ -128,7 +128,7 @@ impl Reporter {
     }
 }
 
-/// `error`: why this end stopped before its peer did.
+/// Returns the line `error`: why this end stopped before its peer did.
 pub(super) fn error(text: &str) -> String {
     line("error", &json!(text))
 }
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// What the controller reads of a report's lines.
+    /// Parses a report's lines as the controller does.
     fn read(lines: &[String], listens: bool) -> Report {
         let mut report = Report::default();
         let numbering = Numbering { client_port: 10_000, count: 2, listens };
@@ -224,7 +224,7 @@ mod tests {
         let lines = [
             reporter.start(),
             reporter.interval(&[Counters::new(received(4000), 1000)], 100_000_000),
-            // The thread has read more since.
+            // The thread has read more since the sample.
             reporter.interval(&[Counters::new(received(4000), 4500)], 150_000_000),
             reporter.end(
                 &[Counters {

@@ -25,9 +25,9 @@ use super::report::{Addresses, Counters};
 use super::{Args, GenerateError};
 use crate::clock;
 
-/// How long one connection may take to be made.
+/// Time limit for one connection to be established.
 const CONNECT_LIMIT: Duration = Duration::from_secs(CONNECT_LIMIT_S);
-/// What one `recv` waits for: several intervals of TCP's own buffer tuning at a high rate, and a rare system call at any.
+/// Size of one `recv`: it spans several rounds of TCP's buffer autotuning at high rates, and keeps system calls rare at any rate.
 const RECV_BYTES: usize = 1 << 20;
 
 /// An established connection.
@@ -48,7 +48,7 @@ impl Connection {
     }
 }
 
-/// Makes the connections in the order of their numbers. `None`: a signal came first.
+/// Establishes the connections in the order of their numbers; returns `None` if a signal came first.
 pub(super) fn connect(
     args: &Args,
     signals: BorrowedFd<'_>,
@@ -61,7 +61,7 @@ pub(super) fn connect(
         let local = SocketAddr::new(client, port);
         let socket = open(args, server.ip())?;
         bind(&socket, &local).map_err(GenerateError::system(format!("bind to {local}")))?;
-        // Linux limits `connect` by the send timeout.
+        // On Linux, the send timeout also limits `connect`.
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_LIMIT))
             .map_err(GenerateError::system("limit the time of connecting"))?;
         connect_socket(&socket, &server)
@@ -102,19 +102,19 @@ fn accept_all(
             accepted => {
                 let socket =
                     accepted.map_err(GenerateError::system(format!("accept on {server}")))?;
-                // It may have been closed meanwhile.
+                // The peer may have closed it meanwhile.
                 let Ok(connection) = Connection::new(socket) else { continue };
                 add(&mut connections, connection, args);
             }
         }
     }
-    // The network may change the order.
+    // They may arrive in another order.
     connections.sort_by_key(|connection| connection.addresses.remote.port());
     Ok(Some(connections))
 }
 
-/// Adds a connection in the place of an earlier one from the same port, which its peer has given up. One from another port, a
-/// port scan for example, is not of this flow group: it is closed and named on stderr.
+/// Adds a connection. It replaces an earlier one from the same port, which its peer has given up. A connection from
+/// another port, such as a port scan, is not of this flow group: it is closed and reported on stderr.
 fn add(connections: &mut Vec<Connection>, new: Connection, args: &Args) {
     let remote = new.addresses.remote;
     let number = u32::from(remote.port()).checked_sub(args.client_port.into());
@@ -134,8 +134,8 @@ fn open(args: &Args, address: IpAddr) -> Result<OwnedFd, GenerateError> {
         .map_err(GenerateError::system("open a socket"))?;
     let option = |name: &'static str| GenerateError::system(format!("set {name}"));
     sockopt::set_socket_reuseaddr(&socket, true).map_err(option("SO_REUSEADDR"))?;
-    // Closing sends a RST and discards the send buffer: a flow ends at its stop, not when its buffer is empty. An accepted
-    // socket inherits this and the congestion control.
+    // Closing then sends a RST and discards the send buffer: a flow ends at its stop, not when its buffer is empty. An
+    // accepted socket inherits this and the congestion control.
     sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).map_err(option("SO_LINGER"))?;
     if let Some(cc) = &args.cc {
         sockopt::set_tcp_congestion(&socket, cc)
@@ -146,20 +146,20 @@ fn open(args: &Args, address: IpAddr) -> Result<OwnedFd, GenerateError> {
 
 struct Stream {
     socket: OwnedFd,
-    /// Passed to the kernel, or taken from it, by the thread.
+    /// Bytes that the thread has passed to the kernel, or taken from it.
     moved_bytes: AtomicU64,
-    /// When the receiver had taken the last byte of a finite flow, on CLOCK_MONOTONIC; 0: not yet.
+    /// When the receiver had read the last byte of a finite flow, on CLOCK_MONOTONIC; 0 until then.
     completed_ns: AtomicU64,
 }
 
 #[derive(Default)]
 struct Outcome {
     ended: AtomicUsize,
-    /// Of the first connection that failed.
+    /// The error of the first connection that failed.
     error: Mutex<Option<String>>,
 }
 
-/// The connections of this end, moving data.
+/// The running connections of this end.
 pub(super) struct Streams {
     streams: Vec<Arc<Stream>>,
     outcome: Arc<Outcome>,
@@ -169,7 +169,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Starts a thread for each connection. `ended` is an eventfd that each adds one to when it ends.
+    /// Starts a thread for each connection. `ended` is an eventfd to which each thread adds one when it ends.
     pub(super) fn start(
         args: &Args,
         connections: Vec<Connection>,
@@ -202,7 +202,7 @@ impl Streams {
                         first.get_or_insert_with(|| error.to_string());
                     }
                     outcome.ended.fetch_add(1, Ordering::Release);
-                    // It fails only if the counter is full.
+                    // This fails only if the counter is full.
                     let _ = rustix::io::write(&*ended, &1u64.to_ne_bytes());
                 })
                 .map_err(GenerateError::system("start a thread"))?;
@@ -215,23 +215,23 @@ impl Streams {
         self.ended.as_fd()
     }
 
-    /// Call it when [`Self::ended`] is readable: it clears that.
+    /// Call this when [`Self::ended`] is readable; it clears the counter.
     pub(super) fn all_ended(&self) -> bool {
         let _ = rustix::io::read(&*self.ended, &mut [0u8; 8]);
         self.outcome.ended.load(Ordering::Acquire) == self.streams.len()
     }
 
-    /// Of the first connection that failed.
+    /// Returns the error of the first connection that failed.
     pub(super) fn error(&self) -> Option<String> {
         self.outcome.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Of the first connection.
+    /// Returns the congestion control of the first connection.
     pub(super) fn congestion_control(&self) -> Option<String> {
         sockopt::tcp_congestion(&self.streams.first()?.socket).ok()
     }
 
-    /// What every connection has moved until now.
+    /// Returns what every connection has transferred so far.
     pub(super) fn counters(&self) -> Result<Vec<Counters>, GenerateError> {
         let side = if self.sends { Side::Sender } else { Side::Receiver };
         let of_stream = |stream: &Arc<Stream>| {
@@ -250,7 +250,7 @@ impl Streams {
     }
 }
 
-/// When the next block may be written.
+/// Decides when the next block may be written.
 struct Schedule {
     zero_ns: u64,
     block_bytes: u64,
@@ -269,7 +269,7 @@ impl Schedule {
         Self { zero_ns, block_bytes, rate_bps, pause }
     }
 
-    /// When block number `block` is due.
+    /// Returns when block number `block` is due.
     fn due_ns(&self, block: u64) -> Option<u64> {
         let after_ns =
             block_offset_ns(Rate::from_bits_per_sec(self.rate_bps?), self.block_bytes, block);
@@ -277,7 +277,7 @@ impl Schedule {
     }
 }
 
-/// Sends `length_bytes`, block by block, and then waits until the receiver closes the connection.
+/// Sends `length_bytes`, block by block, then waits until the receiver closes the connection.
 fn send_all(stream: &Stream, schedule: &Schedule, length_bytes: u64) -> io::Result<()> {
     let block = vec![0u8; usize::try_from(schedule.block_bytes).unwrap_or(usize::MAX)];
     for number in 0.. {
@@ -302,12 +302,12 @@ fn send_all(stream: &Stream, schedule: &Schedule, length_bytes: u64) -> io::Resu
             }
         }
     }
-    // The receiver sends nothing.
+    // The receiver sends nothing, so this waits for its close.
     receive_all(stream, u64::MAX)
 }
 
-/// Receives until the other end closes the connection. Of a finite flow of `length_bytes`, the last call before its end waits
-/// for just what is missing, so that its return is the time of completion.
+/// Receives until the other end closes the connection. In a finite flow of `length_bytes`, the last call before its end
+/// waits for exactly the missing bytes, so that it returns at the time of completion.
 fn receive_all(stream: &Stream, length_bytes: u64) -> io::Result<()> {
     let mut buffer = vec![0u8; RECV_BYTES];
     loop {
@@ -316,7 +316,7 @@ fn receive_all(stream: &Stream, length_bytes: u64) -> io::Result<()> {
             Ok(rest) if (1..RECV_BYTES).contains(&rest) => rest,
             _ => RECV_BYTES,
         };
-        // With TRUNC the kernel counts the data and discards it without copying.
+        // With MSG_TRUNC the kernel counts the data and discards it without copying.
         match recv(&stream.socket, &mut buffer[..wanted], RecvFlags::WAITALL | RecvFlags::TRUNC) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(()),
             Ok((_, received)) => {
@@ -351,7 +351,7 @@ mod tests {
         Line::parse_from(words.split(' ')).args
     }
 
-    /// An accepted connection and its peer.
+    /// Returns an accepted connection and its peer.
     fn accepted(listener: &TcpListener) -> (Connection, TcpStream) {
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (Connection::new(listener.accept().unwrap().0.into()).unwrap(), peer)
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_finite_flow_ends_with_its_last_byte_and_stays_open() {
-        // A block and a part of one.
+        // One block and a part of another.
         const LENGTH_BYTES: u64 = 200_000;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (connection, peer) = accepted(&listener);

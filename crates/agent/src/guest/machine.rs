@@ -11,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 
 use crate::sockets::sysfs;
 
-/// File system type, where, options.
+/// File system type, mount point, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
     ("proc", "/proc", ""),
     ("sysfs", "/sys", ""),
@@ -24,10 +24,10 @@ const MOUNTS: [(&str, &str, &str); 9] = [
     ("cgroup2", "/sys/fs/cgroup", ""),
 ];
 
-/// Mounts the usual file systems. Those that this kernel lacks are skipped, except `/proc` and `/dev`.
+/// Mounts the usual file systems. Skips those that this kernel lacks, except `/proc` and `/dev`.
 pub fn mount_all() -> io::Result<()> {
     for (kind, at, options) in MOUNTS {
-        // It exists already, or the mount below reports the error.
+        // The folder exists already, or the mount below reports the error.
         let _ = fs::create_dir_all(at);
         match mount(Some(kind), at, Some(kind), MsFlags::empty(), Some(options)) {
             Err(nix::errno::Errno::EBUSY) | Ok(()) => {}
@@ -40,23 +40,23 @@ pub fn mount_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Loads the modules of this machine's devices, if the kernel came with modules. The kernel itself loads modules of qdiscs and
-/// congestion controls on demand, and agents those of ccbench.
+/// Loads the modules of this machine's devices, if the kernel came with modules. The kernel loads modules of qdiscs and
+/// congestion controls on demand, and agents load ccbench's.
 #[expect(clippy::disallowed_methods, reason = "starts modprobe")]
 pub fn load_modules() -> io::Result<()> {
     // Modules from elsewhere are in other folders.
     if !Path::new("/lib/modules").join(sysfs::release()).join("kernel").exists() {
         return Ok(());
     }
-    // Not every kernel lists what it has built in, so that a failure here means nothing: a missing module shows when it
-    // is used, and modprobe's words are on the console.
+    // Not every kernel lists its built-in modules, so a failure here means nothing. A missing module shows when it is
+    // used, and the console has modprobe's messages.
     std::process::Command::new("/sbin/modprobe")
         .args(["-a", "virtio_pci", "virtio_console", "veth", "tcp_diag"])
         .status()
         .map(|_| ())
 }
 
-/// The port named `ccbench`, for writing.
+/// Opens the port named `ccbench` for writing.
 pub fn port() -> io::Result<File> {
     let root = Path::new("/sys/class/virtio-ports");
     for entry in fs::read_dir(root)? {
@@ -69,11 +69,11 @@ pub fn port() -> io::Result<File> {
     Err(io::Error::other("the machine has no virtio port named ccbench"))
 }
 
-/// CPU time so far.
+/// CPU time used so far.
 pub struct Busy(CpuTicks);
 
 impl Busy {
-    /// As the kernel counts it now.
+    /// Reads the kernel's current counters.
     pub fn now() -> Self {
         Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
@@ -82,7 +82,7 @@ impl Busy {
         Self(cpu_times(stat).map(|times| times.all).unwrap_or_default())
     }
 
-    /// Share of the time between two readings that was busy, in percent.
+    /// Returns the busy share of the time between two readings, in percent.
     pub fn share_until(&self, later: &Self) -> f64 {
         let between = later.0.since(&self.0);
         match between.total() {
@@ -92,7 +92,7 @@ impl Busy {
     }
 }
 
-/// A shell for people.
+/// Becomes an interactive shell.
 #[expect(clippy::disallowed_methods, reason = "starts the console's shell")]
 pub fn shell() -> ! {
     let error = std::process::Command::new("/bin/sh").arg("-l").exec();
@@ -102,8 +102,8 @@ pub fn shell() -> ! {
 
 /// Ends the machine: QEMU runs with `-no-reboot`.
 pub fn off() -> ! {
-    // At once, as Alt-SysRq-B does. User-Mode Linux has no SysRq; it can power off. If neither works, the end of process 1 is a
-    // panic, which ends the machine as well.
+    // Resets at once, as Alt-SysRq-B does. User-Mode Linux has no SysRq, but can power off. If neither works, the end
+    // of process 1 causes a panic, which also ends the machine.
     let _ = fs::write("/proc/sysrq-trigger", "b");
     let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
     std::process::exit(1)

@@ -1,8 +1,8 @@
 //! Privileges of a traffic process. It receives data from the network, so it runs as an unprivileged user, without
 //! capabilities, inherited descriptors or a way to gain privileges.
 //!
-//! One exception: a congestion control outside of `net.ipv4.tcp_allowed_congestion_control` can only be set with
-//! CAP_NET_ADMIN in the user namespace of the network namespace. A process that must set one keeps this capability.
+//! One exception: setting a congestion control outside `net.ipv4.tcp_allowed_congestion_control` needs CAP_NET_ADMIN in
+//! the user namespace that owns the network namespace. A process that must set one keeps this capability.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -20,11 +20,11 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
-/// The user made for this purpose, if there is one.
+/// The dedicated traffic user, if it exists.
 const USER: &str = "ccbench-traffic";
-/// The user that every distribution has for this purpose.
+/// The unprivileged user that every distribution has.
 const FALLBACK: &str = "nobody";
-/// The kernel's overflow user and group, where nobody has a name (the lab's guest has no /etc/passwd).
+/// The kernel's overflow user and group, used where users have no names (the lab's guest has no /etc/passwd).
 const OVERFLOW: u32 = 65_534;
 
 /// A user and a group.
@@ -85,13 +85,13 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// The user.
+    /// Returns the user.
     pub(super) fn uid(self) -> u32 {
         self.uid
     }
 
-    /// Whether this process can take it and then execute the program: outside of the agent's own user namespace there
-    /// may be no such user, and a program may be its owner's only.
+    /// Whether this process can switch to this user and then execute the program. In the agent's own user namespace the
+    /// user may not be mapped, and a program may be executable by its owner only.
     pub(super) fn is_usable(self, program: Option<&Metadata>) -> bool {
         let mapped = |map: &str, id: u32| {
             let text = std::fs::read_to_string(map).unwrap_or_default();
@@ -129,11 +129,11 @@ fn failed<E: Into<io::Error>>(op: &'static str) -> impl FnOnce(E) -> DropError {
     move |source| DropError { op, source: source.into() }
 }
 
-/// Changes to the user `identity` if possible; drops all capabilities, but keeps CAP_NET_ADMIN with `net_admin`. Clears the
-/// parent-death signal.
+/// Switches to the user `identity` if possible. Drops all capabilities, but keeps CAP_NET_ADMIN with `net_admin`.
+/// Clears the parent-death signal.
 ///
 /// # Errors
-/// The kernel refuses; the process must not go on.
+/// The kernel refused; the process must not continue.
 pub fn drop_all(
     identity: Identity,
     net_admin: bool,
@@ -144,20 +144,20 @@ pub fn drop_all(
     let wanted = if net_admin { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() };
     let kept = wanted & has.permitted;
     if has.effective.contains(CapabilitySet::SETPCAP) {
-        // Root's id gives no capability at exec, and taking another id does not take those that are kept.
+        // UID 0 then grants no capability at exec, and changing the UID does not clear the kept ones.
         let bits = CapabilitiesSecureBits::NO_ROOT
             | CapabilitiesSecureBits::NO_ROOT_LOCKED
             | CapabilitiesSecureBits::KEEP_CAPS;
         set_capabilities_secure_bits(bits).map_err(failed("set the secure bits"))?;
         for bit in (0..64).map(|nth| CapabilitySet::from_bits_retain(1 << nth)) {
-            // Beyond the last one that this kernel has: EINVAL.
+            // EINVAL: beyond the last capability of this kernel.
             if !kept.contains(bit) && remove_capability_from_bounding_set(bit).is_err() {
                 break;
             }
         }
     }
     let usable = identity.is_usable(program);
-    // A user namespace whose owner may not change groups denies that; the capabilities go anyway.
+    // A user namespace whose owner may not change groups denies that; the capabilities are dropped anyway.
     let denied = std::fs::read_to_string("/proc/self/setgroups");
     let denied = denied.is_ok_and(|text| text.trim() == "deny");
     if has.effective.contains(CapabilitySet::SETGID) && !denied {
@@ -188,12 +188,12 @@ pub fn close_descriptors() {
         Err(_) => (3..1024).collect(),
     };
     for fd in open.into_iter().filter(|fd| *fd > 2) {
-        // The listing's own is closed already.
+        // The descriptor of the listing itself is closed already.
         let _ = nix::unistd::close(fd);
     }
 }
 
-/// A folder for iperf3's temporary files, if the one that it would choose cannot be written with what is left.
+/// Returns a folder for iperf3's temporary files, if the remaining privileges cannot write to the default one.
 pub fn temporary_folder() -> Option<PathBuf> {
     let writable = |folder: &Path| {
         accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok()

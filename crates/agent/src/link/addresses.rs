@@ -1,11 +1,11 @@
-//! Addresses for the networks of commands. Every shell has a block and gives parts of it to nested shells, so one route
+//! Addresses for the networks of commands. Each shell has a block and gives parts of it to nested shells, so one route
 //! per shell reaches everything inside it, without NAT.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A block of IPv4 addresses. The first addresses are the two ends of the shell's link; IPv6 addresses have them as their
-/// last 32 bits.
+/// A block of IPv4 addresses. The first ones belong to the two ends of the shell's link, and are the last 32 bits of
+/// their IPv6 addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     base: u32,
@@ -21,11 +21,11 @@ const POOLS: [(Ipv4Addr, u8); 4] = [
 ];
 /// Prefix length of an outermost shell's block.
 const OUTERMOST: u8 = 18;
-/// The prefix of a nested shell's block is longer by so many bits: a block has 2^3 parts.
+/// How many bits longer the prefix of a nested shell's block is: a block has 2^3 parts.
 const PART_BITS: u8 = 3;
-/// Longest prefix of a block: room for the two addresses of one link.
+/// Longest prefix of a block, with room for the two addresses of one link.
 const PAIR: u8 = 30;
-/// The IPv6 addresses: a unique local prefix (RFC 4193), with the IPv4 address in the last 32 bits.
+/// The prefix of IPv6 addresses: a unique local one (RFC 4193). The last 32 bits hold the IPv4 address.
 const V6: u128 = 0xfdcc_be4c_0011_0000_0000_0000_0000_0000;
 /// How much longer an IPv6 prefix is than its IPv4 counterpart.
 const V6_BITS: u8 = 96;
@@ -37,33 +37,33 @@ impl Block {
         fits.then_some(Self { base, prefix })
     }
 
-    /// Length of its prefix.
+    /// Returns the length of its prefix.
     pub(crate) fn prefix(self) -> u8 {
         self.prefix
     }
 
-    /// Its first address.
+    /// Returns its first address.
     pub(crate) fn base(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.base)
     }
 
-    /// The end of the link outside the command's network.
+    /// Returns the address of the link's end outside the command's network.
     pub(crate) fn outer(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.base + 1)
     }
 
-    /// The end inside it.
+    /// Returns the address of the end inside it.
     pub(crate) fn inner(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.base + 2)
     }
 
-    /// Whether it and `base/prefix` have an address in common.
+    /// Whether it shares an address with `base/prefix`.
     fn overlaps(self, base: u32, prefix: u8) -> bool {
         let shorter = mask(self.prefix.min(prefix));
         self.base & shorter == base & shorter
     }
 
-    /// Its parts for nested shells: all but the first, which has the link's own addresses; none if the block is too small.
+    /// Returns its parts for nested shells: all but the first, which holds the link's own addresses. None if the block is too small.
     fn parts(self) -> impl Iterator<Item = Self> {
         let prefix = self.prefix + PART_BITS;
         let count = if prefix <= PAIR { 1 << PART_BITS } else { 0 };
@@ -89,25 +89,25 @@ fn mask(prefix: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
 }
 
-/// The IPv6 address that goes with an IPv4 one.
+/// Returns the IPv6 address for an IPv4 address.
 pub(crate) fn v6(address: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(V6 | u128::from(address.to_bits()))
 }
 
-/// The IPv6 prefix length that goes with an IPv4 one.
+/// Returns the IPv6 prefix length for an IPv4 prefix length.
 pub(crate) fn v6_prefix(prefix: u8) -> u8 {
     prefix + V6_BITS
 }
 
-/// The blocks that a new shell may have, best first: in a shell, parts of that shell's block; elsewhere, blocks that
-/// overlap no route of this machine.
+/// Returns the blocks that a new shell may use, best first. In a shell these are parts of its block, elsewhere blocks
+/// that overlap no route of this machine.
 pub(crate) fn free(
     around: Option<Block>,
     routes: &[(Ipv4Addr, u8)],
 ) -> impl Iterator<Item = Block> {
     let is_free = move |block: &Block| {
         routes.iter().all(|&(base, prefix)| {
-            // The default route does not count, nor do routes to the whole block of the surrounding shell.
+            // Ignore the default route and routes to the whole block of the surrounding shell.
             let leads_here = around.is_some_and(|around| prefix <= around.prefix);
             prefix == 0 || leads_here || !block.overlaps(base.to_bits(), prefix)
         })

@@ -11,7 +11,7 @@ use ccbench_proto::units::{Bytes, Limit, Micros, Ppm, Rate, UnitError};
 
 use super::text::{self, TableError};
 
-/// Of `ccbench link --help`.
+/// The text of `ccbench link --help`.
 pub(crate) const ABOUT: &str = "A stand-alone emulated link: rate, delay, queue, loss, traces.\n\n\
 Three forms:\n  \
 ccbench link --left A --right B [OPTIONS]   joins two interfaces of this network namespace at layer 2, in \
@@ -293,16 +293,16 @@ impl FromStr for RateOrNone {
 /// When traces begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Start {
-    /// With the link.
+    /// When the link starts.
     #[default]
     Now,
-    /// With its first packet.
+    /// When the first packet arrives.
     FirstPacket,
-    /// At this instant of `CLOCK_REALTIME`, nanoseconds.
+    /// At this time of `CLOCK_REALTIME`, in nanoseconds.
     At(u64),
 }
 
-/// The value of `--start` is not an instant.
+/// The error of a `--start` that is not a time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("write now, first-packet, or @SECONDS like @1800000000.5")]
 pub struct StartError;

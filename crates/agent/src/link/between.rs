@@ -11,14 +11,13 @@ use super::report::Name;
 use super::session::Direction;
 use super::spec::{DOWN, Spec, UP};
 
-/// An interface that no other `ccbench link` uses while this lives. The kernel releases it when the process
-/// ends.
+/// The exclusive use of an interface by one `ccbench link`. The kernel releases it when the process ends.
 pub(crate) struct InterfaceLock {
     _socket: UnixListener,
 }
 
 impl InterfaceLock {
-    /// Locks an interface of the calling thread's namespace by the name of an abstract socket, which is per namespace too.
+    /// Locks an interface of the calling thread's namespace, by an abstract socket name, which is per namespace, too.
     ///
     /// # Errors
     /// Another process has locked it.
@@ -35,10 +34,10 @@ impl InterfaceLock {
     }
 }
 
-/// The interface that `flag` names.
+/// Returns the interface that `flag` names.
 ///
 /// # Errors
-/// It is not there.
+/// The interface does not exist.
 pub(crate) fn find(net: &mut Net, flag: &'static str, name: &str) -> Result<Device, LinkError> {
     let devices = net.devices()?;
     if let Some(device) = devices.iter().find(|device| device.name == name) {
@@ -51,7 +50,7 @@ pub(crate) fn find(net: &mut Net, flag: &'static str, name: &str) -> Result<Devi
 /// Checks and locks both interfaces.
 ///
 /// # Errors
-/// They cannot be joined.
+/// The interfaces cannot be joined.
 pub(crate) fn take(
     left: &str,
     right: &str,
@@ -79,10 +78,10 @@ pub(crate) fn take(
     Ok((locks, warnings))
 }
 
-/// Joins two interfaces of the calling thread's namespace. The names are for people.
+/// Joins two interfaces of the calling thread's namespace. The names are only for messages.
 ///
 /// # Errors
-/// What the shaper refuses.
+/// The shaper refused.
 pub(crate) fn join(
     (left, right): (&str, &str),
     (left_name, right_name): (&str, &str),

@@ -1,4 +1,4 @@
-//! The SSH session that a command was started in. A link on an interface of the route to its client could cut it off.
+//! The SSH session that a command was started in. A link on an interface of the route to the session's client could cut it off.
 
 use std::net::IpAddr;
 
@@ -7,15 +7,15 @@ use ccbench_shaper::{ShaperError, netlink, route};
 use super::error::LinkError;
 use crate::control_interface::{self, Peer};
 
-/// sshd sets it: address and port of the client, then those of the server. sudo removes it, so those of the parents count too.
+/// Set by sshd: address and port of the client, then of the server. sudo removes it, so the parents' environments count, too.
 const VARIABLE: &str = "SSH_CONNECTION";
-/// Parents that are looked at.
+/// Limit of parents to check.
 const MAX_PARENTS: usize = 32;
 
-/// Refuses interfaces (each with its flag) that packets of this command's SSH session may pass.
+/// Refuses interfaces (each with its flag) that packets of this command's SSH session may use.
 ///
 /// # Errors
-/// The first of them, or the kernel's answer.
+/// The first such interface, or the kernel's error.
 pub(crate) fn check(interfaces: &[(&'static str, &str)]) -> Result<(), LinkError> {
     if interfaces.is_empty() {
         return Ok(());
@@ -35,7 +35,7 @@ pub(crate) fn check(interfaces: &[(&'static str, &str)]) -> Result<(), LinkError
     Ok(())
 }
 
-/// The kernel's name of an interface that a user names, perhaps by an alternative name. One that does not exist is refused later.
+/// Returns the kernel's name of an interface that a user names, perhaps by an alternative name. A nonexistent one is refused later.
 fn kernel_name(name: &str) -> Result<String, ShaperError> {
     match netlink::ifindex(name).and_then(netlink::ifname) {
         Err(ShaperError::NotFound { .. }) => Ok(name.to_owned()),
@@ -43,10 +43,10 @@ fn kernel_name(name: &str) -> Result<String, ShaperError> {
     }
 }
 
-/// The client, if its session ends in this network namespace.
+/// Returns the client, if its session ends in this network namespace.
 fn client_of(connection: &str) -> Option<Peer> {
     let (client, server) = parse(connection)?;
-    // The route to an address of this namespace leaves by `lo`.
+    // The route to an address of this namespace uses `lo`.
     let is_here = |address| matches!(route::egress_dev(address), Ok(dev) if dev == "lo");
     if client.scope_id == 0 && !is_here(server) {
         return None;
@@ -54,7 +54,7 @@ fn client_of(connection: &str) -> Option<Peer> {
     Some(Peer { local: Some(server), ..client })
 }
 
-/// The addresses of client and server in the variable's text.
+/// Parses the addresses of client and server from the variable.
 fn parse(connection: &str) -> Option<(Peer, IpAddr)> {
     let words: Vec<&str> = connection.split_whitespace().collect();
     let [client, _, server, _] = words[..] else { return None };
@@ -65,7 +65,7 @@ fn parse(connection: &str) -> Option<(Peer, IpAddr)> {
     Some((Peer { scope_id, ..Peer::at(ip) }, server.to_canonical()))
 }
 
-/// The number of the interface that a zone names; 0 without a zone, `None` if the interface is not in this namespace.
+/// Returns the index of the interface that a zone names; 0 without a zone, `None` if the interface is not in this namespace.
 fn index_of(zone: &str) -> Option<u32> {
     if zone.is_empty() {
         return Some(0);
@@ -73,7 +73,7 @@ fn index_of(zone: &str) -> Option<u32> {
     zone.parse().ok().or_else(|| netlink::ifindex(zone).ok())
 }
 
-/// The variable of this process and of its parents.
+/// Returns the variable of this process and of its parents.
 fn connections() -> Vec<String> {
     let mut found: Vec<String> = std::env::var(VARIABLE).into_iter().collect();
     let mut pid = std::os::unix::process::parent_id();
@@ -92,7 +92,7 @@ fn connections() -> Vec<String> {
     found
 }
 
-/// The variable in a process's environment as /proc has it.
+/// Returns the variable from a process's environment, as /proc shows it.
 fn variable(environment: &[u8]) -> Option<String> {
     let entries = environment.split(|&byte| byte == 0);
     let mut values = entries.filter_map(|entry| {
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_session_that_ends_elsewhere_is_none_of_ours() {
         assert!(client_of("127.0.0.1 50000 127.0.0.1 22").is_some());
-        // An address for documentation is nobody's.
+        // A documentation address belongs to nobody.
         assert!(client_of("192.0.2.7 50000 192.0.2.1 22").is_none());
     }
 

@@ -1,5 +1,5 @@
-//! One interface whose egress is shaped. The changes outlive this process, so each is written to an undo journal first. If
-//! this process is killed, a guard process undoes them; if the guard is killed too, the next link on the interface does.
+//! One interface whose egress is shaped. The changes outlive this process, so each is written to an undo journal first. If this
+//! process is killed, a guard process undoes them. If the guard is killed, too, the next link on the interface does.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,10 +18,10 @@ use crate::interfaces::{Interfaces as _, Machine};
 use crate::undo::{self, Discard, JournalError, Outcome, Step, Undo};
 
 const FLAG: &str = "--dev";
-/// Attempts to take the lock of the journal, 20 ms apart, that a link makes after the first: the guard of a link that was killed
-/// holds it while it restores the interface.
+/// Further attempts of a link to lock the journal, 20 ms apart. The guard of a killed link holds the lock while it
+/// restores the interface.
 const LINK_RETRIES: u32 = 500;
-/// The same of a guard. A dying process closes its files one after the other: the pipe's end may come before the lock's.
+/// The same for a guard. A dying process closes its files one by one, so the pipe may end before the lock is released.
 const GUARD_RETRIES: u32 = 100;
 
 /// `ccbench-agent link-guard`: waits for the end of its standard input, then rolls back a journal.
@@ -32,9 +32,9 @@ pub struct GuardArgs {
     pub state_dir: PathBuf,
 }
 
-/// See [`GuardArgs`]. Returns the exit code.
+/// Runs the guard; see [`GuardArgs`]. Returns the exit code.
 pub fn guard(args: &GuardArgs) -> u8 {
-    // Signals of the terminal and the end of the session must not reach this process.
+    // The guard must survive signals of the terminal and the end of the session.
     let _ = nix::unistd::setsid();
     let mut mask = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -43,7 +43,7 @@ pub fn guard(args: &GuardArgs) -> u8 {
     let _ = mask.thread_block();
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
-    // Without it, a later link has the lock and undoes the journal itself.
+    // If the guard cannot lock the journal, a later link holds it and undoes the journal itself.
     let Ok(lock) = undo::lock_soon(&args.state_dir, GUARD_RETRIES) else { return 0 };
     match undo::roll_back(&args.state_dir, None, Discard::default()) {
         Ok(outcome) if outcome.failed.is_empty() => {
@@ -73,7 +73,7 @@ impl Egress {
         let interface = InterfaceLock::take(FLAG, &device)?;
         let state_dir = state_dir(&device);
         let lock = undo::lock_soon(&state_dir, LINK_RETRIES)?;
-        // Undoes what a link left that was killed together with its guard.
+        // Undoes the changes of a link that was killed together with its guard.
         let (undo, left) = Undo::open(&state_dir)?;
         if !undo.is_empty() {
             return Err(LinkError::NotRestored { left: left.failed });
@@ -99,7 +99,7 @@ impl Egress {
         Ok(Direction::new(name, link))
     }
 
-    /// Restores everything; the link must be removed before. Returns what could not be restored.
+    /// Restores everything. Remove the link first. Returns what could not be restored.
     pub(crate) fn close(mut self) -> Outcome {
         self.restore()
     }
@@ -109,7 +109,7 @@ impl Egress {
         drop(self.lock.take());
         if let Some(mut guard) = self.guard.take() {
             drop(guard.stdin.take());
-            // It finds nothing to do and removes the folder.
+            // The guard finds nothing to undo and removes the folder.
             let _ = guard.wait();
         }
         outcome
@@ -126,7 +126,7 @@ impl Drop for Egress {
     }
 }
 
-/// Where the journal of a link on this interface is.
+/// Returns the path of the journal of a link on this interface.
 fn state_dir(device: &Device) -> PathBuf {
     let name = format!("link-{}-{}", undo::netns_inode(), device.index);
     if let Some(root) = std::env::var_os("CCBENCH_STATE") {

@@ -53,16 +53,16 @@ pub enum LinkError {
         flag: &'static str,
         /// The name.
         name: String,
-        /// Those that there are.
+        /// The existing interfaces.
         known: String,
     },
-    /// An interface leads to the client of the SSH session.
+    /// An interface is on the route to the client of the SSH session.
     #[error(
         "{flag}: {name} is on the route to {client}, the client of this SSH session, which the link could cut off; \
          `--allow-control-interface` allows it"
     )]
     ControlInterface {
-        /// `--dev` …
+        /// The flag, such as `--dev`.
         flag: &'static str,
         /// The interface.
         name: String,
@@ -72,7 +72,7 @@ pub enum LinkError {
     /// Another `ccbench link` uses the interface.
     #[error("{flag}: another ccbench link is using {name}; end it first")]
     InUse {
-        /// `--left` …
+        /// The flag, such as `--left`.
         flag: &'static str,
         /// The interface.
         name: String,
@@ -87,7 +87,7 @@ pub enum LinkError {
         left: String,
         /// Its MTU.
         left_bytes: u32,
-        /// The right one.
+        /// The right interface.
         right: String,
         /// Its MTU.
         right_bytes: u32,
@@ -99,11 +99,11 @@ pub enum LinkError {
     /// The shaper refused.
     #[error("{flag}: {source}{hint}")]
     Shaper {
-        /// Which flags it is about.
+        /// The flags concerned.
         flag: String,
         /// Why.
         source: Box<ShaperError>,
-        /// What to do, with a leading `; `, or empty.
+        /// How to fix it, beginning with "; "; may be empty.
         hint: &'static str,
     },
     /// The undo journal of `--dev` could not be used.
@@ -112,10 +112,10 @@ pub enum LinkError {
     /// Changes to the interface of `--dev` could not be undone.
     #[error("--dev: not restored: {}", .left.join("; "))]
     NotRestored {
-        /// What is left, each with its reason.
+        /// The remaining changes, each with its reason.
         left: Vec<String>,
     },
-    /// The user namespace of a command without root could not be made.
+    /// The user namespace of a rootless command could not be created.
     #[error(transparent)]
     UserNamespace(#[from] TestbedError),
     /// rtnetlink refused.
@@ -136,7 +136,7 @@ pub enum LinkError {
         /// Why.
         source: io::Error,
     },
-    /// The private addresses are all taken.
+    /// All private address blocks are taken.
     #[error(
         "no block of private addresses is free for the command's network: routes of this machine cover \
          100.64.0.0/10, 198.18.0.0/15, 10.0.0.0/8 and 172.16.0.0/12{nested}"
@@ -145,14 +145,14 @@ pub enum LinkError {
         /// `, or the shells are nested too deeply`, or empty.
         nested: &'static str,
     },
-    /// Anything on this process.
+    /// A system call failed.
     #[error("{operation}: {source}{hint}")]
     System {
         /// The operation and its object.
         operation: String,
-        /// Why not.
+        /// The system's answer.
         source: io::Error,
-        /// What to do, with a leading `; `, or empty.
+        /// How to fix it, beginning with "; "; may be empty.
         hint: &'static str,
     },
 }
@@ -160,7 +160,7 @@ pub enum LinkError {
 /// Why the flags select no form of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
-    /// A command and interfaces.
+    /// Both a command and interfaces.
     #[error("a command runs in a network of its own and takes no interfaces")]
     CommandWithInterfaces,
     /// Neither a command nor interfaces.
@@ -175,7 +175,7 @@ pub enum FormError {
 const PRIVILEGE: &str = "; run it as root, or inside `unshare -rn` where the interfaces are yours";
 
 impl LinkError {
-    /// For `map_err`: a failed system operation with its description.
+    /// Returns a closure for `map_err` that adds a description to a system error.
     pub(crate) fn system<E: Into<io::Error>>(
         operation: impl Into<String>,
     ) -> impl FnOnce(E) -> Self {
@@ -187,7 +187,7 @@ impl LinkError {
         }
     }
 
-    /// For `map_err`: the shaper's refusal.
+    /// Returns a closure for `map_err` on a refusal by the shaper.
     pub(crate) fn shaper(flag: impl Into<String>) -> impl FnOnce(ShaperError) -> Self {
         let flag = flag.into();
         move |source| {
@@ -201,7 +201,7 @@ impl LinkError {
         }
     }
 
-    /// The exit code of this program.
+    /// Returns the exit code of this program.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Form(_)

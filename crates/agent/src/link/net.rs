@@ -1,4 +1,4 @@
-//! rtnetlink for the command's network: a socket belongs to the namespace it was opened in.
+//! rtnetlink for the command's network. A socket belongs to the namespace in which it was opened.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,18 +27,18 @@ pub(crate) struct Net {
     requests: Requests,
 }
 
-/// An interface as it is.
+/// The current state of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Device {
     /// Its name.
     pub(crate) name: String,
-    /// Its number in its namespace.
+    /// Its index in its namespace.
     pub(crate) index: u32,
-    /// The largest packet it carries, bytes.
+    /// The largest packet that it carries, in bytes.
     pub(crate) mtu_bytes: u32,
     /// Its Ethernet address; empty for interfaces without one.
     pub(crate) mac: Vec<u8>,
-    /// It is in operation.
+    /// Whether it is up.
     pub(crate) up: bool,
 }
 
@@ -46,16 +46,16 @@ impl Net {
     /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// The kernel gave none.
+    /// The kernel refused a socket.
     pub(crate) fn open() -> Result<Self, LinkError> {
         let requests = Requests::open().map_err(LinkError::system("open an rtnetlink socket"))?;
         Ok(Self { requests })
     }
 
-    /// All interfaces.
+    /// Returns all interfaces.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn devices(&mut self) -> Result<Vec<Device>, LinkError> {
         let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let mut found = Vec::new();
@@ -72,18 +72,18 @@ impl Net {
         Ok(found)
     }
 
-    /// The interface of this name.
+    /// Returns the interface with this name.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn device(&mut self, name: &str) -> Result<Option<Device>, LinkError> {
         Ok(self.devices()?.into_iter().find(|device| device.name == name))
     }
 
-    /// The destinations of all IPv4 routes of all tables, with their prefix lengths.
+    /// Returns the destinations of all IPv4 routes in all tables, with their prefix lengths.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn routes(&mut self) -> Result<Vec<(Ipv4Addr, u8)>, LinkError> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
@@ -105,10 +105,10 @@ impl Net {
         Ok(found)
     }
 
-    /// Makes a pair of virtual Ethernet interfaces: `name` here, `peer` in the namespace `peer_netns`.
+    /// Creates a veth pair: `name` here, `peer` in the namespace `peer_netns`.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn add_pair(
         &mut self,
         name: &str,
@@ -133,7 +133,7 @@ impl Net {
     /// Removes an interface, and its peer with it.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), LinkError> {
         let mut message = LinkMessage::default();
         message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
@@ -144,7 +144,7 @@ impl Net {
     /// Sets an interface up.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn set_up(&mut self, device: &Device) -> Result<(), LinkError> {
         let mut message = LinkMessage::default();
         message.header.index = device.index;
@@ -157,7 +157,7 @@ impl Net {
     /// Adds an address to an interface without duplicate address detection.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn add_address(
         &mut self,
         device: &Device,
@@ -178,10 +178,10 @@ impl Net {
         self.create(RouteNetlinkMessage::NewAddress(message), operation)
     }
 
-    /// Adds a route to `to/prefix` by way of `via`, which need not be reachable yet, unless there is one.
+    /// Adds a route to `to/prefix` through `via`, which need not be reachable yet.
     ///
     /// # Errors
-    /// The kernel's answer; see [`is_taken`].
+    /// The kernel refused; see [`is_taken`] for a route that exists.
     pub(crate) fn add_route(
         &mut self,
         device: &Device,
@@ -209,7 +209,7 @@ impl Net {
     /// Adds a permanent neighbour entry.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub(crate) fn add_neighbour(
         &mut self,
         device: &Device,
@@ -289,7 +289,7 @@ fn route_address(address: IpAddr) -> RouteAddress {
     }
 }
 
-/// The unspecified address of a family, for a default route.
+/// Returns the unspecified address of a family, for a default route.
 pub(crate) fn everywhere(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

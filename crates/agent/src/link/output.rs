@@ -1,4 +1,4 @@
-//! The output of a link: live statistics on the terminal, JSON in a file, the packet log in another.
+//! The output of a link: live statistics on the terminal, JSON in a file, and the packet log in another.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -19,11 +19,11 @@ const WIDTH: usize = 100;
 const COLUMNS: &str =
     "t_ns,direction,bytes,flow,ecn,fate,marked,queued_t_ns,due_t_ns,sent_t_ns,sojourn_us";
 
-/// Everything that is written while a link runs.
+/// All output while a link runs.
 pub(crate) struct Output {
     json: Option<OutputFile>,
     packets: Option<OutputFile>,
-    /// Live figures.
+    /// Whether to show live statistics.
     live: bool,
     terminal: bool,
     drawn: usize,
@@ -59,10 +59,10 @@ impl OutputFile {
 }
 
 impl Output {
-    /// Opens the files of `args`. With a command there are no live statistics: the terminal is the command's.
+    /// Opens the files of `args`. With a command there are no live statistics: the terminal belongs to the command.
     ///
     /// # Errors
-    /// A file cannot be made.
+    /// A file cannot be created.
     pub(crate) fn open(args: &Args) -> Result<Self, LinkError> {
         let open = |flag, path: &Option<PathBuf>| {
             path.as_deref().map(|path| OutputFile::open(flag, path)).transpose()
@@ -81,7 +81,7 @@ impl Output {
         })
     }
 
-    /// Whether packets are to be written down.
+    /// Whether a packet log is requested.
     pub(crate) fn wants_packets(&self) -> bool {
         self.packets.is_some()
     }
@@ -93,10 +93,10 @@ impl Output {
         }
     }
 
-    /// The figures of an interval.
+    /// Writes the statistics of an interval.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The output cannot be written.
     pub(crate) fn interval(&mut self, intervals: &[Interval<'_>]) -> Result<(), LinkError> {
         self.json(intervals, false)?;
         if !self.live {
@@ -122,10 +122,10 @@ impl Output {
         Ok(())
     }
 
-    /// The totals.
+    /// Writes the totals.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The output cannot be written.
     pub(crate) fn totals(&mut self, intervals: &[Interval<'_>]) -> Result<(), LinkError> {
         for interval in intervals {
             self.log(&interval.totals());
@@ -147,10 +147,10 @@ impl Output {
         })
     }
 
-    /// Writes packets down.
+    /// Writes packets to the log.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The output cannot be written.
     pub(crate) fn packets(
         &mut self,
         direction: &str,

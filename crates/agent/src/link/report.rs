@@ -1,42 +1,42 @@
-//! Statistics of one direction of the link: its counters, their differences over an interval, as JSON and as text.
+//! Statistics of one direction of the link: its counters and their differences over an interval, as JSON and as text.
 
 use ccbench_proto::wire::{LinkTiming, QdiscSample, TimingKind};
 use serde_json::{Value, json};
 
-/// A direction's counters at an instant, since its beginning.
+/// A direction's counters since its start, at one instant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Reading {
     /// `CLOCK_MONOTONIC`, nanoseconds.
     pub(crate) at_ns: u64,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
-    /// All drops, and of these: queue full, memory of the queue full.
+    /// All drops. Of these, because the queue was full, and because its memory was full.
     pub(crate) drops: u64,
     pub(crate) overlimit: u64,
     pub(crate) overmemory: u64,
-    /// By the AQM; by random loss. 0 for a kernel link.
+    /// Drops by the AQM, and by random loss. 0 for a kernel link.
     pub(crate) early: u64,
     pub(crate) lost: u64,
-    /// By the policer; by the filter of acknowledgements.
+    /// Drops by the policer, and by the filter of acknowledgements.
     pub(crate) policed: u64,
     pub(crate) ack_filter: u64,
-    /// Packets that were marked CE.
+    /// Packets marked CE.
     pub(crate) marks: u64,
-    /// In the queue now.
+    /// Current queue.
     pub(crate) queue_bytes: u64,
     pub(crate) queue_pkts: u64,
-    /// The rate now, bit/s; `None`: unshaped.
+    /// Current rate in bit/s; `None` if unshaped.
     pub(crate) rate_bps: Option<u64>,
     /// Packets released more than 1 ms after their due time; `None` for a kernel link.
     pub(crate) late_pkts: Option<u64>,
     pub(crate) max_late_us: Option<u64>,
-    /// Scheduling errors of packets and of the steps of a trace.
+    /// Scheduling errors of packets and of trace steps.
     pub(crate) packet_timing: Option<LinkTiming>,
     pub(crate) step_timing: Option<LinkTiming>,
 }
 
 impl Reading {
-    /// From a link's counters. The root's row has the forwarded packets; rows below it have marks and drops.
+    /// Collects a link's counters. The root's row has the forwarded packets; the rows below it have marks and drops.
     pub(crate) fn of(at_ns: u64, rows: &[QdiscSample], timing: &[LinkTiming]) -> Self {
         let timing_of = |kind| timing.iter().find(|row| row.what() == kind).cloned();
         let mut reading = Self {
@@ -68,7 +68,7 @@ impl Reading {
         reading
     }
 
-    /// How long the queue takes to drain, microseconds; `None` without a rate.
+    /// Returns how long the queue takes to drain, in microseconds; `None` without a rate.
     fn queue_delay_us(&self) -> Option<u64> {
         let rate_bps = self.rate_bps.filter(|&rate_bps| rate_bps > 0)?;
         let us = u128::from(self.queue_bytes) * 8_000_000 / u128::from(rate_bps);
@@ -76,7 +76,7 @@ impl Reading {
     }
 }
 
-/// What a direction is called and where it leads.
+/// A direction's name and its two ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) direction: &'static str,
@@ -88,7 +88,7 @@ pub(crate) struct Name {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Interval<'a> {
     pub(crate) name: &'a Name,
-    /// When the link began, nanoseconds.
+    /// When the link started, in nanoseconds.
     pub(crate) began_ns: u64,
     pub(crate) before: &'a Reading,
     pub(crate) now: &'a Reading,
@@ -103,7 +103,7 @@ impl Interval<'_> {
         self.now.at_ns.saturating_sub(self.before.at_ns) as f64 / 1e9
     }
 
-    /// Why packets were dropped: as a key, in words, and how many.
+    /// Returns the causes of drops: as a key, in words, and the count.
     fn causes(&self) -> Vec<(&'static str, &'static str, u64)> {
         let mut causes = vec![
             ("overlimit", "queue full", self.of(|r| r.overlimit)),
@@ -118,13 +118,13 @@ impl Interval<'_> {
         causes
     }
 
-    /// Delivered, bit/s.
+    /// Returns the delivered rate in bit/s.
     fn delivered_bps(&self) -> f64 {
         let seconds = self.seconds();
         if seconds > 0.0 { self.of(|r| r.bytes) as f64 * 8.0 / seconds } else { 0.0 }
     }
 
-    /// As a JSON object. Counts are of the interval; percentiles of the scheduling error are since the link began.
+    /// Returns a JSON object. Counts cover the interval; percentiles of the scheduling error cover the time since the link started.
     pub(crate) fn json(&self, is_final: bool) -> Value {
         let Self { name, now, .. } = self;
         let drops: serde_json::Map<String, Value> = self
@@ -172,7 +172,7 @@ impl Interval<'_> {
         object
     }
 
-    /// One line while it runs.
+    /// Returns the live line.
     pub(crate) fn live(&self) -> String {
         let now = self.now;
         let of = now.rate_bps.map_or(String::new(), |bps| format!(" of {}", rate(bps as f64)));
@@ -201,7 +201,7 @@ impl Interval<'_> {
         line
     }
 
-    /// The totals at the end, in a few lines.
+    /// Returns the final totals, in a few lines.
     pub(crate) fn totals(&self) -> String {
         let (now, Name { direction, from, to }) = (self.now, self.name);
         let drops = self.of(|r| r.drops);

@@ -24,12 +24,12 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    /// A link that has just been made.
+    /// Wraps a link that has just been created.
     pub(crate) fn new(name: Name, link: Box<dyn Link>) -> Self {
         Self { name, link, first: Reading::default(), last: Reading::default() }
     }
 
-    /// What it is, for people.
+    /// Describes it for people.
     pub(crate) fn describe(&self) -> String {
         let state = self.link.state();
         let Name { direction, from, to } = &self.name;
@@ -54,15 +54,15 @@ pub(crate) struct LinkSession {
     output: Output,
     interval_ns: u64,
     began_ns: u64,
-    /// When it ends by itself.
+    /// When it ends on its own.
     end_ns: u64,
 }
 
 impl LinkSession {
-    /// Starts counting and the traces.
+    /// Starts the counters and the traces.
     ///
     /// # Errors
-    /// A link does not answer, or the instant of `--start` has passed.
+    /// A link does not answer, or the time of `--start` has passed.
     pub(crate) fn begin(
         args: &Args,
         mut directions: Vec<Direction>,
@@ -91,7 +91,7 @@ impl LinkSession {
         Ok(Self { directions, output, interval_ns, began_ns: now_ns, end_ns })
     }
 
-    /// Runs until `on_signal` gives an exit code or the time is over (exit code 0), then writes the totals.
+    /// Runs until `on_signal` returns an exit code or the time is over (exit code 0), then writes the totals.
     ///
     /// # Errors
     /// A link failed, or the statistics cannot be written.
@@ -109,7 +109,7 @@ impl LinkSession {
             }
             if now_ns >= next_ns {
                 self.report(now_ns)?;
-                // Missed intervals are merged into one.
+                // Merge missed intervals into one.
                 next_ns +=
                     (now_ns - next_ns) / self.interval_ns * self.interval_ns + self.interval_ns;
             }
@@ -127,11 +127,11 @@ impl LinkSession {
         Ok(code)
     }
 
-    /// Reads packets and changes that the links have recorded since the last call.
+    /// Reads the packets and changes recorded by the links since the last call.
     fn fetch(&mut self) -> Result<(), LinkError> {
         let (mut packets, mut changes) = (Vec::new(), Vec::new());
         for one in &mut self.directions {
-            // Changes by a trace are counted in its timing.
+            // The timing counts the changes made by a trace.
             one.link.changes(&mut changes);
             if self.output.wants_packets() {
                 one.link.packets(&mut packets);

@@ -6,8 +6,8 @@
 //!  100.64.0.1     │        <═  up  ═                      │ 100.64.0.2, default route
 //! ```
 //!
-//! Nothing has a name in the file system: when this process ends, however it does, the middle namespace dies, and the
-//! interfaces, addresses and routes on both sides with it.
+//! Nothing has a name in the file system. However this process ends, the middle namespace dies with it, and so do the
+//! interfaces, addresses and routes on both sides.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,9 +27,9 @@ use super::signals::Caught;
 
 use ccbench_io::console::message;
 
-/// Names of the far ends in the middle namespace.
+/// The interface in the middle namespace that leads out of it.
 pub(crate) const OUTER: &str = "outer";
-/// Towards the command.
+/// The interface that leads to the command.
 pub(crate) const INNER: &str = "inner";
 /// The command's interface.
 const COMMANDS: &str = "ccbench0";
@@ -37,19 +37,19 @@ const LOOPBACK: &str = "lo";
 
 /// The block of the shell around this one.
 const BLOCK_VARIABLE: &str = "CCBENCH_LINK_BLOCK";
-/// The other end's address.
+/// The address of the other end.
 const HOST_VARIABLE: &str = "CCBENCH_LINK_HOST";
-/// Its IPv6 address.
+/// The IPv6 address of the other end.
 const HOST6_VARIABLE: &str = "CCBENCH_LINK_HOST6";
-/// The namespace of the other end, to enter it.
+/// The namespace of the other end, for entering it.
 const OUTSIDE_VARIABLE: &str = "CCBENCH_LINK_OUTSIDE";
-/// As in mahimahi: the address of the outermost shell's other end.
+/// The address of the outermost shell's other end, as in mahimahi.
 const BASE_VARIABLE: &str = "MAHIMAHI_BASE";
 
-/// Exit code of a command that was killed, without its signal.
+/// Base of the exit code of a killed command; its signal is added.
 const KILLED: i32 = 128;
 
-/// Settings of the command's namespace, written before it has interfaces. Shells inside it need it to forward.
+/// Settings of the command's namespace, written before it has interfaces. Nested shells need it to forward packets.
 const SETTINGS: &[(&str, &str)] = &[
     ("ipv4/ip_forward", "1"),
     ("ipv6/conf/all/forwarding", "1"),
@@ -58,7 +58,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("ipv6/conf/default/accept_ra", "0"),
     ("ipv6/conf/default/router_solicitations", "0"),
 ];
-/// Settings of the middle namespace: it must send no packets of its own.
+/// Settings of the middle namespace, which must send no packets of its own.
 const SILENT: &[(&str, &str)] =
     &[("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
 
@@ -74,9 +74,9 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// Makes the command's namespace and the way to it, up to the two interfaces [`OUTER`] and [`INNER`], which
-    /// the calling thread, the only one of this process, then shares a namespace with. `own_outside`: the namespace
-    /// outside is new too.
+    /// Creates the command's namespace and the way to it, up to the two interfaces [`OUTER`] and [`INNER`]. The calling
+    /// thread must be the only one of this process; it moves into their namespace. `own_outside`: the namespace outside
+    /// is new, too.
     ///
     /// # Errors
     /// The kernel refused.
@@ -101,7 +101,7 @@ impl Shell {
         Ok(Self { outside, inside, middle, block, command: None, server: None, terminated: false })
     }
 
-    /// What the command can reach, as text.
+    /// Describes what the command can reach.
     pub(crate) fn describe(&self) -> String {
         format!(
             "the command has {} and {}; the other end of the link is {} and {} (${HOST_VARIABLE}, ${HOST6_VARIABLE})",
@@ -112,13 +112,13 @@ impl Shell {
         )
     }
 
-    /// Runs `text` by `sh -c` at the other end of the link.
+    /// Runs `text` with `sh -c` at the other end of the link.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The program could not be started.
     pub(crate) fn start_server(&mut self, text: &str) -> Result<(), LinkError> {
         let mut command = launch(&[OsString::from("sh"), "-c".into(), text.into()])?;
-        // Signals of the terminal are for the command.
+        // Signals from the terminal are for the command only.
         command.process_group(0);
         self.server = Some(self.spawn(&mut command, &self.outside, "sh")?);
         Ok(())
@@ -127,7 +127,7 @@ impl Shell {
     /// Runs the command.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The command could not be started.
     pub(crate) fn start(&mut self, words: &[OsString]) -> Result<(), LinkError> {
         let mut command = launch(words)?;
         let host = self.block.outer().to_string();
@@ -144,7 +144,7 @@ impl Shell {
         Ok(())
     }
 
-    /// A child has the namespace of the thread that makes it.
+    /// Starts a child in a namespace. A child inherits the namespace of the thread that creates it.
     fn spawn(&self, command: &mut Command, at: &File, name: &str) -> Result<Child, LinkError> {
         let enter = |namespace: &File| {
             setns(namespace, CloneFlags::CLONE_NEWNET)
@@ -156,8 +156,8 @@ impl Shell {
         child.map_err(LinkError::system(format!("start {name}")))
     }
 
-    /// Handles a signal. Returns the command's exit code once it has ended. Forwards signals but SIGCHLD to the command, unless
-    /// the terminal has sent it them too; the second SIGTERM becomes a SIGKILL.
+    /// Handles a signal. Returns the command's exit code once it has ended. Forwards signals except SIGCHLD to the
+    /// command, unless the terminal has already sent them to it. The second SIGTERM becomes a SIGKILL.
     pub(crate) fn on_signal(&mut self, caught: Caught) -> Option<u8> {
         let Some(command) = &mut self.command else { return Some(1) };
         if let Ok(Some(status)) = command.try_wait() {
@@ -194,7 +194,7 @@ impl Drop for Shell {
             let _ = killpg(pid(&server), Signal::SIGKILL);
             let _ = server.wait();
         }
-        // The kernel does it too, but takes its time.
+        // The kernel would remove it, too, but later.
         if let Ok(mut middle) = Net::open() {
             let _ = middle.remove(OUTER);
         }
@@ -210,7 +210,7 @@ fn exit_code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
-/// A command that dies with this process.
+/// Returns a command that dies with this process.
 #[expect(clippy::disallowed_methods, reason = "starts the user's command")]
 fn launch(words: &[OsString]) -> Result<Command, LinkError> {
     let program = std::env::current_exe().map_err(LinkError::system("find this program"))?;
@@ -220,11 +220,11 @@ fn launch(words: &[OsString]) -> Result<Command, LinkError> {
     Ok(command)
 }
 
-/// Whether this process needs no user namespace of its own: not where it is no root, or one that a container
-/// keeps down.
+/// Whether this process may create network namespaces without a user namespace: it must be root, and not restricted by
+/// a container.
 pub(crate) fn may_make_namespaces() -> bool {
     let root = nix::unistd::geteuid().is_root();
-    // In a short-lived thread, whose end removes the namespace.
+    // Uses a short-lived thread, whose end removes the namespace.
     let attempt = || std::thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET).is_ok()).join();
     root && attempt().unwrap_or(false)
 }
@@ -233,11 +233,11 @@ fn own_namespace() -> Result<File, LinkError> {
     File::open("/proc/thread-self/ns/net").map_err(LinkError::system("open the network namespace"))
 }
 
-/// Moves the calling thread into a new namespace, which has the loopback interface up.
+/// Moves the calling thread into a new namespace with the loopback interface up.
 fn enter_new(settings: &[(&str, &str)]) -> Result<(File, Net), LinkError> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(LinkError::system("make a network namespace"))?;
     for (key, value) in settings {
-        // A kernel without IPv6 does not have them all, and a read-only /proc/sys leaves the defaults.
+        // A kernel without IPv6 lacks some of them, and a read-only /proc/sys leaves the defaults.
         let _ = std::fs::write(format!("/proc/sys/net/{key}"), value);
     }
     let mut net = Net::open()?;
@@ -269,7 +269,7 @@ fn configure(
         let via = block.inner().into();
         match here.add_route(&outer, block.base().into(), block.prefix(), via) {
             Err(error) if is_taken(&error) => continue,
-            // A namespace in which `lo` has never been up has no table of local addresses, which the kernel looks the gateway up in.
+            // If `lo` has never been up in a namespace, it has no local table, in which the kernel looks up the gateway.
             Err(LinkError::Netlink { operation, source }) if !has_loopback => {
                 let hint =
                     "; the interface lo of this network namespace is down: `ip link set lo up`";
@@ -282,7 +282,7 @@ fn configure(
         address(there, &inner, ends.1, (ends.0, &outer.mac), Some(ends.0))?;
         let base = addresses::v6(block.base()).into();
         let via = addresses::v6(block.inner()).into();
-        // Without IPv6 there is no such route.
+        // Without IPv6 this route fails.
         let _ = here.add_route(&outer, base, addresses::v6_prefix(block.prefix()), via);
         return Ok(block);
     }
@@ -312,7 +312,7 @@ fn address(
             }
         };
         match set() {
-            // There may be none on this machine.
+            // This machine may have no IPv6.
             Err(error) if own.is_ipv6() => tracing::debug!(%error, "no IPv6 for the command"),
             other => other?,
         }
@@ -320,7 +320,7 @@ fn address(
     Ok(())
 }
 
-/// The block of the shell around this one, if this is its network and not another that inherited the variable.
+/// Returns the surrounding shell's block, if this is its network and not another one that inherited the variable.
 fn around() -> Option<Block> {
     let block: Block = std::env::var(BLOCK_VARIABLE).ok()?.parse().ok()?;
     UdpSocket::bind((block.inner(), 0)).ok().map(|_| block)

@@ -8,26 +8,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::LinkError;
 
-/// Opened before any thread is started, which then has these signals blocked too.
+/// Opened before any thread starts, so that all threads inherit the blocked signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     fd: SignalFd,
 }
 
-/// A signal that came.
+/// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caught {
-    /// Which.
+    /// The signal.
     pub(crate) signal: Signal,
-    /// Typed at the terminal, which has sent it to the command too.
+    /// It was typed at the terminal, which has sent it to the command, too.
     pub(crate) typed: bool,
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and begins to listen.
+    /// Blocks the signals in this thread and starts to listen.
     ///
     /// # Errors
-    /// The kernel has no descriptor to give.
+    /// The kernel refused a descriptor.
     pub(crate) fn open() -> Result<Self, LinkError> {
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -40,10 +40,10 @@ impl Signals {
         Ok(Self { fd: open().map_err(LinkError::system("listen to signals"))? })
     }
 
-    /// The next signal, or nothing after `limit`.
+    /// Returns the next signal, or nothing after `limit`.
     ///
     /// # Errors
-    /// The kernel's answer to `poll`.
+    /// `poll` failed.
     pub(crate) fn wait(&self, limit: Duration) -> Result<Option<Caught>, LinkError> {
         let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

@@ -1,5 +1,5 @@
-//! From flags to the configuration of both directions. The flags become the links of a plan of two nodes, so the
-//! plan's checks and defaults apply to them.
+//! Translates flags into the configuration of both directions. The flags become the links of a plan with two nodes, so
+//! the plan's checks and defaults apply to them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ use super::trace_file::TraceFileError;
 
 /// Default queue limit without a delay or a constant rate: Linux's default `txqueuelen`.
 const QUEUE: Limit = Limit::Packets(Packets::new(1000));
-/// Longer than any trace and within what a plan allows.
+/// Duration of the plan's phase: longer than any trace, and within a plan's limit.
 const LENGTH: Micros = Micros::from_millis(3_600_000);
 /// The nodes of the plan.
 const LEFT: &str = "left";
@@ -40,19 +40,19 @@ pub(crate) struct Spec {
     pub(crate) warnings: Vec<String>,
 }
 
-/// A direction's name, which is its link's.
+/// The name of a direction and of its link.
 pub(crate) const DOWN: &str = "down";
-/// The other one's.
+/// The other direction's name.
 pub(crate) const UP: &str = "up";
 
-/// Reads a trace file: its sha256 in hexadecimal and its contents.
+/// Reads a trace file. Returns its contents and their SHA-256 in hexadecimal.
 pub(crate) trait ReadTrace: Fn(&Path) -> Result<(String, Trace), TraceFileError> {}
 impl<F: Fn(&Path) -> Result<(String, Trace), TraceFileError>> ReadTrace for F {}
 
 /// Builds the plan of the link from the flags, checks it and resolves both directions.
 ///
 /// # Errors
-/// Names the flag that is wrong.
+/// A flag is wrong; the error names it.
 pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError> {
     let (down, up) = directions(args);
     let mut traces = Traces { files: TraceFiles::new(), read: &read };
@@ -94,12 +94,12 @@ pub(crate) fn build(args: &Args, read: impl ReadTrace) -> Result<Spec, LinkError
     })
 }
 
-/// The warnings about deprecated keys of `--aqm`.
+/// Returns warnings about deprecated keys of `--aqm`.
 fn deprecated_keys(args: &Args) -> Vec<String> {
     let up = Down::from(args.up.clone());
     let mut found = Vec::new();
     for (flag, aqm) in [("--aqm", &args.down.aqm), ("--up-aqm", &up.aqm)] {
-        // What cannot be parsed is an error already.
+        // A value that cannot be parsed is reported as an error elsewhere.
         let fields = aqm.as_ref().and_then(|aqm| text::fields("kind", aqm).ok());
         let fields = fields.unwrap_or_default();
         let kind = kind_of(&fields);
@@ -112,13 +112,13 @@ fn deprecated_keys(args: &Args) -> Vec<String> {
     found
 }
 
-/// The kind of queue that the fields of `--aqm` name; empty without one.
+/// Returns the kind of queue that the fields of `--aqm` name; empty if none.
 fn kind_of(fields: &[(String, Option<String>)]) -> String {
     let kind = fields.iter().find(|(key, _)| key == "kind").and_then(|(_, kind)| kind.clone());
     kind.unwrap_or_default()
 }
 
-/// A plan of two nodes with one wire, both links and one flow.
+/// Returns a plan with two nodes, one wire, both links and one flow.
 fn plan(links: BTreeMap<String, Link>, seed: u64) -> Plan {
     let phase = Phase { flows: vec!["all".to_owned()], ..Phase::new("all", LENGTH) };
     Plan {
@@ -132,13 +132,13 @@ fn plan(links: BTreeMap<String, Link>, seed: u64) -> Plan {
     }
 }
 
-/// The options of both directions: up inherits what it does not set from down.
+/// Returns the options of both directions. Options that up does not set come from down.
 fn directions(args: &Args) -> (Down, Down) {
     let (down, up) = (args.down.clone(), Down::from(args.up.clone()));
     // A rate and a trace exclude each other.
     let traced = up.trace.is_some();
     let rated = up.rate.is_some();
-    // What only a link with a rate has.
+    // An unshaped up direction does not inherit options that need a rate.
     let unshaped = up.rate == Some(RateOrNone::None) && !traced;
     let back = Down {
         rate: up.rate.or(down.rate.filter(|_| !traced)),
@@ -164,7 +164,7 @@ fn directions(args: &Args) -> (Down, Down) {
     (down, back)
 }
 
-/// The trace files that have been read.
+/// The trace files read so far.
 struct Traces<'a, R> {
     files: TraceFiles,
     read: &'a R,
@@ -188,7 +188,7 @@ impl<R: ReadTrace> Traces<'_, R> {
     }
 }
 
-/// One direction as a link of a plan.
+/// Translates one direction into a link of the plan.
 fn link<R: ReadTrace>(
     one: &Down,
     flag: &str,
@@ -234,7 +234,7 @@ fn link<R: ReadTrace>(
     })
 }
 
-/// The trace of a direction, from `--trace`, `--on-end`, `--floor` and `--start`.
+/// Returns the trace of a direction, from `--trace`, `--on-end`, `--floor` and `--start`.
 fn trace_use<R: ReadTrace>(
     one: &Down,
     flag: &str,
@@ -265,7 +265,7 @@ fn trace_use<R: ReadTrace>(
     }))
 }
 
-/// The queue of a plan's link, from `--aqm` and `--queue`.
+/// Returns the queue of a plan's link, from `--aqm` and `--queue`.
 fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     let wrong =
         |key: &str, reason: String| LinkError::Flag { flag: format!("{flag}{key}"), reason };
@@ -306,11 +306,11 @@ fn queue(one: &Down, flag: &str, rtt: Micros) -> Result<Queue, LinkError> {
     text::build(&fields).map_err(|error| wrong("aqm", error.to_string()))
 }
 
-/// The limit in the unit of the queue's kind: packets or bytes.
+/// Returns the limit in the unit of the queue's kind: packets or bytes.
 fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Limit> {
     let rate = match (one.rate, limit) {
         (Some(RateOrNone::Rate(rate)), _) => rate,
-        // Neither depends on the rate.
+        // These limits do not depend on the rate.
         (_, Limit::Bytes(_) | Limit::Packets(_)) => Rate::from_bits_per_sec(1),
         _ => return None,
     };
@@ -318,7 +318,7 @@ fn absolute(limit: Limit, in_bytes: bool, one: &Down, rtt: Micros) -> Option<Lim
     resolve_queue(Some(&queue), Some(rate), rtt).fifo_limit().map(|(limit, _)| limit)
 }
 
-/// Whether a problem is about a queue that a flag sets.
+/// Whether a problem concerns a queue that a flag sets.
 fn is_of_queue(problem: &PlanProblem, args: &Args) -> bool {
     let requested = args.down.queue.is_some() || args.up.queue.is_some();
     requested && problem.path.starts_with("links.") && problem.path.contains(".queue")
@@ -334,7 +334,7 @@ fn refused(problems: &[PlanProblem], args: &Args) -> LinkError {
     LinkError::Plan { problems }
 }
 
-/// A problem of the plan with its flag in place of its key: `links.up.delay` is `--up-delay`.
+/// Formats a problem of the plan with its flag in place of its key: `links.up.delay` is `--up-delay`.
 fn flag_message(problem: &PlanProblem, args: &Args) -> String {
     let path = problem.path.replace(['"', '\''], "");
     let mut parts = path.split('.').skip(1);
@@ -367,9 +367,9 @@ fn flag_message(problem: &PlanProblem, args: &Args) -> String {
     } else {
         flag
     };
-    // The kind of a queue has no key here.
+    // The kind of a queue has no key on the command line.
     let rest = rest.filter(|key| *key != "kind").map_or(String::new(), |key| format!(" {key}"));
-    // Only a link at one interface has qdiscs.
+    // Only a link at one interface can use qdiscs.
     let backend = if args.dev.is_some() { "write --backend kernel" } else { "use --dev" };
     let reason = problem.reason.replace("write `backend = \"kernel\"`", backend);
     format!("{flag}{name}:{rest} {reason}")

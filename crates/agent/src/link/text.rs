@@ -1,5 +1,5 @@
-//! Flags whose value is a small table: `fq_codel,limit=1000p,target=5ms,ecn`. They are deserialized into the plan's
-//! types, so keys and units are the plan's.
+//! Parses flags whose value is a small table: `fq_codel,limit=1000p,target=5ms,ecn`. They are deserialized into the
+//! plan's types, so keys and units are the plan's.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ pub enum TableError {
     /// A key is given twice.
     #[error("`{0}` is given twice")]
     Duplicate(String),
-    /// A key without which the table is nothing.
+    /// A required key is missing.
     #[error("`{0}` is missing; add `,{0}={example}`", example = example(.0))]
     Missing(String),
     /// A key or value that the plan's type does not accept.
@@ -26,7 +26,7 @@ pub enum TableError {
     Value(serde_json::Error),
 }
 
-/// A value of a key that a table must have.
+/// Returns an example value of a required key.
 fn example(key: &str) -> &'static str {
     match key {
         "enter" => "1%",
@@ -41,8 +41,8 @@ fn example(key: &str) -> &'static str {
     }
 }
 
-/// A number is a string for one key (`alpha` of dualpi2) and an integer for another (`alpha` of pie). Up to this
-/// many numeric values are tried as both.
+/// Limit of numeric values that are tried both as a string and as an integer. A number is a string for one key (`alpha`
+/// of dualpi2) and an integer for another (`alpha` of pie).
 const MAX_NUMBERS: usize = 8;
 
 /// Reads one word of a fixed set, like `hold`.
@@ -53,16 +53,16 @@ pub(crate) fn word<T: DeserializeOwned>(text: &str) -> Result<T, TableError> {
     serde_json::from_value(Value::String(text.to_owned())).map_err(TableError::Value)
 }
 
-/// Reads `WORD,key=value,key` where the first word, if it has no `=`, is the value of `first`, and any other
-/// word without `=` is `true`.
+/// Parses `WORD,key=value,key`. The first word, if it has no `=`, is the value of `first`. Any other word without `=`
+/// is `true`.
 ///
 /// # Errors
-/// Names the key or value that is wrong.
+/// A key or value is wrong; the error names it.
 pub(crate) fn table<T: DeserializeOwned>(first: &str, text: &str) -> Result<T, TableError> {
     build(&fields(first, text)?)
 }
 
-/// The keys and values of a table as written; `None` for a key without a value, which means `true`.
+/// Splits a table into keys and values as written; the value is `None` for a key without one, which means `true`.
 pub(crate) fn fields(first: &str, text: &str) -> Result<Vec<(String, Option<String>)>, TableError> {
     let mut found: Vec<(String, Option<String>)> = Vec::new();
     for (position, part) in text.split(',').enumerate() {
@@ -110,7 +110,7 @@ pub(crate) fn build<T: DeserializeOwned>(
         }
     }
     let error = reported.unwrap_or_else(|| serde::de::Error::custom("no value"));
-    // serde_json reports it only in the text.
+    // serde_json reports the missing field only in the message.
     let text = error.to_string();
     let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
     Err(missing.map_or(TableError::Value(error), |(key, _)| TableError::Missing(key.to_owned())))
@@ -143,7 +143,7 @@ mod tests {
         let queue: Queue = table("kind", "fq_codel,limit=1000p,flows=64,target=1ms,ecn").unwrap();
         let wanted = r#"{"kind":"fq_codel","limit":"1000p","flows":64,"target":"1ms","ecn":true}"#;
         assert_eq!(queue, serde_json::from_str(wanted).unwrap());
-        // The same key is a number here and a text there.
+        // The same key is a number in one kind and a string in the other.
         assert!(matches!(table("kind", "pie,alpha=2"), Ok(Queue::Pie(Pie { alpha: Some(2), .. }))));
         let dualpi2: Queue = table("kind", "dualpi2,alpha=1,beta=3.2,coupling_factor=3").unwrap();
         assert!(

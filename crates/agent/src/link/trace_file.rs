@@ -1,4 +1,4 @@
-//! Reading trace files.
+//! Reads trace files.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ pub(crate) enum TraceFileError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// Its contents are not a trace; names the line.
+    /// Its contents are not a trace; the error names the line.
     #[error(transparent)]
     Parse(#[from] TraceError),
 }
 
-/// Reads a trace file: its sha256 in hexadecimal and its contents.
+/// Reads a trace file. Returns its SHA-256 in hexadecimal and its contents.
 ///
 /// # Errors
 /// The file cannot be read or parsed.

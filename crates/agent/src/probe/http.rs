@@ -1,9 +1,9 @@
-//! As much of HTTP/1.1 (RFC 9112) as a fetch needs, over `httparse`. Pure.
+//! The subset of HTTP/1.1 (RFC 9112) that a fetch needs, on top of `httparse`. Pure.
 
 pub use ccbench_proto::http::{answer, request};
 use httparse::{EMPTY_HEADER, Request, Response, Status};
 
-/// Longest head of a request or an answer, and most fields in it.
+/// Limits of the head of a request or response: bytes, and number of fields.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_FIELDS: usize = 128;
 
@@ -14,7 +14,7 @@ pub struct RequestParser {
 }
 
 impl RequestParser {
-    /// Adds received bytes; returns the status of the answer once the request is complete.
+    /// Adds received bytes. Returns the status of the response once the request is complete.
     pub fn push(&mut self, bytes: &[u8]) -> Option<u16> {
         self.head.extend_from_slice(bytes);
         let mut fields = [EMPTY_HEADER; MAX_FIELDS];
@@ -28,7 +28,7 @@ impl RequestParser {
     }
 }
 
-/// An incremental parser of answers.
+/// An incremental parser of responses.
 #[derive(Debug, Default)]
 pub struct Answer {
     head: Vec<u8>,
@@ -36,20 +36,20 @@ pub struct Answer {
     pub status: Option<u16>,
     /// `Content-Length`, if present.
     length: Option<u64>,
-    /// Of the body, so far.
+    /// Bytes of the body so far.
     pub bytes: u64,
 }
 
-/// Why an answer is not a complete HTTP/1 response.
+/// Why a response is not complete HTTP/1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// The head is too long.
+    /// The head does not end within the limit.
     #[error("the answer's head does not end")]
     EndlessHead,
-    /// It is not HTTP.
+    /// The response is not HTTP.
     #[error("the answer begins with `{0}`")]
     NotHttp(String),
-    /// The connection closed before an answer.
+    /// The connection closed before a response.
     #[error("the server closed the connection without an answer")]
     NoAnswer,
     /// The connection closed within the body.
@@ -57,16 +57,16 @@ pub enum AnswerError {
     Truncated {
         /// Bytes of the body that arrived.
         received: u64,
-        /// Bytes that its head announced.
+        /// Bytes that the head announced.
         length: u64,
     },
 }
 
 impl Answer {
-    /// Adds received bytes; returns whether the answer is complete.
+    /// Adds received bytes. Returns whether the response is complete.
     ///
     /// # Errors
-    /// It is no answer in HTTP/1.
+    /// This is not an HTTP/1 response.
     pub fn push(&mut self, bytes: &[u8]) -> Result<bool, AnswerError> {
         if self.status.is_some() {
             self.bytes += bytes.len() as u64;
@@ -102,10 +102,10 @@ impl Answer {
         self.length.is_some_and(|length| self.bytes >= length)
     }
 
-    /// The server has closed the connection; returns an error if the answer is incomplete.
+    /// Ends the response when the server has closed the connection.
     ///
     /// # Errors
-    /// It is not.
+    /// The response is incomplete.
     pub fn close(&self) -> Result<(), AnswerError> {
         match (self.status, self.length) {
             (None, _) => Err(AnswerError::NoAnswer),

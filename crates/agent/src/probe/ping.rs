@@ -1,7 +1,7 @@
-//! Echo requests by ICMP, ICMPv6 and UDP: probes, and the base round-trip time before a trial.
+//! Echo requests over ICMP, ICMPv6 and UDP: probes, and the base round-trip time before a trial.
 //!
-//! The reply's time is the kernel's receive time stamp, so a busy agent does not lengthen a measured
-//! round trip; the request's is our clock right before the system call.
+//! The arrival time of a reply is the kernel's receive timestamp, so a busy agent does not lengthen a measured round
+//! trip. The time of a request is our clock right before the system call.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
@@ -22,22 +22,22 @@ use tokio::net::UdpSocket;
 
 use crate::clock;
 
-/// First byte of an echo request and reply; ours over UDP has the same form.
+/// The first byte of an echo request. Ours over UDP has the same form.
 pub const ECHO_REQUEST: u8 = 8;
-/// The answer's.
+/// The first byte of an echo reply.
 pub const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
-/// ICMP header, our mark, filling: 64 bytes of ICMP as ping(8) sends.
+/// ICMP header, our mark and padding: 64 bytes of ICMP, as ping(8) sends.
 const PACKET_BYTES: usize = 64;
 const MARK: std::ops::Range<usize> = 8..16;
 const FLAGS: SockFlag = SockFlag::SOCK_NONBLOCK.union(SockFlag::SOCK_CLOEXEC);
-/// Before a trial, a reply that takes longer is a loss.
+/// Before a trial, a reply that takes longer counts as lost.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
-/// After a trial, replies are waited for at most so long.
+/// How long to wait for replies after a trial.
 pub const LINGER_NS: u64 = 3_000_000_000;
 
-/// The Internet checksum (RFC 1071) of an even number of bytes.
+/// Returns the Internet checksum (RFC 1071) of an even number of bytes.
 fn checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.chunks(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -50,7 +50,7 @@ fn echo_request(how: How, id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
     packet[4..6].copy_from_slice(&id.to_be_bytes());
     packet[6..8].copy_from_slice(&seq.to_be_bytes());
     packet[MARK].copy_from_slice(&mark.to_be_bytes());
-    // Over IPv6 the sum is over addresses too: the kernel's work.
+    // The ICMPv6 checksum covers the addresses, too, so the kernel computes it.
     if matches!(how, How::Icmp { .. }) {
         let sum = checksum(&packet);
         packet[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -58,8 +58,8 @@ fn echo_request(how: How, id: u16, seq: u16, mark: u64) -> [u8; PACKET_BYTES] {
     packet
 }
 
-/// The sequence number of a reply to one of our own requests, identified by the mark (a raw socket receives every
-/// reply of the node, and brings the IP header with it).
+/// Returns the sequence number of a reply to one of our own requests, which the mark identifies. A raw socket receives
+/// every reply of the node, with its IP header.
 fn echo_reply(packet: &[u8], how: How, mark: u64) -> Option<u16> {
     let raw = matches!(how, How::Icmp { raw: true });
     let header = if raw { usize::from(packet.first()? & 0xf) * 4 } else { 0 };
@@ -68,22 +68,22 @@ fn echo_reply(packet: &[u8], how: How, mark: u64) -> Option<u16> {
     ours.then(|| Some(u16::from_be_bytes([*icmp.get(6)?, *icmp.get(7)?])))?
 }
 
-/// For fuzzing: [`echo_reply`] of a packet in each form.
+/// For fuzzing: applies [`echo_reply`] to a packet in each form.
 #[doc(hidden)]
 pub fn echo_reply_of(packet: &[u8], mark: u64) -> Vec<Option<u16>> {
     let forms = [How::Icmp { raw: true }, How::Icmp { raw: false }, How::Icmp6, How::Udp];
     forms.into_iter().map(|how| echo_reply(packet, how, mark)).collect()
 }
 
-/// In what an echo is carried.
+/// The carrier of an echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// IPv4; a raw socket sees the IP header too.
+    /// IPv4. A raw socket also receives the IP header.
     Icmp {
-        /// Else the kernel's own ping socket.
+        /// Otherwise the kernel's own ping socket.
         raw: bool,
     },
-    /// IPv6: its raw sockets do not see the header.
+    /// IPv6. Its raw sockets do not receive the header.
     Icmp6,
     Udp,
 }
@@ -98,10 +98,10 @@ impl How {
     }
 }
 
-/// Sends echo requests to one address and takes the replies.
+/// Sends echo requests to one address and receives the replies.
 #[derive(Debug)]
 pub struct Pinger {
-    /// Not always UDP: tokio has no type for other datagram sockets, and this one does what is needed.
+    /// Holds any datagram socket: tokio has no type for those other than UDP, and this one works.
     socket: UdpSocket,
     how: How,
     to: SockaddrStorage,
@@ -109,7 +109,7 @@ pub struct Pinger {
     mark: u64,
 }
 
-/// When a request went out, on both clocks.
+/// When a request was sent, on both clocks.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     at_ns: u64,
@@ -119,10 +119,10 @@ struct Sent {
 static NEXT_ID: AtomicU16 = AtomicU16::new(0);
 
 impl Pinger {
-    /// Of ICMP echoes. A raw socket where we may, else the kernel's own ping socket.
+    /// Opens a socket for ICMP echoes: a raw socket if permitted, else the kernel's own ping socket.
     ///
     /// # Errors
-    /// The kernel allows neither (`net.ipv4.ping_group_range`).
+    /// The kernel permits neither (`net.ipv4.ping_group_range`).
     pub fn open(to: IpAddr, tos: u8) -> io::Result<Self> {
         let (family, protocol) = match to {
             IpAddr::V4(_) => (AddressFamily::Inet, SockProtocol::Icmp),
@@ -136,10 +136,10 @@ impl Pinger {
         Self::with(fd, how, SocketAddr::new(to, 0), tos)
     }
 
-    /// Of echoes over UDP.
+    /// Opens a socket for echoes over UDP.
     ///
     /// # Errors
-    /// No socket.
+    /// The socket cannot be created.
     pub fn open_udp(to: SocketAddr, tos: u8) -> io::Result<Self> {
         let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let fd = socket(family, SockType::Datagram, FLAGS, SockProtocol::Udp)?;
@@ -163,10 +163,10 @@ impl Pinger {
         Ok(Sent { at_ns, realtime_ns })
     }
 
-    /// The next reply: its sequence number and the kernel's time (CLOCK_REALTIME) of its arrival.
+    /// Returns the next reply: its sequence number, and its arrival time by the kernel (CLOCK_REALTIME).
     async fn receive(&self) -> (u16, i64) {
         loop {
-            // Foreign packets and ICMP errors of the socket are ignored: the request is lost when it times out.
+            // Ignores foreign packets and ICMP errors of the socket: an unanswered request times out.
             if let Ok(Some(reply)) =
                 self.socket.async_io(Interest::READABLE, || self.receive_now()).await
             {
@@ -197,17 +197,17 @@ impl Pinger {
     }
 }
 
-/// Round trip in microseconds; nothing if it took longer than `most_ns`, or the wall clock was stepped in between.
+/// Returns the round trip in microseconds; `None` if it took longer than `most_ns`, or the wall clock was stepped meanwhile.
 fn rtt_us(sent: Sent, received_realtime_ns: i64, most_ns: u64) -> Option<f64> {
     let ns = received_realtime_ns - sent.realtime_ns;
     (0..=most_ns.cast_signed()).contains(&ns).then_some(ns as f64 / 1e3)
 }
 
-/// The lowest of `count` round trips `gap` apart, in microseconds, and how many came back; the last
-/// request is given `LOST_AFTER_NS`, and nothing goes on after `deadline_ns` (CLOCK_MONOTONIC).
+/// Returns the lowest of `count` round trips `gap` apart, in microseconds, and how many replies came. Waits
+/// `LOST_AFTER_NS` for the last one, but never beyond `deadline_ns` (CLOCK_MONOTONIC).
 ///
 /// # Errors
-/// No socket, or the first request could not be sent.
+/// The socket cannot be created, or the first request could not be sent.
 pub async fn base_rtt(
     to: IpAddr,
     count: u16,
@@ -244,7 +244,7 @@ pub async fn base_rtt(
     Ok((best, replies))
 }
 
-/// The row of a probe that has just been sent.
+/// Returns the row of a probe that has just been sent.
 pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
     wire::Probe {
         at_ns,
@@ -256,10 +256,10 @@ pub fn row(task: &ProbeTask, seq: u32, at_ns: u64) -> wire::Probe {
     }
 }
 
-/// Sets the TOS byte (IPv6: the traffic class) of what leaves by a socket.
+/// Sets the TOS byte (in IPv6, the traffic class) of packets that a socket sends.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel refused.
 pub fn set_tos(fd: &impl AsFd, ip: IpAddr, tos: u8) -> io::Result<()> {
     let value = i32::from(tos);
     match ip {
@@ -269,11 +269,11 @@ pub fn set_tos(fd: &impl AsFd, ip: IpAddr, tos: u8) -> io::Result<()> {
     }
 }
 
-/// Asks from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC), and listens until all is answered or lost, `LINGER_NS`
-/// longer at most. Every request is one row, handed to `emit` at once. Returns how many were neither.
+/// Sends requests from `start_at_ns` to `end_at_ns` (CLOCK_MONOTONIC), and waits until all are answered or lost, at
+/// most `LINGER_NS` longer. Hands each request's row to `emit` at once. Returns how many requests were neither.
 ///
 /// # Errors
-/// No socket.
+/// The socket cannot be created.
 pub async fn probe(
     task: &ProbeTask,
     start_at_ns: u64,
@@ -302,7 +302,7 @@ pub async fn probe(
         let next = if asking { due.min(end_at_ns) } else { last_ns };
         let oldest = waiting.values().next().map(|s| s.at_ns + lost_after_ns);
         tokio::select! {
-            // Received replies are not lost, however late they are read.
+            // Read replies first: a received reply must not count as lost, however late it is read.
             biased;
             reply = pinger.receive() => {
                 let (low, at) = reply;
@@ -319,7 +319,7 @@ pub async fn probe(
                         Err(_) => emit(row(seq, now, None)),
                     }
                     seq += 1;
-                    // After a late wake-up, missed requests are skipped instead of sent in a burst.
+                    // After a late wake-up, skip missed requests instead of sending a burst.
                     due = match task.plan.repeat {
                         Repeat::Once => u64::MAX,
                         _ => due + every * (1 + (now - due) / every),
@@ -372,8 +372,8 @@ mod tests {
         );
     }
 
-    /// Rows of a trial of one second with an echo every 200 ms, and how many echoes were left over. What the other side
-    /// gets, it answers after `delay`, or never.
+    /// Runs a one-second trial with an echo every 200 ms. Returns its rows, and how many echoes were left over. The
+    /// other side answers after `delay`, or never.
     fn echoes(delay: Option<Duration>, timeout: Micros) -> (Vec<wire::Probe>, usize) {
         let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = other.local_addr().unwrap().port();
@@ -384,7 +384,7 @@ mod tests {
             let other = other.try_clone().unwrap();
             std::thread::spawn(move || {
                 let mut buffer = [0; 256];
-                // An empty datagram ends it.
+                // An empty datagram ends the loop.
                 while let Ok((length @ 1.., from)) = other.recv_from(&mut buffer) {
                     let (other, mut answer) = (other.try_clone().unwrap(), buffer);
                     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! Servers that answer the probes of other nodes: HTTP with one file, a UDP echo, and a UDP stream. Each has its own threads from
-//! Prepare to Reset.
+//! Servers that answer the probes of other nodes: HTTP with one file, a UDP echo, and a UDP stream. Each has its own
+//! threads, from Prepare to Reset.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -20,12 +20,12 @@ use crate::probe::ping::{self, ECHO_REPLY, ECHO_REQUEST};
 
 /// How often a thread checks whether it must stop.
 const SLICE_MS: u16 = 50;
-/// Maximum number of connections at a time; a probe makes one.
+/// Limit of concurrent connections; a probe makes one.
 const MAX_CONNECTIONS: usize = 64;
-/// Written at once.
+/// Written in one call.
 static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 
-/// A running server; dropping stops it.
+/// A running server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<AtomicBool>,
@@ -33,20 +33,20 @@ pub struct Server {
 }
 
 impl Drop for Server {
-    /// Waits for the listener: its port and its congestion control are free afterwards.
+    /// Waits for the listener's end, after which its port and its congestion control are free.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked is gone as well.
+            // A thread that panicked has ended, too.
             let _ = thread.join();
         }
     }
 }
 
-/// Listens for a probe. `cc` is the kernel's name of the congestion control.
+/// Starts the server of a probe. `cc` is the kernel's name of the congestion control.
 ///
 /// # Errors
-/// The address is taken, or the kernel does not have this congestion control.
+/// The address is in use, or the kernel does not have this congestion control.
 pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
     let address = SocketAddr::new(task.to_ip, task.port);
     let stop = Arc::new(AtomicBool::new(false));
@@ -67,7 +67,7 @@ pub fn start(task: &ProbeTask, cc: Option<&str>) -> io::Result<Server> {
         server.thread = Some(thread.spawn(move || echo(&socket, &stop))?);
         return Ok(server);
     }
-    // Connections inherit both.
+    // Connections inherit the congestion control and the TOS byte.
     let listener = TcpListener::bind(address)?;
     ping::set_tos(&listener, task.to_ip, task.plan.tos)?;
     if let Some(cc) = cc {
@@ -89,10 +89,10 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) {
                 continue;
             }
         };
-        // An answer is never answered.
+        // Never answer a reply.
         if buffer[..length].first() == Some(&ECHO_REQUEST) {
             buffer[0] = ECHO_REPLY;
-            // A full queue is a lost echo, which the other side counts.
+            // A full queue loses the echo, which the other side counts.
             let _ = socket.send_to(&buffer[..length], from);
         }
     }
@@ -101,7 +101,7 @@ fn echo(socket: &UdpSocket, stop: &AtomicBool) {
 fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
     let open = Arc::new(AtomicUsize::new(0));
     while !stop.load(Ordering::Relaxed) {
-        // accept() reports errors of the wait too.
+        // accept() also reports errors of the wait.
         let _ = poll(
             &mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)],
             PollTimeout::from(SLICE_MS),
@@ -130,7 +130,7 @@ fn listen(listener: &TcpListener, bytes: u64, stop: &Arc<AtomicBool>) {
     }
 }
 
-/// Wait before the next attempt: an error such as a lack of descriptors persists for a while.
+/// Waits before the next attempt: an error such as EMFILE persists for a while.
 fn rest(error: &io::Error) {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     if !matches!(error.kind(), Interrupted | TimedOut | WouldBlock) {
@@ -138,7 +138,7 @@ fn rest(error: &io::Error) {
     }
 }
 
-/// Retries a blocking operation until it is done or the server stops.
+/// Retries a blocking operation until it completes or the server stops.
 fn patiently<T>(stop: &AtomicBool, mut what: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     loop {
@@ -170,7 +170,7 @@ fn serve(mut stream: TcpStream, bytes: u64, stop: &AtomicBool) -> io::Result<()>
         }
     };
     let mut left = if status == 200 { bytes } else { 0 };
-    // Head and beginning of the body in one write, so that they share a packet.
+    // Write the head and the beginning of the body at once, so that they share a packet.
     let mut first = http::answer(status, left);
     let some = (PIECE.len() as u64).min(left) as usize;
     first.extend_from_slice(&PIECE[..some]);
@@ -206,7 +206,7 @@ pub(crate) mod tests {
     use ccbench_tests::port::ReservedPort;
     use std::net::Ipv4Addr;
 
-    /// A probe of this node's own port.
+    /// Returns a probe of this node's own port.
     pub(crate) fn task(kind: ProbeKind, port: u16, repeat: Repeat) -> ProbeTask {
         ProbeTask {
             id: "page".into(),
@@ -223,14 +223,14 @@ pub(crate) mod tests {
         }
     }
 
-    /// A port that no other test gets: the server of a probe can have it, and without one a connection is refused.
+    /// Returns a port that no other test gets. A probe's server can bind it; without one, connections are refused.
     fn reserved_port() -> (ReservedPort, u16) {
         let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
         let port = reserved.address().port();
         (reserved, port)
     }
 
-    /// Rows until there are `most`, then the order to stop.
+    /// Returns rows until there are `most`, then stops the probe.
     fn rows(task: &ProbeTask, most: usize) -> Vec<wire::Probe> {
         let stop = Arc::new(AtomicBool::new(false));
         let deadline =
@@ -289,7 +289,7 @@ pub(crate) mod tests {
 
     #[test]
     fn unfinished_probes_have_no_row() {
-        // It listens and never answers. The trial ends once it has the connection: by then the probe has begun.
+        // The server accepts but never answers. The trial ends once the server has the connection, so the probe has begun by then.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let task = task(ProbeKind::Http, listener.local_addr().unwrap().port(), Repeat::Once);
         let stop = Arc::new(AtomicBool::new(false));

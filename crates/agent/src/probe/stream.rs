@@ -1,11 +1,14 @@
-//! A stream over UDP at a constant rate: the node that answers sends, and the one that measures counts what arrives.
+//! A UDP stream at a constant rate. The answering node sends, and the measuring node counts what arrives.
 //!
-//! Messages have a kind, a number and a count. The measuring node asks every `ASK_NS`; the other one answers with a cookie of
-//! the address that asks, and sends to who returns it: otherwise a request with a forged source would make it flood a stranger.
-//! It stops when no request has come for `IDLE_LIMIT_NS`, and until then sends to nobody else. Datagrams are due at instants that
-//! follow from the rate; those that the local queue does not take are lost there, as on the path. If the sender itself is late by
-//! more than `BURST_NS`, it leaves datagrams out and counts them in each later one, so that a slow sender is not taken for a
-//! slow path. What the socket of the measuring node drops because that node is too slow is counted, too.
+//! Messages have a kind, a number and a count. The measuring node sends a request every `ASK_NS`. The other node answers with a
+//! cookie for the requesting address, and sends the stream only to an address that returns its cookie; otherwise a request with a
+//! forged source could make it flood a third party. It sends to one address at a time, and stops when no request has come for
+//! `IDLE_LIMIT_NS`.
+//!
+//! The rate determines when each datagram is due. Datagrams that the local queue rejects are lost there, as on the path. If the
+//! sender itself is late by more than `BURST_NS`, it leaves out datagrams and reports their number in every later one, so that a
+//! slow sender does not look like a slow path. Datagrams that the receiving socket drops because the measuring node is too slow are
+//! counted, too.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -25,27 +28,28 @@ use super::tcp::Deadline;
 use crate::clock;
 use crate::probe::ping;
 
-/// Time between two requests, and without one after which the sender stops.
+/// Time between two requests, and the time without one after which the sender stops.
 const ASK_NS: u64 = 100_000_000;
 const IDLE_LIMIT_NS: u64 = 1_000_000_000;
-/// Time between two looks at what is due.
+/// Time between two checks for due datagrams.
 const TICK: Duration = Duration::from_millis(1);
-/// What a late sender makes up for.
+/// How much of a delay the sender makes up for.
 const BURST_NS: u64 = 20_000_000;
-/// Messages that are read between two looks at what is due: a flood of them keeps the sender neither from its work nor from its end.
+/// Limit of messages read between two checks: a flood must neither delay the stream nor keep the sender from stopping.
 const MAX_MESSAGES: usize = 256;
 const PACKET_BYTES: u64 = STREAM_PACKET_BYTES as u64;
-/// Of each socket: some ms at 10 Gbit/s. With the usual 208 KiB, a socket and not the path would lose packets above 1 Gbit/s.
+/// Size of each socket's buffer: a few ms at 10 Gbit/s. The usual 208 KiB would lose packets above 1 Gbit/s in the socket, not on
+/// the path.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Kinds of messages.
 const REQUEST: u8 = b'?';
 const COOKIE: u8 = b'=';
 const DATA: u8 = b'.';
-/// A kind and two numbers.
+/// Size of a kind and two numbers.
 const MESSAGE_BYTES: usize = 17;
 
-/// A message: the cookie, or the number of a datagram and how many were left out before it.
+/// Encodes a message. The numbers are the cookie, or a datagram's number and how many were left out before it.
 fn encode(kind: u8, number: u64, left_out: u64) -> [u8; MESSAGE_BYTES] {
     let mut message = [0; MESSAGE_BYTES];
     message[0] = kind;
@@ -60,7 +64,7 @@ fn decode(bytes: &[u8]) -> Option<(u8, u64, u64)> {
     Some((kind, u64::from_be_bytes(*number), u64::from_be_bytes(left_out.try_into().ok()?)))
 }
 
-/// Bytes of the headers of IP and UDP.
+/// Returns the size of the IP and UDP headers.
 const fn header_bytes(ip: IpAddr) -> u64 {
     match ip {
         IpAddr::V4(_) => 28,
@@ -68,7 +72,7 @@ const fn header_bytes(ip: IpAddr) -> u64 {
     }
 }
 
-/// What is due of a stream. Pure: times are nanoseconds after its beginning.
+/// Decides which datagrams of a stream are due. Pure: times are nanoseconds since its start.
 #[derive(Debug)]
 struct Pacer {
     rate_bps: u64,
@@ -78,18 +82,18 @@ struct Pacer {
 }
 
 impl Pacer {
-    /// Of a stream before which so many datagrams were left out.
+    /// Starts a stream before which `left_out` datagrams were left out.
     fn new(rate_bps: u64, left_out: u64) -> Self {
         Self { rate_bps, next: 0, left_out }
     }
 
-    /// The number of datagrams until a time.
+    /// Returns the number of datagrams until a time.
     fn count(&self, ns: u64) -> u64 {
         let bits = u128::from(ns) * u128::from(self.rate_bps) / 1_000_000_000;
         u64::try_from(bits / u128::from(PACKET_BYTES * 8)).unwrap_or(u64::MAX)
     }
 
-    /// The numbers of the datagrams that are due now. What is due for longer than [`BURST_NS`] is left out.
+    /// Returns the numbers of the datagrams that are due now. Leaves out those that have been due for longer than [`BURST_NS`].
     fn due(&mut self, now_ns: u64) -> std::ops::Range<u64> {
         let end = self.count(now_ns);
         let first = self.count(now_ns.saturating_sub(BURST_NS)).max(self.next);
@@ -99,15 +103,15 @@ impl Pacer {
     }
 }
 
-/// To whom datagrams are sent: one address at a time. Pure: times are nanoseconds of any clock.
+/// Decides who receives datagrams: one address at a time. Pure: times are nanoseconds of any clock.
 #[derive(Debug)]
 struct Streams {
     rate_bps: u64,
-    /// Who has the stream, since when, and what is due of it.
+    /// The stream's receiver, its start, and its pacer.
     current: Option<(SocketAddr, u64, Pacer)>,
     asked_ns: u64,
-    /// Who had it, and what had been left out by then. The receiver counts what exceeds its highest count, so the count of an address
-    /// that asks again goes on. At most one is added in [`IDLE_LIMIT_NS`].
+    /// Earlier receivers, and how many datagrams were left out for each. A receiver only counts what exceeds its
+    /// highest count, so the count continues if it asks again. At most one is added per [`IDLE_LIMIT_NS`].
     before: BTreeMap<SocketAddr, u64>,
 }
 
@@ -116,7 +120,7 @@ impl Streams {
         Self { rate_bps, current: None, asked_ns: 0, before: BTreeMap::new() }
     }
 
-    /// An address has asked with its cookie.
+    /// Handles a request from an address that returned its cookie.
     fn asked(&mut self, from: SocketAddr, now_ns: u64) {
         let (rate_bps, left_out) = (self.rate_bps, self.before.get(&from).copied());
         let begin = || (from, now_ns, Pacer::new(rate_bps, left_out.unwrap_or_default()));
@@ -126,8 +130,8 @@ impl Streams {
         }
     }
 
-    /// The datagrams that are due now: to whom, their numbers, and how many were left out before them. Ends a stream for which nobody
-    /// asks any more.
+    /// Returns the datagrams that are due now: the receiver, their numbers, and how many were left out before them.
+    /// Ends a stream that nobody requests any more.
     fn due(&mut self, now_ns: u64) -> Option<(SocketAddr, std::ops::Range<u64>, u64)> {
         if now_ns.saturating_sub(self.asked_ns) > IDLE_LIMIT_NS
             && let Some((to, _, pacer)) = self.current.take()
@@ -140,14 +144,14 @@ impl Streams {
     }
 }
 
-/// Sends streams to those who ask, one at a time, until `stop`.
+/// Sends streams to those who request them, one at a time, until `stop`.
 pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
-    // The plan's check requires one.
+    // The plan's check guarantees a rate.
     let rate_bps = task.plan.rate.map_or(1, Rate::bits_per_sec);
     let payload = (PACKET_BYTES - header_bytes(task.to_ip)) as usize;
-    // Keys that nobody else has: the hash of an address is its cookie.
+    // The hash of an address, with secret keys, is its cookie.
     let cookies = RandomState::new();
-    // Without a privilege the kernel gives less.
+    // Without the privilege, the kernel grants a smaller buffer.
     if setsockopt(socket, sockopt::SndBufForce, &BUFFER_BYTES).is_err() {
         let _ = setsockopt(socket, sockopt::SndBuf, &BUFFER_BYTES);
     }
@@ -162,7 +166,7 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
                 Some((REQUEST, number, _)) if number == cookie => {
                     streams.asked(from, clock::now_ns());
                 }
-                // A request that is lost is repeated.
+                // If this is lost, the next request is answered again.
                 Some((REQUEST, ..)) => drop(socket.send_to(&encode(COOKIE, cookie, 0), from)),
                 _ => {}
             }
@@ -170,7 +174,7 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
         if let Some((to, numbers, left_out)) = streams.due(clock::now_ns()) {
             for number in numbers {
                 datagram[..MESSAGE_BYTES].copy_from_slice(&encode(DATA, number, left_out));
-                // A full queue is a part of the path.
+                // A full queue counts as part of the path.
                 if socket.send_to(&datagram, to).is_err() {
                     break;
                 }
@@ -180,17 +184,17 @@ pub fn serve(socket: &UdpSocket, task: &ProbeTask, stop: &AtomicBool) {
     }
 }
 
-/// What arrived in one interval.
+/// The counts of one interval.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Interval {
     bytes: u64,
     /// Datagrams that the sender left out.
     left_out: u64,
-    /// Datagrams that arrived, and that the receiver's socket dropped.
+    /// Datagrams that arrived but that the receiver's socket dropped.
     dropped: u64,
 }
 
-/// The intervals of a stream. Pure: times are nanoseconds of any clock.
+/// Assigns datagrams to intervals. Pure: times are nanoseconds of any clock.
 #[derive(Debug)]
 struct Intervals {
     begin_ns: u64,
@@ -201,7 +205,7 @@ struct Intervals {
     dropped: u64,
 }
 
-/// What a counter has counted since its highest value so far.
+/// Returns by how much a counter exceeds its highest value so far.
 fn newly(counter: u64, highest: &mut u64) -> u64 {
     let new = counter.saturating_sub(*highest);
     *highest += new;
@@ -214,12 +218,12 @@ impl Intervals {
         Self { begin_ns, every_ns, seq: 0, current, left_out: 0, dropped: 0 }
     }
 
-    /// The end of the current one.
+    /// Returns the end of the current interval.
     fn end_ns(&self) -> u64 {
         self.begin_ns + (u64::from(self.seq) + 1) * self.every_ns
     }
 
-    /// Ends the current one if its time is over: its number, and what arrived.
+    /// If the current interval is over, ends it and returns its number and counts.
     fn take(&mut self, now_ns: u64) -> Option<(u32, Interval)> {
         if now_ns < self.end_ns() {
             return None;
@@ -229,20 +233,20 @@ impl Intervals {
         Some((seq, std::mem::take(&mut self.current)))
     }
 
-    /// A datagram with this length of its IP packet.
+    /// Counts a datagram, by the length of its IP packet.
     fn arrived(&mut self, ip_bytes: u64, left_out: u64) {
         self.current.bytes += ip_bytes;
-        // The counter of an overtaken datagram is lower.
+        // An overtaken datagram carries a lower counter.
         self.current.left_out += newly(left_out, &mut self.left_out);
     }
 
-    /// The number of datagrams that the socket has dropped since it was made.
+    /// Takes the number of datagrams that the socket has dropped since it was created.
     fn socket_dropped(&mut self, count: u32) {
         self.current.dropped += newly(count.into(), &mut self.dropped);
     }
 }
 
-/// Waits for a datagram. Returns its length and, if the socket (option `SO_RXQ_OVFL`) has dropped any before it, how many in all.
+/// Waits for a datagram. Returns its length and, if the socket (option `SO_RXQ_OVFL`) has dropped any before it, the total dropped.
 fn receive_one(
     socket: &UdpSocket,
     buffer: &mut [u8],
@@ -258,10 +262,10 @@ fn receive_one(
     Ok((message.bytes, dropped))
 }
 
-/// Asks for the stream from the probe's start to the end of the trial, and hands over a row for every interval. Blocks.
+/// Requests the stream from the probe's start to the end of the trial, and emits a row for every interval. Blocks.
 ///
 /// # Errors
-/// No socket.
+/// The socket cannot be created.
 pub fn receive(
     task: &ProbeTask,
     start_at_ns: u64,
@@ -275,7 +279,7 @@ pub fn receive(
     let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
     socket.connect(SocketAddr::new(task.to_ip, task.port))?;
     ping::set_tos(&socket, task.to_ip, task.plan.tos)?;
-    // Without a privilege the kernel gives less.
+    // Without the privilege, the kernel grants a smaller buffer.
     if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
         let _ = setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES);
     }
@@ -296,7 +300,7 @@ pub fn receive(
             emit(row(task, seq, at_ns, &interval));
         }
         if now_ns >= ask_ns {
-            // One that is lost is repeated.
+            // If this is lost, the next request replaces it.
             let _ = socket.send(&encode(REQUEST, cookie, 0));
             ask_ns = now_ns + ASK_NS;
         }
@@ -316,7 +320,7 @@ pub fn receive(
             _ => {}
         }
     }
-    // The last interval that is whole.
+    // Emit the last complete interval, too.
     while let Some((seq, interval)) = intervals.take(deadline.at_ns.min(clock::now_ns())) {
         emit(row(task, seq, begin_ns + u64::from(seq) * intervals.every_ns, &interval));
     }
@@ -346,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_late_sender_leaves_out_what_is_long_due() {
-        // A packet per millisecond.
+        // One packet per millisecond.
         let mut pacer = Pacer::new(12_000_000, 0);
         assert_eq!(pacer.due(500_000), 0..0);
         assert_eq!(pacer.due(3_000_000), 0..3);
@@ -358,12 +362,12 @@ mod tests {
     #[test]
     fn the_count_of_an_address_that_asks_again_goes_on() {
         let [one, other] = [1, 2].map(|port| SocketAddr::new([127, 0, 0, 1].into(), port));
-        // A packet per millisecond.
+        // One packet per millisecond.
         let mut streams = Streams::new(12_000_000);
         assert_eq!(streams.due(5_000_000_000), None);
         streams.asked(one, 5_000_000_000);
         assert_eq!(streams.due(5_053_000_000), Some((one, 33..53, 33)));
-        // It has the stream, so another one gets nothing.
+        // This address has the stream, so another one gets nothing.
         streams.asked(other, 5_053_000_000);
         assert_eq!(streams.due(6_000_000_000), Some((one, 980..1000, 960)));
         assert_eq!(streams.due(6_000_000_001), None, "it has not asked for more than a second");
@@ -372,7 +376,7 @@ mod tests {
         assert_eq!(streams.due(7_600_000_000), None);
         streams.asked(other, 7_600_000_000);
         assert_eq!(streams.due(7_601_000_000), Some((other, 0..1, 0)));
-        // Nor does the stream of another one in between begin the count anew.
+        // A stream to another address in between does not restart the count.
         assert_eq!(streams.due(8_700_000_000), None);
         streams.asked(one, 8_700_000_000);
         assert_eq!(streams.due(8_703_000_000), Some((one, 0..3, 960)));
@@ -417,7 +421,7 @@ mod tests {
     fn what_the_socket_drops_is_reported_with_the_next_datagram() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         setsockopt(&socket, sockopt::RxqOvfl, &1).unwrap();
-        // The kernel takes its minimum, which is a few datagrams.
+        // The kernel raises this to its minimum, which holds a few datagrams.
         setsockopt(&socket, sockopt::RcvBuf, &1).unwrap();
         socket.set_read_timeout(Some(TICK)).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -429,7 +433,7 @@ mod tests {
         (0..BURST).for_each(send);
         let (mut buffer, mut control) = ([0; MESSAGE_BYTES], nix::cmsg_space!(u32));
         let (mut sent, mut received) = (BURST, 0);
-        // Until one that was sent after the burst arrives: it knows all that was dropped before it.
+        // Read until a datagram sent after the burst arrives: it reports everything dropped before it.
         let (last, dropped) = loop {
             let Ok((length, dropped)) = receive_one(&socket, &mut buffer, &mut control) else {
                 send(sent);
@@ -467,7 +471,7 @@ mod tests {
         assert_eq!(decode(&message[..16]), None);
     }
 
-    /// The rows of a stream on this machine, as far as they do not depend on its speed.
+    /// Checks the rows of a stream on this machine, as far as they do not depend on its speed.
     #[test]
     fn a_stream_is_counted_after_its_cookie() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -478,7 +482,7 @@ mod tests {
             let stop = Arc::clone(&stop);
             std::thread::spawn(move || serve(&socket, &sender, &stop))
         };
-        // A stranger gets no more than it sends.
+        // A stranger gets no more data than it sends.
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
         stranger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let server = SocketAddr::new(task.to_ip, task.port);
@@ -486,7 +490,7 @@ mod tests {
         let mut answer = [0; 2000];
         let (length, _) = uninterrupted(|| stranger.recv_from(&mut answer)).unwrap();
         assert_eq!((length, answer[0]), (MESSAGE_BYTES, COOKIE));
-        // Nor does one with the cookie of another address, as if it had forged its source.
+        // Nor does an address with the cookie of another, as if its source were forged.
         let (_, cookie, _) = decode(&answer[..length]).unwrap();
         let forger = UdpSocket::bind("127.0.0.1:0").unwrap();
         forger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -20,11 +20,11 @@ use super::http;
 use crate::clock;
 use crate::probe::ping;
 
-/// Longest single wait, after which the end of the trial is checked.
+/// Longest single wait; after it, the end of the trial is checked.
 const SLICE_NS: u64 = 50_000_000;
 const READ_BYTES: usize = 64 << 10;
 
-/// Until when one measurement may last.
+/// The limits of one measurement.
 struct Limit {
     timeout_at_ns: u64,
     trial: Deadline,
@@ -40,13 +40,13 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Whether it is over.
+    /// Whether the deadline has passed, or a stop was requested.
     pub fn passed(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || clock::now_ns() >= self.at_ns
     }
 }
 
-/// Why a measurement gave nothing.
+/// Why a measurement has no result.
 #[derive(Debug, PartialEq, Eq)]
 enum Failed {
     /// The trial ended first, so the duration is unknown.
@@ -55,8 +55,8 @@ enum Failed {
     Because(String),
 }
 
-/// Measures from `start_at_ns` to the trial's end (CLOCK_MONOTONIC) and hands over a row for every measurement that
-/// came to an end. Blocks. Returns whether one was under way at the end.
+/// Measures from `start_at_ns` to the trial's end (CLOCK_MONOTONIC) and emits a row for every finished measurement.
+/// Blocks. Returns whether a measurement was in progress at the end.
 pub fn run(
     task: &ProbeTask,
     start_at_ns: u64,
@@ -101,7 +101,7 @@ pub fn run(
     }
 }
 
-/// Back-to-back measurements begin at least so far apart.
+/// Minimum time between the starts of back-to-back measurements.
 const PAUSE_NS: u64 = 1_000_000;
 
 fn us(from_ns: u64, to_ns: u64) -> f64 {
@@ -118,7 +118,7 @@ fn measure(
     let mut to = SocketAddr::new(task.to_ip, task.port);
     if let Some(host) = &task.plan.host {
         let found = names.find(host, task.port, limit);
-        // A failed look-up has a duration too.
+        // A failed look-up has a duration, too.
         row.dns_us = Some(us(begin_ns, clock::now_ns()));
         let found = found?;
         let alike = |address: &SocketAddr| address.is_ipv4() == task.to_ip.is_ipv4();
@@ -148,11 +148,11 @@ fn ask_system(host: &str, port: u16) -> Found {
     (host, port).to_socket_addrs().map(Vec::from_iter)
 }
 
-/// Turns names into addresses. getaddrinfo has no timeout, so it runs in its own thread, which is abandoned when the timeout
-/// expires. There is at most one such thread: while it hangs, no other name is looked up.
+/// Resolves names to addresses. getaddrinfo has no timeout, so it runs in its own thread, which is abandoned on a
+/// timeout. There is at most one such thread: while it hangs, no other name is resolved.
 struct LookUp {
     ask: fn(&str, u16) -> Found,
-    /// Where the thread will answer.
+    /// The channel of the thread's answer.
     pending: Option<mpsc::Receiver<Found>>,
 }
 
@@ -164,7 +164,7 @@ impl LookUp {
     fn find(&mut self, host: &str, port: u16, limit: &Limit) -> Result<Vec<SocketAddr>, Failed> {
         let because = |why: io::Error| Failed::Because(format!("cannot look up {host}: {why}"));
         if self.pending.is_some() {
-            // The answer to an earlier measurement's question is dropped: it did not begin with this one.
+            // Drop the answer to an earlier measurement's query: it did not start with this one.
             let hangs = |why| because(io::Error::other(format!("{why}; an earlier look-up hangs")));
             let _ = self.answer(limit, hangs)?;
         }
@@ -177,7 +177,7 @@ impl LookUp {
         self.answer(limit, because)?.map_err(because)
     }
 
-    /// The thread's answer; it stays pending after a timeout.
+    /// Waits for the thread's answer, which stays pending after a timeout.
     fn answer(
         &mut self,
         limit: &Limit,
@@ -230,7 +230,7 @@ fn fetch(
     row: &mut wire::Probe,
     because: impl Fn(io::Error) -> Failed,
 ) -> Result<(), Failed> {
-    // It fits into any socket's buffer.
+    // The request fits into any socket's buffer.
     stream.write_all(request).map_err(&because)?;
     let mut answer = http::Answer::default();
     let mut buffer = vec![0; READ_BYTES];
@@ -262,7 +262,7 @@ fn fetch(
 }
 
 impl Limit {
-    /// How long to wait before the clock and the end of the trial are checked again.
+    /// Returns how long to wait before the clock and the end of the trial are checked again.
     fn slice_ns(&self, because: impl FnOnce(io::Error) -> Failed) -> Result<u64, Failed> {
         if self.trial.passed() {
             return Err(Failed::Ended);
@@ -273,7 +273,7 @@ impl Limit {
         }
     }
 
-    /// Until the socket is ready.
+    /// Waits until the socket is ready.
     fn wait(
         &self,
         fd: &impl AsFd,

@@ -1,16 +1,16 @@
-//! The kernel modules that this agent may load for congestion controls.
+//! Decides which kernel modules this agent may load for congestion controls.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// ccbench's modules, and all that the kernel loads for a name of a congestion control.
+/// ccbench's modules, and every module that the kernel loads for a congestion control's name.
 const DEFAULT: [&str; 2] = ["ccb_*", "tcp_*"];
 
-/// The name of a kernel module, or with `*` at its end the beginning of names. `-` is `_`, as for the kernel.
+/// The name of a kernel module, or a prefix if it ends in `*`. `-` equals `_`, as for the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModulePattern(String);
 
-/// A text is not the name of a module.
+/// The error of a text that names no module.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not the name of a kernel module; write tcp_bbr, or tcp_* for all names with this beginning"
@@ -40,7 +40,7 @@ impl ModulePattern {
     }
 }
 
-/// Names of modules.
+/// The patterns of permitted modules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedModules(Vec<ModulePattern>);
 
@@ -51,7 +51,7 @@ impl Default for AllowedModules {
 }
 
 impl AllowedModules {
-    /// These; the default if there are none.
+    /// Permits the given modules, or the default ones if none are given.
     pub fn of(given: &[ModulePattern]) -> Self {
         if given.is_empty() { Self::default() } else { Self(given.to_vec()) }
     }

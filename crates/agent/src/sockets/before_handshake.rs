@@ -1,10 +1,10 @@
-//! Sets the congestion control of every flow before the handshake. iperf3 sets it after `connect`: then ECN is already
-//! negotiated and the namespace's default has been initialised. If that default is `bbr`, it has enabled pacing for the
-//! socket, nothing disables it, and the congestion control under test would be paced.
+//! Sets the congestion control of every flow before the handshake. iperf3 sets it only after `connect`: by then ECN is
+//! negotiated and the namespace's default has been initialised. If that default is `bbr`, it has enabled pacing on the socket.
+//! Nothing disables that, so the congestion control under test would be paced.
 //!
 //! A BPF hook in the control group of traffic selects sockets by port ([`crate::sockets::hook::Early`]) and leaves other
-//! sockets alone. Without BPF the namespace's default is changed, if the namespace is ccbench's or every flow in it needs
-//! the same congestion control. Otherwise an event reports what the sockets started with, and the verdict uses it.
+//! sockets alone. Without BPF, the namespace's default changes if the namespace is ccbench's or if all its flows need the same
+//! congestion control. Otherwise an event reports what the sockets started with, and the verdict takes it into account.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "ebpf")]
@@ -26,9 +26,9 @@ use crate::sockets::node::{Node, Port, set_sysctl};
 use crate::sysctl;
 
 const DEFAULT_CC: &str = "net.ipv4.tcp_congestion_control";
-/// Every kernel has it, any namespace may use it as default, and it leaves no state in a socket.
+/// Every kernel has it, any namespace may use it as the default, and it leaves no state in a socket.
 const NEUTRAL: &str = "reno";
-/// Name prefixes of congestion controls that enable pacing in a socket permanently.
+/// Name prefixes of congestion controls that enable pacing on a socket permanently.
 const PACING: &[&str] = &["bbr", "prague"];
 
 /// One end of a flow group with a congestion control on this node.
@@ -40,18 +40,18 @@ pub struct Start {
     pub cc: String,
     /// Its name in this node's kernel; `None` for an instance that only the sending node has.
     pub kernel_name: Option<String>,
-    /// The congestion control that its sockets begin with.
+    /// The congestion control that its sockets start with.
     pub begin: String,
     /// Local ports of its data connections, or the listener's.
     pub ports: Vec<u16>,
     /// Remote port of its control connection, if this end connects.
     pub control: Option<u16>,
-    /// This end sends the data.
+    /// Whether this end sends the data.
     pub sends: bool,
 }
 
-/// The ends on this node. `outcome_of` gives the kernel's name and the backend of a name of the plan (`None`: an instance
-/// that is not on this node); `late` selects groups whose congestion control must not be set before the handshake.
+/// Returns the ends on this node. `outcome_of` maps a name of the plan to the kernel's name and the backend (`None`: an
+/// instance that is not on this node). `late` selects groups whose congestion control must not be set before the handshake.
 pub fn starts(
     task: &NodeTask,
     outcome_of: impl Fn(&str) -> Option<(String, Via)>,
@@ -81,9 +81,9 @@ pub fn starts(
 /// How a flow's congestion control was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Set on its sockets when they connect and listen.
+    /// The hook sets it when sockets connect and listen.
     BeforeConnect,
-    /// The namespace's default during the trial.
+    /// It is the namespace's default during the trial.
     NamespaceDefault,
     /// iperf3 sets it after `connect`.
     AfterConnect,
@@ -103,18 +103,18 @@ impl How {
 #[derive(Debug, Default)]
 pub struct AttachedHook {
     starts: Vec<Start>,
-    /// Why there is no hook.
+    /// Why the hook could not be attached.
     no_hook: Option<SocketError>,
-    /// The new default of the namespace, or why it was not changed; `None` with a hook.
+    /// The new default of the namespace, or why it was not changed; `None` if the hook is attached.
     instead: Option<Result<String, DefaultError>>,
-    /// The default, if it was not changed.
+    /// The unchanged default.
     default: String,
     #[cfg(feature = "ebpf")]
     hook: Option<Early>,
 }
 
-/// Attaches the hook, or changes the namespace's default. Call it before any socket of a flow is made. With `needed`, the
-/// default of a namespace that is not ccbench's may change too.
+/// Attaches the hook, or changes the namespace's default. Call this before any socket of a flow is created. With
+/// `needed`, the default may also change in a namespace that is not ccbench's.
 pub fn apply(
     starts: Vec<Start>,
     task: &NodeTask,
@@ -139,7 +139,7 @@ enum DefaultError {
     /// Some flows have no `cc`.
     #[error("the namespace's default would apply to flows without `cc` too")]
     FlowsWithout,
-    /// The namespace is not ccbench's, or flows need different ones.
+    /// The namespace is not ccbench's, or flows need different congestion controls.
     #[error("the namespace's default would apply to other flows too")]
     OtherFlows,
     /// The setting cannot be changed.
@@ -147,7 +147,7 @@ enum DefaultError {
     Sysctl(#[from] SocketError),
 }
 
-/// The congestion control of a flow is set only after the handshake.
+/// The error if a flow's congestion control is set only after the handshake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the congestion control cannot be in force before the handshake: {reason}")]
 pub struct SetAfterHandshake {
@@ -155,7 +155,7 @@ pub struct SetAfterHandshake {
     reason: String,
 }
 
-/// Changes the namespace's default congestion control; returns the new one.
+/// Changes the namespace's default congestion control. Returns the new one.
 fn change_default(
     starts: &[Start],
     task: &NodeTask,
@@ -179,7 +179,7 @@ fn change_default(
     })
 }
 
-/// Whether pacing stays enabled in a socket that begins with `begin` and then uses `then`.
+/// Whether pacing stays enabled on a socket that starts with `begin` and then uses `then`.
 fn leaves_pacing(begin: &str, then: &str) -> bool {
     let paces = |name: &str| PACING.iter().any(|kind| name.starts_with(kind));
     paces(begin) && !paces(then)
@@ -199,7 +199,7 @@ impl AttachedHook {
         Err(SocketError::NoEbpf)
     }
 
-    /// The congestion control that a group's sockets begin with, and how theirs is set.
+    /// Returns the congestion control that a group's sockets start with, and how theirs is set.
     fn of(&self, start: &Start) -> (String, How) {
         let own = |begin: &str| start.kernel_name.as_deref().is_none_or(|name| name == begin);
         let (begin, how) = match &self.instead {
@@ -211,10 +211,10 @@ impl AttachedHook {
         (begin, how)
     }
 
-    /// How the congestion control of one end of a group is set before the handshake; `None`: by the hook.
+    /// Returns how the congestion control of one end of a group is set before the handshake; `None` means by the hook.
     ///
     /// # Errors
-    /// It is set only after the handshake.
+    /// The congestion control is set only after the handshake.
     pub fn before_handshake(
         &self,
         group: &str,
@@ -242,7 +242,7 @@ impl AttachedHook {
         self.no_hook.as_ref().map(ToString::to_string)
     }
 
-    /// One event per end: the congestion control that its sockets begin with, and how it is set.
+    /// Returns one event per end: the congestion control that its sockets start with, and how theirs is set.
     pub fn reports(&self) -> Vec<wire::Event> {
         self.starts.iter().map(|start| self.report_of(start)).collect()
     }
@@ -277,7 +277,7 @@ impl AttachedHook {
         event(Kind::CcInForce(data), &start.group, message)
     }
 
-    /// Counters of the hook so far, one event per end.
+    /// Returns the hook's counters so far, one event per end.
     #[cfg(feature = "ebpf")]
     pub fn counts(&self) -> Vec<wire::Event> {
         let Some(hook) = &self.hook else { return Vec::new() };
@@ -303,7 +303,7 @@ impl AttachedHook {
         self.starts.iter().map(of).collect()
     }
 
-    /// Without the feature `ebpf` there is no hook.
+    /// Without the feature `ebpf`, there is no hook to count.
     #[cfg(not(feature = "ebpf"))]
     pub fn counts(&self) -> Vec<wire::Event> {
         Vec::new()
@@ -314,7 +314,7 @@ fn side(start: &Start) -> Side {
     if start.sends { Side::Sender } else { Side::Receiver }
 }
 
-/// The congestion control that each port begins with; `reno` for control connections, because it leaves no state.
+/// Returns the congestion control that each port starts with. Control connections get `reno`, because it leaves no state.
 #[cfg_attr(not(feature = "ebpf"), allow(dead_code, reason = "the hook's"))]
 fn choices(starts: &[Start]) -> BTreeMap<Port, String> {
     let mut choices = BTreeMap::new();
@@ -362,7 +362,7 @@ mod tests {
             found_starts,
             [
                 ("a", "ours.12345", vec![10_000, 10_001], true),
-                // Its receiver has no such congestion control, and needs none.
+                // The receiver does not have this congestion control, and does not need it.
                 ("b", "reno", vec![5201], false),
             ]
         );
@@ -418,7 +418,7 @@ mod tests {
     }
 }
 
-/// Real sockets, with a default that paces: what it leaves behind, and that nothing is left where the hook chose.
+/// Checks with real sockets that a default that paces leaves pacing behind, and that the hook prevents it.
 #[cfg(all(test, feature = "netns", feature = "ebpf"))]
 mod socket_tests {
     use std::process::{Command, Stdio};
@@ -430,8 +430,8 @@ mod socket_tests {
     const SERVER: u16 = 5301;
     const CLIENT: u16 = 20_100;
 
-    /// One megabyte with iperf3's `-C reno`, by sockets that begin with `begin`: connections that ended, and those that
-    /// the kernel paced, at the sender.
+    /// Sends one megabyte with iperf3's `-C reno`, over sockets that start with `begin`. Returns how many connections
+    /// ended, and how many of those the kernel paced, at the sender.
     #[expect(clippy::disallowed_methods, reason = "a test starts iperf3")]
     fn sent(begin: &str) -> (u64, u64) {
         let group = cgroup::own_folder().expect("control groups version 2");
@@ -448,7 +448,7 @@ mod socket_tests {
         };
         let mut server = iperf3("-s -1 -B 127.0.0.1 -p 5301").spawn().expect("iperf3 is installed");
         let client = "-c 127.0.0.1 -B 127.0.0.1 -p 5301 --cport 20100 -n 1M -C reno";
-        // The server is not ready at once; a refused client is no connection.
+        // The server needs time to listen; a refused client is not counted as a connection.
         let done = (0..100).any(|_| {
             let done = iperf3(client).status().is_ok_and(|status| status.success());
             if !done {

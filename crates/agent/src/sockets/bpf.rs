@@ -1,6 +1,6 @@
-//! Functions that the BPF code of this module shares. [`super::hook`] opens, patches and loads its objects here and reads their
-//! maps; [`super::struct_ops`], whose objects have another layout, uses only the capture of libbpf's log. `unregister` is for
-//! [`super::journal`] and [`super::command`].
+//! BPF functions that other modules share. [`super::hook`] uses them to open, patch and load its objects and to read
+//! their maps. [`super::struct_ops`], whose objects have another layout, uses only the capture of libbpf's log.
+//! `unregister` is for [`super::journal`] and [`super::command`].
 
 use std::ffi::OsStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use libbpf_rs::{
 use super::error::{BpfError, NAME_BYTES};
 use super::sysfs;
 
-/// Kernels before 6.4 do not know it.
+/// Unknown to kernels before 6.4.
 pub(super) const BPF_F_LINK: u32 = 0x2000;
-/// Lines of the verifier's log that an error shows; the reason is in the last ones.
+/// How many lines of the verifier's log an error shows; the last ones give the reason.
 const LOG_LINES: usize = 12;
 
-/// Runs `operation` with the log of libbpf and the verifier in its error instead of on the terminal.
+/// Runs `operation`. On a failure, the log of libbpf and the verifier goes into the error instead of to the terminal.
 pub(super) fn with_log<T>(operation: impl FnOnce() -> Result<T, BpfError>) -> Result<T, BpfError> {
     let capture = LogCapture::begin();
     operation().map_err(|error| match capture.tail() {
@@ -57,7 +57,7 @@ pub(super) fn map<'obj>(object: &'obj Object, name: &str) -> Result<Map<'obj>, B
     found.ok_or_else(|| BpfError::Object(format!("the BPF object has no map {name}")))
 }
 
-/// A counter in a section of data; 0 if it cannot be read.
+/// Returns a counter in a data section; 0 if it cannot be read.
 pub(super) fn count(object: &Object, section: &str, at: usize) -> u64 {
     let value = map(object, section)
         .ok()
@@ -65,12 +65,12 @@ pub(super) fn count(object: &Object, section: &str, at: usize) -> u64 {
     u64_at(&value.unwrap_or_default(), at)
 }
 
-/// 0 if it is missing.
+/// Returns the value at an offset; 0 if it is missing.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
 }
 
-/// A congestion control's name as in `struct tcp_congestion_ops`.
+/// Encodes a congestion control's name as in `struct tcp_congestion_ops`.
 pub(super) fn name(cc: &str) -> Result<[u8; NAME_BYTES], BpfError> {
     let mut bytes = [0; NAME_BYTES];
     match bytes[..NAME_BYTES - 1].get_mut(..cc.len()) {
@@ -80,7 +80,7 @@ pub(super) fn name(cc: &str) -> Result<[u8; NAME_BYTES], BpfError> {
     Ok(bytes)
 }
 
-/// Unregisters an instance that has no BPF link. No error if it does not exist.
+/// Unregisters an instance that has no BPF link. It is no error if the instance does not exist.
 ///
 /// # Errors
 /// The kernel refused, or a link holds the instance.
@@ -105,7 +105,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Captures what libbpf prints. It has one print callback for the whole process, so captures exclude each other.
+/// Captures what libbpf prints. libbpf has one print callback per process, so only one capture exists at a time.
 pub(super) struct LogCapture {
     _one: MutexGuard<'static, ()>,
     before: Option<(PrintLevel, PrintCallback)>,
@@ -115,7 +115,7 @@ static LOADING: Mutex<()> = Mutex::new(());
 static LINES: Mutex<String> = Mutex::new(String::new());
 
 impl LogCapture {
-    /// Captures until it is dropped.
+    /// Captures until the capture is dropped.
     pub(super) fn begin() -> Self {
         let one = lock(&LOADING);
         lock(&LINES).clear();
@@ -123,7 +123,7 @@ impl LogCapture {
         Self { _one: one, before }
     }
 
-    /// The last lines that are not empty.
+    /// Returns the last non-empty lines.
     pub(super) fn tail(&self) -> String {
         let text = lock(&LINES);
         tail(&text)

@@ -1,4 +1,4 @@
-//! ECN capabilities of this kernel, tried once at run time and not derived from its version.
+//! ECN capabilities of this kernel. They are probed once at run time, not derived from the version.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use super::ecn::flag;
 
 static FOUND: OnceLock<Capabilities> = OnceLock::new();
 
-/// Tried when first needed: it makes a network namespace and registers a congestion control for an instant.
+/// Returns the capabilities. The first call probes them: it creates a network namespace and briefly registers a congestion control.
 pub fn capabilities() -> &'static Capabilities {
     FOUND.get_or_init(|| {
         let (ops_flags, ops_why) = ops_flags();
@@ -16,7 +16,7 @@ pub fn capabilities() -> &'static Capabilities {
     })
 }
 
-/// Tries it in a new network namespace, which ends with the thread that made it.
+/// Tries the setting in a new network namespace, which ends with the thread that created it.
 fn accecn_sysctl() -> bool {
     let tried = std::thread::Builder::new().name("probe-ecn".to_owned()).spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_ok()
@@ -25,7 +25,7 @@ fn accecn_sysctl() -> bool {
     tried.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
-/// The largest accepted set of flags; otherwise none, with the reason.
+/// Returns the largest accepted set of flags; if none is accepted, 0 and the reason.
 #[cfg(feature = "ebpf")]
 fn ops_flags() -> (u32, String) {
     let plain = flag::NON_RESTRICTED;

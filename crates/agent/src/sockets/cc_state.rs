@@ -1,7 +1,7 @@
-//! Rows of inner state: from the instances' rings, one record per round trip and socket and one per state that begins, to
-//! rows of `cc_state`, one per variable. The rows per second of one node are limited; above the limit, records are skipped
-//! evenly, but none that shows another state than the one before. BPF instances record no rounds that a lone socket would
-//! have skipped.
+//! Rows of inner state. The instances' rings hold one record per socket and round trip, and one whenever a state
+//! begins. Each record becomes several rows of `cc_state`, one per variable. The rows per second of one node are
+//! limited: above the limit, records are skipped evenly, but never one whose state differs from the previous one. BPF
+//! instances do not even record rounds that would be skipped for a lone socket.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,15 +17,15 @@ use ccbench_proto::wire::{self, Role};
 use super::struct_ops::Ring;
 use crate::event::event;
 
-/// Rows per second of one node, approximately: a tenth of what its stream can carry.
+/// Approximate limit of rows per second of one node: a tenth of what its stream can carry.
 const ROWS_PER_S: u64 = 2000;
-/// Records taken from one ring at once.
+/// Limit of records taken from one ring at once.
 const AT_ONCE: usize = 4096;
-/// The variable of cores with states.
+/// The variable that holds the state of cores with states.
 const STATE_VARIABLE: &str = "mode";
-/// Where the variables begin in a record.
+/// Offset of the variables in a record.
 const STATS: usize = 32;
-/// Sockets whose last row is remembered.
+/// Limit of sockets whose last row is remembered.
 const MAX_SOCKETS: usize = 4096;
 
 /// One record as the adapters write it (`kmod/bpf/README.md`).
@@ -33,20 +33,20 @@ const MAX_SOCKETS: usize = 4096;
 pub struct Record {
     /// CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// The socket's cookie; 0 if it has not been generated.
+    /// The socket's cookie; 0 if the kernel has not generated one.
     pub cookie: u64,
-    /// How many rounds of the socket have ended.
+    /// Number of rounds of the socket that have ended.
     pub round: u32,
     /// Local port.
     pub sport: u16,
     /// Remote port.
     pub dport: u16,
-    /// In the order of the core's table.
+    /// The variables, in the order of the core's table.
     pub stats: Vec<u32>,
 }
 
 impl Record {
-    /// Reads one; `None` if it is too short.
+    /// Parses a record; returns `None` if it is too short.
     pub fn read(bytes: &[u8], stats: usize) -> Option<Self> {
         let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -62,12 +62,12 @@ impl Record {
     }
 }
 
-/// Where records come from.
+/// A source of records.
 pub enum Source {
     /// The ring of a BPF instance.
     #[cfg(feature = "ebpf")]
     Ring(Ring),
-    /// A core's module, all its instances.
+    /// The device of a core's module, for all its instances.
     Device(File),
 }
 
@@ -88,7 +88,7 @@ impl Source {
         }
     }
 
-    /// Rounds that a BPF instance did not record; a module records all.
+    /// Returns the rounds that a BPF instance did not record. A module records all rounds.
     fn skipped(&self) -> u64 {
         match self {
             #[cfg(feature = "ebpf")]
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// Rows that the buffer of a module's file had no room for; 0 for a ring, whose instance counts them.
+    /// Returns the rows that did not fit into the buffer of a module's file; 0 for a ring, whose instance counts them.
     fn rows_lost(&self) -> io::Result<u64> {
         match self {
             #[cfg(feature = "ebpf")]
@@ -114,12 +114,12 @@ impl Source {
     }
 }
 
-/// The count in the `fdinfo` of a module's file (`kmod/module/rows.h`).
+/// Parses the count in the `fdinfo` of a module's file (`kmod/module/rows.h`).
 fn rows_lost(fdinfo: &str) -> Option<u64> {
     fdinfo.lines().find_map(|line| line.strip_prefix("rows_lost:")?.trim().parse().ok())
 }
 
-/// The event for rows that a module lost, or may have lost.
+/// Returns the event for rows that a module lost or may have lost.
 fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
     let message = match lost {
         Ok(0) => return None,
@@ -131,13 +131,13 @@ fn loss(core: &Core, lost: io::Result<u64>) -> Option<wire::Event> {
     Some(event(Kind::CcStateError(NoData {}), &format!("ccb_{}", core.name), message))
 }
 
-/// The last row of a socket, and the state in its last record.
+/// The time of a socket's last row, and the state in its last record.
 struct Last {
     row_ns: u64,
     state: Option<u32>,
 }
 
-/// The readers of a node's instances, for the sampler's thread.
+/// Reads the records of a node's instances, for the sampler thread.
 #[derive(Default)]
 pub struct Reader {
     sources: Vec<(&'static Core, Source)>,
@@ -150,7 +150,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Of these sources, for the flow groups with an instance.
+    /// Returns a reader of these sources, for the flow groups with an instance.
     pub fn new(
         sources: Vec<(&'static Core, Source)>,
         groups: BTreeMap<String, (String, String)>,
@@ -163,17 +163,17 @@ impl Reader {
         self.sources.is_empty()
     }
 
-    /// Rounds that were skipped to stay within the limit, here or by the programs.
+    /// Returns the rounds that were skipped to stay within the limit, here or by the BPF programs.
     pub fn thinned(&self) -> u64 {
         self.thinned + self.sources.iter().map(|(_, source)| source.skipped()).sum::<u64>()
     }
 
-    /// An event for each module that lost rows, or whose count of them cannot be read.
+    /// Returns an event for each module that lost rows, or whose count of them cannot be read.
     pub fn losses(&self) -> impl Iterator<Item = wire::Event> {
         self.sources.iter().filter_map(|(core, source)| loss(core, source.rows_lost()))
     }
 
-    /// New rows of sockets of these flows. Returns whether a source may have more.
+    /// Reads new rows of sockets of these flows. Returns whether a source may have more.
     pub fn drain(&mut self, ports: &PortMap, into: &mut Vec<wire::CcState>) -> bool {
         let mut sources = std::mem::take(&mut self.sources);
         let mut has_more = false;
@@ -221,18 +221,18 @@ impl Reader {
     }
 }
 
-/// The least time between two rows of one of `sockets` sockets.
+/// Returns the least time between two rows of one of `sockets` sockets.
 fn gap_ns(core: &Core, sockets: u64) -> u64 {
     1_000_000_000 * core.stats.len() as u64 * sockets / ROWS_PER_S
 }
 
-/// The least time between two rows of a lone socket: an adapter need not record more rounds.
+/// Returns the least time between two rows of a lone socket. An adapter need not record more rounds.
 #[cfg(feature = "ebpf")]
 pub fn least_gap_us(core: &Core) -> u32 {
     u32::try_from(gap_ns(core, 1) / 1000).unwrap_or(u32::MAX)
 }
 
-/// Every socket has the same share of the rows, and a row for each state that begins.
+/// Whether a record becomes rows: every socket gets the same share, plus a row for each state that begins.
 fn has_its_turn(last: &mut BTreeMap<(u16, u16), Last>, core: &Core, record: &Record) -> bool {
     let socket = (record.sport, record.dport);
     let gap_ns = gap_ns(core, last.len().max(1) as u64);
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!((row.cookie, row.at_ns), (Some(77), 5));
     }
 
-    /// At a trial's end, everything that a congestion control has recorded becomes a row or is counted as thinned.
+    /// At a trial's end, every record of a congestion control becomes a row or is counted as thinned.
     #[test]
     fn a_source_is_drained_until_it_has_no_more() {
         let records = AT_ONCE + 10;
@@ -348,7 +348,7 @@ mod tests {
         );
         assert!(lost.message.starts_with("41 rows of inner state were lost"), "{}", lost.message);
         assert_eq!(loss(core(), Ok(0)), None);
-        // Another file: nobody counts what is lost.
+        // A different file, in which nobody counts lost rows.
         let (reader, _) = reader(vec![(core(), Source::Device(tempfile::tempfile().unwrap()))]);
         let events: Vec<_> = reader.losses().collect();
         assert_eq!(events.len(), 1);
@@ -394,7 +394,7 @@ mod tests {
             has_its_turn(&mut last, core, &record)
         };
         assert!(has_row(0, 0));
-        // 15 variables: one record in 7.5 ms.
+        // With 15 variables, one record in 7.5 ms.
         assert!(!has_row(1_000_000, 0));
         assert!(has_row(1_100_000, 1), "DRAIN begins");
         assert!(!has_row(1_200_000, 1));

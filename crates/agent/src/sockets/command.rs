@@ -54,7 +54,7 @@ pub enum Command {
     },
 }
 
-/// What `--via` accepts: every [`Via`] but `builtin`, because the kernel's own need no loading.
+/// The values of `--via`: every [`Via`] except `builtin`, because the kernel's own need no loading.
 const BACKENDS: [&str; 3] = ["auto", "bpf", "module"];
 
 /// `ccbench cc load`
@@ -84,7 +84,7 @@ pub struct LoadArgs {
     pub pin: bool,
 }
 
-/// Runs it; the exit code.
+/// Runs the command. Returns the exit code.
 pub fn main(args: &Args) -> u8 {
     let done = match &args.command {
         Command::List => Ok(list()),
@@ -113,14 +113,14 @@ enum CommandError {
     /// Neither ccbench nor any kernel has a congestion control of this name.
     #[error("{0}")]
     UnknownName(String),
-    /// Not one of ccbench's own, so there is nothing to load.
+    /// The congestion control is not ccbench's own, so there is nothing to load.
     #[error("`{name}` is none of ccbench's own ({known}); the kernel's own need no loading{hint}")]
     UnknownScheme {
         /// The name.
         name: String,
-        /// Those of ccbench.
+        /// The congestion controls of ccbench.
         known: String,
-        /// A similar name, beginning with "; ", or empty.
+        /// A similar name, beginning with "; "; may be empty.
         hint: String,
     },
     /// Parameters that the congestion control does not have, or values out of range.
@@ -137,7 +137,7 @@ enum CommandError {
     /// A module registers its own name.
     #[error("a module registers its own name: leave out --as")]
     ModuleName,
-    /// The name in the kernel is not possible.
+    /// The name cannot be used in the kernel.
     #[error(transparent)]
     BadName(#[from] NameError),
     /// This kernel has no such congestion control.
@@ -148,18 +148,18 @@ enum CommandError {
         /// The kernel's answer.
         source: NotAvailable,
     },
-    /// There is nothing of this name to unload.
+    /// The kernel has nothing of this name to unload.
     #[error("this kernel has no congestion control `{0}` (`ccbench cc list` shows those it has)")]
     NotRegistered(String),
     /// One of the kernel's own cannot be unloaded.
     #[error("`{0}` is the kernel's own: ccbench takes out only what it brought")]
     BuiltIn(String),
-    /// A process has it, or another program registered it.
+    /// A process holds it, or another program registered it.
     #[error(
         "`{0}` is held by a process (a trial, or `ccbench cc load`) or is not ccbench's: end that process"
     )]
     Held(String),
-    /// It was unloaded and the kernel still lists it.
+    /// It was unloaded, but the kernel still lists it.
     #[error("`{0}` is still registered: another process holds it too")]
     StillRegistered(String),
     /// The kernel refused.
@@ -200,10 +200,10 @@ enum NameError {
         /// The name.
         name: String,
     },
-    /// Empty, or with other characters than `struct_ops` takes.
+    /// Empty, or with characters that `struct_ops` refuses.
     #[error("`{0}` is not a valid name for the kernel: letters, digits, `_` and `.`")]
     Characters(String),
-    /// A congestion control of the kernel.
+    /// The name of a congestion control of the kernel.
     #[error("`{0}` is one of the kernel's own: choose another with --as")]
     Kernels(String),
 }
@@ -221,7 +221,7 @@ fn list() -> String {
             }
             Err(why) => format!("cannot be loaded here: {why}"),
         };
-        // Most machines have one way for all.
+        // On most machines all of them load in the same way.
         if how != last {
             let _ = writeln!(text, " {how}");
             last = how;
@@ -315,7 +315,7 @@ fn show_kernels(name: &str) -> Result<String, CommandError> {
     let cc = Cc::new(name);
     if !sysfs::available().iter().any(|there| there == name) {
         verify::check(name).map_err(|error| {
-            // A name that no kernel has is a mistake of the command line; one that only this kernel lacks is not.
+            // A name unknown to all kernels is a mistake in the command line; one that only this kernel lacks is not.
             let wrong =
                 cc::resolve(&cc).err().and_then(|wrong| Some(wrong.into_iter().next()?.reason));
             let lacks = || CommandError::NoSuchCc { name: name.to_owned(), source: error };
@@ -333,7 +333,7 @@ fn show_kernels(name: &str) -> Result<String, CommandError> {
     Ok(text)
 }
 
-/// What is typed, as a plan would have it.
+/// Translates the command line into an instance as in a plan.
 fn instance(args: &LoadArgs) -> Result<Cc, CommandError> {
     let mut params = std::collections::BTreeMap::new();
     for pair in &args.params {
@@ -379,7 +379,7 @@ fn load(args: &LoadArgs) -> Result<(), CommandError> {
     Ok(load_bpf(args, core, &name, &params, &reason, &mut journal)?)
 }
 
-/// `struct_ops` takes fewer characters than a plan.
+/// Checks a name: `struct_ops` accepts fewer characters than a plan.
 fn check_name(name: &str) -> Result<(), NameError> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     if name.len() > cc::MAX_KERNEL_NAME {
@@ -458,7 +458,7 @@ fn print(name: &str, algorithm: &str, via: &str, reason: &str, params: &[(String
     let params: Vec<String> =
         params.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let params = params.join(" ");
-    // A program that waits for this line may start.
+    // A program that waits for this line may start now.
     console::print(&format!(
         "{algorithm} is `{name}` in this kernel, by {via} ({reason}): {params}\n"
     ));
@@ -511,7 +511,7 @@ fn unload(name: &str) -> Result<String, CommandError> {
     Err(CommandError::Held(name.to_owned()))
 }
 
-/// Waits until the kernel no longer lists it.
+/// Waits until the kernel no longer lists the congestion control.
 fn wait_unregistered(name: &str) -> Result<String, CommandError> {
     for _ in 0..100 {
         if !sysfs::available().iter().any(|there| there == name) {

@@ -1,8 +1,8 @@
-//! ECN feedback modes for congestion controls that need one echo per mark. Decides from what this kernel accepts
-//! ([`capabilities`](super::capabilities)) which mode both ends use, and reports it; [`apply`] changes the machine.
+//! ECN feedback modes for congestion controls that need one echo per mark. This module decides which mode both ends use, from
+//! what this kernel accepts ([`capabilities`](super::capabilities)), and reports it. [`apply`] changes the machine.
 //!
-//! The congestion control is set before the handshake, on both ends and only for the flow's sockets ([`super::before_handshake`]).
-//! Its flags then negotiate ECN, so no sysctl changes.
+//! The congestion control is set before the handshake, on both ends and only on the flow's sockets
+//! ([`super::before_handshake`]). Its flags then negotiate ECN, so no sysctl changes.
 
 use ccbench_proto::cc;
 use ccbench_proto::column_text::ColumnText as _;
@@ -14,7 +14,7 @@ pub mod apply;
 
 /// Flags of the kernel's `struct tcp_congestion_ops`.
 pub mod flag {
-    /// A namespace may have it as its default.
+    /// A namespace may use it as its default.
     pub const NON_RESTRICTED: u32 = 1;
     /// Negotiates ECN regardless of `tcp_ecn`, and sends ECT.
     pub const NEEDS_ECN: u32 = 2;
@@ -22,7 +22,7 @@ pub mod flag {
     pub const NEEDS_ACCECN: u32 = 4;
     /// Sends ECT(1) in the handshake.
     pub const ECT_1_NEGOTIATION: u32 = 8;
-    /// Uses no ECN if the other end has no AccECN.
+    /// Uses no ECN if the other end lacks AccECN.
     pub const NO_FALLBACK_RFC3168: u32 = 16;
     /// The flags that AccECN needs.
     pub const ACCECN: u32 = NON_RESTRICTED | NEEDS_ECN | NEEDS_ACCECN | ECT_1_NEGOTIATION;
@@ -31,20 +31,20 @@ pub mod flag {
 /// How the receiver reports CE marks to the sender, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// AccECN (RFC 9768), asked for by the congestion control's flags.
+    /// AccECN (RFC 9768), requested by the congestion control's flags.
     AccecnStructOps,
-    /// AccECN, asked for by `tcp_ecn = 3`, which every flow of the node then negotiates.
+    /// AccECN, requested by `tcp_ecn = 3`; every flow of the node then negotiates it.
     AccecnSysctl,
     /// The receiver's congestion control echoes every mark, as DCTCP does (RFC 8257).
     DctcpFeedback,
-    /// One echo per round trip (RFC 3168): marks cannot be counted.
+    /// One echo per round trip (RFC 3168), so marks cannot be counted.
     Rfc3168,
     /// No ECN.
     None,
 }
 
 impl Mode {
-    /// As in events.
+    /// Returns the mode as events report it.
     pub fn on_wire(self) -> EcnMode {
         match self {
             Self::AccecnStructOps => EcnMode::AccecnStructOps,
@@ -61,19 +61,19 @@ impl Mode {
     }
 }
 
-/// ECN modes that this kernel accepts, tried at run time.
+/// The ECN modes that this kernel accepts, probed at run time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// `tcp_ecn` may be 3: AccECN for everybody.
+    /// Whether `tcp_ecn` may be 3: AccECN for all flows.
     pub accecn_sysctl: bool,
-    /// The most flags that a BPF congestion control was registered with; none: it cannot be registered.
+    /// The largest set of flags with which a BPF congestion control could be registered; 0 if none could be.
     pub ops_flags: u32,
-    /// Why BPF congestion controls cannot be registered, if so.
+    /// Why BPF congestion controls cannot be registered; empty if they can.
     pub ops_why: String,
 }
 
 impl Capabilities {
-    /// The ways of feedback that are possible here, best first, as in `NodeInfo.ecn`.
+    /// Returns the possible feedback modes, best first, as in `NodeInfo.ecn`.
     pub fn modes(&self) -> Vec<&'static str> {
         let accecn = self.ops_flags & flag::ACCECN == flag::ACCECN;
         let possible = [
@@ -93,21 +93,21 @@ impl Capabilities {
 /// The ECN feedback that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wants {
-    /// Counts of marks, by AccECN if it is available.
+    /// It counts marks, through AccECN if available.
     pub accecn: bool,
-    /// Counts of marks, by an echo that its own receiver sends.
+    /// It counts marks, through an echo that its own receiver sends.
     pub echo: bool,
-    /// ECT(1) on data, which the kernel does not set.
+    /// It needs ECT(1) on data, which the kernel does not set.
     pub ect1: bool,
 }
 
 impl Wants {
-    /// Whether it needs any.
+    /// Whether it needs any feedback.
     pub fn any(self) -> bool {
         self.accecn || self.echo
     }
 
-    /// As in events.
+    /// Returns the requirements as events report them.
     pub fn on_wire(self) -> EcnRequest {
         match self {
             Self { accecn: true, .. } => EcnRequest::Accecn,
@@ -117,9 +117,9 @@ impl Wants {
     }
 }
 
-/// ECN requirements of a flow's congestion control: an instance of the plan, or one of the kernel's.
+/// Returns the ECN requirements of a flow's congestion control: an instance of the plan, or one of the kernel's.
 pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
-    // What it wants is its own affair: its flags.
+    // A supplied congestion control requests ECN by its own flags.
     if instance.is_some_and(|cc| cc.supplied().is_some()) {
         return Wants::default();
     }
@@ -141,16 +141,16 @@ pub fn wants(name: &str, instance: Option<&Cc>) -> Wants {
 /// The chosen mode and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The way of feedback.
+    /// The feedback mode.
     pub mode: Mode,
-    /// Flags for a BPF congestion control.
+    /// The flags for a BPF congestion control.
     pub flags: u32,
-    /// For people.
+    /// The reason, as text.
     pub reason: String,
 }
 
-/// The best mode that this kernel has for an algorithm. `via` is its backend; `tcp_ecn` is what the
-/// plan sets on this node, if it does.
+/// Returns the best mode that this kernel has for an algorithm. `via` is the algorithm's backend; `tcp_ecn` is the
+/// plan's setting on this node, if any.
 pub fn decide(can: &Capabilities, wants: Wants, via: Via, tcp_ecn: Option<&str>) -> Decision {
     let plain = flag::NON_RESTRICTED;
     let (mode, flags, reason) = if !wants.any() {
@@ -225,15 +225,15 @@ pub struct EcnEndpoint {
     pub kernel_name: String,
     /// Its ECN requirements.
     pub wants: Wants,
-    /// Who registered it.
+    /// The backend that registered it.
     pub via: Via,
-    /// This end sends the data.
+    /// Whether this end sends the data.
     pub sends: bool,
     /// The other end's address.
     pub peer: std::net::IpAddr,
 }
 
-/// The ends on this node that need ECN. `outcome_of` gives the kernel's name and the backend of a name of the plan.
+/// Returns the ends on this node that need ECN. `outcome_of` maps a name of the plan to the kernel's name and the backend.
 pub fn ends(
     task: &NodeTask,
     outcome_of: impl Fn(&str) -> Option<(String, Via)>,

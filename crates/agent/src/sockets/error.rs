@@ -10,7 +10,7 @@ use ccbench_shaper::ShaperError;
 use crate::sysctl::SysctlError;
 use crate::undo;
 
-/// Why a congestion control cannot be loaded, or a program not attached.
+/// Why a congestion control cannot be loaded, or a program cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// A file operation failed.
@@ -22,7 +22,7 @@ pub enum SocketError {
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
-        /// How to fix it, beginning with "; ", or empty.
+        /// How to fix it, beginning with "; "; may be empty.
         hint: &'static str,
     },
     /// A system call failed.
@@ -74,10 +74,10 @@ pub enum SocketError {
     ToolFailed {
         /// Its message.
         stderr: String,
-        /// How to fix it, beginning with "; ", or empty.
+        /// How to fix it, beginning with "; "; may be empty.
         hint: String,
     },
-    /// The process that loads modules for this one does not do it.
+    /// The process that loads modules for this one failed.
     #[error("the module loader at {}: {reason}", .socket.display())]
     Loader {
         /// Its socket.
@@ -101,7 +101,7 @@ pub enum SocketError {
         /// The kernel's release.
         release: String,
     },
-    /// The kernel has a congestion control of this name.
+    /// The kernel already has a congestion control of this name.
     #[error("the name `{name}` is taken in this kernel: {hint}")]
     NameTaken {
         /// The name.
@@ -109,7 +109,7 @@ pub enum SocketError {
         /// How to fix it.
         hint: String,
     },
-    /// A module accepted an instance and does not list it.
+    /// A module accepted an instance but does not list it.
     #[error("{module} accepted {name} but does not list it")]
     NotListed {
         /// The module.
@@ -117,7 +117,7 @@ pub enum SocketError {
         /// The instance.
         name: String,
     },
-    /// The kernel's congestion control has no such parameter.
+    /// The kernel's congestion control does not have this parameter.
     #[error("the kernel's `{algorithm}` has no parameter `{name}` (it has: {known})")]
     UnknownParameter {
         /// The congestion control.
@@ -127,7 +127,7 @@ pub enum SocketError {
         /// Its parameters.
         known: String,
     },
-    /// The kernel stored another value than was written.
+    /// The kernel stored a value other than the one written.
     #[error("the kernel stored {module}.{name} = {actual} instead of {wanted}")]
     ParameterChanged {
         /// The module.
@@ -148,13 +148,13 @@ pub enum SocketError {
         /// The folder.
         folder: PathBuf,
     },
-    /// A BPF instance cannot be unregistered by this build.
+    /// This build cannot unregister a BPF instance.
     #[error("bpftool struct_ops unregister name {name}: {}", NO_EBPF)]
     UnregisterWithoutEbpf {
         /// The instance.
         name: String,
     },
-    /// This build has no BPF.
+    /// This build does not include BPF.
     #[error("{}", NO_EBPF)]
     NoEbpf,
     /// BPF congestion controls need root.
@@ -186,25 +186,25 @@ pub enum SocketError {
     LoadRefused {
         /// The refused operation.
         source: BpfError,
-        /// The end of the kernel's log, beginning with "; ", or empty.
+        /// The end of the kernel's log, beginning with "; "; may be empty.
         log: String,
     },
-    /// BPF refused for lack of privilege.
+    /// BPF refused because of missing privileges.
     #[cfg(feature = "ebpf")]
     #[error("{source}; it needs root (CAP_BPF and CAP_NET_ADMIN), outside of any user namespace")]
     NoPrivilege {
         /// The refused operation.
         source: BpfError,
     },
-    /// An instance of ccbench's own cannot be `builtin`.
+    /// ccbench's own congestion controls cannot be `builtin`.
     #[error("ccbench's own congestion controls are not built into the kernel")]
     NotBuiltin,
-    /// Neither BPF nor a module is possible.
+    /// Neither BPF nor a module works.
     #[error("{bpf}; and {module}")]
     NoBackend {
-        /// Why BPF is not.
+        /// Why BPF does not work.
         bpf: Box<SocketError>,
-        /// Why a module is not.
+        /// Why a module does not work.
         module: Box<SocketError>,
     },
     /// The instance's table is wrong.
@@ -216,10 +216,10 @@ pub enum SocketError {
     /// The kernel does not have this congestion control.
     #[error("this kernel does not have it {0}")]
     NotAvailable(#[from] NotAvailable),
-    /// It is registered and the kernel does not list it.
+    /// It is registered, but the kernel does not list it.
     #[error("it is registered as `{0}`, but the kernel does not list it")]
     NotRegistered(String),
-    /// The kernel lists it and refuses it on a socket.
+    /// The kernel lists it but refuses it on a socket.
     #[error("the kernel has `{name}` but refuses it on a socket: {source}")]
     Refused {
         /// Its name in the kernel.
@@ -227,7 +227,7 @@ pub enum SocketError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The kernel has other parameters than were loaded.
+    /// The kernel's parameters differ from those loaded.
     #[error("the kernel has other parameters than requested: {0:?}")]
     ParamsDiffer(Vec<u32>),
     /// The controller has not sent the file.
@@ -249,7 +249,7 @@ pub enum SocketError {
         /// Its digest, hexadecimal.
         sha256: String,
     },
-    /// The file is not what a plan may name.
+    /// The file is not one that a plan may name.
     #[error("`{path}`: {source}")]
     NoCongestionControl {
         /// Its path in the plan.
@@ -257,13 +257,13 @@ pub enum SocketError {
         /// Why.
         source: SuppliedError,
     },
-    /// BPF refused the user's object.
+    /// BPF refused the supplied object.
     #[cfg(feature = "ebpf")]
     #[error("{source}{log}")]
     ObjectRefused {
         /// The refused operation.
         source: BpfError,
-        /// The end of the kernel's log, beginning with "; ", or empty.
+        /// The end of the kernel's log, beginning with "; "; may be empty.
         log: String,
     },
     /// The module was built for another kernel.
@@ -278,7 +278,7 @@ pub enum SocketError {
         /// The kernel's release.
         release: String,
     },
-    /// Another agent has loaded another module of this name.
+    /// Another agent has loaded a different module of this name.
     #[error(
         "another run has loaded the module {module} with sha256 {sha256} and parameters `{params}`, and a kernel has it once: wait \
          until that run has ended"
@@ -286,12 +286,12 @@ pub enum SocketError {
     ModuleInUse {
         /// The module.
         module: String,
-        /// Of the loaded one.
+        /// The SHA-256 of the loaded module's file.
         sha256: String,
-        /// Of the loaded one.
+        /// The parameters of the loaded module.
         params: String,
     },
-    /// The module is there, and ccbench has not loaded it.
+    /// The module is loaded, but not by ccbench.
     #[error(
         "module {module} is loaded already, and not by ccbench: `rmmod {module}` first, or use it with `via = \"builtin\"`"
     )]
@@ -306,7 +306,7 @@ pub enum SocketError {
         module: String,
         /// The kernel's answer.
         source: io::Error,
-        /// How to fix it, beginning with "; ", or empty.
+        /// How to fix it, beginning with "; "; may be empty.
         hint: &'static str,
     },
     /// The module registers another name, or none.
@@ -316,9 +316,9 @@ pub enum SocketError {
     OtherAlgorithm {
         /// The module.
         module: String,
-        /// The name that the plan has, or that follows from the module's.
+        /// The name in the plan, or the one derived from the module's name.
         algorithm: String,
-        /// The names that it has registered, beginning with ", but ", or empty.
+        /// The names that it has registered, beginning with ", but "; may be empty.
         hint: String,
     },
     /// The module cannot be unloaded.
@@ -335,10 +335,10 @@ pub enum SocketError {
     /// The shaper refused.
     #[error(transparent)]
     Shaper(#[from] ShaperError),
-    /// A setting.
+    /// A sysctl could not be read or written.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// The agent's undo journal.
+    /// The agent's undo journal could not be used.
     #[error(transparent)]
     Undo(#[from] undo::JournalError),
 }
@@ -348,20 +348,20 @@ const NO_EBPF: &str =
     "this ccbench-agent was built without BPF (feature ebpf): build it with clang installed";
 
 impl SocketError {
-    /// For `map_err`: a failed file operation.
+    /// Returns a closure for `map_err` on a file operation.
     pub(super) fn file(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { op, path, source, hint: "" }
     }
 
-    /// For `map_err`: an instance's table is wrong.
+    /// Returns the error for problems in an instance's table.
     pub(super) fn params(wrong: Vec<InstanceProblem>) -> Self {
         let reasons: Vec<String> = wrong.into_iter().map(|wrong| wrong.reason).collect();
         Self::Params(reasons.join("; "))
     }
 }
 
-/// An instance of a congestion control cannot be loaded.
+/// The error of an instance of a congestion control that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[error("cc.{name}: {algorithm} cannot be loaded: {source}")]
 pub struct LoadError {
@@ -374,13 +374,13 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    /// Whether the agent's configuration does not allow it.
+    /// Whether the agent's configuration forbids it.
     pub fn is_not_allowed(&self) -> bool {
         matches!(*self.source, SocketError::DigestNotAllowed { .. })
     }
 }
 
-/// The kernel's answer to a congestion control that it does not have.
+/// The error of a congestion control that the kernel does not have.
 #[derive(Debug, thiserror::Error)]
 #[error("({source}); it has: {available}{hint}")]
 pub struct NotAvailable {
@@ -388,7 +388,7 @@ pub struct NotAvailable {
     pub source: io::Error,
     /// The congestion controls that it has.
     pub available: String,
-    /// How to fix it, beginning with "; ", or empty.
+    /// How to fix it, beginning with "; "; may be empty.
     pub hint: String,
 }
 
@@ -411,13 +411,13 @@ pub enum BpfError {
     Libbpf {
         /// The operation and its object.
         op: String,
-        /// The answer.
+        /// The error.
         source: libbpf_rs::Error,
     },
-    /// The embedded object does not have what this agent expects.
+    /// The embedded object does not have the layout that this agent expects.
     #[error("{0}")]
     Object(String),
-    /// A name that the kernel does not take.
+    /// The kernel does not accept the name.
     #[error("`{0}` is longer than {max} characters, the kernel's limit", max = NAME_BYTES - 1)]
     NameTooLong(String),
     /// An error with the log of libbpf and the verifier.
@@ -435,13 +435,13 @@ pub enum BpfError {
 
 #[cfg(feature = "ebpf")]
 impl BpfError {
-    /// For `map_err`: libbpf refused.
+    /// Returns a closure for `map_err` on a refusal by libbpf.
     pub(super) fn libbpf(op: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> Self {
         let op = op.into();
         move |source| Self::Libbpf { op, source }
     }
 
-    /// The kind of a refusal; `InvalidData` for an object that does not fit.
+    /// Returns the kind of a refusal; `InvalidData` for an object that does not fit.
     pub(super) fn kind(&self) -> libbpf_rs::ErrorKind {
         match self {
             Self::Libbpf { source, .. } => source.kind(),
@@ -453,6 +453,6 @@ impl BpfError {
     }
 }
 
-/// Bytes of a congestion control's name in the kernel, its final NUL included.
+/// Size of a congestion control's name in the kernel, including the final NUL.
 #[cfg(feature = "ebpf")]
 pub(super) const NAME_BYTES: usize = 16;

@@ -1,6 +1,6 @@
-//! BPF programs beside the congestion controls: one sets a congestion control before the handshake, one rewrites ECT(0)
-//! to ECT(1) at egress, one tries which flags the kernel accepts. Descriptors of this process hold them, so the kernel
-//! removes them when it ends.
+//! BPF programs beside the congestion controls. One sets a congestion control before the handshake, one rewrites ECT(0)
+//! to ECT(1) at egress, and one probes which flags the kernel accepts. Descriptors of this process hold them, so the
+//! kernel removes them when it ends.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -22,10 +22,10 @@ const PROBE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
 
 /// Size of an entry of `early_ports`: the name, then four counters.
 const EARLY_BYTES: usize = NAME_BYTES + 4 * 8;
-/// `ARPHRD_ETHER`, and the bytes of its header.
+/// `ARPHRD_ETHER`, and the size of its header.
 const ETHERNET: (u16, u32) = (1, 14);
 
-/// Sets congestion controls of sockets of one control group before their handshake, by local port.
+/// Sets the congestion controls of one control group's sockets before their handshake, by local port.
 #[derive(Debug)]
 pub struct Early {
     _links: Vec<Link>,
@@ -33,10 +33,10 @@ pub struct Early {
 }
 
 impl Early {
-    /// Attaches to processes in `group` and this network namespace. Other ports are not touched.
+    /// Attaches to processes in `group` and this network namespace. Sockets on other ports are not touched.
     ///
     /// # Errors
-    /// What the kernel lacks or refuses.
+    /// The kernel lacks a feature, or refused.
     pub fn attach(group: &Path, ports: &BTreeMap<Port, String>) -> Result<Self, SocketError> {
         let cookie = bpf::netns_cookie().map_err(|source| {
             let op = "read the cookie of the network namespace".to_owned();
@@ -67,8 +67,8 @@ impl Early {
         Ok(Self { _links: links, object })
     }
 
-    /// Counters of a port's sockets: congestion controls set, refused by the kernel, connections ended, and of these the
-    /// paced ones.
+    /// Returns the counters of a port's sockets: congestion controls set, those that the kernel refused, connections
+    /// ended, and how many of these were paced.
     pub fn count(&self, port: Port) -> [u64; 4] {
         let value = map(&self.object, "early_ports")
             .ok()
@@ -86,7 +86,7 @@ fn key(port: Port) -> [u8; 4] {
     number.to_ne_bytes()
 }
 
-/// Turns ECT(0) into ECT(1) in what one congestion control sends out of one interface.
+/// Rewrites ECT(0) to ECT(1) in packets that one congestion control sends through one interface.
 #[derive(Debug)]
 pub struct Ect1 {
     _link: Option<OwnedFd>,
@@ -101,7 +101,7 @@ impl Ect1 {
     /// Attaches to the egress of `dev`, for sockets of this network namespace with the congestion control `cc`.
     ///
     /// # Errors
-    /// What the kernel lacks or refuses.
+    /// The kernel lacks a feature, or refused.
     pub fn attach(dev: &str, cc: &str, undo: &mut Undo) -> Result<Self, SocketError> {
         let (index, object) = Self::load(dev, cc)?;
         let program = object
@@ -110,7 +110,7 @@ impl Ect1 {
             .ok_or_else(|| BpfError::Object("ect1 has no program".to_owned()))?;
         let link = match bpf::attach_tcx_egress(program.as_fd(), index) {
             Ok(link) => Some(link),
-            // Before Linux 6.6 the kernel has no other place than clsact, where programs stay.
+            // Before Linux 6.6, clsact is the only place, and programs stay there.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 attach_clsact(program.as_fd(), (dev, index), undo)?;
                 None
@@ -131,13 +131,13 @@ impl Ect1 {
         Ok((index, with_log(|| load(open, "ect1"))?))
     }
 
-    /// Packets rewritten so far.
+    /// Returns the number of packets rewritten so far.
     pub fn rewritten(&self) -> u64 {
         count(&self.object, ".data.ect1", 0)
     }
 }
 
-/// Attaches a classifier in clsact, in front of a userspace link's redirect; `undo` removes it.
+/// Attaches a classifier in clsact, ahead of a userspace link's redirect; `undo` removes it.
 fn attach_clsact(
     program: BorrowedFd<'_>,
     (dev, index): (&str, u32),
@@ -167,7 +167,7 @@ pub fn try_flags(flags: u32) -> Result<(), BpfError> {
 
 fn try_flags_as(flags: u32, link: bool) -> Result<(), BpfError> {
     let mut open = open(PROBE, "probe")?;
-    // Names are global to the machine: no two agents may try at once under one.
+    // Names are global to the machine, so agents that probe at the same time need different ones.
     patch(&mut open, "probe", 0, &name(&format!("ccbp{}", std::process::id()))?)?;
     patch(&mut open, "probe", NAME_BYTES, &flags.to_ne_bytes())?;
     if !link && let Some(mut map) = open.maps_mut().find(|map| map.name() == OsStr::new("probe")) {
@@ -182,13 +182,13 @@ fn try_flags_as(flags: u32, link: bool) -> Result<(), BpfError> {
     map.attach_struct_ops().map(drop).map_err(BpfError::libbpf("register it"))
 }
 
-/// Length of the interface's link-layer header; 0 without an Ethernet address.
+/// Returns the length of the interface's link-layer header; 0 without an Ethernet address.
 fn link_header_bytes(dev: &str) -> u32 {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let kind = all
         .filter(|i| i.interface_name == dev)
         .find_map(|i| Some(i.address?.as_link_addr()?.hatype()));
-    // The loopback's header looks like Ethernet's.
+    // Loopback packets have an Ethernet-like header.
     let ethernet =
         matches!(kind, Some(kind) if kind == ETHERNET.0 || kind == libc::ARPHRD_LOOPBACK);
     if ethernet || kind.is_none() { ETHERNET.1 } else { 0 }
@@ -205,7 +205,7 @@ mod tests {
         String::from_utf8(output.expect("tc is installed").stdout).expect("text")
     }
 
-    /// Where there is TCX nothing else would try it.
+    /// On kernels with TCX, nothing else would test this path.
     #[test]
     fn undo_removes_the_classifier_and_keeps_an_earlier_clsact() {
         let in_namespace = || {

@@ -1,7 +1,7 @@
 //! Journal of changes to the whole machine: instances of modules, loaded modules, parameters of the kernel's congestion
-//! controls, and BPF instances on kernels without BPF links. The kernel does not undo them when this process or its
-//! namespace ends, so each is written to disk first, and the next agent on the machine rolls back the journals of dead
-//! processes.
+//! controls, and BPF instances on kernels without BPF links. The kernel does not undo these when this process or its
+//! namespace ends. So each change is written to disk first, and the next agent on the machine rolls back the journals
+//! of dead processes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -20,7 +20,7 @@ use crate::undo::Outcome;
 
 /// Folder of the journals.
 const FOLDER: &str = "/run/ccbench/cc";
-/// Of the journals. Another sweep may be writing a file beside them.
+/// Extension of the journals. Another sweep may be writing a file beside them.
 const EXTENSION: &str = "ndjson";
 
 /// One thing to undo.
@@ -33,7 +33,7 @@ pub enum Step {
         module: String,
         /// The parameter.
         name: String,
-        /// Its value before.
+        /// Its previous value.
         before: String,
     },
     /// Remove an instance from one of ccbench's modules.
@@ -48,7 +48,7 @@ pub enum Step {
         /// The module.
         module: String,
     },
-    /// Unload a module of the user, if no other process has loaded it too.
+    /// Unload a supplied module, if no other process has loaded it, too.
     SuppliedModule(ModuleUse),
     /// Unregister a BPF instance that has no link.
     Bpf {
@@ -106,22 +106,22 @@ impl Step {
     }
 }
 
-/// A process's use of a module of the user.
+/// A process's use of a supplied module.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleUse {
     /// The module.
     pub module: String,
-    /// Of its file, hexadecimal.
+    /// The SHA-256 of its file, in hexadecimal.
     pub sha256: String,
-    /// As the kernel takes them: `a=1 b=2`.
+    /// Its parameters, as the kernel accepts them: `a=1 b=2`.
     pub params: String,
-    /// The congestion controls that the kernel had without the module.
+    /// The congestion controls that the kernel had before the module was loaded.
     pub before: Vec<String>,
     /// Distinguishes the uses of one module.
     pub id: String,
 }
 
-/// The uses of the module by living processes, but the one of this id.
+/// Returns the uses of the module by living processes, except the one with this id.
 ///
 /// # Errors
 /// The journals cannot be listed.
@@ -145,8 +145,8 @@ fn other_uses_in(folder: &Path, module: &str, id: &str) -> Result<Vec<ModuleUse>
     Ok(found)
 }
 
-/// Whether an agent has loaded one of ccbench's modules and not unloaded it, also one that is dead. Then whoever has an instance may be
-/// the last one, which unloads the module.
+/// Whether some agent, even a dead one, has loaded one of ccbench's modules and not unloaded it. If so, every agent
+/// with an instance may be the last one, which unloads the module.
 ///
 /// # Errors
 /// The journals cannot be listed.
@@ -171,7 +171,7 @@ fn journals_in(folder: &Path) -> Result<Vec<(PathBuf, File)>, SocketError> {
         if path.extension().is_none_or(|e| e != EXTENSION) {
             continue;
         }
-        // It may be gone by now.
+        // The file may be gone by now.
         if let Ok(file) = File::open(&path) {
             found.push((path, file));
         }
@@ -185,7 +185,7 @@ fn readable_steps(path: &Path, mut file: File) -> Result<Vec<Step>, SocketError>
     Ok(steps(&bytes).into_iter().filter_map(|(_, step)| step.ok()).collect())
 }
 
-/// A lock that whoever loads or unloads a module holds, until it is dropped.
+/// Returns a lock that serialises loading and unloading modules until it is dropped.
 ///
 /// # Errors
 /// The folder cannot be written.
@@ -210,7 +210,7 @@ fn unregister(name: &str) -> Result<(), SocketError> {
     Err(SocketError::UnregisterWithoutEbpf { name: name.to_owned() })
 }
 
-/// The changes of one process; dropping it undoes them.
+/// The changes of one process. Dropping it undoes them.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
@@ -225,15 +225,15 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// The file is made with the first step.
+    /// The file is created with the first step.
     fn in_folder(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), file: None, steps: Vec::new() }
     }
 
-    /// Writes how to undo a change to disk. Call it before the change.
+    /// Writes to disk how to undo a change. Call this before the change.
     ///
     /// # Errors
-    /// The journal cannot be written; then the change must not be made.
+    /// The journal cannot be written; the change must then not be made.
     pub fn push(&mut self, step: Step) -> Result<(), SocketError> {
         let file = match &mut self.file {
             Some(file) => file,
@@ -255,7 +255,7 @@ impl Journal {
     pub fn forget(&mut self) {
         self.steps.clear();
         if let Some((path, _)) = self.file.take() {
-            // The next agent would otherwise undo them.
+            // The next agent would otherwise undo the steps.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -267,7 +267,7 @@ impl Journal {
             outcome.merge(undo_step(&step, &mut ended));
         }
         if let Some((path, _)) = self.file.take().filter(|_| outcome.failed.is_empty()) {
-            // A leftover file does no harm: its steps are undone.
+            // A leftover file does no harm: its steps are undone already.
             let _ = std::fs::remove_file(path);
         }
         unload_unused(&ended, &mut outcome);
@@ -285,8 +285,8 @@ fn undo_step(step: &Step, ended: &mut Vec<ModuleUse>) -> Outcome {
     outcome
 }
 
-/// Unloads modules without users, once the journal of their ended uses is gone. Two processes that end their uses at the same time see
-/// each other's journals, and so do two uses in one journal: then none of them has unloaded the module.
+/// Unloads modules without users, after the journal of their ended uses has been removed. Two processes that end their uses at
+/// the same time still see each other's journals, as do two uses in one journal. In that case none has unloaded the module yet.
 fn unload_unused(ended: &[ModuleUse], outcome: &mut Outcome) {
     for used in ended {
         if let Err(error) = supplied_module::unload(used) {
@@ -304,7 +304,7 @@ impl Drop for Journal {
     }
 }
 
-/// Makes the journal of this process and locks it for the life of the process.
+/// Creates the journal of this process and locks it for the process's lifetime.
 fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
     std::fs::create_dir_all(folder).map_err(SocketError::file("make", folder))?;
     for count in 0..1000 {
@@ -315,11 +315,11 @@ fn open(folder: &Path) -> Result<(PathBuf, File), SocketError> {
             Err(e) => return Err(SocketError::file("make", &path)(e)),
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // An agent that starts looks at the empty file.
+            // A starting agent is inspecting the empty file.
             Err(Errno::WOULDBLOCK) => continue,
             locked => locked.map_err(|e| SocketError::file("lock", &path)(e.into()))?,
         }
-        // It has removed the file before the lock.
+        // A starting agent may have removed the file before it was locked.
         let metadata = file.metadata().map_err(SocketError::file("read", &path))?;
         if metadata.nlink() > 0 {
             return Ok((path, file));
@@ -344,13 +344,13 @@ fn sweep_folder(folder: &Path) -> Outcome {
     outcome
 }
 
-/// Rolls back a journal that has been opened, unless its process lives.
+/// Rolls back an open journal, unless its process is alive.
 fn sweep_file(file: &mut File, path: &Path) -> Outcome {
     // A living process holds the lock of its own journal.
     if flock(&*file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Outcome::default();
     }
-    // Another agent has rolled it back between the opening and the lock: the path leads to another file, or to none.
+    // Another agent rolled it back between opening and locking: the path now leads to another file, or to none.
     if file.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
         return Outcome::default();
     }
@@ -365,8 +365,8 @@ fn failed(message: String) -> Outcome {
     Outcome { failed: vec![message], ..Outcome::default() }
 }
 
-/// Undoes the steps of a dead process, last first. Only the lines of those that fail stay in the file: what is undone once
-/// may be in use when the next agent starts.
+/// Undoes the steps of a dead process, last first. Only the lines of failed steps stay in the file: what one agent has
+/// undone may be in use again when the next one starts.
 fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
     let (mut outcome, mut kept, mut ended) = (Outcome::default(), Vec::new(), Vec::new());
     for (line, step) in steps(bytes).into_iter().rev() {
@@ -396,7 +396,7 @@ fn undo_file(bytes: &[u8], path: &Path) -> Outcome {
     outcome
 }
 
-/// The lines of a journal, each with its step or why it cannot be read.
+/// Returns the lines of a journal, each with its step or the reason why it cannot be read.
 pub fn steps(bytes: &[u8]) -> Vec<(sealed_line::Line<'_>, Result<Step, &'static str>)> {
     let step = |line: &sealed_line::Line<'_>| {
         let object = line.object.as_deref().ok_or("is damaged")?;
@@ -413,8 +413,8 @@ mod tests {
         Step::Parameter { module: "no_such".into(), name: "x".into(), before: "1".into() }
     }
 
-    /// As after a kill: the lock is gone, the file is not. A child process of another test may have a copy of the descriptor
-    /// until its exec, so closing it is not enough.
+    /// Leaves a journal as after a kill: unlocked, but with its file. A child process of another test may hold a copy
+    /// of the descriptor until its exec, so closing it is not enough.
     fn abandon(journal: &mut Journal) -> PathBuf {
         let (path, file) = journal.file.take().unwrap();
         journal.steps.clear();
@@ -442,7 +442,7 @@ mod tests {
         let mut journal = Journal::in_folder(dir.path());
         journal.push(gone()).unwrap();
         let path = abandon(&mut journal);
-        // Of an agent that opens the file before another one rolls it back.
+        // Models an agent that opens the file before another one rolls it back.
         let mut late = OpenOptions::new().read(true).append(true).open(&path).unwrap();
         assert_eq!(sweep_folder(dir.path()).undone.len(), 1);
         assert_eq!(sweep_file(&mut late, &path), Outcome::default());

@@ -1,5 +1,5 @@
-//! ccbench's congestion controls as kernel modules (interface: `kmod/module/instances.h`), and parameters of the kernel's
-//! congestion controls. Both are in sysfs.
+//! ccbench's congestion controls as kernel modules (interface: `kmod/module/instances.h`), and parameters of the
+//! kernel's congestion controls. Both are controlled through sysfs.
 
 use ccbench_proto::cc::Core;
 
@@ -7,10 +7,10 @@ use super::error::SocketError;
 use super::journal::{Journal, Step, is_loaded_by_agent, lock_modules};
 use super::{module_loader, sysfs};
 
-/// Whether the core's module is loaded or installed.
+/// Checks that the core's module is loaded or installed.
 ///
 /// # Errors
-/// Why not, and how to install it.
+/// The reason why it is not, and how to install it.
 pub fn possible(core: &Core) -> Result<(), SocketError> {
     let module = format!("ccb_{}", core.name);
     let release = sysfs::release();
@@ -24,8 +24,8 @@ pub fn possible(core: &Core) -> Result<(), SocketError> {
     }
 }
 
-/// Registers an instance of a core's module, and loads the module if needed. The last agent with an instance unloads a module that an
-/// agent has loaded. Returns the parameters that the kernel has.
+/// Registers an instance of a core's module, and loads the module if needed. If an agent loaded the module, the last
+/// agent with an instance unloads it. Returns the kernel's parameters.
 ///
 /// # Errors
 /// The kernel refused.
@@ -36,7 +36,7 @@ pub fn register(
     journal: &mut Journal,
 ) -> Result<Vec<(String, String)>, SocketError> {
     let module = format!("ccb_{}", core.name);
-    // So that no other agent unloads it before the instance is there.
+    // Keeps other agents from unloading the module before the instance is registered.
     let _lock = lock_modules()?;
     let is_loaded = sysfs::is_loaded(&module);
     let unload = Step::Module { module: module.clone() };
@@ -64,7 +64,7 @@ pub fn register(
         .ok_or_else(|| SocketError::NotListed { module, name: kernel_name.to_owned() })
 }
 
-/// The parameters of an instance in the module's `instances` file.
+/// Returns the parameters of an instance from the module's `instances` file.
 fn instance_params(instances: &str, kernel_name: &str) -> Option<Vec<(String, String)>> {
     instances.lines().find_map(|line| {
         let mut words = line.split_whitespace();
@@ -76,10 +76,10 @@ fn instance_params(instances: &str, kernel_name: &str) -> Option<Vec<(String, St
     })
 }
 
-/// Sets parameters of a built-in congestion control, for the whole machine. Returns all parameters that the kernel has.
+/// Sets parameters of a built-in congestion control, for the whole machine. Returns all its parameters in the kernel.
 ///
 /// # Errors
-/// The kernel has no such parameter, or refuses the value.
+/// The kernel has no such parameter, or refused the value.
 pub fn tune(
     algorithm: &str,
     params: &[(String, String)],
@@ -97,7 +97,7 @@ pub fn tune(
                 known,
             });
         };
-        // Another agent of this machine may have set it; then that agent restores it.
+        // If another agent of this machine has set it, that agent restores it.
         if same(now, value) {
             continue;
         }
@@ -123,7 +123,7 @@ pub fn tune(
     Ok(after.into_iter().collect())
 }
 
-/// The kernel prints booleans as letters, and numbers of the type `hexint` in hexadecimal digits.
+/// Whether two values are equal. The kernel prints booleans as letters, and numbers of type `hexint` in hexadecimal.
 pub(super) fn same(now: &str, wanted: &str) -> bool {
     let decimal = |text: &str| match text {
         "Y" | "y" => "1".to_owned(),

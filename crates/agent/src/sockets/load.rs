@@ -1,5 +1,5 @@
-//! Congestion controls of a trial: checks that the kernel's own are available; loads, verifies and reports ccbench's, and
-//! unloads them afterwards.
+//! Congestion controls of a trial. Checks that the kernel's own are available. Loads, verifies and reports ccbench's,
+//! and unloads them afterwards.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -29,12 +29,12 @@ use crate::undo::Outcome;
 #[derive(Default)]
 pub struct LoadedCcs {
     held: Vec<LoadedInstance>,
-    /// Changes that outlive this process. After `held`, because it must be dropped last.
+    /// Changes that outlive this process. Declared after `held`, because it must be dropped last.
     journal: Journal,
     names: Names,
 }
 
-/// An instance of a congestion control that is loaded or was already there.
+/// An instance of a congestion control that was loaded or was already available.
 struct LoadedInstance {
     /// Its description for the controller.
     message: wire::CongestionControl,
@@ -44,10 +44,10 @@ struct LoadedInstance {
 }
 
 /// Loads every instance that this node needs: those of flows that it sends, of web servers that it runs for probes, and
-/// those that both ends need. An error unloads all of them.
+/// those that both ends need. On an error, all of them are unloaded.
 ///
 /// # Errors
-/// Names the first instance that cannot be loaded, the reason and a fix.
+/// An instance cannot be loaded. The error names the first one, the reason and a fix.
 pub fn load(
     task: &NodeTask,
     trial: &TrialId,
@@ -71,10 +71,10 @@ pub fn load(
     Ok(loaded)
 }
 
-/// Refuses instances of this node whose digest in the plan is not allowed; needs no files.
+/// Refuses instances of this node whose digest in the plan is not allowed. Needs no files.
 ///
 /// # Errors
-/// The first of them.
+/// The first such instance.
 pub fn check_digests(task: &NodeTask, node: &str, supplied: Supplied<'_>) -> Result<(), LoadError> {
     needed(task, node).try_for_each(|(name, cc)| {
         let known = cc.supplied().zip(cc.sha256.as_deref());
@@ -84,10 +84,10 @@ pub fn check_digests(task: &NodeTask, node: &str, supplied: Supplied<'_>) -> Res
     })
 }
 
-/// The files of the instances that this node needs, by the instance's name. Nothing is changed.
+/// Returns the files of the instances that this node needs, by instance name. Changes nothing.
 ///
 /// # Errors
-/// As of [`Supplied::read`], for the first instance.
+/// Those of [`Supplied::read`], for the first instance that fails.
 pub fn read_supplied<'a>(
     task: &NodeTask,
     node: &str,
@@ -107,7 +107,7 @@ fn failed(name: &str, cc: &Cc) -> impl FnOnce(SocketError) -> LoadError {
     move |source| LoadError { name, algorithm, source: Box::new(source) }
 }
 
-/// The instances that this node needs, by name.
+/// Returns the instances that this node needs, by name.
 pub fn needed<'a>(task: &'a NodeTask, node: &str) -> impl Iterator<Item = (&'a String, &'a Cc)> {
     task.cc.iter().filter(move |&(name, cc)| {
         let flows = || task.clients.iter().chain(&task.servers);
@@ -115,7 +115,7 @@ pub fn needed<'a>(task: &'a NodeTask, node: &str) -> impl Iterator<Item = (&'a S
         let serves = task.served.iter().any(|probe| is_named(&probe.plan.cc));
         let sends = serves || flows().any(|f| is_named(&f.plan.cc) && names::sender(f) == node);
         let both_ends = ecn::wants(name, Some(cc)).any();
-        // iperf3 sets a congestion control with the same name everywhere on both ends.
+        // iperf3 sets a congestion control whose name is the same everywhere on both ends.
         sends || both_ends || cc::has_fixed_name(cc)
     })
 }
@@ -155,7 +155,7 @@ impl LoadedCcs {
         name: &str,
         params: &[(String, String)],
     ) -> Result<LoadedInstance, SocketError> {
-        // This loads the module too.
+        // This also loads the module.
         check(name)?;
         let params_loaded = kernel_module::tune(name, params, &mut self.journal)?;
         let reason = wire::ViaReason::kernel_algorithm();
@@ -280,7 +280,7 @@ impl LoadedCcs {
             kernel_name,
             params,
             flags,
-            // Without a cookie, ports tell the rows of other namespaces apart.
+            // Without a cookie, record all namespaces; ports tell the rows apart.
             netns_cookie: Some(netns_cookie.unwrap_or(0)),
         };
         let registered = struct_ops::register(&wanted, &mut self.journal)?;
@@ -307,18 +307,18 @@ impl LoadedCcs {
         Err(SocketError::NoEbpf)
     }
 
-    /// The loaded congestion controls, for the controller.
+    /// Returns the loaded congestion controls, for the controller.
     pub fn messages(&self) -> Vec<wire::CongestionControl> {
         self.held.iter().map(|held| held.message.clone()).collect()
     }
 
-    /// The names of the plan and of the kernel.
+    /// Returns the names in the plan and in the kernel.
     pub fn names(&self) -> Names {
         self.names.clone()
     }
 
-    /// The outcome for a name of the plan on this node: its name in the kernel and its backend. `None` for an instance that
-    /// only other nodes need. A name that is not an instance is a built-in congestion control.
+    /// Maps a name of the plan to its name in this node's kernel and its backend; `None` for an instance that only
+    /// other nodes need. A name that is not an instance is a built-in congestion control.
     pub fn outcome_of(&self, task: &NodeTask, name: &str) -> Option<(String, Via)> {
         match self.held.iter().find(|held| held.message.name == name) {
             Some(held) => Some((held.message.kernel_name.clone(), via_of(held.message.via()))),
@@ -334,7 +334,7 @@ impl LoadedCcs {
         }
     }
 
-    /// A flow with the kernel's name of its congestion control.
+    /// Returns a flow with the kernel's name of its congestion control.
     pub fn renamed(&self, flow: &FlowTask) -> FlowTask {
         let mut renamed = flow.clone();
         if let Some(kernel_name) = self.names.of_flow(flow) {
@@ -343,7 +343,7 @@ impl LoadedCcs {
         renamed
     }
 
-    /// Readers of inner state; an event for each that cannot be opened.
+    /// Returns readers of inner state, and an event for each that cannot be opened.
     pub fn readers(&self) -> (cc_state::Reader, Vec<wire::Event>) {
         let (mut sources, mut events, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         for held in &self.held {
@@ -385,7 +385,7 @@ impl LoadedCcs {
         (cc_state::Reader::new(sources, groups), events)
     }
 
-    /// Events for lost rows of inner state of BPF instances; [`cc_state::Reader::losses`] has those of modules.
+    /// Returns events for lost rows of inner state of BPF instances; [`cc_state::Reader::losses`] covers modules.
     pub fn losses(&self) -> Vec<wire::Event> {
         #[cfg(feature = "ebpf")]
         {
@@ -401,7 +401,7 @@ impl LoadedCcs {
         Vec::new()
     }
 
-    /// Unloads all of them.
+    /// Unloads all instances.
     pub fn remove(mut self) -> Outcome {
         let mut outcome = Outcome::default();
         for held in self.held.drain(..) {
@@ -446,7 +446,7 @@ fn supplied_message(
     }
 }
 
-/// As messages have it.
+/// Returns the value that messages use.
 pub fn via_on_wire(via: Via) -> wire::Via {
     match via {
         Via::Bpf => wire::Via::Bpf,

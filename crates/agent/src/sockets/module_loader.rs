@@ -1,6 +1,6 @@
-//! Loads and unloads kernel modules: this process itself, or the loader (`ccbench-agent loader`) whose socket the environment
-//! names, so that a worker needs no CAP_SYS_MODULE. A connection has one request: a line of JSON, and the module's file if it has one.
-//! The answer is a line of JSON.
+//! Loads and unloads kernel modules, in this process or through the loader (`ccbench-agent loader`) whose socket the
+//! environment names, so that a worker needs no CAP_SYS_MODULE. A connection carries one request, a line of JSON
+//! followed by the module's file if there is one. The answer is a line of JSON.
 
 use std::ffi::CString;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -15,20 +15,20 @@ use serde::{Deserialize, Serialize};
 use super::error::SocketError;
 use super::sysfs;
 
-/// Names the loader's socket.
+/// The environment variable that names the loader's socket.
 pub const ENVIRONMENT: &str = "CCBENCH_LOADER";
 /// Folder of the kernel's modules.
 const MODULES: &str = "/lib/modules";
-/// Longest line of a request or an answer.
+/// Limit of a request's or an answer's line.
 pub const MAX_LINE_BYTES: u64 = 64 << 10;
-/// Sockets of a trial that ended use a module for an instant longer.
+/// Sockets of an ended trial may use a module for a moment longer.
 const UNLOAD_LIMIT: Duration = Duration::from_secs(2);
 const UNLOAD_PAUSE: Duration = Duration::from_millis(20);
-/// How long a loader may take, a module's initialisation included. The worker does nothing else meanwhile, and its unit has
-/// `WatchdogSec=15`: a loader that hangs is an error of the trial, and must not end the worker.
+/// How long a loader may take, including a module's initialisation. The worker is blocked meanwhile, and its unit has
+/// `WatchdogSec=15`: a hanging loader must fail the trial, not end the worker.
 const ANSWER_LIMIT: Duration = Duration::from_secs(7);
 
-/// What a loader does.
+/// A request to a loader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -37,18 +37,18 @@ pub enum Request {
         /// The module.
         module: String,
     },
-    /// Load an installed module with those that it needs.
+    /// Load an installed module and its dependencies.
     Modprobe {
         /// The module.
         module: String,
     },
-    /// Load a module of the user, whose file follows (`init_module(2)`).
+    /// Load a supplied module, whose file follows (`init_module(2)`).
     InitModule {
         /// The module.
         module: String,
-        /// Its parameters, as the kernel takes them: `a=1 b=2`.
+        /// Its parameters, as the kernel accepts them: `a=1 b=2`.
         params: String,
-        /// Length of the file.
+        /// Length of the file in bytes.
         bytes: u64,
     },
     /// Unload a module (`delete_module(2)`, without waiting).
@@ -59,7 +59,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The module.
+    /// Returns the module.
     pub fn module(&self) -> &str {
         match self {
             Self::Find { module }
@@ -70,42 +70,42 @@ impl Request {
     }
 }
 
-/// What a loader answers.
+/// A loader's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
-    /// It is done.
+    /// The request succeeded.
     Done,
-    /// Whether the module is there; `None`: this kernel has no modules.
+    /// Whether the module exists; `None` if this kernel has no modules.
     Found(Option<bool>),
     /// The kernel refused, with this error number.
     Errno(i32),
     /// `modprobe` failed, with this message.
     Tool(String),
-    /// The request is refused, or cannot be read.
+    /// The request was refused or could not be parsed.
     Refused(String),
 }
 
-/// The kernel or the loader refused.
+/// The error of a refusal by the kernel or the loader.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
-    /// The kernel.
+    /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] Errno),
-    /// The loader.
+    /// The loader refused.
     #[error(transparent)]
     Loader(SocketError),
 }
 
-/// The loader's socket, if there is one.
+/// Returns the path of the loader's socket, if one is set.
 fn loader() -> Option<PathBuf> {
     std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Whether this kernel's `modules.dep` lists a module; `None` without modules.
+/// Whether this kernel's `modules.dep` lists a module; `None` if it has no modules.
 ///
 /// # Errors
-/// The loader does not answer, or may not load it.
+/// The loader does not answer, or may not load the module.
 pub fn find(module: &str) -> Result<Option<bool>, SocketError> {
     let Some(loader) = loader() else { return Ok(find_here(module)) };
     let request = Request::Find { module: module.to_owned() };
@@ -115,7 +115,7 @@ pub fn find(module: &str) -> Result<Option<bool>, SocketError> {
     }
 }
 
-/// The same without a loader.
+/// Like [`find`], without a loader.
 pub fn find_here(module: &str) -> Option<bool> {
     sysfs::on_disk(Path::new(MODULES), &sysfs::release(), module)
 }
@@ -123,7 +123,7 @@ pub fn find_here(module: &str) -> Option<bool> {
 /// Loads an installed module.
 ///
 /// # Errors
-/// The message of `modprobe` and a hint.
+/// `modprobe` failed; the error has its message and a hint.
 pub fn modprobe(module: &str) -> Result<(), SocketError> {
     let Some(loader) = loader() else { return sysfs::modprobe(module) };
     match ask(&loader, &Request::Modprobe { module: module.to_owned() }, &[])? {
@@ -135,10 +135,10 @@ pub fn modprobe(module: &str) -> Result<(), SocketError> {
     }
 }
 
-/// Loads a module of the user.
+/// Loads a supplied module.
 ///
 /// # Errors
-/// The kernel's or the loader's.
+/// The kernel or the loader refused.
 pub fn init_module(module: &str, params: &str, file: &[u8]) -> Result<(), ModuleError> {
     let Some(loader) = loader() else { return Ok(init_module_here(params, file)?) };
     let (module, params) = (module.to_owned(), params.to_owned());
@@ -146,19 +146,19 @@ pub fn init_module(module: &str, params: &str, file: &[u8]) -> Result<(), Module
     of_kernel(&loader, ask(&loader, &request, file))
 }
 
-/// The same without a loader.
+/// Like [`init_module`], without a loader.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel refused.
 pub fn init_module_here(params: &str, file: &[u8]) -> Result<(), Errno> {
     let params = CString::new(params).map_err(|_| Errno::INVAL)?;
     rustix::system::init_module(file, &params)
 }
 
-/// Unloads a module, once nothing uses it any more. One that is not loaded is no error.
+/// Unloads a module once nothing uses it any more. It is no error if the module is not loaded.
 ///
 /// # Errors
-/// It is still used after 2 s, or the kernel or the loader refused.
+/// The module is still in use after 2 s, or the kernel or the loader refused.
 pub fn unload(module: &str) -> Result<(), SocketError> {
     let failed =
         |source: io::Error| SocketError::UnloadModule { module: module.to_owned(), source };
@@ -176,17 +176,17 @@ pub fn unload(module: &str) -> Result<(), SocketError> {
     }
 }
 
-/// Unloads a module: EAGAIN while it is used.
+/// Unloads a module; EAGAIN while it is in use.
 fn delete_module(module: &str) -> Result<(), ModuleError> {
     let Some(loader) = loader() else { return Ok(delete_module_here(module)?) };
     let request = Request::DeleteModule { module: module.to_owned() };
     of_kernel(&loader, ask(&loader, &request, &[]))
 }
 
-/// The same without a loader.
+/// Like `delete_module`, without a loader.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel refused.
 pub fn delete_module_here(module: &str) -> Result<(), Errno> {
     let name = CString::new(module).map_err(|_| Errno::INVAL)?;
     rustix::system::delete_module(&name, libc::O_NONBLOCK)
@@ -208,7 +208,7 @@ fn unexpected(loader: &Path, answer: Answer) -> SocketError {
     SocketError::Loader { socket: loader.to_owned(), reason }
 }
 
-/// Sends a request with a module's file, and reads the answer.
+/// Sends a request with a module's file, and returns the answer.
 fn ask(loader: &Path, request: &Request, file: &[u8]) -> Result<Answer, SocketError> {
     let exchange = || -> io::Result<Answer> {
         let mut stream = UnixStream::connect(loader)?;
@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// What a loader that answers with this text makes of the request.
+    /// Returns the outcome of a request that a loader answers with this text.
     fn answered(text: &'static str) -> Result<Answer, SocketError> {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("loader.sock");

@@ -1,5 +1,5 @@
-//! Names of instances in the kernel. Kernel names are short and global to the machine, across network namespaces; names in
-//! a plan are not. So each agent registers under a unique name and translates it back in every row.
+//! Names of instances in the kernel. Kernel names are short and global to the machine, across network namespaces; names
+//! in a plan are not. So each agent registers a unique name and translates it back in every row.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use ccbench_proto::cc::{self, MAX_KERNEL_NAME};
 use ccbench_proto::schedule::{FlowTask, NodeTask};
 use ccbench_proto::wire::run_event::Of;
 
-/// A trial of a run; unique on a machine.
+/// Identifies a trial of a run; unique on a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrialId {
     /// The run's id.
@@ -16,42 +16,42 @@ pub struct TrialId {
     pub epoch: u64,
 }
 
-/// Letters and digits of the part that makes a name unique.
+/// Length of the part that makes a name unique.
 const UNIQUE: usize = 5;
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The name in the kernel of an instance that a node registers: the algorithm, truncated if necessary, and a unique
+/// Returns the kernel name of an instance that a node registers: the algorithm, truncated if necessary, and a unique
 /// suffix, like `ta_grad.4x0v9`.
 pub fn kernel_name(trial: &TrialId, node: &str, instance: &str, algorithm: &str) -> String {
     let text = format!("{} {} {node} {instance}", trial.run_id, trial.epoch);
-    // FNV-1a: names must differ on one machine; there are no adversarial inputs.
+    // FNV-1a is enough: names must differ on one machine, and no input is adversarial.
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
     let digit = |at: usize| char::from(DIGITS[(hash >> (64 - 5 * (at + 1))) as usize & 31]);
     let unique: String = (0..UNIQUE).map(digit).collect();
-    // What struct_ops takes; a plan's algorithm is one of ours.
+    // The characters that struct_ops accepts; a plan's algorithm is one of ours.
     let good = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
     let kind: String = algorithm.chars().filter(good).take(MAX_KERNEL_NAME - UNIQUE - 1).collect();
     format!("{kind}.{unique}")
 }
 
-/// The node that sends the data of a flow, and so registers its congestion control.
+/// Returns the node that sends the data of a flow, and so registers its congestion control.
 pub fn sender(flow: &FlowTask) -> &str {
     if flow.plan.reverse { &flow.plan.to } else { &flow.plan.from }
 }
 
-/// Translates names of the kernel to names of the plan.
+/// Translates kernel names to plan names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
-    /// By flow group: name in the plan, and in the kernel of the sender.
+    /// By flow group: the name in the plan, and in the sender's kernel.
     flows: BTreeMap<String, (String, String)>,
-    /// By name in the kernel.
+    /// Plan names by kernel name.
     instances: BTreeMap<String, String>,
 }
 
 impl Names {
-    /// Of all flows of this node with an instance; `node` is its own name.
+    /// Returns the names of all flows of this node with an instance; `node` is the node's name.
     pub fn new(task: &NodeTask, trial: &TrialId, node: &str) -> Self {
         let mut names = Self::default();
         for flow in task.clients.iter().chain(&task.servers) {
@@ -72,18 +72,18 @@ impl Names {
         names
     }
 
-    /// Name of this flow's congestion control in the sender's kernel.
+    /// Returns the name of this flow's congestion control in the sender's kernel.
     pub fn of_flow(&self, flow: &FlowTask) -> Option<&str> {
         self.flows.get(&flow.group).map(|(_, name)| name.as_str())
     }
 
-    /// Flow groups with an instance, each with its name in the plan.
+    /// Returns the flow groups with an instance, each with its name in the plan.
     pub fn groups(&self) -> impl Iterator<Item = (&str, &str)> {
         self.flows.iter().map(|(group, (plan, _))| (group.as_str(), plan.as_str()))
     }
 
-    /// The plan's name of an instance, from its name in the kernel. An instance with the same name in every kernel is distinguished
-    /// from the plain one by the flow group that uses it.
+    /// Returns the plan's name of an instance from its kernel name. If an instance has the same name in every kernel,
+    /// the flow group that uses it tells it apart from the plain congestion control.
     fn in_plan(&self, group: &str, kernel_name: &str) -> Option<&str> {
         match self.flows.get(group) {
             Some((plan, name)) if name == kernel_name => Some(plan),
@@ -92,7 +92,7 @@ impl Names {
         }
     }
 
-    /// Puts the plan's names into a row.
+    /// Replaces kernel names by the plan's in a row.
     pub fn translate(&self, of: &mut Of) {
         let put = |group: &str, cc: &mut String| {
             if let Some(plan) = self.in_plan(group, cc) {

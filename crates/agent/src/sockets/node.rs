@@ -1,4 +1,4 @@
-//! The parts of a node that code for its sockets uses: interfaces, undo stack, control group.
+//! The parts of a node that its socket code uses: interfaces, undo stack, control group.
 
 use std::path::Path;
 
@@ -9,26 +9,26 @@ use crate::undo::{Step, Undo};
 
 pub(crate) const TCP_ECN: &str = "net.ipv4.tcp_ecn";
 
-/// Which sockets of a node.
+/// Selects sockets of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Port {
-    /// Those that listen on it or connect from it.
+    /// Sockets that listen on this port or connect from it.
     Local(u16),
-    /// What connects to it otherwise: iperf3's control connection.
+    /// Other sockets that connect to this port: iperf3's control connection.
     Remote(u16),
 }
 
-/// The parts of a node that attaching uses.
+/// The parts of a node that attaching programs uses.
 pub struct Node<'a> {
-    /// The machine.
+    /// The machine's interfaces.
     pub interfaces: &'a dyn Interfaces,
     /// Records the undo of every changed setting.
     pub undo: &'a mut Undo,
-    /// The control group that traffic runs in; none: the agent's own.
+    /// The control group that traffic runs in; `None`: the agent's own.
     pub group: Option<&'a Path>,
 }
 
-/// Sets a sysctl for the trial; its undo is recorded first.
+/// Sets a sysctl for the trial. Its undo is recorded first.
 ///
 /// # Errors
 /// The kernel, or the undo journal, refused.

@@ -1,4 +1,4 @@
-//! Congestion controls as BPF `struct_ops`: one load of an embedded object is one instance. The BPF link's descriptor
+//! Congestion controls as BPF `struct_ops`. Each load of an embedded object is one instance. The BPF link's descriptor
 //! holds it, so the kernel unregisters it when the process ends. Interface: `kmod/bpf/README.md`.
 
 use std::ffi::OsStr;
@@ -24,9 +24,9 @@ pub mod supplied;
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
-/// Where the kernel's pointer to `cwnd_event_tx_start` is in the object.
+/// Position of the kernel's pointer to `cwnd_event_tx_start` in the object.
 const TX_START: std::ops::Range<usize> = 24..32;
-/// Where the parameters begin in the object's configuration.
+/// Offset of the parameters in the object's configuration.
 const PARAMS: usize = 20;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Folder of pinned instances.
@@ -41,9 +41,9 @@ pub struct Wanted<'a> {
     pub kernel_name: &'a str,
     /// Every parameter of the core, in its order.
     pub params: &'a [(String, u32)],
-    /// Of the kernel's `struct tcp_congestion_ops`.
+    /// Flags of the kernel's `struct tcp_congestion_ops`.
     pub flags: u32,
-    /// Records inner state of the sockets of this network namespace; 0: of all namespaces; `None`: records nothing.
+    /// Whose inner state to record: that of sockets in this network namespace; 0: in all namespaces; `None`: of no socket.
     pub netns_cookie: Option<u64>,
 }
 
@@ -56,10 +56,10 @@ pub struct Registered {
     pub outlives: bool,
 }
 
-/// Whether BPF congestion controls can be registered here.
+/// Checks that BPF congestion controls can be registered here.
 ///
 /// # Errors
-/// Why not, and how to fix it.
+/// The reason why they cannot, and how to fix it.
 pub fn possible(privileges: Privileges) -> Result<(), SocketError> {
     match privileges {
         Privileges::Root => {}
@@ -76,7 +76,7 @@ pub fn possible(privileges: Privileges) -> Result<(), SocketError> {
     }
 }
 
-/// What the kernel's BTF shows.
+/// Facts from the kernel's BTF.
 struct Kernel {
     /// Whether it has `struct_ops` for TCP; an error if its BTF cannot be read.
     struct_ops: Result<bool, libbpf_rs::Error>,
@@ -102,7 +102,7 @@ fn kernel() -> &'static Kernel {
 /// Registers an instance. On an error nothing stays registered.
 ///
 /// # Errors
-/// The kernel refused; has the end of the verifier's log and a hint.
+/// The kernel refused; the error has the end of the verifier's log and a hint.
 pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, SocketError> {
     let object = format!("ccb_{}", wanted.core.name);
     let Some((_, bytes)) = OBJECTS.iter().find(|(name, _)| *name == object) else {
@@ -122,19 +122,19 @@ fn register_object(
     register_by(wanted.kernel_name, journal, |linked| load_and_register(bytes, wanted, linked))
 }
 
-/// Registers by `load`, whose argument is whether to use a BPF link.
+/// Registers an instance with `load`, whose argument is whether to use a BPF link.
 fn register_by(
     kernel_name: &str,
     journal: &mut Journal,
     load: impl Fn(bool) -> Result<Registered, BpfError>,
 ) -> Result<Registered, SocketError> {
-    // The kernel refuses it too, but only after the verifier has run.
+    // The kernel would refuse it, too, but only after the verifier has run.
     if sysfs::available().iter().any(|name| name == kernel_name) {
         return Err(taken(kernel_name));
     }
     let capture = LogCapture::begin();
     let registered = match load(true) {
-        // Linux before 6.4 has no struct_ops links; then the instance outlives a killed process.
+        // Linux before 6.4 has no struct_ops links, so the instance outlives a killed process.
         Err(first) if first.kind() == ErrorKind::InvalidInput => {
             journal.push(Step::Bpf { name: kernel_name.to_owned() })?;
             load(false).map_err(|_| first)
@@ -220,7 +220,7 @@ fn patch_config(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfErr
     }
     value[..8].copy_from_slice(&wanted.netns_cookie.unwrap_or(0).to_ne_bytes());
     value[8..12].copy_from_slice(&u32::from(wanted.netns_cookie.is_some()).to_ne_bytes());
-    // One more than the reader's gap, as the adapter rounds times down to us.
+    // One more than the reader's gap, because the adapter rounds times down to microseconds.
     let gap_us = cc_state::least_gap_us(wanted.core).saturating_add(1);
     value[12..16].copy_from_slice(&gap_us.to_ne_bytes());
     for (place, (_, param)) in value[PARAMS..].chunks_exact_mut(4).zip(wanted.params) {
@@ -234,19 +234,19 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Registered {
-    /// The parameters, as the kernel holds them, in the core's order.
+    /// Returns the parameters that the kernel holds, in the core's order.
     pub fn params(&self) -> Vec<u32> {
         let value = value(&self.object, ".rodata.ccb").unwrap_or_default();
         let count = u32_at(&value, PARAMS - 4).unwrap_or(0) as usize;
         (0..count).filter_map(|at| u32_at(&value, PARAMS + 4 * at)).collect()
     }
 
-    /// Rows of inner state lost so far because the ring was full.
+    /// Returns how many rows of inner state were lost because the ring was full.
     pub fn lost(&self) -> u64 {
         count(&self.object, 0)
     }
 
-    /// A reader of its rows.
+    /// Returns a reader of its rows.
     ///
     /// # Errors
     /// The ring cannot be mapped.
@@ -296,25 +296,25 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Rounds that the programs did not record so far, because the row before was too recent.
+    /// Returns the rounds that the programs did not record, because the previous row was too recent.
     pub fn skipped(&self) -> u64 {
         count(&self.object, 1)
     }
 
-    /// At most `limit` rows, oldest first.
+    /// Returns up to `limit` rows, oldest first.
     pub fn take(&mut self, limit: usize) -> Vec<Vec<u8>> {
         self.ring.consume_raw_n(limit);
         std::mem::take(&mut lock(&self.rows))
     }
 }
 
-/// The value of a map with one element.
+/// Returns the value of a map with one element.
 fn value(object: &Object, map: &str) -> Option<Vec<u8>> {
     let map = object.maps().find(|m| m.name() == OsStr::new(map))?;
     map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()?
 }
 
-/// The `nth` count of an object (`kmod/bpf/README.md`).
+/// Returns the `nth` count of an object (`kmod/bpf/README.md`).
 fn count(object: &Object, nth: usize) -> u64 {
     let counts = value(object, ".data.ccb").unwrap_or_default();
     let count = counts.chunks_exact(8).nth(nth).and_then(|bytes| bytes.try_into().ok());
@@ -329,7 +329,7 @@ mod tests {
         core.params.iter().map(|param| (param.name.clone(), param.default)).collect()
     }
 
-    /// 15 variables: the reader takes a row of a lone socket in 7.5 ms.
+    /// With 15 variables, the reader takes a lone socket's row every 7.5 ms.
     #[test]
     fn rows_are_recorded_as_often_as_they_are_taken() {
         let core = ccbench_proto::cc::scheme("bbr3").unwrap().1;
@@ -376,7 +376,7 @@ mod tests {
         assert!(possible(Privileges::Unprivileged).unwrap_err().to_string().contains("needs root"));
     }
 
-    /// Programs without `exit`, which the verifier rejects.
+    /// Uses programs without `exit`, which the verifier rejects.
     #[cfg(feature = "netns")]
     #[test]
     fn verifier_errors_have_the_log_and_leave_nothing_registered() {
@@ -403,7 +403,7 @@ mod tests {
         drop(register_object(whole, &wanted, &mut Journal::default()).unwrap());
     }
 
-    /// Over loopback a round trip is far shorter than the 7.5 ms of `bbr3`.
+    /// Over loopback, a round trip is far shorter than the 7.5 ms of `bbr3`.
     #[cfg(feature = "netns")]
     #[test]
     fn rounds_without_a_row_are_counted() {

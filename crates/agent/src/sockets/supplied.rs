@@ -1,5 +1,5 @@
-//! Congestion controls of the user: the files of a request, and which of them this agent may load. [`ccbench_proto::cc::supplied`]
-//! parses them; `load.rs` loads them, BPF objects with `struct_ops/supplied.rs` and kernel modules with `supplied_module.rs`.
+//! Supplied congestion controls: the files of a request, and which of them this agent may load. [`ccbench_proto::cc::supplied`]
+//! parses them. `load.rs` loads them, BPF objects with `struct_ops/supplied.rs` and kernel modules with `supplied_module.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use ccbench_proto::plan::{Cc, digest_bytes};
 
 use super::error::SocketError;
 
-/// The SHA-256 digests, in hexadecimal, of the users' congestion controls that this agent loads.
+/// The SHA-256 digests, in hexadecimal, of the supplied congestion controls that this agent loads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedDigests {
-    /// Every one: whoever reaches this agent may do everything on this machine anyway.
+    /// Any: whoever reaches this agent may do everything on this machine anyway.
     Any,
-    /// These.
+    /// Only these.
     Only(BTreeSet<String>),
 }
 
@@ -29,9 +29,9 @@ impl AllowedDigests {
 /// The files of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Supplied<'a> {
-    /// By their path in the plan.
+    /// The contents, by path in the plan.
     pub files: &'a BTreeMap<String, Vec<u8>>,
-    /// What may be loaded.
+    /// The files that may be loaded.
     pub allowed: &'a AllowedDigests,
 }
 
@@ -40,7 +40,7 @@ pub struct Supplied<'a> {
 pub struct SuppliedCc<'a> {
     /// Its contents.
     pub bytes: &'a [u8],
-    /// What is in it.
+    /// What it contains.
     pub facts: CcFacts,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Supplied<'a> {
     /// Whether a file with this digest may be loaded.
     ///
     /// # Errors
-    /// It may not.
+    /// The file may not be loaded.
     pub fn permit(&self, path: &str, sha256: &str) -> Result<(), SocketError> {
         if self.allowed.permit(sha256) {
             return Ok(());
@@ -56,15 +56,15 @@ impl<'a> Supplied<'a> {
         Err(SocketError::DigestNotAllowed { path: path.to_owned(), sha256: sha256.to_owned() })
     }
 
-    /// The file of an instance; `None` if it has none.
+    /// Returns the file of an instance; `None` if it has none.
     ///
     /// # Errors
-    /// The file is missing, not allowed, no congestion control, or another one than the plan's.
+    /// The file is missing, not allowed, not a congestion control, or not the one that the plan names.
     pub fn read(&self, cc: &Cc) -> Result<Option<SuppliedCc<'a>>, SocketError> {
         let Some((path, _)) = cc.supplied() else { return Ok(None) };
         let missing = || SocketError::FileMissing { path: path.to_owned() };
         let bytes = self.files.get(path).ok_or_else(missing)?;
-        // Before anything reads the contents.
+        // The digest is checked before anything parses the contents.
         let sha256 = digest_bytes(bytes);
         self.permit(path, &sha256)?;
         let facts = supplied::facts(bytes)

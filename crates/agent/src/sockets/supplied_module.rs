@@ -1,5 +1,5 @@
-//! Kernel modules of the user: loaded with the parameters of the plan, and unloaded when the last process that loaded them here
-//! has undone it. A module and its parameters exist once in a kernel.
+//! Supplied kernel modules. They are loaded with the plan's parameters, and unloaded when the last process that uses
+//! them here has undone its use. A kernel has a module and its parameters only once.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,9 +18,9 @@ use crate::clock;
 pub struct Wanted<'a> {
     /// The file.
     pub bytes: &'a [u8],
-    /// What is in it.
+    /// What it contains.
     pub module: &'a KernelModule,
-    /// Of the file, hexadecimal.
+    /// The file's SHA-256, in hexadecimal.
     pub sha256: &'a str,
     /// The congestion control that it registers.
     pub algorithm: &'a str,
@@ -28,11 +28,11 @@ pub struct Wanted<'a> {
     pub params: &'a [(String, String)],
 }
 
-/// Loads a module, or uses the one that another process has loaded from the same file with the same parameters. Returns the
-/// parameters that the kernel has.
+/// Loads a module, or uses the one that another process has loaded from the same file with the same parameters. Returns
+/// the kernel's parameters.
 ///
 /// # Errors
-/// The module is for another kernel, or the name is taken, or the kernel refused.
+/// The module is for another kernel, the name is taken, or the kernel refused.
 pub fn load(
     wanted: &Wanted<'_>,
     journal: &mut Journal,
@@ -71,7 +71,7 @@ pub fn load(
     in_force(wanted)
 }
 
-/// Otherwise a wrong `algorithm` would measure a congestion control that is not the module's.
+/// Refuses a taken name: with a wrong `algorithm`, the trial would measure another congestion control than the module's.
 fn check_free(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError> {
     if before.iter().all(|name| name != wanted.algorithm) {
         return Ok(());
@@ -92,7 +92,7 @@ fn this_use(wanted: &Wanted<'_>) -> ModuleUse {
         sha256: wanted.sha256.to_owned(),
         params: params.join(" "),
         before: Vec::new(),
-        // Another process may have had this number, or has it in another namespace.
+        // Process numbers are reused, and another namespace may have the same one.
         id: format!(
             "{}-{}-{}",
             std::process::id(),
@@ -102,7 +102,7 @@ fn this_use(wanted: &Wanted<'_>) -> ModuleUse {
     }
 }
 
-/// The kernel compares more of `vermagic`, and says less.
+/// Compares the releases. The kernel compares more of `vermagic`, but reports less.
 fn check_kernel(module: &KernelModule, release: String) -> Result<(), SocketError> {
     let built_for = module.vermagic.split_whitespace().next().unwrap_or_default();
     if built_for == release {
@@ -130,7 +130,7 @@ fn refused(module: &str, errno: Errno) -> SocketError {
     SocketError::LoadModule { module: module.to_owned(), source: errno.into(), hint }
 }
 
-/// The convention of names holds for most modules.
+/// Checks that the module has registered the expected name, which for most modules follows the naming convention.
 fn check_registered(wanted: &Wanted<'_>, before: &[String]) -> Result<(), SocketError> {
     let now = sysfs::available();
     if now.iter().any(|name| name == wanted.algorithm) {
@@ -145,7 +145,7 @@ fn check_registered(wanted: &Wanted<'_>, before: &[String]) -> Result<(), Socket
     })
 }
 
-/// The parameters that sysfs shows, and the requested values of those that it does not show.
+/// Returns the parameters that sysfs shows, and the requested values of the others.
 fn in_force(wanted: &Wanted<'_>) -> Result<Vec<(String, String)>, SocketError> {
     let mut shown = sysfs::parameters(&wanted.module.name);
     for (name, value) in wanted.params {
@@ -166,8 +166,8 @@ fn in_force(wanted: &Wanted<'_>) -> Result<Vec<(String, String)>, SocketError> {
     Ok(shown.into_iter().collect())
 }
 
-/// Ends a use; the last one unloads the module. A process whose journal is still there counts as a user, also when it is about to end
-/// its use: see [`super::journal::Journal::undo`].
+/// Ends a use; the last one unloads the module. A process whose journal still exists counts as a user, even when it is
+/// about to end its use: see [`super::journal::Journal::undo`].
 pub(super) fn unload(used: &ModuleUse) -> Result<(), SocketError> {
     let module = &used.module;
     if !sysfs::is_loaded(module) {

@@ -10,18 +10,18 @@ use super::error::SocketError;
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const MODULES: &str = "/sys/module";
 
-/// The congestion controls that are registered now (`tcp_available_congestion_control`).
+/// Returns the congestion controls that are registered now (`tcp_available_congestion_control`).
 pub fn available() -> Vec<String> {
     let text = std::fs::read_to_string(AVAILABLE).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The file of a loaded module's parameter.
+/// Returns the path of a loaded module's parameter.
 pub fn parameter(module: &str, name: &str) -> PathBuf {
     Path::new(MODULES).join(module).join("parameters").join(name)
 }
 
-/// A loaded module's readable parameters and their values.
+/// Returns a loaded module's readable parameters and their values.
 pub fn parameters(module: &str) -> BTreeMap<String, String> {
     let folder = Path::new(MODULES).join(module).join("parameters");
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
@@ -38,12 +38,12 @@ pub fn is_loaded(module: &str) -> bool {
     Path::new(MODULES).join(module).is_dir()
 }
 
-/// This kernel's release.
+/// Returns this kernel's release.
 pub fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Whether this kernel's `modules.dep` lists the module; `None` without modules.
+/// Whether this kernel's `modules.dep` lists the module; `None` if it has no modules.
 pub fn on_disk(modules: &Path, release: &str, module: &str) -> Option<bool> {
     let list = std::fs::read_to_string(modules.join(release).join("modules.dep")).ok()?;
     let files = list.lines().filter_map(|line| line.split_once(':')?.0.rsplit('/').next());
@@ -54,7 +54,7 @@ pub fn on_disk(modules: &Path, release: &str, module: &str) -> Option<bool> {
 /// Loads a module.
 ///
 /// # Errors
-/// The message of `modprobe` and a hint.
+/// `modprobe` failed; the error has its message and a hint.
 #[expect(clippy::disallowed_methods, reason = "starts modprobe")]
 pub fn modprobe(module: &str) -> Result<(), SocketError> {
     let ran = Command::new("modprobe").arg(module).env("LC_ALL", "C").output();
@@ -79,7 +79,7 @@ pub fn modprobe(module: &str) -> Result<(), SocketError> {
     Err(SocketError::ToolFailed { stderr, hint })
 }
 
-/// How to load a module that `modprobe` refused with this message.
+/// Returns how to load a module that `modprobe` refused with this message.
 pub(super) fn hint(module: &str, stderr: &str) -> String {
     let own = module.starts_with("ccb_");
     let release = release();
@@ -108,7 +108,7 @@ pub(super) fn hint(module: &str, stderr: &str) -> String {
 /// Writes a parameter.
 ///
 /// # Errors
-/// The kernel refused; names the file and the value.
+/// The kernel refused; the error names the file and the value.
 pub fn write(path: &Path, value: &str) -> Result<(), SocketError> {
     std::fs::write(path, value).map_err(|source| SocketError::Parameter {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Whether this kernel has a congestion control, takes one of ccbench's own, and accepts it on a socket.
+//! Checks whether this kernel has a congestion control, can load one of ccbench's own, and accepts it on a socket.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{kernel_module, sysfs};
 /// Tries a congestion control on a socket, which makes the kernel load its module if it can.
 ///
 /// # Errors
-/// This kernel does not have it or refuses it; names what it has and a module to load.
+/// This kernel does not have it or refuses it. The error names those that it has, and a module to load.
 pub fn check(cc: &str) -> Result<(), NotAvailable> {
     try_on_socket(cc).map_err(|source| NotAvailable {
         available: sysfs::available().join(" "),
@@ -32,7 +32,7 @@ pub(super) fn try_on_socket(cc: &str) -> Result<(), std::io::Error> {
     tried.map_err(Into::into)
 }
 
-/// How to get a congestion control that this kernel does not have.
+/// Returns how to get a congestion control that this kernel does not have.
 fn hint(name: &str, modules: &Path, release: &str) -> String {
     let module = format!("tcp_{name}");
     let own = cc::scheme(name).map_or(String::new(), |_| {
@@ -48,7 +48,7 @@ fn hint(name: &str, modules: &Path, release: &str) -> String {
 /// Chooses BPF or a module for one of ccbench's congestion controls, with the reason.
 ///
 /// # Errors
-/// Neither is possible; why not.
+/// Neither is possible; the error has the reasons.
 pub fn choose(via: Via, core: &Core) -> Result<(Via, ViaReason), SocketError> {
     let bpf = || bpf_possible();
     match via {
@@ -70,10 +70,10 @@ pub fn choose(via: Via, core: &Core) -> Result<(Via, ViaReason), SocketError> {
     }
 }
 
-/// Whether this process can load BPF congestion controls here.
+/// Checks that this process can load BPF congestion controls here.
 ///
 /// # Errors
-/// Why not, and how to fix it.
+/// The reason why it cannot, and how to fix it.
 pub fn bpf_possible() -> Result<(), SocketError> {
     #[cfg(feature = "ebpf")]
     return super::struct_ops::possible(crate::privileges::privileges());

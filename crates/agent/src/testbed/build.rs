@@ -1,4 +1,4 @@
-//! A testbed: namespaces, wires and listening agents of a topology. Dropping it removes all of them.
+//! Builds a testbed from a topology: namespaces, wires and listening agents. Dropping it removes all of them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,7 +15,7 @@ use super::netns::Netns;
 use super::record::{NodeRecord, Record, remove_files, socket_path};
 use super::rtnl::{FIRST, LO, Rtnl, VethEnd};
 
-/// Longest path of a socket, without its terminator.
+/// Limit of a socket's path, without the terminating NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
 /// Namespaces, wires and agents.
@@ -33,7 +33,7 @@ impl<'a> Testbed<'a> {
     /// Builds everything and waits until all agents listen.
     ///
     /// # Errors
-    /// Names what failed; everything made before is removed.
+    /// The error names what failed; everything created before is removed.
     pub fn build(
         dir: &Path,
         topology: &Topology,
@@ -55,12 +55,12 @@ impl<'a> Testbed<'a> {
             children: ChildReaper::new(dir)?,
             input,
         };
-        // Written first, so that a sweep does not take this directory for that of a dead testbed.
+        // Written first, so that a sweep does not take this directory for a dead testbed's.
         testbed.store_record()?;
         for name in topology.nodes.keys() {
             testbed.namespaces.insert(name.clone(), Netns::make(name)?);
         }
-        // Agents start while the wires are made.
+        // The agents start while the wires are created.
         for name in topology.nodes.keys() {
             testbed.start_agent(name, topology, agent_bin)?;
         }
@@ -70,12 +70,12 @@ impl<'a> Testbed<'a> {
         Ok(testbed)
     }
 
-    /// Its record, as in testbed.json.
+    /// Returns the testbed's record, as in testbed.json.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// The agents that have ended since the last call, and how.
+    /// Returns the agents that have ended since the last call, and how.
     pub fn reap(&mut self) -> Vec<(String, String)> {
         self.children.reap()
     }
@@ -95,7 +95,7 @@ impl<'a> Testbed<'a> {
         let netns_inode = netns.inode();
         let pid = self.children.start(name, agent_bin, &netns.path())?;
         let process = Identity::of(pid).or_else(|e| match e.kind() {
-            // Already dead: wait_ready() reports it.
+            // If the agent is dead already, wait_ready() reports it.
             std::io::ErrorKind::NotFound => Ok(Identity { pid, starttime: 0 }),
             _ => Err(TestbedError::system(format!("read /proc/{pid}/stat"))(e)),
         })?;
@@ -171,7 +171,7 @@ fn namespace<'n>(
     namespaces.get_mut(name).ok_or_else(|| no_such(name, "any"))
 }
 
-/// The topology contradicts itself.
+/// Returns the error of a topology that contradicts itself.
 fn no_such(node: &str, dev: &str) -> TestbedError {
     TestbedError::System {
         operation: format!("find interface {dev} of node {node} in the topology"),

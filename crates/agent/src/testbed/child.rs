@@ -1,5 +1,5 @@
 //! First steps of an agent that a testbed starts: set the parent-death signal and enter its network namespace. Both
-//! apply to the calling thread, so they come before any other thread exists.
+//! affect only the calling thread, so they must precede other threads.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,10 @@ pub enum EnterError {
     /// The parent ended before this process was tied to it.
     #[error("the process that started this one has ended")]
     ParentGone,
-    /// Not tied to the parent.
+    /// The parent-death signal could not be set.
     #[error("set the parent-death signal: {0}")]
     DeathSignal(#[source] io::Error),
-    /// The file does not open.
+    /// The namespace's file cannot be opened.
     #[error("open the network namespace {path}: {source}")]
     Open {
         /// The namespace's file.
@@ -38,14 +38,14 @@ pub enum EnterError {
     },
 }
 
-/// Ties this process to its parent (`die_with_parent`: SIGKILL when the parent's *thread* that spawned it
-/// ends), unblocks all signals, and moves the calling thread into `netns`, a file such as `/proc/PID/ns/net`
+/// Prepares an agent's process. Ties it to its parent (`die_with_parent`: SIGKILL when the parent's *thread* that
+/// spawned it ends), unblocks all signals, and moves the calling thread into `netns`, a file such as `/proc/PID/ns/net`
 /// or `/proc/PID/fd/N`.
 ///
 /// # Errors
-/// See [`EnterError`]; nothing was started yet, so the caller reports it and exits.
+/// See [`EnterError`]. Nothing has been started, so the caller reports the error and exits.
 pub fn enter(netns: Option<&Path>, die_with_parent: bool) -> Result<(), EnterError> {
-    // The testbed blocks signals to read them from a descriptor; its children inherit that.
+    // The testbed blocks signals to read them from a descriptor, and its children inherit the mask.
     let _ = SigSet::empty().thread_set_mask();
     if die_with_parent {
         tie_to_parent(netns.and_then(pid_of))?;
@@ -57,8 +57,8 @@ pub fn enter(netns: Option<&Path>, die_with_parent: bool) -> Result<(), EnterErr
         .map_err(|e| EnterError::Setns { path: path.to_owned(), source: e.into() })
 }
 
-/// SIGKILL when the parent ends. `expected` is the parent's pid where the caller knows it: only that closes
-/// the gap in which the parent dies before the signal is set.
+/// Requests SIGKILL when the parent ends. `expected` is the parent's pid, if the caller knows it: only then does this
+/// detect a parent that died before the signal was set.
 pub(crate) fn tie_to_parent(expected: Option<u32>) -> Result<(), EnterError> {
     let before = getppid();
     set_parent_process_death_signal(Some(Signal::KILL))
@@ -71,7 +71,7 @@ pub(crate) fn tie_to_parent(expected: Option<u32>) -> Result<(), EnterError> {
     Ok(())
 }
 
-/// The process in `/proc/PID/fd/N`: the testbed hands out its own descriptors that way.
+/// Returns the process in `/proc/PID/fd/N`, the form in which the testbed hands out its own descriptors.
 fn pid_of(path: &Path) -> Option<u32> {
     let rest = path.to_str()?.strip_prefix("/proc/")?;
     let (pid, rest) = rest.split_once('/')?;

@@ -1,4 +1,4 @@
-//! The agents as child processes: starting, watching, stopping.
+//! The agents as child processes: starts, watches and stops them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,11 +16,11 @@ use crate::clock;
 
 /// How long an agent may take to listen.
 const READY_LIMIT: Duration = Duration::from_secs(10);
-/// Interval of checks whether it listens.
+/// Interval between two checks whether it listens.
 const READY_STEP: Duration = Duration::from_millis(2);
 /// How long an agent may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// How much of a dead agent's log its error message has.
+/// How much of a dead agent's log its error message includes.
 const LOG_TAIL_BYTES: usize = 600;
 
 /// Starts, reaps and stops the agents of a testbed.
@@ -31,7 +31,7 @@ pub struct ChildReaper {
 }
 
 impl ChildReaper {
-    /// Without children. Makes this process the reaper of orphaned descendants, so that it can wait for all of them.
+    /// Starts without children. Makes this process the reaper of orphaned descendants, so that it can wait for all of them.
     ///
     /// # Errors
     /// The kernel refused.
@@ -41,10 +41,10 @@ impl ChildReaper {
         Ok(Self { dir: dir.to_owned(), running: BTreeMap::new() })
     }
 
-    /// Starts a node's agent in the namespace at `netns`; its pid.
+    /// Starts a node's agent in the namespace at `netns`. Returns its pid.
     ///
     /// # Errors
-    /// The program, or its log, could not be opened.
+    /// The program or its log could not be opened.
     #[expect(clippy::disallowed_methods, reason = "starts agents")]
     pub fn start(&mut self, node: &str, bin: &Path, netns: &Path) -> Result<u32, TestbedError> {
         let fail =
@@ -68,7 +68,7 @@ impl ChildReaper {
     /// Waits until every agent accepts connections.
     ///
     /// # Errors
-    /// One of them ended or takes too long, or the testbed is asked to stop.
+    /// An agent ended or takes too long, or the testbed is asked to stop.
     pub fn wait_ready(&mut self, input: &ControlInput) -> Result<(), TestbedError> {
         let deadline_ns = clock::now_ns() + READY_LIMIT.as_nanos() as u64;
         let mut waiting: Vec<String> = self.running.values().cloned().collect();
@@ -93,7 +93,7 @@ impl ChildReaper {
         }
     }
 
-    /// The agents that have ended since the last call, and how.
+    /// Returns the agents that have ended since the last call, and how.
     pub fn reap(&mut self) -> Vec<(String, String)> {
         let mut ended = Vec::new();
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -118,7 +118,7 @@ impl ChildReaper {
                     break;
                 }
                 if self.running.is_empty() {
-                    // Orphans were started by an agent that has ended.
+                    // The remaining orphans were started by an agent that has ended.
                     for pid in self.living() {
                         let _ = kill_process(pid, Signal::KILL);
                     }
@@ -128,7 +128,7 @@ impl ChildReaper {
         }
     }
 
-    /// All children, own and adopted. They have not been waited for, so their pids cannot have been reused.
+    /// Returns all living children, own and adopted. They have not been waited for, so their pids cannot have been reused.
     fn living(&self) -> Vec<Pid> {
         let own = std::process::id();
         let listed = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children"));
@@ -140,7 +140,7 @@ impl ChildReaper {
         pids.into_iter().filter_map(Pid::from_raw).collect()
     }
 
-    /// Reaps ended children; true when none is left.
+    /// Reaps ended children. Returns true when none is left.
     fn all_gone(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -163,7 +163,7 @@ fn describe(status: WaitStatus) -> String {
     }
 }
 
-/// `": "` and the end of a log on one line; empty without a log.
+/// Returns `": "` and the end of a log on one line; empty without a log.
 fn log_tail(log: &Path) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     let tail = &bytes[bytes.len().saturating_sub(LOG_TAIL_BYTES)..];

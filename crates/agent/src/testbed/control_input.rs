@@ -1,4 +1,4 @@
-//! The testbed's control input: standard input, whose end stops the testbed, and signals.
+//! The testbed's control input: signals, and standard input, whose end stops the testbed.
 
 use std::io;
 use std::time::Duration;
@@ -13,8 +13,7 @@ use super::error::TestbedError;
 /// Limit of a plan's size.
 const MAX_PLAN_BYTES: usize = 4 << 20;
 
-/// Standard input and signals. Opening it blocks the signals in this thread (children start with none
-/// blocked).
+/// Standard input and signals. Opening it blocks the signals in this thread; children start with none blocked.
 #[derive(Debug)]
 pub struct ControlInput {
     signals: SignalFd,
@@ -48,7 +47,7 @@ impl ControlInput {
         Ok(Self { signals: listen().map_err(TestbedError::system("listen to signals"))? })
     }
 
-    /// The text before the line `---END---`.
+    /// Returns the text before the line `---END---`.
     ///
     /// # Errors
     /// The input ended before that line, is too long, or is not UTF-8.
@@ -78,10 +77,10 @@ impl ControlInput {
         }
     }
 
-    /// Waits for something to happen, at most for `limit`.
+    /// Waits for an event, for at most `limit`.
     ///
     /// # Errors
-    /// The kernel's answer to `poll`.
+    /// `poll` failed.
     pub fn wait(&self, limit: Option<Duration>) -> Result<Wake, TestbedError> {
         let limit = limit.map(timespec);
         loop {
@@ -104,7 +103,7 @@ impl ControlInput {
         }
     }
 
-    /// Waits only for a child to end; false after `limit`.
+    /// Waits only for a child to end. Returns false after `limit`.
     pub fn wait_child(&self, limit: Duration) -> bool {
         let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
         let woken = poll(&mut fds, Some(&timespec(limit))).is_ok_and(|count| count > 0);
@@ -141,7 +140,7 @@ impl ControlInput {
     }
 }
 
-/// Reads and discards what follows the plan; true at the end of the input.
+/// Reads and discards input after the plan. Returns true at its end.
 fn input_ended() -> bool {
     match rustix::io::read(std::io::stdin(), &mut [0; 4096]) {
         Ok(0) => true,
@@ -154,7 +153,7 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
 }
 
-/// Where the plan ends: before the first line that is `---END---`.
+/// Returns the length of the plan, which ends before the first line `---END---`.
 pub fn plan_length(bytes: &[u8]) -> Option<usize> {
     let mut start = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {

@@ -3,19 +3,19 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no testbed: operation, object, source and hint.
+/// Why the testbed could not be built: operation, object, source and hint.
 #[derive(Debug, thiserror::Error)]
 pub enum TestbedError {
     /// Standard input failed or ended early.
     #[error("read the plan from standard input: {0}")]
     Input(#[source] io::Error),
-    /// Not a plan.
+    /// The text is not a valid plan.
     #[error("the plan is wrong: {0}")]
     Plan(String),
     /// The plan names no node to build.
     #[error("every node of the plan has an agent of its own; there is no namespace to make")]
     NothingToBuild,
-    /// The path of a socket is longer than the kernel takes.
+    /// The path of a socket is longer than the kernel accepts.
     #[error(
         "the socket path {path} has {length} bytes, the kernel takes 107; use a shorter run directory (CCBENCH_STATE)"
     )]
@@ -30,23 +30,23 @@ pub enum TestbedError {
     UserNamespace {
         /// Why.
         source: io::Error,
-        /// What to change.
+        /// How to fix it.
         hint: String,
     },
-    /// A namespace could not be made.
+    /// A network namespace could not be created.
     #[error("make the network namespace of {node}: {source}")]
     Namespace {
-        /// The node, or what else it is for.
+        /// The node, or the namespace's other purpose.
         node: String,
         /// Why.
         source: io::Error,
     },
-    /// A kernel setting that the testbed cannot do without.
+    /// A sysctl that the testbed needs could not be set.
     #[error("set {key} = {value} in node {node}: {source}; is /proc/sys mounted read-only?")]
     Sysctl {
         /// The node.
         node: String,
-        /// The setting.
+        /// The sysctl.
         key: &'static str,
         /// The value.
         value: &'static str,
@@ -94,18 +94,18 @@ pub enum TestbedError {
     /// The controller went away, or a signal asked to stop, before the testbed was ready.
     #[error("stopped before it was ready")]
     Stopped,
-    /// Anything on the run directory or on this process.
+    /// Another system operation failed.
     #[error("{operation}: {source}")]
     System {
         /// The operation and its object.
         operation: String,
-        /// Why not.
+        /// Why.
         source: io::Error,
     },
 }
 
 impl TestbedError {
-    /// For `map_err`: a failed system operation with its description.
+    /// Returns a closure for `map_err` that adds a description to a system error.
     pub(super) fn system<E: Into<io::Error>>(
         operation: impl Into<String>,
     ) -> impl FnOnce(E) -> Self {

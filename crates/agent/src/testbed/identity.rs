@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 /// A process of this boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
     /// When it started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub starttime: u64,
 }
 
 impl Identity {
-    /// The process with this pid.
+    /// Returns the process with this pid.
     ///
     /// # Errors
-    /// `NotFound` where there is none (one that exits and a zombie count as none).
+    /// `NotFound` if there is none. An exiting process and a zombie count as none.
     pub fn of(pid: u32) -> io::Result<Self> {
         let stat = Stat::of(pid)?;
         if stat.has_ended() || stat.is_exiting() {
@@ -29,7 +29,7 @@ impl Identity {
         Ok(Self { pid, starttime: stat.starttime })
     }
 
-    /// This process.
+    /// Returns this process.
     ///
     /// # Errors
     /// `/proc` is not mounted.
@@ -37,13 +37,13 @@ impl Identity {
         Self::of(std::process::id())
     }
 
-    /// The process still runs.
+    /// Whether the process is still running.
     pub fn is_live(&self) -> bool {
         Self::of(self.pid).is_ok_and(|now| now == *self)
     }
 
-    /// Waits until the process has ended if it is exiting: a killed process holds its namespaces, and with them its
-    /// children, for a while after its memory and files are gone. Returns whether it has ended.
+    /// If the process is exiting, waits for its end: a killed process holds its namespaces, and with them its children,
+    /// for a while after its memory and files are gone. Returns whether it has ended.
     pub fn wait_exit(&self, limit: Duration) -> bool {
         let exits = || {
             Stat::of(self.pid).is_ok_and(|now| now.starttime == self.starttime && !now.has_ended())
@@ -62,7 +62,7 @@ impl Identity {
     }
 }
 
-/// Identifies this boot of this machine.
+/// Returns the identifier of this boot.
 ///
 /// # Errors
 /// `/proc` is not mounted.
@@ -70,7 +70,7 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// The fields of `/proc/PID/stat` that are used here.
+/// The fields of `/proc/PID/stat` used here.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: char,
@@ -86,7 +86,7 @@ impl Stat {
         Self::parse(&stat).ok_or_else(unreadable)
     }
 
-    /// The command name, in parentheses, may itself contain spaces and parentheses.
+    /// Parses the file. The command name, in parentheses, may itself contain spaces and parentheses.
     fn parse(stat: &str) -> Option<Self> {
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;

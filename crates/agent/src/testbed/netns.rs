@@ -1,5 +1,5 @@
-//! Network namespaces without a name: each exists while a descriptor or a process holds it. A
-//! short-lived thread makes each, because unshare(2) moves the calling thread and this process must stay where it is.
+//! Network namespaces without a name: each exists while a descriptor or a process holds it. A short-lived thread
+//! creates each one, because unshare(2) moves the calling thread and this process must not move.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ pub struct Netns {
     rtnl: Rtnl,
 }
 
-/// A kernel setting, whether the testbed is wrong without it, and its value.
+/// A sysctl, whether the testbed depends on it, and its value.
 type Setting = (&'static str, Need, &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,23 +31,23 @@ enum Need {
     May,
 }
 
-/// Set before the first interface, which takes over the `default` ones.
+/// Set before the first interface, which inherits the `default` values.
 const SETTINGS: &[Setting] = &[
     ("net/ipv4/ip_forward", Need::Must, "1"),
     ("net/ipv4/conf/all/rp_filter", Need::May, "0"),
     ("net/ipv4/conf/default/rp_filter", Need::May, "0"),
-    // No router solicitations or neighbour discovery among the measured packets.
+    // Keep router solicitations and neighbour discovery out of the measured packets.
     ("net/ipv6/conf/all/disable_ipv6", Need::May, "1"),
     ("net/ipv6/conf/default/disable_ipv6", Need::May, "1"),
-    // A trial must not start from what an earlier one learnt (ssthresh, RTT) about the same peer.
+    // A trial must not start from what an earlier one learnt about the same peer (ssthresh, RTT).
     ("net/ipv4/tcp_no_metrics_save", Need::Must, "1"),
-    // The kernel derives these two from the size of the socket table, which is small on purpose here.
+    // The kernel derives these two from the size of the socket table, which is deliberately small here.
     ("net/ipv4/tcp_max_tw_buckets", Need::May, "8192"),
     ("net/ipv4/tcp_max_syn_backlog", Need::May, "4096"),
 ];
 
 impl Netns {
-    /// Makes the namespace of `node` with its settings.
+    /// Creates the namespace of `node` with its settings.
     ///
     /// # Errors
     /// The namespace, or a setting that traffic depends on, was refused.
@@ -73,28 +73,28 @@ impl Netns {
         })
     }
 
-    /// Identifies the namespace on this machine while it exists.
+    /// Returns the inode, which identifies the namespace on this machine while it exists.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Its descriptor in this process.
+    /// Returns its descriptor in this process.
     pub fn raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// Where a child of this process opens it; no descriptor need be inherited.
+    /// Returns the path at which a child of this process can open it, without inheriting a descriptor.
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.raw_fd()).into()
     }
 
-    /// Uses rtnetlink inside it.
+    /// Returns an rtnetlink socket inside it.
     pub fn rtnl(&mut self) -> &mut Rtnl {
         &mut self.rtnl
     }
 }
 
-/// Explains the errno whose text ("No space left on device") is misleading.
+/// Explains an errno whose text ("No space left on device") is misleading.
 fn explained(errno: Errno) -> io::Error {
     match errno {
         Errno::ENOSPC => io::Error::other(
@@ -104,23 +104,23 @@ fn explained(errno: Errno) -> io::Error {
     }
 }
 
-/// Buckets of the table of TCP connections in each node's namespace.
+/// Number of buckets of the TCP connection table in each node's namespace.
 const EHASH_ENTRIES: &str = "1024";
 
-/// Moves this process into a namespace of its own, from which the nodes' are made: every namespace has the
-/// size of its socket table from the one it is made in. A small table makes each `inet_diag` dump, which
-/// walks all of it, about eight times cheaper than the machine's shared one.
+/// Moves this process into its own namespace, from which the nodes' namespaces are created: a namespace inherits the
+/// size of its socket table from the one it is created in. Each `inet_diag` dump walks the whole table, so with a small
+/// one it is about eight times cheaper than with the machine's shared one.
 ///
-/// Returns a note for what was not possible.
+/// Returns a note about what was not possible.
 ///
 /// # Errors
-/// The namespace was refused.
+/// The kernel refused the namespace.
 pub fn enter_own_namespace() -> Result<Option<String>, io::Error> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     Ok(small_socket_tables())
 }
 
-/// The setting of [`enter_own_namespace`] alone, for a process that already has a namespace of its own.
+/// Applies only the setting of [`enter_own_namespace`], for a process that already has its own namespace.
 pub fn small_socket_tables() -> Option<String> {
     write_sysctl("net/ipv4/tcp_child_ehash_entries", EHASH_ENTRIES).err().map(|e| {
         format!(

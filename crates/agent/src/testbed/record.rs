@@ -23,14 +23,14 @@ pub struct Record {
     pub process: Identity,
     /// The boot in which `process` ran.
     pub boot_id: String,
-    /// By name; empty while the testbed is being built.
+    /// The nodes by name; empty while the testbed is being built.
     pub nodes: BTreeMap<String, NodeRecord>,
 }
 
 /// One node of a testbed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Its agent.
+    /// The process of its agent.
     #[serde(flatten)]
     pub process: Identity,
     /// Where its agent listens.
@@ -50,7 +50,7 @@ impl From<&NodeRecord> for ReadyNode {
 }
 
 impl Record {
-    /// The record of this process, without nodes.
+    /// Returns a record of this process, without nodes.
     ///
     /// # Errors
     /// `/proc` is not mounted.
@@ -61,38 +61,38 @@ impl Record {
     /// Reads the record in `dir`.
     ///
     /// # Errors
-    /// `NotFound` without a record, `InvalidData` for one that cannot be read.
+    /// `NotFound` without a record; `InvalidData` if it cannot be parsed.
     pub fn load(dir: &Path) -> io::Result<Self> {
         Ok(serde_json::from_str(&std::fs::read_to_string(dir.join(FILE))?)?)
     }
 
-    /// Replaces the record in `dir`: a reader sees the old one or the new one.
+    /// Replaces the record in `dir` atomically: a reader sees the old one or the new one.
     ///
     /// # Errors
-    /// Those of writing and renaming a file in `dir`.
+    /// A file in `dir` cannot be written or renamed.
     pub fn store(&self, dir: &Path) -> io::Result<()> {
         let new = dir.join(FILE_NEW);
         std::fs::write(&new, serde_json::to_vec(self)?)?;
         std::fs::rename(&new, dir.join(FILE))
     }
 
-    /// The testbed still runs.
+    /// Whether the testbed is still running.
     pub fn is_live(&self) -> bool {
         boot_id().is_ok_and(|now| now == self.boot_id) && self.process.is_live()
     }
 }
 
-/// Where a node's agent listens.
+/// Returns the path of a node agent's socket.
 pub fn socket_path(dir: &Path, node: &str) -> PathBuf {
     dir.join(format!("{node}.sock"))
 }
 
-/// The log of a node's agent.
+/// Returns the path of a node agent's log.
 pub fn log_path(dir: &Path, node: &str) -> PathBuf {
     dir.join(format!("{node}.log"))
 }
 
-/// Removes the testbed's own files from `dir`, but not `dir` and other files.
+/// Removes the testbed's own files from `dir`, but neither `dir` nor other files.
 pub fn remove_files(dir: &Path, nodes: &mut dyn Iterator<Item = &str>) {
     for node in nodes {
         let _ = std::fs::remove_file(socket_path(dir, node));

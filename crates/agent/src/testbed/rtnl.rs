@@ -22,17 +22,17 @@ use crate::rtnetlink::Requests;
 
 /// The loopback interface's index in every namespace.
 pub const LO: u32 = 1;
-/// Index of a node's first wire; some kernels put tunnel devices right after `lo`.
+/// Index of a node's first wire. Some kernels create tunnel devices right after `lo`.
 pub const FIRST: u32 = 100;
 const PREFIX_LEN: u8 = 24;
 
-/// A socket of the namespace it was opened in, independent of the thread that uses it.
+/// A socket of the namespace in which it was opened, whichever thread uses it.
 #[derive(Debug)]
 pub struct Rtnl {
     requests: Requests,
 }
 
-/// One end of a wire to be made.
+/// One end of a wire to create.
 #[derive(Debug, Clone, Copy)]
 pub struct VethEnd<'a> {
     /// Its name and addresses.
@@ -47,7 +47,7 @@ impl Rtnl {
     /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
-    /// The kernel gave none.
+    /// The kernel refused a socket.
     pub fn open() -> Result<Self, TestbedError> {
         let requests = Requests::open().map_err(|source| TestbedError::Netlink {
             operation: "open an rtnetlink socket".into(),
@@ -56,10 +56,10 @@ impl Rtnl {
         Ok(Self { requests })
     }
 
-    /// Makes a pair of virtual Ethernet interfaces, each end in its own namespace from the first moment.
+    /// Creates a veth pair. Each end is in its own namespace from the start.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub fn add_wire(&mut self, a: VethEnd<'_>, b: VethEnd<'_>) -> Result<(), TestbedError> {
         let mut message = end_message(a);
         message.attributes.push(LinkAttribute::LinkInfo(vec![
@@ -72,10 +72,10 @@ impl Rtnl {
         })
     }
 
-    /// Puts an interface into operation: address, neighbour, up.
+    /// Configures an interface: address, neighbour, up.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub fn configure(&mut self, interface: &Interface, index: u32) -> Result<(), TestbedError> {
         let create = NLM_F_CREATE | NLM_F_EXCL;
         let dev = &interface.dev;
@@ -94,7 +94,7 @@ impl Rtnl {
     /// Sets an interface up.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub fn set_up(&mut self, index: u32, dev: &str) -> Result<(), TestbedError> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -106,7 +106,7 @@ impl Rtnl {
     /// Adds a route.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel refused.
     pub fn add_route(&mut self, route: &Route, index: u32) -> Result<(), TestbedError> {
         let message = RouteNetlinkMessage::NewRoute(route_message(route, index));
         self.request(message, NLM_F_CREATE | NLM_F_EXCL, || {
@@ -152,7 +152,7 @@ fn address_message(address: Ipv4Addr, index: u32) -> AddressMessage {
     message
 }
 
-/// Permanent, so that there is no ARP among the measured packets that a full queue could drop.
+/// The entry is permanent, so that no ARP mixes with the measured packets, where a full queue could drop it.
 fn neighbour_message(interface: &Interface, index: u32) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;

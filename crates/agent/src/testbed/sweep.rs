@@ -1,5 +1,5 @@
-//! Removes what a killed testbed leaves: a directory with sockets and logs. Files that another program may have put there
-//! stay.
+//! Removes what a killed testbed leaves: a directory with sockets and logs. Files that another program may have put
+//! there stay.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,27 +9,27 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::record::{FILE, FILE_NEW, Record, remove_files};
 
-/// A killed testbed needs this long at most to end its agents, a few milliseconds on an idle machine.
+/// How long a killed testbed may take to end its agents; on an idle machine, a few milliseconds.
 const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Outcome of a sweep over the run directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Directories of dead testbeds, now gone.
+    /// Removed directories of dead testbeds.
     pub removed: Vec<PathBuf>,
-    /// Directories of dead testbeds from which only the testbed's own files are gone.
+    /// Directories of dead testbeds in which only the testbed's own files were removed.
     pub emptied: Vec<PathBuf>,
-    /// Directories of testbeds that run.
+    /// Directories of running testbeds.
     pub live: Vec<PathBuf>,
 }
 
-/// Removes the run directories under `root` whose testbed is dead: those with a `testbed.json` of an earlier
-/// boot, or of a process that has ended, and those without a record that no controller has locked (it was killed before
-/// its testbed had written one). Every other directory is left alone, and no process is touched: agents of a dead
-/// testbed cannot exist.
+/// Removes the run directories under `root` whose testbed is dead. Their `testbed.json` is of an earlier boot or of an
+/// ended process, or they have no record and no controller has locked them: the controller was killed before its
+/// testbed had written one. Leaves every other directory alone and touches no process: agents of a dead testbed cannot
+/// exist.
 ///
 /// # Errors
-/// `root` cannot be listed; that it does not exist is no error.
+/// `root` cannot be listed. It is no error if `root` does not exist.
 pub fn sweep(root: &Path) -> io::Result<Swept> {
     let mut swept = Swept::default();
     let entries = match std::fs::read_dir(root) {
@@ -62,7 +62,7 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
                 true => swept.removed.push(dir),
                 false => swept.emptied.push(dir),
             },
-            // Unreadable, so it may not be a testbed's.
+            // The record is unreadable, so it may not be a testbed's.
             Err(_) => {}
         }
     }
@@ -73,26 +73,26 @@ pub fn sweep(root: &Path) -> io::Result<Swept> {
 /// Removes the run directory of a testbed that was killed before it had written its record.
 fn remove_without_record(dir: &Path) -> bool {
     let removed = unless_locked(dir, || {
-        // Killed between writing the file and renaming it.
+        // Exists if the testbed was killed between writing the file and renaming it.
         let _ = std::fs::remove_file(dir.join(FILE_NEW));
         std::fs::remove_dir(dir).is_ok()
     });
     removed.unwrap_or(false)
 }
 
-/// Calls `remove` unless a controller has locked the directory, which it does for as long as it lives. The lock is held during
-/// the call: a controller that has just made the directory waits for it, finds the directory gone and makes it again.
+/// Calls `remove`, unless a controller has locked the directory, which it does for its lifetime. The lock is held during the
+/// call. A controller that has just created the directory waits for the lock, finds the directory gone and creates it again.
 fn unless_locked<T>(dir: &Path, remove: impl FnOnce() -> T) -> Option<T> {
     let file = std::fs::File::open(dir).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     let removed = remove();
-    // A child process of another thread may have a copy of the descriptor until its exec, so closing it is not enough.
+    // A child process of another thread may hold a copy of the descriptor until its exec, so closing it is not enough.
     let _ = flock(&file, FlockOperation::Unlock);
     Some(removed)
 }
 
-/// Returns whether the directory itself is gone. A testbed killed while it was being built has no nodes in its
-/// record yet, so sockets and logs are found by their names.
+/// Removes a testbed's files. Returns whether the directory itself is gone. A testbed killed while it was being built
+/// has no nodes in its record yet, so sockets and logs are recognised by name.
 fn remove(dir: &Path) -> io::Result<bool> {
     let mut nodes = Vec::new();
     for entry in std::fs::read_dir(dir)? {

@@ -9,7 +9,7 @@ use nix::unistd::{getegid, geteuid};
 use super::error::TestbedError;
 use super::netns;
 
-/// What a user namespace cannot do, for the notes of a testbed.
+/// Returns notes about what a testbed in a user namespace cannot do.
 fn limits() -> [String; 2] {
     let available = read_setting("net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     [
@@ -18,11 +18,11 @@ fn limits() -> [String; 2] {
     ]
 }
 
-/// Moves this process, which must have one thread only, out of the machine's network: as root into a network
-/// namespace, otherwise into a user namespace that has one. Returns whether it is rootless, and notes.
+/// Moves this process, which must be single-threaded, out of the machine's network: as root into a network namespace,
+/// otherwise into a user namespace that owns one. Returns whether it is rootless, and notes.
 ///
 /// # Errors
-/// User namespaces are disabled, with the setting that does so.
+/// User namespaces are disabled; the error names the setting.
 pub fn isolate(rootless: bool) -> Result<(bool, Vec<String>), TestbedError> {
     let mut notes = Vec::new();
     let root = geteuid().is_root();
@@ -53,7 +53,7 @@ pub fn isolate(rootless: bool) -> Result<(bool, Vec<String>), TestbedError> {
 fn enter_user_namespace() -> Result<(), TestbedError> {
     let (uid, gid) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).map_err(refused)?;
-    // A kernel before 3.19 has no such file; gid_map then needs no such promise.
+    // Kernels before 3.19 lack this file, and gid_map does not need it there.
     match std::fs::write("/proc/self/setgroups", "deny") {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(not_mapped(e)),
         _ => {}
@@ -76,7 +76,7 @@ fn read_setting(key: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// What to change, from the settings by which distributions forbid user namespaces.
+/// Returns how to enable user namespaces, from the settings with which distributions restrict them.
 fn hint(errno: Errno, setting: impl Fn(&str) -> Option<String>) -> String {
     let is = |key: &str, value: &str| setting(key).is_some_and(|now| now == value);
     let run = |command: &str| format!("ask the administrator to run `{command}`, or run as root");
@@ -105,7 +105,7 @@ fn hint(errno: Errno, setting: impl Fn(&str) -> Option<String>) -> String {
     }
 }
 
-/// The initial user namespace maps every identity onto itself.
+/// Whether this is not the initial user namespace, which maps every identity to itself.
 fn in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_ascii_whitespace().ne(["0", "0", "4294967295"])

@@ -1,5 +1,5 @@
-//! The copy of the undo stack on disk: a line per step, with the version of its format. [`sealed_line`] adds the CRC-32 of a line and
-//! compares it.
+//! The copy of the undo stack on disk: one line per step, with the version of its format. [`sealed_line`] adds and
+//! verifies the CRC-32 of each line.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -15,12 +15,12 @@ use super::namespace::Namespace;
 
 /// The journal's name in the state directory.
 pub(super) const FILE: &str = "undo.ndjson";
-/// Of the lines' format. An agent of another version may not know how to undo a step.
+/// The version of the lines' format. An agent of another version may not know how to undo a step.
 const VERSION: u32 = 2;
-/// Of lines without the network namespace.
+/// The version of lines without a network namespace.
 const VERSION_WITHOUT_NETNS: u32 = 1;
 
-/// The undo journal, or the lock or generation file beside it, could not be used.
+/// The error if the undo journal, or the lock or generation file beside it, cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{op} the undo journal's {}: {source}{}", .path.display(), hint(.source))]
 pub struct JournalError {
@@ -53,7 +53,7 @@ pub(super) fn failed(op: &'static str, path: &Path) -> impl FnOnce(io::Error) ->
 #[derive(Debug, Serialize, Deserialize)]
 struct Line<'a> {
     version: u32,
-    /// Steps of an earlier boot are not undone: their changes ended with that boot.
+    /// The boot of the step. Steps of an earlier boot are not undone: their changes ended with that boot.
     boot_id: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     netns: Option<Cow<'a, Namespace>>,
@@ -61,24 +61,24 @@ struct Line<'a> {
     step: Cow<'a, Step>,
 }
 
-/// The beginning of a line of any version.
+/// The common fields of lines of any version.
 #[derive(Debug, Deserialize)]
 struct AnyLine {
     boot_id: String,
 }
 
-/// A line whose step is unknown, so it cannot be undone.
+/// A line with an unknown step, which cannot be undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnreadableLine {
     bytes: Vec<u8>,
-    /// Counted from 1.
+    /// Its number, counted from 1.
     number: usize,
-    /// Its checksum is right: another version of the agent wrote it.
+    /// Whether its checksum is right: then another version of the agent wrote it.
     intact: bool,
 }
 
 impl UnreadableLine {
-    /// What is wrong, and what to do.
+    /// Describes what is wrong and what to do.
     pub(super) fn describe(&self, path: &Path) -> String {
         let dir = path.parent().unwrap_or(path).display();
         let (path, number) = (path.display(), self.number);
@@ -95,20 +95,20 @@ impl UnreadableLine {
     }
 }
 
-/// A step and where it was made.
+/// A step and the namespace that it belongs to.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Recorded {
-    /// Nothing for a step that belongs to no network namespace, and in lines of a version that did not name it.
+    /// `None` for a step that belongs to no network namespace, and for lines of a version that did not record it.
     pub(super) netns: Option<Namespace>,
     pub(super) step: Step,
 }
 
-/// What a journal holds.
+/// The contents of a journal.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Found {
-    /// To be undone, the oldest first.
+    /// The steps to undo, oldest first.
     pub(super) steps: Vec<Recorded>,
-    /// Kept.
+    /// The unreadable lines, which are kept.
     pub(super) unreadable: Vec<UnreadableLine>,
 }
 
@@ -121,13 +121,13 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens or makes the journal in `state_dir`, and reads what is in it. Steps of an earlier boot are left out.
+    /// Opens or creates the journal in `state_dir`, and reads it. Skips steps of an earlier boot.
     pub(super) fn open(state_dir: &Path) -> Result<(Self, Found), JournalError> {
         let path = state_dir.join(FILE);
         let open = || {
             std::fs::create_dir_all(state_dir)?;
             let file = OpenOptions::new().create(true).append(true).open(&path)?;
-            // The folder entry must be on disk too, or the file is lost in a power failure.
+            // The directory entry must be on disk, too, or a power failure loses the file.
             File::open(state_dir)?.sync_all()?;
             Ok(file)
         };
@@ -152,7 +152,7 @@ impl Journal {
             .map_err(failed("write", &self.path))
     }
 
-    /// Atomic: a crash leaves the old journal or the new one.
+    /// Replaces the journal atomically: a crash leaves the old one or the new one.
     pub(super) fn rewrite(
         &mut self,
         steps: &[Recorded],
@@ -173,7 +173,7 @@ impl Journal {
     }
 }
 
-/// A journal with these lines.
+/// Formats a journal with these lines.
 fn to_bytes(
     steps: &[Recorded],
     unreadable: &[UnreadableLine],
@@ -200,13 +200,13 @@ fn line(recorded: &Recorded, boot_id: &str) -> io::Result<String> {
     Ok(seal(&serde_json::to_string(&line)?))
 }
 
-/// Of the running kernel; empty without /proc.
+/// Returns the boot id of the running kernel; empty without /proc.
 fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// For fuzzing: the steps of a journal of boot `boot_id`, the number of lines that cannot be read, and the journal that is
+/// For fuzzing: returns the steps in a journal of boot `boot_id`, the number of unreadable lines, and the journal
 /// written for both.
 #[doc(hidden)]
 pub fn read_journal(bytes: &[u8], boot_id: &str) -> io::Result<(Vec<Step>, usize, Vec<u8>)> {
@@ -215,7 +215,7 @@ pub fn read_journal(bytes: &[u8], boot_id: &str) -> io::Result<(Vec<Step>, usize
     Ok((steps.into_iter().map(|one| one.step).collect(), unreadable.len(), again))
 }
 
-/// Reads a journal. The kernel took the changes of an earlier boot with it. A torn last line is of a change that was never made.
+/// Reads a journal. Skips steps of an earlier boot, whose changes are gone. A torn last line belongs to a change that was never made.
 fn read(bytes: &[u8], boot_id: &str) -> Found {
     let mut found = Found::default();
     let mut earlier = 0;

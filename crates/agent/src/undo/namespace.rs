@@ -1,4 +1,4 @@
-//! The network namespace that a step belongs to: the journal names it, and this module finds and enters it.
+//! The network namespace that a step belongs to. The journal names it, and this module finds and enters it.
 
 use std::fmt;
 use std::fs::File;
@@ -14,20 +14,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::unescaped;
 
-/// That of the calling thread.
+/// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
-/// The PID namespace in which every process of the machine is visible (`PROC_PID_INIT_INO`).
+/// The PID namespace in which all processes of the machine are visible (`PROC_PID_INIT_INO`).
 const ALL_PROCESSES: &str = "pid:[4026531836]";
 
 /// A network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Namespace {
-    /// Of its file. The kernel gives the number of one that is gone to a later one.
+    /// The inode of its file. Once the namespace is gone, the kernel may reuse the number.
     inode: u64,
-    /// `SO_NETNS_COOKIE`: no later one of this boot has it.
+    /// `SO_NETNS_COOKIE`, which the kernel does not reuse within a boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cookie: Option<u64>,
-    /// The file that `--netns` named.
+    /// The file named by `--netns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     path: Option<String>,
 }
@@ -44,10 +44,10 @@ impl fmt::Display for Namespace {
 /// Why the steps of a namespace are not undone.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotEntered {
-    /// There is nothing left to undo.
+    /// The namespace is gone, so there is nothing left to undo.
     #[error("{0} no longer exists")]
     Gone(Namespace),
-    /// Not found, but this process does not see everything.
+    /// The namespace is not found, but this process does not see everything.
     #[error(
         "it was changed in {netns}, which is not found, and may still exist ({why}): run `ccbench-agent undo` for this state directory \
          as root, outside of services and containers; if that does not find it and you know that it is gone, add --discard-unreachable"
@@ -55,10 +55,10 @@ pub(super) enum NotEntered {
     Hidden {
         /// The namespace.
         netns: Namespace,
-        /// What this process does not see.
+        /// What this process cannot see.
         why: String,
     },
-    /// The operator has named another one.
+    /// The operator has named another namespace.
     #[error(
         "it was changed in {netns}, and --netns names another one: run `ccbench-agent undo` without --netns"
     )]
@@ -66,7 +66,7 @@ pub(super) enum NotEntered {
         /// The namespace.
         netns: Namespace,
     },
-    /// The kernel refused.
+    /// The kernel refused to enter the namespace.
     #[error(
         "it was changed in {netns}; enter that by {path}: {source}; run `ccbench-agent undo` for this state directory as root, or, after \
          you have restored the namespace by hand, with --discard-unreachable"
@@ -74,7 +74,7 @@ pub(super) enum NotEntered {
     Refused {
         /// The namespace.
         netns: Namespace,
-        /// A file of it.
+        /// A file of the namespace.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -82,8 +82,8 @@ pub(super) enum NotEntered {
 }
 
 impl NotEntered {
-    /// Of a namespace that an operator may give up: what is known of it. None for one that is gone, for one that this process has been
-    /// told not to enter, and for one that it may enter later, or as root.
+    /// Describes a namespace that an operator may give up. `None` if it is gone, if this process was told not to enter
+    /// it, or if a later attempt or root may enter it.
     pub(super) fn unreachable(&self) -> Option<String> {
         match self {
             Self::Hidden { netns, why } => Some(format!("{netns} is not found ({why})")),
@@ -97,7 +97,7 @@ impl NotEntered {
     }
 }
 
-/// Whether open(2) and setns(2) give this error again: not one of a limit, nor of missing privileges.
+/// Whether open(2) and setns(2) would fail like this again: neither a limit nor missing privileges caused it.
 fn is_lasting(error: &io::Error, is_root: impl FnOnce() -> bool) -> bool {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::EINVAL) => true,
@@ -106,33 +106,33 @@ fn is_lasting(error: &io::Error, is_root: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// Where a namespace is.
+/// The result of a search for a namespace.
 #[derive(Debug, PartialEq, Eq)]
 enum Search {
-    /// A file of it.
+    /// A file of the namespace.
     Found(PathBuf),
-    /// Nowhere.
+    /// The namespace does not exist.
     Absent,
-    /// Nowhere that this process sees; what it does not see.
+    /// The namespace is not visible; the text says what this process cannot see.
     Hidden(String),
 }
 
 impl Namespace {
-    /// That of the calling thread, which `path` names if given. None without /proc.
+    /// Returns the namespace of the calling thread, with its file `path` if given; `None` without /proc.
     fn current(path: Option<&Path>) -> Option<Self> {
         let inode = std::fs::metadata(OWN).ok()?.ino();
         let path = path.and_then(|path| Some(std::path::absolute(path).ok()?.to_str()?.to_owned()));
         Some(Self { inode, cookie: netns_cookie().ok(), path })
     }
 
-    /// Whether both are the same one.
+    /// Whether both are the same namespace.
     fn is(&self, other: &Self) -> bool {
         let cookies = self.cookie.zip(other.cookie);
         self.inode == other.inode && cookies.is_none_or(|(one, other)| one == other)
     }
 
-    /// Looks at its path, at the mounts of this process and at all processes. Not found is what only open descriptors, or mounts of
-    /// other mount namespaces, hold.
+    /// Looks at its path, at the mounts of this process and at all processes. Cannot find a namespace that only open
+    /// descriptors, or mounts in other mount namespaces, hold.
     fn search(&self, proc: &Path) -> Search {
         let is_it =
             |path: &String| std::fs::metadata(path).is_ok_and(|file| file.ino() == self.inode);
@@ -175,12 +175,12 @@ impl Namespace {
     }
 }
 
-/// A process that has ended is in no namespace.
+/// Whether the error means that the process has ended: it is then in no namespace.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
-/// Where the file of a network namespace is mounted, by a text of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+/// Returns where the file of a network namespace is mounted, from the text of /proc/PID/mountinfo (proc_pid_mountinfo(5)).
 fn mount_of(mountinfo: &str, inode: u64) -> Option<PathBuf> {
     let root = format!("net:[{inode}]");
     mountinfo.lines().find_map(|line| {
@@ -190,43 +190,43 @@ fn mount_of(mountinfo: &str, inode: u64) -> Option<PathBuf> {
     })
 }
 
-/// The network namespaces of this machine, as a process in one of them sees them.
+/// The network namespaces of this machine, as seen by a process in one of them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Namespaces {
-    /// That of this process; none without /proc, and for a stack in memory.
+    /// The namespace of this process; `None` without /proc, and for a stack in memory.
     own: Option<Namespace>,
-    /// Steps of other ones stay.
+    /// Whether to keep the steps of other namespaces.
     only_own: bool,
-    /// /proc.
+    /// The mount point of /proc.
     proc: PathBuf,
 }
 
 impl Namespaces {
-    /// Those that the calling thread sees. `path` is the file of its own, where the command line names it.
+    /// Returns the namespaces that the calling thread sees. `path` is the file of its own, if the command line names it.
     pub(super) fn here(path: Option<&Path>) -> Self {
         Self { own: Namespace::current(path), only_own: false, proc: PathBuf::from("/proc") }
     }
 
-    /// The same without entering any other one.
+    /// Like [`Self::here`], but never enters another namespace.
     pub(super) fn only_here(path: &Path) -> Self {
         Self { only_own: true, ..Self::here(Some(path)) }
     }
 
-    /// That of this process.
+    /// Returns the namespace of this process.
     pub(super) fn own(&self) -> Option<&Namespace> {
         self.own.as_ref()
     }
 
-    /// Whether a step of this namespace is undone in this process's own. One without a namespace belongs to no namespace, or is of a
-    /// version that did not name it.
+    /// Whether a step of this namespace is undone in this process's own. `None` means that the step belongs to no
+    /// namespace, or is from a version that did not record it.
     pub(super) fn is_own(&self, netns: Option<&Namespace>) -> bool {
         netns.is_none_or(|netns| self.own.as_ref().is_some_and(|own| own.is(netns)))
     }
 
-    /// Does `work` in a namespace: here if it is this process's own, otherwise on a thread that enters it.
+    /// Runs `work` in a namespace: directly if it is this process's own, otherwise on a thread that enters it.
     ///
     /// # Errors
-    /// It is gone, not found, or must not be entered.
+    /// The namespace is gone, not found, or must not be entered.
     pub(super) fn within<T: Send>(
         &self,
         netns: Option<&Namespace>,
@@ -235,7 +235,7 @@ impl Namespaces {
         let Some(netns) = netns.filter(|netns| !self.is_own(Some(*netns))) else {
             return Ok(work());
         };
-        // Two that exist have different inodes.
+        // Existing namespaces have different inodes, so this process's own has reused the number.
         if self.own.as_ref().is_some_and(|own| own.inode == netns.inode) {
             return Err(NotEntered::Gone(netns.clone()));
         }
@@ -248,7 +248,7 @@ impl Namespaces {
     }
 }
 
-/// On a thread of its own, because setns(2) moves the calling thread and this process must stay where it is.
+/// Runs `work` on a new thread, because setns(2) moves the calling thread and this process must not move.
 fn enter<T: Send>(
     path: &Path,
     netns: &Namespace,
@@ -265,7 +265,7 @@ fn enter<T: Send>(
             setns(&file, CloneFlags::CLONE_NEWNET).map_err(|errno| refused(errno.into()))?;
             match Namespace::current(None) {
                 Some(entered) if entered.is(netns) => Ok(work()),
-                // A later one has its number.
+                // A later namespace has reused the number.
                 Some(entered) if entered.inode == netns.inode => {
                     Err(NotEntered::Gone(netns.clone()))
                 }
@@ -282,18 +282,18 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Inodes of no namespace.
+    /// These inodes belong to no namespace.
     const OWN: u64 = 1;
     const OTHER: u64 = 2;
 
-    /// A process in a namespace of this inode and cookie that sees `proc`.
+    /// Models a process in a namespace with this inode and cookie that sees `proc`.
     pub(in super::super) fn fake(inode: u64, cookie: u64, proc: &Path) -> Namespaces {
         let own =
             Namespace { inode, cookie: Some(cookie), path: Some("/run/netns/exp".to_owned()) };
         Namespaces { own: Some(own), only_own: false, proc: proc.to_owned() }
     }
 
-    /// A /proc of processes in namespaces of these inodes.
+    /// Returns a /proc of processes in namespaces with these inodes.
     pub(in super::super) fn proc_of(inodes: &[u64]) -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
         for (pid, inode) in (1..).zip(inodes) {
@@ -355,7 +355,7 @@ pub(super) mod tests {
             Search::Hidden(why) => why,
             found => panic!("{found:?}"),
         };
-        // A process that may not be looked at; a file there gives an error beside "not found", for root too.
+        // A process that may not be inspected: a file here causes an error other than "not found", even for root.
         std::fs::create_dir_all(proc.path().join("7/ns")).unwrap();
         std::fs::write(proc.path().join("7/ns/net"), "").unwrap();
         assert!(why(proc.path()).contains("7/ns/net"));
@@ -391,7 +391,7 @@ pub(super) mod tests {
         let only_here = Namespaces { only_own: true, ..here.clone() };
         let refused = only_here.within(Some(&other(None)), || 7).unwrap_err();
         assert!(refused.to_string().contains("without --netns"), "{refused:?}");
-        // A later namespace has its number.
+        // A later namespace has reused its number.
         let later = fake(OTHER, 21, proc.path());
         let gone = later.within(Some(&other(None)), || 7).unwrap_err();
         assert!(matches!(gone, NotEntered::Gone(_)), "{gone:?}");

@@ -1,4 +1,4 @@
-//! The lock of a state directory: the process that holds it is the only one that undoes the changes of its journal.
+//! The lock of a state directory. Only the process that holds it undoes the changes in its journal.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,17 +10,17 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::journal::{FILE as JOURNAL, JournalError, failed};
 
-/// The lock's file in the state directory.
+/// The name of the lock file in the state directory.
 const FILE: &str = "lock";
-/// Attempts to lock a file that is still there. Each repetition needs another process that removes the directory.
+/// Limit of attempts to lock a file that still exists. Each retry means that another process has removed the directory.
 const MAX_ATTEMPTS: u32 = 100;
 /// Pause between two attempts to take a lock that another process holds.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Holds a state directory for the life of the returned file: two agents must not share one.
+/// Locks a state directory for the lifetime of the returned file: two agents must not share one.
 ///
 /// # Errors
-/// Another agent holds it ([`io::ErrorKind::WouldBlock`]), or the folder cannot be made.
+/// Another agent holds it ([`io::ErrorKind::WouldBlock`]), or the folder cannot be created.
 pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
     let path = state_dir.join(FILE);
     for _ in 0..MAX_ATTEMPTS {
@@ -45,7 +45,7 @@ pub fn lock(state_dir: &Path) -> Result<File, JournalError> {
     Err(failed("lock", &path)(io::Error::new(io::ErrorKind::NotFound, why)))
 }
 
-/// As [`lock`]; while another process holds it, up to `retries` further attempts are made, 20 ms apart.
+/// Like [`lock`], but makes up to `retries` further attempts, 20 ms apart, while another process holds it.
 ///
 /// # Errors
 /// As [`lock`].
@@ -61,8 +61,8 @@ pub fn lock_soon(state_dir: &Path, retries: u32) -> Result<File, JournalError> {
     lock(state_dir)
 }
 
-/// Removes a state directory whose lock this process holds. The lock's file is removed last: until then no other process uses
-/// the directory, and afterwards each makes its own file, which keeps the directory.
+/// Removes a state directory whose lock this process holds. The lock file is removed last: until then no other process
+/// uses the directory, and afterwards each creates its own file, which keeps the directory.
 ///
 /// # Errors
 /// A file cannot be removed.
@@ -82,11 +82,11 @@ pub fn remove_locked(state_dir: &Path, lock: File) -> io::Result<()> {
     }
 }
 
-/// Removes a state directory whose lock this process holds, if it has nothing but the lock and an empty journal. Otherwise returns
-/// the names of the other files, sorted.
+/// Removes a state directory whose lock this process holds, if it contains only the lock and an empty journal.
+/// Otherwise returns the names of the other files, sorted.
 ///
 /// # Errors
-/// It cannot be listed, or a file cannot be removed.
+/// The directory cannot be listed, or a file cannot be removed.
 pub fn remove_if_empty(state_dir: &Path, lock: File) -> io::Result<Vec<String>> {
     let mut others = Vec::new();
     for entry in std::fs::read_dir(state_dir)? {
@@ -104,8 +104,9 @@ pub fn remove_if_empty(state_dir: &Path, lock: File) -> io::Result<Vec<String>> 
     Ok(others)
 }
 
-/// Holds the network namespace of the calling thread for the life of the returned file; `None` if another process holds it. The
-/// lock is of the namespace's file, so nothing is left behind. Any user can take it: it is for a warning, not for a refusal.
+/// Locks the network namespace of the calling thread for the lifetime of the returned file; returns `None` if another process holds
+/// it. The lock is on the namespace's own file, so nothing is left behind. Any user can take it, so it only justifies a warning,
+/// not a refusal.
 ///
 /// # Errors
 /// The file cannot be opened or locked.
@@ -118,7 +119,7 @@ pub fn lock_namespace() -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a path leads to this open file. It does not if the file was removed between its opening and its lock.
+/// Whether a path leads to this open file. It does not if the file was removed after it was opened and before it was locked.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(held), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
     (held.dev(), held.ino()) == (there.dev(), there.ino())
@@ -134,7 +135,7 @@ mod tests {
         let held = lock(dir.path()).unwrap();
         assert!(lock(dir.path()).unwrap_err().to_string().contains("another agent"));
         assert!(lock_soon(dir.path(), 1).unwrap_err().to_string().contains("another agent"));
-        // A child process of another test may have a copy of the descriptor until its exec, so closing it is not enough.
+        // A child process of another test may hold a copy of the descriptor until its exec, so closing it is not enough.
         flock(&held, FlockOperation::Unlock).unwrap();
         drop(held);
         assert!(lock(dir.path()).is_ok());
@@ -146,7 +147,7 @@ mod tests {
         let dir = root.path().join("state");
         let held = lock(&dir).unwrap();
         let path = dir.join(FILE);
-        // Of a process that opens the file before its owner removes it, and locks it afterwards.
+        // Models a process that opens the file before its owner removes it, and locks it afterwards.
         let late = File::open(&path).unwrap();
         flock(&held, FlockOperation::Unlock).unwrap();
         remove_locked(&dir, held).unwrap();
@@ -164,7 +165,7 @@ mod tests {
         let files_left = |files: &[(&str, &str)]| {
             let held = lock(&dir).unwrap();
             files.iter().for_each(|(name, text)| std::fs::write(dir.join(name), text).unwrap());
-            // A child process of another test may have a copy of the descriptor.
+            // A child process of another test may hold a copy of the descriptor.
             flock(&held, FlockOperation::Unlock).unwrap();
             remove_if_empty(&dir, held).unwrap()
         };

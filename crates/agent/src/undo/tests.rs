@@ -1,4 +1,4 @@
-//! Journals of dead agents, undone by the next start.
+//! Journals of dead agents, which the next start undoes.
 
 use ccbench_proto::sealed_line::{seal, unseal};
 
@@ -13,7 +13,7 @@ fn link(dev: &str) -> Step {
     Step::Link { link: "l".into(), dev: dev.into(), before: serde_json::Value::Null }
 }
 
-/// A journal that a dead agent left with these steps.
+/// Returns a state directory in which a dead agent left these steps.
 fn left(steps: &[Step]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (mut undo, _) = Undo::open(dir.path()).unwrap();
@@ -21,12 +21,12 @@ fn left(steps: &[Step]) -> tempfile::TempDir {
     dir
 }
 
-/// What the next start undoes.
+/// Returns the calls and the outcome of the next start.
 fn next_start(dir: &tempfile::TempDir) -> (Vec<String>, Outcome) {
     next_start_in(dir, Namespaces::here(None))
 }
 
-/// The same from this network namespace.
+/// Like [`next_start`], from this network namespace.
 fn next_start_in(dir: &tempfile::TempDir, here: Namespaces) -> (Vec<String>, Outcome) {
     let interfaces = FakeInterfaces::default();
     let (_, outcome) = Undo::open_with(dir.path(), &interfaces, here).unwrap();
@@ -37,7 +37,7 @@ fn text(dir: &tempfile::TempDir) -> String {
     std::fs::read_to_string(dir.path().join(journal::FILE)).unwrap()
 }
 
-/// What a line of a journal seals.
+/// Returns the object that a journal line seals.
 fn object(line: &str) -> String {
     String::from_utf8(unseal(line.as_bytes()).unwrap()).unwrap()
 }
@@ -74,7 +74,7 @@ fn what_fails_stays_and_is_tried_again() {
         Undo::open_with(dir.path(), &interfaces, Namespaces::here(None)).unwrap();
     assert_eq!((outcome.undone.len(), outcome.failed.len()), (1, 1));
     assert!(outcome.failed[0].starts_with("offloads of a: "), "{outcome:?}");
-    // Undoing what this agent did keeps what the dead one left.
+    // Undoing this agent's steps keeps what the dead one left.
     undo.push(offloads("c")).unwrap();
     assert_eq!(undo.undo_all(&interfaces).failed.len(), 1);
     assert!(!undo.is_empty());
@@ -91,7 +91,7 @@ fn a_torn_line_is_of_a_change_that_was_not_made() {
         let (calls, outcome) = next_start(&dir);
         assert_eq!((calls, outcome.failed), (vec!["restore_offloads a".to_owned()], vec![]));
     }
-    // Only the line feed is missing: the change may have been made.
+    // Only the line feed is missing, so the change may have been made.
     set_text(&dir, &whole[..whole.len() - 1]);
     assert_eq!(next_start(&dir).0.len(), 2);
 }
@@ -147,7 +147,7 @@ fn discards_steps_of_an_earlier_boot() {
     assert_eq!(text(&dir), "");
 }
 
-/// A journal of an agent in the network namespace with this inode and cookie.
+/// Returns the journal of an agent in the network namespace with this inode and cookie.
 fn left_in(inode: u64, cookie: u64) -> tempfile::TempDir {
     let (dir, proc) = (tempfile::tempdir().unwrap(), proc_of(&[]));
     let interfaces = FakeInterfaces::default();
@@ -163,11 +163,11 @@ fn left_in(inode: u64, cookie: u64) -> tempfile::TempDir {
 fn steps_of_another_namespace_are_not_undone_here_and_stay() {
     let dir = left_in(2, 20);
     let journal = text(&dir);
-    // A process is still in that namespace, which cannot be entered: its file leads nowhere.
+    // A process is still in that namespace, but it cannot be entered: its file leads nowhere.
     let proc = proc_of(&[1, 2]);
     let (calls, outcome) = next_start_in(&dir, fake(1, 10, proc.path()));
     assert_eq!(calls, Vec::<String>::new());
-    // A control group is the machine's, wherever its agent was.
+    // A control group belongs to the machine, whichever namespace its agent was in.
     assert_eq!(outcome.undone.len(), 1, "{outcome:?}");
     let [of_link, of_offloads] = &outcome.failed[..] else { panic!("{outcome:?}") };
     assert!(of_link.starts_with("link l on a: ") && of_offloads.starts_with("offloads of a: "));
@@ -175,7 +175,7 @@ fn steps_of_another_namespace_are_not_undone_here_and_stay() {
     let kept: Vec<_> =
         journal.lines().filter(|line| !line.contains("ccbench-traffic-none")).collect();
     assert_eq!(text(&dir).lines().collect::<Vec<_>>(), kept);
-    // In the namespace itself.
+    // Now from within the namespace itself.
     let (calls, outcome) = next_start_in(&dir, fake(2, 20, proc.path()));
     assert_eq!(calls, ["restore_root a", "restore_offloads a"]);
     assert_eq!((outcome.failed, outcome.dropped), (vec![], vec![]));
@@ -183,7 +183,7 @@ fn steps_of_another_namespace_are_not_undone_here_and_stay() {
 
 #[test]
 fn steps_of_a_namespace_that_is_gone_are_dropped() {
-    // No process is there; and a later one has its inode.
+    // No process is in it; or a later namespace has its inode.
     for (inodes, own) in [(&[1][..], (1, 10)), (&[2][..], (2, 21))] {
         let (dir, proc) = (left_in(2, 20), proc_of(inodes));
         let (calls, outcome) = next_start_in(&dir, fake(own.0, own.1, proc.path()));
@@ -205,7 +205,7 @@ fn steps_of_namespaces_that_cannot_be_entered_are_dropped_on_demand() {
         assert_eq!((interfaces.calls(), outcome.undone.len()), (vec![], 1), "{outcome:?}");
         (outcome, text(&dir))
     };
-    // A process that hides its namespace; and one that is found, whose file leads nowhere.
+    // One process hides its namespace; one is found, but its file leads nowhere.
     let hides = proc_of(&[1]);
     std::fs::create_dir_all(hides.path().join("7/ns")).unwrap();
     std::fs::write(hides.path().join("7/ns/net"), "").unwrap();

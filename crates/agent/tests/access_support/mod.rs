@@ -1,4 +1,4 @@
-//! Agents with certificates, in one process or in two, and calls of RPCs by their names.
+//! Agents with certificates, as one process or two, and calls of RPCs by name.
 #![allow(dead_code, reason = "every test target uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -42,7 +42,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// `serial` is also the name of the holder; `None` for the scopes: one of an earlier version.
+/// Issues a certificate. `serial` is also the holder's name. Without scopes, it is a certificate of an earlier version.
 pub fn issue(ca: &Ca, serial: u64, scopes: Option<&[Scope]>, last_year: Option<i32>) -> Issued {
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, format!("client{serial}"));
@@ -76,10 +76,10 @@ pub fn revocations(ca: &Ca, serials: &[u64]) -> String {
     list.signed_by(ca).unwrap().pem().unwrap()
 }
 
-/// The serial number that is revoked from the beginning.
+/// The serial number that is revoked from the start.
 pub const REVOKED: u64 = 66;
 
-/// The processes that an agent is made of.
+/// The processes of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// `serve`.
@@ -94,7 +94,7 @@ pub struct Agent {
     pub ca: Ca,
     port: u16,
     _reserved: ReservedPort,
-    /// What controllers connect to.
+    /// The process that controllers connect to.
     pub child: Child,
     pub worker: Option<Child>,
 }
@@ -108,7 +108,7 @@ impl Agent {
         Self::start_as(Mode::OneProcess, arguments).await
     }
 
-    /// `arguments` are for the process that changes the machine.
+    /// Starts an agent. `arguments` are for the process that changes the machine.
     pub async fn start_as(mode: Mode, arguments: &[&str]) -> Self {
         let (dir, ca) = (tempfile::tempdir().unwrap(), authority());
         let reserved = ReservedPort::new(Ipv4Addr::LOCALHOST);
@@ -145,7 +145,7 @@ impl Agent {
         }
     }
 
-    /// Kills the front, and starts another one.
+    /// Kills the front and starts another one.
     pub async fn restart_front(&mut self) {
         end(&mut self.child);
         self.child = start_front(self.dir.path(), self.port);
@@ -162,7 +162,7 @@ impl Agent {
         self.listens().await;
     }
 
-    /// A connection to the worker, past the front.
+    /// Connects to the worker, bypassing the front.
     pub async fn connect_to_worker(&self) -> Channel {
         let socket = format!("unix:{}", self.path("worker.sock").display());
         Endpoint::from_shared(socket).unwrap().connect().await.unwrap()
@@ -176,7 +176,7 @@ impl Agent {
         self.dir.path().join(name)
     }
 
-    /// Replaces a file, which the agent reads at any time.
+    /// Replaces a file, which the agent may read at any time.
     pub fn replace(&self, name: &str, content: &str) {
         replace(&self.path(name), content.as_bytes()).unwrap();
     }
@@ -230,7 +230,7 @@ fn logged(dir: &Path, log: &str, mut command: Command) -> Child {
     command.stdin(Stdio::null()).stderr(log).spawn().unwrap()
 }
 
-/// A process that controllers connect to.
+/// Starts a process that controllers connect to.
 fn start_listening(dir: &Path, port: u16, subcommand: &str, arguments: &[&str]) -> Child {
     let mut command = Command::new(AGENT);
     command
@@ -263,7 +263,7 @@ fn start_worker(dir: &Path, arguments: &[&str]) -> Child {
     logged(dir, "worker.log", command)
 }
 
-/// A request as a front sends it to its worker.
+/// Returns a request as a front sends it to its worker.
 pub fn for_caller<T>(message: T, name: &str, scopes: &[Scope]) -> Request<T> {
     let caller = wire::Caller {
         name: name.to_owned(),
@@ -279,15 +279,15 @@ pub fn for_caller<T>(message: T, name: &str, scopes: &[Scope]) -> Request<T> {
 /// How an agent answers a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It closes the connection.
+    /// The agent closes the connection.
     NoConnection,
-    /// It refuses the call.
+    /// The agent refuses the call.
     Refused,
     /// The call reaches its handler.
     Handled,
 }
 
-/// Calls an RPC by its name with one empty message.
+/// Calls an RPC by name with one empty message.
 pub async fn call(channel: Channel, rpc: &str) -> Outcome {
     match status_of(channel, rpc).await.map_err(|status| status.code()) {
         // An empty request has no plan, and no trial is prepared.
@@ -310,7 +310,7 @@ pub async fn status_of(channel: Channel, rpc: &str) -> Result<(), Status> {
     answer.into_inner().message().await.map(drop)
 }
 
-/// The names of all RPCs of the service.
+/// Returns the names of all RPCs of the service.
 pub fn descriptors() -> Vec<String> {
     let set = prost_types::FileDescriptorSet::decode(wire::DESCRIPTORS).unwrap();
     let services = set.file.iter().flat_map(|file| &file.service);

@@ -1,8 +1,8 @@
-//! Rows of acknowledgements, and the segments on the wire that lead to them.
+//! Rows of acknowledgements, and the segments on the wire that cause them.
 
 use ccbench_proto::wire::{self, Role};
 
-/// One row of the data connection as a row, of the columns that are compared.
+/// One row of the data connection, with the columns that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub at_ns: u64,
@@ -41,8 +41,8 @@ pub fn rows_of(batches: &[wire::Acks]) -> Vec<Row> {
     rows
 }
 
-/// By row, how many segments the kernel had counted beyond those with a row, the SYN-ACK, and those that were still in the
-/// backlog of the socket and have a later row.
+/// Returns, for each row, how many segments without a row the kernel had counted. Excludes the SYN-ACK, and segments
+/// that were in the socket's backlog and have a later row.
 pub fn not_in_backlog(rows: &[Row]) -> Vec<u64> {
     let mut ahead: Vec<u64> = rows.iter().map(|row| row.segs_in - row.segments - 1).collect();
     for nth in (1..ahead.len()).rev() {
@@ -51,12 +51,12 @@ pub fn not_in_backlog(rows: &[Row]) -> Vec<u64> {
     ahead
 }
 
-/// Assigns a segment on the wire to each row, in order. `acked` has the bytes acknowledged after each segment. A segment is
-/// left out only if the kernel had counted it by the time of the row. The result is how many were, and how many pairs came in
-/// another order; an error names the row that no segment explains.
+/// Assigns a segment on the wire to each row, in order. `acked` holds the bytes acknowledged after each segment. A
+/// segment is left out only if the kernel had counted it by the time of the row. Returns how many were left out, and
+/// how many pairs arrived in another order. An error names the row that no segment explains.
 ///
-/// Two segments that two CPUs process at the same time may pass the capture in one order and reach TCP in the other: TCP then
-/// finds the older one acknowledges nothing new.
+/// If two CPUs process two segments at the same time, these may pass the capture in one order and reach TCP in the
+/// other. TCP then finds that the older one acknowledges nothing new.
 pub fn segments_without_row(
     rows: &[Row],
     acked: &[u64],
@@ -113,17 +113,17 @@ fn leaves_out_only_segments_that_the_kernel_counted() {
     assert!(segments_without_row(&one_missed, &[1, 2, 3, 3, 3], 0).is_err());
     let late = [row(1, 2, 1), row(2, 3, 3), row(3, 5, 4)];
     assert!(segments_without_row(&late, &[1, 2, 3, 4], 0).is_err(), "counted too late");
-    // A segment that was in the backlog has a row later.
+    // A segment that was in the backlog has a later row.
     let waited = [row(1, 2, 1), row(2, 4, 2), row(3, 4, 2), row(4, 5, 3)];
     assert!(segments_without_row(&waited, &[1, 2, 2, 2, 3], 0).is_err());
     assert_eq!(segments_without_row(&waited, &[1, 2, 2, 3], 0), Ok((0, 0)));
-    // The second and the third came in the other order: the second acknowledged nothing any more.
+    // The second and the third arrived in the other order, so the second no longer acknowledged anything.
     let swapped = [row(1, 2, 1), row(2, 3, 3), row(3, 4, 3), row(4, 5, 4)];
     assert_eq!(segments_without_row(&swapped, &[1, 2, 3, 4], 0), Ok((0, 1)));
     assert!(segments_without_row(&swapped, &[1, 2, 4, 4], 0).is_err());
     let ahead = [row(1, 2, 1), row(2, 3, 3), row(3, 4, 4), row(4, 5, 4)];
     assert!(segments_without_row(&ahead, &[1, 2, 3, 4], 0).is_err(), "a missed segment is no swap");
-    // A missed segment that acknowledged new data, seen by rows before their segment.
+    // A missed segment acknowledged new data; these rows show the state before their segment.
     let missed = [row(1, 2, 1), row(2, 4, 3), row(3, 5, 4)];
     assert_eq!(segments_without_row(&missed, &[2, 3, 4, 5], 1), Ok((1, 0)));
     assert!(segments_without_row(&missed, &[2, 4, 4, 5], 1).is_err());

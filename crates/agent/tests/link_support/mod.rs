@@ -51,7 +51,7 @@ impl Lab {
             lab.ip(node, &format!("addr add fd09::{host}/64 dev {dev} nodad"));
             lab.ip(node, &format!("link set {dev} up"));
         }
-        // The kernel reports a carrier a moment after it is there; until then, a state that is compared with a later one changes.
+        // The kernel reports a new carrier late. Until then, a state would differ from a later one.
         let (middle, right) = (lab.middle(), lab.right());
         for (node, dev) in [(left, "la1"), (middle, "lb0"), (middle, "lc0"), (right, "lc1")] {
             wait_for("a carrier", || {
@@ -65,7 +65,7 @@ impl Lab {
         [0, 1, 2].map(|node| self.holders[node].id())
     }
 
-    /// Each by a process in it.
+    /// Returns a process in the left node.
     pub fn left(&self) -> u32 {
         self.nodes()[0]
     }
@@ -82,7 +82,7 @@ impl Lab {
         self.dir.path()
     }
 
-    /// A command line that continues inside a node.
+    /// Returns a command line that runs its program inside a node.
     pub fn enter(&self, node: u32) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &node.to_string(), "-n"]);
@@ -97,7 +97,7 @@ impl Lab {
         ended.stdout
     }
 
-    /// A link in the middle, once it is there.
+    /// Starts a link in the middle, and waits until it works.
     pub fn link(&self, flags: &str) -> Running {
         let mut command = self.enter(self.middle());
         command.args([AGENT, "link"]).args(flags.split_whitespace());
@@ -110,19 +110,19 @@ impl Lab {
         running
     }
 
-    /// A link in the middle that comes to nothing.
+    /// Runs a link in the middle that is refused.
     pub fn refused(&self, flags: &str) -> Ended {
         run(self.enter(self.middle()).args([AGENT, "link"]).args(flags.split_whitespace()))
     }
 
-    /// A command behind a link of the middle.
+    /// Runs a command behind a link of the middle.
     pub fn command(&self, flags: &str, words: &[&str]) -> Ended {
         let mut command = self.enter(self.middle());
         command.args([AGENT, "link"]).args(flags.split_whitespace()).arg("--").args(words);
         run(&mut command)
     }
 
-    /// All that a link could change about the middle.
+    /// Returns all state of the middle that a link could change.
     pub fn state_of_middle(&self) -> String {
         let tc = |what: &str| {
             run(self.enter(self.middle()).args(["tc", what, "show", "dev", "lb0"])).stdout
@@ -130,7 +130,7 @@ impl Lab {
         let filters =
             run(self.enter(self.middle()).args(["tc", "filter", "show", "dev", "lb0", "egress"]));
         let links = self.ip(self.middle(), "-d link show");
-        // Its counters are none of it.
+        // Excludes counters.
         let offloads = run(self.enter(self.middle()).args(["ethtool", "-k", "lb0"])).stdout;
         format!("{links}\n{}\n{}\n{offloads}", tc("qdisc"), filters.stdout)
     }
@@ -141,7 +141,7 @@ impl Lab {
         counts.map(|rest| rest.split_whitespace().next().unwrap().parse::<u32>().unwrap()).sum()
     }
 
-    /// Packets that an interface has received.
+    /// Returns the number of packets that an interface has received.
     pub fn received(&self, node: u32, dev: &str) -> u64 {
         let text = self.ip(node, &format!("-j -s link show {dev}"));
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -169,18 +169,18 @@ pub fn run(command: &mut Command) -> Ended {
     Running::start(command).wait()
 }
 
-/// A process whose outputs are collected.
+/// A process whose output is collected.
 pub struct Running {
     child: KilledOnDrop,
     outputs: [Output; 2],
 }
 
-/// A failing test leaves no process behind.
+/// Kills a process on drop, so that a failing test leaves none behind.
 struct KilledOnDrop(Child);
 
 impl Drop for KilledOnDrop {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -257,13 +257,13 @@ impl Running {
         Ended { code, stdout, stderr }
     }
 
-    /// Whether a process of this name is below it.
+    /// Whether a process of this name runs below it.
     pub fn runs(&self, name: &str) -> bool {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.youngest_child()));
         comm.is_ok_and(|comm| comm.trim() == name)
     }
 
-    /// The first child's first child, and so on.
+    /// Returns the first child's first child, and so on.
     pub fn youngest_child(&self) -> u32 {
         let mut pid = self.child.0.id();
         loop {
@@ -287,7 +287,7 @@ pub fn inside<T: Send + 'static>(node: u32, run: impl FnOnce() -> T + Send + 'st
     thread.join().unwrap()
 }
 
-/// Sends back what comes to port 7007 of an address, until it is dropped.
+/// Echoes what arrives at port 7007 of an address, until dropped.
 pub struct Echo {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -316,8 +316,8 @@ impl Drop for Echo {
     }
 }
 
-/// The shortest of some round trips to the echo at an address, by whichever family it is of. A late answer to an earlier message is
-/// not taken for that to the last one: messages are numbered.
+/// Returns the shortest of several round trips to the echo at an address of either family. Messages are numbered, so a
+/// late answer to an earlier message does not count for the last one.
 pub fn exchange(address: &str, text: &'static [u8]) -> Duration {
     let any = if address.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).unwrap();
@@ -345,7 +345,7 @@ pub fn exchange(address: &str, text: &'static [u8]) -> Duration {
     times.into_iter().min().unwrap_or_else(|| panic!("no answer from {address}"))
 }
 
-/// Sends packets as fast as they go.
+/// Sends packets as fast as possible.
 pub fn blast(to: &str, count: usize, bytes: usize) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     for _ in 0..count {
@@ -353,7 +353,7 @@ pub fn blast(to: &str, count: usize, bytes: usize) {
     }
 }
 
-/// Waits for a fact.
+/// Waits until a condition holds.
 pub fn wait_for(what: &str, fact: impl FnMut() -> bool) {
     ccbench_tests::wait_for(what, LIMIT, fact);
 }

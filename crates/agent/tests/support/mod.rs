@@ -20,47 +20,47 @@ use tonic::transport::{Channel, Endpoint};
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_ccbench-agent");
 
-/// Held by the tests that measure on this machine and by those that only use it.
+/// Locked exclusively by tests that measure, and shared by tests that only use the machine.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// The turn of a test of this binary. Its own load excuses no measurement, so tests that measure have the machine alone.
+/// The turn of a test of this binary. Load from the tests themselves is no excuse for a bad measurement, so tests that measure run alone.
 pub enum Turn {
     Alone(RwLockWriteGuard<'static, ()>),
     Beside(RwLockReadGuard<'static, ()>),
 }
 
 impl Turn {
-    /// Without any other test.
+    /// Waits for a turn without any other test.
     pub async fn alone() -> Self {
         Self::Alone(MACHINE.write().await)
     }
 
-    /// Beside others that do not measure.
+    /// Waits for a turn beside tests that do not measure.
     pub async fn beside() -> Self {
         Self::Beside(MACHINE.read().await)
     }
 
-    /// The same, for a test without a runtime.
+    /// Like [`Self::beside`], for a test without a runtime.
     pub fn beside_blocking() -> Self {
         Self::Beside(MACHINE.blocking_read())
     }
 }
 
-/// An agent on a path socket in a folder of its own; killed on drop.
+/// An agent on a Unix socket in its own folder; killed on drop.
 pub struct Agent {
     pub dir: tempfile::TempDir,
     pub child: Child,
 }
 
 impl Agent {
-    /// In this network namespace.
+    /// Starts an agent in this network namespace.
     pub fn here() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let child = serve(&dir, Command::new(AGENT), &[]);
         Self { dir, child }
     }
 
-    /// In that network namespace, which it enters itself.
+    /// Starts an agent that enters that network namespace itself.
     pub fn entering(namespace: &Namespace) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let netns = format!("/proc/{}/ns/net", namespace.pid());
@@ -68,7 +68,7 @@ impl Agent {
         Self { dir, child }
     }
 
-    /// In that network namespace.
+    /// Starts an agent in that network namespace.
     pub fn inside(namespace: &Namespace) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut command = namespace.enter();
@@ -77,7 +77,7 @@ impl Agent {
         Self { dir, child }
     }
 
-    /// With a command line before the agent's own, whose folders are made by then.
+    /// Starts an agent behind another command line, whose folders exist by then.
     pub fn by(command: impl FnOnce(&Path) -> Command) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("state")).unwrap();
@@ -86,13 +86,13 @@ impl Agent {
         Self { dir, child }
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the agent and waits for its end.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Another agent with the same folders, once this one is dead.
+    /// Starts another agent with the same folders, once this one is dead.
     pub fn again(&mut self, mut command: Command) {
         drop(std::fs::remove_file(self.socket()));
         command.arg(AGENT);
@@ -111,20 +111,20 @@ impl Agent {
         AgentClient::connect(self.endpoint().await).await.unwrap()
     }
 
-    /// So that what is not read does not leave the agent.
+    /// Connects with a small window, so that unread data stays in the agent.
     pub async fn connect_narrow(&self) -> AgentClient<Channel> {
         let endpoint = self.endpoint().await.initial_stream_window_size(65_535);
         AgentClient::connect(endpoint).await.unwrap()
     }
 
     async fn endpoint(&self) -> Endpoint {
-        // The file is there a moment before anybody listens on it.
+        // The file exists a moment before the agent listens on it.
         let connects = || std::os::unix::net::UnixStream::connect(self.socket()).is_ok();
         wait_for_setup("the agent's socket", connects).await;
         Endpoint::from_shared(format!("unix:{}", self.socket().display())).unwrap()
     }
 
-    /// The processes below the agent.
+    /// Returns the processes below the agent.
     pub fn children(&self) -> Vec<u32> {
         children(self.child.id())
     }
@@ -134,14 +134,14 @@ impl Agent {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
-    /// `ccbench-agent undo` on what this agent left; what it prints.
+    /// Runs `ccbench-agent undo` on what this agent left. Returns its output.
     pub fn undo(&self, namespace: &Namespace) -> String {
         let state = self.state_dir().display().to_string();
         namespace.run(&[AGENT, "undo", "--state-dir", &state])
     }
 }
 
-/// Two namespaces with a wire between them: `v0` has 10.9.0.1/24 in the first, `v1` 10.9.0.2/24 in the second.
+/// Returns two namespaces with a wire between them: `v0` has 10.9.0.1/24 in the first, `v1` 10.9.0.2/24 in the second.
 pub fn wired_namespaces() -> [Namespace; 2] {
     let [a, b] = [Namespace::new(), Namespace::new()];
     a.shell(&format!(
@@ -166,17 +166,17 @@ fn serve(dir: &tempfile::TempDir, mut command: Command, more: &[&str]) -> Child 
     command.args(more).stdin(Stdio::null()).spawn().unwrap()
 }
 
-/// All that a trial may change in a namespace with these interfaces.
+/// Returns all state that a trial may change in a namespace with these interfaces.
 pub fn everything(namespace: &Namespace, devs: &[&str]) -> String {
     node_state::everything(|command| namespace.shell(command), devs)
 }
 
-/// Waits for a fact; fails after 10 s, counted in naps so that time without the CPU does not shorten it.
+/// Waits until a condition holds. Fails after 10 s, counted in naps, so that time without the CPU does not shorten it.
 pub async fn wait_for(what: &str, fact: impl FnMut() -> bool) {
     wait_within(Duration::from_secs(10), what, fact).await;
 }
 
-/// The same for what a test needs before it can go on.
+/// Like [`wait_for`], for conditions that a test needs before it can continue.
 pub async fn wait_for_setup(what: &str, fact: impl FnMut() -> bool) {
     wait_within(ccbench_tests::SETUP_LIMIT, what, fact).await;
 }
@@ -192,7 +192,7 @@ async fn wait_within(limit: Duration, what: &str, mut fact: impl FnMut() -> bool
     panic!("{what} did not come about within {} s", limit.as_secs());
 }
 
-/// A plan in which this node only watches: preparing it changes nothing, so no root is needed.
+/// A plan in which this node only watches. Preparing it changes nothing, so no root is needed.
 pub const IDLE_PLAN: &str = r#"
 name = "idle"
 [nodes]
@@ -209,7 +209,7 @@ name = "only"
 length = "200ms"
 "#;
 
-/// A plan of one node that talks to itself: no links, so that nothing but loopback is needed.
+/// A plan with one node that talks to itself. It has no links, so only loopback is needed.
 pub const LOOPBACK_PLAN: &str = r#"
 name = "loopback"
 [nodes.one]
@@ -234,7 +234,7 @@ length = "2s"
 flows = ["bulk"]
 "#;
 
-/// Prepares `node` of a plan, all of whose nodes have the address 127.0.0.1.
+/// Returns the request to prepare `node` of a plan, in which all nodes have the address 127.0.0.1.
 pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
     let address = |node: &str| (node.to_owned(), "127.0.0.1".to_owned());
     wire::PrepareRequest {
@@ -256,12 +256,12 @@ pub fn prepare(plan: &str, node: &str, epoch: u64) -> wire::PrepareRequest {
     }
 }
 
-/// CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 pub fn now_ns() -> u64 {
     ccbench_agent::clock::now_ns()
 }
 
-/// Whether a path is gone.
+/// Whether a path does not exist.
 pub fn gone(path: &Path) -> bool {
     !path.exists()
 }

@@ -15,19 +15,19 @@ pub struct Pair {
     pub one: Agent,
     pub two: Agent,
     pub clients: [AgentClient<Channel>; 2],
-    /// As it was found.
+    /// The state before the test.
     pub before: String,
-    /// Until all of it is gone.
+    /// Held until everything is gone.
     _turn: Turn,
 }
 
 impl Pair {
-    /// Beside other tests.
+    /// Starts beside other tests.
     pub async fn start() -> Self {
         Self::start_in(Turn::beside().await).await
     }
 
-    /// Without other tests of this binary, to measure.
+    /// Starts without other tests of this binary, to measure.
     pub async fn start_alone() -> Self {
         Self::start_in(Turn::alone().await).await
     }
@@ -52,7 +52,7 @@ impl Pair {
         [one.run(run).await.unwrap().into_inner(), two.run(run).await.unwrap().into_inner()]
     }
 
-    /// Runs a prepared trial to its end: the rows of each, and how much CPU time there was.
+    /// Runs a prepared trial to its end. Returns the rows of each agent, and a report on the available CPU time.
     pub async fn trial(&mut self, epoch: u64) -> ([Rows; 2], CpuReport) {
         let watch = CpuWatch::start();
         let [one, two] = self.run(epoch).await;
@@ -67,7 +67,7 @@ impl Pair {
         }
     }
 
-    /// Every setting, offload, qdisc and process is as it was.
+    /// Whether all settings, offloads, qdiscs and processes are as before.
     pub fn is_as_found(&self) -> bool {
         state_of(&self.namespace) == self.before
             && self.one.children().is_empty()
@@ -75,7 +75,7 @@ impl Pair {
     }
 }
 
-/// What a trial may change.
+/// Returns the state that a trial may change.
 fn state_of(namespace: &Namespace) -> String {
     let features = namespace.run(&["ethtool", "-k", "lo"]);
     let qdiscs = namespace.run(&["tc", "qdisc"]);
@@ -109,7 +109,7 @@ impl Rows {
         rows
     }
 
-    /// One more message.
+    /// Takes one more message.
     pub fn take(&mut self, event: wire::RunEvent) {
         assert!(self.done.is_none(), "Done is the last");
         match event.of.unwrap() {

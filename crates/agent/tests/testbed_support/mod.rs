@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub const AGENT: &str = env!("CARGO_BIN_EXE_ccbench-agent");
-/// A user without any right, on every distribution.
+/// A user without any rights, on every distribution.
 pub const NOBODY: u32 = 65534;
 pub const PLAN: &str = r#"
 name = "testbed"
@@ -37,14 +37,14 @@ length = "5s"
 flows  = ["first"]
 "#;
 
-/// One test at a time (they look at all processes of the machine), and only as root.
+/// Runs one test at a time, because they inspect all processes of the machine, and only as root.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     assert!(nix::unistd::geteuid().is_root(), "these tests make namespaces: run them as root");
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A directory that every user may enter.
+/// Returns a directory that every user may enter.
 pub fn scratch() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -58,7 +58,7 @@ pub struct Start {
     pub make_dir: bool,
     pub agent_bin: Option<String>,
     pub user: Option<u32>,
-    /// The program itself.
+    /// The program to run.
     pub program: PathBuf,
 }
 
@@ -99,24 +99,24 @@ impl Start {
     }
 }
 
-/// Writes the plan; a testbed that has already given up closes its end.
+/// Writes the plan. A testbed that has already given up closes its end of the pipe.
 pub fn send_plan(child: &mut Child, plan: &str) {
     let _ = child.stdin.as_mut().unwrap().write_all(format!("{plan}\n---END---\n").as_bytes());
 }
 
-/// The first line of a testbed's standard output.
+/// Returns the first line of a testbed's standard output.
 pub fn first_line(child: &mut Child) -> Value {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
 }
 
-/// A testbed that was ready.
+/// A testbed that has become ready.
 pub struct Bed {
     pub child: Child,
     pub dir: PathBuf,
     pub ready: Value,
-    /// What must be gone when it has ended.
+    /// What must be gone after its end.
     pub traces: Traces,
     program: PathBuf,
     life_line: Option<ChildStdin>,
@@ -125,14 +125,15 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts it and waits until it is ready. Another user runs a copy of the program: the original may lie
-    /// where only root may look.
+    /// Starts the testbed and waits until it is ready. Another user runs a copy of the program, because only root may
+    /// be able to read the original.
     pub fn start(start: Start) -> Self {
         let scratch = scratch();
         let mut program = start.program.clone();
         if start.user.is_some() {
             program = scratch.path().join("ccbench-agent");
-            // By another process: a thread of this one that forks meanwhile would keep the copy open for writing (ETXTBSY).
+            // Copied by another process: if a thread of this one forked meanwhile, its child would keep the copy open for writing
+            // (ETXTBSY).
             assert!(Command::new("cp").arg(AGENT).arg(&program).status().unwrap().success());
         }
         let dir = start.dir.clone().unwrap_or_else(|| scratch.path().join("bed"));
@@ -149,7 +150,7 @@ impl Bed {
         Self { child, dir, ready, traces, program, life_line, stdout, _scratch: scratch }
     }
 
-    /// A command inside a node, as `user`.
+    /// Returns a command that runs inside a node, as `user`.
     pub fn enter(&self, node: &str, command: &[&str], user: Option<u32>) -> Command {
         let mut enter = Command::new(&self.program);
         enter.arg("enter").arg("--dir").arg(&self.dir).args([node, "--"]).args(command);
@@ -175,11 +176,11 @@ impl Bed {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// The orderly end; checks that nothing is left.
+    /// Ends the testbed in order, and checks that nothing is left.
     pub fn end_by_closing_stdin(mut self) {
         drop(self.life_line.take());
         assert!(self.child.wait().unwrap().success());
-        // Nothing to wait for: the testbed has waited.
+        // No need to wait: the testbed has waited.
         assert_eq!(processes_naming(&self.traces.dir), Vec::<u32>::new());
         self.traces.must_vanish();
         assert_eq!(self.files(), Vec::<String>::new());
@@ -198,7 +199,7 @@ pub struct Traces {
     agents: Vec<(u32, u64)>,
     namespaces: Vec<u64>,
     dir: String,
-    /// When this was taken, in clock ticks since boot.
+    /// When these were recorded, in clock ticks since boot.
     now: u64,
 }
 
@@ -229,8 +230,8 @@ impl Traces {
         wait_for("the end of every namespace", || self.holders().is_empty());
     }
 
-    /// Processes inside one of the namespaces or with a descriptor of one. The kernel gives an inode number
-    /// again, so only those count that were there before.
+    /// Returns the processes inside one of the namespaces or with a descriptor of one. The kernel reuses inode numbers,
+    /// so only processes that existed before count.
     fn holders(&self) -> Vec<u32> {
         let ours = |path: PathBuf| {
             let target = fs::read_link(path).unwrap_or_default();
@@ -245,7 +246,7 @@ impl Traces {
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` for a process that has ended.
+/// Returns when a process started, in clock ticks since boot; `None` if it has ended.
 pub fn starttime(pid: u32) -> Option<u64> {
     ccbench_agent::testbed::identity::Identity::of(pid).ok().map(|identity| identity.starttime)
 }
@@ -257,7 +258,7 @@ fn uptime() -> u64 {
     (seconds.parse::<f64>().unwrap() * ticks_per_second).ceil() as u64
 }
 
-/// Every process but this one with `text` in its command line.
+/// Returns every process except this one with `text` in its command line.
 pub fn processes_naming(text: &str) -> Vec<u32> {
     let naming = |pid: u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -271,7 +272,7 @@ fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Waits for a fact.
+/// Waits until a condition holds.
 pub fn wait_for(what: &str, fact: impl Fn() -> bool) {
     ccbench_tests::wait_for(what, Duration::from_secs(10), fact);
 }

@@ -16,7 +16,7 @@ fn task() -> FlowTask {
     }
 }
 
-/// The task with other keys in the plan.
+/// Returns the task with other keys in the plan.
 fn with(change: impl FnOnce(&mut Flow)) -> FlowTask {
     let mut task = task();
     change(&mut task.plan);
@@ -60,7 +60,7 @@ fn seen(side: Side, busy_us: Option<u64>) -> SocketHistories {
 fn finds_the_start_of_a_busy_sender() {
     let none = Report::default();
     let task = task();
-    // 80 ms busy, of which the first 20 ms with the cookie: the test began 60 ms before the sample.
+    // 80 ms busy, the first 20 ms of them with the cookie: the test started 60 ms before the sample.
     let zero = zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen(Side::Sender, Some(80_000)));
     assert_eq!(zero, 1_040 * MS);
 }
@@ -73,7 +73,7 @@ fn a_test_began_between_two_samples() {
         zero_ns(&ran(&task, FlowEndpoint::Server), &none, &seen(Side::Sender, None)),
         1_050 * MS
     );
-    // A client learns this one round trip after its last connection was made.
+    // A client learns this one round trip after its last connection was established.
     assert_eq!(
         zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen(Side::Receiver, None)),
         1_070 * MS
@@ -98,7 +98,7 @@ fn samples_place_the_report_in_time() {
     let task = with(|flow| flow.cc = None);
     let report = report();
     let mut seen = seen(Side::Sender, None);
-    // What the application had written 0.1, 0.2 ... seconds after the real beginning, one sample being odd.
+    // What the application had written 0.1, 0.2 ... seconds after the real start; one sample is an outlier.
     let began = 1_033 * MS;
     let mut total = 37;
     let mut points: Vec<(u64, u64)> = report.intervals[..6]
@@ -114,8 +114,8 @@ fn samples_place_the_report_in_time() {
     assert!(zero.abs_diff(began) < MS, "{zero}");
 }
 
-/// A report of `count` streams and what was sampled of their sockets, which come one by one, 20 ms apart, from
-/// 1 s on; iperf3 begins at `began_ns`. `written` at so many milliseconds after its beginning.
+/// Returns a report of `count` streams and the samples of their sockets. The sockets appear one by one, 20 ms apart,
+/// from 1 s on; iperf3 starts at `began_ns`. `written` takes a stream and the milliseconds since then.
 fn sequence(
     count: u32,
     began_ns: u64,
@@ -187,7 +187,7 @@ fn without_bytes_a_start_is_when_the_last_socket_was_ready() {
     let (_, mut seen) = sequence(10, u64::MAX, |_, _| 0);
     let task = with(|flow| flow.count = 10);
     let none = Report::default();
-    // The last socket came between 1180 and 1190 ms, and wrote its cookie 5 ms before it was seen.
+    // The last socket appeared between 1180 and 1190 ms, and wrote its cookie 5 ms before it was seen.
     assert_eq!(zero_ns(&ran(&task, FlowEndpoint::Client), &none, &seen), 1_185 * MS);
     for socket in seen.values_mut() {
         (socket.first_busy_us, socket.first_min_rtt_us) = (Some(5_000), Some(100_000));

@@ -1,14 +1,14 @@
-//! Iperf3's time zero on CLOCK_MONOTONIC, which iperf3 does not report (ccbench's own generator does).
+//! Finds iperf3's time zero on CLOCK_MONOTONIC, which iperf3 does not report (ccbench's own generator does).
 //!
-//! An end that was interrupted closes its last interval at the interrupt, and the report has the end of that interval in
+//! An interrupted end closes its last interval at the interrupt, and its report gives the end of that interval in
 //! seconds since zero.
 //!
-//! For any other end, zero is later than the connect of its last data connection (it makes them one after the other).
-//! Samples have the bytes that the application had written (or the kernel had received) at an instant; the report has the
-//! bytes at the end of each interval. So each sample lies between the ends of two intervals, which gives a range for zero.
-//! Zero is in the intersection of most of these ranges: there it is the median of the interpolated values. The error is
-//! below an interval, and about a millisecond if bytes flow evenly. If too few samples match, zero is about when the last
-//! connection was ready. With `--json-stream` (3.17) a row's time is when its line was read.
+//! For any other end, zero is later than the connect of its last data connection (they connect one after the other). A
+//! sample gives the bytes that the application had written (or the kernel had received) at an instant; the report gives
+//! the bytes at the end of each interval. So each sample lies between the ends of two intervals, which gives a range
+//! for zero. The estimate lies where most of these ranges overlap: it is the median of the interpolated values there.
+//! The error is less than an interval, and about a millisecond if bytes flow evenly. If too few samples match, zero is
+//! about when the last connection was ready. With `--json-stream` (3.17) a row's time is when its line was read.
 
 use super::FlowRun;
 use crate::executor::samples::{SocketHistories, SocketHistory};
@@ -17,14 +17,14 @@ use ccbench_proto::tools::iperf3::Report;
 
 /// With fewer samples, one outlier would decide.
 const MIN_MATCHES: usize = 3;
-/// iperf3's cookie: what a client writes to a data connection before the test.
+/// iperf3's cookie, which a client writes to each data connection before the test.
 const COOKIE_BYTES: u64 = 37;
 
-/// When iperf3's own time zero was, on our clock.
+/// Returns iperf3's time zero on CLOCK_MONOTONIC.
 pub fn zero_ns(ran: &FlowRun<'_>, report: &Report, seen: &SocketHistories) -> u64 {
     let launched_ns = match ran.end {
         FlowEndpoint::Client => ran.launched_at_ns,
-        // It has been listening since long before.
+        // The server has been listening since long before.
         FlowEndpoint::Server => ran.start_at_ns + ran.task.start.nanos(),
     };
     if let Some(zero_ns) = report.zero_ns {
@@ -51,12 +51,12 @@ fn interrupted_zero_ns(ran: &FlowRun<'_>, report: &Report) -> Option<u64> {
     ran.interrupted_at_ns?.checked_sub((end_s * 1e9) as u64)
 }
 
-/// The range of time zero that follows from one sample.
+/// The range for time zero that follows from one sample.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     from_ns: u64,
     to_ns: u64,
-    /// The interpolated value, which is exact if bytes flowed evenly.
+    /// The interpolated value; exact if bytes flowed evenly.
     even_ns: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ fn spans(ran: &FlowRun<'_>, report: &Report, stream: u32, seen: &SocketHistory) 
     points.filter_map(|&(at_ns, bytes)| span(&ends, at_ns, (bytes - cookie) as f64)).collect()
 }
 
-/// `ends`: seconds and bytes at the end of each interval, from (0, 0).
+/// Returns the range for one sample. `ends`: seconds and bytes at the end of each interval, from (0, 0).
 fn span(ends: &[(f64, f64)], at_ns: u64, bytes: f64) -> Option<Span> {
     let before = ends.iter().rposition(|end| end.1 < bytes)?;
     let after = before + ends[before..].iter().position(|end| end.1 > bytes)?;
@@ -80,7 +80,7 @@ fn span(ends: &[(f64, f64)], at_ns: u64, bytes: f64) -> Option<Span> {
     let ((from_s, from), (to_s, to)) = (ends[before], ends[after]);
     let even_s = match after - before {
         1 => Some(from_s + (to_s - from_s) * (bytes - from) / (to - from)),
-        // Just at the end between the two.
+        // Exactly at the boundary of the two intervals.
         2 => Some(ends[before + 1].0),
         // Nothing flowed for whole intervals.
         _ => None,
@@ -88,7 +88,7 @@ fn span(ends: &[(f64, f64)], at_ns: u64, bytes: f64) -> Option<Span> {
     Some(Span { from_ns: zero(to_s), to_ns: zero(from_s), even_ns: even_s.map(zero) })
 }
 
-/// The range in which most spans overlap.
+/// Returns time zero from the range in which most spans overlap.
 fn common_ns(spans: &[Span]) -> u64 {
     let opens = spans.iter().map(|span| (span.from_ns, 1));
     let closes = spans.iter().map(|span| (span.to_ns, -1));
@@ -109,7 +109,7 @@ fn common_ns(spans: &[Span]) -> u64 {
     if even.len() >= MIN_MATCHES { even[even.len() / 2] } else { best.0.midpoint(best.1) }
 }
 
-/// When the last connection was ready for the test.
+/// Returns when the last connection was ready for the test.
 fn ready_ns(last: &SocketHistory, not_before_ns: u64, client: bool) -> u64 {
     let low = not_before_ns.min(last.first_at_ns);
     // A client starts one round trip after it wrote its last cookie.

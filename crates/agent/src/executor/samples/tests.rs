@@ -16,7 +16,7 @@ fn what_is_due_when_it_is_stopped_is_done() {
         out,
     };
     let host = HostSampler::new(std::process::id()).unwrap();
-    // The order to stop is there before the thread looks for the first time.
+    // The stop is requested before the thread first checks for it.
     let stop = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     SamplerLoop::new(task, host, Arc::new(stop), Arc::default()).run();
     let first = rows.try_recv().unwrap().event.of;

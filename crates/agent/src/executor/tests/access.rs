@@ -1,4 +1,4 @@
-//! What the scopes of a client permit in a Prepare, and links on the interfaces of its connection.
+//! What a client's scopes permit in a Prepare, and links on the interfaces of its connection.
 
 use ccbench_proto::scope::{Scope, Scopes};
 
@@ -73,7 +73,7 @@ async fn a_check_refuses_what_a_prepare_would_and_changes_nothing() {
     };
     let error = check(&PLAN.replace("eth0", "host0")).await.unwrap_err();
     refused(&rig, &error, &["link l on host0", "scope `host-net`"]);
-    // Traces are sent with a Prepare only.
+    // Traces come only with a Prepare.
     let traced = PLAN.replace("rate = \"10mbit\"", "trace = { file = \"a.csv\" }");
     let traced = traced.replace("\"links.l.rate\" = \"5mbit\", ", "");
     assert_eq!(check(&traced).await, Ok(()));

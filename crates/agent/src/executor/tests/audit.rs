@@ -1,4 +1,4 @@
-//! What a trial's end leaves in the audit log.
+//! What the end of a trial leaves in the audit log.
 
 use super::*;
 use crate::audit::{Audit, FILE};

@@ -6,7 +6,7 @@ use crate::boot_loader::{BootError, BootLoader};
 use crate::sockets::sysfs;
 use ccbench_proto::scope::{Scope, Scopes};
 
-/// The kernel that is installed beside the one that runs.
+/// An installed kernel other than the running one.
 const OTHER: &str = "6.99.0-other";
 
 type Calls = Arc<Mutex<Vec<String>>>;
@@ -30,7 +30,7 @@ impl BootLoader for FakeLoader {
     }
 }
 
-/// A node that may reboot, and the calls of its boot loader and of the reboot.
+/// Returns a node that may reboot, and the calls of its boot loader and of the reboot.
 fn rig() -> (Rig, Calls) {
     let calls = Calls::default();
     let requested = Arc::clone(&calls);

@@ -1,4 +1,4 @@
-//! `ccbench cc` with a file of the user: a BPF object or a kernel module.
+//! `ccbench cc` with a supplied file: a BPF object or a kernel module.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::super::journal::Journal;
 use super::super::{supplied_module, verify};
 use super::{CommandError, LoadArgs, instance, print, wait};
 
-/// Whether this is the path of a file: names of congestion controls have no such ending.
+/// Whether this is the path of a file. Names of congestion controls do not end like this.
 pub(super) fn is_file(name: &str) -> bool {
     name.contains('/') || name.ends_with(".o") || name.ends_with(".ko")
 }
@@ -25,7 +25,7 @@ fn read(path: &str) -> Result<(Vec<u8>, CcFacts), CommandError> {
     Ok((bytes, facts))
 }
 
-/// What is in a file.
+/// Describes the contents of a file.
 pub(super) fn show(path: &str) -> Result<String, CommandError> {
     let (_, facts) = read(path)?;
     Ok(describe(path, &facts))

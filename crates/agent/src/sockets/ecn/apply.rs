@@ -1,5 +1,5 @@
-//! Applies the ECN decisions of one trial and reports the outcome. Nothing here fails a trial: the event of a fallback
-//! has its reason, and the verdict uses it.
+//! Applies the ECN decisions of one trial and reports the outcome. Nothing here fails a trial: a fallback's event
+//! carries its reason, and the verdict takes it into account.
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::event::{Ecn, EcnEct1, Kind};
@@ -23,7 +23,7 @@ pub struct EcnApplied {
     ect1: Vec<Ect1>,
 }
 
-/// An end of a flow group that wants ECN, and the best that this kernel has for it.
+/// An end of a flow group that needs ECN, and the best mode that this kernel has for it.
 #[derive(Debug, Clone)]
 pub struct Decided {
     /// The end.
@@ -32,18 +32,18 @@ pub struct Decided {
     pub decision: Decision,
 }
 
-/// Decides for the ends of flows on this node that want ECN.
+/// Decides the modes of the ends on this node that need ECN.
 pub fn decide_all(ends: Vec<EcnEndpoint>, task: &NodeTask) -> Vec<Decided> {
     let tcp_ecn = task.sysctls.iter().find(|(name, _)| name.replace('/', ".") == TCP_ECN);
     let tcp_ecn = tcp_ecn.map(|(_, value)| value.as_str());
-    // Trying the kernel takes milliseconds, so skip it if no flow wants ECN.
+    // Probing the kernel takes milliseconds, so skip it if no flow needs ECN.
     let can = if ends.is_empty() { &Capabilities::default() } else { capabilities() };
     let of = |end: EcnEndpoint| Decided { decision: decide(can, end.wants, end.via, tcp_ecn), end };
     ends.into_iter().map(of).collect()
 }
 
-/// Applies the decisions. Call it after the congestion controls are set ([`before_handshake`]) and before any socket is made. Each
-/// end has an event with the requested mode, the applied mode and the reason.
+/// Applies the decisions. Call this after the congestion controls are set ([`before_handshake`]) and before any socket
+/// is created. Each end gets an event with the requested mode, the applied mode and the reason.
 pub fn apply(
     mut decided: Vec<Decided>,
     attached: &before_handshake::AttachedHook,
@@ -108,7 +108,7 @@ fn report(
 }
 
 impl EcnApplied {
-    /// The interface; one program serves all flows of one congestion control.
+    /// Attaches the rewriting program, and returns its interface. One program serves all flows of one congestion control.
     #[cfg(feature = "ebpf")]
     fn rewrite(&mut self, end: &EcnEndpoint, node: &mut Node<'_>) -> Result<String, SocketError> {
         let dev = node.interfaces.device(&Egress::Toward(end.peer))?;
@@ -125,7 +125,7 @@ impl EcnApplied {
         Err(SocketError::NoEbpf)
     }
 
-    /// Counters of the programs so far.
+    /// Returns the counters of the programs so far.
     #[cfg(feature = "ebpf")]
     pub fn counts(&self) -> Vec<wire::Event> {
         let mut events = Vec::new();
@@ -138,7 +138,7 @@ impl EcnApplied {
         events
     }
 
-    /// Without the feature `ebpf` there are no programs.
+    /// Without the feature `ebpf`, there are no programs to count.
     #[cfg(not(feature = "ebpf"))]
     pub fn counts(&self) -> Vec<wire::Event> {
         Vec::new()

@@ -1,5 +1,5 @@
-//! BPF congestion controls of the user. They are registered as ccbench's own, under a name of their own, with the layout of their
-//! object instead of ccbench's.
+//! Supplied BPF congestion controls. Like ccbench's own, each is registered under a unique name, but with the layout of
+//! its own object.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::super::error::{BpfError, NAME_BYTES, SocketError};
 use super::super::journal::Journal;
 use super::{Registered, mismatch, register_by};
 
-/// End of the name that libbpf gives the map of constants, after a part of the object's name.
+/// Suffix that libbpf appends to part of the object's name, to name the map of constants.
 const CONSTANTS: &str = ".rodata";
 
 /// An instance to register.
@@ -21,9 +21,9 @@ const CONSTANTS: &str = ".rodata";
 pub struct Wanted<'a> {
     /// The object.
     pub bytes: &'a [u8],
-    /// What is in it.
+    /// What it contains.
     pub object: &'a BpfObject,
-    /// Its congestion control, by the name in the object.
+    /// The congestion control to register, by its name in the object.
     pub algorithm: &'a str,
     /// The name to register.
     pub kernel_name: &'a str,
@@ -34,7 +34,7 @@ pub struct Wanted<'a> {
 /// Registers an instance. On an error nothing stays registered.
 ///
 /// # Errors
-/// The kernel refused; has the end of the verifier's log.
+/// The kernel refused; the error has the end of the verifier's log.
 pub fn register(wanted: &Wanted<'_>, journal: &mut Journal) -> Result<Registered, SocketError> {
     let ops = wanted.object.find(wanted.algorithm);
     let ops = ops.ok_or_else(|| SocketError::UnknownAlgorithm(wanted.algorithm.to_owned()))?;
@@ -73,7 +73,7 @@ fn patch_ops(
     linked: bool,
 ) -> Result<(), BpfError> {
     if !linked {
-        // libbpf makes the maps of all congestion controls of the object, and this kernel knows no links.
+        // libbpf creates the maps of all congestion controls in the object, and this kernel has no links.
         let is_ops =
             |name: &OsStr| wanted.object.ops.iter().any(|ops| name == OsStr::new(&ops.map));
         for mut map in open.maps_mut().filter(|map| is_ops(map.name())) {
@@ -85,7 +85,7 @@ fn patch_ops(
         .maps_mut()
         .find(|map| map.name() == OsStr::new(&ops.map))
         .ok_or_else(|| no_map(&ops.map))?;
-    // Of the section .struct_ops too: without a link the kernel would keep it when this process is killed.
+    // Also for the section .struct_ops: without a link, the kernel would keep it when this process is killed.
     let flags = map.map_flags() & !BPF_F_LINK | if linked { BPF_F_LINK } else { 0 };
     map.set_map_flags(flags).map_err(BpfError::libbpf("set a flag"))?;
     let value = map.initial_value_mut().ok_or_else(|| no_map(&ops.map))?;
@@ -94,7 +94,7 @@ fn patch_ops(
     place.ok_or_else(|| no_map(&ops.map))?.copy_from_slice(&name);
     if let Some(at) = ops.flags_at {
         let place = value.get_mut(at..at + 4).ok_or_else(|| no_map(&ops.map))?;
-        // Traffic has no privileges: every process may select it.
+        // Traffic has no privileges, so every process must be allowed to select it.
         place[0] |= flag::NON_RESTRICTED as u8;
     }
     Ok(())
@@ -121,10 +121,10 @@ fn patch_params(open: &mut OpenObject, wanted: &Wanted<'_>) -> Result<(), BpfErr
 }
 
 impl Registered {
-    /// Every parameter of the user's object with its value in the kernel; without those that cannot be read.
+    /// Returns every parameter of the supplied object with its value in the kernel, except unreadable ones.
     ///
     /// # Errors
-    /// The kernel has another value of a changed parameter, or it cannot be read.
+    /// A changed parameter has another value in the kernel, or cannot be read.
     pub fn supplied_params(
         &self,
         wanted: &Wanted<'_>,
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// ccbench's own objects are objects that clang wrote.
+    /// ccbench's own objects serve as examples of clang's output.
     #[test]
     fn the_reader_finds_the_name_in_every_object_of_clang() {
         let of_cores = OBJECTS.iter().filter(|(name, _)| name.starts_with("ccb_"));
