@@ -1,5 +1,5 @@
-//! Links `ccbench` without PIE. Relocating a program of this size at start-up (some 600 000 relocations, most of them from
-//! Polars) takes longer than summarising a small run. The agent, which listens on a network, is linked as usual.
+//! Links `ccbench` without PIE: relocating a program of this size at start-up (some 600 000 relocations, most of them from
+//! Polars) takes longer than summarising a small run. The agent, which listens on a network, keeps the default.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,7 +1,7 @@
-//! Measures by how much clock offsets are wrong, and whether their bounds hold: exchanges timestamps with an agent in a time
-//! namespace, whose CLOCK_MONOTONIC is ahead by a known time. Needs root.
+//! Measures the error of clock offsets and whether their bounds hold. It exchanges timestamps with an agent in a time namespace
+//! whose CLOCK_MONOTONIC is ahead by a known time. Needs root.
 //!
-//! `clock_bounds AGENT EXCHANGES`: prints the largest error and the largest bound. Fails if an error exceeds its bound.
+//! `clock_bounds AGENT EXCHANGES` prints the largest error and the largest bound. It fails if an error exceeds its bound.
 #![allow(clippy::disallowed_methods, reason = "starts unshare")]
 #![allow(clippy::unwrap_used, reason = "a measurement may panic")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 const OFFSET_S: i64 = 5_000;
-/// How long the agent may take to listen.
+/// Time limit for the agent to start listening.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]

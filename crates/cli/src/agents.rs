@@ -1,5 +1,5 @@
-//! The agents of an experiment: connections, clock offsets, and calls that go to all agents at once.
-//! Every call has a time limit; every error names the node and the step.
+//! The agents of an experiment: connections, clock offsets, and calls that go to all agents at once. Every call has a time limit,
+//! and every error names the node and the step.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,47 +26,47 @@ mod lost;
 #[doc(hidden)]
 pub use lost::after_loss;
 
-/// Longest wait for an agent's answer outside a trial.
+/// Time limit of a call to an agent outside a trial.
 pub const CALL_LIMIT: Duration = Duration::from_secs(15);
-/// Timestamp exchanges before and after a trial with a node that has another clock.
+/// Number of timestamp exchanges before and after a trial with a node that does not share the controller's clock.
 const CLOCK_EXCHANGES: usize = 64;
 
 /// Why a call to an agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// It cannot be reached, or the call failed.
+    /// The node cannot be reached, or the call failed.
     #[error("node {node}: {step}: {reason}")]
     Call {
-        /// Its name in the plan.
+        /// The node's name in the plan.
         node: String,
         /// The call.
         step: &'static str,
-        /// Its answer, or why there is none.
+        /// The agent's answer, or why there is none.
         reason: String,
     },
-    /// The node is reachable and refuses: it is busy, another controller has used it, it is not as it was found, or the
-    /// certificate lacks a scope.
+    /// The node is reachable but refuses: it is busy, another controller has used it, it is not in the state in which it was
+    /// found, or the certificate lacks a scope.
     #[error("node {node}: {step}: {reason}")]
     Refused {
-        /// Its name in the plan.
+        /// The node's name in the plan.
         node: String,
         /// The call.
         step: &'static str,
         /// Why, and what to do.
         reason: String,
     },
-    /// Another socket on the node has a port of the trial.
+    /// Another socket on the node occupies a port of the trial.
     #[error("node {node}: prepare: {reason}")]
     PortInUse {
-        /// Its name in the plan.
+        /// The node's name in the plan.
         node: String,
-        /// Which, and what has it.
+        /// Which port, and what occupies it.
         reason: String,
     },
     /// The node does not support what the plan asks for.
     #[error("node {node} cannot do what the plan asks for: {reason}")]
     Unsupported {
-        /// Its name in the plan.
+        /// The node's name in the plan.
         node: String,
         /// What is missing, and the fix.
         reason: String,
@@ -77,7 +77,7 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Call { .. } | Self::Refused { .. } | Self::PortInUse { .. } => {
@@ -88,7 +88,7 @@ impl AgentError {
         }
     }
 
-    /// This error, with those of other nodes after its reason.
+    /// Appends the errors of other nodes to the reason of this one.
     fn with_others(mut self, others: impl Iterator<Item = Self>) -> Self {
         let reason = match &mut self {
             Self::Call { reason, .. }
@@ -104,7 +104,7 @@ impl AgentError {
     }
 }
 
-/// The results of all nodes, or one error that names every node with one.
+/// Returns the results of all nodes, or one error that names every node that failed.
 fn of_all<T>(results: Vec<Result<T, AgentError>>) -> Result<Vec<T>, AgentError> {
     let (mut found, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
     for result in results {
@@ -122,25 +122,25 @@ fn of_all<T>(results: Vec<Result<T, AgentError>>) -> Result<Vec<T>, AgentError> 
 
 /// All agents of an experiment.
 pub struct Agents {
-    /// By the node's name in the plan.
+    /// The agents by their node's name in the plan.
     pub by_node: BTreeMap<String, Agent>,
 }
 
 /// One agent.
 pub struct Agent {
-    /// Its connection.
+    /// The connection to it.
     pub client: AgentClient<Channel>,
-    /// Its node, from Describe.
+    /// The node's description, from Describe.
     pub info: wire::NodeInfo,
-    /// The plan names the node's kernel, so that the node is rebooted if it runs another one.
+    /// Whether the plan names the node's kernel. If so, the controller reboots the node when it runs another kernel.
     has_kernel_of_plan: bool,
-    /// A kernel into which it was rebooted in vain.
+    /// A kernel that the node did not boot although it was rebooted into it.
     not_booted: Option<String>,
-    /// The node's generation, as its last reply had it.
+    /// The node's generation in its last reply.
     generation: AtomicU64,
-    /// It listens on TCP, where messages are short.
+    /// Whether it listens on TCP, where message sizes are limited.
     is_remote: bool,
-    /// It reads this process's clock.
+    /// Whether it reads the same clock as this process.
     shares_clock: bool,
     clock: ClockHistory,
 }
@@ -158,7 +158,7 @@ impl Agents {
     /// Connects to every agent and describes its node.
     ///
     /// # Errors
-    /// Every node that cannot be reached, with its address and a hint.
+    /// Names every node that cannot be reached, with its address and a hint.
     pub async fn connect(
         addresses: BTreeMap<String, Address>,
         tls: Option<&Tls>,
@@ -191,11 +191,11 @@ impl Agents {
         Ok(Self { by_node })
     }
 
-    /// Asks every agent whether this client may run trials: Reset needs the same scope as Prepare, and changes nothing if no trial
-    /// is to be reset.
+    /// Asks every agent whether this client may run trials. Uses Reset, which needs the same scope as Prepare and changes nothing
+    /// if there is no trial to reset.
     ///
     /// # Errors
-    /// Every node that refuses, because of the scope or because it is busy, or does not answer.
+    /// Names every node that refuses, because of the scope or because it is busy, and every node that does not answer.
     pub async fn check_access(&self, run_id: &str) -> Result<(), AgentError> {
         info!(nodes = self.by_node.len(), "check access");
         let calls = self.by_node.iter().map(|(node, agent)| {
@@ -206,10 +206,10 @@ impl Agents {
         of_all(join_all(calls).await).map(drop)
     }
 
-    /// Asks every node whether it would refuse to prepare a trial. An agent of an earlier version does not know it.
+    /// Asks every node whether it would refuse to prepare a trial. Agents that do not know this call count as willing.
     ///
     /// # Errors
-    /// Every node that would refuse, or does not answer.
+    /// Names every node that would refuse or does not answer.
     pub async fn check(
         &self,
         request: impl Fn(&str) -> wire::PrepareRequest,
@@ -232,7 +232,7 @@ impl Agents {
         of_all(join_all(calls).await).map(drop)
     }
 
-    /// Prepares every node; `request` lacks the generation.
+    /// Prepares every node. Adds generation and boot ID to `request`.
     ///
     /// # Errors
     /// The first node that refuses or does not answer.
@@ -270,7 +270,7 @@ impl Agents {
         join_all(measured).await.into_iter().collect()
     }
 
-    /// Measures the offset of the clocks of `nodes` after a trial. A node that does not answer is missing.
+    /// Measures the offset of the clocks of `nodes` after a trial. Nodes that do not answer are missing from the result.
     pub async fn clock_offsets_after(
         &mut self,
         nodes: impl Fn(&str) -> bool,
@@ -285,7 +285,7 @@ impl Agents {
         join_all(measured).await.into_iter().flatten().collect()
     }
 
-    /// Undoes every change of this run's trial `epoch` on every node; returns what could not be undone, by node.
+    /// Undoes every change of this run's trial `epoch` on every node. Returns by node what could not be undone.
     pub async fn reset(&self, run_id: &str, epoch: u64) -> BTreeMap<String, Vec<String>> {
         info!(nodes = self.by_node.len(), "reset");
         let calls = self.by_node.iter().map(|(node, agent)| {
@@ -345,7 +345,8 @@ async fn connect(node: &str, address: &Address, tls: Option<&Tls>) -> Result<Cha
     }
 }
 
-/// Whether nothing listens there. An [`std::io::Error`] is not the source of what it wraps.
+/// Returns whether the connection was refused. Checks wrapped errors too, because `source()` of an [`std::io::Error`] skips the
+/// error that it wraps.
 fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     let of_io = error.downcast_ref::<std::io::Error>().is_some_and(|error| {
         error.kind() == std::io::ErrorKind::ConnectionRefused
@@ -361,8 +362,8 @@ fn loopback(target: &str) -> bool {
 }
 
 impl Agent {
-    /// Exchanges timestamps many times and keeps the exchange with the smallest round-trip time, which has the smallest
-    /// bound. A node that reads this machine's clock needs no exchange.
+    /// Exchanges timestamps several times and keeps the exchange with the smallest round-trip time, which has the smallest error
+    /// bound. A node that shares this process's clock needs no exchange.
     async fn measure_clock_offset(&self, node: &str) -> Result<ClockOffset, AgentError> {
         if self.shares_clock {
             return Ok(ClockOffset::shared(clock::monotonic_ns()));
@@ -396,7 +397,7 @@ impl Agent {
     }
 }
 
-/// Measures the offset of an agent's clock by one exchange of timestamps, `count` times.
+/// Measures the offset of an agent's clock `count` times, each with one exchange of timestamps.
 ///
 /// # Errors
 /// The agent does not answer.
@@ -415,7 +416,7 @@ pub async fn exchange_timestamps(
     Ok(offsets)
 }
 
-/// Sends a file in parts; returns its SHA-256 as the node has it.
+/// Sends a file in parts. Returns the SHA-256 that the node computed.
 async fn send_file(
     node: &str,
     client: &mut AgentClient<Channel>,
@@ -429,7 +430,7 @@ async fn send_file(
     Ok(sent.sha256)
 }
 
-/// Waits for one answer, at most [`CALL_LIMIT`].
+/// Waits at most [`CALL_LIMIT`] for an answer.
 pub async fn call<T>(
     node: &str,
     step: &'static str,
@@ -460,7 +461,7 @@ fn refused(node: &str, step: &'static str, status: &tonic::Status) -> AgentError
     }
 }
 
-/// An error with its causes: tonic prints only the outermost.
+/// Formats an error with its causes, because tonic prints only the outermost error.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,5 +1,5 @@
-//! Backends, which run trials: the [`Backend`] trait and its errors. [`crate::testbed`] drives agents on nodes,
-//! [`crate::lab`] boots a virtual machine for each trial, [`crate::simulator`] simulates it.
+//! Backends run trials: the [`Backend`] trait and its errors. [`crate::testbed`] drives agents on nodes, [`crate::lab`] boots a
+//! virtual machine for each trial, and [`crate::simulator`] simulates it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,26 +16,26 @@ pub mod error;
 
 /// Runs trials.
 pub trait Backend {
-    /// What is known before the first trial.
+    /// Returns what is known before the first trial.
     fn info(&self, experiment: &Experiment) -> BackendInfo;
 
-    /// Runs the trials of the queue and commits their results, until the last one, an error, or the user's request to stop.
+    /// Runs the trials of the queue and commits their results. Stops after the last one, at an error, or at the user's request.
     async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt);
 
-    /// Undoes every change and ends it.
+    /// Undoes every change and shuts the backend down.
     async fn close(self);
 }
 
-/// What is known of a backend before the first trial.
+/// What is known about a backend before the first trial.
 pub struct BackendInfo {
-    /// For `run.json`.
+    /// The backend as `run.json` records it.
     pub backend: RunBackend,
     /// Devices, addresses and routes, or where the agents are; for `run.json`.
     pub topology: Value,
-    /// By node.
+    /// Descriptions of the nodes, by name.
     pub nodes: BTreeMap<String, NodeInfo>,
-    /// Limitations of the nodes; kept with the results.
+    /// Limitations of the nodes. They are kept with the results.
     pub notes: Vec<String>,
-    /// Requirements of the plan that are not met yet; only printed.
+    /// Requirements of the plan that are not met yet. They are only printed.
     pub missing: BTreeSet<String>,
 }

@@ -1,4 +1,5 @@
-//! The congestion controls of the user that a plan names: next to the plan file, or in the results directory of a resumed run.
+//! Reads the supplied congestion controls that a plan names: from beside the plan file, or from the results directory of a
+//! resumed run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,9 +15,9 @@ use crate::trace_files::RESOLVED;
 /// The files, by the name that the plan gives them.
 #[derive(Debug, Default)]
 pub struct CcContents {
-    /// Facts about the files for the check of the plan.
+    /// Facts about the files that the check of the plan needs.
     pub facts: CcFiles,
-    /// Their unchanged contents.
+    /// The unmodified contents of the files.
     pub contents: BTreeMap<String, Vec<u8>>,
 }
 
@@ -32,7 +33,7 @@ enum ReadError {
     Io(io::Error),
 }
 
-/// How to make a file.
+/// How to build a file, for error messages.
 const COMPILE: &str =
     "`clang -O2 -g -target bpf -c NAME.bpf.c -o NAME.bpf.o` makes an object for BPF";
 

@@ -1,4 +1,4 @@
-//! The only place of the controller that reads a clock.
+//! The only module of the controller that reads a clock.
 #![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use std::os::unix::fs::MetadataExt as _;
@@ -11,36 +11,36 @@ use tokio::time::Instant;
 
 pub use ccbench_results::clock::{monotonic_ns, realtime_ns, utc_minus_monotonic_ns};
 
-/// The runtime's clock (CLOCK_MONOTONIC), for time limits.
+/// Returns the runtime's clock (CLOCK_MONOTONIC), for time limits.
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Time since an instant of [`now`].
+/// Returns the time since an instant of [`now`].
 pub fn since(instant: Instant) -> Duration {
     now().saturating_duration_since(instant)
 }
 
-/// Whether a node reads the clocks of this process: on the same machine since the same boot, in the same time namespace.
+/// Returns whether a node reads the same clocks as this process: same machine, same boot, same time namespace.
 pub fn is_shared(node: &NodeInfo) -> bool {
     // Kernels without time namespaces do not have the file.
     let inode = std::fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino());
     is_this_boot(node) && node.time_ns_inode == inode
 }
 
-/// Whether a node is on this machine, in whatever time namespace.
+/// Returns whether a node is on this machine, in any time namespace.
 pub fn is_this_boot(node: &NodeInfo) -> bool {
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot_id = boot_id.trim();
     !boot_id.is_empty() && node.boot_id.trim() == boot_id
 }
 
-/// The time of day in UTC.
+/// Returns the time of day in UTC.
 pub fn utc() -> Timestamp {
     Timestamp::now()
 }
 
-/// Today's date in the local time zone.
+/// Returns today's date in the local time zone.
 pub fn today() -> Date {
     jiff::Zoned::now().date()
 }

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use ccbench_results::model::{ClockSource, NodeClock};
 
-/// A drift is computed from two measurements that are at least this far apart: with bounds of 50 µs it is then known to
-/// 10 ppm.
+/// Minimum distance of two measurements from which a drift is computed. With error bounds of 50 µs, this gives the drift to
+/// within 10 ppm.
 const BASELINE_NS: u64 = 10_000_000_000;
-/// Linux slews a clock by at most this, in parts per billion (NTP's `MAXFREQ`). Two clocks that differ by more were
-/// stepped, or one belongs to another boot.
+/// The maximum rate at which Linux slews a clock, in parts per billion (NTP's `MAXFREQ`). A larger difference means that a clock
+/// was stepped or that one belongs to another boot.
 const MAX_DRIFT_PPB: i64 = 500_000;
-/// Measurements that are kept.
+/// Number of measurements that are kept.
 const KEPT: usize = 16;
 
 /// A measured offset between two monotonic clocks.
@@ -28,14 +28,14 @@ pub struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Of a node that reads the controller's clock.
+    /// Makes the offset of a node that reads the controller's clock.
     pub fn shared(at_ns: u64) -> Self {
         Self { at_ns, offset_ns: 0, error_bound_ns: 0, rtt_ns: 0 }
     }
 
-    /// From the four timestamps: T1 is the origin timestamp, T2 the receive timestamp, T3 the transmit timestamp, T4 the
-    /// destination timestamp. The error is at most half of the round-trip time, whatever the delays in each direction.
-    /// `None` if no clock can give these timestamps.
+    /// Computes the offset from four timestamps: origin (T1), receive (T2), transmit (T3) and destination (T4). The error is at
+    /// most half of the round-trip time, whatever the delay in each direction. Returns `None` if no clock can give these
+    /// timestamps.
     pub fn from_timestamps(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> Option<Self> {
         let signed = |ns| i64::try_from(ns).ok();
         let (t1, t2, t3, t4) = (signed(t1_ns)?, signed(t2_ns)?, signed(t3_ns)?, signed(t4_ns)?);
@@ -44,12 +44,12 @@ impl ClockOffset {
             return None;
         }
         let rtt_ns = (exchange_ns - handler_ns).unsigned_abs().max(1);
-        // No sum of the differences overflows: each is half of it.
+        // The sum cannot overflow after the division by two.
         let offset_ns = ((i128::from(t2 - t1) + i128::from(t3 - t4)) / 2) as i64;
         Some(Self { at_ns: t4_ns, offset_ns, error_bound_ns: rtt_ns.div_ceil(2), rtt_ns })
     }
 
-    /// The drift since an earlier measurement: how much faster the node's clock runs, in parts per billion.
+    /// Returns the drift since an earlier measurement: how much faster the node's clock runs, in parts per billion.
     fn drift_ppb_since(&self, earlier: &Self) -> i64 {
         let elapsed_ns = i128::from(self.at_ns) - i128::from(earlier.at_ns);
         let change_ns = i128::from(self.offset_ns) - i128::from(earlier.offset_ns);
@@ -64,8 +64,8 @@ pub struct ClockHistory {
 }
 
 impl ClockHistory {
-    /// Adds a measurement. The result predicts the offset from it and from the drift since the latest measurement that
-    /// is old enough to tell one.
+    /// Adds a measurement. The returned prediction uses its offset, and the drift since the latest measurement that is at least
+    /// `BASELINE_NS` older.
     pub fn add(&mut self, measured: ClockOffset) -> ClockPrediction {
         let mut earlier = self.measured.iter().rev();
         let reference = earlier.find(|m| m.at_ns.saturating_add(BASELINE_NS) <= measured.at_ns);
@@ -82,12 +82,12 @@ impl ClockHistory {
     }
 }
 
-/// A node's clock offset from a measurement on.
+/// Predicts a node's clock offset from the time of a measurement on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockPrediction {
     /// The measurement.
     pub from: ClockOffset,
-    /// How much faster the node's clock runs, in parts per billion; 0 if that is not known.
+    /// How much faster the node's clock runs, in parts per billion; 0 if unknown.
     pub drift_ppb: i64,
 }
 
@@ -96,20 +96,20 @@ impl ClockPrediction {
         self.from.rtt_ns == 0
     }
 
-    /// The offset at a time of the controller's clock.
+    /// Returns the offset at a time on the controller's clock.
     pub fn offset_ns(&self, at_ns: u64) -> i64 {
         let elapsed_ns = i128::from(at_ns) - i128::from(self.from.at_ns);
         let drift_ns = elapsed_ns * i128::from(self.drift_ppb) / 1_000_000_000;
         self.from.offset_ns.saturating_add(drift_ns as i64)
     }
 
-    /// The node's clock at a time of the controller's.
+    /// Converts a time on the controller's clock to the node's clock.
     pub fn node_ns(&self, at_ns: u64) -> u64 {
         at_ns.saturating_add_signed(self.offset_ns(at_ns))
     }
 
-    /// How this node's clock maps to UTC in a trial that begins at `t0_ns` on the controller's clock.
-    /// `utc_minus_monotonic_ns` is the controller's, read once for all nodes.
+    /// Returns how this node's clock maps to UTC in a trial that begins at `t0_ns` on the controller's clock.
+    /// `utc_minus_monotonic_ns` is the controller's value, read once for all nodes.
     pub fn node_clock(&self, t0_ns: u64, utc_minus_monotonic_ns: i64) -> NodeClock {
         let offset_ns = self.offset_ns(t0_ns);
         NodeClock {
@@ -123,7 +123,7 @@ impl ClockPrediction {
         }
     }
 
-    /// Bounds the error of a trial's `clock` by a measurement after it, or by the end of the trial if there is none.
+    /// Bounds the error of a trial's `clock` by a measurement after the trial, or by the end of the trial if there is none.
     pub fn bound(&self, clock: &mut NodeClock, after: Option<&ClockOffset>, end_ns: u64) {
         clock.error_bound_after_ns = after.map(|after| after.error_bound_ns);
         clock.error_bound_ns = match after {
@@ -133,14 +133,14 @@ impl ClockPrediction {
         };
     }
 
-    /// Bound of the prediction's error from its measurement to `after`. Clocks drift steadily within a trial, so the error
-    /// is greatest at one of the ends.
+    /// Returns a bound of the prediction's error from its measurement until `after`. Clocks drift steadily within a trial, so the
+    /// error is greatest at one end of that interval.
     fn error_bound_ns(&self, after: &ClockOffset) -> u64 {
         let error_ns = after.offset_ns.abs_diff(self.offset_ns(after.at_ns));
         self.from.error_bound_ns.max(error_ns.saturating_add(after.error_bound_ns))
     }
 
-    /// Bound of the prediction's error until `end_ns` if nothing was measured then.
+    /// Returns a bound of the prediction's error until `end_ns` without a later measurement.
     fn unchecked_error_bound_ns(&self, end_ns: u64) -> u64 {
         let elapsed_ns = end_ns.saturating_sub(self.from.at_ns);
         let drift_ns = u128::from(elapsed_ns) * MAX_DRIFT_PPB as u128 / 1_000_000_000;
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn four_timestamps_give_offset_and_error_bound() {
-        // The other clock is 1000 ahead; the forward path takes 10, the handler 5, the backward path 20.
+        // The node's clock is 1000 ahead. The forward path takes 10, the handler 5, and the reverse path 20.
         let estimate = ClockOffset::from_timestamps(100, 1110, 1115, 135).unwrap();
         let expected = ClockOffset { at_ns: 135, offset_ns: 995, error_bound_ns: 15, rtt_ns: 30 };
         assert_eq!(estimate, expected);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// Delays are arbitrary in each direction; clocks differ by up to a day and drift by up to 500 ppm.
+        /// The delay is arbitrary in each direction. Clocks differ by up to a day and drift by up to 500 ppm.
         #[test]
         fn bounds_hold(
             offset_ns in -86_400_000_000_000i64..86_400_000_000_000,
@@ -224,7 +224,7 @@ mod tests {
                 let (t1_ns, t2_ns) = (now_ns, node(now_ns + forward_ns));
                 now_ns += forward_ns + backward_ns;
                 let measured = ClockOffset::from_timestamps(t1_ns, t2_ns, t2_ns, now_ns).unwrap();
-                // While the answer is on its way the clocks drift by at most 2.5 µs.
+                // The clocks drift by at most 2.5 µs while the answer is in flight.
                 let slack_ns = 2_600;
                 let error_ns = |p: &ClockPrediction, at_ns| node(at_ns).abs_diff(p.node_ns(at_ns));
                 if let Some(before) = before {

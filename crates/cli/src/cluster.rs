@@ -1,5 +1,5 @@
-//! Shards as jobs of schedulers: Slurm's script and its answers, HyperQueue's command, the manifest for Kubernetes. Everything here is
-//! text; [`crate::commands::submit`] starts the programs.
+//! Shards as scheduler jobs: Slurm's script and the parsing of its answers, HyperQueue's command line, and the manifest for
+//! Kubernetes. This module only makes and parses text; [`crate::commands::submit`] starts the programs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 
 pub mod outage;
 
-/// Wall-clock time of a shard beyond that of its trials: start, and the first and last access to the store.
+/// Wall-clock time that a shard needs besides its trials: start, and the first and last access to the store.
 const SHARD_OVERHEAD: Duration = Duration::from_secs(300);
-/// Wall-clock time of a trial beyond its own length.
+/// Wall-clock time that a trial needs besides its own length.
 const TRIAL_OVERHEAD: Duration = Duration::from_secs(10);
-/// How much longer a trial may take than its length: links settle, machines differ.
+/// Margin for the length of a trial: links settle, machines differ.
 const TIME_FACTOR: f64 = 1.25;
-/// The same in the lab, whose clock is slower than that of the machine.
+/// The same margin for the lab, whose clock is slower than the machine's.
 const LAB_TIME_FACTOR: f64 = 20.0;
-/// Restarts of a shard before HyperQueue (after lost workers) and Kubernetes (after failures) give up.
+/// Number of restarts after which HyperQueue (lost workers) and Kubernetes (failures) give up on a shard.
 const MAX_RESTARTS: u32 = 5;
 
-/// Where the trials of a job take place, which decides what it needs of a machine.
+/// Where the trials of a job run. This decides what the job needs of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
     /// Real time in network namespaces: nothing else may run on the machine.
     Testbed,
-    /// A virtual clock: any load is allowed.
+    /// A virtual clock: the machine may be loaded.
     Lab,
-    /// As in the lab, and no slower than real time in most plans.
+    /// Like the lab, but most plans run at least as fast as real time.
     Simulator,
 }
 
@@ -37,24 +37,24 @@ pub enum JobKind {
 pub struct Job {
     /// The plan's name.
     pub name: String,
-    /// Where its trials take place.
+    /// Where the trials run.
     pub kind: JobKind,
     /// The number of shards.
     pub shards: u32,
-    /// `ccbench` and its arguments but for `--shard`.
+    /// `ccbench` and its arguments without `--shard`.
     pub command: Vec<String>,
     /// Time limit of a shard.
     pub limit: Duration,
-    /// Directory of the output files; `None`: the current one.
+    /// Directory of the output files; `None` is the current one.
     pub logs: Option<String>,
-    /// Trials that run at the same time, if given.
+    /// Number of concurrent trials, if given.
     pub cpus: Option<u32>,
-    /// The plan names agents, so all shards use the same nodes, one shard at a time.
+    /// Whether the plan names agents. Then all shards use the same nodes, one shard at a time.
     pub shares_nodes: bool,
 }
 
-/// The longest that a shard may take: the length of its trials with a margin. A shard that is stopped goes on when it is submitted
-/// again.
+/// Returns the time limit of a shard: the length of its trials with a margin. A shard that is stopped at the limit continues when
+/// it is submitted again.
 pub fn time_limit(plan: &CheckedPlan, shards: u32, kind: JobKind) -> Duration {
     let numbers = schedule::partition(plan, shards);
     let lengths = plan.trial_lengths();
@@ -69,7 +69,7 @@ pub fn time_limit(plan: &CheckedPlan, shards: u32, kind: JobKind) -> Duration {
     loads.into_iter().max().unwrap_or_default().mul_f64(factor) + SHARD_OVERHEAD
 }
 
-/// The shards that have trials which are not settled: neither committed nor unnecessary.
+/// Returns the shards with trials that are not settled, that is, neither committed nor unnecessary.
 pub fn shards_left(plan: &CheckedPlan, shards: u32, settled: &BTreeSet<(u32, u16)>) -> Vec<u32> {
     let numbers = schedule::partition(plan, shards).into_iter();
     let trials = schedule::trials(plan).into_iter().zip(numbers);
@@ -77,7 +77,7 @@ pub fn shards_left(plan: &CheckedPlan, shards: u32, settled: &BTreeSet<(u32, u16
     left.map(|(_, number)| number).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
-/// An argument for a POSIX shell.
+/// Quotes an argument for a POSIX shell.
 fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {
@@ -92,7 +92,7 @@ fn quoted_command(command: &[String]) -> String {
     quoted.join(" ")
 }
 
-/// Numbers as Slurm's `--array` takes them: `1-3,5`.
+/// Formats numbers for Slurm's `--array`: `1-3,5`.
 pub fn array(numbers: &[u32]) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -109,14 +109,14 @@ pub fn array(numbers: &[u32]) -> String {
 }
 
 impl Job {
-    /// The name without characters that are special in a script or a manifest.
+    /// Returns the name without characters that are special in a script or a manifest.
     pub fn plain_name(&self) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
         let name: String = self.name.chars().map(plain).take(40).collect();
         format!("ccbench-{}", name.trim_matches('-')).trim_end_matches('-').to_owned()
     }
 
-    /// The script of a job array of these shards for `sbatch`.
+    /// Returns the `sbatch` script of a job array for these shards.
     pub fn slurm_script(&self, shards: &[u32]) -> String {
         let minutes = self.limit.as_secs().div_ceil(60);
         let logs = self.logs.as_ref().map(|logs| format!("{logs}/")).unwrap_or_default();
@@ -136,7 +136,8 @@ impl Job {
             format!("--time={minutes}"),
             "--requeue".to_owned(),
             "--open-mode=append".to_owned(),
-            // To ccbench itself, which replaces the shell: half a minute to discard the trials that run.
+            // Slurm sends SIGTERM to ccbench itself, which replaces the shell. That leaves half a minute to discard the running
+            // trials.
             "--signal=B:TERM@30".to_owned(),
             format!("--output={logs}slurm-%A_%a.log"),
             share,
@@ -147,7 +148,7 @@ impl Job {
         lines.join("\n")
     }
 
-    /// The command that submits all shards to HyperQueue.
+    /// Returns the command that submits all shards to HyperQueue.
     pub fn hyperqueue_command(&self) -> String {
         let (shards, seconds) = (self.shards, self.limit.as_secs());
         let cpus = match self.kind {
@@ -162,8 +163,8 @@ impl Job {
         )
     }
 
-    /// The manifest of an Indexed Job and of a ConfigMap with the plan, for `kubectl apply -f`. The plan is `/plan/plan.toml`, and the
-    /// command's first word is left out: it is the image's entry point.
+    /// Returns the manifest of an Indexed Job and of a ConfigMap with the plan, for `kubectl apply -f`. The plan is
+    /// `/plan/plan.toml`. The command's first word is left out, because it is the image's entry point.
     pub fn kubernetes_manifest(&self, image: &str, plan_text: &str) -> Value {
         let name = self.plain_name();
         let shard = ["--shard".to_owned(), format!("auto/{}", self.shards)];
@@ -189,9 +190,9 @@ impl Job {
                 "parallelism": self.shards,
                 "backoffLimitPerIndex": MAX_RESTARTS,
                 "podFailurePolicy": { "rules": [
-                    // The same command fails again.
+                    // The same command would fail again.
                     { "action": "FailIndex", "onExitCodes": { "operator": "In", "values": [2] } },
-                    // Terminated: no failure of the shard.
+                    // SIGTERM is not a failure of the shard.
                     { "action": "Ignore", "onExitCodes": { "operator": "In", "values": [143] } },
                 ] },
                 "template": { "spec": {
@@ -207,26 +208,26 @@ impl Job {
     }
 }
 
-/// An option of an `#SBATCH` line, which is split at spaces.
+/// Quotes an option of an `#SBATCH` line, which Slurm splits at spaces.
 fn slurm_quoted(option: &str) -> String {
     if option.contains(char::is_whitespace) { format!("\"{option}\"") } else { option.to_owned() }
 }
 
-/// The job's id in the output of `sbatch --parsable`: `12` or `12;cluster`.
+/// Returns the job ID in the output of `sbatch --parsable`: `12` or `12;cluster`.
 pub fn submitted_job(output: &str) -> Option<&str> {
     let id = output.trim().split(';').next()?;
     (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit())).then_some(id)
 }
 
-/// Whether `sbatch` has not reached Slurm's controller, so that it has no job: it may be restarted.
+/// Returns whether `sbatch` could not reach Slurm's controller. Then Slurm has no job, and `sbatch` can be started again.
 pub fn is_unreachable(stderr: &str) -> bool {
     stderr.contains("Unable to contact slurm controller (connect failure)")
 }
 
-/// Whether Slurm's controller did not answer a program, so that the same command may succeed later. Of `sbatch`, Slurm may have the job
-/// nevertheless. Texts of `slurm_errno.c` and of the C library.
+/// Returns whether Slurm's controller did not answer, so that the same command may succeed later. If the command was `sbatch`,
+/// Slurm may have the job nevertheless. The texts are from `slurm_errno.c` and the C library.
 pub fn is_outage(stderr: &str) -> bool {
-    // The lines before are warnings.
+    // Earlier lines are warnings.
     let last = stderr.trim_end().lines().last().unwrap_or_default();
     let marks = [
         "Unable to contact slurm controller",
@@ -245,7 +246,7 @@ pub fn is_outage(stderr: &str) -> bool {
     marks.iter().any(|mark| last.contains(mark))
 }
 
-/// Whether `sbatch` has no configuration, so that it knows no controller.
+/// Returns whether `sbatch` found no configuration, so that it knows no controller.
 pub fn has_no_configuration(stderr: &str) -> bool {
     let marks = ["configuration source", "configuration file", "slurm.conf"];
     marks.iter().any(|mark| stderr.contains(mark))
@@ -254,21 +255,21 @@ pub fn has_no_configuration(stderr: &str) -> bool {
 /// Tasks of a job array that have not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueState {
-    /// They run, or begin or end to do so.
+    /// Tasks that run, start or complete.
     pub running: u32,
-    /// They wait.
+    /// Tasks that wait.
     pub pending: u32,
 }
 
 impl QueueState {
-    /// Whether every task has ended.
+    /// Returns whether every task has ended.
     pub const fn is_empty(self) -> bool {
         self.running == 0 && self.pending == 0
     }
 }
 
-/// The state of a job array in the output of `squeue --noheader --array --format=%T`: a line for each task, with its state. Slurm
-/// keeps tasks that have ended for a while.
+/// Parses the output of `squeue --noheader --array --format=%T`: one line per task, with its state. Slurm keeps ended tasks for a
+/// while.
 pub fn queue_state(output: &str) -> QueueState {
     let mut state = QueueState::default();
     for line in output.lines() {
@@ -365,7 +366,7 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         let refused = "sbatch: error: Batch job submission failed: ";
         let unreachable = format!("{refused}Unable to contact slurm controller (connect failure)");
         assert!(is_unreachable(&unreachable));
-        // The job may be there.
+        // Slurm may have the job.
         let lost = format!("{refused}Socket timed out on send/recv operation");
         assert!(!is_unreachable(&lost) && !is_unreachable("sbatch: error: invalid partition"));
         let partial = format!("{refused}Unable to contact slurm controller (send failure)");
@@ -374,7 +375,7 @@ exec /opt/ccbench run '/home/a b/it'\\''s.toml' --out /data/x --shard \"$SLURM_A
         for outage in [unreachable.as_str(), &lost, &partial, down] {
             assert!(is_outage(outage), "{outage}");
         }
-        // What was refused, after a part of Slurm was not there.
+        // A real refusal, after a message that a part of Slurm was unreachable.
         let invalid =
             format!("{down}{refused}Invalid account or account/partition combination specified");
         assert!(!is_outage(&invalid) && !is_outage(""), "{invalid}");

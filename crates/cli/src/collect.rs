@@ -1,4 +1,4 @@
-//! Reads the store of all shards into a staging directory: the plan, the records, and the files of the trials.
+//! Reads a shard store into a staging directory: the plan, the records, and the files of the trials.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::error::CliError;
 use crate::file::FileError;
 use crate::shard::ShardRunError;
 
-/// Objects that are read at the same time.
+/// Number of objects that are read at the same time.
 const REQUESTS: usize = 16;
 
-/// What a store has, but for the files of the trials.
+/// The contents of a store, except the files of the trials.
 pub struct Collected {
-    /// The trials that belong together.
+    /// The trials to merge.
     pub merge: Merge,
-    /// SHA-256 of all that was read. The records have the digests of the trials' files, so these are the same where it is.
+    /// SHA-256 of everything that was read. It also covers the files of the trials, because the records contain their digests.
     pub sha256: String,
 }
 
@@ -50,7 +50,7 @@ pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collect
         for (key, content) in records(store, folder).await? {
             add(&key, FileDigest::of(&content));
             let commit = Commit::decode(&key, &content)?;
-            // A copy with another name would stand for a trial that nobody ran.
+            // A copy under another name would count as a trial that nobody ran.
             if key != commit.key() && key != commit.duplicate_key() {
                 return Err(MergeError::Damaged { key }.into());
             }
@@ -61,15 +61,15 @@ pub async fn collect(store: &dyn ShardStore, staging: Staging) -> Result<Collect
     Ok(Collected { merge, sha256: FileDigest::of(read.as_bytes()).sha256 })
 }
 
-/// The digest of a file.
+/// Returns the digest of a file.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn digest_of(path: &Path) -> Result<FileDigest, FileError> {
     FileDigest::of_file(path).map_err(FileError::of("read", path))
 }
 
-/// The rules of a plan after these committed trials.
+/// Returns the rules of a plan after these committed trials.
 ///
 /// # Errors
 /// The store cannot be read, or a commit is damaged.
@@ -90,7 +90,7 @@ pub async fn rules_after(
     Ok(rules)
 }
 
-/// The records in a folder with their contents. Programs such as file managers put files of their own beside them, which are hidden.
+/// Reads the records in a folder. Skips hidden files, which programs such as file managers leave there.
 async fn records(
     store: &dyn ShardStore,
     folder: &str,
@@ -101,7 +101,7 @@ async fn records(
     read_all(store, keys).await
 }
 
-/// These objects with their contents.
+/// Reads these objects.
 async fn read_all(
     store: &dyn ShardStore,
     keys: Vec<String>,
@@ -112,11 +112,11 @@ async fn read_all(
     };
     let found: Vec<(String, Option<Vec<u8>>)> =
         stream::iter(keys).map(read).buffered(REQUESTS).try_collect().await?;
-    // They were listed: only somebody who removes objects makes one absent.
+    // All of them were listed, so one is absent only if somebody removed it meanwhile.
     Ok(found.into_iter().filter_map(|(key, content)| Some((key, content?))).collect())
 }
 
-/// Copies the files of a trial that are not there yet, and compares all of them with the commit.
+/// Copies the files of a trial that are missing, and compares all files with the commit.
 ///
 /// # Errors
 /// The store cannot be read, or a file is not the one that was committed.
@@ -141,7 +141,7 @@ pub async fn copy_files(
     Ok(merge.check(commit)?)
 }
 
-/// Downloads these objects to these paths, several at the same time.
+/// Downloads these objects to these paths, several at a time.
 ///
 /// # Errors
 /// The store cannot be read, or a file cannot be written.

@@ -1,5 +1,5 @@
-//! Standard output and standard error of the commands. Everything that the controller prints passes here, because nearly
-//! everything has parts that a plan, an agent, an imported file or a file's name supplied (`ccbench_proto::printable`).
+//! Standard output and standard error of the commands. Everything that the controller prints passes through this module, because
+//! nearly all of it contains text from a plan, an agent, an imported file or a file name (`ccbench_proto::printable`).
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -13,16 +13,16 @@ pub fn print_json(document: &impl Display) {
     let _ = write_json(document);
 }
 
-/// The same, for documents without end.
+/// Like [`print_json`], for endless output.
 ///
 /// # Errors
-/// Nobody reads them any more.
+/// Standard output is closed.
 pub fn write_json(document: &impl Display) -> io::Result<()> {
     let document = document.to_string();
     writeln!(io::stdout(), "{}", printable::json(&document))
 }
 
-/// Columns of the terminal; 120 if standard output is not a terminal.
+/// Returns the number of columns of the terminal; 120 if standard output is not a terminal.
 pub fn terminal_width() -> u16 {
     rustix::termios::tcgetwinsize(io::stdout()).map_or(120, |size| size.ws_col.max(60))
 }

@@ -1,5 +1,5 @@
-//! The sections of the documents that explain errors and their remedies, as paths in the source tree and in the book. An error whose
-//! message says everything has none.
+//! Links errors to the sections of the documents that explain them and their remedies, as paths in the source tree and in the
+//! book. An error whose message says everything has no section.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,7 @@ sections! {
     WHERE_TO_RUN = "docs/guide.md#where-to-run";
 }
 
-/// The keys at the top of a plan, with the sections that explain what is below them.
+/// The top-level keys of a plan, with the sections that explain what is below them.
 const PLAN_KEYS: [(&str, Section); 24] = [
     ("name", "docs/plan.md#the-experiment"),
     ("about", "docs/plan.md#the-experiment"),
@@ -90,15 +90,15 @@ const PLAN_KEYS: [(&str, Section); 24] = [
     ("quick", QUICK),
 ];
 
-/// Sections that are printed for a plan at most; with errors in more, the page.
+/// Maximum number of sections printed for a plan. If more sections apply, the page is printed instead.
 const MAX_PLAN_SECTIONS: usize = 3;
 
-/// Every section that an error may name.
+/// Returns every section that an error may name.
 pub fn sections() -> impl Iterator<Item = Section> {
     SECTIONS.iter().copied().chain(PLAN_KEYS.map(|(_, section)| section))
 }
 
-/// The sections that explain an error.
+/// Returns the sections that explain an error.
 pub fn of(error: &CliError) -> Vec<Section> {
     let section = match error {
         CliError::Plan(error) => return of_plan(error),
@@ -244,7 +244,7 @@ fn of_provision(error: &ProvisionError) -> Option<Section> {
     }
 }
 
-/// The crate's errors are not exhaustive: most of them say what to do.
+/// Ends with a catch-all, because the crate's errors are non-exhaustive and most of them say what to do.
 fn of_results(error: &ccbench_results::Error) -> Option<Section> {
     use ccbench_results::Error;
     match error {

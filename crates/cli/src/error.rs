@@ -41,7 +41,7 @@ pub enum CliError {
     /// The plan cannot run on a testbed.
     #[error(transparent)]
     Provision(#[from] ProvisionError),
-    /// What a testbed says about its nodes cannot be used.
+    /// A testbed's manifest cannot be used.
     #[error("{}: {source}", path.display())]
     Manifest {
         /// The file.
@@ -75,7 +75,7 @@ pub enum CliError {
     /// A scheduler cannot take jobs from this machine.
     #[error("{0}")]
     Scheduler(String),
-    /// A scheduler did not answer a request for a job, which it may have.
+    /// A scheduler did not answer when a job was submitted, and may have the job.
     #[error("{0}")]
     SchedulerLost(String),
     /// The asynchronous runtime or its signal handlers are not available.
@@ -110,7 +110,7 @@ impl From<ObjectError> for CliError {
 }
 
 impl CliError {
-    /// The process's exit code (see `ccbench --help`).
+    /// Returns the process's exit code (see `ccbench --help`).
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) | Self::Plan(_) | Self::Provision(_) | Self::Manifest { .. } => {
@@ -132,7 +132,7 @@ impl CliError {
     }
 }
 
-/// How to get the agent, if that is the program.
+/// Returns a hint on how to get the agent, if the program is the agent.
 fn agent_hint(program: &Path) -> &'static str {
     if program == agent_binary() {
         "; build it (`make`) or set CCBENCH_AGENT to its path"

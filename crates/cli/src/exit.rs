@@ -1,5 +1,6 @@
-//! Exit codes of `ccbench` (documented in `ccbench --help`). [`crate::commands::run::conclude`] chooses that of a run from its trials
-//! and claims (in `summarize_run`), `run` in `commands/run/shard.rs` that of a shard, and [`crate::error`] that of every error.
+//! Exit codes of `ccbench` (documented in `ccbench --help`). [`crate::commands::run::conclude`] chooses the code of a run from
+//! its trials and claims (in `summarize_run`), `run` in `commands/run/shard.rs` the code of a shard, and [`crate::error`] the
+//! code of every error.
 
 use ccbench_results::ErrorClass;
 
@@ -14,16 +15,16 @@ pub enum ExitCode {
     Usage,
     /// The testbed, the lab, an agent or a scheduler is not available.
     Unavailable,
-    /// A measured claim does not hold, or an artifact is not reproduced.
+    /// A measured claim does not hold, or an artifact was not reproduced.
     ClaimRefuted,
     /// SIGINT or SIGTERM.
     Interrupted,
-    /// SIGTERM to a shard: its scheduler starts it again.
+    /// SIGTERM ended a shard; its scheduler starts it again.
     Terminated,
 }
 
 impl ExitCode {
-    /// The number that the process exits with.
+    /// Returns the process's exit status.
     pub const fn number(self) -> i32 {
         match self {
             Self::Success => 0,
@@ -37,7 +38,7 @@ impl ExitCode {
     }
 }
 
-/// The exit code for an error of the results crate.
+/// Returns the exit code for an error of the results crate.
 pub fn of_results(error: &ccbench_results::Error) -> ExitCode {
     match error.class() {
         ErrorClass::Usage => ExitCode::Usage,
@@ -45,7 +46,7 @@ pub fn of_results(error: &ccbench_results::Error) -> ExitCode {
     }
 }
 
-/// Converts errors of the modules of the results crate into an error with a variant `Results`, for `?`.
+/// Implements `From` for error types of the results crate, so that `?` wraps them in the variant `Results`.
 macro_rules! from_results {
     ($target:ty: $($error:ident),* $(,)?) => {
         $(impl From<ccbench_results::$error> for $target {

@@ -14,42 +14,42 @@ use crate::args::TlsArgs;
 use crate::clock;
 use crate::plan_source::LoadedPlan;
 
-/// How long a lost node is awaited by default: for a restart of its agent, or a short interruption of the control network.
+/// Default time to wait for a lost node: enough for a restart of its agent or a short outage of the control network.
 pub const AWAIT_NODES: Micros = Micros::new(30_000_000);
 
-/// How long a node that is rebooted into a kernel of the plan is awaited by default: firmware of servers takes minutes.
+/// Default time to wait for a node that reboots into a kernel of the plan. The firmware of servers takes minutes.
 pub const AWAIT_REBOOT: Micros = Micros::new(900_000_000);
 
-/// Plan and options of an experiment.
+/// The plan and the options of an experiment.
 pub struct Experiment {
     /// The checked plan, with its matrix.
     pub plan: CheckedPlan,
-    /// Its canonical text.
+    /// The plan's canonical text.
     pub resolved: String,
-    /// Contents of its trace files, by the name that the plan gives them.
+    /// Contents of the plan's trace files, by the name in the plan.
     traces: BTreeMap<String, Vec<u8>>,
-    /// Contents of the user's congestion controls, by the name that the plan gives them.
+    /// Contents of the supplied congestion controls, by the name in the plan.
     ccs: BTreeMap<String, Vec<u8>>,
-    /// Names the experiment: the folder of its sockets and the agents' log lines.
+    /// Identifies the experiment in the folder of its sockets and in the agents' log lines.
     pub id: String,
-    /// Build the testbed in a user namespace even as root.
+    /// Whether to build the testbed in a user namespace even as root.
     pub rootless: bool,
     /// The certificates for agents that are not on loopback.
     pub tls: TlsArgs,
-    /// Continue with the other points when a trial cannot be prepared.
+    /// Whether to continue with the other points when a trial cannot be prepared.
     pub keep_going: bool,
-    /// How long a lost node is awaited.
+    /// How long to wait for a lost node.
     pub await_nodes: Micros,
-    /// How long a node that is rebooted into another kernel is awaited.
+    /// How long to wait for a node that reboots into another kernel.
     pub await_reboot: Micros,
 }
 
 impl Experiment {
-    /// An experiment that runs this plan.
+    /// Makes an experiment that runs this plan.
     pub fn new(loaded: LoadedPlan, rootless: bool, tls: TlsArgs, keep_going: bool) -> Self {
         let LoadedPlan { plan, traces, ccs, .. } = loaded;
         let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
-        // Sorts by time, unique on this machine.
+        // Sorts by time and is unique on this machine.
         let id = format!("{now}-{}-{}", std::process::id(), plan.plan().name);
         let resolved = resolve::to_toml(&plan);
         let (await_nodes, await_reboot) = (AWAIT_NODES, AWAIT_REBOOT);
@@ -67,17 +67,18 @@ impl Experiment {
         }
     }
 
-    /// The trace files, by their names in the folder of the results directory.
+    /// Returns the trace files by their names in the results directory.
     pub fn stored_traces(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         stored(&self.traces)
     }
 
-    /// The user's congestion controls, by their names in the folder of the results directory.
+    /// Returns the supplied congestion controls by their names in the results directory.
     pub fn stored_ccs(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         stored(&self.ccs)
     }
 
-    /// The files that a node needs at a point: traces of its links, and the user's congestion controls of its flows and probes.
+    /// Returns the files that a node needs at a point: the traces of its links, and the supplied congestion controls of its flows
+    /// and probes.
     pub fn files_for(&self, point: &Point, node: &str) -> BTreeMap<String, Vec<u8>> {
         let plan = point.plan.plan();
         let links = plan.links.values().filter(|link| link.node == node);
@@ -93,7 +94,7 @@ impl Experiment {
         traces.filter_map(trace).chain(ccs.filter_map(cc)).collect()
     }
 
-    /// The kernels that the nodes must run at a point, as far as the plan names them.
+    /// Returns the kernels that the nodes must run at a point, for the nodes whose kernel the plan names.
     pub fn kernel_releases(point: &Point) -> BTreeMap<String, String> {
         let nodes = point.plan.plan().nodes.iter();
         nodes
@@ -101,8 +102,8 @@ impl Experiment {
             .collect()
     }
 
-    /// The trials that `dir` does not hold yet, or that a resumed run repeats, in order; with `retry_failed` also those that
-    /// failed by their plan.
+    /// Returns in order the trials that `dir` does not hold yet, and those that a resumed run repeats. With `retry_failed`, also
+    /// trials that took place and failed.
     pub fn remaining(&self, dir: &RunDir, retry_failed: bool) -> Vec<ScheduledTrial> {
         let mut finished = dir.finished();
         if retry_failed {

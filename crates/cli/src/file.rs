@@ -1,4 +1,4 @@
-//! File operations that failed: every error names the operation and the file.
+//! Failed file operations: every error names the operation and the file.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM end a run in order: running trials are discarded, the nodes are reset.
+//! SIGINT and SIGTERM end a run in an orderly way: running trials are discarded and the nodes are reset.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ enum Request {
 }
 
 impl Interrupt {
-    /// Catches SIGINT and SIGTERM. The second signal ends the process at once.
+    /// Installs handlers for SIGINT and SIGTERM. A second signal ends the process at once.
     ///
     /// # Errors
     /// The signal handlers cannot be installed.
@@ -41,13 +41,13 @@ impl Interrupt {
                     std::process::exit(ExitCode::Interrupted.number());
                 }
                 stopping = true;
-                // A screen says so itself.
+                // The screen of a live view prints the message itself.
                 if !terminal::is_open() {
                     message(format_args!(
                         "stopping: trials that run are discarded, finished trials are kept (press Ctrl-C again to stop at once)"
                     ));
                 }
-                // A send fails only when the run has ended already.
+                // Sending fails only after the run has ended.
                 let _ = send.send(Some(request));
             }
         });
@@ -61,7 +61,7 @@ impl Interrupt {
         }
     }
 
-    /// Whether SIGTERM, with which schedulers end jobs, was the request.
+    /// Returns whether the request was SIGTERM, with which schedulers end jobs.
     pub fn is_termination(&self) -> bool {
         *self.0.borrow() == Some(Request::Terminate)
     }

@@ -1,15 +1,15 @@
-//! Trials that run at the same time (`--jobs`): those on a virtual clock do not disturb each other.
+//! Concurrent trials (`--jobs`): trials on a virtual clock do not disturb each other.
 
 use futures_util::future::join_all;
 
 use crate::lab::cpu;
 
-/// How many of these trials run at the same time: `wanted`, or as many as there are CPUs.
+/// Returns the number of concurrent trials: `wanted`, or the number of CPUs, but at most the number of trials.
 pub fn count(wanted: Option<u32>, trials: usize) -> usize {
     wanted.map_or_else(|| cpu::allowed().len(), |jobs| jobs as usize).min(trials).max(1)
 }
 
-/// Does `work` in every place until there is no `next`.
+/// Runs `work` in all places at the same time until `next` returns `None`.
 pub async fn run_in<P, T>(
     places: &[P],
     next: impl AsyncFn() -> Option<T>,
@@ -38,12 +38,13 @@ mod tests {
         assert!(count(None, usize::MAX) >= 1);
     }
 
-    /// Runs five items of these lengths (in turns of the scheduler) in places; the order in which they begin and end.
+    /// Runs five items in places. Each item takes the given number of scheduler turns. Returns the order in which they begin and
+    /// end.
     fn run(places: usize, lengths: [usize; 5], last: usize) -> (Vec<usize>, Vec<usize>) {
         let (begun, ended) = (RefCell::new(vec![]), RefCell::new(vec![]));
         let next = async || {
             let item = begun.borrow().len();
-            // After `last` has ended, none begins.
+            // No item begins after `last` has ended.
             let go_on = item < lengths.len() && !ended.borrow().contains(&last);
             go_on.then(|| begun.borrow_mut().push(item)).map(|()| item)
         };

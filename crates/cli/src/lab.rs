@@ -1,6 +1,6 @@
-//! The lab: trials in a small Linux on a virtual clock, so that a trial depends only on the plan and the seed. Every trial is one
-//! boot. Two engines run the kernel: QEMU, whose clock counts instructions, and User-Mode Linux, whose clock advances while
-//! every process waits.
+//! The lab: trials in a small Linux on a virtual clock, so that a trial depends only on the plan and the seed. Each trial is one
+//! boot. Two engines run the kernel: QEMU, whose clock counts instructions, and User-Mode Linux, whose clock advances only while
+//! all processes wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ use jobs::Place;
 use kernel::Kernel;
 use vm::VmImage;
 
-/// Memory of a guest.
+/// Memory of a guest, in MiB.
 pub const MEMORY_MIB: u32 = 768;
 
 mod boot_directory;
@@ -44,32 +44,32 @@ pub mod uml;
 mod userland;
 pub mod vm;
 
-/// Share of the guest's CPU that the automatic choice of the dilation aims at.
+/// CPU load of the guest at which the automatic choice of the dilation aims.
 const TARGET_BUSY_PCT: f64 = 35.0;
-/// Candidates of the automatic choice.
+/// Dilations that the automatic choice considers.
 const DILATIONS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
-/// Dilation of the calibration.
+/// Dilation during the calibration.
 const CALIBRATION_DILATION: u32 = 20;
 
 /// Options of the lab (`--kernel`, `--dilation`, `--jobs`). `--engine` is an override of the plan: see [`engine`].
 #[derive(Debug, Clone)]
 pub struct LabOptions {
-    /// The kernel of points that name none.
+    /// The kernel for points that name none.
     pub kernel: Series,
-    /// The dilation; `None` chooses one by a calibration.
+    /// The dilation; `None` chooses one by calibration.
     pub dilation: Option<u32>,
-    /// How many trials run at the same time; `None`: as many as there are CPUs.
+    /// Number of concurrent trials; `None` means the number of CPUs.
     pub jobs: Option<u32>,
-    /// The images in which a resumed run began: their dilations apply to the rest of it.
+    /// The images with which a resumed run began. Their dilations apply to the rest of the run.
     pub earlier: Vec<LabImage>,
 }
 
-/// Boots a virtual machine for every trial.
+/// The backend that boots a virtual machine for every trial.
 pub struct Lab {
-    /// The kernel of points that name none.
+    /// The kernel for points that name none.
     kernel: Series,
     jobs: Option<u32>,
-    /// The image and the dilation, if there is one, of each engine and kernel.
+    /// The image of each engine and kernel, with its dilation if it has one.
     images: BTreeMap<(Engine, Series), (VmImage, Option<u32>)>,
     preflight: Preflight,
     /// The images, for `run.json`.
@@ -121,7 +121,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The engine and the kernel of a point.
+    /// Returns the engine and the kernel of a point.
     fn machine(&self, point: &Point) -> (Engine, Series) {
         let plan = point.plan.plan();
         (plan.lab.engine.unwrap_or(engine::UNNAMED), plan.kernel().unwrap_or(self.kernel))
@@ -144,7 +144,7 @@ impl Lab {
             (true, None) => dilated(CALIBRATION_DILATION, DilationSource::Calibrated),
         };
         let calibrates = image.kernel().can_dilate() && given.is_none();
-        // Points differ in cost: the most expensive one decides, so that all points stay comparable. Without a calibration
+        // Points differ in cost. The most expensive one decides for all, so that points stay comparable. Without a calibration,
         // one boot is enough to describe the nodes.
         let boots = if calibrates { points.len() } else { 1 };
         if boots > 1 {
@@ -191,7 +191,7 @@ impl Backend for Lab {
         }
     }
 
-    /// As many at a time as the machine has room for: a trial cannot disturb another one.
+    /// Runs as many trials at a time as the machine has room for, because they cannot disturb each other.
     async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt) {
         let in_folder = self.images.keys().any(|(engine, _)| *engine == Engine::Uml);
         let (places, note) = jobs::places(self.jobs, queue.count(), in_folder);
@@ -223,7 +223,7 @@ impl Lab {
     }
 }
 
-/// The smallest dilation at which the guest is idle enough, for traffic that kept it busy for `busy_pct` during the
+/// Returns the smallest dilation at which the guest is idle enough, for traffic that kept it busy for `busy_pct` during the
 /// calibration.
 fn dilation_for(busy_pct: f64) -> u32 {
     let needed = f64::from(CALIBRATION_DILATION) * busy_pct / TARGET_BUSY_PCT;

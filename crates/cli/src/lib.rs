@@ -1,15 +1,15 @@
-//! The controller: `ccbench run plan.toml` drives agents, stores the rows they send, summarises and judges them. It changes
-//! no kernel setting itself and knows nodes only through the wire protocol.
+//! The controller: `ccbench run plan.toml` drives agents, stores, summarises and judges the rows that they send. It changes no
+//! kernel settings itself and knows nodes only through the wire protocol.
 //!
 //! - `args` is the command line; `commands` has one module per sub-command.
-//! - `runner` is the queue of the trials of an `experiment` for a `backend`: `testbed` (agents on nodes), `lab`
-//!   (virtual machines) or `simulator`. `repetition` decides which trials are needed, `recorder` keeps a trial's
-//!   rows, `progress` prints what happens. `shard` runs a part of the trials and puts them into the store of all parts,
-//!   `cluster` has what schedulers need to start such parts. `provision` writes requests for nodes of testbeds.
-//! - `readable_run` opens a run for the commands that read it, wherever it is: `collect` reads the store of shards, and `run_cache` keeps
-//!   copies.
-//! - `live` is what happens now, in bounded memory; `view` shows it in the terminal and in the browser.
-//! - `error` maps every error to an exit code, `docs` to the section of the documents that explains it.
+//! - `runner` queues the trials of an `experiment` for a `backend`: `testbed` (agents on nodes), `lab` (virtual machines) or
+//!   `simulator`. `repetition` decides which trials are needed, `recorder` stores a trial's rows, and `progress` prints what
+//!   happens. `shard` runs a part of the trials and puts them into the shard store; `cluster` makes what schedulers need to start
+//!   shards. `provision` writes requests for the nodes of testbeds.
+//! - `readable_run` opens a run for the commands that read it, from any location: `collect` reads a shard store, and `run_cache`
+//!   keeps copies.
+//! - `live` holds the state of a run in progress in bounded memory; `view` shows it in the terminal and in the browser.
+//! - `error` maps every error to an exit code, and `docs` maps it to the section of the documents that explains it.
 #![forbid(unsafe_code)]
 
 mod agents;
@@ -57,10 +57,10 @@ use std::path::Path;
 use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
-/// For the model of the protocol in `tests/protocol`.
+/// Used by the model of the protocol in `tests/protocol`.
 #[doc(hidden)]
 pub use agents::after_loss;
-/// For `examples/clock_bounds.rs`.
+/// Used by `examples/clock_bounds.rs`.
 #[doc(hidden)]
 pub use agents::exchange_timestamps;
 use args::{Cli, Command};
@@ -69,7 +69,7 @@ use commands::{
     run, scorecard, submit, trace, view as views,
 };
 use console::message;
-/// For the test that they exist, in `tests/docs`.
+/// Used by `tests/docs`, which checks that the sections exist.
 #[doc(hidden)]
 pub use docs::sections;
 use error::CliError;
@@ -105,7 +105,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
     code.number()
 }
 
-/// `-v` logs steps, `-vv` messages; a filter in `CCBENCH_LOG` overrides both.
+/// Logs to standard error: steps with `-v`, messages with `-vv`. A filter in `CCBENCH_LOG` overrides both.
 fn log_to_stderr(verbose: u8) {
     let filter = match verbose {
         0 => "warn",
@@ -115,7 +115,7 @@ fn log_to_stderr(verbose: u8) {
     let filter = EnvFilter::try_from_env("CCBENCH_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        // Without colours: what a log line escapes includes their sequences.
+        // No colours, because the writer escapes control sequences.
         .with_ansi(false)
         .with_writer(|| console::Log)
         .init();

@@ -3,7 +3,7 @@
 use ccbench_proto::wire::RunEvent;
 use ccbench_proto::wire::run_event::Of;
 
-/// The kind of a message of an agent's stream.
+/// Returns the kind of a message of an agent's stream.
 pub fn kind(event: &RunEvent) -> &'static str {
     match &event.of {
         Some(Of::FlowSample(_)) => "flow_sample",

@@ -1,8 +1,8 @@
-//! Where this machine keeps the agent's binary, the state of running experiments, and what can be made again.
+//! Paths of the agent's binary, the state of running experiments, and the cache on this machine.
 
 use std::path::PathBuf;
 
-/// Where running experiments of this user keep their sockets: `$CCBENCH_STATE`, for root `/run/ccbench`.
+/// Returns the directory of the sockets of this user's running experiments: `$CCBENCH_STATE`, or for root `/run/ccbench`.
 pub fn state_root() -> PathBuf {
     if let Some(dir) = std::env::var_os("CCBENCH_STATE") {
         return dir.into();
@@ -18,20 +18,20 @@ pub fn state_root() -> PathBuf {
     }
 }
 
-/// This user's cache: `ccbench` in `$XDG_CACHE_HOME`, or in `~/.cache`.
+/// Returns this user's cache: `ccbench` in `$XDG_CACHE_HOME` or `~/.cache`.
 pub fn cache_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     base.unwrap_or_else(std::env::temp_dir).join("ccbench")
 }
 
-/// What a package has put there for all users: `share/ccbench` beside the folder of this binary.
+/// Returns the directory that a package installs for all users: `share/ccbench` beside the folder of this binary.
 pub fn shared_dir() -> Option<PathBuf> {
     let binary = std::env::current_exe().ok()?;
     Some(binary.parent()?.parent()?.join("share/ccbench"))
 }
 
-/// The agent's binary: `$CCBENCH_AGENT`, the one next to this binary, or the one on the PATH.
+/// Returns the agent's binary: `$CCBENCH_AGENT`, the one next to this binary, or the one on the PATH.
 pub fn agent_binary() -> PathBuf {
     if let Some(path) = std::env::var_os("CCBENCH_AGENT") {
         return path.into();
@@ -40,7 +40,7 @@ pub fn agent_binary() -> PathBuf {
     beside.filter(|path| path.exists()).unwrap_or_else(|| "ccbench-agent".into())
 }
 
-/// The folders of the running experiments, newest last.
+/// Returns the folders of the running experiments, newest last.
 pub fn running() -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = std::fs::read_dir(state_root())
         .into_iter()

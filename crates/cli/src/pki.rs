@@ -1,5 +1,5 @@
-//! A private certificate authority for agents and controllers. Node certificates are for servers only and controller
-//! certificates for clients only: a stolen node key cannot control another node. A controller's certificate has its scopes.
+//! A private certificate authority for agents and controllers. Node certificates are for servers only and controller certificates
+//! for clients only, so a stolen node key cannot control another node. A controller's certificate contains its scopes.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -36,13 +36,13 @@ pub use serving::serve;
 /// Why a certificate cannot be issued.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// The folder has an authority already.
+    /// The directory already holds an authority.
     #[error("pki: {} already holds an authority; remove it, or choose another directory", .0.display())]
     Exists(PathBuf),
-    /// The name cannot be a node's or a controller's.
+    /// The name cannot be used for a node or a controller.
     #[error("pki: {0:?} is not a valid name: it is reserved or contains `/`")]
     InvalidName(String),
-    /// There is no name.
+    /// No name is given.
     #[error("pki: give the host name or address of the node")]
     NoName,
     /// A file is not a certificate.
@@ -61,30 +61,30 @@ pub enum PkiError {
         /// Why.
         source: rcgen::Error,
     },
-    /// Without the authority's certificate, no other one is valid.
+    /// The authority's own certificate cannot be renewed or revoked: without it, no other one is valid.
     #[error(
         "pki: {} is the authority's own certificate, which is neither renewed nor revoked; to replace it, make an authority in another \
          directory (`ccbench pki init`) and issue all certificates again",
         .0.display()
     )]
     Authority(PathBuf),
-    /// A certificate is not one of a node or a controller.
+    /// A certificate belongs to neither a node nor a controller.
     #[error("pki: {} is neither a node's nor a controller's certificate", .0.display())]
     OtherUsage(PathBuf),
-    /// There is a certificate already, which would stay valid.
+    /// A certificate already exists. It would stay valid.
     #[error(
         "pki: {} exists, and without the file it could not be revoked: renew it (`ccbench pki renew`), revoke it and remove \
          it, or choose another name",
         .0.display()
     )]
     Issued(PathBuf),
-    /// A certificate is of another authority, or changed.
+    /// Another authority signed a certificate, or it was modified.
     #[error("pki: the authority did not sign {}", .0.display())]
     Foreign(PathBuf),
-    /// The key beside a certificate is another one's.
+    /// The key beside a certificate does not belong to it.
     #[error("pki: {} is not the key of its certificate", .0.display())]
     OtherKey(PathBuf),
-    /// A certificate that is revoked is not issued again.
+    /// A revoked certificate cannot be renewed.
     #[error(
         "pki: {} or a later renewal of it is revoked; issue another one with `ccbench pki node` or `ccbench pki controller`",
         .0.display()
@@ -100,10 +100,10 @@ pub enum PkiError {
         /// The format of its lines.
         format: &'static str,
     },
-    /// A token would be valid for too short or too long.
+    /// The validity of a token is zero or too long.
     #[error("pki: a token is valid for 30 days (720h) at most, and for some time")]
     Validity,
-    /// The service for nodes that join does not work.
+    /// The service for nodes that join failed.
     #[error("pki: {op}: {source}")]
     Service {
         /// The operation.
@@ -124,7 +124,7 @@ impl PkiError {
         Self::Service { op: op.into(), source: source.into() }
     }
 
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::InvalidName(_)
@@ -150,7 +150,7 @@ const YEARS: i32 = 2;
 /// The longest validity of a token.
 const MAX_TOKEN_VALIDITY: Micros = Micros::new(30 * 24 * 3_600_000_000);
 
-/// A certificate to be issued.
+/// The contents of a certificate to be issued.
 struct Order<'a> {
     name: &'a str,
     hosts: &'a [String],
@@ -162,9 +162,9 @@ struct Order<'a> {
 /// Makes `dir` with `ca.pem`, `ca.key`, `crl.pem`, `controller.pem` and `controller.key`.
 ///
 /// # Errors
-/// The folder already holds an authority, which is never overwritten, or it cannot be written.
+/// The directory already holds an authority, which is never overwritten, or cannot be written.
 pub fn init(dir: &Path) -> Result<(), PkiError> {
-    // Any of them: the key of an authority may be kept elsewhere.
+    // Check for any of these files, because the authority's key may be kept elsewhere.
     let files = ["ca.key", "ca.pem", "controller.pem", "controller.key"];
     if files.iter().any(|file| dir.join(file).exists()) {
         return Err(PkiError::Exists(dir.to_owned()));
@@ -188,7 +188,7 @@ pub fn init(dir: &Path) -> Result<(), PkiError> {
 /// Makes `NAME.pem` and `NAME.key` for a node, valid for all of `names` (host names or addresses).
 ///
 /// # Errors
-/// `dir` holds no authority, a name is neither a host name nor an address, or the node has a certificate.
+/// `dir` holds no authority, a name is neither a host name nor an address, or the node already has a certificate.
 pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
     let Some(name) = names.first() else {
         return Err(PkiError::NoName);
@@ -200,17 +200,18 @@ pub fn node(dir: &Path, names: &[String]) -> Result<(), PkiError> {
     issue(dir, dir, name, &order)
 }
 
-/// Makes a token with which a node gets a certificate for `names` from [`serve`], once.
+/// Makes a token with which a node can get a certificate for `names` from [`serve`] once.
 ///
 /// # Errors
-/// `dir` holds no authority, a name is neither a host name nor an address, the node has a certificate, or the time is too long.
+/// `dir` holds no authority, a name is neither a host name nor an address, the node already has a certificate, or the time is too
+/// long.
 pub fn token(dir: &Path, names: &[String], valid: Micros) -> Result<JoinToken, PkiError> {
     let Some(name) = names.first() else {
         return Err(PkiError::NoName);
     };
     check_name(name)?;
     check_hosts(names)?;
-    // The record has them in one word.
+    // The record stores the names as one word.
     let is_word =
         |name: &String| !name.is_empty() && !name.contains(|c: char| c == ',' || c.is_whitespace());
     if let Some(bad) = names.iter().find(|name| !is_word(name) || alternative_name(name).is_err()) {
@@ -234,16 +235,16 @@ pub fn token(dir: &Path, names: &[String], valid: Micros) -> Result<JoinToken, P
     Ok(token)
 }
 
-/// CLOCK_REALTIME in seconds.
+/// Returns CLOCK_REALTIME in seconds.
 fn now_s() -> i64 {
     clock::realtime_ns() / 1_000_000_000
 }
 
-/// Makes the directory `NAME` in `dir` with `ca.pem`, `crl.pem`, `controller.pem` and `controller.key`, and returns its path. Without scopes
-/// it permits all.
+/// Makes the directory `NAME` in `dir` with `ca.pem`, `crl.pem`, `controller.pem` and `controller.key`, and returns its path.
+/// Without `scopes`, the certificate permits everything.
 ///
 /// # Errors
-/// `dir` holds no authority, the name is invalid, or the controller has a certificate.
+/// `dir` holds no authority, the name is invalid, or the controller already has a certificate.
 pub fn controller(
     dir: &Path,
     name: &str,
@@ -263,10 +264,11 @@ pub fn controller(
     Ok(own)
 }
 
-/// Issues a certificate again with the same key. One of a controller that has no scopes yet gets all of them.
+/// Renews a certificate with the same key. A controller's certificate without scopes gets all of them.
 ///
 /// # Errors
-/// It or a later one is revoked, the authority of `dir` did not sign it, it cannot be read, or its key is not beside it.
+/// The certificate or a later one is revoked, the authority of `dir` did not sign it, it cannot be read, or its key is not beside
+/// it.
 pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError> {
     let earlier = own_certificate(dir, path)?;
     let later = renewals::later(&renewals::read(dir)?, &earlier.serial);
@@ -292,16 +294,16 @@ pub fn renew(dir: &Path, path: &Path, days: Option<u32>) -> Result<(), PkiError>
     let order = Order { name: &earlier.name, hosts: &earlier.hosts, scopes, usage, days };
     let renewed = sign(&order, &key, &issuer(dir)?)?;
     let later = Certificate::from_pem(renewed.as_bytes()).map_err(unreadable(path))?;
-    // Before the earlier one is replaced: its serial number is only there.
+    // Must happen before the earlier certificate is replaced, because only that file contains its serial number.
     renewals::add(dir, &earlier.serial, &later.serial)?;
     let replaced = ccbench_io::replace::replace(path, renewed.as_bytes()).map(drop);
     Ok(replaced.map_err(FileError::of("replace", path))?)
 }
 
-/// Adds certificates to those that are revoked, with all that they were renewed from, and writes `crl.pem`. Returns its path.
+/// Revokes certificates and all earlier ones that they renewed, and writes `crl.pem`. Returns its path.
 ///
 /// # Errors
-/// A certificate cannot be read, is of another authority or the authority's own, or `dir` holds no authority.
+/// A certificate cannot be read, another authority signed it, it is the authority's own, or `dir` holds no authority.
 pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError> {
     let issuer = issuer(dir)?;
     let revoked = certificates.iter().map(|path| own_certificate(dir, path));
@@ -310,7 +312,7 @@ pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<PathBuf, PkiError>
     revocations::write(dir, &issuer)
 }
 
-/// Whoever has a certificate of [`serve`]'s name, or of a pattern that it matches, gets the tokens of others.
+/// Refuses the name of [`serve`] and patterns that match it: the owner of such a certificate could obtain the tokens of others.
 fn check_hosts(names: &[String]) -> Result<(), PkiError> {
     let domain = SERVER_NAME.split_once('.').map_or(SERVER_NAME, |(_, domain)| domain);
     let is_servers = |name: &String| {
@@ -332,7 +334,7 @@ fn check_name(name: &str) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// A certificate that the authority of `dir` signed: what another one claims is neither issued again nor revoked.
+/// Reads a certificate and checks that the authority of `dir` signed it. No other one may be renewed or revoked.
 fn own_certificate(dir: &Path, path: &Path) -> Result<Certificate, PkiError> {
     let text = read(path, "read the certificate")?;
     let found = Certificate::from_pem(text.as_bytes()).map_err(unreadable(path))?;
@@ -342,7 +344,7 @@ fn own_certificate(dir: &Path, path: &Path) -> Result<Certificate, PkiError> {
     if !signed {
         return Err(PkiError::Foreign(path.to_owned()));
     }
-    // It signed itself. A file of another name may have it, such as the copy of a controller.
+    // The authority signed its own certificate too. A file of another name may contain it, such as a controller's copy.
     let own = Certificate::from_pem(own.as_bytes()).map_err(unreadable(&authority))?;
     if found.public_key == own.public_key {
         return Err(PkiError::Authority(path.to_owned()));
@@ -381,12 +383,12 @@ fn issue(dir: &Path, folder: &Path, file: &str, order: &Order<'_>) -> Result<(),
     let issuer = issuer(dir)?;
     let key = KeyPair::generate()?;
     let certificate = sign(order, &key, &issuer)?;
-    // The certificate last: with it the name is taken, and without its key it is of no use.
+    // The certificate is written last: it marks the name as taken, and without its key it is useless.
     write(folder, &format!("{file}.key"), &key.serialize_pem(), true)?;
     write(folder, &format!("{file}.pem"), &certificate, false)
 }
 
-/// The certificate as PEM.
+/// Returns the certificate as PEM.
 fn sign(
     order: &Order<'_>,
     key: &impl PublicKeyData,
@@ -405,7 +407,7 @@ fn sign(
     Ok(params.signed_by(key, issuer)?.pem())
 }
 
-/// A host name or an address as certificates have it.
+/// Converts a host name or an address to a subject alternative name.
 fn alternative_name(host: &str) -> Result<SanType, PkiError> {
     Ok(match host.parse::<IpAddr>() {
         Ok(address) => SanType::IpAddress(address),
@@ -413,7 +415,8 @@ fn alternative_name(host: &str) -> Result<SanType, PkiError> {
     })
 }
 
-/// Two certificates of one key differ in it, so that revoking the earlier one does not revoke the renewed one.
+/// Returns a serial number that differs between two certificates of one key, so that revoking the earlier one does not revoke the
+/// renewed one.
 fn serial(key: &impl PublicKeyData) -> SerialNumber {
     const BYTES: usize = 16;
     let mut hash = Sha256::new();
@@ -427,7 +430,7 @@ fn serial(key: &impl PublicKeyData) -> SerialNumber {
     SerialNumber::from(bytes)
 }
 
-/// The authority's own parameters; issuing needs its name and usages again, not its validity.
+/// Returns the authority's own parameters. Issuing needs its name and usages again, but not its validity.
 fn authority() -> Result<CertificateParams, PkiError> {
     let mut params = params("ccbench authority", None)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -452,7 +455,7 @@ fn expiry(days: Option<u32>) -> Date {
     clock::today().saturating_add(span)
 }
 
-/// A day as the certificate library makes it from year, month and day.
+/// Converts a date to the certificate library's type, which `make` creates from year, month and day.
 fn day<T>(date: Date, make: impl FnOnce(i32, u8, u8) -> T) -> T {
     make(i32::from(date.year()), date.month() as u8, date.day() as u8)
 }
@@ -466,7 +469,7 @@ fn write(dir: &Path, name: &str, text: &str, secret: bool) -> Result<(), PkiErro
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&path)?;
         if secret {
-            // A file that exists keeps its own mode, perhaps one that lets others read the key.
+            // An existing file keeps its mode, which may let others read the key.
             file.set_permissions(std::fs::Permissions::from_mode(mode))?;
         }
         file.write_all(text.as_bytes())

@@ -1,4 +1,4 @@
-//! The source of a plan: a file, or a plan that is embedded in the binary.
+//! The source of a plan: a file or a plan embedded in the binary.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub enum PlanSourceError {
         /// Number of problems of its trace files.
         in_traces: usize,
     },
-    /// `--quick` without a `[quick]` table.
+    /// `--quick` was given for a plan without a `[quick]` table.
     #[error(
         "{path}: --quick needs a table of overrides in the plan: `[quick]` and below it lines like `repeat = 1` \
          and `\"phases.0.length\" = \"10s\"`"
@@ -47,8 +47,8 @@ pub enum PlanSourceError {
     },
 }
 
-/// For a missing file of `plans`, the end of the error: where the package has it, or what writes one. `shared`: what a package has put
-/// there for all users.
+/// Returns the end of the error for a missing file in `plans`: where the package has the file, or which commands replace it.
+/// `shared` is the directory that a package installs for all users.
 fn instead(path: &Path, shared: Option<&Path>) -> String {
     if !path.starts_with("plans") || path.exists() {
         return String::new();
@@ -63,7 +63,7 @@ fn instead(path: &Path, shared: Option<&Path>) -> String {
     }
 }
 
-/// `2 errors, 1 warning`.
+/// Returns the number of errors and warnings: `2 errors, 1 warning`.
 fn counted(problems: &[PlanProblem], in_traces: usize) -> String {
     let plural = |count: usize, word: &str| match count {
         1 => format!("1 {word}"),
@@ -77,15 +77,15 @@ fn counted(problems: &[PlanProblem], in_traces: usize) -> String {
     plural(errors + in_traces, "error") + &warnings
 }
 
-/// A plan's text, and where its trace files are.
+/// A plan's text and the source of its trace files.
 pub struct PlanSource {
     path: PathBuf,
     text: String,
     embedded: Embedded,
-    /// The directory of files of the user: that of the plan, or the working directory if the plan is embedded.
+    /// Files of the user are beside the plan, or in the working directory if the plan is embedded.
     is_embedded: bool,
     target: Target,
-    /// The key of a warning, and what is printed there instead.
+    /// The key of a warning, and the text to print instead.
     reworded: Option<(&'static str, String)>,
 }
 
@@ -93,7 +93,7 @@ impl PlanSource {
     /// Reads a plan file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn read(path: &Path) -> Result<Self, PlanSourceError> {
         let text = input::read_to_string(path, &input::PLAN)
             .map_err(|source| PlanSourceError::Read { path: path.to_owned(), source })?;
@@ -101,28 +101,27 @@ impl PlanSource {
         Ok(Self { path: path.to_owned(), is_embedded: false, ..source })
     }
 
-    /// An embedded plan; messages call it `path`.
+    /// Makes the source of an embedded plan. Messages call it `path`.
     pub fn embedded(path: &str, text: &str, files: Embedded) -> Self {
         let (text, target) = (text.to_owned(), Target::default());
         let (path, reworded) = (path.into(), None);
         Self { path, text, embedded: files, is_embedded: true, target, reworded }
     }
 
-    /// The same plan, whose warning at this key has another reason: the command that changes a plan has a better remedy than
-    /// its author.
+    /// Replaces the text of the warning at this key. A command that changes a plan knows a better remedy than the plan's author.
     #[must_use]
     pub fn with_reason_at(self, key: &'static str, reason: String) -> Self {
         Self { reworded: Some((key, reason)), ..self }
     }
 
-    /// The same plan, to be checked for the simulator if it is `simulated`.
+    /// Checks the plan for the simulator if `simulated`.
     #[must_use]
     pub fn for_simulator(self, simulated: bool) -> Self {
         let target = if simulated { Target::Simulator } else { self.target };
         Self { target, ..self }
     }
 
-    /// The overrides `sets`; with `quick` the plan's `[quick]` overrides come before them.
+    /// Returns the overrides `sets`. With `quick`, the plan's `[quick]` overrides come first.
     ///
     /// # Errors
     /// The plan has no `[quick]` table.
@@ -134,7 +133,7 @@ impl PlanSource {
             .ok_or_else(|| PlanSourceError::NoQuick { path: self.path.clone() })
     }
 
-    /// As [`PlanSource::load`], without printing warnings.
+    /// Like [`PlanSource::load`], without printing warnings.
     ///
     /// # Errors
     /// The plan is invalid; every problem is printed.
@@ -152,7 +151,7 @@ impl PlanSource {
         Ok(loaded)
     }
 
-    /// As [`PlanSource::load`], for a plan whose warnings have been printed.
+    /// Like [`PlanSource::load`], for a plan whose warnings have already been printed.
     ///
     /// # Errors
     /// The plan is invalid; every problem is printed.
@@ -160,7 +159,7 @@ impl PlanSource {
         self.read_with(sets).map(|(loaded, _)| loaded)
     }
 
-    /// The first error of the plan with these overrides, which is not printed; `None` if it is valid.
+    /// Returns the first error of the plan with these overrides without printing it; `None` if the plan is valid.
     pub fn first_error(&self, sets: &[String]) -> Option<String> {
         let (traces, ccs) = self.read_files(sets);
         let files = PlanFiles { traces: traces.facts, ccs: ccs.facts };
@@ -177,7 +176,7 @@ impl PlanSource {
         (traces, cc_files::read(place, &check::cc_files(text, sets)))
     }
 
-    /// Reads and checks plan and traces; errors are printed, warnings are returned.
+    /// Reads and checks the plan and its traces. Prints errors and returns warnings.
     fn read_with(
         &self,
         sets: &[String],
@@ -214,13 +213,13 @@ impl PlanSource {
 
 /// A valid plan.
 pub struct LoadedPlan {
-    /// As its author wrote it.
+    /// The text as its author wrote it.
     pub text: String,
     /// The checked plan.
     pub plan: CheckedPlan,
-    /// Contents of its trace files, by the name that the plan gives them.
+    /// Contents of the plan's trace files, by the name in the plan.
     pub traces: BTreeMap<String, Vec<u8>>,
-    /// Contents of the user's congestion controls, by the name that the plan gives them.
+    /// Contents of the supplied congestion controls, by the name in the plan.
     pub ccs: BTreeMap<String, Vec<u8>>,
 }
 

@@ -1,5 +1,5 @@
-//! Progress of an experiment: a progress bar for each running trial on a terminal, plain lines elsewhere, one JSON object per line
-//! with `--json`. [`ReadingProgress`] is that of commands that read runs.
+//! Progress of an experiment: on a terminal, a progress bar for each running trial; otherwise plain lines, or one JSON object per
+//! line with `--json`. [`ReadingProgress`] is for commands that read runs.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
@@ -27,11 +27,11 @@ mod trial;
 pub struct Progress {
     output: Output,
     trials: usize,
-    /// Trials that run at the same time.
+    /// Number of concurrent trials.
     jobs: Cell<usize>,
     has_virtual_time: bool,
     live: Live,
-    /// A screen is in front of plain lines: they are not printed.
+    /// Whether a screen covers the terminal. Then plain lines are not printed.
     covered: Arc<AtomicBool>,
 }
 
@@ -43,7 +43,7 @@ enum Output {
 }
 
 impl Progress {
-    /// Progress of `trials` trials: bars if standard error is a terminal and no log lines (`-v`) go there.
+    /// Makes the progress of `trials` trials, with bars if standard error is a terminal without log lines (`-v`).
     pub fn new(json: bool, trials: usize) -> Self {
         let output = if json {
             Output::Json
@@ -62,12 +62,12 @@ impl Progress {
         }
     }
 
-    /// The state that live views show.
+    /// Returns the state that live views show.
     pub fn live(&self) -> &Live {
         &self.live
     }
 
-    /// Prints no bars, and plain lines only while the result is false: a screen needs the terminal.
+    /// Gives the terminal to a screen: prints no bars, and plain lines only while the returned flag is false.
     pub fn cover(&mut self) -> Arc<AtomicBool> {
         self.output = Output::Plain;
         self.covered.store(true, Ordering::Relaxed);
@@ -81,17 +81,17 @@ impl Progress {
         }
     }
 
-    /// Trials run on a virtual clock: prints the wall-clock time too.
+    /// Prints the wall-clock time too, because trials run on a virtual clock.
     pub fn use_virtual_time(&mut self) {
         self.has_virtual_time = true;
     }
 
-    /// Trials run at the same time: plain lines name theirs, and the remaining time is shorter.
+    /// Sets the number of concurrent trials. With several, plain lines name their trial, and the remaining time is shorter.
     pub fn set_jobs(&self, jobs: usize) {
         self.jobs.set(jobs);
     }
 
-    /// Prints a message; `kind` is its event in JSON output.
+    /// Prints a message. `kind` is its event in JSON output.
     pub fn message(&self, kind: &str, text: &str) {
         self.live.state().message(text);
         match &self.output {
@@ -101,8 +101,8 @@ impl Progress {
         }
     }
 
-    /// The trial of this index starts. `label` names point and repetition; `rest` is the length of all later trials, and `next` the
-    /// label of the first one.
+    /// Reports that the trial of this index starts. `label` names point and repetition, `rest` is the length of all later trials,
+    /// and `next` the label of the first of them.
     pub fn trial_start(
         &self,
         index: usize,
@@ -145,13 +145,13 @@ impl Progress {
     /// Removes the progress bars.
     pub fn finish(&self) {
         if let Output::Bars(bars) = &self.output {
-            // Only a terminal that is gone fails.
+            // Fails only if the terminal is gone.
             let _ = bars.clear();
         }
     }
 }
 
-/// Whether standard error is a terminal, and no log lines go there.
+/// Returns whether standard error is a terminal without log lines.
 fn has_bars() -> bool {
     std::io::stderr().is_terminal() && !tracing::enabled!(tracing::Level::INFO)
 }
@@ -164,7 +164,7 @@ fn new_bar(length: u64) -> ProgressBar {
     }
 }
 
-/// `1:05` or `2:03:00`.
+/// Formats a duration as `1:05` or `2:03:00`.
 pub fn clock_text(time: Duration) -> String {
     let s = time.as_secs();
     if s >= 3600 {

@@ -1,8 +1,8 @@
-//! A plan's nodes and wires as a request to a testbed (CloudLab, FABRIC, containerlab), and the plan for the nodes that it reserves.
-//! Everything here is text; [`crate::commands::testbed`] reads and writes files.
+//! Turns a plan's nodes and wires into a request to a testbed (CloudLab, FABRIC, containerlab), and makes the plan for the nodes
+//! that the testbed reserves. This module only handles text; [`crate::commands::testbed`] reads and writes files.
 //!
-//! Addresses, routes and device names are those that ccbench gives the namespaces of the same plan ([`Topology`]), so a trial has the
-//! same paths. The control network is that of the testbed.
+//! Addresses and routes are the same as in the plan's network namespaces ([`Topology`]), so trials use the same paths. Device
+//! names stay the same only with containerlab. The testbed provides the control network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,31 +23,31 @@ pub mod joining;
 #[cfg(test)]
 mod tests;
 
-/// Port of agents in the control network.
+/// Port of agents on the control network.
 pub const AGENT_PORT: u16 = 7700;
-/// Makes a machine a node: installs ccbench, configures the network, joins.
+/// Turns a machine into a node: installs ccbench, configures the network, and joins.
 pub const INSTALL_SCRIPT: &str = include_str!("../../../scripts/install-agent.sh");
 
 /// Why a plan cannot run on a testbed as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
-    /// It is for a testbed already.
+    /// The plan is already for a testbed.
     #[error(
         "node `{0}` has an `agent`; give the plan without agents and addresses: they are what this command adds"
     )]
     Agent(String),
-    /// Its nodes are virtual machines of the lab.
+    /// The plan's nodes are virtual machines of the lab.
     #[error("the plan runs in the lab; leave out `lab.engine`, `lab.kernel` and `kernel`")]
     Lab,
-    /// A testbed has one topology.
+    /// The plan varies its topology, but a testbed has only one.
     #[error(
         "point {0} of the matrix has other nodes, wires or devices than the plan; a testbed is built once: write a plan for each topology"
     )]
     Varied(u32),
-    /// Host names have no `_`, and upper case counts for nothing.
+    /// Two nodes have the same host name: host names have no `_` and ignore case.
     #[error("the nodes `{0}` and `{1}` have the same host name; rename one of them")]
     HostName(String, String),
-    /// A device that no node is reached by.
+    /// A link or capture names a device that leads to no node.
     #[error(
         "`{table}.{name}` is at `{dev}` of `{node}`, by which no node is reached; device names differ on a testbed: give `toward` instead of `dev`"
     )]
@@ -56,12 +56,12 @@ pub enum ProvisionError {
         table: &'static str,
         /// The link or the capture.
         name: String,
-        /// Its node.
+        /// The node of the link or capture.
         node: String,
         /// The device.
         dev: String,
     },
-    /// A manifest of another plan, or of an experiment that is not ready.
+    /// The manifest belongs to another plan, or to an experiment that is not ready.
     #[error("the manifest has no node `{0}`; is it that of this plan's experiment?")]
     NotReserved(String),
     /// The text of the plan cannot be changed.
@@ -78,14 +78,14 @@ pub struct Layout<'p> {
     pub topology: Topology,
     /// The highest rate of a link at any point and time.
     pub max_rate: Option<Rate>,
-    /// The name of the controller's machine, which no node has.
+    /// The name of the controller's machine. No node has this name.
     pub controller: String,
     /// Host names by node.
     hosts: BTreeMap<String, String>,
 }
 
 impl<'p> Layout<'p> {
-    /// The layout of a plan that runs in namespaces.
+    /// Returns the layout of a plan that runs in namespaces.
     ///
     /// # Errors
     /// See [`ProvisionError`].
@@ -116,17 +116,17 @@ impl<'p> Layout<'p> {
         Ok(Self { plan, topology, max_rate, controller, hosts })
     }
 
-    /// The host name of a node.
+    /// Returns the host name of a node.
     pub fn host<'s>(&'s self, node: &'s str) -> &'s str {
         self.hosts.get(node).map_or(node, String::as_str)
     }
 
-    /// Nodes with their interfaces, by name.
+    /// Returns the nodes with their interfaces, by name.
     pub fn nodes(&self) -> impl Iterator<Item = (&String, &TopoNode)> {
         self.topology.nodes.iter()
     }
 
-    /// `quickstart: 4 nodes, 3 wires`, with the plan's sentence about itself.
+    /// Returns `quickstart: 4 nodes, 3 wires`, followed by the plan's description.
     pub fn title(&self) -> String {
         let plural = |count: usize, word: &str| match count {
             1 => format!("1 {word}"),
@@ -136,19 +136,19 @@ impl<'p> Layout<'p> {
         let mut title =
             format!("{}: {}, {}", self.plan.name, plural(nodes, "node"), plural(wires, "wire"));
         if let Some(about) = &self.plan.about {
-            // Line breaks in YAML.
+            // YAML takes these characters as line breaks.
             let _ = write!(title, ". {}", about.replace(['\u{2028}', '\u{2029}'], " "));
         }
         title
     }
 
-    /// Options of `install-agent.sh network` for a node.
+    /// Returns the options of `install-agent.sh network` for a node.
     fn network_options(&self, node: &str) -> &'static [&'static str] {
         let offloads = self.plan.nodes.get(node).is_some_and(|node| node.offloads);
         if offloads { &["--offloads"] } else { &[] }
     }
 
-    /// All arguments of `install-agent.sh network` for a node.
+    /// Returns all arguments of `install-agent.sh network` for a node.
     fn network(&self, name: &str, node: &TopoNode) -> String {
         let mut words: Vec<String> =
             self.network_options(name).iter().map(|&option| option.to_owned()).collect();
@@ -157,7 +157,7 @@ impl<'p> Layout<'p> {
         words.join(" ")
     }
 
-    /// Wires by number from 1: the two ends as node and address.
+    /// Returns the wires, numbered from 1, with node and address of both ends.
     fn segments(&self) -> impl Iterator<Item = (usize, [(&str, String); 2])> {
         self.topology.wires.iter().enumerate().map(move |(index, wire)| {
             let ends =
@@ -173,13 +173,13 @@ impl<'p> Layout<'p> {
     }
 }
 
-/// The subnet of the interface with this address: `10.77.1.0/24`.
+/// Returns the subnet of the interface with this address: `10.77.1.0/24`.
 fn subnet_of(address: &str) -> String {
     let prefix = address.rsplit_once('.').map_or(address, |(prefix, _)| prefix);
     format!("{prefix}.0/24")
 }
 
-/// Links and captures that name a device: table, name, node, device.
+/// Returns links and captures that name a device, as (table, name, node, device).
 fn devices(plan: &Plan) -> Vec<(&'static str, &str, &str, &str)> {
     let links = plan.links.iter().filter_map(|(name, link)| {
         Some(("links", name.as_str(), link.node.as_str(), link.dev.as_deref()?))
@@ -190,7 +190,7 @@ fn devices(plan: &Plan) -> Vec<(&'static str, &str, &str, &str)> {
     links.chain(captures).collect()
 }
 
-/// The highest rate of a link of a point, in the course of its traces and changes.
+/// Returns the highest rate of any link of a point, including its traces and changes.
 fn max_rate_of(point: &CheckedPlan) -> Option<Rate> {
     let plan = settle(point.plan());
     let of_links = plan.links.values().filter_map(|link| {
@@ -205,7 +205,7 @@ fn max_rate_of(point: &CheckedPlan) -> Option<Rate> {
     of_links.chain(of_changes).max()
 }
 
-/// Host names have `-` for `_`, and must differ without regard to case.
+/// Returns host names by node, with `-` for `_`. They must differ without regard to case.
 fn host_names(plan: &Plan) -> Result<BTreeMap<String, String>, ProvisionError> {
     let mut owners: BTreeMap<String, &String> = BTreeMap::new();
     let mut hosts = BTreeMap::new();
@@ -219,7 +219,8 @@ fn host_names(plan: &Plan) -> Result<BTreeMap<String, String>, ProvisionError> {
     Ok(hosts)
 }
 
-/// `text` with each `@KEY@` replaced, in this order: only the last value may be a text of the author.
+/// Replaces each `@KEY@` in `text`, in this order. Only the last value may contain text of the author, because replaced text is
+/// scanned again.
 fn filled(text: &str, values: &[(&str, String)]) -> String {
     let replace =
         |text: String, (key, value): &(&str, String)| text.replace(&format!("@{key}@"), value);

@@ -1,4 +1,4 @@
-//! A run for commands that read it: a results directory, or a copy of what is in a bucket or in a store of shards.
+//! A run for commands that read it: a results directory, or a local copy of a run in a bucket or a shard store.
 
 use std::path::{Path, PathBuf};
 
@@ -19,24 +19,24 @@ use crate::error::CliError;
 use crate::run_cache::{CacheEntry, RunCache};
 use crate::runtime::block_on;
 
-/// The first file of a run that is uploaded.
+/// The first uploaded file of a run.
 pub const RECORD: &str = "run.json";
-/// Files of trials that are compared at the same time.
+/// Number of trial files that are compared at the same time.
 const COMPARED: usize = 4;
 
 /// A run to read.
 #[derive(Debug)]
 pub struct ReadableRun {
     path: PathBuf,
-    /// The location, and the lock of its copy; `None`: the directory itself is read.
+    /// The location and the locked copy; `None` if the directory itself is read.
     copied: Option<(String, CacheEntry)>,
 }
 
 impl ReadableRun {
-    /// Opens a results directory; or copies what is at a URL, or in a directory of shards, to the run cache.
+    /// Opens a results directory, or copies the run at a URL or in a directory of shards to the run cache.
     ///
     /// # Errors
-    /// There is no run, it cannot be read, or a file is not the one that was committed.
+    /// There is no run, it cannot be read, or a file differs from the committed one.
     pub fn open(run: &Path) -> Result<Self, CliError> {
         match remote(run) {
             Some(location) => block_on(copy(&location)),
@@ -44,17 +44,17 @@ impl ReadableRun {
         }
     }
 
-    /// The results directory.
+    /// Returns the results directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is a copy, beside which nothing is written.
+    /// Returns whether it is a copy. Nothing is written beside a copy.
     pub fn is_copy(&self) -> bool {
         self.copied.is_some()
     }
 
-    /// Makes sure that a copy has the files of its summary, as a results directory has them since the end of its run.
+    /// Adds the summary files to a copy, which a results directory has since the end of its run.
     ///
     /// # Errors
     /// The summary cannot be computed or written.
@@ -65,10 +65,10 @@ impl ReadableRun {
         Ok(())
     }
 
-    /// Where to write: to the place that is given, or else beside the run.
+    /// Returns where to write: the given path, or a path beside the run.
     ///
     /// # Errors
-    /// No place is given, and the run is a copy.
+    /// No path is given and the run is a copy.
     pub fn output(&self, given: Option<&PathBuf>, name: &str) -> Result<PathBuf, CliError> {
         match (given, &self.copied) {
             (Some(path), _) => Ok(path.clone()),
@@ -80,7 +80,7 @@ impl ReadableRun {
     }
 }
 
-/// The location of a run that has to be copied; `None` for other directories.
+/// Returns the location of a run that has to be copied; `None` for results directories.
 fn remote(run: &Path) -> Option<String> {
     let location = run.to_string_lossy();
     let has_shards = || {
@@ -89,7 +89,7 @@ fn remote(run: &Path) -> Option<String> {
     (ccbench_store::is_url(&location) || has_shards()).then(|| location.into_owned())
 }
 
-/// Whether a store has shards, or else a results directory.
+/// Returns whether a store has shards rather than a results directory.
 async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
     if store.read(PLAN_KEY).await?.is_some() {
         return Ok(true);
@@ -104,7 +104,7 @@ async fn has_shards(store: &dyn ShardStore) -> Result<bool, CliError> {
     )))
 }
 
-/// Copies a run to the cache, unless its copy is there.
+/// Copies a run to the cache unless the cache already has it.
 async fn copy(location: &str) -> Result<ReadableRun, CliError> {
     let store = ccbench_store::open(location)?;
     let store = &*store;
@@ -120,7 +120,7 @@ async fn copy(location: &str) -> Result<ReadableRun, CliError> {
     Ok(ReadableRun { path, copied: Some((location.to_owned(), entry)) })
 }
 
-/// The entry of the cache for a store of shards, and the copy in it, which is made if there is none.
+/// Returns the cache entry for a shard store and the copy in it, which is made if it does not exist.
 async fn copy_shards(
     store: &dyn ShardStore,
     cache: &RunCache,
@@ -146,7 +146,7 @@ async fn copy_shards(
     Ok((entry, path))
 }
 
-/// What a reader of shards should know: `ccbench merge` has the details.
+/// Prints a warning about the shards. `ccbench merge` prints the details.
 fn warn_about(merge: &Merge, location: &str) {
     let missing: usize = merge.missing().iter().map(|missing| missing.trials.len()).sum();
     if missing > 0 {
@@ -163,7 +163,7 @@ fn warn_about(merge: &Merge, location: &str) {
     }
 }
 
-/// The same for a results directory in a bucket.
+/// Like [`copy_shards`], for a results directory in a bucket.
 async fn copy_results(
     store: &dyn ShardStore,
     cache: &RunCache,
@@ -185,7 +185,7 @@ async fn copy_results(
     Ok((entry, path))
 }
 
-/// The name of the copy of a results directory; a hidden one would be taken for an unfinished copy.
+/// Returns the name of the copy of a results directory. It must not be hidden, because hidden directories are unfinished copies.
 fn name_of(location: &str) -> &str {
     match location.rsplit('/').next().unwrap_or_default().trim_start_matches('.') {
         "" => "run",
@@ -193,7 +193,7 @@ fn name_of(location: &str) -> &str {
     }
 }
 
-/// Downloads the journal, which has the digests of all files and is uploaded last, and `run.json`; the digest of both.
+/// Downloads `run.json` and the journal, which has the digests of all files and is uploaded last. Returns the digest of both.
 async fn download_records(store: &dyn ShardStore, staging: &Staging) -> Result<String, CliError> {
     let mut read = String::new();
     for name in [JOURNAL, RECORD] {
@@ -233,7 +233,7 @@ fn verify_copy(staging: &Staging) -> Result<Verification, CliError> {
     Ok(verify(staging.path())?)
 }
 
-/// Compares every file of a run with its digest: in a results directory, or where the run is, and not a copy.
+/// Compares every file of a run with its digest. Reads the files of a remote run again instead of a cached copy.
 ///
 /// # Errors
 /// There is no run, or it cannot be read.
@@ -260,7 +260,7 @@ async fn verify_remote(location: &str) -> Result<Verification, CliError> {
     for commit in merge.commits() {
         found.trials += 1;
         let files = merge.files(commit)?.into_iter().zip(commit.trial.digests.values());
-        // Each copy is removed at once: the run may be larger than the disk.
+        // Removes each file as soon as it is compared, because the run may be larger than the disk.
         let compared = files.map(|((key, path), expected)| async move {
             let what = match store.download(&key, &path).await {
                 Err(error) if error.is_absent() => Some("missing".to_owned()),
@@ -269,7 +269,7 @@ async fn verify_remote(location: &str) -> Result<Verification, CliError> {
                     difference(&path, expected)
                 }
             };
-            // The staging directory is removed with everything in it anyway.
+            // The staging directory is removed with all its files anyway.
             let _ = std::fs::remove_file(&path);
             Ok::<_, ObjectError>((key, expected.bytes, what))
         });

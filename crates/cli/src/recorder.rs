@@ -1,4 +1,4 @@
-//! Records one trial while it runs: rows go to the tables, every message to the verdict.
+//! Records a running trial: rows go to the tables, and every message goes to the verdict.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +19,19 @@ pub struct TrialRecorder<'a> {
     pub writer: TrialWriter<'a>,
     /// Judges the trial.
     pub judge: Judge,
-    /// Each node's last message.
+    /// The last message of each node.
     pub done: BTreeMap<String, wire::Done>,
     /// Errors, one sentence each.
     pub errors: Vec<String>,
 }
 
 impl<'a> TrialRecorder<'a> {
-    /// A recorder without a row.
+    /// Makes a recorder without rows.
     pub fn new(writer: TrialWriter<'a>, judge: Judge) -> Self {
         Self { writer, judge, done: BTreeMap::new(), errors: Vec::new() }
     }
 
-    /// Records what the nodes answered to `prepare`: events, links and congestion controls.
+    /// Records the nodes' replies to `prepare`: events, links and congestion controls.
     ///
     /// # Errors
     /// A table cannot be written.
@@ -83,7 +83,7 @@ impl<'a> TrialRecorder<'a> {
         amended: impl FnOnce(Verdict) -> Verdict,
     ) -> Result<Verdict, TrialError> {
         let verdict = amended(self.judge.finish(&self.done, &self.errors));
-        // Other trials go on while the writer finishes.
+        // Other trials continue while the writer finishes.
         self.writer.finished().await;
         info!("commit");
         self.writer.commit(&verdict)?;

@@ -1,4 +1,4 @@
-//! Which trials a run needs: the rules of the plan that end the repetition, applied to the trials that have ended.
+//! Decides which trials a run needs: applies the plan's rules to the finished trials.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::experiment::Experiment;
 /// The rules of a plan and the values of its trials.
 pub struct Repetition {
     rules: StoppingRules,
-    /// `None` without rules.
+    /// `None` if the plan has no rules.
     meter: Option<Arc<TrialMeter>>,
 }
 
 impl Repetition {
-    /// The rules of an experiment after all trials of a run that are not `remaining`. Tables whose values an `earlier` look at the run
-    /// has are not read again.
+    /// Applies the rules of an experiment to all trials of a run that are not `remaining`. Does not read tables again whose
+    /// values `earlier`, a previous result for the same run, already has.
     ///
     /// # Errors
     /// A table of a trial cannot be read.
@@ -43,7 +43,7 @@ impl Repetition {
             let known = if rules.is_open(point_id) {
                 earlier.and_then(|earlier| earlier.values_in(dir, point_id, trial))
             } else {
-                // They do not matter.
+                // The rules for this point are decided, so its values do not matter.
                 Some(vec![])
             };
             match known {
@@ -67,50 +67,50 @@ impl Repetition {
         Ok(Self { rules, meter: Some(Arc::new(meter)) })
     }
 
-    /// The same, after the trials that are in the store of all shards.
+    /// Replaces the rules with `rules`, to which the trials in the shard store have been applied.
     #[must_use]
     pub fn after(self, rules: StoppingRules) -> Self {
         Self { rules, ..self }
     }
 
-    /// The values of a trial, if its tables were read and the directory has the same trial.
+    /// Returns the values of a trial if its tables were read and the directory still has the same trial.
     fn values_in(&self, dir: &RunDir, point_id: u32, trial: u16) -> Option<Vec<Option<f64>>> {
         let own = self.meter.as_ref()?.run().trial(point_id, trial);
         let values = self.rules.values(point_id, trial).filter(|values| !values.is_empty())?;
         (own == dir.trial(point_id, trial)).then(|| values.to_vec())
     }
 
-    /// Whether a trial may start.
+    /// Returns whether a trial may start.
     pub fn start(&self, trial: &ScheduledTrial) -> Start {
         self.rules.start(trial.point_id, trial.trial)
     }
 
-    /// Whether a run needs a trial, as far as is known.
+    /// Returns whether the run needs a trial, as far as is known.
     pub fn is_needed(&self, trial: &ScheduledTrial) -> bool {
         self.rules.is_needed(trial.point_id, trial.trial)
     }
 
-    /// Whether the values of a trial matter: an undecided rule is about its point.
+    /// Returns whether the values of a trial matter, that is, whether an undecided rule is about its point.
     pub fn is_open(&self, trial: &ScheduledTrial) -> bool {
         self.rules.is_open(trial.point_id)
     }
 
-    /// The rules that are decided, in the order of the plan.
+    /// Returns the decisions in the order of the plan's rules.
     pub fn decisions(&self) -> Vec<Decision> {
         self.rules.decisions()
     }
 
-    /// These trials without those that are not needed.
+    /// Removes the trials that are not needed.
     pub fn needed(&self, trials: Vec<ScheduledTrial>) -> Vec<ScheduledTrial> {
         trials.into_iter().filter(|trial| self.is_needed(trial)).collect()
     }
 
-    /// What computes the values of a trial; `None` without rules.
+    /// Returns what computes the values of a trial; `None` if the plan has no rules.
     pub fn meter(&self) -> Option<Arc<TrialMeter>> {
         self.meter.clone()
     }
 
-    /// A trial has ended, with these values; the rules that are decided by it.
+    /// Applies the rules to a finished trial with these values. Returns the rules that it decides.
     pub fn trial_ended(
         &mut self,
         trial: &ScheduledTrial,
@@ -124,7 +124,7 @@ impl Repetition {
     }
 }
 
-/// The values of a trial that has ended.
+/// Returns the values of a finished trial.
 ///
 /// # Errors
 /// A table of the trial cannot be read.
@@ -136,7 +136,7 @@ pub async fn values(
     finished(spawn_blocking(move || meter.values(point_id, trial)).await)
 }
 
-/// The result of a blocking task; its panic goes on here.
+/// Returns the result of a blocking task, or continues its panic.
 fn finished<T>(result: Result<T, JoinError>) -> T {
     result.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

@@ -1,11 +1,11 @@
-//! The run cache: copies of runs that are in buckets and in stores of shards, for the commands that read them.
+//! The run cache: copies of runs in buckets and shard stores, for the commands that read them.
 //!
 //! ```text
 //! ~/.cache/ccbench/runs/<digest of the location>/<digest of the run>/<results directory>
 //! ```
 //!
-//! A folder of a run is locked (shared) by each process that reads or makes it, and is removed by the one that locks it alone: when the
-//! cache needs room, the one that was used the longest time ago goes first.
+//! Each process that reads or makes a run's folder holds a shared lock on it. When the cache needs room, the least recently used
+//! folder is removed first, under an exclusive lock.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -20,11 +20,11 @@ use crate::clock;
 use crate::file::FileError;
 use crate::paths::cache_dir;
 
-/// Size of all copies, at most, in GiB, if the environment does not say so.
+/// Default limit for the size of all copies, in GiB.
 const DEFAULT_GIB: u64 = 16;
-/// Beginning of the name of a folder in which a copy is made.
+/// Prefix of the name of a folder in which a copy is made.
 const BUILDING: &str = "building-";
-/// Digits of a digest in a name.
+/// Number of digits of a digest in a folder name.
 const DIGITS: usize = 32;
 
 /// A run cannot be kept in the cache.
@@ -33,7 +33,7 @@ pub enum RunCacheError {
     /// A folder cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The environment.
+    /// The environment variable with the limit is not a number.
     #[error("CCBENCH_RUN_CACHE_GIB=`{0}` is not a number of GiB; write CCBENCH_RUN_CACHE_GIB=16")]
     Limit(String),
     /// The run is larger than the cache.
@@ -43,23 +43,23 @@ pub enum RunCacheError {
         root.display()
     )]
     TooLarge {
-        /// Its size.
+        /// The size of the run.
         bytes: u64,
-        /// That of the cache.
+        /// The size limit of the cache.
         limit: u64,
-        /// The cache.
+        /// The directory of the cache.
         root: PathBuf,
     },
-    /// What is in the cache is in use.
+    /// The copies in the cache are in use.
     #[error(
         "the run cache {} has no room for {bytes} bytes beside the runs that are read now; wait for other commands to end, or set \
          CCBENCH_RUN_CACHE_GIB",
         root.display()
     )]
     InUse {
-        /// What is needed.
+        /// The space that is needed.
         bytes: u64,
-        /// The cache.
+        /// The directory of the cache.
         root: PathBuf,
     },
 }
@@ -73,7 +73,7 @@ pub struct RunCache {
     max_bytes: u64,
 }
 
-/// The folder of a copy, which stays as long as this is held.
+/// A locked folder of a copy. Other processes do not remove it while this value exists.
 #[derive(Debug)]
 pub struct CacheEntry {
     folder: PathBuf,
@@ -81,10 +81,10 @@ pub struct CacheEntry {
 }
 
 impl RunCache {
-    /// The copies of what is at this location, in the user's cache.
+    /// Opens the user's cache for the copies of the run at this location.
     ///
     /// # Errors
-    /// The limit in the environment is not a number, or the current directory is not known.
+    /// The limit in the environment is not a number, or the current directory is unknown.
     pub fn of(location: &str) -> Result<Self> {
         let max_gib = match std::env::var("CCBENCH_RUN_CACHE_GIB") {
             Ok(text) => text.parse::<u32>().map(u64::from).map_err(|_| RunCacheError::Limit(text)),
@@ -105,18 +105,18 @@ impl RunCache {
         Self { root, folder, max_bytes }
     }
 
-    /// The folder of the run with this digest, which is created if there is none.
+    /// Locks the folder of the run with this digest. Creates it if needed.
     ///
     /// # Errors
-    /// It cannot be created or locked.
+    /// The folder cannot be created or locked.
     pub fn entry(&self, sha256: &str) -> Result<CacheEntry> {
         self.locked(shortened(sha256))
     }
 
-    /// A folder to make a copy in.
+    /// Locks a folder in which this process makes a copy.
     ///
     /// # Errors
-    /// It cannot be created or locked.
+    /// The folder cannot be created or locked.
     pub fn building(&self) -> Result<CacheEntry> {
         self.locked(&building_name())
     }
@@ -131,24 +131,24 @@ impl RunCache {
                 opened => opened.map_err(&failed)?,
             };
             lock.lock_shared().map_err(&failed)?;
-            // Another process may have removed it meanwhile.
+            // Another process may have removed the folder before it was locked.
             if is_at(&lock, &folder) {
                 return Ok(CacheEntry { folder, lock });
             }
         }
     }
 
-    /// The newest other copy of this location.
+    /// Returns the newest complete copy of this location.
     pub fn latest(&self) -> Option<PathBuf> {
         let mut entries = entries_of(&self.folder);
         entries.sort_by_key(|entry| entry.used);
         entries.iter().rev().find_map(|entry| run_in(&entry.folder))
     }
 
-    /// Removes copies until so much fits in. What this process is building is a part of it.
+    /// Removes copies until `bytes` fit, which include what this process is building.
     ///
     /// # Errors
-    /// The limit is smaller, or other processes use too much.
+    /// `bytes` exceed the limit, or copies in use leave no room.
     pub fn make_room(&self, bytes: u64) -> Result<()> {
         let (limit, root) = (self.max_bytes, self.root.clone());
         if bytes > limit {
@@ -171,7 +171,7 @@ impl RunCache {
         if fits { Ok(()) } else { Err(RunCacheError::InUse { bytes, root }) }
     }
 
-    /// Removes all copies of this location but this one: what they were copies of is not there any more.
+    /// Removes all other copies of this location, which are outdated.
     pub fn remove_others(&self, kept: &CacheEntry) {
         for folder in folders_in(&self.folder).iter().filter(|folder| **folder != kept.folder) {
             remove_unused(folder);
@@ -180,23 +180,23 @@ impl RunCache {
 }
 
 impl CacheEntry {
-    /// Where a copy is made.
+    /// Returns the folder, for example to make a copy in.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The copy, if it is complete.
+    /// Returns the copy if it is complete, and marks it as used.
     pub fn run(&self) -> Option<PathBuf> {
         let run = run_in(&self.folder)?;
-        // The order in which copies are removed; without it, they are removed by their age.
+        // Copies are removed in this order. If the time cannot be set, the age of the copy counts.
         let _ = self.lock.set_modified(SystemTime::from(clock::utc()));
         Some(run)
     }
 
-    /// Takes a complete copy that was made elsewhere, unless another process has put one here.
+    /// Moves a complete copy here that was made elsewhere, unless another process has put one here.
     ///
     /// # Errors
-    /// It cannot be moved.
+    /// The copy cannot be moved.
     pub fn take(&self, made: &Path) -> Result<PathBuf> {
         let path = self.folder.join(made.file_name().unwrap_or_default());
         let moved = std::fs::rename(made, &path);
@@ -209,9 +209,10 @@ impl CacheEntry {
 
 impl Drop for CacheEntry {
     fn drop(&mut self) {
-        // A child process may have a copy of the descriptor until its exec, so closing it is not enough.
+        // Unlocks explicitly: a child process may hold a copy of the descriptor until its exec, so closing it is not enough.
         let is_unlocked = self.lock.unlock().is_ok();
-        // No copy is made in it any more, unless a process of another machine or container has the same id, and has locked it.
+        // Nobody builds in this folder any more, unless a process of another machine or container has the same process ID. That
+        // process holds a lock on it.
         if is_unlocked && self.folder.ends_with(building_name()) {
             remove_unused(&self.folder);
         }
@@ -225,7 +226,7 @@ struct Used {
     bytes: u64,
 }
 
-/// The name of the folder in which this process makes a copy.
+/// Returns the name of the folder in which this process makes a copy.
 fn building_name() -> String {
     format!("{BUILDING}{}", std::process::id())
 }
@@ -234,19 +235,19 @@ fn shortened(sha256: &str) -> &str {
     sha256.get(..DIGITS).unwrap_or(sha256)
 }
 
-/// Whether an open folder is the one at a path.
+/// Returns whether an open folder is still the one at a path.
 fn is_at(open: &File, path: &Path) -> bool {
     let (Ok(own), Ok(there)) = (open.metadata(), path.metadata()) else { return false };
     (own.dev(), own.ino()) == (there.dev(), there.ino())
 }
 
-/// The folders in a folder; none if it cannot be read.
+/// Returns the folders in a folder; none if it cannot be read.
 fn folders_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// The results directory in a folder of the cache.
+/// Returns the results directory in a folder of the cache.
 fn run_in(folder: &Path) -> Option<PathBuf> {
     folders_in(folder).into_iter().find(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -264,7 +265,7 @@ fn entries_of(location: &Path) -> Vec<Used> {
     folders_in(location).into_iter().map(entry).collect()
 }
 
-/// Size of all files below a folder. Those that other copies share are counted again.
+/// Returns the size of all files below a folder. Files that several copies share count for each of them.
 fn size_of(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
@@ -275,10 +276,10 @@ fn size_of(folder: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Removes a folder that no process uses; whether it is removed.
+/// Removes a folder unless a process uses it. Returns whether it was removed.
 fn remove_unused(folder: &Path) -> bool {
     let Ok(lock) = File::open(folder) else { return false };
-    // Locked until the folder is gone.
+    // The lock is held until the folder is gone.
     lock.try_lock().is_ok() && std::fs::remove_dir_all(folder).is_ok()
 }
 
@@ -288,7 +289,7 @@ mod tests {
 
     const LIMIT: u64 = 1000;
 
-    /// A cache in a directory that is removed with it.
+    /// Makes a cache in a temporary directory.
     fn cache() -> (tempfile::TempDir, RunCache) {
         let root = tempfile::tempdir().unwrap();
         let cache = RunCache::within(root.path().to_owned(), "s3://a", LIMIT);
@@ -303,7 +304,7 @@ mod tests {
         made
     }
 
-    /// Puts a copy of so many bytes into the cache; `used_s` is when it was used.
+    /// Puts a copy of `bytes` bytes into the cache. `used_s` is the time of its last use.
     fn put(cache: &RunCache, sha256: &str, bytes: usize, used_s: u64) -> PathBuf {
         let building = cache.building().unwrap();
         let made = make(&building, &vec![b'x'; bytes]);

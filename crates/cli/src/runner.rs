@@ -1,4 +1,4 @@
-//! The trials of an experiment in their order, the same for every backend.
+//! Runs the trials of an experiment in order, with the same logic for every backend.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::progress::{Progress, TrialProgress, TrialSchedule};
 use crate::repetition::{self, Repetition};
 use crate::shard::ShardRun;
 
-/// Time of a trial beyond its own length, for the estimate of the remaining time.
+/// Time that a trial takes besides its own length, for the estimate of the remaining time.
 const TRIAL_OVERHEAD: Duration = Duration::from_millis(1500);
 
 /// One trial to run.
@@ -34,11 +34,11 @@ pub struct Trial<'a> {
     pub scheduled: &'a ScheduledTrial,
     /// Where the results go.
     pub dir: &'a RunDir,
-    /// Its epoch in the lab, which follows from its place in the order of all trials.
+    /// The trial's epoch in the lab. It follows from the trial's position in the order of all trials.
     pub epoch: u64,
 }
 
-/// The trials of a run. A backend takes them in their order; several may run at the same time.
+/// The trials of a run. A backend takes them in order; several may run at the same time.
 pub struct TrialQueue<'a> {
     experiment: &'a Experiment,
     dir: &'a RunDir,
@@ -49,13 +49,13 @@ pub struct TrialQueue<'a> {
     of_point: BTreeMap<u32, Vec<usize>>,
     /// Wall-clock time of a trial of each point.
     lengths: BTreeMap<u32, Duration>,
-    /// Of the first trial. Each trial's follows from its place in the order, not from the instant at which it starts.
+    /// Epoch of the first trial. The epoch of the others follows from their position in the order, not from when they start.
     first_epoch: u64,
     meter: Option<Arc<TrialMeter>>,
-    /// The shard that these trials are, which puts them into the store of all shards.
+    /// The shard whose trials these are. It puts them into the shard store.
     shard: Option<&'a ShardRun>,
     state: RefCell<State>,
-    /// A trial has ended: others may start.
+    /// Notifies that a trial has ended, so that others may start.
     ended: Notify,
 }
 
@@ -63,27 +63,27 @@ pub struct TrialQueue<'a> {
 struct State {
     /// Indices of the trials that have not started.
     waiting: BTreeSet<usize>,
-    /// Their time, if one runs after the other.
+    /// Time that these trials take one after the other.
     time_left: Duration,
-    /// The number of trials that have started, and of those that run.
+    /// Numbers of trials that have started and that are running.
     started: usize,
     running: usize,
     repetition: Repetition,
-    /// The first error after which no other trial may start.
+    /// The first error that stops the run.
     error: Option<BackendError>,
 }
 
-/// What a free place does.
+/// What a free place does next.
 enum Next {
     /// Runs the trial of this index.
     Trial(usize),
-    /// Waits for a trial that runs: it decides which ones are needed.
+    /// Waits for a running trial, which decides which trials are needed.
     Wait,
-    /// Nothing any more.
+    /// Nothing: no trial is left.
     Nothing,
 }
 
-/// A trial that runs.
+/// A running trial.
 pub struct RunningTrial<'a> {
     /// The trial.
     pub trial: Trial<'a>,
@@ -93,7 +93,7 @@ pub struct RunningTrial<'a> {
 }
 
 impl<'a> TrialQueue<'a> {
-    /// These trials of an experiment, none of them started.
+    /// Makes a queue of these trials of an experiment.
     pub fn new(
         experiment: &'a Experiment,
         dir: &'a RunDir,
@@ -133,23 +133,23 @@ impl<'a> TrialQueue<'a> {
         }
     }
 
-    /// The same trials, as those of a shard.
+    /// Marks the trials as those of a shard.
     #[must_use]
     pub fn of_shard(self, shard: Option<&'a ShardRun>) -> Self {
         Self { shard, ..self }
     }
 
-    /// The experiment.
+    /// Returns the experiment.
     pub fn experiment(&self) -> &'a Experiment {
         self.experiment
     }
 
-    /// The number of trials, at most.
+    /// Returns the number of trials. The run may not need all of them.
     pub fn count(&self) -> usize {
         self.trials.len()
     }
 
-    /// Prints a note, and shows and counts on this number of trials at the same time.
+    /// Prints a note and sets the number of concurrent trials for the progress display.
     pub fn use_jobs(&self, jobs: usize, note: Option<&str>) {
         self.progress.set_jobs(jobs);
         if let Some(note) = note {
@@ -157,21 +157,21 @@ impl<'a> TrialQueue<'a> {
         }
     }
 
-    /// Whether no trial can start any more.
+    /// Returns whether no more trials can start.
     pub fn is_over(&self) -> bool {
         let state = self.state.borrow();
         state.error.is_some() || state.waiting.is_empty()
     }
 
-    /// Whether an error has ended the run.
+    /// Returns whether an error has stopped the run.
     pub fn is_stopped(&self) -> bool {
         self.state.borrow().error.is_some()
     }
 
-    /// Starts the next trial, once it is known which one is needed; `None` after the last one, or after an error.
+    /// Starts the next trial as soon as it is known which one is needed. Returns `None` after the last trial or after an error.
     pub async fn start(&'a self) -> Option<RunningTrial<'a>> {
         loop {
-            // Before the look at the trials, so that no end is missed.
+            // Subscribes before looking at the trials, so that no end is missed.
             let ended = self.ended.notified();
             match self.next() {
                 Next::Nothing => return None,
@@ -185,7 +185,8 @@ impl<'a> TrialQueue<'a> {
         }
     }
 
-    /// The first trial that is needed. While nothing runs, nothing can make a trial unnecessary.
+    /// Returns what to do next. Takes a trial that may turn out unnecessary only if no trial runs, because only running trials
+    /// can decide that.
     fn next(&self) -> Next {
         let state = self.state.borrow();
         if state.error.is_some() {
@@ -223,7 +224,7 @@ impl<'a> TrialQueue<'a> {
         );
         let schedule = TrialSchedule::of(&point.plan);
         let progress = self.progress.trial_start(number, scheduled, &label, schedule, rest);
-        // A shard's trials have the epochs that they have in a run of one machine.
+        // A trial of a shard has the same epoch as in a run on a single machine.
         let place = if self.shard.is_some() { scheduled.index as usize } else { index };
         let epoch = self.first_epoch + place as u64;
         let Self { experiment, dir, .. } = self;
@@ -231,7 +232,7 @@ impl<'a> TrialQueue<'a> {
         Some(RunningTrial { trial, progress, label })
     }
 
-    /// The label of the first trial that waits and may be needed.
+    /// Returns the label of the first waiting trial that may be needed.
     fn next_label(&self, state: &State) -> Option<String> {
         let mut waiting = state.waiting.iter().filter_map(|index| self.trials.get(*index));
         let trial = waiting.find(|trial| state.repetition.start(trial) != Start::Never)?;
@@ -239,7 +240,7 @@ impl<'a> TrialQueue<'a> {
         Some(label(point, trial.trial, &self.experiment.plan.plan().repeat))
     }
 
-    /// The trial of this index does not wait any more.
+    /// Removes the trial of this index from the waiting ones.
     fn leave_out(&self, state: &mut State, index: usize) {
         if state.waiting.remove(&index)
             && let Some(trial) = self.trials.get(index)
@@ -249,8 +250,8 @@ impl<'a> TrialQueue<'a> {
         }
     }
 
-    /// A trial has ended. After an error no other trial starts, unless the backend `goes_on` (it is rebuilt) or the user wants
-    /// so; those that run go on.
+    /// Handles the end of a trial. After an error no other trial starts, unless the backend `goes_on` (it is rebuilt) or the user
+    /// asked to keep going. Running trials continue.
     pub async fn end(
         &self,
         mut running: RunningTrial<'_>,
@@ -292,10 +293,10 @@ impl<'a> TrialQueue<'a> {
         self.ended.notify_waiters();
     }
 
-    /// The values of a recorded trial that the rules of the plan need; of a shard's trial, those that are in the store of all shards, into
-    /// which it is put.
+    /// Returns the values of a recorded trial that the plan's rules need. Publishes a shard's trial to the shard store first, and
+    /// returns the values of the committed trial there.
     async fn recorded(&self, scheduled: &ScheduledTrial) -> Result<Vec<Option<f64>>, BackendError> {
-        // Reading a trial's tables takes time. A commit has the values in any case: a later attempt may need them.
+        // Reading a trial's tables takes time. A commit always contains the values, because a later attempt may need them.
         let is_open = self.state.borrow().repetition.is_open(scheduled);
         let values = match &self.meter {
             Some(meter) if is_open || self.shard.is_some() => {
@@ -310,7 +311,7 @@ impl<'a> TrialQueue<'a> {
         }
     }
 
-    /// Applies the rules of the plan after a trial with these values, and leaves out the trials that are not needed any more.
+    /// Applies the plan's rules after a trial with these values, and drops the trials that are no longer needed.
     fn apply_rules(
         &self,
         scheduled: &ScheduledTrial,
@@ -341,42 +342,42 @@ impl<'a> TrialQueue<'a> {
         Ok(())
     }
 
-    /// These trials without those that the run does not need.
+    /// Removes the trials that the run does not need.
     pub fn needed(&self, trials: Vec<ScheduledTrial>) -> Vec<ScheduledTrial> {
         self.state.borrow().repetition.needed(trials)
     }
 
-    /// The rules of the plan that are decided, in its order.
+    /// Returns the decisions in the order of the plan's rules.
     pub fn decisions(&self) -> Vec<Decision> {
         self.state.borrow().repetition.decisions()
     }
 
-    /// No other trial starts because of this error.
+    /// Stops the run because of this error: no other trial starts.
     pub fn stop(&self, error: BackendError) {
         self.state.borrow_mut().error.get_or_insert(error);
     }
 
-    /// How the run ended.
+    /// Returns how the run ended.
     ///
     /// # Errors
-    /// The first error after which no other trial could run. Finished trials are committed by then.
+    /// The error that stopped the run. Finished trials are committed by then.
     pub fn result(self) -> Result<(), BackendError> {
         self.state.into_inner().error.map_or(Ok(()), Err)
     }
 }
 
-/// Wall-clock time of a trial of each point.
+/// Returns the wall-clock time of a trial of each point.
 fn lengths(points: &BTreeMap<u32, Point>, gap: Duration) -> BTreeMap<u32, Duration> {
     let length = |point: &Point| schedule::length(&point.plan).duration() + TRIAL_OVERHEAD + gap;
     points.iter().map(|(id, point)| (*id, length(point))).collect()
 }
 
-/// Wall-clock time of these trials, if one runs after the other.
+/// Returns the wall-clock time of these trials, one after the other.
 fn time_of(trials: &[ScheduledTrial], lengths: &BTreeMap<u32, Duration>) -> Duration {
     trials.iter().filter_map(|trial| lengths.get(&trial.point_id)).sum()
 }
 
-/// Factors and repetition: `scheme=cubic repeat 1/3`.
+/// Returns factors and repetition, such as `scheme=cubic repeat 1/3`.
 fn label(point: &Point, trial: u16, repeat: &Repetitions) -> String {
     let levels: Vec<String> =
         point.factors.iter().map(|(factor, level)| format!("{factor}={level}")).collect();

@@ -2,7 +2,7 @@
 
 use crate::error::CliError;
 
-/// Runs a future on this thread: children die with the thread that started them, and the load is small.
+/// Runs a future on this thread. The load is small, and child processes die with the thread that started them.
 ///
 /// # Errors
 /// The runtime cannot be started, or the future failed.

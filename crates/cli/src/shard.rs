@@ -1,8 +1,9 @@
-//! One shard of a run (`ccbench run --shard`): which trials it has, and how they get into the store that all shards share.
+//! One shard of a run (`ccbench run --shard`): which trials it has, and how they reach the shard store.
 //!
-//! Trials are recorded in a results directory of the process (the scratch directory), as those of any run. A finished trial is copied to
-//! the store, then its commit object is created. Only one attempt can do so; a later one records its trial as a duplicate. Then the
-//! files in the scratch directory are removed, so that it never holds more than the trials that run.
+//! As in any run, trials are recorded in a results directory, inside the scratch directory of the process. A finished trial is
+//! copied to the store, then its commit object is created. Only one attempt can create that object; a later attempt records its
+//! trial as a duplicate. The trial's files are then removed from the scratch directory, so it never holds more than the running
+//! trials.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -27,7 +28,7 @@ use crate::experiment::Experiment;
 /// The environment does not identify the shard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
-    /// `auto` outside of a job array of Slurm.
+    /// `auto` was given outside a Slurm job array.
     #[error(
         "--shard auto needs SLURM_ARRAY_TASK_ID, _MIN, _MAX and _COUNT, which Slurm sets in job arrays; give --shard I/N, or --shard \
          auto/N in HyperQueue and Kubernetes"
@@ -45,7 +46,7 @@ pub enum TaskError {
         /// The number of tasks.
         count: u32,
     },
-    /// `auto/N` without a scheduler.
+    /// `auto/N` was given without a scheduler.
     #[error(
         "--shard auto/{count} needs SLURM_ARRAY_TASK_ID, HQ_TASK_ID or JOB_COMPLETION_INDEX; give --shard I/{count}"
     )]
@@ -53,7 +54,7 @@ pub enum TaskError {
         /// The number of shards.
         count: u32,
     },
-    /// A task without a shard.
+    /// The number of a task is not that of a shard.
     #[error("--shard auto/{count}: the task {task} is not in 1 to {count}; use an array 1-{count}")]
     Outside {
         /// The number of shards.
@@ -63,16 +64,16 @@ pub enum TaskError {
     },
 }
 
-/// A shard cannot be run, or its trials cannot be stored.
+/// A shard cannot run, or its trials cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardRunError {
-    /// It is not known which shard this is.
+    /// The command line and the scheduler do not say which shard this is.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] ObjectError),
-    /// The scratch directory, or a record.
+    /// The scratch directory or a record cannot be read or written.
     #[error(transparent)]
     Results(#[from] ccbench_results::Error),
     /// The scratch directory cannot be made.
@@ -94,7 +95,7 @@ pub enum ShardRunError {
         /// The store.
         location: String,
     },
-    /// The store holds another trace, or another congestion control of the user.
+    /// The store holds another trace or another supplied congestion control.
     #[error(
         "{location}/{key} is another file than that of this machine; give all machines the same files, or these shards a place of \
          their own (--out)"
@@ -114,10 +115,10 @@ pub enum ShardRunError {
     OtherBackend {
         /// The store.
         location: String,
-        /// Whose trials they are.
+        /// The attempt whose trials they are.
         attempt: String,
     },
-    /// The store says that an object exists, and that it does not.
+    /// The store is inconsistent: it says both that an object exists and that it does not.
     #[error("{location} refused to create {key}, but has no such object; run the shard again")]
     Inconsistent {
         /// The store.
@@ -130,7 +131,7 @@ pub enum ShardRunError {
 from_results!(ShardRunError: StoreError, MergeError);
 
 impl ShardRunError {
-    /// The process's exit code: 2 if the same command fails again.
+    /// Returns the process's exit code: 2 if the same command would fail again.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Store(error) => match error.cause() {
@@ -148,24 +149,24 @@ impl ShardRunError {
     }
 }
 
-/// A shard that runs.
+/// A running shard.
 pub struct ShardRun {
     shard: Shard,
     attempt: Attempt,
     store: Box<dyn ShardStore>,
     scratch: TempDir,
-    /// Its trials.
+    /// The shard's trials.
     planned: BTreeSet<(u32, u16)>,
-    /// Those in the store, of this attempt and of others.
+    /// The trials in the store, from this attempt and others.
     committed: RefCell<BTreeSet<(u32, u16)>>,
-    /// The rules of the plan after these trials. Those about a point of the shard need no other trials.
+    /// The plan's rules, applied to these trials. Rules about a point of the shard need no other trials.
     rules: RefCell<StoppingRules>,
     /// Trials that another attempt committed while this one ran them.
     duplicates: Cell<u32>,
 }
 
 impl ShardRun {
-    /// Looks into the store for what is left of the shard. A store with another plan is refused.
+    /// Looks up in the store which trials of the shard are left. Refuses a store with another plan.
     ///
     /// # Errors
     /// The plan cannot be divided into shards, or the store cannot be read.
@@ -206,29 +207,29 @@ impl ShardRun {
         Ok(Self { shard, attempt, store, scratch, planned, committed, rules, duplicates })
     }
 
-    /// Parent of the results directory of this process.
+    /// Returns the parent of the results directory of this process.
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Whether a trial is the shard's, not in the store, and needed as far as is known.
+    /// Returns whether a trial is the shard's, is not in the store, and is needed as far as is known.
     pub fn needs(&self, trial: &ScheduledTrial) -> bool {
         let key = (trial.point_id, trial.trial);
         self.planned.contains(&key) && self.is_left(key)
     }
 
-    /// Whether a trial is not in the store, and the rules of the plan need it as far as is known.
+    /// Returns whether a trial is not in the store but needed by the plan's rules, as far as is known.
     fn is_left(&self, trial: (u32, u16)) -> bool {
         let is_committed = self.committed.borrow().contains(&trial);
         !is_committed && self.rules.borrow().is_needed(trial.0, trial.1)
     }
 
-    /// Whether all trials of the shard that are needed are in the store.
+    /// Returns whether all needed trials of the shard are in the store.
     pub fn is_complete(&self) -> bool {
         !self.planned.iter().any(|trial| self.is_left(*trial))
     }
 
-    /// The rules of the plan after the trials of the shard that are in the store.
+    /// Returns the plan's rules, applied to the shard's trials in the store.
     pub fn rules(&self) -> StoppingRules {
         self.rules.borrow().clone()
     }
@@ -236,12 +237,12 @@ impl ShardRun {
     /// Puts the files of the run and the description of this attempt into the store.
     ///
     /// # Errors
-    /// The store cannot be written, does not refuse to create an object twice, has got another plan meanwhile, or has trials of
+    /// The store cannot be written, does not refuse to create an object twice, meanwhile has another plan, or has trials of
     /// another backend.
     pub async fn begin(&self, dir: &RunDir) -> Result<(), ShardRunError> {
         check_creation(&*self.store, &format!("probes/{}", self.attempt.id)).await?;
         let mut names = dir.run_files();
-        // The plan first: it decides whether the other files belong here.
+        // The plan is first, because it decides whether the other files belong here.
         names.sort_by_key(|name| !PLAN_KEY.ends_with(name.as_str()));
         for name in names {
             let key = format!("{RUN_FOLDER}/{name}");
@@ -251,8 +252,8 @@ impl ShardRun {
                 ccbench_results::Error::from(error)
             })?;
             let created = self.store.create(&key, content.clone()).await?;
-            // The author's text of the plan may differ in comments, and the table of points follows from the plan. The digests of
-            // files that are factors are not in the plan.
+            // Other files may differ: the author's text of the plan in comments, and the table of points follows from the plan.
+            // Files that are factors must be compared, because the plan does not contain their digests.
             let decides = key == PLAN_KEY || name.contains('/');
             let is_other = created == Creation::Exists
                 && decides
@@ -271,7 +272,7 @@ impl ShardRun {
         Ok(())
     }
 
-    /// Compares the backend with that of a committed trial: those of several cannot be merged.
+    /// Compares the backend with that of a committed trial, because trials of different backends cannot be merged.
     async fn check_backend(&self, session: &Session) -> Result<(), ShardRunError> {
         let first = self.committed.borrow().first().copied();
         let Some((point_id, trial)) = first else { return Ok(()) };
@@ -287,8 +288,8 @@ impl ShardRun {
         Err(ShardRunError::OtherBackend { location, attempt: other.id })
     }
 
-    /// Puts a finished trial into the store, unless it has to be repeated: then a later attempt runs it. Returns the values of the
-    /// committed trial for the rules of the plan: its own, or those of the attempt that has committed it before.
+    /// Puts a finished trial into the store, unless it has to be repeated by a later attempt. Returns the values of the committed
+    /// trial for the plan's rules: those of this trial, or of the attempt that committed it first.
     ///
     /// # Errors
     /// The store cannot be written.
@@ -326,16 +327,16 @@ impl ShardRun {
         Ok(values)
     }
 
-    /// Commits a trial; if another attempt has done so, its commit.
+    /// Commits a trial. Returns the commit of another attempt if that was first.
     async fn commit(&self, commit: &Commit) -> Result<Option<Commit>, ShardRunError> {
-        /// A store may refuse requests that conflict, and then have no object.
+        /// A store may refuse conflicting requests and have no object afterwards.
         const MAX_REQUESTS: u32 = 5;
         let (key, content) = (commit.key(), commit.encode()?);
         for _ in 0..MAX_REQUESTS {
             if self.store.create(&key, content.clone()).await? == Creation::New {
                 return Ok(None);
             }
-            // It may be ours, if the answer to an earlier request was lost.
+            // The object may be ours, if the answer to an earlier request was lost.
             if let Some(found) = self.store.read(&key).await? {
                 let winner = Commit::decode(&key, &found)?;
                 return Ok(Some(winner).filter(|winner| winner.attempt.id != self.attempt.id));
@@ -345,7 +346,7 @@ impl ShardRun {
         Err(ShardRunError::Inconsistent { location, key })
     }
 
-    /// How far the shard has come.
+    /// Returns the progress of the shard.
     pub fn progress(&self) -> ShardProgress {
         let committed = self.planned.intersection(&self.committed.borrow()).count();
         let left = self.planned.iter().filter(|trial| self.is_left(**trial)).count();
@@ -358,25 +359,25 @@ impl ShardRun {
     }
 }
 
-/// How far a shard has come.
+/// The progress of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardProgress {
     /// The shard.
     pub shard: Shard,
-    /// The number of its trials, without those that the rules of the plan make unnecessary.
+    /// The number of its trials, without those that the plan's rules make unnecessary.
     pub planned: usize,
-    /// Those in the store.
+    /// The number of its trials in the store.
     pub committed: usize,
-    /// Trials of this attempt that another attempt had committed before.
+    /// The number of trials of this attempt that another attempt had committed before.
     pub duplicates: u32,
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Sorts by time, and is unique among machines: the scratch directory has a random name.
+/// Returns an ID that sorts by time. It is unique among machines because the name of the scratch directory is random.
 fn attempt_id(scratch: &Path) -> String {
     let now = clock::utc().strftime("%Y%m%dT%H%M%SZ");
     let scratch = scratch.file_name().unwrap_or_default().to_string_lossy();
@@ -385,7 +386,7 @@ fn attempt_id(scratch: &Path) -> String {
     format!("{now}-{}-{random}", host_name()).chars().map(plain).collect()
 }
 
-/// The shard that the command line or the scheduler gives; `variable` reads the environment.
+/// Returns the shard that the command line or the scheduler gives. `variable` reads the environment.
 fn shard_of(
     choice: ShardChoice,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -407,7 +408,7 @@ fn shard_of(
                 .ok_or(TaskError::Gaps { first, last, count })
         }
         ShardChoice::AutoOf(count) => {
-            // Slurm and HyperQueue number tasks as the user does; Kubernetes counts completions from 0.
+            // Slurm and HyperQueue use the user's task numbers. Kubernetes counts completions from 0.
             let index = || number("JOB_COMPLETION_INDEX").and_then(|index| index.checked_add(1));
             let task = slurm.or_else(|| number("HQ_TASK_ID")).or_else(index);
             let task = task.ok_or(TaskError::NoTask { count })?;
@@ -416,7 +417,7 @@ fn shard_of(
     }
 }
 
-/// The scheduler's job of this process, with the number of its restarts.
+/// Returns the scheduler's job of this process, with the number of its restarts.
 fn scheduler_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<SchedulerJob> {
     let number = |name: &str| variable(name)?.parse::<u64>().ok();
     let job = |scheduler: &str, id: String, epoch| {
@@ -427,7 +428,7 @@ fn scheduler_job(variable: &dyn Fn(&str) -> Option<String>) -> Option<SchedulerJ
         None => id,
     };
     if let Some(id) = variable("SLURM_ARRAY_JOB_ID").or_else(|| variable("SLURM_JOB_ID")) {
-        // Slurm sets the count from the first restart on.
+        // Slurm sets the count only from the first restart on.
         let epoch = number("SLURM_RESTART_COUNT").unwrap_or(0);
         return job("slurm", with_task(id, variable("SLURM_ARRAY_TASK_ID")), Some(epoch));
     }
@@ -470,7 +471,7 @@ mod tests {
         assert_eq!(of("2/3", &[]), shard(2, 3));
         assert_eq!(of("auto", &array("0", "0", "4", "5")), shard(1, 5));
         assert_eq!(of("auto", &array("5", "1", "5", "5")), shard(5, 5));
-        // A part of an array that is submitted again is not the whole array.
+        // Only a part of the array was submitted again.
         let gaps = TaskError::Gaps { first: 2, last: 5, count: 2 };
         assert_eq!(of("auto", &array("5", "2", "5", "2")), Err(gaps));
         assert_eq!(of("auto", &[("HQ_TASK_ID", "1")]), Err(TaskError::NoArray));

@@ -1,5 +1,5 @@
-//! The simulator: every trial is a discrete-event simulation of the plan's network, in this process. It takes the same plan as
-//! the lab and gives the same tables, but from models of TCP and of links instead of a kernel.
+//! The simulator: each trial is a discrete-event simulation of the plan's network in this process. It takes the same plans as the
+//! lab and produces the same tables, but from models of TCP and of links instead of a kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +19,16 @@ use crate::runner::{RunningTrial, TrialQueue};
 pub mod error;
 mod trial;
 
-/// Simulates every trial.
+/// The backend that simulates trials.
 pub struct Simulator {
-    /// How many trials run at the same time; `None`: as many as there are CPUs.
+    /// Number of concurrent trials; `None` means the number of CPUs.
     jobs: Option<u32>,
-    /// All points have the same nodes.
+    /// Descriptions of the nodes, which are the same for all points.
     nodes: BTreeMap<String, NodeInfo>,
 }
 
 impl Simulator {
-    /// Describes the nodes, from the first point.
+    /// Describes the nodes of the first point.
     ///
     /// # Errors
     /// The point cannot be simulated.
@@ -50,7 +50,7 @@ impl Backend for Simulator {
         }
     }
 
-    /// One blocking thread per running trial; trials share no state.
+    /// Uses one blocking thread per running trial, because trials share no state.
     async fn run_trials(&mut self, queue: &TrialQueue<'_>, interrupt: Interrupt) {
         let places = vec![(); jobs::count(self.jobs, queue.count())];
         queue.use_jobs(places.len(), None);

@@ -31,23 +31,23 @@ mod trial;
 
 /// Nodes with agents.
 pub struct Testbed {
-    /// Holds the namespaces; `None` for the agents that the plan names.
+    /// Holds the namespaces; `None` if the plan names agents.
     process: Option<TestbedProcess>,
-    /// Their agents.
+    /// The nodes' agents.
     pub agents: Agents,
-    /// Node name to the address that its peers use.
+    /// Addresses that peers use, by node name.
     addresses: BTreeMap<String, String>,
     /// Limitations of this machine, each with its reason.
     notes: Vec<String>,
     /// Devices, addresses and routes, or where the agents are; for `run.json`.
     topology: Value,
-    /// A node in a namespace of this machine does not answer, or could not be reset.
+    /// A node in a namespace of this machine does not answer or could not be reset.
     broken: bool,
-    /// A trial has been prepared on the nodes.
+    /// Whether a trial has been prepared on the nodes.
     used: bool,
-    /// The last trial's range of ports.
+    /// The last trial's port range.
     port_slot: u32,
-    /// Nodes that have been rebooted since the last attempt at a trial, with a description.
+    /// Nodes that were rebooted since the last attempt at a trial, each with a description.
     rebooted: BTreeMap<String, String>,
 }
 
@@ -65,8 +65,8 @@ impl Testbed {
         }
     }
 
-    /// Asks the agents that the plan names whether they let this client run trials, and those of the plan: before the results
-    /// directory is made, so that a run that they refuse leaves none.
+    /// Asks the agents that the plan names whether they let this client run trials, and the plan's trials. Called before the
+    /// results directory is made, so that a refused run leaves none.
     ///
     /// # Errors
     /// An agent refuses or does not answer.
@@ -125,7 +125,7 @@ impl Testbed {
         Self { process, agents, addresses, notes, topology, broken, used, port_slot, rebooted }
     }
 
-    /// Whether an agent in a namespace of this machine has died or does not answer, or its process has ended.
+    /// Returns whether an agent in a namespace of this machine has died or does not answer, or the testbed's process has ended.
     fn is_dead(&mut self) -> bool {
         let broken = self.broken;
         self.process
@@ -133,8 +133,8 @@ impl Testbed {
             .is_some_and(|process| broken || process.deaths.try_recv() != Err(TryRecvError::Empty))
     }
 
-    /// A note for every agent of another version. The version alone degrades no trial; messages that this controller
-    /// cannot read do (`event_unreadable`).
+    /// Returns a note for every agent of another version. The version alone does not degrade a trial; messages that this
+    /// controller cannot read do (`event_unreadable`).
     fn other_versions(&self) -> impl Iterator<Item = String> {
         const OWN: &str = env!("CARGO_PKG_VERSION");
         let agents =
@@ -147,8 +147,8 @@ impl Testbed {
         })
     }
 
-    /// Congestion controls that a point asks for and its sender does not have. A module may still be loaded when that
-    /// point is prepared; without modules the trial will fail, so this is printed before the first trial.
+    /// Returns congestion controls that a point needs and its sender lacks. They are printed before the first trial. A module may
+    /// still be loaded when the point is prepared; otherwise the trial will fail.
     fn missing(&self, plan: &CheckedPlan) -> BTreeSet<String> {
         let mut missing = BTreeSet::new();
         for point in plan.points() {
@@ -183,7 +183,7 @@ impl Backend for Testbed {
         }
     }
 
-    /// One at a time, because trials share the machine.
+    /// Runs one trial at a time, because trials share the machine.
     async fn run_trials(&mut self, queue: &TrialQueue<'_>, mut interrupt: Interrupt) {
         let experiment = queue.experiment();
         let mut first = true;
@@ -196,7 +196,7 @@ impl Backend for Testbed {
             let Some(mut running) = queue.start().await else { continue };
             let result = self.run_trial(&mut running, &mut interrupt).await;
             let failed = matches!(&result, Ok(verdict) if verdict.status == Status::Failed);
-            // The testbed itself may be the reason for the failure, and building it takes a second.
+            // The testbed itself may have caused the failure, and rebuilding it takes a second.
             let needs_rebuild = self.is_dead() || (failed && self.process.is_some());
             queue.end(running, result, needs_rebuild).await;
             if needs_rebuild && !queue.is_stopped() {
@@ -217,8 +217,8 @@ impl Backend for Testbed {
 }
 
 impl Testbed {
-    /// Runs a trial; once more on a new testbed if an earlier trial may have damaged this one, or when all nodes answer again
-    /// if one was lost.
+    /// Runs a trial. Runs it again on a new testbed if an earlier trial may have damaged this one, or after the loss of a node as
+    /// soon as all nodes answer again.
     async fn run_trial(
         &mut self,
         running: &mut RunningTrial<'_>,
@@ -273,13 +273,13 @@ impl Testbed {
     }
 }
 
-/// Why a trial measured nothing, if the reason was the loss of a node.
+/// Returns why a trial measured nothing, if a node was lost.
 fn lost_node(result: &Result<Verdict, BackendError>) -> Option<String> {
     match result {
         Err(BackendError::Agent(error @ AgentError::Call { .. })) => Some(error.to_string()),
         Ok(verdict) => {
             let of = |code: ReasonCode| verdict.reasons.iter().find(|reason| reason.code == code);
-            // The other nodes are stopped then, so their streams end early too: the error names the first.
+            // The other nodes are then stopped, so their streams end early too. The first error is that of the lost node.
             let lost = of(ReasonCode::NodeLost)?;
             Some(of(ReasonCode::Error).unwrap_or(lost).message.clone())
         }
@@ -287,7 +287,7 @@ fn lost_node(result: &Result<Verdict, BackendError>) -> Option<String> {
     }
 }
 
-/// Sleeps for `gap`.
+/// Sleeps for `gap`. Ends early on the user's request to stop.
 async fn pause(gap: Micros, interrupt: &mut Interrupt) -> Result<(), BackendError> {
     tokio::select! {
         () = tokio::time::sleep(gap.duration()) => Ok(()),
@@ -295,9 +295,10 @@ async fn pause(gap: Micros, interrupt: &mut Interrupt) -> Result<(), BackendErro
     }
 }
 
-/// Number of the next trial's range of ports, taken modulo [`ccbench_proto::schedule::PORT_SLOTS`]. It follows the time in
-/// steps of two seconds and never decreases, so that few trials meet connections of an earlier one in TIME_WAIT, not even of
-/// another experiment's on the same nodes. An agent refuses ports that are in use; then the next range is tried.
+/// Returns the number of the next trial's port range, to be taken modulo [`ccbench_proto::schedule::PORT_SLOTS`]. It advances
+/// with time in steps of two seconds and never decreases. Few trials therefore meet TIME_WAIT connections of earlier trials, even
+/// those of another experiment on the same nodes. An agent refuses ports that are in use; the controller then tries the next
+/// range.
 fn next_port_slot(last: u32, utc_ns: i64) -> u32 {
     let now = (utc_ns / 2_000_000_000) as u32;
     now.max(last + 1)

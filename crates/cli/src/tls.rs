@@ -1,5 +1,5 @@
-//! The certificates of a controller: what it shows to agents, and which of theirs it accepts. The files are read once, before the
-//! first connection.
+//! The controller's TLS setup: the certificate that it presents to agents, and the agent certificates that it accepts. The files
+//! are read once, before the first connection.
 
 use std::error::Error;
 use std::io;
@@ -17,16 +17,16 @@ use tonic::transport::{ClientTlsConfig, Endpoint, Identity};
 use crate::args::TlsArgs;
 use crate::file::FileError;
 
-/// A file of certificates cannot be used.
+/// A certificate file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Its contents are wrong.
+    /// The contents of the file are invalid.
     #[error("use the {what} {}: {source}", path.display())]
     Unusable {
-        /// "authority" ...
+        /// What the file is for, such as "authority".
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -35,7 +35,7 @@ pub enum TlsError {
     },
 }
 
-/// Certificates in force.
+/// The certificates in use.
 pub struct Tls {
     identity: Identity,
     verifier: Arc<WebPkiServerVerifier>,
@@ -68,7 +68,7 @@ impl Tls {
         Ok(Some(Self { identity, verifier, crl }))
     }
 
-    /// Makes an endpoint show and verify certificates.
+    /// Makes an endpoint present and verify certificates.
     ///
     /// # Errors
     /// The controller's own certificate or key cannot be used.
@@ -78,7 +78,8 @@ impl Tls {
         endpoint.tls_config_with_verifier(config, verifier)
     }
 
-    /// Why a failed connection was refused, with the fix, if the agent's certificate or the list of revoked certificates is the reason.
+    /// Returns why TLS refused a connection, with the fix, if the reason is the agent's certificate or the list of revoked
+    /// certificates.
     pub fn refusal(&self, error: &(dyn Error + 'static)) -> Option<String> {
         use rustls::Error::{InvalidCertRevocationList, InvalidCertificate};
         let error = rustls_error(error)?;
@@ -93,7 +94,7 @@ impl Tls {
             InvalidCertificate(CertificateError::Revoked) => Some(format!(
                 "the certificate of the agent is revoked ({list}); give the node another one (`ccbench pki node DIR HOST`)"
             )),
-            // Of another name, or of the same name with another key.
+            // The certificate is of an authority with another name, or with the same name and another key.
             InvalidCertificate(CertificateError::UnknownRevocationStatus)
             | InvalidCertRevocationList(CertRevocationListError::BadSignature) => Some(format!(
                 "{list} is not the list of the authority that issued the agent's certificate; `ccbench pki revoke DIR` writes it"
@@ -103,13 +104,15 @@ impl Tls {
     }
 }
 
-/// Authorities of one name have different keys, so that the signature of a certificate of another one is bad.
+/// Returns whether another authority issued the certificate. Authorities of the same name have different keys, so its signature
+/// is invalid.
 fn is_of_other_authority(error: &rustls::Error) -> bool {
     use CertificateError::{BadSignature, UnknownIssuer};
     matches!(error, rustls::Error::InvalidCertificate(BadSignature | UnknownIssuer))
 }
 
-/// The error of the TLS library among the causes of an error. An [`io::Error`] is not the source of what it wraps.
+/// Finds the TLS library's error among the causes of an error. Checks wrapped errors too, because `source()` of an [`io::Error`]
+/// skips the error that it wraps.
 fn rustls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(found) = error.downcast_ref() {
         return Some(found);

@@ -1,4 +1,4 @@
-//! The trace files of a plan: next to the plan file, embedded in the binary, or in the results directory of a resumed run.
+//! Reads the trace files of a plan: from beside the plan file, from the binary, or from the results directory of a resumed run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use ccbench_proto::trace::TraceError;
 use ccbench_proto::wire::FILES_LIMIT;
 use ccbench_results::trace::stored::{FOLDER, facts, stored_names};
 
-/// Files that are embedded in the binary: names as in plans, and contents.
+/// Files embedded in the binary: names as in plans, and contents.
 pub type Embedded = &'static [(&'static str, &'static [u8])];
 
 /// The plan file of a results directory, for a resumed run.
 pub const RESOLVED: &str = "plan.resolved.toml";
-/// A node holds all traces of a trial.
+/// The limit is that of all traces of a trial together, which a node holds in memory.
 const LIMIT: Limit = Limit { max_bytes: FILES_LIMIT as u64, fix: "make the trace's rows longer" };
 
 /// A plan's trace files, by the name that the plan gives them.
 #[derive(Debug, Default)]
 pub struct TraceContents {
-    /// Facts about the traces for the check of the plan.
+    /// Facts about the traces that the check of the plan needs.
     pub facts: TraceFiles,
-    /// Their unchanged contents.
+    /// The unmodified contents of the files.
     pub contents: BTreeMap<String, Vec<u8>>,
     /// Files that cannot be parsed, with their problems.
     pub invalid: Vec<(PathBuf, TraceError)>,
@@ -37,7 +37,7 @@ enum ReadError {
     Io { path: PathBuf, source: std::io::Error },
 }
 
-/// Reads the trace files of the plan at `plan`; `embedded` files are not read from disk.
+/// Reads the trace files of the plan at `plan`, except `embedded` files.
 pub fn read(plan: &Path, files: &BTreeSet<String>, embedded: Embedded) -> TraceContents {
     let folder = plan.parent().unwrap_or(Path::new(""));
     let resumed = plan.file_name().is_some_and(|name| name == RESOLVED);

@@ -1,10 +1,10 @@
 //! Live views of a run, in the terminal and in the browser.
 //!
-//! - [`socket`]: a run serves [`crate::live`] on a Unix socket, one JSON object per line. `ccbench top` and `ccbench view` find it by
-//!   the results directory. It is an abstract socket, so a killed run leaves nothing.
-//! - [`server`] is the thread of a run that serves it, and with `--view` the page.
-//! - [`http`] is the page: it relays the socket's lines as server-sent events, and ends with the report.
-//! - [`terminal`] draws [`screen`] for a person at a terminal.
+//! - [`socket`]: a run serves [`crate::live`] on a Unix socket, one JSON object per line. `ccbench top` and `ccbench view` find
+//!   the socket by the results directory. It is an abstract socket, so a killed run leaves nothing behind.
+//! - [`server`] is the thread of a run that serves the socket and, with `--view`, the page.
+//! - [`http`] serves the page: it relays the socket's lines as server-sent events, and then the report.
+//! - [`terminal`] draws [`screen`] on a terminal.
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub enum ViewError {
     /// More than one run is in progress.
     #[error("several runs are in progress; give the results directory of one of them: {}", .0.join(", "))]
     Several(Vec<String>),
-    /// The user cannot see a screen.
+    /// The screen needs a terminal.
     #[error("standard output is not a terminal; {0}")]
     NoTerminal(&'static str),
     /// An operation failed.
@@ -56,7 +56,7 @@ impl ViewError {
         move |source| Self::Io { op, source }
     }
 
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::NotRunning(_) | Self::NothingRuns | Self::Several(_) | Self::NoTerminal(_) => {
@@ -67,22 +67,22 @@ impl ViewError {
     }
 }
 
-/// The directory, without symbolic links and independent of the working directory.
+/// Returns the absolute path of a directory, without symbolic links.
 pub fn absolute(dir: &Path) -> PathBuf {
     std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned())
 }
 
-/// The live views of a run of this process.
+/// The live views of this process's run.
 pub struct Views {
     server: Server,
     screen: Option<JoinHandle<()>>,
 }
 
 impl Views {
-    /// Whether the views can be shown here.
+    /// Checks whether the views can be shown here.
     ///
     /// # Errors
-    /// There is no terminal for a screen.
+    /// A screen is requested without a terminal.
     pub fn check(place: Option<ViewPlace>, json: bool) -> Result<(), ViewError> {
         if place != Some(ViewPlace::Terminal) {
             return Ok(());
@@ -96,7 +96,7 @@ impl Views {
         Ok(())
     }
 
-    /// Serves the views of a run in this directory. Without `place`, a machine that cannot serve them is no error.
+    /// Serves the views of the run in this directory. Without `place`, failing to serve them is not an error.
     ///
     /// # Errors
     /// A view cannot be served.
@@ -124,21 +124,21 @@ impl Views {
         Ok(Some(Self { server, screen }))
     }
 
-    /// The run has ended, and the state that is shown says so: closes the screen.
+    /// Closes the screen after the end of the run, which the shown state already reports.
     pub fn run_ended(&mut self) {
         if let Some(screen) = self.screen.take() {
-            // A panic is on standard error already.
+            // A panic has already been printed to standard error.
             let _ = screen.join();
         }
     }
 
-    /// Waits until subscribers have the last update, and open pages the report.
+    /// Waits until subscribers have received the last update, and open pages the report.
     pub fn finish(self) {
         self.server.finish();
     }
 }
 
-/// Shows the screen in a thread. When it closes, the messages that it has covered are printed, and lines from then on.
+/// Shows the screen in a thread. When it closes, it prints the messages that it has covered; later messages are printed directly.
 fn open_screen(
     progress: &mut Progress,
     dir: &Path,
@@ -150,7 +150,7 @@ fn open_screen(
         let shown = terminal::show(stream, CtrlC::StopsRun);
         let run = {
             let mut state = live.state();
-            // From here on messages are printed, so none is lost.
+            // From here on messages are printed directly, so none is lost.
             covered.store(false, Ordering::Relaxed);
             state.update(None).0.run
         };

@@ -1,4 +1,4 @@
-//! A trial on a virtual clock that all nodes share: what trials in the lab and in the simulator have in common.
+//! A trial on a virtual clock that all nodes share: the code that trials in the lab and in the simulator have in common.
 
 use std::collections::BTreeMap;
 
@@ -25,22 +25,22 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
-    /// UTC in nanoseconds since 1970.
+    /// Converts CLOCK_MONOTONIC to UTC, in nanoseconds since 1970.
     fn utc_ns(self, monotonic_ns: u64) -> u64 {
         monotonic_ns.saturating_add_signed(self.realtime_minus_monotonic_ns)
     }
 }
 
-/// Replies of the nodes to Describe and Prepare, by node.
+/// The nodes' replies to Describe and Prepare, by node.
 #[derive(Debug, Default)]
 pub struct NodeReplies {
-    /// To Describe.
+    /// Replies to Describe.
     pub infos: BTreeMap<String, wire::NodeInfo>,
-    /// To Prepare.
+    /// Replies to Prepare.
     pub replies: BTreeMap<String, wire::PrepareReply>,
 }
 
-/// A trial that has started.
+/// A running trial.
 pub struct VirtualTrial<'a> {
     /// Keeps its rows.
     pub recorder: TrialRecorder<'a>,
@@ -48,7 +48,8 @@ pub struct VirtualTrial<'a> {
 }
 
 impl<'a> VirtualTrial<'a> {
-    /// Starts to record a trial, and reports its start to `progress`. `configure_judge` switches off checks that these nodes do not support.
+    /// Starts to record a trial and reports its start to `progress`. `configure_judge` switches off checks that these nodes do
+    /// not support.
     ///
     /// # Errors
     /// The results directory cannot be written.
@@ -77,13 +78,13 @@ impl<'a> VirtualTrial<'a> {
         Ok(Self { recorder, clock })
     }
 
-    /// The next message, once the writer has room for it; `None` if the sender is gone.
+    /// Returns the next message once the writer has room for it; `None` if the sender is gone.
     pub async fn next<T>(&self, receive: &mut mpsc::Receiver<T>) -> Option<T> {
         self.recorder.writer.room().await;
         receive.recv().await
     }
 
-    /// The virtual clock shows `at_ns`: controller's events get this time, and due progress is printed.
+    /// Sets the virtual time to `at_ns`: the controller's events get this time, and due progress is printed.
     pub fn tick(&mut self, at_ns: u64, progress: &mut TrialProgress<'_>) {
         progress.tick(Micros::new(at_ns.saturating_sub(self.clock.t0_ns) / 1000));
         progress.judge(|| self.recorder.judge.so_far());

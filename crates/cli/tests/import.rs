@@ -1,4 +1,4 @@
-//! `ccbench import`: from the output of other tools to a summary.
+//! Tests of `ccbench import`, from the output of other tools to a summary.
 
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -127,7 +127,7 @@ fn files_of_flent_and_qlog_files_are_imported_also_compressed() {
     let opened = RunDir::open(&run).unwrap();
     let end = &opened.trials()[0];
     assert_eq!(end.status, TrialStatus::Ok, "{:?}", end.reasons);
-    // Three of qlog and three of flent; a lost ping; two samples of each; three events of the sender.
+    // Three intervals of qlog and three of flent; a lost ping; two samples of each; three events of the sender.
     let rows = ["intervals", "probes", "flow_samples", "tcp_events"].map(|table| end.rows[table]);
     assert_eq!(rows, [2 + 3 + 3, 3, 4, 3]);
     let summary = compute(&opened, TrialFilter::default()).unwrap();
@@ -135,7 +135,7 @@ fn files_of_flent_and_qlog_files_are_imported_also_compressed() {
     assert!((10e6..20e6).contains(&throughput), "{throughput}");
     let srtt_us = mean(&summary, Scope::Group, "5ac1", "srtt").unwrap();
     assert!((srtt_us - 10_250.0).abs() < 1.0, "{srtt_us}");
-    // A file that is no more than the beginning of one is not taken for an empty one.
+    // A truncated file does not count as an empty one.
     let cut = dir.path().join("cut.flent.gz");
     std::fs::write(&cut, &std::fs::read(&flent).unwrap()[..100]).unwrap();
     assert_ne!(import(&[&cut], &[], &dir.path().join("cut")), 0);
@@ -168,13 +168,13 @@ fn trials_longer_than_a_week_are_refused() {
         assert_eq!(import(&[&file], &[], &dir.path().join(format!("run-{last_s}"))), code);
     }
     let file = dir.path().join("88300800-ss.txt");
-    // What is after the phases is in none.
+    // Rows after the last phase belong to no phase.
     assert_eq!(import(&[&file], &["--phase", "a=10s"], &dir.path().join("phase")), 0);
     for phases in [["--phase", "a=20000h"], ["--phase", "a/b=1s"], ["--phase", "a=0s"]] {
         assert_eq!(import(&[&file], &phases, &dir.path().join("refused")), 2);
     }
     assert!(!dir.path().join("refused").exists());
-    // What an import that fails has made does not stop the next one.
+    // A failed import leaves nothing that stops the next one.
     let output = dir.path().join("run-88300800");
     assert!(!output.exists());
     std::fs::create_dir(&output).unwrap();
@@ -206,7 +206,7 @@ fn the_same_content_counts_once() {
     assert_eq!(import(&[&at("a.json")], &phases, &run), 2);
     std::fs::write(at("run-70000.json"), IPERF).unwrap();
     assert_eq!(import(&[&at("run-70000.json")], &["--trials"], &run), 2);
-    // Without rows, nothing counts twice.
+    // Files without rows cannot count twice.
     std::fs::write(at("one.txt"), "to do\n").unwrap();
     std::fs::write(at("two.txt"), "to do\n").unwrap();
     assert_eq!(import(&[&at("a.json"), &at("one.txt"), &at("two.txt")], &[], &run), 0);

@@ -1,4 +1,4 @@
-//! Compiles C for BPF; shared by the build scripts of the crates that embed BPF programs.
+//! Compiles C for BPF. Shared by the build scripts of the crates that embed BPF programs.
 
 use std::env::VarError;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The oldest clang that compiles the programs.
+/// The oldest supported clang.
 const OLDEST_CLANG: u32 = 16;
-/// Names in the order in which they are tried if `$CLANG` is not set.
+/// Command names to try, in this order, if `$CLANG` is not set.
 const NAMES: &[&str] =
     &["clang", "clang-21", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16"];
 
-/// An error of a build script. Written by hand: a build script should not compile thiserror.
+/// An error of a build script. Written by hand because a build script should not have to compile thiserror.
 #[derive(Debug)]
 pub enum BuildError {
     /// Cargo did not set a variable.
@@ -21,7 +21,7 @@ pub enum BuildError {
     Io { op: &'static str, path: PathBuf, source: io::Error },
     /// clang reported errors.
     Compile { clang: String, source_file: PathBuf, stderr: String },
-    /// No clang is new enough; `found` lists the others.
+    /// No clang is new enough. `found` lists those that are too old.
     NoClang { found: Vec<String> },
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// Runs `build` if the feature `ebpf` is enabled; prints its error and exits with status 1.
+/// Runs `build` if the feature `ebpf` is enabled. On error, prints it and exits with status 1.
 pub fn run(build: impl FnOnce() -> Result<(), BuildError>) {
     println!("cargo:rerun-if-env-changed=CLANG");
     if std::env::var_os("CARGO_FEATURE_EBPF").is_none() {
@@ -64,7 +64,7 @@ pub fn run(build: impl FnOnce() -> Result<(), BuildError>) {
     }
 }
 
-/// The value of a variable that Cargo sets.
+/// Returns the value of a variable that Cargo sets.
 pub fn env(name: &'static str) -> Result<String, BuildError> {
     std::env::var(name).map_err(|source| BuildError::Env { name, source })
 }
@@ -86,7 +86,7 @@ pub fn compile(clang: &str, source_file: &Path, object: &Path) -> Result<(), Bui
     })
 }
 
-/// The command name of a clang that is new enough.
+/// Returns the command name of a clang that is new enough.
 pub fn clang() -> Result<String, BuildError> {
     let wanted = std::env::var("CLANG").ok();
     let names: Vec<&str> = match &wanted {
@@ -104,7 +104,7 @@ pub fn clang() -> Result<String, BuildError> {
     Err(BuildError::NoClang { found })
 }
 
-/// The major version.
+/// Returns the major version.
 #[expect(clippy::disallowed_methods, reason = "starts clang")]
 fn version(clang: &str) -> Option<u32> {
     let output = Command::new(clang).arg("--version").output().ok()?;

@@ -1,4 +1,4 @@
-//! Socket state at every received segment, and events between segments, by eBPF: rows of the tables `acks` and
+//! Samples socket state at every received segment, and events between segments, with eBPF: rows of the tables `acks` and
 //! `tcp_events`. Losses are counted per socket. Polling ([`crate::inet_diag`]) runs independently and needs no eBPF.
 
 use std::time::Duration;
@@ -17,13 +17,13 @@ pub mod record;
 
 pub use error::AcksError;
 
-/// Maximum size of the ring: 300 000 rows per second, drained every 10 ms, need 0.9 MB; the rest absorbs a late reader.
+/// Maximum size of the ring buffer. 300 000 rows per second, drained every 10 ms, need 0.9 MB; the rest absorbs a late reader.
 const RING_BYTES: u32 = 4 << 20;
-/// Minimum size of the ring, for bursts of events.
+/// Minimum size of the ring buffer, for bursts of events.
 const MIN_RING_BYTES: u32 = 512 << 10;
 /// Time between drains if the rate of rows is unbounded.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Time between drains if the rate of rows is bounded; longer, to wake CPUs less often.
+/// Time between drains if the rate of rows is bounded. It is longer, to wake CPUs less often.
 const LONG_PERIOD: Duration = Duration::from_millis(100);
 
 /// The sockets to watch.
@@ -38,18 +38,18 @@ pub struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Number of sockets of the flows: data connections and one control connection each.
+    /// Returns the number of sockets of the flows: data connections, and one control connection per group.
     fn sockets(&self) -> u64 {
         self.flows.iter().map(|flow| u64::from(flow.count) + 1).sum()
     }
 
-    /// Which acknowledgements write a row, with `auto` resolved by the number of sockets.
+    /// Returns which acknowledgements write a row, with `auto` resolved by the number of sockets.
     #[must_use]
     pub fn acks(&self) -> Acks {
         self.acks.of_sockets(self.sockets())
     }
 
-    /// The same as rows of `ack_counts` report it.
+    /// Returns the same value as it appears in rows of `ack_counts`.
     #[must_use]
     pub fn mode(&self) -> wire::AckMode {
         wire::AckMode::of_sockets(self.acks, self.sockets())
@@ -58,28 +58,29 @@ impl Watch<'_> {
 
 /// A source of rows: BPF programs, or a fake in the agent's tests.
 pub trait AckSource: Send {
-    /// Appends the batches that are ready at `now_ns` (CLOCK_MONOTONIC); with `all`, incomplete ones too.
+    /// Appends the batches that are ready at `now_ns` (CLOCK_MONOTONIC). With `all`, also appends incomplete ones.
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>);
-    /// Counts a batch from [`AckSource::drain`] that could not be sent: rows as refused (`refused_rows`), events as lost (`lost_events`).
+    /// Counts a batch from [`AckSource::drain`] that could not be sent: rows as refused (`refused_rows`), events as lost
+    /// (`lost_events`).
     fn refused(&mut self, of: &Of);
-    /// Per socket: rows that were sent, lost in the ring, and [refused](AckSource::refused); events that were sent, and lost.
+    /// Returns the counts of each socket: rows sent, lost in the ring, and [refused](AckSource::refused); events sent and lost.
     fn counts(&mut self, at_ns: u64) -> Vec<wire::AckCount>;
-    /// Time between calls of [`AckSource::drain`].
+    /// Returns the time between calls of [`AckSource::drain`].
     fn period(&self) -> Duration;
-    /// Messages for the user: the hook in use, and what this kernel lacks.
+    /// Returns messages for the user: the hook in use, and what this kernel lacks.
     fn notes(&self) -> &[String];
 }
 
 /// Loads and attaches the programs. Dropping the source, or the end of its process, detaches them.
 ///
 /// # Errors
-/// This node cannot run them; the message names the missing kernel option or capability.
+/// This node cannot run them. The message names the missing kernel option or capability.
 #[cfg(feature = "ebpf")]
 pub fn open(watch: &Watch<'_>) -> Result<Box<dyn AckSource>, AcksError> {
     Ok(Box::new(bpf::Source::open(watch)?))
 }
 
-/// Stands in for the version with the feature `ebpf`, which this build lacks.
+/// Replaces the function above in a build without the feature `ebpf`.
 ///
 /// # Errors
 /// Always [`AcksError::NotBuilt`].
@@ -88,7 +89,7 @@ pub fn open(_: &Watch<'_>) -> Result<Box<dyn AckSource>, AcksError> {
     Err(AcksError::NotBuilt)
 }
 
-/// Size of the ring, a power of two in bytes, and the time between drains.
+/// Returns the size of the ring buffer, a power of two in bytes, and the time between drains.
 #[cfg_attr(not(feature = "ebpf"), allow(dead_code, reason = "only eBPF has a ring"))]
 fn ring(watch: &Watch<'_>) -> (u32, Duration) {
     let Acks::AtMost(gap) = watch.acks() else { return (RING_BYTES, PERIOD) };

@@ -1,5 +1,5 @@
-//! Decodes the information of congestion controls: `INET_DIAG_VEGASINFO`, `_DCTCPINFO` and `_BBRINFO`
-//! (include/uapi/linux/inet_diag.h). The row always has the raw bytes too, for algorithms that are unknown here.
+//! Decodes the data of congestion controls: `INET_DIAG_VEGASINFO`, `_DCTCPINFO` and `_BBRINFO` (include/uapi/linux/inet_diag.h).
+//! The row always has the raw bytes too, for algorithms that this module does not know.
 
 use ccbench_proto::wire::FlowSample;
 
@@ -12,7 +12,7 @@ pub const DCTCP: u16 = 9;
 /// `INET_DIAG_BBRINFO`; BBRv3 appends fields to it.
 pub const BBR: u16 = 16;
 
-/// Value of the Vegas family before the first RTT sample.
+/// The RTT fields of the Vegas family before the first RTT sample.
 const VEGAS_NO_RTT_US: u32 = 0x7fff_ffff;
 
 /// Fills the congestion control columns of `row` from attribute `kind` with the payload `info`.
@@ -26,7 +26,7 @@ pub fn decode(kind: u16, info: &[u8], row: &mut FlowSample) {
             row.vegas_min_rtt_us = u32_at(info, 12).filter(known);
         }
         DCTCP => {
-            // Not enabled: ECN was not negotiated and the socket runs Reno.
+            // If it is 0, ECN was not negotiated and the socket runs Reno.
             let enabled = u16_at(info, 0).is_some_and(|enabled| enabled != 0);
             row.dctcp_alpha = u32_at(info, 4).filter(|_| enabled);
         }

@@ -1,16 +1,16 @@
-//! The clocks of this node. No other module of this crate reads a clock: the time is an argument of samplers.
+//! The clocks of this node. No other module of this crate reads a clock: samplers take the time as an argument.
 #![expect(clippy::disallowed_methods, reason = "the module that reads clocks")]
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// `CLOCK_MONOTONIC` in nanoseconds: the `at_ns` of every row of this node.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds: the `at_ns` of every row of this node.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let now = to_ns(clock_gettime(ClockId::Monotonic));
     u64::try_from(now).unwrap_or(0)
 }
 
-/// `CLOCK_REALTIME` in nanoseconds since the UTC epoch; negative before it.
+/// Returns `CLOCK_REALTIME` in nanoseconds since the UTC epoch; negative before it.
 #[must_use]
 pub fn realtime_ns() -> i64 {
     to_ns(clock_gettime(ClockId::Realtime))

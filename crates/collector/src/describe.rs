@@ -1,5 +1,5 @@
-//! Describes this node: kernel, CPU, TCP settings and eBPF support. Read-only; fields that cannot be read stay empty,
-//! with a note.
+//! Describes this node: kernel, CPU, TCP settings and eBPF support. Changes nothing. Fields that cannot be read stay empty, with
+//! a note.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -74,8 +74,8 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// Fills kernel, CPU, congestion control, sysctl, clock, namespace and eBPF fields of `info`, and adds a note with a
-/// hint for each thing that is missing. Does not fill interfaces, qdiscs and programs.
+/// Fills kernel, CPU, congestion control, sysctl, clock, namespace and eBPF fields of `info`. Adds a note with a hint for each
+/// thing that is missing. Does not fill interfaces, qdiscs and programs.
 pub fn describe(info: &mut NodeInfo) {
     let uname = rustix::system::uname();
     info.kernel = uname.release().to_string_lossy().into_owned();
@@ -123,8 +123,8 @@ fn congestion_controls(info: &mut NodeInfo) {
     }
 }
 
-/// The value of a setting such as "net.ipv4.tcp_ecn", with runs of white space replaced by one space; `None` if this
-/// kernel or namespace lacks it.
+/// Returns the value of a setting such as "net.ipv4.tcp_ecn", with runs of white space replaced by one space. `None` if this
+/// kernel or namespace lacks the setting.
 #[must_use]
 pub fn sysctl(name: &str) -> Option<String> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
@@ -143,7 +143,7 @@ fn cpus() -> u32 {
         .unwrap_or(1)
 }
 
-/// The CPU model in /proc/cpuinfo; the key depends on the architecture.
+/// Returns the CPU model in /proc/cpuinfo. Its key depends on the architecture.
 fn cpu_model(cpuinfo: &str) -> String {
     let value = |wanted: &str| {
         cpuinfo.lines().find_map(|line| {
@@ -157,7 +157,7 @@ fn cpu_model(cpuinfo: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Why tracing programs cannot be loaded here, with a hint; `None` if they can.
+/// Returns why tracing programs cannot be loaded here, with a hint; `None` if they can.
 fn why_no_ebpf() -> Option<&'static str> {
     if fs::metadata("/sys/kernel/btf/vmlinux").is_err() {
         return Some("this kernel has no /sys/kernel/btf/vmlinux (needs CONFIG_DEBUG_INFO_BTF)");
@@ -172,7 +172,7 @@ fn why_no_ebpf() -> Option<&'static str> {
     None
 }
 
-/// The initial user namespace maps every id to itself.
+/// Returns whether this is the initial user namespace, which maps every ID to itself.
 fn in_initial_user_namespace(uid_map: &str) -> bool {
     uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }

@@ -1,4 +1,4 @@
-//! Borrowed view of an `inet_diag_msg` and its attributes. Does not allocate.
+//! A borrowed view of an `inet_diag_msg` and its attributes. Does not allocate.
 
 use crate::SampleError;
 use crate::bytes::{array, be16_at, u16_at, u32_at};
@@ -18,8 +18,7 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 
 const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_CONG: u16 = 4;
-/// The last attribute in mainline (`INET_DIAG_SOCKOPT`). Out-of-tree congestion controls use higher numbers for their
-/// information.
+/// The last attribute in mainline (`INET_DIAG_SOCKOPT`). Out-of-tree congestion controls use higher numbers for their data.
 const INET_DIAG_LAST_KNOWN: u16 = 22;
 
 /// One netlink message of a dump.
@@ -35,7 +34,7 @@ pub struct NetlinkMsg<'a> {
     pub payload: &'a [u8],
 }
 
-/// Removes the first message from `rest`; `None` at the end.
+/// Removes the first message from `rest`. Returns `None` at the end.
 ///
 /// # Errors
 /// `Malformed` if a length points outside the buffer; `at` counts from the start of `rest`.
@@ -70,17 +69,17 @@ pub struct DiagMsg<'a> {
     pub dport: u16,
     /// Socket cookie, unique until reboot.
     pub cookie: u64,
-    /// User of its process.
+    /// User ID of the socket's owner.
     pub uid: u32,
-    /// Inode of its descriptor; 0 if no process has it.
+    /// Inode of the socket; 0 if no process has it open.
     pub inode: u32,
     /// `struct inet_diag_sockid`, which selects this socket in a later request.
     pub id: [u8; 48],
-    /// `struct tcp_info`; empty for a socket in FIN_WAIT2 or TIME_WAIT without one.
+    /// `struct tcp_info`; empty for sockets in FIN_WAIT2 or TIME_WAIT that have none.
     pub info: &'a [u8],
     /// Name of the congestion control; empty if absent or not UTF-8.
     pub cong: &'a str,
-    /// Attribute type and payload of the congestion control's information.
+    /// Attribute type and payload of the congestion control's data.
     pub cc_info: Option<(u16, &'a [u8])>,
 }
 
@@ -146,7 +145,7 @@ impl<'a> DiagMsg<'a> {
     }
 }
 
-/// The next multiple of four, as netlink pads.
+/// Rounds up to the next multiple of four, the alignment of netlink.
 pub(crate) fn aligned(len: usize) -> usize {
     len.saturating_add(3) & !3
 }
@@ -157,7 +156,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The payload of a diag message with these attributes.
+    /// Makes the payload of a diag message with these attributes.
     pub(crate) fn payload(
         (sport, dport): (u16, u16),
         cookie: u64,

@@ -1,4 +1,4 @@
-//! The bytes of an inet_diag request: header, states, wanted attributes, and the kernel-side port filter.
+//! Builds the bytes of an inet_diag request: header, states, wanted attributes, and the port filter for the kernel.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,8 +12,8 @@ const AF_INET6: u8 = 10;
 /// `SOCK_DIAG_BY_FAMILY`, type of request and reply.
 pub(crate) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
-/// The older request; replies have the same type. It has no protocol field and is for TCP only. Unlike
-/// `SOCK_DIAG_BY_FAMILY` it walks the kernel's socket table once for both address families.
+/// The older request, for TCP only: it has no protocol field. Replies have the same type. Unlike `SOCK_DIAG_BY_FAMILY`, it walks
+/// the kernel's socket table once for both address families.
 pub(crate) const TCPDIAG_GETSOCK: u16 = 18;
 
 const NLM_F_REQUEST: u16 = 0x1;
@@ -26,8 +26,8 @@ const INET_DIAG_REQ_BYTECODE: u16 = 1;
 /// ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING: the states with a meaningful `tcp_info`.
 const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
-/// `INET_DIAG_INFO`, `_CONG` and `_VEGASINFO`. The last one requests the information of every congestion control: the
-/// mask has no bits for later attributes.
+/// `INET_DIAG_INFO`, `_CONG` and `_VEGASINFO`. The last one requests the data of every congestion control: the mask has no bits
+/// for later attributes.
 const EXTENSIONS: u8 = 1 << (2 - 1) | 1 << (4 - 1) | 1 << (3 - 1);
 
 const BC_JMP: u8 = 1;
@@ -36,7 +36,7 @@ const BC_S_LE: u8 = 3;
 const BC_D_GE: u8 = 4;
 const BC_D_LE: u8 = 5;
 const OP_LEN: usize = 4;
-/// Two comparisons with their operand, and the jump to "accept".
+/// Two comparisons with their operands, and the jump to "accept".
 const RANGE_LEN: usize = 2 * (2 * OP_LEN) + OP_LEN;
 
 /// The port that a comparison reads.
@@ -56,7 +56,7 @@ pub(crate) struct PortRange {
     pub(crate) high: u16,
 }
 
-/// Merges ports of one end into ranges. Sorts `ports`.
+/// Merges the ports of one end into ranges. Sorts `ports`.
 pub(crate) fn ranges(end: SocketEnd, ports: &mut [u16]) -> Vec<PortRange> {
     ports.sort_unstable();
     let mut joined: Vec<PortRange> = Vec::new();
@@ -69,11 +69,11 @@ pub(crate) fn ranges(end: SocketEnd, ports: &mut [u16]) -> Vec<PortRange> {
     joined
 }
 
-/// The filter "any of these ranges" as `INET_DIAG_REQ_BYTECODE`; `None` if there are no ranges or the program is too
-/// long for 16-bit jumps.
+/// Encodes the filter "any of these ranges" as `INET_DIAG_REQ_BYTECODE`. Returns `None` if there are no ranges or the program is
+/// too long for 16-bit jumps.
 ///
-/// Each range is `GE low`, `LE high`, `JMP accept`. A failed comparison jumps to the next range; in the last range, four
-/// bytes past the end, which the kernel takes as a mismatch.
+/// Each range is `GE low`, `LE high`, `JMP accept`. A failed comparison jumps to the next range. In the last range, it jumps four
+/// bytes past the end, which the kernel treats as a mismatch.
 pub(crate) fn bytecode(ranges: &[PortRange]) -> Option<Vec<u8>> {
     let whole = ranges.len().checked_mul(RANGE_LEN)?;
     // The last range needs no jump: reaching the end is a match.
@@ -98,23 +98,23 @@ pub(crate) fn bytecode(ranges: &[PortRange]) -> Option<Vec<u8>> {
     Some(code)
 }
 
-/// One `struct inet_diag_bc_op`. `bytecode` has checked that the values fit.
+/// Appends a `struct inet_diag_bc_op`. `bytecode` has checked that the values fit.
 fn op(code: &mut Vec<u8>, kind: u8, yes: usize, no: usize) {
     code.push(kind);
     code.push(yes as u8);
     code.extend_from_slice(&(no as u16).to_ne_bytes());
 }
 
-/// Requests that together return every TCP socket of both address families once.
+/// Requests that together return every TCP socket of both address families exactly once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Requests {
-    /// Complete messages; [`set_seq`] sets their sequence number.
+    /// Complete messages. [`set_seq`] sets their sequence numbers.
     pub(crate) messages: Vec<Vec<u8>>,
-    /// The kernel filters by port.
+    /// Whether the kernel filters by port.
     pub(crate) filtered: bool,
 }
 
-/// The variants of the request, the preferred one last. If a kernel rejects one, the one before it is next.
+/// Returns the variants of the request, the preferred one last. If the kernel rejects one, the one before it is tried next.
 pub(crate) fn variants(filter: Option<&[u8]>) -> Vec<Requests> {
     let by_family = |filter: Option<&[u8]>| Requests {
         messages: vec![by_family(AF_INET, filter), by_family(AF_INET6, filter)],
@@ -128,13 +128,13 @@ pub(crate) fn variants(filter: Option<&[u8]>) -> Vec<Requests> {
     variants
 }
 
-/// A dump of one address family.
+/// Makes a request that dumps one address family.
 fn by_family(family: u8, filter: Option<&[u8]>) -> Vec<u8> {
     let request = request_v2(family, EXTENSIONS, STATES, &[0; SOCKID_LEN]);
     message(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, &request, filter)
 }
 
-/// A request for the one socket with these addresses; `None` if they are not of one family.
+/// Makes a request for the one socket with these addresses. Returns `None` if their families differ.
 pub(crate) fn exact(local: SocketAddr, remote: SocketAddr) -> Option<Vec<u8>> {
     let mut id = Vec::with_capacity(SOCKID_LEN);
     id.extend_from_slice(&local.port().to_be_bytes());
@@ -154,14 +154,14 @@ pub(crate) fn exact(local: SocketAddr, remote: SocketAddr) -> Option<Vec<u8>> {
         }
         _ => return None,
     };
-    // Any interface, and any cookie (`INET_DIAG_NOCOOKIE`).
+    // Any interface and any cookie (`INET_DIAG_NOCOOKIE`).
     id.extend_from_slice(&[0; 4]);
     id.extend_from_slice(&[0xff; 8]);
     let request = request_v2(family, 0, u32::MAX, &id);
     Some(message(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, &request, None))
 }
 
-/// `struct inet_diag_req_v2`; `id` is its `struct inet_diag_sockid`.
+/// Makes a `struct inet_diag_req_v2`. `id` is its `struct inet_diag_sockid`.
 fn request_v2(family: u8, extensions: u8, states: u32, id: &[u8]) -> Vec<u8> {
     let mut request = vec![family, IPPROTO_TCP, extensions, 0];
     request.extend_from_slice(&states.to_ne_bytes());
@@ -169,7 +169,7 @@ fn request_v2(family: u8, extensions: u8, states: u32, id: &[u8]) -> Vec<u8> {
     request
 }
 
-/// A dump of both address families in one walk (`struct inet_diag_req`).
+/// Makes a request that dumps both address families in one walk (`struct inet_diag_req`).
 fn both_families(filter: Option<&[u8]>) -> Vec<u8> {
     let mut request = vec![AF_INET, 0, 0, EXTENSIONS];
     request.resize(request.len() + SOCKID_LEN, 0);
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::bytes::{u16_at, u32_at};
 
-    /// What the kernel does with a filter (`inet_diag_bc_run`): `None` if it would not accept the program.
+    /// Interprets a filter as the kernel does (`inet_diag_bc_run`). Returns `None` if the kernel would reject the program.
     fn run(code: &[u8], sport: u16, dport: u16) -> Option<bool> {
         let mut at = 0;
         while at < code.len() {

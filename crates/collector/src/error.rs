@@ -1,4 +1,4 @@
-//! Errors of sampling.
+//! Sampling errors.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub enum SampleError {
         /// The cause.
         source: io::Error,
     },
-    /// A message of the kernel is malformed.
+    /// A message from the kernel is malformed.
     #[error("{what}: malformed at byte {at}")]
     Malformed {
         /// The kind of message.

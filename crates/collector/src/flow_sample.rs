@@ -1,4 +1,4 @@
-//! Converts a socket of a dump to a row. Pure; units are converted only here and in `tcp_info`.
+//! Converts a dumped socket to a row. Pure. Units are converted only here and in `tcp_info`.
 
 use ccbench_proto::wire::{FlowSample, SampleSource};
 
@@ -16,7 +16,7 @@ pub struct SampleTime {
     pub gap_ns: u64,
 }
 
-/// The row of the socket `msg`, which has `role` in its flow.
+/// Returns the row of the socket `msg`, which has `role` in its flow.
 #[must_use]
 pub fn flow_sample(
     msg: &DiagMsg<'_>,

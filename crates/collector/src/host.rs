@@ -1,5 +1,5 @@
-//! Counters of the host: CPU, softirq, drops, retransmissions and the agent's own usage, as differences between two
-//! reads of /proc. The files stay open and are re-read from their start.
+//! Counters of the host: CPU, softirq, drops, retransmissions and the agent's own usage, as differences between two reads of
+//! /proc. The files stay open and are re-read from the start.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ pub mod procfs;
 
 use procfs::{CpuTimes, NicDrops, ProcessUsage, Softnet};
 
-/// Upper bound of the files of /proc that are read here, even with thousands of CPUs or interfaces.
+/// Maximum size of a /proc file that is read here; enough for thousands of CPUs or interfaces.
 const FILE_LIMIT: usize = 4 << 20;
 
 /// Reads the host's counters and returns the differences to the previous sample.
@@ -33,7 +33,7 @@ pub struct HostSampler {
     awake: Awake,
 }
 
-/// Which process keeps the CPUs from idling, with niced threads whose time counts as idle.
+/// Which process keeps the CPUs from idling with niced threads. Their time counts as idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Awake {
     /// None.
@@ -45,7 +45,7 @@ pub enum Awake {
     ByThis,
 }
 
-/// All cumulative counters at one time.
+/// All cumulative counters at one point in time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Counters {
     cpu: CpuTimes,
@@ -55,7 +55,7 @@ struct Counters {
     own: ProcessUsage,
 }
 
-/// Shares of the time of all CPUs, 0 to 100.
+/// Shares of the time of all CPUs, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct CpuShares {
     user: f64,
@@ -67,8 +67,8 @@ struct CpuShares {
 }
 
 impl HostSampler {
-    /// Opens the counters; network counters stay those of the calling thread's namespace. `pid` is the agent's own. The
-    /// first sample counts from this call.
+    /// Opens the counters. Network counters remain those of the calling thread's namespace. `pid` is the agent's own. The first
+    /// sample covers the time since this call.
     ///
     /// # Errors
     /// `Proc` if a file cannot be read or parsed.
@@ -91,24 +91,24 @@ impl HostSampler {
         Ok(sampler)
     }
 
-    /// Counts the time of the threads that keep the CPUs awake as idle.
+    /// Sets which process's keep-awake threads count as idle.
     #[must_use]
     pub fn awake(self, awake: Awake) -> Self {
         Self { awake, ..self }
     }
 
-    /// The differences since the previous call (or since `new`). A counter that decreased, for example because an
+    /// Returns the differences since the previous call (or since `new`). A counter that decreased, for example because an
     /// interface was removed, counts as unchanged.
     ///
     /// # Errors
-    /// `Proc` if a file cannot be read or parsed; the next call then covers the longer interval.
+    /// `Proc` if a file cannot be read or parsed. The next call then covers the longer interval.
     pub fn sample(&mut self, at_ns: u64) -> Result<HostSample, SampleError> {
         let now = self.read()?;
         let before = std::mem::replace(&mut self.before, now);
         let now = &self.before;
         let gap_ns = self.last_at_ns.map_or(0, |last_at_ns| at_ns.saturating_sub(last_at_ns));
         self.last_at_ns = Some(at_ns);
-        // Without a tick in between there are no shares: keep the previous ones.
+        // Keep the previous shares if no tick passed in between.
         let shares = CpuShares::between(&before.cpu, &now.cpu, self.awake != Awake::No);
         let shares = shares.unwrap_or(self.last_cpu);
         self.last_cpu = shares;
@@ -152,7 +152,7 @@ impl CpuShares {
     const IDLE: Self =
         Self { user: 0.0, system: 0.0, softirq: 0.0, steal: 0.0, idle: 100.0, max_busy: 0.0 };
 
-    /// `None` if no tick passed.
+    /// Returns `None` if no tick passed.
     fn between(before: &CpuTimes, now: &CpuTimes, niced_is_idle: bool) -> Option<Self> {
         let assign_nice = |ticks: procfs::CpuTicks| {
             let to = if niced_is_idle { (0, ticks.nice) } else { (ticks.nice, 0) };
@@ -184,7 +184,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole as f64
 }
 
-/// 0 for the first sample, whose interval is unknown.
+/// Returns 0 for the first sample, whose interval is unknown.
 fn share_of_one_cpu(ticks: u64, ticks_per_s: u64, gap_ns: u64) -> f64 {
     if gap_ns == 0 {
         return 0.0;
@@ -202,7 +202,7 @@ fn positive_sysconf(variable: SysconfVar, otherwise: u64) -> u64 {
         .unwrap_or(otherwise)
 }
 
-/// A file of /proc that is read repeatedly.
+/// A /proc file that is read repeatedly.
 struct ProcFile {
     path: String,
     file: File,

@@ -1,5 +1,5 @@
-//! Samples by `NETLINK_SOCK_DIAG`: dumps the TCP sockets of this network namespace. Needs no privileges and works on
-//! every supported kernel.
+//! Samples with `NETLINK_SOCK_DIAG`: dumps the TCP sockets of this network namespace. Needs no privileges and works on every
+//! supported kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,12 +25,12 @@ use crate::{Drained, FlowPorts, SampleError, Sampler};
 pub(crate) const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// Maximum length of a message in a dump: the kernel fills messages up to the largest receive buffer seen, at most 32 KiB.
+/// Maximum length of a message in a dump. The kernel fills messages up to the largest receive buffer seen, at most 32 KiB.
 const BUFFER_LEN: usize = 32 * 1024;
 /// The kernel replies to a dump at once; a longer wait means that a reply was lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// TCP samples by inet_diag.
+/// A sampler of TCP sockets that uses inet_diag.
 #[derive(Default)]
 pub struct DiagSampler {
     watch: Option<Watch>,
@@ -40,29 +40,29 @@ struct Watch {
     socket: Socket,
     buffer: Vec<u8>,
     requests: Requests,
-    /// Simpler variants for a kernel that rejects `requests`; the next one last.
+    /// Simpler requests for a kernel that rejects `requests`. The last one is tried next.
     fallbacks: Vec<Requests>,
     seq: u32,
     rows: Rows,
 }
 
-/// Turns messages into rows; separate from the socket and its buffer, so that both can be borrowed.
+/// Turns messages into rows. Separate from the socket and its buffer, so that both can be borrowed.
 struct Rows {
     ports: PortMap,
     kernel: KernelVersion,
     interval_ns: u64,
-    /// Time of the last sample by cookie.
+    /// Time of the last sample, by socket cookie.
     last_at_ns: BTreeMap<u64, u64>,
 }
 
 impl DiagSampler {
-    /// A sampler without flows and without a socket.
+    /// Makes a sampler without flows and without a socket.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the kernel filters by port; otherwise it returns every TCP socket of the namespace.
+    /// Returns whether the kernel filters by port. Otherwise it returns every TCP socket of the namespace.
     #[must_use]
     pub fn filters_in_kernel(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.requests.filtered)
@@ -119,7 +119,7 @@ impl Watch {
                 }
                 Err(error) => error,
             };
-            // A new socket and the old rows: replies to a failed dump must not mix with the next one.
+            // Keep the old rows but open a new socket: replies to a failed dump must not mix with those of the next one.
             self.socket = open()?;
             into.truncate(rows_before);
             self.rows.last_at_ns.retain(|_, &mut last| last != at_ns);
@@ -156,7 +156,7 @@ impl Watch {
 }
 
 impl Rows {
-    /// Processes one message; `false` after the last one of a dump.
+    /// Processes one message. Returns `false` after the last message of a dump.
     fn on_msg(
         &mut self,
         msg: &NetlinkMsg<'_>,
@@ -210,19 +210,19 @@ impl Rows {
         into.push(flow_sample(msg, role, SampleTime { at_ns, gap_ns }, self.kernel));
     }
 
-    /// Removes closed sockets, to bound memory use.
+    /// Removes closed sockets to bound the memory.
     fn forget_closed(&mut self, at_ns: u64) {
         let keep_ns = self.interval_ns.saturating_mul(16);
         self.last_at_ns.retain(|_, &mut last| at_ns.saturating_sub(last) <= keep_ns);
     }
 }
 
-/// Number of samples missing in a gap, rounded to nearest.
+/// Returns the number of samples missing in a gap, rounded to nearest.
 fn missed(gap_ns: u64, interval_ns: u64) -> u64 {
     gap_ns.saturating_add(interval_ns / 2).checked_div(interval_ns).unwrap_or(1).saturating_sub(1)
 }
 
-/// A socket in the network namespace of the calling thread.
+/// Opens a socket in the network namespace of the calling thread.
 pub(crate) fn open() -> Result<Socket, SampleError> {
     let failed = |source| netlink("open a NETLINK_SOCK_DIAG socket", source);
     let mut socket = Socket::new(NETLINK_SOCK_DIAG).map_err(failed)?;
@@ -232,10 +232,10 @@ pub(crate) fn open() -> Result<Socket, SampleError> {
     Ok(socket)
 }
 
-/// The messages that arrive next, in `buffer`.
+/// Receives the next messages into `buffer`.
 ///
 /// # Errors
-/// Nothing arrives in time, or more than fits.
+/// Nothing arrives in time, or the messages do not fit.
 pub(crate) fn receive<'a>(socket: &Socket, buffer: &'a mut [u8]) -> Result<&'a [u8], SampleError> {
     let (_, len) = rustix::net::recv(socket, &mut *buffer, RecvFlags::TRUNC)
         .map_err(|errno| netlink("receive TCP sockets", errno.into()))?;
@@ -243,7 +243,7 @@ pub(crate) fn receive<'a>(socket: &Socket, buffer: &'a mut [u8]) -> Result<&'a [
     buffer.get(..len).ok_or(SampleError::Malformed { what, at: len })
 }
 
-/// The kernel does not support this kind of request or filter.
+/// Returns whether the kernel does not support this kind of request or filter.
 fn is_unsupported(error: &SampleError) -> bool {
     let SampleError::Netlink { source, .. } = error else {
         return false;
@@ -267,7 +267,7 @@ mod tests {
 
     const INTERVAL_NS: u64 = 100;
 
-    /// A sampler of one loopback connection, which is open until the streams are dropped.
+    /// Makes a sampler of one loopback connection, which stays open until the streams are dropped.
     fn sampler_with_connection() -> (DiagSampler, TcpStream, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! Turns kernel state into rows: `TCP_INFO` of sockets, counters of the host. Independent of gRPC, plan files and tokio.
-//! Callers pass the time of a sample and decide when to take one.
+//! Turns kernel state into rows: `TCP_INFO` of sockets, and counters of the host. Independent of gRPC, plan files and tokio.
+//! Callers decide when to sample and pass the time.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
@@ -26,29 +26,29 @@ pub use host::{Awake, HostSampler};
 pub use inet_diag::DiagSampler;
 pub use owner::socket_owner;
 
-/// The sockets of a flow group on this node, identified by port (never by descriptor).
+/// The sockets of a flow group on this node. Ports identify them, never descriptors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowPorts {
     /// The group's name.
     pub group: String,
     /// The listener's port.
     pub server_port: u16,
-    /// Data connection `i` has client port `client_port + i`; any other peer of the listener is control.
+    /// Data connection `i` has client port `client_port + i`; any other peer of the listener is a control connection.
     pub client_port: u16,
     /// Number of data connections.
     pub count: u32,
-    /// This node listens (otherwise it connects).
+    /// Whether this node listens (otherwise it connects).
     pub listens: bool,
-    /// The listener sends.
+    /// Whether the listener sends.
     pub reverse: bool,
 }
 
-/// Result of one pass over the sockets.
+/// The result of one pass over the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {
     /// Rows appended.
     pub rows: u64,
-    /// Samples whose gap to the socket's previous one was over 1.5 times the interval.
+    /// Samples that came more than 1.5 intervals after the socket's previous one.
     pub late: u64,
     /// Samples known to be lost.
     pub lost: u64,
@@ -68,7 +68,7 @@ pub trait Sampler: Send {
     fn stop(&mut self);
 }
 
-/// The sampler of this node: always inet_diag, which every kernel has. Column `sample_src` names it in the rows.
+/// Returns the sampler of this node: always inet_diag, which every kernel has. The column `sample_src` names it.
 #[must_use]
 pub fn pick() -> Box<dyn Sampler> {
     Box::new(DiagSampler::new())

@@ -1,4 +1,5 @@
-//! The user whose process has a TCP socket of this network namespace, by one exact inet_diag request. Needs no privileges.
+//! Finds the user whose process owns a TCP socket of this network namespace, with one exact inet_diag request. Needs no
+//! privileges.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,16 +13,16 @@ use crate::diag_request::{SOCK_DIAG_BY_FAMILY, exact, set_seq};
 use crate::inet_diag::{NLMSG_ERROR, netlink, open, receive};
 
 const ESTABLISHED: u8 = 1;
-/// One reply, whose attributes are short.
+/// Enough for one reply with its short attributes.
 const BUFFER_LEN: usize = 8 * 1024;
 const SEQ: u32 = 1;
 
-/// The user of the socket with address `local` that is connected to `remote`, in the network namespace of the calling thread; as
-/// the caller's user namespace numbers it, where every user without a number there has that of `kernel.overflowuid`. `None` if no
-/// process has such a socket: it is another machine's, or was closed.
+/// Returns the user of the socket with address `local` that is connected to `remote`, in the network namespace of the calling
+/// thread. The number is that of the caller's user namespace; users without a number there get `kernel.overflowuid`. Returns
+/// `None` if no process has such a socket: it belongs to another machine or was closed.
 ///
 /// # Errors
-/// The kernel refused, or its reply is malformed.
+/// The kernel refuses the request, or its reply is malformed.
 pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>, SampleError> {
     let Some(mut request) = exact(local, remote) else { return Ok(None) };
     set_seq(&mut request, SEQ);
@@ -38,8 +39,8 @@ pub fn socket_owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<u32>
     Err(SampleError::Malformed { what: "netlink message without a reply", at: 0 })
 }
 
-/// The user in a reply. The kernel returns a listening socket too if no connection has the addresses; and for a socket that is
-/// closed, and has no process, user 0.
+/// Returns the user in a reply. If no connection has the addresses, the kernel returns a listening socket. For a closed socket,
+/// which no process has, it returns user 0.
 fn holder(msg: &NetlinkMsg<'_>, ports: (u16, u16)) -> Result<Option<u32>, SampleError> {
     match msg.kind {
         SOCK_DIAG_BY_FAMILY => {
@@ -80,7 +81,7 @@ mod tests {
     fn both_ends_of_a_connection_have_their_user() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // The second one is of a socket of IPv6.
+        // The second address makes an IPv6 socket.
         for host in ["127.0.0.1", "[::ffff:127.0.0.1]"] {
             let _client = TcpStream::connect(format!("{host}:{port}")).unwrap();
             let (accepted, _) = listener.accept().unwrap();
@@ -96,7 +97,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         let (local, remote) = ends(&accepted);
-        // Ends the connection also where a child process of another test has a copy of the descriptor.
+        // Closes the connection even if a child process of another test holds a copy of the descriptor.
         client.shutdown(std::net::Shutdown::Both).unwrap();
         drop(client);
         assert_eq!(socket_owner(remote, local).unwrap(), None);

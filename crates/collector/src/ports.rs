@@ -8,7 +8,7 @@ use crate::diag_request::{PortRange, SocketEnd, ranges};
 /// The role of a socket in its flow group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketRole<'a> {
-    /// "group/0", "group/control".
+    /// For example "group/0" or "group/control".
     pub flow_id: &'a str,
     /// The group's name.
     pub group: &'a str,
@@ -18,7 +18,7 @@ pub struct SocketRole<'a> {
     pub role: Role,
 }
 
-/// The flow groups of a node; classifies sockets without allocation.
+/// The flow groups of a node. Classifies sockets without allocation.
 #[derive(Debug, Clone, Default)]
 pub struct PortMap {
     /// Sorted by (listens, server_port).
@@ -33,7 +33,7 @@ struct Group {
 }
 
 impl PortMap {
-    /// Prepares the names of all sockets. If two groups have the same listener on the same end, the first one wins.
+    /// Prepares the names of all sockets. If two groups have the same listener on the same end, the first group wins.
     #[must_use]
     pub fn new(flows: &[FlowPorts]) -> Self {
         let mut groups: Vec<Group> = flows
@@ -51,13 +51,13 @@ impl PortMap {
         Self { groups }
     }
 
-    /// There are no flow groups.
+    /// Returns whether there are no flow groups.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// The role of the socket with these ports, `None` if it belongs to no group.
+    /// Returns the role of the socket with these ports, or `None` if it belongs to no group.
     #[must_use]
     pub fn classify(&self, sport: u16, dport: u16) -> Option<SocketRole<'_>> {
         self.find(false, dport, sport).or_else(|| self.find(true, sport, dport))
@@ -77,7 +77,7 @@ impl PortMap {
         })
     }
 
-    /// The ports that the filter in the kernel must accept.
+    /// Returns the ports that the kernel's filter must accept.
     pub(crate) fn ranges(&self) -> Vec<PortRange> {
         let of = |listens: bool| -> Vec<u16> {
             self.groups

@@ -1,11 +1,11 @@
-//! Decodes `struct tcp_info` (include/uapi/linux/tcp.h) by length and kernel version. Fields that the running kernel
-//! lacks (its struct is shorter) and values that mean "none" stay absent.
+//! Decodes `struct tcp_info` (include/uapi/linux/tcp.h) by length and kernel version. Fields that the running kernel lacks (its
+//! struct is shorter) and values that mean "none" stay absent.
 
 use ccbench_proto::wire::FlowSample;
 
 use crate::bytes::{u16_at, u32_at, u64_at};
 
-/// Length of the struct in Linux 6.18 and 7.x; the rest of a longer one is ignored.
+/// Length of the struct in Linux 6.18 and 7.x. Bytes beyond it are ignored.
 pub const KNOWN_LEN: usize = 280;
 
 /// `TCP_INFINITE_SSTHRESH`: the connection is still in its first slow start.
@@ -28,7 +28,8 @@ impl KernelVersion {
         Some(Self { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
     }
 
-    /// The running kernel; 0.0 if its release cannot be parsed, which decodes only fields that the length implies.
+    /// Returns the running kernel, or 0.0 if its release cannot be parsed. Version 0.0 decodes only fields that the length
+    /// implies.
     #[must_use]
     pub fn running() -> Self {
         let uname = rustix::system::uname();
@@ -60,7 +61,7 @@ fn head(info: &[u8], kernel: KernelVersion, row: &mut FlowSample) {
     row.options = byte(5);
     row.snd_wscale = byte(6).map(|value| bits(value, 8, 0, 4));
     row.rcv_wscale = byte(6).map(|value| bits(value, 8, 4, 4));
-    // Byte 7 was padding before these two fields were added in 4.9 (with delivery_rate) and 5.5.
+    // Byte 7 was padding until 4.9 (with delivery_rate) and 5.5 added these two fields.
     row.app_limited = byte(7).filter(|_| info.len() >= 168).map(|value| bits(value, 8, 0, 1) == 1);
     row.fastopen_client_fail = byte(7)
         .filter(|_| info.len() >= 232 && kernel.at_least(5, 5))
@@ -129,8 +130,8 @@ fn since_4_9(info: &[u8], row: &mut FlowSample) {
     row.total_rto_time_ms = u32_at(info, 244);
 }
 
-/// Bytes 248 to 279: Accurate ECN (Linux 6.18). The layout of the last four bytes changed in 7.0 without a change of
-/// length, so it depends on the version.
+/// Bytes 248 to 279: Accurate ECN (Linux 6.18). Linux 7.0 changed the layout of the last four bytes but not the length, so it
+/// depends on the version.
 fn accecn(info: &[u8], kernel: KernelVersion, row: &mut FlowSample) {
     row.received_ce_pkts = u32_at(info, 248);
     row.delivered_e1_bytes = u32_at(info, 252);
@@ -150,8 +151,8 @@ fn accecn(info: &[u8], kernel: KernelVersion, row: &mut FlowSample) {
     }
 }
 
-/// The C bit-field of `width` bits after `before` others, in a unit of `unit` bits: little-endian ABIs allocate from
-/// the least significant bit, big-endian ones from the most significant bit.
+/// Returns the C bit-field of `width` bits after `before` others in a unit of `unit` bits. Little-endian ABIs allocate from the
+/// least significant bit, big-endian ABIs from the most significant bit.
 fn bits(value: u32, unit: u32, before: u32, width: u32) -> u32 {
     let shift = if cfg!(target_endian = "big") { unit - before - width } else { before };
     (value >> shift) & ((1 << width) - 1)
@@ -167,7 +168,7 @@ mod tests {
     const V7_2: KernelVersion = KernelVersion { major: 7, minor: 2 };
     const V4_19: KernelVersion = KernelVersion { major: 4, minor: 19 };
 
-    /// A struct in which byte `n` is `n % 251`, so that all fields differ.
+    /// Makes a struct in which byte `n` is `n % 251`, so that all fields differ.
     fn counted(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at % 251) as u8).collect()
     }

@@ -1,4 +1,4 @@
-//! inet_diag with real TCP sockets, compared with `ss`. Each test has its own network namespace.
+//! Compares inet_diag samples of real TCP sockets with `ss`. Each test has its own network namespace.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic, and is no library")]
 
@@ -18,7 +18,7 @@ use nix::sys::socket::{
 
 const INTERVAL_NS: u64 = 100_000_000;
 const SERVER_PORT: u16 = 5201;
-/// Below the ports that the kernel gives to connections without one.
+/// Below the ephemeral port range.
 const CLIENT_PORT: u16 = 20_000;
 const ESTABLISHED: u32 = 1;
 
@@ -50,7 +50,7 @@ fn flow(listens: bool, count: u32) -> FlowPorts {
     }
 }
 
-/// A connection from a local port (0: any) with a congestion control.
+/// Opens a connection from a local port (0: any) with a congestion control.
 fn connection(listener: &TcpListener, from_port: u16, cc: Option<&str>) -> (TcpStream, TcpStream) {
     let to = listener.local_addr().unwrap();
     let to = SocketAddr::new("127.0.0.1".parse().unwrap(), to.port());
@@ -77,7 +77,7 @@ fn transfer((sender, receiver): &mut (TcpStream, TcpStream), bytes: usize) {
         left -= receiver.read(&mut buffer[..want]).unwrap();
     }
     writer.join().unwrap();
-    // One byte back carries the acknowledgement of everything before it.
+    // The byte in the other direction carries the acknowledgement of everything before it.
     receiver.write_all(&[1]).unwrap();
     sender.read_exact(&mut [0]).unwrap();
 }
@@ -176,13 +176,13 @@ fn forgets_closed_sockets() {
         assert_eq!(drain(&mut sampler, 1).1, []);
         let (client, server) = connection(&listener, CLIENT_PORT, None);
         let first = drain(&mut sampler, 2).1[0].cookie;
-        // The server closes first, so that TIME_WAIT stays there and the client's port is free. `shutdown` closes the connection
-        // at once; a child process of another test may still hold copies of the descriptors.
+        // The server closes first, so that TIME_WAIT stays on its side and the client's port is free. `shutdown` closes the
+        // connection at once, even if a child process of another test holds copies of the descriptors.
         server.shutdown(Shutdown::Write).unwrap();
         let mut rest = Vec::new();
         (&client).read_to_end(&mut rest).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        // The kernel closes the socket when the acknowledgement of its FIN has arrived, perhaps in another thread.
+        // The kernel closes the socket when the acknowledgement of its FIN arrives, perhaps in another thread.
         let mut at_ns = 3;
         while !drain(&mut sampler, at_ns).1.is_empty() {
             at_ns += 1;
@@ -210,7 +210,7 @@ fn finds_sockets_without_a_kernel_filter() {
         let _pair = connection(&listener, CLIENT_PORT, None);
         let other = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let _unrelated = connection(&other, 0, None);
-        // Every second port, so that no two merge into a range.
+        // Uses every second port, so that no two merge into a range.
         let many = (0..6_000u16).map(|index| FlowPorts {
             server_port: 2 * index + SERVER_PORT % 2 + 1_000 - SERVER_PORT % 2,
             ..flow(false, 1)
@@ -244,7 +244,7 @@ fn returns_every_socket_of_a_dump_with_several_messages() {
     });
 }
 
-/// "rtt:10.04/0.02" of a line of `ss`.
+/// Returns the value of a key in a line of `ss`, such as "10.04/0.02" in "rtt:10.04/0.02".
 fn ss_value<'a>(line: &'a str, key: &str) -> &'a str {
     line.split_ascii_whitespace()
         .find_map(|word| word.strip_prefix(key)?.strip_prefix(':'))

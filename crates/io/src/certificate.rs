@@ -1,5 +1,5 @@
-//! Reads the parts of an X.509 certificate that ccbench uses. Reading verifies nothing: TLS does, and [`is_signed_by`] before a
-//! certificate is issued again.
+//! Reads the parts of an X.509 certificate that ccbench uses. Reading verifies nothing: TLS does, and so does [`is_signed_by`]
+//! before a certificate is renewed.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer as _;
 
-/// Parts of a certificate.
+/// The parts of a certificate that ccbench uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The common name of the subject; empty without one.
+    /// The common name of the subject; empty if there is none.
     pub name: String,
     /// The serial number, as encoded.
     pub serial: Vec<u8>,
@@ -24,16 +24,16 @@ pub struct Certificate {
     pub hosts: Vec<String>,
     /// When it expires: seconds since 1970.
     pub not_after_s: i64,
-    /// It is for servers (extended key usage).
+    /// Whether the extended key usage includes server authentication.
     pub for_servers: bool,
-    /// It is for clients.
+    /// Whether the extended key usage includes client authentication.
     pub for_clients: bool,
 }
 
 /// A certificate cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// It is not PEM.
+    /// The file holds no PEM certificate.
     #[error("it holds no certificate in PEM: {0}")]
     Pem(String),
     /// It is not a certificate, or an extension is malformed.
@@ -53,7 +53,7 @@ impl Certificate {
         Self::from_der(&der_of(text)?)
     }
 
-    /// Reads a certificate in DER.
+    /// Reads a DER certificate.
     ///
     /// # Errors
     /// It is malformed.
@@ -86,23 +86,23 @@ impl Certificate {
         })
     }
 
-    /// The serial number in hexadecimal digits.
+    /// Returns the serial number in hexadecimal digits.
     pub fn serial_hex(&self) -> String {
         self.serial.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// Whether the key of an authority's certificate signed a certificate, both in PEM. Names, usages and expiry are not compared.
+/// Returns whether an authority's key signed a certificate; both are in PEM. Does not compare names, key usage or expiry.
 ///
 /// # Errors
-/// One of them is malformed.
+/// One of them cannot be read.
 pub fn is_signed_by(certificate: &[u8], authority: &[u8]) -> Result<bool, CertificateError> {
     let (certificate, authority) = (der_of(certificate)?, der_of(authority)?);
     let (certificate, authority) = (parse(&certificate)?, parse(&authority)?);
     Ok(certificate.verify_signature(Some(authority.public_key())).is_ok())
 }
 
-/// The first certificate of a PEM file.
+/// Returns the DER bytes of the first certificate of a PEM file.
 fn der_of(text: &[u8]) -> Result<Vec<u8>, CertificateError> {
     let (_, pem) =
         parse_x509_pem(text).map_err(|error| CertificateError::Pem(error.to_string()))?;

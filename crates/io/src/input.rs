@@ -1,5 +1,5 @@
-//! Reads files that a user names, without trusting them: a FIFO is not waited for, and a device or a file that grows has
-//! an end.
+//! Reads files that a user names, without trusting them: opening a FIFO does not block, and reading a device or a growing file
+//! ends.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,12 +9,12 @@ use ccbench_proto::cc::supplied::MAX_BYTES;
 use ccbench_proto::trace::MAX_FILE_BYTES;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
-/// How large a file of a kind may be.
+/// The size limit for one kind of file.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    /// Bytes.
+    /// In bytes.
     pub max_bytes: u64,
-    /// Remedy for a larger one; completes "the limit is ...; ".
+    /// What to do about a larger file; completes "the limit is ...; ".
     pub fix: &'static str,
 }
 
@@ -23,31 +23,31 @@ pub const PLAN: Limit = Limit {
     max_bytes: 4 << 20,
     fix: "a plan is a few kB: give the plan's own file, and put capacities into trace files",
 };
-/// A file to import. `ccbench_proto::tools::text` limits its lines.
+/// A file to import. `ccbench_proto::tools::text` limits the length of its lines.
 pub const IMPORT: Limit = Limit { max_bytes: 256 << 20, fix: "split the file" };
 /// A trace.
 pub const TRACE: Limit = Limit { max_bytes: MAX_FILE_BYTES as u64, fix: "make its rows longer" };
-/// A congestion control of the user: a BPF object or a kernel module.
+/// A supplied congestion control: a BPF object or a kernel module.
 pub const CONGESTION_CONTROL: Limit = Limit {
     max_bytes: MAX_BYTES,
     fix: "strip its debugging information (`strip -g`, `llvm-strip -g`)",
 };
-/// The manifest of a testbed: some kB for each node.
+/// The manifest of a testbed: a few kB per node.
 pub const MANIFEST: Limit =
     Limit { max_bytes: 16 << 20, fix: "save the manifest of one experiment" };
 /// A certificate or a key.
 pub const CERTIFICATE: Limit = Limit { max_bytes: 1 << 20, fix: "give a PEM file" };
-/// A file of a results directory that is read as a whole: the journal and `run.json` have some 500 bytes per trial.
+/// A file of a results directory that is read as a whole. The journal and `run.json` have about 500 bytes per trial.
 pub const RECORD: Limit =
     Limit { max_bytes: 1 << 30, fix: "ccbench did not write it: restore the file" };
 
-/// Why a file is not read; inside of an [`io::Error`] of the kind `InvalidInput`.
+/// Why a file is not read. It is the inner error of an [`io::Error`] of the kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Something else than a file.
+    /// It is not a regular file.
     #[error("it is a {0}, not a regular file; copy its contents to a file and give that")]
     NotRegular(&'static str),
-    /// Too large.
+    /// It is too large.
     #[error("it is too large: the limit is {} MiB; {fix}", max_bytes >> 20)]
     TooLarge {
         /// The limit.
@@ -71,7 +71,7 @@ pub fn read(path: &Path, limit: &Limit) -> io::Result<Vec<u8>> {
     read_open(&open_without_waiting(path)?, limit)
 }
 
-/// Opens a regular file that is read piece by piece, and whose reader has a limit of its own.
+/// Opens a regular file for a reader that reads piece by piece and has its own limit.
 ///
 /// # Errors
 /// It cannot be opened, or is not a regular file.
@@ -81,13 +81,14 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A FIFO without a writer does not block, and a terminal does not become ours.
+/// Opens a file with O_NONBLOCK and O_NOCTTY: a FIFO without a writer does not block, and a terminal does not become the
+/// controlling one.
 fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(File::from(open(path, flags, Mode::empty())?))
 }
 
-/// The length of a file; everything but a regular file is refused.
+/// Returns the length of a regular file, and an error for any other kind of file.
 fn regular_length(file: &File) -> io::Result<u64> {
     let stat = fstat(file)?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -99,10 +100,10 @@ fn regular_length(file: &File) -> io::Result<u64> {
     }
 }
 
-/// As [`read`], from a file that is open.
+/// Like [`read`], but takes an open file.
 ///
 /// # Errors
-/// As [`read`].
+/// Those of [`read`].
 pub fn read_open(file: &File, limit: &Limit) -> io::Result<Vec<u8>> {
     let length = regular_length(file)?;
     let too_large = || Refusal::TooLarge { max_bytes: limit.max_bytes, fix: limit.fix };
@@ -110,7 +111,7 @@ pub fn read_open(file: &File, limit: &Limit) -> io::Result<Vec<u8>> {
         return Err(too_large().into());
     }
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-    // The file may grow, and files of /proc have no length.
+    // The file may grow, and files of /proc report a length of 0.
     file.take(limit.max_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit.max_bytes {
         return Err(too_large().into());
@@ -118,10 +119,10 @@ pub fn read_open(file: &File, limit: &Limit) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As [`read`], for text.
+/// Like [`read`], but for text.
 ///
 /// # Errors
-/// As [`read`], or it is not UTF-8.
+/// Those of [`read`], and text that is not UTF-8.
 pub fn read_to_string(path: &Path, limit: &Limit) -> io::Result<String> {
     let bytes = read(path, limit)?;
     String::from_utf8(bytes).map_err(|error| {

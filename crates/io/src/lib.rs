@@ -1,5 +1,5 @@
-//! Input and output of controller and agent: [`console`] escapes what others supplied, [`input`] limits files that
-//! a user names, [`certificate`] reads certificates, [`replace`](mod@replace) writes files atomically.
+//! Input and output of controller and agent: [`console`] escapes untrusted text, [`input`] limits files that a user names,
+//! [`certificate`] reads certificates, and [`replace`](mod@replace) writes files atomically.
 #![forbid(unsafe_code)]
 
 pub mod certificate;

@@ -1,14 +1,14 @@
-//! Replaces a file as a whole.
+//! Replaces a file atomically.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Replaces a file and syncs its content to disk: readers see the old or the new content, even after a kill, a crash or a full
-/// disk. Returns the new file, to append to.
+/// Replaces a file and syncs its contents to disk. Readers see either the old or the new contents, even after a kill, a crash or
+/// a full disk. Returns the new file, open for appending.
 ///
 /// # Errors
-/// Those of writing, syncing and renaming a file in the same folder.
+/// Those of writing, syncing and renaming a file in the same directory.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
     let staged = staged(path);
     let write = || {
@@ -20,12 +20,12 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<File> {
         Ok(file)
     };
     write().inspect_err(|_| {
-        // It may not exist; the first error is the one to report.
+        // The temporary file may not exist. The first error is the one to report.
         let _ = std::fs::remove_file(&staged);
     })
 }
 
-/// Path of the temporary file that replaces `path`.
+/// Returns the path of the temporary file that replaces `path`.
 pub fn staged(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.new"))
@@ -42,7 +42,7 @@ mod tests {
         std::fs::write(staged(&path), "of a process that was killed").unwrap();
         replace(&path, b"old").unwrap().write_all(b", appended").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"old, appended");
-        // A folder cannot be replaced by a file.
+        // A file cannot replace a directory.
         let folder = dir.path().join("folder");
         std::fs::create_dir(&folder).unwrap();
         replace(&folder, b"new").unwrap_err();

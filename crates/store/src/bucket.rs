@@ -1,4 +1,4 @@
-//! A bucket of an object store: with the interface of S3, of Azure Blob Storage, or of Google Cloud Storage.
+//! A bucket of an object store with the API of S3, Azure Blob Storage or Google Cloud Storage.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -16,9 +16,9 @@ use tokio::sync::Mutex;
 use super::error::file_error;
 use super::{Creation, MAX_RECORD_BYTES, ObjectError, Pending, ShardStore};
 
-/// Size of the pieces of an upload; S3 takes 5 MiB or more, and 10 000 of them.
+/// Size of the parts of an upload. S3 accepts parts of 5 MiB or more, and at most 10 000 of them.
 const PART_BYTES: usize = 8 << 20;
-/// Pieces of an upload that are sent at the same time. With the one that is read they bound the memory.
+/// Parts of an upload that are in flight at the same time. Together with the part being read, they bound the memory.
 const PARTS_IN_FLIGHT: usize = 3;
 
 /// Objects of a bucket, all with the same prefix.
@@ -27,14 +27,14 @@ pub(crate) struct Bucket {
     /// Empty, or without a slash at the end.
     prefix: String,
     location: String,
-    /// Held by the upload in pieces: trials that end at the same time take turns, which bounds the memory.
+    /// Held during a multipart upload. Trials that end at the same time take turns, which bounds the memory.
     in_pieces: Mutex<()>,
 }
 
 /// The client of a bucket, or why there is none.
 type Connection = Result<Arc<dyn ObjectStore>, Error>;
 
-/// A bucket with the interface of S3.
+/// Makes the client of a bucket with the S3 API.
 fn s3(builder: AmazonS3Builder, bucket: &str) -> Connection {
     let builder = builder.with_bucket_name(bucket);
     let endpoint = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint]
@@ -44,7 +44,7 @@ fn s3(builder: AmazonS3Builder, bucket: &str) -> Connection {
     Ok(Arc::new(builder.build()?))
 }
 
-/// A container of Azure Blob Storage.
+/// Makes the client of a container of Azure Blob Storage.
 fn azure(builder: MicrosoftAzureBuilder, container: &str) -> Connection {
     let builder = builder.with_container_name(container);
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
@@ -52,18 +52,19 @@ fn azure(builder: MicrosoftAzureBuilder, container: &str) -> Connection {
     Ok(Arc::new(builder.build()?))
 }
 
-/// A bucket of Google Cloud Storage.
+/// Makes the client of a Google Cloud Storage bucket.
 fn gcs(builder: GoogleCloudStorageBuilder, bucket: &str) -> Connection {
     Ok(Arc::new(builder.with_bucket_name(bucket).build()?))
 }
 
-/// An endpoint with http:// is meant so: a store in the cluster's network.
+/// Returns whether the endpoint's scheme is http. A user who writes it means it, for example for a store in the cluster's
+/// network.
 fn is_http(endpoint: Option<String>) -> bool {
     endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"))
 }
 
 impl Bucket {
-    /// Opens `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`. Makes no request.
+    /// Opens `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`. Sends no request.
     pub(crate) fn open(location: &str) -> Result<Self, ObjectError> {
         Self::with(location, |scheme, bucket| match scheme {
             "s3" => Some(s3(AmazonS3Builder::from_env(), bucket)),
@@ -73,7 +74,7 @@ impl Bucket {
         })
     }
 
-    /// As [`Self::open`], with another client than that of the environment: of this scheme and bucket; `None` if there is no such scheme.
+    /// Like [`Self::open`], but `connect` makes the client for a scheme and a bucket; it returns `None` for an unknown scheme.
     fn with(
         location: &str,
         connect: impl FnOnce(&str, &str) -> Option<Connection>,
@@ -95,7 +96,7 @@ impl Bucket {
         Ok(Self { store, prefix, location, in_pieces: Mutex::new(()) })
     }
 
-    /// The path of a key in the bucket.
+    /// Returns the path of a key in the bucket.
     fn path(&self, key: &str) -> Result<Path, ObjectError> {
         let separator = if self.prefix.is_empty() { "" } else { "/" };
         Path::parse(format!("{}{separator}{key}", self.prefix))
@@ -125,7 +126,7 @@ impl Bucket {
         match send(&mut source, &mut writer).await {
             Ok(()) => writer.finish().await.map(|_| ()).map_err(self.error("write", key)),
             Err(error) => {
-                // The parts would stay in the bucket, invisible. The first error is the one to report.
+                // Otherwise the parts would stay in the bucket, invisible. The first error is the one to report.
                 let _ = writer.abort().await;
                 Err(match error {
                     SendError::Read(source) => file_error("read", file)(source),
@@ -181,7 +182,7 @@ enum SendError {
     Send(Error),
 }
 
-/// Sends a file piece by piece, and waits while too many pieces are on their way.
+/// Sends a file in parts. Waits while too many parts are in flight.
 async fn send(source: &mut File, writer: &mut WriteMultipart) -> Result<(), SendError> {
     const PIECE_BYTES: usize = 256 << 10;
     let mut piece = vec![0; PIECE_BYTES];
@@ -263,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Without a server: which client a URL has, and which of its variables a message names.
+    /// Needs no server: checks which client a URL gets, and which variables an error message names.
     #[test]
     fn schemes_have_clients_of_their_own() {
         let name = |connection: Connection| connection.unwrap().to_string();
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Bytes that are no repetition of each other, in more than two parts.
+    /// Bytes without repetition, for more than two parts.
     fn large() -> Vec<u8> {
         (0..(2 * PART_BYTES as u32 + 12_345) / 4).flat_map(u32::to_le_bytes).collect()
     }
@@ -301,8 +302,8 @@ mod tests {
         keeps_objects(&Bucket::with("s3://ccbench/a/b", connect).unwrap());
     }
 
-    /// The same in memory, and in empty places of the user's choice, for example of Azurite or of a real account, with the credentials of the
-    /// environment: `CCBENCH_TEST_BUCKETS="az://container/a gs://bucket/b"`.
+    /// Runs the same checks in memory and in empty locations of the user's choice, for example of Azurite or of a real account,
+    /// with the credentials of the environment: `CCBENCH_TEST_BUCKETS="az://container/a gs://bucket/b"`.
     #[test]
     fn other_stores_keep_small_and_large_objects() {
         let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());

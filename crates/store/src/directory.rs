@@ -1,4 +1,4 @@
-//! A directory that all machines share.
+//! A shard store in a directory that all machines share.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 use super::error::file_error;
 use super::{Creation, MAX_RECORD_BYTES, ObjectError, Pending, ShardStore};
 
-/// Beginning of the name of a file that is being written.
+/// Prefix of the names of files that are being written.
 const STAGING: &str = ".tmp-";
 
 /// Objects as files.
@@ -23,18 +23,18 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Opens a directory, and creates it if there is none.
+    /// Opens a directory; creates it if it does not exist.
     pub(crate) fn open(location: &str) -> Result<Self, ObjectError> {
         let root = PathBuf::from(location);
         std::fs::create_dir_all(&root).map_err(file_error("create", &root))?;
         Ok(Self { root, location: location.to_owned() })
     }
 
-    /// A new temporary file in the folder of this path, which is created. The name differs between machines, too: it is random.
+    /// Creates a temporary file in the folder of this path, and the folder. The name is random, so it differs between machines.
     fn staged(&self, path: &Path) -> Result<NamedTempFile, ObjectError> {
         let folder = self.folder(path);
         std::fs::create_dir_all(folder).map_err(file_error("create", folder))?;
-        // As for other files, the umask decides who may read it.
+        // The umask decides who may read the file, as for other files.
         let permissions = Permissions::from_mode(0o666);
         let mut builder = tempfile::Builder::new();
         let file = builder.prefix(STAGING).permissions(permissions).tempfile_in(folder);
@@ -45,7 +45,7 @@ impl Directory {
         path.parent().unwrap_or(&self.root)
     }
 
-    /// Syncs the folders of a new file.
+    /// Syncs the folder of a new file and the folders above it.
     fn sync_folders(&self, path: &Path) -> Result<(), ObjectError> {
         for folder in path.ancestors().skip(1).take_while(|dir| dir.starts_with(&self.root)) {
             let synced = File::open(folder).and_then(|folder| folder.sync_all());
@@ -70,7 +70,7 @@ impl Directory {
         let mut staged = self.staged(&path)?;
         let written = staged.write_all(content).and_then(|()| staged.as_file().sync_all());
         written.map_err(file_error("write", staged.path()))?;
-        // renameat2 with RENAME_NOREPLACE; a hard link where the file system has no such flag, as NFS.
+        // Uses renameat2 with RENAME_NOREPLACE, or a hard link on file systems without this flag, such as NFS.
         match staged.persist_noclobber(&path) {
             Ok(_) => {
                 self.sync_folders(&path)?;
@@ -105,7 +105,7 @@ impl Directory {
     }
 }
 
-/// Adds the keys of all files below a folder, but for those that are being written.
+/// Adds the keys of all files below a folder, except files that are being written.
 fn walk(root: &Path, folder: &Path, found: &mut Vec<String>) -> Result<(), ObjectError> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 /// Who has to act on an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// The URL, the credentials or the kind of store: the same command fails again.
+    /// The user: the URL, the credentials or the kind of store is wrong, so the same command fails again.
     Command,
-    /// The store, the network or the disk: the same command may succeed later.
+    /// The store, the network or the disk failed, so the same command may succeed later.
     Environment,
 }
 
@@ -36,7 +36,7 @@ pub enum ObjectError {
         /// The client's error.
         source: object_store::Error,
     },
-    /// Not the URL of a bucket.
+    /// The location is not the URL of a bucket.
     #[error(
         "`{url}` is not the URL of a bucket; write s3://BUCKET or s3://BUCKET/PREFIX, az:// for a container of Azure, gs:// for a bucket of \
          Google Cloud, or a directory"
@@ -45,7 +45,7 @@ pub enum ObjectError {
         /// The URL.
         url: String,
     },
-    /// An object is larger than anything that ccbench writes there.
+    /// An object is larger than anything that ccbench stores there.
     #[error(
         "{url} has {bytes} bytes, more than ccbench writes there; remove it, or give another place"
     )]
@@ -55,7 +55,7 @@ pub enum ObjectError {
         /// Its size.
         bytes: u64,
     },
-    /// The store creates an object although there is one with its key.
+    /// The store overwrites an object although it was told not to.
     #[error(
         "{location} replaces objects although the request forbids it (`If-None-Match: *`), so two machines could commit the same trial; \
          use a store with conditional writes, or a shared directory"
@@ -67,7 +67,7 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
-    /// Whether there is no such object.
+    /// Returns whether the error means that the object does not exist.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
@@ -78,7 +78,7 @@ impl ObjectError {
         }
     }
 
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn cause(&self) -> Cause {
         match self {
             Self::Url { .. } | Self::TooLarge { .. } | Self::Unconditional { .. } => Cause::Command,
@@ -95,7 +95,7 @@ const fn is_denied(error: &object_store::Error) -> bool {
     )
 }
 
-/// A hint for errors whose message does not suggest a fix.
+/// Returns a hint for errors whose message does not suggest a fix.
 fn hint(url: &str, error: &object_store::Error) -> &'static str {
     if !is_denied(error) {
         ""

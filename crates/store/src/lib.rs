@@ -1,8 +1,8 @@
-//! Where shards of a run put their results: a directory that all machines share, or a bucket of an object store.
+//! Where the shards of a run put their results: a directory that all machines share, or a bucket of an object store.
 //!
-//! A [`ShardStore`] has keys with slashes, like paths. What [`ShardStore::create`] writes decides: of several writers of a key exactly
-//! one succeeds, and it is visible as a whole or not at all. What [`ShardStore::upload`] writes is visible as a whole, too; its
-//! keys must be the writer's own.
+//! A [`ShardStore`] has keys with slashes, like paths. [`ShardStore::create`] decides races: of several writers of a key, exactly
+//! one succeeds, and its object is visible as a whole or not at all. [`ShardStore::upload`] also makes objects visible as a
+//! whole, but each writer must use keys of its own.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -15,53 +15,53 @@ mod error;
 
 pub use error::{Cause, ObjectError};
 
-/// A result that is awaited.
+/// The future of an operation on a store.
 pub type Pending<'a, T> = LocalBoxFuture<'a, Result<T, ObjectError>>;
 
-/// Size of an object that is read as a whole, at most.
+/// Maximum size of an object that is read as a whole, in bytes.
 pub const MAX_RECORD_BYTES: u64 = 64 << 20;
 
 /// Whether an object was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Creation {
-    /// It is new.
+    /// The object is new.
     New,
-    /// Another one has this key. It may be the writer's own, if the answer to an earlier request was lost.
+    /// There is already an object with this key. It may be the writer's own, if the answer to an earlier request was lost.
     Exists,
 }
 
-/// Objects by their keys.
+/// A store of objects by key.
 pub trait ShardStore {
-    /// The directory or the URL.
+    /// Returns the directory or the URL of the store.
     fn location(&self) -> &str;
 
-    /// Writes an object from a file, piece by piece; replaces an object of this key.
+    /// Writes an object from a file, in parts. Replaces an existing object.
     fn upload<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()>;
 
-    /// Writes a small object unless there is one with this key.
+    /// Writes a small object unless the key exists.
     fn create<'a>(&'a self, key: &'a str, content: Vec<u8>) -> Pending<'a, Creation>;
 
-    /// The keys in a folder and in those below it, sorted. Empty if there is no such folder.
+    /// Returns the sorted keys in a folder and its subfolders. Empty if the folder does not exist.
     fn list<'a>(&'a self, folder: &'a str) -> Pending<'a, Vec<String>>;
 
-    /// A small object, of at most [`MAX_RECORD_BYTES`]; `None` if there is none with this key.
+    /// Reads an object of at most [`MAX_RECORD_BYTES`]. Returns `None` if it does not exist.
     fn read<'a>(&'a self, key: &'a str) -> Pending<'a, Option<Vec<u8>>>;
 
-    /// Writes an object to a new file, piece by piece.
+    /// Writes an object to a new file, in parts.
     fn download<'a>(&'a self, key: &'a str, file: &'a Path) -> Pending<'a, ()>;
 
-    /// Removes an object; it is no error if there is none.
+    /// Removes an object. A missing object is not an error.
     fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()>;
 }
 
-/// Whether this is the URL of a bucket and not a directory.
+/// Returns whether this is the URL of a bucket rather than a directory.
 pub fn is_url(location: &str) -> bool {
     location.contains("://")
 }
 
-/// Opens `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`, or a directory, which is created. The environment has the
-/// credentials and the endpoint of a bucket (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, or those of
-/// Azure and Google Cloud).
+/// Opens `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`, or a directory, which it creates. Takes a
+/// bucket's credentials and endpoint from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`,
+/// `AWS_ENDPOINT_URL`, or those of Azure and Google Cloud).
 ///
 /// # Errors
 /// The URL is invalid or has another scheme, or the directory cannot be created.
@@ -73,10 +73,10 @@ pub fn open(location: &str) -> Result<Box<dyn ShardStore>, ObjectError> {
     }
 }
 
-/// Makes sure that the store refuses to create an object twice; `key` must be new. Some object stores ignore the condition.
+/// Checks that the store refuses to create an object twice. `key` must be new. Some object stores ignore the condition.
 ///
 /// # Errors
-/// It does not refuse, or an object cannot be written.
+/// The store does not refuse, or the object cannot be written.
 pub async fn check_creation(store: &dyn ShardStore, key: &str) -> Result<(), ObjectError> {
     store.create(key, b"first".to_vec()).await?;
     let second = store.create(key, b"second".to_vec()).await?;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use directory::Directory;
 
-    /// A store that ignores the condition of [`ShardStore::create`].
+    /// A store that ignores the condition of a create.
     struct Careless(Directory);
 
     impl ShardStore for Careless {
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    /// The result of a future that never waits.
+    /// Returns the result of a future that is ready at once.
     fn now<T>(pending: impl Future<Output = T>) -> T {
         pending.now_or_never().unwrap()
     }
@@ -135,7 +135,7 @@ mod tests {
         now(store.upload("files/a/b.parquet", &at("file"))).unwrap();
         assert_eq!(now(store.create("files/c.json", b"1".to_vec())).unwrap(), Creation::New);
         assert_eq!(now(store.create("files/c.json", b"2".to_vec())).unwrap(), Creation::Exists);
-        // What another writer has not finished.
+        // An unfinished object of another writer.
         std::fs::write(at("store/files/.tmp-x"), "").unwrap();
         assert_eq!(now(store.list("files")).unwrap(), ["files/a/b.parquet", "files/c.json"]);
         assert_eq!(now(store.list("none")).unwrap(), [""; 0]);

@@ -1,4 +1,4 @@
-//! Nodes that were lost or are rebooted: waiting until they answer again, and what has happened meanwhile.
+//! Nodes that were lost or are rebooting: waits until they answer again and finds out what happened meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -13,15 +13,15 @@ use super::{Agent, AgentError, Agents, call};
 use crate::clock;
 use crate::clock_offset::ClockHistory;
 
-/// Between two attempts to reach a lost node.
+/// Time between two attempts to reach a lost node.
 const AWAIT_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Agents {
-    /// Waits until every node answers again, and frees it of this run's trials up to `epoch`. `rebooted` gets the nodes that have been
-    /// rebooted, each once and with a description, also if another node does not answer.
+    /// Waits until every node answers again, and frees the nodes from this run's trials up to `epoch`. Adds the nodes that were
+    /// rebooted, each once and with a description, to `rebooted`, even if another node does not answer.
     ///
     /// # Errors
-    /// A node does not answer within `limit`, another controller has used it meanwhile, or it has another kernel.
+    /// A node does not answer within `limit`, another controller has used it meanwhile, or it runs another kernel.
     pub async fn await_all(
         &mut self,
         run_id: &str,
@@ -45,12 +45,12 @@ impl Agents {
         note_all(rebooted, join_all(calls).await)
     }
 
-    /// Reboots every node that runs another kernel than the one of these releases, and waits at most `limit` until it is back.
-    /// `rebooted` gets the nodes, each with a description, also if another node fails.
+    /// Reboots every node that does not run the kernel of its release, and waits at most `limit` for each. Adds the rebooted
+    /// nodes with a description to `rebooted`, even if another node fails.
     ///
     /// # Errors
-    /// The first node that refuses, is not back in time, or is back with another kernel; or it is the same machine as another node,
-    /// or as this one.
+    /// The first node that refuses, is not back in time, is back with another kernel, or is the same machine as this one or
+    /// another node.
     pub async fn boot(
         &mut self,
         run_id: &str,
@@ -79,7 +79,7 @@ impl Agents {
         note_all(rebooted, join_all(calls).await)
     }
 
-    /// Refuses a reboot of a machine that is more than this node.
+    /// Refuses to reboot a machine that is not only this node.
     fn check_machine(&self, node: &str, agent: &Agent) -> Result<(), AgentError> {
         let refused = |reason: String| Err(refusal(node, "reboot", reason));
         let boot_id = &agent.info.boot_id;
@@ -102,8 +102,8 @@ impl Agents {
 }
 
 impl Agent {
-    /// Learns the node's generation after a call whose reply may have been lost, and frees the node of a trial of this run. Returns a
-    /// description if it has been rebooted.
+    /// Reads the node's generation after a call whose reply may have been lost, and frees the node from this run's trial. Returns
+    /// a description of the reboot if the node was rebooted.
     async fn recover(
         &mut self,
         node: &str,
@@ -113,7 +113,7 @@ impl Agent {
         let info = call(node, "describe", self.client.describe(wire::DescribeRequest {})).await?;
         let known = self.generation.load(Ordering::Relaxed);
         let rebooted = match self.has_kernel_of_plan {
-            // A kernel that was booted once: the next trial boots it again.
+            // Another kernel is no error: the plan's kernel was booted only once, and the next trial boots it again.
             true => {
                 check_ours(node, run_id, known, &info)?;
                 boot_of(&self.info, &info)
@@ -129,7 +129,8 @@ impl Agent {
         Ok(rebooted)
     }
 
-    /// Refuses another reboot into a kernel that did not start: with `--keep-going` each of the other trials would cost one.
+    /// Refuses another reboot into a kernel that did not start. With `--keep-going`, each remaining trial would otherwise reboot
+    /// the node in vain.
     fn check_kernel(&self, node: &str, release: &str) -> Result<(), AgentError> {
         if self.not_booted.as_deref() != Some(release) {
             return Ok(());
@@ -141,7 +142,7 @@ impl Agent {
         Err(refusal(node, "reboot", reason))
     }
 
-    /// Reboots the node into this kernel, and waits until its agent is back. Returns a description.
+    /// Reboots the node into this kernel and waits until its agent is back. Returns a description.
     async fn boot(
         &mut self,
         node: &str,
@@ -166,7 +167,8 @@ impl Agent {
                         info!(node, boot_loader, entry, "reboots");
                         is_accepted = true;
                     }
-                    // The machine may be off before its reply is here. Its next boot refuses the request as one of an earlier boot.
+                    // The machine may go down before its reply arrives. A repeated request is safe: after the reboot, the agent
+                    // refuses it because it names an earlier boot.
                     Err(AgentError::Call { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -192,7 +194,7 @@ impl Agent {
         Err(refusal(node, "reboot", reason))
     }
 
-    /// The node is back after a reboot, as `now` describes it.
+    /// Takes over the description `now` of a node that is back after a reboot. Returns a description of the reboot.
     fn booted(
         &mut self,
         node: &str,
@@ -203,7 +205,7 @@ impl Agent {
         check_ours(node, run_id, self.generation.load(Ordering::Relaxed), &now)?;
         let before = std::mem::replace(&mut self.info, now);
         self.generation.store(self.info.generation, Ordering::Relaxed);
-        // Its clock began anew.
+        // The node's clock started anew.
         self.clock = ClockHistory::default();
         let wire::NodeInfo { kernel, boot_id, .. } = &self.info;
         if kernel != release {
@@ -221,12 +223,11 @@ impl Agent {
     }
 }
 
-/// What a controller does with a node that answers again after a call whose reply may have been lost: `generation` is the one it
-/// knows, `before` and `now` are descriptions of the node. Returns a description of the reboot, if there was one; then the
-/// node may be used for `run_id` again.
+/// Decides whether `run_id` may go on using a node that answers again after a call whose reply may have been lost. `generation`
+/// is the last known one; `before` and `now` are descriptions of the node. Returns a description of the reboot, if there was one.
 ///
 /// # Errors
-/// Another run has used the node meanwhile, or it has another kernel.
+/// Another run has used the node meanwhile, or the node runs another kernel.
 #[doc(hidden)]
 pub fn after_loss(
     node: &str,
@@ -246,7 +247,7 @@ fn check_ours(
     generation: u64,
     now: &wire::NodeInfo,
 ) -> Result<(), AgentError> {
-    // An agent that lost its state directory, by a reboot for example, counts from 0.
+    // An agent that has lost its state directory, for example by a reboot, counts from 0.
     if now.generation <= generation || now.last_run_id == run_id {
         return Ok(());
     }
@@ -254,7 +255,7 @@ fn check_ours(
     Err(refusal(node, "describe", reason))
 }
 
-/// A description of the reboot between two descriptions of a node, if there was one.
+/// Returns a description of the reboot between two descriptions of a node, if there was one.
 fn boot_of(before: &wire::NodeInfo, now: &wire::NodeInfo) -> Option<String> {
     let is_same = before.boot_id == now.boot_id;
     if is_same || before.boot_id.is_empty() || now.boot_id.is_empty() {
@@ -275,7 +276,7 @@ fn note(rebooted: &mut BTreeMap<String, String>, node: &str, what: &str) {
     known.push_str(what);
 }
 
-/// Adds the reboots of several nodes, and returns the first error.
+/// Adds the reboots of several nodes. Returns the first error.
 fn note_all(
     rebooted: &mut BTreeMap<String, String>,
     results: Vec<Result<(&String, Option<String>), AgentError>>,
@@ -295,10 +296,10 @@ fn refusal(node: &str, step: &'static str, reason: String) -> AgentError {
     AgentError::Refused { node: node.to_owned(), step, reason }
 }
 
-/// What has happened if a node has been rebooted between two descriptions.
+/// Returns a description of the reboot between two descriptions of a node, if there was one.
 ///
 /// # Errors
-/// Into another kernel: the trials of a run are of one.
+/// The node was rebooted into another kernel, but all trials of a run need the same one.
 fn reboot(
     node: &str,
     before: &wire::NodeInfo,

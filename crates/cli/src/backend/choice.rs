@@ -1,4 +1,4 @@
-//! Which backend the trials of a command run on.
+//! Chooses the backend for the trials of a command.
 
 use ccbench_results::backend::{DilationSource, LabImage, RunBackend};
 use ccbench_results::store::RunDir;
@@ -12,29 +12,30 @@ use crate::lab::LabOptions;
 /// A backend and its options.
 #[derive(Debug, Clone)]
 pub enum BackendChoice {
-    /// Agents on nodes or in namespaces of this machine.
+    /// Agents on nodes, or in namespaces of this machine.
     Testbed,
     /// The lab.
     Lab(LabOptions),
     /// The simulator.
     Simulator {
-        /// How many trials run at the same time; `None`: as many as there are CPUs.
+        /// Number of concurrent trials; `None` means the number of CPUs.
         jobs: Option<u32>,
     },
 }
 
 impl BackendChoice {
-    /// The backend that the command line or the plan asks for; `images`: those of the lab in which a [`resumed`] run began.
+    /// Returns the backend that the command line or the plan asks for. `images` are the lab images with which a [`resumed`] run
+    /// began.
     ///
     /// # Errors
-    /// Options that contradict each other, or the plan.
+    /// Options contradict each other or the plan.
     pub fn of(
         options: &RunOptions,
         experiment: &Experiment,
         images: Vec<LabImage>,
     ) -> Result<Self, CliError> {
         if options.sim {
-            // The check of the plan has rejected kernels.
+            // The check of the plan has already rejected kernels.
             return Ok(Self::Simulator { jobs: options.jobs });
         }
         let points = experiment.plan.points();
@@ -47,7 +48,7 @@ impl BackendChoice {
             )));
         }
         if in_lab {
-            // A plan without a kernel has one for all points.
+            // A plan without a kernel uses the same one for all points.
             let earlier = images.first().filter(|_| in_plan.is_none()).map(|image| image.kernel);
             let kernel = options.kernel.or(earlier).unwrap_or_default();
             let RunOptions { dilation, jobs, .. } = *options;
@@ -66,11 +67,12 @@ impl BackendChoice {
     }
 }
 
-/// The options of a resumed run, and the images of the lab in which it began. Options that decide on its trials are those that it
-/// began with: they need not be given again, and others are refused, because their trials are not repetitions of one point.
+/// Returns the options of a resumed run, and the lab images with which it began. Options that affect its trials keep their
+/// original values. They need not be given again, and other values are refused, because such trials would not be repetitions of
+/// the same point.
 ///
 /// # Errors
-/// An option contradicts the run, or it was simulated with another version of the simulator's model.
+/// An option contradicts the run, or another model version simulated the run.
 pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabImage>), CliError> {
     let refuse = |reason: &str| Err(CliError::Usage(format!("{}: {reason}", dir.path().display())));
     let mut options = given.clone();
@@ -96,7 +98,7 @@ pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabI
                 return refuse(&option);
             }
             options.lab = true;
-            // It is in the resolved plan if it is not the default. Runs of earlier versions have no images.
+            // The engine is in the resolved plan unless it is the default. Runs of earlier versions have no images.
             options.engine = given.engine.filter(|_| images.is_empty());
             Ok((options, images))
         }
@@ -119,7 +121,7 @@ pub fn resumed(given: &RunOptions, dir: &RunDir) -> Result<(RunOptions, Vec<LabI
     }
 }
 
-/// The option of the lab that contradicts the images in which a run began.
+/// Returns the lab option that contradicts the images with which a run began.
 fn other_lab(given: &RunOptions, images: &[LabImage]) -> Option<String> {
     let began = |with: String, option: &str| {
         Some(format!("this run began in the lab with {with}; leave out {option}"))
@@ -181,7 +183,7 @@ mod tests {
             let expected = format!("this run began in the lab with {with}");
             assert_eq!(refused(line), Some(expected), "{line}");
         }
-        // A stock kernel cannot be dilated, so the option is about other kernels of the plan.
+        // A stock kernel cannot be dilated, so the option applies to other kernels of the plan.
         let source = DilationSource::StockKernel;
         let stock = LabImage { dilation: Some(Dilation { factor: 1, source }), ..image.clone() };
         assert_eq!(other_lab(&options("--dilation 10"), &[stock, image]), None);

@@ -1,4 +1,4 @@
-//! Why a trial could not be run on a backend.
+//! Why a backend could not run a trial.
 
 use crate::agents::AgentError;
 use crate::exit::{ExitCode, from_results, of_results};
@@ -13,16 +13,16 @@ pub enum BackendError {
     /// SIGINT or SIGTERM.
     #[error("interrupted")]
     Interrupted,
-    /// An agent cannot be reached, or refused.
+    /// An agent cannot be reached or refused.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// The testbed on this machine cannot be built.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
-    /// The lab's virtual machine.
+    /// The lab failed.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// The simulator.
+    /// The simulator failed.
     #[error(transparent)]
     Simulator(#[from] SimulatedTrialError),
     /// Results cannot be written.
@@ -36,7 +36,7 @@ pub enum BackendError {
 from_results!(BackendError: StoreError, TrialError);
 
 impl BackendError {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Interrupted => ExitCode::Interrupted,

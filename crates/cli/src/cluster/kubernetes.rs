@@ -1,7 +1,7 @@
-//! What Kubernetes accepts of the manifest: the fields of its API that we use, no others, and the rules between them.
+//! Checks a manifest as Kubernetes would: only the API fields that we use, and the rules between them.
 //!
-//! Names, types and rules are those of the API reference (`batch/v1` Job, `v1` ConfigMap, PodSpec). The API server refuses more; what is
-//! accepted here and refused there is an error of this module.
+//! Names, types and rules come from the API reference (`batch/v1` Job, `v1` ConfigMap, PodSpec). The API server rejects more than
+//! this module. A manifest that passes here but that the server rejects is a bug of this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -194,7 +194,7 @@ struct ConfigMapVolumeSource {
     name: String,
 }
 
-/// A label of RFC 1123.
+/// Returns whether a name is an RFC 1123 label.
 fn is_label(name: &str) -> bool {
     let of_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=63).contains(&name.len())
@@ -203,10 +203,10 @@ fn is_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// A rule of the API, and whether a manifest keeps it.
+/// A rule of the API, and whether a manifest follows it.
 type Rule = (&'static str, bool);
 
-/// The rules of the API between fields; the first one that is broken.
+/// Checks the rules between fields. Returns the first broken one.
 fn broken_rule(list: &List) -> Option<&'static str> {
     let (config, job) = &list.items;
     let all = job_rules(config, job).into_iter().chain(pod_rules(config, &job.spec.template.spec));
@@ -285,12 +285,12 @@ fn pod_rules(config: &ConfigMap, pod: &PodSpec) -> [Rule; 7] {
     ]
 }
 
-/// Why the manifest would be refused.
+/// Returns why the manifest would be rejected.
 fn refusal(manifest: &Value) -> Option<String> {
     match serde_json::from_value::<List>(manifest.clone()) {
         Err(error) => Some(error.to_string()),
         Ok(list) => {
-            // Every field was read, into the type that the API gives it.
+            // Every field was parsed into the type that the API gives it.
             assert_eq!(serde_json::to_value(&list).unwrap(), *manifest);
             broken_rule(&list).map(str::to_owned)
         }
@@ -315,7 +315,7 @@ fn kubernetes_accepts_the_manifests_of_all_jobs() {
     }
 }
 
-/// That the check can fail: fields at the wrong place, of the wrong type, and against the rules.
+/// Checks that manifests are rejected: with misplaced fields, wrong types, and broken rules.
 #[test]
 fn other_manifests_are_refused() {
     let refused = |pointer: &str, key: &str, value: Value, reason: &str| {

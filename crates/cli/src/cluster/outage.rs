@@ -1,31 +1,31 @@
-//! A scheduler that does not answer for a while.
+//! Tracks how long a scheduler has not answered.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a command waits for a scheduler that does not answer: the upgrade of a controller takes less.
+/// How long a command waits for a scheduler that does not answer. Upgrading a controller takes less.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Since when a scheduler has not answered.
+/// Remembers since when a scheduler has not answered.
 #[derive(Debug, Default)]
 pub struct Outage {
     since: Option<Instant>,
 }
 
-/// What to do about a request without an answer.
+/// What to do about an unanswered request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The first one: report it, and ask again.
+    /// The outage begins: report it and ask again.
     First,
     /// Ask again.
     Again,
-    /// There was none for [`LIMIT`]: give up.
+    /// The outage lasts longer than [`LIMIT`]: give up.
     TooLong,
 }
 
 impl Outage {
-    /// There was no answer at this time.
+    /// Records that there was no answer at this time.
     pub fn unanswered(&mut self, now: Instant) -> Unanswered {
         match self.since {
             None => {
@@ -37,7 +37,7 @@ impl Outage {
         }
     }
 
-    /// There was an answer at this time; how long there was none before, if so.
+    /// Records an answer at this time. Returns the length of the outage that it ends, if any.
     pub fn answered(&mut self, now: Instant) -> Option<Duration> {
         self.since.take().map(|since| now.saturating_duration_since(since))
     }
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(outage.unanswered(begin), Unanswered::First);
         assert_eq!(outage.unanswered(begin + LIMIT - second), Unanswered::Again);
         assert_eq!(outage.answered(begin + LIMIT), Some(LIMIT));
-        // Each outage counts for itself.
+        // Each outage counts separately.
         assert_eq!(outage.unanswered(begin + LIMIT), Unanswered::First);
         assert_eq!(outage.unanswered(begin + LIMIT * 2 - second), Unanswered::Again);
         assert_eq!(outage.unanswered(begin + LIMIT * 2), Unanswered::TooLong);

@@ -1,4 +1,4 @@
-//! `ccbench artifact`: packs a run for reviewers, and runs such an artifact again.
+//! `ccbench artifact`: packs a run for reviewers, and reruns it from such an artifact.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +43,8 @@ fn rerun(args: ArtifactRerunArgs) -> Result<ExitCode, CliError> {
     let dir = artifact::unpack(&args.file, &args.directory, limits)?;
     let done = rerun_unpacked(args, &dir);
     if done.is_err() && !dir.join(artifact::RERUN).exists() {
-        // No trial has run, so the command can be given again. The first error is the one to report.
+        // No trial has run yet, so remove the directory: the same command can then be given again. The first error is the one to
+        // report.
         let _ = std::fs::remove_dir_all(&dir);
     }
     done
@@ -57,7 +58,7 @@ fn rerun_unpacked(args: ArtifactRerunArgs, dir: &Path) -> Result<ExitCode, CliEr
     let run_args = RunArgs::of(options(args, &artifact, &source)?);
     let completed = block_on(run::run_plan(&run_args, source))?;
     let results = completed.path().to_path_buf();
-    // Its exit code is about the claims alone: one that does not hold may be the artifact's result too.
+    // Ignores the exit code, which is about the claims alone: a claim that does not hold may also be the artifact's result.
     run::conclude(&run_args, completed, Tables::Claims)?;
     let comparison = artifact::compare(&artifact, &results)?;
     print(&artifact::text(&comparison));
@@ -74,7 +75,8 @@ const fn exit_code(reproduced: bool) -> ExitCode {
     if reproduced { ExitCode::Success } else { ExitCode::ClaimRefuted }
 }
 
-/// The options that repeat the artifact's run: its backend, with the kernel and the dilation that the resolved plan does not have.
+/// Returns the options that repeat the artifact's run: its backend, and the kernel and dilation, which the resolved plan does not
+/// contain.
 fn options(
     args: ArtifactRerunArgs,
     artifact: &Artifact,
@@ -125,7 +127,7 @@ fn options(
     })
 }
 
-/// The first congestion control of the artifact's author that this machine's kernel must not get.
+/// Returns the first congestion control of the artifact that the user has not allowed to be loaded into this machine's kernel.
 fn first_not_allowed<'a>(
     digests: &'a BTreeMap<String, String>,
     allowed: &[String],
@@ -134,8 +136,8 @@ fn first_not_allowed<'a>(
     digests.iter().find(|(_, sha256)| !is_allowed(sha256))
 }
 
-/// The kernel and the dilation of the lab. A calibration on another machine must not choose another dilation, so it is given; the
-/// engine uml is in the resolved plan, and a dilation or a stock kernel selects the other one.
+/// Returns the kernel and the dilation of the lab. The dilation is given because a calibration on another machine might choose
+/// another one. The engine is not needed: the resolved plan names uml, and a dilation or a stock kernel selects qemu.
 fn of_lab(backend: &RunBackend) -> (Option<Series>, Option<u32>) {
     let images = match backend {
         RunBackend::Lab { images } => &images[..],
@@ -146,7 +148,7 @@ fn of_lab(backend: &RunBackend) -> (Option<Series>, Option<u32>) {
         DilationSource::Given | DilationSource::Calibrated => true,
         DilationSource::StockKernel => false,
     });
-    // The limits of `--dilation`: the artifact may be a stranger's.
+    // Applies the limits of `--dilation`, because the artifact is untrusted.
     let dilation = chosen.next().map(|dilation| dilation.factor.clamp(1, 500));
     (images.first().map(|image| image.kernel), dilation)
 }

@@ -1,4 +1,4 @@
-//! `ccbench check`: checks a plan and prints how much it runs.
+//! `ccbench check`: checks a plan and prints its number of trials and their duration.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
-/// The engine to check for; `None` if the plan names engines.
+/// Returns the engine to check for; `None` if the plan names engines.
 fn lab_engine(
     args: &CheckArgs,
     source: &PlanSource,
@@ -62,7 +62,7 @@ fn lab_engine(
     Ok(choice.map(|choice| choice.engine))
 }
 
-/// Points, trials and duration: `8 point(s) × 3 = 24 trial(s), 12:00 of traffic`.
+/// Returns points, trials and duration, such as `8 point(s) × 3 = 24 trial(s), 12:00 of traffic`.
 pub fn size(plan: &CheckedPlan) -> String {
     let (points, most) = (plan.point_count(), plan.plan().repeat.at_most());
     let (trials, duration) = (points * most, duration(plan));
@@ -75,7 +75,7 @@ pub fn size(plan: &CheckedPlan) -> String {
     }
 }
 
-/// Duration of all trials of a plan at most: `12:00`.
+/// Returns the maximum duration of all trials of a plan, such as `12:00`.
 pub fn duration(plan: &CheckedPlan) -> String {
     let lengths = plan.trial_lengths().into_iter().map(Micros::as_secs_f64);
     let total = lengths.sum::<f64>() * f64::from(plan.plan().repeat.at_most());

@@ -1,4 +1,4 @@
-//! `ccbench describe`: what the nodes of a plan are and support.
+//! `ccbench describe`: prints what the nodes of a plan are and what they support.
 
 use std::fmt::Write as _;
 

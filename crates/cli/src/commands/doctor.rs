@@ -1,5 +1,5 @@
-//! `ccbench doctor`: what this machine can do, and what to install. The nodes of a small testbed describe it, as in
-//! `ccbench describe`, and the lab opens its images, as before a run: nothing is detected here.
+//! `ccbench doctor`: prints what this machine can do, and what to install. This module detects nothing itself: the nodes of a
+//! small testbed describe the machine, as in `ccbench describe`, and the lab opens its images as before a run.
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::plan::{Engine, Queue, Series};
@@ -21,27 +21,27 @@ use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 use crate::testbed::Testbed;
 
-/// The plan whose testbed is built; no trial runs.
+/// The plan whose testbed is built. No trial runs.
 const PLAN: &str = include_str!("../../../../plans/quickstart.toml");
-/// The oldest kernel that is supported.
+/// The oldest supported kernel.
 const KERNEL: (u32, u32) = (5, 15);
-/// Clock sources that are read without a system call or an access to a device.
+/// Clock sources that can be read without a system call or device access.
 const FAST_CLOCKS: [&str; 4] =
     ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
 /// Disciplines that only ccbench's datapath has.
 const USERSPACE_ONLY: [&str; 1] = ["bfifo_head_drop"];
 
-/// What happens on a machine that cannot run the engine uml.
+/// What follows if a machine cannot run the engine uml.
 const WITHOUT_UML: &str = "until then `--lab` uses the engine qemu, which is slower";
 
-/// Whether this machine has a thing.
+/// Whether this machine has something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Ok,
-    /// It works; a newer one has more.
+    /// It works, but a newer version has more.
     Old,
     Missing,
-    /// It is missing, and most plans run without it.
+    /// It is missing, but most plans run without it.
     Optional,
 }
 
@@ -55,13 +55,13 @@ impl Status {
     }
 }
 
-/// One thing that this machine has or lacks.
+/// The result of one check of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Check {
     name: String,
     status: Status,
     found: String,
-    /// What helps; empty if it is ok.
+    /// What to do about it; empty if the status is `Ok`.
     remedy: String,
 }
 
@@ -72,7 +72,7 @@ impl Check {
         Self { name: name.to_owned(), status, found: found.into(), remedy }
     }
 
-    /// Most plans run without it.
+    /// Makes the check optional, because most plans run without it.
     fn optional(mut self) -> Self {
         if self.status == Status::Missing {
             self.status = Status::Optional;
@@ -85,7 +85,7 @@ impl Check {
     }
 }
 
-/// Prints every check. The exit code is about namespaces of this machine alone: they are the default of `ccbench run`.
+/// Prints every check. The exit code is only about network namespaces of this machine, the default of `ccbench run`.
 ///
 /// # Errors
 /// The asynchronous runtime is not available.
@@ -126,7 +126,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, CliError> {
     Ok(code)
 }
 
-/// A node in a namespace of this machine, and the testbed's notes.
+/// Returns the description of a node in a namespace of this machine, and the testbed's notes.
 async fn describe() -> Result<(NodeInfo, Vec<String>), CliError> {
     let loaded = PlanSource::embedded("plans/quickstart.toml", PLAN, &[]).load(&[])?;
     let experiment = Experiment::new(loaded, false, TlsArgs::default(), false);
@@ -138,7 +138,7 @@ async fn describe() -> Result<(NodeInfo, Vec<String>), CliError> {
     Ok((node, notes))
 }
 
-/// What a node's description contains.
+/// Returns the checks of a node's description.
 fn of_node(node: &NodeInfo, steal_pct: f64) -> Vec<Check> {
     let privileges = node.privileges();
     let steal = format!("{} × {}, steal since boot {steal_pct:.1} %", node.cpus, node.cpu_model);
@@ -208,7 +208,7 @@ fn of_iperf3(node: &NodeInfo) -> Check {
     if check.is_ok() { check } else { Check { status: Status::Old, ..check } }
 }
 
-/// Whether the kernel has the qdiscs that links use.
+/// Checks whether the kernel has the qdiscs that links use.
 fn of_qdiscs(node: &NodeInfo) -> Check {
     let has = |kind: &&str| node.qdiscs.iter().any(|found| found == kind);
     let missing: Vec<&str> = qdiscs().filter(|kind| !has(kind)).collect();
@@ -225,13 +225,13 @@ fn of_qdiscs(node: &NodeInfo) -> Check {
     )
 }
 
-/// The qdiscs that links use.
+/// Returns the qdiscs that links use.
 fn qdiscs() -> impl Iterator<Item = &'static str> {
     let kinds = Queue::kinds().iter().copied().filter(|kind| !USERSPACE_ONLY.contains(kind));
     ["htb", "netem"].into_iter().chain(kinds)
 }
 
-/// Whether a release, `6.12.3-1-amd64`, is not older than [`KERNEL`].
+/// Returns whether a release such as `6.12.3-1-amd64` is at least [`KERNEL`].
 fn is_supported(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {

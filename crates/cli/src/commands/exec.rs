@@ -1,4 +1,4 @@
-//! `ccbench exec`: a command in a node of a running experiment, in this machine's network namespaces.
+//! `ccbench exec`: runs a command in a node of a running experiment, in its network namespace on this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,17 +10,17 @@ use crate::error::CliError;
 use crate::paths::{agent_binary, running};
 use crate::view::socket::{self, InProgress};
 
-/// An experiment or run of this user in progress.
+/// An experiment or run of this user that is in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Candidate {
-    /// The folder of its testbed; `None` if its nodes are no network namespaces of this machine.
+    /// The folder of its testbed; `None` if its nodes are not network namespaces of this machine.
     testbed: Option<PathBuf>,
-    /// Its run; `None` if it has none (`describe`) or does not show it.
+    /// Its run; `None` if it has none (`describe`) or does not answer.
     run: Option<InProgress>,
 }
 
 impl Candidate {
-    /// The id of the experiment; empty without a testbed.
+    /// Returns the experiment's ID; empty without a testbed.
     fn id(&self) -> String {
         let name = self.testbed.as_deref().and_then(Path::file_name);
         name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
@@ -44,13 +44,13 @@ impl std::fmt::Display for Candidate {
     }
 }
 
-/// The process of the experiment with this folder.
+/// Returns the process ID of the experiment with this folder.
 fn pid_of(testbed: &Path) -> Option<i32> {
     testbed.file_name()?.to_str()?.split('-').nth(1)?.parse().ok()
 }
 
-/// What is in progress: the testbeds of this machine with their runs, and the runs without one. A process runs one experiment at a
-/// time, and its id has the process's id (`Experiment::id`).
+/// Returns what is in progress: the testbeds of this machine with their runs, and the runs without a testbed. A process runs one
+/// experiment at a time, and its ID contains the process ID (`Experiment::id`).
 fn candidates(testbeds: Vec<PathBuf>, mut runs: Vec<InProgress>) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = testbeds
         .into_iter()
@@ -65,10 +65,10 @@ fn candidates(testbeds: Vec<PathBuf>, mut runs: Vec<InProgress>) -> Vec<Candidat
     found
 }
 
-/// The experiment to enter: the wanted one, or the only one in progress.
+/// Returns the experiment to enter: the wanted one, or the only one in progress.
 ///
 /// # Errors
-/// There is none, or more than one, or its nodes are elsewhere.
+/// There is no such experiment, there are several, or its nodes are elsewhere.
 fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, CliError> {
     if let Some(wanted) = wanted {
         found.retain(|candidate| candidate.is_named(wanted));
@@ -93,7 +93,7 @@ fn choose(mut found: Vec<Candidate>, wanted: Option<&str>) -> Result<Candidate, 
     Err(CliError::Usage(why))
 }
 
-/// Replaces this process by a command in a node of a running experiment; returns only if that fails.
+/// Replaces this process with a command in a node of a running experiment. Returns only on failure.
 #[expect(clippy::disallowed_methods, reason = "starts the agent")]
 pub fn exec(args: &ExecArgs) -> CliError {
     let found = candidates(running(), socket::in_progress());

@@ -1,4 +1,4 @@
-//! `ccbench import`: makes a results directory from the output of ss, iperf3 and ping, data files of flent and qlog files.
+//! `ccbench import`: makes a results directory from the output of ss, iperf3 and ping, flent data files and qlog files.
 //! [`ccbench_proto::tools`] parses the text; this module reads files, takes names from options, and prints what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,9 +33,9 @@ use ccbench_results::store::RunDir;
 use ccbench_results::summarize::summarize;
 use ccbench_results::table;
 
-/// Unread lines of a file that are printed without `--all`.
+/// Number of unread lines per file that are printed without `--all`.
 const MAX_UNREAD: usize = 10;
-/// The first bytes of a file that gzip compressed (RFC 1952).
+/// The first bytes of a gzip file (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// A file and its trial.
@@ -43,13 +43,13 @@ struct File {
     path: PathBuf,
     trial: u16,
     sha256: String,
-    /// Of its content without compression.
+    /// The digest of its uncompressed contents.
     content_sha256: String,
     source: Source,
 }
 
 impl File {
-    /// Whether it has output of a known tool.
+    /// Returns whether it contains output of a known tool.
     fn has_rows(&self) -> bool {
         let Found { sockets, tests, pings, named, .. } = &self.source.found;
         !(sockets.is_empty() && tests.is_empty() && pings.is_empty() && named.rows.is_empty())
@@ -59,7 +59,7 @@ impl File {
 /// Runs the command.
 ///
 /// # Errors
-/// A file cannot be read or holds nothing known, or the results cannot be written.
+/// A file cannot be read or has no known contents, or the results cannot be written.
 pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
     if let Some(why) = refuse_phases(&args.phases) {
         return Err(CliError::Usage(format!("--phase: {why}")));
@@ -84,7 +84,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
-/// The given files, and all files below the given folders except hidden ones.
+/// Returns the given files and all files below the given folders, except hidden ones.
 fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     let mut found = BTreeSet::new();
     let mut pending: Vec<PathBuf> = given.to_vec();
@@ -136,7 +136,7 @@ fn read(path: &Path, args: &ImportArgs) -> Result<File, CliError> {
     })
 }
 
-/// The content of a file that gzip compressed, which is limited as other files are.
+/// Decompresses a gzip file. The contents have the same size limit as other files.
 fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let input::Limit { max_bytes, fix } = input::IMPORT;
     let mut content = Vec::new();
@@ -147,15 +147,15 @@ fn unpack(bytes: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A name that is valid as a value and in file names.
+/// Converts a name so that it is valid as a value and in file names.
 fn plain(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.chars().map(|c| if fits(c) { c } else { '-' }).collect()
 }
 
-/// The last separate number in a name: `cubic-3-iperf` is trial 3.
+/// Returns the last separate number in a name: `cubic-3-iperf` is trial 3.
 fn number(stem: &str, path: &Path) -> Result<u16, CliError> {
-    // All trials may be counted on by one.
+    // The maximum leaves room for a count of all trials.
     const MAX: u16 = u16::MAX - 1;
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let mut parts = stem.split(|c: char| !c.is_ascii_alphanumeric());
@@ -169,7 +169,7 @@ fn number(stem: &str, path: &Path) -> Result<u16, CliError> {
     })
 }
 
-/// An error if two files have the same content, which would count twice.
+/// Returns an error if two files have the same contents, which would count twice.
 fn refuse_copies(files: &[File]) -> Result<(), CliError> {
     let mut seen: BTreeMap<&str, &Path> = BTreeMap::new();
     for file in files.iter().filter(|file| file.has_rows()) {
@@ -183,7 +183,7 @@ fn refuse_copies(files: &[File]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Files of one trial with the same name are named by their whole path.
+/// Names files of one trial by their whole path if they have the same file name.
 fn unique_stems(files: &mut [File]) {
     let mut count: BTreeMap<(u16, String), u32> = BTreeMap::new();
     for file in files.iter() {
@@ -197,7 +197,7 @@ fn unique_stems(files: &mut [File]) {
     }
 }
 
-/// The number of lines read, and every unread line as `FILE:LINE: why`.
+/// Returns the number of lines read, and every unread line as `FILE:LINE: why`.
 fn report(files: &[File], all: bool) -> String {
     let mut text = String::new();
     for file in files {
@@ -302,10 +302,10 @@ fn write(
     Ok(())
 }
 
-/// The given phases in sequence; without any, one phase over the whole trial.
+/// Returns the given phases in sequence, or one phase for the whole trial if none is given.
 fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
     if phases.is_empty() {
-        // A phase does not contain its end, so it ends one microsecond after the last row.
+        // A phase excludes its end, so it ends one microsecond after the last row.
         let length = gathered.end_ns.saturating_sub(gathered.begin_ns) / 1000 + 1;
         let (start, end) = (Micros::default(), Micros::new(length));
         return vec![PhaseSpan::new("all", start, end)];
@@ -320,7 +320,7 @@ fn spans(gathered: &Gathered, phases: &[(String, Micros)]) -> Vec<PhaseSpan> {
     spans
 }
 
-/// The error for a trial that would last longer than any: often one time is wrong.
+/// Returns the error for a trial that would exceed the limit. Often a single time is wrong.
 fn too_long(trial: u16, gathered: &Gathered, files: &[&File], names: &Names) -> CliError {
     let last = files.iter().max_by_key(|file| gather(&[&file.source], names).end_ns);
     let last = last.map_or(Path::new(""), |file| file.path.as_path());

@@ -50,7 +50,7 @@ pub fn run(command: &LabCommand) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Builds or fetches one kernel, with ccbench's modules if they are asked for, and checks that it can be packed with the userland.
+/// Builds or fetches a kernel, with ccbench's modules if requested, and checks that it can be packed with the userland.
 fn build(engine: Engine, series: Series, with_modules: bool) -> Result<ExitCode, CliError> {
     let kernel = kernel::build(engine, series)?;
     let mut image = VmImage::open(engine, series)?;

@@ -1,4 +1,4 @@
-//! `ccbench merge`: one run of the trials of all shards.
+//! `ccbench merge`: merges the trials of all shards into one run.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use crate::file::FileError;
 use crate::readable_run::RECORD;
 use crate::runtime::block_on;
 
-/// Trials that a message names.
+/// Maximum number of trials that a message names.
 const NAMED_TRIALS: usize = 10;
 
 /// Runs the command.
@@ -51,11 +51,11 @@ pub fn run(args: &MergeArgs) -> Result<ExitCode, CliError> {
     Ok(if is_sound { code } else { ExitCode::Failure })
 }
 
-/// Where the merged run goes.
+/// The destination of the merged run.
 enum Place {
     /// A parent directory.
     Directory(PathBuf),
-    /// A bucket: the run is put together here.
+    /// A bucket. The run is assembled in this temporary directory first.
     Bucket(TempDir),
 }
 
@@ -64,7 +64,7 @@ impl Place {
         if !ccbench_store::is_url(out) {
             return Ok(Self::Directory(out.into()));
         }
-        // A wrong URL is an error before the work.
+        // Reports a wrong URL before the work begins.
         ccbench_store::open(out)?;
         let dir = tempfile::Builder::new().prefix("ccbench-merge-").tempdir();
         let root = std::env::temp_dir();
@@ -79,22 +79,22 @@ impl Place {
     }
 }
 
-/// Shards whose files are copied.
+/// Shards whose files have been copied.
 struct Copied {
     merge: Merge,
-    /// No trial is missing, and no machine disagrees with another one.
+    /// Whether no trial is missing and no machines disagree.
     is_sound: bool,
 }
 
 impl Copied {
-    /// Writes the results directory; outside the asynchronous runtime, because Polars has its own.
+    /// Writes the results directory. Must be called outside the asynchronous runtime, because Polars has its own.
     fn finish(self, args: &MergeArgs) -> Result<PathBuf, CliError> {
         let merge = if args.compact { self.merge.compacted() } else { self.merge };
         Ok(merge.finish(format!("merged from the shards in {}", args.shards))?)
     }
 }
 
-/// Copies the trials of the shards; `None` if trials are missing, which is printed.
+/// Copies the trials of the shards. If trials are missing, prints them and returns `None`.
 async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError> {
     let location = &args.shards;
     if !ccbench_store::is_url(location) && !Path::new(location).is_dir() {
@@ -126,8 +126,8 @@ async fn merge(args: &MergeArgs, root: &Path) -> Result<Option<Copied>, CliError
     Ok(Some(Copied { merge, is_sound: missing.is_empty() && !disagree }))
 }
 
-/// Puts a results directory into a bucket. `run.json` comes first and only if there is none: of several runs with this URL, one uploads its
-/// files. The journal comes last: a reader sees all of the run or nothing.
+/// Uploads a results directory to a bucket. Creates `run.json` first, which fails if it exists: only one of several runs with
+/// this URL uploads its files. The journal comes last, so that a reader sees the whole run or nothing.
 async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
     let store = ccbench_store::open(url)?;
     let store = &*store;
@@ -150,7 +150,7 @@ async fn publish(dir: &Path, url: &str) -> Result<(), CliError> {
     create(store, JOURNAL, journal).await
 }
 
-/// Creates an object, unless it is there with this content.
+/// Creates an object. Succeeds if it already exists with the same contents.
 async fn create(store: &dyn ShardStore, key: &str, content: Vec<u8>) -> Result<(), CliError> {
     let is_first = store.create(key, content.clone()).await? == Creation::New;
     // The answer to an earlier request may have been lost.
@@ -165,7 +165,7 @@ fn other_run(store: &dyn ShardStore) -> CliError {
     ))
 }
 
-/// Every file below a folder of `root`, by its path in it.
+/// Returns every file below a folder of `root`, with its path relative to `root`.
 fn files_below(root: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>, FileError> {
     let failed = FileError::of("list", folder);
     let mut found = Vec::new();
@@ -181,7 +181,7 @@ fn files_below(root: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>, Fil
     Ok(found)
 }
 
-/// `point 3 repetition 2, point 4 repetition 1 and 5 more`.
+/// Formats trials as `point 3 repetition 2, point 4 repetition 1 and 5 more`.
 fn named(trials: &[(u32, u16)]) -> String {
     let first = trials.iter().take(NAMED_TRIALS);
     let names: Vec<String> =

@@ -1,4 +1,4 @@
-//! `ccbench new`: a first plan from the answers to five questions.
+//! `ccbench new`: writes a first plan from the answers to five questions.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
@@ -22,11 +22,11 @@ const RTT: &str = "20ms";
 const QUEUE: &str = "bfifo";
 const BUFFER: &str = "1bdp";
 const CCS: &str = "cubic,bbr";
-/// Round trips of a phase: congestion controls settle in it.
+/// Length of a phase in round trips, so that congestion controls settle.
 const ROUND_TRIPS: f64 = 50.0;
 const MIN_PHASE_S: f64 = 10.0;
 
-/// Asks, or takes the options, and writes the plan.
+/// Asks questions or takes the options, and writes the plan.
 ///
 /// # Errors
 /// The file exists, an answer is invalid, or the file cannot be written.
@@ -43,7 +43,7 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
     };
     answers.files_for(&path)?;
     let text = answers.plan(&plan_name(&path));
-    // Checked before it is written: the answers may contradict each other.
+    // Checks the plan before writing it, because the answers may contradict each other.
     let plan = PlanSource::embedded(&path.to_string_lossy(), &text, &[]).load(&[])?.plan;
     let failed = FileError::of("write", &path);
     let mut file = std::fs::File::create_new(&path).map_err(&failed)?;
@@ -56,19 +56,19 @@ pub fn run(args: NewArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
-/// Whether no option has an answer.
+/// Returns whether no option gives an answer.
 fn asks(args: &NewArgs) -> bool {
     let NewArgs { plan: _, rate, rtt, queue, buffer, cc } = args;
     rate.is_none() && rtt.is_none() && queue.is_none() && buffer.is_none() && cc.is_none()
 }
 
-/// What a plan is made from.
+/// The answers from which a plan is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answers {
     rate: Rate,
     rtt: Micros,
     queue: QueueKind,
-    /// Of a FIFO; other disciplines have the kernel's limits.
+    /// The limit of a FIFO. Other disciplines keep the kernel's limits.
     buffer: Option<Limit>,
     ccs: Vec<NewCc>,
 }
@@ -110,7 +110,7 @@ impl Answers {
         Ok(Self { rate, rtt, queue, buffer, ccs })
     }
 
-    /// Paths are given relative to the working directory, and read relative to the plan's.
+    /// Converts paths of files, which are given relative to the working directory but read relative to the plan.
     fn files_for(&mut self, plan: &Path) -> Result<(), CliError> {
         if plan.parent().is_none_or(|folder| folder.as_os_str().is_empty()) {
             return Ok(());
@@ -122,7 +122,7 @@ impl Answers {
         Ok(())
     }
 
-    /// The plan, with comments.
+    /// Returns the plan, with comments.
     fn plan(&self, name: &str) -> String {
         let Self { rate, rtt, queue, buffer, ccs } = self;
         let names: Vec<&str> = ccs.iter().map(|cc| cc.name.as_str()).collect();
@@ -157,7 +157,7 @@ toward = "src"
 delay  = "{rtt}"
 "#
         );
-        // The kernel does not have these.
+        // The plan loads these, because the kernel lacks them.
         let loaded: BTreeMap<&str, String> = ccs.iter().filter_map(loaded).collect();
         for (cc, key) in loaded {
             let _ = write!(
@@ -184,7 +184,8 @@ delay  = "{rtt}"
         if groups.len() == 1 {
             return format!("\n[[phases]]\nname   = \"alone\"\n{rest}");
         }
-        // With a head start, the first of two flows of CUBIC had 1.5 times the other's share after 20 s at 100 Mbit/s and 100 ms.
+        // With a head start, the first of two CUBIC flows still had 1.5 times the other's share after 20 s at 100 Mbit/s and 100
+        // ms.
         format!(
             "\n# All flows start together: one that starts later finds a full queue, and has a smaller share for a long time. The\n\
              # first seconds are not measured: in slow start, shares depend on who fills the queue first.\n\
@@ -194,7 +195,7 @@ delay  = "{rtt}"
     }
 }
 
-/// The name of a congestion control that the plan loads, and the key that names its file or algorithm.
+/// Returns the name of a congestion control that the plan loads, and the key that names its file or algorithm.
 fn loaded(cc: &NewCc) -> Option<(&str, String)> {
     let name = cc.name.as_str();
     match &cc.file {
@@ -207,7 +208,7 @@ fn loaded(cc: &NewCc) -> Option<(&str, String)> {
     }
 }
 
-/// An example of a claim, as a comment.
+/// Returns an example of a claim, as a comment.
 fn claim(groups: &[String]) -> String {
     let [first, second, ..] = groups else { return String::new() };
     format!(
@@ -222,7 +223,7 @@ fn claim(groups: &[String]) -> String {
     )
 }
 
-/// A name for the flow of each congestion control; several of one have numbers.
+/// Returns a name for the flow of each congestion control. Flows with the same one are numbered.
 fn group_names(ccs: &[&str]) -> Vec<String> {
     let mut names: Vec<String> = Vec::with_capacity(ccs.len());
     for cc in ccs {
@@ -235,7 +236,7 @@ fn group_names(ccs: &[&str]) -> Vec<String> {
     names
 }
 
-/// The name of the plan: that of the file, as far as a plan may have it.
+/// Returns the name of the plan: that of the file, without characters that a plan's name may not have.
 fn plan_name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -244,12 +245,12 @@ fn plan_name(path: &Path) -> String {
     if name.is_empty() { "plan".to_owned() } else { name.to_owned() }
 }
 
-/// One of the defaults above.
+/// Parses one of the defaults above.
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, CliError> {
     text.parse().map_err(|error| CliError::Usage(format!("{text}: {error}")))
 }
 
-/// Asks until the answer is valid. An empty one, and the end of the input, are the default.
+/// Asks until the answer is valid. An empty answer and the end of the input mean the default.
 fn ask<T: FromStr<Err: Display>>(
     input: &mut impl BufRead,
     question: &str,
@@ -358,7 +359,7 @@ mod tests {
         answers.files_for(Path::new("plans/plan.toml")).unwrap();
         let files = check::cc_files(&answers.plan("mine"), &[]);
         assert!(files.iter().all(|file| Path::new(file).is_absolute()), "{files:?}");
-        // Rust escapes a combining character as TOML does not.
+        // Rust escapes a combining character in a way that TOML does not.
         let accent = "e\u{301}/tcp_it.ko";
         let text = Answers::of(args(&["--cc", accent])).unwrap().plan("mine");
         assert_eq!(check::cc_files(&text, &[]), [accent.to_owned()].into(), "{text}");

@@ -10,7 +10,7 @@ use crate::console::{print, print_json, terminal_width};
 use crate::error::CliError;
 use crate::exit::ExitCode;
 
-/// The manual, which explains the tables whose keys are free.
+/// The manual, which explains the tables whose keys the author chooses.
 const MANUAL: &str = include_str!("../../../../docs/plan.md");
 
 /// Runs one of the sub-commands.
@@ -34,7 +34,7 @@ pub fn run(command: &PlanCommand) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Success)
 }
 
-/// The text of the reference about a table, or about everything; empty if there is no such table.
+/// Returns the reference's text about a table, or about everything; empty if there is no such table.
 fn texts(all: &[Section], table: Option<&str>, width: u16) -> Vec<String> {
     let Some(table) = table else {
         return all.iter().map(|section| text(section, width)).collect();
@@ -46,7 +46,7 @@ fn texts(all: &[Section], table: Option<&str>, width: u16) -> Vec<String> {
     found.into_iter().map(|section| text(section, width)).collect()
 }
 
-/// The keys of a plan whose values have no keys of their own: of tables like `matrix`, the plan's author chooses the keys.
+/// Returns the keys whose values have no predefined keys: in tables such as `matrix`, the plan's author chooses the keys.
 fn keys_without_section(all: &[Section]) -> impl Iterator<Item = (&Section, &Key)> {
     let whole = all.iter().filter(|section| section.path.is_empty());
     whole
@@ -54,7 +54,7 @@ fn keys_without_section(all: &[Section]) -> impl Iterator<Item = (&Section, &Key
         .filter(|(_, key)| key.section.is_none())
 }
 
-/// Such a key, and the section of the manual about it.
+/// Returns the text about such a key, and the manual's section about it.
 fn top_level(all: &[Section], table: &str, width: u16) -> Option<String> {
     let wanted = table.trim_matches(['[', ']']).split('.').next()?;
     let (section, key) = keys_without_section(all).find(|(_, key)| key.name == wanted)?;
@@ -63,7 +63,7 @@ fn top_level(all: &[Section], table: &str, width: u16) -> Option<String> {
     Some(line + &manual)
 }
 
-/// The section of the manual about a table.
+/// Returns the manual's section about a table.
 fn manual(table: &str) -> Option<&'static str> {
     let at = MANUAL.find(&format!("\n## `[{table}]`\n"))? + 1;
     let section = &MANUAL[at..];

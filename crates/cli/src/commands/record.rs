@@ -1,5 +1,5 @@
-//! `ccbench trace record`: measures capacity and delay of a path, and writes traces that links replay. It is a run of a plan with a
-//! stream over UDP in each direction, at a rate above the capacity, and echoes beside them.
+//! `ccbench trace record`: measures the capacity and delay of a path, and writes traces that links can replay. It runs a plan
+//! that sends a UDP stream above the path's capacity in each direction, with UDP echoes in parallel.
 
 use std::path::{Path, PathBuf};
 
@@ -22,13 +22,13 @@ use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 
-/// Before the streams: the delay of the idle path.
+/// Time before the streams start, to measure the delay of the idle path.
 const IDLE: Micros = Micros::from_secs(2);
-/// From the start of the streams until all queues are full.
+/// Time from the start of the streams until all queues are full.
 const FILL: Micros = Micros::from_secs(1);
-/// Echoes beside the streams, of whose capacity they take 8 kbit/s.
+/// Interval of the echoes, which take 8 kbit/s of the capacity.
 const ECHO_EVERY: Micros = Micros::from_millis(100);
-/// Names of the probes. `down` is from the other end to this one.
+/// Names of the probes. `down` goes from the other end to this one.
 const DOWN: &str = "down";
 const UP: &str = "up";
 const ECHO: &str = "echo";
@@ -59,7 +59,7 @@ pub fn run(args: RecordArgs) -> Result<ExitCode, CliError> {
     write(&dir, &stream, &output)
 }
 
-/// Whole intervals make the rows begin with the phases.
+/// Checks that the times are whole intervals, so that rows begin with the phases.
 fn check_times(args: &RecordArgs) -> Result<(), CliError> {
     let every = args.every.get();
     let is_whole = |time: Micros| every > 0 && time.get().is_multiple_of(every);
@@ -75,7 +75,7 @@ fn check_times(args: &RecordArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The plan's path, what it has, and the names of both ends.
+/// Returns the plan's path, its contents, and the names of both ends.
 fn base(args: &RecordArgs) -> Result<(PathBuf, Plan, [String; 2]), CliError> {
     if let (Some(path), Some(from), Some(to)) = (&args.plan, &args.from, &args.to) {
         let source = PlanSource::read(path)?.for_simulator(args.options.sim);
@@ -101,7 +101,7 @@ fn base(args: &RecordArgs) -> Result<(PathBuf, Plan, [String; 2]), CliError> {
     Ok((PathBuf::from("record.toml"), plan, ends))
 }
 
-/// The path of a plan, with streams and echoes instead of its traffic.
+/// Returns a plan with the same path, but with streams and echoes as its traffic.
 fn recording_plan(base: Plan, [from, to]: [&str; 2], args: &RecordArgs) -> Plan {
     let Plan { seed, keep_awake, lab, nodes, wires, path, links, .. } = base;
     let mut plan = Plan { seed, keep_awake, lab, nodes, wires, path, links, ..Plan::new("record") };
@@ -112,7 +112,7 @@ fn recording_plan(base: Plan, [from, to]: [&str; 2], args: &RecordArgs) -> Plan 
         ..Probe::new(ProbeKind::UdpStream, from, to)
     };
     let echo = Probe { every: ECHO_EVERY, ..Probe::new(ProbeKind::Udp, from, to) };
-    // A node that measures counts what the other one sends.
+    // The node that measures counts what the other one sends.
     let probes = [(DOWN, stream(from, to)), (UP, stream(to, from)), (ECHO, echo)];
     plan.probes = probes.map(|(name, probe)| (name.to_owned(), probe)).into();
     let unmeasured = |name, length| Phase { measure: false, ..Phase::new(name, length) };
@@ -128,12 +128,12 @@ fn stream(args: &RecordArgs) -> Stream {
     Stream { rate, start: IDLE, every, window, overhead }
 }
 
-/// Writes both traces, and prints what they are.
+/// Writes both traces and prints a description of them.
 fn write(dir: &Path, stream: &Stream, output: &Path) -> Result<ExitCode, CliError> {
     let rows = Rows::read(dir)?;
     let idle_us = rows.round_trips_us(ECHO, (Micros::default(), IDLE)).first().copied();
     let loaded_us = rows.round_trips_us(ECHO, stream.window);
-    // Without synchronised clocks, only the sum of both directions is known.
+    // Without synchronised clocks, only the sum of both directions is known, so each gets half.
     let delay_ns = idle_us.map(|us| (us * 500.0).round() as u64);
     for direction in [DOWN, UP] {
         let recording = rows.recording(direction, stream, delay_ns)?;
@@ -159,7 +159,7 @@ fn write(dir: &Path, stream: &Stream, output: &Path) -> Result<ExitCode, CliErro
     Ok(ExitCode::Success)
 }
 
-/// `cell` is `cell.down.csv`.
+/// Returns the file for a direction: `cell.down.csv` for `cell`.
 fn named(output: &Path, direction: &str) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
     name.push(format!(".{direction}.csv"));

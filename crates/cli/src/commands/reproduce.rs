@@ -59,7 +59,7 @@ fn run_one(
     run::conclude(args, completed, Tables::Claims)
 }
 
-/// Runs experiments in turn and prints a line for each. An experiment whose plan does not have what `--set` selects is not run.
+/// Runs experiments one after the other and prints a line for each. Skips experiments whose plan lacks what `--set` selects.
 fn run_all(entries: &[&'static Entry], args: &RunArgs) -> Result<ExitCode, CliError> {
     let mut ended = Vec::new();
     for entry in entries {
@@ -67,7 +67,7 @@ fn run_all(entries: &[&'static Entry], args: &RunArgs) -> Result<ExitCode, CliEr
         let sets = source.sets(&args.sets, args.options.quick)?;
         let conclusion = match source.load_quietly(&sets) {
             Ok(plan) => Some(run_one(entry, source, &plan, args)?),
-            // Its problems are printed.
+            // Its problems have been printed.
             Err(PlanSourceError::Invalid { .. }) => None,
             Err(error) => return Err(error.into()),
         };
@@ -94,7 +94,7 @@ fn run_all(entries: &[&'static Entry], args: &RunArgs) -> Result<ExitCode, CliEr
     })
 }
 
-/// The result of an experiment, and how many of its claims hold.
+/// Returns the result of an experiment, and how many of its claims hold.
 fn outcome(conclusion: Option<&Conclusion>) -> (&'static str, String) {
     let Some(Conclusion { exit_code, held, refuted, unmeasured }) = conclusion else {
         return ("not run", String::new());
@@ -112,8 +112,8 @@ fn outcome(conclusion: Option<&Conclusion>) -> (&'static str, String) {
     (result, format!("{held} of {} claims{not_measured}", held + refuted))
 }
 
-/// The claims are about emulated networks, so the lab is the default where it is installed: there they do not depend on the
-/// machine.
+/// Returns the options of the run. If the lab is installed, it is the default, because the claims are about emulated networks and
+/// do not depend on the machine there.
 fn run_args(args: ReproduceArgs) -> RunArgs {
     let ReproduceArgs { sets, mut options, no_lab, .. } = args;
     let decided = options.lab || no_lab || options.sim || options.rootless;
@@ -126,12 +126,12 @@ fn run_args(args: ReproduceArgs) -> RunArgs {
     RunArgs { sets, ..RunArgs::of(options) }
 }
 
-/// The experiments of all documents.
+/// Returns the experiments of all documents.
 fn entries() -> impl Iterator<Item = &'static Entry> {
     CATALOG.iter().flat_map(|document| document.entries)
 }
 
-/// Finds an experiment, or those of a document with a name of its own; ignores case and the difference between `-` and `_`.
+/// Finds an experiment, or the experiments of a document that has a name. Ignores case and treats `-` and `_` as equal.
 fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
     let plain = |name: &str| name.to_lowercase().replace('-', "_");
     let of_document = CATALOG.iter().find(|d| d.name.is_some_and(|d| plain(d) == plain(name)));
@@ -150,7 +150,7 @@ fn find(name: &str) -> Result<Vec<&'static Entry>, CliError> {
     })
 }
 
-/// All experiments, with their claims and durations.
+/// Returns a list of all experiments, with their claims and durations.
 fn list() -> Result<String, CliError> {
     let mut out = String::from(
         "Published experiments and their claims. Run one with: ccbench reproduce NAME [--quick]\n",
@@ -231,10 +231,10 @@ mod tests {
         }
     }
 
-    /// Experiments that the lab's default engine cannot run, and the reason that `ccbench check --lab --engine uml` prints.
+    /// Experiments that the lab's default engine cannot run, with the reason that `ccbench check --lab --engine uml` prints.
     const NOT_ON_UML: [(&str, &str); 0] = [];
 
-    /// A new experiment runs on the default engine, or is listed above.
+    /// Every experiment either runs on the default engine or is listed above.
     #[test]
     fn embedded_plans_run_on_uml_or_are_listed_with_the_reason() {
         let expected = NOT_ON_UML.map(|(name, why)| (name, why.to_owned()));
@@ -259,7 +259,7 @@ mod tests {
             let embedded: BTreeSet<String> =
                 entry.files.iter().map(|(name, _)| (*name).to_owned()).collect();
             assert_eq!(expected, embedded, "{}", entry.name);
-            // Written to a folder, they must stay in it.
+            // When they are written to a folder, they must stay inside it.
             assert!(expected.iter().all(|file| !file.contains("..")), "{}", entry.name);
         }
     }

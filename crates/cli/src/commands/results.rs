@@ -1,4 +1,4 @@
-//! Commands that read a run, wherever it is: `summarize`, `verify`, `report`, `index`, `export`, `compare` and `plot`.
+//! Commands that read a run from any location: `summarize`, `verify`, `report`, `index`, `export`, `compare` and `plot`.
 
 use std::path::Path;
 
@@ -18,14 +18,14 @@ use crate::plan_source::PlanSource;
 use crate::progress::ReadingProgress;
 use crate::readable_run::{ReadableRun, verify_at};
 
-/// The summary of a run, judged by the claims of the plan `expect` if one is given.
+/// Returns the summary of a run, judged by the claims of the plan `expect` if given.
 fn summary_of(
     run: &Path,
     filter: TrialFilter,
     expect: Option<&Path>,
     progress: &ReadingProgress,
 ) -> Result<RunSummary, CliError> {
-    // The plan is checked before the results are read, which may take long.
+    // Checks the plan before reading the results, which may take long.
     let expect = expect.map(|plan| PlanSource::read(plan)?.load(&[])).transpose()?;
     let observer = progress.observer(run.display().to_string());
     let mut summary = RunSummary::compute_observed(run, filter, &observer)?;
@@ -111,7 +111,7 @@ pub fn index(args: &IndexArgs) -> Result<ExitCode, CliError> {
     let mut code = ExitCode::Success;
     for run in &lacking {
         let file = run.join(report::REPORT_FILE);
-        // The other runs have reports nevertheless.
+        // A failure does not prevent the reports of other runs.
         match write_report(run, &file) {
             Ok(()) => print(&format!("{}\n", file.display())),
             Err(error) => {
@@ -250,7 +250,7 @@ pub fn plot(args: PlotArgs) -> Result<ExitCode, CliError> {
     for path in figure::write(&figures, &output, &args.format)? {
         print(&format!("{}\n", path.display()));
     }
-    // Not among the paths, which scripts read.
+    // On standard error, because scripts read the paths from standard output.
     message(format_args!("note: `{}` draws {}", args.kind.name(), args.kind.tables()));
     Ok(ExitCode::Success)
 }

@@ -49,14 +49,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     Ok(conclude(args, completed, Tables::All)?.exit_code)
 }
 
-/// Tables that are printed after a run.
+/// The tables that are printed after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tables {
-    /// The summary, of a run with many points of the first ones, and the claims.
+    /// The summary and the claims. A run with many points shows only the first ones.
     All,
-    /// The claims.
+    /// Only the claims.
     Claims,
-    /// The scorecard.
+    /// Only the scorecard.
     Scorecard,
 }
 
@@ -64,22 +64,22 @@ pub enum Tables {
 pub struct CompletedRun {
     dir: Arc<RunDir>,
     result: Result<(), BackendError>,
-    /// Whether its end could be written.
+    /// Whether the end of the run could be recorded.
     recorded: Result<(), StoreError>,
     views: Option<Views>,
 }
 
 impl CompletedRun {
-    /// The results directory.
+    /// Returns the results directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 }
 
-/// The plan of the command line, or that of the results directory to resume.
+/// Reads the plan of the command line, or of the results directory to resume.
 ///
 /// # Errors
-/// It cannot be read.
+/// The plan cannot be read.
 fn plan_source(args: &RunArgs) -> Result<PlanSource, CliError> {
     match (&args.resume, &args.plan) {
         (Some(_), _) if args.options.quick => Err(CliError::Usage(
@@ -94,12 +94,12 @@ fn plan_source(args: &RunArgs) -> Result<PlanSource, CliError> {
     }
 }
 
-/// A plan that was read, and where it runs.
+/// A plan that has been read, and where it runs.
 struct Prepared {
     experiment: Experiment,
-    /// As its author wrote it.
+    /// The text as its author wrote it.
     text: String,
-    /// Overrides, those of `[quick]` too.
+    /// The overrides, including those of `[quick]`.
     sets: Vec<String>,
     choice: BackendChoice,
     /// Why the lab's engine is not the usual one.
@@ -109,7 +109,7 @@ struct Prepared {
 /// Reads the plan.
 ///
 /// # Errors
-/// It is invalid, or options contradict it.
+/// The plan is invalid, or options contradict it.
 fn prepare(args: &RunArgs, source: PlanSource) -> Result<Prepared, CliError> {
     let (options, images) = match &args.resume {
         Some(path) => choice::resumed(&args.options, &RunDir::open(path)?)?,
@@ -140,7 +140,7 @@ fn interrupt() -> Result<Interrupt, CliError> {
 /// Runs the trials that the results directory does not hold yet.
 ///
 /// # Errors
-/// No trial could be started. Errors of trials are in [`CompletedRun`].
+/// No trial could be started. Errors of later trials are in [`CompletedRun`].
 pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun, CliError> {
     let interrupt = interrupt()?;
     Views::check(args.options.view, args.options.json)?;
@@ -157,8 +157,8 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
         let first = left(&experiment, &dir, args.retry_failed, None).await.ok();
         let (remaining, repetition) = match first {
             Some(found) if !found.0.is_empty() => found,
-            // Rules may need a damaged table, and what looks finished may be damaged: then that trial is repeated. Reading all
-            // tables takes time.
+            // Either the rules need a table that is damaged, or all trials seem finished. Checks all tables, which takes time, so
+            // that damaged trials are repeated.
             first => {
                 dir.check(|_| true);
                 let known = first.as_ref().map(|(_, repetition)| repetition);
@@ -180,8 +180,8 @@ pub async fn run_plan(args: &RunArgs, source: PlanSource) -> Result<CompletedRun
     run.on(choice, interrupt).await
 }
 
-/// Chooses the engine of a new run that names none. As an override of the plan, so that the plan is checked for it and a resumed run
-/// has the same one. Returns a note if the engine is not the usual one.
+/// Chooses the engine of a new run that names none. The choice becomes an override of the plan, so that the plan is checked for
+/// it and a resumed run has the same engine. Returns a note if the engine is not the usual one.
 fn choose_engine(
     options: &RunOptions,
     source: &PlanSource,
@@ -203,7 +203,8 @@ fn choose_engine(
     Ok(choice.note)
 }
 
-/// The trials that a run lacks and needs, and the rules that decide on others; `earlier`: the same of an earlier look.
+/// Returns the trials that a run lacks and needs, and the rules that decide about others. `earlier` is the result of an earlier
+/// call.
 async fn left(
     experiment: &Experiment,
     dir: &Arc<RunDir>,
@@ -215,8 +216,7 @@ async fn left(
     Ok((repetition.needed(remaining), repetition))
 }
 
-/// Ends a run that lacks no trial, but whose end was not recorded: ccbench was killed after its last trial, or an error ended it
-/// there.
+/// Finishes a run that lacks no trial but whose end was not recorded, because ccbench was killed or failed after the last trial.
 fn finish(
     experiment: &Experiment,
     path: &Path,
@@ -237,18 +237,18 @@ struct PlanRun<'a> {
     args: &'a RunArgs,
     experiment: &'a Experiment,
     plan_text: &'a str,
-    /// Overrides, those of `[quick]` too.
+    /// The overrides, including those of `[quick]`.
     sets: &'a [String],
-    /// The rules of a resumed run, from the look at whether something is left.
+    /// The rules of a resumed run, from the check whether trials are left.
     earlier: Option<Repetition>,
-    /// The shard to run; `None`: all trials.
+    /// The shard to run; `None` for all trials.
     shard: Option<&'a ShardRun>,
     /// Why the lab's engine is not the usual one.
     engine_note: Option<String>,
 }
 
 impl PlanRun<'_> {
-    /// Opens the backend, and runs the remaining trials.
+    /// Opens the backend and runs the remaining trials.
     async fn on(
         &self,
         choice: BackendChoice,
@@ -275,7 +275,7 @@ impl PlanRun<'_> {
         }
     }
 
-    /// Makes or opens the results directory, and looks which trials it lacks.
+    /// Creates or opens the results directory and determines which trials it lacks.
     async fn open(
         &self,
         record: &RunInfo,
@@ -345,7 +345,7 @@ impl PlanRun<'_> {
         progress.finish();
         let status = run_status(&result, is_complete);
         let recorded = dir.set_decisions(decisions).and_then(|()| dir.finish(status));
-        // Now open pages load the report.
+        // Open pages now load the report.
         progress.live().state().end(status.as_str());
         views.iter_mut().for_each(Views::run_ended);
         Ok(CompletedRun { dir, result, recorded, views })
@@ -364,7 +364,7 @@ impl PlanRun<'_> {
         Views::start(progress, dir.path(), self.args.options.view)
     }
 
-    /// The content of `run.json`.
+    /// Returns the contents of `run.json`.
     fn record(&self, info: BackendInfo) -> RunInfo {
         let Self { experiment, plan_text, sets, .. } = *self;
         let plan = experiment.plan.plan();
@@ -392,20 +392,20 @@ impl PlanRun<'_> {
     }
 }
 
-/// How a run ended, and how many claims of its plan have each outcome.
+/// How a run ended, and the number of its plan's claims by outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct Conclusion {
     /// The exit code.
     pub exit_code: ExitCode,
-    /// Claims that hold.
+    /// Number of claims that hold.
     pub held: usize,
-    /// Claims that do not hold.
+    /// Number of claims that do not hold.
     pub refuted: usize,
-    /// Claims that were not measured.
+    /// Number of claims that were not measured.
     pub unmeasured: usize,
 }
 
-/// How a run ended.
+/// Returns how a run ended.
 const fn run_status(result: &Result<(), BackendError>, is_complete: bool) -> RunStatus {
     match result {
         Ok(()) if is_complete => RunStatus::Complete,
@@ -422,7 +422,8 @@ const fn run_status(result: &Result<(), BackendError>, is_complete: bool) -> Run
     }
 }
 
-/// Writes the summary, prints it, and chooses the exit code. Must be called outside the asynchronous runtime: Polars has its own.
+/// Writes the summary, prints it, and chooses the exit code. Must be called outside the asynchronous runtime, because Polars has
+/// its own.
 ///
 /// # Errors
 /// The run ended with an error, or its results cannot be read.
@@ -432,10 +433,10 @@ pub fn conclude(
     tables: Tables,
 ) -> Result<Conclusion, CliError> {
     let CompletedRun { dir, result, recorded, views } = completed;
-    // Also after an error: a full disk must not hide the trials that are committed.
+    // Done even after an error: a full disk must not hide the committed trials.
     let conclusion = summarize_run(&dir, tables, args.options.json, args.options.strict);
     if matches!(result, Err(BackendError::Interrupted)) {
-        // The directory knows all other options that matter.
+        // The directory contains all other options that matter.
         let pki = args.options.tls.pki.as_ref();
         let pki = pki.map_or(String::new(), |pki| format!(" --pki {}", pki.display()));
         message(format_args!("resume with: ccbench run --resume {}{pki}", dir.path().display()));
@@ -453,7 +454,7 @@ pub fn conclude(
     Err(first)
 }
 
-/// Writes the summary of a run and prints it, and the end of its JSON output.
+/// Writes and prints the summary of a run, and the end of its JSON output.
 ///
 /// # Errors
 /// The results cannot be read, or the summary cannot be written.
@@ -467,7 +468,7 @@ pub fn summarize_run(
     let [mut held, mut refuted, mut unmeasured] = [0; 3];
     if ok + degraded + failed > 0 {
         let mut summary = summarize(dir.path(), TrialFilter::default())?;
-        // The end of a run that could not be recorded is known here only.
+        // If the end of the run could not be recorded, only this process knows it.
         summary.summary.status = dir.status();
         let claims = &summary.expectations;
         for claim in claims {
@@ -490,7 +491,7 @@ pub fn summarize_run(
                 Tables::Scorecard => table::print_scorecard(&summary, out, width)?,
             }
         }
-        // After printing: a full disk must not hide the numbers.
+        // Checked after printing: a full disk must not hide the numbers.
         summary.written?;
     }
     if json {

@@ -1,4 +1,4 @@
-//! `ccbench scorecard`: the criteria of RFC 9743 for a congestion control, as one table.
+//! `ccbench scorecard`: measures a congestion control by the criteria of RFC 9743 and prints the result as one table.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::plan_source::PlanSource;
 use crate::runtime::block_on;
 use crate::trace_files::Embedded;
 
-/// A file below `plans/scorecard`, embedded.
+/// Embeds a file below `plans/scorecard`.
 macro_rules! embedded_file {
     ($include:ident, $file:literal) => {
         $include!(concat!("../../../../plans/scorecard/", $file))
@@ -27,7 +27,7 @@ macro_rules! embedded_file {
 /// The plan's path in the repository.
 const PATH: &str = "plans/scorecard/rfc9743.toml";
 const PLAN: &str = embedded_file!(include_str, "rfc9743.toml");
-/// Its trace files, as the plan names them.
+/// The plan's trace files, by the name in the plan.
 const TRACES: Embedded = &[
     ("traces/heavy-loss.csv", embedded_file!(include_bytes, "traces/heavy-loss.csv")),
     ("traces/outage.csv", embedded_file!(include_bytes, "traces/outage.csv")),
@@ -37,15 +37,15 @@ const TRACES: Embedded = &[
     ("traces/wireless.csv", embedded_file!(include_bytes, "traces/wireless.csv")),
 ];
 
-/// The key of the congestion control under test in the plan's matrix.
+/// The key in the plan's matrix of the congestion control under test.
 const TESTED: &str = "matrix.cc.tested.\"cc.scored\"";
-/// The level of that key, where `check` warns of one that equals the baseline.
+/// The level that contains this key. `check` warns there if it equals the baseline.
 const TESTED_LEVEL: &str = "matrix.cc.tested";
 
 /// Runs the plan for a congestion control, or continues a run of it, and prints the table.
 ///
 /// # Errors
-/// It is no name of a congestion control, the directory has no scorecard, or the run failed.
+/// The name cannot be that of a congestion control, the directory has no scorecard, or the run failed.
 pub fn run(args: ScorecardArgs) -> Result<ExitCode, CliError> {
     let ScorecardArgs { cc, sets, resume, options } = args;
     let (source, sets) = match (&resume, &cc) {
@@ -69,7 +69,7 @@ fn embedded() -> PlanSource {
     PlanSource::embedded(PATH, PLAN, TRACES)
 }
 
-/// What is printed if both levels are equal, which is no mistake: it shows the chance in the rows of a machine.
+/// Returns the text for two equal levels. They are not a mistake: they show how much a machine's rows vary by chance.
 fn same_as_baseline() -> String {
     format!(
         "is the baseline, {BASELINE}, with the same parameters: the two columns differ by chance, and not at all in the lab and the simulator; \
@@ -77,7 +77,7 @@ fn same_as_baseline() -> String {
     )
 }
 
-/// The plan of a results directory.
+/// Reads the plan of a results directory.
 fn resumed(dir: &Path) -> Result<PlanSource, CliError> {
     let run = RunDir::open(dir)?;
     let is_scorecard = run.plan().is_some_and(|plan| plan.plan().name.starts_with(NAME_PREFIX));
@@ -88,19 +88,19 @@ fn resumed(dir: &Path) -> Result<PlanSource, CliError> {
     Ok(PlanSource::read(&dir.join("plan.resolved.toml"))?)
 }
 
-/// The overrides that put a congestion control under test, with those of the command line.
+/// Returns the overrides for the congestion control under test, followed by those of the command line.
 fn overrides(cc: &str, sets: &[String]) -> Result<Vec<String>, CliError> {
     if let Some(why) = refuse_kernel_name(cc) {
         return Err(CliError::Usage(why));
     }
     let own = format!("cc.{cc}.");
     let is_file = |set: &String| set.strip_prefix(&own).is_some_and(|key| key.starts_with("file="));
-    // A file has the algorithm in it.
+    // A file already contains the algorithm.
     let instance = match sets.iter().any(is_file) {
         true => "{}".to_owned(),
         false => format!("{{ algorithm = \"{cc}\" }}"),
     };
-    // Names of plans have no dots.
+    // Plan names have no dots.
     let name = format!("name={NAME_PREFIX}{}", cc.replace('.', "_"));
     let of_command_line = sets.iter().map(|set| match set.strip_prefix(&own) {
         Some(key) => format!("{TESTED}.{key}"),
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// The plans of the scenarios with the congestion control under test.
+    /// Returns the plans of the scenarios with the congestion control under test.
     fn scenarios(cc: &str, sets: &[&str], sim: bool) -> Vec<(String, Plan)> {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let sets = overrides(cc, &sets).unwrap();
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn files_of_the_user_are_in_the_working_directory() {
-        // Tests run in the directory of their package, whose manifest is no object.
+        // Tests run in the directory of their package. Its manifest exists, but is not a BPF object.
         let sets = overrides("mine", &["cc.mine.file=Cargo.toml".to_owned()]).unwrap();
         let error = embedded().first_error(&sets).unwrap();
         assert!(!error.contains("there is no such file"), "{error}");

@@ -33,11 +33,11 @@ use crate::plan_source::{LoadedPlan, PlanSource};
 use crate::runtime::block_on;
 use crate::shard::ShardRunError;
 
-/// Shards if the command line does not say how many.
+/// Default number of shards.
 const SHARDS: u32 = 8;
-/// Between two looks at the queue and the store.
+/// Time between two queries of the queue and the store.
 const POLL: Duration = Duration::from_secs(5);
-/// Folder of the store with an object for each job that was submitted.
+/// Folder of the store with one object per submitted job.
 const JOBS: &str = "jobs";
 
 /// Runs the command.
@@ -95,7 +95,7 @@ pub fn run(args: SubmitArgs) -> Result<ExitCode, CliError> {
     merge::run(&MergeArgs { shards: out, out: merged, partial, compact, json, strict })
 }
 
-/// What shards of the plan may have as their resolved plan: in the lab each machine may choose the engine.
+/// Returns the possible texts of the shards' resolved plan: in the lab, each machine may choose the engine.
 fn resolved(
     source: &PlanSource,
     sets: &[String],
@@ -114,7 +114,7 @@ fn resolved(
     Ok(texts)
 }
 
-/// Where the shards put their trials: a URL, or a directory with its absolute path.
+/// Returns where the shards put their trials: a URL, or the absolute path of a directory.
 fn location(options: &RunOptions) -> Result<String, CliError> {
     let out = options.out.to_string_lossy().into_owned();
     if ccbench_store::is_url(&out) {
@@ -123,12 +123,12 @@ fn location(options: &RunOptions) -> Result<String, CliError> {
     Ok(absolute(&options.out)?.to_string_lossy().into_owned())
 }
 
-/// Jobs start in other directories.
+/// Returns the absolute path, because jobs start in other directories.
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
     Ok(std::path::absolute(path).map_err(FileError::of("find", path))?)
 }
 
-/// The jobs of a plan.
+/// Returns the jobs of a plan.
 fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
     let options = &args.options;
     let in_lab = || plan.points().iter().any(|point| point.plan.plan().in_lab());
@@ -165,7 +165,7 @@ fn job(args: &SubmitArgs, plan: &CheckedPlan) -> Result<Job, CliError> {
     })
 }
 
-/// The options of `ccbench run` that select what a shard does.
+/// Returns the options of `ccbench run` that affect what a shard does.
 fn run_options(options: &RunOptions, kind: JobKind) -> Result<Vec<String>, CliError> {
     let flags = [
         ("--quick", options.quick),
@@ -175,7 +175,7 @@ fn run_options(options: &RunOptions, kind: JobKind) -> Result<Vec<String>, CliEr
         ("--sim", options.sim),
     ];
     let flags = flags.iter().filter(|(_, given)| *given).map(|(flag, _)| (*flag).to_owned());
-    // Several shards share a machine.
+    // Several shards may share a machine.
     let jobs = match kind {
         JobKind::Testbed => options.jobs,
         JobKind::Lab | JobKind::Simulator => Some(options.jobs.unwrap_or(1)),
@@ -200,7 +200,7 @@ fn run_options(options: &RunOptions, kind: JobKind) -> Result<Vec<String>, CliEr
     Ok(flags.chain(values.flatten()).collect())
 }
 
-/// Submits the shards that are left, and waits for them; what is missing then is submitted again, unless a job has added nothing.
+/// Submits the remaining shards and waits for them. Submits what is still missing again, unless a job has added nothing.
 async fn submit_until_complete(
     args: &SubmitArgs,
     job: &Job,
@@ -208,13 +208,13 @@ async fn submit_until_complete(
     out: &str,
 ) -> Result<(), CliError> {
     let store = ccbench_store::open(out)?;
-    // Its trials would count as those of this plan.
+    // Trials of another plan would count as those of this one.
     let found = store.read(PLAN_KEY).await?;
     if found.is_some_and(|found| resolved.iter().all(|text| found != text.as_bytes())) {
         return Err(ShardRunError::OtherPlan { location: out.to_owned() }.into());
     }
     let made = job.logs.as_ref().map_or_else(|| Ok(vec![]), |logs| create(Path::new(logs)))?;
-    // An earlier command may have ended before its job; the same shards must not be in the queue twice.
+    // An earlier command may have ended before its job. The same shards must not be in the queue twice.
     let jobs = earlier_jobs(&*store).await?;
     if !jobs.is_empty() {
         let before = committed(&*store).await?;
@@ -229,7 +229,7 @@ async fn submit_until_complete(
             break;
         }
         let id = submit(job, &left, &args.sbatch).await.inspect_err(|error| {
-            // Without a job there are no logs; a directory that is not empty stays.
+            // Without a job there are no logs. Directories that are not empty stay.
             if !matches!(error, CliError::SchedulerLost(_)) {
                 made.iter().for_each(|dir| drop(std::fs::remove_dir(dir)));
             }
@@ -253,18 +253,18 @@ async fn submit_until_complete(
     Ok(())
 }
 
-/// Creates a directory; the ones that were not there, the deepest first.
+/// Creates a directory. Returns the directories that did not exist before, the deepest first.
 fn create(dir: &Path) -> Result<Vec<PathBuf>, CliError> {
     let absent = dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
     std::fs::create_dir_all(dir).map_err(FileError::of("create", dir))?;
     Ok(absent)
 }
 
-/// Waits until no task of a job array, or of several (`12,13`), runs or waits, and prints how far it has come.
+/// Waits until no task of a job array, or of several (`12,13`), runs or waits. Prints the progress.
 async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result<(), CliError> {
     let (mut printed, mut outage) = (None, Outage::default());
     loop {
-        // The controller may be restarted; the job goes on.
+        // While the controller restarts, the job continues.
         if let Some(state) = answer_of("squeue", queue(id)?, &mut outage)? {
             let progress = (committed(store).await?.len(), state);
             if printed.replace(progress) != Some(progress) {
@@ -281,22 +281,22 @@ async fn wait_for_job(id: &str, store: &dyn ShardStore, trials: usize) -> Result
     }
 }
 
-/// The jobs that earlier commands have submitted.
+/// Returns the jobs that earlier commands submitted.
 async fn earlier_jobs(store: &dyn ShardStore) -> Result<Vec<String>, CliError> {
     let keys = store.list(JOBS).await?;
     let ids = keys.iter().filter_map(|key| key.strip_prefix(JOBS)?.strip_prefix('/'));
-    // Such as those that file managers make.
+    // Skips hidden files, such as those of file managers.
     let ids = ids.filter(|id| !id.starts_with('.'));
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// The trials in the store.
+/// Returns the trials in the store.
 async fn committed(store: &dyn ShardStore) -> Result<BTreeSet<(u32, u16)>, CliError> {
     let keys = store.list(COMMITS).await?;
     Ok(keys.iter().filter_map(|key| trial_of_key(key)).collect())
 }
 
-/// The shards that have trials which are neither among these in the store, nor unnecessary by the rules of the plan.
+/// Returns the shards with trials that are neither in the store (`committed`) nor unnecessary by the plan's rules.
 async fn left(
     store: &dyn ShardStore,
     plan: &CheckedPlan,
@@ -309,13 +309,14 @@ async fn left(
     Ok(shards_left(plan, shards, &trials.filter(is_settled).collect()))
 }
 
-/// What Slurm answered, or why it did not.
+/// Slurm's answer, or why there is none.
 enum Answer<T> {
     Given(T),
     None(String),
 }
 
-/// The answer that a program got. An outage is reported at its beginning and its end, and is an error if it takes too long.
+/// Returns the answer that a program got. Reports the beginning and the end of an outage, and returns an error if it lasts too
+/// long.
 fn answer_of<T>(
     program: &str,
     answer: Answer<T>,
@@ -346,7 +347,7 @@ fn answer_of<T>(
     Ok(None)
 }
 
-/// Submits these shards, and waits for a controller that is restarted; the job's id.
+/// Submits these shards and returns the job's ID. Waits while the controller restarts.
 async fn submit(job: &Job, shards: &[u32], options: &[String]) -> Result<String, CliError> {
     let (script, mut outage) = (job.slurm_script(shards), Outage::default());
     loop {
@@ -358,7 +359,8 @@ async fn submit(job: &Job, shards: &[u32], options: &[String]) -> Result<String,
     }
 }
 
-/// Submits a script with this name of its job; the job's id, or no answer if Slurm has no job, because its controller was not reached.
+/// Submits a script whose job has this name. Returns the job's ID, or no answer if Slurm has no job because its controller could
+/// not be reached.
 #[expect(clippy::disallowed_methods, reason = "starts sbatch")]
 fn sbatch(script: &str, options: &[String], name: &str) -> Result<Answer<String>, CliError> {
     let mut command = Command::new("sbatch");
@@ -367,7 +369,7 @@ fn sbatch(script: &str, options: &[String], name: &str) -> Result<Answer<String>
     let failed = |source| CliError::StartProgram { path: "sbatch".into(), source };
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
-        // It may have refused its options already; then its message is the one to print.
+        // `sbatch` may already have rejected its options. Its message is then the one to print.
         let _ = input.write_all(script.as_bytes());
     }
     let Output { status, stdout, stderr } = child.wait_with_output().map_err(failed)?;
@@ -396,7 +398,7 @@ fn sbatch(script: &str, options: &[String], name: &str) -> Result<Answer<String>
     )))
 }
 
-/// The state of a job array.
+/// Returns the state of a job array.
 #[expect(clippy::disallowed_methods, reason = "starts squeue")]
 fn queue(id: &str) -> Result<Answer<QueueState>, CliError> {
     let mut command = Command::new("squeue");
@@ -413,7 +415,7 @@ fn queue(id: &str) -> Result<Answer<QueueState>, CliError> {
         return Ok(Answer::Given(QueueState::default()));
     }
     let why = stderr.trim();
-    // Where programs get the configuration from the controller, they have none without it.
+    // Programs that get their configuration from the controller have none while it is down.
     if is_outage(why) || has_no_configuration(why) {
         return Ok(Answer::None(why.to_owned()));
     }

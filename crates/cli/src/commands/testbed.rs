@@ -1,4 +1,4 @@
-//! `ccbench testbed`: the request for a plan's nodes on a testbed, and the plan for those that it has reserved.
+//! `ccbench testbed`: writes a request for a plan's nodes, and the plan for the nodes that the testbed has reserved.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -33,14 +33,15 @@ pub fn run(args: &TestbedArgs) -> Result<ExitCode, CliError> {
         }
         None => (BTreeMap::new(), request(args, &layout, &loaded)?),
     };
-    // Before anything is written: a device of the plan may have no place on a testbed.
+    // Fails before anything is written if a device of the plan has no place on a testbed.
     let text = adapted::plan(&layout, &loaded.text, &assigned)?;
     for (name, content) in &files {
         write(&directory.join(name), content)?;
     }
     let path = args.plan.with_extension("testbed.toml");
     write(&path, text.as_bytes())?;
-    // What is only wrong with agents, as an IPv6 address of one end, names its line in the new file.
+    // Checks the new plan: errors that appear only with agents, such as an IPv6 address of one end, then name a line of the new
+    // file.
     PlanSource::read(&path)?.load_again(&[])?;
     print(&next_steps(args, &directory, &path));
     Ok(ExitCode::Success)
@@ -62,7 +63,7 @@ fn reserved(testbed: TestbedKind, path: &Path) -> Result<Vec<ReservedNode>, CliE
     nodes.map_err(|source| CliError::Manifest { path: path.to_owned(), source })
 }
 
-/// The files of the request, by name.
+/// Returns the files of the request, by name.
 fn request(
     args: &TestbedArgs,
     layout: &Layout<'_>,
@@ -89,7 +90,7 @@ fn request(
     Ok(files)
 }
 
-/// The plan and the files that it names, which the notebook copies to the controller's node.
+/// Returns the plan and the files that it names, which the notebook copies to the controller's node.
 fn inputs(args: &TestbedArgs, loaded: &LoadedPlan) -> Result<Vec<(String, Vec<u8>)>, CliError> {
     let plan = args.plan.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut inputs = vec![(plan, loaded.text.clone().into_bytes())];

@@ -1,5 +1,5 @@
-//! `ccbench trace`: prints, converts, plots, generates and records ([`record`]) capacity traces. [`ccbench_proto::trace`] reads and writes the
-//! formats; this module handles files, Parquet and figures.
+//! `ccbench trace`: prints, converts, plots, generates and records ([`record`]) capacity traces. [`ccbench_proto::trace`] reads
+//! and writes the formats; this module handles files, Parquet and figures.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Reads a trace and detects its format unless `format` is given. Every problem is printed as `FILE:LINE: why`.
+/// Reads a trace and detects its format unless `format` is given. Prints every problem as `FILE:LINE: why`.
 fn read(path: &Path, format: Option<Format>) -> Result<(Trace, String), CliError> {
     let cannot = |why: String| CliError::Usage(format!("cannot read {}: {why}", path.display()));
     const LIMIT: Limit =
@@ -160,7 +160,7 @@ fn generate_trace(args: &GenerateArgs) -> Result<ExitCode, CliError> {
     };
     let trace = trace.map_err(|e| CliError::Usage(e.to_string()))?;
     let format = args.format.or_else(|| match TraceFormat::of(&args.output) {
-        // The formats `timed` and `dwell` use the extension .csv too.
+        // The formats `timed` and `dwell` also use the extension .csv.
         Some(TraceFormat::Text(Format::Ccbench)) | None => None,
         other => other,
     });
@@ -294,7 +294,7 @@ mod tests {
                 _ => vec![command, &input, &output],
             };
             assert_eq!(ccbench(&arguments), 0, "{command}");
-            // A file that is written in place has the new content for those who have opened it, too.
+            // If the file were written in place, a reader that had opened it would see the new contents.
             let mut content = String::new();
             opened.read_to_string(&mut content).unwrap();
             assert_eq!(content, "old", "{command}");

@@ -1,4 +1,4 @@
-//! `ccbench top` and `ccbench view`: live views of a run of another process.
+//! `ccbench top` and `ccbench view`: live views of a run that another process executes.
 
 use std::io::{BufRead as _, BufReader, IsTerminal as _};
 
@@ -49,7 +49,7 @@ pub fn view(args: &ViewArgs) -> Result<ExitCode, CliError> {
         }
     };
     let run = ReadableRun::open(&dir)?;
-    // That it is a results directory is an error of the command line, not of the page.
+    // A directory without results is an error of the command line, not of the page.
     RunDir::open(run.path())?;
     let site = Site::bind(run.path())?;
     print(&format!("{}\n", site.url()));

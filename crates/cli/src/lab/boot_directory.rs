@@ -1,4 +1,4 @@
-//! The temporary directory of a boot. A controller that was killed leaves a stale directory; a later boot removes it.
+//! The temporary directory of a boot. A killed controller leaves its directory behind; a later boot removes it.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,17 +13,17 @@ use super::error::LabError;
 use crate::clock;
 
 const PREFIX: &str = "ccbench-lab-";
-/// A younger directory may not be locked yet.
+/// Younger directories are not stale, because they may not be locked yet.
 const STALE_AGE: Duration = Duration::from_secs(60);
 
-/// A directory in TMPDIR that is removed when this is dropped. It is locked until then: an unlocked one is stale.
+/// A directory in TMPDIR that is removed on drop. It is locked until then: an unlocked one is stale.
 pub struct BootDirectory {
     dir: TempDir,
     _lock: OwnedFd,
 }
 
 impl BootDirectory {
-    /// Makes a directory, and removes stale ones.
+    /// Creates a directory and removes stale ones.
     pub fn new() -> Result<Self, LabError> {
         Self::new_in(&std::env::temp_dir())
     }
@@ -36,7 +36,7 @@ impl BootDirectory {
         Ok(Self { dir, _lock: own })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -57,12 +57,12 @@ fn remove_stale(parent: &Path) {
             continue;
         }
         let path = entry.path();
-        // Of the entry itself: a link is not followed.
+        // The metadata is that of the entry itself: symbolic links are not followed.
         let is_old_directory = entry.metadata().is_ok_and(|metadata| {
             let age_s = (now_ns / 1_000_000_000).saturating_sub(metadata.mtime());
             metadata.is_dir() && age_s >= STALE_AGE.as_secs() as i64
         });
-        // Those of other users cannot be opened.
+        // Directories of other users cannot be opened.
         if is_old_directory && let Ok(_lock) = lock(&path) {
             let removed = std::fs::remove_dir_all(&path);
             info!(?path, ?removed, "remove a stale directory");

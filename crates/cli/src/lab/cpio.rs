@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Entries of an archive, by path without a leading slash.
+/// The entries of an archive, by path without a leading slash.
 #[derive(Debug, Default)]
 pub struct Archive {
     entries: BTreeMap<String, Entry>,
@@ -23,12 +23,12 @@ const LINK: u32 = 0o120_777;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
 impl Archive {
-    /// Adds a file with these permissions; missing parent folders are added.
+    /// Adds a file with these permissions, and missing parent directories.
     pub fn file(&mut self, path: &str, permissions: u32, data: Vec<u8>) {
         self.put(path, Entry::File { mode: FILE | permissions, data });
     }
 
-    /// Adds an empty folder.
+    /// Adds an empty directory.
     pub fn folder(&mut self, path: &str) {
         self.put(path, Entry::Folder);
     }
@@ -83,8 +83,8 @@ fn member(
     let size = u32::try_from(data.len())
         .map_err(|_| io::Error::other(format!("{path} is too large for an initramfs")))?;
     let links = if mode & FOLDER == FOLDER & 0o170_000 { 2 } else { 1 };
-    // Fields: inode, mode, uid, gid, links, mtime, size, device major and minor, rdev major and minor,
-    // length of the name with its NUL byte, checksum.
+    // Fields: inode, mode, uid, gid, links, mtime, size, device major and minor, rdev major and minor, length of the name with
+    // its NUL byte, checksum.
     let name = path.len() as u32 + 1;
     let fields = [inode, mode, 0, 0, links, 0, size, 0, 0, major, minor, name, 0];
     let mut head = String::from("070701");
@@ -98,7 +98,7 @@ fn member(
     out.write_all(&[0; 4][..padding(data.len())])
 }
 
-/// Bytes to the next multiple of four.
+/// Returns the number of bytes to the next multiple of four.
 fn padding(length: usize) -> usize {
     length.next_multiple_of(4) - length
 }
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(&all[..6], b"070701");
         assert_eq!(&all[14..22], b"000081A4", "mode");
         assert_eq!(&all[54..62], b"00000005", "size");
-        // Head 110 + "a\0" is 112; five bytes of data are padded to eight.
+        // The header (110 bytes) and "a\0" make 112. Five bytes of data are padded to eight.
         assert_eq!(&all[112..117], &[7; 5]);
         assert_eq!(&all[120..126], b"070701");
         assert!(all.ends_with(b"TRAILER!!!\0\0\0\0"));

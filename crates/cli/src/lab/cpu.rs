@@ -2,21 +2,21 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How long the load of the CPUs is observed to choose some.
+/// How long the load of the CPUs is observed to find the least busy ones.
 const LOAD_WINDOW: std::time::Duration = std::time::Duration::from_millis(40);
 
-/// CPUs that this process may use, the least busy one first.
+/// Returns the CPUs that this process may use, the least busy one first.
 pub fn least_busy_first() -> Vec<usize> {
     by_load(allowed(), &busy_ticks())
 }
 
-/// CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 pub fn allowed() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// Starts a process on one CPU. If that is not possible, it is only slower.
+/// Starts a process on one CPU. If pinning fails, the process still works but is slower.
 pub fn on_cpu<T>(cpu: usize, start: impl FnOnce() -> T) -> T {
     let allowed = sched_getaffinity(None);
     let mut one = CpuSet::new();
@@ -29,13 +29,13 @@ pub fn on_cpu<T>(cpu: usize, start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// These CPUs, the least busy one first; equally busy ones in their order.
+/// Sorts these CPUs, the least busy one first. Equally busy ones keep their order.
 fn by_load(mut cpus: Vec<usize>, busy: &[u64]) -> Vec<usize> {
     cpus.sort_by_key(|cpu| busy.get(*cpu).copied().unwrap_or(0));
     cpus
 }
 
-/// Ticks (10 ms) in which each CPU was busy during a short time.
+/// Returns for each CPU how many ticks (10 ms) it was busy during a short time.
 fn busy_ticks() -> Vec<u64> {
     let before = since_boot();
     if before.is_empty() {
@@ -43,32 +43,32 @@ fn busy_ticks() -> Vec<u64> {
     }
     std::thread::sleep(LOAD_WINDOW);
     let difference = |(after, before): (&Ticks, &Ticks)| after.busy.saturating_sub(before.busy);
-    // The first line is the sum of all.
+    // The first line is the sum of all CPUs.
     since_boot().iter().zip(&before).skip(1).map(difference).collect()
 }
 
 /// Time of a CPU since boot, in ticks of 10 ms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ticks {
-    /// Not idle; includes `steal`.
+    /// Time that was not idle, including `steal`.
     pub busy: u64,
-    /// The hypervisor ran something else; 0 if this is not a virtual machine.
+    /// Time in which the hypervisor ran something else; 0 if this is not a virtual machine.
     pub steal: u64,
 }
 
 impl Ticks {
-    /// Steal in percent of all that is not idle.
+    /// Returns steal in percent of the time that was not idle.
     pub fn steal_pct(self) -> f64 {
         if self.busy == 0 { 0.0 } else { self.steal as f64 * 100.0 / self.busy as f64 }
     }
 }
 
-/// All CPUs together, then each; empty if `/proc/stat` cannot be read.
+/// Returns the times of all CPUs together, then of each; empty if `/proc/stat` cannot be read.
 pub fn since_boot() -> Vec<Ticks> {
     parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
 }
 
-/// The lines "cpu" and "cpuN" of `/proc/stat`.
+/// Parses the lines "cpu" and "cpuN" of `/proc/stat`.
 fn parse(stat: &str) -> Vec<Ticks> {
     let of_line = |line: &str| {
         let numbers = line.split_ascii_whitespace().skip(1).take(8);

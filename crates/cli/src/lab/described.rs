@@ -1,5 +1,5 @@
-//! A cache for what the boot before the first trial found out. A deterministic kernel finds the same from the same inputs, which
-//! are the key.
+//! A cache for the results of the boot before the first trial. A deterministic kernel finds the same results for the same inputs,
+//! so the inputs are the key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,32 +14,32 @@ use tracing::info;
 use super::kernel::{self, Kernel};
 use super::vm::VmImage;
 
-/// Results that are kept; each has a few kilobytes.
+/// Maximum number of kept results; each has a few kilobytes.
 const MAX_FILES: usize = 500;
 
 /// Results of the boot before the first trial.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Preflight {
-    /// By node.
+    /// Descriptions of the nodes, by name.
     pub nodes: BTreeMap<String, wire::NodeInfo>,
-    /// How busy the guest's CPU was while flows ran, percent.
+    /// How busy the guest's CPU was while flows ran, in percent.
     pub busy_pct: f64,
 }
 
-/// Where the result of one boot is kept.
+/// The file that keeps the result of one boot.
 pub struct Described {
     file: PathBuf,
 }
 
 impl Described {
-    /// Of a boot with this task; `None` if a repetition may give another result.
+    /// Returns the place for a boot with this task, or `None` if a repetition may give another result.
     pub fn of(image: &VmImage, task: &wire::LabTask, dilation: Option<u32>) -> Option<Self> {
         let Kernel { engine, series, image: file, release, version, recipe_sha256, .. } =
             image.kernel();
         if *series != Series::Own {
             return None;
         }
-        // A kernel that was built again.
+        // Size and time of the image distinguish a rebuilt kernel.
         let built = std::fs::metadata(file).ok()?;
         let since = built.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
         let inputs: [&[u8]; 11] = [
@@ -58,7 +58,7 @@ impl Described {
         Some(Self { file: kernel::lab_cache_dir().join("described").join(digest(&inputs)) })
     }
 
-    /// The result, if it is there and complete.
+    /// Reads the result if it exists and is complete.
     pub fn read(&self) -> Option<Preflight> {
         let bytes = std::fs::read(&self.file).ok()?;
         let result = decode(&bytes)?;
@@ -66,7 +66,7 @@ impl Described {
         Some(result)
     }
 
-    /// Keeps a result. If that fails, the next command boots again.
+    /// Keeps a result. If writing fails, the next command boots again.
     pub fn write(&self, result: &Preflight) {
         if let Err(error) = self.try_write(result) {
             info!("cannot keep {}: {error}", self.file.display());
@@ -93,7 +93,7 @@ fn make_room(folder: &Path, most: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// SHA-256 of all inputs, each after its length.
+/// Returns the SHA-256 of all inputs, each preceded by its length.
 fn digest(inputs: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for input in inputs {
@@ -103,7 +103,7 @@ fn digest(inputs: &[&[u8]]) -> String {
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The messages of the guest that make up this result.
+/// Encodes the result as the guest's messages from which it was made.
 fn encode(result: &Preflight) -> Vec<u8> {
     let node = |(node, info): (&String, &wire::NodeInfo)| {
         Of::Node(wire::LabNode { node: node.clone(), info: Some(info.clone()) })

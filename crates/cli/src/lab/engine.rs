@@ -1,4 +1,4 @@
-//! The engine of a run in the lab whose plan and command line name none.
+//! Chooses the lab's engine when neither the plan nor the command line names one.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use ccbench_proto::plan::{Engine, Plan, Series};
 use super::{kernel, qemu, uml};
 use crate::plan_source::PlanSource;
 
-/// The engine of points that name none in a plan in which others do, and of runs of earlier versions: it runs every plan.
+/// The engine of points that name none in a plan in which others do, and of runs of earlier versions. It runs every plan.
 pub const UNNAMED: Engine = Engine::Qemu;
 
-/// Options of the command line on which the choice depends.
+/// Command-line options on which the choice depends.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LabRequest {
     /// `--lab`.
@@ -22,24 +22,24 @@ pub struct LabRequest {
     pub dilation: Option<u32>,
 }
 
-/// The engine of a run.
+/// The chosen engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineChoice {
     /// The engine.
     pub engine: Engine,
-    /// Why it is not uml, unless the user asked for what only qemu has.
+    /// Why it is not uml, unless the user asked for something that only qemu has.
     pub note: Option<String>,
 }
 
 /// What the choice depends on.
 #[derive(Debug, Clone, Default)]
 struct Facts {
-    /// Kernels of all points.
+    /// The kernels of all points.
     kernels: BTreeSet<Series>,
     has_dilation: bool,
-    /// No engine runs such a plan.
+    /// Whether the plan names agents, which no engine supports.
     has_agents: bool,
-    /// What uml needs and this machine lacks.
+    /// What uml needs but this machine lacks.
     machine_lacks: Option<String>,
     /// Why uml cannot run the plan.
     plan_error: Option<String>,
@@ -47,7 +47,8 @@ struct Facts {
     installed: Vec<Engine>,
 }
 
-/// The engine for a valid plan, the overrides `sets` included; `None` if it does not run in the lab, or names engines itself.
+/// Returns the engine for a valid plan with the overrides `sets`. `None` if the plan does not run in the lab or names engines
+/// itself.
 pub fn choose_for(
     plan: &CheckedPlan,
     source: &PlanSource,
@@ -72,13 +73,13 @@ pub fn choose_for(
     }))
 }
 
-/// uml, unless only qemu has what is asked for, or uml cannot run here.
+/// Chooses uml unless the user asks for something that only qemu has, or uml cannot run here.
 fn choose(facts: &Facts) -> EngineChoice {
     let for_uml = facts.kernels.iter().all(|series| Engine::Uml.runs(*series));
     if facts.has_dilation || facts.has_agents || !for_uml {
         return EngineChoice { engine: Engine::Qemu, note: None };
     }
-    // If neither is installed, the error names the command that builds uml's kernel.
+    // If neither is installed, choose uml, so that the error names the command that builds its kernel.
     let only_qemu = facts.installed == [Engine::Qemu];
     let not_built =
         || format!("its kernel is not built: {}", kernel::hint(Engine::Uml, Series::Own));
@@ -94,25 +95,25 @@ fn choose(facts: &Facts) -> EngineChoice {
 }
 
 impl EngineChoice {
-    /// Whether it is made part of the plan, so that a run of the resolved plan has the same engine elsewhere. A dilation and stock
-    /// kernels select qemu anyway.
+    /// Returns whether the engine becomes part of the plan, so that a run of the resolved plan uses the same engine elsewhere. A
+    /// dilation and stock kernels select qemu anyway.
     pub fn is_override(&self) -> bool {
         self.engine == Engine::Uml || self.note.is_some()
     }
 }
 
-/// The override of the plan that selects an engine.
+/// Returns the plan override that selects an engine.
 pub fn as_override(engine: Engine) -> String {
     format!("lab.engine={engine}")
 }
 
-/// The engines that can run here and whose kernel `own` is built, the faster one first.
+/// Returns the engines that can run here and whose kernel `own` is built, the faster one first.
 pub fn usable() -> Vec<Engine> {
     let can_run = |engine: &Engine| *engine == Engine::Qemu || uml::unsupported().is_none();
     [Engine::Uml, Engine::Qemu].into_iter().filter(|e| is_installed(*e) && can_run(e)).collect()
 }
 
-/// Whether an engine and its kernel `own` are installed.
+/// Returns whether an engine and its kernel `own` are installed.
 fn is_installed(engine: Engine) -> bool {
     let has_emulator = engine == Engine::Uml || qemu::version().is_ok();
     has_emulator && kernel::find(engine, Series::Own).is_some()
@@ -124,7 +125,7 @@ mod tests {
 
     const BOTH: [Engine; 2] = [Engine::Uml, Engine::Qemu];
 
-    /// The kernel `own`, a plan and a machine without obstacles, both engines installed.
+    /// Returns the kernel `own`, no obstacles in the plan or on the machine, and both engines installed.
     fn good() -> Facts {
         Facts { kernels: [Series::Own].into(), installed: BOTH.to_vec(), ..Facts::default() }
     }
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn what_only_qemu_has_selects_it_without_a_note() {
         let stock = *Series::ALL.iter().find(|series| **series != Series::Own).unwrap();
-        // No other reason is named: the user has decided.
+        // No other reason is given, because the user has decided.
         let bad = Facts { machine_lacks: Some("x".to_owned()), ..good() };
         for facts in [
             Facts { has_dilation: true, ..good() },
@@ -176,7 +177,7 @@ mod tests {
         }
     }
 
-    /// From a plan's text to the choice; whatever this machine has and lacks.
+    /// Tests the path from a plan's text to the choice, whatever this machine has and lacks.
     #[test]
     fn plans_that_decide_themselves_need_no_choice() {
         let text = |more: &str| {

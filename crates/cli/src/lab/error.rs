@@ -30,7 +30,7 @@ pub enum LabError {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// The build script of a kernel or of its modules failed; it has printed why.
+    /// The build script of a kernel or of its modules failed. It has printed the reason.
     #[error("the lab's kernel, or its modules, could not be built ({status})")]
     Build {
         /// How the script ended.
@@ -62,13 +62,13 @@ pub enum LabError {
         step: LabStep,
         /// Why it failed.
         reason: String,
-        /// [`super::vm::console_tail`]
+        /// See [`super::vm::console_tail`].
         console: String,
     },
     /// A node's kernel does not support what the plan asks for.
     #[error("node {node} cannot do what the plan asks for: {reason}")]
     Unsupported {
-        /// Its name in the plan.
+        /// The node's name in the plan.
         node: String,
         /// What is missing, and the fix.
         reason: String,
@@ -79,12 +79,12 @@ pub enum LabError {
         /// The node.
         node: String,
     },
-    /// `--dilation` where nothing can be dilated.
+    /// `--dilation` was given, but nothing can be dilated.
     #[error(
         "neither a stock kernel nor the engine uml can be dilated; leave out --dilation, or use the kernel `own` and the engine qemu"
     )]
     NotDilatable,
-    /// An engine that cannot run the kernel of the command line or the plan.
+    /// The engine cannot run the kernel of the command line or the plan.
     #[error("the engine {engine} cannot run the kernel {kernel}; use `--engine qemu`")]
     NotItsKernel {
         /// The engine.
@@ -92,7 +92,7 @@ pub enum LabError {
         /// The kernel.
         kernel: Series,
     },
-    /// ccbench's modules for a stock kernel.
+    /// A stock kernel cannot load ccbench's modules.
     #[error(
         "the kernel {kernel} has none of ccbench's modules; use the kernel `own`, or leave out `via = \"module\"`"
     )]
@@ -121,7 +121,7 @@ impl LabError {
         move |source| Self::Io { op, path: path.clone(), source }
     }
 
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Package(error) => error.exit_code(),

@@ -1,21 +1,21 @@
-//! Where the trials run that run at the same time (`--jobs`): each on a CPU of its own, with memory for all.
+//! Places concurrent lab trials (`--jobs`): each gets a CPU of its own, and all of them fit in memory.
 
 use std::path::PathBuf;
 
 use super::{MEMORY_MIB, cpu, uml};
 use crate::jobs;
 
-/// Where on this machine a guest runs.
+/// Where a guest runs on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The CPU; `None`: the least busy one when it starts (engine uml), or any (qemu).
+    /// The CPU. `None` means the least busy one at the start (engine uml), or any (qemu).
     pub cpu: Option<usize>,
-    /// Folder of the guest's memory with the engine uml; `None`: the first with enough space.
+    /// Directory of the guest's memory with the engine uml. `None` means the first one with enough space.
     pub memory_folder: Option<PathBuf>,
 }
 
-/// A place for each trial that runs at the same time, and a note if there are fewer than wanted. `in_folder`: the engine uml keeps
-/// the guests' memory in files.
+/// Returns a place for each concurrent trial, and a note if there are fewer than wanted. `in_folder` says that guests keep their
+/// memory in files (engine uml).
 pub fn places(wanted: Option<u32>, trials: usize, in_folder: bool) -> (Vec<Place>, Option<String>) {
     let wanted_jobs = jobs::count(wanted, trials);
     let folders = if in_folder { uml::memory_folders() } else { Vec::new() };
@@ -27,26 +27,26 @@ pub fn places(wanted: Option<u32>, trials: usize, in_folder: bool) -> (Vec<Place
     (on_cpus(&cpu::least_busy_first(), jobs, memory_folder.as_ref()), note)
 }
 
-/// One place for each job; jobs share CPUs only if there are more jobs than CPUs.
+/// Makes one place per job. Jobs share CPUs only if there are more jobs than CPUs.
 fn on_cpus(cpus: &[usize], jobs: usize, memory_folder: Option<&PathBuf>) -> Vec<Place> {
     let place = |cpu: &usize| Place { cpu: Some(*cpu), memory_folder: memory_folder.cloned() };
     cpus.iter().cycle().take(jobs).map(place).collect()
 }
 
-/// Memory for guests.
+/// Memory available for guests.
 struct Room {
-    /// Of this machine; `None` if it is not known.
+    /// Available memory of this machine; `None` if unknown.
     available_mib: Option<u64>,
-    /// Folders for the memory of guests, in order of preference, with their free space in MiB; none if guests need none.
+    /// Directories for the guests' memory, in order of preference, with their free space in MiB; empty if guests need none.
     folders: Vec<(PathBuf, u64)>,
 }
 
 impl Room {
-    /// The number of jobs that fit, the folder for their memory, and a note if they are fewer than wanted.
+    /// Returns the number of jobs that fit, the directory for their memory, and a note if they are fewer than wanted.
     fn for_jobs(&self, wanted: usize) -> (usize, Option<PathBuf>, Option<String>) {
         let guests = |mib: u64| usize::try_from(mib / u64::from(MEMORY_MIB)).unwrap_or(usize::MAX);
         let in_memory = self.available_mib.map_or(wanted, guests);
-        // The first folder that has room for all, or else the one with the most.
+        // Takes the first directory with room for all, or else the one with the most space.
         let all = self.folders.iter().find(|(_, mib)| guests(*mib) >= wanted);
         let folder = all.or_else(|| self.folders.iter().max_by_key(|(_, mib)| *mib));
         let in_folder = folder.map_or(wanted, |(_, mib)| guests(*mib));
@@ -68,7 +68,7 @@ impl Room {
     }
 }
 
-/// Memory that processes can have without swapping, in MiB.
+/// Returns the memory that processes can get without swapping, in MiB.
 fn available_mib() -> Option<u64> {
     available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }

@@ -1,8 +1,8 @@
-//! Kernels of the lab: built or fetched once, kept in the cache. `lab/kernel.sh` builds the kernel `own`, `lab/debian.sh` fetches
-//! stock kernels.
+//! Kernels of the lab: built or fetched once and kept in the cache. `lab/kernel.sh` builds the kernel `own`, and `lab/debian.sh`
+//! fetches stock kernels.
 //!
-//! The key in the cache is `recipe_sha256`: the digest of the scripts, configurations and patches as they are. A change of a comment in
-//! them is enough that everyone builds that kernel again.
+//! The cache key is `recipe_sha256`: the digest of the bytes of the scripts, configurations and patches. Even a change to a
+//! comment in them makes everyone rebuild that kernel.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,18 +26,18 @@ enum Scope {
     OwnKernelFor(Engine),
     /// Stock kernels.
     StockKernels,
-    /// The modules for the kernel `own`; no kernel depends on them.
+    /// The modules for the kernel `own`. No kernel depends on them.
     Modules,
 }
 
-/// A file of the recipe: name below `lab/`, contents, and scope.
+/// A file of the recipe: its name below `lab/`, contents, and scope.
 macro_rules! recipe_file {
     ($name:literal, $scope:expr) => {
         ($name, include_str!(concat!("../../../../lab/", $name)), $scope)
     };
 }
 
-/// Files that build or fetch kernels and modules. Their contents are part of the key in the cache.
+/// Files that build or fetch kernels and modules. Their contents are part of the cache key.
 const RECIPE: [(&str, &str, Scope); 16] = [
     recipe_file!("apt.sh", Scope::AllKernels),
     recipe_file!("kernel.sh", Scope::OwnKernel),
@@ -57,7 +57,7 @@ const RECIPE: [(&str, &str, Scope); 16] = [
     recipe_file!("modules.sh", Scope::Modules),
 ];
 
-/// SHA-256 of everything that decides on a kernel besides its source: scripts, configuration and patches.
+/// Returns the SHA-256 of everything that determines a kernel besides its source: scripts, configuration and patches.
 pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
     let parts = RECIPE.iter().filter(|(_, _, scope)| match (scope, series) {
         (Scope::AllKernels, _) => true,
@@ -69,7 +69,7 @@ pub(super) fn recipe_sha256(engine: Engine, series: Series) -> String {
     sha256_of(parts.map(|(name, text, _)| (*name, *text)))
 }
 
-/// SHA-256 of names and texts, hexadecimal.
+/// Returns the SHA-256 of names and texts, in hexadecimal.
 pub(super) fn sha256_of<'a>(parts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut hash = Sha256::new();
     for (name, text) in parts {
@@ -81,35 +81,35 @@ pub(super) fn sha256_of<'a>(parts: impl Iterator<Item = (&'a str, &'a str)>) -> 
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The files of the recipe that build the kernels `own`, or their modules: name and contents.
+/// Returns name and contents of the recipe's files with a wanted scope.
 fn recipe_of(wanted: impl Fn(Scope) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     let recipe: &'static [(&str, &str, Scope)] = &RECIPE;
     recipe.iter().filter(move |(_, _, scope)| wanted(*scope)).map(|(name, text, _)| (*name, *text))
 }
 
-/// Files that build the kernels `own`: name and contents.
+/// Returns name and contents of the files that build the kernels `own`.
 pub(super) fn own_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
     recipe_of(|scope| !matches!(scope, Scope::StockKernels | Scope::Modules))
 }
 
-/// Files that only the modules depend on: name and contents.
+/// Returns name and contents of the files on which only the modules depend.
 pub(super) fn modules_recipe() -> impl Iterator<Item = (&'static str, &'static str)> {
     recipe_of(|scope| scope == Scope::Modules)
 }
 
-/// Where a kernel is kept in the lab's folder of a cache.
+/// Returns the folder of a kernel in the lab's folder of a cache.
 pub(super) fn kernel_folder(cache: &Path, engine: Engine, series: Series) -> PathBuf {
     let key = &recipe_sha256(engine, series)[..12];
     let engine_suffix = if engine == Engine::Qemu { "" } else { "-uml" };
     cache.join(format!("kernel-{series}{engine_suffix}-{key}"))
 }
 
-/// File name of the kernel image in that folder.
+/// Returns the file name of the kernel image in that folder.
 fn image_name(series: Series) -> &'static str {
     if series == Series::Own { "vmlinux" } else { "vmlinuz" }
 }
 
-/// How to get a kernel.
+/// Returns how to get a kernel.
 pub fn hint(engine: Engine, series: Series) -> String {
     match series {
         Series::Own => {
@@ -124,42 +124,42 @@ pub fn hint(engine: Engine, series: Series) -> String {
 /// A kernel that the lab can boot.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// What runs it.
+    /// The engine that runs it.
     pub engine: Engine,
     /// Its series.
     pub series: Series,
     /// The image.
     pub image: PathBuf,
-    /// Its modules, if it has any.
+    /// The directory of its modules, if it has any.
     pub modules: Option<PathBuf>,
     /// `uname -r`.
     pub release: String,
     /// Source package and version.
     pub version: String,
-    /// SHA-256 of scripts, configuration and patches, hexadecimal.
+    /// SHA-256 of scripts, configuration and patches, in hexadecimal.
     pub recipe_sha256: String,
 }
 
 impl Kernel {
-    /// Whether it can run with a dilation: a stock kernel calibrates its timers against the CPU, and with User-Mode Linux
-    /// the CPU is infinitely fast.
+    /// Returns whether it can run with a dilation. A stock kernel cannot, because it calibrates its timers against the CPU;
+    /// neither can User-Mode Linux, whose CPU is infinitely fast.
     pub fn can_dilate(&self) -> bool {
         self.series == Series::Own && self.engine.has_cpu_time()
     }
 }
 
-/// The lab's folder in the user's cache.
+/// Returns the lab's folder in the user's cache.
 pub fn lab_cache_dir() -> PathBuf {
     cache_dir().join("lab")
 }
 
-/// A kernel, if it is built, fetched or installed: in the user's cache, or for all users, as in the container.
+/// Finds a kernel that is built, fetched or installed: in the user's cache, or for all users, as in the container image.
 pub fn find(engine: Engine, series: Series) -> Option<Kernel> {
     let shared = shared_dir().map(|shared| shared.join("lab"));
     first_in([lab_cache_dir()].into_iter().chain(shared), engine, series)
 }
 
-/// The first of these folders that has a kernel decides.
+/// Returns the kernel of the first folder that has one.
 fn first_in(
     folders: impl IntoIterator<Item = PathBuf>,
     engine: Engine,
@@ -168,7 +168,7 @@ fn first_in(
     folders.into_iter().find_map(|folder| find_in(&folder, engine, series))
 }
 
-/// The same in the lab's folder of another cache.
+/// Finds a kernel in the lab's folder of another cache.
 pub(super) fn find_in(cache: &Path, engine: Engine, series: Series) -> Option<Kernel> {
     let folder = kernel_folder(cache, engine, series);
     let read_trimmed = |name: &str| {
@@ -183,7 +183,7 @@ pub(super) fn find_in(cache: &Path, engine: Engine, series: Series) -> Option<Ke
     Some(Kernel { engine, series, image, modules, release, version, recipe_sha256 })
 }
 
-/// Builds or fetches a kernel unless the cache has it. Waits for another command that does so.
+/// Builds or fetches a kernel unless the cache has it. If another command does the same, waits for it.
 ///
 /// # Errors
 /// A tool is missing, or the build failed.
@@ -207,7 +207,7 @@ pub fn build(engine: Engine, series: Series) -> Result<Kernel, LabError> {
     })
 }
 
-/// Runs a script of these files, with their directory as its first argument.
+/// Writes these files to a directory and runs a script of them, with that directory as its first argument.
 ///
 /// # Errors
 /// The files cannot be written, or the script failed.
@@ -230,7 +230,7 @@ pub(super) fn run_script(
     if status.success() { Ok(()) } else { Err(LabError::Build { status }) }
 }
 
-/// Makes a kernel's folder, and waits until it is nobody else's: the scripts replace files in it.
+/// Creates a kernel's folder and locks it, because the scripts replace files in it. Waits while another command holds the lock.
 pub(super) fn lock(folder: &Path) -> Result<File, LabError> {
     std::fs::create_dir_all(folder).map_err(LabError::io("make", folder))?;
     let locked = File::open(folder).and_then(|file| file.lock().map(|()| file));
@@ -248,12 +248,12 @@ mod tests {
         let held = lock(&folder).unwrap();
         let other = File::open(&folder).unwrap();
         assert!(other.try_lock().is_err());
-        // A child process of another test may have a copy of the descriptor until its exec, so closing it is not enough.
+        // A child process of another test may hold a copy of the descriptor until its exec, so closing it is not enough.
         held.unlock().unwrap();
         assert!(other.try_lock().is_ok());
     }
 
-    /// A patch that is not in the recipe would be missing in the build, and would not change the key.
+    /// A patch outside the recipe would be missing from the build and from the key.
     #[test]
     fn recipe_has_every_file_of_the_folder() {
         let lab = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(found, RECIPE.len());
     }
 
-    /// Nobody builds a kernel again because of a module.
+    /// A change to a module must not make anyone rebuild a kernel.
     #[test]
     fn no_kernel_depends_on_the_modules() {
         let of_modules: Vec<&str> = modules_recipe().map(|(name, _)| name).collect();

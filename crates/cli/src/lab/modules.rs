@@ -1,5 +1,5 @@
-//! ccbench's kernel modules for the kernel `own`: built once for each engine, and kept in the cache beside the kernel. They are the
-//! third host of its congestion controls, after the simulator and BPF.
+//! ccbench's kernel modules for the kernel `own`: built once for each engine and cached beside the kernel. They are the third
+//! host of ccbench's congestion controls, after the simulator and BPF.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use tracing::info;
 use super::error::LabError;
 use super::kernel::{self, Kernel};
 
-/// A source of the modules: name below `kmod/`, and contents.
+/// A source of the modules: its name below `kmod/`, and contents.
 macro_rules! source {
     ($name:literal) => {
         (concat!("kmod/", $name), include_str!(concat!("../../../../kmod/", $name)))
     };
 }
 
-/// What the modules are compiled from. Its contents are part of their key in the cache.
+/// The sources of the modules. Their contents are part of the modules' cache key.
 const SOURCES: [(&str, &str); 30] = [
     source!("adapter/hooks.h"),
     source!("adapter/socket.h"),
@@ -52,12 +52,13 @@ const SOURCES: [(&str, &str); 30] = [
     source!("module/rows.h"),
 ];
 
-/// Whether a plan loads one of ccbench's modules.
+/// Returns whether a plan loads one of ccbench's modules.
 pub fn are_used(plan: &Plan) -> bool {
     plan.cc.values().any(|cc| cc.via == Via::Module && cc::is_own(cc))
 }
 
-/// Where the modules for a kernel are kept in the lab's folder of a cache. Modules fit one source version of the kernel.
+/// Returns the folder of the modules for a kernel in the lab's folder of a cache. Modules fit a single source version of the
+/// kernel.
 fn folder(cache: &Path, kernel: &Kernel) -> PathBuf {
     let Kernel { engine, series, version, recipe_sha256, .. } = kernel;
     let mut parts: Vec<(&str, &str)> = kernel::modules_recipe().chain(SOURCES).collect();
@@ -66,17 +67,17 @@ fn folder(cache: &Path, kernel: &Kernel) -> PathBuf {
     cache.join(format!("modules-{series}-{engine}-{key}"))
 }
 
-/// The modules for a kernel, if they are built: what the guest has as `/lib/modules/RELEASE`.
+/// Finds the modules for a kernel, the guest's `/lib/modules/RELEASE`, if they are built.
 fn find(kernel: &Kernel) -> Option<PathBuf> {
     let modules = folder(&kernel::lab_cache_dir(), kernel).join("modules");
     // The script moves it there last.
     modules.exists().then_some(modules)
 }
 
-/// The modules for a kernel.
+/// Returns the folder of the modules for a kernel.
 ///
 /// # Errors
-/// They are not built, or the kernel is a stock one; with the command that builds them.
+/// The modules are not built (the error names the command that builds them), or the kernel is a stock one.
 pub fn open(kernel: &Kernel) -> Result<PathBuf, LabError> {
     let Kernel { engine, series, .. } = kernel;
     if *series != Series::Own {
@@ -88,7 +89,7 @@ pub fn open(kernel: &Kernel) -> Result<PathBuf, LabError> {
     })
 }
 
-/// Builds the modules for a kernel unless the cache has them. Waits for another command that does so.
+/// Builds the modules for a kernel unless the cache has them. If another command does the same, waits for it.
 ///
 /// # Errors
 /// The kernel is a stock one, a tool is missing, or the build failed.
@@ -118,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is not among the sources would be missing in the build, and would not change the key.
+    /// A file outside the sources would be missing from the build and from the key.
     #[test]
     fn sources_are_all_files_of_the_modules() {
         let kmod = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kmod");

@@ -1,11 +1,11 @@
-//! The lab's kernels as one file: packed where they were built, and installed on other machines.
+//! A package of the lab's kernels: one file, packed where they were built and installed on other machines.
 //!
 //! ```text
 //! kernels.json  README  recipe/<files>  <engine>/config  release  version  vmlinux
 //! ```
 //!
-//! A package is gzip over tar. It names the digest of each kernel's recipe, because a kernel of another recipe is another machine,
-//! and of each file.
+//! A package is a gzip-compressed tar archive. It contains the digest of each file, and the digest of each kernel's recipe: a
+//! kernel built from another recipe is a different machine.
 
 use std::collections::BTreeSet;
 use std::fs::{OpenOptions, Permissions};
@@ -28,24 +28,24 @@ use super::error::LabError;
 use super::kernel::{self, find_in, kernel_folder, lock, own_recipe, recipe_sha256};
 use crate::exit::ExitCode;
 
-/// The description for programs, which is the first file.
+/// The machine-readable description, which is the first file.
 const MANIFEST: &str = "kernels.json";
 const README: &str = "README";
-/// The folder of the files that build the kernels.
+/// The folder with the files that build the kernels.
 const RECIPE: &str = "recipe";
 /// Version of the package's layout.
 const FORMAT_VERSION: u32 = 1;
-/// The files of a kernel. The image is the last one: where it is, the others are.
+/// The files of a kernel. The image is last: where it exists, the others exist too.
 const FILES: [&str; 4] = ["config", "release", "version", IMAGE];
 const IMAGE: &str = "vmlinux";
-/// Both images have about 60 MB.
+/// Generous: both images together have about 60 MB.
 const LIMITS: Limits = Limits { max_files: 200, max_bytes: 1 << 30 };
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 /// A package cannot be written or installed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
-    /// Nothing to pack.
+    /// There is no kernel to pack.
     #[error("no kernel `own` is built here; run `ccbench lab build` first")]
     NoKernel,
     /// The archive cannot be written.
@@ -64,7 +64,7 @@ pub enum PackageError {
         /// Why.
         source: TarError,
     },
-    /// Another archive, or a package for others.
+    /// The file is another archive, or a package that does not fit this ccbench.
     #[error("{} is not a package that this ccbench can install: {source}", path.display())]
     Unfit {
         /// The file.
@@ -72,7 +72,7 @@ pub enum PackageError {
         /// What is missing or wrong.
         source: UnfitPackage,
     },
-    /// A file that has changed since it was packed.
+    /// A file was changed after packing, or is missing.
     #[error("{}: {name} is {what}; download the package again", path.display())]
     Damaged {
         /// The package.
@@ -82,7 +82,7 @@ pub enum PackageError {
         /// `damaged` or `missing`.
         what: &'static str,
     },
-    /// A kernel of another recipe.
+    /// A kernel was built from another recipe.
     #[error(
         "{}: its kernel for the engine {engine} was built by ccbench {packed_by} with another recipe, so results would differ; take the package \
          of ccbench {}, or run `ccbench lab build --engine {engine}`", path.display(), env!("CARGO_PKG_VERSION")
@@ -98,7 +98,7 @@ pub enum PackageError {
 }
 
 impl PackageError {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::NoKernel => ExitCode::Unavailable,
@@ -111,34 +111,34 @@ impl PackageError {
 /// Why an archive is not a package that this ccbench can install.
 #[derive(Debug, thiserror::Error)]
 pub enum UnfitPackage {
-    /// Not an archive of `ccbench lab pack`.
+    /// The archive does not come from `ccbench lab pack`.
     #[error("its first file is not {MANIFEST}; give a file that `ccbench lab pack` wrote")]
     NoManifest,
-    /// The description is not one.
+    /// The description cannot be parsed.
     #[error("{MANIFEST}: {0}; give a file that `ccbench lab pack` wrote")]
     Json(serde_json::Error),
-    /// The layout of another version.
+    /// The package has the layout of another version.
     #[error(
         "it has format {found}, and this ccbench reads format {FORMAT_VERSION}; take the package of ccbench {}",
         env!("CARGO_PKG_VERSION")
     )]
     Format {
-        /// Of the package.
+        /// The layout version of the package.
         found: u32,
     },
-    /// Kernels for other machines.
+    /// The kernels are for another architecture.
     #[error(
         "its kernels are for {found}, and this machine is {arch}; take the package for {arch}, or run `ccbench lab build`",
         arch = std::env::consts::ARCH
     )]
     Architecture {
-        /// Of the package.
+        /// The architecture of the package.
         found: String,
     },
-    /// Not one kernel for each of its engines.
+    /// The package has no kernel, or two for one engine.
     #[error("it has no kernel, or two for one engine; pack it again")]
     Kernels,
-    /// A kernel with too few or too many files.
+    /// A kernel has missing or additional files.
     #[error("the files of the engine {engine} are others; pack it again")]
     Files {
         /// The engine.
@@ -146,7 +146,7 @@ pub enum UnfitPackage {
     },
 }
 
-/// [`MANIFEST`].
+/// The contents of [`MANIFEST`].
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Manifest {
     format_version: u32,
@@ -164,7 +164,7 @@ struct PackedKernel {
     /// Source package and version.
     version: String,
     recipe_sha256: String,
-    /// By their paths in the package.
+    /// Digests by path in the package.
     files: Digests,
 }
 
@@ -173,7 +173,7 @@ impl Manifest {
         self.kernels.iter().find_map(|kernel| kernel.files.get(name))
     }
 
-    /// Refuses what this ccbench cannot install.
+    /// Rejects a package that this ccbench cannot install.
     fn check(&self) -> Result<(), UnfitPackage> {
         let Self { format_version, architecture, kernels, .. } = self;
         if *format_version != FORMAT_VERSION {
@@ -196,13 +196,13 @@ impl Manifest {
     }
 }
 
-/// The path of a kernel's file in a package.
+/// Returns the path of a kernel's file in a package.
 fn path_of(engine: Engine, name: &str) -> String {
     format!("{engine}/{name}")
 }
 
-/// Packs the kernels `own` in the lab's folder of a cache; an existing file is replaced. Returns their engines and releases. The package
-/// depends only on the kernels and the version of ccbench.
+/// Packs the kernels `own` in the lab's folder of a cache, and replaces an existing file. Returns their engines and releases. The
+/// package depends only on the kernels and the version of ccbench.
 ///
 /// # Errors
 /// No kernel is built, or a file cannot be read or written.
@@ -273,10 +273,10 @@ fn readme(manifest: &Manifest) -> String {
             bash recipe/kernel.sh recipe OUT ENGINE\n"
 }
 
-/// A kernel of a package.
+/// An installed kernel of a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// What runs it.
+    /// The engine that runs it.
     pub engine: Engine,
     /// `uname -r`
     pub release: String,
@@ -284,11 +284,11 @@ pub struct Installed {
     pub is_new: bool,
 }
 
-/// Puts the kernels of a package into the lab's folder of a cache, after all files have been compared with their digests. Kernels that it
-/// has already stay as they are.
+/// Installs the kernels of a package into the lab's folder of a cache, after comparing all files with their digests. Kernels that
+/// the cache already has stay unchanged.
 ///
 /// # Errors
-/// The package is damaged, or of another recipe, format or architecture; or a file cannot be written.
+/// The package is damaged, has another recipe, format or architecture, or a file cannot be written.
 pub fn install(cache: &Path, file: &Path) -> Result<Vec<Installed>, LabError> {
     let opened = input::open_regular(file).map_err(LabError::io("read", file))?;
     let mut entries = Archive::new(GzDecoder::new(BufReader::new(opened)), LIMITS);
@@ -328,7 +328,7 @@ fn read_manifest(file: &Path, entries: &mut Archive<impl Read>) -> Result<Manife
     Ok(manifest)
 }
 
-/// Unpacks the files of the kernels into a directory, and compares each with its digest.
+/// Unpacks the files of the kernels into a directory and compares each with its digest.
 fn unpack(
     file: &Path,
     manifest: &Manifest,
@@ -339,7 +339,7 @@ fn unpack(
     let damaged = |name, what| PackageError::Damaged { path: file.to_path_buf(), name, what };
     while let Some(entry) = entries.next_entry().map_err(unreadable)? {
         let Some(expected) = manifest.digest_of(&entry.name) else {
-            // The rest is for people.
+            // The rest is for human readers.
             entries.copy(&entry, &mut io::sink()).map_err(unreadable)?;
             continue;
         };
@@ -362,14 +362,15 @@ fn unpack(
     }
 }
 
-/// Moves a kernel's files from a directory to its folder in the cache, unless it is there. Waits for a command that builds it.
+/// Moves a kernel's files from a directory to its folder in the cache, unless it already has the kernel. Waits for a command that
+/// builds it.
 fn publish(cache: &Path, from: &Path, engine: Engine) -> Result<bool, LabError> {
     let folder = kernel_folder(cache, engine, Series::Own);
     let _lock = lock(&folder)?;
     if find_in(cache, engine, Series::Own).is_some() {
         return Ok(false);
     }
-    // User-Mode Linux is a program.
+    // The image of User-Mode Linux is a program, so it must be executable.
     let image = from.join(IMAGE);
     std::fs::set_permissions(&image, Permissions::from_mode(0o755))
         .map_err(LabError::io("make executable", &image))?;
@@ -384,7 +385,7 @@ fn publish(cache: &Path, from: &Path, engine: Engine) -> Result<bool, LabError> 
 mod tests {
     use super::*;
 
-    /// A cache with these files for a kernel of each engine.
+    /// Makes a cache with these files for a kernel of each engine.
     fn cache(engines: &[Engine]) -> tempfile::TempDir {
         let cache = tempfile::tempdir().unwrap();
         for engine in engines {
@@ -397,7 +398,7 @@ mod tests {
         cache
     }
 
-    /// The files of a package, and its manifest.
+    /// Returns the files of a package, and its manifest.
     fn contents(engines: &[Engine]) -> (Manifest, Vec<(String, Vec<u8>)>) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("kernels.tar.gz");
@@ -414,7 +415,7 @@ mod tests {
         (manifest, files)
     }
 
-    /// Why a package is refused, which leaves nothing in the cache.
+    /// Returns why a package is refused. A refused package leaves nothing in the cache.
     fn refused(manifest: &Manifest, files: &[(String, Vec<u8>)]) -> LabError {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("kernels.tar.gz");
@@ -450,7 +451,7 @@ mod tests {
                 assert_eq!(read(&target).unwrap(), read(source.path()).unwrap());
             }
         }
-        // What is there stays.
+        // An existing kernel stays.
         let image = find_in(&target, Engine::Uml, Series::Own).unwrap().image;
         std::fs::write(&image, "built here").unwrap();
         let again = install(&target, &file).unwrap();
@@ -495,7 +496,7 @@ mod tests {
         fewer.retain(|(name, _)| *name != image);
         let error = refused(&manifest, &fewer);
         assert!(error.to_string().contains("uml/vmlinux is missing"), "{error}");
-        // The same file twice: the second one would replace the first.
+        // The same file twice: the second copy would replace the first.
         let twice = [files.clone(), files].concat();
         assert!(refused(&manifest, &twice).to_string().contains("cannot create"));
     }

@@ -17,16 +17,16 @@ use crate::console::message;
 use crate::experiment::Experiment;
 use crate::interrupt::Interrupt;
 
-/// Length of the calibration.
+/// Length of the calibration phase.
 const CALIBRATION: Micros = Micros::from_millis(1500);
-/// Length where nothing is calibrated: the boot only describes the nodes.
+/// Length of that phase without calibration, when the boot only describes the nodes.
 const DESCRIPTION: Micros = Micros::from_millis(100);
 
 /// Seed of the boot.
 const SEED: u64 = 1;
 
-/// Boots once, describes every node of this point, and runs a short version of its busiest phase to measure the load. The
-/// cache keeps the result of a deterministic kernel.
+/// Boots once, describes every node of this point, and runs a short version of its busiest phase to measure the load. The cache
+/// keeps the result if the kernel is deterministic.
 ///
 /// # Errors
 /// The virtual machine failed, or the plan cannot run in it.
@@ -81,12 +81,12 @@ pub async fn run(
     Ok(result)
 }
 
-/// Why a plan has no short version: the first problem of the shortened plan.
+/// Why a plan cannot be shortened: the first problem of the shortened plan.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NotShortened(String);
 
-/// The plan with the flows of its busiest phase, and those with a start of their own, in one short phase.
+/// Returns the plan with one short phase, in which the flows of its busiest phase and those with their own start run.
 fn shortened(plan: &CheckedPlan, length: Micros) -> Result<CheckedPlan, NotShortened> {
     let mut short = plan.plan().clone();
     let busiest = short.phases.iter().max_by_key(|phase| phase.flows.len()).cloned();
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::plan_source::PlanSource;
 
-    /// Flows with a start of their own, late probes, changes and claims about phases do not prolong the calibration.
+    /// Flows with their own start, late probes, changes and claims about phases do not prolong the calibration.
     #[test]
     fn calibration_is_short() {
         let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");

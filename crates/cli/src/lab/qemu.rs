@@ -1,4 +1,4 @@
-//! QEMU's command line for the lab: the guest's clock counts instructions, and nothing of the host reaches the guest.
+//! QEMU's command line for the lab: the guest's clock counts instructions, and the guest sees nothing of the host.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -25,24 +25,24 @@ pub struct VmConfig {
     pub machine_type: MachineType,
     /// Seed of QEMU's random numbers.
     pub seed: u64,
-    /// Instructions per guest nanosecond: how much faster the CPU is relative to the network.
+    /// Instructions per guest nanosecond: how much faster the CPU is, relative to the network.
     pub dilation: u32,
 }
 
 /// A QEMU machine type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MachineType {
-    /// `microvm`, for the lab's own kernel: no timer to calibrate against. Repeatable to the byte.
+    /// `microvm`, for the lab's own kernel. It has no timer to calibrate against, and trials are repeatable to the byte.
     Microvm,
-    /// `pc`, for a stock kernel. Its clock counts instructions too, but it cannot be dilated, and two runs are similar but not
-    /// equal.
+    /// `pc`, for a stock kernel. Its clock counts instructions too, but it cannot be dilated, and two runs are similar rather
+    /// than equal.
     Pc,
 }
 
-/// The emulator.
+/// The emulator's command name.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// QEMU's name and version.
+/// Returns QEMU's name and version.
 ///
 /// # Errors
 /// It is not installed.
@@ -58,7 +58,7 @@ pub fn version() -> Result<String, LabError> {
 }
 
 impl VmConfig {
-    /// Starts QEMU, on one CPU if one is given.
+    /// Starts QEMU, on a given CPU if there is one.
     ///
     /// # Errors
     /// It cannot be started.
@@ -79,14 +79,14 @@ impl VmConfig {
         started.map_err(LabError::io("start", Path::new(QEMU)))
     }
 
-    /// Arguments for [`QEMU`].
+    /// Returns the arguments for [`QEMU`].
     pub fn arguments(&self) -> Vec<String> {
         let messages = escaped(&self.messages);
         let machine: &[&str] = match self.machine_type {
             MachineType::Microvm => &[
                 "-M",
                 "microvm,acpi=off,pit=off,pic=off,rtc=on,isa-serial=on",
-                // With an eventfd another thread serves the port, at an instant that differs from run to run.
+                // With an eventfd, another thread would serve the port, at times that differ from run to run.
                 "-global",
                 "virtio-mmio.ioeventfd=off",
                 "-device",
@@ -133,7 +133,7 @@ impl VmConfig {
         arguments
     }
 
-    /// The same, with the console on this terminal.
+    /// Returns the same arguments, but with the console on this terminal.
     pub fn interactive_arguments(&self) -> Vec<String> {
         let console = format!("file:{}", escaped(&self.console));
         let on_terminal = |argument| match argument {
@@ -143,7 +143,7 @@ impl VmConfig {
         self.arguments().into_iter().map(on_terminal).collect()
     }
 
-    /// The kernel's command line.
+    /// Returns the kernel's command line.
     fn command_line(&self) -> String {
         let common = "console=ttyS0 quiet panic=-1 sysctl.vm.panic_on_oom=1 nokaslr norandmaps mitigations=off no_timer_check";
         match self.machine_type {

@@ -1,4 +1,4 @@
-//! One trial in the lab's virtual machine: the same plan, rows, verdicts and tables as on the testbed.
+//! One trial in the lab's virtual machine, with the same plan, rows, verdicts and tables as on the testbed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,22 +28,22 @@ use crate::recorder::TrialRecorder;
 use crate::runner::Trial;
 use crate::virtual_trial::{NodeReplies, VirtualClock, VirtualTrial};
 
-/// From "all nodes are ready" to the first phase, guest time: the base RTT is measured meanwhile.
+/// Guest time from "all nodes are ready" to the first phase, in which the base RTT is measured.
 const LEAD_NS: u64 = 350_000_000;
-/// Time for a node's report after the last phase, guest time.
+/// Guest time for a node's report after the last phase.
 const REPORT_NS: u64 = 12_000_000_000;
-/// Long enough that a prepared node in the guest never resets itself.
+/// Lease of a prepared node in the guest; long enough that the node never resets itself.
 const LEASE_MS: u32 = 600_000;
-/// Messages between the reader of the guest's messages and the recorder.
+/// Messages queued between the reader of the guest's messages and the recorder.
 pub const MESSAGES_WAITING: usize = 4096;
-/// Load of the guest's CPU above which its network may be distorted, and above which it certainly is.
+/// CPU load of the guest above which its network may be distorted, and above which it certainly is.
 const BUSY_DEGRADED_PCT: f64 = 60.0;
 const BUSY_FAILED_PCT: f64 = 90.0;
 
 /// Runs a trial in this place and commits it.
 ///
 /// # Errors
-/// The trial could not be run. The results directory has a record of that.
+/// The trial could not run. The results directory has a record of that.
 pub async fn run(
     (image, dilation): (&VmImage, Option<u32>),
     place: &Place,
@@ -88,7 +88,7 @@ pub async fn run(
         ));
     }
     if let Some(first) = recorder.errors.first_mut() {
-        // Only the console has the message of an agent's panic.
+        // The message of an agent's panic is only on the console.
         first.push_str(&console_tail(files.path()));
     }
     recorder.errors.extend(ended.err().map(|error| error.to_string()));
@@ -102,7 +102,7 @@ pub async fn run(
     Ok(recorder.commit(amended).await?)
 }
 
-/// How to reduce the load of the guest's CPU.
+/// Returns how to reduce the load of the guest's CPU.
 fn busy_hint(kernel: &Kernel, dilation: Option<u32>) -> String {
     if let Some(dilation) = dilation.filter(|_| kernel.can_dilate()) {
         return format!("use a dilation larger than {dilation} (--dilation)");
@@ -110,7 +110,7 @@ fn busy_hint(kernel: &Kernel, dilation: Option<u32>) -> String {
     "a stock kernel cannot be dilated: reduce the traffic, or use the kernel `own`".to_owned()
 }
 
-/// Records the virtual machine of the trial.
+/// Records the trial's virtual machine.
 fn note_machine(
     recorder: &mut TrialRecorder<'_>,
     image: &VmImage,
@@ -137,7 +137,7 @@ fn note_machine(
     Ok(recorder.writer.note(event::Kind::Lab(data), "machine", &message)?)
 }
 
-/// Handles a guest's messages of one trial.
+/// Handles a guest's messages during one trial.
 struct GuestTrial<'a> {
     key: TrialKey,
     point: &'a Point,
@@ -145,10 +145,10 @@ struct GuestTrial<'a> {
     engine: Engine,
     folder: PathBuf,
     answers: NodeReplies,
-    /// Once it has started.
+    /// `None` until the trial has started.
     trial: Option<VirtualTrial<'a>>,
     errors: Vec<String>,
-    /// Rows that no table takes: only a guest of another version sends them.
+    /// Rows before the trial's start, which fit no table. Only a guest of another version sends them.
     rows_before_start: u64,
     busy_pct: f64,
 }
@@ -174,7 +174,7 @@ impl<'a> GuestTrial<'a> {
         }
     }
 
-    /// The next message, once the writer has room for it.
+    /// Returns the next message once the writer has room for it.
     async fn next<T>(&self, receive: &mut mpsc::Receiver<T>) -> Option<T> {
         match &self.trial {
             Some(trial) => trial.next(receive).await,
@@ -254,7 +254,7 @@ fn with_busy(mut verdict: Verdict, busy_pct: f64, hint: &str) -> Verdict {
     verdict
 }
 
-/// The guest's task. It depends on the plan and the seed, and on neither this host nor the time.
+/// Returns the guest's task. It depends only on the plan and the seed, not on this host or the time.
 pub fn task(
     experiment: &Experiment,
     point: &Point,
@@ -290,7 +290,7 @@ pub fn task(
     }
 }
 
-/// The error of a guest's report. `folder` has the files of the boot.
+/// Converts a guest's report of a failure. `folder` has the files of the boot.
 pub fn error(failure: wire::LabFailed, folder: &Path) -> LabError {
     let step = failure.step();
     let wire::LabFailed { node, reason, impossible, .. } = failure;

@@ -1,5 +1,5 @@
-//! User-Mode Linux as the lab's engine: the kernel is a process of this machine, and its clock advances only while every guest
-//! process waits (`time-travel=inf-cpu`). The patches in `lab/uml/patches` say what differs from mainline.
+//! User-Mode Linux as the lab's engine: the kernel is a process of this machine, and its clock advances only while all guest
+//! processes wait (`time-travel=inf-cpu`). The patches in `lab/uml/patches` explain the differences from mainline.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -12,27 +12,27 @@ use super::MEMORY_MIB;
 use super::cpu::on_cpu;
 use super::error::LabError;
 
-/// Name of the engine in results, as `qemu --version` is QEMU's.
+/// Name of the engine in results, like `qemu --version` for QEMU.
 pub const EMULATOR: &str = "User-Mode Linux, time-travel=inf-cpu";
-/// Names the process of the guest that ran when the kernel received SIGUSR2 (patch 0006).
+/// Precedes the name of the guest process that ran when the kernel received SIGUSR2 (patch 0006).
 const RUNNING: &str = "lab: running ";
-/// What filters can do, where the kernel has them. The system calls of guest processes trap.
+/// The seccomp actions that the kernel supports. The system calls of guest processes use `trap`.
 const SECCOMP_ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
-/// A filter of one instruction, `BPF_RET | BPF_K` with `SECCOMP_RET_ALLOW`: allows everything.
+/// A filter of one instruction, `BPF_RET | BPF_K` with `SECCOMP_RET_ALLOW`: it allows everything.
 const ALLOW_ALL: [sock_filter; 1] = [sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 }];
-/// Switches off glibc's functions for newer CPUs, so that they are those of x86-64-v2 on every host: results of `exp` and `log` differ
-/// in the last bit with FMA. Names that a version of glibc does not know are ignored.
+/// Disables glibc's variants for newer CPUs, so that every host uses those of x86-64-v2: with FMA, results of `exp` and `log`
+/// differ in the last bit. glibc ignores names that it does not know.
 const HWCAPS: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX_Fast_Unaligned_Load,-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ,-AVX512CD,\
                       -BMI1,-BMI2,-ERMS,-FMA,-FMA4,-FSRM,-LZCNT,-MOVBE,-RTM,-XSAVE,-XSAVEC,-Prefer_No_VZEROUPPER";
 
 /// The configuration of one boot.
 #[derive(Debug, Clone)]
 pub struct UmlConfig {
-    /// The kernel: a static program.
+    /// The kernel, a static program.
     pub kernel: PathBuf,
-    /// Working directory, with the files `initramfs` and `messages`.
+    /// The working directory, with the files `initramfs` and `messages`.
     pub folder: PathBuf,
-    /// Where the kernel creates the file that is the guest's memory.
+    /// Where the kernel creates the file of the guest's memory.
     pub memory_folder: PathBuf,
     /// Memory in MiB.
     pub memory_mib: u32,
@@ -43,8 +43,8 @@ pub struct UmlConfig {
 }
 
 impl UmlConfig {
-    /// The kernel's arguments. Paths are relative and nothing else depends on this machine: the arguments that the kernel itself
-    /// reads are part of its random pool. It does not see `mem`, `initrd`, `rng-seed`, `controller` and `umid`.
+    /// Returns the kernel's arguments. Arguments that the kernel itself reads go into its random pool, so they must not depend on
+    /// this machine: paths are relative. The kernel does not see `mem`, `initrd`, `rng-seed`, `controller` and `umid`.
     fn arguments(&self) -> Vec<String> {
         let fixed = [
             "initrd=initramfs",
@@ -69,13 +69,13 @@ impl UmlConfig {
             format!("controller={}", self.controller),
         ];
         arguments.extend(fixed.map(str::to_owned));
-        // The kernel passes it to process 1.
+        // The kernel passes this to process 1.
         arguments.push(format!("GLIBC_TUNABLES={HWCAPS}"));
         arguments
     }
 
-    /// Starts the kernel on one CPU of this machine: its processes take turns, and a change of the CPU at each turn would double the
-    /// time. Its output goes to `console`.
+    /// Starts the kernel on one CPU of this machine, with its output in `console`. Its processes take turns; moving to another
+    /// CPU at each turn would double the time.
     ///
     /// # Errors
     /// The kernel cannot be started.
@@ -99,8 +99,8 @@ impl UmlConfig {
     }
 }
 
-/// Folders for the guests' memory, each with its free space in MiB: programs in them may be executed, because a guest's programs are
-/// mapped from that file. A tmpfs comes first; on a disk the memory would be written back.
+/// Returns directories for the guests' memory, each with its free space in MiB. They must allow executable mappings, because a
+/// guest's programs are mapped from the memory file. A tmpfs comes first, because on a disk the memory would be written back.
 pub fn memory_folders() -> Vec<(PathBuf, u64)> {
     let candidates = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
     let usable = |folder: PathBuf| {
@@ -111,10 +111,10 @@ pub fn memory_folders() -> Vec<(PathBuf, u64)> {
     candidates.into_iter().filter_map(usable).collect()
 }
 
-/// The first of the [`memory_folders`] with enough space for one guest.
+/// Returns the first of the [`memory_folders`] with enough space for one guest.
 ///
 /// # Errors
-/// There is none.
+/// No directory has enough space.
 pub fn memory_folder(memory_mib: u32) -> Result<PathBuf, LabError> {
     let mut folders = memory_folders().into_iter();
     let fitting = folders.find(|(_, free_mib)| *free_mib >= u64::from(memory_mib));
@@ -128,14 +128,14 @@ fn memory_need(memory_mib: u32) -> String {
     format!("{memory_mib} MiB in /dev/shm or TMPDIR, mounted without noexec")
 }
 
-/// What User-Mode Linux needs and this machine lacks; `None` if nothing is missing.
+/// Returns what User-Mode Linux needs but this machine lacks; `None` if nothing is missing.
 pub fn unsupported() -> Option<String> {
     let actions = std::fs::read_to_string(SECCOMP_ACTIONS).unwrap_or_default();
     let seccomp = (actions.as_str(), permits_filters());
     lacks(std::env::consts::ARCH, seccomp, memory_folder(MEMORY_MIB).is_ok())
 }
 
-/// Whether a process may install a seccomp filter: a container may forbid it.
+/// Returns whether a process may install a seccomp filter. A container may forbid it.
 fn permits_filters() -> bool {
     // The filter, and the flag `no_new_privs` that it needs, end with their thread.
     let install = || seccompiler::apply_filter(&ALLOW_ALL).is_ok();
@@ -143,7 +143,8 @@ fn permits_filters() -> bool {
     thread.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
-/// [`unsupported`] on a machine with this architecture, with these actions of seccomp filters, which processes may install or not.
+/// Like [`unsupported`], for a machine with this architecture and these seccomp actions, where processes may or may not install
+/// filters.
 fn lacks(
     arch: &str,
     (seccomp_actions, permits_filters): (&str, bool),
@@ -160,7 +161,7 @@ fn lacks(
     }
 }
 
-/// Advice for a kernel that has not booted, from its console output.
+/// Returns advice for a kernel that did not boot, from its console output.
 pub fn advice(console: &str) -> Option<&'static str> {
     let no_seccomp = console.contains("SECCOMP userspace requested but not functional");
     no_seccomp.then_some(
@@ -168,7 +169,7 @@ pub fn advice(console: &str) -> Option<&'static str> {
     )
 }
 
-/// The running process of the guest, once the kernel has received SIGUSR2.
+/// Returns the guest process that was running when the kernel received SIGUSR2.
 pub fn running_process(console: &str) -> Option<&str> {
     let (_, after) = console.rsplit_once(RUNNING)?;
     after.lines().next().map(str::trim)
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// What the kernel's command line has goes into its random numbers.
+    /// The kernel mixes its command line into its random numbers.
     #[test]
     fn arguments_name_no_folder_of_this_machine() {
         let line = config().arguments().join(" ");

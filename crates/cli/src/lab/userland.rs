@@ -1,5 +1,5 @@
-//! The guest's file system: the agent, iperf3, their libraries, and for `ccbench lab shell` the usual tools that the host
-//! has.
+//! The guest's file system: the agent, iperf3 and their libraries, and for `ccbench lab shell` the host's usual command-line
+//! tools.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,19 +9,19 @@ use std::process::Command;
 use super::cpio::Archive;
 use super::error::LabError;
 
-/// Where to look for programs after the PATH.
+/// Directories in which to look for programs after the PATH.
 const FOLDERS: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-/// Tools for `ccbench lab shell`; only those that the host has.
+/// Tools for `ccbench lab shell`. Only those that the host has are packed.
 const SHELL_TOOLS: [&str; 16] = [
     "sh", "busybox", "ip", "tc", "ss", "ping", "tcpdump", "ethtool", "bpftool", "ls", "cat", "ps",
     "sysctl", "dmesg", "mkdir", "sleep",
 ];
 
-/// Libraries on the host by their paths in the guest.
+/// Paths of libraries on the host, by their path in the guest.
 type Libraries = BTreeMap<PathBuf, PathBuf>;
 
-/// The guest's files without a task. `modules` is the folder of a kernel's modules, and its release.
+/// Makes the guest's files, without a task. `modules` is the directory of a kernel's modules, and the kernel's release.
 ///
 /// # Errors
 /// A program is missing or cannot be read.
@@ -52,7 +52,7 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
             what: "modprobe".to_owned(),
             hint: "run `apt-get install kmod` as root".to_owned(),
         })?;
-        // The kernel starts it there; agents look for it where programs are if there is no PATH.
+        // The kernel runs it from there. Without a PATH, agents look for it beside other programs.
         add(&mut archive, &mut libraries, &modprobe, "sbin/modprobe")?;
         archive.link("bin/modprobe", "/sbin/modprobe");
         add_folder(&mut archive, folder, &format!("lib/modules/{release}"))?;
@@ -63,14 +63,14 @@ pub fn archive(agent: &Path, modules: Option<(&Path, &str)>) -> Result<Archive, 
     Ok(archive)
 }
 
-/// A program of the host.
+/// Finds a program on the host.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
     folders.map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// Adds a program as `name`, and the libraries that it is linked with to `libraries`.
+/// Adds a program as `name`, and its shared libraries to `libraries`.
 fn add(
     archive: &mut Archive,
     libraries: &mut Libraries,
@@ -78,7 +78,7 @@ fn add(
     name: &str,
 ) -> Result<(), LabError> {
     archive.file(name, 0o755, stripped(program)?);
-    // As the loader does: where the file itself is.
+    // Like the loader, resolve libraries relative to the file itself, not to a link to it.
     let program = program.canonicalize().map_err(LabError::io("read", program))?;
     for (place, library) in places(&program, linked(&program)) {
         libraries.entry(place).or_insert(library);
@@ -86,8 +86,9 @@ fn add(
     Ok(())
 }
 
-/// Where libraries of a program are in the guest: where they are on the host. Those that the program finds by its own folder (`$ORIGIN`),
-/// as in the wheel, are beside the C library, where the guest's loader looks: before /proc is mounted, it does not know that folder.
+/// Returns where a program's libraries are in the guest: at the same path as on the host. Libraries that the program finds
+/// relative to its own folder (`$ORIGIN`), as in the wheel, go beside the C library, because the guest's loader does not know
+/// that folder before /proc is mounted.
 fn places(program: &Path, libraries: Vec<PathBuf>) -> Vec<(PathBuf, PathBuf)> {
     let is_c_library = |library: &&PathBuf| library.file_name() == Some(OsStr::new("libc.so.6"));
     let system = libraries.iter().find(is_c_library).and_then(|library| library.parent());
@@ -115,7 +116,7 @@ fn add_folder(archive: &mut Archive, folder: &Path, name: &str) -> Result<(), La
     Ok(())
 }
 
-/// The program without symbols if the host has `strip`: a debug build is ten times as large.
+/// Returns the program without symbols if the host has `strip`. A debug build is ten times as large.
 #[expect(clippy::disallowed_methods, reason = "starts strip")]
 fn stripped(program: &Path) -> Result<Vec<u8>, LabError> {
     let out = tempfile::NamedTempFile::new()
@@ -123,7 +124,7 @@ fn stripped(program: &Path) -> Result<Vec<u8>, LabError> {
     let strip = Command::new("strip").arg("-s").arg("-o").arg(out.path()).arg(program).output();
     match strip {
         Ok(done) if done.status.success() => read(out.path()),
-        // There is no `strip`, or the program is a script.
+        // `strip` is missing, or the program is a script.
         _ => read(program),
     }
 }
@@ -132,14 +133,14 @@ fn read(path: &Path) -> Result<Vec<u8>, LabError> {
     std::fs::read(path).map_err(LabError::io("read", path))
 }
 
-/// Shared libraries and the loader, as the host resolves them; empty for a static program.
+/// Returns the shared libraries and the loader as the host resolves them; empty for a static program.
 #[expect(clippy::disallowed_methods, reason = "starts ldd")]
 fn linked(program: &Path) -> Vec<PathBuf> {
     let Ok(ldd) = Command::new("ldd").arg(program).output() else { return Vec::new() };
     paths(&String::from_utf8_lossy(&ldd.stdout))
 }
 
-/// Absolute paths in the output of `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld.so (0x…)`.
+/// Returns the absolute paths in the output of `ldd`: `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld.so (0x…)`.
 fn paths(output: &str) -> Vec<PathBuf> {
     let word = |line: &str| {
         let after = line.split_once("=>").map_or(line, |(_, after)| after);

@@ -25,15 +25,15 @@ use crate::paths::agent_binary;
 #[derive(Debug, Clone)]
 pub struct VmImage {
     kernel: Kernel,
-    /// What runs the kernel: QEMU with its version, or User-Mode Linux.
+    /// The program that runs the kernel: QEMU with its version, or User-Mode Linux.
     pub emulator: String,
     userland: Vec<u8>,
-    /// SHA-256 of the userland, hexadecimal.
+    /// SHA-256 of the userland, in hexadecimal.
     pub userland_sha256: String,
 }
 
 impl VmImage {
-    /// Packs the userland for a kernel, which must be built.
+    /// Packs the userland for a kernel, which must already be built.
     ///
     /// # Errors
     /// A program or the kernel is missing, or the engine cannot run the kernel.
@@ -52,10 +52,10 @@ impl VmImage {
         Self::pack(kernel, emulator)
     }
 
-    /// The same kernel with ccbench's modules in the userland, which must be built.
+    /// Adds ccbench's modules, which must already be built, to the userland.
     ///
     /// # Errors
-    /// They are not built, or the kernel is a stock one.
+    /// The modules are not built, or the kernel is a stock one.
     pub fn with_modules(self) -> Result<Self, LabError> {
         let modules = Some(modules::open(&self.kernel)?);
         Self::pack(Kernel { modules, ..self.kernel }, self.emulator)
@@ -74,12 +74,12 @@ impl VmImage {
         Ok(Self { kernel, emulator, userland, userland_sha256 })
     }
 
-    /// The kernel.
+    /// Returns the kernel.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }
 
-    /// A command that opens a shell in the virtual machine, with its console on this terminal.
+    /// Returns a command that opens a shell in the virtual machine, with its console on this terminal.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -112,7 +112,7 @@ impl VmImage {
         }
     }
 
-    /// Boots the virtual machine for one trial, in this place. Its files go to `folder`, which must outlive it.
+    /// Boots the virtual machine for one trial in this place. Its files go to `folder`, which must outlive it.
     ///
     /// # Errors
     /// A file cannot be written, or the engine cannot be started.
@@ -161,9 +161,9 @@ impl VmImage {
 #[derive(Debug)]
 struct BootFiles {
     initramfs: PathBuf,
-    /// Gets the console's output.
+    /// The console's output.
     console: PathBuf,
-    /// Gets the guest's messages.
+    /// The guest's messages.
     messages: PathBuf,
 }
 
@@ -177,12 +177,12 @@ impl BootFiles {
     }
 }
 
-/// The last lines that processes of the guest wrote to the console, with an introduction; empty if there are none. `folder` has
+/// Returns the last lines that guest processes wrote to the console, with an introduction; empty if there are none. `folder` has
 /// the files of the boot.
 pub fn console_tail(folder: &Path) -> String {
     let console = std::fs::read(BootFiles::in_folder(folder).console).unwrap_or_default();
     let console = String::from_utf8_lossy(&console);
-    // The kernel's line when it powers off.
+    // The kernel prints this line when it powers off.
     let lines: Vec<&str> = console.lines().filter(|line| !line.starts_with("reboot: ")).collect();
     match last_lines(lines.join("\n").trim_end(), CONSOLE_LINES) {
         tail if tail.trim().is_empty() => String::new(),
@@ -190,7 +190,7 @@ pub fn console_tail(folder: &Path) -> String {
     }
 }
 
-/// Lines of the console that an error shows.
+/// Number of console lines that an error shows.
 const CONSOLE_LINES: usize = 40;
 
 /// A running virtual machine.
@@ -200,13 +200,13 @@ pub struct Vm {
     child: Child,
 }
 
-/// How often the file of the guest's messages is read.
+/// How often new messages of the guest are read from their file.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A guest that sends no message for this long hangs, or one of its processes spins: even a slow guest sends samples many times a
+/// A guest that sends no message for this long hangs, or one of its processes spins. Even a slow guest sends samples many times a
 /// minute.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// [`MESSAGE_TIMEOUT`], or `CCBENCH_LAB_SILENCE_S` seconds: for very slow hosts, and for tests.
+/// Returns [`MESSAGE_TIMEOUT`], or `CCBENCH_LAB_SILENCE_S` seconds, for very slow hosts and for tests.
 fn message_timeout() -> Duration {
     let seconds = std::env::var("CCBENCH_LAB_SILENCE_S").ok();
     seconds.and_then(|s| s.parse().ok()).map_or(MESSAGE_TIMEOUT, Duration::from_secs)
@@ -216,7 +216,7 @@ impl Vm {
     /// Forwards the guest's messages until the virtual machine ends.
     ///
     /// # Errors
-    /// It ended before [`wire::LabDone`]; with the end of its console.
+    /// The virtual machine ended before [`wire::LabDone`]. The error has the last lines of its console.
     pub async fn follow(mut self, send: mpsc::Sender<wire::LabMessage>) -> Result<(), LabError> {
         let path = self.files.messages.clone();
         let io = LabError::io("read", &path);
@@ -225,7 +225,7 @@ impl Vm {
         let limit = message_timeout();
         let mut last_message = clock::now();
         loop {
-            // Polled before the file is read, so that everything the guest wrote before its end is read.
+            // Check this before reading the file, so that everything that the guest wrote before its end is read.
             let ended = self.child.try_wait().map_err(&io)?;
             if messages.read_to_end(&mut buffer).map_err(&io)? > 0 {
                 last_message = clock::now();
@@ -259,8 +259,8 @@ impl Vm {
         }
     }
 
-    /// The process of the guest that runs now, if the engine can tell: with User-Mode Linux, one that spins without a system call
-    /// stops the clock.
+    /// Returns the guest process that is running, if the engine can tell. With User-Mode Linux, a process that spins without a
+    /// system call stops the clock.
     async fn running_process(&self) -> Option<String> {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()?).ok()?)?;
         if self.engine != Engine::Uml {
@@ -298,7 +298,7 @@ impl Vm {
     }
 }
 
-/// The kind of a guest's message, for the debug log.
+/// Returns the kind of a guest's message, for the debug log.
 fn kind(message: &wire::LabMessage) -> &'static str {
     use wire::lab_message::Of;
     match &message.of {

@@ -1,9 +1,9 @@
-//! The queues of a link as a whole. As in the summary, all bytes pass the root qdisc; its drops and backlog do not always include those
-//! of the queues below it, and a backlog above a netem holds packets that wait for their delay.
+//! The totals of a link's queues. As in the summary, they come from the root qdisc, which all bytes pass. Its drops and backlog
+//! do not always include those of its children, and a backlog above a netem contains packets that wait for their delay.
 
 use ccbench_proto::wire::QdiscSample;
 
-/// The rows of all qdiscs and classes of a link that were read at the same time.
+/// The rows of all qdiscs and classes of a link that were read at one instant.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LinkInstant {
     pub(super) at_ns: u64,
@@ -12,7 +12,7 @@ pub(super) struct LinkInstant {
     netem: Counters,
     has_netem: bool,
     marks_pkts: Option<u64>,
-    /// Configured rate.
+    /// The configured rate.
     pub(super) rate_bps: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ impl LinkInstant {
         self.has_netem |= row.kind == "netem";
     }
 
-    /// Packets that wait for the link, in bytes.
+    /// Returns the bytes that wait for the link.
     pub(super) fn backlog_bytes(&self) -> u64 {
         if self.has_netem {
             return self.queues.backlog_bytes;
@@ -60,13 +60,13 @@ impl LinkInstant {
         self.root.backlog_bytes.max(self.queues.backlog_bytes)
     }
 
-    /// Packets dropped so far.
+    /// Returns the number of packets dropped so far.
     pub(super) fn drops_pkts(&self) -> u64 {
         let below = self.queues.drops_pkts.max(self.netem.drops_pkts);
         self.root.drops_pkts.max(below)
     }
 
-    /// Packets marked so far; `None` if no queue counts marks.
+    /// Returns the number of packets marked so far; `None` if no queue counts marks.
     pub(super) fn marks_pkts(&self) -> Option<u64> {
         self.marks_pkts
     }

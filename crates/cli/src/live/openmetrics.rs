@@ -1,4 +1,4 @@
-//! The health of a run in progress as OpenMetrics text: machines of the nodes, trials, and the verdict so far. Pure.
+//! The health of a run in progress as OpenMetrics text: the nodes' machines, trials, and the verdict so far. Pure.
 
 use std::io::{self, Write};
 
@@ -33,9 +33,9 @@ const REASONS: Family = Family::gauge(
 );
 const STATUSES: [&str; 4] = ["ok", "degraded", "failed", "discarded"];
 
-/// A number of a machine.
+/// Reads one number of a machine.
 type Of = fn(&HostView) -> f64;
-/// A metric of machines: the name of its label, and its numbers by the label's values.
+/// A metric of machines: the name of its label, and the numbers by label value.
 type OfHosts = (&'static Family, &'static str, &'static [(&'static str, Of)]);
 
 const HOSTS: [OfHosts; 4] = [
@@ -49,12 +49,12 @@ const HOSTS: [OfHosts; 4] = [
     (&DROPPED_PACKETS, "at", &[("softnet", |host| host.softnet_dropped as f64)]),
 ];
 
-/// Percent as a ratio, with the digits that a view has.
+/// Converts percent to a ratio, with as many digits as a view has.
 fn ratio(pct: f32) -> f64 {
     (f64::from(pct) * 100.0).round() / 1e4
 }
 
-/// The metrics of an update, without times: they are those of the scrape.
+/// Returns the metrics of an update. They have no timestamps, because the time of the scrape applies.
 pub fn text(update: &Update) -> Vec<u8> {
     let mut out = Vec::new();
     // Writing to memory cannot fail.

@@ -1,8 +1,8 @@
-//! One quantity over the time of a trial, in bins of equal width.
+//! One quantity over the duration of a trial, in bins of equal width.
 
 use super::update::Bin;
 
-/// The time bins of a trial. The last bin also holds what is later than the trial's planned end.
+/// The time bins of a trial. The last bin also holds everything after the trial's planned end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bins {
     /// Width of a bin in nanoseconds.
@@ -10,27 +10,27 @@ pub struct Bins {
     count: u64,
 }
 
-/// Most bins of a quantity: as many as a chart of a usual window has room for.
+/// Maximum number of bins of a quantity: as many as fit into a chart in a usual window.
 const MAX_BINS: u64 = 240;
-/// Fewest bins of a quantity, of a trial with very many flows.
+/// Minimum number of bins of a quantity, for trials with very many flows.
 const MIN_BINS: u64 = 8;
-/// Shortest bin: samples are rarely denser than 10 ms, and no one reads a shorter one.
+/// Minimum width of a bin. Samples are rarely denser than 10 ms, and nobody can read shorter bins.
 const MIN_WIDTH_NS: u64 = 100_000_000;
-/// Limit for the bins of one quantity of all flows together: 5 MB for each of four quantities.
+/// Maximum number of bins of one quantity over all flows: 5 MB for each of four quantities.
 const MAX_BINS_OF_ALL_FLOWS: u64 = 120_000;
 
 impl Bins {
-    /// The bins of a trial of this length with so many flows.
+    /// Returns the bins of a trial of this length with this many flows.
     pub fn new(length_ns: u64, flows: u64) -> Self {
         let most = (MAX_BINS_OF_ALL_FLOWS / flows.max(1)).clamp(MIN_BINS, MAX_BINS);
-        // Whole milliseconds, the resolution of times in updates.
+        // Rounds to whole milliseconds, the resolution of times in updates.
         let width_ns = length_ns.div_ceil(most).max(MIN_WIDTH_NS).next_multiple_of(1_000_000);
         Self { width_ns, count: length_ns.div_ceil(width_ns).max(1) }
     }
 
-    /// The bin of an instant after the trial's start.
+    /// Returns the bin of an instant after the trial's start.
     pub fn index(self, elapsed_ns: u64) -> u32 {
-        // At most `MAX_BINS`.
+        // At most `MAX_BINS`, so the cast is lossless.
         (elapsed_ns / self.width_ns).min(self.count) as u32
     }
 }
@@ -42,7 +42,7 @@ struct Aggregate {
     max: f64,
     weighted_sum: f64,
     weight: f64,
-    /// The revision of the state in which it changed last.
+    /// The revision of the state in which the bin last changed.
     revision: u32,
 }
 
@@ -50,13 +50,13 @@ struct Aggregate {
 #[derive(Debug, Clone, Default)]
 pub struct Series {
     bins: Vec<Aggregate>,
-    /// The newest revision of a bin.
+    /// The newest revision of any bin.
     revision: u32,
 }
 
 impl Series {
-    /// Adds a value to a bin, during this revision of the state. Values that are not finite, and weights that are not positive, have
-    /// no meaning and are not added.
+    /// Adds a value to a bin, during this revision of the state. Ignores values that are not finite and weights that are not
+    /// positive, because they have no meaning.
     pub fn add(&mut self, bin: u32, value: f64, weight: f64, revision: u32) {
         if !value.is_finite() || weight <= 0.0 || !weight.is_finite() {
             return;
@@ -77,12 +77,12 @@ impl Series {
         self.revision = revision;
     }
 
-    /// The mean of the newest bin that has a value.
+    /// Returns the mean of the newest bin that has a value.
     pub fn now(&self) -> Option<f64> {
         self.bins.iter().rev().find(|bin| bin.weight > 0.0).map(|bin| bin.weighted_sum / bin.weight)
     }
 
-    /// The bins that have changed after this revision.
+    /// Returns the bins that have changed since this revision.
     pub fn since(&self, revision: u32) -> Vec<Bin> {
         if self.revision <= revision {
             return vec![];
@@ -97,7 +97,7 @@ impl Series {
     }
 }
 
-/// A value with seven significant digits: a screen shows fewer, and JSON is half as long.
+/// Rounds to seven significant digits. A screen shows fewer, and the JSON is half as long.
 pub fn rounded(value: f64) -> f32 {
     value as f32
 }

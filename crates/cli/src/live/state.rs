@@ -8,20 +8,20 @@ use ccbench_proto::wire::RunEvent;
 use super::trial::{LiveTrial, TrialFacts};
 use super::update::{EndedTrial, RunView, Update};
 
-/// Ended trials, and messages, that a view lists. Earlier ones are counted.
+/// Maximum number of ended trials, and of messages, that a view lists. Earlier ones are only counted.
 const LISTED: usize = 30;
 
-/// A run, aggregated.
+/// The aggregated state of a run.
 #[derive(Debug, Default)]
 pub struct LiveState {
-    /// Increases with every update that a subscriber gets; rows between two updates belong to one revision.
+    /// Increases with every update that a subscriber gets. All rows between two updates belong to one revision.
     revision: u32,
     name: String,
     directory: String,
     trials: usize,
-    /// By number.
+    /// Running trials, by number.
     running: BTreeMap<usize, LiveTrial>,
-    /// The last one that ended, while no other runs.
+    /// The trial that ended last, while no other runs.
     last_trial: Option<LiveTrial>,
     ended: BTreeMap<String, u32>,
     last: VecDeque<EndedTrial>,
@@ -32,23 +32,23 @@ pub struct LiveState {
     status: Option<&'static str>,
 }
 
-/// What a subscriber has got.
+/// What a subscriber already has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// The revision of its last update.
     revision: u32,
-    /// The number of the trial in it.
+    /// The number of the trial in its last update.
     trial: usize,
 }
 
 impl LiveState {
-    /// The run has a name and a results directory, and will have so many trials at most.
+    /// Sets the run's name, results directory, and maximum number of trials.
     pub fn describe(&mut self, name: &str, directory: &str, trials: usize) {
         (self.name, self.directory) = (name.to_owned(), directory.to_owned());
         self.trials = trials;
     }
 
-    /// A message was printed.
+    /// Adds a printed message.
     pub fn message(&mut self, text: &str) {
         if self.messages.len() >= LISTED {
             self.messages.pop_front();
@@ -57,30 +57,30 @@ impl LiveState {
         self.messages.push_back(text.to_owned());
     }
 
-    /// A trial starts, and the one with the label `next` will start after it.
+    /// Starts a trial. `next` is the label of the one that will start after it.
     pub fn start_trial(&mut self, facts: TrialFacts, next: Option<String>) {
         self.next = next;
         self.last_trial = None;
         self.running.insert(facts.number, LiveTrial::new(facts));
     }
 
-    /// The first instant of a trial by the clock of each node.
+    /// Sets the start of a trial on the clock of each node.
     pub fn clocks(&mut self, number: usize, t0_ns: BTreeMap<String, u64>) {
         if let Some(trial) = self.running.get_mut(&number) {
             trial.start(t0_ns);
         }
     }
 
-    /// A row of a node.
+    /// Adds a row of a node.
     pub fn record(&mut self, number: usize, node: &str, event: &RunEvent) {
-        // What a subscriber has was taken in an earlier revision.
+        // Subscribers' updates were taken in earlier revisions.
         let revision = self.revision + 1;
         if let Some(trial) = self.running.get_mut(&number) {
             trial.record(node, event, revision);
         }
     }
 
-    /// So much time of a trial has passed, and the run takes `left` longer.
+    /// Sets how much of a trial has passed, and how much longer the run takes (`left`).
     pub fn tick(&mut self, number: usize, elapsed_ns: u64, left: Duration) {
         self.left = Some(left);
         if let Some(trial) = self.running.get_mut(&number) {
@@ -88,14 +88,14 @@ impl LiveState {
         }
     }
 
-    /// The verdict on a trial, as it is known.
+    /// Sets the verdict on a trial so far.
     pub fn judge(&mut self, number: usize, status: &'static str, reasons: Vec<String>) {
         if let Some(trial) = self.running.get_mut(&number) {
             trial.judge(status, reasons);
         }
     }
 
-    /// A trial has ended: `ok`, `degraded`, `failed` or `discarded`.
+    /// Ends a trial as `ok`, `degraded`, `failed` or `discarded`.
     pub fn end_trial(&mut self, number: usize, status: &'static str, reasons: Vec<String>) {
         let Some(mut trial) = self.running.remove(&number) else { return };
         trial.judge(status, reasons);
@@ -111,18 +111,18 @@ impl LiveState {
         }
     }
 
-    /// The run has ended: `complete`, `interrupted` or `failed`.
+    /// Ends the run as `complete`, `interrupted` or `failed`.
     pub fn end(&mut self, status: &'static str) {
         self.status = Some(status);
         (self.next, self.left) = (None, Some(Duration::ZERO));
     }
 
-    /// Whether the run has ended.
+    /// Returns whether the run has ended.
     pub fn has_ended(&self) -> bool {
         self.status.is_some()
     }
 
-    /// What has changed since the subscriber's last update, or everything; and what it has got then.
+    /// Returns what has changed since the subscriber's last update, or everything, and the cursor for its next update.
     pub fn update(&mut self, cursor: Option<Cursor>) -> (Update, Cursor) {
         self.revision += 1;
         let shown = self.running.values().next().or(self.last_trial.as_ref());

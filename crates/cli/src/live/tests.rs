@@ -1,4 +1,4 @@
-//! The live state on virtual time.
+//! Tests of the live state in virtual time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn facts(number: usize, length_s: u64, flows: u64) -> TrialFacts {
     TrialFacts { number, label: format!("trial {number}"), phases, flows }
 }
 
-/// A state with a running trial 1.
+/// Returns a state with the running trial 1.
 fn running(length_s: u64, flows: u64) -> LiveState {
     let mut state = LiveState::default();
     state.start_trial(facts(1, length_s, flows), None);
@@ -43,7 +43,7 @@ fn event(of: Of) -> RunEvent {
     RunEvent { of: Some(of) }
 }
 
-/// A sample of a flow `ms` after the start: its bytes so far, and the sender's RTT, window and packets.
+/// Returns a sample of a flow `ms` after the start: its bytes so far, and the sender's RTT, window and packets.
 fn sample(flow_id: &str, side: Side, ms: u64, bytes: u64, rtt_us: u32) -> RunEvent {
     let sends = side == Side::Sender;
     event(Of::FlowSample(FlowSample {
@@ -121,13 +121,13 @@ fn a_bin_keeps_the_extremes_and_weights_rates_by_time() {
     assert_eq!(view.bin_s, 100.0, "240 bins of a trial of more than 6 hours");
     let flow = &view.flows["a/0"];
     assert_eq!(flow.rtt_us.bins, [Bin(0, 10.0, 37.5, 90.0)]);
-    // 5600 bytes in 100 ms; the slowest and the fastest interval are not lost.
+    // 5600 bytes in 100 ms. The minimum and maximum keep the slowest and the fastest interval.
     assert_eq!(flow.rate_bps.bins, [Bin(0, 160_000.0, 448_000.0, 2_400_000.0)]);
 }
 
 #[test]
 fn bins_end_where_the_trial_does() {
-    // 100 s in 240 bins are not whole milliseconds each.
+    // 100 s in 240 bins would not give whole milliseconds.
     let mut state = running(100, 1);
     state.record(1, "src", &sample("a/0", Side::Sender, 99_999, 0, 20_000));
     let view = view(&mut state);
@@ -146,7 +146,7 @@ fn links_count_as_the_summary_does() {
         state.record(1, "src", &queue(ms, "netem", "1:2", 60_000, 2));
     }
     let link = view(&mut state).links["bottleneck"].clone();
-    // The packets in the netem wait for their delay. The last instant may not be complete.
+    // Packets in the netem wait for their delay. The last instant may not be complete.
     assert_eq!(link.backlog_bytes.bins, [Bin(0, 3e3, 3e3, 3e3), Bin(1, 4e3, 4e3, 4e3)]);
     assert_eq!((link.drops_pkts, link.marks_pkts, link.rate_bps), (2, Some(4), Some(8_000_000)));
     state.end_trial(1, "ok", vec![]);
@@ -175,9 +175,9 @@ fn a_subscriber_gets_what_has_changed_since_its_last_update() {
     assert_eq!(bins(&idle, "a/0"), [0; 0]);
     assert_eq!(idle.trial.as_ref().unwrap().flows["a/0"].rtt_us.now, Some(20_000.0));
     record(&mut state, "a/0", 450);
-    // A row of the past: its bin changes again.
+    // A late row: its bin changes again.
     record(&mut state, "a/0", 130);
-    // Another subscriber begins with everything, and takes nothing from the first one.
+    // Another subscriber starts with everything, and takes nothing away from the first one.
     let (other, _) = state.update(None);
     assert_eq!(bins(&other, "a/0"), [0, 1, 2, 3, 4]);
     record(&mut state, "a/0", 700);
@@ -211,7 +211,7 @@ fn a_trial_that_ran_beside_another_is_sent_whole_when_it_is_shown() {
 fn memory_does_not_grow_with_time_or_flows() {
     for (length_s, flows) in [(10, 1), (86_400, 100), (600, 4096)] {
         let mut state = running(length_s, flows);
-        // Twenty times per second until one and a half times the planned end, as of a drain that takes too long.
+        // Twenty times per second until one and a half times the planned end, as during a drain that takes too long.
         let steps = 200;
         for step in 0..steps {
             let ms = length_s * 1500 * step / steps;
@@ -302,7 +302,7 @@ fn an_ended_run_keeps_its_last_trial() {
     assert_eq!((&run.last[0].status[..], run.running.len(), run.trials), ("failed", 0, 2));
     assert!(trial.is_some_and(|trial| trial.has_ended && trial.status == "failed"));
     assert_ne!(cursor, Cursor::default());
-    // Rows after the end of a trial belong to no view.
+    // Rows after the end of a trial are ignored.
     state.record(1, "src", &sample("a/0", Side::Sender, 0, 0, 1));
     assert!(view(&mut state).flows.is_empty());
 }

@@ -1,4 +1,4 @@
-//! One trial that runs, or has just ended.
+//! A trial that is running or has just ended.
 
 use std::collections::BTreeMap;
 
@@ -14,30 +14,30 @@ use super::update::{
     FlowView, HostView, LinkView, PhaseView, ProbeView, Quantity, RunningTrial, TrialView,
 };
 
-/// Flows, links or probes beyond this number have no series. An agent samples at most as many sockets.
+/// Maximum number of flows, links or probes with series. An agent samples at most this many sockets.
 const MAX_SUBJECTS: usize = 4096;
 
-/// What is known of a trial before its first row.
+/// What is known about a trial before its first row.
 #[derive(Debug, Clone, Default)]
 pub struct TrialFacts {
-    /// In the order of all trials, from 1.
+    /// Position in the order of all trials, from 1.
     pub number: usize,
     /// Point and repetition.
     pub label: String,
-    /// In time order.
+    /// The phases in time order.
     pub phases: Vec<PhaseSpan>,
     /// Data connections of the plan.
     pub flows: u64,
 }
 
-/// The rows of a trial, aggregated.
+/// The aggregated rows of a trial.
 #[derive(Debug)]
 pub struct LiveTrial {
     facts: TrialFacts,
     bins: Bins,
     /// CLOCK_MONOTONIC of each node at the trial's start.
     t0_ns: BTreeMap<String, u64>,
-    /// The newest instant that is known, after the trial's start.
+    /// The newest known instant, relative to the trial's start.
     elapsed_ns: u64,
     flows: BTreeMap<String, LiveFlow>,
     links: BTreeMap<String, LiveLink>,
@@ -55,7 +55,7 @@ struct LiveFlow {
     group: String,
     cc: String,
     last_ns: u64,
-    /// Of the sender, then of the receiver.
+    /// Counters of the sender and of the receiver.
     bytes: [Option<Counter>; 2],
     rate: Series,
     rtt: Series,
@@ -65,7 +65,7 @@ struct LiveFlow {
     marks_pkts: Option<u64>,
 }
 
-/// A counter of bytes, by the clock of its node.
+/// A counter of bytes, at a time on its node's clock.
 #[derive(Debug, Clone, Copy)]
 struct Counter {
     at_ns: u64,
@@ -74,7 +74,7 @@ struct Counter {
 
 #[derive(Debug, Default)]
 struct LiveLink {
-    /// The rows of one instant and its bin, until a row of the next one comes.
+    /// The rows of one instant and its bin, until a row of the next instant arrives.
     instant: Option<(LinkInstant, u32)>,
     backlog: Series,
     drops: FromFirst,
@@ -82,7 +82,7 @@ struct LiveLink {
     rate_bps: Option<u64>,
 }
 
-/// A counter that may have had a value before the trial.
+/// A counter that may have been nonzero before the trial.
 #[derive(Debug, Clone, Copy, Default)]
 struct FromFirst {
     first: Option<u64>,
@@ -107,9 +107,9 @@ struct LiveProbe {
     lost: u64,
 }
 
-/// The entry of this name, unless there are [`MAX_SUBJECTS`] others.
+/// Returns the entry of this name, or `None` if it is new and there are already [`MAX_SUBJECTS`].
 fn entry<'a, T: Default>(all: &'a mut BTreeMap<String, T>, name: &str) -> Option<&'a mut T> {
-    // Without allocation for the rows of known subjects, which are nearly all.
+    // Avoids an allocation for rows of known subjects, which are nearly all.
     if !all.contains_key(name) {
         if all.len() >= MAX_SUBJECTS {
             return None;
@@ -120,7 +120,7 @@ fn entry<'a, T: Default>(all: &'a mut BTreeMap<String, T>, name: &str) -> Option
 }
 
 impl LiveTrial {
-    /// A trial without a row.
+    /// Makes a trial without rows.
     pub fn new(facts: TrialFacts) -> Self {
         let length_ns = length(&facts.phases).nanos();
         Self {
@@ -140,32 +140,32 @@ impl LiveTrial {
         }
     }
 
-    /// The trial's number.
+    /// Returns the trial's number.
     pub fn number(&self) -> usize {
         self.facts.number
     }
 
-    /// The trial's label.
+    /// Returns the trial's label.
     pub fn label(&self) -> &str {
         &self.facts.label
     }
 
-    /// The trial begins at this instant of each node's clock. Drift is not corrected: it is microseconds within a trial.
+    /// Sets the trial's start on each node's clock. Drift is not corrected, because it is only microseconds within a trial.
     pub fn start(&mut self, t0_ns: BTreeMap<String, u64>) {
         self.t0_ns = t0_ns;
     }
 
-    /// So much time of the trial has passed.
+    /// Sets how much of the trial has passed.
     pub fn tick(&mut self, elapsed_ns: u64) {
         self.elapsed_ns = self.elapsed_ns.max(elapsed_ns);
     }
 
-    /// The verdict as it is known.
+    /// Sets the verdict so far.
     pub fn judge(&mut self, status: &'static str, reasons: Vec<String>) {
         (self.status, self.reasons) = (status, reasons);
     }
 
-    /// The trial has ended with the verdict that is known, during this revision of the state.
+    /// Ends the trial with the verdict so far, during this revision of the state.
     pub fn end(&mut self, revision: u32) {
         self.links.values_mut().for_each(|link| link.end_instant(revision));
         self.has_ended = true;
@@ -178,7 +178,7 @@ impl LiveTrial {
             Some(Of::QdiscSample(row)) => row.at_ns,
             Some(Of::Probe(row)) => row.at_ns,
             Some(Of::HostSample(row)) => row.at_ns,
-            // The results have these; the view does not show them.
+            // The results keep these rows; the view does not show them.
             _ => return,
         };
         let Some(elapsed_ns) = self.t0_ns.get(node).and_then(|t0_ns| at_ns.checked_sub(*t0_ns))
@@ -198,7 +198,7 @@ impl LiveTrial {
         self.rows_left_out += u64::from(is_known.is_none());
     }
 
-    /// `None` if the view has no room for the flow, as below.
+    /// Returns `None` if the view has no room for the flow. So do the functions below.
     fn flow_sample(
         &mut self,
         row: &FlowSample,
@@ -275,7 +275,7 @@ impl LiveTrial {
         self.facts.phases.get(index?).map(|phase| phase.name.clone())
     }
 
-    /// In one line.
+    /// Returns a summary for one line.
     pub fn running(&self) -> RunningTrial {
         RunningTrial {
             number: self.facts.number,
@@ -286,7 +286,7 @@ impl LiveTrial {
         }
     }
 
-    /// In detail, with the bins that have changed after this revision.
+    /// Returns the details, with the bins that have changed since this revision.
     pub fn view(&self, since: u32) -> TrialView {
         let quantity = |series: &Series| Quantity {
             now: series.now().map(rounded),
@@ -343,7 +343,7 @@ impl LiveTrial {
 }
 
 impl LiveLink {
-    /// All rows of the instant have come.
+    /// Takes over the rows of an instant that is complete.
     fn end_instant(&mut self, revision: u32) {
         let Some((instant, bin)) = self.instant.take() else { return };
         self.backlog.add(bin, instant.backlog_bytes() as f64, 1.0, revision);
@@ -356,7 +356,7 @@ impl LiveLink {
 }
 
 impl LiveFlow {
-    /// The rate since the previous sample of the same end. Where both ends are sampled it is the receiver's (goodput).
+    /// Adds the rate since the previous sample of the same end. If both ends are sampled, the receiver's rate counts (goodput).
     fn count_bytes(
         &mut self,
         receives: bool,
@@ -367,7 +367,7 @@ impl LiveFlow {
         let Some(bytes) = bytes else { return };
         let [sender, receiver] = &mut self.bytes;
         if receives && receiver.is_none() {
-            // The few rates of the sender so far are those of the same bytes.
+            // Drops the few rates of the sender so far, which are about the same bytes.
             self.rate = Series::default();
         }
         let is_counted = receives || receiver.is_none();
@@ -377,13 +377,13 @@ impl LiveFlow {
             return;
         };
         let span_ns = (at_ns - before.at_ns) as f64;
-        // A counter that starts again at 0 is that of another connection.
+        // A counter that restarts at 0 belongs to another connection.
         let bits = bytes.saturating_sub(before.bytes) as f64 * 8.0;
         self.rate.add(bin, bits * 1e9 / span_ns, span_ns, revision);
     }
 }
 
-/// `pipe` of RFC 6675, computed like `tcp_packets_in_flight` in include/net/tcp.h.
+/// Computes `pipe` (RFC 6675) like `tcp_packets_in_flight` in include/net/tcp.h.
 fn in_flight(row: &FlowSample) -> Option<f64> {
     let count = |pkts: Option<u32>| pkts.map_or(0, i64::from);
     let unacked = i64::from(row.unacked_pkts?);

@@ -1,15 +1,16 @@
-//! What a subscriber gets, one JSON object per line. A field's name ends in its unit.
+//! What a subscriber receives: one JSON object per line. The name of a field ends in its unit.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What has changed since the subscriber's last update. Bins that are not listed are as they were; everything else is complete.
+/// What has changed since the subscriber's last update. Bins that are not listed are unchanged; everything else is complete.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Update {
     /// The run.
     pub run: RunView,
-    /// The first trial that runs, or else the last one that ran; its earlier bins are void if the number is another than before.
+    /// The first running trial, or else the trial that ended last. If its number differs from the previous one, its earlier bins
+    /// are void.
     pub trial: Option<TrialView>,
 }
 
@@ -20,30 +21,30 @@ pub struct RunView {
     pub name: String,
     /// The results directory.
     pub directory: String,
-    /// Most trials of this command.
+    /// Maximum number of trials of this command.
     pub trials: usize,
     /// Trials that have ended, by status: `ok`, `degraded`, `failed`, `discarded`.
     pub ended: BTreeMap<String, u32>,
-    /// The last ones that have ended, oldest first.
+    /// The trials that ended last, oldest first.
     pub last: Vec<EndedTrial>,
-    /// Trials that run.
+    /// Running trials.
     pub running: Vec<RunningTrial>,
     /// The label of the trial that starts next; `None` after the last one.
     pub next: Option<String>,
-    /// Estimate of the time left, wall clock.
+    /// Estimate of the remaining wall-clock time.
     pub left_s: Option<u64>,
     /// The last messages, oldest first.
     pub messages: Vec<String>,
-    /// Earlier messages, which are not in `messages`.
+    /// Number of earlier messages that are not in `messages`.
     pub messages_left_out: u64,
-    /// How the run ended (`complete`, `interrupted`, `failed`); `None` before.
+    /// How the run ended (`complete`, `interrupted`, `failed`); `None` before the end.
     pub status: Option<String>,
 }
 
 /// A trial that has ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndedTrial {
-    /// In the order of all trials, from 1.
+    /// Position in the order of all trials, from 1.
     pub number: usize,
     /// Point and repetition.
     pub label: String,
@@ -51,68 +52,68 @@ pub struct EndedTrial {
     pub status: String,
 }
 
-/// A trial that runs.
+/// A running trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunningTrial {
-    /// In the order of all trials, from 1.
+    /// Position in the order of all trials, from 1.
     pub number: usize,
     /// Point and repetition.
     pub label: String,
-    /// The running phase; `None` before the first and after the last one.
+    /// The current phase; `None` before the first and after the last one.
     pub phase: Option<String>,
-    /// Since the trial's start.
+    /// Time since the trial's start.
     pub elapsed_s: f64,
-    /// From the first phase to the end of the last one.
+    /// Time from the first phase to the end of the last one.
     pub length_s: f64,
 }
 
 /// A trial in detail.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialView {
-    /// In the order of all trials, from 1.
+    /// Position in the order of all trials, from 1.
     pub number: usize,
     /// Point and repetition.
     pub label: String,
-    /// Since the trial's start.
+    /// Time since the trial's start.
     pub elapsed_s: f64,
-    /// From the first phase to the end of the last one.
+    /// Time from the first phase to the end of the last one.
     pub length_s: f64,
-    /// The running phase; `None` before the first one, after the last one, and when the trial has ended.
+    /// The current phase; `None` before the first one, after the last one, and when the trial has ended.
     pub phase: Option<String>,
-    /// The phase after it.
+    /// The phase after the current one.
     pub next_phase: Option<String>,
     /// All phases.
     pub phases: Vec<PhaseView>,
     /// Width of a bin.
     pub bin_s: f64,
-    /// The verdict as it is known: `ok`, `degraded`, `failed`; `discarded` if the trial was stopped.
+    /// The verdict so far: `ok`, `degraded` or `failed`; `discarded` if the trial was stopped.
     pub status: String,
-    /// Whether that is the verdict of the whole trial.
+    /// Whether the trial has ended, so that the verdict is final.
     pub has_ended: bool,
-    /// Its reasons.
+    /// The reasons of the verdict.
     pub reasons: Vec<String>,
-    /// By flow id.
+    /// Data connections, by flow id.
     pub flows: BTreeMap<String, FlowView>,
-    /// By name.
+    /// Links, by name.
     pub links: BTreeMap<String, LinkView>,
-    /// By name.
+    /// Probes, by name.
     pub probes: BTreeMap<String, ProbeView>,
-    /// The machine of each node, by node.
+    /// The nodes' machines, by node.
     pub hosts: BTreeMap<String, HostView>,
-    /// Rows of flows beyond the number that the view holds.
+    /// Number of rows of flows beyond the maximum that the view holds.
     pub rows_left_out: u64,
-    /// Rows from before the trial's start, or of nodes whose clock is not known.
+    /// Number of rows from before the trial's start, or of nodes whose clock is unknown.
     pub rows_outside: u64,
 }
 
-/// A phase, on the trial's time.
+/// A phase in trial time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseView {
     /// Its name.
     pub name: String,
-    /// In microseconds since the trial's start.
+    /// Start in microseconds since the trial's start.
     pub start_us: u64,
-    /// In microseconds since the trial's start.
+    /// End in microseconds since the trial's start.
     pub end_us: u64,
 }
 
@@ -123,9 +124,9 @@ pub struct Bin(pub u32, pub f32, pub f32, pub f32);
 /// One quantity: the mean of its newest bin, and the bins that have changed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantity {
-    /// `None` without a sample.
+    /// The mean of the newest bin; `None` without a sample.
     pub now: Option<f32>,
-    /// Empty if nothing has changed.
+    /// The changed bins; empty if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bins: Vec<Bin>,
 }
@@ -135,13 +136,13 @@ pub struct Quantity {
 pub struct FlowView {
     /// The flow group.
     pub group: String,
-    /// The congestion control, as the kernel calls it.
+    /// The kernel's name of the congestion control.
     pub cc: String,
-    /// Time without a row: the flow has ended, or its samples are missing.
+    /// Time since the last row. The flow has ended, or its samples are missing.
     pub idle_s: f64,
-    /// Bytes that the receiver got, or if it is not sampled those that were acknowledged.
+    /// Rate of the bytes that the receiver got, or of the acknowledged bytes if the receiver is not sampled.
     pub rate_bps: Quantity,
-    /// Smoothed RTT of the sender.
+    /// The sender's smoothed RTT.
     pub rtt_us: Quantity,
     /// Congestion window.
     pub cwnd_pkts: Quantity,
@@ -149,7 +150,7 @@ pub struct FlowView {
     pub in_flight_pkts: Quantity,
     /// Retransmitted packets so far.
     pub retrans_pkts: u64,
-    /// Packets that were marked, as the sender knows (`delivered_ce_pkts`); `None` if the kernel does not count them.
+    /// Number of marked packets, as reported to the sender (`delivered_ce_pkts`); `None` if the kernel does not count them.
     pub marks_pkts: Option<u64>,
 }
 
@@ -173,23 +174,23 @@ pub struct ProbeView {
     pub rtt_us: Quantity,
     /// Measurements so far.
     pub sent: u64,
-    /// Those of them without an answer.
+    /// Number of these without an answer.
     pub lost: u64,
 }
 
-/// The machine under a node, as of its last sample.
+/// A node's machine, as of its last sample.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostView {
-    /// Of all CPUs together.
+    /// Load of all CPUs together.
     pub busy_pct: f32,
-    /// Of the busiest CPU.
+    /// Load of the busiest CPU.
     pub max_busy_pct: f32,
-    /// The highest `max_busy_pct` of the trial.
+    /// The highest `max_busy_pct` during the trial.
     pub peak_busy_pct: f32,
-    /// Taken by the hypervisor.
+    /// CPU time that the hypervisor took.
     pub steal_pct: f32,
-    /// Of one CPU, by the agent.
+    /// The agent's share of one CPU.
     pub agent_pct: f32,
-    /// Packets that the kernel dropped before a queue, in this trial.
+    /// Packets that the kernel dropped before any queue, in this trial.
     pub softnet_dropped: u64,
 }

@@ -1,5 +1,5 @@
-//! The certificates that were issued again: `renewed` for the authority, a line `EARLIER_SERIAL DATE LATER_SERIAL` each. An earlier
-//! certificate stays valid, and its file is replaced: only by this record can it be revoked.
+//! The renewed certificates of an authority: its file `renewed` has one line `EARLIER_SERIAL DATE LATER_SERIAL` for each. The
+//! earlier certificate stays valid although its file is replaced, so only this record allows it to be revoked.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::file::FileError;
 
 const RECORD: &str = "renewed";
 
-/// A certificate that was issued again, by serial numbers.
+/// A renewed certificate and its successor, by serial number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Renewal {
     earlier: Vec<u8>,
@@ -34,7 +34,7 @@ impl Renewal {
     }
 }
 
-/// All of them; none if the file is missing.
+/// Returns all renewals; none if the file is missing.
 ///
 /// # Errors
 /// The file cannot be read or is damaged.
@@ -42,7 +42,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<Renewal>, PkiError> {
     lines(&dir.join(RECORD), "EARLIER_SERIAL DATE LATER_SERIAL", Renewal::parse)
 }
 
-/// Adds a certificate that is about to be issued again.
+/// Records the renewal of a certificate, before it is issued.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -55,17 +55,17 @@ pub(super) fn add(dir: &Path, earlier: &[u8], later: &[u8]) -> Result<(), PkiErr
     Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
 }
 
-/// A serial number, and those of the certificates that this one was renewed from.
+/// Returns a serial number and those of the certificates from which it was renewed.
 pub(super) fn earlier(all: &[Renewal], serial: &[u8]) -> Vec<Vec<u8>> {
     follow(all, serial, |one| (&one.later, &one.earlier))
 }
 
-/// A serial number, and those of the certificates that this one was renewed to.
+/// Returns a serial number and those of the certificates to which it was renewed.
 pub(super) fn later(all: &[Renewal], serial: &[u8]) -> Vec<Vec<u8>> {
     follow(all, serial, |one| (&one.earlier, &one.later))
 }
 
-/// `ends` has the serial number that a renewal is followed from, and the one that it is followed to.
+/// Follows renewals from a serial number. `ends` returns the serial numbers at which a renewal is entered and left.
 fn follow(
     all: &[Renewal],
     serial: &[u8],

@@ -1,5 +1,5 @@
-//! The certificates that an authority has revoked: `revoked` for the authority, a line `SERIAL DATE NAME` each, and `crl.pem` for
-//! agents and controllers.
+//! The certificates that an authority has revoked: its file `revoked` has one line `SERIAL DATE NAME` for each, and `crl.pem` is
+//! for agents and controllers.
 
 use std::path::{Path, PathBuf};
 
@@ -40,18 +40,18 @@ impl Revoked {
     }
 }
 
-/// A serial number of a record.
+/// Parses a serial number of a record.
 pub(super) fn from_hex(serial: &str) -> Option<Vec<u8>> {
     let byte = |at| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();
     (0..serial.len()).step_by(2).map(byte).collect()
 }
 
-/// A serial number as records have it.
+/// Formats a serial number for a record.
 pub(super) fn to_hex(serial: &[u8]) -> String {
     serial.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Those that are revoked; none if the file is missing.
+/// Returns the revoked certificates; none if the file is missing.
 ///
 /// # Errors
 /// The file cannot be read or is damaged.
@@ -59,7 +59,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<Revoked>, PkiError> {
     lines(&dir.join(RECORD), "SERIAL DATE NAME", Revoked::parse)
 }
 
-/// The lines of a record; none if the file is missing.
+/// Returns the lines of a record; none if the file is missing.
 ///
 /// # Errors
 /// The file cannot be read or is damaged.
@@ -83,7 +83,7 @@ pub(super) fn lines<T>(
     parsed.collect()
 }
 
-/// Adds certificates, and those that they were renewed from; one that is revoked already is not added again.
+/// Adds certificates and those from which they were renewed. Skips those that are already revoked.
 ///
 /// # Errors
 /// A record cannot be read, or the file cannot be written.
@@ -91,7 +91,7 @@ pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiErr
     let mut all = read(dir)?;
     let renewals = renewals::read(dir)?;
     for certificate in certificates {
-        // A name is one word per line here.
+        // A record has one word per name.
         let name = certificate.name.split_whitespace().collect::<Vec<_>>().join("_");
         for serial in renewals::earlier(&renewals, &certificate.serial) {
             if all.iter().all(|revoked| revoked.serial != serial) {
@@ -104,7 +104,7 @@ pub(super) fn add(dir: &Path, certificates: &[Certificate]) -> Result<(), PkiErr
     Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
 }
 
-/// Writes `crl.pem`, also in the directories of controllers that have one, and returns its path.
+/// Writes `crl.pem`, also to the directories of controllers that have one. Returns its path.
 ///
 /// # Errors
 /// The record of revocations cannot be read, or the file cannot be written.
@@ -118,7 +118,7 @@ pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf,
     let number = u64::try_from(clock::realtime_ns()).unwrap_or(0);
     let list = CertificateRevocationListParams {
         this_update: day(clock::today(), rcgen::date_time_ymd),
-        // The format requires it; agents and controllers use a list until they have a newer one.
+        // The format requires this date. Agents and controllers use a list until they have a newer one.
         next_update: day(expiry(None), rcgen::date_time_ymd),
         crl_number: SerialNumber::from(number),
         issuing_distribution_point: None,
@@ -138,16 +138,16 @@ pub(super) fn write(dir: &Path, issuer: &Issuer<'_, KeyPair>) -> Result<PathBuf,
     Ok(path)
 }
 
-/// The text of `crl.pem`; empty if there is none.
+/// Returns the text of `crl.pem`; empty if there is none.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(super) fn list(dir: &Path) -> Result<String, PkiError> {
     let path = dir.join(LIST);
     if path.exists() { Ok(read_file(&path, "read")?) } else { Ok(String::new()) }
 }
 
-/// Copies `crl.pem`, if there is one, for a controller.
+/// Copies `crl.pem` for a controller, if it exists.
 ///
 /// # Errors
 /// A file operation failed.

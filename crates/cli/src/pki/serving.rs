@@ -26,21 +26,21 @@ use super::{AUTHORITY, Order, PkiError, issuer, now_s, read, sign};
 use crate::clock;
 use crate::console::{message, print};
 
-/// Connections at the same time; others wait.
+/// Maximum number of concurrent connections. Others wait.
 const MAX_CONNECTIONS: usize = 16;
-/// Longest wait for a node's request, and for it to take the answer.
+/// Time limit for a node's request, and for sending the answer.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after an error of `accept`.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// How often the record is looked at: tokens are made and expire.
+/// How often the record is read again, because tokens are made and expire.
 const RECORD_INTERVAL: Duration = Duration::from_secs(1);
-/// Days that the certificate of this service is valid, as long as any token.
+/// Validity of this service's certificate in days: at least that of any token.
 const SERVICE_DAYS: u32 = 31;
 
 /// Serves until every token of `dir` is used or has expired.
 ///
 /// # Errors
-/// `dir` holds no authority, or the address cannot be listened on.
+/// `dir` holds no authority, or the address is not available for listening.
 pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
     let acceptor = acceptor(dir)?;
     let listener = TcpListener::bind(listen).await;
@@ -86,7 +86,7 @@ pub async fn serve(dir: &Path, listen: SocketAddr) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// Shows a certificate of the authority, and the authority's.
+/// Presents a certificate of the authority, and the authority's own.
 fn acceptor(dir: &Path) -> Result<TlsAcceptor, PkiError> {
     let key = KeyPair::generate()?;
     let hosts = [SERVER_NAME.to_owned()];
@@ -122,16 +122,16 @@ enum Unanswered {
     /// The connection failed.
     #[error("the connection: {0}")]
     Connection(#[from] io::Error),
-    /// It took too long.
+    /// No request arrived in time.
     #[error("no request within {} s", EXCHANGE_LIMIT.as_secs())]
     Timeout,
-    /// It sent something else.
+    /// The client sent something else.
     #[error("this is not a request of `ccbench-agent join`")]
     Malformed,
-    /// The token gives none.
+    /// The token is not valid for a certificate.
     #[error(transparent)]
     Refused(#[from] RedeemError),
-    /// It has no copy of its certificate.
+    /// The certificate could not be delivered to the node.
     #[error(
         "{name}: the certificate was issued and not delivered ({source}): revoke {name}.pem, remove it, and make another token"
     )]
@@ -143,7 +143,7 @@ enum Unanswered {
     },
 }
 
-/// Returns the node's name.
+/// Answers a request. Returns the node's name.
 async fn answer(
     stream: TcpStream,
     acceptor: TlsAcceptor,
@@ -157,14 +157,14 @@ async fn answer(
     };
     let (reply, named) = match redeemed {
         Ok((name, files)) => (JoinReply::Issued(files), Ok(name)),
-        // What is wrong here is not the node's business.
+        // Do not tell the node about failures of the authority.
         Err(error @ Unanswered::Refused(RedeemError::Authority(_))) => {
             let why = "the authority cannot issue it; `ccbench pki serve` has printed the reason";
             (JoinReply::Refused(why.to_owned()), Err(error))
         }
         Err(error) => (JoinReply::Refused(error.to_string()), Err(error)),
     };
-    // A limit of its own: a certificate that was issued and not delivered must be reported as that.
+    // The answer has a time limit of its own, because a certificate that was issued but not delivered must be reported as such.
     let sent = timeout(EXCHANGE_LIMIT, send(&mut stream, &reply)).await;
     let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     let name = named?;
@@ -172,7 +172,7 @@ async fn answer(
     Ok(name)
 }
 
-/// The line of a request.
+/// Reads the line of a request.
 async fn receive(
     stream: TcpStream,
     acceptor: &TlsAcceptor,
@@ -190,10 +190,10 @@ async fn send(stream: &mut TlsStream<TcpStream>, reply: &JoinReply) -> io::Resul
     stream.shutdown().await
 }
 
-/// Refused requests of an address within a minute, after which it is not heard any more in that minute.
+/// Maximum number of refused requests of an address per minute. For the rest of the minute, the service ignores the address.
 const MAX_REFUSED: u32 = 10;
 const MINUTE_NS: u64 = 60_000_000_000;
-/// Addresses that are counted; while there are more, no new one is heard.
+/// Maximum number of counted addresses. While all are in use, the service ignores new addresses.
 const MAX_ADDRESSES: usize = 1024;
 
 /// The refused requests of each address: when its minute began, and how many. Pure: the time is an argument.
@@ -209,7 +209,7 @@ impl Refusals {
         }
     }
 
-    /// Returns how many it has now.
+    /// Adds a refused request. Returns the number in this minute.
     fn add(&mut self, peer: IpAddr, now_ns: u64) -> u32 {
         let (_, refused) = self.0.entry(peer).or_insert((now_ns, 0));
         *refused += 1;

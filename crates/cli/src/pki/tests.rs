@@ -148,7 +148,7 @@ fn revoking_a_renewed_certificate_revokes_the_earlier_ones() {
     for path in [&alice, &copy] {
         assert!(matches!(renew(&pki, path, None), Err(PkiError::Revoked(_))), "{path:?}");
     }
-    // By the record of renewals, whatever the record of revocations has.
+    // The record of renewals decides, whatever the record of revocations contains.
     let text = std::fs::read_to_string(pki.join("revoked")).unwrap();
     std::fs::write(pki.join("revoked"), text.lines().next().unwrap().to_owned() + "\n").unwrap();
     assert!(matches!(renew(&pki, &copy, None), Err(PkiError::Revoked(_))));

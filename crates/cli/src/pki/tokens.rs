@@ -1,5 +1,5 @@
-//! Join tokens: `tokens` for the authority, a line `SHA256_OF_SECRET EXPIRY_S NAME[,NAME...]` each. A token that was used has no
-//! line any more.
+//! Join tokens: the authority's file `tokens` has one line `SHA256_OF_SECRET EXPIRY_S NAME[,NAME...]` for each. A token's line is
+//! removed when the token is used.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,14 +18,14 @@ use crate::file::FileError;
 
 const RECORD: &str = "tokens";
 
-/// A token that can be used.
+/// A valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Unused {
-    /// SHA-256 of its secret.
+    /// SHA-256 of the secret.
     digest: String,
-    /// Seconds since 1970.
+    /// Expiry in seconds since 1970.
     expiry_s: i64,
-    /// Of the node.
+    /// The node's names.
     names: Vec<String>,
 }
 
@@ -46,24 +46,24 @@ impl Unused {
     }
 }
 
-/// Why a token gives no certificate.
+/// Why a token does not give a certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RedeemError {
-    /// It is not in the record.
+    /// The token is not in the record.
     #[error("the token is unknown or was used already; make another one: `ccbench pki token`")]
     Unknown,
-    /// It came too late.
+    /// The token has expired.
     #[error("the token has expired; make another one: `ccbench pki token`")]
     Expired,
     /// The request has no valid key.
     #[error("the certificate signing request: {0}")]
     Request(#[source] rcgen::Error),
-    /// The authority cannot issue.
+    /// The authority cannot issue certificates.
     #[error(transparent)]
     Authority(#[from] PkiError),
 }
 
-/// Only one process at a time changes the record.
+/// Locks the record. Only one process at a time may change it.
 fn lock(dir: &Path) -> Result<File, PkiError> {
     let path = dir.join("tokens.lock");
     let open = || -> io::Result<File> {
@@ -84,7 +84,7 @@ fn write_all(dir: &Path, all: &[Unused]) -> Result<(), PkiError> {
     Ok(replace(&path, text.as_bytes()).map(drop).map_err(FileError::of("write", &path))?)
 }
 
-/// Records a token for a node, and forgets those that have expired.
+/// Records a token for a node and removes expired ones.
 ///
 /// # Errors
 /// The record cannot be read or written.
@@ -105,7 +105,7 @@ pub(super) fn add(
     write_all(dir, &all)
 }
 
-/// The number of tokens that can be used.
+/// Returns the number of unused tokens.
 ///
 /// # Errors
 /// The record cannot be read.
@@ -113,10 +113,10 @@ pub(super) fn unused(dir: &Path, now_s: i64) -> Result<usize, PkiError> {
     Ok(read_all(dir)?.iter().filter(|token| token.expiry_s > now_s).count())
 }
 
-/// Uses a token: issues the certificate `NAME.pem` for the key of the request. Returns the node's name, too.
+/// Uses a token: issues the certificate `NAME.pem` for the key of the request. Also returns the node's name.
 ///
 /// # Errors
-/// Why not. Unless the authority failed, the token stays.
+/// Why the token gives no certificate. The token stays valid unless the authority failed.
 pub(super) fn redeem(
     dir: &Path,
     request: &JoinRequest,
@@ -131,13 +131,13 @@ pub(super) fn redeem(
     if all[at].expiry_s <= now_s {
         return Err(RedeemError::Expired);
     }
-    // Its signature proves that the node has the key.
+    // The request's signature proves that the node has the key.
     let asked =
         CertificateSigningRequestParams::from_pem(&request.csr).map_err(RedeemError::Request)?;
     let name = all[at].names.first().cloned().unwrap_or_default();
     let file = format!("{name}.pem");
     check_not_issued(&dir.join(&file))?;
-    // Before the certificate: no failure makes two of one token.
+    // Removes the token before issuing, so that no failure gives two certificates for one token.
     let token = all.remove(at);
     write_all(dir, &all)?;
     let order = Order {
@@ -180,7 +180,7 @@ mod tests {
         token
     }
 
-    /// As a node makes it; it asks for another name.
+    /// Makes a request as a node does, but for another name.
     fn request(token: &JoinToken, key: &KeyPair) -> JoinRequest {
         let params = CertificateParams::new(vec!["other.example".to_owned()]).unwrap();
         let csr = params.serialize_request(key).unwrap().pem().unwrap();
@@ -223,7 +223,7 @@ mod tests {
         assert!(matches!(refused, Err(RedeemError::Unknown)), "{refused:?}");
         let refused = redeem(&pki, &request(&own, &key), NOW_S + 60);
         assert!(matches!(refused, Err(RedeemError::Expired)), "{refused:?}");
-        // Damaged, and none at all.
+        // A damaged request, and an empty one.
         let mut forged = request(&own, &key);
         let der = forged.csr.replace("-----BEGIN CERTIFICATE REQUEST-----\n", "");
         forged.csr = forged.csr.replace(&der[..4], "AAAA");

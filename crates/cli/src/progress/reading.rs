@@ -6,18 +6,18 @@ use indicatif::ProgressBar;
 
 use super::{has_bars, new_bar};
 
-/// A bar on a terminal, which is removed when this is dropped; nothing elsewhere.
+/// A bar on a terminal, removed on drop; nothing elsewhere.
 pub struct ReadingProgress {
     bar: Option<ProgressBar>,
 }
 
 impl ReadingProgress {
-    /// The bar appears when a trial has been read.
+    /// Makes a bar that appears when the first trial has been read.
     pub fn begin() -> Self {
         Self { bar: has_bars().then(|| new_bar(1)) }
     }
 
-    /// Shows the progress of reading what has this name.
+    /// Returns an observer that shows the progress of reading the run with this name.
     pub fn observer(&self, name: String) -> Observer {
         let Some(bar) = self.bar.clone() else { return Observer::default() };
         Observer::new(move |step| show(&bar, &name, step))

@@ -21,9 +21,9 @@ use crate::live::trial::TrialFacts;
 
 /// Seconds between two lines of a phase when standard error is not a terminal.
 const PLAIN_INTERVAL_S: u64 = 10;
-/// Time of the trial between two estimates of the time left for live views, in microseconds.
+/// Trial time between two estimates of the remaining time for live views, in microseconds.
 const LIVE_INTERVAL_US: u64 = 200_000;
-/// Wall-clock time between two looks at a trial's verdict for live views: each copies all reasons, and virtual time may pass quickly.
+/// Minimum wall-clock time between two verdicts for live views. Each one copies all reasons, and virtual time may pass quickly.
 const VERDICT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Phases and flow groups of a trial; times count from its start.
@@ -32,12 +32,12 @@ pub struct TrialSchedule {
     phases: Vec<PhaseSpan>,
     /// Start and stop by flow group.
     groups: BTreeMap<String, (Micros, Micros)>,
-    /// Data connections of all groups.
+    /// Number of data connections of all groups.
     flows: u64,
 }
 
 impl TrialSchedule {
-    /// The schedule of a point's plan.
+    /// Returns the schedule of a point's plan.
     pub fn of(plan: &CheckedPlan) -> Self {
         let flows = schedule::flows(plan);
         Self {
@@ -47,12 +47,12 @@ impl TrialSchedule {
         }
     }
 
-    /// From the first phase to the end of the last one.
+    /// Returns the time from the first phase to the end of the last one.
     pub(super) fn length(&self) -> Micros {
         self.phases.last().map_or(Micros::default(), |phase| phase.end)
     }
 
-    /// What a live view shows before the first row.
+    /// Returns what a live view shows before the first row.
     pub(super) fn facts(&self, number: usize, label: &str) -> TrialFacts {
         let (label, phases) = (label.to_owned(), self.phases.clone());
         TrialFacts { number, label, phases, flows: self.flows }
@@ -66,9 +66,9 @@ impl TrialSchedule {
 /// Prints the progress of one trial.
 pub struct TrialProgress<'a> {
     pub(super) progress: &'a Progress,
-    /// On a terminal.
+    /// The bar, on a terminal.
     pub(super) bar: Option<ProgressBar>,
-    /// In the order of all trials, from 1.
+    /// Position in the order of all trials, from 1.
     pub(super) number: usize,
     pub(super) label: String,
     /// Point and repetition.
@@ -89,7 +89,7 @@ pub struct TrialProgress<'a> {
     pub(super) judged: Instant,
 }
 
-/// Wall-clock time of a trial that runs on the guest's virtual clock.
+/// Wall-clock time of a trial on a virtual clock.
 pub(super) struct WallTime {
     trial_start: Instant,
     /// Wall-clock seconds per guest second, as of the last tick.
@@ -97,14 +97,14 @@ pub(super) struct WallTime {
 }
 
 impl WallTime {
-    /// Of a trial that starts now.
+    /// Starts for a trial that starts now.
     pub(super) fn starting(now: Instant) -> Self {
         Self { trial_start: now, per_guest_s: 1.0 }
     }
 }
 
-/// Counters of one data socket over the interval that is printed next: the phase so far in plain lines, else the time
-/// since the last line.
+/// Counters of one data socket since the start of the next line's interval: the phase for plain lines, otherwise the time since
+/// the last line.
 #[derive(Default)]
 pub(super) struct Socket {
     group: String,
@@ -142,18 +142,18 @@ struct GroupStats {
     rtt_us: Option<f64>,
 }
 
-/// The content of one progress line.
+/// The contents of one progress line.
 #[derive(Debug, PartialEq)]
 struct Snapshot {
     phase: String,
     at: Micros,
     groups: Vec<GroupStats>,
-    /// Mean of each probe in milliseconds; `None` if it got no reply.
+    /// Mean of each probe in milliseconds; `None` if no reply arrived.
     probes: BTreeMap<String, Option<f64>>,
 }
 
 impl<'a> TrialProgress<'a> {
-    /// Before the first row of a trial without phases.
+    /// Makes the state before the first row of a trial without phases.
     pub(super) fn idle(progress: &'a Progress) -> Self {
         Self {
             progress,
@@ -173,18 +173,18 @@ impl<'a> TrialProgress<'a> {
         }
     }
 
-    /// The trial's start by the clock of each node, for live views.
+    /// Passes the trial's start on the clock of each node to live views.
     pub fn clocks(&self, clocks: &BTreeMap<String, NodeClock>) {
         let t0_ns = clocks.iter().map(|(node, clock)| (node.clone(), clock.t0_ns)).collect();
         self.progress.live.state().clocks(self.number, t0_ns);
     }
 
-    /// Prints a message; `kind` is its event in JSON output.
+    /// Prints a message. `kind` is its event in JSON output.
     pub fn message(&self, kind: &str, text: &str) {
         self.progress.message(kind, text);
     }
 
-    /// The trial ended without a result.
+    /// Reports that the trial ended without a result.
     pub fn discard(&self, kind: &str, text: &str) {
         self.remove_bar();
         self.progress.live.state().end_trial(self.number, "discarded", vec![]);
@@ -240,7 +240,7 @@ impl<'a> TrialProgress<'a> {
         }
     }
 
-    /// Gives live views the verdict so far, if theirs is old.
+    /// Passes the verdict so far to live views if theirs is old.
     pub fn judge(&mut self, so_far: impl FnOnce() -> Verdict) {
         if clock::since(self.judged) >= VERDICT_INTERVAL {
             self.judged = clock::now();
@@ -249,20 +249,20 @@ impl<'a> TrialProgress<'a> {
         }
     }
 
-    /// The time that this trial and those after it take from this instant of the trial on, and its wall-clock time so far if it has a
-    /// virtual clock.
+    /// Returns the time that this trial from `at` on and those after it will take, and the trial's wall-clock time so far if its
+    /// clock is virtual.
     fn left(&mut self, at: Micros) -> (Duration, Option<f64>) {
         let left = (self.schedule.length() - at).duration() + self.rest;
         let Some(wall) = &mut self.wall_time else { return (left, None) };
         let elapsed_s = clock::since(wall.trial_start).as_secs_f64();
-        // The ratio of a shorter time is that of the trial's preparation.
+        // Before that, the ratio would mostly measure the trial's preparation.
         if at.get() >= LIVE_INTERVAL_US {
             wall.per_guest_s = elapsed_s / at.as_secs_f64();
         }
         (left.mul_f64(wall.per_guest_s), Some(elapsed_s))
     }
 
-    /// A snapshot of every phase that has ended, and of the running one if its interval is over.
+    /// Returns a snapshot of every phase that has ended, and of the current one if its interval is over.
     fn due(&mut self, elapsed: Micros) -> Vec<Snapshot> {
         let phases = &self.schedule.phases;
         let now = phases.iter().position(|phase| elapsed < phase.end).unwrap_or(phases.len());
@@ -331,7 +331,7 @@ impl<'a> TrialProgress<'a> {
         }
     }
 
-    /// The trial ended with this verdict.
+    /// Reports the trial's verdict.
     pub fn end(&mut self, verdict: &Verdict) {
         if verdict.status != Status::Failed {
             // There may have been no tick since the end of the last phase.
@@ -357,7 +357,7 @@ impl<'a> TrialProgress<'a> {
         self.message("trial_end", &text);
     }
 
-    /// Statistics of the running phase at a time, by default at its end; `None` after the last phase.
+    /// Returns statistics of the current phase at a time, by default at its end; `None` after the last phase.
     fn snapshot(&self, at: Option<Micros>) -> Option<Snapshot> {
         let phase = self.schedule.phases.get(self.phase)?;
         let mut groups = self.group_stats();
@@ -380,7 +380,7 @@ impl<'a> TrialProgress<'a> {
         }
     }
 
-    /// Throughput (receiver goodput where both ends are sampled) and mean smoothed RTT by group.
+    /// Returns throughput (receiver goodput where both ends are sampled) and mean smoothed RTT by group.
     fn group_stats(&self) -> Vec<GroupStats> {
         let receivers: BTreeSet<&String> =
             self.sockets.values().filter(|s| s.receives).map(|s| &s.group).collect();
@@ -409,13 +409,13 @@ impl<'a> TrialProgress<'a> {
     }
 }
 
-/// A verdict for live views: its status, and a line for each reason.
+/// Returns a verdict for live views: its status, and one line per reason.
 fn verdict_texts(verdict: &Verdict) -> (&'static str, Vec<String>) {
     let reasons = verdict.reasons.iter().map(|reason| reason.message.clone()).collect();
     (TrialStatus::from(verdict.status).as_str(), reasons)
 }
 
-/// The mean of each probe: ` · rtt 20.7 ms · page lost`.
+/// Returns the mean of each probe, such as ` · rtt 20.7 ms · page lost`.
 fn probes_text(probes: &BTreeMap<String, Option<f64>>) -> String {
     let one = |(name, ms): (&String, &Option<f64>)| match ms {
         Some(ms) => format!(" · {name} {ms:.1} ms"),
@@ -483,7 +483,7 @@ mod tests {
         let mut printed = Vec::new();
         let mut bytes = 0;
         for s in 0..=18 {
-            // In the second phase the rate of `a` doubles and its RTT halves; the last row of `b` comes after its end.
+            // In the second phase, the rate of `a` doubles and its RTT halves. The last row of `b` comes after its end.
             let rtt_us = if s <= 12 { 20_000 } else { 10_000 };
             progress.record("src", &sample("a", Side::Sender, s * 1_000_000_000, bytes, rtt_us));
             if s <= 13 {

@@ -1,5 +1,5 @@
-//! The plan for a testbed: the author's text, with an agent and an address for each node, and with `toward` instead of devices,
-//! whose names differ there.
+//! The plan for a testbed: the author's text with an agent and an address for each node. `toward` replaces device names, which
+//! differ on the testbed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use toml_edit::{DocumentMut, Item, TableLike, value};
 
 use super::{AGENT_PORT, Layout, ProvisionError, devices};
 
-/// The agent's place of a node that is not reserved yet. RFC 2606: no host has a name with this ending.
+/// Returns a placeholder for the agent of a node that is not reserved yet. No host has a name with this ending (RFC 2606).
 fn placeholder(host: &str) -> String {
     format!("{host}.invalid:{AGENT_PORT}")
 }
 
-/// The nodes of the layout among those of a manifest, by their names in the plan.
+/// Returns the layout's nodes in a manifest, by their names in the plan.
 ///
 /// # Errors
-/// One is not there.
+/// The manifest lacks a node.
 pub fn assigned<'m>(
     layout: &Layout<'_>,
     reserved: &'m [ReservedNode],
@@ -31,10 +31,10 @@ pub fn assigned<'m>(
     layout.nodes().map(|(name, _)| find(name)).collect()
 }
 
-/// The text of the plan for the testbed. Nodes that are not in `assigned` have a placeholder for their agent's address.
+/// Returns the text of the plan for the testbed. Nodes that are not in `assigned` get a placeholder for their agent's address.
 ///
 /// # Errors
-/// A link or a capture is at a device by which no node is reached, or the text cannot be read.
+/// A link or capture names a device that leads to no node, or the text cannot be parsed.
 pub fn plan(
     layout: &Layout<'_>,
     text: &str,
@@ -68,7 +68,7 @@ pub fn plan(
     Ok(format!("# Written by `ccbench testbed` for the nodes of a testbed.\n{document}"))
 }
 
-/// Changes the table `kind.name`, however it is written.
+/// Edits the table `kind.name`, whichever TOML syntax it uses.
 fn edit(
     document: &mut DocumentMut,
     kind: &str,
@@ -85,7 +85,7 @@ fn edit(
     }
 }
 
-/// A node that `node` reaches by this device: the one at its other end, if possible.
+/// Returns a node that `node` reaches through this device: if possible, the one at its other end.
 fn reached_by<'l>(layout: &'l Layout<'_>, node: &str, dev: &str) -> Option<&'l str> {
     let topology = &layout.topology;
     let interfaces = &topology.nodes.get(node)?.interfaces;

@@ -1,4 +1,4 @@
-//! CloudLab: a profile, which is a program with geni-lib that prints a request (RSpec).
+//! CloudLab: a profile, that is, a geni-lib program that prints a request (RSpec).
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::{Layout, filled};
 
 const TEMPLATE: &str = include_str!("profile.py");
-/// Speeds of ports that the profile offers.
+/// Port speeds that the profile offers.
 const SPEEDS_KBPS: [u64; 4] = [1_000_000, 10_000_000, 25_000_000, 100_000_000];
 
-/// `profile.py`.
+/// Returns `profile.py`.
 pub fn profile(layout: &Layout<'_>) -> String {
     let mut interfaces: BTreeMap<&str, Vec<(String, String)>> = BTreeMap::new();
     for (number, ends) in layout.segments() {
@@ -34,20 +34,20 @@ pub fn profile(layout: &Layout<'_>) -> String {
             ("NODES", python_lines(&nodes)),
             ("CONTROLLER", layout.controller.clone()),
             ("LINK_SPEED_KBPS", link_speed_kbps(layout).to_string()),
-            // In a docstring.
+            // The title is inside a docstring.
             ("TITLE", layout.title().replace('\\', r"\\").replace('"', "\\\"")),
         ],
     )
 }
 
-/// A list in Python with a line for each element.
+/// Formats a Python list with one element per line.
 pub fn python_lines(elements: &[Value]) -> String {
     let lines: String =
         elements.iter().map(|element| format!("    {},\n", python(element))).collect();
     if lines.is_empty() { "[]".to_owned() } else { format!("[\n{lines}]") }
 }
 
-/// A value without switches and null in Python.
+/// Formats a value without booleans and null as Python.
 pub fn python(value: &Value) -> String {
     match value {
         Value::Array(elements) => {
@@ -60,12 +60,12 @@ pub fn python(value: &Value) -> String {
             let members: Vec<String> = members.iter().map(member).collect();
             format!("{{{}}}", members.join(", "))
         }
-        // Texts and numbers are written as in JSON.
+        // Strings and numbers are written as in JSON.
         other => other.to_string(),
     }
 }
 
-/// The lowest speed that is not below the plan's rates; 0, any, if it is that of every port.
+/// Returns the lowest speed that is at least the plan's highest rate, or 0 (any) if every port has that speed.
 fn link_speed_kbps(layout: &Layout<'_>) -> u64 {
     let Some(rate) = layout.max_rate else { return 0 };
     let rate_kbps = rate.bits_per_sec().div_ceil(1000);

@@ -1,4 +1,4 @@
-//! containerlab: a topology of containers on this machine, and the recipe of their image.
+//! containerlab: a topology of containers on this machine, and the Dockerfile of their image.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use super::{AGENT_PORT, Layout};
 const IMAGE: &str = "ccbench-agent";
 /// The interface of the control network.
 const CONTROL_DEVICE: &str = "eth0";
-/// The MTU of ccbench's namespaces and of Ethernet; containerlab's own is 9500.
+/// The MTU of ccbench's namespaces and of Ethernet. containerlab's default is 9500.
 const MTU: u32 = 1500;
 
-/// How the image is made.
+/// The Dockerfile of the image.
 pub const CONTAINERFILE: &str = "\
 # The image of the nodes: `docker build -f Containerfile -t ccbench-agent .` here, beside ccbench.tar.gz, the tarball of `make dist`.
 FROM docker.io/library/debian:trixie-slim
@@ -25,7 +25,7 @@ RUN tar -C /usr/local --strip-components=1 --no-same-owner -xzf /tmp/ccbench.tar
 COPY install-agent.sh /usr/local/bin/install-agent.sh
 ";
 
-/// The topology, in YAML. Texts are written as in JSON, of which YAML is a superset.
+/// Returns the topology in YAML. Strings are written as in JSON, because YAML is a superset of JSON.
 pub fn topology(layout: &Layout<'_>) -> String {
     let text = |text: &str| json!(text).to_string();
     let serve = format!("install-agent.sh serve {CONTROL_DEVICE} {AGENT_PORT}");

@@ -1,5 +1,5 @@
 //! FABRIC: a notebook that reserves a slice with fablib, installs ccbench, and runs the plan from a node of the slice. Its tables
-//! `node_conf`, `net_conf` and `route_conf` have the form of FABRIC's notebooks for teaching.
+//! `node_conf`, `net_conf` and `route_conf` have the format of FABRIC's teaching notebooks.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const CODE: &str = "# %%";
 const MARKDOWN: &str = "# %% [markdown]";
 const IMAGE: &str = "default_ubuntu_24";
 
-/// The notebook, nbformat 4.5. `files`: the plan and the files that it names, relative to the notebook's directory.
+/// Returns the notebook (nbformat 4.5). `files` are the plan and the files that it names, relative to the notebook's directory.
 pub fn notebook(layout: &Layout<'_>, files: &[String]) -> Value {
     let machine = |name: &str, cores: u32, ram: u32, disk: u32| {
         let mut machine = json!({ "name": name, "cores": cores, "ram": ram, "disk": disk });
@@ -60,7 +60,7 @@ fn network(layout: &Layout<'_>, number: usize, ends: &[(&str, String); 2]) -> Va
     json!({ "name": format!("net{number}"), "subnet": subnet, "nodes": nodes })
 }
 
-/// One entry for each subnet and gateway, with the nodes that have this route.
+/// Returns one entry for each subnet and gateway, with the nodes that have this route.
 fn routes(layout: &Layout<'_>) -> Vec<Value> {
     let mut nodes_by_route: BTreeMap<(String, String), Vec<&str>> = BTreeMap::new();
     for (name, node) in layout.nodes() {
@@ -73,7 +73,7 @@ fn routes(layout: &Layout<'_>) -> Vec<Value> {
     nodes_by_route.into_iter().map(entry).collect()
 }
 
-/// The cells of a program in which they begin with `# %%`; lines of text begin with `# `.
+/// Splits a program into notebook cells, which begin with `# %%`. Text lines begin with `# `.
 fn cells(code: &str) -> Vec<Value> {
     let mut cells: Vec<(bool, Vec<&str>)> = Vec::new();
     for line in code.lines() {

@@ -7,7 +7,7 @@ use ccbench_proto::manifest::{Access, ReservedNode};
 
 use super::AGENT_PORT;
 
-/// Where CloudLab puts the repository of a profile.
+/// Where CloudLab checks out the repository of a profile.
 const CLOUDLAB_SCRIPT: &str = "/local/repository/install-agent.sh";
 
 const BEGIN: &str = "\
@@ -42,7 +42,7 @@ const END: &str = "
 echo \"every agent is started; run the plan with --pki $pki\"
 ";
 
-/// `join.sh` for these nodes; `None` if what wrote the manifest does its work. Names are words that a shell takes as they are
+/// Returns `join.sh` for these nodes, or `None` if the tool that wrote the manifest does its work. Names need no shell quoting
 /// ([`ccbench_proto::manifest`]).
 pub fn script<'n>(nodes: impl IntoIterator<Item = &'n ReservedNode>) -> Option<String> {
     let mut tokens = String::new();
@@ -61,7 +61,7 @@ pub fn script<'n>(nodes: impl IntoIterator<Item = &'n ReservedNode>) -> Option<S
             }
             Access::Notebook => return None,
         };
-        // The plan names agents by these addresses, so they are what certificates must name.
+        // Certificates must name these addresses, because the plan reaches agents at them.
         let _ = writeln!(tokens, "token_{number}=$(ccbench pki token \"$pki\" {control})");
         let _ =
             writeln!(joins, "echo {}\nprintf '%s\\n' \"$token_{number}\" | {command}", node.name);

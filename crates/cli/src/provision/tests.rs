@@ -132,7 +132,7 @@ fn the_plan_for_a_testbed_keeps_the_authors_text() {
     assert_eq!(found.plan().links["back"], plan.plan().links["back"]);
 }
 
-/// Of two wires between the same nodes, the routes use the first one.
+/// If there are two wires between the same nodes, routes use the first one.
 #[test]
 fn a_device_that_no_node_is_reached_by_is_refused() {
     let text = PLAN

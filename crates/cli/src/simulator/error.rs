@@ -10,7 +10,7 @@ pub enum SimulatedTrialError {
     /// The simulator has no model of what the plan asks for.
     #[error("the simulator cannot run this plan: {0}; change that, or leave out --sim")]
     Unsupported(#[from] SimulatorError),
-    /// A simulation that runs failed.
+    /// A running simulation failed.
     #[error("the simulation failed: {0}")]
     Failed(SimulatorError),
     /// A simulation panicked.
@@ -19,7 +19,7 @@ pub enum SimulatedTrialError {
 }
 
 impl SimulatedTrialError {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Unsupported(_) => ExitCode::Usage,

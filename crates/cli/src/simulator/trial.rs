@@ -1,4 +1,4 @@
-//! One simulated trial: the same plan, rows, verdicts and tables as in the lab.
+//! One simulated trial, with the same plan, rows, verdicts and tables as in the lab.
 
 use ccbench_proto::schedule::Point;
 use ccbench_proto::wire::RunEvent;
@@ -18,9 +18,9 @@ use crate::progress::TrialProgress;
 use crate::runner::Trial;
 use crate::virtual_trial::{NodeReplies, VirtualClock, VirtualTrial};
 
-/// Rows that the simulation's thread hands over at once.
+/// Rows per batch that the simulation's thread sends.
 const BATCH_ROWS: usize = 256;
-/// Batches between that thread and the recorder. With the writer's queue they bound the memory of a trial.
+/// Batches queued between that thread and the recorder. Together with the writer's queue they bound the memory of a trial.
 const QUEUED_BATCHES: usize = 16;
 
 /// Rows with their nodes, in the order in which the simulation emitted them.
@@ -29,7 +29,7 @@ type Batch = Vec<(String, RunEvent)>;
 /// Runs a trial and commits it.
 ///
 /// # Errors
-/// The trial could not be run. The results directory has a record of that.
+/// The trial could not run. The results directory has a record of that.
 pub async fn run(
     Trial { point, scheduled, dir, epoch, .. }: Trial<'_>,
     progress: &mut TrialProgress<'_>,
@@ -52,7 +52,7 @@ pub async fn run(
     let (send, receive) = mpsc::channel(QUEUED_BATCHES);
     let thread = spawn_blocking(move || simulate(simulation, &send));
     let recorded = record(&mut trial, receive, progress, interrupt).await;
-    // If the recorder stopped, the channel is closed and the simulation ends.
+    // If the recorder has stopped, the channel is closed and the simulation ends.
     let ended = thread.await;
     match recorded {
         Ok(()) => {}
@@ -71,7 +71,7 @@ pub async fn run(
     Ok(trial.recorder.commit(|verdict| verdict).await?)
 }
 
-/// The simulation of a trial.
+/// Makes the simulation of a trial.
 ///
 /// # Errors
 /// The simulator has no model of what the plan asks for.
@@ -94,7 +94,7 @@ fn simulate(simulation: Simulation, send: &mpsc::Sender<Batch>) -> Result<(), Si
         if rows >= BATCH_ROWS {
             rows = 0;
             let full = std::mem::replace(&mut batch, Batch::with_capacity(BATCH_ROWS));
-            // A send fails only when the trial has ended.
+            // Sending fails only after the trial has ended.
             let _ = send.blocking_send(full);
         }
     };
@@ -103,7 +103,7 @@ fn simulate(simulation: Simulation, send: &mpsc::Sender<Batch>) -> Result<(), Si
     ended
 }
 
-/// Records rows until the simulation has ended, or the user stops.
+/// Records rows until the simulation ends or the user stops it.
 async fn record(
     trial: &mut VirtualTrial<'_>,
     mut receive: mpsc::Receiver<Batch>,
@@ -131,7 +131,7 @@ async fn record(
     }
 }
 
-/// When a sample was taken, on the virtual clock. Other rows may have an earlier time than those before them.
+/// Returns when a sample was taken, on the virtual clock. Other rows may be older than rows before them.
 fn sampled_at_ns(event: &RunEvent) -> Option<u64> {
     match event.of.as_ref()? {
         Of::FlowSample(row) => Some(row.at_ns),

@@ -1,5 +1,5 @@
-//! The testbed on this machine: a child process, `ccbench-agent testbed`, that holds all network namespaces. It
-//! ends when its standard input closes, so it never outlives the controller, even if that is killed.
+//! The testbed on this machine: a child process, `ccbench-agent testbed`, that holds all network namespaces. It exits when its
+//! standard input closes, so it never outlives the controller, even a killed one.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -50,13 +50,13 @@ pub enum TestbedError {
     /// Its process reported this error.
     #[error("testbed: {0}")]
     Build(String),
-    /// Its folder cannot be made.
+    /// The testbed's folder cannot be created.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl TestbedError {
-    /// The process's exit code.
+    /// Returns the process's exit code.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Start { .. }
@@ -76,19 +76,19 @@ pub struct TestbedProcess {
     /// Closing it ends the process.
     stdin: ChildStdin,
     dir: PathBuf,
-    /// Held while this process lives: `ccbench clean` removes only folders that nobody locks.
+    /// Held while this process lives, because `ccbench clean` removes only folders that nobody locks.
     _lock: std::fs::File,
-    /// Its report at the start.
+    /// The process's report at its start.
     pub ready: Ready,
-    /// Receives a line whenever an agent has died.
+    /// Receives a line whenever an agent dies.
     pub deaths: tokio::sync::mpsc::Receiver<String>,
 }
 
 impl TestbedProcess {
-    /// Builds the topology of a resolved plan. `id` names the experiment and the folder of its sockets.
+    /// Builds the topology of a resolved plan. `id` identifies the experiment and the folder of its sockets.
     ///
     /// # Errors
-    /// The process cannot be started, or reported an error.
+    /// The process cannot be started, or it reports an error.
     #[expect(clippy::disallowed_methods, reason = "starts the agent")]
     pub async fn start(plan_toml: &str, id: &str, rootless: bool) -> Result<Self, TestbedError> {
         let dir = state_root().join(id);
@@ -100,7 +100,8 @@ impl TestbedProcess {
         if rootless {
             command.arg("--rootless");
         }
-        // Its own process group: the terminal sends Ctrl-C to the controller alone, which then ends the run in order.
+        // Uses its own process group, so that the terminal sends Ctrl-C only to the controller, which then ends the run in an
+        // orderly way.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child =
@@ -109,7 +110,7 @@ impl TestbedProcess {
             return Err(TestbedError::NoPipes);
         };
         let text = ccbench_proto::testbed::request(plan_toml);
-        // If the write fails the first line is missing, and the child has printed why to standard error.
+        // If the write fails, the first line is missing and the child has printed the reason to standard error.
         let _ = stdin.write_all(text.as_bytes()).await;
         let mut lines = BufReader::new(stdout).lines();
         let ready = match ready(&mut lines).await {
@@ -130,13 +131,13 @@ impl TestbedProcess {
         Ok(Self { child, stdin, dir, _lock: lock, ready, deaths })
     }
 
-    /// Ends the process and everything in its namespaces, and waits for the end.
+    /// Ends the process and everything in its namespaces, and waits for it to exit.
     pub async fn stop(mut self) {
         end(&mut self.child, self.stdin, &self.dir).await;
     }
 }
 
-/// The first line of the process, if it reports a testbed.
+/// Reads the first line of the process, which reports a testbed or an error.
 async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Ready, TestbedError> {
     let line = timeout(START_LIMIT, lines.next_line()).await.map_err(|_| TestbedError::Timeout)?;
     let line = line.ok().flatten().ok_or(TestbedError::Ended)?;
@@ -145,7 +146,7 @@ async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Ready, Testb
     if ready.ready { Ok(ready) } else { Err(TestbedError::Build(ready.error)) }
 }
 
-/// Closes the process's input, waits for its end, and removes its directory.
+/// Closes the process's input, waits for it to exit, and removes its directory.
 async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
     drop(stdin);
     if timeout(STOP_LIMIT, child.wait()).await.is_err() {
@@ -154,11 +155,11 @@ async fn end(child: &mut Child, stdin: ChildStdin, dir: &Path) {
     let _ = std::fs::remove_dir_all(dir);
 }
 
-/// Makes the folder and locks it.
+/// Creates the folder and locks it.
 fn make_private_dir(dir: &Path) -> Result<std::fs::File, FileError> {
     use std::os::unix::fs::DirBuilderExt;
     let fail = FileError::of("make the state directory", dir);
-    // `ccbench clean` and other testbeds may remove the folder before it is locked: then make it again.
+    // `ccbench clean` and other testbeds may remove the folder before it is locked. In that case, create it again.
     for _ in 0..100 {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(&fail)?;
         let Ok(lock) = std::fs::File::open(dir) else { continue };

@@ -1,4 +1,4 @@
-//! What agents refuse before the first trial, so that a run that they refuse leaves no results directory.
+//! Asks agents before the first trial whether they would refuse it, so that a refused run leaves no results directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use ccbench_proto::wire;
 use crate::agents::{AgentError, Agents};
 use crate::experiment::Experiment;
 
-/// Asks the agents about the points of the matrix; with `--keep-going` one point that they accept is enough.
+/// Asks the agents about the points of the matrix. With `--keep-going`, one accepted point is enough.
 ///
 /// # Errors
 /// An agent refuses or does not answer.
@@ -39,7 +39,7 @@ pub async fn check(
     refused
 }
 
-/// The question about a point, for each node.
+/// Returns the request that asks each node about a point.
 pub(super) fn request(
     run_id: &str,
     point: &Point,
@@ -55,7 +55,7 @@ pub(super) fn request(
     move |node: &str| wire::PrepareRequest { node: node.to_owned(), ..of_all.clone() }
 }
 
-/// The parts of a point that agents look at: points that differ in others (rates, queues, times) need one question.
+/// Returns the parts of a point that agents check. Points that differ only in others (rates, queues, times) need one request.
 fn looked_at(point: &Point, addresses: &BTreeMap<String, String>) -> String {
     let ip = |(node, text): (&String, &String)| Some((node.clone(), text.parse::<IpAddr>().ok()?));
     let addresses = addresses.iter().filter_map(ip).collect();

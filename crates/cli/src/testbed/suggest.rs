@@ -1,4 +1,4 @@
-//! Suggests the lab where namespaces of this machine may not give what a plan asks for.
+//! Suggests the lab when network namespaces of this machine may be unable to provide what a plan asks for.
 
 use ccbench_proto::plan::check::{CheckedPlan, check};
 use ccbench_proto::plan::{Backend, Engine, Link};
@@ -8,17 +8,17 @@ use ccbench_results::table::NOTICEABLE_STEAL_PCT;
 
 use crate::lab::cpu;
 
-/// Properties of this machine on which results in namespaces depend.
+/// Properties of this machine that affect results in namespaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Host {
     cpus: u32,
-    /// Since boot, of the CPU time that the machine asked for; 0 if it is not a virtual machine.
+    /// Steal as a share of the CPU time that the machine asked for since boot; 0 if it is not a virtual machine.
     steal_pct: f64,
     has_netem: bool,
 }
 
 impl Host {
-    /// `info` of a node in a namespace of this machine.
+    /// Takes the properties from `info` of a node in a namespace of this machine.
     pub fn of(info: &NodeInfo) -> Self {
         let all = cpu::since_boot().first().copied().unwrap_or_default();
         let has_netem = info.qdiscs.iter().any(|kind| kind == "netem");
@@ -26,8 +26,8 @@ impl Host {
     }
 }
 
-/// The note, or `None` if this machine has what the plan needs or the lab cannot run the plan. `usable`: the lab's engines on
-/// this machine, the faster one first; `--lab` uses the first that runs the plan.
+/// Returns the note, or `None` if this machine has what the plan needs or the lab cannot run the plan. `usable` are the lab's
+/// engines on this machine, the faster one first; `--lab` uses the first that can run the plan.
 pub fn suggestion(plan: &CheckedPlan, host: &Host, usable: &[Engine]) -> Option<String> {
     let points = plan.points();
     let needs_netem =
@@ -45,7 +45,7 @@ pub fn suggestion(plan: &CheckedPlan, host: &Host, usable: &[Engine]) -> Option<
                 .to_owned(),
         );
     }
-    // QEMU runs what the other engine runs, and more.
+    // QEMU runs everything that the other engine runs, and more.
     if reasons.is_empty() || !runs_in_lab(plan, Engine::Qemu) {
         return None;
     }
@@ -60,7 +60,7 @@ pub fn suggestion(plan: &CheckedPlan, host: &Host, usable: &[Engine]) -> Option<
     Some(format!("results may depend on this machine: {}; {how}", reasons.join("; ")))
 }
 
-/// Whether an engine of the lab can run the plan, whose nodes and devices must be the lab's own.
+/// Returns whether a lab engine can run the plan. Its nodes and devices must be the lab's own.
 fn runs_in_lab(plan: &CheckedPlan, engine: Engine) -> bool {
     let mut in_lab = plan.plan().clone();
     in_lab.lab.engine = Some(engine);
@@ -69,7 +69,7 @@ fn runs_in_lab(plan: &CheckedPlan, engine: Engine) -> bool {
     links.all(|link| link.dev.is_none()) && check(in_lab).is_ok()
 }
 
-/// Whether the kernel needs netem for a link.
+/// Returns whether the kernel needs netem for a link.
 fn in_netem(link: &Link) -> bool {
     link.backend != Backend::Userspace
         && (link.delay.is_some()
@@ -81,9 +81,9 @@ fn in_netem(link: &Link) -> bool {
             || link.corrupt.is_some())
 }
 
-/// Wall-clock time of all trials in the lab. The cost of a second grows with the number of packets. With uml, it fits the quickstart (4 s
-/// for one trial, 6.5 s for three on two CPUs), a trial of judge.toml (3 s) and 5 s of single packets at 3 Gbit/s (9 s) in
-/// docs/benchmarks.md.
+/// Estimates the wall-clock time of all trials in the lab. The cost of a second grows with the number of packets. For uml, the
+/// estimate fits the quickstart (4 s for one trial, 6.5 s for three on two CPUs), a trial of judge.toml (3 s) and 5 s of single
+/// packets at 3 Gbit/s (9 s) in docs/benchmarks.md.
 fn lab_seconds(plan: &CheckedPlan, engine: Engine, cpus: u32) -> f64 {
     let trials = f64::from(plan.plan().repeat.at_most()) / f64::from(cpus.max(1));
     let of_point = |point: schedule::Point| {
@@ -151,7 +151,7 @@ mod tests {
         let text = |plan: &CheckedPlan| suggestion(plan, &bad, &both).unwrap();
         let limited = text(&plan(""));
         assert!(limited.contains("about 13 s"), "{limited}");
-        // uml's CPU is infinitely fast: a flow without a rate would never end.
+        // uml's CPU is infinitely fast, so a flow without a rate limit would never end.
         let mut unlimited = plan("delay = \"5ms\"").plan().clone();
         unlimited.links.values_mut().for_each(|link| link.rate = None);
         let unlimited = text(&check(unlimited).unwrap().0);

@@ -1,5 +1,5 @@
-//! One trial on agents: prepare all nodes, start all at the same instant, merge their streams, reset, judge, commit.
-//! Between start and end of a trial the controller sends nothing.
+//! One trial on agents: prepares all nodes, starts them at the same instant, merges their streams, then resets, judges and
+//! commits. The controller sends nothing between the start and the end of a trial.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,22 +28,22 @@ use crate::progress::TrialProgress;
 use crate::recorder::TrialRecorder;
 use crate::runner::Trial;
 
-/// From "all nodes are ready" to the first phase: time for the start to reach every node and for the base
-/// RTT to be measured on the idle path.
+/// Time from "all nodes are ready" to the first phase. In this time the start reaches every node, and the base RTT is measured on
+/// the idle path.
 const LEAD: Duration = Duration::from_millis(350);
 /// A node that sends nothing for this long after the last phase counts as lost.
 const REPORT_LIMIT: Duration = Duration::from_secs(12);
 /// A prepared node that receives no request for this long resets itself.
 const LEASE: Duration = Duration::from_secs(15);
-/// Messages between the streams and the recorder, each of up to a thousand rows. While the writer of the tables has no
-/// room they wait; that slows the streams down, and the agents count what they drop.
+/// Messages queued between the streams and the recorder, each of up to a thousand rows. If the table writer is slow, they wait;
+/// this slows the streams down, and the agents count what they drop.
 const MESSAGES_WAITING: usize = 64;
 const TICK: Duration = Duration::from_millis(500);
 
 /// Runs a trial and commits it.
 ///
 /// # Errors
-/// The trial could not be run. The results directory has a record of that.
+/// The trial could not run. The results directory has a record of that.
 pub(super) async fn run(
     trial: Trial<'_>,
     testbed: &mut Testbed,
@@ -84,7 +84,7 @@ pub(super) async fn run(
         reply.events.push(wire::Event { at_ns, subject: node, message, kind });
     }
     let conducted = conduct(trial, testbed, key, replies, &offsets, progress, interrupt).await;
-    // The nodes are prepared, so they are reset even after an error.
+    // The nodes are prepared, so reset them even after an error.
     let not_undone = testbed.agents.reset(run_id, key.epoch).await;
     let (mut recorder, result) = conducted?;
     bound_clocks(testbed, &offsets, &mut recorder).await;
@@ -93,7 +93,7 @@ pub(super) async fn run(
             recorder.errors.push(format!("{node}: reset failed: {}", failed.join("; ")));
         }
     } else if !not_undone.is_empty() {
-        // Changes in a namespace of this machine are gone with the namespace.
+        // Changes in a namespace of this machine disappear with the namespace.
         testbed.broken = true;
     }
     // The runtime keeps answering the nodes while the writer finishes.
@@ -108,7 +108,7 @@ pub(super) async fn run(
     Ok(verdict)
 }
 
-/// Boots the nodes into the kernels that the plan names for them, if they run others.
+/// Boots the nodes into the kernels that the plan names, if they run others.
 async fn boot(
     trial: Trial<'_>,
     testbed: &mut Testbed,
@@ -140,7 +140,7 @@ async fn boot(
     }
 }
 
-/// Waits until every node would accept the trial: the interfaces of a machine may come after its agent.
+/// Waits until every node would accept the trial, because a machine's interfaces may come up after its agent.
 async fn ready(
     trial: Trial<'_>,
     agents: &Agents,
@@ -158,7 +158,7 @@ async fn ready(
     }
 }
 
-/// Records that a trial could not be run because of this error, and returns the error; or the one that prevents the record.
+/// Records that a trial could not run because of this error. Returns the error, or the one that prevented the record.
 fn not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
     let reason = Reason::new(ReasonCode::NotRun, error.to_string());
     match trial.dir.record_not_run(key, &reason) {
@@ -167,8 +167,7 @@ fn not_run(trial: Trial<'_>, key: TrialKey, error: AgentError) -> BackendError {
     }
 }
 
-/// Starts all prepared nodes at the same instant and records their streams until all end, one is lost, or the user
-/// stops.
+/// Starts all prepared nodes at the same instant and records their streams until all end, one is lost, or the user stops the run.
 async fn conduct<'a>(
     trial: Trial<'a>,
     testbed: &Testbed,
@@ -217,7 +216,7 @@ async fn conduct<'a>(
     Ok((recorder, result))
 }
 
-/// Measures the clocks again: how far each may have been off during the trial. Lost nodes are neither waited for nor judged.
+/// Measures the clocks again to bound their errors during the trial. Lost nodes are neither waited for nor judged.
 async fn bound_clocks(
     testbed: &mut Testbed,
     offsets: &BTreeMap<String, ClockPrediction>,
@@ -236,7 +235,7 @@ async fn bound_clocks(
     }
 }
 
-/// Prepares all nodes; once more with the next range of ports as long as another socket has one of them.
+/// Prepares all nodes. Tries again with the next port range while another socket occupies one of the ports.
 async fn prepare(
     trial: Trial<'_>,
     testbed: &mut Testbed,
@@ -280,10 +279,10 @@ async fn prepare_once(
     testbed.agents.prepare(request).await
 }
 
-/// A message of a node's stream, or its end.
+/// A message of a node's stream, or the stream's end.
 enum StreamItem {
     Event(Box<wire::RunEvent>),
-    /// With the error, if there was one.
+    /// The end of the stream, with its error if there was one.
     End(Option<String>),
 }
 
@@ -313,12 +312,12 @@ async fn forward_stream(
             }
         }
     };
-    // A send fails only when the trial has ended.
+    // Sending fails only after the trial has ended.
     let _ = send.send((node, StreamItem::End(error))).await;
 }
 
-/// Records messages until every node has ended its stream, one of them is lost, or the user stops. `running` holds the
-/// nodes whose stream has not ended.
+/// Records messages until every node has ended its stream, one node is lost, or the user stops the run. `running` holds the nodes
+/// whose stream has not ended.
 async fn follow(
     recorder: &mut TrialRecorder<'_>,
     mut receive: mpsc::Receiver<(String, StreamItem)>,
@@ -328,7 +327,7 @@ async fn follow(
     interrupt: &mut Interrupt,
 ) -> Result<(), BackendError> {
     let mut limit = clock::now() + LEAD + length.duration() + REPORT_LIMIT;
-    // Ticks are aligned with the trial's start, so that the end of a phase is seen at once.
+    // Aligns ticks with the trial's start, so that the end of a phase is noticed at once.
     let until_start = Duration::from_nanos(t0_ns.saturating_sub(clock::monotonic_ns()));
     let mut tick = tokio::time::interval_at(clock::now() + until_start, TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -348,7 +347,7 @@ async fn follow(
                     running.remove(&node);
                 }
                 Some((node, StreamItem::End(Some(error)))) => {
-                    // Without one of its nodes the rest of the trial is useless.
+                    // The rest of the trial is useless without one of its nodes.
                     recorder.errors.push(format!("node {node}: stream failed: {error}"));
                     return Ok(());
                 }
@@ -375,7 +374,7 @@ async fn follow(
     }
 }
 
-/// The next message, once the writer has room for it.
+/// Returns the next message once the writer has room for it.
 async fn next<T>(writer: &TrialWriter<'_>, receive: &mut mpsc::Receiver<T>) -> Option<T> {
     writer.room().await;
     receive.recv().await

@@ -1,5 +1,5 @@
-//! The page of a run: on 127.0.0.1, at a random port and under a random token. It loads nothing from elsewhere, and runs no script
-//! but its own.
+//! The page of a run, on 127.0.0.1 at a random port and under a random token. It loads nothing from other sites and runs only its
+//! own script.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -37,19 +37,19 @@ use super::{ViewError, absolute};
 use crate::console::message;
 use crate::live::openmetrics;
 
-/// A connection that sends no request for this long is closed.
+/// A connection without a complete request for this long is closed.
 const HEADER_LIMIT: Duration = Duration::from_secs(10);
-/// After the run, open pages have this long to ask for the report: a page that is paused or asleep does not.
+/// How long open pages may take to ask for the report after the run. A page that is paused or asleep does not ask.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// And then this long to get it.
+/// How long sending the report may take after that.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
-/// More connections at the same time are closed. A browser has six at most.
+/// Maximum number of concurrent connections; others are closed. A browser opens at most six.
 const MAX_CONNECTIONS: usize = 64;
 
 type Events = StreamBody<ReceiverStream<Result<Frame<Bytes>, Infallible>>>;
 type Answer = Response<Either<Full<Bytes>, Events>>;
 
-/// The pages of one run.
+/// The web server of one run.
 pub struct Site {
     listener: TcpListener,
     shared: Arc<Shared>,
@@ -58,33 +58,33 @@ pub struct Site {
 struct Shared {
     dir: PathBuf,
     address: SocketAddr,
-    /// Secret part of every path: other users of the machine, and other pages in the browser, do not know it.
+    /// Secret part of every path, unknown to other users of the machine and other pages in the browser.
     token: String,
-    /// Of the live page's style and script.
+    /// Nonce of the live page's style and script.
     nonce: String,
     counts: watch::Sender<Counts>,
 }
 
-/// Pages that are open.
+/// Numbers of open pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
-    /// Streams of events.
+    /// Event streams.
     following: usize,
-    /// Pages that know that the run has ended, but have not asked for its report.
+    /// Pages that know about the end of the run but have not asked for its report.
     awaiting: usize,
-    /// Pages that have asked for the report, but do not have it yet.
+    /// Pages that have asked for the report but do not have it yet.
     loading: usize,
 }
 
-/// What a connection has done.
+/// State of a connection.
 #[derive(Default)]
 struct Connection {
-    /// It does not read what is sent.
+    /// Notified when the client does not read what is sent.
     stalled: Notify,
     sends_report: AtomicBool,
 }
 
-/// How a stream of events ended.
+/// Why an event stream ended.
 enum Ended {
     /// The run has ended, or its controller is gone.
     Run,
@@ -95,10 +95,10 @@ enum Ended {
 }
 
 impl Site {
-    /// Listens at a free port, for the run in this directory.
+    /// Listens on a free port for the run in this directory.
     ///
     /// # Errors
-    /// There is no port, or no random number.
+    /// No port or no random numbers are available.
     pub fn bind(dir: &Path) -> Result<Self, ViewError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(ViewError::io("listen on 127.0.0.1"))?;
@@ -111,18 +111,18 @@ impl Site {
         Ok(Self { listener, shared: Arc::new(shared) })
     }
 
-    /// The address of the page.
+    /// Returns the address of the page.
     pub fn url(&self) -> String {
         let Shared { address, token, .. } = &*self.shared;
         format!("http://{address}/{token}/")
     }
 
-    /// Serves pages until `stop`, and then until open pages have the report, or the user interrupts again. Without an open page that is
-    /// at once.
+    /// Serves pages until `stop`, and then until open pages have the report or the user interrupts again. Returns at once if no
+    /// page is open.
     pub async fn serve_run(self, mut stop: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
         let ended = async {
-            // An error: the other end is gone, which stops as well.
+            // An error means that the other end is gone, which also stops the server.
             let _ = stop.wait_for(|stop| *stop).await;
             let open = *shared.counts.borrow() != Counts::default();
             if open {
@@ -133,7 +133,7 @@ impl Site {
         tokio::select! { () = self.serve() => {}, () = ended => {} }
     }
 
-    /// Serves pages for ever.
+    /// Serves pages forever.
     pub async fn serve(self) {
         let Self { listener, shared } = self;
         let listener = match net::TcpListener::from_std(listener) {
@@ -163,14 +163,14 @@ impl Site {
     }
 }
 
-/// Waits for SIGINT or SIGTERM, which the run has caught so far.
+/// Waits for SIGINT or SIGTERM, which the run caught until now.
 async fn interrupted() {
     let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
     let (Ok(mut sigint), Ok(mut sigterm)) = signals else { return };
     tokio::select! { _ = sigint.recv() => {}, _ = sigterm.recv() => {} }
 }
 
-/// 128 random bits.
+/// Returns 128 random bits in hexadecimal digits.
 fn random_hex() -> Result<String, ViewError> {
     let mut bytes = [0; 16];
     getrandom(&mut bytes[..], GetRandomFlags::empty())
@@ -189,7 +189,7 @@ async fn connection(stream: net::TcpStream, shared: Arc<Shared>) {
         .header_read_timeout(HEADER_LIMIT)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // An error is the browser's: it has closed the connection, or spoken something else.
+        // Errors are the browser's: it closed the connection or does not speak HTTP.
         _ = served => {}
         () = state.stalled.notified() => {}
     }
@@ -199,11 +199,11 @@ async fn connection(stream: net::TcpStream, shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Waits until every open page has the report, or does not ask for it in time.
+    /// Waits until every open page has the report or has not asked for it in time.
     async fn reported(&self) {
         let mut counts = self.counts.subscribe();
         let asked = counts.wait_for(|counts| counts.following + counts.awaiting == 0);
-        // A page that does not ask does without.
+        // A page that does not ask gets no report.
         let _ = timeout(ASK_LIMIT, asked).await;
         let _ = timeout(REPORT_LIMIT, counts.wait_for(|counts| counts.loading == 0)).await;
     }
@@ -233,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Refuses requests that another name led here, such as one that a foreign page resolves to 127.0.0.1 (DNS rebinding).
+    /// Returns whether the request names this server. Others come from a foreign name that resolves to 127.0.0.1 (DNS rebinding).
     fn is_own_host(&self, request: &Request<Incoming>) -> bool {
         let port = self.address.port();
         let own = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
@@ -251,7 +251,7 @@ impl Shared {
     }
 
     async fn report(&self, state: &Connection) -> Answer {
-        // After the response, the connection ends: then the page has it.
+        // The connection ends after the response. Only then does the page have the report.
         if !state.sends_report.swap(true, Ordering::Relaxed) {
             self.counts.send_modify(|counts| {
                 counts.awaiting = counts.awaiting.saturating_sub(1);
@@ -275,10 +275,10 @@ impl Shared {
         answer
     }
 
-    /// What Prometheus scrapes, while the run is in progress.
+    /// Answers a scrape of Prometheus while the run is in progress.
     async fn metrics(&self) -> Answer {
         let dir = self.dir.clone();
-        // The socket's other end may be served by this thread.
+        // Must not block this thread, which may serve the other end of the socket.
         let update = spawn_blocking(move || {
             let stream = socket::connect(&socket::name(&dir)).ok()?;
             stream.set_read_timeout(Some(STALL_LIMIT)).ok()?;
@@ -297,7 +297,7 @@ impl Shared {
     }
 
     fn events(self: &Arc<Self>, state: &Arc<Connection>) -> Answer {
-        // One event is on its way and one waits; the next update is made when there is room.
+        // One event is in flight and one waits. The next update is made when there is room.
         let (send, receive) = mpsc::channel(1);
         tokio::spawn(relay(Arc::clone(self), Arc::clone(state), send));
         let body = Either::Right(StreamBody::new(ReceiverStream::new(receive)));
@@ -309,7 +309,7 @@ const fn header(value: &'static str) -> hyper::header::HeaderValue {
     hyper::header::HeaderValue::from_static(value)
 }
 
-/// Sends the updates of the run as events, and at its end the event `end`.
+/// Sends the run's updates as events, and the event `end` at its end.
 async fn relay(
     shared: Arc<Shared>,
     state: Arc<Connection>,
@@ -318,7 +318,7 @@ async fn relay(
     shared.counts.send_modify(|counts| counts.following += 1);
     let mut ended = forward(&shared.dir, &send).await;
     if matches!(ended, Ended::Run) {
-        // Before the event, which the page may answer at once.
+        // Counted before the event is sent, because the page may answer at once.
         shared.counts.send_modify(|counts| counts.awaiting += 1);
         if let Err(error) = send_event(&send, "event: end\ndata: {}\n\n".into()).await {
             shared.counts.send_modify(|counts| counts.awaiting = counts.awaiting.saturating_sub(1));
@@ -361,7 +361,7 @@ async fn send_event(
     })
 }
 
-/// Compares a secret in a time that does not depend on where the texts differ.
+/// Compares a secret in constant time, wherever the texts differ.
 fn is_same(given: &str, secret: &str) -> bool {
     let differences = given.bytes().zip(secret.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
     given.len() == secret.len() && differences == 0
@@ -391,7 +391,7 @@ fn with_headers(
     let headers = [
         (CONTENT_TYPE, content_type),
         (CACHE_CONTROL, "no-store"),
-        // The token must not leave this machine with a link.
+        // The token must not leave this machine in a Referer header.
         (REFERRER_POLICY, "no-referrer"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];

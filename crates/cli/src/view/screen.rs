@@ -1,4 +1,4 @@
-//! What the terminal shows: a table of flows with sparklines, the links, the machines and the verdict as it forms. Pure.
+//! The contents of the terminal screen: a table of flows with sparklines, the links, the machines and the verdict so far. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use crate::live::update::{Bin, FlowView, LinkView, Quantity, RunView, TrialView, Update};
 use crate::progress::clock_text;
 
-/// Bins in a sparkline, the newest ones.
+/// Number of bins in a sparkline, the newest ones.
 const SPARK_BINS: usize = 12;
 /// Eighths of a cell's height.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// A flow without a sample for longer has ended, or is not sampled any more.
+/// A flow without a sample for longer than this has ended or is no longer sampled.
 const IDLE_S: f64 = 2.0;
-/// Reasons and messages that are listed.
+/// Maximum number of reasons, and of messages, in the list.
 const LISTED: usize = 4;
 
 /// The numbers of a run as the terminal shows them.
 #[derive(Debug, Default)]
 pub struct Screen {
     update: Update,
-    /// Throughput and RTT of each flow, by bin; means.
+    /// Mean throughput and RTT of each flow, by bin.
     history: BTreeMap<String, [Vec<Option<f32>>; 2]>,
-    /// The first flow that is listed.
+    /// Index of the first listed flow.
     offset: usize,
 }
 
 impl Screen {
-    /// Takes the next update of the run.
+    /// Applies the next update of the run.
     pub fn apply(&mut self, update: Update) {
         let number = |update: &Update| update.trial.as_ref().map(|trial| trial.number);
         if number(&update) != number(&self.update) {
@@ -48,18 +48,18 @@ impl Screen {
         self.update = update;
     }
 
-    /// Whether the run has ended.
+    /// Returns whether the run has ended.
     pub fn has_ended(&self) -> bool {
         self.update.run.status.is_some()
     }
 
-    /// Moves the list of flows.
+    /// Scrolls the list of flows.
     pub fn scroll(&mut self, lines: isize) {
         let flows = self.update.trial.as_ref().map_or(0, |trial| trial.flows.len());
         self.offset = self.offset.saturating_add_signed(lines).min(flows.saturating_sub(1));
     }
 
-    /// Draws everything; `keys` explains the keys.
+    /// Draws the screen. `keys` explains the keys.
     pub fn draw(&self, frame: &mut Frame<'_>, keys: &str) {
         let Update { run, trial } = &self.update;
         let notes = notes(run, trial.as_ref());
@@ -84,10 +84,10 @@ impl Screen {
 
     fn flow_table(&self, trial: &TrialView, area: Rect) -> Table<'static> {
         let first = self.offset.min(trial.flows.len().saturating_sub(1));
-        // A line of the area has the titles.
+        // One line of the area is for the titles.
         let rows = usize::from(area.height.saturating_sub(1));
         let rows = trial.flows.iter().skip(first).take(rows);
-        // A terminal is narrow, and most flows have no marks.
+        // Shows the column only if needed: a terminal is narrow, and most flows have no marks.
         let has_marks = trial.flows.values().any(|flow| flow.marks_pkts.is_some_and(|n| n > 0));
         let rows = rows.map(|(id, flow)| self.flow_row(id, flow, has_marks));
         let mut widths = vec![
@@ -166,7 +166,7 @@ fn link_table(trial: &TrialView) -> Table<'static> {
     Table::new(trial.links.iter().map(row), widths).header(header)
 }
 
-/// Three lines: the run, the trial, and what comes next.
+/// Returns three lines: the run, the trial, and what comes next.
 fn header(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     let ended: Vec<String> =
         run.ended.iter().map(|(status, count)| format!("{count} {status}")).collect();
@@ -198,7 +198,7 @@ fn header(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     vec![Line::from(first), Line::from(clean(&now)), Line::styled(clean(&coming), faint())]
 }
 
-/// The verdict, the machines and the last messages.
+/// Returns the verdict, the machines and the last messages.
 fn notes(run: &RunView, trial: Option<&TrialView>) -> Vec<Line<'static>> {
     let mut lines = vec![Line::default()];
     if let Some(trial) = trial {
@@ -250,7 +250,7 @@ fn add_bins(series: &mut Vec<Option<f32>>, quantity: &Quantity) {
     }
 }
 
-/// The newest bins, from zero to their largest value.
+/// Draws the newest bins, scaled from zero to their largest value.
 fn sparkline(series: &[Option<f32>]) -> String {
     let newest = series.get(series.len().saturating_sub(SPARK_BINS)..).unwrap_or_default();
     let most = newest.iter().flatten().fold(0.0, |most: f32, value| most.max(*value));
@@ -269,7 +269,7 @@ fn number(quantity: &Quantity, scale: f32, digits: usize) -> Cell<'static> {
     right(quantity.now.map_or("-".to_owned(), |now| format!("{:.digits$}", now / scale)))
 }
 
-/// A counter; `-` if there is none.
+/// Formats a counter; `-` if there is none.
 fn count(pkts: Option<u64>) -> String {
     pkts.map_or("-".to_owned(), |pkts| pkts.to_string())
 }
@@ -283,7 +283,7 @@ fn text(text: &str) -> Cell<'static> {
     Cell::from(clean(text))
 }
 
-/// Foreign text without what a terminal acts on.
+/// Escapes control sequences in untrusted text.
 fn clean(text: &str) -> String {
     printable::line(text).into_owned()
 }
@@ -380,7 +380,7 @@ mod tests {
         Update { run, trial: Some(trial) }
     }
 
-    /// The lines of the screen, without trailing spaces.
+    /// Returns the lines of the screen, without trailing spaces.
     fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| screen.draw(frame, "q quits")).unwrap();
@@ -456,7 +456,7 @@ mod tests {
         assert!(lines(&screen, 98, 15)[4].starts_with("f/1"), "the last flow stays");
         screen.scroll(-100);
         assert!(lines(&screen, 98, 15)[4].starts_with("f/0"));
-        // A small window is no error.
+        // A small window is not an error.
         assert_eq!(lines(&screen, 10, 4).len(), 4);
     }
 

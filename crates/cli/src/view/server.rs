@@ -1,5 +1,5 @@
-//! The thread of a run that serves its live views. The run's own thread reads the nodes' streams; encoding updates there would delay
-//! the nodes.
+//! The thread of a run that serves its live views. It is separate because the run's own thread reads the nodes' streams: encoding
+//! updates there would delay the nodes.
 
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use super::http::Site;
 use super::{ViewError, socket};
 use crate::live::Live;
 
-/// Serves the live views of a run; dropping it stops it.
+/// Serves the live views of a run until it is dropped.
 pub struct Server {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
@@ -20,7 +20,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves the run in this directory on its socket, and with `page` also in the browser.
+    /// Serves the run in this directory on its socket and, with `page`, in the browser.
     ///
     /// # Errors
     /// A socket or the thread cannot be created.
@@ -45,12 +45,12 @@ impl Server {
         Ok(Self { stop, thread: Some(thread), url })
     }
 
-    /// The address of the page.
+    /// Returns the address of the page.
     pub fn url(&self) -> Option<&str> {
         self.url.as_deref()
     }
 
-    /// After the end of the run: waits until subscribers have the last update, and open pages the report.
+    /// Waits after the end of the run until subscribers have the last update, and open pages the report.
     pub fn finish(mut self) {
         self.end();
     }
@@ -59,7 +59,7 @@ impl Server {
         // Fails only if the thread has ended.
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {
-            // A panic is on standard error already; the results do not depend on it.
+            // A panic has already been printed to standard error, and the results do not depend on this thread.
             let _ = thread.join();
         }
     }
@@ -87,6 +87,6 @@ fn serve(
         };
         tokio::join!(socket::serve(listener, live, stopped), pages);
     });
-    // A report that nobody waits for any more may still be computed.
+    // A report that nobody waits for may still be in computation.
     runtime.shutdown_background();
 }

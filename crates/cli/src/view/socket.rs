@@ -1,7 +1,7 @@
-//! The socket of a run: its name, its subscribers, and how to find and to read it.
+//! The socket of a run: its name, its subscribers, and how to find and read it.
 //!
-//! Only processes of the same user, or of root, get an answer, and only theirs is believed: any process of the machine may connect to
-//! an abstract socket or have its name first.
+//! Any process on the machine can connect to an abstract socket or take its name first. The run therefore answers only processes
+//! of the same user or of root, and readers trust only sockets that belong to these.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufReader};
@@ -28,27 +28,27 @@ use crate::paths::state_root;
 
 /// Time between two updates of a subscriber.
 const UPDATE_EVERY: Duration = Duration::from_millis(200);
-/// Or this many times as long as an update takes to make, if that is longer: with thousands of flows, which take milliseconds, during a
-/// part of which the run waits.
+/// If an update takes long to make, the pause is at least this many times as long. Updates of thousands of flows take
+/// milliseconds, and the run waits during a part of that time.
 const UPDATE_PAUSE: u32 = 20;
-/// A subscriber that takes no bytes for this long has stopped reading, and is dropped.
+/// A subscriber that accepts no bytes for this long has stopped reading and is dropped.
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
-/// For the last update of all subscribers.
+/// Time limit for sending the last update to all subscribers.
 const LAST_UPDATE_LIMIT: Duration = Duration::from_secs(2);
-/// For the first update of a run that is asked which one it is.
+/// Time limit for the first update of a run that is asked for its directory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// After an error of accept(), such as too many open files.
+/// Pause after an error of accept(), such as too many open files.
 pub const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// More subscribers at the same time are refused.
+/// Maximum number of subscribers; others are refused.
 const MAX_SUBSCRIBERS: usize = 32;
 
-/// The beginning of the names of this user's runs; tests have a state directory of their own.
+/// Returns the prefix of the socket names of this user's runs. Tests have their own state directory.
 fn prefix() -> String {
     let state = ccbench_proto::plan::digest(&state_root().to_string_lossy());
     format!("ccbench-view/{}/", state.get(..8).unwrap_or_default())
 }
 
-/// The socket's name of a run with this results directory.
+/// Returns the socket name of a run with this results directory.
 pub fn name(dir: &Path) -> String {
     let digest = ccbench_proto::plan::digest(&absolute(dir).to_string_lossy());
     format!("{}{}", prefix(), digest.get(..16).unwrap_or_default())
@@ -57,26 +57,26 @@ pub fn name(dir: &Path) -> String {
 /// Creates the socket of a run.
 ///
 /// # Errors
-/// Another process has it.
+/// Another process has this name.
 pub fn bind(dir: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(dir))?)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Whether the process at the other end has this user, or is root's.
+/// Returns whether the process at the other end belongs to this user or root.
 fn is_trusted(stream: impl AsFd) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid() || peer.uid.is_root())
 }
 
-/// Sends updates to subscribers until `stop`, and their last one then.
+/// Sends updates to subscribers until `stop`, and then their last update.
 pub async fn serve(listener: net::UnixListener, live: Live, mut stop: watch::Receiver<bool>) {
     let mut subscribers = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = subscribers.join_next() => continue,
-            // An error: the other end is gone, which stops as well.
+            // An error means that the other end is gone, which also stops the server.
             _ = stop.wait_for(|stop| *stop) => break,
         };
         match accepted {
@@ -91,11 +91,11 @@ pub async fn serve(listener: net::UnixListener, live: Live, mut stop: watch::Rec
         }
     }
     let last = async { while subscribers.join_next().await.is_some() {} };
-    // A subscriber that does not read its last update in time does without.
+    // A subscriber that does not read its last update in time does not get it.
     let _ = timeout(LAST_UPDATE_LIMIT, last).await;
 }
 
-/// Sends updates to one subscriber until the run has ended, or it is gone.
+/// Sends updates to one subscriber until the run has ended or the subscriber is gone.
 async fn follow(mut stream: net::UnixStream, live: Live) {
     let mut cursor = None;
     loop {
@@ -117,10 +117,10 @@ async fn follow(mut stream: net::UnixStream, live: Live) {
     }
 }
 
-/// Connects to the socket with this name.
+/// Connects to the socket of this name.
 ///
 /// # Errors
-/// There is none, or another user's process has it.
+/// There is no such socket, or a process of another user owns it.
 pub fn connect(name: &str) -> io::Result<UnixStream> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
     if !is_trusted(&stream) {
@@ -130,7 +130,7 @@ pub fn connect(name: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Connects to the run in this directory, or else to the only run in progress.
+/// Connects to the run in this directory, or without a directory to the only run in progress.
 ///
 /// # Errors
 /// There is no such run, or more than one.
@@ -154,7 +154,7 @@ pub fn find(dir: Option<&Path>) -> Result<UnixStream, ViewError> {
     }
 }
 
-/// The names of this user's sockets that any process listens on.
+/// Returns the names with this user's prefix on which any process listens.
 fn names() -> BTreeSet<String> {
     let (table, prefix) = (std::fs::read_to_string("/proc/net/unix"), prefix());
     let table = table.unwrap_or_default();
@@ -167,14 +167,15 @@ fn names() -> BTreeSet<String> {
 pub struct InProgress {
     /// The name of its socket.
     pub name: String,
-    /// Its controller's process.
+    /// The controller's process ID.
     pub pid: i32,
-    /// The results directory, as that process calls it; `None` if it does not answer: it is stopped, or gets no CPU time.
+    /// The results directory, as that process names it; `None` if the process does not answer because it is stopped or gets no
+    /// CPU time.
     pub directory: Option<String>,
 }
 
 impl InProgress {
-    /// The run at the other end of its socket; `None` if it has ended.
+    /// Asks the run at the other end of its socket. Returns `None` if it has ended.
     fn of(name: String, stream: UnixStream) -> Option<Self> {
         stream.set_read_timeout(Some(ANSWER_LIMIT)).ok()?;
         let pid = socket_peercred(&stream).ok()?.pid.as_raw_pid();
@@ -186,7 +187,7 @@ impl InProgress {
         Some(Self { name, pid, directory })
     }
 
-    /// Whether this is its results directory.
+    /// Returns whether this is the run's results directory.
     pub fn is_in(&self, dir: &Path) -> bool {
         self.name == name(dir)
     }
@@ -201,7 +202,7 @@ impl std::fmt::Display for InProgress {
     }
 }
 
-/// The runs in progress, also those that do not answer.
+/// Returns the runs in progress, including those that do not answer.
 pub fn in_progress() -> Vec<InProgress> {
     let found = names().into_iter().filter_map(|name| {
         let stream = connect(&name).ok()?;
@@ -210,7 +211,7 @@ pub fn in_progress() -> Vec<InProgress> {
     found.collect()
 }
 
-/// The first update of a stream.
+/// Returns the first update of a stream.
 pub fn first_update(stream: UnixStream) -> Option<Update> {
     read_update(stream).ok()
 }
@@ -233,7 +234,7 @@ mod tests {
 
     const WAIT: Duration = Duration::from_secs(10);
 
-    /// Serves a state at the socket of a directory of its own, and lets `client` read from it in another thread.
+    /// Serves a state on the socket of its own directory, and lets `client` read from it in another thread.
     fn serve_to<T: Send + 'static>(
         live: &Live,
         client: impl FnOnce(&Path) -> T + Send + 'static,
@@ -282,7 +283,7 @@ mod tests {
     #[test]
     fn a_subscriber_that_does_not_read_delays_nobody() {
         let live = Live::default();
-        // An update is larger than the buffers of a socket.
+        // The update is larger than the buffers of a socket.
         let label = "x".repeat(4_000_000);
         live.state().start_trial(TrialFacts { number: 1, label, ..TrialFacts::default() }, None);
         let shared = live.clone();
@@ -317,7 +318,7 @@ mod tests {
         assert!(names().contains(&name(dir.path())));
         assert!(bind(dir.path()).is_err(), "one run has a directory");
         drop(listener);
-        // A child process of another test has a copy of the descriptor until its exec.
+        // A child process of another test holds a copy of the descriptor until its exec.
         wait_for("the end of the socket", WAIT, || !names().contains(&name(dir.path())));
     }
 }

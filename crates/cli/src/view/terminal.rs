@@ -1,4 +1,4 @@
-//! Draws the screen at a terminal, and reads its keys.
+//! Draws the screen on a terminal and reads keys.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::net::UnixStream;
@@ -17,22 +17,22 @@ use crate::live::update::Update;
 
 /// Time between two frames, unless a key is pressed.
 const FRAME: Duration = Duration::from_millis(200);
-/// Updates between the socket and the screen. While a terminal is slow, the run sends fewer and larger ones.
+/// Updates queued between the socket and the screen. If the terminal is slow, the run sends fewer and larger ones.
 const UPDATES_WAITING: usize = 2;
-/// Lines that a page key scrolls.
+/// Number of lines that a page key scrolls.
 const PAGE_LINES: isize = 10;
-/// Instead of the keys, after the user has stopped the run.
+/// Shown instead of the keys after the user has stopped the run.
 const STOPPING: &str = "stopping: trials that run are discarded, finished trials are kept · Ctrl-C again stops at once";
 
-/// Whether this process has a screen in front of the terminal.
+/// Whether a screen of this process covers the terminal.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);
 
-/// What Ctrl-C does.
+/// The effect of Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CtrlC {
-    /// It closes the screen.
+    /// Closes the screen.
     Closes,
-    /// It stops the run of this process.
+    /// Stops the run of this process.
     StopsRun,
 }
 
@@ -47,7 +47,7 @@ impl CtrlC {
     }
 }
 
-/// What a key asks for.
+/// The effect of a key.
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     Close,
@@ -62,7 +62,7 @@ enum Action {
 /// The terminal cannot be used.
 pub fn show(stream: UnixStream, ctrl_c: CtrlC) -> Result<(), ViewError> {
     let (send, updates) = sync_channel(UPDATES_WAITING);
-    // It ends with the stream, or with the first update after the screen is closed.
+    // The thread ends with the stream, or with the first update after the screen is closed.
     std::thread::Builder::new()
         .name("updates".to_owned())
         .spawn(move || {
@@ -81,16 +81,16 @@ pub fn show(stream: UnixStream, ctrl_c: CtrlC) -> Result<(), ViewError> {
     shown.map_err(ViewError::io("use the terminal"))
 }
 
-/// Whether a message would be written into a screen.
+/// Returns whether a screen is open, which a message would damage.
 pub fn is_open() -> bool {
     IS_OPEN.load(Ordering::Relaxed)
 }
 
-/// Gives the terminal back, if a screen is open: also before the process ends without [`show`] returning.
+/// Restores the terminal if a screen is open. Also called before the process exits without [`show`] returning.
 pub fn close() {
     if IS_OPEN.swap(false, Ordering::Relaxed) {
         ratatui::restore();
-        // Frames hide the cursor. A terminal that is gone needs none.
+        // Shows the cursor again, which frames hide. If the terminal is gone, nothing needs to be restored.
         let _ = execute!(io::stdout(), Show);
     }
 }
@@ -149,7 +149,7 @@ fn action(event: &Event, ctrl_c: CtrlC) -> Action {
     }
 }
 
-/// In raw mode the terminal sends no signal for Ctrl-C.
+/// Sends the signal for Ctrl-C, which the terminal does not do in raw mode.
 fn interrupt() -> io::Result<()> {
     let own = rustix::process::getpid();
     Ok(rustix::process::kill_process(own, rustix::process::Signal::INT)?)

@@ -1,5 +1,5 @@
-//! A fake agent: it accepts every call, or only those that change nothing. Its messages are bytes, so it can send those of another
-//! version.
+//! A fake agent that accepts every call, or only the calls that change nothing. Its messages are raw bytes, so it can send those
+//! of another version.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,44 +22,44 @@ use tonic::codegen::http::{Request as HttpRequest, Response as HttpResponse};
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Code, Request, Response, Status};
 
-/// The version of the agent.
+/// The version that the agent reports.
 pub(crate) const VERSION: &str = "99.0.0";
 
-/// The last message of a stream.
+/// Returns the last message of a stream.
 pub(crate) fn done() -> Vec<u8> {
     row(wire::run_event::Of::Done(wire::Done::default()))
 }
 
-/// A message of a stream.
+/// Returns a message of a stream.
 pub(crate) fn row(of: wire::run_event::Of) -> Vec<u8> {
     wire::RunEvent { of: Some(of) }.encode_to_vec()
 }
 
-/// Starts an agent on a free port of the loopback interface that sends these messages as the stream of Run. It ends
-/// with the test's process.
+/// Starts an agent on a free port of the loopback interface that sends these messages as the stream of Run. It runs until the
+/// test's process ends.
 pub(crate) fn serve(messages: Vec<Vec<u8>>) -> SocketAddr {
     serve_runs(vec![messages])
 }
 
-/// The same with the messages of each Run; the last ones are those of all later Runs. At a Run without messages the agent falls
-/// silent, as if it were cut off: its connections stay open without replies.
+/// Like [`serve`], with the messages of each Run; the last ones are for all later Runs. At a Run without messages, the agent
+/// stops answering as if it were cut off: its connections stay open.
 pub(crate) fn serve_runs(runs: Vec<Vec<Vec<u8>>>) -> SocketAddr {
     start(FakeAgent { runs: Arc::new(Mutex::new(runs.into())), ..FakeAgent::default() })
 }
 
-/// As [`serve`], of another machine: its clock is measured, which is as exact as the load allows.
+/// Like [`serve`], for an agent on another machine. The controller measures its clock, as exactly as the load allows.
 pub(crate) fn serve_elsewhere(messages: Vec<Vec<u8>>) -> SocketAddr {
     let runs = Arc::new(Mutex::new(vec![messages].into()));
     start(FakeAgent { runs, is_elsewhere: true, ..FakeAgent::default() })
 }
 
-/// Starts an agent whose clock cannot be measured: by its own account, it takes an hour for a reply that arrives at once.
+/// Starts an agent whose clock cannot be measured: its timestamps say that it took an hour for a reply that arrives at once.
 pub(crate) fn serve_with_unusable_clock() -> SocketAddr {
     let clock_reply_ns = 3_600_000_000_000;
     start(FakeAgent { clock_reply_ns, is_elsewhere: true, ..FakeAgent::default() })
 }
 
-/// Starts an agent with the certificate `FILE.pem`, the key `FILE.key` and the authority of this directory of `ccbench pki`.
+/// Starts an agent with the certificate `FILE.pem`, the key `FILE.key` and the authority of this `ccbench pki` directory.
 pub(crate) fn serve_tls(pki: &Path, file: &str) -> SocketAddr {
     let read = |name: &str| std::fs::read(pki.join(name)).unwrap();
     let identity = Identity::from_pem(read(&format!("{file}.pem")), read(&format!("{file}.key")));
@@ -73,7 +73,7 @@ pub(crate) fn serve_reads() -> SocketAddr {
     start(FakeAgent { permits_only_reads: true, ..FakeAgent::default() })
 }
 
-/// Starts an agent that answers this call with this status, and whose stream of Run has these messages.
+/// Starts an agent that answers this call with this status. Its stream of Run has these messages.
 pub(crate) fn serve_refusing(
     call: &'static str,
     status: (Code, &'static str),
@@ -83,7 +83,7 @@ pub(crate) fn serve_refusing(
     start(FakeAgent { runs, refuses: Some((call, status)), ..FakeAgent::default() })
 }
 
-/// As [`serve_refusing`], of another machine.
+/// Like [`serve_refusing`], for an agent on another machine.
 pub(crate) fn serve_elsewhere_refusing(
     call: &'static str,
     status: (Code, &'static str),
@@ -92,14 +92,14 @@ pub(crate) fn serve_elsewhere_refusing(
     start(FakeAgent { is_elsewhere: true, refuses, ..FakeAgent::default() })
 }
 
-/// Starts an agent that refuses to prepare until it is described a second time, with another boot: its node has been rebooted. Its
+/// Starts an agent whose node has been rebooted: it refuses Prepare until its second description, which has another boot. Its
 /// stream of Run has these messages.
 pub(crate) fn serve_rebooted(messages: Vec<Vec<u8>>) -> SocketAddr {
     let runs = Arc::new(Mutex::new(vec![messages].into()));
     start(FakeAgent { runs, is_elsewhere: true, is_rebooted: true, ..FakeAgent::default() })
 }
 
-/// Starts an agent of another machine, which runs this kernel once it was rebooted. Its stream of Run has these messages.
+/// Starts an agent on another machine, which runs this kernel after a reboot. Its stream of Run has these messages.
 pub(crate) fn serve_booting(kernel: &'static str, messages: Vec<Vec<u8>>) -> SocketAddr {
     let runs = Arc::new(Mutex::new(vec![messages].into()));
     let boots_into = Some(kernel);
@@ -124,34 +124,34 @@ fn start_with(agent: FakeAgent, server: Server) -> SocketAddr {
     receive.recv().unwrap()
 }
 
-/// What an agent answers.
+/// The state of an agent, which determines its answers.
 #[derive(Clone, Default)]
 struct FakeAgent {
-    /// Its messages of every Run.
+    /// The messages of every Run.
     runs: Arc<Mutex<VecDeque<Vec<Vec<u8>>>>>,
-    /// From the arrival of a Clock request to the reply, by its own account.
+    /// The time from the arrival of a Clock request to the reply, according to its timestamps.
     clock_reply_ns: u64,
-    /// Its clock is not that of this machine.
+    /// Whether its clock differs from that of this machine.
     is_elsewhere: bool,
     permits_only_reads: bool,
-    /// A call and the status that answers it.
+    /// A call, and the status with which the agent answers it.
     refuses: Option<(&'static str, (Code, &'static str))>,
     is_rebooted: bool,
-    /// The kernel after a call of Reboot, at which it does not answer the first Describe.
+    /// The kernel after a call of Reboot. The agent does not answer the first Describe after that call.
     boots_into: Option<&'static str>,
-    /// Reboot was called: 1, and it has not answered: 2.
+    /// 1 after the call of Reboot, 2 after the unanswered Describe.
     reboot: Arc<AtomicU32>,
-    /// The number of its descriptions.
+    /// How often it has been described.
     described: Arc<AtomicU32>,
 }
 
 impl FakeAgent {
-    /// The kernel into which it was rebooted.
+    /// Returns the kernel into which it was rebooted.
     fn booted(&self) -> Option<&'static str> {
         self.boots_into.filter(|_| self.reboot.load(Ordering::Relaxed) == 2)
     }
 
-    /// What it answers to this call. On the wire, a reply is a stream of one message.
+    /// Returns the answer to this call. On the wire, a reply is a stream with one message.
     fn answers(&self, path: &str) -> Vec<Vec<u8>> {
         let reply = match path {
             "/ccbench.v1.Agent/Run" => {
@@ -188,7 +188,7 @@ impl FakeAgent {
                 let [received_ns, sent_ns] = [monotonic_ns(), monotonic_ns() + self.clock_reply_ns];
                 wire::ClockReply { received_ns, sent_ns, realtime_ns: 0 }.encode_to_vec()
             }
-            // Check, Prepare, Reset and Reboot: a message with every field at its default has no bytes.
+            // Check, Prepare, Reset and Reboot: a message with default values in all fields has no bytes.
             _ => vec![],
         };
         vec![reply]
@@ -260,7 +260,7 @@ impl tonic::server::ServerStreamingService<()> for Answers {
     }
 }
 
-/// Messages as bytes.
+/// Passes messages through as bytes.
 #[derive(Clone, Default)]
 struct Raw;
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::fake;
 
-/// Runs a plan of one short trial with these options; returns standard error.
+/// Runs a plan of one short trial with these options. Returns standard error.
 fn run(options: &[&str]) -> String {
     let [src, dst] = [(); 2].map(|()| fake::serve_elsewhere(vec![fake::done()]));
     let dir = tempfile::tempdir().unwrap();

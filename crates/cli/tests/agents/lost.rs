@@ -1,4 +1,4 @@
-//! A node that is lost during a trial.
+//! Tests for a node that is lost during a trial.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use ccbench_results::TrialStatus;
 use crate::fake::{self, serve, serve_rebooted, serve_runs};
 use crate::version::{plan_of, run_on};
 
-/// A row of the plan's probe.
+/// Returns a row of the plan's probe.
 pub(crate) fn probe() -> Vec<u8> {
     let kind = wire::ProbeKind::Ping.into();
     fake::row(Of::Probe(wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() }))

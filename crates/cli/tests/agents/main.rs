@@ -1,4 +1,4 @@
-//! The controller with fake agents, which send what a test gives them.
+//! Tests of the controller with fake agents that send scripted messages.
 
 #![allow(clippy::disallowed_methods, reason = "the fake agent has a clock")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]

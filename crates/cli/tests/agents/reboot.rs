@@ -1,4 +1,4 @@
-//! A plan names the kernel of a node: the controller reboots it.
+//! Tests of a plan that names a node's kernel, into which the controller reboots the node.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::version::plan_of;
 /// The kernel that the plan names for the first node.
 const NAMED: &str = "6.99.0-other";
 
-/// Runs the plan with this agent of its first node in a directory; returns the exit code and what was printed.
+/// Runs the plan in a directory, with this agent for its first node. Returns the exit code and what was printed.
 fn run(dir: &Path, one: SocketAddr, arguments: &[&str]) -> (Option<i32>, String) {
     let plan = plan_of(one, serve(vec![fake::done()]));
     let named = format!("[nodes.one]\nkernel_release = \"{NAMED}\"");
@@ -28,7 +28,7 @@ fn run(dir: &Path, one: SocketAddr, arguments: &[&str]) -> (Option<i32>, String)
     (done.status.code(), printed)
 }
 
-/// The run's only results directory.
+/// Opens the run's only results directory.
 fn results(dir: &Path) -> RunDir {
     let runs = std::fs::read_dir(dir.join("results")).unwrap().flatten();
     let run = runs.map(|entry| entry.path()).find(|path| path.is_dir()).unwrap();
@@ -96,7 +96,7 @@ fn a_node_that_does_not_reboot_in_time_ends_the_run() {
 #[test]
 fn only_a_machine_of_its_own_is_rebooted() {
     let dir = tempfile::tempdir().unwrap();
-    // Its boot is that of the machine of this test.
+    // It reports the boot ID of the machine that runs this test.
     let (code, printed) = run(dir.path(), serve(vec![probe(), fake::done()]), &[]);
     assert_eq!(code, Some(3), "{printed}");
     assert!(printed.contains("it is this machine, on which ccbench runs"), "{printed}");

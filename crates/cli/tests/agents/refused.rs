@@ -1,4 +1,4 @@
-//! An agent that refuses to run trials for this client.
+//! Tests for an agent that refuses to run trials for this client.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::fake::{self, serve, serve_reads, serve_refusing};
 use crate::version::{plan_of, run_on};
 
-/// Runs a plan whose second node has this agent; it is refused, and prints this.
+/// Runs a plan whose second node has this agent, and expects that the run is refused and prints `expected`.
 fn run_is_refused(two: SocketAddr, options: &[&str], expected: &str) {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("plan.toml");

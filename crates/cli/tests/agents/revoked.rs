@@ -1,4 +1,4 @@
-//! An agent whose certificate is revoked.
+//! Tests for an agent whose certificate is revoked.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -16,7 +16,7 @@ fn done(dir: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// Exit code and message.
+/// Returns exit code and message.
 fn describe(dir: &Path, tls: &[&str]) -> (Option<i32>, String) {
     let output = ccbench(dir, &[&["describe", "plan.toml"], tls].concat());
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -48,7 +48,7 @@ fn an_agent_whose_certificate_is_revoked_is_refused() {
             "{message}"
         );
     }
-    // Another list than the directory's.
+    // A list other than the directory's.
     let (code, message) = describe(dir, &["--pki", "pki", "--crl", "earlier.pem"]);
     assert_eq!(code, Some(0), "{message}");
     done(dir, &["pki", "init", "other"]);

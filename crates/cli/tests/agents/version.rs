@@ -1,4 +1,4 @@
-//! An agent of another version: what the controller cannot read degrades the trial.
+//! Tests for an agent of another version: messages that the controller cannot read degrade the trial.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use prost::Message as _;
 
 use crate::fake::{self, serve};
 
-/// A short trial with a probe, whose one row the agent of `one` sends.
+/// A plan of a short trial with one probe. The agent of `one` sends its only row.
 const PLAN: &str = r#"
 name = "version"
 [nodes.one]
@@ -30,7 +30,7 @@ name = "only"
 length = "200ms"
 "#;
 
-/// Status, reasons and notes of a trial in which the agent sends these messages and `Done`.
+/// Returns status, reasons and notes of a trial in which the agent sends these messages and `Done`.
 fn run(messages: Vec<Vec<u8>>) -> (TrialStatus, Vec<String>, Vec<String>) {
     let kind = wire::ProbeKind::Ping.into();
     let row = wire::Probe { probe_id: "rtt".to_owned(), kind, ..wire::Probe::default() };
@@ -39,12 +39,12 @@ fn run(messages: Vec<Vec<u8>>) -> (TrialStatus, Vec<String>, Vec<String>) {
     (status, reasons, notes)
 }
 
-/// The plan with these agents.
+/// Returns the plan with these agents.
 pub(crate) fn plan_of(one: SocketAddr, two: SocketAddr) -> String {
     PLAN.replace("AGENT_ONE", &one.to_string()).replace("AGENT_TWO", &two.to_string())
 }
 
-/// The same, and what was printed, of a trial whose node `one` has this agent.
+/// Runs a trial whose node `one` has this agent. Returns the same, and what was printed.
 pub(crate) fn run_on(one: SocketAddr) -> (TrialStatus, Vec<String>, Vec<String>, String) {
     let two = serve(vec![fake::done()]);
     let dir = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn run_on(one: SocketAddr) -> (TrialStatus, Vec<String>, Vec<String>,
     (trials[0].status, reasons.collect(), opened.notes(), printed)
 }
 
-/// An event as field 7 of a RunEvent.
+/// Encodes an event as field 7 of a RunEvent.
 fn in_stream(event: &[u8]) -> Vec<u8> {
     field(7, event)
 }

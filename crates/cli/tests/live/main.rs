@@ -1,4 +1,4 @@
-//! Live views of simulated runs: `ccbench run --view`, `top` and `view`, and the page in a browser.
+//! Tests of the live views of simulated runs: `ccbench run --view`, `top` and `view`, and the page in a browser.
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,7 +18,7 @@ use driver::Browser;
 #[path = "../../../results/tests/browser/driver.rs"]
 mod driver;
 
-/// More trials than any test waits for.
+/// Has more trials than any test waits for.
 const PLAN: &str = r#"
 name = "watched"
 repeat = 5000
@@ -50,7 +50,7 @@ length = "100s"
 flows = ["f"]
 "#;
 
-/// A run in progress; killed on drop.
+/// A run in progress, killed on drop.
 struct Run {
     child: Child,
     messages: BufReader<ChildStderr>,
@@ -68,7 +68,7 @@ impl Run {
         Self { child, messages, dir }
     }
 
-    /// The rest of the next message that begins so.
+    /// Returns the rest of the next message with this prefix.
     fn message(&mut self, begin: &str) -> String {
         loop {
             let mut line = String::new();
@@ -83,7 +83,7 @@ impl Run {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
-    /// The exit code, with the messages that are left.
+    /// Returns the exit code and the remaining messages.
     fn end(&mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.messages.read_to_string(&mut rest).unwrap();
@@ -93,13 +93,13 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // It has ended already, unless the test failed.
+        // The process has already ended unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `ccbench ARGUMENTS` in this directory, with a state directory of its own.
+/// Returns `ccbench ARGUMENTS` in this directory, with its own state directory.
 fn command(dir: &tempfile::TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccbench"));
     command.args(arguments).current_dir(dir.path()).stdin(Stdio::null());
@@ -107,7 +107,7 @@ fn command(dir: &tempfile::TempDir, arguments: &[&str]) -> Command {
     command
 }
 
-/// The first line of a program's standard output. The program is stopped then.
+/// Returns the first line of a program's standard output, which is then closed, and the running program.
 fn first_line(command: &mut Command) -> (String, Child) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
@@ -142,7 +142,7 @@ fn other_processes_show_a_run_in_progress() {
     let mut run = Run::start(&[]);
     let results = PathBuf::from(run.message("results: "));
     let results = results.to_str().unwrap();
-    // The results directory names the run; alone it needs no name.
+    // The results directory selects the run. A single run needs no selection.
     for arguments in [&["top", "--json", results][..], &["top", "--json"]] {
         let (line, mut top) = first_line(&mut command(&run.dir, arguments));
         let update: Value = serde_json::from_str(&line).unwrap();
@@ -154,7 +154,7 @@ fn other_processes_show_a_run_in_progress() {
     let refused = command(&run.dir, &["top"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--json"), "{refused:?}");
-    // Its nodes are no network namespaces.
+    // The simulated nodes are not network namespaces.
     let refused = command(&run.dir, &["exec", "src", "--", "true"]).output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(2) && text.contains("exec enters only"), "{text}");
@@ -165,7 +165,7 @@ fn other_processes_show_a_run_in_progress() {
     run.interrupt();
     let (code, rest) = run.end();
     assert_eq!(code, Some(130), "{rest}");
-    // The same address has the report now.
+    // The same address now serves the report.
     let page = get(&url);
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("id=\"run\""), "the report");
     kill_process(Pid::from_child(&view), Signal::INT).unwrap();
@@ -193,7 +193,7 @@ fn the_page_is_accessible() {
     browser.open_url(&run.message("view: "));
     wait_for(&browser, "return document.querySelectorAll('#panels canvas').length === 6");
     wait_for(&browser, "return document.querySelector('#tally').textContent.includes('Trials')");
-    // What changes while axe reads it is not what it judges. The keyboard pauses, too.
+    // axe must not see changes while it reads the page. This also tests pausing with the keyboard.
     browser.keys("#pause", " ");
     assert_eq!(browser.eval("return document.querySelector('#pause').ariaPressed"), "true");
     for _ in ["light", "dark"] {
@@ -227,7 +227,7 @@ fn the_page_shows_the_numbers_and_becomes_the_report() {
     assert_eq!(browser.text("#name"), "watched");
     let drawn = "return document.querySelectorAll('#panels canvas').length === 6";
     wait_for(&browser, drawn);
-    // Paused, nothing changes; the button says so.
+    // While paused, nothing changes, and the button says so.
     browser.click("#pause");
     let state = "return document.querySelector('#pause').ariaPressed";
     assert_eq!(browser.eval(state), "true");
@@ -245,7 +245,7 @@ fn the_page_shows_the_numbers_and_becomes_the_report() {
     let console = browser.console();
     assert!(!console.iter().any(refused), "{console:?}");
     run.interrupt();
-    // It ends when the page has the report.
+    // The run ends once the page has the report.
     let (code, rest) = run.end();
     assert_eq!(code, Some(130), "{rest}");
     wait_for(&browser, "return document.documentElement.dataset.ready === 'yes'");

@@ -1,7 +1,7 @@
-//! The C structures of `bpf/acks.bpf.c`, field by field. A test compares the offsets with the BTF of the compiled object.
-//! Only the layout is used: values are read by offset from bytes, so no `unsafe` is needed.
+//! The C structures of `bpf/acks.bpf.c`, field by field. A test compares the offsets with the BTF of the compiled object. Only
+//! the layout is used: values are read from bytes by offset, so no `unsafe` is needed.
 
-/// Declares a structure with the layout of C, and for the test a table of its fields: name, offset and size.
+/// Declares a structure with C layout, and for the test a table of its fields: name, offset and size.
 macro_rules! c_struct {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* }) => {
         $(#[$meta])*

@@ -1,4 +1,4 @@
-//! Loads `bpf/acks.bpf.c` with aya, and empties its ring.
+//! Loads `bpf/acks.bpf.c` with aya and drains its ring buffer.
 
 use std::mem::offset_of;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::{AckSource, Watch, record, ring};
 use crate::FlowPorts;
 use crate::bytes::{array, u32_at, u64_at};
 
-/// The programs, as an ELF file.
+/// The compiled programs, as an ELF file.
 pub(super) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/acks.bpf.o"));
 
@@ -39,7 +39,7 @@ pub struct Source {
     gather: Gather,
     period: Duration,
     mode: wire::AckMode,
-    /// At which senders are watched.
+    /// The kernel function at which senders are watched.
     hook: AckHook,
     notes: Vec<String>,
 }
@@ -64,7 +64,7 @@ impl Source {
             let set = global.set(0, [0, u64::from(on), u64::from(all_retransmits)], 0);
             set.map_err(|e| AcksError::SetUp { source: e.into() })
         };
-        // Set before any program is attached, since the programs read it from their first run on.
+        // Must be set before any program is attached, because the programs read it from their first run on.
         set_after_ack(true)?;
         let (hook, note) = sender_hook(after_ack(&mut programs, &btf));
         if hook != AckHook::FexitTcpAck {
@@ -74,7 +74,7 @@ impl Source {
         let ring = take_map(&mut programs, "acks_ring")?;
         let flows = take_map(&mut programs, "acks_flows")?;
         let mode = watch.mode();
-        // acks_segment reads `after_ack`, so it is attached after that is set.
+        // Attached after `after_ack` is set, because acks_segment reads it.
         attach(&mut programs)?;
         let (by, row) = (hook.as_text(), mode.text());
         notes.insert(0, format!("senders are watched by {by}, a row: {row}"));
@@ -95,11 +95,11 @@ impl Source {
     }
 }
 
-/// Loads the tracepoint programs that this kernel accepts. True if failed retransmissions are seen too.
+/// Loads the tracepoint programs that this kernel accepts. Returns whether failed retransmissions are seen too.
 fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<bool, AcksError> {
     tracepoint(programs, "acks_segment", "tcp_probe", btf)
         .map_err(|e| AcksError::LoadProgram { tracepoint: "tcp_probe", source: e.into() })?;
-    // Tried first: older kernels refuse it, since their tracepoint has no third argument.
+    // Tried first. Older kernels refuse it because their tracepoint has no third argument.
     let all_retransmits =
         tracepoint(programs, "acks_retransmit_err", "tcp_retransmit_skb", btf).is_ok();
     if !all_retransmits
@@ -113,19 +113,19 @@ fn load(programs: &mut Ebpf, btf: &Btf, notes: &mut Vec<String>) -> Result<bool,
     Ok(all_retransmits)
 }
 
-/// Loads and attaches the fexit program. Kernels may refuse either step: loading by policy, attaching if the function
-/// cannot be patched or has too many programs already.
+/// Loads and attaches the fexit program. The kernel may refuse either step: loading by policy, or attaching because the function
+/// cannot be patched or already has too many programs.
 fn after_ack(programs: &mut Ebpf, btf: &Btf) -> Result<(), ProgramError> {
     let program = programs.program_mut("acks_after").ok_or(ProgramError::NotLoaded)?;
     let program: &mut FExit = program.try_into()?;
     program.load("tcp_ack", btf)?;
     program.attach().map(drop).inspect_err(|_| {
-        // A program that is not attached does nothing; the error of `attach` matters more than this one.
+        // A program that is not attached does nothing. The error of `attach` matters more than this one.
         let _ = program.unload();
     })
 }
 
-/// The hook in use for senders, given the result of [`after_ack`], and a note if it is the fallback: the tracepoint, which
+/// Returns the hook in use for senders, given the result of [`after_ack`]. Adds a note for the fallback: the tracepoint, which
 /// every kernel has and which runs before tcp_ack().
 fn sender_hook<E: std::error::Error + 'static>(after: Result<(), E>) -> (AckHook, Option<String>) {
     match after {
@@ -166,7 +166,7 @@ where
     map.try_into().map_err(|e: MapError| AcksError::OpenMap { name, source: e.into() })
 }
 
-/// `acks_config`.
+/// Encodes `acks_config`.
 fn config(watch: &Watch<'_>) -> Vec<u8> {
     let (mode, gap_ns): (u32, u64) = match watch.acks() {
         Acks::AtMost(gap) => (1, gap.nanos()),
@@ -178,7 +178,7 @@ fn config(watch: &Watch<'_>) -> Vec<u8> {
     [words, [mode, 0].map(u32::to_ne_bytes).concat()].concat()
 }
 
-/// `acks_ports`: by port, 1: local port of a sender, 2: its remote port, 4 and 8: the same of a receiver.
+/// Returns `acks_ports`: per port, bit 1 for the local port of a sender, 2 for its remote port, 4 and 8 likewise for a receiver.
 fn port_roles(flows: &[FlowPorts]) -> Vec<u8> {
     let mut roles = vec![0; 65_536];
     for flow in flows {
@@ -194,7 +194,7 @@ fn port_roles(flows: &[FlowPorts]) -> Vec<u8> {
     roles
 }
 
-/// Length of a jiffy, which is the resolution of the coarse clocks.
+/// Returns the length of a jiffy, which is the resolution of the coarse clocks.
 fn tick_us() -> u64 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
     u64::try_from(tick.tv_nsec / 1000).unwrap_or(1).max(1)
@@ -202,7 +202,7 @@ fn tick_us() -> u64 {
 
 impl AckSource for Source {
     fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
-        // At most one full ring per call, so that the loop ends although records keep arriving.
+        // Reads at most one full ring per call, so that the loop ends even while records keep arriving.
         for _ in 0..self.ring_bytes as usize / record::EVENT_BYTES {
             let Some(record) = self.ring.next() else { break };
             self.gather.push(&record);
@@ -240,7 +240,8 @@ impl AckSource for Source {
                 ..count
             });
         }
-        // Segments of sockets that do not fit into the map, and unreadable records, belong to no flow: a row without a flow.
+        // Segments of sockets that do not fit into the map, and unreadable records, belong to no flow. They go into a row without
+        // a flow.
         let unwatched = self.global.get(&0, 0).map_or(0, |[unwatched, ..]| unwatched);
         let malformed = self.gather.malformed();
         if unwatched + malformed > 0 {

@@ -1,11 +1,11 @@
-//! Why the acks programs cannot run on this node.
+//! Why the `acks` programs cannot run on this node.
 
 use std::error::Error;
 
-/// An error of aya or of the kernel; boxed, since aya is an optional dependency.
+/// An error of aya or of the kernel. Boxed because aya is an optional dependency.
 type Source = Box<dyn Error + Send + Sync>;
 
-/// An error of [`open`](super::open). Messages are one line and name the missing kernel option or capability.
+/// An error of [`open`](super::open). Messages have one line and name the missing kernel option or capability.
 #[derive(Debug, thiserror::Error)]
 pub enum AcksError {
     /// The build lacks the feature `ebpf`.
@@ -51,7 +51,7 @@ pub enum AcksError {
         /// The map's name.
         name: &'static str,
     },
-    /// A map has another type than expected.
+    /// A map has an unexpected type.
     #[error("open the BPF map {name}: {}", chain(source.as_ref()))]
     OpenMap {
         /// The map's name.
@@ -61,13 +61,13 @@ pub enum AcksError {
     },
 }
 
-/// An error with its causes, on one line.
+/// Formats an error with its causes on one line.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let message = error.to_string();
-        // An error of aya may already contain its cause, followed by the verifier log.
+        // An aya error may already contain its cause, followed by the verifier log.
         if !text.contains(&message) {
             text = format!("{}: {message}", text.trim_end());
         }
@@ -76,7 +76,7 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     one_line(&text)
 }
 
-/// The first line of a text, and the verifier's error: the last line before the statistics at the end of its log.
+/// Returns the first line of a text and the verifier's error, which is the last line before the statistics at the end of its log.
 fn one_line(text: &str) -> String {
     const STATISTICS: [&str; 3] = ["verification time", "stack depth", "processed "];
     let is_error =

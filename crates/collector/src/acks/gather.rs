@@ -1,5 +1,4 @@
-//! Collects the records of the ring into batches of rows per socket and batches of events. Pure: records and time are
-//! arguments.
+//! Collects ring buffer records into batches of rows per socket and batches of events. Pure: records and time are arguments.
 
 use std::collections::HashMap;
 
@@ -9,14 +8,14 @@ use super::record::{self, Head, Kind, ROW_BYTES, Rows};
 use crate::FlowPorts;
 use crate::ports::PortMap;
 
-/// Rows in a full batch: enough to make the cost of the fields per batch negligible.
+/// Rows in a full batch: enough to make the cost of the per-batch fields negligible.
 const BATCH_ROWS: usize = 1024;
 /// Maximum age of a batch that is not full.
 const BATCH_NS: u64 = 100_000_000;
 /// Events in a full batch.
 const BATCH_EVENTS: usize = 1024;
 
-/// Batches that are not sent yet.
+/// Collects batches until they are sent.
 pub struct Gather {
     ports: PortMap,
     tick_us: u64,
@@ -31,14 +30,14 @@ pub struct Gather {
 }
 
 struct Socket {
-    /// The fields per batch; columns are empty.
+    /// The per-batch fields; the columns are empty.
     template: wire::Acks,
     rows: Vec<u8>,
     since_ns: u64,
     sent: Sent,
 }
 
-/// Rows and events of one socket, sent and refused.
+/// Rows and events of one socket: sent and refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Sent {
     /// Rows.
@@ -52,7 +51,7 @@ struct Sent {
 }
 
 impl Gather {
-    /// For the sockets of these flows; `tick_us` is the length of a jiffy.
+    /// Makes batches for the sockets of these flows. `tick_us` is the length of a jiffy.
     #[must_use]
     pub fn new(flows: &[FlowPorts], tick_us: u64) -> Self {
         Self {
@@ -67,7 +66,7 @@ impl Gather {
         }
     }
 
-    /// Adds one record of the ring.
+    /// Adds one record of the ring buffer.
     pub fn push(&mut self, bytes: &[u8]) {
         let Some(head) = Head::read(bytes) else {
             self.malformed += 1;
@@ -86,7 +85,7 @@ impl Gather {
                 }
             }
             Kind::Cc => {
-                // A batch has one congestion control.
+                // All rows of a batch have the same congestion control.
                 self.close(at);
                 self.sockets[at].template.cc = record::cc_name(bytes);
                 self.push_event(at, &head, bytes);
@@ -95,7 +94,7 @@ impl Gather {
         }
     }
 
-    /// Index of the socket with this cookie; `None` if it belongs to no flow.
+    /// Returns the index of the socket with this cookie; `None` if it belongs to no flow.
     fn socket(&mut self, cookie: u64, sport: u16, dport: u16) -> Option<usize> {
         if let Some(&at) = self.index.get(&cookie) {
             return Some(at);
@@ -161,7 +160,7 @@ impl Gather {
         }
     }
 
-    /// Appends full batches and those that reached their maximum age at `now_ns`; with `all`, every batch.
+    /// Appends full batches and those that reached their maximum age at `now_ns`. With `all`, appends every batch.
     pub fn drain(&mut self, now_ns: u64, all: bool, into: &mut Vec<Of>) {
         let due = |since_ns: u64| all || now_ns.saturating_sub(since_ns) >= BATCH_NS;
         for at in 0..self.sockets.len() {
@@ -175,7 +174,7 @@ impl Gather {
         into.append(&mut self.ready);
     }
 
-    /// Counts a batch from [`Gather::drain`] as refused instead of sent.
+    /// Counts a batch from [`Gather::drain`] as refused rather than sent.
     pub fn refused(&mut self, of: &Of) {
         let mut count = |cookie: u64, rows: u64, events: u64| {
             if let Some(&at) = self.index.get(&cookie) {
@@ -195,7 +194,7 @@ impl Gather {
         }
     }
 
-    /// A row of `ack_counts` with the fields that are known here: flow, sent and refused rows and events. `None` if the
+    /// Returns a row of `ack_counts` with the fields that are known here: flow, rows and events sent and refused. `None` if the
     /// socket belongs to no flow.
     pub fn count(
         &mut self,
@@ -226,7 +225,7 @@ impl Gather {
         Some((&socket.template, socket.sent))
     }
 
-    /// Records that could not be read; 0 unless the BPF object and this code differ in version.
+    /// Returns the number of unreadable records; 0 unless the versions of the BPF object and this code differ.
     #[must_use]
     pub fn malformed(&self) -> u64 {
         self.malformed

@@ -1,4 +1,4 @@
-//! Decodes the records of `bpf/acks.bpf.c`, and turns rows into columns. Pure.
+//! Decodes the records of `bpf/acks.bpf.c` and turns rows into columns. Pure.
 
 use std::mem::offset_of;
 
@@ -12,7 +12,7 @@ pub const ROW_BYTES: usize = size_of::<Row>();
 /// Length of any other record, in bytes.
 pub const EVENT_BYTES: usize = size_of::<Event>();
 
-/// The offset of a field of a row.
+/// The offset of a field in a row.
 macro_rules! at {
     ($($field:tt)+) => {
         std::mem::offset_of!(Row, $($field)+)
@@ -27,7 +27,7 @@ const HAS_ACCECN: u8 = 2;
 pub enum Kind {
     /// The state of a socket.
     Row,
-    /// The congestion control has changed.
+    /// The congestion control changed.
     Cc,
     /// Packets were retransmitted.
     Retransmit,
@@ -35,12 +35,12 @@ pub enum Kind {
     Rto,
     /// `icsk_ca_state` changed.
     CaState,
-    /// Packets arrived with CE (receiver), or the peer reported them (sender).
+    /// Packets arrived with CE (receiver), or the peer reported such packets (sender).
     Ce,
 }
 
 impl Kind {
-    /// As in table `tcp_events`; unspecified for a row, which is no event.
+    /// Returns the kind as in the table `tcp_events`. Unspecified for a row, which is not an event.
     #[must_use]
     pub fn event_kind(self) -> TcpEventKind {
         match self {
@@ -70,7 +70,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the header; `None` if the record is too short for its kind, or the kind is unknown.
+    /// Reads the header. Returns `None` if the record is too short for its kind or the kind is unknown.
     #[must_use]
     pub fn read(record: &[u8]) -> Option<Self> {
         let (kind, least) = match u32_at(record, at!(kind))? {
@@ -94,7 +94,7 @@ pub fn ports(both: u32) -> (u16, u16) {
     ((both & 0xffff) as u16, (both >> 16) as u16)
 }
 
-/// The name in a record of kind `Cc`; invalid UTF-8 is replaced.
+/// Returns the name in a record of kind `Cc`, with invalid UTF-8 replaced.
 #[must_use]
 pub fn cc_name(record: &[u8]) -> String {
     let name: [u8; 16] = array(record, offset_of!(Event, cc)).unwrap_or_default();
@@ -102,7 +102,7 @@ pub fn cc_name(record: &[u8]) -> String {
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
-/// The event in a record that is not a row; the fields that name its flow stay empty.
+/// Returns the event in a record that is not a row. The fields that name its flow stay empty.
 #[must_use]
 pub fn event(head: &Head, record: &[u8]) -> wire::TcpEvent {
     let word = |at: usize| u32_at(record, at).unwrap_or_default();
@@ -138,13 +138,13 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Takes whole records of kind `Row`; an incomplete one at the end is ignored.
+    /// Takes whole records of kind `Row`. Ignores an incomplete one at the end.
     #[must_use]
     pub fn new(bytes: &'a [u8], tick_us: u64) -> Self {
         Self { bytes, tick_us }
     }
 
-    /// One value per row, or a single value if all are equal.
+    /// Returns one value per row, or a single value if all are equal.
     fn column<T: Copy + PartialEq>(&self, value: impl Fn(&'a [u8]) -> T) -> Vec<T> {
         let rows = self.bytes.chunks_exact(ROW_BYTES);
         let mut column: Vec<T> = Vec::with_capacity(rows.len());
@@ -173,7 +173,7 @@ impl<'a> Rows<'a> {
         self.column(|row| row.get(at).copied().unwrap_or_default().into())
     }
 
-    /// Jiffies as microseconds.
+    /// Converts jiffies to microseconds.
     fn ticks(&self, at: usize) -> Vec<u64> {
         self.column(|row| u64::from(u32_at(row, at).unwrap_or_default()) * self.tick_us)
     }
@@ -186,7 +186,7 @@ impl<'a> Rows<'a> {
     /// Fills the columns of a message.
     pub fn fill(&self, acks: &mut wire::Acks) {
         let has = self.bytes.get(at!(has)).copied().unwrap_or_default();
-        // Always one value per row: its length is the number of rows.
+        // Never collapsed to a single value: its length is the number of rows.
         acks.at_ns =
             self.bytes.chunks_exact(ROW_BYTES).filter_map(|row| u64_at(row, at!(at_ns))).collect();
         acks.segments = self.u64s(at!(segments));

@@ -1,4 +1,4 @@
-//! Parsers for files of /proc. Pure; `None` if the text does not have the documented format.
+//! Parsers for /proc files. Pure. They return `None` if the text does not have the documented format.
 
 /// CPU time since boot in clock ticks (USER_HZ).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Cpu {
 pub struct CpuTicks {
     /// User mode, including guests.
     pub user: u64,
-    /// User mode with positive nice value.
+    /// User mode with a positive nice value.
     pub nice: u64,
     /// Kernel mode.
     pub system: u64,
@@ -63,14 +63,14 @@ pub struct ProcessUsage {
 }
 
 impl CpuTicks {
-    /// Sum of all states.
+    /// Returns the sum of all states.
     #[must_use]
     pub fn total(&self) -> u64 {
         let states = [self.user, self.nice, self.system, self.softirq, self.steal, self.idle];
         states.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The difference to an earlier reading; a state that decreased, as idle time does on some kernels, counts as
+    /// Returns the difference to an earlier reading. A state that decreased, as idle time does on some kernels, counts as
     /// unchanged.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -85,7 +85,7 @@ impl CpuTicks {
     }
 }
 
-/// `/proc/stat`.
+/// Parses `/proc/stat`.
 #[must_use]
 pub fn cpu_times(text: &str) -> Option<CpuTimes> {
     let mut times = CpuTimes::default();
@@ -101,8 +101,8 @@ pub fn cpu_times(text: &str) -> Option<CpuTimes> {
     Some(times)
 }
 
-/// "user nice system idle iowait irq softirq steal ..."; old kernels write fewer fields. The guest time that follows is
-/// included in user.
+/// Parses "user nice system idle iowait irq softirq steal ...". Old kernels write fewer fields. Later fields are ignored: user
+/// includes the guest time.
 fn cpu_ticks(numbers: &str) -> Option<CpuTicks> {
     let mut parts = [0u64; 8];
     let mut count = 0;
@@ -121,7 +121,7 @@ fn cpu_ticks(numbers: &str) -> Option<CpuTicks> {
     })
 }
 
-/// `/proc/net/softnet_stat`: one line of hexadecimal numbers per CPU.
+/// Parses `/proc/net/softnet_stat`: one line of hexadecimal numbers per CPU.
 #[must_use]
 pub fn softnet(text: &str) -> Option<Softnet> {
     let mut sum = Softnet::default();
@@ -134,7 +134,7 @@ pub fn softnet(text: &str) -> Option<Softnet> {
     Some(sum)
 }
 
-/// `RetransSegs` of the "Tcp:" lines of `/proc/net/snmp`.
+/// Parses `RetransSegs` in the "Tcp:" lines of `/proc/net/snmp`.
 #[must_use]
 pub fn tcp_retrans_segs(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
@@ -144,7 +144,7 @@ pub fn tcp_retrans_segs(text: &str) -> Option<u64> {
     value.parse().ok()
 }
 
-/// `/proc/net/dev`, all interfaces together.
+/// Parses `/proc/net/dev`, all interfaces together.
 #[must_use]
 pub fn nic_drops(text: &str) -> Option<NicDrops> {
     let mut sum = NicDrops::default();
@@ -152,13 +152,13 @@ pub fn nic_drops(text: &str) -> Option<NicDrops> {
         let (_, counters) = line.rsplit_once(':')?;
         let mut words = counters.split_ascii_whitespace();
         sum.rx = sum.rx.saturating_add(words.nth(3)?.parse().ok()?);
-        // Ten columns are between the two "drop"s: fields 3 and 11.
+        // The two "drop" columns are fields 3 and 11, with seven columns in between.
         sum.tx = sum.tx.saturating_add(words.nth(7)?.parse().ok()?);
     }
     Some(sum)
 }
 
-/// `/proc/PID/stat`. The second field is the program's name, which may hold spaces and parentheses.
+/// Parses `/proc/PID/stat`. The second field is the program's name, which may contain spaces and parentheses.
 #[must_use]
 pub fn process_usage(text: &str) -> Option<ProcessUsage> {
     let (_, after_name) = text.rsplit_once(')')?;

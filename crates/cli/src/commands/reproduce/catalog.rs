@@ -5,7 +5,7 @@ use crate::trace_files::Embedded;
 
 /// A published document.
 pub(super) struct Document {
-    /// Name on the command line for all of its experiments.
+    /// Name on the command line that selects all of its experiments.
     pub(super) name: Option<&'static str>,
     /// Title and setup.
     pub(super) title: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Entry {
     pub(super) path: &'static str,
     /// The plan.
     pub(super) text: &'static str,
-    /// Its trace files, as the plan names them.
+    /// The plan's trace files, by the name in the plan.
     pub(super) files: Embedded,
 }
 
@@ -33,7 +33,7 @@ impl Entry {
     }
 }
 
-/// An entry for a plan under `plans/`.
+/// Makes an entry for a plan under `plans/`.
 macro_rules! entry {
     ($name:literal, $about:literal, $path:literal $(, $folder:literal: $($file:literal)+)?) => {
         Entry {
@@ -46,7 +46,7 @@ macro_rules! entry {
     };
 }
 
-/// Everything, in the order of the list.
+/// All documents, in the order of the list.
 pub(super) const CATALOG: &[Document] = &[
     Document {
         name: None,

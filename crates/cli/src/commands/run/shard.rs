@@ -1,4 +1,4 @@
-//! `ccbench run --shard`: runs the trials of a shard that the store of all shards lacks.
+//! `ccbench run --shard`: runs the trials of a shard that are missing from the shard store.
 
 use serde_json::json;
 
@@ -11,8 +11,8 @@ use crate::exit::ExitCode;
 use crate::plan_source::PlanSource;
 use crate::shard::{ShardProgress, ShardRun};
 
-/// Runs a shard. The exit code is for a scheduler and does not depend on verdicts: 0 if every trial of the shard is in the store, 2 if a
-/// retry would fail too, 143 after SIGTERM; after any other a retry may succeed.
+/// Runs a shard. The exit code is for a scheduler and does not depend on verdicts: 0 if every trial of the shard is in the store,
+/// 2 if a retry would fail too, 143 after SIGTERM. After any other code, a retry may succeed.
 ///
 /// # Errors
 /// The plan is invalid, the backend is not available, or a trial cannot be stored.
@@ -55,7 +55,7 @@ pub async fn run(
     }
 }
 
-/// What is in the store now.
+/// Prints what is now in the store.
 fn print_end(progress: &ShardProgress, is_json: bool) {
     let ShardProgress { shard, planned, committed, duplicates } = progress;
     if is_json {

@@ -1,4 +1,4 @@
-//! The page over real sockets. The report and the page in a browser: crates/cli/tests/live.
+//! Tests the page over real sockets. The tests of the report and of the page in a browser are in crates/cli/tests/live.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::live::trial::TrialFacts;
 use crate::live::update::Update;
 use crate::view::server::Server;
 
-/// A run in a directory without results, with its page.
+/// A run without results, and its page.
 struct Served {
     live: Live,
     server: Server,
@@ -39,12 +39,12 @@ impl Served {
         stream
     }
 
-    /// Status and whole response.
+    /// Returns the status and the whole response.
     fn get(&self, path: &str) -> (u16, String) {
         response(self.send("GET", path, &self.host))
     }
 
-    /// The stream of events, after the first update.
+    /// Returns the first update and the rest of the event stream.
     fn follow(&self) -> (Update, BufReader<TcpStream>) {
         let mut stream =
             BufReader::new(self.send("GET", &format!("{}events", self.path), &self.host));
@@ -59,7 +59,7 @@ fn response(mut stream: TcpStream) -> (u16, String) {
     (text.split(' ').nth(1).unwrap().parse().unwrap(), text)
 }
 
-/// The next line that begins so.
+/// Returns the next line with this prefix.
 fn line_with(stream: &mut BufReader<TcpStream>, begin: &str) -> String {
     loop {
         let mut line = String::new();
@@ -85,7 +85,7 @@ fn only_the_whole_address_opens_the_page() {
     let token = served.path.trim_matches('/').to_owned();
     assert!(token.len() == 32 && !page.contains(&token), "the page does not repeat its token");
     for wrong in ["/", "/events", "//events", "/0/events", &format!("/{}0/", &token[..31])] {
-        // The last one may be right by chance: then its last digit is a 0.
+        // The last one may be right by chance, if the token's last digit is 0.
         if wrong.trim_matches('/') != token {
             assert_eq!(served.get(wrong).0, 403, "{wrong}");
         }
@@ -124,21 +124,21 @@ fn every_page_follows_the_run_to_its_report() {
     for (_, stream) in &mut pages {
         line_with(stream, "event: end");
     }
-    // It is asked for: a directory without results has none.
+    // Asking for the report is enough; a directory without results has none.
     for _ in 0..2 {
         let (status, text) = served.get(&format!("{}report", served.path));
         assert!(status == 500 && text.contains("connection: close"), "{text}");
     }
     let Served { server, host, .. } = served;
     server.finish();
-    // A child process of another test has a copy of the descriptor until its exec.
+    // A child process of another test holds a copy of the descriptor until its exec.
     let is_gone = || TcpStream::connect(&host).is_err();
     wait_for("the end of listening", Duration::from_secs(10), is_gone);
 }
 
 #[test]
 fn a_page_that_does_not_read_delays_no_other() {
-    // An update is larger than the buffers of all sockets on its way.
+    // The update is larger than the buffers of all sockets on its way.
     let served = serve(&"x".repeat(4_000_000));
     let silent = served.send("GET", &format!("{}events", served.path), &served.host);
     assert_eq!(served.follow().0.run.running.len(), 1);

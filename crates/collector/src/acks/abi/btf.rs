@@ -1,9 +1,9 @@
-//! Reads structures from the section `.BTF` of an ELF file (Documentation/bpf/btf.rst in the kernel). For the test only:
-//! aya reads BTF too, but does not give access to members.
+//! Reads structures from the `.BTF` section of an ELF file (Documentation/bpf/btf.rst in the kernel). Only the test uses it: aya
+//! reads BTF too, but gives no access to members.
 
 use crate::bytes::array;
 
-/// The types of an object, by number; number 0 is `void`.
+/// The types of an object by number. Number 0 is `void`.
 pub(super) struct Types {
     types: Vec<Type>,
 }
@@ -22,11 +22,11 @@ pub(super) struct Field {
 struct Type {
     name: String,
     kind: u32,
-    /// Bytes, or the type that this one refers to.
+    /// The size in bytes, or the type that this one refers to.
     size_or_type: u32,
-    /// Of an array: the type of its elements and their number.
+    /// For an array: the type of its elements and their number.
     array: (u32, u32),
-    /// Of a structure: name, type, offset in bytes.
+    /// For a structure: name, type, and offset in bytes.
     members: Vec<(String, u32, usize)>,
 }
 
@@ -62,7 +62,7 @@ fn string_at(strings: &[u8], at: usize) -> Option<String> {
     Some(String::from_utf8_lossy(&rest[..end]).into_owned())
 }
 
-/// The contents of a section of a little-endian ELF64 file.
+/// Returns the contents of a section of a little-endian ELF64 file.
 fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let (headers, size) = (u64_at(elf, 0x28)?, u16_at(elf, 0x3a)?);
     let (count, names) = (u16_at(elf, 0x3c)?, u16_at(elf, 0x3e)?);
@@ -104,7 +104,7 @@ impl Types {
         Some(Self { types })
     }
 
-    /// The structure with this tag, or the one of the variable with this name.
+    /// Returns the structure with this tag, or the structure type of the variable with this name.
     pub(super) fn fields(&self, name: &str) -> Option<Struct> {
         let found =
             self.types.iter().find(|t| t.name == name && [STRUCT, VAR].contains(&t.kind))?;
@@ -130,7 +130,7 @@ impl Types {
     }
 }
 
-/// A type at the beginning of these bytes, and its length.
+/// Reads a type at the beginning of these bytes. Returns it with its length.
 fn read_type(bytes: &[u8], strings: &[u8]) -> Option<(Type, usize)> {
     let info = u32_at(bytes, 4)?;
     let (kind, count) = (info >> 24 & 31, (info & 0xffff) as usize);
