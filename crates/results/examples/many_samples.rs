@@ -1,5 +1,5 @@
-//! Creates a synthetic results directory to benchmark the summary and the report: trials with eight flows in four groups
-//! that run through three phases, with evenly spaced samples, and two links and a probe with ten samples per second.
+//! Creates a synthetic results directory to benchmark the summary and the report. Its trials have eight flows in four groups, which run
+//! through three phases with evenly spaced samples, and two links and a probe with ten samples per second.
 //!
 //! `many_samples FOLDER SAMPLES [TRIALS]` prints the path of the directory.
 

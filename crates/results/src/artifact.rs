@@ -38,30 +38,30 @@ pub(crate) use tar::is_inside;
 pub use tar::{Limits, TarError};
 pub use unpack::unpack;
 
-/// Result of working with artifacts.
+/// The result of working with artifacts.
 type Result<T, E = ArtifactError> = std::result::Result<T, E>;
 
-/// The description for programs.
+/// The description of the artifact for programs.
 const MANIFEST: &str = "artifact.json";
-/// The folder of the run's results directory.
+/// The folder with the run's results directory.
 const RUN: &str = "run";
-/// The folder of later runs' results directories.
+/// The folder with the results directories of later runs.
 pub const RERUN: &str = "rerun";
 /// Version of the archive's layout.
 const FORMAT_VERSION: u32 = 1;
 
-/// The part of [`MANIFEST`] that is read.
+/// The part of [`MANIFEST`] that ccbench reads.
 #[derive(Debug, Deserialize)]
 struct Format {
     format_version: u32,
 }
 
-/// An unpacked artifact whose files are as they were packed.
+/// An unpacked artifact whose files are unchanged since it was packed.
 #[derive(Debug)]
 pub struct Artifact {
     path: PathBuf,
     run: RunDir,
-    /// Of the run's files that were compared with the journal, by their paths in its directory.
+    /// Digests of the run's files that were compared with the journal, by their paths in its directory.
     digests: Digests,
 }
 
@@ -69,7 +69,7 @@ impl Artifact {
     /// Opens an unpacked artifact and [verifies](super::verify::verify) its run.
     ///
     /// # Errors
-    /// The directory is not an artifact's, a file is damaged or missing, or the run cannot be repeated.
+    /// The directory is not an artifact, a file is damaged or missing, or the run cannot be repeated.
     pub fn open(path: &Path) -> Result<Self> {
         let not_one =
             |reason: String| ArtifactError::NotAnArtifact { path: path.to_path_buf(), reason };
@@ -87,33 +87,33 @@ impl Artifact {
         Ok(Self { path: path.to_path_buf(), run, digests })
     }
 
-    /// The artifact's run.
+    /// Returns the artifact's run.
     pub fn run(&self) -> &RunDir {
         &self.run
     }
 
-    /// The file of the resolved plan, with its traces beside it.
+    /// Returns the path of the resolved plan, which has its traces beside it.
     pub fn plan(&self) -> PathBuf {
         self.run.path().join("plan.resolved.toml")
     }
 
-    /// Parent directory of the results of later runs.
+    /// Returns the parent directory of the results of later runs.
     pub fn rerun_parent(&self) -> PathBuf {
         self.path.join(RERUN)
     }
 
-    /// Whether the run was in a user namespace although its user was root.
+    /// Returns whether the run was in a user namespace although its user was root.
     pub fn was_rootless(&self) -> bool {
         self.run.command_line().iter().any(|argument| argument == "--rootless")
     }
 
-    /// The last complete results directory of `ccbench artifact rerun`.
+    /// Returns the last complete results directory of `ccbench artifact rerun`.
     ///
     /// # Errors
     /// There is none.
     pub fn last_rerun(&self) -> Result<PathBuf> {
         let parent = self.rerun_parent();
-        // The time is part of the names, and the plan's name is the same.
+        // All names begin with the plan's name, followed by the time, so they sort by time.
         let is_complete = |path: &PathBuf| {
             RunDir::open(path).is_ok_and(|run| run.status() == RunStatus::Complete)
         };
@@ -122,8 +122,8 @@ impl Artifact {
     }
 }
 
-/// Opens a finished run that can be repeated from its results directory alone. Also returns the digests of its intact files, so
-/// that none is read twice for them.
+/// Opens a finished run that can be repeated from its results directory alone. Also returns the digests of its intact files, so that no
+/// file is read twice.
 fn open_intact(path: &Path) -> Result<(RunDir, Digests)> {
     let mut run = RunDir::open(path)?;
     let unfit = |reason| ArtifactError::Unfit { path: path.to_path_buf(), reason };
@@ -153,7 +153,7 @@ fn open_intact(path: &Path) -> Result<(RunDir, Digests)> {
     Ok((run, digests))
 }
 
-/// Path in the results directory and digest of each file. Files whose digest is known are not read.
+/// Returns the digest of each file, by its path in the results directory. Files with a known digest are not read.
 fn digests_of(
     run: &Path,
     files: &[PathBuf],
@@ -170,8 +170,8 @@ fn digests_of(
     files.iter().zip(digests).map(with_name).collect()
 }
 
-/// Traces and congestion controls that the plan names and the results directory does not have: a plan must not read other files of
-/// this machine.
+/// Returns traces and congestion controls that the plan names and the results directory lacks. A plan must not read other files of this
+/// machine.
 fn missing_files(run: &Path) -> Result<Vec<PathBuf>, FileError> {
     let path = run.join("plan.resolved.toml");
     let plan = input::read_to_string(&path, &input::RECORD).map_err(io_error("read", &path))?;

@@ -1,11 +1,11 @@
-//! Backends, as `run.json` records them.
+//! Backends as recorded in `run.json`.
 
 use ccbench_proto::plan::{Engine, Series};
 use serde::{Deserialize, Serialize};
 
-/// Prefix of a note on the lab. Runs of earlier versions have no other record of their backend than such notes.
+/// Prefix of a note on the lab. Such notes are the only record of the backend in runs of earlier versions.
 const LAB_NOTE: &str = "lab: ";
-/// Prefix of the note on the simulator; the version of the model follows, and a comma.
+/// Prefix of the note on the simulator, followed by the model's version and a comma.
 const SIMULATED_NOTE: &str = "simulated: model ";
 
 /// Where the trials of a run took place.
@@ -16,12 +16,12 @@ pub enum RunBackend {
     Testbed,
     /// The lab.
     Lab {
-        /// One for each engine and kernel; empty in runs of earlier versions.
+        /// One image for each engine and kernel; empty in runs of earlier versions.
         images: Vec<LabImage>,
     },
     /// The simulator.
     Simulator {
-        /// Version of its model; results of different versions may differ. 0 if it is not known.
+        /// Version of its model; results of different versions may differ. 0 if unknown.
         model_version: u32,
     },
     /// Nowhere: the rows are those of imported files.
@@ -33,30 +33,30 @@ pub enum RunBackend {
 pub struct LabImage {
     /// The engine.
     pub engine: Engine,
-    /// SHA-256 of its scripts, configuration and patches, hexadecimal.
+    /// SHA-256 of the engine's scripts, configuration and patches, in hexadecimal.
     pub engine_sha256: String,
-    /// Program and version of the emulator.
+    /// The emulator's program and version.
     pub emulator: String,
-    /// Series of the kernel.
+    /// The kernel's series.
     pub kernel: Series,
-    /// Source package and version of the kernel.
+    /// The kernel's source package and version.
     pub source: String,
-    /// `uname -r`.
+    /// The kernel's release, as `uname -r` prints it.
     pub release: String,
-    /// `None` if the engine's CPU takes no time.
+    /// The dilation; `None` if the engine's CPU takes no time.
     pub dilation: Option<Dilation>,
 }
 
 /// How much faster the guest's CPU is relative to its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dilation {
-    /// The factor.
+    /// The dilation factor.
     pub factor: u32,
-    /// Where it is from.
+    /// How the factor was chosen.
     pub source: DilationSource,
 }
 
-/// Where a dilation is from.
+/// How a dilation was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DilationSource {
@@ -69,7 +69,7 @@ pub enum DilationSource {
 }
 
 impl RunBackend {
-    /// The backend of a run of an earlier version, from its notes.
+    /// Returns the backend of a run of an earlier version, from its notes.
     pub(crate) fn of_notes(notes: &[String]) -> Self {
         if let Some(model) = notes.iter().find_map(|note| note.strip_prefix(SIMULATED_NOTE)) {
             let version = model.split_once(',').and_then(|(version, _)| version.parse().ok());
@@ -81,7 +81,7 @@ impl RunBackend {
         }
     }
 
-    /// Notes for readers of the run's results.
+    /// Returns notes for readers of the run's results.
     pub fn notes(&self) -> Vec<String> {
         match self {
             Self::Testbed | Self::Import => vec![],
@@ -93,7 +93,7 @@ impl RunBackend {
         }
     }
 
-    /// Whether trials have a virtual clock, which no host's load delays.
+    /// Returns whether trials have a virtual clock, which the host's load does not delay.
     pub const fn has_virtual_clock(&self) -> bool {
         match self {
             Self::Lab { .. } | Self::Simulator { .. } => true,

@@ -1,4 +1,4 @@
-//! Column builders: convert the fields of row messages to Polars values, including nulls and time bases.
+//! Column builders, which convert the fields of row messages to Polars values, including nulls and times.
 
 use std::marker::PhantomData;
 
@@ -11,31 +11,31 @@ use polars::prelude::*;
 pub(crate) struct Axis {
     /// CLOCK_MONOTONIC of this node at the start of the trial.
     pub(crate) t0_ns: u64,
-    /// UTC nanoseconds minus CLOCK_MONOTONIC nanoseconds, at `t0_ns`.
+    /// UTC minus CLOCK_MONOTONIC in nanoseconds, at `t0_ns`.
     pub(crate) realtime_offset_ns: i64,
-    /// How much faster this node's clock runs, in parts per billion.
+    /// How much faster this node's clock runs than the controller's, in parts per billion.
     pub(crate) drift_ppb: i64,
     /// The phases of the trial.
     pub(crate) phases: Vec<PhaseSpan>,
 }
 
 impl Axis {
-    /// Nanoseconds since 1970, saturating.
+    /// Returns nanoseconds since 1970, saturating.
     pub(crate) fn utc_ns(&self, at_ns: u64) -> i64 {
         let since_t0_ns = i128::from(at_ns) - i128::from(self.t0_ns);
         let drift_ppb = i128::from(self.drift_ppb);
-        // The drift is relative to the controller's clock, and this time is the node's.
+        // The drift is relative to the controller's clock, but this time is from the node's.
         let drift_ns = since_t0_ns * drift_ppb / (1_000_000_000 + drift_ppb).max(1);
         let utc = i128::from(at_ns) + i128::from(self.realtime_offset_ns) - drift_ns;
         i64::try_from(utc).unwrap_or(if utc < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Seconds since the start of the trial; negative before it.
+    /// Returns seconds since the start of the trial; negative before it.
     pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
         (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
     }
 
-    /// Name of the phase at this time; `None` before the first phase and after the last.
+    /// Returns the name of the phase at this time; `None` before the first phase and after the last.
     pub(crate) fn phase(&self, at_ns: u64) -> Option<&str> {
         let since = at_ns.checked_sub(self.t0_ns)?;
         self.phases
@@ -44,7 +44,7 @@ impl Axis {
             .map(|p| p.name.as_str())
     }
 
-    /// The node's clock this many seconds after the start of the trial.
+    /// Returns the node's clock this many seconds after the start of the trial.
     pub(crate) fn at(&self, seconds: f64) -> u64 {
         self.t0_ns.saturating_add_signed((seconds * 1e9) as i64)
     }
@@ -54,7 +54,7 @@ impl Axis {
 pub(crate) trait Cells {
     /// The field's type in the row message.
     type In;
-    /// An empty column.
+    /// Creates an empty column.
     fn new(name: &'static str) -> Self;
     /// Appends the value of one row.
     fn put(&mut self, value: Self::In, axis: &Axis);
@@ -67,11 +67,11 @@ const INITIAL_ROWS: usize = 256;
 
 /// Numbers, never null.
 pub(crate) struct Num<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
-/// Numbers; null where the kernel or the tool does not report one.
+/// Numbers; null if the kernel or the tool does not report one.
 pub(crate) struct Opt<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
-/// Numbers with 32 bits in protobuf and fewer in the table; null if too large.
+/// Numbers with 32 bits in protobuf and fewer in the table; null if a number is too large.
 pub(crate) struct Narrow<T: PolarsNumericType>(&'static str, PrimitiveChunkedBuilder<T>);
-/// A time of the node's clock as nanoseconds since 1970; null for 0, protobuf's default.
+/// A time of the node's clock in nanoseconds since 1970; null for 0, protobuf's default.
 pub(crate) struct UtcNs(&'static str, PrimitiveChunkedBuilder<Int64Type>);
 /// Booleans, never null.
 pub(crate) struct Bool(&'static str, BooleanChunkedBuilder);
@@ -83,9 +83,9 @@ pub(crate) struct Text(&'static str, StringChunkedBuilder);
 pub(crate) struct Enum<T>(&'static str, StringChunkedBuilder, PhantomData<T>);
 /// Text or null; written with a dictionary.
 pub(crate) struct OptText(&'static str, StringChunkedBuilder);
-/// Text; null where empty; written with a dictionary.
+/// Text; null if empty; written with a dictionary.
 pub(crate) struct NonEmptyText(&'static str, StringChunkedBuilder);
-/// Bytes; null where empty.
+/// Bytes; null if empty.
 pub(crate) struct Blob(&'static str, BinaryChunkedBuilder);
 
 impl Text {

@@ -1,13 +1,13 @@
 //! The columns of every table.
 //!
-//! Each table has a row message in `agent.proto`, and columns have the names of its fields. Exception: times of a node's
-//! clock. `at_ns` is stored in the key columns `t_ns` and `t_s`, and a field `X_at_ns` in the column `X_t_ns`, both as
-//! nanoseconds since 1970 on the controller's clock (`requested_at_ns` in `asked_t_ns`, its former name). A test checks with
-//! the descriptor set that every field has a column. What each column means is in docs/results.md.
+//! Each table has a row message in `agent.proto`, and its columns have the names of the message's fields. Times of a node's clock are the
+//! exception: `at_ns` is stored in the key columns `t_ns` and `t_s`, and a field `X_at_ns` in the column `X_t_ns`. `t_ns` columns are in
+//! nanoseconds since 1970 on the controller's clock. `requested_at_ns` is stored in `asked_t_ns`, its former name. A test checks with the
+//! descriptor set that every field has a column. docs/results.md says what each column means.
 //!
-//! Every table has the same key columns first: `point_id` u32, `trial` u16, `node`, `t_ns` i64 (UTC, ns since
-//! 1970), `t_s` f64 (seconds since the start of the trial on the node's own clock), `phase` (null before the first phase
-//! and after the last). An interval belongs to the phase that contains its midpoint; its `t_ns` is its end.
+//! The first columns of every table are the same keys: `point_id` u32, `trial` u16, `node`, `t_ns` i64 (UTC, ns since 1970), `t_s` f64
+//! (seconds since the start of the trial on the node's own clock), `phase` (null before the first phase and after the last). The `t_ns` of
+//! an interval is its end; its phase is the one that contains its midpoint.
 
 use ccbench_proto::wire::{self, PacketFate, ProbeKind, Role, SampleSource, Side, TimingKind};
 use polars::prelude::*;
@@ -22,7 +22,7 @@ pub use keys::KEYS;
 pub(crate) use keys::{Columns, Origin};
 use keys::{Keys, RowTime};
 
-/// The column name of a field: the field's name, or the name after `as`.
+/// Returns the column name of a field: the field's name, or the name after `as`.
 macro_rules! column {
     ($field:ident) => {
         stringify!($field)
@@ -67,17 +67,17 @@ macro_rules! table {
     };
 }
 
-// After the macros that this module uses.
+// After the macros, because this module uses them.
 mod acks;
 pub(crate) use acks::{AckColumns, AckCountColumns, TcpEventColumns};
 
-/// The start of a flow; a flow that did not start has no time.
+/// Returns the time of a flow's start; a flow that did not start has none.
 fn flow_start(row: &wire::Flow, axis: &Axis) -> RowTime {
     let at_ns = row.start_s.map(|s| axis.at(s));
     RowTime { at_ns, phase_at_ns: at_ns }
 }
 
-/// The time of an interval is its end; its phase is that of its midpoint.
+/// Returns the time and phase of an interval: its end, and the phase of its midpoint.
 fn interval_midpoint(row: &wire::Interval, _: &Axis) -> RowTime {
     let half_ns = (row.seconds.max(0.0) * 5e8) as u64;
     let RowTime { at_ns, .. } = row.at_ns.into();
@@ -362,7 +362,7 @@ table! { HostSampleColumns, "host_samples", wire::HostSample, |row, _| row.at_ns
     agent_rss_bytes: Num<UInt64Type>,
 } }
 
-/// A row of `events`: an event with its kind and data as text.
+/// A row of `events`, with the kind and the data as text.
 pub(crate) struct EventRow {
     at_ns: u64,
     kind: String,
@@ -437,7 +437,7 @@ mod tests {
             let column = if field == "at_ns" {
                 return true;
             } else if field == "requested_at_ns" {
-                // The column keeps the name that it has in 0.1.0: tables have no aliases.
+                // The column keeps its name from 0.1.0: tables have no aliases.
                 "asked_t_ns".to_owned()
             } else if let Some(stem) = field.strip_suffix("_at_ns") {
                 format!("{stem}_t_ns")

@@ -1,4 +1,4 @@
-//! Compaction: a table's rows of all trials in one file, or in a few large ones, instead of in a file for each trial.
+//! Compaction: moves the rows that a table has of all trials into one file or a few large ones, instead of a file for each trial.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use super::parquet_file::each_frame;
 use super::part::{FILE_ROW_GROUPS, Metadata, Writer};
 use crate::error::{FileError, Result, polars_error};
 
-/// Sizes of shared files.
+/// Size limits of shared files.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Rows of a row group, at least. Whoever reads one trial reads the row groups that have rows of it.
+    /// Minimum number of rows of a row group. A reader of one trial reads every row group with rows of it.
     row_group_rows: usize,
-    /// A trial begins another file when the last one has so many row groups.
+    /// Maximum number of row groups of a file; then the next trial begins a new file.
     file_row_groups: usize,
 }
 
 const LIMITS: Limits = Limits { row_group_rows: 16 * 1024, file_row_groups: FILE_ROW_GROUPS };
 
-/// Moves the rows of these trials of a results directory into shared files, in the order of point and repetition; returns the digests
-/// of these files. The trials' own files must be as they were committed, and are removed.
+/// Moves the rows of these trials of a results directory into shared files, in the order of point and repetition, and returns the digests
+/// of these files. The trials' own files must be as they were committed; they are removed.
 pub(crate) fn compact(run: &Path, ends: &mut [TrialEnd]) -> Result<Digests> {
     compact_within(run, ends, LIMITS)
 }
@@ -55,11 +55,11 @@ struct SharedTable<'a> {
     run: &'a Path,
     table: &'a str,
     limits: Limits,
-    /// Of the file that is written, from 0.
+    /// Number of the file that is being written, from 0.
     number: usize,
-    /// Rows in that file, those in the buffer too.
+    /// Rows of this file, including the buffered ones.
     rows: usize,
-    /// Those of that file.
+    /// Columns of this file.
     columns: Option<SchemaRef>,
     buffer: Option<DataFrame>,
     writer: Option<Writer>,
@@ -72,7 +72,7 @@ impl<'a> SharedTable<'a> {
         Self { run, table, limits, number, rows, columns, buffer, writer, digests: Digests::new() }
     }
 
-    /// The path of the file that is written, in the results directory.
+    /// Returns the path, in the results directory, of the file that is being written.
     fn name(&self) -> String {
         format!("tables/{}/part-{}.parquet", self.table, self.number)
     }
@@ -81,7 +81,7 @@ impl<'a> SharedTable<'a> {
         self.run.join(self.name())
     }
 
-    /// Adds the rows of a trial. They are in one file.
+    /// Adds the rows of a trial to one file.
     fn add(&mut self, end: &mut TrialEnd) -> Result<()> {
         let files = table_files(self.run, end, self.table);
         let (mut first_row, mut found) = (None, 0);
@@ -107,7 +107,8 @@ impl<'a> SharedTable<'a> {
         Ok(())
     }
 
-    /// Ends the file if it is full, or has other columns than this trial: trials of different versions of ccbench may differ.
+    /// Ends the file if it is full, or if its columns differ from this trial's: trials of different ccbench versions may have different
+    /// columns.
     fn begin(&mut self, first: &DataFrame) -> Result<()> {
         let row_groups = self.writer.as_ref().map_or(0, Writer::row_groups);
         let has_others = self.columns.as_ref().is_some_and(|columns| columns != first.schema());

@@ -1,9 +1,9 @@
 //! Compares two runs, or two levels of a factor of one run: differences with confidence intervals and effect sizes.
 //!
-//! Trials are paired if both sides have the same trial of the same point with the same seed: both trials then used the same
-//! random values, and differences are taken trial by trial. Otherwise both sides are independent samples.
+//! Trials are paired if both sides have the same trial of the same point with the same seed. Both trials then used the same random values,
+//! so differences are taken trial by trial. Otherwise the two sides are independent samples.
 //!
-//! Points of two runs are matched by the levels of their common factors. `tolerance` judges which of them agree.
+//! Points of two runs are matched by the levels of their common factors. `tolerance` decides which of them agree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -58,15 +58,15 @@ pub enum CompareError {
     /// Neither side has such a metric.
     #[error("there is no metric `{metric}` here{hint}")]
     UnknownMetric {
-        /// As given.
+        /// The metric as given.
         metric: String,
-        /// What follows: the metrics that exist, where this one exists, or what is near.
+        /// How the message continues: the metrics that exist, where this one exists, or which names are similar.
         hint: String,
     },
 }
 
 impl CompareError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),
@@ -76,7 +76,7 @@ impl CompareError {
     }
 }
 
-/// Result of a comparison.
+/// The result of a comparison.
 type Result<T, E = CompareError> = std::result::Result<T, E>;
 
 /// The second side of a comparison.
@@ -84,7 +84,7 @@ type Result<T, E = CompareError> = std::result::Result<T, E>;
 pub enum Comparison<'a> {
     /// Another run.
     Run(&'a Path),
-    /// Two levels of a factor: its name, the first level, the second level.
+    /// Two levels of a factor: the factor's name, the first level, the second level.
     Levels(&'a str, &'a str, &'a str),
 }
 
@@ -100,7 +100,7 @@ const DEFAULT_METRICS: [(&str, &str); 8] = [
     ("drops", "sum"),
 ];
 
-/// Subjects of a side that an error lists.
+/// Maximum number of subjects of each side that an error lists.
 const MAX_SUBJECTS: usize = 20;
 
 /// The comparison of one metric.
@@ -118,26 +118,26 @@ pub struct Compared {
     pub metric: &'static str,
     /// Its unit.
     pub unit: &'static str,
-    /// The statistic over the phase.
+    /// The statistic, computed over the phase.
     pub stat: &'static str,
     /// The numbers.
     pub numbers: Numbers,
-    /// Whether the means differ by no more than the metric's tolerance; `None` if it has none.
+    /// Whether the means differ by no more than the metric's tolerance; `None` if the metric has none.
     pub agrees: Option<bool>,
 }
 
 /// The result of a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Differences {
-    /// Both runs or levels.
+    /// The names of both runs or levels.
     pub names: (String, String),
     /// One row per point, phase, subject and metric that both sides have.
     pub rows: Vec<Compared>,
     /// Points without rows.
     pub unmatched: Vec<Unmatched>,
-    /// The points with judged rows, in the order of points.
+    /// The points with judged rows, in the order of the points.
     pub judged: Vec<JudgedPoint>,
-    /// The claims of both plans; none if levels are compared.
+    /// The claims of both plans; empty if levels are compared.
     pub claims: ComparedClaims,
     /// The trials of both sides.
     pub trials: [SideTrials; 2],
@@ -145,20 +145,20 @@ pub struct Differences {
     pub of_one_run: bool,
 }
 
-/// One side: values with the seed of their trial, by row key and trial.
+/// One side of a comparison: values with the seed of their trial, by row key and trial.
 struct Side {
     name: String,
     values: BTreeMap<RowKey, BTreeMap<u16, (u64, f64)>>,
-    /// What it has of each point, by the position of the point.
+    /// What the side has of each point, by the position of the point.
     presence: BTreeMap<usize, Presence>,
 }
 
-/// Point, phase, scope, subject, metric and stat. Numbers are positions in [`RowOrder`].
+/// Point, phase, scope, subject, and metric with statistic. Numbers are positions in [`RowOrder`].
 type RowKey = (usize, usize, Scope, String, usize);
 
 /// Points, phases and metrics of both sides, in the order of the table.
 struct RowOrder {
-    /// Levels of shared factors.
+    /// The levels of the shared factors.
     points: Vec<String>,
     phases: Vec<String>,
     metrics: Vec<(&'static str, &'static str, &'static str)>,
@@ -166,16 +166,16 @@ struct RowOrder {
 
 /// Which metrics are compared and judged.
 struct Metrics<'a> {
-    /// As given on the command line; empty: the default ones.
+    /// The metrics as given on the command line; if empty, the default ones are compared.
     requested: &'a [String],
-    /// Tolerances as given on the command line.
+    /// The tolerances as given on the command line.
     given: &'a [Tolerance],
     /// All tolerances that apply.
     tolerances: Vec<Tolerance>,
 }
 
 impl<'a> Metrics<'a> {
-    /// `agreement`: whether the default tolerances apply. They do not add metrics to those that were requested.
+    /// Selects metrics. `agreement` says whether the default tolerances apply. They do not add metrics to requested ones.
     fn of(requested: &'a [String], given: &'a [Tolerance], agreement: bool) -> Self {
         let all = if agreement { Tolerance::with_defaults(given) } else { given.to_vec() };
         let is_wanted = |one: &Tolerance| {
@@ -193,18 +193,18 @@ impl<'a> Metrics<'a> {
             || self.tolerance(metric).is_some()
     }
 
-    /// The tolerance of a metric.
+    /// Returns the tolerance of a metric.
     fn tolerance(&self, metric: (&str, &str)) -> Option<&Tolerance> {
         self.tolerances.iter().find(|one| is_metric(&one.metric, metric))
     }
 }
 
-/// Compares the given metrics: `name` (its mean or sum) or `name:stat`. If `metrics` is empty, compares the default ones.
-/// Metrics with a tolerance are compared, too. Two runs with several common points also have the default tolerances. The observer gets
-/// the progress of reading both runs.
+/// Compares the given metrics: `name` (its mean or sum) or `name:stat`. If `metrics` is empty, compares the default ones. Metrics with a
+/// tolerance are also compared. Two runs with several common points also have the default tolerances. The observer gets the progress of
+/// reading both runs.
 ///
 /// # Errors
-/// A run cannot be read, a metric does not exist, or both sides have nothing in common.
+/// A run cannot be read, a metric does not exist, or the two sides have nothing in common.
 pub fn compare(
     run: &Path,
     with: &Comparison<'_>,
@@ -247,7 +247,7 @@ pub fn compare(
     let shared = shared(one, other, &points);
     for (side, points) in [(one, &points[0]), (other, &points[1])] {
         let alone = |f: &&String| varies(side, points, f) && !shared.contains(f);
-        // Several points of this side would have the same row key.
+        // Without this factor, several points of this side would have the same row key.
         if let Some(factor) = side.factors.iter().find(alone) {
             return Err(CompareError::Unpaired {
                 reason: format!(
@@ -270,7 +270,7 @@ pub fn compare(
     Ok(Differences { claims, trials, of_one_run, ..differences })
 }
 
-/// Checks the names of metrics, before the tables are read.
+/// Checks the names of metrics before the tables are read.
 fn check_names(metrics: &[String], tolerances: &[Tolerance]) -> Result<()> {
     for metric in metrics.iter().chain(tolerances.iter().map(|one| &one.metric)) {
         if let Some(hint) = missing_metric(metric) {
@@ -280,12 +280,12 @@ fn check_names(metrics: &[String], tolerances: &[Tolerance]) -> Result<()> {
     Ok(())
 }
 
-/// The results of the claims of a run's plan.
+/// Returns the results of the claims of a run's plan.
 fn claims_of(run: &RunDir, summary: &Summary) -> Vec<Expectation> {
     run.plan().map(|plan| expect::judge(plan.plan(), summary)).unwrap_or_default()
 }
 
-/// Factors whose levels match the points of both sides: factors of both runs that vary on at least one side.
+/// Returns the factors whose levels match the points of both sides: factors of both runs that vary on at least one side.
 fn shared(a: &Summary, b: &Summary, points: &[BTreeSet<u32>; 2]) -> Vec<String> {
     let both = a.factors.iter().filter(|factor| b.factors.contains(factor));
     both.filter(|f| varies(a, &points[0], f) || varies(b, &points[1], f)).cloned().collect()
@@ -327,7 +327,7 @@ fn check_levels(summary: &Summary, factor: &str, requested: &[&str]) -> Result<(
 }
 
 impl Side {
-    /// Whether it has rows of a point.
+    /// Returns whether this side has rows of a point.
     fn has(&self, point: usize) -> bool {
         self.presence.get(&point) == Some(&Presence::Counted)
     }
@@ -350,7 +350,7 @@ impl RowOrder {
         })
     }
 
-    /// The position of each of these points. Points that only the second run has come last.
+    /// Returns the position of each of these points. Points that only the second run has come last.
     fn positions(
         &mut self,
         summary: &Summary,
@@ -403,7 +403,7 @@ impl RowOrder {
         Side { name, values, presence }
     }
 
-    /// Checks that every metric that was named has values.
+    /// Checks that every named metric has values.
     fn check_metrics(&self, metrics: &Metrics<'_>) -> Result<()> {
         for metric in metrics.requested.iter().chain(metrics.given.iter().map(|one| &one.metric)) {
             let (name, stat) = name_and_stat(metric);
@@ -419,7 +419,7 @@ impl RowOrder {
 
     fn differences(&self, a: Side, b: Side, metrics: &Metrics<'_>) -> Result<Differences> {
         self.check_metrics(metrics)?;
-        // Metrics of groups replace those of their flows.
+        // Metrics of groups replace those of the groups' flows.
         let of_groups: BTreeSet<usize> =
             a.values.keys().filter(|about| about.2 == Scope::Group).map(|about| about.4).collect();
         let is_shown = |about: &RowKey| {

@@ -35,7 +35,7 @@ impl From<Option<f64>> for Cell {
 }
 
 impl Table {
-    /// An empty table with these columns.
+    /// Creates an empty table with these columns.
     pub(crate) fn new(columns: &[&str]) -> Self {
         Self { text: columns.join(",") + "\n" }
     }

@@ -9,43 +9,42 @@ use ccbench_proto::resolve::ETHERNET_BYTES;
 use ccbench_proto::trace::{Step, Trace};
 use ccbench_proto::units::Rate;
 
-/// A loss of all packets.
+/// A loss of all packets, in parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
 
-/// Bytes per packet that count against the link's rate, in addition to the IP packet.
+/// Returns the bytes per packet that count against the link's rate in addition to the IP packet.
 pub(crate) fn overhead(link: &Link) -> f64 {
     link.overhead.unwrap_or(ETHERNET_BYTES).get() as f64
 }
 
-/// Bytes per packet that count against the link's rate and that its counters do not have.
+/// Returns the bytes per packet that count against the link's rate but not in its counters.
 pub(crate) fn extra_bytes(link: &Link) -> f64 {
     overhead(link) - ETHERNET_BYTES.get() as f64
 }
 
-/// How many bytes count against a link's rate, by its counters of bytes and packets; `extra_bytes`: of a packet.
+/// Returns how many bytes count against a link's rate, from its byte and packet counters. `extra_bytes` are those of each packet.
 pub(crate) fn line_bytes(counted: f64, packets: f64, extra_bytes: f64) -> f64 {
     (counted + extra_bytes * packets).max(0.0)
 }
 
-/// Capacity curves of the traces that are stored with a run, by point and link.
+/// Capacity curves of the traces stored with a run, by point and link.
 #[derive(Debug, Default)]
 pub(crate) struct TraceCapacities(BTreeMap<u32, BTreeMap<String, Arc<CapacityCurve>>>);
 
 impl TraceCapacities {
-    /// The curves of a plan whose traces are stored with its run; unreadable traces are skipped.
+    /// Returns the curves of a plan whose traces are stored with its run. Skips unreadable traces.
     pub(super) fn of(plan: &CheckedPlan) -> Self {
         let points = plan.points();
         let mut cache = Vec::new();
         Self(points.iter().map(|point| (point.id, curves(&point.plan, &mut cache))).collect())
     }
 
-    /// The capacity curve of a link at a point; `None` if its trace starts after the trial, has no rates or cannot be
-    /// read.
+    /// Returns the capacity curve of a link at a point; `None` if its trace starts after the trial, has no rates or cannot be read.
     pub(crate) fn curve(&self, point_id: u32, link: &str) -> Option<&CapacityCurve> {
         self.0.get(&point_id)?.get(link).map(Arc::as_ref)
     }
 
-    /// Whether no link has a curve.
+    /// Returns whether no link has a curve.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.values().all(BTreeMap::is_empty)
     }
@@ -54,12 +53,12 @@ impl TraceCapacities {
 /// A trace's settings, the link's rate and overhead, and the curve built from them.
 type CacheEntry = (TraceUse, Option<Rate>, f64, Arc<CapacityCurve>);
 
-/// Capacity curves of a plan's links; links whose trace starts after the trial have none.
+/// Returns the capacity curves of a plan's links. Links whose trace starts after the trial have none.
 pub(crate) fn capacity_curves(plan: &CheckedPlan) -> BTreeMap<String, Arc<CapacityCurve>> {
     curves(plan, &mut Vec::new())
 }
 
-/// As [`capacity_curves`]; equal settings share one curve.
+/// As [`capacity_curves`], but links with equal settings share one curve.
 fn curves(plan: &CheckedPlan, cache: &mut Vec<CacheEntry>) -> BTreeMap<String, Arc<CapacityCurve>> {
     let curve = |(name, link): (&String, &Link)| {
         let used = starting_with_trial(link)?;
@@ -77,13 +76,13 @@ fn curves(plan: &CheckedPlan, cache: &mut Vec<CacheEntry>) -> BTreeMap<String, A
     plan.plan().links.iter().filter_map(curve).collect()
 }
 
-/// The link's trace settings, if the trace starts with the trial.
+/// Returns the link's trace settings if the trace starts with the trial.
 fn starting_with_trial(link: &Link) -> Option<&TraceUse> {
     link.trace.as_ref().filter(|used| used.start == TraceStart::Trial)
 }
 
-/// Intervals up to `until_ns` in which a link lets nothing pass for at least `least_ns` because of its trace, whose rate is zero or
-/// whose loss is whole. None if the trace starts after the trial or cannot be read.
+/// Returns the intervals up to `until_ns`, of at least `least_ns`, in which a link's trace lets nothing pass: its rate is zero or it drops
+/// all packets. Empty if the trace starts after the trial or cannot be read.
 pub(crate) fn outages(
     plan: &CheckedPlan,
     link: &Link,
@@ -97,7 +96,7 @@ pub(crate) fn outages(
     let mut take = |from_ns: u64, to_ns: u64| {
         let to_ns = to_ns.min(until_ns);
         match found.last_mut() {
-            // Consecutive rows of an outage form one.
+            // Merge consecutive rows of an outage.
             Some(last) if last.1 == from_ns && !is_discrete => last.1 = to_ns,
             _ if from_ns < to_ns => found.push((from_ns, to_ns)),
             _ => {}
@@ -131,7 +130,7 @@ pub(crate) fn outages(
     found
 }
 
-/// When the rows of a trace begin, and whether nothing passes in each. Between delivery opportunities, nothing does.
+/// Returns when the rows of a trace begin, and whether nothing passes in each. Nothing passes between delivery opportunities.
 fn rows_with_outages(trace: &Trace, used: &TraceUse, unset: Option<Rate>) -> Vec<(u64, bool)> {
     match trace {
         Trace::Steps(steps) => {
@@ -149,7 +148,7 @@ fn rows_with_outages(trace: &Trace, used: &TraceUse, unset: Option<Rate>) -> Vec
     }
 }
 
-/// The rate of a row, raised to the trace's floor; of a row without a rate, that of its link.
+/// Returns the rate of a row, raised to the trace's floor. A row without a rate has the rate of its link.
 fn rate_of(step: &Step, used: &TraceUse, unset: Option<Rate>) -> Option<Rate> {
     let raised = |rate: Rate| rate.max(used.floor.unwrap_or(rate));
     step.rate.map(raised).or(unset)
@@ -158,8 +157,8 @@ fn rate_of(step: &Step, used: &TraceUse, unset: Option<Rate>) -> Option<Rate> {
 /// Cumulative capacity: piecewise linear, repeated if the trace loops.
 #[derive(Debug)]
 pub(crate) struct CapacityCurve {
-    /// Time in nanoseconds since the start of the trace, bytes until then, and the rate from then on in bytes per
-    /// nanosecond. The first knot is at 0.
+    /// Time in nanoseconds since the start of the trace, bytes until then, and the rate from then on in bytes per nanosecond. The first
+    /// knot is at 0.
     knots: Vec<(u64, f64, f64)>,
     length_ns: u64,
     on_end: OnEnd,
@@ -167,8 +166,8 @@ pub(crate) struct CapacityCurve {
 }
 
 impl CapacityCurve {
-    /// Builds the curve of a trace that starts with the trial, for a link with a rate, which rows without one have, and an
-    /// overhead in bytes per packet. `None` if no row has a rate, or one has neither.
+    /// Builds the curve of a trace that starts with the trial. `unset` is the link's rate, which applies to rows without one; `overhead` is
+    /// in bytes per packet. `None` if no row has a rate, or if a row has neither its own rate nor the link's.
     pub(crate) fn new(
         trace: &Trace,
         used: &TraceUse,
@@ -197,7 +196,7 @@ impl CapacityCurve {
                 knots.extend(sums.map(|(at_ns, n)| (*at_ns, each * f64::from(n), 0.0)));
                 if let (OnEnd::Hold, Some((last, earlier))) = (used.on_end, all.at_ns.split_last())
                 {
-                    // With `hold`, the last opportunity repeats at its distance from the previous one.
+                    // With `hold`, the last opportunity repeats, at its distance from the one before it.
                     let before = earlier.partition_point(|at_ns| at_ns < last);
                     let previous = before.checked_sub(1).map_or(0, |index| earlier[index]);
                     let bytes = each * (all.at_ns.len() - before) as f64;
@@ -211,13 +210,12 @@ impl CapacityCurve {
         Some(Self { knots, length_ns: length_ns.max(1), on_end: used.on_end, is_discrete })
     }
 
-    /// Bytes between two times, in nanoseconds since the start of the trial.
+    /// Returns the bytes between two times, in nanoseconds since the start of the trial.
     pub(crate) fn bytes(&self, from_ns: u64, to_ns: u64) -> f64 {
         self.bytes_until(to_ns) - self.bytes_until(from_ns)
     }
 
-    /// Bytes within `stretch_ns` of either edge of a window: how far a count may be off when its times are off by
-    /// that much.
+    /// Returns the bytes within `stretch_ns` of the edges of a window: how far off a count may be if its times are off by that much.
     pub(crate) fn burst(&self, (from_ns, to_ns): (u64, u64), stretch_ns: u64) -> f64 {
         let edge = |at_ns: u64| {
             self.bytes(at_ns.saturating_sub(stretch_ns), at_ns.saturating_add(stretch_ns))
@@ -225,12 +223,12 @@ impl CapacityCurve {
         edge(from_ns) + edge(to_ns)
     }
 
-    /// Whether capacity comes in discrete delivery opportunities.
+    /// Returns whether the capacity consists of discrete delivery opportunities.
     pub(crate) fn is_discrete(&self) -> bool {
         self.is_discrete
     }
 
-    /// Nanoseconds that the link takes to send `bytes` from a time on; `None` if it never does.
+    /// Returns how many nanoseconds the link takes to send `bytes` from a time on; `None` if it never does.
     pub(crate) fn drain_time_ns(&self, from_ns: u64, bytes: f64) -> Option<u64> {
         if bytes <= 0.0 {
             return Some(0);
@@ -240,14 +238,14 @@ impl CapacityCurve {
         let (rounds, rest) = match self.on_end {
             OnEnd::Loop if round <= 0.0 => return None,
             OnEnd::Loop => {
-                // The last byte of a loop belongs to it, not to the start of the next.
+                // The last byte of a loop belongs to this loop, not to the start of the next.
                 let rounds = ((wanted / round).ceil() - 1.0).max(0.0);
                 (rounds as u64, wanted - rounds * round)
             }
             OnEnd::Stop if wanted > round => return None,
             OnEnd::Stop | OnEnd::Hold => (0, wanted),
         };
-        // The first knot at or after the last byte, and the segment in which it is sent.
+        // The first knot at or after the last byte, and the segment in which this byte is sent.
         let after = self.knots.partition_point(|(_, bytes, _)| *bytes < rest);
         let (knot_ns, passed, slope) = *self.knots.get(after.checked_sub(1)?)?;
         let within = (slope > 0.0).then(|| knot_ns as f64 + (rest - passed) / slope);
@@ -334,7 +332,7 @@ mod tests {
             let line = (unset.map(Rate::from_bits_per_sec), 14.0);
             CapacityCurve::new(&Trace::Steps(all.clone()), &used(OnEnd::Hold, floor), line)
         };
-        // The floor is one of rows.
+        // The floor applies to rows only.
         assert_eq!(curve(&all, Some(800_000)).unwrap().bytes(s / 2, 3 * s), 5e5 + 2e5);
         assert!(curve(&all, None).is_none(), "no limit for a time");
         all.steps[0].rate = None;
@@ -397,7 +395,7 @@ mod tests {
         assert_eq!(of(&trace, "hold", (5 * s, s / 2)), [(s, 5 * s)]);
         assert_eq!(of(&trace, "stop", (5 * s, s / 2)), [(s, 5 * s)]);
         assert!(of(&trace, "loop", (4 * s, 2 * s)).is_empty());
-        // The same outage as a loss of all packets, with a rate and without.
+        // The same outage as a loss of all packets, with and without a rate.
         for rate in [Some(Rate::from_bits_per_sec(8_000_000)), None] {
             let Trace::Steps(mut all) = steps() else { panic!("opportunities") };
             for (step, ppm) in all.steps.iter_mut().zip([999_999, 1_000_000]) {
@@ -486,7 +484,7 @@ flows = ["f"]
             "{notes:?}"
         );
 
-        // A trace whose hash does not match the plan is ignored and noted.
+        // A trace whose hash does not match the plan is ignored, and a note says so.
         let other = "0".repeat(64);
         let late = "file = \"late.csv\"";
         let plan = PLAN.replace(late, &format!("{late}, sha256 = \"{other}\""));

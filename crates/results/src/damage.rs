@@ -1,6 +1,6 @@
-//! Compares files with their digests in the journal; [`verify`](super::verify) does so for every file of the directory.
-//! [`mark`] finds committed trials whose tables are not those that were committed: a reader treats such a trial as failed,
-//! without a row, so that one damaged file does not block the other trials.
+//! Compares files with their digests in the journal; [`verify`](super::verify) does so for every file of the directory. [`mark`] finds
+//! committed trials whose table files have changed since the commit. Readers treat such a trial as failed and without rows, so that one
+//! damaged file does not block the other trials.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,17 +17,17 @@ use super::parallel::in_parallel;
 use super::reason::ReasonCode;
 use super::store::RESOLVED_PLAN;
 
-/// How files are compared with the journal.
+/// How thoroughly files are compared with the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// By their sizes: one system call each.
+    /// Compare sizes: one system call per file.
     Sizes,
-    /// By their digests: each is read.
+    /// Compare digests: every file is read.
     Digests,
 }
 
-/// Compares a file with its digest in the journal, and describes the difference if there is one. Of a file without a digest only
-/// the ends are compared, which shows whether it is a complete Parquet file.
+/// Compares a file with its digest in the journal, and describes the difference if there is one. If a file has no digest, checks only its
+/// beginning and end, which show whether it is a complete Parquet file.
 pub(crate) fn compare_with_digest(
     path: &Path,
     expected: Option<&FileDigest>,
@@ -62,7 +62,7 @@ pub(crate) fn compare_with_digest(
     }
 }
 
-/// Whether a file begins with Parquet's magic number and ends with it and a footer that fits into the file.
+/// Returns whether a file begins and ends with Parquet's magic number, and has a footer that fits into the file.
 fn has_parquet_ends(path: &Path) -> std::io::Result<bool> {
     const MAGIC: &[u8] = b"PAR1";
     let mut file = File::open(path)?;
@@ -76,7 +76,8 @@ fn has_parquet_ends(path: &Path) -> std::io::Result<bool> {
     Ok(head == MAGIC && tail == MAGIC && fits)
 }
 
-/// What is wrong with the resolved plan. A missing plan and one without a digest are not: a run that is being copied has no plan yet.
+/// Returns what is wrong with the resolved plan. A missing plan is no damage (a run that is being copied has none yet), and neither is a
+/// plan without a digest.
 pub(crate) fn of_plan(run: &Path, state: &RunState) -> Option<String> {
     let expected = state.run_files.get(RESOLVED_PLAN)?;
     let path = run.join(RESOLVED_PLAN);
@@ -84,7 +85,7 @@ pub(crate) fn of_plan(run: &Path, state: &RunState) -> Option<String> {
     compare_with_digest(&path, Some(expected), Depth::Digests)
 }
 
-/// Marks every trial in the state that has a damaged file in one of these tables.
+/// Marks every trial in the state with a damaged file in one of these tables.
 pub(crate) fn mark(
     path: &Path,
     state: &mut RunState,
@@ -137,7 +138,7 @@ pub(crate) fn mark(
     }
 }
 
-/// What is wrong with files of these tables that trials share, by their names. Each is read once.
+/// Returns what is wrong with shared files of these tables, by file name. Each file is read once.
 fn damaged_shared(
     path: &Path,
     state: &RunState,
@@ -148,7 +149,7 @@ fn damaged_shared(
     let names = shared.filter(|(table, _)| tables(table)).map(|(_, rows)| rows.file.as_str());
     let names: Vec<&str> = names.collect::<BTreeSet<_>>().into_iter().collect();
     let problems = in_parallel(&names, |name| match state.run_files.get(*name) {
-        // The directory may be a stranger's.
+        // The directory may come from someone else.
         Some(expected) if is_inside(name) => {
             compare_with_digest(&path.join(name), Some(expected), depth)
         }

@@ -1,4 +1,4 @@
-//! SHA-256 digests of the files of a results directory, computed while the files are written.
+//! SHA-256 digests of the files of a results directory, computed while files are written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,31 +8,31 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Written at once.
+/// Bytes per write.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Size and digest of a file.
+/// The size and the digest of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDigest {
-    /// Its size.
+    /// The file's size.
     pub bytes: u64,
-    /// Its SHA-256, in hexadecimal.
+    /// The file's SHA-256, in hexadecimal.
     pub sha256: String,
 }
 
-/// Files by their paths relative to the results directory.
+/// Files, by their paths relative to the results directory.
 pub type Digests = BTreeMap<String, FileDigest>;
 
 impl FileDigest {
-    /// Of a file's content.
+    /// Returns the digest of a file's content.
     pub fn of(content: &[u8]) -> Self {
         Self { bytes: content.len() as u64, sha256: hexadecimal(Sha256::digest(content).as_ref()) }
     }
 
-    /// Of a file, which is read.
+    /// Reads a file and returns its digest.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn of_file(path: &Path) -> io::Result<Self> {
         const PIECE_BYTES: usize = 256 * 1024;
         let (mut file, mut hash, mut bytes) = (File::open(path)?, Sha256::new(), 0);
@@ -52,7 +52,7 @@ fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A new file with the digest of everything that is written to it. It is buffered: Polars writes metadata in single bytes.
+/// A new file, with the digest of everything that is written to it. It is buffered because Polars writes metadata in single bytes.
 pub(crate) struct DigestedFile(BufWriter<Hashed>);
 
 struct Hashed {
@@ -62,12 +62,12 @@ struct Hashed {
 }
 
 impl DigestedFile {
-    /// The file must be empty.
+    /// Wraps a file, which must be empty.
     pub(crate) fn new(file: File) -> Self {
         Self(BufWriter::with_capacity(BUFFER_BYTES, Hashed { file, hash: Sha256::new(), bytes: 0 }))
     }
 
-    /// Makes the content durable; returns its digest.
+    /// Syncs the file to disk and returns its digest.
     pub(crate) fn finish(self) -> io::Result<FileDigest> {
         let Hashed { file, hash, bytes } =
             self.0.into_inner().map_err(IntoInnerError::into_error)?;

@@ -1,12 +1,12 @@
-//! Style of tables in a terminal, and readable units.
+//! The style of tables in a terminal, and readable units.
 
 use comfy_table::{LineStyle, TableStyle};
 
-/// A rule under the header only; points are set apart by their factor levels.
+/// Only the header has a rule below it; the factor levels set points apart.
 pub const TABLE_STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
-/// Scale and name of the unit in which a stored value is shown.
+/// Returns the scale and the name of the unit in which a stored value is shown.
 pub(crate) fn readable(unit: &str) -> (f64, &str) {
     match unit {
         "bit/s" => (1e6, "Mbit/s"),

@@ -1,23 +1,22 @@
-//! Chooses the Parquet encoding of each column: dictionary or delta binary packed. Counters and timestamps take a fraction
-//! of a byte as deltas and eight in a dictionary; for columns that alternate between few values it is the reverse. zstd
-//! compresses both.
+//! Chooses the Parquet encoding of each column: dictionary or delta binary packed. Counters and timestamps take a fraction of a byte per
+//! value as deltas, but eight bytes in a dictionary. Columns that alternate between few values are the opposite. zstd compresses both.
 
 use polars::datatypes::{InitHashMaps, PlHashSet};
 use polars::prelude::*;
 use polars_parquet::write::Encoding;
 
-/// Values that Polars packs together, with as many bits each as the widest of their differences needs.
+/// Number of values that Polars packs together. The widest of their differences determines the bits of each.
 const BLOCK: usize = 256;
-/// What a change of the value costs in a dictionary's indices at most, which are run-length encoded.
+/// Maximum cost of a change of the value in a dictionary's run-length encoded indices.
 const RUN_BYTES: usize = 3;
 
-/// The encoding of every column of a row group, in their order.
+/// Returns the encoding of every column of a row group, in order.
 pub(crate) fn encodings(frame: &DataFrame) -> PolarsResult<Vec<Vec<Encoding>>> {
     frame.columns().iter().map(|column| Ok(vec![of(column)?])).collect()
 }
 
 fn of(column: &Column) -> PolarsResult<Encoding> {
-    // As Parquet carries them: unsigned ones as the signed ones of their size.
+    // As Parquet stores them: unsigned values as signed ones of the same size.
     Ok(match column.dtype() {
         DataType::UInt32 => {
             cheaper(column.u32()?.iter().flatten().map(|v| i64::from(v.cast_signed())), 4)
@@ -29,7 +28,7 @@ fn of(column: &Column) -> PolarsResult<Encoding> {
     })
 }
 
-/// The cheaper one for these values of so many bytes each, before compression.
+/// Returns the encoding that is smaller before compression, for values of `value_bytes` each.
 fn cheaper(values: impl Iterator<Item = i64>, value_bytes: usize) -> Encoding {
     let values: Vec<i64> = values.collect();
     let changes = values.windows(2).filter(|two| two[0] != two[1]).count();
@@ -54,9 +53,9 @@ fn cheaper(values: impl Iterator<Item = i64>, value_bytes: usize) -> Encoding {
     }
 }
 
-/// Bytes that the differences take; `None` if one of them has more bits than readers allow a value of that size.
+/// Returns the bytes that the differences take; `None` if one has more bits than readers allow for a value of that size.
 fn differences_bytes(values: &[i64], value_bytes: usize) -> Option<usize> {
-    // The first value stands in the page's head, and the blocks begin behind it.
+    // The first value is in the page's header, and the blocks follow.
     let (&first, rest) = values.split_first()?;
     let (mut before, mut bytes) = (first, 0);
     for block in rest.chunks(BLOCK) {
@@ -92,7 +91,7 @@ mod tests {
         assert_eq!(of_u32((0..5000).map(|i| i * 3)), Encoding::DeltaBinaryPacked);
         assert_eq!(of_u32((0..5000).map(|_| 7)), Encoding::RleDictionary);
         assert_eq!(of_u32((0..5000).map(|i| i / 1000)), Encoding::RleDictionary);
-        // Two values that are far from each other, in turns.
+        // Two distant values that alternate.
         assert_eq!(of_u32((0..5000).map(|i| i % 2 * 1_000_000)), Encoding::RleDictionary);
         assert_eq!(of_u32([]), Encoding::RleDictionary);
     }
@@ -107,7 +106,7 @@ mod tests {
 
     #[test]
     fn rejects_deltas_wider_than_the_value() {
-        // As signed numbers from the largest to the least: a difference of 33 bits, which readers refuse.
+        // As signed numbers, this goes from the largest to the smallest: a difference of 33 bits, which readers refuse.
         let values = (0..5000)
             .map(|i: u32| if i.is_multiple_of(2) { 0x7fff_0000 + i } else { 0x8000_0000 + i });
         assert_eq!(of_u32(values), Encoding::RleDictionary);
@@ -115,7 +114,7 @@ mod tests {
 
     #[test]
     fn delta_width_is_computed_per_block() {
-        // Neither of the two differences around the 255th value is too wide by itself, but they are of one block.
+        // Each of the two differences around the 255th value is narrow enough, but they share a block.
         let value = |i: usize| match i {
             ..255 => -2_147_000_000 + i as i64,
             255 => 2_147_000_000,

@@ -1,4 +1,4 @@
-//! Errors of file operations, which every module's own error includes, and the class that decides the exit code.
+//! Errors of file operations, which the error of every module includes, and the class that decides the exit code.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use polars::error::PolarsError;
 /// Who has to act on an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// The command names something that does not exist or does not fit: the user corrects the command.
+    /// The command names something that does not exist or does not fit. The user has to correct the command.
     Usage,
-    /// The command is right; reading, writing or computing failed.
+    /// The command is correct, but reading, writing or computing failed.
     Run,
 }
 
@@ -17,7 +17,7 @@ pub enum ErrorClass {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The file system refused.
+    /// The operating system returned an error.
     #[error("cannot {op} {}: {source}{}", path.display(), hint(source))]
     Io {
         /// The operation.
@@ -27,7 +27,7 @@ pub enum FileError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Polars refused.
+    /// Polars returned an error.
     #[error("cannot {op} {}: {source}{}", path.display(), polars_hint(source))]
     Polars {
         /// The operation.
@@ -37,7 +37,7 @@ pub enum FileError {
         /// Polars' error.
         source: PolarsError,
     },
-    /// The file is not the one that was committed.
+    /// The file differs from the one that was committed.
     #[error(
         "{} is damaged ({what}); restore it from a copy, or remove it to go on without it; `ccbench verify` lists all damaged files",
         path.display()
@@ -48,7 +48,7 @@ pub enum FileError {
         /// What is wrong.
         what: String,
     },
-    /// The flows of a trial in instants do not fit into memory.
+    /// The flows of a trial, divided into instants, do not fit into memory.
     #[error(
         "{}: trial {trial} of point {point_id} has more flows than fit into memory, in instants of 0.1 s (11 in a week, 1864 in an \
          hour); shorten its phases, or divide its flows among several runs",
@@ -57,9 +57,9 @@ pub enum FileError {
     TooManyFlows {
         /// The results directory.
         path: PathBuf,
-        /// Which point.
+        /// The point.
         point_id: u32,
-        /// Which repetition.
+        /// The repetition.
         trial: u16,
     },
     /// A JSON file or line could not be written or parsed.
@@ -75,7 +75,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Never the command's fault.
+    /// Returns the class; a file error is never [`ErrorClass::Usage`].
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::Io { .. }
@@ -87,7 +87,7 @@ impl FileError {
     }
 }
 
-/// A hint for errors whose system message does not suggest a fix.
+/// Returns a hint for errors whose system message does not suggest a fix.
 fn hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
@@ -104,7 +104,7 @@ fn polars_hint(error: &PolarsError) -> &'static str {
     }
 }
 
-/// Result of reading and writing files.
+/// The result of reading or writing a file.
 pub(crate) type Result<T, E = FileError> = std::result::Result<T, E>;
 
 /// Adds the operation and the path to an I/O error.

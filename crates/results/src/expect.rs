@@ -1,8 +1,8 @@
 //! Compares the plan's claims (`[[expect]]`) with the summary. No I/O.
 //!
-//! A claim is compared with the mean over trials. A claim about two numbers takes both from the same trial, or for two
-//! points from the same repetition: the points of a repetition run one after the other, so slow drift affects both.
-//! A claim that cannot be measured has a row with the reason.
+//! A claim is compared with the mean over trials. A claim about two numbers takes both from the same trial or, for two points, from the
+//! same repetition: the points of a repetition run one after the other, so slow drift affects both. A claim that cannot be measured gets a
+//! row with the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ pub(crate) use print::{mean_text, number_ranges, quantity, wrapped};
 
 /// Point, phase, scope, subject, metric, statistic.
 type Key<'a> = (u32, &'a str, Scope, &'a str, &'a str, &'a str);
-/// By repetition.
+/// Values, by repetition.
 type Values = BTreeMap<u16, f64>;
 
 /// Why a claim has no measured value.
@@ -49,14 +49,14 @@ enum NotMeasured {
     Undefined { number: String, trials: usize },
 }
 
-/// All claims of a plan, in its order, each at every point that it is about.
+/// Returns all claims of a plan, in its order, each at every point that it is about.
 pub fn judge(plan: &Plan, summary: &Summary) -> Vec<Expectation> {
     let index = Index::new(summary);
     let claims = plan.expect.iter().enumerate();
     claims.flat_map(|(nth, expect)| index.claim(nth as u32, expect, plan)).collect()
 }
 
-/// The summary's numbers, indexed by what they measure.
+/// The summary's numbers, by what they measure.
 struct Index<'a> {
     summary: &'a Summary,
     values: BTreeMap<Key<'a>, Values>,
@@ -127,7 +127,7 @@ impl<'a> Index<'a> {
         points.iter().map(|point_id| row(*point_id)).collect()
     }
 
-    /// What a claim measures, with the timescale if it depends on that.
+    /// Describes what a claim measures, with the timescale if the claim depends on it.
     fn in_words(&self, point_id: u32, claim: &Claim) -> String {
         let Numbered { phase, metric, stat, .. } = &claim.number;
         let key = (point_id, phase.as_str(), Scope::Net, "all", "timescale", "mean");
@@ -138,7 +138,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The points that a claim is about.
+    /// Returns the points that a claim is about.
     fn points(&self, expect: &Expect) -> Vec<u32> {
         let fits = |at: &[(String, String)]| {
             expect.at.iter().all(|(factor, asked)| {
@@ -153,7 +153,7 @@ impl<'a> Index<'a> {
         self.summary.points.get(&point_id).map_or(&[][..], Vec::as_slice)
     }
 
-    /// The levels that all of these points have.
+    /// Returns the levels that all of these points have.
     fn shared_levels(&self, points: &[u32]) -> Vec<&'a (String, String)> {
         let first = points.first().map_or(&[][..], |first| self.levels(*first));
         let mut shared: Vec<&(String, String)> = first.iter().collect();
@@ -164,7 +164,7 @@ impl<'a> Index<'a> {
         shared
     }
 
-    /// The levels of a point that are not `shared` with the claim's other points.
+    /// Returns the levels of a point that are not `shared` with the claim's other points.
     fn open_levels(&self, point_id: u32, shared: &[&(String, String)]) -> String {
         let open = self.levels(point_id).iter().filter(|level| !shared.contains(level));
         open.map(|(factor, level)| format!("{factor}={level}")).collect::<Vec<_>>().join(" ")
@@ -195,7 +195,7 @@ impl<'a> Index<'a> {
         row.why = known;
     }
 
-    /// The value of each repetition: the claim's number, or its ratio to or difference from the other number.
+    /// Returns the value of each repetition: the claim's number, or its ratio to or difference from the other number.
     fn related(&self, point_id: u32, claim: &Claim) -> Result<Vec<f64>, NotMeasured> {
         let own = self.of(point_id, &claim.number)?;
         let Some(relation) = &claim.relation else { return Ok(own.into_values().collect()) };
@@ -223,7 +223,7 @@ impl<'a> Index<'a> {
         values.ok_or_else(|| self.why_none(point, number))
     }
 
-    /// The point itself, or the point with the levels of the number's `where`.
+    /// Returns the point itself, or the point with the levels in the number's `where`.
     fn other_point(&self, point_id: u32, number: &Numbered) -> Result<u32, NotMeasured> {
         if number.at.is_empty() {
             return Ok(point_id);
@@ -241,14 +241,14 @@ impl<'a> Index<'a> {
         })
     }
 
-    /// The values of a statistic of a number's subject and phase.
+    /// Returns the values of a statistic for a number's subject and phase.
     fn values_of(&self, point: u32, number: &Numbered, stat: &str) -> Option<Values> {
         let Numbered { phase, scope, subject, metric, .. } = number;
         let key = (point, phase.as_str(), *scope, subject.as_str(), metric.name, stat);
         self.values.get(&key).cloned()
     }
 
-    /// Trials that have no value because it is undefined there.
+    /// Returns how many trials have no value because it is undefined there.
     fn undefined(&self, point_id: u32, number: &Numbered) -> usize {
         let Ok(point) = self.other_point(point_id, number) else { return 0 };
         let defined = self.values_of(point, number, number.stat).unwrap_or_default();
@@ -256,7 +256,7 @@ impl<'a> Index<'a> {
         undefined.keys().filter(|trial| !defined.contains_key(*trial)).count()
     }
 
-    /// A note on the trials that are missing from a mean because the number is undefined there.
+    /// Returns a note on trials that are missing from a mean because the number is undefined there.
     fn undefined_in_some(&self, point_id: u32, number: &Numbered) -> Option<String> {
         let trials = self.undefined(point_id, number);
         let all = self.trials_of(point_id).len();
@@ -292,7 +292,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Notes on a point's degraded and failed trials.
+    /// Returns notes on a point's degraded and failed trials.
     fn caveat(&self, point_id: u32) -> Vec<String> {
         let all = self.trials_of(point_id).len();
         let of = |status: &[TrialStatus]| -> Vec<&TrialEnd> {
@@ -309,7 +309,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// A number in words.
+/// Describes a number.
 pub(crate) fn named(number: &Numbered) -> String {
     let Numbered { phase, scope, subject, metric, stat, .. } = number;
     let stat = if *stat == metric.stats[0] { String::new() } else { format!(" ({stat})") };
@@ -322,7 +322,7 @@ pub(crate) fn named(number: &Numbered) -> String {
     format!("{}{stat} of {of}{phase}", metric.name)
 }
 
-/// What a claim measures, in words.
+/// Describes what a claim measures.
 fn words(claim: &Claim) -> String {
     let mut words = named(&claim.number);
     let unit = claim.number.metric.unit_of(claim.number.stat);
@@ -345,7 +345,7 @@ fn words(claim: &Claim) -> String {
     words
 }
 
-/// The table `expectations`.
+/// Returns the table `expectations`.
 pub(super) fn frame(rows: &[Expectation]) -> PolarsResult<DataFrame> {
     let maybe = |name: &str, value: fn(&Expectation) -> Option<String>| {
         Column::new(name.into(), rows.iter().map(value).collect::<Vec<_>>())

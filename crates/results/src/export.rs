@@ -1,4 +1,4 @@
-//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON, OpenMetrics, Perfetto traces, qlog.
+//! Exports a run to other tools: tables as CSV, flent data files, iperf3 JSON, OpenMetrics, Perfetto traces and qlog.
 
 use std::path::{Path, PathBuf};
 
@@ -28,11 +28,11 @@ pub use perfetto::perfetto;
 pub use qlog::qlog;
 use trials::named_trials;
 
-/// Tables that are a single file in the run's directory.
+/// Tables that have a single file in the run's directory.
 const SINGLE_FILE_TABLES: [&str; 6] =
     ["trials", "points", "summary_phase", "summary_point", "expectations", "scorecard"];
 
-/// Names of the run's tables: those with samples and those of the summary.
+/// Returns the names of the run's tables: those with samples and those of the summary.
 fn tables(run: &RunDir) -> Vec<String> {
     let mut names: Vec<String> =
         run.trials().iter().flat_map(|end| end.rows.keys().cloned()).collect();
@@ -44,8 +44,8 @@ fn tables(run: &RunDir) -> Vec<String> {
     names
 }
 
-/// Writes each of these tables (empty: all) as a CSV file into a folder, all trials in one file; `-` writes a single
-/// table to standard output. Binary columns are left out. Returns the paths written.
+/// Writes each of these tables (all if empty) as a CSV file into a folder, with all trials in one file. `-` writes a single table to
+/// standard output. Leaves out binary columns. Returns the paths written.
 ///
 /// # Errors
 /// A table is unknown, or a file cannot be written.
@@ -90,7 +90,7 @@ fn is_broken_pipe(error: &ExportError) -> bool {
     })
 }
 
-/// Writes a table one trial at a time, so that it need not fit into memory.
+/// Writes a table one trial at a time, so that the table need not fit into memory.
 fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &Path) -> Result<()> {
     if SINGLE_FILE_TABLES.contains(&table) {
         let from = run.path().join(format!("{table}.csv"));
@@ -103,7 +103,7 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
             let frame = rows.collect().map_err(polars_error("read", run.path()))?;
             let mut frame =
                 without_binary_columns(&frame).map_err(polars_error("read", run.path()))?;
-            // Trials written by different versions may differ in columns; the first trial decides.
+            // The first trial decides: trials of different versions may have different columns.
             if let Some(names) = &header {
                 frame = frame
                     .select(names.iter().cloned())
@@ -117,7 +117,7 @@ fn write_table(run: &RunDir, table: &str, mut out: impl std::io::Write, path: &P
     Ok(out.flush().map_err(io_error("write", path))?)
 }
 
-/// A note that the export contains trials which summaries exclude; `None` if there are none.
+/// Returns a note if the export contains trials that summaries exclude; `None` if there are none.
 ///
 /// # Errors
 /// The run cannot be read.
@@ -141,7 +141,7 @@ pub fn failed_trials(run_dir: &Path, tables: &[String]) -> Result<Option<String>
     }))
 }
 
-/// Drops binary columns, which CSV cannot hold.
+/// Drops binary columns, which CSV cannot represent.
 fn without_binary_columns(frame: &DataFrame) -> PolarsResult<DataFrame> {
     let columns = frame.columns().iter().filter(|column| column.dtype() != &DataType::Binary);
     DataFrame::new_infer_height(columns.cloned().collect())

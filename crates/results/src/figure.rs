@@ -1,4 +1,4 @@
-//! Figures for papers: SVG, PNG of the same picture, and its data as CSV.
+//! Figures for papers as SVG, PNG of the same picture, and the figure's data as CSV.
 //!
 //! - `data` selects trials and derives what the plan implies (bottleneck, base RTT, ideal).
 //! - `canvas` and `axes` draw; `png` rasterises.
@@ -31,10 +31,10 @@ use error::Result;
 pub use png::PngError;
 pub use request::{COLUMN_MM, Figure, Format, Kind, Request, TWO_COLUMNS_MM};
 
-/// Draws all figures of a request: one for kinds that aggregate trials, one per point for kinds that show a trial.
+/// Draws all figures of a request: one figure for kinds that aggregate trials, one per point for kinds that show a trial.
 ///
 /// # Errors
-/// The run cannot be read, or has no data for this kind; then the error lists the kinds it has data for.
+/// The run cannot be read, or has no data for this kind. In the latter case, the error lists the kinds that it has data for.
 pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
     let data = Selection::open(run_dir, request)?;
     let mut figures = draw_kind(&data).map_err(|error| match error {
@@ -48,10 +48,10 @@ pub fn draw(run_dir: &Path, request: &Request) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The heatmaps of all points, from a computed summary of the run.
+/// Draws the heatmaps of all points, from a computed summary of the run.
 ///
 /// # Errors
-/// The run cannot be read, or has no data for them.
+/// The run cannot be read, or has no data for heatmaps.
 pub(crate) fn draw_heatmaps(summary: &Summary) -> Result<Vec<Figure>> {
     let request = Request {
         kind: Kind::Heatmap,
@@ -87,7 +87,7 @@ fn not_empty(data: &Selection, figures: Vec<Figure>) -> Result<Vec<Figure>> {
     }
 }
 
-/// Other kinds that can be drawn from the selection, found by drawing a few trials.
+/// Returns other kinds that the selection has data for, found by drawing a few trials.
 fn other_kinds(data: &Selection) -> Option<String> {
     let (run_dir, request) = (data.run.path(), &data.request);
     let others = Kind::ALL.into_iter().filter(|kind| *kind != request.kind);
@@ -102,7 +102,7 @@ fn other_kinds(data: &Selection) -> Option<String> {
     (!names.is_empty()).then(|| format!("this run has data for: {}", names.join(", ")))
 }
 
-/// Numbers figures whose file names would be equal.
+/// Adds numbers to figures whose file names would be equal.
 fn make_stems_unique(figures: &mut [Figure]) {
     let mut seen = std::collections::BTreeSet::new();
     for figure in figures {
@@ -116,21 +116,21 @@ fn make_stems_unique(figures: &mut [Figure]) {
     }
 }
 
-/// Extensions of unsupported formats.
+/// File extensions of unsupported formats.
 const UNSUPPORTED_EXTENSIONS: [&str; 11] =
     ["pdf", "eps", "ps", "jpg", "jpeg", "gif", "tif", "tiff", "webp", "csv", "html"];
 
-/// Writes figures into a folder, in these formats (none: in all), or a single figure to the named file, each with its CSV. Returns
-/// the paths written.
+/// Writes figures into a folder in these formats (all if empty), or a single figure to the named file, each with its CSV. Returns the paths
+/// written.
 ///
 /// # Errors
-/// Several figures for one file, an unsupported format, a file of another format, or a file cannot be written.
+/// There are several figures for one file, the format is unsupported or does not match the file, or a file cannot be written.
 pub fn write(figures: &[Figure], output: &Path, formats: &[Format]) -> Result<Vec<PathBuf>> {
     let ending = output.extension().and_then(|ending| ending.to_str());
     let of_file = match ending {
         Some("svg") => Some(Format::Svg),
         Some("png") => Some(Format::Png),
-        // A folder's name may contain a dot, but hardly one of these extensions.
+        // A folder's name may contain a dot, but is unlikely to end in one of these extensions.
         Some(other) if UNSUPPORTED_EXTENSIONS.contains(&other) && !output.is_dir() => {
             return Err(FigureError::Format { path: output.to_path_buf() });
         }

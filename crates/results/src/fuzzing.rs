@@ -1,4 +1,4 @@
-//! Parsers for the fuzz targets (`tests/fuzz`) that are private otherwise.
+//! Otherwise private parsers, for the fuzz targets (`tests/fuzz`).
 
 use ccbench_proto::wire::run_event::Of;
 use polars::prelude::PolarsResult;
@@ -9,13 +9,13 @@ use crate::cells::Axis;
 use crate::columns::*;
 use crate::record::RunRecord;
 
-/// `run.json`, written again, and the number of trials that it announces.
+/// Parses `run.json`. Returns it serialised again, and the number of trials that it announces.
 pub fn run_record(bytes: &[u8]) -> Result<(Vec<u8>, u32), serde_json::Error> {
     let record: RunRecord = serde_json::from_slice(bytes)?;
     Ok((serde_json::to_vec(&record)?, record.planned()))
 }
 
-/// Names and contents of the files of an artifact's archive, without gzip.
+/// Returns names and contents of the files in an artifact's archive (without gzip).
 pub fn archive_files(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, TarError> {
     let limits = Limits { max_files: 100, max_bytes: 1 << 20 };
     let (mut archive, mut files) = (Archive::new(bytes, limits), vec![]);
@@ -27,7 +27,7 @@ pub fn archive_files(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>, TarError> {
     Ok(files)
 }
 
-/// The archive of these files.
+/// Returns an archive of these files.
 pub fn archive_of(files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, TarError> {
     let mut out = Vec::new();
     for (name, content) in files {
@@ -37,7 +37,7 @@ pub fn archive_of(files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, TarError> {
     Ok(out)
 }
 
-/// Rows and columns of the table that a message becomes; of its events if it has several.
+/// Returns the numbers of rows and columns of the table that a message becomes. A message with several events becomes a table of them.
 pub fn table_of(of: Of) -> PolarsResult<(usize, usize)> {
     match of {
         Of::FlowSample(row) => table::<FlowSampleColumns>([row]),

@@ -1,6 +1,5 @@
-//! The append-only record of a run: one JSON object per line, each with the CRC-32 of itself, made durable
-//! before anything builds on it. It decides which trials exist: a reader believes a trial's files only if the
-//! trial's last line here is a `trial_end`.
+//! The append-only record of a run. Each line is a JSON object with a CRC-32 of itself, and is durable before anything relies on it. The
+//! journal decides which trials exist: readers use a trial's files only if the trial's last line here is a `trial_end`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -27,7 +26,7 @@ mod error;
 
 pub use error::JournalError;
 
-/// Result of reading and writing the journal.
+/// The result of reading or writing the journal.
 type Result<T, E = JournalError> = std::result::Result<T, E>;
 
 /// The journal's name in the results directory.
@@ -37,43 +36,43 @@ pub const FILE_NAME: &str = "journal.ndjson";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Entry {
-    /// The run began, or went on.
+    /// The run started or was continued.
     RunStart {
-        /// Of the resolved plan.
+        /// SHA-256 of the resolved plan.
         plan_sha256: String,
-        /// When, as RFC 3339.
+        /// The start time in RFC 3339 format.
         started_utc: String,
-        /// Files that never change; of the first start.
+        /// Files that never change; only in the first `run_start`.
         #[serde(default, skip_serializing_if = "Digests::is_empty")]
         files: Digests,
         /// `run.json` as it is written after this line.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<FileDigest>,
     },
-    /// A trial began: earlier content of its directories is void.
+    /// A trial began. Earlier content of its directories is invalid.
     TrialBegin {
-        /// Which point.
+        /// The point.
         point_id: u32,
-        /// Which repetition.
+        /// The repetition.
         trial: u16,
-        /// Of this trial.
+        /// The trial's seed.
         seed: u64,
-        /// Grows with every trial.
+        /// Increases with every trial.
         epoch: u64,
     },
     /// A trial's files are in place. This line is the commit.
     TrialEnd(TrialEnd),
-    /// A rule of the plan is decided. The decision follows from the plan and the committed trials.
+    /// A rule of the plan was decided. The decision follows from the plan and the committed trials.
     Decision(Decision),
     /// The run ended.
     RunEnd {
-        /// How.
+        /// The run's status.
         status: String,
         /// `run.json` as it is written after this line.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<FileDigest>,
     },
-    /// Written by a later version.
+    /// An entry of a later version.
     #[serde(other)]
     Unknown,
 }
@@ -81,34 +80,34 @@ pub enum Entry {
 /// A committed trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialEnd {
-    /// Which point.
+    /// The point.
     pub point_id: u32,
-    /// Which repetition.
+    /// The repetition.
     pub trial: u16,
-    /// Of this trial.
+    /// The trial's seed.
     pub seed: u64,
-    /// Of this trial.
+    /// The trial's epoch.
     pub epoch: u64,
     /// The verdict's status.
     pub status: TrialStatus,
-    /// Why it is not ok.
+    /// Why the trial is not ok.
     pub reasons: Vec<Reason>,
     /// Rows per table; a table without rows has no file.
     pub rows: BTreeMap<String, u64>,
-    /// Files of the tables that have more than one.
+    /// Number of files, for tables that have more than one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, usize>,
-    /// Tables whose rows are in a file that trials share; such a table has no file of the trial.
+    /// Tables whose rows are in a file that trials share. The trial has no file of its own for such a table.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<String, SharedRows>,
-    /// Every file, of tables and raw. [`RunState`] keeps them apart from the committed trials.
+    /// The digest of every table file and raw file. [`RunState`] keeps them separately from the committed trials.
     #[serde(default, skip_serializing_if = "Digests::is_empty")]
     pub digests: Digests,
-    /// The timeline.
+    /// The phases of the trial.
     pub phases: Vec<PhaseRecord>,
     /// Each node's clock.
     pub clocks: BTreeMap<String, NodeClock>,
-    /// What each node ran that is a machine with an agent of its own; empty for other nodes, and in runs of earlier versions.
+    /// What each machine with an agent of its own ran; empty for other nodes, and in runs of earlier versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub boots: BTreeMap<String, NodeBoot>,
     /// The congestion controls of the plan as the nodes loaded them, in the nodes' order.
@@ -119,55 +118,55 @@ pub struct TrialEnd {
 /// A boot of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBoot {
-    /// Of the kernel: `/proc/sys/kernel/random/boot_id`.
+    /// The kernel's boot ID: `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// The kernel's release, as `uname -r` prints it.
     pub kernel: String,
 }
 
-/// Where a trial's rows of a table begin in a file of a compacted run; the number of its rows says where they end.
+/// Where a trial's rows of a table begin in a file of a compacted run. The table's row count says where they end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedRows {
-    /// Its path in the results directory.
+    /// The file's path in the results directory.
     pub file: String,
-    /// The number of rows before the trial's.
+    /// The number of rows before the trial's first.
     pub first_row: u64,
 }
 
 /// A congestion control of the plan (`[cc.NAME]`) as loaded into one node's kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CcRecord {
-    /// Which node.
+    /// The node.
     pub node: String,
     /// The name in the plan.
     pub name: String,
     /// The algorithm.
     pub algorithm: String,
-    /// The name in the kernel, another one in every trial.
+    /// The name in the kernel, which differs in every trial.
     pub kernel_name: String,
-    /// How it got into the kernel.
+    /// How it was loaded into the kernel.
     #[serde(with = "as_text")]
     pub via: Via,
-    /// Why so; `why` in the journal.
+    /// Why it was loaded that way; `why` in the journal.
     #[serde(rename = "why")]
     pub reason: String,
     /// Every parameter, read back from the kernel.
     pub params: BTreeMap<String, String>,
-    /// SHA-256 of the user's file, in hexadecimal; empty: ccbench's or the kernel's own.
+    /// SHA-256 of the user's file, in hexadecimal; empty if the congestion control is ccbench's or the kernel's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sha256: String,
 }
 
-/// A phase as the journal keeps it.
+/// A phase as recorded in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseRecord {
-    /// Its name.
+    /// The phase's name.
     pub name: String,
-    /// After the trial's beginning.
+    /// Start, in microseconds after the trial's beginning.
     pub start_us: u64,
-    /// After the trial's beginning.
+    /// End, in microseconds after the trial's beginning.
     pub end_us: u64,
-    /// Part of the summaries.
+    /// Whether summaries include the phase.
     pub measure: bool,
 }
 
@@ -183,7 +182,7 @@ impl From<&PhaseSpan> for PhaseRecord {
 }
 
 impl TrialEnd {
-    /// A trial with this status and without anything else.
+    /// Returns a trial with this status and nothing else.
     pub fn new(key: TrialKey, status: TrialStatus) -> Self {
         let TrialKey { point_id, trial, seed, epoch } = key;
         Self {
@@ -204,7 +203,7 @@ impl TrialEnd {
         }
     }
 
-    /// Whether a resumed run repeats the trial without being asked for it: it was aborted, or the infrastructure failed.
+    /// Returns whether a resumed run repeats the trial without being asked to: it was aborted, or the infrastructure failed.
     pub fn needs_repeat(&self) -> bool {
         let is_infrastructure =
             |reason: &Reason| reason.code.cause() == Some(Cause::Infrastructure);
@@ -215,68 +214,68 @@ impl TrialEnd {
         }
     }
 
-    /// How long it lasts, in seconds: to the end of its last phase.
+    /// Returns the trial's length in seconds: the end of its last phase.
     pub fn length_s(&self) -> f64 {
         self.phases.iter().map(|phase| phase.end_us).max().unwrap_or(0) as f64 / 1e6
     }
 }
 
 impl PhaseRecord {
-    /// How long it lasts.
+    /// Returns the phase's length in seconds.
     pub fn seconds(&self) -> f64 {
         Micros::new(self.end_us.saturating_sub(self.start_us)).as_secs_f64()
     }
 
-    /// From and to, in seconds after the trial's beginning.
+    /// Returns the start and the end, in seconds after the trial's beginning.
     pub fn span_s(&self) -> (f64, f64) {
         (self.start_us as f64 / 1e6, self.end_us as f64 / 1e6)
     }
 }
 
-/// A run's state according to its journal.
+/// The state of a run according to its journal.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunState {
-    /// Of the plan, from the first line.
+    /// SHA-256 of the resolved plan, from the first line.
     pub plan_sha256: Option<String>,
-    /// Committed trials: point, repetition.
+    /// Committed trials, by point and repetition.
     pub committed: BTreeMap<(u32, u16), TrialEnd>,
-    /// Files of the committed trials; not of those that a version without digests wrote.
+    /// Files of the committed trials; trials written by a version without digests are missing.
     pub digests: BTreeMap<(u32, u16), Digests>,
-    /// The decided rules, in the order in which they were decided; a repeated trial may change one.
+    /// The decided rules, in the order of the decisions. A repeated trial may change a decision.
     pub decisions: Vec<Decision>,
     /// Files of the run that never change.
     pub run_files: Digests,
-    /// `run.json`, every time that it was written.
+    /// Every version of `run.json` that was written.
     pub records: Vec<FileDigest>,
-    /// How the run ended; `None` while a session works on it.
+    /// How the run ended; `None` while a session is active.
     pub ended: Option<RunStatus>,
-    /// Begun, but not ended.
+    /// Trials that began and did not end.
     pub open: BTreeSet<(u32, u16)>,
     /// Highest epoch seen.
     pub last_epoch: u64,
-    /// Bytes that hold whole lines.
+    /// Number of bytes up to the end of the last complete line.
     pub good_bytes: u64,
-    /// Bytes after them: a line that was being written when the machine or ccbench died.
+    /// Number of bytes after it: a line that was being written when the machine or ccbench stopped.
     pub torn_bytes: u64,
 }
 
-/// The line of an entry, with its checksum and line feed.
+/// Returns the line for an entry, with its checksum and line feed.
 pub(crate) fn line(entry: &Entry) -> Result<String, serde_json::Error> {
     Ok(seal(&serde_json::to_string(entry)?))
 }
 
-/// The entry of a line without its line feed; `None` if the checksum is wrong or absent.
+/// Parses a line without its line feed; `None` if the checksum is wrong or absent.
 fn parse(line: &[u8]) -> Option<Entry> {
     serde_json::from_slice(&unseal(line)?).ok()
 }
 
-/// The first phase of a trial that ends after the longest trial.
+/// Returns the first phase of a trial that ends later than the longest trial can.
 fn late_phase(entry: &Entry) -> Option<(&TrialEnd, &PhaseRecord)> {
     let Entry::TrialEnd(end) = entry else { return None };
     end.phases.iter().find(|phase| phase.end_us > MAX_TRIAL.get()).map(|phase| (end, phase))
 }
 
-/// Reads a journal's bytes. Only a tail may be torn.
+/// Reads a journal's bytes. Only the last line may be torn.
 pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
     let mut state = RunState::default();
     let mut bad = None;
@@ -303,13 +302,13 @@ pub fn read(bytes: &[u8], path: &Path) -> Result<RunState> {
     Ok(state)
 }
 
-/// The state according to the intact lines, and what is wrong with lines, by their numbers, which count from 1.
+/// Returns the state according to the intact lines, and what is wrong with the others, by their line numbers from 1.
 pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<(usize, &'static str)>) {
     let (mut state, mut bad) = (RunState::default(), vec![]);
     for (line, number) in bytes.split_inclusive(|b| *b == b'\n').zip(1..) {
         match line.strip_suffix(b"\n").and_then(parse) {
             Some(entry) => {
-                // A bad line explains those that contradict what is before them.
+                // Lines that contradict earlier ones may be consequences of a bad line.
                 if bad.is_empty() {
                     bad.extend(state.contradiction(&entry).map(|what| (number, what)));
                 }
@@ -324,7 +323,7 @@ pub(crate) fn read_intact(bytes: &[u8]) -> (RunState, Vec<(usize, &'static str)>
 }
 
 impl RunState {
-    /// Why no journal has this entry next.
+    /// Returns why this entry cannot come next in any journal.
     fn contradiction(&self, entry: &Entry) -> Option<&'static str> {
         match entry {
             Entry::RunStart { .. } | Entry::Unknown => None,
@@ -339,7 +338,7 @@ impl RunState {
         }
     }
 
-    /// Whether trials share files.
+    /// Returns whether trials share files.
     pub(crate) fn is_compacted(&self) -> bool {
         self.committed.values().any(|end| !end.shared.is_empty())
     }
@@ -385,7 +384,7 @@ impl RunState {
     }
 }
 
-/// A journal open for appending; it is locked, so there is one writer.
+/// A journal that is open for appending. Its lock admits only one writer.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
@@ -404,7 +403,7 @@ impl Journal {
         Ok(Self { file, path, state: RunState::default() })
     }
 
-    /// Opens an existing journal and cuts off a torn tail; also returns the tail's length in bytes.
+    /// Opens an existing journal and cuts off a torn tail. Also returns the tail's length in bytes.
     pub(crate) fn reopen(dir: &Path) -> Result<(Self, u64)> {
         let path = dir.join(FILE_NAME);
         let opened = OpenOptions::new().append(true).read(true).open(&path);
@@ -420,7 +419,7 @@ impl Journal {
         Ok((Self { file, path, state }, torn))
     }
 
-    /// An error if the open file is not the one at its path: then nobody would find the new lines.
+    /// Returns an error if the open file is no longer the one at its path: nobody would find new lines.
     pub(crate) fn check_place(&self) -> Result<()> {
         use std::os::unix::fs::MetadataExt as _;
         let own = self.file.metadata().map_err(io_error("examine", &self.path))?;
@@ -433,7 +432,7 @@ impl Journal {
         Err(JournalError::Moved { path })
     }
 
-    /// Appends an entry; durable when this returns.
+    /// Appends an entry. The entry is durable when this returns.
     pub(crate) fn append(&mut self, entry: Entry) -> Result<()> {
         self.check_place()?;
         let line = line(&entry).map_err(|source| FileError::Json {
@@ -443,7 +442,7 @@ impl Journal {
         })?;
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(e) = written {
-            // A piece of a line must not stay in front of later lines; the first error is the one to report.
+            // Remove the partial line before others follow. The first error is the one to report.
             let _ = self.file.set_len(self.state.good_bytes);
             return Err(io_error("append to", &self.path)(e).into());
         }
@@ -452,27 +451,27 @@ impl Journal {
         Ok(())
     }
 
-    /// The state so far.
+    /// Returns the state so far.
     pub(crate) fn state(&self) -> &RunState {
         &self.state
     }
 
-    /// The same, to mark damaged trials; the file keeps what was committed.
+    /// Returns the state, to mark damaged trials. The file keeps what was committed.
     pub(crate) fn state_mut(&mut self) -> &mut RunState {
         &mut self.state
     }
 }
 
-/// Whether a process writes to a journal: then it has a lock. So if the file cannot be read, or has no locks.
+/// Returns whether a process holds the journal's lock, and so writes to it. Also true if the file cannot be read or locked.
 pub(crate) fn is_written(dir: &Path) -> bool {
     let file = File::open(dir.join(FILE_NAME));
     !file.is_ok_and(|file| file.try_lock_shared().is_ok())
 }
 
-/// One in a millisecond.
+/// Maximum number of tries, one per millisecond.
 const MAX_TRIES: u32 = 10_000;
 
-/// Locks a journal for its writer. Readers share the lock for an instant ([`is_written`]) and are waited for.
+/// Locks a journal for its writer. Waits for readers, which share the lock for an instant ([`is_written`]).
 fn lock(file: &File, dir: &Path) -> Result<()> {
     for _ in 0..MAX_TRIES {
         match file.try_lock() {
@@ -480,7 +479,7 @@ fn lock(file: &File, dir: &Path) -> Result<()> {
             Err(TryLockError::Error(e)) => {
                 return Err(io_error("lock the journal of", dir)(e).into());
             }
-            // A writer shares it with nobody.
+            // Unlike a reader, a writer holds the lock exclusively.
             Err(TryLockError::WouldBlock) if file.try_lock_shared().is_err() => break,
             Err(TryLockError::WouldBlock) => {
                 file.unlock().map_err(io_error("unlock the journal of", dir))?;

@@ -10,15 +10,15 @@ use super::journal::{RunState, TrialEnd};
 use super::part;
 use crate::error::{Result, io_error};
 
-/// A trial's directory under its table's.
+/// Returns a trial's directory under that of its table.
 pub(crate) fn trial_dir(parent: &Path, point_id: u32, trial: u16) -> PathBuf {
     parent.join(format!("point={point_id}")).join(format!("trial-{trial:02}"))
 }
 
-/// Files of one table of one trial, at most: each has millions of rows. A journal with more is not ccbench's.
+/// Maximum number of files of one table of one trial. Each has millions of rows, so ccbench does not write a journal with more.
 const MAX_FILES: usize = 1 << 16;
 
-/// All files of one table of a committed trial that has files of its own.
+/// Returns all files of one table of a committed trial that has files of its own.
 pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
     let dir = trial_dir(&run.join("tables").join(table), end.point_id, end.trial);
     let counted = end.files.get(table).copied().unwrap_or(1).min(MAX_FILES);
@@ -33,11 +33,11 @@ pub(crate) fn table_files(run: &Path, end: &TrialEnd, table: &str) -> Vec<PathBu
 pub(crate) struct TableRows {
     /// The file.
     pub(crate) path: PathBuf,
-    /// The first row, and the number of rows; `None`: all of the file.
+    /// The first row and the number of rows; `None` if all rows of the file belong to the trial.
     pub(crate) range: Option<(usize, usize)>,
 }
 
-/// Where the rows of one table of a committed trial are, in the order in which they were written.
+/// Returns where the rows of one table of a committed trial are, in the order in which they were written.
 pub(crate) fn table_rows(run: &Path, end: &TrialEnd, table: &str) -> Vec<TableRows> {
     let Some(shared) = end.shared.get(table) else {
         let files = table_files(run, end, table).into_iter();
@@ -49,7 +49,7 @@ pub(crate) fn table_rows(run: &Path, end: &TrialEnd, table: &str) -> Vec<TableRo
     vec![TableRows { path: run.join(&shared.file), range }]
 }
 
-/// Prefix of a trial's directory while it is written.
+/// Prefix of a trial's directory while the trial is written.
 pub(crate) const STAGING: &str = ".tmp-";
 
 /// Removes a directory with everything in it.
@@ -57,10 +57,10 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     std::fs::remove_dir_all(path).map_err(io_error("remove", path))
 }
 
-/// Renames a file or directory to a path that must not exist; if it does, the error is [`ErrorKind::AlreadyExists`].
+/// Renames a file or directory to a path that must not exist. If it exists, the error is [`ErrorKind::AlreadyExists`].
 pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system does not support the flag: another process could make the path between the two calls.
+        // The file system does not support the flag. Another process could create the path between these two calls.
         Err(Errno::INVAL | Errno::NOSYS) if to.symlink_metadata().is_err() => {
             std::fs::rename(from, to)
         }
@@ -69,7 +69,7 @@ pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The sorted entries of a directory; empty if it does not exist or is none.
+/// Returns the sorted entries of a directory; empty if it does not exist or is not a directory.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let refused = || io_error("list", dir);
     let entries = match std::fs::read_dir(dir) {
@@ -88,12 +88,13 @@ fn number<T: std::str::FromStr>(path: &Path, prefix: &str) -> Option<T> {
     path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok()
 }
 
-/// The sorted folders in a directory; none if it does not exist. Programs such as file managers put files of their own beside them.
+/// Returns the sorted folders in a directory; empty if it does not exist. Programs such as file managers put files of their own beside
+/// them.
 pub(crate) fn folders(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(list(dir)?.into_iter().filter(|path| path.is_dir()).collect())
 }
 
-/// Directories that no committed trial owns.
+/// Returns the directories that no committed trial owns.
 pub(crate) fn leftovers(path: &Path, journal: &RunState) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = folders(path)?
         .into_iter()

@@ -8,11 +8,11 @@
 //! - [`verify`] compares every file with the [digests](digest) in the journal.
 //! - [`report`] writes an HTML report, [`figure`] draws figures for papers, [`compare`] compares two runs, [`export`] writes
 //!   files for other tools, [`artifact`] packs a run for reviewers.
-//! - [`shard`] has the records that shards of a run put into the store that they share, [`merge`] makes one run of them.
-//! - [`observer`] gets the progress of what reads all trials of a run.
+//! - [`shard`] has the records that a run's shards put into their shared store; [`merge`] combines them into one run.
+//! - [`observer`] reports the progress of operations that read all trials of a run.
 //! - [`stopping`] applies the rules that end the repetition of points, and compares points.
 //! - [`summary`] computes means and confidence intervals over committed trials, [`expect`] judges the plan's claims,
-//!   [`summarize`] composes and writes both, [`table`] prints them. [`scorecard`] relates a summary to the criteria of RFC 9743.
+//!   [`summarize`] combines and writes both, [`table`] prints them. [`scorecard`] relates a summary to the criteria of RFC 9743.
 #![forbid(unsafe_code)]
 
 pub mod artifact;
@@ -84,49 +84,49 @@ pub use trial::TrialError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file of a results directory.
+    /// An error of a file in a results directory.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The journal.
+    /// An error of the journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The results directory.
+    /// An error of the results directory.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A trial being written.
+    /// An error while a trial is written.
     #[error(transparent)]
     Trial(#[from] TrialError),
-    /// The summary.
+    /// An error of the summary.
     #[error(transparent)]
     Summary(#[from] SummaryError),
-    /// The six columns of a flow group.
+    /// The six columns name an unknown flow group.
     #[error(transparent)]
     SixColumns(#[from] UnknownGroup),
-    /// A comparison.
+    /// An error of a comparison.
     #[error(transparent)]
     Compare(#[from] CompareError),
-    /// A figure.
+    /// An error of a figure.
     #[error(transparent)]
     Figure(#[from] FigureError),
-    /// An export.
+    /// An error of an export.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// The HTML report.
+    /// An error of the HTML report.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// An artifact.
+    /// An error of an artifact.
     #[error(transparent)]
     Artifact(#[from] ArtifactError),
-    /// Shards of a run.
+    /// An error while shards are merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
-    /// A recorded path.
+    /// An error of a recorded path.
     #[error(transparent)]
     Recorded(#[from] RecordedError),
 }
 
 impl Error {
-    /// Who has to act; decides the exit code.
+    /// Returns who has to act, which decides the exit code.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),

@@ -1,4 +1,4 @@
-//! Combines the trials of all shards into one results directory, which is as if one machine had run them.
+//! Combines the trials of all shards into one results directory, as if one machine had run them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Permissions};
@@ -32,13 +32,13 @@ pub enum MergeError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// An object fails its checksum, or has a name that ccbench does not give.
+    /// An object fails its checksum, or has a name that ccbench does not use.
     #[error("{key} is damaged; remove it, and run its shard again")]
     Damaged {
         /// The object.
         key: String,
     },
-    /// An object is not what this version writes.
+    /// An object has content that this version does not write.
     #[error(
         "cannot read or write {key} as JSON: {source}; use the version of ccbench that ran the shards"
     )]
@@ -48,16 +48,16 @@ pub enum MergeError {
         /// Why.
         source: serde_json::Error,
     },
-    /// A file of a trial is not the one that was committed.
+    /// A file of a trial differs from the committed one.
     #[error("{key} is damaged ({what}); remove {commit}, and run shard {shard} again")]
     DamagedFile {
         /// The file.
         key: String,
         /// What is wrong.
         what: String,
-        /// Its trial's commit.
+        /// The commit of the file's trial.
         commit: String,
-        /// Its shard.
+        /// The trial's shard.
         shard: String,
     },
     /// An object belongs to another plan.
@@ -68,9 +68,9 @@ pub enum MergeError {
     OtherPlan {
         /// The object.
         key: String,
-        /// Of the object's plan.
+        /// SHA-256 of the object's plan.
         found: String,
-        /// Of the plan in the store.
+        /// SHA-256 of the plan in the store.
         expected: String,
     },
     /// The plan in the store cannot be used.
@@ -82,7 +82,7 @@ pub enum MergeError {
     /// No shard has started.
     #[error("no shard has begun; `ccbench run PLAN --shard I/N --out …` runs one")]
     NoSession,
-    /// Shards ran on different backends, or versions of one: their trials are not repetitions of one point.
+    /// Shards ran on different backends, or versions of one, so their trials are not repetitions of one point.
     #[error(
         "the attempts {one} and {other} ran on different backends, or versions of one, or with another dilation of the lab (`backend` in \
          their sessions); run all shards again in another place, on one backend, in the lab with the same --dilation"
@@ -90,10 +90,10 @@ pub enum MergeError {
     OtherBackend {
         /// An attempt.
         one: String,
-        /// The other one.
+        /// Another attempt.
         other: String,
     },
-    /// A trial of an attempt without a description: its backend is not known.
+    /// A trial's attempt has no description, so its backend is unknown.
     #[error(
         "{session} is missing, so nobody knows on which backend attempt {attempt} of shard {shard} ran {commit}; put {session} back, or \
          remove {commit} and run shard {shard} again"
@@ -101,14 +101,14 @@ pub enum MergeError {
     NoSessionOf {
         /// The trial's commit.
         commit: String,
-        /// Its attempt.
+        /// The trial's attempt.
         attempt: String,
-        /// Its shard.
+        /// The attempt's shard.
         shard: String,
         /// The description of the attempt.
         session: String,
     },
-    /// A file of a results directory in a bucket is not the one that was committed.
+    /// A file of a results directory in a bucket differs from the committed one.
     #[error(
         "{key} is damaged ({what}); remove the run there and upload it again, or read its shards"
     )]
@@ -118,16 +118,16 @@ pub enum MergeError {
         /// What is wrong.
         what: String,
     },
-    /// A trial that the plan does not have.
+    /// The plan does not have this trial.
     #[error("{key} is no trial of the plan, or has another seed; remove it")]
     NotPlanned {
-        /// Its commit.
+        /// The trial's commit.
         key: String,
     },
 }
 
 impl MergeError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::NoSession => ErrorClass::Usage,
@@ -147,7 +147,7 @@ impl MergeError {
 
 type Result<T, E = MergeError> = std::result::Result<T, E>;
 
-/// The directory in which a run is put together; removed unless it is [finished](Merge::finish).
+/// The directory in which a run is assembled. Removed unless the run is [finished](Merge::finish).
 #[derive(Debug)]
 pub struct Staging {
     dir: TempDir,
@@ -155,14 +155,14 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Makes a hidden directory in `root`.
+    /// Creates a hidden directory in `root`.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The directory cannot be created.
     pub fn new(root: &Path) -> Result<Self> {
         std::fs::create_dir_all(root).map_err(io_error("create", root))?;
         let mut builder = tempfile::Builder::new();
-        // It becomes the results directory: the umask decides who may read it.
+        // This becomes the results directory, so the umask decides who may read it.
         builder.prefix(STAGING).permissions(Permissions::from_mode(0o777));
         let dir = builder.tempdir_in(root).map_err(io_error("create a directory in", root))?;
         for folder in ["tables", "raw"] {
@@ -172,12 +172,12 @@ impl Staging {
         Ok(Self { dir, root: root.to_path_buf() })
     }
 
-    /// The directory itself.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The path of a file of the run, whose folder is created.
+    /// Returns the path of a file of the run, and creates the file's folder.
     ///
     /// # Errors
     /// The name leads out of the directory, or the folder cannot be created.
@@ -192,10 +192,10 @@ impl Staging {
     }
 }
 
-/// Trials that nobody has committed.
+/// Trials that no attempt has committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Who should run them; `None` if the shards were not all of one partition.
+    /// The shard that should run them; `None` if the shards were not all of one partition.
     pub shard: Option<Shard>,
     /// Point and repetition.
     pub trials: Vec<(u32, u16)>,
@@ -208,13 +208,13 @@ pub struct Duplicate {
     pub trial: (u32, u16),
     /// The attempt whose trial is used.
     pub used: String,
-    /// The attempt whose trial is not.
+    /// The attempt whose trial is discarded.
     pub discarded: String,
     /// Whether the tables of both are equal.
     pub equal: bool,
 }
 
-/// The trials of all shards, which belong together.
+/// The trials of all shards of a run.
 #[derive(Debug)]
 pub struct Merge {
     staging: Staging,
@@ -224,7 +224,7 @@ pub struct Merge {
     sessions: Vec<Session>,
     commits: BTreeMap<(u32, u16), Commit>,
     duplicates: Vec<Duplicate>,
-    /// After all commits.
+    /// The rules after all commits.
     rules: StoppingRules,
     is_compacted: bool,
 }
@@ -233,7 +233,7 @@ impl Merge {
     /// Checks that everything belongs to the plan in `staging`.
     ///
     /// # Errors
-    /// Something does not, or the backends differ.
+    /// Something belongs to another plan, or the backends differ.
     pub fn new(
         staging: Staging,
         mut sessions: Vec<Session>,
@@ -267,7 +267,7 @@ impl Merge {
             check_commit(&commit, seeds.get(&trial), &of_sessions)?;
             committed.insert(trial, commit);
         }
-        // Attempts without a trial took no part. Without any trial, all of them describe the run.
+        // Attempts without a trial do not count. If there is no trial at all, all attempts describe the run.
         let of_trials: BTreeSet<&str> =
             committed.values().map(|commit| commit.attempt.id.as_str()).collect();
         sessions.retain(|it| of_trials.is_empty() || of_trials.contains(it.attempt.id.as_str()));
@@ -297,23 +297,24 @@ impl Merge {
         })
     }
 
-    /// The same; [`Self::finish`] puts the rows of all trials into a few large files for each table. Such a run is only read.
+    /// Returns the same merge, but [`Self::finish`] puts the rows of all trials into a few large files for each table. Such a run is
+    /// read-only.
     #[must_use]
     pub fn compacted(self) -> Self {
         Self { is_compacted: true, ..self }
     }
 
-    /// The trials that several attempts ran.
+    /// Returns the trials that several attempts ran.
     pub fn duplicates(&self) -> &[Duplicate] {
         &self.duplicates
     }
 
-    /// Whether equal plans and seeds give equal tables, so that tables of a duplicate that differ are an error of a machine.
+    /// Returns whether equal plans and seeds give equal tables. If so, a machine is faulty if the tables of a duplicate differ.
     pub fn is_repeatable(&self) -> bool {
         self.sessions.iter().all(|session| session.record.backend().has_virtual_clock())
     }
 
-    /// The trials that nobody has committed, by shard, without those that the rules of the plan make unnecessary.
+    /// Returns the trials that no attempt has committed, by shard, without those that the plan's rules make unnecessary.
     pub fn missing(&self) -> Vec<Missing> {
         let counts: BTreeSet<u32> =
             self.sessions.iter().map(|session| session.attempt.shards).collect();
@@ -331,7 +332,7 @@ impl Merge {
         missing.into_iter().map(|(shard, trials)| Missing { shard, trials }).collect()
     }
 
-    /// Every file of a committed trial: its key in the store, and where it goes.
+    /// Returns every file of a committed trial: its key in the store, and its destination.
     ///
     /// # Errors
     /// As [`Staging::file`].
@@ -349,19 +350,19 @@ impl Merge {
             .collect()
     }
 
-    /// The committed trials, in the order of the plan.
+    /// Returns the committed trials, in the order of the plan.
     pub fn commits(&self) -> impl Iterator<Item = &Commit> {
         let keys = self.planned.iter().map(|trial| (trial.point_id, trial.trial));
         keys.filter_map(|key| self.commits.get(&key))
     }
 
-    /// Size of the files of all committed trials.
+    /// Returns the size of the files of all committed trials.
     pub fn bytes(&self) -> u64 {
         let digests = self.commits.values().flat_map(|commit| commit.trial.digests.values());
         digests.map(|digest| digest.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Takes the files of a trial that another directory of the run has, and which are as they were committed, from there.
+    /// Links the files of a trial from another directory of the run, if that directory has them unchanged since the commit.
     ///
     /// # Errors
     /// As [`Staging::file`].
@@ -369,7 +370,7 @@ impl Merge {
         for (name, expected) in &commit.trial.digests {
             let (path, known) = (self.staging.file(name)?, other.join(name));
             if difference(&known, expected).is_none() {
-                // A file system may have no hard links: then the file is copied from the store.
+                // If the file system has no hard links, the file is copied from the store.
                 let _ = std::fs::hard_link(&known, &path);
             }
         }
@@ -379,7 +380,7 @@ impl Merge {
     /// Compares the files of a trial with its commit.
     ///
     /// # Errors
-    /// A file is missing, or another one.
+    /// A file is missing or differs.
     pub fn check(&self, commit: &Commit) -> Result<()> {
         for (name, expected) in &commit.trial.digests {
             let path = self.staging.file(name)?;
@@ -395,11 +396,11 @@ impl Merge {
         Ok(())
     }
 
-    /// Writes journal and `run.json`, and renames the directory; returns its path. It is complete if no trial is missing. A
-    /// [compacted](Self::compacted) run is written outside the asynchronous runtime: Polars has its own.
+    /// Writes the journal and `run.json`, renames the directory, and returns its path. The run is complete if no trial is missing. Call
+    /// this outside the asynchronous runtime for a [compacted](Self::compacted) run: Polars has its own runtime.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The run cannot be written.
     pub fn finish(self, note: String) -> Result<PathBuf> {
         let is_complete = self.missing().is_empty();
         let status = if is_complete { RunStatus::Complete } else { RunStatus::Interrupted };
@@ -409,7 +410,7 @@ impl Merge {
             .iter()
             .filter_map(|trial| {
                 let commit = self.commits.get(&(trial.point_id, trial.trial))?;
-                // That of a run of one machine.
+                // The epoch that one machine would have used.
                 let epoch = u64::from(trial.index) + 1;
                 Some(TrialEnd { epoch, ..commit.trial.clone() })
             })
@@ -439,7 +440,7 @@ impl Merge {
         let path = dir.join(journal::FILE_NAME);
         let lines =
             lines.map_err(|source| FileError::Json { op: "write a line of", path, source })?;
-        // The journal has the digests of the files, so they are written first, with one call for all of them.
+        // The journal has the digests of the files, so one call syncs all files first.
         let folder = File::open(dir).map_err(io_error("open", dir))?;
         rustix::fs::syncfs(&folder).map_err(|error| io_error("make durable", dir)(error.into()))?;
         replace(dir, journal::FILE_NAME, lines.as_bytes())?;
@@ -448,7 +449,7 @@ impl Merge {
         self.staging.publish(&name)
     }
 
-    /// The content of `run.json`: that of the first attempt, with the sessions and notes of all.
+    /// Returns the content of `run.json`: that of the first attempt, with the sessions and notes of all attempts.
     fn record(&self, ends: &[TrialEnd], status: RunStatus, note: String) -> Result<RunRecord> {
         let first = self.sessions.first().ok_or(MergeError::NoSession)?;
         let mut merged = first.record.clone();
@@ -468,12 +469,12 @@ impl Merge {
             }
         }
         notes.push(note);
-        // As in a run that ended: by point and repetition, and only the journal has the digests.
+        // As in a finished run: by point and repetition, and with the digests only in the journal.
         let without_digests = |end: &TrialEnd| TrialEnd { digests: Digests::new(), ..end.clone() };
         merged.trials = ends.iter().map(without_digests).collect();
         merged.trials.sort_by_key(|end| (end.point_id, end.trial));
         (merged.status, merged.sessions, merged.notes) = (status, sessions, notes);
-        // The directory's name contains it, and that of a session is not checked.
+        // The directory's name contains the plan's name, and nothing checks the one in a session.
         merged.plan_name.clone_from(&self.plan.plan().name);
         merged.decisions = self.rules.decisions();
         if self.plan.plan().repeat.adaptive().is_some() {
@@ -485,27 +486,27 @@ impl Merge {
     }
 }
 
-/// What is wrong with a copy of a file; `None` if it is as it was committed.
+/// Returns what is wrong with a copy of a file; `None` if it is as it was committed.
 pub fn difference(path: &Path, expected: &FileDigest) -> Option<String> {
     compare_with_digest(path, Some(expected), Depth::Digests)
 }
 
 impl Staging {
-    /// Gives the directory its name; a number is added if there is one of that name.
+    /// Renames the directory, and adds a number if the name is taken.
     ///
     /// # Errors
-    /// It cannot be renamed.
+    /// The directory cannot be renamed.
     pub fn publish(self, name: &str) -> Result<PathBuf> {
         let Self { dir, root } = self;
         let path = make_unique(&root, name, "rename to", |path| rename_new(dir.path(), path))?;
-        // It is not at the temporary path any more, which must not be removed.
+        // Nothing is at the temporary path any more, so do not remove it.
         let _ = dir.keep();
         sync(&root)?;
         Ok(path)
     }
 }
 
-/// Checks that a commit is that of a planned trial with this seed, and of one of these attempts.
+/// Checks that a commit is of a planned trial with this seed, and of one of these attempts.
 fn check_commit(commit: &Commit, seed: Option<&u64>, attempts: &BTreeSet<&str>) -> Result<()> {
     let Commit { attempt, trial, .. } = commit;
     if seed != Some(&trial.seed) {
@@ -525,13 +526,13 @@ fn check_commit(commit: &Commit, seed: Option<&u64>, attempts: &BTreeSet<&str>) 
     })
 }
 
-/// Whether all tables of a trial have files of the trial, and plain names: folders have these names.
+/// Returns whether all tables of a trial have files of their own, and plain names, which become names of folders.
 fn has_own_tables(end: &TrialEnd) -> bool {
     let mut tables = end.rows.keys().chain(end.files.keys());
     end.shared.is_empty() && tables.all(|table| is_inside(table) && !table.contains('/'))
 }
 
-/// The plan of a results directory, with its traces.
+/// Reads the plan of a results directory, with its traces.
 fn read_plan(dir: &Path, text: &str) -> Result<CheckedPlan> {
     let (traces, _) = stored::read_stored(dir, &check::trace_files(text, &[]));
     let read = check::read_with(text, &[], traces);
@@ -540,13 +541,13 @@ fn read_plan(dir: &Path, text: &str) -> Result<CheckedPlan> {
     })
 }
 
-/// When an attempt began; ties are decided by its name.
+/// Returns when an attempt began, and its name, which breaks ties.
 fn started(session: &Session) -> (&str, &str) {
     let first = session.record.sessions.first();
     (first.map_or("", |first| first.started_utc.as_str()), session.attempt.id.as_str())
 }
 
-/// A trial that lost against the committed one.
+/// Describes a trial that came second after the committed one.
 fn duplicate(committed: &BTreeMap<(u32, u16), Commit>, other: &Commit) -> Option<Duplicate> {
     let trial = (other.trial.point_id, other.trial.trial);
     let used = committed.get(&trial).filter(|used| used.attempt.id != other.attempt.id)?;
@@ -563,7 +564,7 @@ fn duplicate(committed: &BTreeMap<(u32, u16), Commit>, other: &Commit) -> Option
     })
 }
 
-/// The digests of the files of the run that never change.
+/// Returns the digests of the run's files that never change.
 fn run_files(dir: &Path) -> Result<Digests> {
     let mut found = Digests::new();
     let digest = |path: &Path| FileDigest::of_file(path).map_err(io_error("read", path));

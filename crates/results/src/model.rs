@@ -21,16 +21,16 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub enum TrialStatus {
     /// No check found a problem.
     Ok,
-    /// Complete, but a check found a disturbance: it counts in summaries and is marked.
+    /// Complete, but a check found a disturbance. Summaries count the trial and mark it.
     Degraded,
-    /// Not what the plan specifies: kept, but in summaries only with `--include-failed`.
+    /// The trial is not what the plan specifies. It is kept, but summaries include it only with `--include-failed`.
     Failed,
-    /// Ended early; the rows received so far are kept, and a resumed run repeats the trial.
+    /// Ended early. The rows received so far are kept, and a resumed run repeats the trial.
     Aborted,
 }
 
 impl TrialStatus {
-    /// The value in `trials.parquet` and in the journal.
+    /// Returns the value in `trials.parquet` and in the journal.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -54,7 +54,7 @@ pub enum Status {
     Ok,
     /// A check found a disturbance.
     Degraded,
-    /// Not what the plan specifies.
+    /// The trial is not what the plan specifies.
     Failed,
 }
 
@@ -76,39 +76,39 @@ pub struct Reason {
     /// See [`Reason::subject`]. `None` for errors, and in journals of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     subject: Option<String>,
-    /// For people: where, the measured value and the limit.
+    /// Text for people: where, the measured value and the limit.
     pub message: String,
 }
 
 impl Reason {
-    /// An error, whose message begins with what it is about.
+    /// Returns a reason without a subject, for an error whose message begins with what it is about.
     pub fn new(code: ReasonCode, message: impl Into<String>) -> Self {
         Self { code, subject: None, message: message.into() }
     }
 
-    /// A reason of a subject.
+    /// Returns a reason with a subject.
     pub fn about(code: ReasonCode, subject: impl Into<String>, message: impl Into<String>) -> Self {
         Self { subject: Some(subject.into()), ..Self::new(code, message) }
     }
 
-    /// The link, flow, probe, node or machine that the reason is about, without measured values; empty: the whole trial.
-    /// Reasons of one code and subject are one problem of several trials.
+    /// Returns the link, flow, probe, node or machine that the reason is about, without measured values; empty if it is about the whole
+    /// trial. Reasons with the same code and subject are one problem that several trials share.
     pub fn subject(&self) -> &str {
         let first_part = || self.message.split_once(": ").map_or("", |(subject, _)| subject);
         self.subject.as_deref().unwrap_or_else(first_part)
     }
 }
 
-/// The codes of reasons, each once, in alphabetical order.
+/// Returns the codes of these reasons, each once, in alphabetical order.
 pub(crate) fn codes_of<'a>(reasons: impl IntoIterator<Item = &'a Reason>) -> String {
     let codes: BTreeSet<&str> = reasons.into_iter().map(|reason| reason.code.as_str()).collect();
     codes.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// Validity of a trial, with the reasons.
+/// The validity of a trial, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The worst status among the reasons.
+    /// The worst status of all reasons.
     pub status: Status,
     /// Every problem found, worst first.
     pub reasons: Vec<Reason>,
@@ -127,20 +127,20 @@ pub struct TrialKey {
     pub epoch: u64,
 }
 
-/// How the offset of a node's clock was measured.
+/// How the offset of a node's clock was determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockSource {
-    /// Not at all: the node reads the controller's clock.
+    /// Not measured: the node reads the controller's clock.
     Shared,
     /// By exchanges of four timestamps (RFC 5905, section 8).
     Exchange,
-    /// Not at all: the rows are those of imported files.
+    /// Not measured: the rows are those of imported files.
     Imported,
 }
 
 impl ClockSource {
-    /// The value in table `clock` and in the journal.
+    /// Returns the value in table `clock` and in the journal.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Shared => "shared",
@@ -150,19 +150,19 @@ impl ClockSource {
     }
 }
 
-/// Relation of a node's clock to the controller's.
+/// The relation of a node's clock to the controller's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeClock {
     /// CLOCK_MONOTONIC of this node at the trial's start.
     pub t0_ns: u64,
     /// UTC nanoseconds on the controller's axis minus CLOCK_MONOTONIC nanoseconds of this node, at `t0_ns`.
     pub realtime_offset_ns: i64,
-    /// How much faster the node's clock runs than the controller's, in parts per billion, as known before the trial.
+    /// How much faster the node's clock runs than the controller's, in parts per billion, as estimated before the trial.
     #[serde(default)]
     pub drift_ppb: i64,
     /// Upper bound of the mapping's error during the trial.
     pub error_bound_ns: u64,
-    /// Upper bound of the error of the measurement after the trial; `None` if there was none.
+    /// Upper bound of the error of the measurement after the trial; `None` if nothing was measured.
     #[serde(default)]
     pub error_bound_after_ns: Option<u64>,
     /// How the offset was measured.
@@ -172,7 +172,7 @@ pub struct NodeClock {
 }
 
 impl NodeClock {
-    /// Of a node that reads the controller's clock, whose UTC is `realtime_offset_ns` ahead of it.
+    /// Returns the clock of a node that reads the controller's clock, whose UTC is `realtime_offset_ns` ahead of it.
     pub fn shared(t0_ns: u64, realtime_offset_ns: i64) -> Self {
         Self {
             t0_ns,
@@ -189,7 +189,7 @@ impl NodeClock {
 /// Each factor with its level at one point.
 pub type Levels = Vec<(String, String)>;
 
-/// The level of a factor; `None` if the factor is absent.
+/// Returns the level of a factor; `None` if the factor is absent.
 pub(crate) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Option<&'a str> {
     levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
 }
@@ -197,7 +197,7 @@ pub(crate) fn level_of<'a>(levels: &'a [(String, String)], factor: &str) -> Opti
 /// Description of a run, written to `run.json` as its provenance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunInfo {
-    /// Part of the directory's name.
+    /// The plan's name, part of the directory's name.
     pub plan_name: String,
     /// The plan as its author wrote it.
     pub plan_text: String,
@@ -211,25 +211,25 @@ pub struct RunInfo {
     pub repeat: u32,
     /// The plan's seed.
     pub seed: u64,
-    /// Of the controller.
+    /// The controller's command line.
     pub command_line: Vec<String>,
-    /// Of the controller.
+    /// The controller's version.
     pub ccbench_version: String,
-    /// Start of the command.
+    /// When the command started.
     pub started_utc: jiff::Timestamp,
     /// Each node's description of itself.
     pub nodes: BTreeMap<String, NodeInfo>,
     /// Where the trials take place.
     pub backend: RunBackend,
-    /// The topology that ccbench built, or the address of each node that has an agent; null if there is neither.
+    /// The topology that ccbench built, or the address of each node that has an agent; null if neither applies.
     pub topology: Value,
     /// Notes on the backend ([`RunBackend::notes`]), and limitations of the nodes, each with its reason.
     pub notes: Vec<String>,
     /// `--set` overrides.
     pub sets: Vec<String>,
-    /// Trace files by their names under `traces/`.
+    /// Trace files, by their names under `traces/`.
     pub traces: BTreeMap<PathBuf, Vec<u8>>,
-    /// The user's congestion controls by their names under `cc/`.
+    /// The user's congestion controls, by their names under `cc/`.
     pub ccs: BTreeMap<PathBuf, Vec<u8>>,
     /// Imported files of other tools; empty for a run.
     pub imported: Vec<Imported>,
@@ -246,9 +246,9 @@ pub struct Imported {
     pub node: String,
     /// The trial to which its rows were assigned.
     pub trial: u16,
-    /// Lines that are not empty.
+    /// Number of lines that are not empty.
     pub lines: u64,
-    /// Lines that are not completely represented in the tables.
+    /// Number of lines that the tables do not represent completely.
     pub unread: u64,
 }
 
@@ -256,9 +256,9 @@ pub struct Imported {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// A controller is working on it; in `run.json`, or was killed.
+    /// A controller is working on the run. In `run.json`, the controller may also have been killed.
     Running,
-    /// `run.json` has `running`, but no process writes to it. Never in the file.
+    /// `run.json` has `running`, but no process writes to the run. Never in the file.
     #[serde(skip)]
     Killed,
     /// Every trial is committed.
@@ -270,7 +270,7 @@ pub enum RunStatus {
 }
 
 impl RunStatus {
-    /// The value in `run.json`, and of a reader.
+    /// Returns the value in `run.json`, or that which readers show.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -281,7 +281,7 @@ impl RunStatus {
         }
     }
 
-    /// The status with this value; `None`: one of a later version.
+    /// Returns the status with this value; `None` if only a later version knows it.
     pub(crate) fn named(value: &str) -> Option<Self> {
         let all = [Self::Running, Self::Complete, Self::Interrupted, Self::Failed];
         all.into_iter().find(|status| status.as_str() == value)
@@ -291,14 +291,14 @@ impl RunStatus {
 /// Which trials a summary includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrialFilter {
-    /// Also failed and aborted trials.
+    /// Include failed and aborted trials, too.
     pub include_failed: bool,
-    /// Only trials whose status is ok.
+    /// Include only trials whose status is ok.
     pub only_ok: bool,
 }
 
 impl TrialFilter {
-    /// Whether a trial with this status is included.
+    /// Returns whether a trial with this status is included.
     pub(crate) fn includes(self, status: TrialStatus) -> bool {
         match status {
             TrialStatus::Ok => true,
@@ -308,22 +308,22 @@ impl TrialFilter {
     }
 }
 
-/// Splits a metric as given on the command line: `NAME` or `NAME:STAT`. Replaces deprecated names.
+/// Splits a metric as given on the command line (`NAME` or `NAME:STAT`) and replaces deprecated names.
 pub(crate) fn name_and_stat(metric: &str) -> (&str, Option<&str>) {
     let (name, stat) =
         metric.split_once(':').map_or((metric, None), |(name, stat)| (name, Some(stat)));
     (replacement(name).unwrap_or(name), stat)
 }
 
-/// A group's throughput over that of all groups, a value that only heatmaps have.
+/// A group's share of the throughput of all groups; only heatmaps have this value.
 pub(crate) const THROUGHPUT_SHARE: &str = "throughput_share";
 
-/// Every scope of the metrics of this name.
+/// Returns every scope of the metrics with this name.
 pub(crate) fn scopes_of(name: &str) -> Vec<Scope> {
     METRICS.iter().filter(|metric| metric.name == name).flat_map(|m| m.scopes).copied().collect()
 }
 
-/// If no summary has a metric as given on the command line, the end of the error: where it exists, or what is near.
+/// Returns the end of an error message if no summary has the given metric: where it exists, or which names are similar.
 pub(crate) fn missing_metric(given: &str) -> Option<String> {
     let (name, stat) = name_and_stat(given);
     if name == THROUGHPUT_SHARE {

@@ -1,4 +1,4 @@
-//! Progress of what reads all trials of a run, which may take long.
+//! Reports the progress of operations that read all trials of a run, because they may take long.
 
 use std::fmt;
 use std::path::Path;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::store::{RunDir, StoreError};
 
-/// How far a step has come.
+/// The progress of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// What is done with each trial: `measuring`.
+    /// What the step does with each trial, for example `measuring`.
     pub what: &'static str,
-    /// Trials of which it is done. Steps of several threads may be reported in another order.
+    /// Number of trials that are done. Reports of several threads may arrive out of order.
     pub done: usize,
-    /// All trials of the step.
+    /// Number of trials in the step.
     pub trials: usize,
 }
 
-/// Is called after each trial of a step, by the thread that has done it.
+/// Called after each trial of a step, by the thread that processed it.
 type Callback = dyn Fn(Step) + Send + Sync;
 
-/// Gets the progress of steps; the default ignores it.
+/// Receives the progress of steps; the default ignores it.
 #[derive(Clone, Default)]
 pub struct Observer(Option<Arc<Callback>>);
 
@@ -32,7 +32,7 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// Calls this after each trial.
+    /// Calls `callback` after each trial.
     pub fn new(callback: impl Fn(Step) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(callback)))
     }
@@ -43,7 +43,7 @@ impl Observer {
     }
 }
 
-/// A step that is being done.
+/// A step in progress.
 pub(crate) struct Running<'a> {
     observer: &'a Observer,
     what: &'static str,
@@ -52,7 +52,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Does the work of one trial.
+    /// Performs the work of one trial.
     pub(crate) fn trial<T>(&self, work: impl FnOnce() -> T) -> T {
         let made = work();
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -64,7 +64,7 @@ impl Running<'_> {
 }
 
 impl RunDir {
-    /// As [`RunDir::open`]; the observer gets the progress of what reads all trials.
+    /// As [`RunDir::open`], and reports the progress of operations that read all trials to the observer.
     ///
     /// # Errors
     /// As [`RunDir::open`].
@@ -87,7 +87,7 @@ mod tests {
     use crate::summarize::RunSummary;
     use crate::trial::tests::{filled, good, info};
 
-    /// A run of three trials.
+    /// Creates a run of three trials.
     fn run(root: &Path) -> PathBuf {
         let run = RunDir::create(root, &info()).unwrap();
         (1..=3).for_each(|trial| filled(&run, trial).commit(&good()).unwrap());
@@ -95,7 +95,7 @@ mod tests {
         run.path().to_path_buf()
     }
 
-    /// The steps that `work` reports, each with its trials, in the order in which they end.
+    /// Returns the steps that `work` reports, each with its number of trials, in the order in which the steps end.
     fn steps(work: impl FnOnce(&Observer)) -> Vec<(&'static str, usize)> {
         let found = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&found);
@@ -126,7 +126,7 @@ mod tests {
         });
         assert_eq!(report, [&summary[..], &[("drawing curves", 3)]].concat());
         let both = steps(|observer| {
-            // The made-up trials have no metric in common, which is found at the end.
+            // The made-up trials have no metric in common, so the comparison fails at its end.
             let _ = compare(&run, &Comparison::Run(&run), &[], &[], filter, observer);
         });
         assert_eq!(both, [&summary[..], &summary[..]].concat());

@@ -1,4 +1,4 @@
-//! An open results directory as its reader and its trials' writers share it: `run.json` and the journal behind one lock.
+//! An open results directory, shared by its reader and the writers of its trials: `run.json` and the journal behind one lock.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub(crate) struct OpenRun {
     pub(crate) path: PathBuf,
     pub(crate) plan_sha256: String,
     pub(crate) ccbench_version: String,
-    /// Rows of a row group at most.
+    /// Maximum number of rows of a row group.
     pub(crate) row_group_rows: usize,
     pub(crate) state: Mutex<State>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The status in `run.json`, or that of the journal if `run.json` could not be replaced at the end of the run.
+    /// Returns the status in `run.json`, or the journal's if `run.json` could not be replaced at the end of the run.
     pub(crate) fn status(&self) -> RunStatus {
         match (self.record.status, self.log.state().ended) {
             (RunStatus::Running, Some(ended)) => ended,
@@ -37,7 +37,7 @@ impl State {
     }
 }
 
-/// The journal: open for writing, or as it was when the directory was opened for reading.
+/// The journal: open for writing, or as read when the directory was opened for reading.
 #[derive(Debug)]
 pub(crate) enum Log {
     Write(Journal),
@@ -62,11 +62,11 @@ impl Log {
 
 impl OpenRun {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves the journal as durable as it was.
+        // A panic elsewhere does not damage the journal.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An error if the directory is not at its path any more.
+    /// Returns an error if the directory is no longer at its path.
     pub(crate) fn check_place(&self) -> Result<(), JournalError> {
         match &self.state().log {
             Log::Write(journal) => journal.check_place(),

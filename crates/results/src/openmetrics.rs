@@ -1,26 +1,26 @@
-//! The text format of OpenMetrics (version 1.0.0), which Prometheus reads.
+//! The OpenMetrics text format (version 1.0.0), which Prometheus reads.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// The format's media type.
+/// The media type of the format.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The last line.
+/// The last line of an exposition.
 pub const END: &str = "# EOF";
 
-/// A metric family. Its name ends in its unit.
+/// A metric family. Its name ends with its unit.
 pub struct Family {
-    /// Without the suffix `_total` of a counter.
+    /// The name, without a counter's suffix `_total`.
     pub name: &'static str,
     /// `gauge`, `counter` or `stateset`.
     pub kind: &'static str,
-    /// Empty: none.
+    /// The unit; empty if there is none.
     pub unit: &'static str,
-    /// For people.
+    /// The description for people.
     pub help: &'static str,
 }
 
-/// Of a run in progress and of one that has ended.
+/// A family for runs in progress and for runs that have ended.
 pub const BUSIEST_CPU: Family =
     Family::gauge("ccbench_node_busiest_cpu_ratio", "ratio", "Utilisation of the busiest CPU.");
 /// As [`BUSIEST_CPU`].
@@ -35,22 +35,22 @@ pub const DROPPED_PACKETS: Family = Family {
 };
 
 impl Family {
-    /// A value that goes up and down.
+    /// Returns a family of values that go up and down.
     pub const fn gauge(name: &'static str, unit: &'static str, help: &'static str) -> Self {
         Self { name, kind: "gauge", unit, help }
     }
 
-    /// Whether its samples are sums so far.
+    /// Returns whether the samples are running totals.
     pub fn is_counter(&self) -> bool {
         self.kind == "counter"
     }
 
-    /// The name of its samples.
+    /// Returns the name of the samples.
     pub fn sample_name(&self) -> String {
         format!("{}{}", self.name, if self.is_counter() { "_total" } else { "" })
     }
 
-    /// Writes the lines that describe it.
+    /// Writes the lines that describe the family.
     ///
     /// # Errors
     /// `out` cannot be written.
@@ -92,7 +92,8 @@ pub fn sample(
 pub(crate) mod tests {
     use std::collections::BTreeSet;
 
-    /// Every violation of the format: order and names of descriptions, metrics that are torn apart, times that go back, the end.
+    /// Returns every violation of the format: order and names of descriptions, samples that are not grouped by metric, times that go back,
+    /// the end.
     pub(crate) fn violations(text: &str) -> Vec<String> {
         let mut found = vec![];
         let mut family: Option<(&str, &str)> = None;

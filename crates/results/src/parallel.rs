@@ -3,10 +3,10 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of threads: bounds memory on machines with many CPUs.
+/// Maximum number of threads, to bound memory on machines with many CPUs.
 const MAX_THREADS: usize = 8;
 
-/// Read once: the call reads several files.
+/// Determined once, because the call reads several files.
 static CPUS: LazyLock<usize> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 

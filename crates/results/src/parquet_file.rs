@@ -1,4 +1,4 @@
-//! Reads Parquet files that ccbench may not have written, or that nobody has compared with a digest.
+//! Reads Parquet files that other programs may have written, or that have not been compared with a digest.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,20 +17,20 @@ use polars_parquet_format::{ColumnMetaData, FileMetaData, PageHeader};
 use crate::error::{Result, io_error, polars_error};
 use crate::layout::TableRows;
 
-/// Reads an open file.
+/// A reader of an open file.
 type Reader = ParquetReader<Box<dyn MmapBytesReader>>;
 
-/// Files up to this size are read at once.
+/// Files up to this size are read with one call.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
-/// Length of the metadata (4 bytes), and "PAR1".
+/// Length of the metadata (4 bytes) and "PAR1".
 const TRAILER_BYTES: u64 = 8;
 /// Limit of a page's header, which may contain the smallest and the largest value.
 const MAX_PAGE_HEADER_BYTES: usize = 1 << 20;
 
-/// Reads the given columns of a file that it has, or all if none are given.
+/// Reads those of the given columns that a file has, or all columns if none are given.
 ///
 /// # Errors
-/// It is damaged, or has more rows than `max_rows`.
+/// The file is damaged, or has more than `max_rows` rows.
 pub(crate) fn read(
     bytes: Vec<u8>,
     columns: Option<&[&str]>,
@@ -50,16 +50,16 @@ pub(crate) fn read(
         let wanted = columns.map(|columns| reader.schema().map(|schema| of(columns, &schema)));
         reader
             .with_columns(wanted.transpose()?)
-            // In this thread, where a panic is caught.
+            // In this thread, which catches panics.
             .read_parallel(ParallelStrategy::None)
             .finish()
     };
-    // Polars panics at some damage.
+    // Some damage makes Polars panic.
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(polars_err!(ComputeError: "the Parquet file is damaged")))
 }
 
-/// Opens a file. Its metadata is checked unless it is known. Reads a small file at once: mmap and munmap interrupt the other threads.
+/// Opens a file. Checks its metadata unless it is known. Reads a small file with one call: mmap and munmap interrupt the other threads.
 pub(crate) fn open(path: &Path, metadata: Option<&FileMetadataRef>) -> Result<Reader> {
     let mut file = File::open(path).map_err(io_error("open", path))?;
     let length = file.metadata().map_err(io_error("read", path))?.len();
@@ -81,7 +81,7 @@ pub(crate) fn open(path: &Path, metadata: Option<&FileMetadataRef>) -> Result<Re
     Ok(reader)
 }
 
-/// Calls `take` with all rows of a file in their order, so many at a time.
+/// Passes all rows of a file to `take`, in order and in frames of limited size.
 pub(crate) fn each_frame(
     path: &Path,
     rows: usize,
@@ -93,7 +93,7 @@ pub(crate) fn each_frame(
     each_frame_within(path, (first, &metadata), None, (range, rows), take)
 }
 
-/// As [`each_frame`], with these rows of an open file, and only these columns if there is a list of them.
+/// As [`each_frame`], but for a range of rows of an open file, and only for these columns if given.
 pub(crate) fn each_frame_within(
     path: &Path,
     (first, metadata): (Reader, &FileMetadataRef),
@@ -118,13 +118,12 @@ pub(crate) fn each_frame_within(
     Ok(())
 }
 
-/// The metadata of files that trials share: reading it takes longer than the rows of one trial.
+/// The metadata of shared files: reading it takes longer than reading the rows of one trial.
 #[derive(Debug, Default)]
 pub(crate) struct SharedMetadata(Mutex<HashMap<PathBuf, FileMetadataRef>>);
 
 impl SharedMetadata {
-    /// Opens the file that has these rows. Also returns its metadata, which of a file that trials share is read once, and the
-    /// numbers of the rows.
+    /// Opens the file with these rows. Also returns its metadata (which is read once for a shared file) and the range of row numbers.
     pub(crate) fn open(&self, rows: &TableRows) -> Result<(Reader, FileMetadataRef, Range<usize>)> {
         let TableRows { path, range } = rows;
         let known = range.and_then(|_| self.files().get(path).cloned());
@@ -155,7 +154,7 @@ fn damaged(what: &str) -> PolarsError {
     polars_err!(ComputeError: "the Parquet file is damaged: {what}")
 }
 
-/// Reads the metadata. Polars reserves memory for its lengths and counts, and the process is aborted if there is not as much.
+/// Reads the metadata. Polars reserves memory for the lengths and counts in it, and the process aborts if there is not enough memory.
 fn read_metadata(file: &mut (impl Read + Seek)) -> PolarsResult<FileMetaData> {
     let end = file.seek(SeekFrom::End(0))?;
     let trailer_at = end.checked_sub(TRAILER_BYTES).ok_or_else(|| damaged("it is too short"))?;
@@ -169,7 +168,7 @@ fn read_metadata(file: &mut (impl Read + Seek)) -> PolarsResult<FileMetaData> {
     file.seek(SeekFrom::Start(metadata_at.ok_or_else(|| damaged("the length of its metadata"))?))?;
     let mut bytes = vec![0; length as usize];
     file.read_exact(&mut bytes)?;
-    // The limit counts 8 bytes for each element of a list; an element has at least one.
+    // The limit counts 8 bytes for each list element; an element has at least one.
     let mut protocol = TCompactInputProtocol::new(&bytes[..], bytes.len().saturating_mul(9));
     let metadata = FileMetaData::read_from_in_protocol(&mut protocol);
     let metadata = metadata.map_err(|error| damaged(&format!("its metadata: {error}")))?;

@@ -1,5 +1,5 @@
-//! Writes Parquet files. Rows are buffered and written as row groups, so the memory for a trial of any length is limited to
-//! one row group for each table.
+//! Writes Parquet files. Rows are buffered and written as row groups, so a trial of any length needs memory for only one row group per
+//! table.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -19,7 +19,7 @@ use super::digest::{DigestedFile, FileDigest};
 use super::encoding::encodings;
 use crate::error::{FileError, Result, io_error, polars_error};
 
-/// Rows of a row group: the rows that a table buffers, and loses if ccbench is killed.
+/// Rows of a row group. A table buffers this many rows, and loses them if ccbench is killed.
 pub(crate) const ROW_GROUP_ROWS: usize = 32 * 1024;
 /// Parquet options of all columns.
 const OPTIONS: WriteOptions = WriteOptions {
@@ -35,16 +35,16 @@ const OPTIONS: WriteOptions = WriteOptions {
     data_page_size: None,
 };
 
-/// Row groups of a file (8 million rows): the writer keeps the metadata of each in memory until it finishes the file.
+/// Row groups of a file (8 million rows): the writer keeps their metadata in memory until it finishes the file.
 pub(crate) const FILE_ROW_GROUPS: usize = 256;
 
-/// The files of one table of one trial. The first file is created with the first row; more than one is rare.
+/// The files of one table of one trial. The first row creates the first file. There is rarely more than one.
 pub(crate) struct Part<C> {
     dir: PathBuf,
     columns: C,
     buffered_rows: usize,
     written_rows: u64,
-    /// Complete files.
+    /// The files that are complete.
     files: Vec<FileDigest>,
     writer: Option<Writer>,
     limit: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Part<C> {
 pub(crate) struct Writer {
     path: PathBuf,
     file: FileWriter<DigestedFile>,
-    /// Key-value metadata.
+    /// Key-value metadata of the footer.
     footer: Vec<KeyValue>,
     row_groups: usize,
 }
@@ -63,19 +63,19 @@ pub(crate) struct Writer {
 pub(crate) struct Finished {
     /// The table.
     pub(crate) table: &'static str,
-    /// Rows in all its files.
+    /// Number of rows in all files.
     pub(crate) rows: u64,
-    /// Its files, in the order of their numbers.
+    /// The files, in the order of their numbers.
     pub(crate) files: Vec<FileDigest>,
 }
 
-/// Path of a table's file; files are numbered from 0.
+/// Returns the path of a table's file. Files are numbered from 0.
 pub(crate) fn file(dir: &Path, number: usize) -> PathBuf {
     dir.join(format!("part-{number}.parquet"))
 }
 
 impl<C: Columns> Part<C> {
-    /// Writes files `dir/TABLE/part-N.parquet` with row groups of about `limit` rows.
+    /// Creates a writer of `dir/TABLE/part-N.parquet` with row groups of about `limit` rows.
     pub(crate) fn new(dir: &Path, limit: usize) -> Self {
         Self {
             dir: dir.join(C::TABLE),
@@ -153,7 +153,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Row groups so far, whose metadata is in memory.
+    /// Returns the number of row groups so far, whose metadata is in memory.
     pub(crate) fn row_groups(&self) -> usize {
         self.row_groups
     }
@@ -176,8 +176,7 @@ fn write(writer: &mut FileWriter<impl Write>, frame: &DataFrame) -> PolarsResult
     Ok(())
 }
 
-/// Sorts the rows; the sort is stable. Polars' sort by several columns takes as long as writing the rows if dependencies are
-/// built without optimisation.
+/// Sorts the rows; the sort is stable. Without optimised dependencies, Polars' sort by several columns takes as long as writing the rows.
 fn sorted(frame: &DataFrame, by: &[&str]) -> PolarsResult<DataFrame> {
     enum Key<'a> {
         Text(Vec<Option<&'a str>>),
@@ -207,8 +206,8 @@ fn sorted(frame: &DataFrame, by: &[&str]) -> PolarsResult<DataFrame> {
     frame.take(&IdxCa::from_vec(PlSmallStr::EMPTY, order))
 }
 
-/// The key-value metadata of the footer. Polars writes text columns with Arrow's type `string_view`, which readers from
-/// before 2024 reject and pandas does not support in lists; the type `string` describes the same bytes.
+/// Returns the key-value metadata of the footer. Polars writes text columns with Arrow's type `string_view`, which readers from before 2024
+/// reject and pandas does not support in lists. The type `string` describes the same bytes.
 fn footer(meta: &Metadata, frame: &DataFrame) -> Vec<KeyValue> {
     let schema = frame.schema().to_arrow(CompatLevel::oldest());
     let pairs = meta.0.iter().cloned().map(|(key, value)| KeyValue { key, value: Some(value) });
@@ -218,7 +217,7 @@ fn footer(meta: &Metadata, frame: &DataFrame) -> Vec<KeyValue> {
 /// Key-value pairs of every file's footer.
 pub(crate) struct Metadata(pub(crate) Vec<(String, String)>);
 
-/// Makes a directory if it is not there. Its parent must exist: a results directory that was removed is not made again.
+/// Creates a directory if it does not exist. Its parent must exist, so that a removed results directory is not created again.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     match std::fs::create_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -232,9 +231,9 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
     file.sync_all().map_err(io_error("make durable", path))
 }
 
-/// Smaller tables are written by one thread.
+/// Tables with fewer rows are written by one thread.
 const MIN_PARALLEL_ROWS: usize = 32 * 1024;
-/// Rows of a row group of a table that is in memory as a whole.
+/// Rows of a row group of a table that is completely in memory.
 const WHOLE_ROW_GROUP_ROWS: usize = 256 * 1024;
 
 /// Writes a whole table to one Parquet file and replaces an existing one.
@@ -254,7 +253,7 @@ pub(crate) fn write_parquet(frame: &DataFrame, path: &Path) -> Result<()> {
 /// Writes a whole table to one CSV file and replaces an existing one.
 pub(crate) fn write_csv(frame: &DataFrame, path: &Path) -> Result<()> {
     write_new(path, |file| {
-        // Polars clears an 8 MB buffer to write a header, which takes longer than a small table.
+        // To write a header, Polars clears an 8 MB buffer, which takes longer than writing a small table.
         let names = frame.columns().iter().map(|column| quoted(column.name()));
         writeln!(file, "{}", names.collect::<Vec<_>>().join(","))?;
         let writer = CsvWriter::new(file).include_header(false);
@@ -270,8 +269,8 @@ pub(crate) fn write_text(text: &str, path: &Path) -> Result<()> {
     write_bytes(text.as_bytes(), path)
 }
 
-/// Writes a file that a user names, and replaces an existing one as a whole: a command that is killed leaves the old file or the new one.
-/// A device or a FIFO is written to, and the file of a descriptor (`/dev/stdout`) is appended to.
+/// Writes a file that a user names, and replaces an existing one atomically: a command that is killed leaves either the old or the new
+/// file. Writes directly to a device or a FIFO, and appends to the file of a descriptor (`/dev/stdout`).
 ///
 /// # Errors
 /// The file cannot be written or replaced.
@@ -287,20 +286,20 @@ fn write_new(
     write_file(path, |file| write(file).map_err(polars_error("write", path)))
 }
 
-/// Writes through a buffer to a temporary file and renames it: an error, such as a full disk, leaves the old file or none. Does not
-/// sync: the content can be computed again. A device, a FIFO or a descriptor of this process is written to.
+/// Writes through a buffer to a temporary file and renames it. An error, such as a full disk, leaves the old file or none. Does not sync:
+/// the content can be computed again. Writes directly to a device, a FIFO or a descriptor of this process.
 pub(crate) fn write_file<E: From<FileError>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
 ) -> Result<(), E> {
-    // A link stays one.
+    // Keep a symbolic link.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let is_descriptor = is_descriptor(path);
     let is_special =
         is_descriptor || real.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir());
     let to = if is_special { real.clone() } else { staged(&real) };
     let written = || -> Result<(), E> {
-        // What a descriptor's file has already stays: `/dev/stdout >> log`.
+        // Keep what the descriptor's file has already: `/dev/stdout >> log`.
         let file = match is_descriptor {
             true => File::options().append(true).open(&to).map_err(io_error("open", path)),
             false => File::create(&to).map_err(io_error("create", path)),
@@ -315,13 +314,13 @@ pub(crate) fn write_file<E: From<FileError>>(
     };
     written().inspect_err(|_| {
         if !is_special {
-            // The file may not exist; the write error is the one to report.
+            // The file may not exist. Report the write error.
             let _ = std::fs::remove_file(&to);
         }
     })
 }
 
-/// Whether a path names a descriptor of a process, not a file that is reached through /proc.
+/// Returns whether a path names a descriptor of a process, rather than a file that is reached through /proc.
 fn is_descriptor(path: &Path) -> bool {
     let folder = path.parent().unwrap_or(path);
     let is_standard = ["/dev/stdout", "/dev/stderr"].map(Path::new).contains(&path);
@@ -330,8 +329,8 @@ fn is_descriptor(path: &Path) -> bool {
         || folder.starts_with("/proc") && folder.ends_with("fd")
 }
 
-/// Replaces the file atomically. Uses RENAME_EXCHANGE if the file system supports it: when a rename replaces a file, ext4
-/// first flushes the new file to disk, which takes about 2 ms.
+/// Replaces the file atomically. Uses RENAME_EXCHANGE if the file system supports it: if a rename replaces a file, ext4 first flushes the
+/// new file to disk, which takes about 2 ms.
 fn replace_file(staged: &Path, path: &Path) -> std::io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let there = std::fs::symlink_metadata(path).is_ok_and(|old| old.is_file());
@@ -378,7 +377,7 @@ mod tests {
         assert!(error.starts_with("cannot write /dev/full: "), "{error}");
         assert!(!full.is_file() && full.exists() && !staged(full).exists());
         write_text("text", Path::new("/dev/null")).unwrap();
-        // As `> FILE` in a shell: the process writes to the same file later.
+        // As with `> FILE` in a shell: the process writes to the same file later.
         let dir = tempfile::tempdir().unwrap();
         let opened = File::create(dir.path().join("file")).unwrap();
         let descriptor = format!("/proc/self/fd/{}", opened.as_raw_fd());
@@ -387,7 +386,7 @@ mod tests {
         write_text("more", Path::new(&descriptor)).unwrap();
         let content = std::fs::read_to_string(dir.path().join("file")).unwrap();
         assert_eq!(content, "textmore", "as `>> FILE`");
-        // Another way to the same file, as that into a container.
+        // Another path to the same file, like one into a container.
         let by_proc = format!("/proc/self/root{}", dir.path().join("file").display());
         write_text("new", Path::new(&by_proc)).unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join("file")).unwrap(), "new");

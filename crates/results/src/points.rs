@@ -11,8 +11,8 @@ use super::part::write_parquet;
 use super::record::{Point, RunRecord};
 use crate::error::{Result, polars_error};
 
-/// Writes the table: one column per factor, as numbers where all its levels are. Beside levels that all are rates,
-/// times or sizes with a unit there is a column with their numbers, `<factor>_bps`, `_us` or `_bytes`.
+/// Writes the table: one column per factor, as numbers if all its levels are numbers. If all levels are rates, times or sizes with units,
+/// another column has their numbers: `<factor>_bps`, `_us` or `_bytes`.
 pub(crate) fn write(path: &Path, record: &RunRecord) -> Result<()> {
     let file = path.join("points.parquet");
     let frame = frame(record).map_err(polars_error("build", &file))?;
@@ -41,7 +41,7 @@ fn frame(record: &RunRecord) -> PolarsResult<DataFrame> {
     DataFrame::new_infer_height(columns)
 }
 
-/// What every level parses as; `None` if one does not.
+/// Parses every level; `None` if one cannot be parsed.
 fn all<T: FromStr>(values: &[Option<String>]) -> Option<Vec<Option<T>>> {
     values
         .iter()
@@ -59,7 +59,7 @@ fn typed_column(name: &str, values: &[Option<String>]) -> Column {
     Column::new(name.into(), values)
 }
 
-/// The unit, as a column's name ends, and the numbers of levels that are quantities of one kind.
+/// Returns the unit as the suffix of a column's name, and the numbers, if all levels are quantities of one kind.
 fn quantities(values: &[Option<String>]) -> Option<(&'static str, Vec<Option<i64>>)> {
     fn numbers<T: FromStr>(
         values: &[Option<String>],

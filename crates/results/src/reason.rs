@@ -1,19 +1,19 @@
-//! The reasons for which trials are degraded, failed or aborted.
+//! The reasons why trials are degraded, failed or aborted.
 
 use serde::{Deserialize, Serialize};
 
 /// What failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// A node, ccbench itself, or a file: the trial did not take place, or its data cannot be used. `--resume` repeats it.
+    /// A node, ccbench itself or a file failed: the trial did not take place, or its data cannot be used. `--resume` repeats the trial.
     Infrastructure,
-    /// The trial took place and did not do what the plan specifies, so it may fail again. Only `--retry-failed` repeats it.
+    /// The trial took place but did not do what the plan specifies, so it may fail again. Only `--retry-failed` repeats it.
     Trial,
 }
 
 macro_rules! reason_codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal,)+) => {
-        /// The check that a trial did not pass; for an event, its kind. docs/results.md has the limits.
+        /// The check that a trial did not pass, or the kind of an event. docs/results.md has the limits.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(from = "String", into = "String")]
         pub enum ReasonCode {
@@ -26,7 +26,7 @@ macro_rules! reason_codes {
             /// Every code of this version, in alphabetical order.
             pub const ALL: &'static [Self] = &[$(Self::$code),+];
 
-            /// The text in the journal and in `trials.parquet`.
+            /// Returns the text in the journal and in `trials.parquet`.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$code => $name,)+
@@ -49,7 +49,7 @@ macro_rules! reason_codes {
 reason_codes! {
     /// The trial ended early.
     Aborted = "aborted",
-    /// Event: rows at acknowledgements cannot be read.
+    /// Event: the rows recorded at acknowledgements cannot be read.
     AcksError = "acks_error",
     /// Rows of table `acks` are missing.
     AcksLost = "acks_lost",
@@ -65,27 +65,27 @@ reason_codes! {
     CaptureError = "capture_error",
     /// A capture's only file was full.
     CaptureFull = "capture_full",
-    /// A sender's sockets started with another congestion control.
+    /// A sender's sockets started with another congestion control than the plan's.
     CcLate = "cc_late",
-    /// The kernel used another congestion control.
+    /// The kernel uses another congestion control than the plan's.
     CcNotInForce = "cc_not_in_force",
     /// Event: the state of a congestion control cannot be read.
     CcStateError = "cc_state_error",
     /// A congestion control has no state, so it did nothing.
     CcStateMissing = "cc_state_missing",
-    /// The senders' count of CE marks is not the links'.
+    /// The senders' count of CE marks differs from the links' count.
     CeCountOff = "ce_count_off",
     /// Event: the state that triggers a change of the plan never came.
     ChangeNotTriggered = "change_not_triggered",
     /// A node's CLOCK_REALTIME was set.
     ClockStep = "clock_step",
-    /// The times of a node may be off by too much.
+    /// A node's times may be wrong by too much.
     ClockUncertain = "clock_uncertain",
     /// A machine was too busy.
     CpuBound = "cpu_bound",
-    /// The trial's files are not those that were committed.
+    /// The trial's files differ from those that were committed.
     Damaged = "damaged",
-    /// A congestion control did not get the ECN feedback for it.
+    /// A congestion control did not get the ECN feedback that it needs.
     EcnFallback = "ecn_fallback",
     /// An error occurred.
     Error = "error",
@@ -103,11 +103,11 @@ reason_codes! {
     FlowLate = "flow_late",
     /// Data arrived after a flow's stop.
     FlowOverrun = "flow_overrun",
-    /// Event: flows share a queue of a discipline that is to separate them.
+    /// Event: flows share a queue of a discipline that should separate them.
     FlowQueueShared = "flow_queue_shared",
     /// An unlimited flow had no new data for some time.
     FlowStalled = "flow_stalled",
-    /// No data of a flow arrived, while others of its group got data.
+    /// A flow got no data while others of its group did.
     FlowStarved = "flow_starved",
     /// Event: an error of iperf3.
     Iperf3Error = "iperf3_error",
@@ -117,7 +117,7 @@ reason_codes! {
     KeepAwakeError = "keep_awake_error",
     /// The CPU of the lab's guest was too busy.
     LabBusy = "lab_busy",
-    /// Lines of an imported file are not completely in the tables.
+    /// The tables do not represent all lines of an imported file completely.
     LinesUnread = "lines_unread",
     /// The kernel rejected a change of a link.
     LinkChangeFailed = "link_change_failed",
@@ -133,7 +133,7 @@ reason_codes! {
     NodeLost = "node_lost",
     /// The trial could not be prepared.
     NotRun = "not_run",
-    /// The packet log misses packets.
+    /// Packets are missing in the packet log.
     PacketsNotLogged = "packets_not_logged",
     /// A probe has no result.
     ProbeDead = "probe_dead",
@@ -149,9 +149,9 @@ reason_codes! {
     SamplesLate = "samples_late",
     /// A table has gaps.
     SamplesMissing = "samples_missing",
-    /// A machine dropped packets before any queue of the plan.
+    /// A machine dropped packets before they reached any queue of the plan.
     SoftnetDropped = "softnet_dropped",
-    /// A node received the request to start after the start.
+    /// A node received the request to start after the start time.
     StartLate = "start_late",
     /// Rows of table `tcp_events` are missing.
     TcpEventsLost = "tcp_events_lost",
@@ -160,7 +160,7 @@ reason_codes! {
 }
 
 impl ReasonCode {
-    /// What failed in a trial that failed for this reason; `None` for reasons that fail no trial.
+    /// Returns what failed in a trial that failed for this reason; `None` for reasons that never fail a trial.
     pub const fn cause(&self) -> Option<Cause> {
         match self {
             Self::Damaged | Self::Error | Self::NodeLost | Self::NotRun => {
@@ -178,7 +178,7 @@ impl ReasonCode {
         }
     }
 
-    /// Whether a lack of CPU time can cause it.
+    /// Returns whether a lack of CPU time can cause this.
     pub const fn lacks_cpu(&self) -> bool {
         matches!(
             self,
@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// The codes in the table of reasons of docs/results.md whose verdict `takes` accepts.
+    /// Returns the codes in the table of reasons in docs/results.md whose verdict `takes` accepts.
     fn listed(manual: &str, takes: impl Fn(&str) -> bool) -> BTreeSet<&str> {
         let rows = manual.lines().filter_map(|line| {
             let mut cells = line.strip_prefix("| ")?.split(" | ");
@@ -240,7 +240,7 @@ mod tests {
         let is_status = |verdict: &str| {
             verdict.split(", ").all(|status| ["degraded", "failed"].contains(&status))
         };
-        // The manual has one sentence on events of kind `..._error`, and a status for aborted trials.
+        // The manual has a single sentence on events of kind `..._error`, and a status for aborted trials.
         let is_listed = |code: &&ReasonCode| {
             **code != ReasonCode::Aborted
                 && (code.cause().is_some() || !code.as_str().ends_with("_error"))

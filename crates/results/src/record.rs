@@ -1,4 +1,4 @@
-//! `run.json`: provenance of a run. Replaced atomically.
+//! `run.json`: the provenance of a run. It is replaced atomically.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -37,22 +37,22 @@ pub(crate) struct RunRecord {
     pub(crate) points: Vec<Point>,
     /// The first session and every resumed one.
     pub(crate) sessions: Vec<RunSession>,
-    /// See [`RunRecord::backend`]; `None` in runs of earlier versions.
+    /// The backend; `None` in runs of earlier versions. See [`RunRecord::backend`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     backend: Option<RunBackend>,
-    /// A text in runs of earlier versions.
+    /// The topology; text in runs of earlier versions.
     pub(crate) topology: Value,
-    /// Committed trials with their clocks; filled whenever the status changes.
+    /// Committed trials with their clocks, updated whenever the status changes.
     pub(crate) trials: Vec<TrialEnd>,
-    /// The decided rules of the plan; empty before the end.
+    /// The decided rules of the plan; empty until the run ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) decisions: Vec<Decision>,
-    /// Number of trials that the rules of the plan leave; `None` before the end, and without rules.
+    /// Number of trials that remain after the plan's rules; `None` until the run ends, and without rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) planned_trials: Option<u32>,
-    /// Notes for readers: truncated journal, removed incomplete trials.
+    /// Notes for readers, such as a truncated journal or removed incomplete trials.
     pub(crate) notes: Vec<String>,
-    /// SHA-256 of each congestion control of the user, by its path in the results directory.
+    /// SHA-256 of each of the user's congestion controls, by its path in the results directory.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) cc_digests: BTreeMap<String, String>,
     /// Imported files of other tools; empty for runs.
@@ -64,7 +64,7 @@ pub(crate) struct RunRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Point {
     pub(crate) point_id: u32,
-    /// In the plan's order.
+    /// Each factor with its level, in the plan's order.
     pub(crate) levels: Vec<(String, String)>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct RunSession {
     pub(crate) command_line: Vec<String>,
     pub(crate) sets: Vec<String>,
     pub(crate) nodes: BTreeMap<String, Value>,
-    /// Of a merged run.
+    /// The attempt, in a merged run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) attempt: Option<Attempt>,
 }
@@ -121,7 +121,7 @@ impl RunRecord {
         }
     }
 
-    /// Where the trials took place.
+    /// Returns where the trials took place.
     pub(crate) fn backend(&self) -> RunBackend {
         match &self.backend {
             Some(backend) => backend.clone(),
@@ -130,13 +130,13 @@ impl RunRecord {
         }
     }
 
-    /// Number of trials in the plan: without those that rules made unnecessary, once that is known.
+    /// Returns the number of trials in the plan, without those that rules made unnecessary once that is known.
     pub(crate) fn planned(&self) -> u32 {
         let all = u32::try_from(self.points.len()).unwrap_or(u32::MAX).saturating_mul(self.repeat);
         self.planned_trials.unwrap_or(all)
     }
 
-    /// Trials of a complete run that its journal has lost.
+    /// Returns trials of a complete run that its journal has lost.
     pub(crate) fn lost(&self, journal: &RunState) -> Vec<(u32, u16)> {
         let is_complete = self.status == RunStatus::Complete;
         let trials = self.trials.iter().map(|end| (end.point_id, end.trial));
@@ -167,7 +167,7 @@ impl RunRecord {
         Ok(record)
     }
 
-    /// The file's content, and its digest for the journal: the line is written before the file.
+    /// Returns the file's content and its digest. The journal gets the digest before the file is written.
     pub(crate) fn encoded(&self, dir: &Path) -> Result<(Vec<u8>, FileDigest)> {
         let path = dir.join(FILE_NAME);
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|source| FileError::Json {
@@ -186,7 +186,7 @@ fn cc_digest((name, bytes): (&PathBuf, &Vec<u8>)) -> (String, String) {
     (path.to_string_lossy().into_owned(), FileDigest::of(bytes).sha256)
 }
 
-/// Names of the factors, in the points' order.
+/// Returns the names of the factors, in the order of the points.
 fn factors(info: &RunInfo) -> Vec<String> {
     let mut names: Vec<String> = vec![];
     for (name, _) in info.points.iter().flat_map(|(_, levels)| levels) {
@@ -204,7 +204,7 @@ pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     sync(dir)
 }
 
-/// A node's description as JSON, every field of the message.
+/// Returns a node's description as JSON, with every field of the message.
 fn node_json(node: &NodeInfo) -> Value {
     let interfaces: Vec<Value> = node
         .interfaces

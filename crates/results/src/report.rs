@@ -1,4 +1,4 @@
-//! The HTML report: one self-contained file that loads nothing from the network; and the index of a folder of runs.
+//! The HTML report (one self-contained file that loads nothing from the network) and the index of a folder of runs.
 
 use std::path::{Path, PathBuf};
 
@@ -30,25 +30,25 @@ pub use live::live_page;
 
 const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
-/// For all pages; the script of a page follows it.
+/// The script of all pages; each page's own script follows it.
 const COMMON_SCRIPT: &str = include_str!("report/common.js");
-/// For pages with charts, after the common script: saves figures.
+/// Saves figures. For pages with charts, after the common script.
 const EXPORT_SCRIPT: &str = include_str!("report/export.js");
-/// Tables whose columns sort; after the common script.
+/// Makes tables sortable. After the common script.
 const TABLE_SCRIPT: &str = include_str!("report/table.js");
 const SCRIPT: &str = include_str!("report/page.js");
 const CHART_STYLE: &str = include_str!("../assets/uplot/uPlot.min.css");
 const CHART_SCRIPT: &str = include_str!("../assets/uplot/uPlot.iife.min.js");
 
-/// The page's Content-Security-Policy, which is also in the page: it loads nothing.
+/// The Content-Security-Policy, which is also in the page: the page loads nothing.
 pub const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
-/// Approximate limit for the points of all curves of a report, at about 15 bytes each.
+/// Approximate limit for the points of all curves of a report. A point takes about 15 bytes.
 const MAX_POINTS: u32 = 400_000;
-/// Time bins per curve: few enough for the file's size, no more than a screen has pixels.
+/// Time bins per curve: few enough to limit the file's size, and no more than a screen has pixels.
 const BINS: std::ops::RangeInclusive<u32> = 40..=1000;
-/// With more points at the fewest bins, trials have no curves: a page of any run opens quickly.
+/// If even the fewest bins give more points than this, only some trials have curves, so that the page of any run opens quickly.
 const MOST_POINTS: u32 = 500_000;
 /// Approximate number of panels with one curve per flow.
 const PANELS_PER_FLOW: u32 = 8;
@@ -68,7 +68,7 @@ struct Page<'a> {
     trials: Vec<Trial<'a>>,
     /// Whether the page begins with an overview.
     overview: bool,
-    /// Whether rows of some metrics are left out.
+    /// Whether the rows of some metrics are left out.
     main_metrics: bool,
     rows: Vec<Value>,
     run: Value,
@@ -109,7 +109,7 @@ pub enum ReportError {
     /// The results directory cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A results directory instead of a folder of them.
+    /// The path is a results directory, not a folder of them.
     #[error(
         "{} is a results directory; give the directory that it is in, or write its report: `ccbench report {}`",
         path.display(), path.display()
@@ -118,7 +118,7 @@ pub enum ReportError {
         /// The directory.
         path: PathBuf,
     },
-    /// There is nothing to list.
+    /// The folder has no results directories.
     #[error(
         "{} has no results directories; give the directory of `ccbench run --out DIR` (default: results)",
         path.display()
@@ -130,7 +130,7 @@ pub enum ReportError {
 }
 
 impl ReportError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),
@@ -140,10 +140,10 @@ impl ReportError {
     }
 }
 
-/// Result of writing a report.
+/// The result of writing a report.
 type Result<T, E = ReportError> = std::result::Result<T, E>;
 
-/// Renders the report of a run. Numbers and claims come from its summary; curves from every trial with samples.
+/// Renders the report of a run. Numbers and claims come from the run's summary, curves from every trial with samples.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -210,7 +210,7 @@ pub fn write(run: &RunSummary, file: &Path) -> Result<()> {
     Ok(write_text(&html(run)?, file)?)
 }
 
-/// Which trials the means include, as the end of a sentence.
+/// Describes which trials the means include, as the end of a sentence.
 const fn included_trials(filter: TrialFilter) -> &'static str {
     match (filter.only_ok, filter.include_failed) {
         (true, _) => "only trials that are ok are included",
@@ -219,21 +219,21 @@ const fn included_trials(filter: TrialFilter) -> &'static str {
     }
 }
 
-/// The curves of a trial, as the page's script reads them.
+/// Returns the curves of a trial as the page's script reads them.
 fn curves_html(run: &RunDir, end: &TrialEnd, bins: u32) -> Result<String> {
     let mut panels = series::panels(run, end, bins, |title| title != series::RATE)?;
     panels.extend(series::cc_state_panels(run, end, bins)?);
     Ok(json_script(&format!("curves-{}-{}", end.point_id, end.trial), &panels))
 }
 
-/// Approximate number of curves of a trial.
+/// Returns the approximate number of curves of a trial.
 fn curves_of(end: &TrialEnd) -> u32 {
-    // Most flows have a data and a control socket with two ends each.
+    // Most flows have a data socket and a control socket, with two ends each.
     let flows = end.rows.get("flows").copied().unwrap_or(0).div_ceil(4) + 1;
     u32::try_from(flows).unwrap_or(u32::MAX).saturating_mul(PANELS_PER_FLOW)
 }
 
-/// Time bins per curve such that all curves together stay within [`MAX_POINTS`].
+/// Returns the number of time bins per curve at which all curves together stay within [`MAX_POINTS`].
 fn bins_per_curve(trials: &[&TrialEnd]) -> u32 {
     let curves = trials.iter().fold(0_u32, |all, end| all.saturating_add(curves_of(end)));
     (MAX_POINTS / 2 / curves.max(1)).clamp(*BINS.start(), *BINS.end())
@@ -263,7 +263,7 @@ fn point_row_json(row: &PointRow) -> Value {
     })
 }
 
-/// A `<script>` element with a JSON value. `<` is escaped so that no text can close the element.
+/// Returns a `<script>` element with a JSON value. `<` is escaped so that no text can close the element.
 fn json_script(id: &str, value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     let json = json.replace('<', "\\u003c");
@@ -275,7 +275,7 @@ fn escape_html(raw: &str) -> String {
     raw.replace('&', "&amp;").replace('<', "&lt;")
 }
 
-/// Fills the `{{name}}` placeholders of the template in one pass, so that inserted text is never expanded.
+/// Fills in the template's `{{name}}` placeholders in one pass, so that inserted text is never expanded.
 fn render_template(template: &str, parts: &[(&str, &str)]) -> String {
     let mut page = String::new();
     let mut rest = template;

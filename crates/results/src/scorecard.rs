@@ -1,7 +1,7 @@
 //! The scorecard of a congestion control: the criteria of RFC 9743 (BCP 133), measured beside CUBIC. No I/O.
 //!
-//! Runs of `plans/scorecard/rfc9743.toml` have one. At each of the plan's scenarios the congestion control under test and CUBIC
-//! run with the same seeds: trials of the same repetition are pairs.
+//! Runs of `plans/scorecard/rfc9743.toml` have one. In each of the plan's scenarios, the congestion control under test and CUBIC run with
+//! the same seeds. Trials of the same repetition are pairs.
 
 use std::collections::BTreeMap;
 
@@ -24,25 +24,25 @@ pub use criteria::{Bound, CRITERIA, Criterion, Measure, PHASE};
 pub const NAME_PREFIX: &str = "scorecard-";
 /// The congestion control that others are compared with.
 pub const BASELINE: &str = "cubic";
-/// The plan's factor of congestion controls, and its levels.
+/// The plan's factor that selects the congestion control, and its levels.
 const CC_FACTOR: &str = "cc";
 const TESTED_LEVEL: &str = "tested";
 const BASELINE_LEVEL: &str = "baseline";
-/// The plan's factor of scenarios.
+/// The plan's factor that selects the scenario.
 const SCENARIO_FACTOR: &str = "scenario";
 
-/// Reasons for degraded trials that a congestion control causes itself, for example by backing off. Such trials count.
+/// Reasons for degraded trials that a congestion control may cause itself, for example by backing off. Such trials count.
 const OWN_REASONS: &[ReasonCode] =
     &[ReasonCode::FlowLate, ReasonCode::FlowStalled, ReasonCode::FlowStarved];
 
-/// All criteria with what was measured.
+/// All criteria with their measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scorecard {
     /// Name of the congestion control under test.
     pub cc: String,
-    /// A row for each measure of each criterion, and for each criterion without one.
+    /// A row for each measure of each criterion, and for each criterion without a measure.
     pub rows: Vec<ScorecardRow>,
-    /// What readers need to know of the run.
+    /// Notes on the run for readers.
     pub notes: Vec<String>,
 }
 
@@ -51,23 +51,23 @@ pub struct Scorecard {
 pub struct ScorecardRow {
     /// The criterion.
     pub criterion: &'static Criterion,
-    /// What is measured; `None` if nothing is, or for what is not.
+    /// What is measured; `None` if nothing is, or for the part of a criterion that is not.
     pub measure: Option<&'static Measure>,
-    /// The points of the congestion control under test and of the baseline; `None`: not in the plan.
+    /// The points of the congestion control under test and of the baseline; `None` if the plan lacks the point.
     pub points: [Option<u32>; 2],
-    /// The congestion control under test.
+    /// The value of the congestion control under test.
     pub tested: Option<Estimate>,
-    /// The baseline.
+    /// The value of the baseline.
     pub baseline: Option<Estimate>,
-    /// The one over the other, by pairs of trials.
+    /// The ratio of the congestion control under test to the baseline, over pairs of trials.
     pub ratio: Option<Mean>,
     /// Which one is better.
     pub comparison: Option<Comparison>,
-    /// The bound's outcome; `None` if it was measured and no document gives a bound.
+    /// The outcome of the bound; `None` if the value was measured but no document gives a bound.
     pub outcome: Option<Outcome>,
-    /// Why it was not measured, or notes on the measurement.
+    /// Why the value was not measured, or notes on the measurement.
     pub why: Vec<String>,
-    /// The reasons of the trials because of which it was not measured.
+    /// The reasons of the trials that prevented the measurement.
     pub codes: String,
 }
 
@@ -80,20 +80,19 @@ pub struct Estimate {
     pub n_trials: u32,
 }
 
-/// A congestion control, compared with the baseline: whether the 95 % confidence interval of the mean difference of pairs excludes
-/// zero.
+/// Compares a congestion control with the baseline: does the 95 % confidence interval of the mean difference of pairs exclude zero?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
-    /// It is better.
+    /// The congestion control is better.
     Better,
-    /// It is worse.
+    /// The congestion control is worse.
     Worse,
     /// The interval contains zero.
     NoDifference,
 }
 
 impl Comparison {
-    /// As it is written in the column `comparison`.
+    /// Returns the text in the column `comparison`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -104,7 +103,7 @@ impl Comparison {
 }
 
 impl Scorecard {
-    /// The scorecard of a run; `None` if its plan has none.
+    /// Returns the scorecard of a run; `None` if its plan has none.
     pub fn of(plan: &Plan, summary: &Summary) -> Option<Self> {
         let cc = plan.name.strip_prefix(NAME_PREFIX)?.to_owned();
         let has = |factor: &str| summary.factors.iter().any(|name| name == factor);
@@ -117,7 +116,7 @@ impl Scorecard {
     }
 }
 
-/// The rows of a criterion.
+/// Returns the rows of a criterion.
 fn rows_of(criterion: &'static Criterion, summary: &Summary) -> Vec<ScorecardRow> {
     let measures = criterion.measures.iter();
     let measured = measures.map(|measure| ScorecardRow::of(criterion, measure, summary));
@@ -175,7 +174,7 @@ impl ScorecardRow {
         row
     }
 
-    /// Adds the baseline.
+    /// Adds the baseline and the comparison with it.
     fn compare(&mut self, measure: &Measure, tested: &Values, baseline: &Values) {
         let pairs = tested.iter().filter_map(|(trial, a)| Some((*a, *baseline.get(trial)?)));
         let pairs: Vec<(f64, f64)> = pairs.collect();
@@ -197,7 +196,7 @@ impl ScorecardRow {
         });
     }
 
-    /// As it is written in the column `verdict`.
+    /// Returns the text in the column `verdict`.
     pub fn verdict(&self) -> &'static str {
         self.outcome.map_or("reported", Outcome::as_str)
     }
@@ -211,7 +210,7 @@ impl Estimate {
     }
 }
 
-/// By repetition.
+/// Values, by repetition.
 type Values = BTreeMap<u16, f64>;
 
 /// Why a measure has no values.
@@ -226,7 +225,7 @@ enum NotMeasured {
 }
 
 impl NotMeasured {
-    /// The reasons of the trials.
+    /// Returns the reasons of the trials.
     fn codes(self) -> String {
         match self {
             Self::Disturbed { codes, .. } => codes,
@@ -235,7 +234,7 @@ impl NotMeasured {
     }
 }
 
-/// A measure with one of the two congestion controls.
+/// A measure for one of the two congestion controls.
 struct Side {
     point_id: Option<u32>,
     values: Result<Values, NotMeasured>,
@@ -256,7 +255,7 @@ impl Side {
     }
 }
 
-/// The values of a measure at a point.
+/// Returns the values of a measure at a point.
 fn values(point_id: u32, measure: &Measure, summary: &Summary) -> Result<Values, NotMeasured> {
     let trials = summary.trials_of(point_id);
     if trials.is_empty() {
@@ -273,7 +272,7 @@ fn values(point_id: u32, measure: &Measure, summary: &Summary) -> Result<Values,
     Ok(values)
 }
 
-/// Why trials of a point do not count: they failed, or something else than the congestion control disturbed them.
+/// Returns why trials of a point do not count: they failed, or something other than the congestion control disturbed them.
 fn disturbed(trials: &[TrialEnd]) -> Option<NotMeasured> {
     let is_disturbed = |end: &&TrialEnd| match end.status {
         TrialStatus::Ok => false,
@@ -294,7 +293,7 @@ fn disturbed(trials: &[TrialEnd]) -> Option<NotMeasured> {
     })
 }
 
-/// A note on trials in which the number is undefined.
+/// Returns a note on trials in which the number is undefined.
 fn undefined(point_id: Option<u32>, values: &Values, summary: &Summary) -> Option<String> {
     let all = summary.trials_of(point_id?).len();
     (values.len() < all).then(|| format!("defined in {} of {all} trials", values.len()))

@@ -1,5 +1,5 @@
-//! Time series of one trial. Curves are downsampled to the minimum and maximum of each time bin, so that spikes stay
-//! visible. Each table is read once.
+//! Time series of one trial. Curves are downsampled to the minimum and maximum of each time bin, so that spikes stay visible. Each table is
+//! read once.
 
 use polars::prelude::*;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub(crate) struct Curve {
     pub(crate) name: String,
     /// Seconds since the start of the trial, ascending.
     pub(crate) t_s: Vec<f64>,
-    /// In the panel's unit.
+    /// Values, in the panel's unit.
     pub(crate) value: Vec<f64>,
 }
 
@@ -41,7 +41,7 @@ struct Value {
     of: Expr,
 }
 
-/// Where panels come from: a table, a row filter, the column that names a curve, and the values.
+/// The source of panels: a table, a row filter, the column that names a curve, and the values.
 struct PanelSource {
     table: &'static str,
     subject: &'static str,
@@ -88,8 +88,8 @@ fn sources() -> [PanelSource; 3] {
     ]
 }
 
-/// The panels of one trial whose titles `wanted` accepts, without those of [`cc_state_panels`]. Each curve has at most
-/// `2 * bins` points. Panels without samples are left out; unwanted values are not read.
+/// Returns the panels of one trial whose titles `wanted` accepts, without those of [`cc_state_panels`]. Each curve has at most `2 * bins`
+/// points. Panels without samples are left out; unwanted values are not read.
 pub(crate) fn panels(
     run: &RunDir,
     end: &TrialEnd,
@@ -121,7 +121,7 @@ pub(crate) fn panels(
     ];
     values.retain(|value| wanted(value.title));
     if !values.is_empty()
-        // The bytes of a queue are those of its counters.
+        // Bytes of a queue are as its counters count them, without the link's overhead.
         && let Some(rows) = link_instants(run, trial, None)?
     {
         panels.extend(build_panels(run, "qdisc_samples", "link", rows, &values, bin_s)?);
@@ -129,12 +129,12 @@ pub(crate) fn panels(
     Ok(panels)
 }
 
-/// Width of a time bin in seconds.
+/// Returns the width of a time bin in seconds.
 fn bin_width_s(end: &TrialEnd, bins: u32) -> f64 {
     (end.length_s() / f64::from(bins)).max(1e-6)
 }
 
-/// One panel per variable of the congestion controls' internal state.
+/// Returns one panel for each variable of the congestion controls' internal state.
 pub(crate) fn cc_state_panels(run: &RunDir, end: &TrialEnd, bins: u32) -> Result<Vec<Panel>> {
     const TABLE: &str = "cc_state";
     let Some(rows) = scan(run, TABLE, &[end])? else { return Ok(vec![]) };
@@ -164,7 +164,7 @@ pub(crate) fn cc_state_panels(run: &RunDir, end: &TrialEnd, bins: u32) -> Result
     Ok(panels)
 }
 
-/// One panel per value of a table.
+/// Returns one panel for each value of a table.
 fn build_panels(
     run: &RunDir,
     table: &str,
@@ -182,13 +182,13 @@ fn build_panels(
     Ok(panels.collect())
 }
 
-/// Column name of an aggregate of the nth value.
+/// Returns the column name of an aggregate of the nth value.
 fn name(what: &str, nth: usize) -> String {
     format!("{what}.{nth}")
 }
 
-/// Minimum and maximum of every value per subject and time bin, with their times. Columns: `subject`, and for the nth
-/// value `low.n`, `low_t_s.n`, `high.n`, `high_t_s.n`, `count.n`, in time order.
+/// Returns the minimum and maximum of every value per subject and time bin, with their times. Columns: `subject`, and for the nth value
+/// `low.n`, `low_t_s.n`, `high.n`, `high_t_s.n`, `count.n`, in time order.
 fn downsampled(
     run: &RunDir,
     table: &str,
@@ -217,7 +217,7 @@ fn downsampled(
     collect(run, table, rows)
 }
 
-/// `None` without samples.
+/// Returns the panel of a value; `None` without samples.
 fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
     let mut panel = Panel {
         title: value.title.to_owned(),
@@ -249,7 +249,7 @@ fn panel(value: &Value, nth: usize, found: &Lines) -> Option<Panel> {
     (!panel.curves.is_empty()).then_some(panel)
 }
 
-/// Rounds to significant digits; more would only enlarge the report.
+/// Rounds to significant digits; more digits would only enlarge the report.
 fn round_significant(value: f64, digits: i32) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;

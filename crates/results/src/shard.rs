@@ -1,4 +1,4 @@
-//! What the shards of a run put into the store that they share: its keys and its records.
+//! Keys and records of what a run's shards put into their shared store.
 //!
 //! ```text
 //! run/plan.toml  run/plan.resolved.toml  run/points.parquet  run/traces/<file>  run/cc/<file>
@@ -9,8 +9,8 @@
 //! duplicates/point=<id>/trial-<nn>/<attempt>.json
 //! ```
 //!
-//! A trial exists when its object in `commits` does: it is written last, by one attempt only, and has the digest of every file. The
-//! records are lines as in the [journal](super::journal), each with its CRC-32.
+//! A trial exists when its object in `commits` does. This object is written last, by one attempt only, and has the digest of every file.
+//! Records are lines as in the [journal](super::journal), each with its CRC-32.
 
 use ccbench_proto::sealed_line::{seal, unseal};
 use serde::de::DeserializeOwned;
@@ -21,63 +21,63 @@ use super::merge::MergeError;
 use super::record::RunRecord;
 use super::store::{RunDir, StoreError};
 
-/// Folder of the files of the run that never change.
+/// The folder with the run's files that never change.
 pub const RUN_FOLDER: &str = "run";
-/// The resolved plan, which decides whether a shard belongs here.
+/// The resolved plan, which decides whether a shard belongs to this store.
 pub const PLAN_KEY: &str = "run/plan.resolved.toml";
-/// Folder of the attempts' descriptions.
+/// The folder with the attempts' descriptions.
 pub const SESSIONS: &str = "sessions";
-/// Folder of the committed trials.
+/// The folder with the committed trials.
 pub const COMMITS: &str = "commits";
-/// Folder of trials that another attempt had committed before.
+/// The folder with trials that another attempt had committed before.
 pub const DUPLICATES: &str = "duplicates";
 
 /// One process that runs a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Unique among the attempts at a run.
+    /// The attempt's ID, unique among the attempts at a run.
     pub id: String,
-    /// Its shard, from 1.
+    /// The attempt's shard, from 1.
     pub shard: u32,
     /// The number of shards.
     pub shards: u32,
-    /// The name of its host.
+    /// The host's name.
     pub host: String,
-    /// What started it; `None` without a scheduler.
+    /// The job that started the attempt; `None` without a scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<SchedulerJob>,
 }
 
-/// A scheduler's job, and how often it was started: a fencing epoch.
+/// A scheduler's job and how often it has been started, which serves as a fencing epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulerJob {
     /// `slurm`, `hyperqueue` or `kubernetes`.
     pub scheduler: String,
-    /// The scheduler's name of the job, with the task in it.
+    /// The scheduler's name for the job, including the task.
     pub id: String,
-    /// Slurm's SLURM_RESTART_COUNT, HyperQueue's HQ_INSTANCE_ID; `None` if the scheduler does not count.
+    /// Slurm's SLURM_RESTART_COUNT or HyperQueue's HQ_INSTANCE_ID; `None` if the scheduler does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
 }
 
 impl Attempt {
-    /// The key of its description.
+    /// Returns the key of the attempt's description.
     pub fn key(&self) -> String {
         format!("{SESSIONS}/{}.json", self.id)
     }
 
-    /// Its shard: `2/3`.
+    /// Returns the attempt's shard, for example `2/3`.
     pub fn shard_text(&self) -> String {
         format!("{}/{}", self.shard, self.shards)
     }
 
-    /// The key of one of its files, by the file's path in the results directory.
+    /// Returns the key of one of the attempt's files, given the file's path in the results directory.
     pub fn file_key(&self, name: &str) -> String {
         format!("files/{}/{name}", self.id)
     }
 }
 
-/// The description of an attempt: `run.json` as it was at its beginning.
+/// The description of an attempt: `run.json` as it was when the attempt began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Session {
     /// The attempt.
@@ -85,26 +85,26 @@ pub struct Session {
     pub(crate) record: RunRecord,
 }
 
-/// A trial of an attempt, as it is committed.
+/// A trial that an attempt has committed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Commit {
-    /// Of the resolved plan.
+    /// SHA-256 of the resolved plan.
     pub plan_sha256: String,
-    /// Whose files these are.
+    /// The attempt that wrote the files.
     pub attempt: Attempt,
     /// The trial, with the digests of its files.
     pub trial: TrialEnd,
-    /// The [values](Commit::values) as the bits of IEEE 754: a decimal number in JSON is rounded by some readers.
+    /// The [values](Commit::values) as IEEE 754 bits: some readers round decimal numbers in JSON.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     value_bits: Vec<Option<u64>>,
 }
 
-/// The key of a trial's commit.
+/// Returns the key of a trial's commit.
 pub fn commit_key(point_id: u32, trial: u16) -> String {
     format!("{COMMITS}/point={point_id}/trial-{trial:02}.json")
 }
 
-/// The trial of a commit's key; `None` if it is not such a key.
+/// Returns the trial of a commit's key; `None` if this is not such a key.
 pub fn trial_of_key(key: &str) -> Option<(u32, u16)> {
     let rest = key.strip_prefix(COMMITS)?.strip_prefix("/point=")?.strip_suffix(".json")?;
     let (point_id, trial) = rest.split_once("/trial-")?;
@@ -112,39 +112,39 @@ pub fn trial_of_key(key: &str) -> Option<(u32, u16)> {
 }
 
 impl Commit {
-    /// Its key.
+    /// Returns the commit's key.
     pub fn key(&self) -> String {
         commit_key(self.trial.point_id, self.trial.trial)
     }
 
-    /// The same trial with these [values](Commit::values).
+    /// Returns the same commit with these [values](Commit::values).
     #[must_use]
     pub fn with_values(self, values: &[Option<f64>]) -> Self {
         let value_bits = values.iter().map(|value| value.map(f64::to_bits)).collect();
         Self { value_bits, ..self }
     }
 
-    /// The values that the rules of the plan need of the trial ([`StoppingRules::numbers`](super::stopping::StoppingRules::numbers));
-    /// none without rules.
+    /// Returns the trial's values that the plan's rules need ([`StoppingRules::numbers`](super::stopping::StoppingRules::numbers)); empty
+    /// without rules.
     pub fn values(&self) -> Vec<Option<f64>> {
         self.value_bits.iter().map(|bits| bits.map(f64::from_bits)).collect()
     }
 
-    /// Its key if another attempt has committed the trial.
+    /// Returns the key for this trial if another attempt has committed it.
     pub fn duplicate_key(&self) -> String {
         let (TrialEnd { point_id, trial, .. }, id) = (&self.trial, &self.attempt.id);
         format!("{DUPLICATES}/point={point_id}/trial-{trial:02}/{id}.json")
     }
 
-    /// The content of its object.
+    /// Returns the content of the commit's object.
     ///
     /// # Errors
-    /// It cannot be written as JSON.
+    /// The commit cannot be written as JSON.
     pub fn encode(&self) -> Result<Vec<u8>, MergeError> {
         encode(&self.key(), self)
     }
 
-    /// The commit of an object.
+    /// Parses the object of a commit.
     ///
     /// # Errors
     /// The object is damaged.
@@ -154,20 +154,20 @@ impl Commit {
 }
 
 impl Session {
-    /// Whether both ran on one backend, so that their trials are repetitions of one point.
+    /// Returns whether both ran on one backend, so that their trials are repetitions of the same point.
     pub fn has_backend_of(&self, other: &Self) -> bool {
         self.record.backend() == other.record.backend()
     }
 
-    /// The content of its object.
+    /// Returns the content of the session's object.
     ///
     /// # Errors
-    /// It cannot be written as JSON.
+    /// The session cannot be written as JSON.
     pub fn encode(&self) -> Result<Vec<u8>, MergeError> {
         encode(&self.attempt.key(), self)
     }
 
-    /// The session of an object.
+    /// Parses the object of a session.
     ///
     /// # Errors
     /// The object is damaged.
@@ -189,17 +189,17 @@ fn decode<T: DeserializeOwned>(key: &str, content: &[u8]) -> Result<T, MergeErro
 }
 
 impl RunDir {
-    /// Paths of the files of the run that never change.
+    /// Returns the paths of the run's files that never change.
     pub fn run_files(&self) -> Vec<String> {
         self.shared.state().log.state().run_files.keys().cloned().collect()
     }
 
-    /// The description of an attempt that writes to this directory.
+    /// Returns the description of an attempt that writes to this directory.
     pub fn session(&self, attempt: &Attempt) -> Session {
         Session { attempt: attempt.clone(), record: self.shared.state().record.clone() }
     }
 
-    /// A committed trial as the commit of an attempt.
+    /// Returns a committed trial as the commit of an attempt.
     pub fn commit_of(&self, attempt: &Attempt, point_id: u32, trial: u16) -> Option<Commit> {
         let state = self.shared.state();
         let journal = state.log.state();
@@ -213,10 +213,10 @@ impl RunDir {
         })
     }
 
-    /// Removes the files of a trial that is in the store, to bound what this directory takes. The journal keeps the trial.
+    /// Removes the files of a trial that is already in the store, to limit this directory's size. The journal keeps the trial.
     ///
     /// # Errors
-    /// They cannot be removed.
+    /// The files cannot be removed.
     pub fn discard_files(&self, point_id: u32, trial: u16) -> Result<(), StoreError> {
         Ok(self.shared.clear(point_id, trial)?)
     }

@@ -1,6 +1,5 @@
-//! The six columns of the coexistence study: per trial, a group's mean throughput in each phase and its mean smoothed
-//! RTT in each phase. The study's scripts print the mean over a group's flows if there are several; here are both the sum
-//! and the mean per flow, with different names.
+//! The six columns of the coexistence study: per trial, a group's mean throughput in each phase and its mean smoothed RTT in each phase. If
+//! a group has several flows, the study's scripts print the mean over the flows; here, the sum and the mean per flow have different names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,29 +14,28 @@ use ccbench_proto::metric::Scope;
 #[derive(Debug, thiserror::Error)]
 #[error("no committed trial has a flow group `{group}`; there are: {known}")]
 pub struct UnknownGroup {
-    /// As given.
+    /// The group as given.
     pub group: String,
     /// The groups that exist.
     pub known: String,
 }
 
 impl UnknownGroup {
-    /// The command names the group.
+    /// Returns [`ErrorClass::Usage`]: the command names the group.
     pub const fn class(&self) -> ErrorClass {
         ErrorClass::Usage
     }
 }
 
-/// Column, metric, and how much of the metric's unit the column's unit is.
+/// Column, metric, and the size of the column's unit in units of the metric.
 const COLUMNS: [(&str, &str, f64); 3] = [
     ("throughput_sum_mbit_s", "throughput_sum", 1e6),
     ("throughput_per_flow_mean_mbit_s", "throughput_per_flow_mean", 1e6),
     ("srtt_mean_ms", "srtt", 1e3),
 ];
 
-/// The six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
-/// `throughput_per_flow_mean_mbit_s.<phase>`, then `srtt_mean_ms.<phase>`. A group that does not run in a phase
-/// has empty fields there.
+/// Returns the six columns of one flow group as CSV, one line per counted trial: `throughput_sum_mbit_s.<phase>`, then
+/// `throughput_per_flow_mean_mbit_s.<phase>`, then `srtt_mean_ms.<phase>`. The fields of a phase in which the group does not run are empty.
 pub fn csv(summary: &Summary, group: &str) -> Result<String, UnknownGroup> {
     let of_group = |row: &&PhaseRow| {
         (row.scope, row.subject.as_str(), row.stat) == (Scope::Group, group, "mean")

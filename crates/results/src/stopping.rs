@@ -1,9 +1,9 @@
-//! Rules that end the repetition of points (`[[repeat.until]]`) and comparisons of points (`[[compare]]`), applied after every trial.
-//! No I/O: the caller gives the values of the trials.
+//! Rules that end the repetition of points (`[[repeat.until]]`) and comparisons of points (`[[compare]]`), applied after every trial. No
+//! I/O: the caller provides the values of the trials.
 //!
-//! A rule looks at whole repetitions: at the trials 1 to n of its points, once all of them have ended. So neither the order in which
-//! trials end nor the number of those that run at the same time changes a decision, and a resumed run decides as one that was not
-//! interrupted. A trial without a value (it failed, or the number is undefined) is left out, in a comparison together with its pair.
+//! A rule looks at whole repetitions: at trials 1 to n of its points, once all of them have ended. So neither the order in which trials end
+//! nor the number of concurrent trials changes a decision, and a resumed run makes the same decisions as an uninterrupted one. A trial
+//! without a value (it failed, or the number is undefined) is left out. In a comparison, so is the other trial of the pair.
 //!
 //! The intervals are those of a [confidence sequence](confidence), so a rule may look after every repetition.
 
@@ -26,10 +26,10 @@ mod print;
 pub use measure::TrialMeter;
 pub use print::{RuleResult, text};
 
-/// Repetitions before the first look at a plan with a fixed number of trials.
+/// Number of repetitions before the first look, for plans with a fixed number of trials.
 const FIXED_AT_LEAST: u16 = 2;
 
-/// Result of a rule.
+/// The result of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -44,7 +44,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// As it is printed.
+    /// Returns the printed text.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Known => "known",
@@ -58,7 +58,7 @@ impl Outcome {
 /// A mean, or a difference of means, with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// Trials, or pairs of trials, that have a value.
+    /// Number of trials, or pairs of trials, that have a value.
     pub n: u32,
     /// The mean, or the mean of the differences a - b.
     pub mean: f64,
@@ -68,25 +68,25 @@ pub struct Estimate {
     pub high: f64,
 }
 
-/// A rule is decided: a line of the journal.
+/// A decided rule: a line of the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// `until` or `compare` and its number in the plan, counted from 0: `compare.0`.
+    /// `until` or `compare` with its number in the plan, from 0: `compare.0`.
     pub rule: String,
     /// The point, or both points of a comparison.
     pub points: Vec<u32>,
     /// The result.
     pub outcome: Outcome,
-    /// The repetition after which it was found.
+    /// The repetition after which the rule was decided.
     pub after: u16,
-    /// What it was found from.
+    /// The estimate on which the decision is based.
     pub estimate: Estimate,
-    /// Unit of the estimate.
+    /// The estimate's unit.
     pub unit: String,
 }
 
 impl Decision {
-    /// Whether both are the same result of the same rule.
+    /// Returns whether both are the same result of the same rule.
     pub fn repeats(&self, other: &Self) -> bool {
         let key = |it: &Self| (it.rule.clone(), it.points.clone(), it.outcome, it.after);
         key(self) == key(other)
@@ -96,29 +96,29 @@ impl Decision {
 /// Whether a trial may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// It is needed.
+    /// The trial is needed.
     Now,
-    /// Trials that run decide whether it is needed.
+    /// Trials that are running decide whether it is needed.
     Later,
-    /// All rules about its point are decided.
+    /// All rules about the trial's point are decided.
     Never,
 }
 
-/// A rule of the plan, for all of its points.
+/// A rule of the plan, for all its points.
 #[derive(Debug, Clone, PartialEq)]
 struct Definition {
     name: String,
     measure: Measure,
-    /// Of a comparison.
+    /// Which direction is better, for a comparison.
     better: Option<Better>,
 }
 
-/// A rule at one point, or at one pair of points.
+/// A rule at one point or pair of points.
 #[derive(Debug, Clone)]
 struct Rule {
     definition: usize,
     points: Vec<u32>,
-    /// The repetitions that it has looked at.
+    /// The number of repetitions that the rule has looked at.
     looked: u16,
     evidence: Evidence,
     decision: Option<Decision>,
@@ -127,9 +127,9 @@ struct Rule {
 /// The values that a rule has seen.
 #[derive(Debug, Clone, Default)]
 struct Evidence {
-    /// The number, or the differences a - b.
+    /// The number, or the difference a - b.
     values: ConfidenceSequence,
-    /// a - (1 + share) b and a - (1 - share) b, where the margin is a share of b's mean.
+    /// a - (1 + share) b and a - (1 - share) b, if the margin is a share of b's mean.
     above: ConfidenceSequence,
     below: ConfidenceSequence,
     /// b.
@@ -141,18 +141,18 @@ struct Evidence {
 pub struct StoppingRules {
     definitions: Vec<Definition>,
     rules: Vec<Rule>,
-    /// The rules about each point, by index.
+    /// The indices of the rules about each point.
     of_point: BTreeMap<u32, Vec<usize>>,
     /// The values of each definition in the trials that have ended.
     ended: BTreeMap<(u32, u16), Vec<Option<f64>>>,
     at_least: u16,
-    /// Whether decided points are not repeated.
+    /// Whether points are no longer repeated once they are decided.
     is_adaptive: bool,
     levels: Vec<Levels>,
 }
 
 impl StoppingRules {
-    /// The rules of a plan, before the first trial.
+    /// Returns the rules of a plan, before the first trial.
     pub fn of(plan: &CheckedPlan) -> Self {
         let has_rules = plan.plan().repeat.adaptive().is_some() || !plan.plan().compare.is_empty();
         let levels = if has_rules { plan.levels() } else { vec![] };
@@ -198,7 +198,7 @@ impl StoppingRules {
         better: Option<Better>,
         points: Vec<Vec<u32>>,
     ) {
-        // The check of the plan rejects rules that measure nothing.
+        // The plan check rejects rules that measure nothing.
         let Some(measure) = measure else { return };
         let definition = self.definitions.len();
         self.definitions.push(Definition { name: name.to_owned(), measure, better });
@@ -211,17 +211,17 @@ impl StoppingRules {
         }));
     }
 
-    /// Whether the plan has no rule.
+    /// Returns whether the plan has no rule.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The numbers whose values [`StoppingRules::trial_ended`] needs, in their order.
+    /// Returns the numbers whose values [`StoppingRules::trial_ended`] needs, in order.
     pub fn numbers(&self) -> Vec<Numbered> {
         self.definitions.iter().map(|definition| definition.measure.number.clone()).collect()
     }
 
-    /// Whether a trial may start.
+    /// Returns whether a trial may start.
     pub fn start(&self, point_id: u32, trial: u16) -> Start {
         if !self.is_adaptive || trial <= self.at_least {
             return Start::Now;
@@ -240,20 +240,20 @@ impl StoppingRules {
         start
     }
 
-    /// Whether an undecided rule is about a point: only then do the values of its trials matter.
+    /// Returns whether an undecided rule is about a point. Only then do the values of the point's trials matter.
     pub fn is_open(&self, point_id: u32) -> bool {
         let about = self.of_point.get(&point_id).into_iter().flatten();
         let mut rules = about.filter_map(|index| self.rules.get(*index));
         rules.any(|rule| rule.decision.is_none())
     }
 
-    /// Whether a run needs a trial, as far as is known.
+    /// Returns whether a run needs a trial, as far as known.
     pub fn is_needed(&self, point_id: u32, trial: u16) -> bool {
         self.ended.contains_key(&(point_id, trial)) || self.start(point_id, trial) != Start::Never
     }
 
-    /// A trial has ended, with these values of the [numbers](StoppingRules::numbers), none if its point is not
-    /// [open](StoppingRules::is_open) or the trial has none; the rules that are decided by it.
+    /// Records the values of the [numbers](StoppingRules::numbers) in a trial that has ended, and returns the rules that this decides.
+    /// Values are empty if the point is not [open](StoppingRules::is_open) or the trial has none.
     pub fn trial_ended(
         &mut self,
         point_id: u32,
@@ -276,17 +276,17 @@ impl StoppingRules {
         decided
     }
 
-    /// The values with which a trial has ended.
+    /// Returns the recorded values of a trial that has ended.
     pub fn values(&self, point_id: u32, trial: u16) -> Option<&[Option<f64>]> {
         self.ended.get(&(point_id, trial)).map(Vec::as_slice)
     }
 
-    /// The rules that are decided, in the order of the plan.
+    /// Returns the decided rules, in the order of the plan.
     pub fn decisions(&self) -> Vec<Decision> {
         self.rules.iter().filter_map(|rule| rule.decision.clone()).collect()
     }
 
-    /// Every rule as it is now.
+    /// Returns the current result of every rule.
     pub fn results(&self) -> Vec<RuleResult> {
         let levels = |point: u32| self.levels.get(point as usize).map_or(&[][..], Vec::as_slice);
         let result = |rule: &Rule| {
@@ -299,7 +299,7 @@ impl StoppingRules {
     }
 }
 
-/// The values of the rule's points in the repetition that it looks at next; `None` if one of their trials has not ended.
+/// Returns the values of the rule's points in the repetition that it looks at next; `None` if one of these trials has not ended.
 fn values_of(
     ended: &BTreeMap<(u32, u16), Vec<Option<f64>>>,
     rule: &Rule,
@@ -313,7 +313,7 @@ fn values_of(
 }
 
 impl Rule {
-    /// Looks at the next repetition, with these values of its points.
+    /// Looks at the next repetition, with these values of the rule's points.
     fn look(&mut self, definition: &Definition, values: &[Option<f64>], at_least: u16) {
         self.looked += 1;
         let Measure { number, margin } = &definition.measure;
@@ -351,7 +351,7 @@ impl Evidence {
         }
     }
 
-    /// `None` while the interval is infinite.
+    /// Returns the estimate; `None` while the interval is infinite.
     fn estimate(&self) -> Option<Estimate> {
         let (mean, (low, high)) = (self.values.mean()?, self.values.interval()?);
         Some(Estimate { n: self.values.n(), mean, low, high })
@@ -363,7 +363,7 @@ impl Evidence {
         })
     }
 
-    /// Equivalence comes first: a difference below the margin does not matter, even if there is one.
+    /// Compares two points. Equivalence comes first: a difference below the margin does not matter, even if it exists.
     fn compared(&self, margin: Margin, better: Better) -> Option<Outcome> {
         let Estimate { low, high, .. } = self.estimate()?;
         let is_equivalent = match margin {
@@ -385,7 +385,7 @@ impl Evidence {
     }
 }
 
-/// The value of a number in the rows of one trial.
+/// Returns the value of a number in the rows of one trial.
 fn value_of(rows: &[&PhaseRow], number: &Numbered) -> Option<f64> {
     let Numbered { phase, scope, subject, metric, stat, .. } = number;
     let is = |row: &&&PhaseRow| {
@@ -398,14 +398,14 @@ fn value_of(rows: &[&PhaseRow], number: &Numbered) -> Option<f64> {
     rows.iter().find(is).map(|row| row.value).filter(|value| value.is_finite())
 }
 
-/// The results of all rules of a plan, according to a summary.
+/// Returns the results of all rules of a plan, according to a summary.
 pub fn judge(plan: &CheckedPlan, summary: &Summary) -> Vec<RuleResult> {
     let mut rules = StoppingRules::of(plan);
     if rules.is_empty() {
         return vec![];
     }
     let numbers = rules.numbers();
-    // Also after an aborted trial a run goes on: it has ended without values.
+    // Aborted trials included: they have ended without values, and the run goes on.
     for end in &summary.trials {
         let rows = summary.phase_rows_of(end.point_id).iter();
         let rows: Vec<&PhaseRow> =

@@ -1,4 +1,4 @@
-//! The results directory: created once, opened to resume or to read.
+//! The results directory: created once, then opened to resume the run or to read it.
 //!
 //! ```text
 //! results/<plan>-<utc>-<shorthash>/
@@ -7,10 +7,9 @@
 //!   raw/point=<id>/trial-<nn>/<node>/<file>
 //! ```
 //!
-//! `point=<id>` is a Hive key: Polars, pandas and DuckDB read a whole table from its one directory and skip
-//! files by `point`. The trial's directory is deliberately no Hive key: every file has a column `trial`, and a key of
-//! the same name makes pandas refuse the directory and DuckDB turn the column into text. Every file is
-//! complete without its path, because `point_id` and `trial` are inside.
+//! `point=<id>` is a Hive key: Polars, pandas and DuckDB read a whole table from its one directory and skip files by `point`. The trial's
+//! directory is deliberately not a Hive key: every file has a column `trial`, and a key with the same name makes pandas refuse the
+//! directory and DuckDB turn the column into text. `point_id` and `trial` are columns, so every file is complete without its path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -44,30 +43,30 @@ mod fill;
 
 pub use error::StoreError;
 
-/// Result of making, opening and finishing a results directory.
+/// The result of creating, opening or finishing a results directory.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// The plan with all defaults and overrides.
 pub(crate) const RESOLVED_PLAN: &str = "plan.resolved.toml";
-/// Files of every run that never change; traces are further ones.
+/// Files of every run that never change; each run may also have traces.
 pub(crate) const RUN_FILES: [&str; 3] = ["plan.toml", RESOLVED_PLAN, "points.parquet"];
 
 /// A results directory.
 #[derive(Debug)]
 pub struct RunDir {
     pub(crate) shared: OpenRun,
-    /// Read on first use.
+    /// The plan with notes on its traces, read on first use.
     plan: OnceLock<(Option<CheckedPlan>, Vec<String>)>,
     traced: OnceLock<TraceCapacities>,
     pub(crate) metadata: SharedMetadata,
-    /// Every file has been compared with its digest: [`Self::check`] reads none again.
+    /// Whether every file has been compared with its digest. If so, [`Self::check`] reads none again.
     is_verified: bool,
-    /// Gets the progress of what reads all trials.
+    /// Reports the progress of operations that read all trials.
     pub(crate) observer: Observer,
 }
 
 impl RunDir {
-    /// Makes `root/<plan>-<utc>-<shorthash>/`; two runs of a plan in one second get different names.
+    /// Creates `root/<plan>-<utc>-<shorthash>/`. Two runs of a plan in the same second get different names.
     ///
     /// # Errors
     /// The directory cannot be created or written.
@@ -82,10 +81,10 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Makes exactly this directory, which must not exist or be empty.
+    /// Creates exactly this directory, which must not exist or be empty.
     ///
     /// # Errors
-    /// It has files, or it cannot be created or written.
+    /// The directory has files, or cannot be created or written.
     pub fn create_at(path: &Path, info: &RunInfo) -> Result<Self> {
         fill::make_empty(path)?;
         Self::set_up(path.to_path_buf(), info)
@@ -110,11 +109,11 @@ impl RunDir {
         Ok(Self::with(path, info.ccbench_version.clone(), record, Log::Write(journal)))
     }
 
-    /// Opens for reading. Changes nothing, so it is safe during a run. A trial with a table file that is missing or has another
-    /// size is [failed](crate::reason::ReasonCode::Damaged) and has no rows.
+    /// Opens the directory for reading. Changes nothing, so this is safe during a run. A trial with a table file that is missing or has the
+    /// wrong size counts as [failed](crate::reason::ReasonCode::Damaged) and has no rows.
     ///
     /// # Errors
-    /// It is no results directory, or `run.json`, the journal or the resolved plan is damaged or cannot be read.
+    /// The path is not a results directory, or `run.json`, the journal or the resolved plan is damaged or cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let record = RunRecord::read(path)?;
         let file = path.join(journal::FILE_NAME);
@@ -128,12 +127,12 @@ impl RunDir {
         Ok(Self::with(path.to_path_buf(), version.unwrap_or_default(), record, Log::Read(state)))
     }
 
-    /// Opens to continue the run: takes the lock, cuts a torn journal, removes files of uncommitted trials, and rejects
-    /// another plan. [`RunDir::notes`] lists the repairs. The tables of every trial are compared with their digests; damaged
-    /// trials are failed.
+    /// Opens the directory to continue the run: takes the lock, cuts off a torn journal line, removes files of uncommitted trials, and
+    /// rejects another plan. [`RunDir::notes`] lists the repairs. The tables of every trial are compared with their digests; damaged trials
+    /// count as failed.
     ///
     /// # Errors
-    /// It cannot be opened (see [`RunDir::open`]) or written, another process is writing to it, or the plan is another one.
+    /// The directory cannot be opened (see [`RunDir::open`]) or written, another process is writing to it, or the plan differs.
     pub fn resume(path: &Path, info: &RunInfo) -> Result<Self> {
         let utc = info.started_utc.to_string();
         let (mut record, mut journal) = reopen(path, &info.plan_sha256, &utc, Depth::Digests)?;
@@ -146,9 +145,9 @@ impl RunDir {
         Ok(Self::with(path.to_path_buf(), version, record, Log::Write(journal)))
     }
 
-    /// Opens to [finish](RunDir::finish) a run that lacks no trial, but whose end was not recorded: ccbench was killed after its last
-    /// trial, or an error ended it there. As [`RunDir::resume`], but it begins no session, and compares no digests: see
-    /// [`RunDir::check`]. `utc` is the time of now for the notes.
+    /// Opens the directory to [finish](RunDir::finish) a run that has all trials, but no recorded end: ccbench was killed after the last
+    /// trial, or an error ended it there. Unlike [`RunDir::resume`], begins no session and compares no digests (see [`RunDir::check`]).
+    /// `utc` is the current time for the notes.
     ///
     /// # Errors
     /// As [`RunDir::resume`].
@@ -169,18 +168,18 @@ impl RunDir {
         Self { shared, plan, traced, metadata, is_verified: false, observer }
     }
 
-    /// Path of the directory.
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
-    /// The directory's own name, also if the path is `.` or a link to it.
+    /// Returns the directory's own name, even if the path is `.` or a symbolic link to it.
     pub fn name(&self) -> String {
         let path = self.path().canonicalize().unwrap_or_else(|_| self.path().to_path_buf());
         path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Notes: traces that are left out and why, and repairs when the run was resumed, oldest first.
+    /// Returns the run's notes, oldest first: which traces are left out and why, and repairs when the run was resumed.
     pub fn notes(&self) -> Vec<String> {
         let mended = self.shared.state().record.notes.clone();
         self.plan_and_notes().1.iter().cloned().chain(mended).collect()
@@ -196,7 +195,7 @@ impl RunDir {
         Ok(found)
     }
 
-    /// Compares these tables of all trials with their digests, which reads their files; from then on, damaged trials are failed.
+    /// Compares these tables of all trials with their digests, which reads their files. Afterwards, damaged trials count as failed.
     pub fn check(&self, tables: impl Fn(&str) -> bool + Sync) {
         if self.is_verified {
             return;
@@ -209,7 +208,7 @@ impl RunDir {
     /// Compares one file of a trial with its digest, if it has one.
     ///
     /// # Errors
-    /// It is another one.
+    /// The file differs from the one that was committed.
     pub(crate) fn check_file(&self, end: &TrialEnd, file: &Path) -> Result<(), FileError> {
         let state = self.shared.state();
         let digests = state.log.state().digests.get(&(end.point_id, end.trial));
@@ -221,7 +220,7 @@ impl RunDir {
         }
     }
 
-    /// Size of all files that have a digest in the journal.
+    /// Returns the size of all files that have a digest in the journal.
     pub fn recorded_bytes(&self) -> u64 {
         let state = self.shared.state();
         let journal = state.log.state();
@@ -231,25 +230,25 @@ impl RunDir {
             .fold(0, |sum: u64, file| sum.saturating_add(file.bytes))
     }
 
-    /// Version of ccbench that the last session ran with.
+    /// Returns the ccbench version of the last session.
     pub fn ccbench_version(&self) -> &str {
         &self.shared.ccbench_version
     }
 
-    /// Command line of the first session.
+    /// Returns the command line of the first session.
     pub fn command_line(&self) -> Vec<String> {
         let state = self.shared.state();
         let first = state.record.sessions.first();
         first.map(|session| session.command_line.clone()).unwrap_or_default()
     }
 
-    /// Where the trials took place.
+    /// Returns where the trials took place.
     pub fn backend(&self) -> RunBackend {
         self.shared.state().record.backend()
     }
 
-    /// The status in `run.json`, or that of the journal if `run.json` could not be replaced at the end of the run. A run without its
-    /// controller is not [`RunStatus::Running`].
+    /// Returns the status in `run.json`, or the journal's if `run.json` could not be replaced at the end of the run. A run whose controller
+    /// is gone is not [`RunStatus::Running`].
     pub fn status(&self) -> RunStatus {
         let state = self.shared.state();
         match (state.status(), &state.log) {
@@ -260,8 +259,8 @@ impl RunDir {
         }
     }
 
-    /// Whether `run.json` has the end of a complete run, and the journal does not end within a line, which
-    /// [reopening](RunDir::reopen) removes. Compacted runs are not reopened.
+    /// Returns whether `run.json` records the end of a complete run and the journal has no torn line, which [reopening](RunDir::reopen)
+    /// would remove. Compacted runs are not reopened.
     pub fn is_whole(&self) -> bool {
         let state = self.shared.state();
         let journal = state.log.state();
@@ -269,7 +268,7 @@ impl RunDir {
         state.record.status == RunStatus::Complete && !is_torn
     }
 
-    /// Trials that a resumed run does not [repeat](TrialEnd::needs_repeat).
+    /// Returns the trials that a resumed run does not [repeat](TrialEnd::needs_repeat).
     pub fn finished(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
         let committed = state.log.state().committed.values();
@@ -277,8 +276,8 @@ impl RunDir {
         finished.map(|end| (end.point_id, end.trial)).collect()
     }
 
-    /// Trials committed as failed, those that could not even be prepared among them. What they left is replaced when
-    /// they are [begun](RunDir::begin_trial) again.
+    /// Returns the trials committed as failed, including those that could not be prepared. [Beginning](RunDir::begin_trial) such a trial
+    /// again replaces its files.
     pub fn failed(&self) -> BTreeSet<(u32, u16)> {
         let state = self.shared.state();
         let committed = state.log.state().committed.values();
@@ -286,7 +285,7 @@ impl RunDir {
         failed.map(|end| (end.point_id, end.trial)).collect()
     }
 
-    /// How many committed trials of all sessions are ok, degraded and failed; aborted ones are none of them.
+    /// Returns how many committed trials of all sessions are ok, degraded and failed. Aborted trials are not counted.
     pub fn counts(&self) -> (u32, u32, u32) {
         let state = self.shared.state();
         let count = |status| {
@@ -296,22 +295,22 @@ impl RunDir {
         (count(TrialStatus::Ok), count(TrialStatus::Degraded), count(TrialStatus::Failed))
     }
 
-    /// Every committed trial with its verdict, aborted ones too, in order of point and repetition.
+    /// Returns every committed trial with its verdict, including aborted ones, in the order of point and repetition.
     pub fn trials(&self) -> Vec<TrialEnd> {
         self.shared.state().log.state().committed.values().cloned().collect()
     }
 
-    /// A committed trial.
+    /// Returns a committed trial.
     pub fn trial(&self, point_id: u32, trial: u16) -> Option<TrialEnd> {
         self.shared.state().log.state().committed.get(&(point_id, trial)).cloned()
     }
 
-    /// The plan of the run; `None` if it cannot be read, or nothing was planned.
+    /// Returns the plan of the run; `None` if it cannot be read, or nothing was planned.
     pub fn plan(&self) -> Option<&CheckedPlan> {
         self.plan_and_notes().0.as_ref()
     }
 
-    /// The plan, and a note for each of its traces that cannot be used.
+    /// Returns the plan, and a note for each of its traces that cannot be used.
     fn plan_and_notes(&self) -> &(Option<CheckedPlan>, Vec<String>) {
         self.plan.get_or_init(|| {
             let path = self.shared.path.join(RESOLVED_PLAN);
@@ -324,7 +323,7 @@ impl RunDir {
                 .map(|error| format!("{error}; the capacity of its links is unknown"))
                 .collect();
             let known = check::read_with(&text, &[], traces);
-            // Stored traces that do not match the plan are ignored.
+            // Ignore stored traces that do not match the plan.
             let plan = known.or_else(|problems| {
                 let plan = check::read_with(&text, &[], TraceFiles::new())?;
                 let error = problems.iter().find(|p| p.severity == Severity::Error);
@@ -335,7 +334,7 @@ impl RunDir {
         })
     }
 
-    /// Its traces.
+    /// Returns the capacity curves of the stored traces.
     pub(super) fn traced(&self) -> &TraceCapacities {
         self.traced.get_or_init(|| {
             let stored = self.path().join(stored::FOLDER).is_dir();
@@ -345,35 +344,35 @@ impl RunDir {
         })
     }
 
-    /// Number of trials in the plan.
+    /// Returns the number of trials in the plan.
     pub fn planned(&self) -> u32 {
         self.shared.state().record.planned()
     }
 
-    /// The epoch to give the next trial: higher than any in the journal.
+    /// Returns the epoch for the next trial, which is higher than any in the journal.
     pub fn next_epoch(&self) -> u64 {
         self.shared.state().log.state().last_epoch.saturating_add(1)
     }
 
-    /// Names of the factors, and every point's id and levels.
+    /// Returns the names of the factors, and every point's id and levels.
     pub fn points(&self) -> (Vec<String>, BTreeMap<u32, Levels>) {
         let state = self.shared.state();
         let points = state.record.points.iter().map(|p| (p.point_id, p.levels.clone()));
         (state.record.factors.clone(), points.collect())
     }
 
-    /// The first file of one table of one trial, whether it exists or not.
+    /// Returns the first file of one table of one trial, whether or not it exists.
     pub fn part(&self, table: &str, point_id: u32, trial: u16) -> PathBuf {
         part::file(&self.trial_dir_of(table, point_id, trial), 0)
     }
 
-    /// Whether trials share files: see [`Merge::compacted`](super::merge::Merge::compacted).
+    /// Returns whether trials share files: see [`Merge::compacted`](super::merge::Merge::compacted).
     pub fn is_compacted(&self) -> bool {
         self.shared.state().log.state().is_compacted()
     }
 
-    /// All files of one table of a committed trial, in the order in which they were written, whether they exist or not; not of a
-    /// compacted run.
+    /// Returns all files of one table of a committed trial, in the order in which they were written, whether or not they exist. Not for
+    /// compacted runs.
     pub fn files(&self, end: &TrialEnd, table: &str) -> Vec<PathBuf> {
         table_files(&self.shared.path, end, table)
     }
@@ -382,12 +381,12 @@ impl RunDir {
         trial_dir(&self.shared.path.join("tables").join(table), point_id, trial)
     }
 
-    /// The directory of one trial's raw files, whether it exists or not.
+    /// Returns the directory of one trial's raw files, whether or not it exists.
     pub fn raw(&self, point_id: u32, trial: u16) -> PathBuf {
         trial_dir(&self.shared.path.join("raw"), point_id, trial)
     }
 
-    /// Begins a trial. What an aborted or failed attempt at it left is removed.
+    /// Begins a trial. Removes what an aborted or failed attempt at it left.
     ///
     /// # Errors
     /// The directory cannot be written, or is open for reading only.
@@ -401,8 +400,7 @@ impl RunDir {
         self.begin_announced(run, phases, clocks)
     }
 
-    /// The part of [`RunDir::begin_trial`] that waits for the disk: to be done before the instant of the trial's
-    /// beginning is chosen.
+    /// Performs the part of [`RunDir::begin_trial`] that waits for the disk. Call it before the trial's start time is chosen.
     ///
     /// # Errors
     /// As [`RunDir::begin_trial`].
@@ -410,7 +408,7 @@ impl RunDir {
         TrialWriter::announce(&self.shared, run)
     }
 
-    /// The rest of [`RunDir::begin_trial`], once the clocks are known.
+    /// Performs the rest of [`RunDir::begin_trial`], once the clocks are known.
     ///
     /// # Errors
     /// As [`RunDir::begin_trial`].
@@ -423,8 +421,8 @@ impl RunDir {
         TrialWriter::begin(&self.shared, run, phases, clocks)
     }
 
-    /// Commits a trial that could not even be prepared: failed for this reason (its code is `not_run`), without a row.
-    /// What an earlier attempt at it left is removed.
+    /// Commits a trial that could not be prepared: it is failed for this reason (with code `not_run`) and has no rows. Removes what an
+    /// earlier attempt at it left.
     ///
     /// # Errors
     /// The directory cannot be written, or is open for reading only.
@@ -437,7 +435,8 @@ impl RunDir {
         Ok(self.shared.append(Entry::TrialEnd(end))?)
     }
 
-    /// Records a decided rule in the journal; a resumed run finds those of earlier sessions again, and records what differs.
+    /// Records a decided rule in the journal. A resumed run finds the decisions of earlier sessions again, and records only those that
+    /// differ.
     ///
     /// # Errors
     /// The directory cannot be written, or is open for reading only.
@@ -452,8 +451,8 @@ impl RunDir {
         Ok(self.shared.append(Entry::Decision(decision.clone()))?)
     }
 
-    /// Keeps all decided rules, as they follow from the trials, for [`RunDir::finish`]. The journal may have others: a run can end
-    /// between a trial and the line of its decision, and a trial can be repeated. What it lacks is recorded.
+    /// Keeps the decisions that follow from the trials, for [`RunDir::finish`], and records those that the journal lacks. The journal may
+    /// differ: a run can end between a trial and the line of its decision, and a trial can be repeated.
     ///
     /// # Errors
     /// The directory cannot be written, or is open for reading only.
@@ -465,7 +464,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// Keeps the number of trials that the rules of the plan leave, for [`RunDir::finish`].
+    /// Keeps the number of trials that remain after the plan's rules, for [`RunDir::finish`].
     pub fn set_planned(&self, trials: u32) {
         self.shared.state().record.planned_trials = Some(trials);
     }
@@ -487,7 +486,7 @@ impl RunDir {
     }
 }
 
-/// The record and the locked journal of a run of this plan. What a killed session left is repaired, with notes.
+/// Returns the record and the locked journal of a run of this plan. Repairs what a killed session left, and adds notes.
 fn reopen(path: &Path, plan_sha256: &str, utc: &str, depth: Depth) -> Result<(RunRecord, Journal)> {
     let mut record = RunRecord::read(path)?;
     if record.plan_sha256 != plan_sha256 {
@@ -539,7 +538,7 @@ fn start(
     Ok(replace(path, record::FILE_NAME, &bytes)?)
 }
 
-/// The files of a new run that never change.
+/// Returns the digests of those files of a new run that never change.
 fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
     let copies = copies(info)
         .into_iter()
@@ -553,7 +552,7 @@ fn run_files(path: &Path, info: &RunInfo) -> Result<Digests, FileError> {
     names.map(digest).collect()
 }
 
-/// The copies of the plan's files, by their folder.
+/// Returns the copies of the plan's files, by their folder.
 fn copies(info: &RunInfo) -> [(&'static str, &BTreeMap<PathBuf, Vec<u8>>); 2] {
     [(stored::FOLDER, &info.traces), (stored::CC_FOLDER, &info.ccs)]
 }
@@ -565,7 +564,7 @@ fn keep_copy(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     replace(dir, &name.to_string_lossy(), bytes)
 }
 
-/// `<plan>-<utc>-<shorthash>` of a run that began at this RFC 3339 time.
+/// Returns `<plan>-<utc>-<shorthash>` for a run that began at this RFC 3339 time.
 pub(crate) fn directory_name(plan_name: &str, started_utc: &str, plan_sha256: &str) -> String {
     let started: jiff::Timestamp = started_utc.parse().unwrap_or_default();
     let utc = started.strftime("%Y%m%dT%H%M%SZ");
@@ -573,7 +572,7 @@ pub(crate) fn directory_name(plan_name: &str, started_utc: &str, plan_sha256: &s
     format!("{plan_name}-{utc}-{hash}")
 }
 
-/// Makes `root/<name>`, or adds a number if there is one of that name. `make` must fail where its path exists; `op` names what it does.
+/// Creates `root/<name>`, or adds a number if the name is taken. `make` must fail if its path exists; `op` names what it does.
 pub(crate) fn make_unique(
     root: &Path,
     name: &str,

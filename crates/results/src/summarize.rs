@@ -39,7 +39,7 @@ pub enum SummaryError {
 }
 
 impl SummaryError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),
@@ -49,7 +49,7 @@ impl SummaryError {
     }
 }
 
-/// Result of computing and writing a summary.
+/// The result of computing and writing a summary.
 type Result<T, E = SummaryError> = std::result::Result<T, E>;
 
 /// The summary of a run, the results of the plan's claims, and the written files.
@@ -65,13 +65,13 @@ pub struct RunSummary {
     pub scorecard: Option<Scorecard>,
     /// The written files.
     pub files: Vec<PathBuf>,
-    /// The result of writing the files. The summary is complete even after an error: print it first.
+    /// The result of writing the files. The summary is complete even after an error, so print it first.
     pub written: Result<()>,
-    /// Gets the progress of what reads the run again.
+    /// Receives progress when the run is read again.
     pub(crate) observer: Observer,
 }
 
-/// The digests of the summary's files, as `sha256sum` writes and checks them.
+/// The digests of the summary's files, in the format of `sha256sum`.
 pub(crate) const DIGESTS_FILE: &str = "summary.sha256";
 
 /// The content of a file.
@@ -81,9 +81,9 @@ enum Content {
     Text(String),
 }
 
-/// Summarises a results directory and [writes](RunSummary::write) `trials`, `points`, `summary_phase`, `summary_point` and
-/// `expectations` into it, each as Parquet and as CSV, the scorecard if the plan has one, and the six columns of the coexistence
-/// study for every group.
+/// Summarises a results directory and [writes](RunSummary::write) `trials`, `points`, `summary_phase`, `summary_point` and `expectations`
+/// into it, each as Parquet and as CSV. Also writes the scorecard, if the plan has one, and the six columns of the coexistence study for
+/// every group.
 ///
 /// # Errors
 /// The results directory cannot be read. Errors while writing are in [`RunSummary::written`].
@@ -94,7 +94,7 @@ pub fn summarize(run_dir: &Path, filter: TrialFilter) -> Result<RunSummary> {
 }
 
 impl RunSummary {
-    /// Computes the summary and the results of the plan's claims; writes nothing.
+    /// Computes the summary and the results of the plan's claims, without writing anything.
     ///
     /// # Errors
     /// The results directory cannot be read.
@@ -102,7 +102,7 @@ impl RunSummary {
         Self::compute_observed(run_dir, filter, &Observer::default())
     }
 
-    /// As [`Self::compute`]; the observer gets its progress, and that of the [report](crate::report) of this summary.
+    /// As [`Self::compute`], and reports its progress and that of the [report](crate::report) of this summary to the observer.
     ///
     /// # Errors
     /// As [`Self::compute`].
@@ -114,7 +114,7 @@ impl RunSummary {
         Self::of(&RunDir::open_observed(run_dir, observer)?, filter)
     }
 
-    /// As [`Self::compute`], of an open results directory.
+    /// As [`Self::compute`], for an open results directory.
     pub(crate) fn of(run: &RunDir, filter: TrialFilter) -> Result<Self> {
         let summary = summary::compute(run, filter)?;
         let claims = run.plan().map(|plan| expect::judge(plan.plan(), &summary));
@@ -125,7 +125,7 @@ impl RunSummary {
         Ok(Self { summary, expectations, decisions, scorecard, files, written, observer })
     }
 
-    /// Replaces the results of the run's plan by those of another plan's claims.
+    /// Replaces the results of the claims with those of another plan.
     pub fn judge(&mut self, plan: &Plan) {
         self.expectations = expect::judge(plan, &self.summary);
     }
@@ -136,7 +136,7 @@ impl RunSummary {
         self.write_to(&dir)
     }
 
-    /// As [`Self::write`], to another directory, which is created.
+    /// As [`Self::write`], but to another directory, which is created.
     pub fn write_to(&mut self, dir: &Path) -> Result<()> {
         std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
         let summary = &self.summary;
@@ -147,7 +147,7 @@ impl RunSummary {
             let parquet = (format!("{name}.parquet"), Content::Parquet(frame));
             Ok::<_, FileError>([parquet, (format!("{name}.csv"), csv)])
         };
-        // CSV has no lists: reasons are joined to one text.
+        // CSV has no lists, so reasons are joined into one text.
         let flat = trials_frame(&summary.trials, false);
         let flat = flat.map_err(polars_error("build", &dir.join("trials.csv")))?;
         contents.extend(table("trials", trials_frame(&summary.trials, true), Some(flat))?);
@@ -155,7 +155,7 @@ impl RunSummary {
         contents.extend(table("summary_phase", phase_frame(&summary.phase_rows), None)?);
         contents.extend(table("summary_point", point_frame(&summary.point_rows), None)?);
         if self.expectations.is_empty() {
-            // Left by an earlier summary with the claims of another plan.
+            // An earlier summary with the claims of another plan may have left this file.
             for ending in ["csv", "parquet"] {
                 let _ = std::fs::remove_file(dir.join(format!("expectations.{ending}")));
             }
@@ -170,7 +170,7 @@ impl RunSummary {
             let text = six_columns::csv(summary, &group)?;
             contents.push((format!("six_columns-{group}.csv"), Content::Text(text)));
         }
-        // An interrupted write must not leave the digests of other files.
+        // If writing is interrupted, the digests of other files must not remain.
         let _ = std::fs::remove_file(dir.join(DIGESTS_FILE));
         let written = in_parallel(&contents, |(name, content)| {
             let path = dir.join(name);
@@ -192,17 +192,17 @@ impl RunSummary {
     }
 }
 
-/// A plan has at most 10 000.
+/// Maximum number of points of a plan.
 const MAX_POINTS: usize = 10_000;
 
-/// Reads the table `points`; it is written at the start of the run, but not as CSV.
+/// Reads the table `points`, which is written at the start of the run, but not as CSV.
 fn points_frame(run_dir: &Path) -> Result<DataFrame, FileError> {
     let path = run_dir.join("points.parquet");
     let bytes = input::read(&path, &input::RECORD).map_err(io_error("read", &path))?;
     parquet_file::read(bytes, None, MAX_POINTS).map_err(polars_error("read", &path))
 }
 
-/// One row per committed trial; `reasons` is a list, or one text if `lists` is false.
+/// Returns one row per committed trial; `reasons` is a list, or one text if `lists` is false.
 fn trials_frame(trials: &[TrialEnd], lists: bool) -> PolarsResult<DataFrame> {
     let reasons = |end: &TrialEnd| -> Vec<String> {
         end.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.message)).collect()

@@ -1,7 +1,7 @@
 //! Computes means over the phases of committed trials, and means with confidence intervals over trials.
 //!
-//! The journal lists the committed trials. Degraded trials are included and marked in every output; failed and aborted
-//! trials are excluded by default. The module `measure` documents the metrics.
+//! The journal lists the committed trials. Degraded trials are included and marked in every output; failed and aborted trials are excluded
+//! by default. The module `measure` documents the metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub(crate) use schedule::{Group, Schedule, group_of};
 use statistics::OverTrials;
 pub use tables::{PhaseRow, PointRow};
 
-/// The table that neither summary nor report reads; it is by far the largest.
+/// The table that neither summaries nor reports read; it is by far the largest.
 const UNREAD_TABLE: &str = "acks";
 
 /// The summary of a run.
@@ -83,7 +83,7 @@ pub struct Summary {
     pub planned: u32,
     /// Links with `backend = "auto"` that are emulated in userspace, with the reason.
     pub fallbacks: Vec<String>,
-    /// Mean CPU steal in percent, of trials that lacked CPU time, by point and trial.
+    /// Mean CPU steal, in percent, of trials that lacked CPU time, by point and trial.
     pub steal_pct: BTreeMap<(u32, u16), f64>,
     /// Notes for the reader.
     pub notes: Vec<String>,
@@ -97,7 +97,7 @@ pub fn compute(run: &RunDir, filter: TrialFilter) -> Result<Summary> {
     compute_of(run, filter, |end| filter.includes(end.status))
 }
 
-/// Like [`compute`], for the trials that `includes` accepts; `trial_filter` is the part of this selection by verdict.
+/// Like [`compute`], for the trials that `includes` accepts. `trial_filter` is the part of this selection that depends on the verdict.
 pub(crate) fn compute_of(
     run: &RunDir,
     trial_filter: TrialFilter,
@@ -144,7 +144,7 @@ pub(crate) fn compute_of(
     })
 }
 
-/// The metrics of one committed trial. Does not compare its tables with their digests.
+/// Returns the metrics of one committed trial. Does not compare the trial's tables with their digests.
 pub(crate) fn rows_of_trial(
     run: &RunDir,
     end: &TrialEnd,
@@ -163,7 +163,7 @@ fn fallback(link: &str, data_json: &str) -> Option<String> {
     }
 }
 
-/// Distinct measured phases of all trials.
+/// Returns the distinct measured phases of all trials.
 fn phase_names(trials: &[TrialEnd]) -> Vec<String> {
     let mut names: Vec<String> = vec![];
     for phase in trials.iter().flat_map(|end| &end.phases).filter(|phase| phase.measure) {
@@ -174,10 +174,10 @@ fn phase_names(trials: &[TrialEnd]) -> Vec<String> {
     names
 }
 
-/// Mean and confidence interval of every metric over the trials of a point.
+/// Returns the mean and confidence interval of every metric over the trials of a point.
 fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
     let mut series: BTreeMap<_, (Vec<f64>, u32, &PhaseRow)> = BTreeMap::new();
-    // Metrics keep the order in which a trial lists them.
+    // Keep metrics in the order in which a trial lists them.
     let mut order: Vec<(&str, &str)> = vec![];
     for row in rows {
         let metric = (row.metric, row.stat);
@@ -216,7 +216,7 @@ fn over_trials(rows: &[PhaseRow], phases: &[String]) -> Vec<PointRow> {
     series.into_values().filter_map(point_row).collect()
 }
 
-/// What belongs to a point, of things in the order of points. A run has 10 000 points and millions of rows.
+/// Returns the items of one point, from a slice in the order of points. A run may have 10 000 points and millions of rows.
 fn of_point<T>(all: &[T], point_id: u32, id: impl Fn(&T) -> u32) -> &[T] {
     let from = all.partition_point(|one| id(one) < point_id);
     let count = all[from..].partition_point(|one| id(one) == point_id);
@@ -224,7 +224,7 @@ fn of_point<T>(all: &[T], point_id: u32, id: impl Fn(&T) -> u32) -> &[T] {
 }
 
 impl Summary {
-    /// The mean of one metric over trials; `None` if no included trial has it.
+    /// Returns the mean of one metric over trials; `None` if no included trial has it.
     pub fn find(
         &self,
         point_id: u32,
@@ -243,22 +243,22 @@ impl Summary {
         })
     }
 
-    /// The metrics of a point.
+    /// Returns the metrics of a point.
     fn point_rows_of(&self, point_id: u32) -> &[PointRow] {
         of_point(&self.point_rows, point_id, |row| row.point_id)
     }
 
-    /// The metrics of a point's trials.
+    /// Returns the metrics of a point's trials.
     pub(crate) fn phase_rows_of(&self, point_id: u32) -> &[PhaseRow] {
         of_point(&self.phase_rows, point_id, |row| row.point_id)
     }
 
-    /// The committed trials of a point.
+    /// Returns the committed trials of a point.
     pub(crate) fn trials_of(&self, point_id: u32) -> &[TrialEnd] {
         of_point(&self.trials, point_id, |end| end.point_id)
     }
 
-    /// Points without metrics because all their trials failed or were aborted, with the number of trials.
+    /// Returns points without metrics because all their trials failed or were aborted, with the number of trials.
     pub(crate) fn lost_points(&self) -> BTreeMap<u32, usize> {
         let mut lost: BTreeMap<u32, usize> = BTreeMap::new();
         for end in &self.trials {
@@ -271,9 +271,9 @@ impl Summary {
         lost
     }
 
-    /// Names of the flow groups.
+    /// Returns the names of the flow groups.
     pub fn groups(&self) -> Vec<String> {
-        // Completion times are also those of groups that run in no measured phase.
+        // Groups that run in no measured phase also have completion times.
         let groups = self
             .phase_rows
             .iter()

@@ -1,6 +1,6 @@
 //! Helpers for axes: round tick steps, short numbers, and escaped text.
 
-/// A round step that divides `span` into about `parts` parts.
+/// Returns a round step that divides `span` into about `parts` parts.
 pub fn round_step(span: f64, parts: f64) -> f64 {
     let rough = span / parts;
     let power = 10_f64.powf(rough.log10().floor());

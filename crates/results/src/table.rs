@@ -22,7 +22,7 @@ mod reasons;
 
 pub use reasons::NOTICEABLE_STEAL_PCT;
 
-/// Maximum number of lines about trials that are not ok; the rest is in `trials.csv`.
+/// Maximum number of lines about trials that are not ok; `trials.csv` has the others.
 const MAX_REASONS: usize = 20;
 /// The same limit below a table of claims, which already names the affected trials.
 const MAX_REASONS_BELOW_CLAIMS: usize = 3;
@@ -32,28 +32,28 @@ const WRAP_MARK: char = '\u{200b}';
 const PADDING: u16 = 2;
 /// Groups with data for less than this share of their scheduled time are marked with `*`.
 const FULL_COVERAGE: f64 = 0.95;
-/// Maximum number of rows of the table of links; the rest is in `summary_point.csv`.
+/// Maximum number of rows of the table of links; `summary_point.csv` has the others.
 const MAX_LINKS: usize = 40;
-/// Maximum number of notes; the rest is in `run.json`.
+/// Maximum number of notes; `run.json` has the others.
 const MAX_NOTES: usize = 10;
-/// The overview's tables have lines of so many points at most.
+/// Maximum number of points in the tables of the overview.
 const MAX_POINTS: usize = 20;
 
-/// What tables show.
+/// The part of the tables that is printed.
 #[derive(Clone, Copy)]
 struct Extent {
     width: u16,
-    /// Lines of this point and of later ones are left out.
+    /// Leave out this point and all later ones.
     end: Option<u32>,
 }
 
-/// Prints the result tables, at most `width` characters wide, the reasons of degraded and failed trials, and the
-/// files. A broken pipe is not an error.
+/// Prints the result tables (at most `width` characters wide), the reasons of degraded and failed trials, and the files. A broken pipe is
+/// not an error.
 pub fn print(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     write_to(&run.summary, out, &text(run, width))
 }
 
-/// As [`print()`]; of a run with many points the tables have the first ones, and a line names the command that prints all.
+/// As [`print()`], but with only the first points of a run that has many; a line names the command that prints all.
 pub fn print_overview(run: &RunSummary, out: &mut impl Write, width: u16) -> Result<()> {
     write_to(&run.summary, out, &overview(run, width))
 }
@@ -108,12 +108,12 @@ fn write_to(summary: &Summary, out: &mut impl Write, text: &str) -> Result<()> {
     }
 }
 
-/// The text that [`print()`] writes.
+/// Returns the text that [`print()`] writes.
 pub fn text(run: &RunSummary, width: u16) -> String {
     text_of(run, Extent { width, end: None })
 }
 
-/// The text that [`print_overview()`] writes.
+/// Returns the text that [`print_overview()`] writes.
 pub fn overview(run: &RunSummary, width: u16) -> String {
     let end = run.summary.points.keys().nth(MAX_POINTS).copied();
     text_of(run, Extent { width, end })
@@ -179,7 +179,7 @@ fn text_of(run: &RunSummary, extent: Extent) -> String {
     out
 }
 
-/// Where the results are, and the files of the summary, which may be in another directory.
+/// Writes where the results are, and the files of the summary, which may be in another directory.
 fn write_files(out: &mut String, run: &RunSummary) {
     let run_dir = run.summary.run_dir.as_path();
     let dir = run.files.first().and_then(|file| file.parent()).unwrap_or(run_dir);
@@ -200,7 +200,7 @@ fn write_files(out: &mut String, run: &RunSummary) {
     );
 }
 
-/// The plan's rules and comparisons, if it has any.
+/// Writes the plan's rules and comparisons, if it has any.
 fn write_decisions(out: &mut String, run: &RunSummary, width: u16) {
     let decisions = stopping::text(&run.decisions, width);
     if !decisions.is_empty() {
@@ -208,7 +208,7 @@ fn write_decisions(out: &mut String, run: &RunSummary, width: u16) {
     }
 }
 
-/// A line about a run that lacks trials.
+/// Returns a line about a run that lacks trials.
 pub(crate) fn incomplete_run(summary: &Summary) -> Option<String> {
     let done = summary.trials.iter().filter(|end| end.status != TrialStatus::Aborted).count();
     let how = match summary.status {
@@ -228,7 +228,7 @@ pub(crate) fn incomplete_run(summary: &Summary) -> Option<String> {
 /// A table row: the point, and the cells after the factor columns.
 type Line = (u32, Vec<String>);
 
-/// The parts between which a factor's name may wrap.
+/// Splits a factor's name into the parts between which it may wrap.
 fn wrap_parts(factor: &str) -> Vec<&str> {
     factor.split_inclusive(['.', '_']).collect()
 }
@@ -279,8 +279,8 @@ fn render(summary: &Summary, header: &[&str], lines: Vec<Line>, extent: Extent) 
     lines.join("\n") + "\n"
 }
 
-/// Minimum column widths so that no word wraps, and no number or name either. If the table does not fit, only numbers
-/// are kept whole; if that does not fit, only factor names.
+/// Returns minimum column widths at which no word, number or name wraps. If the table does not fit, only numbers stay whole; if it still
+/// does not fit, only factor names do.
 fn min_column_widths(
     summary: &Summary,
     header: &[&str],
@@ -313,7 +313,7 @@ fn min_column_widths(
     [all, numbers].into_iter().find(fits).unwrap_or_else(|| (0..factors).map(title).collect())
 }
 
-/// Whether congestion controls are known and not already shown as a factor.
+/// Returns whether congestion controls are known and no factor shows them already.
 fn shows_cc(summary: &Summary) -> bool {
     !summary.ccs.is_empty() && !summary.factors.iter().any(|factor| factor == "cc")
 }
@@ -357,7 +357,7 @@ fn group_rows(summary: &Summary) -> Vec<Line> {
     lines
 }
 
-/// Links with a rate, and their queues.
+/// Returns rows for links with a rate and their queues.
 fn link_rows(summary: &Summary) -> Vec<Line> {
     let used =
         summary.point_rows.iter().filter(|r| r.scope == Scope::Link && r.metric == "utilisation");
@@ -410,7 +410,7 @@ fn write_delays(out: &mut String, summary: &Summary, extent: Extent) {
     }
 }
 
-/// The trial with the smallest share of the group's scheduled time with throughput data, of all counted trials, and this share.
+/// Returns the trial with the smallest share of the group's scheduled time that has throughput data, and this share; counted trials only.
 fn coverage(summary: &Summary, group: &PointRow) -> Option<(u16, f64)> {
     let of_group = summary.phase_rows_of(group.point_id).iter().filter(|r| {
         r.metric == "coverage_share" && (&r.phase, &r.subject) == (&group.phase, &group.subject)
@@ -422,7 +422,7 @@ fn is_partial(summary: &Summary, group: &PointRow) -> bool {
     coverage(summary, group).is_some_and(|(_, share)| share < FULL_COVERAGE)
 }
 
-/// Notes about groups with partial data.
+/// Returns notes about groups with partial data.
 fn partial_groups(summary: &Summary) -> Vec<String> {
     let sums = summary.point_rows.iter().filter(|r| {
         r.scope == Scope::Group && r.metric == "throughput_sum" && is_partial(summary, r)
@@ -450,8 +450,8 @@ fn partial_groups(summary: &Summary) -> Vec<String> {
     sums.filter_map(note).collect()
 }
 
-/// Scheduling error of links: how late they release packets and apply trace steps. In the simulator they have none, so that rows
-/// of zeros carry no information.
+/// Returns the scheduling errors of links: how late they release packets and apply trace steps. The simulator has no such errors, so its
+/// rows of zeros are left out.
 fn scheduling_error_rows(summary: &Summary) -> Vec<Line> {
     let late = summary.point_rows.iter().filter(|r| r.stat == "p50");
     let late =
@@ -501,7 +501,7 @@ fn plain(row: Option<&PointRow>, scale: f64) -> String {
     row.map_or("-".to_owned(), |row| format!("{:.2}", row.value / scale))
 }
 
-/// Number of ok, degraded and failed trials of a point.
+/// Returns the number of ok, degraded and failed trials of a point.
 fn verdict_counts(summary: &Summary, point_id: u32) -> String {
     let count = |statuses: &[TrialStatus]| {
         let counts = |end: &&TrialEnd| statuses.contains(&end.status);

@@ -1,18 +1,18 @@
-//! Writes the rows of one trial and commits them.
+//! Writes the rows of a trial and commits them.
 //!
 //! # The commit
 //!
-//! A trial is one directory per table and one for raw files, so no single rename can publish it. The steps are:
+//! A trial has one directory per table and one for raw files, so no single rename can publish it. The steps are:
 //!
 //! 1. `trial_begin` in the journal: older files in the trial's directories are now invalid.
 //! 2. All files are written to `.tmp-<epoch>/` in the results directory and synced to disk.
 //! 3. Each directory is renamed to its final path, which must not exist; then the new parents are synced.
-//! 4. `trial_end` in the journal, synced to disk. **This line is the commit**: it lists the tables and their row counts, and
-//!    the size and SHA-256 of every file, computed while it was written.
+//! 4. `trial_end` in the journal, synced to disk. **This line is the commit**: it lists the tables with their row counts, and
+//!    the size and SHA-256 of every file, computed while the file was written.
 //!
-//! Readers use only trials whose last line is a `trial_end`. If ccbench or the machine stops before step 4, the trial does
-//! not exist, and `RunDir::resume` removes the files of steps 2 and 3. An [aborted](TrialWriter::abandon) trial is committed
-//! in the same way, with its status in the `trial_end` line, so its rows stay readable.
+//! Readers use only trials whose last line is a `trial_end`. If ccbench or the machine stops before step 4, the trial does not exist, and
+//! `RunDir::resume` removes the files of steps 2 and 3. An [aborted](TrialWriter::abandon) trial is committed in the same way, with its
+//! status in the `trial_end` line, so its rows stay readable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -45,10 +45,10 @@ type Result<T, E = TrialError> = std::result::Result<T, E>;
 /// Maximum number of raw files of one trial.
 pub const MAX_RAW_FILES: usize = 4096;
 
-/// The node name of the controller's own events.
+/// The node name in the controller's own events.
 pub const CONTROLLER: &str = "controller";
 
-/// Writes one trial in a separate thread. Files of a dropped, uncommitted trial are removed when the run is resumed.
+/// Writes one trial in a separate thread. If it is dropped before the commit, resuming the run removes the trial's files.
 pub struct TrialWriter<'a> {
     run: &'a OpenRun,
     key: TrialKey,
@@ -61,7 +61,7 @@ pub struct TrialWriter<'a> {
     writing: Writing,
     /// Nodes and names of the raw files so far.
     raw: BTreeSet<(String, String)>,
-    /// UTC of the lab's virtual machine; if `None`, events have the time of the controller's clock.
+    /// UTC of the lab's virtual machine. If `None`, events have the time of the controller's clock.
     machine_utc_ns: Option<u64>,
 }
 
@@ -110,12 +110,12 @@ impl<'a> TrialWriter<'a> {
         })
     }
 
-    /// Each node's clock, for bounds that are known after the trial. The mapping of rows stays as it is.
+    /// Returns each node's clock, to set bounds that are known only after the trial. The mapping of rows does not change.
     pub fn clocks_mut(&mut self) -> &mut BTreeMap<String, NodeClock> {
         &mut self.clocks
     }
 
-    /// Records what each machine runs during the trial.
+    /// Records which boot and kernel each machine runs during the trial.
     pub fn set_boots(&mut self, boots: BTreeMap<String, NodeBoot>) {
         self.boots = boots;
     }
@@ -141,18 +141,18 @@ impl<'a> TrialWriter<'a> {
         Ok(())
     }
 
-    /// Completes when [`TrialWriter::push`] does not block.
+    /// Waits until [`TrialWriter::push`] does not block.
     pub async fn room(&self) {
         self.writing.room().await;
     }
 
-    /// Whether [`TrialWriter::push`] does not block.
+    /// Returns whether [`TrialWriter::push`] would not block.
     pub fn has_room(&self) -> bool {
         self.writing.has_room()
     }
 
-    /// Completes when every row is written and the files are synced, or after an error, which [`TrialWriter::commit`] and
-    /// [`TrialWriter::abandon`] then return without waiting. Nothing can be pushed afterwards.
+    /// Waits until all rows are written and the files are synced. After an error it returns at once; [`TrialWriter::commit`] and
+    /// [`TrialWriter::abandon`] return the error. Nothing can be pushed afterwards.
     pub async fn finished(&mut self) {
         self.writing.room().await;
         // `commit` returns the error.
@@ -165,13 +165,13 @@ impl<'a> TrialWriter<'a> {
         self.machine_utc_ns = Some(utc_ns);
     }
 
-    /// UTC of the controller in nanoseconds since 1970.
+    /// Returns the controller's UTC in nanoseconds since 1970.
     fn now_ns(&self) -> u64 {
         self.machine_utc_ns.unwrap_or_else(|| crate::clock::realtime_ns().unsigned_abs())
     }
 
-    /// Queues one message of a node's stream for writing. Raw data is appended to the node's raw files; `Done` is stored as an
-    /// event `stream_end` with the controller's time. Blocks while the queue is full.
+    /// Queues one message of a node's stream for writing. Raw data is appended to the node's raw files; `Done` becomes an event
+    /// `stream_end` with the controller's time. Blocks while the queue is full.
     ///
     /// # Errors
     /// The node is unknown, or an earlier message could not be written.
@@ -238,7 +238,7 @@ impl<'a> TrialWriter<'a> {
         self.stage(verdict.status.into(), &verdict.reasons)?.publish()
     }
 
-    /// Commits the rows of a trial that was stopped early, with status `aborted`.
+    /// Commits the rows of a trial that was stopped early. Its status is `aborted`.
     pub fn abandon(self, reason: &str) -> Result<()> {
         self.stage(TrialStatus::Aborted, &[Reason::new(ReasonCode::Aborted, reason)])?.publish()
     }
@@ -248,7 +248,7 @@ impl<'a> TrialWriter<'a> {
         let TrialKey { point_id, trial, .. } = self.key;
         let clocks = self.write_clocks();
         let written = self.writing.finish();
-        // If the directory is gone, so is the reason why a file cannot be written.
+        // If the directory is gone, report this rather than the write error that follows from it.
         self.run.check_place()?;
         let written = written?;
         clocks?;
@@ -302,12 +302,12 @@ impl<'a> TrialWriter<'a> {
     }
 }
 
-/// A trial whose files are written and synced, but not committed.
+/// A trial whose files are written and synced but not committed.
 struct Staged<'a> {
     run: &'a OpenRun,
     key: TrialKey,
     staging: PathBuf,
-    /// Directories in `staging`, and their final paths.
+    /// Directories in `staging` with their final paths.
     moves: Vec<(PathBuf, PathBuf)>,
     end: TrialEnd,
 }
@@ -315,15 +315,15 @@ struct Staged<'a> {
 impl Staged<'_> {
     /// Steps 3 and 4 of the commit.
     fn publish(self) -> Result<()> {
-        // Renaming would make parts of a removed directory again.
+        // The renames would otherwise recreate parts of a removed directory.
         self.run.check_place()?;
         self.rename_first(self.moves.len())?;
         self.run.append(Entry::TrialEnd(self.end))?;
         Ok(std::fs::remove_dir_all(&self.staging).map_err(io_error("remove", &self.staging))?)
     }
 
-    /// Renames this number of directories, and syncs their new parents to disk. Only after all renames, and each once: most file
-    /// systems write all renames with the first sync.
+    /// Renames the first `count` directories, then syncs each new parent once. The syncs come after all renames because the first sync
+    /// makes most file systems write all of them.
     fn rename_first(&self, count: usize) -> Result<()> {
         let (moves, root) = (self.moves.iter().take(count), &self.run.path);
         let mut parents = BTreeSet::new();
@@ -335,7 +335,7 @@ impl Staged<'_> {
     }
 }
 
-/// The written files by their final paths, relative to the results directory.
+/// Returns the digests of the written files, by their final paths relative to the results directory.
 fn digests(written: &Written, point_id: u32, trial: u16) -> Digests {
     let name = |path: PathBuf| path.to_string_lossy().into_owned();
     let mut digests = Digests::new();
@@ -364,7 +364,7 @@ fn metadata(run: &OpenRun) -> Metadata {
     ])
 }
 
-/// Renames a directory to a path that does not exist, and creates missing parents. The journal's lock excludes other writers.
+/// Renames a directory to a path that does not exist, and creates missing parents. The journal's lock keeps other writers out.
 fn publish_dir(from: &Path, to: &Path, key: TrialKey, root: &Path) -> Result<()> {
     let parent = to.parent().unwrap_or(root);
     std::fs::create_dir_all(parent).map_err(io_error("create", parent))?;

@@ -1,6 +1,6 @@
-//! Judges a trial while its rows arrive: a few counters per flow, link and host, without a second pass over the files.
+//! Judges a trial while its rows arrive. A few counters per flow, link and host suffice, without a second pass over the files.
 //!
-//! Each check is a module with its limits and their reasons: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`,
+//! Each check is a module, which gives its limits and the reasons for them: [`host`], [`link`] with [`timing`], [`flow`], `cc_start`,
 //! `cc_state`, `clock`, [`ecn`], [`acks`], [`path`], [`probe`], [`gaps`] and `unreadable`. The worst problem decides the status.
 
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// For one trial of a point, with each node's description and clock. A node without a clock counts as lost.
+    /// Creates the judge of one trial of a point, with each node's description and clock. A node without a clock counts as lost.
     pub fn new(
         plan: &CheckedPlan,
         nodes: &BTreeMap<String, NodeInfo>,
@@ -83,12 +83,12 @@ impl Judge {
         }
     }
 
-    /// Derives no reason from CPU utilisation: for nodes whose CPU takes no time.
+    /// Stops deriving reasons from CPU utilisation, for nodes whose CPU takes no time.
     pub fn ignore_cpu_utilisation(&mut self) {
         self.hosts.ignores_cpu = true;
     }
 
-    /// Expects no samples of machines: for nodes that have none.
+    /// Stops expecting samples of machines, for nodes that have none.
     pub fn ignore_machines(&mut self) {
         self.ignore_cpu_utilisation();
         self.gaps.ignore_machines();
@@ -124,7 +124,7 @@ impl Judge {
         }
     }
 
-    /// Takes part of a node's reply to Prepare.
+    /// Takes one part of a node's reply to Prepare.
     pub fn reply(&mut self, node: &str, subject: &str, part: &Kind) {
         let (subject, kind) = (subject.to_owned(), Some(part.clone()));
         self.event(node, &Event { subject, kind, ..Event::default() });
@@ -166,7 +166,7 @@ impl Judge {
         );
     }
 
-    /// Packets that are not in a capture's files.
+    /// Checks for packets that are missing in a capture's files.
     fn capture(&mut self, node: &str, event: &Event, capture: &Capture) {
         let message = || format!("{node}: {}: {}", event.subject, event.message);
         if capture.dropped() > 0 {
@@ -177,13 +177,13 @@ impl Judge {
         }
     }
 
-    /// Takes a node's clock with the bounds that were measured after the trial.
+    /// Takes a node's clock, with the bounds measured after the trial.
     pub fn clock(&mut self, node: &str, clock: &NodeClock) {
         clock::judge(node, clock, &mut self.findings);
     }
 
-    /// What is known before the trial's end: problems in events, idle RTTs, and the load of machines until now, which may fall below its
-    /// limit again. Other checks need the whole trial.
+    /// Returns what is known before the trial's end: problems in events, idle RTTs, and the load of machines so far, which may fall below
+    /// its limit again. Other checks need the whole trial.
     pub fn so_far(&self) -> Verdict {
         let mut findings = self.findings.clone();
         self.paths.finish(&mut findings);
@@ -191,8 +191,7 @@ impl Judge {
         findings.verdict()
     }
 
-    /// The verdict. `done` holds the `Done` message of every node whose stream ended properly; each of `errors` fails the
-    /// trial.
+    /// Returns the verdict. `done` has the `Done` message of every node whose stream ended properly. Each of `errors` fails the trial.
     pub fn finish(self, done: &BTreeMap<String, Done>, errors: &[String]) -> Verdict {
         let mut findings = self.findings;
         for error in errors {

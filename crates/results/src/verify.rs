@@ -17,23 +17,23 @@ use super::summarize::DIGESTS_FILE;
 use super::{record, store};
 use crate::error::io_error;
 
-/// Result of reading a results directory.
+/// The result of reading a results directory.
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Result of [`verify`].
+/// The result of [`verify`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verification {
-    /// Number of files that are as they were written.
+    /// Number of unchanged files.
     pub intact: usize,
     /// Size of these files.
     pub intact_bytes: u64,
     /// Digests of the intact files that were read, without the journal and `run.json`.
     pub(crate) digests: Digests,
-    /// Committed trials.
+    /// Number of committed trials.
     pub trials: usize,
-    /// Files that are not as they were written: the path relative to the results directory, and what is wrong.
+    /// Changed files: the path relative to the results directory, and what is wrong.
     pub damaged: Vec<(String, String)>,
-    /// Other files, which have no digest: written by a version without digests, derived from others, or of other programs.
+    /// Files without a digest: written by a version without digests, derived from other files, or written by other programs.
     pub not_covered: Vec<String>,
     /// Directories of trials that were not committed.
     pub uncommitted: Vec<String>,
@@ -46,18 +46,18 @@ struct Wanted {
 }
 
 /// Compares every file of a results directory with the journal: tables and raw files of committed trials, the plan, traces,
-/// `points.parquet`, `run.json` and the summary's files. Every line of the journal has its own checksum. Lists every other file. Changes
+/// `points.parquet`, `run.json` and the summary's files. Every line of the journal has its own checksum. Lists all other files. Changes
 /// nothing.
 ///
 /// # Errors
-/// There is no results directory, or a folder cannot be listed.
+/// The path is not a results directory, or a folder cannot be listed.
 pub fn verify(dir: &Path) -> Result<Verification> {
     let mut found = Verification::default();
     let path = dir.join(journal::FILE_NAME);
     let bytes = match input::read(&path, &input::RECORD) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Only to name what is wrong with another directory.
+            // The error says what is wrong if this is no results directory.
             RunRecord::read(dir)?;
             found.damaged.push((journal::FILE_NAME.to_owned(), "missing".to_owned()));
             return Ok(found);
@@ -81,10 +81,10 @@ pub fn verify(dir: &Path) -> Result<Verification> {
     Ok(found)
 }
 
-/// The state according to the lines that are intact.
+/// Returns the state according to the intact lines.
 fn read_journal(dir: &Path, bytes: &[u8], found: &mut Verification) -> RunState {
     let (state, bad_lines) = journal::read_intact(bytes);
-    // A record that cannot be read is reported by its digest.
+    // If the record cannot be read, its digest reports the damage.
     let lost = RunRecord::read(dir).map(|record| record.lost(&state)).unwrap_or_default();
     let mut add = |what: String| found.damaged.push((journal::FILE_NAME.to_owned(), what));
     let is_whole = bad_lines.is_empty() && lost.is_empty();
@@ -103,7 +103,7 @@ fn read_journal(dir: &Path, bytes: &[u8], found: &mut Verification) -> RunState 
     state
 }
 
-/// Files of the run that never change.
+/// Returns the files of the run that never change.
 fn run_files(state: &RunState) -> Vec<Wanted> {
     let expected = |(name, digest): (&String, &FileDigest)| Wanted {
         name: name.clone(),
@@ -117,7 +117,7 @@ fn run_files(state: &RunState) -> Vec<Wanted> {
     files
 }
 
-/// The files that a trial was committed with.
+/// Adds the files with which a trial was committed to `wanted`.
 fn trial_files(dir: &Path, state: &RunState, end: &TrialEnd, wanted: &mut Vec<Wanted>) {
     if let Some(digests) = state.digests.get(&(end.point_id, end.trial)) {
         wanted.extend(
@@ -128,7 +128,7 @@ fn trial_files(dir: &Path, state: &RunState, end: &TrialEnd, wanted: &mut Vec<Wa
         );
         return;
     }
-    // Shared files are files of the run.
+    // Shared files count as files of the run.
     let own = end.rows.keys().filter(|table| !end.shared.contains_key(*table));
     let tables = own.flat_map(|table| table_files(dir, end, table));
     let raw = trial_dir(&dir.join("raw"), end.point_id, end.trial);
@@ -136,7 +136,7 @@ fn trial_files(dir: &Path, state: &RunState, end: &TrialEnd, wanted: &mut Vec<Wa
     wanted.extend(files.map(|file| Wanted { name: relative(dir, &file), expected: None }));
 }
 
-/// The files of the summary, which lists them as `sha256sum` does.
+/// Returns the files of the summary, whose list has the format of `sha256sum`.
 fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
     let bytes = match input::read(&dir.join(DIGESTS_FILE), &input::RECORD) {
         Ok(bytes) => bytes,
@@ -154,7 +154,7 @@ fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
         };
         match line.split_once("  ").filter(|(digest, _)| is_digest(digest)) {
             Some((sha256, name)) => {
-                // The list has no sizes: that of the file is the one to expect.
+                // The list has no sizes, so expect the current one.
                 let bytes = dir.join(name).metadata().map_or(0, |found| found.len());
                 let expected = Some(FileDigest { bytes, sha256: sha256.to_owned() });
                 files.push(Wanted { name: name.to_owned(), expected });
@@ -170,7 +170,7 @@ fn summary_files(dir: &Path, found: &mut Verification) -> Vec<Wanted> {
 
 fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
     let results = in_parallel(wanted, |file| {
-        // The directory may be a stranger's, and a digest must not be that of a device.
+        // The directory may come from someone else, and the path must not lead to a device.
         if !is_inside(&file.name) {
             return Some("outside of the results directory".to_owned());
         }
@@ -189,7 +189,7 @@ fn compare(dir: &Path, wanted: &[Wanted], found: &mut Verification) {
     }
 }
 
-/// `run.json` is replaced whenever the run's status changes, after the journal has its digest.
+/// Checks `run.json`, which is replaced whenever the run's status changes, after its digest is in the journal.
 fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
     let name = record::FILE_NAME.to_owned();
     let path = dir.join(&name);
@@ -200,7 +200,7 @@ fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
         }
         return;
     }
-    // The last one, or the one before if ccbench was killed between the two writes.
+    // The last version, or the one before it if ccbench was killed between the two writes.
     let last = state.records.iter().rev().take(2);
     let problems: Vec<Option<String>> =
         last.map(|digest| compare_with_digest(&path, Some(digest), Depth::Digests)).collect();
@@ -213,8 +213,8 @@ fn check_record(dir: &Path, state: &RunState, found: &mut Verification) {
     }
 }
 
-/// The files that neither the journal nor the summary has. A committed trial must have none, and no table: its readers take each for
-/// rows.
+/// Lists the files that neither the journal nor the summary mentions. An extra file of a committed trial or of a table is damage, because
+/// readers would take it for rows.
 fn other_files(
     dir: &Path,
     state: &RunState,
@@ -246,7 +246,7 @@ fn other_files(
     Ok(())
 }
 
-/// `point=<id>/trial-<nn>` of a file that is below such a folder of a table or of raw files.
+/// Returns `point=<id>/trial-<nn>` for a file below such a folder of a table or of raw files.
 fn trial_of(name: &str) -> Option<&str> {
     let below = match name.split_once('/')? {
         ("raw", below) => below,
@@ -257,7 +257,7 @@ fn trial_of(name: &str) -> Option<&str> {
     below.get(..end)
 }
 
-/// Every file below a directory. Links to folders are not followed: they may lead anywhere.
+/// Returns every file below a directory. Symbolic links to folders are not followed, because they may lead anywhere.
 fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in list(dir)? {

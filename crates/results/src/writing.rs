@@ -1,8 +1,8 @@
-//! The thread that writes a trial's files. Sorting, encoding and compressing rows on the thread that reads the nodes'
-//! streams would delay the nodes.
+//! The thread that writes a trial's files. If the thread that reads the nodes' streams sorted, encoded and compressed rows, it would delay
+//! the nodes.
 //!
-//! Rows reach it through a queue of [`QUEUE_ROWS`]. A full queue stops the reading of streams; then the agents' own bounded
-//! queues fill up and count what they drop. An error ends the thread, and every later call returns it.
+//! Rows reach the thread through a queue of [`QUEUE_ROWS`]. A full queue stops the reading of streams; then the agents' own bounded queues
+//! fill up, and the agents count what they drop. An error ends the thread, and every later call returns the error.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -38,11 +38,11 @@ pub enum WriteError {
     Panicked,
 }
 
-/// Capacity of the queue, which one message may exceed: two row groups, about 10 MB of `acks`.
+/// Capacity of the queue, which a single message may exceed: two row groups, about 10 MB of `acks`.
 const QUEUE_ROWS: usize = 2 * ROW_GROUP_ROWS;
-/// Minimum number of rows a message counts as: a single one is as large as a dozen in a batch.
+/// Minimum number of rows that a message counts as: a single row takes as much memory as a dozen rows in a batch.
 const MIN_ROWS: usize = 16;
-/// So many rows wake the thread. Waking it for each row takes longer than most rows do.
+/// Number of rows that wake the thread. Waking it takes longer than writing most single rows.
 const WAKE_ROWS: usize = 64 * MIN_ROWS;
 /// Bytes of a raw file that count as one row.
 const RAW_BYTES_PER_ROW: usize = 256;
@@ -56,16 +56,16 @@ pub(super) struct Job {
 
 #[expect(clippy::large_enum_variant, reason = "nearly all are rows, and a box for each costs more")]
 pub(super) enum JobKind {
-    /// A row of a node, by the node's clock.
+    /// A row of a node, with times of the node's clock.
     Row(Of),
-    /// The controller's event, by the controller's clock.
+    /// An event of the controller, with the controller's time.
     Note(wire::Event),
-    /// Relation of the node's clock to the controller's.
+    /// The relation of the node's clock to the controller's.
     Clock(ClockRow),
 }
 
 impl Job {
-    /// Its approximate size in rows of a batch.
+    /// Returns the job's approximate size in rows of a batch.
     fn rows(&self) -> usize {
         let rows = match &self.what {
             JobKind::Row(Of::Acks(batch)) => batch.at_ns.len(),
@@ -80,9 +80,9 @@ impl Job {
 /// The written files.
 #[derive(Default)]
 pub(super) struct Written {
-    /// By table.
+    /// Tables.
     pub(super) tables: Vec<Finished>,
-    /// By node and name.
+    /// Raw files, by node and name.
     pub(super) raw: BTreeMap<(String, String), FileDigest>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// Starts it.
+    /// Starts the thread.
     pub(super) fn start(files: Files) -> Result<Self> {
         let queue = Arc::new(Queue::default());
         let (to_thread, staging) = (Arc::clone(&queue), files.staging.clone());
@@ -104,28 +104,28 @@ impl Writing {
         Ok(Self { queue, thread: Some(thread) })
     }
 
-    /// Completes when [`Writing::push`] will not have to wait.
+    /// Waits until [`Writing::push`] does not block.
     pub(super) async fn room(&self) {
         self.queue.until(|state| !state.full || state.ended.is_some()).await;
     }
 
-    /// Whether [`Writing::push`] will not have to wait.
+    /// Returns whether [`Writing::push`] would not block.
     pub(super) fn has_room(&self) -> bool {
         !self.queue.state().full
     }
 
-    /// Takes a job; waits for room.
+    /// Queues a job. Blocks while the queue is full.
     pub(super) fn push(&self, job: Job) -> Result<(), Arc<WriteError>> {
         self.queue.push(job)
     }
 
-    /// Writes what is left, and makes all files durable; later calls return the same. Completes when that is done.
+    /// Writes the remaining rows, syncs all files, and waits until that is done.
     pub(super) async fn finished(&self) {
         self.queue.want(Wanted::Finish);
         self.queue.until(|state| state.ended.is_some()).await;
     }
 
-    /// The same, waiting.
+    /// As [`Self::finished`], but blocks and returns the written files.
     pub(super) fn finish(mut self) -> Result<Written, Arc<WriteError>> {
         self.queue.want(Wanted::Finish);
         self.join();
@@ -138,7 +138,7 @@ impl Writing {
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // `PanicGuard` recorded a panic.
+            // `PanicGuard` has recorded a panic.
             let _ = thread.join();
         }
     }
@@ -177,26 +177,26 @@ impl Drop for PanicGuard<'_> {
     }
 }
 
-/// Jobs on their way to the thread.
+/// Jobs that wait for the thread.
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
-    /// Notified when there is enough work for the thread, or nothing more will come.
+    /// Notified when there is enough work for the thread, or when no more will come.
     work: Condvar,
     /// Notified when there is room.
     room: Condvar,
-    /// The same for async waiters, also notified at the end.
+    /// As `room`, for async waiters; also notified at the end.
     changed: Notify,
 }
 
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
-    /// In `jobs`.
+    /// Number of rows in `jobs`.
     rows: usize,
-    /// From [`QUEUE_ROWS`] on, until half of them are gone.
+    /// Set when [`QUEUE_ROWS`] is reached, until half of the rows are gone.
     full: bool,
-    /// The thread waits for work.
+    /// Whether the thread waits for work.
     is_idle: bool,
     wanted: Wanted,
     ended: Option<Result<Written, Arc<WriteError>>>,
@@ -206,15 +206,15 @@ struct State {
 enum Wanted {
     #[default]
     Rows,
-    /// No more will come: write the end of every file.
+    /// No more jobs will come: finish every file.
     Finish,
-    /// Drop everything.
+    /// Drop all jobs.
     Nothing,
 }
 
 impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that panics is done while it is held.
+        // Nothing panics while the lock is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,7 +238,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The next job, or a command instead. If there is none, waits for [`WAKE_ROWS`] or a command.
+    /// Returns the next job or a command. If there is no job, waits for [`WAKE_ROWS`] or a command.
     fn next(&self) -> Result<Job, Wanted> {
         let mut state = self.state();
         loop {
@@ -280,7 +280,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Completes when the condition holds. One task waits at a time.
+    /// Waits until the condition holds. Only one task waits at a time.
     async fn until(&self, condition: impl Fn(&State) -> bool) {
         while !condition(&self.state()) {
             self.changed.notified().await;
@@ -288,11 +288,11 @@ impl Queue {
     }
 }
 
-/// The files of a trial while they are written; owned by the thread.
+/// The files of a trial while they are written. The thread owns them.
 pub(super) struct Files {
     pub(super) point_id: u32,
     pub(super) trial: u16,
-    /// By node.
+    /// The clocks' axes, by node.
     pub(super) axes: BTreeMap<String, Axis>,
     pub(super) controller: Axis,
     pub(super) meta: Metadata,
@@ -302,7 +302,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Of one trial, to be written under `staging`, with `meta` in every file's footer; a row group has at most so many rows.
+    /// Creates the files of one trial under `staging`, with `meta` in every file's footer and at most `row_group_rows` rows per row group.
     pub(super) fn new(
         (point_id, trial): (u32, u16),
         axes: BTreeMap<String, Axis>,
@@ -498,13 +498,13 @@ mod tests {
         queue.state().is_idle = true;
         assert!((1..64).all(|_| push(1)), "woken too early");
         assert!(!push(1), "not woken");
-        // It takes them one by one.
+        // The thread takes the jobs one by one.
         for _ in 0..64 {
             assert!(queue.next().is_ok());
         }
         queue.state().is_idle = true;
         assert!(push(1) && !push(WAKE_ROWS));
-        // Few rows are written at the end, too.
+        // At the end, even a few rows are written.
         let queue = Arc::new(Queue::default());
         let thread = std::thread::spawn({
             let queue = Arc::clone(&queue);

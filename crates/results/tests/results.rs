@@ -1,5 +1,5 @@
-//! A made-up run with known answers, through the same store, verdicts and summary that a real one takes.
-//! `UPDATE_GOLDEN=1` rewrites the golden files.
+//! Tests a made-up run with known answers, which passes through the same store, verdicts and summary as a real one. `UPDATE_GOLDEN=1`
+//! rewrites the golden files.
 
 #![allow(clippy::disallowed_methods, reason = "a test starts programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -22,7 +22,7 @@ use ccbench_results::summarize::{self, RunSummary};
 use ccbench_results::trial::TrialWriter;
 use ccbench_results::{ErrorClass, StoreError, SummaryError, six_columns, table};
 
-/// The plan of a made-up run: two nodes, and this.
+/// Returns the plan of a made-up run: two nodes, and the given text.
 macro_rules! two_nodes {
     ($rest:literal) => {
         concat!(
@@ -45,9 +45,9 @@ mod reasons;
 
 use golden::{golden, rounded};
 
-/// CLOCK_MONOTONIC of the trial's beginning, different on each node.
+/// CLOCK_MONOTONIC at the trial's beginning, which differs between nodes.
 const T0_NS: [(&str, u64); 2] = [("src", 7_000_000_000), ("dst", 91_000_000_000)];
-/// UTC of the trial's beginning.
+/// UTC at the trial's beginning.
 const T0_UTC_NS: u64 = 1_700_000_000_000_000_000;
 const STEP_NS: u64 = 100_000_000;
 
@@ -82,7 +82,7 @@ fn phase(name: &str, start_s: u64, end_s: u64, measure: bool) -> PhaseSpan {
     PhaseSpan { measure, ..span }
 }
 
-/// A second to warm up, four alone, four together.
+/// Returns three phases: a second of warm-up, four seconds alone, four seconds together.
 fn phases() -> Vec<PhaseSpan> {
     vec![phase("warm-up", 0, 1, false), phase("alone", 1, 5, true), phase("compete", 5, 9, true)]
 }
@@ -100,7 +100,7 @@ fn begin(run: &RunDir, point_id: u32, trial: u16) -> TrialWriter<'_> {
     run.begin_trial(key, &phases(), clocks()).unwrap()
 }
 
-/// A made-up flow: rates in bit/s, round trips in us.
+/// A made-up flow, with rates in bit/s and round trips in us.
 struct Flow {
     group: &'static str,
     index: u32,
@@ -115,7 +115,7 @@ impl Flow {
         format!("{}/{}", self.group, self.index)
     }
 
-    /// Intervals at the receiver, not aligned with the phases, and samples at the sender, until the end.
+    /// Pushes the receiver's intervals, which are not aligned with the phases, and the sender's samples, until the end.
     fn push(&self, writer: &mut TrialWriter<'_>, intervals: bool) {
         let at = |node: &str, s: f64| {
             let t0 = T0_NS.iter().find(|(name, _)| *name == node).unwrap().1;
@@ -192,7 +192,7 @@ fn push(writer: &mut TrialWriter<'_>, node: &str, of: Of) {
     writer.push(node, wire::RunEvent { of: Some(of) }).unwrap();
 }
 
-/// Two flows of `under_test` throughout, one of `cross` in the last phase.
+/// Returns two flows of `under_test` throughout, and one of `cross` in the last phase.
 fn flows(shift: f64) -> [Flow; 3] {
     let flow = |group, index, start_s, rate_bps, rtt_us, retrans_per_s| Flow {
         group,
@@ -225,7 +225,7 @@ fn fill(writer: &mut TrialWriter<'_>, shift: f64) {
             ..Default::default()
         };
         push(writer, "src", Of::Probe(probe));
-        // As the kernel reports it: class and root have the same bytes, and the inner class counts no drops.
+        // As in the kernel: class and root have the same bytes, and the inner class counts no drops.
         for (kind, handle, parent, queued) in [
             ("htb", "1:", "root", 0),
             ("htb class", "1:1", "root", 0),
@@ -282,7 +282,7 @@ fn put_plan(run: &Path, text: &str) {
     std::fs::write(&path, seal(&start.to_string()) + rest).unwrap();
 }
 
-/// Point 0: an ok and a degraded trial, 2 Mbit/s apart. Point 1: one ok, one failed.
+/// Creates a run. Point 0 has an ok and a degraded trial, 2 Mbit/s apart; point 1 has an ok and a failed one.
 fn made_up(root: &Path) -> PathBuf {
     let trials = [
         (0, 1, 0.0, verdict(Status::Ok, &[])),
@@ -303,7 +303,7 @@ fn made_up(root: &Path) -> PathBuf {
     made_of(root, trials)
 }
 
-/// A run of trials: point, number, how much faster than usual, verdict.
+/// Creates a run of these trials: point, number, how much faster than usual, verdict.
 fn made_of<const N: usize>(root: &Path, trials: [(u32, u16, f64, Verdict); N]) -> PathBuf {
     let run = RunDir::create(root, &info()).unwrap();
     for (point_id, trial, shift, verdict) in trials {
@@ -353,13 +353,13 @@ fn summary_reproduces_known_values() {
         value("alone", Scope::Group, "under_test", "throughput_per_flow_mean", "mean"),
         Some(45.5e6)
     );
-    // Of the interval from 4.93 to 5.03 s, 30 ms are in the phase: at 90 or 92 Mbit/s, while `cross` begins after it.
+    // 30 ms of the interval from 4.93 to 5.03 s are in the phase, at 90 or 92 Mbit/s. `cross` begins after this interval.
     let net = value("compete", Scope::Net, "all", "throughput_sum", "mean").unwrap();
     assert!((net - 90.007_5e6).abs() < 1.0, "{net}");
     assert_eq!(value("alone", Scope::Group, "under_test", "srtt", "mean"), Some(12_000.0));
     assert_eq!(value("compete", Scope::Group, "under_test", "srtt", "mean"), Some(25_000.0));
     assert_eq!(value("compete", Scope::Flow, "under_test/1", "srtt", "max"), Some(26_000.0));
-    // 2 per second: floor(2 · 5) less floor(2 · 1), then floor(2 · 8.9) less that: the last sample is at 8.9 s.
+    // 2 per second: floor(2 · 5) - floor(2 · 1), then floor(2 · 8.9) - floor(2 · 5), because the last sample is at 8.9 s.
     assert_eq!(value("alone", Scope::Group, "under_test", "retransmissions", "sum"), Some(8.0));
     assert_eq!(value("compete", Scope::Group, "under_test", "retransmissions", "sum"), Some(7.0));
     assert_eq!(value("compete", Scope::Group, "cross", "throughput_sum", "mean"), Some(60e6));
@@ -401,7 +401,7 @@ fn written_summary_and_printed_table_match_golden_files() {
     let summary = summarize::summarize(&path, TrialFilter::default()).unwrap();
     for name in ["trials", "points", "summary_phase", "summary_point"] {
         let csv = std::fs::read_to_string(path.join(name).with_extension("csv")).unwrap();
-        // Per-trial rows repeat what the points' rows show.
+        // Per-trial rows repeat those of points.
         if name != "summary_phase" {
             golden(&format!("{name}.csv"), &rounded(&csv));
         }
@@ -478,7 +478,7 @@ fn without_intervals_throughput_uses_acknowledged_bytes_with_a_note() {
     assert!(summary.summary.notes[0].contains("acknowledged"), "{:?}", summary.summary.notes);
 }
 
-/// As the made-up flows, but that `cross` must end when it in fact begins.
+/// As the made-up flows, but the plan ends `cross` when it actually begins.
 const ENDS_EARLY: &str = two_nodes!(
     r#"
 [flows.under_test]
@@ -507,7 +507,7 @@ flows = ["under_test"]
 fn unwritable_summary_is_still_printed_without_partial_files() {
     let root = tempfile::tempdir().unwrap();
     let path = made_up(root.path());
-    // As root no mode keeps a file from being replaced; a directory in its place does.
+    // For root, no file mode prevents replacing a file, but a directory in its place does.
     std::fs::create_dir(path.join("summary_phase.csv")).unwrap();
     let summary = summarize::summarize(&path, TrialFilter::default()).unwrap();
     let error = summary.written.as_ref().unwrap_err().to_string();

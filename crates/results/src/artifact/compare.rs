@@ -1,6 +1,6 @@
 //! Compares a rerun with the run of an artifact.
 //!
-//! On a virtual clock (lab, simulator) a trial depends only on the plan, so every Parquet file must be equal. Elsewhere a claim is
+//! With a virtual clock (lab, simulator), a trial depends only on the plan, so every Parquet file must be equal. Elsewhere, a claim is
 //! reproduced if its outcome is the same and the 95 % confidence intervals of both measurements overlap.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,18 +16,18 @@ use crate::model::{TrialFilter, TrialStatus};
 use crate::store::RunDir;
 use crate::summarize::RunSummary;
 
-/// Tables of the run that depend only on its trials. `trials.parquet` is not one: the epochs of a run that was interrupted differ.
-/// Claims are compared one by one.
+/// Tables of the run that depend only on its trials. `trials.parquet` does not: the epochs of an interrupted run differ. Claims are
+/// compared one by one.
 const RUN_TABLES: [&str; 3] = ["points.parquet", "summary_phase.parquet", "summary_point.parquet"];
 
-/// A comparison of one thing.
+/// The comparison of one item: the trials, a table or a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     /// What is compared.
     pub name: String,
     /// Whether the rerun agrees.
     pub agrees: bool,
-    /// What both have.
+    /// What the artifact and the rerun have.
     pub details: String,
 }
 
@@ -36,12 +36,12 @@ pub struct Item {
 pub struct Comparison {
     /// Trials, tables and claims.
     pub items: Vec<Item>,
-    /// Differences between both that may explain others: versions and backends.
+    /// Differences in versions and backends that may explain other differences.
     pub notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Whether every item agrees.
+    /// Returns whether every item agrees.
     pub fn is_reproduced(&self) -> bool {
         self.items.iter().all(|item| item.agrees)
     }
@@ -60,7 +60,7 @@ pub fn compare(artifact: &Artifact, rerun: &Path) -> Result<Comparison> {
     if virtual_clock {
         let of_rerun = b.verify()?.digests;
         let (of_a, mut of_b) = (digests(a, &artifact.digests)?, digests(&b, &of_rerun)?);
-        // A summary may never have been written to the artifact's run.
+        // The artifact's run may have no summary files.
         of_b.retain(|file, _| of_a.contains_key(file) || !RUN_TABLES.contains(&file.as_str()));
         items.extend(tables(&of_a, &of_b));
     }
@@ -70,10 +70,10 @@ pub fn compare(artifact: &Artifact, rerun: &Path) -> Result<Comparison> {
     Ok(Comparison { items, notes: notes(a, &b) })
 }
 
-/// Compares one claim, counted from 1, of the last rerun with the artifact.
+/// Compares one claim of the last rerun with the artifact. `number` counts from 1.
 ///
 /// # Errors
-/// A results directory cannot be read, or there is no such claim or no rerun.
+/// A results directory cannot be read, there is no such claim, or there is no rerun.
 pub fn compare_claim(artifact: &Artifact, number: usize) -> Result<Item> {
     let claims = claims_of(artifact)?;
     let found = number.checked_sub(1).and_then(|index| claims.get(index));
@@ -82,7 +82,7 @@ pub fn compare_claim(artifact: &Artifact, number: usize) -> Result<Item> {
     Ok(claim(found, number, &expectations(&rerun)?))
 }
 
-/// The printed comparison: a line per item, and a last line with the result.
+/// Returns the printed comparison: a line per item, and a last line with the result.
 pub fn text(comparison: &Comparison) -> String {
     let Comparison { items, notes } = comparison;
     let mut out = String::new();
@@ -99,7 +99,7 @@ pub fn text(comparison: &Comparison) -> String {
 }
 
 impl Item {
-    /// The printed line.
+    /// Returns the printed line.
     pub fn line(&self) -> String {
         let Self { name, agrees, details } = self;
         format!("{} {name}: {details}\n", if *agrees { "agrees  " } else { "DIFFERS " })
@@ -114,8 +114,8 @@ fn expectations(run: &RunDir) -> Result<Vec<Expectation>> {
     Ok(RunSummary::of(run, TrialFilter::default())?.expectations)
 }
 
-/// The verdicts: on a virtual clock they must be equal, elsewhere a trial must count in both runs or in neither. `any_number`: rules
-/// end the repetition, earlier in one run than in the other.
+/// Compares verdicts: with a virtual clock they must be equal; elsewhere a trial must count in both runs or in neither. `any_number` means
+/// that rules end the repetition, possibly earlier in one run than in the other.
 fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool, any_number: bool) -> Item {
     let by_trial = |all: &[TrialEnd]| -> BTreeMap<(u32, u16), TrialStatus> {
         all.iter().map(|end| ((end.point_id, end.trial), end.status)).collect()
@@ -128,7 +128,7 @@ fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool, any_number: bool)
             of.keys().map(|(point, _)| *point).collect()
         };
         let (in_a, in_b) = (points(&a), points(&b));
-        // A point that only one run has still differs.
+        // A point that only one run has is still a difference.
         all.retain(|key| {
             let in_both = in_a.contains(&key.0) && in_b.contains(&key.0);
             !in_both || (a.contains_key(*key) && b.contains_key(*key))
@@ -147,7 +147,7 @@ fn trials(a: &[TrialEnd], b: &[TrialEnd], virtual_clock: bool, any_number: bool)
     }
 }
 
-/// The digest of every Parquet file that depends only on trials, by its path in the results directory.
+/// Returns the digest of every Parquet file that depends only on trials, by its path in the results directory.
 fn digests(run: &RunDir, known: &Digests) -> Result<Digests> {
     let trials = run.trials();
     let of_trial = |end: &TrialEnd| -> Vec<PathBuf> {
@@ -159,7 +159,7 @@ fn digests(run: &RunDir, known: &Digests) -> Result<Digests> {
     Ok(digests_of(run.path(), &files, known)?.into_iter().collect())
 }
 
-/// One item for each table.
+/// Returns one item for each table.
 fn tables(a: &Digests, b: &Digests) -> Vec<Item> {
     let table = |file: &str| match file.split('/').collect::<Vec<_>>()[..] {
         ["tables", table, ..] => format!("tables/{table}"),
@@ -180,7 +180,7 @@ fn tables(a: &Digests, b: &Digests) -> Vec<Item> {
     by_table.into_iter().map(item).collect()
 }
 
-/// The claim `one` of the artifact with what the rerun measured.
+/// Compares the claim `one` of the artifact with the rerun's measurement.
 pub(super) fn claim(one: &Expectation, number: usize, rerun: &[Expectation]) -> Item {
     let same_point = |other: &&Expectation| {
         (other.index, other.point_id, &other.levels) == (one.index, one.point_id, &one.levels)
@@ -206,7 +206,7 @@ pub(super) fn claim(one: &Expectation, number: usize, rerun: &[Expectation]) -> 
     Item { name, agrees: one.outcome == other.outcome && overlap(one, other), details }
 }
 
-/// `12 Mbit/s ±1 (holds)`.
+/// Formats an outcome: `12 Mbit/s ±1 (holds)`.
 fn outcome(claim: &Expectation) -> String {
     match claim.outcome {
         Outcome::Holds => format!("{} (holds)", claim.measured_text()),
@@ -215,7 +215,7 @@ fn outcome(claim: &Expectation) -> String {
     }
 }
 
-/// Whether the intervals have a common value. One trial has no interval; then only the outcomes are compared.
+/// Returns whether the intervals have a common value. With a single trial there is no interval, so only the outcomes are compared.
 fn overlap(a: &Expectation, b: &Expectation) -> bool {
     let (Some((a_low, a_high)), Some((b_low, b_high))) = (a.interval, b.interval) else {
         return true;
@@ -223,7 +223,7 @@ fn overlap(a: &Expectation, b: &Expectation) -> bool {
     a_low <= b_high && b_low <= a_high
 }
 
-/// What differs between the two runs besides their results.
+/// Returns how the two runs differ apart from their results.
 fn notes(a: &RunDir, b: &RunDir) -> Vec<String> {
     let mut notes = Vec::new();
     let (version_a, version_b) = (a.ccbench_version(), b.ccbench_version());
@@ -242,7 +242,7 @@ fn notes(a: &RunDir, b: &RunDir) -> Vec<String> {
     notes
 }
 
-/// A rerun is given the dilation that a calibration chose.
+/// Removes the dilation's source, because a rerun is given the dilation that a calibration chose.
 fn without_source(mut backend: RunBackend) -> RunBackend {
     if let RunBackend::Lab { images } = &mut backend {
         for dilation in images.iter_mut().filter_map(|image| image.dilation.as_mut()) {

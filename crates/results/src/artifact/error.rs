@@ -36,7 +36,7 @@ pub enum ArtifactError {
         /// Why.
         source: TarError,
     },
-    /// An archive would be inside of the run that it is made of.
+    /// The archive would be inside the run that it is made from.
     #[error(
         "cannot write {}: it is inside of the results directory {}, and the next archive would have it; choose another --output",
         path.display(), run.display()
@@ -55,13 +55,13 @@ pub enum ArtifactError {
         /// Why.
         source: TarError,
     },
-    /// The directory of an artifact exists.
+    /// The artifact's directory exists.
     #[error("{} exists; remove it, or unpack into another --directory", path.display())]
     Exists {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory or archive of something else.
+    /// The directory or archive is not an artifact.
     #[error("{} is not an artifact: {reason}", path.display())]
     NotAnArtifact {
         /// The directory or archive.
@@ -69,7 +69,7 @@ pub enum ArtifactError {
         /// What is missing.
         reason: String,
     },
-    /// A run that cannot be repeated.
+    /// The run cannot be repeated.
     #[error("{} cannot be an artifact: {reason}", path.display())]
     Unfit {
         /// The results directory.
@@ -77,13 +77,13 @@ pub enum ArtifactError {
         /// Why.
         reason: &'static str,
     },
-    /// A link or a special file in a results directory.
+    /// The results directory has a symbolic link or a special file.
     #[error("{} is neither a regular file nor a directory; an artifact has only these: remove it", path.display())]
     NotRegular {
         /// The file.
         path: PathBuf,
     },
-    /// Files of a run are not as they were committed.
+    /// Files of a run have changed since they were committed.
     #[error(
         "{} has {count} damaged files; the first is {first}; `ccbench verify {}` lists all", path.display(), path.display()
     )]
@@ -92,7 +92,7 @@ pub enum ArtifactError {
         path: PathBuf,
         /// Number of files.
         count: usize,
-        /// The first one, and what is wrong.
+        /// The first damaged file, and what is wrong with it.
         first: String,
     },
     /// The artifact has not been run again.
@@ -104,14 +104,14 @@ pub enum ArtifactError {
     /// The artifact has no such claim.
     #[error("there is no claim {number}: the artifact has {count}")]
     NoSuchClaim {
-        /// As given.
+        /// The number as given.
         number: usize,
-        /// Claims of the artifact.
+        /// Number of claims in the artifact.
         count: usize,
     },
 }
 
-/// What the user can do about an archive that is refused.
+/// Returns what the user can do about a refused archive.
 const fn remedy(refused: &TarError) -> &'static str {
     match refused {
         TarError::TooLarge { .. } => "; a larger --max-gib unpacks them, if you trust the archive",
@@ -120,7 +120,7 @@ const fn remedy(refused: &TarError) -> &'static str {
 }
 
 impl ArtifactError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),

@@ -1,4 +1,4 @@
-//! `artifact.json`: what was run, where, and every digest and claim, for programs.
+//! `artifact.json`: what was run and where, with every digest and claim, for programs.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::digest::Digests;
 use crate::expect::Expectation;
 use crate::record::RunRecord;
 
-/// Fields of a node's description that its results depend on.
+/// Fields of a node's description that affect results.
 const NODE_FIELDS: [&str; 8] = [
     "agent_version",
     "kernel",
@@ -21,7 +21,7 @@ const NODE_FIELDS: [&str; 8] = [
     "clocksource",
 ];
 
-/// The content of the file. `digests` are those of every file of the artifact, by its path there.
+/// Returns the content of the file. `digests` has every file of the artifact, by its path in the artifact.
 pub(super) fn manifest(record: &RunRecord, digests: &Digests, claims: &[Expectation]) -> Value {
     let parquet = digests.iter().filter(|(name, _)| name.ends_with(".parquet"));
     let parquet: BTreeMap<_, _> = parquet.collect();
@@ -51,7 +51,7 @@ fn claim(claim: &Expectation, number: usize) -> Value {
     value
 }
 
-/// The nodes as the last session described them.
+/// Returns the nodes as the last session described them.
 fn nodes(record: &RunRecord) -> BTreeMap<String, Value> {
     let nodes = record.sessions.last().map(|session| session.nodes.clone()).unwrap_or_default();
     let described = |node: &Value| {

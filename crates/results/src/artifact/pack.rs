@@ -1,4 +1,4 @@
-//! Packs a run.
+//! Packs a run into an archive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,18 +19,18 @@ use crate::model::TrialFilter;
 use crate::record::RunRecord;
 use crate::summarize::RunSummary;
 
-/// What an archive has.
+/// The contents of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packed {
-    /// Files.
+    /// Number of files.
     pub files: usize,
     /// Size of the files.
     pub bytes: u64,
-    /// Claims.
+    /// Number of claims.
     pub claims: usize,
 }
 
-/// Contents of an archive by their paths in the artifact's directory.
+/// Contents of an archive, by their paths in the artifact's directory.
 type Contents = BTreeMap<String, (Content, FileDigest)>;
 
 enum Content {
@@ -38,10 +38,10 @@ enum Content {
     File(PathBuf),
 }
 
-/// Packs a complete run whose files are intact into an archive, which depends only on the run. An existing archive is replaced.
+/// Packs a complete run with intact files into an archive, which depends only on the run. Replaces an existing archive.
 ///
 /// # Errors
-/// The run is not complete, damaged or imported, or the archive cannot be written or would be inside of the run.
+/// The run is incomplete, damaged or imported; or the archive cannot be written or would be inside the run.
 pub fn pack(run: &Path, output: &Path) -> Result<Packed> {
     refuse_inside(run, output)?;
     let (dir, known) = open_intact(run)?;
@@ -62,11 +62,11 @@ pub fn pack(run: &Path, output: &Path) -> Result<Packed> {
     Ok(Packed { files: contents.len(), bytes, claims: claims.len() })
 }
 
-/// The next archive of the run would have this one in it.
+/// Refuses an archive inside the run: the run's next archive would contain it.
 fn refuse_inside(run: &Path, output: &Path) -> Result<()> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).canonicalize();
-    // What does not exist is reported when it is read or written.
+    // Whatever does not exist is reported when it is read or written.
     let (Ok(folder), Ok(real)) = (folder, run.canonicalize()) else { return Ok(()) };
     if folder.starts_with(&real) {
         let (path, run) = (output.to_path_buf(), run.to_path_buf());
@@ -75,7 +75,7 @@ fn refuse_inside(run: &Path, output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The directory in the archive: the name of the results directory.
+/// Returns the name of the directory in the archive, which is that of the results directory.
 fn name_of(run: &Path) -> Result<String> {
     let path = run.canonicalize().map_err(io_error("read", run))?;
     let name = path.file_name().and_then(|name| name.to_str());
@@ -91,7 +91,7 @@ fn put(contents: &mut Contents, name: &str, text: String) {
     contents.insert(name.to_owned(), (Content::Bytes(text.into_bytes()), digest));
 }
 
-/// Every file of the results directory, by its path in the archive.
+/// Returns every file of the results directory, by its path in the archive.
 fn run_files(run: &Path, known: &Digests) -> Result<Contents> {
     let mut files = Vec::new();
     walk(run, &mut files)?;
@@ -117,11 +117,11 @@ fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the archive beside its place, and then moves it there.
+/// Writes the archive beside its destination, then moves it there.
 fn write(contents: &Contents, name: &str, output: &Path) -> Result<()> {
     let new = staged(output);
     let write = || -> Result<(), TarError> {
-        // The defaults, so that nothing about this machine or the time is written.
+        // The defaults, so that the archive has no trace of this machine or the time.
         let gzip = GzBuilder::new().mtime(0).operating_system(255);
         let mut out = gzip.write(BufWriter::new(File::create(&new)?), Compression::default());
         for (file, (content, digest)) in contents {
@@ -142,7 +142,7 @@ fn write(contents: &Contents, name: &str, output: &Path) -> Result<()> {
         Ok(std::fs::rename(&new, output)?)
     };
     write().map_err(|source| {
-        // It may not exist; the first error is the one to report.
+        // The file may not exist. Report the first error.
         let _ = std::fs::remove_file(&new);
         ArtifactError::Write { path: output.to_path_buf(), source }
     })

@@ -1,5 +1,5 @@
-//! The README of an artifact, in the order of the artifact appendices of USENIX and ACM: requirements, set-up, the major claims,
-//! and for each of them the command that checks it.
+//! The README of an artifact, in the order of the artifact appendices of USENIX and ACM: requirements, set-up, and the major claims, each
+//! with the command that checks it.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::backend::RunBackend;
 use crate::expect::{Expectation, Outcome};
 use crate::record::RunRecord;
 
-/// What the README is about.
+/// The facts that the README describes.
 pub(super) struct Facts<'a> {
     /// The artifact's directory.
     pub(super) name: &'a str,
@@ -22,7 +22,7 @@ pub(super) struct Facts<'a> {
     pub(super) claims: &'a [Expectation],
 }
 
-/// The text, in Markdown.
+/// Returns the README in Markdown.
 pub(super) fn readme(facts: &Facts<'_>) -> String {
     let Facts { name, record, .. } = facts;
     let backend = record.backend();
@@ -116,7 +116,7 @@ fn requirements(backend: &RunBackend) -> String {
     text.to_owned()
 }
 
-/// `12 trials with 6 min of traffic in real time`.
+/// Describes the run's length: `12 trials with 6 min of traffic in real time`.
 fn duration(facts: &Facts<'_>) -> String {
     let trials = plural(facts.record.planned() as usize, "trial");
     let Some(plan) = facts.plan else { return trials };

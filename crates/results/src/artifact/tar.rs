@@ -1,15 +1,15 @@
-//! Archives in the ustar interchange format (POSIX.1-2001, pax) with regular files only. The bytes depend only on names and
-//! contents. The reader is for archives of strangers: it accepts what [`append`] writes and nothing else, so that no entry is
-//! a link or a device, or leaves its folder.
+//! Archives in the ustar interchange format (POSIX.1-2001, pax) with regular files only. The bytes depend only on names and contents. The
+//! reader is for archives from strangers: it accepts only what [`append`] writes, so that no entry is a link or a device, or leaves its
+//! folder.
 
 use std::io::{self, Read, Write};
 
 const BLOCK_BYTES: usize = 512;
-/// The field `name`.
+/// Length of the field `name`.
 const NAME_BYTES: usize = 100;
-/// The field `prefix`.
+/// Length of the field `prefix`.
 const PREFIX_BYTES: usize = 155;
-/// Eleven octal digits.
+/// The largest number with eleven octal digits.
 const MAX_FILE_BYTES: u64 = 0o777_7777_7777;
 /// 1 January 2000, the date of every file: tar warns about dates near 1970.
 const MTIME_S: u64 = 946_684_800;
@@ -21,21 +21,21 @@ pub enum TarError {
     /// The archive or a file cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A name that is too long for the format.
+    /// The name is too long for the format.
     #[error("{name}: its name is too long for an archive; shorten it")]
     LongName {
         /// The file.
         name: String,
     },
-    /// A file that is too large for the format.
+    /// The file is too large for the format.
     #[error("{name} has {bytes} bytes; a file of an archive has at most 8 GiB")]
     LargeFile {
         /// The file.
         name: String,
-        /// Its size.
+        /// The file's size.
         bytes: u64,
     },
-    /// A file is shorter than before.
+    /// The file has become shorter.
     #[error("{name} has changed meanwhile; pack it again when nothing writes to it")]
     Changed {
         /// The file.
@@ -44,29 +44,29 @@ pub enum TarError {
     /// The archive ends before its end marker.
     #[error("it is incomplete; copy it again")]
     Truncated,
-    /// An entry's header that this format does not have.
+    /// An entry's header is not one of this format.
     #[error("entry {number} {what}; ccbench did not write it")]
     Header {
-        /// Counted from 1.
+        /// The entry's number, from 1.
         number: u64,
         /// What is wrong.
         what: &'static str,
     },
-    /// An entry that is not a regular file.
+    /// An entry is not a regular file.
     #[error("{name:?} is {kind}; an archive of ccbench has only regular files")]
     Kind {
         /// The entry.
         name: String,
-        /// What it is.
+        /// What the entry is.
         kind: &'static str,
     },
-    /// A path that leaves the archive's directory.
+    /// A path leaves the archive's directory.
     #[error("{name:?} is not a path inside of the archive's directory")]
     Outside {
         /// The path.
         name: String,
     },
-    /// A file that artifacts do not have.
+    /// The file is none that artifacts have.
     #[error("{name:?} is not a file of an artifact; `ccbench artifact pack` did not write it")]
     Foreign {
         /// The path.
@@ -89,20 +89,20 @@ pub enum TarError {
 /// How much an archive may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Files, and folders.
+    /// Maximum number of files, and of folders.
     pub max_files: u64,
     /// Bytes of all files together.
     pub max_bytes: u64,
 }
 
 impl Default for Limits {
-    /// More than any run of 10 000 points with ten tables has files, and 8 GiB.
+    /// More files than any run of 10 000 points with ten tables has, and 8 GiB.
     fn default() -> Self {
         Self { max_files: 1 << 20, max_bytes: 8 << 30 }
     }
 }
 
-/// Whether a path consists of names only: it is relative, and has neither `.` nor `..` nor control characters.
+/// Returns whether a path consists only of names: it is relative, and has no `.`, `..` or control characters.
 pub(crate) fn is_inside(path: &str) -> bool {
     path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains(char::is_control)
 }
@@ -151,7 +151,7 @@ fn header(name: &str, bytes: u64) -> Result<[u8; BLOCK_BYTES], TarError> {
     put(116, b"0000000\0");
     put(124, format!("{bytes:011o}\0").as_bytes());
     put(136, format!("{MTIME_S:011o}\0").as_bytes());
-    // The checksum is computed with blanks in its place.
+    // The checksum is computed with blanks in its own field.
     put(148, b"        ");
     put(156, b"0");
     put(257, MAGIC);
@@ -162,7 +162,7 @@ fn header(name: &str, bytes: u64) -> Result<[u8; BLOCK_BYTES], TarError> {
     Ok(block)
 }
 
-/// The fields `prefix` and `name`, which are joined by a slash; `None` if the path does not fit.
+/// Splits a path into the fields `prefix` and `name`, which a slash joins; `None` if the path does not fit.
 fn split(path: &str) -> Option<(&str, &str)> {
     if path.len() <= NAME_BYTES {
         return Some(("", path));
@@ -175,7 +175,7 @@ fn checksum(block: &[u8; BLOCK_BYTES]) -> u64 {
     block.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// Bytes from the end of a file to the next block.
+/// Returns the number of bytes from the end of a file to the next block.
 fn padding(bytes: u64) -> usize {
     (bytes.next_multiple_of(BLOCK_BYTES as u64) - bytes) as usize
 }
@@ -187,7 +187,7 @@ pub struct Archive<R> {
     limits: Limits,
     files: u64,
     folders: u64,
-    /// The path of the entry before.
+    /// The path of the previous entry.
     last: String,
     bytes: u64,
 }
@@ -195,27 +195,27 @@ pub struct Archive<R> {
 /// A regular file of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its path, which stays inside the folder of the archive.
+    /// The file's path, which stays inside the archive's folder.
     pub name: String,
-    /// Its size.
+    /// The file's size.
     pub bytes: u64,
 }
 
 impl<R: Read> Archive<R> {
-    /// An archive that may contain so much.
+    /// Creates a reader of an archive with these limits.
     pub fn new(input: R, limits: Limits) -> Self {
         Self { input, limits, files: 0, folders: 0, last: String::new(), bytes: 0 }
     }
 
-    /// The next file; `None` at the end. The content of the one before must have been read.
+    /// Returns the next file; `None` at the end. The content of the previous file must have been read.
     ///
     /// # Errors
-    /// The archive cannot be read, is damaged or too large, or has an entry that is not a regular file inside of it.
+    /// The archive cannot be read, is damaged or too large, or has an entry that is not a regular file inside its folder.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         let mut block = [0_u8; BLOCK_BYTES];
         self.fill(&mut block)?;
         if block.iter().all(|byte| *byte == 0) {
-            // The end marker has a second block. Reading up to the end also compares gzip's checksum.
+            // The end marker has a second block. Reading up to the end also checks gzip's checksum.
             self.fill(&mut block)?;
             let mut more = [0_u8];
             if block.iter().any(|byte| *byte != 0) || self.input.read(&mut more)? != 0 {
@@ -259,7 +259,8 @@ impl<R: Read> Archive<R> {
     }
 }
 
-/// Folders of a path that the one before does not have: their number in a sorted archive, otherwise at most too many.
+/// Returns the number of folders in a path that the previous path does not have. The result is exact for a sorted archive, otherwise an
+/// upper bound.
 fn new_folders(name: &str, before: &str) -> u64 {
     let same = name.split('/').zip(before.split('/')).take_while(|(a, b)| a == b).count();
     name.matches('/').count().saturating_sub(same) as u64
@@ -300,7 +301,7 @@ fn parse(block: &[u8; BLOCK_BYTES], number: u64) -> Result<Entry, TarError> {
     Ok(Entry { name, bytes: bytes.ok_or_else(|| wrong("has no size"))? })
 }
 
-/// A number of octal digits that ends with NUL or a blank.
+/// Parses octal digits that end with NUL or a blank.
 fn octal(field: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(field).ok()?.trim_end_matches(['\0', ' ']);
     u64::from_str_radix(text, 8).ok()
@@ -331,7 +332,7 @@ mod tests {
         Ok(files)
     }
 
-    /// The first header with one field changed, and its checksum made right.
+    /// Returns the first header with one field changed and the checksum corrected.
     fn with_field(at: usize, field: &[u8]) -> Vec<u8> {
         let mut bytes = archive(&[("run/a", b"abc")]);
         bytes[at..at + field.len()].copy_from_slice(field);
@@ -357,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_header_is_that_of_gnu_tar() {
-        // `tar --format=ustar --owner=0 --group=0 --numeric-owner --mtime=2000-01-01T00:00Z`, but for the names of the owners.
+        // As written by `tar --format=ustar --owner=0 --group=0 --numeric-owner --mtime=2000-01-01T00:00Z`, except for the owners' names.
         let block = header("run/a", 3).unwrap();
         assert_eq!(&block[..8], b"run/a\0\0\0");
         assert_eq!(&block[124..136], b"00000000003\0");
@@ -414,7 +415,7 @@ mod tests {
         let four: [(&str, &[u8]); 4] = [("r/a", b""), ("r/b", b""), ("r/c", b""), ("r/d", b"")];
         assert_eq!(refused(&archive(&four)), "it has more than 3 files");
         assert_eq!(refused(&archive(&[("r/a/b/c/d", b"")])), "it has more than 3 files");
-        // A header that announces 8 GiB, without them.
+        // A header that announces 8 GiB without content.
         let reason = refused(&with_field(124, b"77777777777"));
         assert!(reason.contains("more than 0 GiB"), "{reason}");
         let two: [(&str, &[u8]); 2] = [("r/a", &[1; 1001]), ("r/b", &[2; 1000])];

@@ -1,4 +1,4 @@
-//! Runs of three trials that are packed, unpacked, damaged and compared; archives of strangers.
+//! Packs, unpacks, damages and compares runs of three trials. Refuses archives from strangers.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,7 +18,7 @@ fn simulated() -> RunInfo {
     RunInfo { backend: RunBackend::Simulator { model_version: 1 }, ..info() }
 }
 
-/// A finished run with its summary.
+/// Creates a finished run with its summary.
 fn finished_run(root: &Path, info: &RunInfo, trials: u16) -> PathBuf {
     let run = RunDir::create(root, info).unwrap();
     let utc_ns = 1_700_000_002_000_000_000;
@@ -28,7 +28,7 @@ fn finished_run(root: &Path, info: &RunInfo, trials: u16) -> PathBuf {
     run.path().to_path_buf()
 }
 
-/// A packed and unpacked run in a folder, and that folder.
+/// Packs a run and unpacks it into a folder; returns the folder, too.
 fn artifact(info: &RunInfo) -> (tempfile::TempDir, Artifact) {
     let root = tempfile::tempdir().unwrap();
     let run = finished_run(&root.path().join("results"), info, 3);
@@ -39,7 +39,7 @@ fn artifact(info: &RunInfo) -> (tempfile::TempDir, Artifact) {
     (root, artifact)
 }
 
-/// An archive with an entry of three bytes for each name.
+/// Creates an archive with an entry of three bytes for each name.
 fn archive_of(path: &Path, entries: &[&str]) {
     let mut out = GzEncoder::new(File::create(path).unwrap(), Compression::default());
     for name in entries {
@@ -64,7 +64,7 @@ fn an_unpacked_run_is_the_packed_one() {
     let parquet = manifest["parquet"].as_object().unwrap();
     assert!(parquet.keys().any(|name| name.starts_with("run/tables/flow_samples/")), "{manifest}");
     assert_eq!(manifest["backend"]["model_version"], 1);
-    // Every file but the sums themselves.
+    // Every file except the checksums themselves.
     let sums = std::fs::read_to_string(dir.join("SHA256SUMS")).unwrap();
     assert!(sums.contains("  README.md\n") && sums.contains("  run/journal.ndjson\n"), "{sums}");
     let readme = std::fs::read_to_string(dir.join("README.md")).unwrap();
@@ -144,7 +144,7 @@ fn an_archive_inside_of_its_run_is_refused() {
         assert!(refused.to_string().contains("choose another --output"), "{refused}");
     }
     assert_eq!(list(&run).unwrap(), before);
-    // The folder around the run is not inside of it.
+    // The folder around the run is not inside the run.
     pack(&run, &run.with_extension("tar.gz")).unwrap();
 }
 
@@ -162,7 +162,7 @@ fn a_file_whose_digest_is_known_is_not_read_again() {
     }
     assert_eq!(digests_of(&path, &files, &known).unwrap(), read);
     digests_of(&path, &files, &Digests::new()).unwrap_err();
-    // Nor does the run read it again.
+    // The run does not read it again either.
     run.check(|_| true);
     assert_eq!(run.trials()[0].rows, end.rows);
 }
@@ -213,7 +213,7 @@ fn nothing_is_left_of_a_refused_archive() {
         reason
     };
     let limits = Limits::default();
-    // The second entry is the one that is refused.
+    // The second entry is refused.
     for name in ["other/run/b", "b"] {
         let reason = refused(&["r/run/a", name], limits);
         assert!(reason.contains("not a path inside of the archive's directory"), "{reason}");

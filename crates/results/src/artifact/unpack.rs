@@ -1,4 +1,4 @@
-//! Unpacks an archive of a stranger into a new directory.
+//! Unpacks an archive from a stranger into a new directory.
 
 use std::fs::OpenOptions;
 use std::io::{BufReader, ErrorKind, Read};
@@ -13,12 +13,12 @@ use super::{ArtifactError, MANIFEST, RUN, Result};
 use crate::error::io_error;
 use crate::layout::rename_new;
 
-/// Unpacks an artifact into the directory `parent`, in which it makes one directory; returns that one. It is made under another
-/// name and renamed once it is complete. After an error nothing is left; after a kill a directory `.unpacking-…` may be.
+/// Unpacks an artifact into a new directory in `parent`, and returns the new directory. It gets its name when it is complete. After an
+/// error nothing is left; after a kill, a directory `.unpacking-…` may remain.
 ///
 /// # Errors
-/// The archive cannot be read, is none, exceeds the limits, or has an entry that is not a regular file inside of its directory;
-/// the directory exists, or cannot be written.
+/// The archive cannot be read, is not an archive, exceeds the limits, or has an entry that is not a regular file inside its directory; the
+/// directory exists or cannot be written.
 pub fn unpack(archive: &Path, parent: &Path, limits: Limits) -> Result<PathBuf> {
     let unreadable = |source| ArtifactError::Unreadable { path: archive.to_path_buf(), source };
     let file = input::open_regular(archive).map_err(unreadable)?;
@@ -26,17 +26,17 @@ pub fn unpack(archive: &Path, parent: &Path, limits: Limits) -> Result<PathBuf> 
     Unpacking { archive, parent, staging: None }.all(&mut entries)
 }
 
-/// An archive on its way into a directory.
+/// An archive that is being unpacked.
 struct Unpacking<'a> {
     archive: &'a Path,
     parent: &'a Path,
     staging: Option<Staging>,
 }
 
-/// Where the artifact's directory is until it is complete. Dropping it removes it.
+/// Where the artifact's directory is until it is complete. Removed when dropped.
 struct Staging {
     dir: TempDir,
-    /// The artifact's directory.
+    /// The name of the artifact's directory.
     name: String,
 }
 
@@ -48,7 +48,7 @@ impl Unpacking<'_> {
     fn all(mut self, entries: &mut Archive<impl Read>) -> Result<PathBuf> {
         while let Some(entry) = entries.next_entry().map_err(|error| self.refused(error))? {
             let path = self.place(&entry.name)?;
-            // Never through a link, and never twice: everything in the directory is from this archive.
+            // Never follow a link or write a file twice: everything in the directory comes from this archive.
             let new = OpenOptions::new().write(true).create_new(true).open(&path);
             let mut file = new.map_err(io_error("create", &path))?;
             entries.copy(&entry, &mut file).map_err(|error| self.refused(error))?;
@@ -56,13 +56,13 @@ impl Unpacking<'_> {
         self.publish()
     }
 
-    /// The path of a file, whose folders exist then.
+    /// Returns the path of a file, and creates its folders.
     fn place(&mut self, name: &str) -> Result<PathBuf> {
         let outside = || TarError::Outside { name: name.to_owned() };
         let Some((first, rest)) = name.split_once('/') else {
             return Err(self.refused(outside()));
         };
-        // Other names might mean something to other programs, or be taken for a rerun.
+        // Other programs might act on other names, or a name might be mistaken for a rerun.
         let in_run = rest.strip_prefix(RUN).is_some_and(|rest| rest.starts_with('/'));
         if !in_run && !["README.md", MANIFEST, "SHA256SUMS"].contains(&rest) {
             return Err(self.refused(TarError::Foreign { name: name.to_owned() }));
@@ -82,7 +82,7 @@ impl Unpacking<'_> {
 
     fn make(&self, name: &str) -> Result<Staging> {
         let root = self.parent.join(name);
-        // Before anything is unpacked; `publish` replaces nothing either.
+        // Check before anything is unpacked, although `publish` does not replace anything either.
         if root.symlink_metadata().is_ok() {
             return Err(ArtifactError::Exists { path: root });
         }
@@ -117,7 +117,7 @@ mod tests {
     use super::super::tar;
     use super::*;
 
-    /// Gives an archive's bytes, and fails if the artifact's directory exists before all are read.
+    /// Passes an archive's bytes on, and fails if the artifact's directory appears before all are read.
     struct Watched<'a> {
         bytes: &'a [u8],
         root: PathBuf,

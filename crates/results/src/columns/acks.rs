@@ -27,13 +27,13 @@ where
         let known = |value: &T::Native| (Some(*value) != none).then_some(*value);
         match values {
             [one] => (0..rows).for_each(|_| self.cells.put(known(one), axis)),
-            // ccbench agents do not send a column shorter than the batch; missing values are stored as null.
+            // ccbench agents send no column that is shorter than its batch. Missing values are stored as null.
             _ => (0..rows).for_each(|row| self.cells.put(values.get(row).and_then(known), axis)),
         }
     }
 }
 
-/// Defines `acks`: columns with one value per batch are fields of the struct below, the others are macro arguments.
+/// Defines `acks`. Columns with one value per batch are fields of the struct below; the others are macro arguments.
 macro_rules! batch {
     ($($field:ident: $kind:ty, $none:expr;)*) => {
         /// Columns of `acks`.
@@ -197,7 +197,7 @@ table! { TcpEventColumns, "tcp_events", wire::TcpEvent, |row, _| row.at_ns.into(
     total_retrans_pkts: Num<UInt32Type>,
 } }
 
-/// The text of the mode in force; written with a dictionary.
+/// The mode in force as text; written with a dictionary.
 pub(crate) struct ModeText(Text);
 
 impl Cells for ModeText {

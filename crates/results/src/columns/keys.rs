@@ -17,7 +17,7 @@ pub(super) struct Keys {
 /// Names of the key columns, in order.
 pub const KEYS: [&str; 6] = ["point_id", "trial", "node", "t_ns", "t_s", "phase"];
 
-/// Which trial and node a row belongs to.
+/// The trial and the node that a row belongs to.
 pub(crate) struct Origin<'a> {
     pub(crate) point_id: u32,
     pub(crate) trial: u16,
@@ -77,7 +77,7 @@ impl Keys {
     }
 }
 
-/// The column builders of one table.
+/// The column builders of a table.
 pub(crate) trait Columns: Sized {
     /// The row message.
     type Row;
@@ -90,7 +90,7 @@ pub(crate) trait Columns: Sized {
     const FIELDS: &'static [(&'static str, &'static str)];
     /// A table without rows.
     fn new() -> Self;
-    /// Appends the rows of one message and returns how many there are.
+    /// Appends the rows of one message and returns their number.
     fn put(&mut self, origin: &Origin<'_>, row: Self::Row) -> usize;
     /// Returns the rows and starts an empty table.
     fn take(&mut self) -> PolarsResult<DataFrame>;

@@ -1,10 +1,10 @@
-//! Compares the tables' columns with docs/results.md: names, types, and which can be null.
+//! Compares the tables' columns with docs/results.md: names, types, and whether they can be null.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Names and types of the columns in a section of the manual.
+/// Returns names and types of the columns in a section of the manual.
 fn documented<'m>(manual: &'m str, section: &str) -> BTreeMap<&'m str, &'m str> {
     let begin = format!("\n## {section}\n");
     let body = manual.split(&begin).nth(1).unwrap_or_else(|| panic!("no section {section}"));
@@ -16,7 +16,7 @@ fn documented<'m>(manual: &'m str, section: &str) -> BTreeMap<&'m str, &'m str> 
     rows.filter(|(name, _)| *name != "column" && !name.starts_with('-')).collect()
 }
 
-/// As the manual writes it.
+/// Returns the type as the manual writes it.
 fn type_of(column: &Column) -> String {
     let name = match column.dtype() {
         DataType::UInt8 => "u8",
@@ -35,7 +35,7 @@ fn type_of(column: &Column) -> String {
     format!("{name}{null}")
 }
 
-/// The columns of a table and their types. A column that can be null is null in `row`, where no field is set.
+/// Returns the columns of a table with their types. In `row` no field is set, so columns that can be null are null.
 fn columns_of<C: Columns>(row: C::Row) -> BTreeMap<String, String> {
     let axis = Axis { t0_ns: 1_000, realtime_offset_ns: 0, drift_ppb: 0, phases: vec![] };
     let mut columns = C::new();

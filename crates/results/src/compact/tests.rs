@@ -1,4 +1,4 @@
-//! Rows before and after compaction.
+//! Compares rows before and after compaction.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::part::write_parquet;
 use crate::store::RunDir;
 use crate::trial::tests::{filled, good, info};
 
-/// The rows of every table of every trial.
+/// Returns the rows of every table of every trial.
 fn rows(run: &Path, ends: &[TrialEnd]) -> BTreeMap<(u16, String), DataFrame> {
     let mut found = BTreeMap::new();
     for end in ends {
@@ -43,7 +43,7 @@ fn rows_are_the_same_in_shared_files() {
     let (path, mut ends) = (run.path(), run.trials());
     let before = rows(path, &ends);
     assert!(before.keys().any(|(_, table)| table == "probes"), "{:?}", before.keys());
-    // As a merged run has them.
+    // In the order of a merged run.
     ends.reverse();
     let limits = Limits { row_group_rows: 4, file_row_groups: 4 };
     let digests = compact_within(path, &mut ends, limits).unwrap();
@@ -53,7 +53,7 @@ fn rows_are_the_same_in_shared_files() {
     for (key, frame) in &before {
         assert!(frame.equals_missing(&after[key]), "{key:?}: {frame} {}", after[key]);
     }
-    // A trial has 10 rows: the first file ends behind the second one.
+    // A trial has 10 rows, so the first file ends after the second trial.
     let shared = |end: &TrialEnd| {
         let SharedRows { file, first_row } = end.shared["flow_samples"].clone();
         (file, first_row)
@@ -72,7 +72,7 @@ fn rows_are_the_same_in_shared_files() {
 /// Shards of different versions of ccbench can be merged.
 #[test]
 fn trials_with_other_columns_have_another_file() {
-    // With 10 rows the buffer is empty where the columns change, with 7 it is not.
+    // When the columns change, the buffer is empty with 10 rows, but not with 7.
     for row_group_rows in [7, 10] {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), &info()).unwrap();
@@ -109,7 +109,7 @@ fn a_file_with_fewer_rows_than_its_trial_is_refused() {
     assert!(error.contains("it has 10 rows instead of 11"), "{error}");
 }
 
-/// A results directory may be a stranger's.
+/// A results directory may come from someone else.
 #[test]
 fn files_outside_of_the_results_directory_are_not_read() {
     let root = tempfile::tempdir().unwrap();

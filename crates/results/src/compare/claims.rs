@@ -1,4 +1,4 @@
-//! Claims of two runs of a plan: which hold in one run and not in the other, for example in the lab but not in the simulator.
+//! Claims of two runs of a plan: which ones hold in only one of the runs, for example in the lab but not in the simulator.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::csv;
 use crate::display::TABLE_STYLE;
 use crate::expect::{Expectation, Outcome};
 
-/// Below this width, the column of claims would have one word per line.
+/// At a smaller width, the column of claims would have one word per line.
 const MIN_WIDTH: u16 = 72;
 
 /// The claims of two runs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ComparedClaims {
-    /// The claims that both runs have at points with the same levels: of A and of B.
+    /// The claims that both runs have at points with the same levels, as pairs of A and B.
     pub pairs: Vec<[Expectation; 2]>,
-    /// How many only A has, and how many only B.
+    /// Number of claims that only A has, and that only B has.
     pub alone: [usize; 2],
 }
 
@@ -50,7 +50,7 @@ impl ComparedClaims {
     }
 }
 
-/// The claims that hold in one run and not in the other, at most `width` characters wide, and how many hold in which run; empty if
+/// Returns the claims that hold in only one of the runs, at most `width` characters wide, and how many claims hold in which run. Empty if
 /// the runs have no claim in common.
 pub fn claims(differences: &Differences, width: u16) -> String {
     let ComparedClaims { pairs, alone } = &differences.claims;
@@ -81,7 +81,7 @@ pub fn claims(differences: &Differences, width: u16) -> String {
     text
 }
 
-/// The claims that both runs have, as CSV.
+/// Returns the claims that both runs have, as CSV.
 pub fn claims_csv(differences: &Differences) -> String {
     let mut table = csv::Table::new(&[
         "claim",
@@ -114,7 +114,7 @@ fn measured(one: &Expectation) -> String {
     }
 }
 
-/// In which of the two runs a claim holds.
+/// Returns in which of the two runs a claim holds.
 fn hold(pair: &[Expectation; 2]) -> [bool; 2] {
     pair.each_ref().map(|one| one.outcome == Outcome::Holds)
 }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn claims_are_matched_by_text_and_levels() {
         use Outcome::{DoesNotHold, Holds, NotMeasured};
-        // B has the points in another order, and one that A does not have.
+        // B has the points in another order, and one more point.
         let (of_a, of_b) = (points(&["small", "large"]), points(&["none", "large", "small"]));
         let a = [
             claim("fast", 0, 12e6, Holds),

@@ -1,4 +1,4 @@
-//! Two samples of one metric: means, difference, ratio, effect size, with intervals.
+//! Two samples of one metric: means, difference, ratio and effect size, with intervals.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use crate::summary::statistics::{bootstrap, mean, mean_with_interval, t_quantile
 /// Two samples and how they differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numbers {
-    /// Trials of each side; equal if they are paired.
+    /// Number of trials on each side; equal if the trials are paired.
     pub n: (u32, u32),
     /// Whether the trials are paired.
     pub paired: bool,
-    /// Trials of a paired comparison that have no counterpart with the same seed.
+    /// Number of trials in a paired comparison without a counterpart with the same seed.
     pub left_out: u32,
     /// Mean of each side.
     pub means: (f64, f64),
@@ -27,8 +27,7 @@ pub struct Numbers {
     pub ratio: Option<f64>,
     /// 95 % percentile bootstrap interval of the ratio.
     pub ratio_bootstrap: Option<(f64, f64)>,
-    /// Hedges' g: the difference divided by the pooled standard deviation, corrected for small samples. `None` if nothing
-    /// varies.
+    /// Hedges' g: the difference divided by the pooled standard deviation, corrected for small samples. `None` if no value varies.
     pub hedges_g: Option<f64>,
 }
 
@@ -49,7 +48,7 @@ impl Numbers {
         Some(Self::with(a, b, false, welch(), [drawn(|a, b| b - a), drawn(|a, b| b / a)]))
     }
 
-    /// Compares pairs of trials; both slices have the same order.
+    /// Compares pairs of trials. Both slices have the same order.
     fn paired(a: &[f64], b: &[f64]) -> Option<Self> {
         let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
         let difference = mean(&differences)?;
@@ -95,13 +94,13 @@ impl Numbers {
         }
     }
 
-    /// Whether the t interval excludes zero; `None` without an interval.
+    /// Returns whether the t interval excludes zero; `None` without an interval.
     pub fn differs(&self) -> Option<bool> {
         self.t.map(|(low, high)| low > 0.0 || high < 0.0)
     }
 }
 
-/// Hedges' g with the approximate correction 1 - 3 / (4 (na + nb) - 9).
+/// Returns Hedges' g with the approximate correction 1 - 3 / (4 (na + nb) - 9).
 fn hedges_g(a: &[f64], b: &[f64]) -> Option<f64> {
     let (na, nb) = (a.len() as f64, b.len() as f64);
     let pooled = ((na - 1.0) * variance(a)? + (nb - 1.0) * variance(b)?) / (na + nb - 2.0);
@@ -110,8 +109,7 @@ fn hedges_g(a: &[f64], b: &[f64]) -> Option<f64> {
         .then(|| correction * (mean(b).unwrap_or(0.0) - mean(a).unwrap_or(0.0)) / pooled.sqrt())
 }
 
-/// Compares one metric. Pairs trials if at least two have a counterpart with the same seed; the other trials are then left
-/// out and counted.
+/// Compares one metric. Pairs trials if at least two have a counterpart with the same seed; other trials are then left out and counted.
 pub(super) fn numbers(
     a: &BTreeMap<u16, (u64, f64)>,
     b: &BTreeMap<u16, (u64, f64)>,
@@ -152,7 +150,7 @@ mod tests {
         let n = Numbers::unpaired(&a, &b).unwrap();
         assert!(!n.paired && n.n == (4, 4));
         assert_close(Some(n.difference), 1.5);
-        // Variances 5/3 and 8/3 of four values each: (va + vb)^2 / ((va^2 + vb^2) / 3) degrees of freedom, 5.70.
+        // Four values each, with variances 5/3 and 8/3: (va + vb)^2 / ((va^2 + vb^2) / 3) = 5.70 degrees of freedom.
         let (va, vb) = (5.0 / 12.0, 8.0 / 12.0);
         let freedom: f64 = (va + vb) * (va + vb) / (va * va / 3.0 + vb * vb / 3.0);
         assert_close(Some(freedom), 5.697);

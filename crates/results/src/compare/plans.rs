@@ -6,12 +6,12 @@ use std::path::Path;
 
 use toml::Value;
 
-/// Maximum number of keys in the note.
+/// Maximum number of keys that the note lists.
 const MAX_KEYS: usize = 5;
 /// Keys that do not change what a trial measures: name, expectations, comparisons, matrix and the `[quick]` overrides.
 const IGNORED: [&str; 5] = ["name", "expect.", "compare.", "matrix.", "quick."];
 
-/// A note on the keys that differ between the resolved plans of two runs; `None` if none differs or a plan is missing.
+/// Returns a note on the keys that differ between the resolved plans of two runs; `None` if none differs or a plan is missing.
 pub fn plans_differ(a: &Path, b: &Path) -> Option<String> {
     let read =
         |run: &Path| input::read_to_string(&run.join("plan.resolved.toml"), &input::RECORD).ok();
@@ -39,7 +39,7 @@ fn note(a: &str, b: &str) -> Option<String> {
     (!differ.is_empty()).then(|| format!("note: the plans differ in {first}{more}\n"))
 }
 
-/// Every key of a plan with its value. The index of a table in an array counts from 0.
+/// Returns every key of a plan with its value. Indices in an array of tables count from 0.
 fn keys(text: &str) -> Option<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut left: Vec<(String, Value)> = vec![(String::new(), Value::Table(text.parse().ok()?))];

@@ -1,4 +1,4 @@
-//! Comparisons as a table on the terminal and as CSV.
+//! Prints comparisons as a table on the terminal and as CSV.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use super::{Compared, Differences, unmatched};
 use crate::csv::{Cell, Table};
 use crate::display::{TABLE_STYLE, readable};
 
-/// The table for the terminal, without metrics that are zero on both sides, the points that are not compared, and how many
-/// points agree.
+/// Returns the table for the terminal without metrics that are zero on both sides, the points that are not compared, and how many points
+/// agree.
 pub fn text(differences: &Differences) -> String {
     let (a, b) = &differences.names;
     let compared = &differences.rows;
@@ -63,12 +63,12 @@ pub fn text(differences: &Differences) -> String {
     )
 }
 
-/// Whether the table has a row.
+/// Returns whether the table shows a row.
 fn is_printed(one: &&Compared) -> bool {
     one.numbers.means != (0.0, 0.0)
 }
 
-/// Whether values were compared in pairs, and if not, how to get pairs. Empty without rows.
+/// Returns whether values were compared in pairs and, if not, how to get pairs. Empty without rows.
 fn pairing(rows: &[Compared], of_one_run: bool) -> String {
     let all = rows.iter().filter(is_printed).count();
     let paired = rows.iter().filter(is_printed).filter(|one| one.numbers.paired).count();
@@ -91,7 +91,7 @@ fn pairing(rows: &[Compared], of_one_run: bool) -> String {
     format!("{how}: {why}.\n")
 }
 
-/// How many intervals there are, and what that means for those that leave out zero. Empty without an interval.
+/// Returns how many intervals there are, and what this means for those that exclude zero. Empty without an interval.
 fn chance(rows: &[Compared]) -> String {
     let differs: Vec<bool> =
         rows.iter().filter(is_printed).filter_map(|one| one.numbers.differs()).collect();
@@ -106,7 +106,7 @@ fn chance(rows: &[Compared]) -> String {
     )
 }
 
-/// Which points do not agree, and how many do; empty if none was judged. It is the end of the output.
+/// Returns which points do not agree, and how many do; empty if none was judged. This is the end of the output.
 pub fn agreement(differences: &Differences) -> String {
     let judged = &differences.judged;
     if judged.is_empty() {
@@ -122,7 +122,7 @@ pub fn agreement(differences: &Differences) -> String {
     text + &format!("{agree} of {} {points}\n", judged.len())
 }
 
-/// Phase, subject and metric of a row.
+/// Returns phase, subject and metric of a row.
 fn names(one: &Compared) -> [String; 3] {
     let (_, unit) = readable(one.unit);
     let stat = if ["mean", "sum"].contains(&one.stat) { "" } else { one.stat };
@@ -131,7 +131,7 @@ fn names(one: &Compared) -> [String; 3] {
     [one.phase.clone(), format!("{} {}", one.scope.as_str(), one.subject), words.join(" ")]
 }
 
-/// The numbers of a row, all with the same number of decimal places, which depends on the larger mean.
+/// Returns the numbers of a row, all with the same number of decimal places, which depends on the larger mean.
 fn formatted_numbers(one: &Compared) -> [String; 8] {
     let n = &one.numbers;
     let (scale, _) = readable(one.unit);
@@ -199,8 +199,8 @@ const COLUMNS: [&str; 27] = [
     "note",
 ];
 
-/// The comparison as CSV, in the units of the summary: the rows of the table, those that are zero on both sides, and a row
-/// without numbers for every point that is not compared, whose `note` has the reason.
+/// Returns the comparison as CSV, in the units of the summary: the rows of the table, those that are zero on both sides, and a row without
+/// numbers for every point that is not compared, with the reason in `note`.
 pub fn csv(differences: &Differences) -> String {
     let mut table = Table::new(&COLUMNS);
     for one in &differences.rows {

@@ -1,4 +1,4 @@
-//! How much a metric may differ between two runs that agree, and which points of a matrix agree.
+//! Tolerances: how much a metric may differ between two runs that agree, and which points of a matrix agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -11,19 +11,19 @@ use crate::model::name_and_stat;
 pub struct Tolerance {
     /// `NAME` (its mean or sum) or `NAME:STAT`.
     pub metric: String,
-    /// As a share of the first mean.
+    /// The tolerance as a share of the first mean.
     pub relative: f64,
 }
 
-/// The tolerances of a comparison of two runs with several points, in percent. They are those of the comparison of the
-/// simulator with the lab (docs/simulator.md).
+/// The default tolerances, in percent, if two runs with several points are compared. They come from the comparison of the simulator with
+/// the lab (docs/simulator.md).
 pub const DEFAULT_TOLERANCES: [(&str, f64); 3] =
     [("throughput_sum", 2.0), ("srtt", 6.0), ("retransmission_share", 25.0)];
 
-/// Differences of a share of retransmissions up to this one are always within its tolerance: one packet in a thousand.
+/// Differences up to this one are always within the tolerance of a share of retransmissions: one packet in a thousand.
 pub const RETRANSMISSION_SHARE_FLOOR: f64 = 0.001;
 
-/// A tolerance that cannot be read.
+/// A tolerance cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("write METRIC=PERCENT, as in srtt=6 or throughput_sum:mean=2.5")]
 pub struct InvalidTolerance;
@@ -42,7 +42,7 @@ impl FromStr for Tolerance {
 }
 
 impl Tolerance {
-    /// The given tolerances, and the default ones of other metrics.
+    /// Returns the given tolerances, and the default ones of other metrics.
     pub(super) fn with_defaults(given: &[Self]) -> Vec<Self> {
         let name = |metric: &str| name_and_stat(metric).0.to_owned();
         let others = DEFAULT_TOLERANCES
@@ -55,16 +55,16 @@ impl Tolerance {
         given.iter().cloned().chain(others).collect()
     }
 
-    /// Whether two means differ by no more than this.
+    /// Returns whether two means differ by no more than the tolerance.
     pub(super) fn permits(&self, (a, b): (f64, f64)) -> bool {
         let is_share = name_and_stat(&self.metric).0 == "retransmission_share";
         let floor = if is_share { RETRANSMISSION_SHARE_FLOOR } else { 0.0 };
-        // The limit itself is permitted, despite the rounding of decimal fractions.
+        // Permit the limit itself despite the rounding of decimal fractions.
         (b - a).abs() <= (self.relative * a.abs()).max(floor) * (1.0 + 1e-9)
     }
 }
 
-/// Whether a metric as given on the command line means this metric and statistic. A name alone means the mean or the sum.
+/// Returns whether a metric as given on the command line means this metric and statistic. A name alone means the mean or the sum.
 pub(super) fn is_metric(given: &str, (name, stat): (&str, &str)) -> bool {
     match name_and_stat(given) {
         (metric, Some(which)) => (metric, which) == (name, stat),
@@ -81,8 +81,8 @@ pub struct JudgedPoint {
     pub exceeded: Vec<String>,
 }
 
-/// Every point with a judged row: it agrees if all its judged rows do, and if both sides have them. `lone` has the points
-/// and names of those that only one side has.
+/// Returns every point with a judged row. A point agrees if all its judged rows do and both sides have them. `lone` has the points and
+/// names of rows that only one side has.
 pub(super) fn judged_points(
     rows: &[Compared],
     lone: &BTreeSet<(usize, String)>,

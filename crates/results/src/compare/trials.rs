@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::{Reason, TrialFilter, TrialStatus};
 use crate::summary::Summary;
 
-/// The trials of a side by their verdicts.
+/// The trials of a side, by their verdicts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SideTrials {
-    /// All trials of its points.
+    /// Number of trials of the side's points.
     total: usize,
-    /// Those that are not ok.
+    /// The trials that are not ok.
     not_ok: BTreeMap<TrialStatus, NotOk>,
 }
 
@@ -19,12 +19,12 @@ pub struct SideTrials {
 struct NotOk {
     count: usize,
     is_excluded: bool,
-    /// In how many trials each reason's code is.
+    /// Number of trials with each reason's code.
     codes: BTreeMap<String, usize>,
 }
 
 impl SideTrials {
-    /// Those of a run's points.
+    /// Counts the trials of these points of a run.
     pub(super) fn of(summary: &Summary, points: &BTreeSet<u32>) -> Self {
         let ends = points.iter().flat_map(|point| summary.trials_of(*point));
         Self::counted(ends.map(|end| (end.status, &end.reasons[..])), summary.trial_filter)
@@ -51,7 +51,7 @@ impl SideTrials {
         side
     }
 
-    /// A line about them; empty if all are ok.
+    /// Returns a line about the trials; empty if all are ok.
     pub(super) fn line(&self, side: &str) -> String {
         if self.not_ok.is_empty() {
             return String::new();

@@ -1,6 +1,6 @@
-//! Points that have no rows because a side lacks them or their trials.
+//! Points without rows because one side lacks them or their trials.
 
-/// Presence of a point in one run.
+/// Whether a point is present in one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Presence {
     /// The run does not have this point.
@@ -16,12 +16,12 @@ pub enum Presence {
 pub struct Unmatched {
     /// Levels of the shared factors.
     pub point: String,
-    /// Its presence in A and in B.
+    /// Whether the point is present in A and in B.
     pub sides: (Presence, Presence),
 }
 
 impl Unmatched {
-    /// Why it has no rows.
+    /// Returns why the point has no rows.
     pub const fn why(&self) -> &'static str {
         use Presence::{Absent, Counted, NoTrial};
         match self.sides {
@@ -37,10 +37,10 @@ impl Unmatched {
     }
 }
 
-/// Names listed in the text; all are in the CSV.
+/// Maximum number of names in the text; the CSV has all of them.
 const MAX_NAMES: usize = 20;
 
-/// A line for each reason, with the number of points and their names.
+/// Returns a line for each reason, with the number of points and their names.
 pub(super) fn lines(unmatched: &[Unmatched]) -> String {
     let mut reasons: Vec<&str> = Vec::new();
     for one in unmatched {

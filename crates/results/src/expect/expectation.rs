@@ -1,20 +1,20 @@
-//! A claim of the plan and what was measured.
+//! A claim of the plan with its measurement.
 
 use ccbench_proto::plan::expect::Test;
 
-/// Result of judging a claim.
+/// The result of judging a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The mean over trials is within the limits.
     Holds,
-    /// It is not.
+    /// The mean over trials is outside the limits.
     DoesNotHold,
-    /// There is no such number in the summary.
+    /// The summary does not have the number.
     NotMeasured,
 }
 
 impl Outcome {
-    /// As it is written in the column `verdict`.
+    /// Returns the text in the column `verdict`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -24,10 +24,10 @@ impl Outcome {
     }
 }
 
-/// A claim and what was measured, at one point: a row of `expectations`.
+/// A claim with its measurement at one point: a row of `expectations`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expectation {
-    /// Which claim of the plan, counted from 0.
+    /// The claim's number in the plan, from 0.
     pub index: u32,
     /// The claim in one line.
     pub claim: String,
@@ -35,28 +35,28 @@ pub struct Expectation {
     pub source: Option<String>,
     /// The published value.
     pub published: Option<String>,
-    /// The point at which it was measured; `None` if it was not.
+    /// The point at which the claim was measured; `None` if it was not measured.
     pub point_id: Option<u32>,
     /// Levels of that point that the claim's `where` does not select, for example `scheme=ta`.
     pub levels: String,
     /// The number, in words: `srtt mean of group long in alone`.
     pub number: String,
-    /// The limits; `None` if there are none to hold it against.
+    /// The limits; `None` if the claim has none.
     pub test: Option<Test>,
     /// The mean over trials.
     pub measured: Option<f64>,
-    /// Its 95 % confidence interval; `None` with fewer than two trials.
+    /// The mean's 95 % confidence interval; `None` with fewer than two trials.
     pub interval: Option<(f64, f64)>,
-    /// Trials in it.
+    /// Number of trials in the mean.
     pub n_trials: u32,
-    /// Whether it holds.
+    /// Whether the claim holds.
     pub outcome: Outcome,
-    /// Why it was not measured, or what to know of the measurement. The name is that of the column.
+    /// Why the claim was not measured, or notes on the measurement. The field has the column's name.
     pub why: Vec<String>,
 }
 
 impl Expectation {
-    /// The event of `--json`.
+    /// Returns the event of `--json`.
     pub fn json(&self) -> serde_json::Value {
         let test = self.test;
         serde_json::json!({

@@ -1,4 +1,4 @@
-//! Prints claims: the claim, the published value, the expected bounds, the measurement and the outcome.
+//! Prints claims with the published value, the expected bounds, the measurement and the outcome.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::expectation::{Expectation, Outcome};
 use crate::display::{TABLE_STYLE, readable};
 use crate::summary::statistics::Mean;
 
-/// Below this width, the claim column would have one word per line.
+/// At a smaller width, the column of claims would have one word per line.
 const MIN_WIDTH: u16 = 72;
 
-/// The table of claims with notes below it, at most `width` characters wide; empty without claims.
+/// Returns the table of claims with notes below it, at most `width` characters wide; empty without claims.
 pub fn text(rows: &[Expectation], width: u16) -> String {
     if rows.is_empty() {
         return String::new();
@@ -66,7 +66,7 @@ pub fn text(rows: &[Expectation], width: u16) -> String {
     out
 }
 
-/// `1, 3 to 5`.
+/// Formats numbers as ranges: `1, 3 to 5`.
 pub(crate) fn number_ranges(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for number in numbers {
@@ -83,7 +83,7 @@ pub(crate) fn number_ranges(numbers: &[usize]) -> String {
     runs.into_iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// `12 of 15 claims hold, 2 do not, 1 not measured`.
+/// Counts the outcomes: `12 of 15 claims hold, 2 do not, 1 not measured`.
 fn tally(rows: &[Expectation]) -> String {
     let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
     let mut text = format!("{} of {} claims hold", count(Outcome::Holds), rows.len());
@@ -104,12 +104,12 @@ fn holds(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Holds => "yes",
         Outcome::DoesNotHold => "NO",
-        // The reason is in the notes below the table.
+        // The notes below the table have the reason.
         Outcome::NotMeasured => "?",
     }
 }
 
-/// Wraps a text at `width` characters; further lines are indented by the length of `begin`.
+/// Wraps a text at `width` characters. Continuation lines are indented by the length of `begin`.
 pub(crate) fn wrapped(begin: &str, text: &str, width: usize) -> String {
     let (mut out, mut length) = (begin.to_owned(), begin.chars().count());
     let indent = length;
@@ -128,7 +128,7 @@ pub(crate) fn wrapped(begin: &str, text: &str, width: usize) -> String {
     out
 }
 
-/// Scale and name of the unit in which to print a value that is stored in `unit`.
+/// Returns the scale and the name of the unit in which to print a value stored in `unit`.
 fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
     match unit {
         "us" if most >= 1e6 => (1e6, "s"),
@@ -137,7 +137,7 @@ fn scale(most: f64, unit: &'static str) -> (f64, &'static str) {
     }
 }
 
-/// Three significant digits, without trailing zeros.
+/// Formats a value with three significant digits, without trailing zeros.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
         0.0 => 0,
@@ -160,7 +160,7 @@ pub(crate) fn quantity(value: f64, unit: &'static str) -> String {
     with_unit(digits(value / of), unit)
 }
 
-/// A mean over trials, and half the width of its confidence interval, with a unit that is readable for it and for its limit.
+/// Formats a mean over trials and half the width of its confidence interval, in a unit that suits the mean and its limit.
 pub(crate) fn mean_text(mean: Mean, limit: Option<f64>, unit: &'static str) -> String {
     let (of, unit) = scale(limit.map_or(0.0, f64::abs).max(mean.value.abs()), unit);
     let half = mean.interval.map(|(low, high)| (high - low) / 2.0 / of);
@@ -169,7 +169,7 @@ pub(crate) fn mean_text(mean: Mean, limit: Option<f64>, unit: &'static str) -> S
 }
 
 impl Expectation {
-    /// The expected bounds: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if the claim has no test.
+    /// Returns the expected bounds: `≤ 12 Mbit/s`, `20 to 21.5 ms`; empty if the claim has no test.
     pub fn expected_text(&self) -> String {
         match self.test {
             Some(Test { least: Some(least), most: Some(most), unit }) => {
@@ -182,7 +182,7 @@ impl Expectation {
         }
     }
 
-    /// The mean and half the width of its confidence interval; empty without a measurement.
+    /// Returns the mean and half the width of its confidence interval; empty without a measurement.
     pub fn measured_text(&self) -> String {
         let (Some(value), Some(test)) = (self.measured, self.test) else { return String::new() };
         let mean = Mean { value, interval: self.interval };

@@ -55,7 +55,7 @@ fn end(point_id: u32, trial: u16, status: TrialStatus, reasons: Vec<Reason>) -> 
     TrialEnd { reasons, ..TrialEnd::new(key, status) }
 }
 
-/// Point 0 is the large queue, 1 the small one.
+/// Point 0 has the large queue, point 1 the small one.
 fn summary(phase_rows: Vec<PhaseRow>, trials: Vec<TrialEnd>) -> Summary {
     let at = |level: &str| vec![("queue".to_owned(), level.to_owned())];
     Summary {
@@ -101,7 +101,7 @@ fn mean_decides_a_claim_and_interval_across_the_limit_is_noted() {
     let found = judged(&claims, &summary);
     assert_eq!((found[0].outcome, found[1].outcome), (Outcome::Holds, Outcome::DoesNotHold));
     assert_eq!((found[0].measured, found[0].n_trials), (Some(26_000.0), 3));
-    // t(0.975, 2) = 4.3027 times 1 ms over the root of 3.
+    // t(0.975, 2) = 4.3027 times 1 ms, divided by the square root of 3.
     let (low, high) = found[0].interval.unwrap();
     assert!((low - 23_515.9).abs() < 1.0 && (high - 28_484.1).abs() < 1.0);
     assert_eq!(found[0].why, ["the 95 % interval reaches across the limit"]);
@@ -197,7 +197,7 @@ fn undefined_values_are_counted() {
     assert_eq!(found[0].outcome, Outcome::NotMeasured);
     let why = "is undefined in 3 of the trials that count";
     assert_eq!(found[0].why, [format!("the convergence_time of all flows in loaded {why}")]);
-    // Instants in which an index is undefined do not take the trial's value away; the timescale is part of the number.
+    // If an index is undefined in some instants, the trial still has a value. The timescale is part of the number.
     let of_index = [
         of_net(1, "jain_fairness", "mean", 0.9),
         of_net(1, "jain_fairness", "undefined", 7.0),
@@ -220,7 +220,7 @@ fn harm_relates_points_of_the_matrix() {
              where = {{ queue = \"large\" }}\nover = {{ where = {{ queue = \"small\" }} }}\n{relation}\n"
         )
     };
-    // 2 of 15 Mbit/s is a harm of 0.87.
+    // 2 of 15 Mbit/s means a harm of 0.87.
     let found = judged(&(claim("above = 0.5") + &claim("near = [0.1333, 0.0001]")), &summary);
     let outcomes = [found[0].outcome, found[1].outcome];
     assert_eq!(outcomes, [Outcome::DoesNotHold, Outcome::Holds]);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::error::{ErrorClass, FileError};
 use crate::store::StoreError;
 
-/// Result of an export.
+/// The result of an export.
 pub type Result<T, E = ExportError> = std::result::Result<T, E>;
 
 /// Tables cannot be exported.
@@ -21,12 +21,12 @@ pub enum ExportError {
     /// The run has no such table.
     #[error("there is no table `{table}` in this run; there are: {known}")]
     UnknownTable {
-        /// As given.
+        /// The table as given.
         table: String,
         /// The tables that exist.
         known: String,
     },
-    /// Several tables for standard output.
+    /// There are several tables for standard output.
     #[error("standard output is for one table; name it with --table (there are: {known})")]
     ManyTables {
         /// The tables that exist.
@@ -43,7 +43,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),

@@ -16,17 +16,16 @@ use crate::part::write_file;
 use crate::store::RunDir;
 use crate::summary::query::{collect, number, scan, sender, whole_intervals_of};
 
-/// flent's step size: all series share one time axis.
+/// flent's step size, because all series share one time axis.
 const STEP_S: f64 = 0.2;
 const VERSION: u32 = 4;
 
 /// Seconds since 1970, and the values of one series at that time.
 type Samples = Vec<(f64, BTreeMap<&'static str, f64>)>;
 
-/// Writes one file per trial into a folder. Series: `TCP upload::N` (goodput in Mbit/s; its raw values include
-/// `tcp_cwnd`, `tcp_rtt` and `tcp_delivery_rate`), their sum and mean, and `Ping (ms) ICMP` of the first probe, or
-/// the first flow's sRTT if the plan has no probe. Of a flow whose receiver did not report, the rate is the sender's (`SIDE`
-/// in its metadata is `snd`). Returns the paths written.
+/// Writes one file per trial into a folder. The series are `TCP upload::N` (goodput in Mbit/s; the raw values include `tcp_cwnd`, `tcp_rtt`
+/// and `tcp_delivery_rate`), their sum and mean, and `Ping (ms) ICMP` of the first probe, or the first flow's sRTT if the plan has no
+/// probe. If a flow's receiver did not report, its rate is the sender's, and `SIDE` in its metadata is `snd`. Returns the paths written.
 ///
 /// # Errors
 /// No trial has intervals, or a file cannot be written.
@@ -50,7 +49,7 @@ pub fn flent(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     not_empty(written, run_dir, "no trial has flow intervals")
 }
 
-/// The samples of each subject in time order. `values`: name and column.
+/// Returns the samples of each subject in time order. `values` has names and columns.
 fn samples(
     run: &RunDir,
     table: &str,
@@ -78,7 +77,7 @@ fn samples(
     Ok(found)
 }
 
-/// The content of the file; `None` for a trial without intervals.
+/// Returns the content of the file; `None` for a trial without intervals.
 fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let rate = [("val", number("bytes") * lit(8e-6) / col("seconds"))];
     let of = |side| samples(run, "intervals", end, whole_intervals_of(side), "flow_id", &rate);
@@ -98,7 +97,7 @@ fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     let sockets = samples(run, "flow_samples", end, sender(), "flow_id", &of_socket)?;
     let answered = [("val", number("rtt_us") / lit(1e3))];
     let pings = samples(run, "probes", end, col("rtt_us").is_not_null(), "probe_id", &answered)?;
-    // Without rows of flows: the first and the last node.
+    // Without rows of flows, use the first and the last node.
     let node = |name: Option<&String>| name.cloned().unwrap_or_default();
     let nodes = || (node(end.clocks.keys().next()), node(end.clocks.keys().next_back()));
     let ends = ends(run, end)?.unwrap_or_else(nodes);
@@ -115,7 +114,7 @@ fn flent_document(run: &RunDir, end: &TrialEnd) -> Result<Option<Value>> {
     Ok(Some(assemble(run, end, t0_s, &ends, [&flows, &sockets, &pings], &only_sent)))
 }
 
-/// Source and destination node of the first flow.
+/// Returns the source and destination nodes of the first flow.
 fn ends(run: &RunDir, end: &TrialEnd) -> Result<Option<(String, String)>> {
     let Some(rows) = scan(run, "flows", &[end])? else { return Ok(None) };
     let nodes = [col("node_src"), col("node_dst")];
@@ -186,7 +185,7 @@ fn assemble(
     })
 }
 
-/// flent's metadata of a file.
+/// Returns flent's metadata of a file.
 fn metadata_json(
     run: &RunDir,
     end: &TrialEnd,
@@ -224,7 +223,7 @@ fn metadata_json(
     })
 }
 
-/// Values on the common time axis, linearly interpolated; `None` outside the samples.
+/// Returns the values on the common time axis, linearly interpolated; `None` outside the samples.
 fn on_grid(samples: &Samples, t0_s: f64, x: &[f64]) -> Vec<Option<f64>> {
     let known: Vec<(f64, f64)> =
         samples.iter().filter_map(|(t, values)| Some((t - t0_s, *values.get("val")?))).collect();
@@ -244,7 +243,7 @@ fn on_grid(samples: &Samples, t0_s: f64, x: &[f64]) -> Vec<Option<f64>> {
         .collect()
 }
 
-/// flent's raw values, one object per sample; samples of the socket are interleaved with the rates.
+/// Returns flent's raw values, one object per sample, with samples of the socket between the rates.
 fn raw_values(samples: &Samples, socket: Option<&Samples>) -> Vec<Value> {
     let mut all: Vec<(f64, Value)> = Vec::new();
     for (t, values) in samples.iter().chain(socket.into_iter().flatten()) {

@@ -1,4 +1,4 @@
-//! Exports the JSON that iperf3 wrote during the trials.
+//! Exports the JSON output of iperf3 during the trials.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use crate::part::write_text;
 use crate::store::RunDir;
 use ccbench_io::input;
 
-/// Copies iperf3's output into a folder, named by point, trial, node, flow group and end
-/// (`point-0-trial-01-src-bulk-client.json`). A JSON event stream (iperf3 3.17 and newer) is merged into the single
-/// object that `iperf3 -J` prints. Returns the paths written.
+/// Copies iperf3's output into a folder. The names consist of point, trial, node, flow group and end
+/// (`point-0-trial-01-src-bulk-client.json`). Merges a JSON event stream (iperf3 3.17 and newer) into the single object that `iperf3 -J`
+/// prints. Returns the paths written.
 ///
 /// # Errors
 /// The run has no such files, or a file cannot be written.
@@ -45,7 +45,7 @@ pub fn iperf3(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     not_empty(written, run_dir, "no trial has iperf3 output under raw/")
 }
 
-/// Merges an event stream into one JSON object; any other text is returned unchanged.
+/// Merges an event stream into one JSON object. Returns any other text unchanged.
 fn merge_event_stream(text: &str) -> String {
     let events = || -> Option<serde_json::Value> {
         let mut all = serde_json::json!({ "intervals": [] });

@@ -1,6 +1,6 @@
-//! Exports the health of a run's machines as OpenMetrics text (version 1.0.0), for Prometheus and what reads its format.
+//! Exports the health of a run's machines as OpenMetrics text (version 1.0.0), for Prometheus and programs that read its format.
 //!
-//! Samples have times, so that `promtool tsdb create-blocks-from openmetrics` takes the files.
+//! Samples have times, so that `promtool tsdb create-blocks-from openmetrics` can import the files.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,14 +23,14 @@ const TABLE: &str = "host_samples";
 const STATUSES: [TrialStatus; 4] =
     [TrialStatus::Ok, TrialStatus::Degraded, TrialStatus::Failed, TrialStatus::Aborted];
 
-/// A family whose metrics are columns of `host_samples`. Those of a counter count since the previous sample.
+/// A family whose metrics are columns of `host_samples`. A counter's column counts since the previous sample.
 struct Machine {
     family: Family,
     /// The label that distinguishes the columns; empty if there is only one.
     label: &'static str,
-    /// The label's value, and the column.
+    /// The label's value with the column.
     columns: &'static [(&'static str, &'static str)],
-    /// The family's unit in units of the columns.
+    /// The size of the family's unit in units of the columns.
     scale: f64,
 }
 
@@ -97,8 +97,8 @@ const DURATION: Family =
 const REASONS: Family =
     Family::gauge("ccbench_trial_reasons", "", "Reasons for the verdict, by their code.");
 
-/// Writes one file per trial into a folder: load, drops and clock of each node's machine over the trial, and the verdict at its end, of
-/// trials without rows too. Returns the paths written.
+/// Writes one file per trial into a folder: load, drops and clock of each node's machine during the trial, and the verdict at its end.
+/// Trials without rows also have a file. Returns the paths written.
 ///
 /// # Errors
 /// No trial has ended, or a file cannot be written.
@@ -120,13 +120,13 @@ pub fn openmetrics(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     not_empty(written, run_dir, "no trial has ended")
 }
 
-/// The samples of the machines with their node and their time in seconds since 1970, by node and in the order of their times.
+/// Returns the samples of the machines with their node and their time in seconds since 1970, by node and in time order.
 fn machines(run: &RunDir, end: &TrialEnd) -> Result<Option<Lines>> {
     let Some(rows) = scan(run, TABLE, &[end])? else { return Ok(None) };
     let known = rows.clone().collect_schema().map_err(polars_error("read", run.path()))?;
     let time = (number("t_ns") / lit(1e9)).alias("time");
     let names = MACHINES.iter().flat_map(|machine| machine.columns).map(|(_, column)| *column);
-    // Runs of an older version have fewer.
+    // Runs of an older version have fewer columns.
     let columns = names.filter(|name| known.contains(name)).map(number);
     let columns: Vec<Expr> =
         [col("node").cast(DataType::String), time].into_iter().chain(columns).collect();
@@ -149,7 +149,7 @@ fn write_text(
             write_machine(out, run, machine, lines, &nodes)?;
         }
     }
-    // The time of the controller's axis is the same at every node.
+    // A time on the controller's axis is the same for every node.
     let begin_s = end.clocks.values().next().map(|clock| {
         let begin_ns = clock.t0_ns.cast_signed().saturating_add(clock.realtime_offset_ns);
         begin_ns as f64 / 1e9
@@ -182,7 +182,7 @@ fn write_text(
     writeln!(out, "{END}")
 }
 
-/// A family; the points of a metric stand together, in the order of their times.
+/// Writes a family. The points of a metric stand together, in time order.
 fn write_machine(
     out: &mut impl Write,
     run: &str,

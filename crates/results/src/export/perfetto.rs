@@ -1,7 +1,7 @@
-//! Exports traces that Perfetto's viewer and trace processor open: counters over time, and phases and states as slices.
+//! Exports traces for Perfetto's viewer and trace processor: counters over time, and phases and states as slices.
 //!
-//! The messages are the used part of Perfetto's `trace.proto`, `trace_packet.proto`, `track_event.proto`,
-//! `track_descriptor.proto` and `counter_descriptor.proto`; a field's number never changes.
+//! The messages are the parts that ccbench uses of Perfetto's `trace.proto`, `trace_packet.proto`, `track_event.proto`,
+//! `track_descriptor.proto` and `counter_descriptor.proto`. The numbers of fields never change.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ use crate::part::write_file;
 use crate::series::{self, Curve, Panel};
 use crate::store::RunDir;
 
-/// A counter has at most two values for each of these parts of a trial: the lowest and the highest.
+/// Number of parts of a trial. For each, a counter has at most two values: the lowest and the highest.
 const BINS: u32 = 10_000;
-/// All packets are of one sequence.
+/// The sequence of all packets.
 const SEQUENCE: u32 = 1;
-/// The track of the phases; the uuids of the others follow.
+/// The track of the phases. The uuids of the other tracks follow.
 const PHASES_UUID: u64 = 1;
 /// `TrackEvent.Type`.
 const SLICE_BEGIN: i32 = 1;
@@ -77,8 +77,8 @@ struct CounterDescriptor {
     unit_name: Option<String>,
 }
 
-/// Writes one file per trial into a folder: the phases, and for each sender the states of loss recovery and of its congestion control,
-/// as slices, and a counter for each flow, probe and link of every panel of the report. Returns the paths written.
+/// Writes one file per trial into a folder: as slices, the phases and, for each sender, the states of loss recovery and of its congestion
+/// control; and a counter for each flow, probe and link of every panel of the report. Returns the paths written.
 ///
 /// # Errors
 /// No trial has samples, or a file cannot be written.
@@ -104,7 +104,7 @@ pub fn perfetto(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     not_empty(written, run_dir, "no trial has samples of flows, probes or links")
 }
 
-/// Writes a trace of so many seconds in pieces: concatenated messages are one message. States are in the order of their kinds.
+/// Writes a trace of this many seconds in pieces, because concatenated messages are one message. States are in the order of their kinds.
 fn write_trace(
     out: &mut impl Write,
     phases: &[PhaseRecord],
@@ -140,8 +140,8 @@ fn write_trace(
     Ok(())
 }
 
-/// A slice for each state, which ends where the next one or the trial does. Slices of a track follow one another, so each ends before
-/// the next one begins.
+/// Returns a slice for each state, which ends with the next state or the trial. Slices of a track do not overlap, so each ends before the
+/// next begins.
 fn state_packets(uuid: u64, states: &States, length_s: f64) -> Vec<TracePacket> {
     let ends_ms = states.changes.iter().skip(1).map(|(time_ms, _)| *time_ms);
     let mut packets = Vec::new();
@@ -167,7 +167,7 @@ fn phase_packets(phases: &[PhaseRecord]) -> Vec<TracePacket> {
     packets
 }
 
-/// The samples from the trial's beginning on.
+/// Returns the samples from the trial's beginning on.
 fn counter_packets(uuid: u64, curve: &Curve) -> impl Iterator<Item = TracePacket> {
     let samples = curve.t_s.iter().zip(&curve.value).filter(|(t_s, _)| **t_s >= 0.0);
     samples.map(move |(t_s, value)| {
@@ -189,7 +189,7 @@ fn at(timestamp_ns: u64, event: TrackEvent) -> TracePacket {
     }
 }
 
-/// The description of a track; one with a unit is a counter.
+/// Returns the description of a track; a track with a unit is a counter.
 fn track(uuid: u64, name: &str, parent_uuid: Option<u64>, unit: Option<&str>) -> TracePacket {
     let counter = unit.map(|unit| CounterDescriptor { unit_name: Some(unit.to_owned()) });
     let name = Some(name.to_owned());

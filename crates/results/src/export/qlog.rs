@@ -1,8 +1,8 @@
-//! Exports qlog files: what the recovery events of QUIC's qlog say about a TCP sender, for qvis and other tools of qlog.
+//! Exports qlog files: what QUIC's recovery events say about a TCP sender, for qvis and other qlog tools.
 //!
 //! The files have the schema "0.4" of draft-ietf-quic-qlog-main-schema-07 (`QlogFile`, `Trace`, `Event`), and the events of
 //! draft-ietf-quic-qlog-quic-events-07, section "Recovery events". TCP has no packet numbers, so `packet_lost` has no header; the kernel
-//! keeps no latest RTT, so `metrics_updated` has none.
+//! does not keep the latest RTT, so `metrics_updated` does not have it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -32,15 +32,15 @@ const VERSION: &str = "0.4";
 /// States of loss recovery (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
 const CA_STATES: [&str; 5] = ["open", "disorder", "cwr", "recovery", "loss"];
 
-/// A field of `RecoveryMetricsUpdated`, its value from the columns that `acks` and `flow_samples` share, and whether the schema has a
-/// whole number.
+/// A field of `RecoveryMetricsUpdated`, its value from the columns that `acks` and `flow_samples` share, and whether the schema requires an
+/// integer.
 type Metric = (&'static str, fn() -> Expr, bool);
 
 const METRICS: [Metric; 9] = [
     ("smoothed_rtt", || number("rtt_us") / lit(1e3), false),
     ("rtt_variance", || number("rttvar_us") / lit(1e3), false),
     ("min_rtt", || number("min_rtt_us") / lit(1e3), false),
-    // RTOs in a row, each of which doubles the timer.
+    // Consecutive RTOs, each of which doubles the timer.
     ("pto_count", || number("backoff"), true),
     ("congestion_window", || number("snd_cwnd_pkts") * number("snd_mss_bytes"), true),
     ("ssthresh", || number("snd_ssthresh_pkts") * number("snd_mss_bytes"), true),
@@ -49,7 +49,7 @@ const METRICS: [Metric; 9] = [
     ("pacing_rate", || number("pacing_rate_bytes_per_s") * lit(8.0), true),
 ];
 
-/// The schema's `QlogFile`. Version and format come first: they should be in the first 256 bytes.
+/// The schema's `QlogFile`. Version and format come first, because they should be in the first 256 bytes.
 #[derive(Serialize)]
 struct QlogFile {
     qlog_version: &'static str,
@@ -69,7 +69,7 @@ struct Trace {
 #[derive(Serialize)]
 struct CommonFields {
     time_format: &'static str,
-    /// The trial's beginning, milliseconds since 1970.
+    /// The trial's beginning in milliseconds since 1970.
     reference_time: f64,
     protocol_type: [&'static str; 1],
     group_id: String,
@@ -81,7 +81,7 @@ struct VantagePoint {
     r#type: &'static str,
 }
 
-/// An event, `time` in milliseconds after `reference_time`.
+/// An event. `time` is in milliseconds after `reference_time`.
 #[derive(Debug, PartialEq, Serialize)]
 struct Event {
     time: f64,
@@ -98,7 +98,7 @@ impl Event {
         Self { time, name, data: data.into() }
     }
 
-    /// A change of state; `old` is unknown for the first one.
+    /// Returns a change of state; for the first one, `old` is unknown.
     fn state(time: f64, old: Option<&str>, new: &str) -> Self {
         let mut event = Self::new(time, "recovery:congestion_state_updated", [("new", json!(new))]);
         if let Some(old) = old {
@@ -113,11 +113,11 @@ struct Sender {
     flow_id: String,
     node: String,
     cc: String,
-    /// The node that connects, if it is known.
+    /// The node that connects, if known.
     connects: Option<String>,
 }
 
-/// What the socket had at one time.
+/// The socket's values at one time.
 struct Sample {
     time_ms: f64,
     metrics: [Option<f64>; METRICS.len()],
@@ -133,7 +133,7 @@ struct SocketEvent {
     ca_state_before: Option<usize>,
 }
 
-/// A variable of a congestion control whose values have names.
+/// A variable of a congestion control with named values.
 struct NamedValue {
     time_ms: f64,
     variable: &'static str,
@@ -160,7 +160,7 @@ pub fn qlog(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
                 name.push('_');
             }
             let document = document(&end, &sender, &tables, &title);
-            // qvis takes no trace without an event.
+            // qvis refuses a trace without events.
             if document.traces.iter().all(|trace| trace.events.is_empty()) {
                 continue;
             }
@@ -176,7 +176,7 @@ pub fn qlog(run_dir: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     not_empty(written, run_dir, "no trial has samples of senders")
 }
 
-/// A flow's id as a part of a file's name.
+/// Returns a flow's id as part of a file name.
 fn file_part(flow_id: &str) -> String {
     let plain = |c: char| match c {
         '/' => '-',
@@ -186,12 +186,12 @@ fn file_part(flow_id: &str) -> String {
     flow_id.chars().map(plain).collect()
 }
 
-/// A column of texts, also of a categorical one.
+/// Returns a text column, which may be categorical.
 fn text(name: &str) -> Expr {
     col(name).cast(DataType::String)
 }
 
-/// The rows of a table that have a time, by their flow and in the order of their times.
+/// The rows of a table that have a time, by flow and in time order.
 #[derive(Default)]
 struct Rows {
     lines: Option<Lines>,
@@ -199,7 +199,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// These columns, and the time in milliseconds as `time`.
+    /// Reads these columns, and the time in milliseconds as `time`.
     fn read(
         run: &RunDir,
         end: &TrialEnd,
@@ -219,7 +219,7 @@ impl Rows {
         Ok(Self { lines: Some(lines), flows })
     }
 
-    /// The rows of a flow, as `read_row` reads them.
+    /// Returns the rows of a flow, converted by `read_row`.
     fn of_flow<T>(
         &self,
         flow_id: &str,
@@ -232,7 +232,7 @@ impl Rows {
     }
 }
 
-/// The tables of a trial. Each is read once for all senders: a run may have thousands of flows.
+/// The tables of a trial. Each is read once for all senders, because a run may have thousands of flows.
 struct Tables {
     acks: Rows,
     /// `flow_samples`; empty if every sender has rows in `acks`.
@@ -259,14 +259,14 @@ impl Tables {
         Ok(Self { acks, polled, socket_events, states })
     }
 
-    /// The samples of a sender: at its ACKs, or without rows of these the polled ones.
+    /// Returns the samples of a sender: those at its ACKs or, if there are none, the polled ones.
     fn samples(&self, flow_id: &str) -> Vec<Sample> {
         let at_acks = samples(&self.acks, flow_id);
         if at_acks.is_empty() { samples(&self.polled, flow_id) } else { at_acks }
     }
 }
 
-/// The senders of a trial, with the congestion control that they had last.
+/// Returns the senders of a trial with the last congestion control of each.
 fn senders(run: &RunDir, end: &TrialEnd) -> Result<Vec<Sender>> {
     let Some(rows) = scan(run, "flow_samples", &[end])? else { return Ok(vec![]) };
     let connecting = connecting(run, end)?;
@@ -285,7 +285,7 @@ fn senders(run: &RunDir, end: &TrialEnd) -> Result<Vec<Sender>> {
     Ok((0..lines.len()).map(sender).collect())
 }
 
-/// The node that connects, of each flow.
+/// Returns the node that connects, for each flow.
 fn connecting(run: &RunDir, end: &TrialEnd) -> Result<BTreeMap<String, String>> {
     let Some(rows) = scan(run, "flows", &[end])? else { return Ok(BTreeMap::new()) };
     let columns = ["flow_id", "node_src"].map(text);
@@ -294,7 +294,7 @@ fn connecting(run: &RunDir, end: &TrialEnd) -> Result<BTreeMap<String, String>> 
     Ok((0..lines.len()).map(of_line).filter(|(_, node)| !node.is_empty()).collect())
 }
 
-/// Names a trial: its run, its point with the levels, and its number.
+/// Returns the title of a trial: its run, its point with the levels, and its number.
 fn title(run: &RunDir, end: &TrialEnd, points: &BTreeMap<u32, Levels>) -> String {
     let levels = points.get(&end.point_id).into_iter().flatten();
     let levels: String = levels.map(|(factor, level)| format!(" {factor}={level}")).collect();
@@ -371,7 +371,7 @@ fn named_values(rows: &Rows, flow_id: &str) -> Vec<NamedValue> {
     })
 }
 
-/// All events in the order of their times, which the schema asks for.
+/// Returns all events in time order, as the schema requires.
 fn events(samples: &[Sample], socket: &[SocketEvent], states: &[NamedValue]) -> Vec<Event> {
     let mut events = metric_updates(samples);
     // Every watched socket has a row that names its congestion control.
@@ -384,7 +384,7 @@ fn events(samples: &[Sample], socket: &[SocketEvent], states: &[NamedValue]) -> 
     events
 }
 
-/// The metrics of each sample that differ from the last known ones.
+/// Returns the metrics of each sample that differ from the last known ones.
 fn metric_updates(samples: &[Sample]) -> Vec<Event> {
     let mut last = [None; METRICS.len()];
     let mut events = Vec::new();
@@ -393,7 +393,7 @@ fn metric_updates(samples: &[Sample]) -> Vec<Event> {
         for (((name, _, is_whole), value), last) in
             METRICS.into_iter().zip(sample.metrics).zip(&mut last)
         {
-            // The kernel's counters are not read at one instant: less than nothing in flight is no value.
+            // The kernel's counters are not read at one instant: a negative number in flight is not a value.
             let Some(value) = value.filter(|value| *value >= 0.0 && *last != Some(*value)) else {
                 continue;
             };
@@ -407,7 +407,7 @@ fn metric_updates(samples: &[Sample]) -> Vec<Event> {
     events
 }
 
-/// Changes of the state of loss recovery between samples.
+/// Returns changes of the state of loss recovery between samples.
 fn sampled_states(samples: &[Sample]) -> Vec<Event> {
     let known = |sample: &Sample| Some((sample.time_ms, ca_state(sample.ca_state)?));
     changes(samples.iter().filter_map(known))
@@ -435,7 +435,7 @@ fn ca_state(number: Option<usize>) -> Option<&'static str> {
     CA_STATES.get(number?).copied()
 }
 
-/// The events of a row: one for each packet that is retransmitted, because the sender takes it for lost.
+/// Returns the events of a row: one for each retransmitted packet, which the sender considers lost.
 fn of_socket_event(row: &SocketEvent) -> Vec<Event> {
     let time = row.time_ms;
     match row.kind.as_str() {

@@ -1,4 +1,4 @@
-//! Shared by the formats of other tools: one file for each trial that has rows.
+//! Functions shared by the formats of other tools: one file for each trial with rows.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use super::error::{ExportError, Result};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// The written files; an error if there are none.
+/// Returns the written files, or an error if there are none.
 pub(super) fn not_empty(
     written: Vec<PathBuf>,
     run_dir: &Path,
@@ -18,12 +18,12 @@ pub(super) fn not_empty(
     Ok(written)
 }
 
-/// The part of a file name that identifies a trial.
+/// Returns the part of a file name that identifies a trial.
 pub(super) fn trial_name(end: &TrialEnd) -> String {
     format!("point-{}-trial-{:02}", end.point_id, end.trial)
 }
 
-/// Trials that left rows, and the part of a file name that identifies each of them.
+/// Returns trials with rows, and the part of a file name that identifies each.
 pub(super) fn named_trials(run: &RunDir) -> Vec<(TrialEnd, String)> {
     let name = |end: TrialEnd| {
         let name = trial_name(&end);

@@ -23,12 +23,12 @@ pub(super) struct Axis {
     low: f64,
     high: f64,
     ticks: Vec<(f64, String)>,
-    /// Categories instead of numbers: no grid.
+    /// Whether the axis has categories instead of numbers, and so no grid.
     names: bool,
 }
 
 impl Axis {
-    /// A numeric axis from at most `low` to at least `high` with about `parts` round ticks.
+    /// Creates a numeric axis from at most `low` to at least `high` with about `parts` round ticks.
     pub(super) fn linear(label: &str, low: f64, high: f64, parts: f64) -> Self {
         let (low, high) = if high > low { (low, high) } else { (low, low + low.abs().max(1.0)) };
         let step = round_step(high - low, parts);
@@ -37,7 +37,7 @@ impl Axis {
         Self::ticked(label, first * step, last * step, step)
     }
 
-    /// A numeric axis from exactly `low` to `high`.
+    /// Creates a numeric axis from exactly `low` to `high`.
     pub(super) fn exact(label: &str, low: f64, high: f64, parts: f64) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self::ticked(label, low, high, round_step(high - low, parts))
@@ -61,7 +61,7 @@ impl Axis {
         Self { label: label.to_owned(), low, high, ticks, names: false }
     }
 
-    /// A categorical axis: the nth name spans `n` to `n + 1`.
+    /// Creates a categorical axis, on which the nth name spans `n` to `n + 1`.
     pub(super) fn names(label: &str, names: &[String]) -> Self {
         let ticks = names.iter().zip(0..).map(|(name, n)| (f64::from(n) + 0.5, name.clone()));
         Self {
@@ -73,7 +73,7 @@ impl Axis {
         }
     }
 
-    /// Width of the widest tick label.
+    /// Returns the width of the widest tick label.
     pub(super) fn tick_width(&self) -> f64 {
         let style = Style::new(SMALL, Anchor::End);
         self.ticks.iter().map(|(_, text)| text_width(text, style)).fold(0.0, f64::max)
@@ -91,7 +91,7 @@ fn with_thousands_separators(value: f64) -> String {
     let (sign, digits) = whole.strip_prefix('-').map_or(("", whole), |digits| ("−", digits));
     let mut out = String::from(sign);
     for (nth, digit) in digits.chars().enumerate() {
-        // A thin space; four-digit numbers have none.
+        // A thin space. Four-digit numbers have none.
         if digits.len() > 4 && nth > 0 && (digits.len() - nth) % 3 == 0 {
             out.push('\u{2009}');
         }
@@ -107,7 +107,7 @@ pub(super) enum Direction {
     Y,
 }
 
-/// Length of the arrow that marks an end outside the frame.
+/// Length of the arrow that marks an end beyond the frame.
 const ARROW: f64 = 3.2;
 
 /// One plot area.
@@ -122,7 +122,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Position of a value on the canvas.
+    /// Returns the position of a value on the canvas.
     pub(super) fn at(&self, x: f64, y: f64) -> (f64, f64) {
         (self.at_x(x), self.at_y(y))
     }
@@ -155,8 +155,8 @@ impl Frame {
         }
     }
 
-    /// Draws an error bar at `at` (points on the other axis) with caps of half-width `cap`. An end outside the frame
-    /// is drawn as an arrow, since a cap at the edge would look like the end of the interval.
+    /// Draws an error bar at `at` (points on the other axis) with caps of half-width `cap`. An end outside the frame is drawn as an arrow,
+    /// because a cap at the edge would look like the end of the interval.
     pub(super) fn interval(
         &self,
         canvas: &mut Canvas,
@@ -166,7 +166,7 @@ impl Frame {
     ) {
         let axis = if along == Direction::X { &self.x } else { &self.y };
         let within = |value: f64| value.clamp(axis.low, axis.high);
-        // Point at a distance from the end, and perpendicular to the line.
+        // A point at a distance inwards from the end, and aside from the line.
         let place = |value: f64, inwards: f64, aside: f64| match along {
             Direction::X => (self.at_x(value) + inwards, at + aside),
             Direction::Y => (at + aside, self.at_y(value) - inwards),
@@ -186,7 +186,7 @@ impl Frame {
         }
     }
 
-    /// Draws axis lines, ticks and labels above the data. Only the bottom frame of a stack has labels below.
+    /// Draws axis lines, ticks and labels above the data. Only the bottom frame of a stack has labels below it.
     pub(super) fn edges(&self, canvas: &mut Canvas, texts_below: bool, y_texts: bool) {
         let edge = Stroke::new(INK, 0.6);
         let (right, bottom) = (self.left + self.width, self.top + self.height);
@@ -218,7 +218,7 @@ impl Frame {
     fn y_title(&self, canvas: &mut Canvas) {
         let style = Style { rotation_deg: -90.0, ..Style::new(TITLE, Anchor::Middle) };
         let x = self.left - TICK - 1.5 - self.y.tick_width() - GAP - 1.0;
-        // A title that is too long is split: the unit goes to the second line.
+        // If the title is too long, the unit moves to a second line.
         let middle = self.top + self.height / 2.0;
         let room = self.height + TITLE_OVERHANG;
         match self.y.label.rsplit_once(" (") {
@@ -266,19 +266,19 @@ impl Frame {
         }
     }
 
-    /// Maximum length of rotated labels such that the first stays on the canvas.
+    /// Returns the maximum length of rotated labels at which the first one stays on the canvas.
     fn max_rotated_label(&self) -> f64 {
         let first = self.x.ticks.first().map_or(self.left, |(value, _)| self.at_x(*value));
         MAX_ROTATED_LABEL.min((first - 2.0) / LABEL_ROTATION_DEG.to_radians().cos())
     }
 
-    /// Whether category labels must be rotated to fit.
+    /// Returns whether category labels must be rotated to fit.
     fn rotates_labels(&self) -> bool {
         let room = self.width / self.x.ticks.len().max(1) as f64;
         self.x.tick_width() > room - 2.0
     }
 
-    /// Height of ticks, labels and title below the frame.
+    /// Returns the height of ticks, labels and title below the frame.
     pub(super) fn x_axis_height(&self) -> f64 {
         let texts = if self.x.names && self.rotates_labels() {
             let widest = self.x.tick_width().min(self.max_rotated_label());
@@ -294,7 +294,7 @@ impl Frame {
 const MAX_ROTATED_LABEL: f64 = 80.0;
 const LABEL_ROTATION_DEG: f64 = 40.0;
 
-/// Margin right of a frame: half of the last tick label.
+/// Returns the margin to the right of a frame: half of the last tick label.
 pub(super) fn right_margin(x: &Axis) -> f64 {
     let last = x.ticks.last().filter(|_| !x.names);
     let half =
@@ -302,7 +302,7 @@ pub(super) fn right_margin(x: &Axis) -> f64 {
     7.0_f64.max(half + 1.0)
 }
 
-/// Margin left of stacked frames: the widest tick label and the title.
+/// Returns the margin to the left of stacked frames: the widest tick label and the title.
 pub(super) fn left_margin(axes: &[&Axis], two_lines: bool) -> f64 {
     let ticks = axes.iter().map(|axis| axis.tick_width()).fold(0.0, f64::max);
     let titled = axes.iter().any(|axis| !axis.label.is_empty());
@@ -316,7 +316,7 @@ pub(super) fn left_margin(axes: &[&Axis], two_lines: bool) -> f64 {
     TICK + 1.5 + ticks + GAP + title + 3.0
 }
 
-/// [`left_margin`] of an axis beside a frame of this height; a title that is too long takes two lines.
+/// Returns the [`left_margin`] of an axis beside a frame of this height. A title that is too long takes two lines.
 fn left_margin_for_height(axis: &Axis, height: f64) -> f64 {
     let title = text_width(&axis.label, Style::new(TITLE, Anchor::Middle));
     left_margin(&[axis], title > height + TITLE_OVERHANG)
@@ -337,7 +337,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The first frame.
+    /// Returns the first frame.
     pub(super) fn first(self, keys: &[(Key, String)], x: &Axis, y: &Axis) -> Frame {
         let (width, height) = self.size;
         let frame_at = |left: f64| {
@@ -351,7 +351,7 @@ impl Row {
         frame_at(left_margin_for_height(y, frame_at(left_margin(&[y], true)).height))
     }
 
-    /// The nth frame, from 0.
+    /// Returns the nth frame, from 0.
     pub(super) fn nth(self, first: &Frame, nth: usize) -> Frame {
         Frame { left: first.left + nth as f64 * (first.width + self.gap), ..first.clone() }
     }
@@ -370,17 +370,17 @@ pub(super) enum Key {
 const KEY: f64 = 13.0;
 const LINE: f64 = SMALL + 3.0;
 
-/// Height of a legend.
+/// Returns the height of a legend.
 pub(super) fn legend_height(entries: &[(Key, String)], width: f64) -> f64 {
     legend(&mut Canvas::new(width, LINE), entries, (0.0, 0.0), width)
 }
 
-/// Labels that are short enough for two legend columns.
+/// Returns labels that are short enough for two legend columns.
 pub(super) fn labels_for_two_columns(names: &[String], width: f64) -> Vec<String> {
     distinct_labels(names, Style::new(SMALL, Anchor::Start), width / 2.0 - KEY - 12.0)
 }
 
-/// Draws a legend with lines no wider than `width`; returns its height.
+/// Draws a legend with lines no wider than `width`, and returns its height.
 pub(super) fn legend(
     canvas: &mut Canvas,
     entries: &[(Key, String)],

@@ -1,5 +1,5 @@
-//! A canvas in points (1/72 inch) that is written as SVG. Text stays text, so that it is searchable and editable; its
-//! width comes from the embedded font, whose metrics equal Arial's.
+//! A canvas in points (1/72 inch), written as SVG. Text stays text, so that it is searchable and editable. Its width comes from the
+//! embedded font, whose metrics equal Arial's.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ const FONT_FAMILY: &str = "Arimo, Arial, 'Liberation Sans', Helvetica, sans-seri
 /// The Okabe-Ito palette for colour-blind readers; its yellow is too light for lines on white.
 pub(super) const PALETTE: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-/// Dash patterns distinguish lines when colours repeat or are printed in grey.
+/// Dash patterns, which distinguish lines if colours repeat or are printed in grey.
 const DASHES: [&str; 4] = ["", "4 1.6", "1.2 1.4", "5 1.4 1.2 1.4"];
 /// White outline of markers.
 const MARKER_OUTLINE: &str = "stroke=\"#ffffff\" stroke-width=\"0.5\"";
@@ -27,12 +27,12 @@ pub(super) const FAINT: &str = "#6b6b6b";
 pub(super) const GRID: &str = "#e2e2e2";
 pub(super) const BAND: &str = "#f0f2f5";
 
-/// Colour of the nth series.
+/// Returns the colour of the nth series.
 pub(super) fn colour(nth: usize) -> &'static str {
     PALETTE[nth % PALETTE.len()]
 }
 
-/// Dash pattern of the nth series.
+/// Returns the dash pattern of the nth series.
 pub(super) fn dash(nth: usize) -> &'static str {
     DASHES[(nth / PALETTE.len()) % DASHES.len()]
 }
@@ -56,7 +56,7 @@ pub(super) struct Style {
 }
 
 impl Style {
-    /// Horizontal text in the default colour.
+    /// Returns the style of horizontal text in the default colour.
     pub(super) const fn new(size: f64, anchor: Anchor) -> Self {
         Self { size, anchor, rotation_deg: 0.0, colour: INK }
     }
@@ -72,7 +72,7 @@ pub(super) struct Stroke {
 }
 
 impl Stroke {
-    /// A solid line.
+    /// Returns the style of a solid line.
     pub(super) const fn new(colour: &'static str, width: f64) -> Self {
         Self { colour, width, dash: "", opacity: 1.0 }
     }
@@ -90,7 +90,7 @@ pub(super) enum Shape {
     Plus,
 }
 
-/// Marker shape of the nth series; the star is reserved for optima.
+/// Returns the marker shape of the nth series; the star is reserved for optima.
 pub(super) fn shape(nth: usize) -> Shape {
     const SHAPES: [Shape; 5] =
         [Shape::Circle, Shape::Square, Shape::Triangle, Shape::TriangleDown, Shape::Plus];
@@ -111,7 +111,7 @@ impl FontMetrics {
     }
 }
 
-/// Width of a text in points.
+/// Returns the width of a text in points.
 pub(super) fn text_width(text: &str, style: Style) -> f64 {
     static METRICS: LazyLock<FontMetrics> =
         LazyLock::new(|| FontMetrics { font: FontRef::new(FONT).ok() });
@@ -147,8 +147,8 @@ fn truncate_middle(text: &str, style: Style, width: f64) -> String {
     }
 }
 
-/// Truncates labels to a width in points such that different labels stay different: by removing the middle, by
-/// keeping only the part in which they differ, or by numbering them.
+/// Truncates labels to a width in points so that different labels stay different: by removing the middle, by keeping only the part in which
+/// they differ, or by numbering them.
 pub(super) fn distinct_labels(names: &[String], style: Style, width: f64) -> Vec<String> {
     let distinct = |texts: &[String]| texts.iter().collect::<BTreeSet<_>>().len();
     let enough = distinct(names);
@@ -199,7 +199,7 @@ pub(super) struct Canvas {
 }
 
 impl Canvas {
-    /// A white canvas of this size in points.
+    /// Creates a white canvas of this size in points.
     pub(super) fn new(width: f64, height: f64) -> Self {
         Self { width, height, body: String::new(), clips: 0, has_links: false }
     }
@@ -229,7 +229,7 @@ impl Canvas {
         ));
     }
 
-    /// A polygon with the outline of markers.
+    /// Draws a polygon with the outline of markers.
     fn polygon(&mut self, points: &[(f64, f64)], fill: &str) {
         let path = path(points);
         self.put(format_args!("<path d=\"{path}Z\" fill=\"{fill}\" {MARKER_OUTLINE}/>"));
@@ -241,14 +241,14 @@ impl Canvas {
         ));
     }
 
-    /// A small dot without outline, for scatter plots.
+    /// Draws a small dot without outline, for scatter plots.
     pub(super) fn dot(&mut self, (x, y): (f64, f64), radius: f64, fill: &str, opacity: f64) {
         self.put(format_args!(
             "<circle cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"{radius}\" fill=\"{fill}\" fill-opacity=\"{opacity}\"/>"
         ));
     }
 
-    /// A marker of about `size` points with a thin white outline that separates overlapping markers.
+    /// Draws a marker of about `size` points. Its thin white outline separates overlapping markers.
     pub(super) fn mark(&mut self, shape: Shape, (x, y): (f64, f64), size: f64, fill: &str) {
         let r = size / 2.0;
         let turn = |angles: &[(f64, f64)]| -> Vec<(f64, f64)> {
@@ -334,7 +334,7 @@ impl Canvas {
         self.put(format_args!("</g>"));
     }
 
-    /// Makes everything that is drawn until [`Canvas::unlink`] a link with this name, in a page that has the figure inline.
+    /// Turns everything that is drawn until [`Canvas::unlink`] into a link with this name, for pages with the figure inline.
     pub(super) fn link(&mut self, target: &str, name: &str) {
         self.has_links = true;
         self.put(format_args!("<a href=\"{}\" aria-label=\"{}\">", escaped(target), escaped(name)));
@@ -344,10 +344,10 @@ impl Canvas {
         self.put(format_args!("</a>"));
     }
 
-    /// Returns the SVG file; screen readers read its title, and its links.
+    /// Returns the SVG file. Screen readers read its title and its links.
     pub(super) fn finish(self, title: &str) -> String {
         let Self { width, height, body, has_links, .. } = self;
-        // What is in an image has no meaning for a screen reader.
+        // Screen readers ignore the content of an image.
         let role = if has_links { "group" } else { "img" };
         let mm = |points: f64| points / POINTS_PER_MM;
         format!(

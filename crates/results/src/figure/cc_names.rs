@@ -6,13 +6,13 @@ use ccbench_proto::plan::Plan;
 
 use super::data::group_of;
 
-/// The algorithms of the instances of congestion controls for which the matrix selects the algorithm, by point and instance: there the
-/// instance's name says nothing about what runs.
+/// The algorithms of those instances of congestion controls whose algorithm the matrix selects, by point and instance. The names of such
+/// instances do not tell which algorithm runs.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SelectedAlgorithms(BTreeMap<(u32, String), String>);
 
 impl SelectedAlgorithms {
-    /// Of the plans of all points.
+    /// Collects the algorithms from the plans of all points.
     pub(super) fn of(plans: &BTreeMap<u32, Plan>) -> Self {
         let mut algorithms: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (name, cc) in plans.values().flat_map(|plan| &plan.cc) {
@@ -22,7 +22,7 @@ impl SelectedAlgorithms {
         for (id, plan) in plans {
             for (name, cc) in &plan.cc {
                 let differ = algorithms.get(name.as_str()).is_some_and(|all| all.len() > 1);
-                // That of a file may have no name.
+                // A congestion control from a file may have no algorithm name.
                 if differ && !cc.algorithm.is_empty() {
                     selected.insert((*id, name.clone()), cc.algorithm.clone());
                 }
@@ -31,7 +31,7 @@ impl SelectedAlgorithms {
         Self(selected)
     }
 
-    /// What legends call a congestion control at a point.
+    /// Returns the name of a congestion control in the legends at a point.
     pub(super) fn shown<'a>(&'a self, point_id: u32, cc: &'a str) -> &'a str {
         self.0.get(&(point_id, cc.to_owned())).map_or(cc, String::as_str)
     }
@@ -40,13 +40,13 @@ impl SelectedAlgorithms {
 /// The congestion controls of flow groups, as reported by the kernel.
 #[derive(Debug, Default)]
 pub(super) struct CcNames {
-    /// By point and group.
+    /// Congestion controls, by point and group.
     ccs: BTreeMap<(u32, String), String>,
     algorithms: SelectedAlgorithms,
 }
 
 impl CcNames {
-    /// `ccs`: by point and group.
+    /// Creates the names; `ccs` is by point and group.
     pub(super) const fn new(
         ccs: BTreeMap<(u32, String), String>,
         algorithms: SelectedAlgorithms,
@@ -54,17 +54,17 @@ impl CcNames {
         Self { ccs, algorithms }
     }
 
-    /// That of a group or flow at a point; empty if it is not known.
+    /// Returns the congestion control of a group or flow at a point; empty if unknown.
     pub(super) fn cc(&self, point_id: u32, name: &str) -> &str {
         self.ccs.get(&(point_id, group_of(name).to_owned())).map_or("", String::as_str)
     }
 
-    /// A group or flow with its congestion controls at these points in parentheses, unless the group has the name of the only one.
+    /// Returns a group or flow with its congestion controls at these points in parentheses, unless the group has the name of the only one.
     pub(super) fn named(&self, name: &str, points: &[u32]) -> String {
         self.with(name, points, None)
     }
 
-    /// As [`Self::named`], for a number of flows of a group that share a line of a legend.
+    /// As [`Self::named`], for several flows of a group that share a line of a legend.
     pub(super) fn named_flows(&self, group: &str, points: &[u32], flows: usize) -> String {
         self.with(group, points, Some(&format!("{flows} flows")))
     }
@@ -109,7 +109,7 @@ mod tests {
         let selected = names(["vegas", "ta"]);
         assert_eq!(selected.named("a/0", &[0]), "a/0 (vegas)");
         assert_eq!(selected.named("a", &[0, 1]), "a (ta, vegas)");
-        // Its author named it, and it is the same everywhere.
+        // The plan's author named it, and it is the same everywhere.
         assert_eq!(selected.named("b", &[0, 1]), "b (gentle)");
         assert_eq!(names(["ta", "ta"]).named("a", &[0, 1]), "a (scheme)");
         assert_eq!(names(["ta", ""]).named("a", &[1]), "a (scheme)");

@@ -22,7 +22,7 @@ use crate::summary::{Group, Schedule, Summary, compute_of, payload_share, sender
 pub(super) struct Selection {
     pub(super) run: RunDir,
     pub(super) request: Request,
-    /// Selected trials, by point and number.
+    /// The selected trials, by point and number.
     pub(super) trials: Vec<TrialEnd>,
     pub(super) factors: Vec<String>,
     points: BTreeMap<u32, Levels>,
@@ -36,22 +36,22 @@ pub(super) struct Selection {
 /// The bottleneck of a flow group according to the plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Path {
-    /// Of frames, as the link counts.
+    /// The rate of frames, as the link counts them.
     pub(super) rate_bps: f64,
-    /// Payload of a full packet per byte that counts against the rate.
+    /// Bytes of payload in a full packet per byte that counts against the rate.
     pub(super) payload_share: f64,
     pub(super) base_rtt_ms: f64,
-    /// Time to drain a full queue; `None` if the discipline has no limit that determines it.
+    /// The time to drain a full queue; `None` if no limit of the discipline determines it.
     pub(super) full_queue_ms: Option<f64>,
 }
 
 impl Path {
-    /// The rate in payload, as throughput counts.
+    /// Returns the rate in payload, as throughput counts.
     pub(super) fn payload_bps(self) -> f64 {
         self.rate_bps * self.payload_share
     }
 
-    /// Bandwidth-delay product in frames of 1514 bytes.
+    /// Returns the bandwidth-delay product in frames of 1514 bytes.
     pub(super) fn bdp_packets(self) -> f64 {
         self.rate_bps * self.base_rtt_ms / 1e3 / 8.0 / FRAME_BYTES as f64
     }
@@ -62,7 +62,7 @@ const TRIAL_COLUMNS: [&str; 2] = ["point_id", "trial"];
 /// Columns that filter the content of some kinds of figures.
 const ROW_COLUMNS: [&str; 5] = ["phase", "group", "flow_id", "link", "cc"];
 
-/// The columns that filter this kind.
+/// Returns the columns that filter this kind.
 fn columns(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Phases => &["phase", "group"],
@@ -90,7 +90,7 @@ impl Selection {
         trials.retain(|end| request.trial_filter.includes(end.status));
         let request = request.clone();
         let mut data = Self { run, request, trials, factors, points, plans, algorithms, schedule };
-        // Trials first: they determine which other values exist.
+        // Trials first, because they determine which other values exist.
         let wheres = data.request.wheres.clone();
         let (of_rows, of_trials): (Vec<_>, Vec<_>) =
             wheres.iter().partition(|(column, _)| data.is_row_column(column));
@@ -103,8 +103,7 @@ impl Selection {
         Ok(data)
     }
 
-    /// Keeps the trials with this value; for a column of rows, checks that the kind supports it and that the value
-    /// exists.
+    /// Keeps the trials with this value. For a row column, checks that the kind supports it and that the value exists.
     fn apply_filter(&mut self, column: &str, value: &str) -> Result<()> {
         let wrong = |reason: String| FigureError::Where {
             column: column.to_owned(),
@@ -141,11 +140,11 @@ impl Selection {
         }
     }
 
-    /// Values of a row column in the selected trials.
+    /// Returns the values of a row column in the selected trials.
     fn existing_values(&self, column: &str) -> Result<BTreeSet<String>> {
         let tables: &[&str] = match column {
             "phase" => {
-                // Phases that are not measured have curves but no numbers.
+                // Phases that are not measured have curves, but no numbers.
                 let kinds = [Kind::Series, Kind::CcState, Kind::TimeSequence];
                 let all = kinds.contains(&self.request.kind);
                 let phases = self.trials.iter().flat_map(|end| &end.phases);
@@ -159,7 +158,7 @@ impl Selection {
         Ok(values(&self.run, &self.trials, tables, column)?)
     }
 
-    /// A point's level of a factor.
+    /// Returns a point's level of a factor.
     pub(super) fn level(&self, point_id: u32, factor: &str) -> Option<&str> {
         let levels = self.points.get(&point_id)?;
         levels.iter().find(|(name, _)| name == factor).map(|(_, level)| level.as_str())
@@ -169,46 +168,46 @@ impl Selection {
         self.factors.iter().any(|factor| factor == column)
     }
 
-    /// Whether a column filters rows; a factor with the same name filters trials instead.
+    /// Returns whether a column filters rows. A factor with the same name filters trials instead.
     fn is_row_column(&self, column: &str) -> bool {
         ROW_COLUMNS.contains(&column) && !self.is_factor(column)
     }
 
-    /// The filter value of a row column; `None`: not filtered.
+    /// Returns the filter value of a row column; `None` if there is no filter.
     pub(super) fn wanted(&self, column: &str) -> Option<&str> {
         let mut wheres = self.request.wheres.iter();
         let found = wheres.find(|(name, _)| name == column && self.is_row_column(name));
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Whether the filters accept this value of a row column.
+    /// Returns whether the filters accept this value of a row column.
     pub(super) fn accepts(&self, column: &str, value: &str) -> bool {
         self.wanted(column).is_none_or(|wanted| wanted == value)
     }
 
-    /// Whether the filters accept a flow.
+    /// Returns whether the filters accept a flow.
     pub(super) fn accepts_flow(&self, flow: &str) -> bool {
         self.accepts("flow_id", flow) && self.accepts("group", group_of(flow))
     }
 
-    /// Whether the filters leave out no flow.
+    /// Returns whether the filters accept every flow.
     pub(super) fn accepts_every_flow(&self) -> bool {
         ["flow_id", "group"].into_iter().all(|column| self.wanted(column).is_none())
     }
 
-    /// Whether the filters accept a group or one of its flows.
+    /// Returns whether the filters accept a group or one of its flows.
     fn accepts_group(&self, group: &str) -> bool {
         let of_flow = self.wanted("flow_id").is_none_or(|flow| group_of(flow) == group);
         of_flow && self.accepts("group", group)
     }
 
-    /// Selected points, ascending.
+    /// Returns the selected points, ascending.
     pub(super) fn points(&self) -> Vec<u32> {
         let ids: BTreeSet<u32> = self.trials.iter().map(|end| end.point_id).collect();
         ids.into_iter().collect()
     }
 
-    /// All points of the run that the filters accept, ascending, also those without a selected trial.
+    /// Returns all points of the run that the filters accept, ascending, including those without a selected trial.
     pub(super) fn planned_points(&self) -> Vec<u32> {
         let accepts = |id: u32, column: &str, value: &str| match column {
             "point_id" => id.to_string() == value,
@@ -220,12 +219,12 @@ impl Selection {
         self.points.keys().copied().filter(is_planned).collect()
     }
 
-    /// Factors in which the selected points differ.
+    /// Returns the factors in which the selected points differ.
     pub(super) fn varying_factors(&self) -> Vec<&str> {
         self.factors_of(&self.points())
     }
 
-    /// Factors in which these points differ.
+    /// Returns the factors in which these points differ.
     pub(super) fn factors_of(&self, points: &[u32]) -> Vec<&str> {
         let differs = |factor: &&str| {
             let levels: BTreeSet<_> = points.iter().map(|id| self.level(*id, factor)).collect();
@@ -234,20 +233,20 @@ impl Selection {
         self.factors.iter().map(String::as_str).filter(differs).collect()
     }
 
-    /// Name of a point: its levels of the varying factors.
+    /// Returns the name of a point: its levels of the varying factors.
     pub(super) fn point_name(&self, point_id: u32) -> String {
         let levels =
             self.varying_factors().into_iter().filter_map(|factor| self.level(point_id, factor));
         levels.collect::<Vec<_>>().join(", ")
     }
 
-    /// The factors that name the points; empty for a single point.
+    /// Returns the factors that name the points; empty for a single point.
     pub(super) fn point_factors(&self) -> String {
         self.varying_factors().join(", ")
     }
 
-    /// A common name of several points: the levels that only they share, else the levels they share, else all their
-    /// names.
+    /// Returns a common name of several points: the levels that only these points share, otherwise the levels that they share, otherwise
+    /// all their names.
     pub(super) fn common_name(&self, points: &BTreeSet<u32>) -> String {
         let others: Vec<u32> =
             self.points().into_iter().filter(|id| !points.contains(id)).collect();
@@ -271,7 +270,7 @@ impl Selection {
         levels(first).join(", ")
     }
 
-    /// File name: kind, filters and, if there are several points, the point.
+    /// Returns the file name: kind, filters and, if there are several points, the point.
     pub(super) fn stem(&self, end: Option<&TrialEnd>) -> String {
         let Request { wheres, metrics, trial_filter, .. } = &self.request;
         let axes = [("x", &self.request.x), ("y", &self.request.y)];
@@ -299,8 +298,8 @@ impl Selection {
         })
     }
 
-    /// A level as `text` writes it, as a part of a file's name: if another level of the run would be the same part, with a piece of
-    /// its digest. One that a file's name can have stays as it is.
+    /// Returns a level, as `text` writes it, as part of a file name. If another level of the run would become the same part, adds a piece
+    /// of the level's digest. A level that is valid in a file name does not change.
     pub(super) fn file_part(
         &self,
         factor: &str,
@@ -316,48 +315,48 @@ impl Selection {
         format!("{part}-{}", digest.get(..8).unwrap_or(&digest))
     }
 
-    /// The first selected trial of every point.
+    /// Returns the first selected trial of every point.
     pub(super) fn first_trials(&self) -> Vec<&TrialEnd> {
         let mut seen = BTreeSet::new();
         self.trials.iter().filter(|end| seen.insert(end.point_id)).collect()
     }
 
-    /// Selected trials of a point.
+    /// Returns the selected trials of a point.
     pub(super) fn trials_of(&self, point_id: u32) -> Vec<&TrialEnd> {
         self.trials.iter().filter(|end| end.point_id == point_id).collect()
     }
 
-    /// Measured phases that the filters accept, from the first selected trial that has any; all points share their
-    /// names.
+    /// Returns the measured phases that the filters accept, from the first selected trial that has any. All points share the names of
+    /// phases.
     pub(super) fn phases(&self) -> Vec<PhaseRecord> {
         self.phases_of(|_| true)
     }
 
-    /// As [`Self::phases`], from the first trial that `takes` accepts. Points may differ in the length of phases.
+    /// As [`Self::phases`], from the first trial that `takes` accepts. The length of phases may differ between points.
     fn phases_of(&self, takes: impl Fn(&TrialEnd) -> bool) -> Vec<PhaseRecord> {
         let first = self.trials.iter().find(|end| takes(end) && !end.phases.is_empty());
         let all = first.map_or(vec![], |end| end.phases.clone());
         all.into_iter().filter(|p| p.measure && self.accepts("phase", &p.name)).collect()
     }
 
-    /// Start and end of a phase at a point, in seconds since the start of a trial.
+    /// Returns start and end of a phase at a point, in seconds since the start of a trial.
     fn span(&self, point_id: u32, phase: &str) -> Option<(f64, f64)> {
         let phases = self.phases_of(|end| end.point_id == point_id);
         Some(phases.iter().find(|record| record.name == phase)?.span_s())
     }
 
-    /// A point's plan, if the run's plan can be read.
+    /// Returns a point's plan, if the run's plan can be read.
     pub(super) fn plan(&self, point_id: u32) -> Option<&Plan> {
         self.plans.get(&point_id)
     }
 
-    /// Names of a point's flow groups.
+    /// Returns the names of a point's flow groups.
     pub(super) fn groups(&self, point_id: Option<u32>) -> Vec<String> {
         let plan = point_id.and_then(|id| self.plan(id));
         plan.map_or(vec![], |plan| plan.flows.keys().cloned().collect())
     }
 
-    /// Summary of the selected trials.
+    /// Returns the summary of the selected trials.
     pub(super) fn summary(&self) -> Result<Summary> {
         let chosen: BTreeSet<(u32, u16)> =
             self.trials.iter().map(|end| (end.point_id, end.trial)).collect();
@@ -365,12 +364,12 @@ impl Selection {
         Ok(compute_of(&self.run, self.request.trial_filter, includes)?)
     }
 
-    /// The congestion controls of the groups of these trials.
+    /// Returns the congestion controls of the groups in these trials.
     pub(super) fn cc_names(&self, trials: &[&TrialEnd]) -> Result<CcNames> {
         Ok(CcNames::new(sender_ccs(&self.run, trials)?, self.algorithms.clone()))
     }
 
-    /// Groups that the plan schedules for most of a phase, with their number of flows.
+    /// Returns the groups that the plan schedules for most of a phase, with their number of flows.
     pub(super) fn running_groups(&self, point_id: u32, phase: &str) -> BTreeMap<&str, u32> {
         let Some((from_s, to_s)) = self.span(point_id, phase) else { return BTreeMap::new() };
         let inside = |(_, group): &(&str, Group)| {
@@ -381,7 +380,7 @@ impl Selection {
         running.map(|(name, group)| (name, group.flows)).collect()
     }
 
-    /// The running groups whose data passes this group's bottleneck.
+    /// Returns the running groups whose data passes this group's bottleneck.
     pub(super) fn groups_sharing_bottleneck(
         &self,
         point_id: u32,
@@ -399,8 +398,7 @@ impl Selection {
         running
     }
 
-    /// The group under test when there are several points: the one that runs in most phases; the others are
-    /// competitors.
+    /// Returns the group under test if there are several points: the one that runs in most phases. The others are competitors.
     pub(super) fn group_under_test(&self, groups: &[String]) -> Option<String> {
         let first = *self.points().first()?;
         let phases = self.phases();
@@ -410,19 +408,19 @@ impl Selection {
                 .filter(|p| self.running_groups(first, &p.name).contains_key(group.as_str()))
                 .count()
         };
-        // The first of equals.
+        // The first of equal ones.
         groups.iter().filter(|group| self.accepts_group(group)).rev().max_by_key(present).cloned()
     }
 
-    /// The accepted phase in which most flows run.
+    /// Returns the accepted phase in which most flows run.
     pub(super) fn busiest_phase(&self, point_id: u32) -> Option<PhaseRecord> {
         let flows =
             |phase: &PhaseRecord| self.running_groups(point_id, &phase.name).values().sum::<u32>();
-        // The first of equals.
+        // The first of equal ones.
         self.phases().into_iter().rev().max_by_key(flows)
     }
 
-    /// The bottleneck of a group's flows; with a trace, its rate is the trace's mean over the phase.
+    /// Returns the bottleneck of a group's flows. The rate of a trace is its mean over the phase.
     pub(super) fn path(&self, point_id: u32, group: &str, phase: &str) -> Option<Path> {
         let plan = self.plan(point_id)?;
         let (name, link) = resolve::bottleneck(plan, group)?;
@@ -450,7 +448,7 @@ impl Selection {
         })
     }
 
-    /// The error for a kind without data; [`super::draw`] adds the kinds that have data.
+    /// Returns the error for a kind without data. [`super::draw`] adds the kinds that have data.
     pub(super) fn no_data(&self, reason: &str) -> FigureError {
         FigureError::NoData {
             path: self.run.path().to_path_buf(),
@@ -460,8 +458,8 @@ impl Selection {
         }
     }
 
-    /// A few trials that suffice to check whether a figure can be drawn: the first of the first point, and of one
-    /// point that differs from it in each varying factor.
+    /// Keeps a few trials, which suffice to check whether a figure can be drawn: the first trial of the first point and, for each varying
+    /// factor, of one point that differs in it.
     pub(super) fn sample_trials(mut self) -> Self {
         let first = self.first_trials();
         let level =
@@ -478,13 +476,13 @@ impl Selection {
         self
     }
 
-    /// Whether figures of this kind can be filtered by this column.
+    /// Returns whether this column can filter figures of this kind.
     pub(super) fn can_filter_by(&self, kind: Kind, column: &str) -> bool {
         !self.is_row_column(column) || columns(kind).contains(&column)
     }
 }
 
-/// A text with `_` for what is not in names of files.
+/// Replaces characters that do not belong in file names with `_`.
 pub(super) fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "._-=".contains(c) { c } else { '_' };
     text.chars().map(safe).collect()
@@ -495,7 +493,8 @@ pub(super) fn comma_separated<S: AsRef<str>>(names: impl IntoIterator<Item = S>)
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Style index of each flow, and whether it is its own; with more flows than styles, flows share their group's.
+/// Returns the style index of each flow, and whether the flow has it alone. If there are more flows than styles, flows share their group's
+/// style.
 pub(super) fn flow_styles(flows: &[String]) -> Vec<(usize, bool)> {
     let groups: BTreeSet<&str> = flows.iter().map(|flow| group_of(flow)).collect();
     let of_group = |flow: &str| groups.iter().position(|group| *group == group_of(flow));

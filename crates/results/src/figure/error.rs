@@ -6,7 +6,7 @@ use super::png::PngError;
 use crate::error::{ErrorClass, FileError};
 use crate::store::StoreError;
 
-/// Result of drawing and writing figures.
+/// The result of drawing or writing figures.
 pub type Result<T, E = FigureError> = std::result::Result<T, E>;
 
 /// A figure cannot be drawn or written.
@@ -34,23 +34,23 @@ pub enum FigureError {
     /// `--where` selects rows that the run does not have.
     #[error("--where {column}={value}: {reason}")]
     Where {
-        /// Before the `=`.
+        /// The part before the `=`.
         column: String,
-        /// After it.
+        /// The part after the `=`.
         value: String,
         /// What is wrong, and which values exist.
         reason: String,
     },
-    /// Two filters of one column, which together would select nothing.
+    /// Two filters of one column would select nothing together.
     #[error(
         "--where {column}={} and --where {column}={}: a figure accepts one value per column; draw a figure for each, or leave both out to \
          draw all",
         values[0], values[1]
     )]
     TwoValues {
-        /// Before the `=`.
+        /// The part before the `=`.
         column: String,
-        /// After it, in the order of the command line.
+        /// The parts after the `=`, in the order of the command line.
         values: [String; 2],
     },
     /// `--x` or `--y` names no factor that varies.
@@ -58,36 +58,36 @@ pub enum FigureError {
     Axis {
         /// `--x` or `--y`.
         option: &'static str,
-        /// As given.
+        /// The factor as given.
         factor: String,
         /// The factors that vary.
         known: String,
     },
-    /// `--x` or `--y` for a figure without such axes.
+    /// `--x` or `--y` is given for a figure without such axes.
     #[error("{option} is for heatmaps; leave it out, or use --kind heatmap")]
     NotAHeatmap {
         /// `--x` or `--y`.
         option: &'static str,
     },
-    /// `--metric` for a figure whose metrics are fixed.
+    /// `--metric` is given for a figure with fixed metrics.
     #[error(
         "--metric is for figures of the kinds {with}, not {kind}; leave it out, or use another --kind"
     )]
     FixedMetrics {
         /// The kind of figure.
         kind: &'static str,
-        /// The kinds with metrics.
+        /// The kinds with selectable metrics.
         with: String,
     },
     /// The figure has no such metric.
     #[error("there is no metric `{metric}` here{hint}")]
     UnknownMetric {
-        /// As given.
+        /// The metric as given.
         metric: String,
-        /// What follows: the metrics that exist, where this one exists, or what is near.
+        /// How the message continues: the metrics that exist, where this one exists, or which names are similar.
         hint: String,
     },
-    /// One output file for several figures.
+    /// There is one output file for several figures.
     #[error(
         "{} would hold {} figures ({}); name a directory, or choose one with --where",
         path.display(), stems.len(), stems.join(", ")
@@ -98,7 +98,7 @@ pub enum FigureError {
         /// The figures' names.
         stems: Vec<String>,
     },
-    /// The output file's extension is none of the formats.
+    /// The output file's extension is not one of the formats.
     #[error(
         "{} is neither SVG nor PNG: name a file that ends in .svg or .png, or a directory; to get PDF, convert the SVG with \
         rsvg-convert, Inkscape or a browser",
@@ -108,7 +108,7 @@ pub enum FigureError {
         /// The file.
         path: PathBuf,
     },
-    /// `--format` and the output file's extension are two formats.
+    /// `--format` and the output file's extension name different formats.
     #[error(
         "{} is not the format `{format}` of --format; leave --format out, or name a file that ends in .{format}, or a directory",
         path.display()
@@ -116,7 +116,7 @@ pub enum FigureError {
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// A format that was asked for.
+        /// The requested format.
         format: &'static str,
     },
     /// The SVG cannot be rendered as PNG.
@@ -130,7 +130,7 @@ pub enum FigureError {
 }
 
 impl FigureError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),

@@ -1,9 +1,9 @@
-//! A metric over factors of the matrix: one coloured, labelled cell per point, one panel per combination of the factors
+//! Heatmaps: a metric over factors of the matrix, with one coloured, labelled cell per point, and one panel per combination of the factors
 //! that are not on an axis.
 //!
 //! - `grid` puts factors on axes, panels and files.
 //! - `values` takes the value of each point from the summary.
-//! - `colours` are the scales, `sheet` draws.
+//! - `colours` has the scales, `sheet` draws.
 
 use super::data::Selection;
 use super::error::Result;
@@ -27,11 +27,11 @@ pub(super) fn draw_summary(data: &Selection, summary: &Summary) -> Result<Vec<Fi
     draw_layout(data, &grid::Layout::of(data)?, summary, Cells::Links)
 }
 
-/// What the cells are.
+/// What the cells are in the SVG.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cells {
     Plain,
-    /// Links to `#point-ID` of the page that has the figure inline.
+    /// Links to `#point-ID` of the page in which the figure is inline.
     Links,
 }
 

@@ -15,7 +15,7 @@ use crate::summary::statistics::mean_with_interval;
 use crate::summary::{PhaseRow, Running, flows_of};
 use ccbench_proto::metric::Scope;
 
-/// A flow in one instant; `None`: no data.
+/// A flow in one instant; `None` if there is no data.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Instant {
     pub(super) mbit_per_s: Option<f64>,
@@ -29,14 +29,14 @@ pub(super) struct Flow {
     pub(super) phase: String,
     pub(super) flow: String,
     pub(super) mean: Instant,
-    /// The share of the phase in which its group has data: the weight of its means in those of all flows together.
+    /// The share of the phase in which the flow's group has data, which weights the flow's means in those of all flows together.
     pub(super) share: f64,
-    /// Throughput and packets in flight of all flows together, as in the summary; `None` if the filters leave out flows.
+    /// Throughput and packets in flight of all flows together, as in the summary; `None` if the filters exclude flows.
     pub(super) net: Instant,
     pub(super) instants: Vec<Instant>,
 }
 
-/// All selected flows of these trials of one point, in the selected phases in which they run.
+/// Returns all selected flows of these trials of one point, in the selected phases in which they run.
 pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>> {
     let mut packets = match data.request.kind {
         Kind::OperatingPoint => packets_in_flight(data, trials)?,
@@ -84,7 +84,7 @@ pub(super) fn flows(data: &Selection, trials: &[&TrialEnd]) -> Result<Vec<Flow>>
     Ok(flows)
 }
 
-/// Throughput and packets in flight of all flows together, from the rows of a phase.
+/// Returns throughput and packets in flight of all flows together, from the rows of a phase.
 fn net(rows: &[&PhaseRow]) -> Instant {
     let of = |metric: &str, stat: &str| {
         let is_meant =
@@ -105,13 +105,13 @@ struct Packets {
 }
 
 impl Packets {
-    /// Mean of all samples.
+    /// Returns the mean of all samples.
     fn mean(&self) -> Option<f64> {
         (self.samples > 0.0).then(|| self.sum / self.samples)
     }
 }
 
-/// Packets in flight by trial, phase and flow.
+/// Returns packets in flight, by trial, phase and flow.
 fn packets_in_flight(
     data: &Selection,
     trials: &[&TrialEnd],
@@ -146,7 +146,7 @@ fn packets_in_flight(
     Ok(found)
 }
 
-/// Number of non-null values.
+/// Returns the number of non-null values.
 fn number_of(values: Expr) -> Expr {
     values.count().cast(DataType::Float64)
 }
@@ -156,14 +156,14 @@ fn number_of(values: Expr) -> Expr {
 pub(super) struct OperatingPoint {
     pub(super) mbit_per_s: Mean,
     pub(super) srtt_ms: Mean,
-    /// `None`: no samples.
+    /// Packets in flight; `None` without samples.
     pub(super) in_flight: Option<Mean>,
     pub(super) trials: u32,
 }
 
-/// The operating point of each flow in a phase, and of all flows together: throughput and packets in flight are those of the net in
-/// the summary, or of a selection the sums of the flows' means, each with the share of the phase in which its group has data; the
-/// sRTT is the mean over flows.
+/// Returns the operating point in a phase of each flow and of all flows together. For all flows, throughput and packets in flight are those
+/// of the net in the summary. For a selection of flows, they are the sums of the flows' means, each weighted with the share of the phase in
+/// which its group has data. The sRTT is the mean over flows.
 pub(super) fn operating_points(
     flows: &[Flow],
     phase: &str,
@@ -233,7 +233,7 @@ mod tests {
         assert!((joint.in_flight.unwrap().value - 66.3).abs() < 1e-9 && joint.trials == 2);
         assert!((each["a/0"].mbit_per_s.value - 26.3).abs() < 1e-9);
         assert!(operating_points(&flows, "q").1.is_none());
-        // Each has the link for half of the phase.
+        // Each flow has the link for half of the phase.
         let half = |flow| Flow { share: 0.5, ..flow };
         let turns = [("a/0", 20.0), ("b/0", 18.0)]
             .map(|(name, mbit)| half(flow(name, 1, mbit, 24.0, 40.0)));

@@ -242,8 +242,8 @@ struct PlaneMarker {
     colour: &'static str,
 }
 
-/// Mean sRTT against mean throughput: a frame per phase, a marker per flow. Colours and shapes distinguish flows. If there are
-/// several points, colours distinguish points, and shapes groups.
+/// Draws mean sRTT against mean throughput, with a frame per phase and a marker per flow. Colours and shapes distinguish flows. If there
+/// are several points, colours distinguish points, and shapes distinguish groups.
 fn plane(data: &Selection) -> Result<Option<Figure>> {
     let ids = data.points();
     let phases: Vec<String> = data.phases().into_iter().map(|phase| phase.name).collect();
@@ -251,7 +251,7 @@ fn plane(data: &Selection) -> Result<Option<Figure>> {
     for point_id in &ids {
         of_points.push((*point_id, flows(data, &data.trials_of(*point_id))?));
     }
-    // The shape distinguishes points that share a colour.
+    // Shapes distinguish points that share a colour.
     if ids.len() > PALETTE.len() {
         let under_test = data.group_under_test(&data.groups(ids.first().copied()));
         let is_shown =
@@ -343,18 +343,18 @@ fn plane_csv(data: &Selection, marks: &[PlaneMarker]) -> String {
     csv.finish()
 }
 
-/// The ideal operating point: the bottleneck is fully used and its queue is empty.
+/// The ideal operating point: a fully used bottleneck with an empty queue.
 struct Optimum {
     path: Path,
     points: BTreeSet<u32>,
     groups: BTreeSet<String>,
-    /// Label if there are several optima; otherwise empty.
+    /// The label if there are several optima, otherwise empty.
     label: String,
-    /// The share of the rate.
+    /// The share of the bottleneck's rate.
     share: f64,
 }
 
-/// The distinct optima of these points' groups in a phase: of all flows together, or the fair share `of_each` flow.
+/// Returns the distinct optima of these points' groups in a phase: of all flows together, or the fair share `of_each` flow.
 fn optima<'a>(
     data: &Selection,
     phase: &str,
@@ -429,14 +429,14 @@ impl Optimum {
 struct PlaneSheet<'a> {
     data: &'a Selection,
     marks: &'a [PlaneMarker],
-    /// Of the flows, or of the points.
+    /// Keys of the flows or of the points.
     keys: &'a [(Key, String)],
-    /// Of the groups, if there are several at several points.
+    /// Keys of the groups, if there are several groups and several points.
     of_groups: &'a [(Key, String)],
 }
 
 impl PlaneSheet<'_> {
-    /// The legend; points are introduced by the factors that name them.
+    /// Returns the legend. A heading before the points lists the factors that name them.
     fn legend(&self, room: f64) -> Vec<(Key, String)> {
         let texts: Vec<String> = self.keys.iter().map(|(_, name)| name.clone()).collect();
         let factors = self.data.point_factors();
@@ -483,7 +483,7 @@ impl PlaneSheet<'_> {
             let text = "optimum (fair share)".to_owned();
             keys.push((Key::Mark(Shape::Star, OPTIMUM_COLOUR), text));
         }
-        // A long legend increases the height of the figure, not of the frames.
+        // A long legend makes the figure higher, not the frames.
         let above = legend_height(&keys, least);
         let usual =
             points(68.0) + (above - legend_height(&keys[..1], least) - 2.0 * SMALL).max(0.0);

@@ -1,4 +1,4 @@
-//! Bar charts of the flow groups or probes in each phase beside the ideal: a group of bars per point, or per flow group if there
+//! Bar charts of the flow groups or probes in each phase, beside the ideal. There is a group of bars per point, or per flow group if there
 //! is only one point.
 
 use std::collections::BTreeSet;
@@ -28,12 +28,12 @@ struct Metric {
     title: String,
     /// Unit on the axis; empty for dimensionless metrics.
     unit: String,
-    /// The axis unit in units of the summary.
+    /// The size of the axis unit in units of the summary.
     scale: f64,
 }
 
 impl Metric {
-    /// Axis label with the unit; `whose` names the group.
+    /// Returns the axis label with the unit; `whose` names the group.
     fn label(&self, whose: &str) -> String {
         let Self { title, unit, .. } = self;
         if unit.is_empty() { format!("{title}{whose}") } else { format!("{title}{whose} ({unit})") }
@@ -48,7 +48,7 @@ struct Bar {
     references: References,
 }
 
-/// What a bar is of.
+/// The group or probe of a bar.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Subject {
     scope: Scope,
@@ -61,7 +61,7 @@ struct Place {
     subject: Option<Subject>,
 }
 
-/// The nth bar of each place: a phase and, if the places are points, a subject.
+/// The bars at the same position in every place: a phase and, if the places are points, a subject.
 struct Series {
     phase: PhaseRecord,
     subject: Option<Subject>,
@@ -92,10 +92,10 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     Ok(vec![Figure { stem: data.stem(None), svg, width_points, csv }])
 }
 
-/// What has bars; of a metric that several have, the first.
+/// Scopes with bars; if a metric exists in both, the first is used.
 const SCOPES: [Scope; 2] = [Scope::Group, Scope::Probe];
 
-/// The requested metrics of groups or probes (`name` or `name:stat`).
+/// Returns the requested metrics of groups or probes (`name` or `name:stat`).
 fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
     let usual = || vec!["throughput_sum".to_owned(), "srtt".to_owned()];
     let requested =
@@ -134,7 +134,7 @@ fn metrics(data: &Selection, summary: &Summary) -> Result<Vec<Metric>> {
     requested.iter().map(metric).collect()
 }
 
-/// Why there are no bars of a metric.
+/// Returns why a metric has no bars.
 fn no_values(name: &str) -> String {
     let scopes = scopes_of(name);
     if SCOPES.iter().any(|scope| scopes.contains(scope)) {
@@ -147,7 +147,7 @@ fn no_values(name: &str) -> String {
     )
 }
 
-/// Axis title of a statistic.
+/// Returns the axis title of a statistic.
 pub(super) fn titled(metric: &str, stat: &str) -> String {
     match (metric, stat) {
         ("srtt", "mean") => "Mean sRTT".to_owned(),
@@ -173,7 +173,7 @@ fn spoken(metric: &str) -> String {
     }
 }
 
-/// The groups that the filters accept, and the probes, as far as these metrics are of groups or of probes.
+/// Returns the groups that the filters accept, and the probes, as far as these metrics exist for them.
 fn subjects(data: &Selection, summary: &Summary, metrics: &[Metric]) -> Vec<Subject> {
     let groups = summary.groups().into_iter().filter(|group| data.accepts("group", group));
     let groups = groups.map(|name| Subject { scope: Scope::Group, name });
@@ -214,7 +214,7 @@ impl<'a> Layout<'a> {
         let only = with_bars.first().filter(|_| with_bars.len() == 1).map(|one| (*one).clone());
         layout.series = match only {
             Some(subject) => phases.iter().map(|phase| series(phase, &subject)).collect(),
-            // Nothing would distinguish bars of the same colour.
+            // Bars would share colours, and nothing would distinguish them.
             None if shown.len() > PALETTE.len() => {
                 let group = data.group_under_test(&summary.groups());
                 let is_kept = |one: &Series| {
@@ -235,7 +235,7 @@ impl<'a> Layout<'a> {
         self.places.iter().map(of).collect()
     }
 
-    /// A subject with its congestion controls at the points of the figure.
+    /// Returns a subject with its congestion controls at the points of the figure.
     fn named(&self, subject: &Subject) -> String {
         match subject.scope {
             Scope::Probe => format!("probe {}", subject.name),
@@ -248,7 +248,7 @@ impl<'a> Layout<'a> {
         subject.map_or_else(|| self.data.point_name(place.point_id), |one| self.named(one))
     }
 
-    /// The subject of all bars of a scope, if there is only one.
+    /// Returns the subject of all bars of a scope, if there is only one.
     fn sole(&self, scope: Scope) -> Option<&Subject> {
         let places = self.places.iter().filter_map(|place| place.subject.as_ref());
         let series = self.series.iter().filter_map(|one| one.subject.as_ref());
@@ -256,13 +256,13 @@ impl<'a> Layout<'a> {
         all.first().copied().filter(|_| all.len() == 1)
     }
 
-    /// The series that may have bars of a metric.
+    /// Returns the series that may have bars of a metric.
     fn slots(&self, metric: &Metric) -> Vec<usize> {
         let fits = |one: &Series| one.subject.as_ref().is_none_or(|s| s.scope == metric.scope);
         (0..self.series.len()).filter(|nth| fits(&self.series[*nth])).collect()
     }
 
-    /// Legend of the bars. Phases, groups or both distinguish them.
+    /// Returns the legend of the bars, which distinguishes phases, groups or both.
     fn keys(&self) -> Vec<(Key, String)> {
         let phases: BTreeSet<&str> =
             self.series.iter().map(|one| one.phase.name.as_str()).collect();
@@ -314,17 +314,17 @@ fn bar(
     })
 }
 
-/// What the plan makes possible for a group, beside its bar, in units of the axis.
+/// What the plan makes possible for a group, drawn beside its bar, in units of the axis.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct References {
-    /// Its fair share of the payload, or the base RTT if it is alone.
+    /// The group's fair share of the payload, or the base RTT if it is alone.
     ideal: Option<f64>,
-    /// The RTT while the queue is full, if it has competitors, which may keep it full.
+    /// The RTT while the queue is full, if the group has competitors, which may keep it full.
     full_queue: Option<f64>,
 }
 
 impl References {
-    /// Those that there are, each with its line.
+    /// Returns the existing references, each with its line.
     fn lines(self) -> impl Iterator<Item = (f64, Stroke)> {
         let ideal = self.ideal.map(|value| (value, ideal_stroke()));
         let full_queue = self.full_queue.map(|value| (value, full_queue_stroke()));

@@ -1,4 +1,4 @@
-//! Renders a figure's SVG to PNG with the embedded font; servers often have no fonts.
+//! Renders a figure's SVG to PNG with the embedded font, because servers often have no fonts.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub enum PngError {
     /// The SVG is not well-formed.
     #[error(transparent)]
     Svg(#[from] usvg::Error),
-    /// The image has no pixels or needs more memory than there is.
+    /// The image has no pixels, or needs more memory than is available.
     #[error("an image of {width} × {height} pixels cannot be allocated")]
     Size {
-        /// In pixels.
+        /// Width in pixels.
         width: u32,
-        /// In pixels.
+        /// Height in pixels.
         height: u32,
     },
     /// The PNG encoder failed.
@@ -30,7 +30,7 @@ pub enum PngError {
     Encode(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Renders an SVG with this width in points to a PNG file that carries its resolution.
+/// Renders an SVG with this width in points to a PNG file that states its resolution.
 ///
 /// # Errors
 /// The SVG cannot be parsed or is too large.
@@ -50,7 +50,7 @@ pub(super) fn png(svg: &str, width: f64) -> Result<Vec<u8>, PngError> {
     Ok(with_resolution(&file))
 }
 
-/// Inserts a `pHYs` chunk, so that the image is placed at its physical size.
+/// Inserts a `pHYs` chunk, so that programs show the image at its physical size.
 fn with_resolution(file: &[u8]) -> Vec<u8> {
     /// PNG signature and IHDR chunk.
     const BEGIN: usize = 8 + 25;

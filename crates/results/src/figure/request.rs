@@ -1,4 +1,4 @@
-//! The request for figures (kinds, file formats and options), and a drawn figure.
+//! Requests for figures (kinds, file formats and options), and drawn figures.
 
 use super::error::{FigureError, Result};
 use super::png;
@@ -49,7 +49,7 @@ impl Kind {
         Self::TimeSequence,
     ];
 
-    /// Whether the metrics that it shows can be chosen.
+    /// Returns whether the user can choose the metrics of this kind.
     const fn has_metrics(self) -> bool {
         match self {
             Self::Phases | Self::Series | Self::Heatmap | Self::CcState | Self::TimeSequence => {
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// Name on the command line.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Phases => "phases",
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// The tables that it draws, for people.
+    /// Returns the tables that this kind draws, as text for people.
     pub const fn tables(self) -> &'static str {
         match self {
             Self::Phases | Self::Heatmap => "the summary",
@@ -101,7 +101,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Name on the command line, and extension of its files.
+    /// Returns the name on the command line, which is also the file extension.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Svg => "svg",
@@ -110,18 +110,18 @@ impl Format {
     }
 }
 
-/// Which figures to draw.
+/// The figures to draw.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The kind of the figures.
     pub kind: Kind,
     /// Filters by column and value: `flows = 1v1`, `trial = 2`, `phase = compete`.
     pub wheres: Vec<(String, String)>,
-    /// Metrics to show; empty: the default of the kind.
+    /// Metrics to show; the kind's default if empty.
     pub metrics: Vec<String>,
     /// Factor on the horizontal axis of a heatmap, if not the default.
     pub x: Option<String>,
-    /// Factor on its vertical axis.
+    /// Factor on the vertical axis of a heatmap, if not the default.
     pub y: Option<String>,
     /// Width, if not the default.
     pub width_mm: Option<f64>,
@@ -132,11 +132,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Rejects two values for a column, axes and metrics for figures that have none, and metrics that no summary has.
+    /// Rejects several values for a column, axes or metrics for figures without them, and unknown metrics.
     ///
     /// # Errors
-    /// Two filters of a column differ; `x` or `y` is set, and the kind is not [`Kind::Heatmap`]; or metrics are, and the kind has fixed ones or no
-    /// such metric.
+    /// Two filters of a column differ; `x` or `y` is set, but the kind is not [`Kind::Heatmap`]; or metrics are given, but the kind has
+    /// fixed ones or no such metric.
     pub(super) fn check(&self) -> Result<()> {
         for (nth, (column, value)) in self.wheres.iter().enumerate() {
             let mut others = self.wheres.iter().take(nth).filter(|(other, _)| other == column);

@@ -1,6 +1,6 @@
-//! Time-sequence graphs, as tcptrace draws them: what a sender has sent and what was acknowledged over time.
+//! Time-sequence graphs, like those of tcptrace: what a sender has sent, and what was acknowledged, over time.
 //!
-//! From `acks`, a row per segment that came to the sender, or for a flow without them from `flow_samples`.
+//! The data comes from `acks`, with a row per segment that reached the sender. A flow without such rows uses `flow_samples`.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use crate::journal::TrialEnd;
 use crate::series::{Curve, Panel};
 use crate::summary::query::{Lines, collect, number, scan, sender};
 
-/// The curve that is drawn as marks: where the acknowledged sequence number was when a packet was sent again.
+/// The curve drawn as marks: each shows the acknowledged sequence number at the time of a retransmission.
 pub(super) const RETRANSMITTED: &str = "retransmitted";
-/// Curves by the name of their metric; the default ones first.
+/// Curves, by the name of their metric; the default ones come first.
 const CURVES: [&str; 5] = ["acknowledged", "sent", RETRANSMITTED, "cwnd", "window"];
 const DEFAULT_COUNT: usize = 3;
-/// Number of flows without an explicit selection.
+/// Maximum number of flows without an explicit selection.
 const MAX_FLOWS: usize = 6;
-/// A curve has at most two points for each of these parts of the time: finer than a printer's resolution.
+/// Number of parts of the time axis, each of which has at most two points of a curve: finer than a printer's resolution.
 const BINS: f64 = 2000.0;
 const TABLES: [&str; 2] = ["acks", "flow_samples"];
 
 /// A point per row, by curve: seconds and bytes.
 type Points = BTreeMap<&'static str, Vec<(f64, f64)>>;
 
-/// A panel for each of the first selected flows, in megabytes since the first acknowledgement of this time.
+/// Returns a panel for each of the first selected flows, in megabytes since the first acknowledgement in this time.
 pub(super) fn panels(
     data: &Selection,
     end: &TrialEnd,
@@ -69,7 +69,7 @@ pub(super) fn panels(
     Ok(panels)
 }
 
-/// The rows of all senders in this time, by flow and in the order of their times.
+/// Returns the rows of all senders in this time, by flow and in time order.
 fn rows(
     data: &Selection,
     end: &TrialEnd,
@@ -86,7 +86,7 @@ fn rows(
             col("flow_id").cast(DataType::String),
             number("t_s"),
             acknowledged().alias("acknowledged"),
-            // The highest sequence number that was sent.
+            // The highest sequence number sent.
             (number("bytes_sent") - number("bytes_retrans")).alias("sent"),
             number("bytes_retrans").alias(RETRANSMITTED),
             (acknowledged() + window).alias("cwnd"),
@@ -96,7 +96,7 @@ fn rows(
     Ok(Some(collect(&data.run, table, rows)?))
 }
 
-/// Adds a row to the points of its flow; a mark where the counter of retransmitted bytes has grown.
+/// Adds a row to the points of its flow, and a mark if the counter of retransmitted bytes has grown.
 fn take(rows: &Lines, line: usize, points: &mut Points) {
     let Some(t_s) = rows.number("t_s", line) else { return };
     let acknowledged = rows.number("acknowledged", line);
@@ -114,7 +114,7 @@ fn take(rows: &Lines, line: usize, points: &mut Points) {
     }
 }
 
-/// The first and the last point of each bin, which are the lowest and the highest: sequence numbers do not fall.
+/// Keeps the first and the last point of each bin. They are the lowest and the highest, because sequence numbers never decrease.
 fn curve(name: &str, points: &[(f64, f64)], base: f64, (from_s, to_s): (f64, f64)) -> Curve {
     let bin = |t_s: f64| ((t_s - from_s) / (to_s - from_s) * BINS) as u64;
     let is_kept = |nth: usize| {

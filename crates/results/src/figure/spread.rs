@@ -1,4 +1,4 @@
-//! Distributions over instants, and goodput per flow.
+//! Distributions over instants, and goodput of flows.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     }
 }
 
-/// The empirical CDF: sorted values with the fraction of values that are no larger; thinned evenly if there are many.
+/// Returns the empirical CDF: sorted values, each with the fraction of values that are not larger. Thins out many values evenly.
 fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
@@ -40,7 +40,7 @@ fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
 /// ECDFs of one flow: name, throughput, sRTT.
 type Spread = (String, [Vec<(f64, f64)>; 2]);
 
-/// ECDFs of throughput and sRTT of a point's flows in one phase, over all instants of all trials.
+/// Draws ECDFs of throughput and sRTT of a point's flows in one phase, over all instants of all trials.
 fn ecdf(data: &Selection, point_id: u32) -> Result<Option<Figure>> {
     let Some(phase) = data.busiest_phase(point_id) else { return Ok(None) };
     let trials = data.trials_of(point_id);
@@ -154,11 +154,11 @@ struct FlowThroughput {
     flow: String,
     trial: u16,
     mbit_per_s: f64,
-    /// Fair share.
+    /// The flow's fair share.
     fair: Option<f64>,
 }
 
-/// Throughput of every flow in each phase as dots beside the fair share, by group or by point.
+/// Draws the throughput of every flow in each phase as dots beside the fair share, by group or by point.
 fn strips(data: &Selection) -> Result<Option<Figure>> {
     let ids = data.points();
     let mut places: Vec<(u32, String)> = Vec::new();
@@ -208,14 +208,14 @@ fn strips(data: &Selection) -> Result<Option<Figure>> {
     Ok(Some(Figure { stem: data.stem(None), svg, width_points, csv: csv.finish() }))
 }
 
-/// An equal share of the bottleneck's payload for each flow that passes it in a phase.
+/// Returns an equal share of the bottleneck's payload for each flow that passes it in a phase.
 fn fair_share(data: &Selection, point_id: u32, flow: &str, phase: &str) -> Option<f64> {
     let all = data.groups_sharing_bottleneck(point_id, group_of(flow), phase).values().sum::<u32>();
     let path = data.path(point_id, group_of(flow), phase)?;
     (all > 0).then(|| path.payload_bps() / 1e6 / f64::from(all))
 }
 
-/// Jain's index over the flows of a phase at a point, averaged over trials.
+/// Returns Jain's index over the flows of a phase at a point, averaged over trials.
 fn mean_jain_index(
     got: &[FlowThroughput],
     places: &[(u32, String)],
@@ -230,7 +230,7 @@ fn mean_jain_index(
     (!indices.is_empty()).then(|| indices.iter().sum::<f64>() / indices.len() as f64)
 }
 
-/// Legend: a colour per group, and the line of the fair share.
+/// Returns the legend: a colour per group, and the line of the fair share.
 fn strips_legend(groups: &[String]) -> Vec<(Key, String)> {
     let mark = |nth| Key::Mark(super::canvas::Shape::Circle, colour(nth));
     let fair = Key::Line(Stroke { dash: "3 1.5", ..Stroke::new(INK, 0.8) });
@@ -238,7 +238,7 @@ fn strips_legend(groups: &[String]) -> Vec<(Key, String)> {
     groups.iter().enumerate().map(of_group).chain([(fair, "fair share".to_owned())]).collect()
 }
 
-/// The throughput axis, with room for all flows and the fair shares.
+/// Returns the throughput axis, with room for all flows and the fair shares.
 fn strips_axis(got: &[FlowThroughput]) -> Axis {
     let both = got.iter().flat_map(|one| [Some(one.mbit_per_s), one.fair]);
     let most = both.flatten().fold(0.0, f64::max);
@@ -315,13 +315,13 @@ fn strips_sheet(
     (canvas.finish("Throughput of every flow in every trial, beside the fair share"), width)
 }
 
-/// Deterministic horizontal jitter of the nth dot, so that dots do not cover each other.
+/// Returns a deterministic horizontal offset for the nth dot, so that dots do not cover each other.
 fn jitter(nth: usize, slots: f64) -> f64 {
     ((nth as f64 * 0.618_034).fract() - 0.5) * 0.5 / slots
 }
 
-/// Draws the fair shares of a point's flows: one line from `from` to `to` if they are equal, otherwise one for each flow over its
-/// `span`, because flows may have different bottlenecks.
+/// Draws the fair shares of a point's flows. If they are equal, draws one line from `from` to `to`. Otherwise draws a line over the `span`
+/// of each flow, because flows may have different bottlenecks.
 fn fair_lines(
     canvas: &mut Canvas,
     frame: &Frame,

@@ -17,16 +17,16 @@ use crate::csv::Table;
 use crate::journal::{PhaseRecord, TrialEnd};
 use crate::series::{self, Curve, Panel};
 
-/// Time bins per curve: finer than a printer's resolution at a figure's width.
+/// Number of time bins per curve: finer than a printer's resolution at a figure's width.
 const BINS: u32 = 700;
-/// Number of frames without an explicit selection.
+/// Maximum number of frames without an explicit selection.
 const MAX_VARIABLES: usize = 6;
-/// Of retransmissions.
+/// Marker of retransmissions.
 const MARK: Shape = Shape::Plus;
 /// Averaging window for traces of delivery opportunities.
 const OPPORTUNITY_WINDOW_S: f64 = 0.1;
 
-/// Draws one figure per selected point, of its first selected trial.
+/// Draws one figure per selected point, from its first selected trial.
 pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for end in data.first_trials() {
@@ -46,7 +46,7 @@ pub(super) fn draw(data: &Selection) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Panels by the name of their metric; the default ones first.
+/// Panels, by the name of their metric; the default ones come first.
 const SERIES: [(&str, &str); 8] = [
     ("throughput", series::THROUGHPUT),
     ("srtt", series::SRTT),
@@ -60,7 +60,7 @@ const SERIES: [(&str, &str); 8] = [
 /// Number of default panels.
 const DEFAULT_COUNT: usize = 6;
 
-/// The requested panels of a trial with the requested curves.
+/// Returns the requested panels of a trial with the requested curves.
 fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     let requested = &data.request.metrics;
     for metric in requested {
@@ -109,7 +109,7 @@ fn requested_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     Ok(found)
 }
 
-/// Internal state of the congestion controls, below the cwnd of the same flows.
+/// Returns the internal state of the congestion controls below the cwnd of the same flows.
 fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
     let requested = &data.request.metrics;
     let mut states = series::cc_state_panels(&data.run, end, BINS)?;
@@ -159,7 +159,7 @@ fn cc_state_panels(data: &Selection, end: &TrialEnd) -> Result<Vec<Panel>> {
 /// Suffix for the rate that a link's trace requests, as opposed to the applied rate.
 const TRACE_SUFFIX: &str = " (trace)";
 
-/// Rates that the plan's traces request of their links.
+/// Returns the rates that the plan's traces request of their links.
 fn trace_curves(data: &Selection, end: &TrialEnd) -> Vec<Curve> {
     let Some(plan) = data.plan(end.point_id) else { return vec![] };
     let length_s = end.length_s();
@@ -173,7 +173,7 @@ fn trace_curves(data: &Selection, end: &TrialEnd) -> Vec<Curve> {
     plan.links.iter().filter_map(curve).collect()
 }
 
-/// Seconds and Mbit/s at both ends of each step of a trace, so that connecting them gives steps.
+/// Returns seconds and Mbit/s at both ends of each step of a trace, so that connecting the points draws steps.
 fn replay_points(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
     let length_ns = (length_s * 1e9) as u64;
     let mut points = Vec::new();
@@ -207,10 +207,10 @@ fn replay_points(replay: &Replay, length_s: f64) -> Vec<(f64, f64)> {
 /// Maximum number of trace steps in a figure.
 const MAX_STEPS: usize = 20_000;
 
-/// The time range of the figure: the selected phase, or the whole trial.
+/// Returns the time range of the figure: the selected phase, or the whole trial.
 fn time_range(data: &Selection, end: &TrialEnd) -> (f64, f64) {
     let phase = end.phases.iter().find(|phase| data.wanted("phase") == Some(&phase.name));
-    // A trial that ended before its first phase still needs a nonempty range.
+    // A trial that ended before its first phase still needs a range that is not empty.
     phase.map_or_else(|| (0.0, end.length_s().max(1e-6)), PhaseRecord::span_s)
 }
 
@@ -237,7 +237,7 @@ fn table(data: &Selection, end: &TrialEnd, panels: &[Panel]) -> String {
     csv.finish()
 }
 
-/// Names of flows, then of other curves, in the order of the panels.
+/// Returns the names of flows, then of other curves, in the order of the panels.
 fn subjects(panels: &[Panel]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for name in panels.iter().flat_map(|panel| &panel.curves).map(|curve| &curve.name) {
@@ -311,7 +311,7 @@ fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
             }
         }
     }
-    // Variables of congestion controls carry their unit in the name.
+    // The names of congestion controls' variables end in their unit.
     let variable = panel.title.strip_suffix(&format!("_{}", panel.unit));
     let unit = match panel.unit.as_str() {
         "us" => "µs",
@@ -329,7 +329,7 @@ fn y_axis(panel: &Panel, from_s: f64, to_s: f64) -> Axis {
     Axis::linear(&label, low, high, 3.0)
 }
 
-/// Legend label and line style of each name at a point. Flows are coloured, links are grey to black.
+/// Returns the legend label and line style of each name at a point. Flows are coloured; links are grey to black.
 fn styles(names: &[String], ccs: &CcNames, point_id: u32) -> Vec<(String, Stroke)> {
     let flows: Vec<String> = names.iter().filter(|name| name.contains('/')).cloned().collect();
     let looks = flow_styles(&flows);

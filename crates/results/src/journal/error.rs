@@ -24,10 +24,10 @@ pub enum JournalError {
     Damaged {
         /// The journal.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line's number, from 1.
         line: usize,
     },
-    /// A phase that no trial can have: its instants would not fit into memory.
+    /// A phase ends later than that of any trial can: its instants would not fit into memory.
     #[error(
         "{}: line {line}: `phases` of trial {trial} of point {point_id}: `{phase}` ends {end} after the trial's beginning, and a trial \
          lasts a week ({}) at most; restore the file from a copy, or make the run again",
@@ -36,18 +36,18 @@ pub enum JournalError {
     PhaseTooLate {
         /// The journal.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line's number, from 1.
         line: usize,
-        /// Which point.
+        /// The point.
         point_id: u32,
-        /// Which repetition.
+        /// The repetition.
         trial: u16,
-        /// Its name.
+        /// The phase's name.
         phase: String,
-        /// After the trial's beginning.
+        /// When the phase ends, after the trial's beginning.
         end: Micros,
     },
-    /// The results directory is not at its path any more.
+    /// The results directory is no longer at its path.
     #[error(
         "the results directory {} was removed, renamed or replaced while it was written; this run ends, and trials from \
          then on are lost. Put it back and use `ccbench run --resume DIR`, or start a new run",
@@ -72,7 +72,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// A phase of a trial in this line ends after the longest trial.
+    /// Returns the error for a trial in this line with a phase that ends later than the longest trial can.
     pub(super) fn phase_too_late(
         path: &Path,
         line: usize,
@@ -89,7 +89,7 @@ impl JournalError {
         }
     }
 
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),

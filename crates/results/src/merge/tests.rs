@@ -1,4 +1,4 @@
-//! Shards of a small plan, combined and compared with one run of all its trials.
+//! Combines shards of a small plan, and compares the result with one run of all trials.
 
 use ccbench_proto::schedule::shard_trials;
 use ccbench_tests::plans;
@@ -35,7 +35,7 @@ fn run_info(backend: RunBackend) -> RunInfo {
     }
 }
 
-/// Runs these trials; `skew` makes other tables.
+/// Runs these trials. Another `skew` gives different tables.
 fn run(root: &Path, backend: RunBackend, trials: &[ScheduledTrial], skew: u64) -> RunDir {
     let run = RunDir::create(root, &run_info(backend)).unwrap();
     for trial in trials {
@@ -48,7 +48,7 @@ fn run(root: &Path, backend: RunBackend, trials: &[ScheduledTrial], skew: u64) -
     run
 }
 
-/// A store with what shards leave, as a folder of results directories.
+/// A store with the output of shards, as a folder of results directories.
 struct Shards {
     root: TempDir,
     sessions: Vec<Session>,
@@ -62,7 +62,7 @@ impl Shards {
         Self { root, sessions: vec![], commits: vec![], dirs: BTreeMap::new() }
     }
 
-    /// An attempt at shard `number` of 3; its commits.
+    /// Runs an attempt at shard `number` of 3, and returns its commits.
     fn attempt(&mut self, id: &str, number: u32, backend: RunBackend, skew: u64) -> Vec<Commit> {
         let (attempt, root) = (attempt(id, number, 3), self.root.path().join(id));
         let trials = shard_trials(&plan(), Shard::new(number, 3).unwrap());
@@ -92,7 +92,7 @@ impl Shards {
         Merge::new(staging, self.sessions.clone(), self.commits.clone(), duplicates)
     }
 
-    /// Copies the files of all trials, and finishes.
+    /// Copies the files of all trials, and finishes the merge.
     fn finish(&self, merge: Merge) -> Result<PathBuf> {
         for commit in merge.commits() {
             let attempt = &commit.attempt;
@@ -105,7 +105,7 @@ impl Shards {
         merge.finish("merged".to_owned())
     }
 
-    /// What is in `results`, without what is hidden.
+    /// Returns how many entries `results` has, without hidden ones.
     fn results(&self) -> usize {
         let entries = std::fs::read_dir(self.root.path().join("results")).unwrap();
         entries.count()
@@ -115,7 +115,7 @@ impl Shards {
 #[test]
 fn merged_shards_are_as_one_run() {
     let mut shards = Shards::three();
-    // An attempt that added no trial.
+    // An attempt that did not add a trial.
     shards.attempt("failed", 2, RunBackend::Simulator { model_version: 1 }, 0);
     let merge = shards.merge(&[]).unwrap();
     assert_eq!((merge.commits().count(), merge.missing()), (8, vec![]));
@@ -170,7 +170,7 @@ fn a_compacted_run_has_the_same_rows_and_is_only_read() {
         }
     }
     assert!(!tables.is_empty());
-    // All trials, but for one in the middle.
+    // All trials except one in the middle.
     for table in &tables {
         let without = |run: &RunDir| {
             let ends = run.trials();
@@ -183,7 +183,7 @@ fn a_compacted_run_has_the_same_rows_and_is_only_read() {
     }
     let refused = RunDir::resume(&path, &run_info(RunBackend::Testbed)).unwrap_err().to_string();
     assert!(refused.contains("is compacted"), "{refused}");
-    // One damaged file fails all trials that have rows in it.
+    // A damaged file fails all trials with rows in it.
     let table = tables.first().unwrap();
     let file = path.join("tables").join(table).join("part-0.parquet");
     let length = std::fs::read(&file).unwrap().len();
@@ -266,7 +266,7 @@ fn what_does_not_belong_together_is_refused() {
         shards.commits.clear();
     });
     assert!(error.starts_with("no shard has begun"), "{error}");
-    // The other sessions are of one backend, and say nothing about this trial's.
+    // The other sessions have one backend, but do not tell this trial's.
     let error = refused(&|shards| {
         let other = shards.attempt("sim", 1, RunBackend::Simulator { model_version: 1 }, 0);
         shards.commits[0] = other[0].clone();

@@ -1,5 +1,5 @@
 "use strict";
-/** What the report and the live page have in common: elements, numbers, panels with curves, and the theme. */
+/** Shared by the report and the live page: elements, numbers, panels with curves, and the theme. */
 const ccbench = (() => {
   // The Okabe-Ito palette for colour-blind readers.
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
@@ -52,8 +52,8 @@ const ccbench = (() => {
     return `${curve.name} from ${digits(low)} to ${digits(high)}`;
   }).join("; ");
   /**
-   * Draws a panel {title, unit, samples, curves: [{name, t_s, value, look}], about} at the end of `place`. `about` describes the curves;
-   * `look` is the number of a curve's colour and that of its dashes; `whole` is the time range that is shown without zoom.
+   * Draws a panel {title, unit, samples, curves: [{name, t_s, value, look}], about} at the end of `place`. `about` describes the curves.
+   * `look` has the numbers of a curve's colour and of its dashes. `whole` is the time range without zoom.
    */
   const drawPanel = (panel, phases, whole, place) => {
     const figure = make("div");
@@ -78,7 +78,7 @@ const ccbench = (() => {
       series: [{ label: "time", value: (_, t) => (t === null ? "-" : `${t.toFixed(3)} s`) }, ...series],
       hooks: { drawClear: [bands(phases)] },
     }, data, figure);
-    // uPlot's legend is a table for its layout only; its entries are buttons that say whether their curve is shown.
+    // uPlot's legend is a table only for layout. Its entries are buttons that say whether their curve is shown.
     figure.querySelector(".u-legend").setAttribute("role", "presentation");
     const entries = [...figure.querySelectorAll(".u-legend .u-series th")].slice(1);
     const setPressed = () => entries.forEach((entry) => entry.setAttribute("aria-pressed", String(!entry.parentElement.classList.contains("u-off"))));
@@ -100,7 +100,7 @@ const ccbench = (() => {
     const width = place.clientWidth;
     for (const chart of charts()) if (chart.width !== width) chart.setSize({ width, height: CHART_HEIGHT });
   }).observe(place);
-  /** Light or dark: follows the system and the button `#theme`, whichever changed last. `draw` draws in the theme's colours, at once and after changes. */
+  /** Sets the theme: follows the system or the button `#theme`, whichever changed last. Calls `draw` at once and after changes. */
   const startTheme = (draw) => {
     const button = document.getElementById("theme");
     const dark = matchMedia("(prefers-color-scheme: dark)");

@@ -1,4 +1,4 @@
-//! Definitions of the metrics in the report: the list in docs/results.md, so that the words are the same.
+//! Definitions of the metrics in the report, taken from the list in docs/results.md so that the wording is the same.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::escape_html;
 
 const MANUAL: &str = include_str!("../../../../docs/results.md");
 
-/// The list as HTML. A metric has the id `definition-NAME` where it is first named, and also `definition-NAME-SCOPE` where the list
+/// Returns the list as HTML. A metric has the id `definition-NAME` where it is first named, and `definition-NAME-SCOPE` where the list
 /// defines it for another scope.
 pub(super) fn html() -> String {
     let mut ids = BTreeSet::new();
@@ -21,7 +21,7 @@ pub(super) fn html() -> String {
     html + "</ul>"
 }
 
-/// The items of the list of metrics, each in one line of Markdown.
+/// Returns the items of the list of metrics, each as one line of Markdown.
 fn items() -> Vec<String> {
     let summaries = MANUAL.split_once("\n## Summaries\n").map_or("", |(_, section)| section);
     let mut items: Vec<String> = Vec::new();
@@ -42,7 +42,7 @@ fn items() -> Vec<String> {
     items
 }
 
-/// An item as HTML: bold, code, and links to other sites. Of links within the documents, the text remains.
+/// Converts an item to HTML: bold, code, and links to other sites. Links within the documents become plain text.
 fn item_html(item: &str, ids: &mut BTreeSet<String>) -> String {
     let mut html = String::new();
     let mut rest = item;
@@ -53,7 +53,7 @@ fn item_html(item: &str, ids: &mut BTreeSet<String>) -> String {
     html + &escape_html(rest)
 }
 
-/// Adds what the mark at the beginning of the text marks, or the character if it marks nothing; returns the rest.
+/// Converts the mark at the beginning of the text and what it encloses, or a single character if it encloses nothing. Returns the rest.
 fn mark_html<'a>(text: &'a str, html: &mut String, ids: &mut BTreeSet<String>) -> &'a str {
     if let Some((name, rest)) = between(text, "**", "**") {
         let id = definition_id(name, rest, ids).map(|id| format!(" id=\"{id}\""));
@@ -78,12 +78,12 @@ fn mark_html<'a>(text: &'a str, html: &mut String, ids: &mut BTreeSet<String>) -
     rest
 }
 
-/// The part of a text between a mark at its beginning and the next one that closes it, and the rest.
+/// Splits off the part of a text between a mark at its beginning and the next closing one.
 fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a str)> {
     text.strip_prefix(open)?.split_once(close)
 }
 
-/// The id of a bold name that is a metric, unless an earlier one is its definition.
+/// Returns the id of a bold name that is a metric, unless an earlier one is its definition.
 fn definition_id(name: &str, rest: &str, ids: &mut BTreeSet<String>) -> Option<String> {
     let metric = METRICS.iter().find(|metric| metric.name == name)?;
     let id = format!("definition-{}", metric.name);

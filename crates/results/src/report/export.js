@@ -1,15 +1,15 @@
 "use strict";
-/** Figures as files: SVG, PNG of the same picture, and the data as CSV. The page makes them itself, when they are asked for. */
+/** Figures as files: SVG, PNG of the same picture, and the data as CSV. The page itself creates them on request. */
 Object.assign(ccbench, (() => {
   const { make } = ccbench;
   const PNG_WIDTH = 2000;
-  /** Where the diagram is in the picture. Its colours are for white paper. */
+  /** Position of the diagram in the picture. The colours are for white paper. */
   const [WIDTH, LEFT, TOP, RIGHT, BOTTOM, LEGEND] = [640, 64, 26, 626, 246, 282];
   const [INK, FAINT, GRID, BAND] = ["#222222", "#5a5a5a", "#e2e2e2", "#f0f2f5"];
 
   const escaped = (text) => String(text).replace(/[&<>"]/g, (mark) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[mark]);
   const short = (number) => Number(number.toFixed(2));
-  /** About `parts` round numbers between two numbers. */
+  /** Returns about `parts` round numbers between two numbers. */
   const ticks = (low, high, parts) => {
     const rough = (high - low) / parts;
     if (!(rough > 0)) return [low];
@@ -20,7 +20,7 @@ Object.assign(ccbench, (() => {
     return Array.from({ length: count }, (_, nth) => Number(((first + nth) * step).toPrecision(12)));
   };
 
-  /** The curves of a chart that are not hidden, with their samples in the time range that it shows. */
+  /** Returns the visible curves of a chart, with their samples in the visible time range. */
   const shownCurves = (chart) => {
     const { min, max } = chart.scales.x;
     const [times, ...values] = chart.data;
@@ -35,7 +35,7 @@ Object.assign(ccbench, (() => {
       }));
   };
 
-  /** A chart as SVG, as it is zoomed, with phases as bands and without hidden curves. */
+  /** Returns a chart as SVG in its current zoom, with phases as bands and without hidden curves. */
   const chartSvg = (chart, { title, unit }, phases) => {
     const [{ x, y }, curves] = [chart.scales, shownCurves(chart)];
     const across = (t) => short(LEFT + ((t - x.min) / (x.max - x.min)) * (RIGHT - LEFT));
@@ -79,7 +79,7 @@ Object.assign(ccbench, (() => {
       `<rect width="${WIDTH}" height="${height}" fill="#ffffff"/>\n${parts.join("\n")}\n</svg>\n`;
   };
 
-  /** The samples that a chart shows, which are downsampled; the tables have all. */
+  /** Returns the samples that a chart shows. They are downsampled; the tables have all samples. */
   const chartCsv = (chart, { title, unit }) => {
     const cell = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
     const lines = shownCurves(chart).flatMap(({ name, samples }) =>
@@ -104,7 +104,7 @@ Object.assign(ccbench, (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   };
 
-  /** Buttons that save a figure named `what`, and the saved file's name or the error. `svg()` and `csv()` are texts, `stem` is the file's name without ending. */
+  /** Returns buttons that save a figure `what`, and a status that shows the result. `svg()` and `csv()` return text; `stem` is a file name without extension. */
   const saveButtons = (what, stem, svg, csv) => {
     const bar = make("p", "Save as ", { className: "save" });
     const status = make("span");

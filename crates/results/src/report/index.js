@@ -10,7 +10,7 @@
   byId("what").textContent = plural(runs.length, "run") + (unreadable.length ? ` · ${unreadable.length} cannot be read` : "") + also;
 
   const link = (run) => (run.has_report ? make("a", run.directory, { href: `${encodeURIComponent(run.directory)}/report.html` }) : run.directory);
-  /** A number of trials in the colour of their verdict. */
+  /** Returns a number of trials in the colour of their verdict. */
   const count = (status) => ({ title: status, value: (run) => run[status], number: true,
     show: (run) => make("span", String(run[status]), { className: run[status] ? status : "" }) });
   const columns = [

@@ -1,4 +1,4 @@
-//! The index of a folder of runs: one self-contained page with a line for each, and links to their reports.
+//! The index of a folder of runs: one self-contained page with a line for each run and links to the reports.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -20,19 +20,19 @@ use crate::store::{RunDir, StoreError};
 
 const PAGE: &str = include_str!("index.html");
 const SCRIPT: &str = include_str!("index.js");
-/// The file of a report in its results directory.
+/// The name of a report in its results directory.
 pub const REPORT_FILE: &str = "report.html";
-/// The file of an index in its folder.
+/// The name of an index in its folder.
 const INDEX_FILE: &str = "index.html";
 
 /// The runs in a folder.
 #[derive(Debug)]
 pub struct Index {
     folder: PathBuf,
-    /// The newest first.
+    /// The runs, newest first.
     runs: Vec<IndexedRun>,
     unreadable: Vec<Unreadable>,
-    /// Number of directories that are no results directories.
+    /// Number of directories that are not results directories.
     others: usize,
 }
 
@@ -41,7 +41,7 @@ pub struct Index {
 struct IndexedRun {
     directory: String,
     plan: String,
-    /// Start of the first session, as RFC 3339.
+    /// Start of the first session in RFC 3339 format.
     started_utc: String,
     backend: String,
     #[serde(skip)]
@@ -74,17 +74,18 @@ struct Page<'a> {
 }
 
 impl Index {
-    /// Opens every results directory in a folder. Those that cannot be opened have a line with the error; other directories are counted.
+    /// Opens every results directory in a folder. A directory that cannot be opened gets a line with the error; other directories are
+    /// counted.
     ///
     /// # Errors
-    /// The folder cannot be read, has no results directories, or is one itself.
+    /// The folder cannot be read, has no results directories, or is itself one.
     pub fn read(folder: &Path) -> Result<Self> {
         if folder.join(record::FILE_NAME).is_file() {
             return Err(ReportError::IsRun { path: folder.to_path_buf() });
         }
         let directories: Vec<PathBuf> =
             list(folder)?.into_iter().filter(|path| path.is_dir()).collect();
-        // A hidden one is being filled by an import or a merge.
+        // An import or a merge is filling a hidden one.
         let is_run =
             |path: &PathBuf| path.join(record::FILE_NAME).is_file() && !name(path).starts_with('.');
         let (paths, others): (Vec<PathBuf>, Vec<PathBuf>) =
@@ -106,7 +107,7 @@ impl Index {
         Ok(Self { folder: folder.to_path_buf(), runs, unreadable, others: others.len() })
     }
 
-    /// The results directories that have no report although their run has ended.
+    /// Returns the results directories of ended runs that have no report.
     pub fn without_report(&self) -> Vec<PathBuf> {
         let lacks = |run: &&IndexedRun| run.has_ended && !run.has_report;
         self.runs.iter().filter(lacks).map(|run| self.folder.join(&run.directory)).collect()
@@ -166,7 +167,7 @@ impl IndexedRun {
             degraded: count(TrialStatus::Degraded),
             failed: count(TrialStatus::Failed),
             aborted: count(TrialStatus::Aborted),
-            // An empty one is what versions that wrote in place left on a full disk.
+            // Versions that wrote the file in place left an empty one on a full disk.
             has_report: path
                 .join(REPORT_FILE)
                 .metadata()
@@ -175,7 +176,7 @@ impl IndexedRun {
     }
 }
 
-/// The last component of a path.
+/// Returns the last component of a path.
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -2,7 +2,7 @@
 (() => {
   const { make, plural, digits, drawPanel, addSaveButtons, fitCharts, startTheme } = ccbench;
   const byId = (id) => document.getElementById(id);
-  /** What is drawn over time: subjects of a trial, their quantity, and its readable unit. */
+  /** What is plotted over time: subjects of a trial, the quantity, and its readable unit. */
   const QUANTITIES = [
     { title: "Throughput", unit: "Mbit/s", of: "flows", key: "rate_bps", scale: 1e6 },
     { title: "Smoothed RTT", unit: "ms", of: "flows", key: "rtt_us", scale: 1e3 },
@@ -17,11 +17,11 @@
   let latest = null;
   let paused = false;
   let updates = 0;
-  /** The trial whose curves are held; 0: none. */
+  /** Number of the trial whose curves are kept; 0 if there is none. */
   let number = 0;
-  /** By title: values by name, chart, whether the chart is old, and whether it lacks a curve. */
+  /** Panels by title: values by name, chart, whether the chart is old, and whether it lacks a curve. */
   let panels = new Map();
-  /** The charts on the page, and the panels that they belong to: while it is paused, those of the trial at that time. */
+  /** The charts on the page with their panels. While the page is paused, these are the panels of the trial at that time. */
   let [charts, drawn] = [[], null];
   let [times, whole] = [[], [0, 1]];
 
@@ -38,7 +38,7 @@
   const reset = (trial) => {
     panels = new Map();
     number = trial.number;
-    // The last bin holds what comes after the planned end.
+    // The last bin has everything after the planned end.
     const bins = Math.max(1, Math.ceil(trial.length_s / trial.bin_s)) + 1;
     times = Array.from({ length: 2 * bins }, (_, nth) => (nth * trial.bin_s) / 2);
     whole = [0, Math.max(trial.length_s, trial.bin_s)];
@@ -67,7 +67,7 @@
   const drawPanels = (trial) => {
     const isNew = drawn !== panels || [...panels.values()].some((panel) => panel.isNew);
     if (isNew) {
-      // A panel that is drawn again would move behind the others.
+      // Draw all panels again: a single one would move behind the others.
       for (const chart of charts) chart.destroy();
       [charts, drawn] = [[], panels];
       byId("panels").replaceChildren();
@@ -89,7 +89,7 @@
     }
   };
 
-  /** A table whose cells keep their elements, so that the focus and a selection stay. Columns: {title, value(name, row), number}. */
+  /** Updates a table whose cells keep their elements, so that focus and selection stay. Columns: {title, value(name, row), number}. */
   const tables = new Map();
   const showTable = (id, caption, columns, rows, rowClass = () => "") => {
     let lines = tables.get(id);
@@ -198,7 +198,7 @@
 
   const source = new EventSource("events");
   source.addEventListener("open", () => {
-    // The server begins again with everything.
+    // The server sends everything again.
     number = 0;
     setText("connection", "");
   });

@@ -1,4 +1,4 @@
-//! The page of a run in progress, which ends as the report. A server sends it the numbers (`ccbench run --view`).
+//! The page of a run in progress, which finally shows the report. A server sends it the numbers (`ccbench run --view`).
 
 use super::{CHART_SCRIPT, CHART_STYLE, COMMON_SCRIPT, EXPORT_SCRIPT, STYLE, render_template};
 
@@ -6,8 +6,8 @@ const PAGE: &str = include_str!("live.html");
 const LIVE_STYLE: &str = include_str!("live.css");
 const SCRIPT: &str = include_str!("live.js");
 
-/// The page, for a server that answers at `events` with server-sent events and at `report` with the report, both relative to the
-/// page's address. Its style and its scripts have this nonce, which must be safe within an HTML attribute.
+/// Returns the page. Its server answers at `events` with server-sent events and at `report` with the report, both relative to the page's
+/// address. The page's style and scripts have this nonce, which must be safe within an HTML attribute.
 pub fn live_page(nonce: &str) -> String {
     render_template(
         PAGE,

@@ -1,4 +1,4 @@
-//! Overview of a report of many points: heatmaps of the whole matrix, which `figure/heatmap/` draws, and limits that keep the page
+//! The overview in a report of many points: heatmaps of the whole matrix, which `figure/heatmap/` draws, and limits that keep the page
 //! small.
 
 use std::collections::BTreeSet;
@@ -10,13 +10,14 @@ use crate::model::TrialStatus;
 use crate::summary::{PointRow, Summary};
 use ccbench_proto::metric::Scope;
 
-/// From so many points on, a report has an overview.
+/// Minimum number of points for an overview.
 const MIN_POINTS: usize = 50;
-/// Heatmaps in a report.
+/// Maximum number of heatmaps in a report.
 const MAX_FIGURES: usize = 12;
-/// Trials with curves in a report, if their curves are not too many.
+/// Maximum number of trials with curves in a report; the number of curves may limit it further.
 const MAX_TRIALS_WITH_CURVES: usize = 200;
-/// Rows of the summary in a report. With more, it has only those of [`SHOWN`]; with more of these, only [`MAIN_METRICS`] of groups.
+/// Maximum number of summary rows in a report. If there are more, the report has only those of [`SHOWN`]; if these are too many, only
+/// [`MAIN_METRICS`] of groups.
 const MAX_ROWS: usize = 60_000;
 /// What the report's tables show, and the net's use of the network and its fairness.
 const SHOWN: [(Scope, &str, &str); 30] = [
@@ -59,19 +60,19 @@ const MAIN_METRICS: [(&str, &str); 5] = [
     ("jain_fairness_of_mean", "mean"),
 ];
 
-/// Whether a run has so many points that its report begins with an overview.
+/// Returns whether a run has enough points for its report to begin with an overview.
 pub(super) fn is_needed(summary: &Summary) -> bool {
     summary.points.len() >= MIN_POINTS
 }
 
-/// The heatmaps as HTML, each with its data for the page's script; empty if it is not needed.
+/// Returns the heatmaps as HTML, each with its data for the page's script; empty if no overview is needed.
 pub(super) fn html(summary: &Summary) -> String {
     if !is_needed(summary) {
         return String::new();
     }
     let figures = match figure::draw_heatmaps(summary) {
         Ok(figures) => figures,
-        // The report has tables, too.
+        // The report has tables even without heatmaps.
         Err(error) => {
             return format!("<p class=\"note\">{}</p>\n", escape_html(&error.to_string()));
         }
@@ -90,8 +91,8 @@ pub(super) fn html(summary: &Summary) -> String {
     html
 }
 
-/// The trials whose curves the report has: all, or of many those that are not ok, then the first one of each point, then others; one, or
-/// at most `most_curves` curves, of which a trial has `curves_of`.
+/// Returns the trials whose curves the report has. If there are too many trials, those that are not ok come first, then the first trial of
+/// each point, then others. The result has at most `most_curves` curves (a trial has `curves_of`), but at least one trial.
 pub(super) fn with_curves(
     trials: &[TrialEnd],
     most_curves: u32,
@@ -118,12 +119,12 @@ pub(super) fn with_curves(
     chosen.into_iter().map(|nth| &trials[nth]).collect()
 }
 
-/// The rows of the summary that the report has.
+/// Returns the summary rows that the report has.
 pub(super) fn rows(summary: &Summary) -> Vec<&PointRow> {
     at_most(MAX_ROWS, &summary.point_rows)
 }
 
-/// All rows if there are no more than this, or those that matter most.
+/// Returns all rows if there are at most `most`, otherwise those that matter most.
 fn at_most(most: usize, rows: &[PointRow]) -> Vec<&PointRow> {
     if rows.len() <= most {
         return rows.iter().collect();

@@ -7,9 +7,9 @@
   const levelsAt = new Map(run.points.map((point) => [point.id, point.levels]));
   const levels = (point) => levelsAt.get(point) ?? [];
   const pointLabel = (point) => run.factors.map((factor, nth) => `${factor} ${levels(point)[nth]}, `).join("");
-  /** The id of a metric's definition; undefined if there is none. */
+  /** Returns the id of a metric's definition; undefined if there is none. */
   const definitionOf = (metric, scope) => [`definition-${metric}-${scope}`, `definition-${metric}`].find(byId);
-  /** A text that begins with the name of a metric, with a link from this name to its definition. */
+  /** Returns a text that begins with the name of a metric, with a link from this name to its definition. */
   const withDefinition = (text, scope) => {
     const [metric] = /^\w*/.exec(text);
     const id = definitionOf(metric, scope);
@@ -28,7 +28,7 @@
     if (!counts[status]) continue;
     byId("tally").append(make("span", `${counts[status]} ${status}`, { className: status }), " ");
   }
-  // List each reason once with all trials that have it; of many points, each kind of reason with the first message.
+  // List each reason once with all its trials. With many points, list each kind of reason with its first message.
   const byReason = new Map();
   for (const end of run.trials) {
     for (const reason of end.reasons) {
@@ -39,7 +39,7 @@
     }
   }
   const reasonRows = [...byReason.values()].map(({ reason, ends }) => ({ reason, ends, end: ends[0] }));
-  /** 1, 2, 3 and 5 as "1-3, 5". */
+  /** Formats 1, 2, 3 and 5 as "1-3, 5". */
   const ranges = (numbers) => {
     const found = [];
     for (const number of [...numbers].sort((a, b) => a - b)) {
@@ -82,7 +82,7 @@
     const perPoint = new Map(run.points.map(({ id }) => [id, { point: id, ends: [] }]));
     for (const end of run.trials) perPoint.get(end.point_id)?.ends.push(end);
     const count = ({ ends }, status) => ends.filter((end) => end.status === status).length;
-    // A point without a trial is the worst; then the point with the worst trial.
+    // A point without trials ranks worst, followed by points with the worst trials.
     const rank = ({ ends }) => (ends.length ? Math.max(...ends.map((end) => statuses.indexOf(end.status))) : statuses.length);
     const ranked = [...perPoint.values()].sort((a, b) => rank(b) - rank(a) || a.point - b.point);
     const clean = ranked.filter((row) => rank(row) === 0).length;
@@ -111,7 +111,7 @@
     if (least === null) return most === null ? "" : `at most ${most} ${unit}`;
     return most === null ? `at least ${least} ${unit}` : `${least} to ${most} ${unit}`;
   };
-  /** A text with notes in smaller print below. */
+  /** Returns a text with notes in smaller print below it. */
   const withNotes = (text, ...notes) => {
     const all = make("div");
     all.append(...withDefinition(text));
@@ -181,7 +181,7 @@
     const columns = wanted.filter(has).map(([title, metric, stat, unit, best]) => {
       const cell = (row) => rowAt.get(place(row.point, row.phase, scope, row.subject, metric, stat));
       const value = (row) => cell(row)?.value ?? null;
-      // Rows of different points had different conditions.
+      // Do not compare rows of different points: their conditions differ.
       const conditions = (row) => `${row.point} ${row.phase}`;
       const compared = new Map(rows.map((row) => [conditions(row), new Set()]));
       rows.filter((row) => value(row) !== null).forEach((row) => compared.get(conditions(row)).add(value(row)));
@@ -239,13 +239,13 @@
   const MAX_OVERLAID = 20;
   let [current, charts, overlaid] = [0, [], []];
   const curvesId = (end) => `curves-${end.point_id}-${end.trial}`;
-  /** Names of trials that are as short as their differences permit. */
+  /** Returns names of trials that are as short as their differences permit. */
   const shortNames = (ends) => {
     const level = (end, nth) => levels(end.point_id)[nth];
     const differing = run.factors.map((_, nth) => nth).filter((nth) => new Set(ends.map((end) => level(end, nth))).size > 1);
     return ends.map((end) => [...differing.map((nth) => `${run.factors[nth]} ${level(end, nth)}`), `trial ${end.trial}`].join(", "));
   };
-  /** The panels of all trials as one set: a colour for each trial, dashes for its curves. */
+  /** Returns the panels of all trials as one set: each trial has a colour, and its curves have dashes. */
   const merged = (ends, all) => {
     const names = shortNames(ends);
     const panels = new Map();
@@ -308,7 +308,7 @@
     byId("alone").hidden = !overlaid.length;
     byId("overlay").textContent = overlaid.length ? `${plural(overlaid.length, "trial")} more` : "";
   };
-  /** Draws the current trial with these others, as far as a diagram stays readable. */
+  /** Draws the current trial with these others, up to the number at which a diagram stays readable. */
   const overlay = (others) => {
     const wanted = [...new Set(others)].filter((other) => other !== current);
     overlaid = wanted.slice(0, MAX_OVERLAID);
@@ -330,7 +330,7 @@
     byId("other").focus();
   });
   fitCharts(byId("panels"), () => charts);
-  /** Opens all trials of a point; first those that have curves. */
+  /** Opens all trials of a point, beginning with those that have curves. */
   const openPoint = (point) => {
     const [first, ...others] = trialsOf(point).sort((a, b) => Boolean(byId(curvesId(run.trials[b]))) - Boolean(byId(curvesId(run.trials[a]))));
     current = first ?? current;
@@ -346,12 +346,12 @@
   };
   addEventListener("hashchange", followAddress);
   document.addEventListener("click", (event) => {
-    // The address does not change if it is this one already.
+    // If the page already has this address, there is no `hashchange`.
     const link = event.target.closest("a[href^='#point-']");
     if (link?.getAttribute("href") === location.hash) followAddress();
   });
 
-  // Heatmaps: their cells are links. One cell of each is in the order of the Tab key; arrow keys lead to its neighbours.
+  // Heatmaps: their cells are links. The Tab key reaches one cell of each; arrow keys lead to its neighbours.
   const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   const middle = (link) => {
     const box = link.getBoundingClientRect();
@@ -422,7 +422,7 @@
 
   // Load the data.
   for (const { name, code } of run.snippets) {
-    // It may be wider than the page: the keyboard scrolls what has the focus.
+    // Make the code focusable, so that the keyboard can scroll it if it is wider than the page.
     const listing = make("pre", code, { tabIndex: 0, role: "group" });
     listing.setAttribute("aria-label", `Code for ${name}`);
     byId("snippets").append(make("h3", name), listing);

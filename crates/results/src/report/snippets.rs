@@ -1,7 +1,7 @@
-//! Code snippets in the report that load a run's data; a test executes them on a real run.
+//! Code snippets in the report that load a run's data. A test executes them on a real run.
 //!
-//! Each computes the summary's sRTT: the mean over trials of the mean over a trial's samples, for the trials and groups
-//! in the summary (a socket may be sampled briefly after its group has ended).
+//! Each snippet computes the summary's sRTT: the mean over trials of the mean over a trial's samples, for the trials and groups in the
+//! summary. (A socket may be sampled briefly after its group has ended.)
 
 use serde::Serialize;
 
@@ -64,7 +64,7 @@ open_dataset("@run/tables/flow_samples") |>
   group_by(@by) |>
   summarise(srtt_us = mean(rtt_us), .groups = "drop")"#;
 
-/// The snippets for a run in this directory.
+/// Returns the snippets for a run in this directory.
 pub(super) fn of(directory: &str, summary: &Summary) -> Vec<Snippet> {
     let by = [&summary.factors[..], &["phase".to_owned(), "group".to_owned()]].concat();
     let quoted = |mark: char, names: &[String]| {

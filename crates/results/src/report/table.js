@@ -1,13 +1,13 @@
 "use strict";
-/** Tables whose columns sort. */
+/** Tables with sortable columns. */
 Object.assign(ccbench, (() => {
   const { make } = ccbench;
   const MAX_ROWS = 500;
-  /** Text that may wrap after dots and underscores, but not within words. */
+  /** Returns text that may wrap after dots and underscores, but not within words. */
   const wrappable = (text) => text.split(/(?<=[._])/).flatMap((part) => [part, make("wbr")]);
 
-  /** A table whose columns sort. Columns: {title, value(row), show(row) -> text or node, number, definition}; the last is the id of
-   *  the title's definition. */
+  /** Fills a table with sortable columns. Columns: {title, value(row), show(row) -> text or node, number, definition}; `definition` is
+   *  the id of the title's definition. */
   const table = (element, caption, columns, rows) => {
     if (!rows.length) return element.remove();
     let [by, descending] = [null, false];
@@ -29,7 +29,7 @@ Object.assign(ccbench, (() => {
         });
         cell.append(button);
         if (column.definition) {
-          // The stylesheet shows it as a question mark.
+          // The stylesheet shows the link as a question mark.
           const link = make("a", undefined, { href: `#${column.definition}`, className: "definition" });
           link.setAttribute("aria-label", `Definition of ${column.title}`);
           cell.append(link);

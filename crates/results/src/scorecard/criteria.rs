@@ -16,7 +16,7 @@ const TEST: (Scope, &str) = (Scope::Group, "test");
 /// The flow beside it.
 const PEER: (Scope, &str) = (Scope::Group, "peer");
 const LINK: (Scope, &str) = (Scope::Link, "bottleneck");
-/// Fetches: short flows.
+/// Fetches, which are short flows.
 const SHORT: (Scope, &str) = (Scope::Probe, "short");
 /// Packets at the pace of real-time media.
 const MEDIA: (Scope, &str) = (Scope::Probe, "media");
@@ -32,14 +32,14 @@ pub struct Criterion {
     pub question: &'static str,
     /// What is measured.
     pub measures: &'static [Measure],
-    /// Why nothing is measured, or what is not.
+    /// Why nothing is measured, or which part is not measured.
     pub not_measured: Option<&'static str>,
 }
 
 /// A number of the summary that answers a criterion.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measure {
-    /// In words.
+    /// The measure in words.
     pub what: &'static str,
     /// Level of the plan's factor `scenario`.
     pub scenario: &'static str,
@@ -57,22 +57,22 @@ pub struct Measure {
     pub bound: Option<Bound>,
 }
 
-/// The most that a number may be.
+/// The upper bound of a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bound {
-    /// In the measure's unit.
+    /// The largest permitted value, in the measure's unit.
     pub most: f64,
     /// The document, and how the bound follows from it.
     pub source: &'static str,
 }
 
 impl Measure {
-    /// Unit of its values.
+    /// Returns the unit of the values.
     pub fn unit(&self) -> &'static str {
         metric::find(self.metric, self.scope).map_or("1", |metric| metric.unit_of(self.stat))
     }
 
-    /// The number of the summary: `queue_delay:p95 of link bottleneck`.
+    /// Returns the summary's name of the number: `queue_delay:p95 of link bottleneck`.
     pub fn number(&self) -> String {
         let Self { scope, subject, metric, stat, .. } = self;
         let of = match scope {
@@ -82,7 +82,7 @@ impl Measure {
         format!("{metric}:{stat} of {of}")
     }
 
-    /// Whether a row of the summary is this number.
+    /// Returns whether a row of the summary is this number.
     pub(super) fn is_of(&self, row: &PhaseRow) -> bool {
         row.phase == PHASE
             && row.scope == self.scope
@@ -92,7 +92,7 @@ impl Measure {
     }
 }
 
-/// `Some` of what is there.
+/// Returns `Some` of an argument that is present.
 macro_rules! optional {
     () => {
         None
@@ -102,8 +102,8 @@ macro_rules! optional {
     };
 }
 
-/// The list of criteria: section, title, question; a line for each measure (what: scenario, subject, metric, statistic, which number is
-/// better, and maybe a bound with its source); and maybe why nothing, or nothing else, is measured.
+/// Defines the list of criteria: section, title, question; a line for each measure (what: scenario, subject, metric, statistic, which
+/// number is better, and optionally a bound with its source); and optionally why nothing, or nothing else, is measured.
 macro_rules! criteria {
     ($({
         $section:literal $title:literal

@@ -1,4 +1,4 @@
-//! The scorecard as text, Markdown, JSON and a table.
+//! Prints the scorecard as text, Markdown, JSON and a table.
 
 use std::fmt::Write as _;
 
@@ -11,15 +11,15 @@ use crate::expect::{mean_text, quantity, wrapped};
 use crate::summary::statistics::Mean;
 use crate::summary::tables::text;
 
-/// Trials of each point from which on comparisons have no caveat.
+/// Minimum number of trials of each point for comparisons without a caveat.
 const ENOUGH_TRIALS: u32 = 5;
-/// Below this width, the column of criteria would have one word per line.
+/// At a smaller width, the column of criteria would have one word per line.
 const MIN_WIDTH: u16 = 110;
-/// Table whose directory a scorecard links for the trials of a point: every trial has it.
+/// The table to whose directory a scorecard links for the trials of a point: every trial has this table.
 const LINKED_TABLE: &str = "tables/flow_samples";
 
 impl Scorecard {
-    /// The table with notes below it, at most `width` characters wide.
+    /// Returns the table with notes below it, at most `width` characters wide.
     pub fn text(&self, width: u16) -> String {
         let width = width.max(MIN_WIDTH);
         let mut table = Table::new();
@@ -65,7 +65,7 @@ impl Scorecard {
         out
     }
 
-    /// How many rows were measured, and what the columns mean.
+    /// Returns how many rows were measured, and what the columns mean.
     fn tally(&self) -> String {
         let measures = || self.rows.iter().filter(|row| row.measure.is_some());
         let measured = measures().filter(|row| row.tested.is_some()).count();
@@ -89,7 +89,7 @@ impl Scorecard {
         )
     }
 
-    /// What few trials mean for the comparisons; `None` if each has enough.
+    /// Returns what few trials mean for the comparisons; `None` if each point has enough.
     fn caveat(&self) -> Option<String> {
         let compared = self.rows.iter().filter(|row| row.comparison.is_some());
         let sides = compared.flat_map(|row| [row.tested, row.baseline]).flatten();
@@ -101,7 +101,7 @@ impl Scorecard {
         ))
     }
 
-    /// Each reason or note once, with the sections of its rows.
+    /// Returns each reason or note once, with the sections of its rows.
     fn reasons(&self) -> Vec<(&str, Vec<&'static str>)> {
         let mut reasons: Vec<(&str, Vec<&'static str>)> = Vec::new();
         for row in &self.rows {
@@ -117,7 +117,7 @@ impl Scorecard {
         reasons
     }
 
-    /// The table for documents.
+    /// Returns the table for documents.
     pub fn markdown(&self) -> String {
         let mut out = format!("# {} beside {BASELINE}: the criteria of RFC 9743\n\n", self.cc);
         for note in &self.notes {
@@ -156,12 +156,12 @@ impl Scorecard {
         out
     }
 
-    /// The events of `--json`, one per row.
+    /// Returns the events of `--json`, one per row.
     pub fn json(&self) -> Vec<serde_json::Value> {
         self.rows.iter().map(|row| row.json(&self.cc)).collect()
     }
 
-    /// The table `scorecard`.
+    /// Returns the table `scorecard`.
     pub(crate) fn frame(&self) -> PolarsResult<DataFrame> {
         let rows = self.rows.as_slice();
         let of_measure = |name: &str, value: fn(&super::Measure) -> String| {
@@ -203,7 +203,7 @@ impl Scorecard {
     }
 }
 
-/// A blank and the text in brackets; nothing for an empty one.
+/// Returns a blank and the text in brackets; nothing if the text is empty.
 fn in_brackets(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
@@ -247,7 +247,7 @@ impl ScorecardRow {
         }
     }
 
-    /// The bound, and whether it holds.
+    /// Returns the bound, and whether it holds.
     fn bound_text(&self) -> String {
         let Some((measure, bound)) = self.measure.and_then(|it| Some((it, it.bound?))) else {
             return String::new();
@@ -260,12 +260,12 @@ impl ScorecardRow {
         format!("≤ {}{holds}", quantity(bound.most, measure.unit()))
     }
 
-    /// The directory of the trials below those of the tables.
+    /// Returns the trials' directory below that of a table.
     fn trials_text(&self) -> String {
         self.points[0].map_or(String::new(), |point| format!("point={point}"))
     }
 
-    /// A link to the trials of each point, relative to the results directory.
+    /// Returns a link to the trials of each point, relative to the results directory.
     fn trials_link(&self) -> String {
         let link = |point: u32| format!("[point={point}]({LINKED_TABLE}/point={point})");
         self.points.into_iter().flatten().map(link).collect::<Vec<_>>().join(" ")

@@ -17,7 +17,7 @@ const QUEUE_DELAY: (Scope, &str, &str, &str) = (Scope::Link, "bottleneck", "queu
 const RESENT: (Scope, &str, &str, &str) = (Scope::Net, "all", "retransmission_share", "mean");
 const OUTAGE: (Scope, &str, &str, &str) = (Scope::Net, "all", "retransmissions", "sum");
 
-/// The values of a number in trials 1, 2 … of a point.
+/// Returns the values of a number in trials 1, 2 … of a point.
 fn values(
     point_id: u32,
     (scope, subject, metric, stat): (Scope, &str, &'static str, &'static str),
@@ -44,7 +44,7 @@ fn end(point_id: u32, trial: u16, status: TrialStatus, codes: &[ReasonCode]) -> 
     TrialEnd { reasons, ..TrialEnd::new(key, status) }
 }
 
-/// Three trials of each point that are ok, but for the given ones.
+/// Returns three ok trials of each point, except for the given ones.
 fn trials(others: &[TrialEnd]) -> Vec<TrialEnd> {
     let mut all = Vec::new();
     for point_id in 0..4 {
@@ -91,7 +91,7 @@ fn scorecard(phase_rows: Vec<PhaseRow>, others: &[TrialEnd]) -> Scorecard {
     Scorecard::of(&Plan::new("scorecard-bbr3"), &summary(phase_rows, trials(others))).unwrap()
 }
 
-/// The row of a section with this metric.
+/// Returns the row of a section with this metric.
 fn row<'a>(scorecard: &'a Scorecard, section: &str, metric: &str) -> &'a ScorecardRow {
     let is_it = |row: &&ScorecardRow| {
         row.criterion.section == section && row.measure.is_some_and(|it| it.metric == metric)
@@ -208,7 +208,7 @@ fn disturbed_trials_make_a_row_not_measured() {
     let stalled = end(TESTED_TAIL_DROP, 1, TrialStatus::Degraded, &[ReasonCode::FlowStalled]);
     let found = scorecard(rows(), &[stalled]);
     assert_eq!(row(&found, "6.1", "utilisation").tested.unwrap().n_trials, 3);
-    // Not a level of this run.
+    // This is not a level of this run.
     assert_eq!(row(&found, "6.3", "utilisation").why, ["not run"]);
 }
 

@@ -1,29 +1,29 @@
-//! A confidence sequence of a mean: intervals after every value that all contain the mean together with a probability of at least
-//! 95 %, so that an experiment may be judged after every trial and may end at any of them. No I/O.
+//! A confidence sequence of a mean: an interval after every value. All intervals together contain the mean with a probability of at least
+//! 95 %, so an experiment may be judged after every trial and may end after any of them. No I/O.
 //!
-//! It is the confidence sequence of the t-test: the normal mixture of a scale-invariant likelihood ratio (Lai, Annals of Statistics
-//! 1976; Lindon, Ham, Tingley and Bojinov 2022; Wang and Ramdas, Anytime-valid t-tests and confidence sequences for Gaussian means
-//! with unknown variance, 2025). With n values, their mean and standard deviation s, and t = (mean - m) sqrt(n) / s,
+//! This is the confidence sequence of the t-test: the normal mixture of a scale-invariant likelihood ratio (Lai, Annals of Statistics 1976;
+//! Lindon, Ham, Tingley and Bojinov 2022; Wang and Ramdas, Anytime-valid t-tests and confidence sequences for Gaussian means with unknown
+//! variance, 2025). With n values, their mean and standard deviation s, and t = (mean - m) sqrt(n) / s,
 //!
 //! ```text
 //! e(m) = sqrt(r) ((1 + t²/(n-1)) / (1 + r t²/(n-1)))^(n/2),   r = φ/(φ + n)
 //! ```
 //!
-//! is a nonnegative supermartingale with mean 1 if m is the true mean, for every variance. By Ville's inequality it ever exceeds 20
-//! with a probability of at most 5 %. The interval is the set of all m with e(m) < 20.
+//! is a nonnegative supermartingale with mean 1 if m is the true mean, for every variance. By Ville's inequality, the probability that it
+//! ever exceeds 20 is at most 5 %. The interval is the set of all m with e(m) < 20.
 //!
-//! **Assumption:** values are independent and normally distributed with one mean and variance, as for the t interval of the
-//! summaries. Means over a phase are close to that. For many values the sequence is the asymptotic confidence sequence of
-//! Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (Annals of Statistics 2024), which needs a finite variance only.
+//! **Assumption:** values are independent and normally distributed with the same mean and variance, as for the t interval of the summaries.
+//! Means over a phase come close to this. For many values, the sequence is the asymptotic confidence sequence of Waudby-Smith, Arbour,
+//! Sinha, Kennedy and Ramdas (Annals of Statistics 2024), which only needs a finite variance.
 //!
-//! **Why not a sequence for bounded means** (Waudby-Smith and Ramdas, JRSS B 2024): it needs no assumption about the distribution,
-//! but a bound of the metric, and its half width after n values is at least ln(40)/n of the distance between the bounds: with a
-//! link's rate as the bound of throughput, 9 % of that rate after 40 trials, for any variance. Delays have no useful bound.
+//! **Why not a sequence for bounded means** (Waudby-Smith and Ramdas, JRSS B 2024): it assumes no distribution, but it needs bounds of the
+//! metric, and its half width after n values is at least ln(40)/n of the distance between the bounds. If a link's rate is the bound of
+//! throughput, this is 9 % of the rate after 40 trials, for any variance. Delays have no useful bound.
 
 use crate::summary::statistics::CONFIDENCE;
 
-/// φ: the interval is the narrowest, relative to what is possible, after about eight values per unit. With 1, it is finite from five
-/// values on.
+/// φ: relative to what is possible, the interval is narrowest after about eight values per unit of φ. With 1, it is finite from five values
+/// on.
 const PRIOR_VALUES: f64 = 1.0;
 
 /// The values so far: their number, mean and sum of squared deviations (Welford's algorithm).
@@ -43,31 +43,31 @@ impl ConfidenceSequence {
         self.squares += from_mean * (value - self.mean);
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     pub fn n(&self) -> u32 {
         self.n
     }
 
-    /// The mean of the values; `None` without values.
+    /// Returns the mean of the values; `None` without values.
     pub fn mean(&self) -> Option<f64> {
         (self.n > 0).then_some(self.mean)
     }
 
-    /// The interval after these values; `None` while it is infinite: with fewer than five values.
+    /// Returns the interval after these values; `None` while it is infinite, which is with fewer than five values.
     pub fn interval(&self) -> Option<(f64, f64)> {
         let half = (squared_t(self.n)? * self.squares.max(0.0) / f64::from(self.n)).sqrt();
         half.is_finite().then_some((self.mean - half, self.mean + half))
     }
 }
 
-/// t²/(n-1) at the ends of the interval after n values; `None` while it is infinite.
+/// Returns t²/(n-1) at the ends of the interval after n values; `None` while it is infinite.
 fn squared_t(n: u32) -> Option<f64> {
     if n < 2 {
         return None;
     }
     let values = f64::from(n);
     let r = PRIOR_VALUES / (PRIOR_VALUES + values);
-    // The quotient in e(m) where e(m) is 1/α.
+    // The quotient in e(m) at which e(m) is 1/α.
     let quotient = (((1.0 - CONFIDENCE) * r.sqrt()).recip().ln() * 2.0 / values).exp();
     let rest = 1.0 - quotient * r;
     (rest > 0.0).then(|| (quotient - 1.0) / rest)
@@ -87,7 +87,7 @@ pub(super) mod tests {
         sequence
     }
 
-    /// The likelihood ratio of the definition: sums of squares about m, without t.
+    /// Returns the likelihood ratio by its definition: from sums of squares about m, without t.
     fn e_value(values: &[f64], m: f64) -> f64 {
         let n = values.len() as f64;
         let null: f64 = values.iter().map(|value| (value - m).powi(2)).sum();
@@ -135,7 +135,7 @@ pub(super) mod tests {
         assert_eq!((sequence(&[]).mean(), sequence(&[1.0; 4]).interval()), (None, None));
     }
 
-    /// Normally distributed numbers (Box and Muller).
+    /// A source of normally distributed numbers (Box and Muller).
     pub(in crate::stopping) struct Normal(ChaCha8Rng);
 
     impl Normal {
@@ -152,14 +152,14 @@ pub(super) mod tests {
             radius * (std::f64::consts::TAU * self.uniform()).cos()
         }
 
-        /// The difference of two exponentially distributed numbers: heavy tails.
+        /// Returns the difference of two exponentially distributed numbers, which has heavy tails.
         fn laplace(&mut self) -> f64 {
             self.uniform().ln() - self.uniform().ln()
         }
     }
 
-    /// In how many of 10 000 sequences of 40 values with mean 0 an interval after some value is above 0, and below it; and in how
-    /// many a t interval, which is meant for a fixed number of values, excludes 0 after some value.
+    /// Returns how many of 10 000 sequences of 40 values with mean 0 have an interval above 0 after some value, and how many below 0. Also
+    /// returns how many have a t interval (which is meant for a fixed number of values) that excludes 0 after some value.
     fn exclude_zero(draw: impl Fn(&mut Normal) -> f64) -> ([u32; 2], u32) {
         let quantiles: Vec<f64> = (1..40)
             .map(|n| StudentsT::new(0.0, 1.0, f64::from(n)).unwrap().inverse_cdf(0.975))
@@ -192,14 +192,14 @@ pub(super) mod tests {
         let ([above, below], fixed) = exclude_zero(Normal::normal);
         assert!(above + below <= 500, "{above} above and {below} below");
         assert!(above > 0 && below > 0, "the test sees no interval at all");
-        // The same looks at an interval for one fixed number of trials find a difference in every fourth experiment.
+        // With the same looks, an interval for a fixed number of trials finds a difference in every fourth experiment.
         assert!(fixed > 2000, "{fixed}");
         let ([above, below], _) = exclude_zero(Normal::laplace);
         assert!(above + below <= 500, "{above} above and {below} below");
     }
 
-    /// A fixed number of pairs for a difference of half a standard deviation, found with a probability of 90 %:
-    /// (1.96 + 1.28)² / 0.5² = 42. Congestion controls differ by more; here by one standard deviation and more.
+    /// A fixed number of pairs finds a difference of half a standard deviation with a probability of 90 % if it is (1.96 + 1.28)² / 0.5² =
+    /// 42. Congestion controls differ by more: here, by at least one standard deviation.
     #[test]
     fn clear_differences_need_less_than_40_percent_of_a_fixed_number_of_trials() {
         const FIXED: u32 = 42;

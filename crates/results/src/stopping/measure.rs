@@ -1,4 +1,4 @@
-//! The values of one committed trial, for the rules that are applied after it.
+//! Measures one committed trial, for the rules that are applied after it.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::parallel::in_parallel;
 use crate::store::RunDir;
 use crate::summary::{self, PhaseRow, Schedule};
 
-/// Whether a trial has values: those that summaries include by default.
+/// Returns whether a trial has values, as those do that summaries include by default.
 pub(super) fn counts(end: &TrialEnd) -> bool {
     TrialFilter::default().includes(end.status)
 }
 
-/// Computes the values of committed trials. Must be used outside of an asynchronous runtime: Polars has its own.
+/// Computes the values of committed trials. Must be used outside an asynchronous runtime: Polars has its own.
 pub struct TrialMeter {
     run: Arc<RunDir>,
     numbers: Vec<Numbered>,
@@ -25,18 +25,18 @@ pub struct TrialMeter {
 }
 
 impl TrialMeter {
-    /// For these numbers, in the trials of a run.
+    /// Creates a meter of these numbers for the trials of a run.
     pub fn new(run: Arc<RunDir>, numbers: Vec<Numbered>) -> Self {
         let schedule = Schedule::of(run.plan());
         Self { run, numbers, schedule }
     }
 
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> &RunDir {
         &self.run
     }
 
-    /// The value of every number in a trial; `None` where the trial does not count or has no such number.
+    /// Returns the value of every number in a trial; `None` if the trial does not count or lacks the number.
     ///
     /// # Errors
     /// A table cannot be read.
@@ -50,7 +50,7 @@ impl TrialMeter {
         Ok(self.numbers.iter().map(|number| value_of(&rows, number)).collect())
     }
 
-    /// The same of several trials, by point and repetition, in their order.
+    /// As [`Self::values`], for several trials (point and repetition), in their order.
     ///
     /// # Errors
     /// A table cannot be read.

@@ -9,27 +9,27 @@ use super::{Decision, Definition, Estimate, Rule};
 use crate::display::TABLE_STYLE;
 use crate::expect::{named, quantity};
 
-/// Below this width, the columns of text would have one word per line.
+/// At a smaller width, the columns of text would have one word per line.
 const MIN_WIDTH: u16 = 72;
 
-/// A rule at one point, or a comparison of two, as it is now.
+/// The current result of a rule at one point, or of a comparison of two.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleResult {
-    /// `until` or `compare` and its number in the plan, counted from 0: `compare.0`.
+    /// `until` or `compare` with its number in the plan, from 0: `compare.0`.
     pub rule: String,
-    /// What it measures, and the margin, in words.
+    /// What the rule measures, and the margin, in words.
     pub number: String,
     /// The point, or both points.
     pub points: Vec<u32>,
-    /// Their levels: `flows.one.cc=cubic v bbr rate=10mbit`.
+    /// The points' levels: `flows.one.cc=cubic v bbr rate=10mbit`.
     pub levels: String,
-    /// The result; `None`: undecided.
+    /// The decision; `None` while the rule is undecided.
     pub decision: Option<Decision>,
-    /// The estimate when it was decided, or the one of now; `None` while its interval is infinite.
+    /// The estimate at the decision, or the current one; `None` while its interval is infinite.
     pub estimate: Option<Estimate>,
-    /// Repetitions until it was decided, or so far.
+    /// Number of repetitions until the decision, or so far.
     pub trials: u16,
-    /// Unit of the estimate.
+    /// The estimate's unit.
     pub unit: &'static str,
 }
 
@@ -61,12 +61,12 @@ impl RuleResult {
         }
     }
 
-    /// The result in words.
+    /// Describes the result.
     pub fn outcome(&self) -> &'static str {
         self.decision.as_ref().map_or("undecided", |decision| decision.outcome.as_str())
     }
 
-    /// The event of `--json`.
+    /// Returns the event of `--json`.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "event": "rule", "rule": self.rule, "number": self.number, "points": self.points, "levels": self.levels,
@@ -83,7 +83,7 @@ impl RuleResult {
     }
 }
 
-/// The levels of a point; of two points also where they differ.
+/// Returns the levels of a point. For two points, gives both levels where they differ.
 fn levels_text(points: &[&[(String, String)]]) -> String {
     let Some((first, others)) = points.split_first() else { return String::new() };
     let mut text = String::new();
@@ -100,7 +100,7 @@ fn levels_text(points: &[&[(String, String)]]) -> String {
     text
 }
 
-/// The table of rules, at most `width` characters wide; empty without rules.
+/// Returns the table of rules, at most `width` characters wide; empty without rules.
 pub fn text(rows: &[RuleResult], width: u16) -> String {
     if rows.is_empty() {
         return String::new();

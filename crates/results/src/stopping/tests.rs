@@ -44,13 +44,13 @@ fn compare(keys: &str) -> String {
     format!("\n[[compare]]\n{points}metric = \"throughput\"\ngroup = \"f\"\n{keys}\n")
 }
 
-/// Point 0 has about 9 Mbit/s, point 1 about 7, both with a little spread.
+/// At point 0, about 9 Mbit/s; at point 1, about 7. Both have a small spread.
 fn steady(point_id: u32, trial: u16) -> f64 {
     let spread = 10_000.0 * f64::from((u32::from(trial) * (point_id + 1)) % 3);
     if point_id == 0 { 9e6 + spread } else { 7e6 + spread }
 }
 
-/// All decisions if these trials end in this order, each with the value of both rules.
+/// Returns the rules after these trials have ended in this order. All numbers of a trial have the same value.
 fn decide(plan: &CheckedPlan, trials: &[(u32, u16)], value: fn(u32, u16) -> f64) -> StoppingRules {
     let mut rules = StoppingRules::of(plan);
     for (point_id, trial) in trials {
@@ -93,7 +93,7 @@ fn trial_starts_once_the_earlier_repetitions_leave_a_rule_undecided() {
     let all = decide(&plan, &in_order(5), steady);
     assert_eq!([all.start(0, 6), all.start(1, 6)], [Start::Never, Start::Never]);
     assert!(all.is_needed(0, 5) && !all.is_needed(0, 6));
-    // A wide spread: more trials are needed, one after the other.
+    // The spread is wide, so more trials are needed, one after the other.
     let wide = |_: u32, trial: u16| if trial.is_multiple_of(2) { 9e6 } else { 3e6 };
     let undecided = decide(&plan, &in_order(7), wide);
     assert_eq!([undecided.start(0, 8), undecided.start(0, 9)], [Start::Now, Start::Later]);
@@ -144,8 +144,8 @@ fn comparison_has_four_ends() {
     assert_eq!(end("better = \"higher\"\nmargin = \"40%\"", steady), ("equivalent", 5));
 }
 
-/// The rules of a plan, applied after each of 40 repetitions of two equal points. Trials of a pair have most of their variance in common,
-/// as equal seeds give it.
+/// Applies a plan's rules after each of 40 repetitions of two equal points. The trials of a pair share most of their variance, as they do
+/// with equal seeds.
 #[test]
 fn few_of_10000_comparisons_of_equal_points_end_as_better() {
     let plan = plan("repeat = 40", &compare("better = \"higher\"\nmargin = \"1kbit\""));
@@ -185,7 +185,7 @@ fn compared_points_have_the_same_seeds() {
     assert_eq!(paired[0], alone[0], "those of the first point");
 }
 
-/// A point that no rule is about has the least number of trials.
+/// A point without a rule has the minimum number of trials.
 #[test]
 fn rule_may_be_about_some_points() {
     let until = UNTIL.replace("metric", "where = { \"flows.f.cc\" = \"bbr\" }, metric");
@@ -198,7 +198,7 @@ fn rule_may_be_about_some_points() {
     assert_eq!(rules.results().len(), 1);
 }
 
-/// Only then are the tables of a point's trials read.
+/// Only for open points are the tables of their trials read.
 #[test]
 fn point_is_open_while_a_rule_about_it_is_undecided() {
     let until = UNTIL.replace("metric", "where = { \"flows.f.cc\" = \"bbr\" }, metric");
@@ -206,7 +206,7 @@ fn point_is_open_while_a_rule_about_it_is_undecided() {
     let open = |rules: &StoppingRules| [0, 1, 2].map(|point| rules.is_open(point));
     assert_eq!(open(&decide(&about_one, &in_order(4), steady)), [true, false, false]);
     assert_eq!(open(&decide(&about_one, &in_order(5), steady)), [false; 3]);
-    // The comparison goes on at both points.
+    // The comparison continues at both points.
     let compared = plan(&until, &compare("better = \"higher\"\nmargin = \"1mbit\""));
     let mut trials = in_order(5);
     trials.pop();
@@ -217,7 +217,7 @@ fn point_is_open_while_a_rule_about_it_is_undecided() {
     assert_eq!((open(&rules), decided), ([false; 3], vec!["until.0".into(), "compare.0".into()]));
 }
 
-/// A summary of these trials, with their ends and the values of [`steady`].
+/// Returns a summary of these trials, with their ends and the values of [`steady`].
 fn summary(trials: &[(u32, u16, TrialStatus)]) -> Summary {
     let row = |(point_id, trial): (u32, u16)| PhaseRow {
         point_id,
@@ -254,7 +254,7 @@ fn summary(trials: &[(u32, u16, TrialStatus)]) -> Summary {
     }
 }
 
-/// The trials of both points, in the order of a summary, but for one that has another status.
+/// Returns the trials of both points, in the order of a summary, with another status for one of them.
 fn trials_with(
     repetitions: u16,
     other: (u32, u16),
@@ -266,7 +266,7 @@ fn trials_with(
     trials.into_iter().map(|trial| (trial.0, trial.1, of(trial))).collect()
 }
 
-/// With `--keep-going`, a run goes on after an aborted trial, and its rules with it.
+/// With `--keep-going`, a run and its rules continue after an aborted trial.
 #[test]
 fn aborted_trial_has_ended_without_a_value() {
     let plan = plan(UNTIL, &compare("better = \"higher\"\nmargin = \"5%\""));

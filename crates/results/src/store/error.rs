@@ -1,11 +1,11 @@
-//! Why a results directory cannot be made, opened, resumed or finished.
+//! Why a results directory cannot be created, opened, resumed or finished.
 
 use std::path::PathBuf;
 
 use crate::error::{ErrorClass, FileError};
 use crate::journal::JournalError;
 
-/// A results directory cannot be made, opened, resumed or finished.
+/// A results directory cannot be created, opened, resumed or finished.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -15,7 +15,7 @@ pub enum StoreError {
     /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A directory that ccbench did not make.
+    /// The directory was not made by ccbench.
     #[error(
         "{} is not a results directory of ccbench ({reason}); give the directory that `ccbench run` printed",
         path.display()
@@ -26,7 +26,7 @@ pub enum StoreError {
         /// What is missing.
         reason: &'static str,
     },
-    /// A plan file instead of a results directory.
+    /// The path is a plan, not a results directory.
     #[error(
         "{} is a plan, not a results directory; `ccbench run {}` runs it and prints the directory",
         path.display(), path.display()
@@ -35,7 +35,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// A resumed run whose plan resolves to something else.
+    /// The plan of a resumed run resolves to something else.
     #[error(
         "{} holds a run of another plan (its resolved plan has sha256 {found}, this one {expected}); \
          resume with the plan in {}/plan.toml, or start a new run",
@@ -44,9 +44,9 @@ pub enum StoreError {
     OtherPlan {
         /// The results directory.
         path: PathBuf,
-        /// Of the plan that the directory was made for.
+        /// SHA-256 of the plan that the directory was made for.
         found: String,
-        /// Of the plan given now.
+        /// SHA-256 of the plan given now.
         expected: String,
     },
     /// The resolved plan is not the one that was run.
@@ -61,7 +61,7 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
-    /// A complete run whose journal lacks a trial: what looks like a leftover is its data.
+    /// The journal of a complete run lacks a trial, so apparent leftovers are that trial's data.
     #[error(
         "{}/journal.ndjson is damaged: it lacks trial {trial} of point {point_id}, which run.json of the complete run has, and \
          resuming would remove its data; restore the file from a copy; `ccbench verify {}` lists all damaged files",
@@ -70,12 +70,12 @@ pub enum StoreError {
     LostTrial {
         /// The results directory.
         path: PathBuf,
-        /// Which point.
+        /// The point.
         point_id: u32,
-        /// Which repetition.
+        /// The repetition.
         trial: u16,
     },
-    /// A run whose trials share files cannot be continued.
+    /// The run's trials share files, so it cannot be continued.
     #[error(
         "{} is compacted, so its trials cannot be repeated; merge the shards again without --compact, and resume that run",
         path.display()
@@ -93,7 +93,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),

@@ -1,4 +1,4 @@
-//! Makes a results directory and fills it at once, or leaves nothing of it.
+//! Creates a results directory and fills it, all or nothing.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -12,19 +12,21 @@ use crate::model::RunInfo;
 use crate::part::sync;
 use crate::record;
 
-/// End of the name of a directory while it is filled, which is hidden.
+/// Suffix of the hidden directory's name while it is filled.
 const FILLING: &str = ".ccbench-filling";
 
 impl RunDir {
-    /// Makes exactly this directory, which must not exist or be empty, and fills it. After an error it is as it was, with what others have
-    /// put there meanwhile; new parents stay. A process that is killed leaves a hidden directory, which the next call for this path removes;
-    /// killed while it moves the entries into an existing directory, it leaves them in two places, and the next call is refused.
+    /// Creates exactly this directory, which must not exist or be empty, and fills it.
     ///
-    /// A new directory is filled beside its path and renamed at the end. One that exists keeps its permissions, may be a mount point or
-    /// somebody's working directory, and is filled in a directory within it, whose entries are moved at the end.
+    /// After an error the directory is as it was, including files that others have added meanwhile; new parents stay. If the process is
+    /// killed, it leaves a hidden directory, which the next call for this path removes. If it is killed while it moves the entries into an
+    /// existing directory, they are in two places, and the next call is refused.
+    ///
+    /// A new directory is filled beside its path and renamed at the end. An existing directory keeps its permissions, and may be a mount
+    /// point or a working directory. It is filled in a directory within it, whose entries are moved at the end.
     ///
     /// # Errors
-    /// As [`RunDir::create_at`], another process fills it, or `fill` fails.
+    /// As [`RunDir::create_at`]; another process fills the directory; or `fill` fails.
     pub fn fill_at<E: From<StoreError>>(
         path: &Path,
         info: &RunInfo,
@@ -33,30 +35,30 @@ impl RunDir {
         let is_new = path.symlink_metadata().is_err();
         let filling = Filling::begin(path, is_new)?;
         let run = Self::set_up(filling.path.clone(), info).map_err(E::from);
-        // The journal is closed before the directory has its name.
+        // Close the journal before the directory gets its name.
         let filled = run.and_then(|run| fill(&run));
         filled.and_then(|()| filling.publish(path, is_new).map_err(E::from)).inspect_err(|_| {
-            // The first error is the one to report.
+            // Report the first error.
             let _ = remove(&filling.path);
         })
     }
 }
 
-/// A directory that is being filled, with a lock on it.
+/// A directory that is being filled, with its lock.
 struct Filling {
     path: PathBuf,
     _lock: File,
 }
 
 impl Filling {
-    /// Makes it beside or in the directory that it becomes, and removes what a killed process has left of it.
+    /// Creates the hidden directory beside or in the final one, and removes what a killed process left of it.
     fn begin(to: &Path, is_new: bool) -> Result<Self> {
         let path = hidden(to, is_new);
         if is_new {
             let parent = folder_of(to);
             std::fs::create_dir_all(parent).map_err(io_error("create", parent))?;
         } else if !to.is_dir() || list(to)?.iter().any(|entry| *entry != path) {
-            // A process that was killed while it moved entries has left the others in the hidden directory.
+            // A process that was killed while it moved entries left the rest in the hidden directory.
             return Err(StoreError::NotEmpty { path: to.to_path_buf() });
         }
         if path.symlink_metadata().is_ok() {
@@ -67,7 +69,7 @@ impl Filling {
         Ok(Self { _lock: lock(&path, to)?, path })
     }
 
-    /// Gives the content its place. Whoever has the journal and `run.json` of a run has the rest of it.
+    /// Moves the content to its place. The journal and `run.json` come last, so a run that has them is complete.
     fn publish(&self, to: &Path, is_new: bool) -> Result<()> {
         if is_new {
             rename_new(&self.path, to).map_err(io_error("rename to", to))?;
@@ -80,7 +82,7 @@ impl Filling {
         let place = |entry: &Path| to.join(entry.file_name().unwrap_or_default());
         for (nth, entry) in entries.iter().enumerate() {
             if let Err(error) = rename_new(entry, &place(entry)) {
-                // What others have put there stays.
+                // Keep what others have put there.
                 for moved in &entries[..nth] {
                     let _ = rename_new(&place(moved), moved);
                 }
@@ -92,7 +94,7 @@ impl Filling {
     }
 }
 
-/// The hidden directory for one with this path: beside it, or in it.
+/// Returns the path of the hidden directory: beside `to`, or in it.
 fn hidden(to: &Path, is_new: bool) -> PathBuf {
     if !is_new {
         return to.join(FILLING);
@@ -103,12 +105,12 @@ fn hidden(to: &Path, is_new: bool) -> PathBuf {
     to.with_file_name(name)
 }
 
-/// The directory that has this path.
+/// Returns the directory that contains this path.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Locks a directory that becomes `to`, as long as the result lives.
+/// Locks a directory that becomes `to`, for the lifetime of the result.
 fn lock(dir: &Path, to: &Path) -> Result<File> {
     let file = File::open(dir).map_err(io_error("open", dir))?;
     match file.try_lock() {
@@ -120,7 +122,7 @@ fn lock(dir: &Path, to: &Path) -> Result<File> {
     }
 }
 
-/// Makes a directory, which must not have files.
+/// Creates a directory, which must be empty if it exists.
 pub(super) fn make_empty(path: &Path) -> Result<()> {
     std::fs::create_dir_all(path).map_err(io_error("create", path))?;
     match list(path)?.is_empty() {
@@ -154,7 +156,7 @@ mod tests {
     fn a_new_directory_has_its_name_when_it_is_full() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("runs/old");
-        // Of a process that was killed.
+        // Left by a process that was killed.
         let left = root.path().join("runs").join(format!(".old{FILLING}"));
         std::fs::create_dir_all(left.join("tables/half")).unwrap();
         RunDir::fill_at(&path, &info(), |run| {
@@ -227,7 +229,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(entries(path), [others[0].clone()]);
         std::fs::remove_file(&others[0]).unwrap();
-        // In the way of a file that gets its place after others.
+        // Blocks a file that is moved after others.
         let error = fill_beside(&others[1], |run| run.finish(RunStatus::Complete)).unwrap_err();
         assert!(error.to_string().contains(journal::FILE_NAME), "{error}");
         assert_eq!(entries(path), std::slice::from_ref(&journal));

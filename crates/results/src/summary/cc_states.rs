@@ -1,7 +1,7 @@
-//! Metrics of the inner state of `bbr2` and `bbr3` (table `cc_state`): how long a flow is in a state, how often it enters it and
-//! how many rounds end there, and what values variables of draft-ietf-ccwg-bbr have. There is a row per round and at the
-//! beginning of each state, so a state lasts from its first row to the first row of the next state. What was before the first
-//! row of a flow and after its last one is not known, and not counted.
+//! Metrics of the internal state of `bbr2` and `bbr3` (table `cc_state`): how long a flow is in a state, how often it enters the state, how
+//! many rounds end there, and the values of variables of draft-ietf-ccwg-bbr. The table has a row per round and at the beginning of each
+//! state, so a state lasts from its first row to the first row of the next state. What happens before the first row of a flow and after its
+//! last row is unknown, and does not count.
 
 use ccbench_proto::metric::{BBR_STATES, IN_BBR_STATES, Scope};
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// Metrics of variables: name and unit, the variable of `cc_state`, and what its unit is in that of the metric.
+/// Metrics of variables: name and unit, the variable of `cc_state`, and the size of its unit in units of the metric.
 const VARIABLES: [(&str, &str, &str, f64); 13] = [
     ("bbr_bw", "bit/s", "bw_kbps", 1e3),
     ("bbr_max_bw", "bit/s", "max_bw_kbps", 1e3),
@@ -29,29 +29,29 @@ const VARIABLES: [(&str, &str, &str, f64); 13] = [
     ("bbr_cwnd", "packets", "cwnd_pkts", 1.0),
     ("bbr_inflight", "packets", "inflight_pkts", 1.0),
 ];
-/// The variable with the number of the state.
+/// The variable that contains the number of the state.
 const MODE: &str = "mode";
 /// The value of a bound that is not set.
 const UNSET: f64 = 4_294_967_295.0;
 
-/// The rows of one time.
+/// The rows with the same time.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Record {
     at_s: f64,
     round: f64,
     mode: Option<usize>,
-    /// In the order of [`VARIABLES`], in their units; [`UNSET`] without a factor.
+    /// Values in the order of [`VARIABLES`] and in the metrics' units; [`UNSET`] is stored unscaled.
     values: [Option<f64>; VARIABLES.len()],
 }
 
-/// A time in one state.
+/// A visit to a state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Visit {
     state: usize,
     span: Span,
 }
 
-/// By state.
+/// Values, by state.
 type OfStates = [f64; BBR_STATES.len()];
 
 /// What a flow did in a phase.
@@ -64,7 +64,7 @@ struct InPhase<'a> {
     rows: Vec<(&'a Record, bool)>,
 }
 
-/// Metrics of the flows and groups of one trial.
+/// Returns the metrics of the flows and groups of one trial.
 pub(super) fn cc_states(
     run: &RunDir,
     end: &TrialEnd,
@@ -86,7 +86,7 @@ pub(super) fn cc_states(
     let mut found = Vec::new();
     let mut of_group: Vec<(String, Vec<Vec<Record>>)> = Vec::new();
     for ([_, group, flow], mut records) in flows.sorted() {
-        // Those of other congestion controls have no states.
+        // Other congestion controls have no states.
         records.retain(|record| record.mode.is_some());
         records.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
         let records = [records];
@@ -102,7 +102,7 @@ pub(super) fn cc_states(
     Ok(found)
 }
 
-/// Adds a row of the table to the records of its flow. Rows of one record follow each other.
+/// Adds a row of the table to the records of its flow. The rows of a record are consecutive.
 fn put(records: &mut Vec<Record>, (at_s, round): (f64, f64), variable: &str, value: f64) {
     let nth = VARIABLES.iter().position(|(_, _, name, _)| *name == variable);
     if nth.is_none() && variable != MODE {
@@ -126,7 +126,7 @@ fn put(records: &mut Vec<Record>, (at_s, round): (f64, f64), variable: &str, val
     }
 }
 
-/// The states of a flow in turn.
+/// Returns the successive states of a flow.
 fn visits(records: &[Record]) -> Vec<Visit> {
     let mut found: Vec<Visit> = Vec::new();
     for record in records {
@@ -142,7 +142,7 @@ fn visits(records: &[Record]) -> Vec<Visit> {
     found
 }
 
-/// What a flow did in this span.
+/// Returns what a flow did in this span.
 fn in_phase(records: &[Record], (from_s, to_s): Span) -> InPhase<'_> {
     let mut here = InPhase::default();
     let is_here = |at_s: f64| (from_s..to_s).contains(&at_s);
@@ -153,7 +153,7 @@ fn in_phase(records: &[Record], (from_s, to_s): Span) -> InPhase<'_> {
     let mut before: Option<&Record> = None;
     for record in records {
         if is_here(record.at_s) {
-            // The acknowledgement that ends a round may end the state: the round was in the one before.
+            // The acknowledgement that ends a round may also end the state. Such a round belongs to the previous state.
             if let Some((before, state)) = before.and_then(|before| Some((before, before.mode?))) {
                 here.rounds[state] += (record.round - before.round).max(0.0);
             }
@@ -164,8 +164,7 @@ fn in_phase(records: &[Record], (from_s, to_s): Span) -> InPhase<'_> {
     here
 }
 
-/// The metrics of a flow, or of a group's flows: times, entries and rounds are means over its flows, and values are those of
-/// all rows.
+/// Returns the metrics of a flow or of a group's flows. Times, entries and rounds are means over the flows; values are those of all rows.
 fn rows(
     end: &TrialEnd,
     schedule: &Schedule,
@@ -221,7 +220,7 @@ fn rows(
     found
 }
 
-/// Statistics of a variable over the rows of a phase, and of a group also over those in each state.
+/// Returns statistics of a variable over the rows of a phase and, for a group, also over those in each state.
 fn values(flows: &[InPhase<'_>], nth: usize, scope: Scope) -> Vec<(&'static str, f64, usize)> {
     let all = || flows.iter().flat_map(|flow| &flow.rows);
     let of = |record: &Record| record.values[nth].filter(|value| *value != UNSET);
@@ -272,7 +271,7 @@ mod tests {
     const DOWN: usize = 2;
     const CRUISE: usize = 3;
 
-    /// Rows as in the table: time, round, state, pacing gain in 1/256 and `inflight_hi`.
+    /// Returns the rows of the table: time, round, state, pacing gain in 1/256 and `inflight_hi`.
     fn records(rows: &[(f64, u32, usize, u32, u32)]) -> Vec<Record> {
         let mut records = Vec::new();
         for (at_s, round, mode, gain, inflight_hi) in rows {
@@ -288,7 +287,7 @@ mod tests {
         records
     }
 
-    /// DRAIN lasts for less than a round, and the last state has no end.
+    /// Returns a flow whose DRAIN is shorter than a round, and whose last state has no end.
     fn flow() -> Vec<Record> {
         records(&[
             (1.0, 1, STARTUP, 710, u32::MAX),
@@ -313,7 +312,7 @@ mod tests {
         assert_eq!(of("bbr_bw"), Some(8000.0));
         assert_eq!(of("bbr_pacing_gain"), Some(0.34375));
         assert_eq!(of("bbr_min_rtt"), None);
-        // Two records of the same time are two.
+        // Two records with the same time stay separate.
         assert_eq!(
             super::tests::records(&[(1.0, 1, STARTUP, 0, 0), (1.0, 1, DRAIN, 0, 0)]).len(),
             2
@@ -335,7 +334,7 @@ mod tests {
         let here = in_phase(&records, (1.25, 3.25));
         assert_eq!(here.time_s[..4], [0.75, 0.25, 1.0, 0.0]);
         assert_eq!(here.entries[..4], [0.0, 1.0, 1.0, 0.0]);
-        // The round that ends with the first row of DRAIN was one of STARTUP, and no round ends in DRAIN.
+        // The round that ends with the first row of DRAIN was in STARTUP, and no round ends in DRAIN.
         assert_eq!(here.rounds[..4], [2.0, 0.0, 2.0, 0.0]);
         assert_eq!(here.rows.len(), 4);
     }

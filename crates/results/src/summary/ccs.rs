@@ -8,7 +8,7 @@ use crate::journal::TrialEnd;
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
-/// Names by point and group; several names of one group are joined with `+`.
+/// Returns names by point and group. Several names of one group are joined with `+`.
 pub(crate) fn sender_ccs(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -23,7 +23,7 @@ pub(crate) fn sender_ccs(
     Ok(seen.into_iter().map(|(of, ccs)| (of, joined(ccs))).collect())
 }
 
-/// Every group with the congestion controls of its senders.
+/// Returns every group with the congestion controls of its senders.
 fn of_trial(run: &RunDir, end: &TrialEnd) -> Result<BTreeSet<(String, String)>> {
     let mut seen = BTreeSet::new();
     each_slice(run, "flows", end, &["group", "role", "side", "cc_actual"], |slice| {

@@ -1,9 +1,8 @@
-//! **flow_completion_time** of finite flows: from the time at which the application of the sender begins to write until that of
-//! the receiver has read the last byte (`start_s` and `completed_s` of table `flows`). A flow that is not complete when it stops
-//! took longer than it was observed: it is right-censored, counted (**unfinished_flows**, and as `undefined`), and part of the
-//! Kaplan-Meier median.
+//! **flow_completion_time** of finite flows: from the time at which the sender's application begins to write until the receiver's
+//! application has read the last byte (`start_s` and `completed_s` of table `flows`). A flow that is incomplete when it stops took longer
+//! than it was observed. It is right-censored: it is counted (**unfinished_flows**, and as `undefined`) and enters the Kaplan-Meier median.
 //!
-//! Without a plan, as of imported files, no flow is known to be finite: the time is then the duration of the transfer.
+//! Without a plan (imported files), no flow is known to be finite. The time is then the duration of the transfer.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +16,18 @@ use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// What both ends of a flow report, in seconds since the start of the trial.
+/// The reports of both ends of a flow, in seconds since the start of the trial.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ends {
-    /// When its application began.
+    /// When the sender's application began.
     sender_start_s: Option<f64>,
     receiver_start_s: Option<f64>,
-    /// When the last byte was read, and when the flow stopped: at the receiver, without its row at the sender.
+    /// When the last byte was read, and when the flow stopped: at the receiver or, without the receiver's row, at the sender.
     completed_s: Option<f64>,
     stop_s: Option<f64>,
 }
 
-/// A flow's time in us: to its last byte, or to the end of the observation.
+/// A flow's time in us: until its last byte, or until the end of the observation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Time {
     Completed(f64),
@@ -36,7 +35,7 @@ enum Time {
 }
 
 impl Ends {
-    /// `is_finite`: as the plan says; `None`: there is no plan.
+    /// Returns the flow's time. `is_finite` is from the plan; `None` if there is no plan.
     fn time(&self, is_finite: Option<bool>) -> Option<Time> {
         let start_s = self.sender_start_s.or(self.receiver_start_s)?;
         let since_us = |at_s: f64| ((at_s - start_s) * 1e6).round();
@@ -49,7 +48,7 @@ impl Ends {
     }
 }
 
-/// Completion times of the flows and groups of one trial.
+/// Returns completion times of the flows and groups of one trial.
 pub(super) fn completion_times(
     run: &RunDir,
     end: &TrialEnd,
@@ -91,7 +90,7 @@ pub(super) fn completion_times(
     Ok(groups.iter().flat_map(of_group).collect())
 }
 
-/// How many flows of a group are not complete.
+/// Returns how many flows of a group are incomplete.
 fn unfinished(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> PhaseRow {
     let is_censored = |(_, time): &&(&str, Time)| matches!(time, Time::Censored(_));
     PhaseRow {
@@ -108,7 +107,7 @@ fn unfinished(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> PhaseRow {
     }
 }
 
-/// The times of a group and its flows.
+/// Returns the times of a group and its flows.
 fn rows(end: &TrialEnd, group: &str, times: &[(&str, Time)]) -> Vec<PhaseRow> {
     let n = times.len() as u32;
     let row = |scope, subject: &str, (stat, value): (&'static str, f64), n| PhaseRow {

@@ -1,15 +1,15 @@
-//! Convergence time: the time from the arrival of the last flow until the throughput of every flow, in each second of the next
-//! five, is within 25 % of its share. Modelled on Dong et al., PCC (NSDI 2015). With a timescale above one second
-//! (`sample.timescale`), its length replaces the second.
+//! Convergence time: the time from the arrival of the last flow until every flow's throughput is within 25 % of its share in each of the
+//! next five seconds. Modelled on Dong et al., PCC (NSDI 2015). If the timescale (`sample.timescale`) is above one second, its length
+//! replaces the second.
 //!
 //! - The **last arrival** is the latest start of a flow in the phase, or the start of the phase if no flow starts in it. The plan
-//!   has the flows of the phase and their scheduled starts; flows that start later (`start_jitter`) report it in table `flows`.
-//!   Without a plan, it is the first bin in which every flow of the phase has data.
-//! - The **share** is the max-min fair goodput of the plan's links and rate limits in that second. If the plan cannot be read,
-//!   if it does not have the cabling (nodes with agents), or if nothing limits a flow, it is an equal share of the goodput of all flows.
-//! - The flows are those that run at the last arrival; the time ends when the first of them stops, or with the phase.
+//!   has the flows of the phase and their scheduled starts; flows that start later (`start_jitter`) report their start in table `flows`.
+//!   Without a plan, the last arrival is the first bin in which every flow of the phase has data.
+//! - The **share** is the max-min fair goodput of the plan's links and rate limits in that second. It is an equal share of the goodput
+//!   of all flows if the plan cannot be read, does not have the cabling (nodes with agents), or does not limit a flow.
+//! - The flows are those that run at the last arrival. The time ends when the first of them stops, or with the phase.
 //!
-//! `jain_convergence_time`, the time until Jain's index reaches a limit, is another metric: `jain_convergence_us` in `sampled.rs`.
+//! `jain_convergence_time`, the time until Jain's index reaches a limit, is a different metric: `jain_convergence_us` in `sampled.rs`.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +18,15 @@ use super::sampled::BinnedFlows;
 use super::schedule::{Group, Schedule, Span, group_of};
 use super::settling::BIN_S;
 
-/// How far throughput may be from the share, relative to the share.
+/// Maximum deviation of throughput from the share, relative to the share.
 const TOLERANCE: f64 = 0.25;
-/// Shares must be kept for this time.
+/// How long flows must keep their shares.
 const STABLE_S: f64 = 5.0;
-/// Time over which throughput is averaged, at least.
+/// Minimum time over which throughput is averaged.
 const WINDOW_S: f64 = 1.0;
 
-/// Convergence time of a phase in us, and `None` within it if the flows do not converge; `None` if fewer than two flows run, or
-/// if their shares are unknown because classes divide a link. `starts_s`: when each flow started, as it reported.
+/// Returns the convergence time of a phase in us; the inner `None` means that the flows do not converge. The outer `None` means that fewer
+/// than two flows run, or that classes divide a link, so that shares are unknown. `starts_s` is when each flow reported its start.
 pub(super) fn of_phase(
     bins: &BinnedFlows,
     starts_s: &BTreeMap<String, f64>,
@@ -77,7 +77,7 @@ struct Running<'s> {
     span: Span,
 }
 
-/// `None` if the plan cannot be read.
+/// Returns the running groups; `None` if the plan cannot be read.
 fn running<'s>(
     schedule: &'s Schedule,
     point_id: u32,
@@ -98,7 +98,7 @@ fn running<'s>(
     Some(Running { groups, span: (arrival_s, stop_s) })
 }
 
-/// Max-min fair shares in spans that follow each other. They are computed once while the links do not change.
+/// Max-min fair shares in successive spans. They are computed only once as long as the links do not change.
 struct KnownShares<'a, 'c> {
     network: &'a Network,
     running: &'a Running<'a>,
@@ -106,7 +106,7 @@ struct KnownShares<'a, 'c> {
     /// Times at which links change, ascending.
     changes_s: Vec<f64>,
     has_traces: bool,
-    /// The shares after so many changes.
+    /// The shares after this number of changes.
     last: Option<(usize, Shares)>,
 }
 
@@ -118,7 +118,7 @@ impl<'a, 'c> KnownShares<'a, 'c> {
         Self { network, running, curves, changes_s, has_traces, last: None }
     }
 
-    /// The shares of flows in a span.
+    /// Returns the shares of flows in a span.
     fn at(&mut self, flows: &[&str], span: Span) -> Shares {
         let passed = self.changes_s.partition_point(|at_s| *at_s <= span.0);
         let is_constant =
@@ -139,18 +139,17 @@ impl<'a, 'c> KnownShares<'a, 'c> {
     }
 }
 
-/// Shares of flows.
+/// The shares of flows.
 #[derive(Debug, Clone)]
 enum Shares {
-    /// Of each flow in Mbit/s.
+    /// The share of each flow in Mbit/s.
     Of(Vec<f64>),
-    /// Equal ones of the sum.
+    /// Equal shares of the sum.
     Equal,
 }
 
-/// The first bin from which on every flow is within [`TOLERANCE`] of its share in consecutive windows that cover
-/// [`STABLE_S`]. `rates` are those of each flow in every bin, in Mbit/s; `share` gives the shares in the window that starts
-/// with a bin.
+/// Returns the first bin from which on every flow is within [`TOLERANCE`] of its share in consecutive windows that cover [`STABLE_S`].
+/// `rates` has each flow's rates in every bin, in Mbit/s; `share` returns the shares in the window that starts with a bin.
 fn converged(
     rates: &[Vec<Option<f64>>],
     window: usize,
@@ -166,7 +165,7 @@ fn converged(
             Shares::Of(shares) => shares,
             Shares::Equal => vec![means.iter().sum::<f64>() / means.len() as f64; means.len()],
         };
-        // A share of zero cannot be kept: no flow can send.
+        // No flow can keep a share of zero, because it cannot send.
         let near =
             |(mean, share): (&f64, &f64)| *share > 0.0 && (mean - share).abs() <= TOLERANCE * share;
         means.iter().zip(&shares).all(near)
@@ -176,7 +175,7 @@ fn converged(
     (0..fair.len()).find(stays)
 }
 
-/// Sums over the first bins of a flow: with them, the mean of a window does not depend on its length.
+/// Prefix sums of a flow's bins: computing the mean of a window takes the same time for any length.
 struct Sums {
     /// Sum of the rates before each bin and before the end; 0 for a bin without data.
     rates: Vec<f64>,
@@ -197,7 +196,7 @@ impl Sums {
         Self { rates, gaps }
     }
 
-    /// Mean rate of a window; `None` if a bin in it has no data.
+    /// Returns the mean rate of a window; `None` if a bin in it has no data.
     fn mean(&self, from: usize, window: usize) -> Option<f64> {
         let to = from + window;
         let is_whole = self.gaps[from] == self.gaps[to];
@@ -217,7 +216,7 @@ mod tests {
         None
     }
 
-    /// Rates of flows that stay the same for a number of bins each.
+    /// Returns rates of flows, each constant for a number of bins.
     fn rates<const N: usize>(parts: &[(usize, [f64; N])]) -> Vec<Vec<Option<f64>>> {
         let of_flow = |flow: usize| {
             parts
@@ -235,7 +234,7 @@ mod tests {
     fn shares_must_be_kept_for_five_seconds() {
         assert_eq!(equal(&[(50, [10.0, 10.0])]), Some(0));
         assert_eq!(equal(&[(49, [10.0, 10.0])]), None, "less than five seconds");
-        // 12.5 and 7.5 are at the limit.
+        // 12.5 and 7.5 are exactly at the limit.
         assert_eq!(equal(&[(60, [12.5, 7.5])]), Some(0));
         assert_eq!(equal(&[(60, [12.6, 7.4])]), None);
         // Fair for four seconds, unfair for one, then fair.
@@ -251,12 +250,12 @@ mod tests {
         let mut starved = [10.0; 10];
         starved[9] = 0.0;
         assert_eq!(equal(&[(100, starved)]), None);
-        // Another share than an equal one.
+        // A share that is not equal.
         let of = |shares: [f64; 2]| {
             converged(&rates(&[(100, [20.0, 10.0])]), 10, |_| Shares::Of(shares.to_vec()))
         };
         assert_eq!((of([20.0, 10.0]), of([15.0, 15.0]), of([20.0, 0.0])), (Some(0), None, None));
-        // Without data there is no convergence.
+        // Without data, the flows do not converge.
         let mut gap = rates(&[(60, [10.0, 10.0])]);
         gap[1][30] = None;
         assert_eq!(converged(&gap, 10, |_| Shares::Equal), None);
@@ -287,7 +286,7 @@ mod tests {
         flows = ["first"]
     "#;
 
-    /// Both flows at these rates in Mbit/s, the second one from 4 s to 20 s, the first one at twice its rate before.
+    /// Returns both flows at these rates in Mbit/s. The second one runs from 4 s to 20 s; before, the first one has twice its rate.
     fn grid(first: f64, late: f64) -> BinnedFlows {
         let mut grid = BinnedFlows::new(22.0);
         for nth in 0..220 {
@@ -306,7 +305,7 @@ mod tests {
         of_late(text, grid, &[])
     }
 
-    /// With flows that report when they started.
+    /// Computes the convergence time for flows that report when they started.
     fn of_late(text: &str, grid: &BinnedFlows, starts_s: &[(&str, f64)]) -> Option<Option<f64>> {
         let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
         let starts_s = starts_s.iter().map(|(flow, at_s)| ((*flow).to_owned(), *at_s)).collect();
@@ -321,11 +320,11 @@ mod tests {
         assert!(first_full_bin(of_plan(PLAN, &grid(9.5, 9.5))));
         // Equal, but far below what the link carries.
         assert_eq!(of_plan(PLAN, &grid(5.0, 5.0)), Some(None));
-        // The share of a limited flow is its limit, the other one gets the rest.
+        // A limited flow's share is its limit, and the other flow's is the rest.
         let limited = PLAN.replace("start = \"4s\"", "start = \"4s\"\nrate = \"2mbit\"");
         assert!(first_full_bin(of_plan(&limited, &grid(17.0, 2.0))));
         assert_eq!(of_plan(PLAN, &grid(17.0, 2.0)), Some(None));
-        // Without a plan: from the first bin with data of both, and equal shares of their sum.
+        // Without a plan: from the first bin with data of both, with equal shares of their sum.
         let unplanned = Schedule::of(None);
         let without = |grid: &BinnedFlows| {
             of_phase(grid, &BTreeMap::new(), &unplanned, 0, (0.0, 22.0), &none)
@@ -342,7 +341,7 @@ mod tests {
         let class = "[links.l.classes.c]\nrate = \"5mbit\"\nmatch = { flow = \"late\" }\n";
         let divided = PLAN.to_owned() + class;
         assert_eq!(of_plan(&divided, &grid(9.5, 9.5)), None);
-        // Nor if no second has data of both flows.
+        // In no second do both flows have data.
         let mut brief = BinnedFlows::new(22.0);
         brief.interval("first/0", 5.0, 0.5, 1e5);
         brief.interval("late/0", 5.0, 0.5, 1e5);
@@ -359,7 +358,7 @@ mod tests {
 
     #[test]
     fn shares_follow_changes_of_the_link() {
-        // From 10 s on, the link has half of its rate: the flows are too fast for 0.4 s, and then have their shares.
+        // From 10 s on, the link has half its rate. The flows are too fast for 0.4 s, and then have their shares.
         let change = "[[changes]]\nat = \"10s\"\nset = { \"links.l.rate\" = \"10mbit\" }\n";
         let plan = PLAN.to_owned() + change;
         let mut slower = BinnedFlows::new(22.0);
@@ -371,7 +370,7 @@ mod tests {
         }
         let first_full_bin = of_plan(&plan, &slower).flatten();
         assert!(first_full_bin.is_some_and(|us| (0.0..=1e5).contains(&us)), "{first_full_bin:?}");
-        // With the shares of the first rate, the flows do not converge after the change.
+        // With the shares of the initial rate, the flows do not converge after the change.
         let phase = |text: &str| {
             let (plan, _) = check::read(text, &[]).unwrap_or_else(|e| panic!("{e:?}"));
             let schedule = Schedule::of(Some(&plan));
@@ -392,7 +391,7 @@ mod tests {
                 }).collect::<Vec<_>>();
                 converged(&[pick(0), pick(1)], 10, |_| Shares::Equal)
             };
-            // Powers of two: rounding does not matter at the limit.
+            // Powers of two avoid rounding errors at the limit.
             let plain = of(1.0, false);
             prop_assert_eq!(plain, of(1024.0, false));
             prop_assert_eq!(plain, of(1.0, true));

@@ -1,13 +1,13 @@
-//! Metrics that follow from other metrics of a phase and from the plan's path: utilisation of bandwidth and of the
-//! bandwidth-delay product, estimated queueing delay, and the share of the max-min fair allocation.
+//! Metrics derived from other metrics of a phase and from the plan's path: utilisation of bandwidth and of the bandwidth-delay product,
+//! estimated queueing delay, and the share of the max-min fair allocation.
 //!
 //! - **bandwidth_utilisation** of a flow: its throughput over the mean rate of its bottleneck.
 //! - **bdp_utilisation** of a flow: its mean packets in flight over the bottleneck's rate times the base RTT, in full frames.
-//! - **estimated_queue_delay**: smoothed RTT less the base RTT, the sum of the configured delays; no row if they change.
-//! - **max_min_fair_share**: throughput over the max-min fair goodput of [`super::network`].
-//! - For the net: the sums over flows of packets in flight and, if they share one bottleneck and each flow has a value, of both
-//!   utilisations; the smallest fair share of a flow. Sums are means over the phase of what all flows have together at each
-//!   instant: the mean of a flow counts with the share of the phase in which its group has data.
+//! - **bdp_utilisation** of a flow: its mean packets in flight over the bottleneck's rate times the base RTT, in full frames.
+//! - **estimated_queue_delay**: smoothed RTT less the base RTT, which is the sum of the configured delays; no row if they change.
+//! - For the net: the sums over flows of packets in flight and of both utilisations (the latter only if the flows share one
+//!   bottleneck and each has a value), and the smallest fair share of a flow. Sums are means over the phase of what all flows have
+//!   together at each instant: a flow's mean is weighted with the share of the phase in which its group has data.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::schedule::{Group, Schedule, Span, group_of};
 use super::tables::PhaseRow;
 use crate::journal::PhaseRecord;
 
-/// The derived metrics of one trial's rows.
+/// Returns the derived metrics of one trial's rows.
 pub(super) fn derived(
     rows: &[PhaseRow],
     phases: &[PhaseRecord],
@@ -44,7 +44,7 @@ pub(super) fn derived(
 pub(crate) struct Running<'r>(BTreeMap<&'r str, f64>);
 
 impl<'r> Running<'r> {
-    /// From the groups' `coverage_share`, which is that of their scheduled time. `rows` are those of the phase.
+    /// Computes the shares from the groups' `coverage_share`, which relates to their scheduled time. `rows` are those of the phase.
     pub(crate) fn of(rows: &[&'r PhaseRow], phase: &PhaseRecord, schedule: &Schedule) -> Self {
         let covered = rows.iter().filter(|row| row.metric == "coverage_share");
         let share = |row: &&'r PhaseRow| {
@@ -54,12 +54,12 @@ impl<'r> Running<'r> {
         Self(covered.map(share).collect())
     }
 
-    /// That of a flow's group; a group without a share has data throughout.
+    /// Returns the share of a flow's group; a group without one has data throughout.
     pub(crate) fn share(&self, flow: &str) -> f64 {
         self.0.get(group_of(flow)).map_or(1.0, |share| share.min(1.0))
     }
 
-    /// The sum of the means of flows, each with the share of its group.
+    /// Returns the sum of the flows' means, each weighted with the share of its group.
     fn total(&self, flows: &[&PhaseRow]) -> f64 {
         flows.iter().map(|row| row.value * self.share(&row.subject)).sum()
     }
@@ -101,12 +101,12 @@ impl OfPhase<'_, '_> {
         found
     }
 
-    /// A group's base RTT in us, if it is constant while the group runs.
+    /// Returns a group's base RTT in us, if it is constant while the group runs.
     fn base_rtt(&self, group: &str) -> Option<f64> {
         self.network.base_rtt_us(group, self.running(group)?)
     }
 
-    /// The part of the phase in which a group runs.
+    /// Returns the part of the phase in which a group runs.
     fn running(&self, group: &str) -> Option<Span> {
         let (_, Group { span, .. }) = self.groups.iter().find(|(name, _)| *name == group)?;
         let (from_s, to_s) = (span.0.max(self.span.0), span.1.min(self.span.1));
@@ -158,7 +158,7 @@ impl OfPhase<'_, '_> {
         Some(PhaseRow { metric: "max_min_fair_share", unit: "1", value, ..row.clone() })
     }
 
-    /// Whether all flows with a throughput have the same bottleneck.
+    /// Returns whether all flows with a throughput have the same bottleneck.
     fn have_one_bottleneck(&self, rows: &[&PhaseRow]) -> bool {
         let is_meant = |row: &&&PhaseRow| (row.scope, row.metric) == (Scope::Flow, "throughput");
         let flows = rows.iter().filter(is_meant);
@@ -168,7 +168,7 @@ impl OfPhase<'_, '_> {
     }
 }
 
-/// A metric of all flows together, from the mean of each.
+/// Returns a metric of all flows together, from the mean of each.
 fn of_all(
     rows: &[&PhaseRow],
     metric: &'static str,
@@ -189,7 +189,7 @@ fn of_all(
     })
 }
 
-/// The mean of a metric of each flow.
+/// Returns each flow's mean of a metric.
 fn means<'r>(rows: &'r [&PhaseRow], metric: &str) -> impl Iterator<Item = &'r PhaseRow> {
     let is_meant =
         move |row: &&PhaseRow| (row.scope, row.metric, row.stat) == (Scope::Flow, metric, "mean");
@@ -232,7 +232,7 @@ mod tests {
         length = "15s"
         flows = ["reno", "vegas"]
     "#;
-    /// Frames in the bandwidth-delay product of that benchmark, which is not published; this value reproduces its numbers.
+    /// Frames in the bandwidth-delay product of that benchmark. The value is not published, but this one reproduces the published numbers.
     const PUBLISHED_BDP: f64 = 38.51;
 
     fn row(scope: Scope, subject: &str, metric: &'static str, value: f64) -> PhaseRow {
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// The published means of both flows.
+    /// Returns the published means of both flows.
     fn published() -> Vec<PhaseRow> {
         let flow = |subject: &str, throughput: f64, in_flight: f64| {
             [
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(of(Scope::Net, "all", "bandwidth_utilisation"), 0.96);
         assert_eq!(flows("estimated_queue_delay"), [9_820.0; 2]);
         assert_eq!(of(Scope::Net, "all", "in_flight"), 66.32);
-        // Ours is in frames of 1514 bytes: 39.63.
+        // In our frames of 1514 bytes it is 39.63.
         let scaled = |scope, subject| {
             let value = find(&rows, scope, subject, "bdp_utilisation").unwrap();
             hundredths(value * (32e6 * 0.015 / 8.0 / 1514.0) / PUBLISHED_BDP)
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn flows_in_turn_do_not_add_up() {
-        // Each flow runs alone for half of the phase: at no time are 40 packets in flight, nor is the link used twice.
+        // Each flow runs alone for half of the phase: there are never 40 packets in flight, and the link is never used twice.
         let turns = PLAN
             .replace("[flows.reno]", "[flows.reno]\nstop = \"7500ms\"")
             .replace("[flows.vegas]", "[flows.vegas]\nstart = \"7500ms\"\nstop = \"15s\"");
@@ -327,7 +327,7 @@ mod tests {
         let net = |rows: &[PhaseRow], metric| find(rows, Scope::Net, "all", metric).unwrap();
         assert_eq!(net(&rows, "in_flight"), 40.0);
         assert!((net(&rows, "bandwidth_utilisation") - 30.0 / 32.0).abs() < 1e-9);
-        // The second one had data for two thirds of its time.
+        // The second flow had data for two thirds of its time.
         let rows = of_plan(&turns, &[flow("reno", 1.0), flow("vegas", 2.0 / 3.0)].concat());
         assert!((net(&rows, "in_flight") - (20.0 + 40.0 / 3.0)).abs() < 1e-9);
         // Without a plan, the share is that of the phase.

@@ -1,22 +1,22 @@
-//! The max-min fair allocation (Bertsekas and Gallager, Data Networks, section 6.5.2): no flow can get more without taking
-//! from a flow that has no more. A flow whose application limits it to less than its share has its limit. No I/O.
+//! The max-min fair allocation (Bertsekas and Gallager, Data Networks, section 6.5.2): no flow can get more without taking from a flow that
+//! has no more. If the application limits a flow to less than its share, the flow gets its limit. No I/O.
 
 /// Equal flows: they pass the same links, and their applications have the same limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlowClass<'a> {
-    /// How many.
+    /// Number of flows.
     pub(super) flows: f64,
-    /// The most that one of them uses; infinite without a limit.
+    /// The most that one flow uses; infinite without a limit.
     pub(super) limit: f64,
-    /// Indices of the links that they pass.
+    /// Indices of the links that the flows pass.
     pub(super) links: &'a [usize],
 }
 
-/// Shares this close are equal: the sums of a link's flows have rounding errors.
+/// Shares this close count as equal, because sums over a link's flows have rounding errors.
 const ROUNDING: f64 = 1e-12;
 
-/// The share of one flow of each class, by progressive filling; infinite if nothing limits it. `capacities` of the links may
-/// be infinite.
+/// Returns the share of one flow of each class, by progressive filling; infinite if nothing limits the class. `capacities` of links may be
+/// infinite.
 pub(super) fn max_min(capacities: &[f64], classes: &[FlowClass<'_>]) -> Vec<f64> {
     let mut shares: Vec<Option<f64>> = vec![None; classes.len()];
     let mut left = capacities.to_vec();
@@ -25,7 +25,7 @@ pub(super) fn max_min(capacities: &[f64], classes: &[FlowClass<'_>]) -> Vec<f64>
         for (class, _) in classes.iter().zip(&shares).filter(|(_, share)| share.is_none()) {
             class.links.iter().for_each(|link| open[*link] += class.flows);
         }
-        // What the open flows of each link get if they fill it.
+        // The share of each link's open flows if they fill the link.
         let fills: Vec<f64> = left.iter().zip(&open).map(|(left, open)| left / open).collect();
         let of_class = |class: &FlowClass<'_>| {
             class.links.iter().map(|link| fills[*link]).fold(class.limit, f64::min)
@@ -61,11 +61,11 @@ mod tests {
     #[test]
     fn known_allocations() {
         let inf = f64::INFINITY;
-        // Equal shares of one link, and what a limited flow leaves.
+        // Two equal shares of one link, and what a limited flow leaves of it.
         let two = |limit| [class(2.0, inf, &[0]), class(1.0, limit, &[0])];
         assert_eq!(max_min(&[90.0], &two(inf)), [30.0, 30.0]);
         assert_eq!(max_min(&[90.0], &two(10.0)), [40.0, 10.0]);
-        // A parking lot: the long flow is limited by the second link, the first link's flow takes the rest.
+        // A parking lot: the second link limits the long flow, and the first link's flow takes the rest.
         let lot = [class(1.0, inf, &[0, 1]), class(1.0, inf, &[0]), class(3.0, inf, &[1])];
         assert_eq!(max_min(&[100.0, 40.0], &lot), [10.0, 90.0, 10.0]);
         // Nothing limits a flow without a link; a link without capacity carries nothing.

@@ -1,6 +1,6 @@
-//! Fetches that did not complete. Their duration is right-censored: a fetch that timed out or failed took longer than every
-//! one that completed, and the last one of a trial took longer than it was observed. The mean and the quantiles of the others
-//! are too short, so the median is also estimated as Kaplan and Meier do (`km_median`), beside the number of unfinished ones.
+//! Fetches that did not complete. Their duration is right-censored: a fetch that timed out or failed would have taken longer than any
+//! completed one, and the last one of a trial took longer than it was observed. The mean and the quantiles of completed fetches are too
+//! low. So the median is also estimated by the Kaplan-Meier method (`km_median`), and the number of unfinished fetches is given.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use crate::store::RunDir;
 /// A fetch that ended.
 #[derive(Debug, Clone, Copy)]
 struct Fetch {
-    /// In seconds since the start of the trial.
+    /// Start in seconds since the start of the trial.
     begin_s: f64,
-    /// In us, if it completed.
+    /// Duration in us, if the fetch completed.
     duration_us: Option<f64>,
-    /// When it ended, in us after it began: of a failure, the last time that is known. `None`: it timed out.
+    /// When the fetch ended, in us after it began. For a failure, this is the last known time; `None` if it timed out.
     ended_us: Option<f64>,
 }
 
@@ -30,16 +30,16 @@ struct Fetch {
 #[derive(Debug, Default)]
 struct Fetches {
     ended: Vec<Fetch>,
-    /// The trial ended before another one did.
+    /// Whether the trial ended before another fetch did.
     is_one_pending: bool,
 }
 
-/// Times of a fetch, in the order in which they pass.
+/// The times of a fetch, in chronological order.
 const TIMES: [&str; 4] = ["dns_us", "connect_us", "ttfb_us", "total_us"];
-/// In the reason of a measurement that took longer than the probe's `timeout`.
+/// Part of the reason if a measurement took longer than the probe's `timeout`.
 const TIMED_OUT: &str = "timed out";
 
-/// Numbers of unfinished fetches and medians of one trial.
+/// Returns the numbers of unfinished fetches, and the medians, of one trial.
 pub(super) fn fetches(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Vec<PhaseRow>> {
     let mut probes: BTreeMap<String, Fetches> = BTreeMap::new();
     let columns = [&["probe_id", "kind", "error", "t_s", "lost"][..], &TIMES].concat();
@@ -80,8 +80,9 @@ pub(super) fn fetches(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Resu
 }
 
 impl Fetches {
-    /// When the fetch began that the end of the trial cut off, and how long it was observed in us. Without the plan, it began
-    /// when the one before it ended. Of one that failed without a timeout, only the last time before its failure is known.
+    /// Returns when the fetch that was cut off by the end of the trial began, and how long it was observed in us. Without the plan, the
+    /// fetch is taken to begin when the previous one ended. If that one failed without a timeout, only the last time before its failure is
+    /// known.
     fn pending(&self, planned: Option<&Probe>, end_s: f64) -> Option<(f64, f64)> {
         if !self.is_one_pending {
             return None;
@@ -100,7 +101,7 @@ impl Fetches {
     }
 }
 
-/// The rows of a probe's fetches in each measured phase in which one began.
+/// Returns the rows of a probe's fetches in each measured phase in which a fetch began.
 fn rows(
     end: &TrialEnd,
     probe: &str,
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn pending_fetch_began_after_the_one_before_it() {
-        // From 1 s on for 2.5 s, from 5 s on until its timeout at 11 s.
+        // From 1 s on for 2.5 s, and from 5 s on until the timeout at 11 s.
         let ended = vec![completed(1.0, 2.5e6), failed(5.0, None)];
         let fetches = Fetches { ended: ended.clone(), is_one_pending: true };
         let pending = |repeat| fetches.pending(Some(&page(repeat)), 20.0);
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(fetches.pending(None, 20.0), Some((5.0, 15e6)));
         let first = Fetches { ended: vec![], is_one_pending: true };
         assert_eq!(first.pending(Some(&page(Repeat::Once)), 20.0), Some((1.0, 19e6)));
-        // Refused 2 ms after it began, or after 1.5 s.
+        // Refused 2 ms or 1.5 s after it began.
         let refused = |after_us| {
             let ended = vec![completed(1.0, 2.5e6), failed(5.0, Some(after_us))];
             let fetches = Fetches { ended, is_one_pending: true };
@@ -216,7 +217,7 @@ mod tests {
             .iter()
             .map(|row| (row.phase.as_str(), row.metric, row.stat, row.value, row.n))
             .collect();
-        // One of three completed: the median is longer than that.
+        // Only one of three completed: the median is longer than that.
         let wanted = [
             ("idle", "unfinished_fetches", "sum", 0.0, 3),
             ("idle", "fetch_time", "km_median", 2e6, 3),

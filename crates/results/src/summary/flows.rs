@@ -8,13 +8,13 @@ use crate::error::{FileError, Result};
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// Bytes of one flow in one phase, and the time that they cover.
+/// The bytes of one flow in one phase, and the time that they cover.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Transferred {
     pub(super) bytes: f64,
     pub(super) seconds: f64,
     pub(super) intervals: u32,
-    /// The bytes within the phase: of an interval that crosses its beginning or end, the part of the time that is inside.
+    /// The bytes within the phase. An interval that crosses the phase's beginning or end counts in proportion to the time inside.
     pub(super) inside_bytes: f64,
 }
 
@@ -36,15 +36,15 @@ pub(super) struct Sampled {
     pub(super) in_flight_pkts: Vec<f64>,
     /// TCP's estimates of the delivery rate.
     pub(super) delivery_rate_bps: Vec<f64>,
-    /// Variants of ECN that the handshake has negotiated (`tcpi_ecn_mode`).
+    /// Variants of ECN negotiated in the handshake (`tcpi_ecn_mode`).
     pub(super) ecn_mode: Vec<f64>,
     /// Times of the first and the last sample in seconds since the start of the trial.
     pub(super) span_s: Option<(f64, f64)>,
-    /// Samples that have a time.
+    /// Number of samples with a time.
     pub(super) rows: u32,
     /// Largest values of `total_retrans_pkts`, `data_segs_out_pkts`, `bytes_acked` and `total_rto`.
     pub(super) counters: [Option<f64>; 4],
-    /// Their smallest values, which are those of the first sample.
+    /// Smallest values of the same counters, which are those of the first sample.
     pub(super) first_counters: [Option<f64>; 4],
 }
 
@@ -65,13 +65,13 @@ const IN_FLIGHT: [&str; 4] = ["unacked_pkts", "sacked_pkts", "lost_pkts", "retra
 
 /// The flows of one trial.
 pub(super) struct Flows {
-    /// By phase, group and flow.
+    /// Intervals, by phase, group and flow.
     pub(super) reported: Vec<(Names, Reported)>,
-    /// By phase, group and flow. Without a name of a phase: only the counters, after the last phase.
+    /// Samples, by phase, group and flow. Those after the last phase have no phase name, and only counters.
     pub(super) sampled: Vec<(Names, Sampled)>,
     /// All flows in time bins.
     pub(super) bins: BinnedFlows,
-    /// When each flow started, in seconds since the start of the trial; the earlier one of the times that its ends report.
+    /// When each flow started, in seconds since the start of the trial: the earlier one of the times that its two ends report.
     pub(super) starts_s: BTreeMap<String, f64>,
 }
 
@@ -153,7 +153,7 @@ fn intervals(
         }
     })?;
     let mut found = found.sorted();
-    // A flow has no intervals in a phase that only the rest of one reaches.
+    // If only the remainder of an interval reaches into a phase, the flow has no intervals in this phase.
     for (_, reported) in &mut found {
         reported.received = reported.received.filter(|sum| sum.seconds > 0.0);
     }

@@ -1,6 +1,6 @@
-//! Harm that competing groups do to a group (Ware et al., HotNets 2019): 0 if the group performs as it does alone, 1 if
-//! nothing is left. For metrics where more is better, harm is (alone - competing) / alone; where less is better, it is
-//! (competing - alone) / competing. The reference is the first measured phase in which no other group runs.
+//! Harm that competing groups do to a group (Ware et al., HotNets 2019): 0 if the group performs as well as alone, 1 if nothing is left.
+//! For metrics where more is better, harm is (alone - competing) / alone; where less is better, it is (competing - alone) / competing. The
+//! reference is the first measured phase in which no other group runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,8 @@ const HARMS: [(&str, &str, Harm); 2] = [
     ("srtt", "harm_srtt", |alone, competing| (competing - alone) / competing),
 ];
 
-/// The harm to every group in every phase with competing groups. `position` is the position of a row's phase in the trial.
-/// A group that never runs alone has no row.
+/// Returns the harm to every group in every phase with competing groups. `position` is the position of a row's phase in the trial. A group
+/// that never runs alone has no row.
 pub(super) fn harm(
     rows: &[PhaseRow],
     position: impl Fn(&PhaseRow) -> Option<usize>,

@@ -1,16 +1,16 @@
-//! The Kaplan-Meier estimator (1958): the distribution of durations of which some are only known to be longer than the time
-//! that was observed (right-censored). No I/O.
+//! The Kaplan-Meier estimator (1958) of the distribution of durations, some of which are right-censored: they are only known to be longer
+//! than the observation. No I/O.
 
-/// The median: the shortest duration by which the estimated share of longer ones is at most a half. `None` without durations,
-/// or if the observations end before that: the median is longer than each of them. Without censored observations it is the
-/// lower one of the two middle durations. Reorders both.
+/// Returns the median: the shortest duration for which the estimated share of longer durations is at most a half. `None` without durations,
+/// or if the observations end earlier, so that the median is longer than all of them. Without censored observations, it is the lower one of
+/// the two middle durations. Reorders both slices.
 pub(super) fn median(durations: &mut [f64], censored: &mut [f64]) -> Option<f64> {
     durations.sort_by(f64::total_cmp);
     censored.sort_by(f64::total_cmp);
     let mut at_risk = durations.len() + censored.len();
     let (mut left, mut lost) = (1.0, 0);
     for (nth, duration) in durations.iter().enumerate() {
-        // Of equal times, durations come before censored observations.
+        // At equal times, durations come before censored observations.
         let shorter = censored.partition_point(|observed| observed < duration);
         at_risk -= shorter - lost;
         lost = shorter;
@@ -24,7 +24,7 @@ pub(super) fn median(durations: &mut [f64], censored: &mut [f64]) -> Option<f64>
     None
 }
 
-/// Products of ratios are not exact.
+/// Products of ratios have rounding errors.
 const ROUNDING: f64 = 1e-12;
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(of(&[1.0, 2.0], &[5.0, 5.0]), Some(2.0));
         assert_eq!(of(&[], &[1.0]), None);
         assert_eq!(of(&[], &[]), None);
-        // What was observed for less time than any duration has no effect.
+        // Observations shorter than every duration have no effect.
         assert_eq!(of(&[4.0, 6.0, 8.0], &[1.0, 1.0, 1.0]), Some(6.0));
         assert_eq!(of(&[4.0, 6.0, 8.0], &[f64::INFINITY; 3]), Some(8.0));
     }

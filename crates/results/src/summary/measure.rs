@@ -2,25 +2,25 @@
 //!
 //! - **Throughput** of a group is receiver goodput: bytes divided by the measured seconds that its intervals cover in
 //!   the phase (of the flow that covers the most), not by the requested seconds. If no receiver reported intervals, it is
-//!   computed from the bytes acknowledged between the first and the last sample around the phase, and if there are none,
-//!   from the bytes that senders passed to the kernel; a note reports both cases. The throughput of a flow has the same
+//!   computed from the bytes acknowledged between the first and the last sample around the phase. If there are no samples either,
+//!   it is computed from the bytes that senders passed to the kernel. A note reports both cases. The throughput of a flow has the same
 //!   denominator, so flows add up to their group; a flow without data counts as 0 while its group runs. For all flows
-//!   together it is all bytes inside the phase divided by its length, so it cannot exceed the link rate: of an interval that crosses
-//!   an end of the phase, the part that is inside.
+//!   together, it is all bytes inside the phase divided by the phase's length, so it cannot exceed the link rate. An interval that
+//!   crosses an end of the phase counts with the part that is inside.
 //! - **coverage_share** of a group is the time that its throughput covers, divided by the time the plan lets it run.
-//! - A **group runs in a phase** if the plan schedules it there: queues that drain after its end do not count. If the
+//! - A **group runs in a phase** if the plan schedules it there; queues that drain after its end do not count. If the
 //!   plan cannot be read, a group runs in a phase if its intervals cover half of it, or a tenth with at least three
 //!   intervals.
 //! - **srtt** is the mean over all samples of the senders' data sockets, as smoothed by the kernel.
 //! - **Retransmissions**, and **drops** and **marks** of links, are the increase of their counters over the phase: from the
-//!   first sample at its beginning or later (initially 0) to the first at its end or later, or the last sample if there is none.
+//!   first sample at or after its beginning (initially 0) to the first at or after its end, or the last sample if there is none.
 //!   Those of sockets are summed.
 //! - **packet_scheduling_error** and **step_scheduling_error** of a link cover the whole trial; their phase is `(trial)`.
-//! - **utilisation** of a link is the bytes sent, with the link's overhead, divided by those that its mean rate allows, or for a
-//!   link with a trace, that the trace offered. **queue_delay** is the time that the backlog, with this overhead, takes at the
-//!   rate of that time, or as the trace continues; links without a rate have none.
+//! - **utilisation** of a link is the bytes sent, including the link's overhead, divided by the bytes that its mean rate allows or,
+//!   for a link with a trace, that the trace offered. **queue_delay** is the time to send the backlog, including this overhead, at
+//!   the rate of that moment, or as the trace continues. Links without a rate have neither.
 //! - **Fairness** is Jain's index over the mean throughput of each flow (`_of_mean`). Indices, utilities and power that are
-//!   computed in time bins and then averaged are in [`super::sampled`]. What follows from these metrics and the plan's paths is
+//!   computed in time bins and then averaged are in [`super::sampled`]. Metrics derived from these metrics and the plan's paths are
 //!   in [`super::derived`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,9 +53,9 @@ mod links;
 
 use counters::{AFTER_PHASES, FirstSamples};
 
-/// Without a plan: a group that covers this share of a phase runs in it.
+/// Without a plan, a group that covers this share of a phase runs in it.
 const RUNNING_SHARE: f64 = 0.5;
-/// Without a plan: a group that covers this share with at least [`MIN_INTERVALS`] runs in it, too.
+/// Without a plan, a group that covers this share with at least [`MIN_INTERVALS`] runs in the phase, too.
 const RUNNING_SHARE_WITH_INTERVALS: f64 = 0.1;
 const MIN_INTERVALS: u32 = 3;
 
@@ -100,7 +100,7 @@ pub(super) struct Measured {
     pub(super) notes: Vec<String>,
 }
 
-/// All metrics of these trials.
+/// Returns all metrics of these trials.
 pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -> Result<Measured> {
     let mut measured = Measured::default();
     let step = run.observer.begin("measuring", trials.len());
@@ -122,7 +122,7 @@ pub(super) fn measure(run: &RunDir, trials: &[&TrialEnd], schedule: &Schedule) -
     Ok(measured)
 }
 
-/// The flow metrics of each trial, and its flows in time bins.
+/// Returns the flow metrics of each trial, and its flows in time bins.
 pub(crate) fn flows_of(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -133,7 +133,7 @@ pub(crate) fn flows_of(
     found.map(|found| found.map(|(measured, bins)| (measured.rows, bins))).collect()
 }
 
-/// The metrics of one trial that are computed row by row.
+/// Returns the metrics of one trial that are computed row by row.
 fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measured> {
     let (mut measured, _) = of_flows(run, end, schedule)?;
     measured.rows.extend(recovery::recovery_times(run, end, schedule)?);
@@ -146,7 +146,7 @@ fn of_trial(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<Measure
     Ok(measured)
 }
 
-/// The metrics of one trial without those of links and probes, and its flows in time bins.
+/// Returns the metrics of one trial without those of links and probes, and its flows in time bins.
 fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measured, BinnedFlows)> {
     let mut measured = Measured::default();
     let mut groups: BTreeMap<GroupKey, GroupPhase> = BTreeMap::new();
@@ -179,7 +179,7 @@ fn of_flows(run: &RunDir, end: &TrialEnd, schedule: &Schedule) -> Result<(Measur
 fn probes(run: &RunDir, trials: &[&TrialEnd]) -> Result<Option<Lines>> {
     let known = query::columns(run, "probes", trials)?;
     let there = PROBE_METRICS.iter().filter(|(column, _)| known.iter().any(|name| name == column));
-    // A fetch that failed has the times that it reached: its connection, or all of an error page.
+    // A failed fetch has the times that it reached: its connection, or all times if it got an error page.
     let answered = |column: &str| col(column).filter(col("lost").not());
     let mut aggregates: Vec<Expr> =
         there.map(|(column, _)| samples(answered(column), column)).collect();
@@ -195,19 +195,19 @@ impl<'a> Timeline<'a> {
         Self(trials.iter().map(|end| ((end.point_id, end.trial), end.phases.as_slice())).collect())
     }
 
-    /// Position and record of a phase.
+    /// Returns position and record of a phase.
     fn phase(&self, trial: Trial, name: &str) -> Option<(usize, &'a PhaseRecord)> {
         self.0.get(&trial)?.iter().enumerate().find(|(_, phase)| phase.name == name)
     }
 
-    /// Position of the phase of rows; of rows after the last phase, which have no name, [`AFTER_PHASES`].
+    /// Returns the position of the rows' phase. Rows after the last phase have no phase name; their position is [`AFTER_PHASES`].
     fn position(&self, trial: Trial, name: &str) -> Option<usize> {
         if name.is_empty() { Some(AFTER_PHASES) } else { self.phase(trial, name).map(|at| at.0) }
     }
 }
 
-/// Computes the increase of cumulative socket counters in each phase. Acknowledged bytes, which are divided by the time between
-/// samples, are those from the last sample before the phase to the last in it.
+/// Computes the increase of cumulative socket counters in each phase. Acknowledged bytes, which are divided by the time between samples,
+/// count from the last sample before the phase to the last one in it.
 fn add_socket_counters(
     sampled: &[(Names, Sampled)],
     trial: Trial,
@@ -262,7 +262,7 @@ fn add_socket_counters(
 }
 
 impl GroupPhase {
-    /// The best available byte counts, and a caveat for the reader unless receivers reported them.
+    /// Returns the best available byte counts, with a caveat for the reader unless receivers reported them.
     fn transferred(&self) -> (&BTreeMap<String, Transferred>, Option<&'static str>) {
         if !self.received.is_empty() {
             (&self.received, None)
@@ -273,7 +273,7 @@ impl GroupPhase {
         }
     }
 
-    /// Seconds that the group's intervals cover; `None` if it does not run in this phase. `allowed`: according to the plan.
+    /// Returns the seconds that the group's intervals cover; `None` if it does not run in this phase. `allowed` is from the plan.
     fn covered_s(&self, phase: &PhaseRecord, allowed: Option<bool>) -> Option<f64> {
         let (transferred, _) = self.transferred();
         let seconds = transferred.values().map(|c| c.seconds).fold(0.0, f64::max);
@@ -324,13 +324,13 @@ impl RowCollector<'_> {
         self.timeline.phase(trial, phase).map(|(_, record)| record).filter(|record| record.measure)
     }
 
-    /// Seconds that a group's intervals cover; `None` if it does not run in this phase, or if that is not measured.
+    /// Returns the seconds that a group's intervals cover; `None` if it does not run in this phase, or the phase is not measured.
     fn running_s(&self, trial: Trial, phase: &str, group: &str, data: &GroupPhase) -> Option<f64> {
         let record = self.measured_phase(trial, phase)?;
         data.covered_s(record, self.schedule.allows(trial.0, group, record.span_s()))
     }
 
-    /// Throughput, fairness and retransmissions of flows, groups and all flows together.
+    /// Adds throughput, fairness and retransmissions of flows, groups and all flows together.
     fn throughputs(
         &mut self,
         groups: &BTreeMap<GroupKey, GroupPhase>,
@@ -383,7 +383,7 @@ impl RowCollector<'_> {
         }
     }
 
-    /// The share of a group's planned time in this phase that its throughput covers.
+    /// Adds the share of a group's planned time in this phase that its throughput covers.
     fn coverage(
         &mut self,
         place: Place<'_>,
@@ -400,7 +400,7 @@ impl RowCollector<'_> {
         }
     }
 
-    /// Metrics of several flows together; `seconds` is the denominator of their throughput.
+    /// Adds metrics of several flows together; `seconds` is the denominator of their throughput.
     fn totals(&mut self, place: Place<'_>, all: &GroupTotals, seconds: f64) {
         let flows = all.bytes.len() as u32;
         let total = all.bytes.iter().sum::<f64>() * 8.0 / seconds;
@@ -425,7 +425,7 @@ impl RowCollector<'_> {
         }
     }
 
-    /// Samples of the senders' sockets, in phases in which the group runs.
+    /// Adds samples of the senders' sockets, in phases in which the group runs.
     fn samples(
         &mut self,
         trial: Trial,
@@ -457,7 +457,7 @@ impl RowCollector<'_> {
         }
     }
 
-    /// All statistics of [`SOCKET_METRICS`]; of a mode, which is no amount, the range.
+    /// Adds all statistics of [`SOCKET_METRICS`]. A mode is not a quantity, so only its range is added.
     fn statistics(&mut self, place: Place<'_>, values: &mut [Vec<f64>; SOCKET_METRICS.len()]) {
         for ((metric, unit), values) in SOCKET_METRICS.into_iter().zip(values) {
             let n = values.len() as u32;
@@ -495,7 +495,7 @@ impl RowCollector<'_> {
         }
     }
 
-    /// Metrics computed in time bins, and settling times after steps.
+    /// Adds metrics computed in time bins, and settling times after steps.
     fn binned(
         &mut self,
         trial: Trial,
@@ -534,12 +534,12 @@ impl RowCollector<'_> {
         }
     }
 
-    /// Scheduling error of packets and trace steps over the whole trial.
+    /// Adds the scheduling error of packets and trace steps over the whole trial.
     fn timing(&mut self, trial: Trial, row: &query::TimingRow) {
         let metric = match row.what {
             Some(TimingKind::Packets) => "packet_scheduling_error",
             Some(TimingKind::Steps) => "step_scheduling_error",
-            // The log has no scheduling error. The verdict reports a kind that this build does not know.
+            // The log has no scheduling error. The verdict reports kinds that this build does not know.
             Some(TimingKind::Log | TimingKind::Unspecified) | None => return,
         };
         let place = (trial, WHOLE_TRIAL, Scope::Link, row.link.as_str());

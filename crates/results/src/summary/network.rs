@@ -1,4 +1,4 @@
-//! What the plan makes possible at a point: capacities and base RTTs of the paths of flow groups, and max-min fair shares.
+//! What the plan makes possible at a point: capacities and base RTTs of the flow groups' paths, and max-min fair shares.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use super::fair_share::{self, FlowClass};
 use super::schedule::{Group, Span};
 use crate::curve::{CapacityCurve, extra_bytes, overhead};
 
-/// Payload of a full packet: MTU 1500, IPv4, TCP with timestamps.
+/// Payload of a full packet with MTU 1500, IPv4, and TCP with timestamps.
 const PAYLOAD_BYTES: f64 = 1448.0;
 const MTU_BYTES: f64 = 1500.0;
 
-/// Payload of a full packet per byte that counts against a link's rate.
+/// Returns the payload of a full packet per byte that counts against a link's rate.
 pub(crate) fn payload_share(link: &Link) -> f64 {
     PAYLOAD_BYTES / (MTU_BYTES + overhead(link))
 }
@@ -23,13 +23,12 @@ pub(crate) fn payload_share(link: &Link) -> f64 {
 /// The capacity curve of a link, if it has a trace.
 pub(super) type Curves<'a, 'c> = &'a (dyn Fn(&str) -> Option<&'c CapacityCurve> + 'a);
 
-/// A setting of a link over a trial: times in seconds since the start of the trial, ascending from 0, and the value from
-/// each of them on.
+/// A setting of a link over a trial: times in seconds since the start of the trial, ascending from 0, and the value from each time on.
 #[derive(Debug, Clone, PartialEq)]
 struct Steps(Vec<(f64, f64)>);
 
 impl Steps {
-    /// The value of the plan, and the values of its changes.
+    /// Creates the steps from the plan's value and the values of its changes.
     fn of(first: f64, changes: impl Iterator<Item = (f64, f64)>) -> Self {
         let mut later: Vec<(f64, f64)> = changes.collect();
         later.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -37,7 +36,7 @@ impl Steps {
         Self(later)
     }
 
-    /// The mean over a span.
+    /// Returns the mean over a span.
     fn mean(&self, (from_s, to_s): Span) -> f64 {
         let ends = self.0.iter().skip(1).map(|(at_s, _)| *at_s).chain([f64::INFINITY]);
         let overlap = |begin_s: f64, end_s: f64| (end_s.min(to_s) - begin_s.max(from_s)).max(0.0);
@@ -46,13 +45,13 @@ impl Steps {
         sum / (to_s - from_s)
     }
 
-    /// Every time with the difference between the value from then on and the one before, which is 0 before the first.
+    /// Returns each time with the difference between the value from then on and the previous value, which is initially 0.
     fn differences(&self) -> impl Iterator<Item = (f64, f64)> {
         let before = [0.0].into_iter().chain(self.0.iter().map(|(_, value)| *value));
         self.0.iter().zip(before).map(|((at_s, value), before)| (*at_s, value - before))
     }
 
-    /// The value, if it does not change in a span.
+    /// Returns the value, if it does not change in a span.
     fn constant(&self, (from_s, to_s): Span) -> Option<f64> {
         let before = self.0.iter().rfind(|(at_s, _)| *at_s <= from_s)?;
         let mut inside = self.0.iter().filter(|(at_s, _)| *at_s > from_s && *at_s < to_s);
@@ -60,29 +59,29 @@ impl Steps {
     }
 }
 
-/// A link as far as it limits flows.
+/// The properties of a link that limit flows.
 #[derive(Debug, Clone)]
 struct PathLink {
     name: String,
-    /// Rate in bit/s. Of a link with a trace, its mean, for traces without a curve. `None`: not shaped.
+    /// Rate in bit/s; `None` if not shaped. For a link with a trace, the trace's mean, which is used if the trace has no curve.
     rate_bps: Option<Steps>,
-    /// One-way delay in us; `None`: a trace sets it.
+    /// One-way delay in us; `None` if a trace sets it.
     delay_us: Option<Steps>,
     /// Payload per byte that counts against the rate.
     payload_share: f64,
-    /// Bytes per packet that count against the rate and that its counters do not have.
+    /// Bytes per packet that count against the rate but not in the link's counters.
     extra_bytes: f64,
-    /// Rate of its policer in bit/s, which drops what is above it.
+    /// Rate of the policer in bit/s; the policer drops what exceeds it.
     policed_bps: Option<f64>,
-    /// Its classes divide its capacity.
+    /// Whether classes divide the link's capacity.
     has_classes: bool,
-    /// States of flows change its rate or its delay, at times that the plan does not have.
+    /// Whether states of flows change the rate or the delay, at times that the plan does not have.
     rate_is_triggered: bool,
     delay_is_triggered: bool,
 }
 
 impl PathLink {
-    /// Whether its capacity for a flow is not known: classes divide it, or states of flows change it.
+    /// Returns whether the capacity for a flow is unknown: classes divide it, or states of flows change it.
     fn has_unknown_capacity(&self) -> bool {
         self.has_classes || self.rate_is_triggered
     }
@@ -95,7 +94,7 @@ struct Path {
     round_trip: Vec<usize>,
     /// Rate limit of each flow's application in bit/s.
     limit_bps: f64,
-    /// Each flow has so many bytes and no more.
+    /// Whether each flow sends a fixed number of bytes.
     is_finite: bool,
 }
 
@@ -103,28 +102,28 @@ struct Path {
 #[derive(Debug, Clone)]
 pub(super) struct Network {
     links: Vec<PathLink>,
-    /// Of groups whose path is known: between nodes with agents, the plan does not have the cabling.
+    /// Paths of groups, if known: the plan does not have the cabling between nodes with agents.
     paths: BTreeMap<String, Path>,
 }
 
 /// The slowest link of a path in a span.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bottleneck {
-    /// Which link.
+    /// The link's index.
     pub(super) link: usize,
-    /// Its mean rate in bit/s.
+    /// The link's mean rate in bit/s.
     pub(super) rate_bps: f64,
 }
 
 impl Bottleneck {
-    /// Bandwidth-delay product in full frames.
+    /// Returns the bandwidth-delay product in full frames.
     pub(super) fn bdp_packets(self, rtt_us: f64) -> f64 {
         self.rate_bps * rtt_us / 8e6 / FRAME_BYTES as f64
     }
 }
 
 impl Network {
-    /// The network of a point's plan; `sets_delay`: whether a trace has delays.
+    /// Returns the network of a point's plan. `sets_delay` says whether a trace has delays.
     pub(super) fn of(plan: &Plan, sets_delay: impl Fn(&TraceUse) -> bool) -> Self {
         let changed = |name: &str, key: &str| -> Vec<(f64, Setting)> {
             let key = format!("links.{name}.{key}");
@@ -180,12 +179,12 @@ impl Network {
         Self { links, paths }
     }
 
-    /// Whether the paths of these groups are known.
+    /// Returns whether the paths of these groups are known.
     pub(super) fn has_paths(&self, groups: &[(&str, Group)]) -> bool {
         groups.iter().all(|(name, _)| self.paths.contains_key(*name))
     }
 
-    /// Whether the max-min fair shares of these groups are unknown: data passes a link with an unknown capacity, or a flow is
+    /// Returns whether the max-min fair shares of these groups are unknown: data passes a link with an unknown capacity, or a flow is
     /// finite and leaves its share to the others when it is complete.
     pub(super) fn has_unknown_shares<T>(&self, groups: &[(&str, T)]) -> bool {
         let mut paths = groups.iter().filter_map(|(name, _)| self.paths.get(*name));
@@ -193,19 +192,19 @@ impl Network {
         paths.any(|path| path.is_finite || path.data.iter().any(is_unknown))
     }
 
-    /// Whether data of a group passes a link; `None` if its path is not known.
+    /// Returns whether a group's data passes a link; `None` if the group's path is unknown.
     pub(super) fn passes(&self, group: &str, link: &str) -> Option<bool> {
         let path = self.paths.get(group)?;
         Some(path.data.iter().any(|nth| self.links[*nth].name == link))
     }
 
-    /// The longest base RTT of a path without traces that set delays, at any time of the trial.
+    /// Returns the longest base RTT, at any time of the trial, of the paths without traces that set delays.
     pub(super) fn longest_rtt(&self) -> Micros {
         let longest_us = self.paths.values().map(|path| self.longest_rtt_us(path));
         Micros::new(longest_us.fold(0.0, f64::max) as u64)
     }
 
-    /// The highest sum of the delays of a path at any time of the trial.
+    /// Returns the highest sum of the delays of a path at any time of the trial.
     fn longest_rtt_us(&self, path: &Path) -> f64 {
         let delays = path.round_trip.iter().filter_map(|nth| self.links[*nth].delay_us.as_ref());
         let mut differences: Vec<(f64, f64)> = delays.flat_map(Steps::differences).collect();
@@ -218,8 +217,7 @@ impl Network {
         longest_us
     }
 
-    /// The base RTT of a group in us: the sum of the delays on its path. `None` if it changes in this span, or if a trace
-    /// sets it.
+    /// Returns the base RTT of a group in us: the sum of the delays on its path. `None` if it changes in this span, or if a trace sets it.
     pub(super) fn base_rtt_us(&self, group: &str, span: Span) -> Option<f64> {
         let path = self.paths.get(group)?;
         let delay_us = |nth: &usize| {
@@ -229,23 +227,23 @@ impl Network {
         path.round_trip.iter().map(delay_us).sum()
     }
 
-    /// Bytes per packet that count against the rate of a link of this name and that its counters do not have.
+    /// Returns the bytes per packet that count against the rate of this link but not in its counters.
     pub(super) fn extra_bytes(&self, link: &str) -> f64 {
         self.links.iter().find(|known| known.name == link).map_or(0.0, |link| link.extra_bytes)
     }
 
-    /// Whether a link has such bytes.
+    /// Returns whether a link has such bytes.
     pub(super) fn has_extra_bytes(&self) -> bool {
         self.links.iter().any(|link| link.extra_bytes != 0.0)
     }
 
-    /// The mean rate of a link of this name in a span; infinite if it is not shaped, or not in the plan.
+    /// Returns the mean rate of this link in a span; infinite if the link is not shaped, or not in the plan.
     pub(super) fn mean_rate_bps(&self, link: &str, span: Span, curves: Curves<'_, '_>) -> f64 {
         let nth = self.links.iter().position(|known| known.name == link);
         nth.and_then(|nth| self.rate_bps(nth, span, curves)).unwrap_or(f64::INFINITY)
     }
 
-    /// The mean rate of a link in a span; `None`: not shaped.
+    /// Returns the mean rate of a link in a span; `None` if it is not shaped.
     fn rate_bps(&self, link: usize, span: Span, curves: Curves<'_, '_>) -> Option<f64> {
         let link = &self.links[link];
         let (from_s, to_s) = span;
@@ -256,7 +254,7 @@ impl Network {
         [line_bps, link.policed_bps].into_iter().flatten().reduce(f64::min)
     }
 
-    /// The slowest link that data of a group passes; `None` if no link of its path has a rate.
+    /// Returns the slowest link that a group's data passes; `None` if no link of its path has a rate.
     pub(super) fn bottleneck(
         &self,
         group: &str,
@@ -273,18 +271,18 @@ impl Network {
         rated.min_by(|a, b| a.rate_bps.total_cmp(&b.rate_bps))
     }
 
-    /// Whether a trace sets the rate of a link.
+    /// Returns whether a trace sets the rate of a link.
     pub(super) fn has_curves(&self, curves: Curves<'_, '_>) -> bool {
         self.links.iter().any(|link| curves(&link.name).is_some())
     }
 
-    /// Times at which the network changes, without the steps of traces.
+    /// Returns times at which the network changes, without the steps of traces.
     pub(super) fn changes_s(&self) -> impl Iterator<Item = f64> {
         self.links.iter().flat_map(PathLink::changes_s)
     }
 
-    /// The max-min fair goodput of one flow of each of these groups in bit/s, if all of them run throughout the span;
-    /// infinite if nothing limits it. `None` as for [`Self::has_unknown_shares`], or if a group is not in the plan.
+    /// Returns the max-min fair goodput of one flow of each of these groups in bit/s, if all of them run throughout the span; infinite if
+    /// nothing limits it. `None` in the cases of [`Self::has_unknown_shares`], or if a group is not in the plan.
     fn max_min(
         &self,
         groups: &[(&str, u32)],
@@ -314,8 +312,8 @@ impl Network {
         Some(fair_share::max_min(&capacities, &classes))
     }
 
-    /// The max-min fair goodput of one flow of each group in bit/s, averaged over the time that the group runs in this span;
-    /// without groups that do not run, or that nothing limits. `None` as for [`Self::max_min`].
+    /// Returns the max-min fair goodput of one flow of each group in bit/s, averaged over the time that the group runs in this span. Groups
+    /// that do not run, or that nothing limits, are left out. `None` in the cases of [`Self::max_min`].
     pub(super) fn fair_shares<'g>(
         &self,
         all: &[(&'g str, Group)],
@@ -349,7 +347,7 @@ impl Network {
 }
 
 impl PathLink {
-    /// Times at which it changes.
+    /// Returns times at which the link changes.
     fn changes_s(&self) -> impl Iterator<Item = f64> {
         let steps = self.rate_bps.iter().chain(&self.delay_us);
         steps.flat_map(|steps| steps.0.iter().skip(1).map(|(at_s, _)| *at_s))
@@ -474,14 +472,14 @@ mod tests {
         let always = (0.0, 20.0);
         let all = groups([("long", 1, always), ("first", 1, (5.0, 10.0)), ("second", 2, always)]);
         let shares = |span| network.fair_shares(&all, span, &none).unwrap();
-        // Alone on the first link, `long` gets a third of the second one.
+        // While `long` is alone on the first link, it gets a third of the second one.
         let alone = shares((0.0, 5.0));
         assert!(close(alone["long"], 10e6 * PAYLOAD) && !alone.contains_key("first"), "{alone:?}");
-        // `first` takes half of the first link; the rest of the second one is for `second`.
+        // `first` takes half of the first link; `second` gets the rest of the second one.
         let crossed = shares((5.0, 10.0));
         assert!(close(crossed["long"], 6e6 * PAYLOAD) && close(crossed["first"], 6e6 * PAYLOAD));
         assert!(close(crossed["second"], 12e6 * PAYLOAD), "{crossed:?}");
-        // Averages over the time that each of them runs.
+        // Averages over the time that each group runs.
         let both = shares((0.0, 10.0));
         assert!(close(both["long"], 8e6 * PAYLOAD) && close(both["first"], 6e6 * PAYLOAD));
         assert!(close(both["second"], 11e6 * PAYLOAD), "{both:?}");
@@ -523,7 +521,7 @@ mod tests {
         let lot = network(&PARKING_LOT.replace("delay = \"5ms\"\n", policer));
         let slowest = lot.bottleneck("second", (0.0, 9.0), &none).unwrap();
         assert_eq!((slowest.link, slowest.rate_bps), (2, 8e6));
-        // The line's rate is that of the plan.
+        // The line's rate comes from the plan.
         assert!(close(lot.bottleneck("first", (0.0, 9.0), &none).unwrap().rate_bps, 12e6));
     }
 

@@ -1,13 +1,13 @@
-//! **one_way_delay**: how long data packets were in a userspace link, from their arrival until the device had them: propagation
-//! delay, queueing and transmission. From table `link_packets` (`packet_log`), of packets that the link sent; a packet counts in
-//! the phase in which it arrives. Both times are of the link's node, so that clocks of different nodes do not matter.
+//! **one_way_delay**: how long data packets spent in a userspace link, from their arrival until the device had them. It includes
+//! propagation delay, queueing and transmission. The source is table `link_packets` (`packet_log`), with packets that the link sent. A
+//! packet counts in the phase in which it arrives. Both times are of the link's node, so clocks of different nodes do not matter.
 //!
-//! - Of a **link**: the data packets of all flows.
-//! - Of a **flow**, a group and the net: on the link with a log that the group's data passes. If several have a log, on the one
-//!   with the lowest mean rate in the phase; delays of different links are not summed, because a packet has no identity across
-//!   links. Where the cabling is not known (nodes with agents), data passes the links whose logs have packets of the group.
+//! - For a **link**: the data packets of all flows.
+//! - For a **flow**, a group and the net: the packets on the link with a log that the group's data passes. If several have a log,
+//!   the one with the lowest mean rate in the phase. Delays of different links are not summed, because packets cannot be identified
+//!   across links. If the cabling is unknown (nodes with agents), data passes the links whose logs have packets of the group.
 //! - A packet belongs to the flow whose data packets have its hash, according to the addresses and ports in table `flows`.
-//! - If rows of a link's log are missing, what is left is no sample of the phase: there is no value, and the stat `undefined`
+//! - If rows of a link's log are missing, the others are no sample of the phase: there is no value, and the stat `undefined`
 //!   is the number of missing rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,16 +29,16 @@ use crate::journal::{PhaseRecord, TrialEnd};
 use crate::store::RunDir;
 
 const TABLE: &str = "link_packets";
-/// Statistics of samples, and their names here, which are those of papers.
+/// Statistics of samples, with their names in this metric, which papers use.
 const STATS: [(&str, &str); 4] =
     [("mean", "mean"), ("median", "p50"), ("p95", "p95"), ("p99", "p99")];
 
 /// The flows of a trial.
 #[derive(Debug, Default)]
 struct Flows {
-    /// Group and flow.
+    /// Group and flow of each.
     names: Vec<(String, String)>,
-    /// Index by the hash of the data packets; `None`: several flows have this hash.
+    /// The flow's index by the hash of its data packets; `None` if several flows have this hash.
     by_hash: HashMap<u32, Option<usize>>,
 }
 
@@ -46,9 +46,10 @@ struct Flows {
 #[derive(Debug)]
 struct Log {
     link: String,
-    /// Rows in the table.
+    /// Number of rows in the table.
     rows: u64,
-    /// Rows that the link wrote, and packets without space; `None`: it did not report them, because the trial was aborted.
+    /// Number of rows that the link wrote, and of packets without space; `None` if the link did not report them because the trial was
+    /// aborted.
     reported: Option<(u64, u64)>,
 }
 
@@ -56,11 +57,11 @@ struct Log {
 #[derive(Debug, Default)]
 struct Packets {
     logs: Vec<Log>,
-    /// Delays in us by phase, log and flow (indices).
+    /// Delays in us, by phase, log and flow (indices).
     delays_us: BTreeMap<[usize; 3], Vec<f64>>,
 }
 
-/// One-way delays in each measured phase of a trial.
+/// Returns one-way delays in each measured phase of a trial.
 pub(super) fn one_way_delays(
     run: &RunDir,
     end: &TrialEnd,
@@ -91,12 +92,12 @@ impl Flows {
                     Some(SocketAddr::new(ip, port.get(row)? as u16))
                 };
                 let ends = socket(&src_ip, &sport).zip(socket(&dst_ip, &dport));
-                // The end that connects sends the data, unless the flow is reversed.
+                // The end that connects sends the data unless the flow is reversed.
                 let connects = node.get(row) == node_src.get(row);
                 let sends = side.get(row) == Some("snd");
                 let hashes = ends.map(|(src, dst)| {
                     let (from, to) = if connects == sends { (src, dst) } else { (dst, src) };
-                    // A log has hashes of one kind only.
+                    // All hashes in a log are of the same kind.
                     [tcp_flow_hash(from, to), tcp_flow_hash_of_0_1(from, to)]
                 });
                 let names = group.get(row).zip(flow.get(row));
@@ -108,7 +109,7 @@ impl Flows {
         Ok(found)
     }
 
-    /// Each flow has a row of both of its ends.
+    /// Adds a flow. Each of its two ends has a row.
     fn add(&mut self, group: &str, flow: &str, hash: u32) {
         let known = self.names.iter().position(|(_, known)| known == flow);
         let index = known.unwrap_or_else(|| {
@@ -121,7 +122,7 @@ impl Flows {
         }
     }
 
-    /// The flows of a group, by index.
+    /// Returns the flows of a group, by index.
     fn of_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
         let names = self.names.iter().enumerate().filter(move |(_, (of, _))| of == group);
         names.map(|(index, (_, flow))| (index, flow.as_str()))
@@ -163,7 +164,7 @@ impl Packets {
         Ok(found)
     }
 
-    /// Index of the log of a link.
+    /// Returns the index of a link's log.
     fn log(&mut self, link: &str) -> usize {
         let known = self.logs.iter().position(|log| log.link == link);
         known.unwrap_or_else(|| {
@@ -174,14 +175,14 @@ impl Packets {
 }
 
 impl Log {
-    /// Number of packets without a row; `None` if it is not known.
+    /// Returns the number of packets without a row; `None` if unknown.
     fn missing(&self) -> Option<u64> {
         let (written, without_space) = self.reported?;
         Some(without_space + written.saturating_sub(self.rows))
     }
 }
 
-/// Packets of a subject in a phase.
+/// The packets of a subject in a phase.
 #[derive(Debug, Default)]
 struct Sample {
     delays_us: Vec<f64>,
@@ -189,7 +190,7 @@ struct Sample {
     missing: u64,
 }
 
-/// A trial's packet logs, and what its plan shows.
+/// A trial's packet logs, with what its plan knows.
 struct OfTrial<'a, 'c> {
     end: &'a TrialEnd,
     flows: &'a Flows,
@@ -240,7 +241,7 @@ impl OfTrial<'_, '_> {
         found
     }
 
-    /// The log that is meant for a group in a span.
+    /// Returns the log that measures a group in a span.
     fn log_of(&self, group: &str, span: Span) -> Option<usize> {
         let network = self.schedule.network(self.end.point_id);
         let logs = &self.packets.logs;

@@ -1,5 +1,5 @@
-//! Lazy Polars queries over the files of committed trials: they aggregate rows to one line per trial, phase and flow (or
-//! group, probe, link).
+//! Lazy Polars queries over the files of committed trials. They aggregate rows to one line per trial, phase and flow (or group, probe,
+//! link).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,11 +18,11 @@ use crate::layout::{TableRows, table_rows};
 use crate::parallel::in_parallel;
 use crate::store::RunDir;
 
-/// Maximum number of trials, and of samples in them, that one query reads: bounds the memory of a summary.
+/// Maximum number of trials, and of samples in them, that one query reads. This bounds the memory of a summary.
 pub(super) const BATCH: usize = 64;
 const BATCH_ROWS: u64 = 4_000_000;
 
-/// Splits the trials into batches that one query reads, in order.
+/// Splits the trials into batches, in order. One query reads a batch.
 pub(crate) fn batches<'t, 'a>(trials: &'t [&'a TrialEnd]) -> Vec<&'t [&'a TrialEnd]> {
     let (mut batches, mut from, mut rows) = (Vec::new(), 0, 0_u64);
     for (at, end) in trials.iter().enumerate() {
@@ -50,13 +50,13 @@ impl Lines {
         self.0.height()
     }
 
-    /// Text of a line; empty if null.
+    /// Returns the text in a line; empty if null.
     pub(crate) fn text(&self, name: &str, line: usize) -> String {
         let column = self.0.column(name).and_then(|c| c.str());
         column.ok().and_then(|c| c.get(line)).unwrap_or_default().to_owned()
     }
 
-    /// The lines of each text of this column, by which the lines are sorted.
+    /// Returns the lines of each text in this column. The lines are sorted by this column.
     pub(crate) fn ranges(&self, name: &str) -> BTreeMap<String, Range<usize>> {
         let mut ranges: BTreeMap<String, Range<usize>> = BTreeMap::new();
         for line in 0..self.len() {
@@ -65,23 +65,23 @@ impl Lines {
         ranges
     }
 
-    /// A number of a line; `None` if null or not finite.
+    /// Returns the number in a line; `None` if null or not finite.
     pub(crate) fn number(&self, name: &str, line: usize) -> Option<f64> {
         let column = self.0.column(name).and_then(|c| c.f64());
         column.ok().and_then(|c| c.get(line)).filter(|v| v.is_finite())
     }
 
-    /// A count of a line; 0 if null.
+    /// Returns the count in a line; 0 if null.
     pub(crate) fn count(&self, name: &str, line: usize) -> u32 {
         self.number(name, line).unwrap_or(0.0) as u32
     }
 
-    /// The trial of a line.
+    /// Returns the trial of a line.
     pub(crate) fn trial(&self, line: usize) -> (u32, u16) {
         (self.count("point_id", line), self.count("trial", line) as u16)
     }
 
-    /// The values of [`samples`] of a line that are neither null nor infinite, ascending.
+    /// Returns the values of [`samples`] in a line that are neither null nor infinite, ascending.
     pub(super) fn samples(&self, name: &str, line: usize) -> Vec<f64> {
         let lists = self.0.column(&format!("{name}.samples")).and_then(|c| c.list());
         let values = lists.ok().and_then(|lists| lists.get_as_series(line));
@@ -107,14 +107,14 @@ pub(super) fn group(
     lines(run, table, rows, keys, aggregates).map(Some)
 }
 
-/// Names of a table's columns; runs of an older version have fewer.
+/// Returns the names of a table's columns. Runs of an older version have fewer.
 pub(super) fn columns(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Vec<String>> {
     let Some(mut scan) = scan(run, table, trials)? else { return Ok(vec![]) };
     let schema = scan.collect_schema().map_err(polars_error("read", &dir(run, table)))?;
     Ok(schema.iter_names().map(ToString::to_string).collect())
 }
 
-/// The distinct pairs of subject and `data_json` of all events of a kind.
+/// Returns the distinct pairs of subject and `data_json` of all events of a kind.
 pub(super) fn events(
     run: &RunDir,
     trials: &[TrialEnd],
@@ -127,7 +127,7 @@ pub(super) fn events(
     Ok(found)
 }
 
-/// The same of one trial.
+/// As [`events`], for one trial.
 fn events_of(run: &RunDir, end: &TrialEnd, kind: &str) -> Result<BTreeSet<(String, String)>> {
     let mut found = BTreeSet::new();
     each_slice(run, "events", end, &["kind", "subject", "data_json"], |slice| {
@@ -141,7 +141,7 @@ fn events_of(run: &RunDir, end: &TrialEnd, kind: &str) -> Result<BTreeSet<(Strin
     Ok(found)
 }
 
-/// The distinct values of a text column in these tables, without iperf3's control connections.
+/// Returns the distinct values of a text column in these tables, without iperf3's control connections.
 pub(crate) fn values(
     run: &RunDir,
     trials: &[TrialEnd],
@@ -165,16 +165,16 @@ pub(crate) fn values(
 /// Scheduling error of a link in one trial.
 pub(super) struct TimingRow {
     pub(super) link: String,
-    /// `None`: of a later version.
+    /// What the error is of; `None` for a kind of a later version.
     pub(super) what: Option<TimingKind>,
     pub(super) count: u64,
-    /// Steps that were skipped, or packets without space in the log.
+    /// Number of steps that were skipped, or of packets without space in the log.
     pub(super) missed: u64,
     /// Median, p90, p99 and maximum in microseconds.
     pub(super) us: [f64; 4],
 }
 
-/// Scheduling errors of the links of a trial, sorted by link name.
+/// Returns the scheduling errors of a trial's links, sorted by link name.
 pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
     const US: [&str; 4] = ["p50_us", "p90_us", "p99_us", "max_us"];
     let mut found = Vec::new();
@@ -198,11 +198,11 @@ pub(super) fn timing(run: &RunDir, end: &TrialEnd) -> Result<Vec<TimingRow>> {
 
 const LINK_TABLE: &str = "qdisc_samples";
 
-/// Bytes per packet that count against the rate of a link at a point and that its counters do not have; `None`: no link has any.
+/// Bytes per packet that count against a link's rate but not in its counters, by point and link; `None` if no link has any.
 pub(crate) type ExtraBytes<'a> = Option<&'a dyn Fn(u32, &str) -> f64>;
 
-/// Counters and backlog of each link as a whole, grouped by trial, phase and link. Lines without a phase are of the time after the
-/// last one.
+/// Returns counters and backlog of each link as a whole, grouped by trial, phase and link. Lines without a phase are from the time after
+/// the last phase.
 pub(super) fn links(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -214,13 +214,13 @@ pub(super) fn links(
     lines(run, LINK_TABLE, rows, &["link"], aggregates).map(Some)
 }
 
-/// Counters and backlog of each link as a whole at every sample time. Columns: `point_id`, `trial`, `phase`, `link`, `t_ns`,
-/// `t_s`, `sent_bytes`, `sent_pkts`, `drops_pkts`, `marks_pkts` (null if no queue counts marks), `backlog_bytes`, `qlen_pkts`,
-/// `rate_bps`, `queue_delay_us` (time to send the backlog), `line_bytes` (bytes sent that count against the rate) and
-/// `offered_bytes` (bytes that the trace offered since the start of the trial; null without a trace).
+/// Returns counters and backlog of each link as a whole at every sample time. Columns: `point_id`, `trial`, `phase`, `link`, `t_ns`, `t_s`,
+/// `sent_bytes`, `sent_pkts`, `drops_pkts`, `marks_pkts` (null if no queue counts marks), `backlog_bytes`, `qlen_pkts`, `rate_bps`,
+/// `queue_delay_us` (time to send the backlog), `line_bytes` (bytes sent that count against the rate) and `offered_bytes` (bytes that the
+/// trace offered since the start of the trial; null without a trace).
 ///
-/// All bytes of a link pass the root qdisc. Its drops and backlog do not always include those of the queues below it, and
-/// the backlog above a netem contains packets that wait for their delay, not for the link.
+/// All bytes of a link pass the root qdisc. Its drops and backlog do not always include those of the queues below it. The backlog above a
+/// netem contains packets that wait for their delay, not for the link.
 pub(crate) fn link_instants(
     run: &RunDir,
     trials: &[&TrialEnd],
@@ -244,7 +244,7 @@ pub(crate) fn link_instants(
         let waiting = when(is("netem").any(true)).then(of(name, queue()).sum());
         waiting.otherwise(whole(name)).alias(name)
     };
-    // Marks of the control law and of the CE threshold; those of a step AQM count as the control law's.
+    // Marks of the control law and of the CE threshold. Those of a step AQM count as marks of the control law.
     let marked = || ["ecn_mark_pkts", "ce_mark_pkts"].map(|name| col(name).cast(DataType::Float64));
     let counted = marked().map(|marks| marks.is_not_null().any(true));
     let [law, threshold] = marked().map(Expr::sum);
@@ -260,7 +260,7 @@ pub(crate) fn link_instants(
         marks.alias("marks_pkts"),
         waiting("backlog_bytes"),
         waiting("qlen_pkts"),
-        // For the class of a slice, the rate is that of the slice.
+        // For a slice's class, the rate is that of the slice.
         col("rate_bps").cast(DataType::Float64).max().alias("rate_bps"),
     ]);
     let delay = col("backlog_bytes") * lit(8e6) / col("rate_bps");
@@ -278,11 +278,11 @@ pub(crate) fn link_instants(
     rows.map(|rows| Some(rows.lazy())).map_err(polars_error("read", &dir(run, LINK_TABLE)))
 }
 
-/// The rate of a trace of delivery opportunities is the mean over this time before and after a sample.
+/// For traces of delivery opportunities, the rate is the mean over this time before and after a sample.
 const RATE_WINDOW_NS: u64 = 50_000_000;
 
-/// Replaces rate and queue delay of links with a trace by the values from the trace, adds the offered bytes, and takes the bytes
-/// of packets that count against the rate as those that take time.
+/// Replaces rate and queue delay of links with a trace by values from the trace, adds the offered bytes, and includes the bytes per packet
+/// that count against the rate in what takes time to send.
 fn with_line<'a>(
     mut rows: DataFrame,
     curve: impl Fn(u32, &str) -> Option<&'a CapacityCurve>,
@@ -340,7 +340,7 @@ fn dir(run: &RunDir, table: &str) -> PathBuf {
     run.path().join("tables").join(table)
 }
 
-/// The rows of one table of these trials; `None` if no trial has one.
+/// Returns the rows of one table of these trials; `None` if no trial has one.
 pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Option<LazyFrame>> {
     let having = trials.iter().filter(|end| end.rows.contains_key(table));
     let parts: Vec<TableRows> = having.flat_map(|end| table_rows(run.path(), end, table)).collect();
@@ -352,7 +352,7 @@ pub(crate) fn scan(run: &RunDir, table: &str, trials: &[&TrialEnd]) -> Result<Op
     lazy_rows(files).map(Some).map_err(polars_error("read", &dir(run, table)))
 }
 
-/// The same rows; parts of a file that follow each other are one.
+/// Merges consecutive parts of a file.
 fn joined(parts: &[TableRows]) -> Vec<TableRows> {
     let mut found: Vec<TableRows> = Vec::new();
     for part in parts {
@@ -398,12 +398,12 @@ pub(crate) fn sender() -> Expr {
     col("role").eq(lit("data")).and(col("side").eq(lit("snd")))
 }
 
-/// A column as floats.
+/// Returns a column as floats.
 pub(crate) fn number(name: &str) -> Expr {
     col(name).cast(DataType::Float64)
 }
 
-/// Packets in flight: `pipe` of RFC 6675, computed like `tcp_packets_in_flight` in include/net/tcp.h.
+/// Returns packets in flight: `pipe` of RFC 6675, computed like `tcp_packets_in_flight` in include/net/tcp.h.
 pub(crate) fn in_flight() -> Expr {
     number("unacked_pkts") - number("sacked_pkts") - number("lost_pkts") + number("retrans_pkts")
 }
@@ -414,34 +414,34 @@ pub(crate) fn whole_intervals() -> Expr {
     whole_intervals_of("rcv")
 }
 
-/// The same of the end with this `side`.
+/// As [`whole_intervals`], for the end with this `side`.
 pub(crate) fn whole_intervals_of(side: &'static str) -> Expr {
     let reported = col("side").eq(lit(side)).and(col("omitted").not());
     reported.and(col("seconds").gt_eq(col("seconds").median() * lit(0.5)))
 }
 
-/// A sum of whole numbers as a float, named as its column.
+/// Returns a sum of integers as a float, with the name of its column.
 pub(super) fn sum(name: &str) -> Expr {
     col(name).cast(DataType::Float64).sum().alias(name)
 }
 
-/// The maximum as a float, named `<column>.last`: counters are largest in the last sample.
+/// Returns the maximum as a float, named `<column>.last`: counters are largest in the last sample.
 pub(super) fn last(name: &str) -> Expr {
     col(name).cast(DataType::Float64).max().alias(format!("{name}.last"))
 }
 
-/// The minimum as a float, named `<column>.first`.
+/// Returns the minimum as a float, named `<column>.first`.
 pub(super) fn first(name: &str) -> Expr {
     col(name).cast(DataType::Float64).min().alias(format!("{name}.first"))
 }
 
-/// All values of a group, for [`Lines::samples`]. Sums of floats depend on their order, which Polars leaves to its
-/// threads: means and deviations are computed of sorted values instead.
+/// Returns all values of a group, for [`Lines::samples`]. Sums of floats depend on their order, which Polars' threads determine. So means
+/// and deviations are computed from sorted values instead.
 pub(super) fn samples(values: Expr, name: &str) -> Expr {
     values.cast(DataType::Float64).alias(format!("{name}.samples"))
 }
 
-/// The number of values that are not null, named `<column>.n`.
+/// Returns the number of values that are not null, named `<column>.n`.
 pub(super) fn count(name: &str) -> Expr {
     col(name).count().cast(DataType::Float64).alias(format!("{name}.n"))
 }
@@ -457,7 +457,7 @@ mod tests {
     fn delay_of_a_link_follows_its_trace_and_its_overhead() {
         let ms = 1_000_000;
         let used = TraceUse { on_end: OnEnd::Stop, ..TraceUse::new("a") };
-        // An opportunity of 1514 bytes every 10 ms from the first second on.
+        // From the first second on, an opportunity of 1514 bytes every 10 ms.
         let at_ns = (100..200).map(|nth| nth * 10 * ms).collect();
         let all = Opportunities { at_ns, bytes: 1500, length_ns: 2000 * ms };
         let curve = CapacityCurve::new(&Trace::Opportunities(all), &used, (None, 14.0)).unwrap();
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(column("queue_delay_us"), delays);
         assert_eq!(column("offered_bytes"), [Some(0.0), Some(50.0 * 1514.0), None, None]);
         assert_eq!(column("line_bytes"), [1514.0, 3028.0, 4542.0, 6056.0].map(Some));
-        // Two packets whose overhead is half a packet more need three opportunities, or 1.5 times the time.
+        // Two packets, each with an overhead of half a packet more, need three opportunities, or 1.5 times the time.
         let extra = |_: u32, link: &str| if link == "a" { 757.0 } else { 0.0 };
         let made = with_line(rows, of_a, Some(&extra)).unwrap();
         let delays = [Some(51e4), Some(25e3), Some(1.0), Some(4542.0 * 8e6 / 7e5)];

@@ -1,7 +1,7 @@
-//! **recovery_time**: mean duration of the loss recoveries of a sender, from the state changes in `tcp_events`. A recovery
-//! lasts while the kernel's `ca_state` is Recovery or Loss, and counts in the phase in which it begins. One that has not ended
-//! with the last event is `undefined`. Trials without that table (`sample.acks = "off"`, polled runs) have no rows: a sample
-//! every 100 ms cannot show an event of one round trip.
+//! **recovery_time**: mean duration of a sender's loss recoveries, from the state changes in `tcp_events`. A recovery lasts while the
+//! kernel's `ca_state` is Recovery or Loss, and counts in the phase in which it begins. A recovery that has not ended by the last event is
+//! `undefined`. Trials without this table (`sample.acks = "off"`, polled runs) have no rows: samples every 100 ms cannot show an event of
+//! one round trip.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::journal::TrialEnd;
 use crate::store::RunDir;
 
-/// Loss recovery by fast retransmit; the next state is the one after a timeout (include/uapi/linux/tcp.h).
+/// Loss recovery by fast retransmit. The next state is Loss, after a timeout (include/uapi/linux/tcp.h).
 const TCP_CA_RECOVERY: f64 = 3.0;
 
 /// A change of `ca_state`.
@@ -26,10 +26,10 @@ struct Change {
     is_recovering: bool,
 }
 
-/// A loss recovery: when it began, and its duration in seconds unless it did not end.
+/// A loss recovery: when it began, and its duration in seconds if it ended.
 type Episode = (f64, Option<f64>);
 
-/// Recovery times of the flows and groups of one trial.
+/// Returns the recovery times of the flows and groups of one trial.
 pub(super) fn recovery_times(
     run: &RunDir,
     end: &TrialEnd,
@@ -69,7 +69,7 @@ pub(super) fn recovery_times(
     Ok(found)
 }
 
-/// The recoveries of one socket.
+/// Returns the recoveries of one socket.
 fn episodes(mut changes: Vec<Change>) -> Vec<Episode> {
     changes.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     let (mut found, mut begun_s) = (Vec::new(), None);
@@ -77,7 +77,7 @@ fn episodes(mut changes: Vec<Change>) -> Vec<Episode> {
         if change.was_recovering && !change.is_recovering {
             found.extend(begun_s.take().map(|begin_s| (begin_s, Some(change.at_s - begin_s))));
         } else if !change.was_recovering && change.is_recovering {
-            // The end of an earlier one was lost.
+            // The end of the earlier recovery was lost.
             found.extend(begun_s.replace(change.at_s).map(|begin_s| (begin_s, None)));
         }
     }
@@ -85,7 +85,7 @@ fn episodes(mut changes: Vec<Change>) -> Vec<Episode> {
     found
 }
 
-/// Mean and number of unfinished recoveries in each measured phase; the subject's group decides whether it runs there.
+/// Returns mean and number of unfinished recoveries in each measured phase in which the subject's group runs.
 fn rows(
     end: &TrialEnd,
     schedule: &Schedule,
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn recovery_lasts_until_the_state_is_open_or_disorder() {
-        // Disorder is none; Loss within Recovery continues it.
+        // Disorder is not a recovery; Loss within Recovery continues the recovery.
         let all = vec![
             change(1.0, 0, 1),
             change(1.25, 1, 3),
@@ -147,7 +147,7 @@ mod tests {
             change(4.0, 2, 3),
         ];
         assert_eq!(episodes(all), [(1.25, Some(0.75)), (4.0, None)]);
-        // An end without a beginning, and a beginning whose end was lost; the order of the rows does not matter.
+        // An end without a beginning, and a beginning whose end was lost. The order of the rows does not matter.
         let torn = vec![change(5.0, 0, 4), change(1.0, 3, 0), change(2.0, 0, 3), change(5.5, 4, 0)];
         assert_eq!(episodes(torn), [(2.0, None), (5.0, Some(0.5))]);
         assert!(episodes(vec![]).is_empty());

@@ -1,18 +1,18 @@
-//! **rpm**: round trips per minute, the responsiveness of draft-ietf-ippm-responsiveness-08 in its case without TLS. It is the mean
-//! of **foreign_responsiveness**, that of new connections: a minute over the mean of `TM(tcp_f)` and `TM(http_f)`; and of
-//! **loaded_responsiveness**, that of the connections which load the path: a minute over `TM(http_l)`.
+//! **rpm**: round trips per minute, the responsiveness of draft-ietf-ippm-responsiveness-08 in the variant without TLS. It is the mean of
+//! two values: **foreign_responsiveness**, of new connections, is a minute over the mean of `TM(tcp_f)` and `TM(http_f)`.
+//! **loaded_responsiveness**, of the connections that load the path, is a minute over `TM(http_l)`.
 //!
 //! - `TM` is the draft's trimmed mean over the measurements of the phase ([`statistics::trimmed_mean`]).
-//! - `tcp_f` is the duration of connect(), of probes of kinds `tcp_connect` and `http`.
-//! - `http_f` is the time from the request to the first byte of the response, of kind `http`. The draft measures until the end
+//! - `tcp_f` is the duration of connect(), from probes of the kinds `tcp_connect` and `http`.
+//! - `http_f` is the time from the request to the first byte of the response, from kind `http`. The draft measures until the end
 //!   of a response of one byte, which is the same; a longer file has no effect here. Probes of kind `tcp_connect` have only the
 //!   handshake, and so no rpm.
-//! - `http_l` is the time of a request on a connection of the load. These have no requests here, and the draft lets the RTT that
-//!   TCP estimates stand for it: the samples of `tcpi_rtt` of all flows between the two nodes of the probe, while they have data in
-//!   flight. The estimate of an idle one is that of its last data.
+//! - `http_l` is the time of a request on a connection of the load. Here, these connections have no requests; the draft permits
+//!   TCP's RTT estimate instead. The samples are `tcpi_rtt` of all flows between the two nodes of the probe while they have data in
+//!   flight. The estimate of an idle flow is that of its last data.
 //! - Not measured: the TLS handshake.
 //!
-//! Measurements that failed have no duration; they are counted as `undefined`.
+//! Failed measurements have no duration; they are counted as `undefined`.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ use crate::store::RunDir;
 
 const MINUTE_US: f64 = 60e6;
 
-/// The measurements of one probe in a phase: durations in us.
+/// The measurements of one probe in a phase, as durations in us.
 #[derive(Debug, Default)]
 struct Measurements {
     tcp_us: Vec<f64>,
@@ -40,7 +40,7 @@ struct Measurements {
 /// Smoothed RTTs of the senders of a group in a phase, in us, by phase and group.
 type LoadRtts = BTreeMap<(String, String), Vec<f64>>;
 
-/// Responsiveness of each probe that connects, in each measured phase of a trial.
+/// Returns the responsiveness of each probe that connects, in each measured phase of a trial.
 pub(super) fn responsiveness(
     run: &RunDir,
     end: &TrialEnd,
@@ -66,7 +66,7 @@ pub(super) fn responsiveness(
         .collect())
 }
 
-/// The measurements of each phase that is measured, probe and kind.
+/// Returns the measurements of each measured phase, probe and kind.
 fn measurements(run: &RunDir, end: &TrialEnd) -> Result<Vec<([String; 3], Measurements)>> {
     const COLUMNS: [&str; 7] =
         ["phase", "probe_id", "kind", "lost", "dns_us", "connect_us", "ttfb_us"];
@@ -99,7 +99,7 @@ fn connects(kind: &str) -> bool {
     [ProbeKind::TcpConnect, ProbeKind::Http].iter().any(|known| known.as_str() == kind)
 }
 
-/// The samples of these groups, without those of idle connections, which load nothing.
+/// Returns the samples of these groups, without those of idle connections, which load nothing.
 fn load_rtts(run: &RunDir, end: &TrialEnd, groups: &[&str]) -> Result<LoadRtts> {
     let mut found = LoadRtts::new();
     if groups.is_empty() {
@@ -126,13 +126,13 @@ fn load_rtts(run: &RunDir, end: &TrialEnd, groups: &[&str]) -> Result<LoadRtts> 
     Ok(found)
 }
 
-/// Round trips per minute of this duration.
+/// Returns round trips per minute for this duration.
 fn per_minute(us: f64) -> Option<f64> {
     Some(MINUTE_US / us).filter(|rpm| rpm.is_finite())
 }
 
 impl Measurements {
-    /// Responsiveness of new connections; `None` without a measurement.
+    /// Returns the responsiveness of new connections; `None` without a measurement.
     fn foreign(&mut self, is_fetch: bool) -> Option<f64> {
         let tcp_us = statistics::trimmed_mean(&mut self.tcp_us)?;
         per_minute(if is_fetch {
@@ -143,7 +143,7 @@ impl Measurements {
     }
 }
 
-/// The rows of one probe in a phase. `load_us`: RTTs of the flows that load its path.
+/// Returns the rows of one probe in a phase. `load_us` has the RTTs of the flows that load its path.
 fn rows(
     end: &TrialEnd,
     (phase, probe): (&str, &str),
@@ -200,7 +200,7 @@ mod tests {
         Measurements { tcp_us, http_us, failed: 0 }.foreign(is_fetch)
     }
 
-    /// Metric, statistic, value and number of the rows of a probe with these times.
+    /// Returns metric, statistic, value and number of the rows of a probe with these times.
     fn found(
         (tcp_us, http_us, failed): (&[f64], &[f64], u32),
         load_us: &[f64],
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(foreign(&[20e3; 3], &[40e3; 3]), Some(2000.0));
         assert_eq!(foreign(&[20e3, 40e3], &[]), Some(2000.0), "only the handshake");
         assert_eq!(foreign(&[], &[]), None);
-        // The slowest of twenty is left out, of each component.
+        // In each component, the slowest of twenty is left out.
         let mut slow = vec![20e3; 20];
         slow[7] = 5e6;
         assert_eq!(foreign(&slow, &[40e3; 20]), Some(2000.0));
@@ -233,7 +233,7 @@ mod tests {
         let wanted =
             [(FOREIGN, "mean", 2000.0, 3), (LOADED, "mean", 1000.0, 5), ("rpm", "mean", 1500.0, 3)];
         assert_eq!(found((&[20e3; 3], &[40e3; 3], 0), &loaded), wanted);
-        // Without a load, and without requests.
+        // Without a load and without requests.
         assert_eq!(found((&[20e3; 3], &[40e3; 3], 0), &[]), wanted[..1]);
         assert_eq!(found((&[30e3; 3], &[], 0), &loaded), wanted[..2]);
     }
@@ -258,7 +258,7 @@ mod tests {
             let plain = foreign(&tcp_us, &http_us).unwrap();
             let slower: Vec<f64> = http_us.iter().map(|us| us * more).collect();
             prop_assert!(foreign(&tcp_us, &slower).unwrap() <= plain * (1.0 + 1e-12));
-            // Between those of the components.
+            // Between the values of the components.
             let (tcp, http) = (foreign(&tcp_us, &[]).unwrap(), foreign(&http_us, &[]).unwrap());
             prop_assert!(plain >= tcp.min(http) * (1.0 - 1e-12));
             prop_assert!(plain <= tcp.max(http) * (1.0 + 1e-12));

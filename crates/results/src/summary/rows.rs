@@ -1,5 +1,5 @@
-//! Reads some columns of one trial's files in slices. It does not use Polars queries: planning a query and starting its
-//! threads takes longer than reading a small trial.
+//! Reads some columns of one trial's files in slices, without Polars queries: planning a query and starting its threads takes longer than
+//! reading a small trial.
 
 use std::collections::HashMap;
 
@@ -11,23 +11,23 @@ use crate::layout::table_rows;
 use crate::parquet_file::each_frame_within;
 use crate::store::RunDir;
 
-/// Rows of a slice: bounds the memory for a file.
+/// Maximum number of rows of a slice, to bound the memory for a file.
 pub(super) const SLICE_ROWS: usize = 1 << 19;
 
 /// Some rows of a table.
 pub(super) struct Slice(DataFrame);
 
-/// A column of texts.
+/// A text column.
 pub(super) struct Texts<'a>(Option<&'a StringChunked>);
 
 impl<'a> Texts<'a> {
-    /// The text in a row.
+    /// Returns the text in a row.
     pub(super) fn get(&self, row: usize) -> Option<&'a str> {
         self.0?.get(row)
     }
 }
 
-/// A column of numbers.
+/// A numeric column.
 pub(super) enum Numbers<'a> {
     Narrow(&'a UInt16Chunked),
     Short(&'a UInt32Chunked),
@@ -37,7 +37,7 @@ pub(super) enum Numbers<'a> {
 }
 
 impl Numbers<'_> {
-    /// The number in a row; `None` for null and NaN.
+    /// Returns the number in a row; `None` for null and NaN.
     pub(super) fn get(&self, row: usize) -> Option<f64> {
         match self {
             Self::Narrow(numbers) => numbers.get(row).map(f64::from),
@@ -50,12 +50,12 @@ impl Numbers<'_> {
 }
 
 impl Slice {
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(super) fn len(&self) -> usize {
         self.0.height()
     }
 
-    /// A column of numbers.
+    /// Returns a numeric column.
     pub(super) fn numbers(&self, name: &str) -> Numbers<'_> {
         let Ok(column) = self.0.column(name) else { return Numbers::Missing };
         match (column.u16(), column.u32(), column.u64(), column.f64()) {
@@ -67,19 +67,18 @@ impl Slice {
         }
     }
 
-    /// A column of texts.
+    /// Returns a text column.
     pub(super) fn texts(&self, name: &str) -> Texts<'_> {
         Texts(self.0.column(name).and_then(|column| column.str()).ok())
     }
 
-    /// A boolean in a row.
+    /// Returns the boolean in a row.
     pub(super) fn flag(&self, name: &str, row: usize) -> Option<bool> {
         self.0.column(name).and_then(|column| column.bool()).ok()?.get(row)
     }
 }
 
-/// Calls `take` with these columns of all rows of a trial's table, in order. Columns that a file of an older version does
-/// not have are empty.
+/// Passes these columns of all rows of a trial's table to `take`, in order. Columns that a file of an older version lacks are empty.
 pub(super) fn each_slice(
     run: &RunDir,
     table: &str,
@@ -121,7 +120,7 @@ impl<T: Default> GroupedRows<T> {
         Self { rows: Vec::new(), index: HashMap::new(), last: 0 }
     }
 
-    /// The value of these names. Looks at the last one first: the rows of a flow are adjacent.
+    /// Returns the value with these names. Looks at the last one first, because the rows of a flow are adjacent.
     pub(super) fn at(&mut self, names: [&str; 3]) -> &mut T {
         let is = |known: &(Names, T)| known.0.iter().zip(names).all(|(known, name)| known == name);
         if !self.rows.get(self.last).is_some_and(is) {
@@ -134,7 +133,7 @@ impl<T: Default> GroupedRows<T> {
         &mut self.rows[self.last].1
     }
 
-    /// All values, sorted by name.
+    /// Returns all values, sorted by name.
     pub(super) fn sorted(mut self) -> Vec<(Names, T)> {
         self.rows.sort_by(|a, b| a.0.cmp(&b.0));
         self.rows

@@ -1,9 +1,9 @@
-//! Metrics that are computed in each time bin and then averaged, unlike metrics of means (`_of_mean`): the mean of a
-//! logarithm, a product or a ratio differs from that of the means. All flows use the same time bins.
+//! Metrics computed in each time bin and then averaged, unlike metrics of means (`_of_mean`): the mean of a logarithm, a product or a ratio
+//! differs from that of the means. All flows use the same time bins.
 //!
-//! These metrics are of **instants**: several bins, as many as make the timescale of the plan (`sample.timescale`). Over less
-//! than some round trips, rates are bursts and not shares. Instants in which a metric is undefined (a flow without data, the
-//! logarithm of zero) are excluded and counted.
+//! These metrics are computed over **instants**: as many bins as make up the plan's timescale (`sample.timescale`). Over less than a few
+//! round trips, rates are bursts rather than shares. Instants in which a metric is undefined (a flow without data, the logarithm of zero)
+//! are excluded and counted.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use super::statistics::{self, entropy, jain_index, min_max_ratio, product};
 
 /// A bin needs reports for at least this share of its length.
 const MIN_COVERED_SHARE: f64 = 0.5;
-/// `jain_convergence_time`: Jain's index over this many bins (one second) reaches [`CONVERGED_JAIN`].
+/// For `jain_convergence_time`, Jain's index over this many bins (one second) must reach [`CONVERGED_JAIN`].
 const CONVERGED_BINS: usize = 10;
 const CONVERGED_JAIN: f64 = 0.9;
-/// Bins of all flows of a trial: a week of 11 flows, or a day of 77. They take 2 GiB.
+/// Maximum number of bins of all flows of a trial: 11 flows for a week, or 77 for a day. They take 2 GiB.
 const MAX_BINS: usize = 1 << 26;
-/// Without a plan: a flow runs in a phase if it has data in at least this share of the bins.
+/// Without a plan, a flow runs in a phase if it has data in at least this share of the bins.
 const RUNNING_SHARE: f64 = 0.1;
 
 /// The data of one flow in one bin.
@@ -33,18 +33,18 @@ pub(super) struct Bin {
 }
 
 impl Bin {
-    /// Goodput in Mbit/s.
+    /// Returns the goodput in Mbit/s.
     fn mbit_per_s(self) -> Option<f64> {
         self.mbit_per_s_over(1)
     }
 
-    /// Goodput in Mbit/s of this many bins together.
+    /// Returns the goodput in Mbit/s over this many bins.
     fn mbit_per_s_over(self, bins: usize) -> Option<f64> {
         let least_s = MIN_COVERED_SHARE * BIN_S * bins as f64;
         (self.covered_s >= least_s).then(|| self.bytes * 8e-6 / self.covered_s)
     }
 
-    /// The sums of two bins.
+    /// Returns the sums of two bins.
     fn and(self, other: Self) -> Self {
         let ((sum, samples), (more, further)) = (self.srtt_us, other.srtt_us);
         Self {
@@ -54,7 +54,7 @@ impl Bin {
         }
     }
 
-    /// Mean smoothed RTT in µs.
+    /// Returns the mean smoothed RTT in µs.
     fn srtt_us(self) -> Option<f64> {
         let (sum, samples) = self.srtt_us;
         (samples > 0).then(|| sum / f64::from(samples))
@@ -65,11 +65,11 @@ impl Bin {
 #[derive(Debug)]
 pub(crate) struct BinnedFlows {
     count: usize,
-    /// How many flows fit into memory.
+    /// Maximum number of flows that fit into memory.
     max_flows: usize,
     is_full: bool,
     flows: Vec<(String, Vec<Bin>)>,
-    /// Index of the last flow that was looked up: rows of a flow are adjacent.
+    /// Index of the last flow that was looked up, because rows of a flow are adjacent.
     last: usize,
 }
 
@@ -81,27 +81,27 @@ pub(crate) struct BinSpan<'a> {
     count: usize,
 }
 
-/// Utility of a rate.
+/// The utility of a rate.
 type Utility = fn(f64) -> f64;
-/// Fairness index of the rates of all flows.
+/// A fairness index of the rates of all flows.
 type Index = fn(&[f64]) -> Option<f64>;
 /// One value: flow (`None`: all flows together), metric, unit, statistic, value, number of bins.
 pub(super) type Number<'a> = (Option<&'a str>, &'static str, &'static str, &'static str, f64, u32);
 
 impl BinnedFlows {
-    /// Bins of a trial of this length.
+    /// Creates the bins of a trial of this length.
     pub(super) fn new(end_s: f64) -> Self {
         let count = (end_s / BIN_S + 1e-6).floor().max(0.0) as usize;
         let max_flows = MAX_BINS / count.max(1);
         Self { count, max_flows, is_full: false, flows: Vec::new(), last: 0 }
     }
 
-    /// Whether flows were left out, because so many do not fit into memory.
+    /// Returns whether flows were left out because they would not fit into memory.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// The bins of a flow; none of a flow that is left out.
+    /// Returns the bins of a flow; empty for a flow that is left out.
     fn flow(&mut self, name: &str) -> &mut [Bin] {
         if self.flows.get(self.last).is_none_or(|(known, _)| known != name) {
             let known = self.flows.iter().position(|(known, _)| known == name);
@@ -136,7 +136,7 @@ impl BinnedFlows {
 
     /// Adds a sample of the smoothed RTT, `at_s` seconds after the start of the trial.
     pub(super) fn srtt(&mut self, flow: &str, at_s: f64, us: f64) {
-        // Not `at_s / BIN_S`: 0.3 / 0.1 is less than 3, and multiples of 0.1 s must start a bin.
+        // Not `at_s / BIN_S`: 0.3 / 0.1 is less than 3, but multiples of 0.1 s must start a bin.
         let nth = at_s * (1.0 / BIN_S);
         if nth >= 0.0
             && (nth as usize) < self.count
@@ -148,7 +148,7 @@ impl BinnedFlows {
         }
     }
 
-    /// The bins between two times in seconds since the start of the trial.
+    /// Returns the bins between two times in seconds since the start of the trial.
     pub(crate) fn between(&self, start_s: f64, end_s: f64) -> BinSpan<'_> {
         let first = (start_s / BIN_S - 1e-6).ceil().max(0.0);
         let end = (end_s / BIN_S + 1e-6).floor().min(self.count as f64);
@@ -157,12 +157,12 @@ impl BinnedFlows {
 }
 
 impl<'a> BinSpan<'a> {
-    /// Index of the first bin in the trial.
+    /// Returns the index of the first bin in the trial.
     pub(crate) fn first(self) -> usize {
         self.first
     }
 
-    /// Goodput in Mbit/s and mean smoothed RTT in µs of a flow in every bin; empty for a flow without data.
+    /// Returns the goodput in Mbit/s and the mean smoothed RTT in µs of a flow in every bin; empty for a flow without data.
     pub(crate) fn of(self, flow: &str) -> Vec<(Option<f64>, Option<f64>)> {
         let found = self.all.flows.iter().find(|(known, _)| known == flow);
         let bins = found.and_then(|found| found.1.get(self.first..self.first + self.count));
@@ -172,7 +172,7 @@ impl<'a> BinSpan<'a> {
         }
     }
 
-    /// Flows with data that run in this span according to `runs` (`None`: unknown).
+    /// Returns the flows with data that run in this span according to `runs` (`None`: unknown).
     fn flows(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<(&'a str, &'a [Bin])> {
         let defined = |bins: &[Bin]| bins.iter().filter(|bin| bin.mbit_per_s().is_some()).count();
         let here = |(flow, bins): &'a (String, Vec<Bin>)| {
@@ -186,7 +186,7 @@ impl<'a> BinSpan<'a> {
         flows
     }
 
-    /// Goodput in Mbit/s of the flows that run in this span according to `runs` (`None`: unknown), in every bin.
+    /// Returns the goodput in Mbit/s, in every bin, of the flows that run in this span according to `runs` (`None`: unknown).
     pub(super) fn rates(
         self,
         runs: impl Fn(&str) -> Option<bool>,
@@ -197,7 +197,7 @@ impl<'a> BinSpan<'a> {
         self.flows(runs).into_iter().map(|(flow, bins)| (flow, rates(bins))).collect()
     }
 
-    /// All metrics of the flows that run in this span according to `runs` (`None`: unknown), over instants of `per` bins.
+    /// Returns all metrics of the flows that run in this span according to `runs` (`None`: unknown), over instants of `per` bins.
     pub(super) fn numbers(
         self,
         runs: impl Fn(&str) -> Option<bool>,
@@ -258,8 +258,8 @@ impl<'a> BinSpan<'a> {
         numbers
     }
 
-    /// Settling times of throughput and smoothed RTT of every flow, every group and all flows, after a step at the start of
-    /// the span. The throughput of a group is the sum of its flows, its RTT the mean.
+    /// Returns settling times of throughput and smoothed RTT after a step at the start of the span, for every flow, every group and all
+    /// flows. The throughput of a group is the sum over its flows, its RTT the mean.
     pub(super) fn settling(self, runs: impl Fn(&str) -> Option<bool>) -> Vec<Settled> {
         let flows = self.flows(runs);
         let mut all: BTreeMap<(Scope, &str), Vec<&[Bin]>> = BTreeMap::new();
@@ -290,7 +290,7 @@ impl<'a> BinSpan<'a> {
     }
 }
 
-/// Means of the fairness indices of several flows.
+/// Adds the means of the fairness indices of several flows.
 fn fairness(together: &[Option<Vec<f64>>], into: &mut Vec<Number<'_>>) {
     let indices: [(_, _, Index); 4] = [
         ("jain_fairness", "1", jain_index),
@@ -303,7 +303,7 @@ fn fairness(together: &[Option<Vec<f64>>], into: &mut Vec<Number<'_>>) {
     }
 }
 
-/// Adds a value that a phase has once, or that it is undefined.
+/// Adds a value that occurs once per phase, or that the value is undefined.
 pub(super) fn once(
     metric: &'static str,
     unit: &'static str,
@@ -316,7 +316,7 @@ pub(super) fn once(
     });
 }
 
-/// Time until the start of the first second in which all flows have data and Jain's index reaches [`CONVERGED_JAIN`].
+/// Returns the time until the start of the first second in which all flows have data and Jain's index reaches [`CONVERGED_JAIN`].
 fn jain_convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
     let fair = |second: &[Option<Vec<f64>>]| {
         let rates: Option<Vec<&Vec<f64>>> = second.iter().map(Option::as_ref).collect();
@@ -329,7 +329,7 @@ fn jain_convergence_us(together: &[Option<Vec<f64>>]) -> Option<f64> {
     Some((first as f64 * BIN_S * 1e6).round())
 }
 
-/// Standard deviation in bit/s, and coefficient of variation.
+/// Adds standard deviation in bit/s, and coefficient of variation.
 fn spread<'a>(
     flow: Option<&'a str>,
     metric: &'static str,
@@ -342,7 +342,7 @@ fn spread<'a>(
     let n = mbit.len() as f64;
     let mean = mbit.iter().sum::<f64>() / n;
     let std = (mbit.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
-    // Rounding errors of a constant rate.
+    // A constant rate has rounding errors.
     let std = if std < mean * 1e-9 { 0.0 } else { std };
     into.push((flow, metric, "bit/s", "std", std * 1e6, mbit.len() as u32));
     if mean > 0.0 {
@@ -350,8 +350,8 @@ fn spread<'a>(
     }
 }
 
-/// Adds the mean of the defined values and the number of undefined ones; returns the mean. A phase without a whole instant has
-/// one that is undefined.
+/// Adds the mean of the defined values and the number of undefined ones, and returns the mean. A phase without a whole instant counts as
+/// one undefined value.
 fn mean<'a>(
     flow: Option<&'a str>,
     metric: &'static str,
@@ -396,7 +396,7 @@ mod tests {
         Some((found.4, found.5))
     }
 
-    /// Two flows with these rates in Mbit/s, one pair for each bin.
+    /// Returns two flows with these rates in Mbit/s, one pair for each bin.
     fn two(rates: &[(f64, f64)]) -> BinnedFlows {
         let mut aligned = BinnedFlows::new(rates.len() as f64 * BIN_S);
         for (nth, (a, b)) in rates.iter().enumerate() {
@@ -417,8 +417,8 @@ mod tests {
 
     #[test]
     fn mean_of_products_differs_from_product_of_means() {
-        // NewReno and Vegas of the published comparison: 26.30 and 4.49 Mbit/s in the mean, one up when the other
-        // is down (covariance -3.1): 114.99 is printed, 118.09 is what the means give.
+        // NewReno and Vegas of the published comparison: means of 26.30 and 4.49 Mbit/s, where one rises as the other falls (covariance
+        // -3.1). 114.99 is published; the product of the means is 118.09.
         let swing = 3.1_f64.sqrt();
         let aligned = two(&[(26.30 + swing, 4.49 - swing), (26.30 - swing, 4.49 + swing)]);
         assert_close(find(&aligned, None, "product_fairness", "mean"), 26.30 * 4.49 - 3.1);
@@ -448,7 +448,7 @@ mod tests {
         let never = two(&[(10.0, 0.0); 3]);
         assert_eq!(find(&never, Some("b"), "utility_pf", "mean"), None);
         assert_eq!(find(&never, Some("b"), "utility_pf", "undefined"), Some((3.0, 3)));
-        // The index is undefined until the second flow starts.
+        // Until the second flow starts, the index is undefined.
         let mut late = BinnedFlows::new(0.3);
         late.interval("a", 0.3, 0.3, 300.0);
         late.interval("b", 0.3, 0.1, 100.0);
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn longer_instants_measure_shares_instead_of_bursts() {
-        // Two flows take turns: unfair in each bin, fair over two of them.
+        // Two flows take turns, which is unfair in each bin but fair over two bins.
         let turns: Vec<(f64, f64)> =
             (0..9).map(|nth| if nth % 2 == 0 { (20.0, 0.0) } else { (0.0, 20.0) }).collect();
         let grid = two(&turns);
@@ -468,7 +468,7 @@ mod tests {
             found.map(|n| (n.4, n.5))
         };
         assert_close(of(1, "jain_fairness", "mean"), 0.5);
-        // The last bin is no whole instant.
+        // The last bin is not a whole instant.
         assert_close(of(2, "jain_fairness", "mean"), 1.0);
         assert_eq!(of(2, "jain_fairness", "mean").map(|found| found.1), Some(4));
         assert_eq!(of(2, "product_fairness", "undefined"), None);
@@ -499,12 +499,12 @@ mod tests {
         let mut rates = vec![(30.0, 0.0); 20];
         rates.extend([(19.0, 11.0); 10]);
         rates.extend([(15.0, 15.0); 10]);
-        // 19 to 11 is an index of 0.93; with one bin of the second before it is 0.896.
+        // 19 to 11 is an index of 0.93; together with one bin of the previous second it is 0.896.
         assert_close(find(&two(&rates), None, "jain_convergence_time", "mean"), 2e6);
         let never = two(&[(30.0, 1.0); 30]);
         assert_eq!(find(&never, None, "jain_convergence_time", "mean"), None);
         assert_eq!(find(&never, None, "jain_convergence_time", "undefined"), Some((1.0, 1)));
-        // Independent of scale and order.
+        // Scale and order do not matter.
         let turned: Vec<(f64, f64)> = rates.iter().map(|(a, b)| (b * 7.0, a * 7.0)).collect();
         assert_close(find(&two(&turned), None, "jain_convergence_time", "mean"), 2e6);
     }
@@ -529,7 +529,7 @@ mod tests {
         let numbers = grid.between(1.0, 1.3).numbers(|_| None, 1);
         let power = numbers.iter().find(|n| n.1 == "power").unwrap();
         assert!((power.4 - 0.08e6 / 0.02).abs() < 1e-6 && power.5 == 1, "{power:?}");
-        // Outside of the phase, and of the trial.
+        // Outside the phase, and outside the trial.
         grid.interval("a", 0.9, 0.5, 1e9);
         grid.interval("a", 9.0, 0.5, 1e9);
         grid.srtt("a", 1.3, 1.0);
@@ -567,7 +567,7 @@ mod tests {
                 settled.iter().find(|s| (s.0, s.1.as_str(), s.2) == (scope, subject, metric));
             found.map(|found| found.3)
         };
-        // Within a tenth of the level 0.3 s before the end of the change, averaged over one second.
+        // 0.3 s before the end of the change, the mean over one second is within a tenth of the level.
         assert!(
             matches!(of(Scope::Flow, "b/0", "settling_time"), Some(Some(70..=77))),
             "{settled:?}"

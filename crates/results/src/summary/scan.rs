@@ -1,6 +1,6 @@
-//! The files of a table as the source of a Polars query. Polars' own scan of Parquet files runs in its streaming engine, which, with
-//! the code for object stores that it needs, is a large part of a program. This one reads a slice of a file at a time, only the
-//! columns that the query uses, and keeps only the rows that it selects.
+//! The files of a table as the source of a Polars query. Polars' own scan of Parquet files uses its streaming engine which, with the
+//! required code for object stores, is a large part of a program. This scan reads a slice of a file at a time, and only the columns that
+//! the query uses. It keeps only the rows that the query selects.
 
 use std::any::Any;
 use std::mem::take;
@@ -16,7 +16,7 @@ use crate::error::{Result, polars_error};
 use crate::layout::TableRows;
 use crate::parquet_file::{SharedMetadata, open};
 
-/// A file whose metadata has been checked, and those of its rows that are read.
+/// A file whose metadata has been checked, with the range of rows to read.
 pub(super) struct TableFile {
     path: PathBuf,
     metadata: FileMetadataRef,
@@ -25,7 +25,7 @@ pub(super) struct TableFile {
 }
 
 impl TableFile {
-    /// Reads the metadata; that of a file that trials share only once.
+    /// Reads the metadata, only once for a file that trials share.
     pub(super) fn open(rows: &TableRows, shared: &SharedMetadata) -> Result<Self> {
         let (mut reader, metadata, range) = shared.open(rows)?;
         let path = rows.path.clone();
@@ -34,7 +34,7 @@ impl TableFile {
         Ok(Self { path, metadata, schema, rows: range })
     }
 
-    /// Some rows of these columns; those that the file does not have are null.
+    /// Returns some rows of these columns. Columns that the file lacks are null.
     fn read(&self, from: usize, rows: usize, columns: &Schema) -> PolarsResult<DataFrame> {
         let names = columns.iter_names().filter(|name| self.schema.contains(name));
         let names: Vec<String> = names.map(ToString::to_string).collect();
@@ -52,15 +52,15 @@ impl TableFile {
     }
 }
 
-/// All rows of some files of a table, in order.
+/// All rows of these files of a table, in order.
 struct TableScan {
     files: Vec<TableFile>,
-    /// Of all files: trials of an older version have fewer columns.
+    /// The columns of all files: trials of an older version have fewer.
     schema: SchemaRef,
     slice_rows: usize,
 }
 
-/// A query of the rows of these files.
+/// Returns a query over the rows of these files.
 pub(super) fn lazy_rows(files: Vec<TableFile>) -> PolarsResult<LazyFrame> {
     rows_in_slices(files, SLICE_ROWS)
 }
@@ -87,7 +87,7 @@ impl AnonymousScan for TableScan {
         true
     }
 
-    /// Polars pushes only predicates that look at one row, such as no comparison with a median.
+    /// Polars pushes down only predicates that look at one row, which excludes comparisons with a median, for example.
     fn allows_predicate_pushdown(&self) -> bool {
         true
     }
@@ -103,7 +103,7 @@ impl AnonymousScan for TableScan {
             None => Ok(rows),
         };
         let mut found = DataFrame::empty_with_schema(&columns);
-        // Many files are small, and a query for each of them would take longer than to read it.
+        // Many files are small, and a query for each would take longer than reading the file.
         let mut unfiltered = DataFrame::default();
         for file in &self.files {
             for from in file.rows.clone().step_by(self.slice_rows) {
@@ -124,8 +124,8 @@ impl AnonymousScan for TableScan {
     }
 }
 
-/// The predicate without what Polars adds for a sort with a limit, so that fewer rows are read: that has no expression, and changes no
-/// result.
+/// Returns the predicate without the hint that Polars adds for a sort with a limit to read fewer rows. The hint has no expression, and does
+/// not change a result.
 fn without_hints(predicate: Expr) -> Option<Expr> {
     match predicate {
         Expr::BinaryExpr { left, op: op @ (Operator::And | Operator::LogicalAnd), right } => {
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::part::write_parquet;
 
-    /// Files of 7, 1 and 4 rows; the first one is of an older version, and the second one has no `old`.
+    /// Returns files of 7, 1 and 4 rows. The first one is of an older version, and the second one has no `old`.
     fn frames() -> [DataFrame; 3] {
         let flow = |rows: usize| ["a", "b"].into_iter().cycle().take(rows).collect::<Vec<_>>();
         let made = [
@@ -175,7 +175,7 @@ mod tests {
         frames().iter().enumerate().map(file).collect()
     }
 
-    /// The rows as Polars has them in memory.
+    /// Returns the rows as an in-memory frame of Polars.
     fn in_memory() -> LazyFrame {
         let [first, second, third] = frames();
         let null = |name, dtype: DataType| lit(NULL).cast(dtype).alias(name);

@@ -75,28 +75,28 @@ impl Schedule {
         Some(self.timing(point_id)?.groups.get(group)?.span)
     }
 
-    /// The network of a point; `None` if the plan cannot be read.
+    /// Returns the network of a point; `None` if the plan cannot be read.
     pub(super) fn network(&self, point_id: u32) -> Option<&Network> {
         Some(&self.timing(point_id)?.network)
     }
 
-    /// Whether a link of some point has an overhead that its counters do not have.
+    /// Returns whether a link of some point has overhead that its counters lack.
     pub(super) fn has_extra_bytes(&self) -> bool {
         self.0.iter().flat_map(BTreeMap::values).any(|timing| timing.network.has_extra_bytes())
     }
 
-    /// A probe of a point; `None` also if the plan cannot be read.
+    /// Returns a probe of a point; `None` if it does not exist or the plan cannot be read.
     pub(super) fn probe(&self, point_id: u32, probe: &str) -> Option<&Probe> {
         self.timing(point_id)?.probes.get(probe)
     }
 
-    /// Whether the flows of a group are finite; `None` if the plan cannot be read.
+    /// Returns whether the flows of a group are finite; `None` if the plan cannot be read.
     pub(super) fn is_finite(&self, point_id: u32, group: &str) -> Option<bool> {
         let flow = self.timing(point_id)?.flows.get(group);
         Some(flow.is_some_and(|flow| flow.bytes.is_some()))
     }
 
-    /// Groups whose flows run between the two nodes of a probe, in either direction; none if the plan cannot be read.
+    /// Returns the groups whose flows run between the two nodes of a probe, in either direction; empty if the plan cannot be read.
     pub(super) fn groups_between_nodes_of(&self, point_id: u32, probe: &str) -> Vec<&str> {
         let planned = self.timing(point_id).zip(self.probe(point_id, probe));
         let Some((timing, probe)) = planned else { return Vec::new() };
@@ -108,19 +108,19 @@ impl Schedule {
         flows.map(|(group, _)| group.as_str()).collect()
     }
 
-    /// Length of the instants of instantaneous metrics in seconds.
+    /// Returns the length of the instants of instantaneous metrics in seconds.
     pub(super) fn timescale_s(&self, point_id: u32) -> f64 {
         let timing = self.timing(point_id);
         timing.map_or(MIN_TIMESCALE.as_secs_f64(), |timing| timing.timescale_s)
     }
 
-    /// The groups of a point; empty if the plan cannot be read.
+    /// Returns the groups of a point; empty if the plan cannot be read.
     pub(crate) fn groups(&self, point_id: u32) -> impl Iterator<Item = (&str, Group)> {
         let groups = self.timing(point_id).into_iter().flat_map(|timing| &timing.groups);
         groups.map(|(name, group)| (name.as_str(), *group))
     }
 
-    /// Whether the plan schedules a group in this span; `None` if the plan cannot be read.
+    /// Returns whether the plan schedules a group in this span; `None` if the plan cannot be read.
     pub(super) fn allows(
         &self,
         point_id: u32,
@@ -132,13 +132,13 @@ impl Schedule {
         Some(span.is_some_and(|(start_s, stop_s)| start_s < end_s && stop_s > begin_s))
     }
 
-    /// Seconds of this span in which the plan schedules a group; the whole span if the plan cannot be read.
+    /// Returns the seconds of this span in which the plan schedules a group; the whole span if the plan cannot be read.
     pub(super) fn planned_s(&self, point_id: u32, group: &str, (begin_s, end_s): Span) -> f64 {
         let span = self.group(point_id, group);
         span.map_or(end_s - begin_s, |(start_s, stop_s)| stop_s.min(end_s) - start_s.max(begin_s))
     }
 
-    /// Every step of a trial, with its end: the next step or the end of the trial. If the plan cannot be read, every phase
+    /// Returns every step of a trial with its end, which is the next step or the end of the trial. If the plan cannot be read, every phase
     /// starts with a step.
     pub(super) fn steps(&self, point_id: u32, phases: &[PhaseRecord]) -> Vec<Span> {
         let end_s = phases.last().map_or(0.0, |last| last.span_s().1);
@@ -152,7 +152,7 @@ impl Schedule {
     }
 }
 
-/// The group of a flow `GROUP/NUMBER`.
+/// Returns the group of a flow `GROUP/NUMBER`.
 pub(crate) fn group_of(flow: &str) -> &str {
     flow.rsplit_once('/').map_or(flow, |(group, _)| group)
 }

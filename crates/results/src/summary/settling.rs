@@ -1,13 +1,12 @@
-//! Responsiveness (RFC 5166, section 2.4): how long after a step until a quantity has settled. No I/O.
+//! Responsiveness (RFC 5166, section 2.4): how long a quantity takes to settle after a step. No I/O.
 //!
-//! A **step** is a time at which the plan changes a link, or starts or stops a flow. The values up to the next step are
-//! averaged over a sliding second. The second half of these averages gives the final level (mean) and the final range
-//! (minimum and maximum). The quantity has settled at the start of the first second after which no second leaves that range
-//! by more than a tenth of the level. A persistent sawtooth has therefore settled; `cov` and `std` of a phase after the step
-//! give its size.
+//! A **step** is a time at which the plan changes a link, or starts or stops a flow. The values up to the next step are averaged over a
+//! sliding second. The second half of these averages gives the final level (mean) and the final range (minimum and maximum). The quantity
+//! has settled at the start of the first second after which no second leaves that range by more than a tenth of the level. So a persistent
+//! sawtooth counts as settled; `cov` and `std` of a phase after the step give its size.
 //!
-//! The quantity does not settle, and is counted, if the last two quarters differ by more than a tenth of the level, if the
-//! second half has a second without values, or if the time to the next step is too short.
+//! The quantity does not settle, and is counted, in three cases: the last two quarters differ by more than a tenth of the level, the second
+//! half contains a second without values, or the time to the next step is too short.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +14,12 @@ use ccbench_proto::metric::Scope;
 
 /// Length of a time bin: the usual iperf3 interval.
 pub(crate) const BIN_S: f64 = 0.1;
-/// Scope, subject, metric, and number of bins until it settled.
+/// Scope, subject, metric, and number of bins until the quantity settled.
 pub(super) type Settled = (Scope, String, &'static str, Option<usize>);
 /// Scope, subject, metric, unit, statistic, value, number of steps.
 pub(super) type Number = (Scope, String, &'static str, &'static str, &'static str, f64, u32);
 
-/// Mean settling time over the steps of a phase, and the number of steps after which a quantity did not settle.
+/// Returns the mean settling time over the steps of a phase, and the number of steps after which a quantity did not settle.
 pub(super) fn over_steps(steps: impl Iterator<Item = Vec<Settled>>) -> Vec<Number> {
     let mut found: BTreeMap<(Scope, String, &'static str), (f64, u32, u32)> = BTreeMap::new();
     for (scope, subject, metric, bins) in steps.flatten() {
@@ -45,14 +44,14 @@ pub(super) fn over_steps(steps: impl Iterator<Item = Vec<Settled>>) -> Vec<Numbe
     numbers
 }
 
-/// Bins of the sliding average.
+/// Number of bins of the sliding average.
 const SECOND: usize = 10;
 /// Minimum number of bins after a step: a quarter must be at least a second.
 const MIN_BINS: usize = 4 * SECOND;
-/// Allowed difference of the last two quarters, and allowed excess over the final range, as a share of the level.
+/// Maximum difference between the last two quarters, and maximum excess over the final range, as a share of the level.
 const TOLERANCE: f64 = 0.1;
 
-/// Number of bins until the quantity has settled; `None` if it does not settle. Bins without a value are `None`.
+/// Returns the number of bins until the quantity has settled; `None` if it does not settle. Bins without a value are `None`.
 pub(super) fn settled(bins: &[Option<f64>]) -> Option<usize> {
     if bins.len() < MIN_BINS {
         return None;
@@ -77,7 +76,7 @@ pub(super) fn settled(bins: &[Option<f64>]) -> Option<usize> {
     Some(seconds.iter().rposition(|second| !within(second)).map_or(0, |last| last + 1))
 }
 
-/// Mean of the bins that have a value.
+/// Returns the mean of the bins that have a value.
 fn mean(bins: &[Option<f64>]) -> Option<f64> {
     let (sum, known) =
         bins.iter().flatten().fold((0.0, 0_u32), |(sum, known), value| (sum + value, known + 1));
@@ -93,7 +92,7 @@ mod tests {
         values.into_iter().map(Some).collect()
     }
 
-    /// A number of bins at one value, then at another.
+    /// Returns a number of bins at one value, then at another.
     fn step(first: (usize, f64), then: (usize, f64)) -> Vec<Option<f64>> {
         let first = std::iter::repeat_n(first.1, first.0);
         known(first.chain(std::iter::repeat_n(then.1, then.0)))
@@ -109,7 +108,7 @@ mod tests {
 
     #[test]
     fn exponential_approach_settles_within_a_tenth() {
-        // 1 - exp(-t/2 s): 10 % are left after 4.6 s, half a second earlier in the mean over the second that follows.
+        // 1 - exp(-t/2 s): 10 % remain after 4.6 s, and half a second earlier in the mean over the following second.
         let approach = known((0..400).map(|nth| 1.0 - (-(f64::from(nth) / 10.0) / 2.0).exp()));
         let at = settled(&approach).unwrap();
         assert!((40..=44).contains(&at), "{at}");
@@ -133,7 +132,7 @@ mod tests {
         let mut gone = step((0, 0.0), (100, 5.0));
         gone[70..].fill(None);
         assert_eq!(settled(&gone), None);
-        // A few missing bins do not matter; a second without any value in the first half does.
+        // A few missing bins do not matter, but a second without any value in the first half delays settling.
         let mut holes = step((0, 0.0), (100, 5.0));
         holes[60] = None;
         holes[80..85].fill(None);
@@ -150,7 +149,7 @@ mod tests {
             values in prop::collection::vec(1.0..9.0_f64, 40..200), scale in 0.001..1000.0_f64,
         ) {
             let plain = settled(&known(values.iter().copied()));
-            // Powers of two: rounding does not matter at the margin.
+            // Powers of two avoid rounding errors at the margin.
             let scale = scale.log2().round().exp2();
             prop_assert_eq!(plain, settled(&known(values.iter().map(|v| v * scale))));
             prop_assert_eq!(plain, settled(&known(values.iter().map(|v| -v))));

@@ -1,5 +1,5 @@
-//! Statistics over flows and over trials, with their confidence intervals: [`mean_with_interval`] (Student's t) and [`bootstrap`].
-//! The rows of a summary get the same intervals from `OverTrials`, which computes once what rows share. No I/O.
+//! Statistics over flows and over trials, with confidence intervals: [`mean_with_interval`] (Student's t) and [`bootstrap`]. The rows of a
+//! summary get the same intervals from `OverTrials`, which computes only once what rows share. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub const METHOD: &str = "t95";
 
 /// Name of the method that [`bootstrap`] uses.
 pub const BOOTSTRAP_METHOD: &str = "bootstrap95";
-/// Resamples of [`bootstrap`]. With 2000, the ends of a 95 % interval vary by about a hundredth of its width.
+/// Number of resamples of [`bootstrap`]. With 2000, the ends of a 95 % interval vary by about a hundredth of its width.
 const RESAMPLES: usize = 2000;
 
 /// A mean over trials.
@@ -23,23 +23,23 @@ const RESAMPLES: usize = 2000;
 pub struct Mean {
     /// The arithmetic mean.
     pub value: f64,
-    /// Lower and upper end of the confidence interval; `None` with fewer than two trials.
+    /// Lower and upper ends of the confidence interval; `None` with fewer than two trials.
     pub interval: Option<(f64, f64)>,
 }
 
-/// Mean and 95 % confidence interval by Student's t with n - 1 degrees of freedom; `None` without values.
+/// Returns the mean and its 95 % confidence interval by Student's t with n - 1 degrees of freedom; `None` without values.
 pub fn mean_with_interval(values: &[f64]) -> Option<Mean> {
     with_quantile(values, |n| t_quantile(n - 1.0))
 }
 
-/// The mean, and its interval by the quantile of Student's t that belongs to so many values.
+/// Returns the mean, and its interval from the quantile of Student's t for this number of values.
 fn with_quantile(values: &[f64], t: impl FnOnce(f64) -> Option<f64>) -> Option<Mean> {
     let (value, n) = (mean(values)?, values.len() as f64);
     let half = t(n).zip(variance(values)).map(|(t, variance)| t * (variance / n).sqrt());
     Some(Mean { value, interval: half.map(|half| (value - half, value + half)) })
 }
 
-/// Sample variance; `None` with fewer than two values.
+/// Returns the sample variance; `None` with fewer than two values.
 pub fn variance(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     let mean = mean(values)?;
@@ -47,12 +47,12 @@ pub fn variance(values: &[f64]) -> Option<f64> {
     (values.len() >= 2).then(|| squares / (n - 1.0))
 }
 
-/// Arithmetic mean; `None` without values.
+/// Returns the arithmetic mean; `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The middle value, or the mean of the two middle ones; `None` without values.
+/// Returns the middle value, or the mean of the two middle ones; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -64,14 +64,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
-/// The single-sided trimmed mean at the 95th percentile of draft-ietf-ippm-responsiveness: without the largest twentieth of the
-/// values, rounded down. `None` without values. Reorders the values.
+/// Returns the single-sided trimmed mean at the 95th percentile of draft-ietf-ippm-responsiveness: the mean without the largest twentieth
+/// of the values, rounded down. `None` without values. Reorders the values.
 pub(super) fn trimmed_mean(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     mean(&values[..values.len() - values.len() / 20])
 }
 
-/// The statistics [`SAMPLED`]; one sample has no standard deviation. Quantiles are interpolated linearly. Reorders the
+/// Returns the statistics [`SAMPLED`]; a single sample has no standard deviation. Quantiles are interpolated linearly. Reorders the
 /// samples.
 pub(super) fn of_samples(values: &mut [f64]) -> Vec<(&'static str, f64)> {
     let Some(mean) = mean(values) else { return vec![] };
@@ -83,14 +83,14 @@ pub(super) fn of_samples(values: &mut [f64]) -> Vec<(&'static str, f64)> {
     SAMPLED.into_iter().zip(all).filter_map(|(stat, value)| Some((stat, value?))).collect()
 }
 
-/// Quantiles for ascending shares. Reorders the samples.
+/// Returns quantiles for ascending shares. Reorders the samples.
 fn quantiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [Option<f64>; N] {
     let most = values.len().saturating_sub(1) as f64;
     let mut from = 0;
     shares.map(|share| {
         let at = most * share;
         let below = at.floor();
-        // Values before `from` are not larger than those after it.
+        // Values before `from` are not larger than those from `from` on.
         let rest = values.get_mut(from..).filter(|rest| !rest.is_empty())?;
         let (_, lower, above) = rest.select_nth_unstable_by(below as usize - from, f64::total_cmp);
         from = below as usize;
@@ -102,14 +102,14 @@ fn quantiles<const N: usize>(values: &mut [f64], shares: [f64; N]) -> [Option<f6
     })
 }
 
-/// The quantile of Student's t for [`CONFIDENCE`]; the degrees of freedom need not be an integer.
+/// Returns the quantile of Student's t for [`CONFIDENCE`]. The degrees of freedom need not be an integer.
 pub(crate) fn t_quantile(freedom: f64) -> Option<f64> {
     Some(StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf((1.0 + CONFIDENCE) / 2.0))
 }
 
-/// 95 % percentile bootstrap interval of a statistic of independent samples: each sample is resampled with replacement,
-/// 2000 times, always with the same seed. `None` if a sample has fewer than two values, or if the statistic is undefined for
-/// more than half of the resamples. With few values the interval is too narrow (5 values: about 80 % coverage).
+/// Returns the 95 % percentile bootstrap interval of a statistic of independent samples. Each sample is resampled with replacement, 2000
+/// times, always with the same seed. `None` if a sample has fewer than two values, or if the statistic is undefined for more than half of
+/// the resamples. With few values, the interval is too narrow (5 values: about 80 % coverage).
 pub fn bootstrap(
     samples: &[&[f64]],
     statistic: impl Fn(&[Vec<f64>]) -> Option<f64>,
@@ -117,7 +117,7 @@ pub fn bootstrap(
     if samples.iter().any(|sample| sample.len() < 2) {
         return None;
     }
-    // All resamples of equal values are the same.
+    // All resamples of equal values are equal.
     if samples.iter().all(|sample| sample.iter().all(|value| *value == sample[0])) {
         let all: Vec<Vec<f64>> = samples.iter().map(|sample| sample.to_vec()).collect();
         return statistic(&all).map(|value| (value, value));
@@ -142,11 +142,11 @@ pub fn bootstrap(
 /// Up to this many distinct resamples are sorted; with more, selection is faster.
 const MAX_SORTED_DRAWS: usize = 256;
 
-/// Values shared by all intervals over `n` trials, computed once for the thousands of rows of a summary.
+/// Values that all intervals over `n` trials share, computed once for the thousands of rows of a summary.
 pub(super) struct OverTrials {
     t: Option<f64>,
-    /// Distinct resamples of [`bootstrap`] with their frequency: how often each trial is in the resample. Few trials have
-    /// few distinct resamples.
+    /// Distinct resamples of [`bootstrap`] with their frequency. A resample is how often it has each trial. Few trials have few distinct
+    /// resamples.
     draws: Vec<(Vec<f64>, usize)>,
 }
 
@@ -170,7 +170,7 @@ impl OverTrials {
         with_quantile(values, |_| self.t)
     }
 
-    /// Like [`bootstrap`] of the mean, for `n` values.
+    /// Like [`bootstrap`] for the mean of `n` values.
     pub(super) fn bootstrap(&self, values: &[f64]) -> Option<(f64, f64)> {
         let first = values.first()?;
         if self.draws.is_empty() || values.iter().all(|value| value == first) {
@@ -201,39 +201,39 @@ impl OverTrials {
     }
 }
 
-/// A uniformly distributed index below `n`.
+/// Returns a uniformly distributed index below `n`.
 fn draw(random: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(random.next_u32()) * n as u64) >> 32) as usize
 }
 
-/// Indices of the ends of the 95 % interval among `count` sorted values.
+/// Returns the indices of the ends of the 95 % interval among `count` sorted values.
 fn positions(count: usize) -> [usize; 2] {
     let most = (count - 1) as f64;
     [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0]
         .map(|share| (most * share).round() as usize)
 }
 
-/// The ends of the 95 % interval of these values. Reorders them.
+/// Returns the ends of the 95 % interval of these values. Reorders them.
 fn ends(values: &mut [f64]) -> (f64, f64) {
     let [low, high] =
         positions(values.len()).map(|at| *values.select_nth_unstable_by(at, f64::total_cmp).1);
     (low, high)
 }
 
-/// Jain's fairness index: 1 if all shares are equal, 1/n if one flow has everything. `None` for fewer than two shares, and
-/// if all are zero.
+/// Returns Jain's fairness index: 1 if all shares are equal, 1/n if one flow has everything. `None` for fewer than two shares, or if all
+/// are zero.
 pub fn jain_index(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|x| x * x).sum();
     (shares.len() >= 2 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// The product of the shares (RFC 5166): largest if a fixed sum is shared equally.
+/// Returns the product of the shares (RFC 5166). For a fixed sum, it is largest if the shares are equal.
 pub fn product(shares: &[f64]) -> Option<f64> {
     (shares.len() >= 2).then(|| shares.iter().product())
 }
 
-/// Normalised Shannon entropy of the shares: 1 if all are equal, 0 if one flow has everything. Not comparable with ccperf's
+/// Returns the normalised Shannon entropy of the shares: 1 if all are equal, 0 if one flow has everything. Not comparable with ccperf's
 /// column of that name, whose definition is not published.
 pub fn entropy(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
@@ -242,8 +242,8 @@ pub fn entropy(shares: &[f64]) -> Option<f64> {
     (shares.len() >= 2 && sum > 0.0).then(|| bits / (shares.len() as f64).log2())
 }
 
-/// The smallest share divided by the largest, as in epsilon-fairness (RFC 5166). `None` for fewer than two shares, and if all
-/// are zero.
+/// Returns the smallest share divided by the largest, as in epsilon-fairness (RFC 5166). `None` for fewer than two shares, or if all are
+/// zero.
 pub fn min_max_ratio(shares: &[f64]) -> Option<f64> {
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let most = shares.iter().copied().fold(0.0, f64::max);
@@ -279,7 +279,7 @@ mod tests {
         let t = mean_with_interval(&values).unwrap();
         let (t_low, t_high) = t.interval.unwrap();
         assert!(low < t.value && t.value < high);
-        // With many values both intervals are similar.
+        // With many values, both intervals are similar.
         assert!((low - t_low).abs() < 0.6 && (high - t_high).abs() < 0.6, "{low} {high} {t:?}");
         assert_eq!(bootstrap(&[&values], mean_of), Some((low, high)));
         assert_eq!(bootstrap(&[&[1.0]], mean_of), None);
@@ -332,7 +332,7 @@ mod tests {
             let trimmed = |mut values: Vec<f64>| trimmed_mean(&mut values).unwrap();
             let (plain, all) = (trimmed(values.clone()), mean(&values).unwrap());
             prop_assert!(plain <= all * (1.0 + 1e-12), "{plain} {all}");
-            // With twenty values, the largest one has no effect.
+            // With twenty values, the largest has no effect.
             let mut twenty: Vec<f64> = values.iter().copied().cycle().take(19).collect();
             let nineteen = mean(&twenty).unwrap();
             twenty.push(outlier);

@@ -11,12 +11,12 @@ use crate::store::RunDir;
 
 const TABLE: &str = "host_samples";
 
-/// Whether a reason of the trial points to a lack of CPU time.
+/// Returns whether one of the trial's reasons points to a lack of CPU time.
 pub(crate) fn lacks_cpu(end: &TrialEnd) -> bool {
     end.reasons.iter().any(|reason| reason.code.lacks_cpu())
 }
 
-/// Mean steal of each trial in percent of all CPUs, weighted by the length of the samples; of several machines, the
+/// Returns the mean steal of each trial in percent of all CPUs, weighted by the length of the samples. For several machines, this is the
 /// largest. Trials without host samples are missing. Source: `cpu` in /proc/stat (proc(5)).
 pub(super) fn steal_pct(run: &RunDir, trials: &[&TrialEnd]) -> Result<BTreeMap<(u32, u16), f64>> {
     let mut found: BTreeMap<(u32, u16), f64> = BTreeMap::new();

@@ -39,7 +39,7 @@ pub struct PointRow {
     pub phase: String,
     /// What `subject` is.
     pub scope: Scope,
-    /// As in [`PhaseRow`].
+    /// The subject, as in [`PhaseRow`].
     pub subject: String,
     /// Name of the metric.
     pub metric: &'static str,
@@ -57,13 +57,13 @@ pub struct PointRow {
     pub n_trials: u32,
     /// Median over trials.
     pub median: f64,
-    /// Sample standard deviation over trials; `None` with fewer than two.
+    /// Sample standard deviation over trials; `None` with fewer than two trials.
     pub sd: Option<f64>,
     /// Ends of the 95 % percentile bootstrap interval.
     pub bootstrap: Option<(f64, f64)>,
 }
 
-/// The table `summary_phase`.
+/// Returns the table `summary_phase`.
 pub(crate) fn phase_frame(rows: &[PhaseRow]) -> PolarsResult<DataFrame> {
     DataFrame::new_infer_height(vec![
         numbers("point_id", rows, |r| r.point_id),
@@ -79,7 +79,7 @@ pub(crate) fn phase_frame(rows: &[PhaseRow]) -> PolarsResult<DataFrame> {
     ])
 }
 
-/// The table `summary_point`.
+/// Returns the table `summary_point`.
 pub(crate) fn point_frame(rows: &[PointRow]) -> PolarsResult<DataFrame> {
     let ends = |of: fn(&PointRow) -> Option<(f64, f64)>, pick: fn((f64, f64)) -> f64| {
         rows.iter().map(|r| of(r).map(pick)).collect::<Vec<_>>()

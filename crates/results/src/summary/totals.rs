@@ -1,6 +1,6 @@
 //! Sums over several flows.
 
-/// Of each flow of a group or of the net, its bytes, retransmitted segments and timeouts; and the segments of all.
+/// Bytes, retransmitted segments and timeouts of each flow of a group or of the net, and the segments of all flows.
 #[derive(Debug, Default)]
 pub(super) struct GroupTotals {
     pub(super) bytes: Vec<f64>,

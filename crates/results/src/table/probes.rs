@@ -1,4 +1,4 @@
-//! The tables of probes, of fetches and of finite flows.
+//! Prints the tables of probes, fetches and finite flows.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::{Extent, Line, plain, render, with_interval};
 use crate::summary::{PointRow, Summary};
 use ccbench_proto::metric::Scope;
 
-/// The loss rows of probes: of fetches, or of all other probes.
+/// Returns the loss rows of fetches, or of all other probes.
 fn loss_rows(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow> {
     let lost =
         summary.point_rows.iter().filter(|r| r.scope == Scope::Probe && r.metric == "loss_share");
@@ -15,7 +15,7 @@ fn loss_rows(summary: &Summary, fetches: bool) -> impl Iterator<Item = &PointRow
     lost.filter(move |row| is_fetch(row) == fetches)
 }
 
-/// Another metric of the same probe and phase.
+/// Returns another metric of the same probe and phase.
 fn probe_stat<'a>(
     summary: &'a Summary,
     row: &PointRow,
@@ -44,7 +44,7 @@ pub(super) fn write_fetches(out: &mut String, summary: &Summary, extent: Extent)
     );
 }
 
-/// Fetches from a web server.
+/// Returns rows for fetches from a web server.
 fn fetch_rows(summary: &Summary) -> Vec<Line> {
     let line = |lost: &PointRow| {
         let (point_id, mut cells) = probe_line(summary, lost, "fetch_time", "km_median");
@@ -71,7 +71,7 @@ pub(super) fn write_completions(out: &mut String, summary: &Summary, extent: Ext
     out.push_str("\ncompletion, p95, p99: of completed flows. KM median: Kaplan-Meier estimate with the unfinished ones.\n");
 }
 
-/// Completion times of a group of finite flows.
+/// Returns the completion times of a group of finite flows.
 fn completion_line(summary: &Summary, unfinished: &PointRow) -> Line {
     let PointRow { point_id, phase, scope, subject, .. } = unfinished;
     let find = |stat| summary.find(*point_id, phase, *scope, subject, "flow_completion_time", stat);
@@ -86,7 +86,7 @@ fn completion_line(summary: &Summary, unfinished: &PointRow) -> Line {
     (*point_id, cells)
 }
 
-/// Mean, median and 95th percentile of a probe's times, and the loss.
+/// Returns the mean, median and 95th percentile of a probe's times, and its loss.
 fn probe_line(summary: &Summary, lost: &PointRow, time: &str, median: &str) -> Line {
     let find = |stat| probe_stat(summary, lost, time, stat);
     let cells = vec![

@@ -1,4 +1,4 @@
-//! Prints why trials are degraded or failed, each reason once, and what helps against a lack of CPU time.
+//! Prints why trials are degraded or failed (each reason once), and what helps if they lacked CPU time.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,9 +10,9 @@ use crate::model::{Reason, TrialStatus, level_of};
 use crate::summary::Summary;
 use crate::summary::steal::lacks_cpu;
 
-/// Trials whose steal is listed one by one; of more, only the range.
+/// Maximum number of trials whose steal is listed one by one; for more trials, only the range is printed.
 const MAX_LISTED_TRIALS: usize = 4;
-/// Steal in percent of the CPU time that a machine asked for. Below this the hypervisor is not to blame: an idle virtual machine
+/// Steal in percent of the CPU time that a machine asked for. Below this limit the hypervisor is not to blame: even an idle virtual machine
 /// shows some tenths of a percent.
 pub const NOTICEABLE_STEAL_PCT: f64 = 1.0;
 
@@ -33,7 +33,7 @@ pub(super) fn write(summary: &Summary, out: &mut String, most: usize) {
     }
 }
 
-/// Reasons by status, code and subject, in the order of their first trials.
+/// Groups reasons by status, code and subject, in the order of their first trials.
 fn groups(summary: &Summary) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for end in summary.trials.iter().filter(|end| end.status != TrialStatus::Ok) {
@@ -68,7 +68,7 @@ fn line(summary: &Summary, group: &Group<'_>) -> String {
     format!("{status}: {code} [{}]: {example}{}", location(summary, trials), reason.message)
 }
 
-/// Which trials, in a few words.
+/// Describes in a few words which trials are affected.
 fn location(summary: &Summary, trials: &[&TrialEnd]) -> String {
     let numbers: Vec<usize> = trials.iter().map(|end| usize::from(end.trial)).collect();
     let points: BTreeSet<u32> = trials.iter().map(|end| end.point_id).collect();
@@ -83,7 +83,7 @@ fn location(summary: &Summary, trials: &[&TrialEnd]) -> String {
     }
 }
 
-/// `point 3 scheme=cubic buffer=20`; `None` in a run with a single point.
+/// Returns `point 3 scheme=cubic buffer=20`; `None` for a run with a single point.
 fn point_name(summary: &Summary, point_id: u32) -> Option<String> {
     if summary.points.len() < 2 {
         return None;
@@ -104,8 +104,8 @@ fn trial_name(summary: &Summary, end: &TrialEnd) -> String {
     }
 }
 
-/// The measured steal of trials that lacked CPU time, and what helps. None for the lab and
-/// the simulator, where the host's CPU does not matter.
+/// Returns the measured steal of trials that lacked CPU time, and what helps. `None` for the lab and the simulator, where the host's CPU
+/// does not matter.
 fn advice(summary: &Summary) -> Option<String> {
     if summary.backend.has_virtual_clock() {
         return None;

@@ -6,7 +6,7 @@ use polars::prelude::*;
 
 use crate::parquet_file;
 
-/// A Parquet file is not a trace, or a trace cannot be written as Parquet.
+/// The Parquet file is not a trace, or the trace cannot be written as Parquet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParquetTraceError {
@@ -19,7 +19,7 @@ pub enum ParquetTraceError {
     /// A cell is not a number.
     #[error("row {row}: {value} is not a number")]
     NotANumber {
-        /// Counted from 1.
+        /// The row's number, from 1.
         row: usize,
         /// The cell.
         value: String,
@@ -28,7 +28,7 @@ pub enum ParquetTraceError {
 
 const COLUMNS: [&str; 4] = ["t_us", "rate_bps", "delay_us", "loss_ppm"];
 
-/// Writes the steps as a Parquet file; the last row has only the time at which the trace ends.
+/// Writes the steps as a Parquet file. The last row has only the time at which the trace ends.
 pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, ParquetTraceError> {
     let rows = || steps.steps.iter().map(Some).chain([None]);
     let times: Vec<f64> =
@@ -53,9 +53,9 @@ pub fn of_steps(steps: &Steps) -> Result<Vec<u8>, ParquetTraceError> {
     Ok(bytes)
 }
 
-/// Converts a Parquet file to ccbench's text format; other columns are ignored.
+/// Converts a Parquet file to ccbench's text format. Ignores other columns.
 pub fn to_text(bytes: Vec<u8>) -> Result<String, ParquetTraceError> {
-    // The last row is the end.
+    // The last row is the end of the trace.
     let frame = parquet_file::read(bytes, Some(&COLUMNS), MAX_ROWS + 1)?;
     let found: Vec<&Column> = COLUMNS.iter().filter_map(|name| frame.column(name).ok()).collect();
     if found.first().is_none_or(|column| column.name() != COLUMNS[0]) {

@@ -13,7 +13,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 46.0;
 const BOTTOM: f64 = 48.0;
-/// More points than this do not fit the width.
+/// Maximum number of points that fit the width.
 const MAX_POINTS: usize = 6_000;
 
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#333}.title{font-weight:600}.grid{stroke:#8884;stroke-width:1}\
@@ -48,10 +48,10 @@ fn unit_of(bps: f64) -> (f64, &'static str) {
 
 /// A value, if the row has one, and its duration in seconds.
 type Row = (Option<f64>, f64);
-/// For a value in base units: the scale and name of the unit to show it in.
+/// A function that returns the scale and name of the unit in which to show a value in base units.
 type UnitOf = fn(f64) -> (f64, &'static str);
 
-/// The plotted rows: rates, or delays or losses if the trace has no rates.
+/// Returns the plotted rows: rates, or delays or losses if the trace has no rates.
 fn plotted_rows(trace: &Trace) -> (Vec<Row>, UnitOf) {
     let of = |value: fn(&Step) -> Option<f64>| -> Vec<Row> {
         let Trace::Steps(steps) = trace else { return vec![] };
@@ -68,13 +68,13 @@ fn plotted_rows(trace: &Trace) -> (Vec<Row>, UnitOf) {
     (trace.rates().iter().map(|(rate, ns)| (rate.map(bps), *ns as f64 / 1e9)).collect(), unit_of)
 }
 
-/// Time-weighted mean; `None` if a row has no value.
+/// Returns the time-weighted mean; `None` if a row has no value.
 fn mean(rows: &[Row]) -> Option<f64> {
     let sum = rows.iter().try_fold(0.0, |sum, (value, seconds)| Some(sum + (*value)? * seconds))?;
     Some(sum / rows.iter().map(|row| row.1).sum::<f64>().max(1e-9))
 }
 
-/// Values and durations; if there are too many, neighbours are merged by their time-weighted mean.
+/// Returns values and durations. If there are too many, merges neighbours by their time-weighted mean.
 fn points(rows: &[Row]) -> Vec<(f64, f64)> {
     let group = rows.len().div_ceil(MAX_POINTS).max(1);
     rows.chunks(group)
@@ -86,7 +86,7 @@ fn points(rows: &[Row]) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// SVG path data of a step line.
+/// Returns the SVG path data of a step line.
 fn step_path(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
     let mut path = String::new();
     let mut at_s = 0.0;
@@ -100,7 +100,7 @@ fn step_path(points: &[(f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f
     path
 }
 
-/// Renders the rate (or delay, or loss) over time, and its mean.
+/// Renders the rate (or delay or loss) over time, with its mean.
 pub fn svg(name: &str, trace: &Trace) -> String {
     let (rows, unit_of) = plotted_rows(trace);
     let (points, mean) = (points(&rows), mean(&rows));

@@ -1,8 +1,8 @@
-//! A trace from the rows of a recorded path: streams over UDP that exceed its capacity, and echoes beside them.
+//! Makes a trace from the rows of a recorded path: UDP streams that exceed its capacity, with echoes beside them.
 //!
 //! While a stream exceeds the capacity, the interface with the bottleneck always has a packet to send, so what arrives in an interval is
-//! the capacity of that interval. An interval in which all arrives that was sent is not saturated: its rate is a lower bound. So
-//! is that of an interval in which a machine was too slow. Both are counted.
+//! the capacity of that interval. If everything that was sent arrives, the interval is not saturated, and its rate is a lower bound. The
+//! same is true if a machine was too slow. Both kinds of intervals are counted.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::store::{RunDir, StoreError};
 use crate::summary::query::{Lines, collect, number, scan};
 
 const PACKET_BYTES: u64 = STREAM_PACKET_BYTES as u64;
-/// So many packets of an interval may come in the next one, and this share of them.
+/// An interval may lack this many packets, or one part in [`LATE_SHARE`] if that is more, because they arrive in the next one.
 const LATE_PACKETS: u64 = 2;
 const LATE_SHARE: u64 = 50;
 
@@ -30,7 +30,7 @@ pub enum RecordedError {
     /// The results directory cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Nothing was measured.
+    /// There are no measurements.
     #[error("{}: probe `{probe}` has no row in the recorded time", path.display())]
     NoRows {
         /// The results directory.
@@ -41,7 +41,7 @@ pub enum RecordedError {
 }
 
 impl RecordedError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),
@@ -51,51 +51,51 @@ impl RecordedError {
     }
 }
 
-/// Result of reading a recorded path.
+/// The result of reading a recorded path.
 type Result<T, E = RecordedError> = std::result::Result<T, E>;
 
-/// A stream, and which part of it becomes a trace. Times are since the start of the trial.
+/// A stream, with the part of it that becomes a trace. Times are relative to the start of the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
-    /// Rate of the sender, of IP packets.
+    /// The sender's rate of IP packets.
     pub rate: Rate,
-    /// When it begins.
+    /// When the stream begins.
     pub start: Micros,
-    /// Length of its intervals.
+    /// Length of the stream's intervals.
     pub every: Micros,
-    /// From and to: whole intervals after `start`.
+    /// Start and end: whole intervals after `start`.
     pub window: (Micros, Micros),
-    /// Bytes of each packet on the line besides IP: a link that replays the trace has the same.
+    /// Bytes per packet on the line besides IP; a link that replays the trace has the same.
     pub overhead: Bytes,
 }
 
-/// What arrived in one interval.
+/// The packets that arrived in one interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval {
-    /// Its number, from the start of the stream.
+    /// The interval's number, from the start of the stream.
     pub seq: u64,
     /// Bytes of IP packets.
     pub bytes: u64,
-    /// The sender left out packets, or the receiver's socket dropped some.
+    /// Whether the sender left out packets, or the receiver's socket dropped some.
     pub is_machine_late: bool,
 }
 
-/// A trace, and how many of its rows are what.
+/// A trace, with the number of rows of each kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recording {
-    /// A row per interval; of missing intervals, the row before.
+    /// A row per interval. A missing interval has the previous row.
     pub trace: Steps,
-    /// Rows that are the capacity.
+    /// Rows with the capacity.
     pub saturated: usize,
-    /// Rows that are a lower bound: everything arrived.
+    /// Rows with a lower bound because everything arrived.
     pub unsaturated: usize,
-    /// Rows that are a lower bound: the sender or the receiver was late.
+    /// Rows with a lower bound because the sender or the receiver was late.
     pub late: usize,
     /// Intervals without a row.
     pub missing: usize,
 }
 
-/// The trace of a stream's intervals; `None` if there is none in its window. `delay_ns`: the one-way delay in all rows.
+/// Returns the trace of a stream's intervals; `None` if there is none in the stream's window. `delay_ns` is the one-way delay in all rows.
 pub fn recording(
     stream: &Stream,
     intervals: &[Interval],
@@ -121,7 +121,7 @@ pub fn recording(
         let rate_bps = on_line.saturating_mul(8_000_000_000) / u128::from(every_ns);
         let rate = Rate::from_bits_per_sec(u64::try_from(rate_bps).unwrap_or(u64::MAX));
         let steps = &mut recording.trace.steps;
-        // The first row of a trace begins at zero.
+        // A trace's first row begins at zero.
         let at_ns = if steps.is_empty() { 0 } else { at_ns - from_ns };
         steps.push(Step { at_ns, rate: Some(rate), delay_ns, loss: None, line: 0 });
         if interval.is_machine_late {
@@ -162,15 +162,15 @@ impl Rows {
         Ok(Self { path: run_dir.to_path_buf(), lines: collect(&run, "probes", rows)? })
     }
 
-    /// The lines of a probe.
+    /// Returns the lines of a probe.
     fn of<'a>(&'a self, probe: &'a str) -> impl Iterator<Item = usize> + 'a {
         (0..self.lines.len()).filter(move |line| self.lines.text("probe_id", *line) == probe)
     }
 
-    /// The trace of a stream.
+    /// Returns the trace of a stream.
     ///
     /// # Errors
-    /// It has no row in its window.
+    /// The stream has no row in its window.
     pub fn recording(
         &self,
         probe: &str,
@@ -189,7 +189,7 @@ impl Rows {
         recording(stream, &intervals, delay_ns).ok_or_else(none)
     }
 
-    /// The round-trip times of the answered echoes that a probe sent in a span, microseconds, ascending.
+    /// Returns the round-trip times in microseconds, ascending, of the answered echoes that a probe sent in a span.
     pub fn round_trips_us(&self, probe: &str, (from, to): (Micros, Micros)) -> Vec<f64> {
         let span = from.as_secs_f64()..to.as_secs_f64();
         let in_span =
@@ -206,7 +206,7 @@ impl Rows {
 mod tests {
     use super::*;
 
-    /// A packet of 1500 bytes per millisecond; from 1 s on for 0.5 s, of a stream that begins at 0.9 s.
+    /// A packet of 1500 bytes per millisecond. The window begins at 1 s and takes 0.5 s; the stream begins at 0.9 s.
     const STREAM: Stream = Stream {
         rate: Rate::from_bits_per_sec(12_000_000),
         start: Micros::from_millis(900),
@@ -231,7 +231,7 @@ mod tests {
             .iter()
             .map(|step| (step.at_ns / 1_000_000, step.rate.unwrap().bits_per_sec()))
             .collect();
-        // Rates count 1514 bytes per packet. What arrived before the window does not count.
+        // Rates count 1514 bytes per packet. Packets that arrived before the window do not count.
         let bps = |packets: u64| packets * 1514 * 80;
         assert_eq!(rows, [(0, bps(50)), (100, bps(10)), (300, bps(98)), (400, 0)]);
         assert!(trace.steps.iter().all(|step| step.delay_ns == Some(5_000_000)));
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_stream_without_rows_in_the_window_has_no_trace() {
         assert_eq!(recording(&STREAM, &[interval(0, 50), interval(6, 50)], None), None);
-        // The first interval of the window is missing: its row is the next one's.
+        // The first interval of the window is missing, so its row is the next one's.
         let late = recording(&STREAM, &[interval(2, 50)], None).unwrap();
         assert_eq!((late.trace.steps[0].at_ns, late.missing), (0, 4));
     }

@@ -12,7 +12,7 @@ use ccbench_proto::trace::{self, TraceError};
 /// Name of the folder in a results directory.
 pub const FOLDER: &str = "traces";
 
-/// Name of the folder of the user's congestion controls.
+/// Name of the folder with the user's congestion controls.
 pub const CC_FOLDER: &str = "cc";
 
 /// A stored trace cannot be read.
@@ -24,7 +24,7 @@ enum ReadError {
     Trace(#[from] TraceError),
 }
 
-/// Reads the stored copies of these trace files. The second value has one message for each file that cannot be read.
+/// Reads the stored copies of these trace files. The second value has a message for each file that cannot be read.
 pub fn read_stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec<String>) {
     let (mut found, mut errors) = (TraceFiles::new(), vec![]);
     for (file, name) in stored_names(files) {
@@ -41,7 +41,7 @@ pub fn read_stored(results: &Path, files: &BTreeSet<String>) -> (TraceFiles, Vec
     (found, errors)
 }
 
-/// Parses a trace file; its name chooses the format.
+/// Parses a trace file. The file's name determines the format.
 ///
 /// # Errors
 /// The file is not a trace of that format.
@@ -50,7 +50,7 @@ pub fn facts(file: &str, bytes: &[u8]) -> Result<TraceFacts, TraceError> {
     Ok(TraceFacts { sha256: digest_bytes(bytes), trace })
 }
 
-/// Name of each file in the results directory: its file name, or its whole path if several files have the same name.
+/// Returns the name of each file in the results directory: the file's name, or its whole path if several files have the same name.
 pub fn stored_names(files: &BTreeSet<String>) -> BTreeMap<String, PathBuf> {
     let last = |file: &str| Path::new(file).file_name().map(PathBuf::from);
     let mut times: BTreeMap<Option<PathBuf>, u32> = BTreeMap::new();

@@ -20,7 +20,7 @@ pub enum TrialError {
     /// The writing thread failed; every later call of the trial returns the same error.
     #[error(transparent)]
     Write(#[from] Arc<WriteError>),
-    /// The same trial was committed before.
+    /// The trial has been committed before.
     #[error("{} exists already: point {point_id}, trial {trial} was committed before", path.display())]
     Exists {
         /// The existing directory.
@@ -30,13 +30,13 @@ pub enum TrialError {
         /// The repetition.
         trial: u16,
     },
-    /// A row from a node whose clock is not known.
+    /// A row comes from a node whose clock is not known.
     #[error("rows of node `{node}` arrived, but the trial began without that node's clock")]
     UnknownNode {
         /// The node.
         node: String,
     },
-    /// A raw file's name would leave the trial's directory, or there are too many raw files.
+    /// A raw file's name leads out of the trial's directory, or there are too many raw files.
     #[error("node `{node}` sent a raw file named `{name}`: {reason}")]
     RawFile {
         /// The node.
@@ -49,7 +49,7 @@ pub enum TrialError {
 }
 
 impl TrialError {
-    /// Who has to act.
+    /// Returns who has to act.
     pub const fn class(&self) -> ErrorClass {
         match self {
             Self::File(error) => error.class(),

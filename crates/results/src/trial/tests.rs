@@ -1,4 +1,4 @@
-//! Crashes at every step of the commit, and what a resumed run then finds.
+//! Crashes at every step of the commit, and the state that a resumed run then finds.
 
 use std::fs::File;
 
@@ -54,12 +54,12 @@ fn event(of: Of) -> wire::RunEvent {
     wire::RunEvent { of: Some(of) }
 }
 
-/// A trial with rows in three tables and a raw file: with `clock`, four tables and five renames.
+/// Starts a trial with rows in three tables and a raw file: including `clock`, four tables and five renames.
 pub(crate) fn filled(run: &RunDir, trial: u16) -> TrialWriter<'_> {
     fill(run.begin_trial(key(run, trial), &phases(), clocks()).unwrap())
 }
 
-/// The same on a virtual clock.
+/// As [`filled`], on a virtual clock.
 pub(crate) fn filled_at(run: &RunDir, trial: u16, utc_ns: u64) -> TrialWriter<'_> {
     let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
     writer.set_time(utc_ns);
@@ -146,7 +146,7 @@ fn crash_after_trial_end_line_leaves_a_committed_trial() {
     let run = RunDir::create(root.path(), &info()).unwrap();
     filled(&run, 2).commit(&good()).unwrap();
     let path = run.path().to_path_buf();
-    // As if killed before the staging directory was gone.
+    // As if killed before the staging directory was removed.
     std::fs::create_dir(path.join(".tmp-77")).unwrap();
     drop(run);
     let run = RunDir::resume(&path, &info()).unwrap();
@@ -189,7 +189,7 @@ fn end_that_only_the_journal_has_is_the_status_of_the_run() {
         let run = RunDir::create(root.path(), &info()).unwrap();
         filled(&run, 1).commit(&good()).unwrap();
         let path = run.path().to_path_buf();
-        // As on a full disk: the line fits, the new file does not.
+        // As on a full disk: the line fits, but the new file does not.
         let staged = ccbench_io::replace::staged(&path.join("run.json"));
         std::fs::create_dir(&staged).unwrap();
         let error = run.finish(status).unwrap_err().to_string();
@@ -201,7 +201,7 @@ fn end_that_only_the_journal_has_is_the_status_of_the_run() {
         assert_eq!(summary.summary.status, status);
         assert!(!RunDir::open(&path).unwrap().is_whole());
         assert!(crate::verify::verify(&path).unwrap().damaged.is_empty());
-        // Another session works on it, and ends.
+        // Another session works on the run, and ends.
         let run = RunDir::resume(&path, &info()).unwrap();
         assert_eq!(RunDir::open(&path).unwrap().status(), RunStatus::Running);
         run.finish(status).unwrap();
@@ -457,7 +457,7 @@ fn counters_round_trip() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = run.begin_trial(key(&run, 1), &phases(), clocks()).unwrap();
-    // Beyond what is positive in the signed numbers that Parquet has, in the middle, and wrapping.
+    // Beyond the positive range of the signed numbers in Parquet: in the middle, and wrapping.
     let small = |i: u64| (2_147_000_000 + i * 100_000) as u32;
     let large = |i: u64| u64::MAX - 100 + i * 7;
     for i in 0..20_000u64 {
@@ -487,7 +487,7 @@ fn counters_round_trip() {
     }
 }
 
-/// A trial with 1050 probes, in row groups of four rows.
+/// Starts a trial with 1050 probes, in row groups of four rows.
 fn in_small_groups(run: &RunDir, trial: u16) -> TrialWriter<'_> {
     let mut writer = run.begin_trial(key(run, trial), &phases(), clocks()).unwrap();
     for i in 0..1050u32 {

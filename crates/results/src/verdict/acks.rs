@@ -1,5 +1,5 @@
-//! Checks whether rows are missing from `acks` (lost in the ring, refused by the queue to the controller, or never written) and from
-//! `tcp_events`.
+//! Checks whether rows are missing from `acks` and `tcp_events`: lost in the ring, refused by the queue to the controller, or never
+//! written.
 
 use ccbench_proto::column_text::ColumnText as _;
 use ccbench_proto::wire::{AckCount, AckSelection};
@@ -31,7 +31,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     let mode = row.mode.unwrap_or_default();
     let missing = lost.saturating_add(refused);
     if missing > 0 {
-        // The automatic mode writes at most one row in 10 ms already.
+        // The automatic mode already writes at most one row in 10 ms.
         let fewer = if mode.automatic {
             "`sample.acks = \"100ms\"`, or \"off\""
         } else {
@@ -44,7 +44,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
         );
         findings.add(Status::Degraded, ReasonCode::AcksLost, node, message);
     }
-    // Of rows at intervals or on change, the next segment brings what one missed.
+    // If rows are written at intervals or on change, the next segment makes up for a missed one.
     if row.missed_segments > 0 && mode.selection() == AckSelection::EveryAck {
         let message = format!(
             "{whose}: {} missing from `acks`: the kernel counted the segments but ran no BPF program for them",
@@ -68,7 +68,7 @@ pub(crate) fn lost(node: &str, row: &AckCount, findings: &mut Findings) {
     }
 }
 
-/// "1 of 6 rows is" for 1 lost and 5 others.
+/// Formats 1 lost and 5 other rows as "1 of 6 rows is".
 fn of(lost: u64, others: u64) -> String {
     let all = lost.saturating_add(others);
     format!("{lost} of {all} rows {}", if lost == 1 { "is" } else { "are" })

@@ -1,5 +1,5 @@
-//! Checks that no other congestion control had set up a sender's socket first: pacing that BBR enabled stays on after the
-//! switch to another algorithm.
+//! Checks that no other congestion control set up a sender's socket first: pacing that BBR enables stays on after the switch to another
+//! algorithm.
 
 use ccbench_proto::event::{CcInForce, CcMethod, CcSockets};
 
@@ -7,7 +7,7 @@ use super::findings::Findings;
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
-/// Checks the congestion control that the sockets of one end of a flow group started with.
+/// Checks with which congestion control the sockets at one end of a flow group started.
 pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut Findings) {
     let Some(pacing_cc) = &start.paced_by else { return };
     let no_hook = start.no_hook.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
@@ -20,13 +20,13 @@ pub(crate) fn judge(node: &str, group: &str, start: &CcInForce, findings: &mut F
     findings.add(Status::Degraded, ReasonCode::CcLate, format!("flows.{group}"), message);
 }
 
-/// When or by what it was set.
+/// Returns when or by what the congestion control was set.
 fn method(how: CcMethod) -> &'static str {
     match how {
         CcMethod::BeforeConnect => "before connect",
         CcMethod::NamespaceDefault => "by the namespace's default",
         CcMethod::AfterConnect => "after connect",
-        // `Event::read` refuses it.
+        // `Event::read` refuses this value.
         CcMethod::Unspecified => "in an unknown way",
     }
 }

@@ -1,5 +1,5 @@
-//! Checks that every flow with a congestion control of ccbench's reported its state. Without memory for a socket's state the
-//! algorithm does nothing, and the flow goes on with the window that it has.
+//! Checks that every flow with one of ccbench's congestion controls reported its state. Without memory for a socket's state, the algorithm
+//! does nothing, and the flow continues with its current window.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use super::findings::Findings;
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
-/// A flow that has delivered fewer packets may be too short for a round.
+/// A flow that has delivered fewer packets may be too short to complete a round.
 const MIN_PKTS: u32 = 1_000;
 
-/// What is known of flows and their congestion controls.
+/// What is known about flows and their congestion controls.
 #[derive(Debug, Default)]
 pub(crate) struct CcStateCheck {
-    /// Names in the plan of the instances that ccbench loaded.
+    /// Names of the instances that ccbench loaded, as in the plan.
     loaded: BTreeSet<String>,
-    /// By flow: its congestion control and the packets that it has delivered.
+    /// The congestion control and the delivered packets of each flow.
     flows: BTreeMap<String, (String, u32)>,
     reported: BTreeSet<String>,
     /// Nodes that reported that they cannot read the state of their sockets.
@@ -25,14 +25,14 @@ pub(crate) struct CcStateCheck {
 }
 
 impl CcStateCheck {
-    /// An instance is in a node's kernel. Those of the user report no state.
+    /// Notes that an instance is in a node's kernel. The user's own congestion controls report no state.
     pub(crate) fn loaded(&mut self, cc: &CongestionControl) {
         if cc.sha256.is_empty() && matches!(cc.via(), Via::Bpf | Via::Module) {
             self.loaded.insert(cc.name.clone());
         }
     }
 
-    /// A node reports that it cannot read the state of its sockets, or not all of it.
+    /// Notes that a node cannot read its sockets' state, or not all of it.
     pub(crate) fn unreadable(&mut self, node: &str) {
         self.unreadable.insert(node.to_owned());
     }

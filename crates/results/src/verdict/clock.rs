@@ -1,11 +1,11 @@
-//! Clocks that are not known well enough to compare times of different nodes.
+//! Finds clocks that are too inaccurate to compare times of different nodes.
 
 use super::findings::Findings;
 use crate::model::{NodeClock, Status};
 use crate::reason::ReasonCode;
 
-/// A trial whose clocks are known less exactly is degraded. RTTs of interest are milliseconds, and over an idle control network
-/// in one building the bound is 0.1 ms.
+/// Maximum error bound of clocks in a trial that is not degraded. RTTs of interest are milliseconds, and the bound is 0.1 ms over an idle
+/// control network in one building.
 const MAX_ERROR_NS: u64 = 1_000_000;
 
 /// Judges a node's clock by the bound of its error during the trial.

@@ -1,5 +1,5 @@
-//! Checks ECN: whether each flow got the feedback its congestion control needs, and whether senders counted the CE marks
-//! that the links made.
+//! Checks ECN: whether each flow got the feedback that its congestion control needs, and whether senders counted the CE marks that the
+//! links set.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use super::findings::{Findings, Span};
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
-/// Counted and made marks may differ by this share (retransmissions acknowledged twice, marks on segments that the
-/// receiver coalesced) ...
+/// The number of counted marks may differ from the number of marks set by this share (retransmissions acknowledged twice, marks on segments
+/// that the receiver coalesced) ...
 pub const COUNT_SHARE: f64 = 0.02;
-/// ... plus a few marks per flow: those on the handshake are not counted.
+/// ... plus a few marks per flow: marks on the handshake are not counted.
 pub const COUNT_SLACK_PKTS: f64 = 3.0;
-/// Marks of this many last smoothed round trips may be acknowledged after a flow's last sample.
+/// Marks in this many last smoothed round trips may be acknowledged after a flow's last sample.
 pub const PENDING_RTTS: f64 = 2.0;
-/// The kernel's DualPI2 counts a packet in `ecn_mark` for the coupled mark and again for the step's (`dualpi2_mark`).
+/// The kernel's DualPI2 counts a packet in `ecn_mark` once for the coupled mark and again for the step's mark (`dualpi2_mark`).
 const KERNEL_DUALPI2: &str = "dualpi2";
 /// `TCPI_OPT_ECN` (linux/tcp.h): the handshake negotiated ECN.
 const NEGOTIATED: u32 = 8;
 
-/// What the nodes reported, the senders counted and the links marked.
+/// What the nodes reported, what the senders counted and what the links marked.
 #[derive(Debug)]
 pub(crate) struct EcnCheck {
     every_s: f64,
@@ -54,11 +54,11 @@ struct SenderFlow {
 /// Marks and drops of one queue.
 #[derive(Debug, Default)]
 struct Marks {
-    /// Over time: seconds, marks, drops.
+    /// Counters over time: seconds, marks, drops.
     counters: Vec<(f64, u64, u64)>,
     /// Marks that the kernel may count twice.
     twice: u64,
-    /// CE that the link rewrote.
+    /// CE marks that the link removed.
     removed: u64,
 }
 
@@ -71,7 +71,7 @@ impl Marks {
         self.counters.last().map_or(0, |(_, _, drops)| *drops)
     }
 
-    /// Marks within a time span, rounded up to the enclosing samples.
+    /// Returns the marks within a time span, rounded up to the enclosing samples.
     fn within(&self, (from_s, to_s): (f64, f64)) -> u64 {
         let before = self.counters.iter().take_while(|(at_s, ..)| *at_s <= from_s).last();
         let after = self.counters.iter().find(|(at_s, ..)| *at_s >= to_s);
@@ -80,7 +80,7 @@ impl Marks {
     }
 }
 
-/// Of counters that another machine sends.
+/// Returns the sum of counters. It saturates, because they come from another machine.
 fn sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
@@ -119,7 +119,7 @@ impl EcnCheck {
             (law, threshold) => law.unwrap_or(0).saturating_add(threshold.unwrap_or(0)),
         };
         let key = (node.to_owned(), row.link.clone(), row.handle.clone());
-        // The filter drops acknowledgements whose feedback a later one has.
+        // The filter drops acknowledgements whose feedback is also in a later one.
         let drops = row.drops_pkts.saturating_sub(row.drop_ack_filter_pkts.unwrap_or(0));
         let at = (span.seconds(row.at_ns), marks, drops);
         let queue = self.links.entry(key).or_default();
@@ -140,7 +140,7 @@ impl EcnCheck {
                 findings.add(Status::Degraded, ReasonCode::EcnFallback, subject, message);
             }
         }
-        // Marks on packets of other flows are counted by no sender here.
+        // No sender here counts marks on packets of other flows.
         let strangers =
             self.flows.values().any(|flow| flow.negotiated && !self.ends.contains_key(&flow.group));
         if all_count && !strangers {
@@ -189,7 +189,7 @@ impl EcnCheck {
     }
 }
 
-/// Why the ends of a group do not have the requested feedback, if so.
+/// Returns why the ends of a group do not have the requested feedback; `None` if they have it.
 fn fallback(ends: &[EcnEnd]) -> Option<String> {
     let describe = |EcnEnd { node, ecn }: &EcnEnd| {
         let (asked, mode) = (ecn.asked().as_text(), ecn.mode().as_text());
@@ -230,12 +230,12 @@ mod tests {
     const SPAN: Span = Span { t0_ns: 0, end_ns: 10_000_000_000 };
     const PLAN: &str = include_str!("ecn.toml");
 
-    /// Two nodes in this mode, flow `l4s/0` that counted `counted`, a link that marked 100 a second for 10 s.
+    /// Judges two nodes in these modes, flow `l4s/0` that counted `counted` marks, and a link that set 100 marks a second for 10 s.
     fn judge(modes: [EcnMode; 2], negotiated: bool, counted: u32, stranger: bool) -> Vec<String> {
         judge_rewritten(modes, negotiated, counted, stranger, None)
     }
 
-    /// As [`judge`], with a second link that rewrote this many packets with CE.
+    /// As [`judge`], with a second link that removed this many CE marks.
     fn judge_rewritten(
         modes: [EcnMode; 2],
         negotiated: bool,

@@ -3,12 +3,12 @@
 use crate::model::{Reason, Status, Verdict};
 use crate::reason::ReasonCode;
 
-/// Problems found so far, each with the status it leads to.
+/// Problems found so far, each with the status that it leads to.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Findings(pub(super) Vec<(Status, Reason)>);
 
 impl Findings {
-    /// Adds a problem of a subject (see [`Reason::subject`]). The message names the subject, too.
+    /// Adds a problem of a subject (see [`Reason::subject`]). The message also names the subject.
     pub(crate) fn add(
         &mut self,
         status: Status,
@@ -29,7 +29,7 @@ impl Findings {
         self.0.push((status, reason));
     }
 
-    /// The verdict, worst reason first.
+    /// Returns the verdict, with the worst reason first.
     pub(super) fn verdict(mut self) -> Verdict {
         self.0.sort_by_key(|(status, _)| std::cmp::Reverse(*status));
         Verdict {
@@ -51,7 +51,7 @@ impl Span {
         self.t0_ns <= at_ns && at_ns <= self.end_ns
     }
 
-    /// Seconds since the trial's start.
+    /// Returns seconds since the trial's start.
     pub(crate) fn seconds(&self, at_ns: u64) -> f64 {
         (i128::from(at_ns) - i128::from(self.t0_ns)) as f64 / 1e9
     }

@@ -15,38 +15,38 @@ use crate::curve;
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
-/// Limit for a flow's late start, plus what iperf3 needs before its first byte ...
+/// How late a flow may start, in addition to the time that iperf3 needs before its first byte ...
 pub const LATE_S: f64 = 1.0;
-/// ... which is one RTT for each of its sockets, one after the other, and this many for its control messages.
+/// ... which is one RTT for each of its sockets in turn, and this many for its control messages.
 pub const SET_UP_RTTS: u32 = 4;
-/// Bytes counted on a connection without data: iperf3's cookie, and the SYN and FIN, which the kernel counts.
+/// Bytes counted on a connection without data: iperf3's cookie, and SYN and FIN, which the kernel counts.
 pub const NOT_DATA_BYTES: u64 = 37 + 1 + 1;
-/// Growth of a byte counter that a FIN alone causes.
+/// Growth of a byte counter due to a FIN alone.
 const FIN_BYTES: u64 = 1;
-/// A flow without a rate of its own that delivers nothing for longer than this and longer than [`STALLED_RTTS`] has stalled. A
-/// retransmission timeout starts at a fifth of it and doubles.
+/// A flow without a rate of its own has stalled if it delivers nothing for longer than this and longer than [`STALLED_RTTS`]. A
+/// retransmission timeout starts at a fifth of this time, and doubles.
 pub const STALLED_S: f64 = 1.0;
-/// Smoothed round trips without a new byte; loss recovery takes fewer.
+/// Number of smoothed round trips without a new byte; loss recovery takes fewer.
 pub const STALLED_RTTS: f64 = 10.0;
 /// Shortest outage of a traced link that is subtracted from a stall.
 pub const OUTAGE_NS: u64 = 100_000_000;
-/// Buffered data still arrives after a flow's stop: iperf3 needs a few tenths of a second to stop ...
+/// How long buffered data may arrive after a flow's stop: iperf3 needs a few tenths of a second to stop ...
 pub const OVERRUN_S: f64 = 0.3;
 /// ... and the queues on the path drain within a few smoothed RTTs.
 pub const OVERRUN_RTTS: f64 = 3.0;
-/// Limit for how long before its planned end a flow's socket may close.
+/// How long before its planned end a flow's socket may close.
 pub const EARLY_S: f64 = 1.0;
 /// Share of samples that may come more than 1.5 intervals after the previous one.
 pub const LATE_SAMPLES_SHARE: f64 = 0.05;
 
-/// State of each data flow.
+/// The state of each data flow.
 #[derive(Debug)]
 pub(crate) struct FlowCheck {
     groups: BTreeMap<String, FlowTask>,
     every: Micros,
     end_s: f64,
     flows: BTreeMap<String, FlowState>,
-    /// Of the links that each group's packets pass.
+    /// Outages of the links that each group's packets pass.
     outages: BTreeMap<String, Vec<Outage>>,
     samples_by_node: BTreeMap<String, u64>,
 }
@@ -54,17 +54,17 @@ pub(crate) struct FlowCheck {
 /// One data flow, in seconds since the trial's beginning.
 #[derive(Debug, Default)]
 struct FlowState {
-    /// Delivered, as the socket of each end counts it.
+    /// Delivered data as counted by the socket at each end.
     received: Progress,
     acked: Progress,
-    /// First and last interval with data that the receiver reported, and the first of the sender.
+    /// First and last intervals with data that the receiver reported, and the first one of the sender.
     received_s: Option<(f64, f64)>,
     sent_s: Option<f64>,
-    /// Beginning of a flow that is only known to have had data in the end.
+    /// The reported start, if the final byte count shows that the flow had data.
     reported_s: Option<f64>,
     srtt_s: f64,
     last_sample_s: Option<f64>,
-    /// As the kernel last reported at the sender.
+    /// The congestion control that the kernel last reported at the sender.
     cc: String,
     exit_code: Option<i32>,
 }
@@ -74,18 +74,18 @@ struct FlowState {
 struct Progress {
     bytes: u64,
     last_sample_s: Option<f64>,
-    /// When it had data first, and the last sample before that.
+    /// When it first had data, and the last sample before that.
     first_data_s: Option<f64>,
     no_data_s: Option<f64>,
-    /// The last sample that showed new bytes, and the one before it.
+    /// The last sample with new bytes, and the sample before it.
     grew_s: Option<(f64, f64)>,
     stall: Option<Stall>,
 }
 
-/// From and to, in seconds since the trial's beginning: a traced link lets nothing pass.
+/// A time in which a traced link lets nothing pass: start and end in seconds since the trial's beginning.
 type Outage = (f64, f64);
 
-/// Outages of several links, in nanoseconds, as those of a path: each instant once.
+/// Merges the outages (in nanoseconds) of the links of a path, so that each instant counts once.
 fn merged_s(mut outages: Vec<(u64, u64)>) -> Vec<Outage> {
     outages.sort_unstable();
     let mut all: Vec<(u64, u64)> = Vec::new();
@@ -107,7 +107,7 @@ struct Stall {
 }
 
 impl Progress {
-    /// A sample; a stall is looked for until `stop_s`, beyond what the links' outages explain.
+    /// Adds a sample. Looks for a stall until `stop_s`, beyond what the links' outages explain.
     fn sample(&mut self, at_s: f64, bytes: u64, srtt_s: f64, stop_s: f64, outages: &[Outage]) {
         let before_s = self.last_sample_s.replace(at_s).unwrap_or(at_s);
         let grew = bytes > self.bytes.saturating_add(FIN_BYTES);
@@ -149,7 +149,7 @@ impl FlowCheck {
         let topology = Topology::build(plan);
         let outages = |task: &FlowTask| {
             let hops = topology.round_trip(&task.plan.from, &task.plan.to);
-            // Where the cabling is not known, of all links.
+            // If the cabling is unknown, use all links.
             let passed = |link: &Link| {
                 let is_on = |hop: &(&str, &str)| resolve::shapes(link, &topology, *hop);
                 hops.as_ref().is_none_or(|hops| hops.iter().any(is_on))
@@ -178,7 +178,7 @@ impl FlowCheck {
         let task = self.groups.get(&row.group);
         let stop_s = task.map_or(self.end_s, |task| task.stop.as_secs_f64());
         let length_bytes = task.and_then(|task| task.plan.bytes).map_or(u64::MAX, Bytes::get);
-        // After the last byte of a finite flow no other one comes.
+        // No byte follows the last one of a finite flow.
         let until_s = |bytes| if bytes < length_bytes { stop_s } else { f64::NEG_INFINITY };
         if row.side() != Side::Sender {
             let bytes = row.bytes_received.unwrap_or(0);
@@ -255,7 +255,7 @@ impl FlowCheck {
     }
 }
 
-/// Problems of a flow group: one finding for each code, with the number of flows and the first message.
+/// The problems of a flow group: one finding for each code, with the number of flows and the first message.
 #[derive(Debug, Default)]
 struct Problems(BTreeMap<ReasonCode, (Status, u32, String)>);
 
@@ -279,13 +279,13 @@ impl Problems {
 }
 
 impl FlowState {
-    /// Progress at the receiver if it was sampled, else at the sender; `None` without samples.
+    /// Returns the progress at the receiver if it was sampled, otherwise at the sender; `None` without samples.
     fn delivered(&self) -> Option<&Progress> {
         [&self.received, &self.acked].into_iter().find(|p| p.last_sample_s.is_some())
     }
 
-    /// When the first byte of data arrived. Samples bound the instant; iperf3's intervals are finer, but the sender's count
-    /// bytes that have not arrived yet.
+    /// Returns when the first byte of data arrived. Samples bound the instant. iperf3's intervals are finer, but the sender's count bytes
+    /// that have not arrived yet.
     fn first_data_s(&self) -> Option<f64> {
         let Some(delivered) = self.delivered() else {
             return self.received_s.map(|(first_s, _)| first_s).or(self.sent_s).or(self.reported_s);
@@ -301,7 +301,7 @@ impl FlowState {
             .map(|first_s| least_s.map_or(first_s, |least| first_s.max(least)))
     }
 
-    /// Lower bound of the instant when data last arrived.
+    /// Returns a lower bound of the instant when data last arrived.
     fn last_data_s(&self) -> Option<f64> {
         match self.delivered() {
             Some(delivered) => delivered.grew_s.map(|(before_s, _)| before_s),
@@ -309,7 +309,7 @@ impl FlowState {
         }
     }
 
-    /// `has_data`: whether data of a flow of the group arrived.
+    /// Judges a flow. `has_data` says whether data of any flow of the group arrived.
     fn judge(
         &self,
         (task, has_data): (&FlowTask, bool),
@@ -326,11 +326,11 @@ impl FlowState {
             );
         }
         let Some(first_s) = self.first_data_s() else {
-            // The sender's socket was connected, and the path is that of the others: all packets were lost.
+            // The sender's socket was connected, and the other flows used the same path: all packets were lost.
             if has_data && self.last_sample_s.is_some() {
                 let why = "no data arrived, while others of the group got data".to_owned();
                 problems.add(Status::Degraded, ReasonCode::FlowStarved, why);
-                // A socket that closed early is another reason.
+                // A socket that closed early has its own reason.
                 self.judge_end(stop_s, every, problems);
             } else {
                 problems.add(Status::Failed, ReasonCode::FlowDead, "no data arrived".to_owned());

@@ -1,8 +1,8 @@
-//! Finds times without samples (reason `samples_missing`) in every table that has a row per interval: sockets of both ends,
-//! links, machines and probes.
+//! Finds times without samples (reason `samples_missing`) in every table that has a row per interval: sockets at both ends, links, machines
+//! and probes.
 //!
-//! A table's rows that do not come at an interval (`acks`, `tcp_events`, `cc_state`, `events`) cannot be judged so; what is
-//! lost of them is counted where it is lost.
+//! Tables whose rows do not come at intervals (`acks`, `tcp_events`, `cc_state`, `events`) cannot be judged this way. Their missing rows
+//! are counted where they are lost.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +18,22 @@ use super::flow::SET_UP_RTTS;
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
-/// A time without samples that is longer than this ...
+/// A time without samples is a gap if it is longer than this ...
 pub const GAP_S: f64 = 1.0;
-/// ... and than this many intervals, so that three samples in a row are missing, is a gap.
+/// ... and longer than this many intervals, so that three consecutive samples are missing.
 pub const GAP_INTERVALS: f64 = 3.5;
-/// Minimum share of the expected samples; with fewer, a phase's mean is not representative.
+/// Minimum share of the expected samples. With fewer samples, the mean over a phase is not representative.
 pub const MIN_SAMPLES_SHARE: f64 = 0.9;
-/// Minimum number of expected samples for this check: the first and the last may fall outside.
+/// Minimum number of expected samples for this check, because the first and the last may fall outside.
 pub const MIN_EXPECTED_SAMPLES: f64 = 10.0;
 
-/// From and to, in seconds since the trial's beginning.
+/// Start and end, in seconds since the trial's beginning.
 type Window = (f64, f64);
 
-/// The instants of one subject's samples.
+/// The times of one subject's samples.
 #[derive(Debug, Default)]
 struct Times {
-    /// First and last.
+    /// The first and the last sample.
     seen: Option<Window>,
     count: u64,
     /// Times without a sample that are longer than the limit.
@@ -41,13 +41,13 @@ struct Times {
 }
 
 impl Times {
-    /// A sample. Samples may come in any order: the row of a lost echo comes after those of later ones.
+    /// Adds a sample. Samples may come in any order: the row of a lost echo comes after those of later ones.
     fn add(&mut self, at_s: f64, limit_s: f64) {
         let Some((first_s, last_s)) = self.seen else {
             (self.seen, self.count) = (Some((at_s, at_s)), 1);
             return;
         };
-        // Qdiscs and classes of a link are read together.
+        // Qdiscs and classes of a link are read at the same time.
         if at_s == last_s {
             return;
         }
@@ -72,8 +72,8 @@ impl Times {
         }
     }
 
-    /// What is missing of the samples in a window; `None` if that is within the limits. At the window's ends `margin_s` more
-    /// may be missing.
+    /// Returns which samples in a window are missing; `None` if this is within the limits. At both ends of the window, `margin_s` more may
+    /// be missing.
     fn missing(&self, window: Window, pace: &Pace, margin_s: f64) -> Option<Missing> {
         if window.1 <= window.0 {
             return None;
@@ -119,9 +119,9 @@ impl Times {
 /// How often samples come.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// `None` if a sample may take any number of intervals.
+    /// The interval; `None` if a sample may take any number of intervals.
     interval_s: Option<f64>,
-    /// A longer time without a sample is a gap.
+    /// A time without samples is a gap if it is longer than this.
     limit_s: f64,
 }
 
@@ -132,8 +132,7 @@ impl Pace {
         Self { interval_s: Some(interval_s), limit_s }
     }
 
-    /// Of a probe; `None` if it does not repeat. Connections and fetches follow each other, so one that takes long delays the
-    /// next.
+    /// Returns the pace of a probe; `None` if it does not repeat. Connections and fetches follow each other, so a long one delays the next.
     fn of_probe(probe: &PlannedProbe) -> Option<Self> {
         let even = Self::every(probe.every);
         let gap_s = match probe.repeat {
@@ -148,14 +147,14 @@ impl Pace {
     }
 }
 
-/// Samples that are missing in a window.
+/// The missing samples in a window.
 #[derive(Debug)]
 struct Missing {
     longest: Option<Window>,
-    /// Gaps besides the longest.
+    /// Number of gaps besides the longest one.
     others: usize,
     limit_s: f64,
-    /// Of samples, and how many were expected.
+    /// Number of samples, and of expected ones.
     counts: Option<(u64, f64)>,
     share: f64,
 }
@@ -204,7 +203,7 @@ struct Group {
     count: u32,
 }
 
-/// Instants of all samples.
+/// The times of all samples.
 #[derive(Debug)]
 pub(super) struct GapCheck {
     end_s: f64,
@@ -212,18 +211,18 @@ pub(super) struct GapCheck {
     qdisc: Pace,
     host: Pace,
     groups: BTreeMap<String, Group>,
-    /// By their identifiers.
+    /// Flows, by their identifiers.
     flows: BTreeMap<String, Ends>,
-    /// By link.
+    /// Links, by name.
     links: BTreeMap<String, (String, Times)>,
-    /// By node.
+    /// Machines, by node.
     hosts: BTreeMap<String, Times>,
-    /// By name.
+    /// Probes, by name.
     probes: BTreeMap<String, (PlannedProbe, Pace, Times)>,
 }
 
 impl GapCheck {
-    /// `nodes`: those of the trial.
+    /// Creates the check for the `nodes` of a trial.
     pub(super) fn new<'a>(plan: &CheckedPlan, nodes: impl Iterator<Item = &'a String>) -> Self {
         let end_s = schedule::length(plan).as_secs_f64();
         let group = |task: schedule::FlowTask| {
@@ -258,12 +257,12 @@ impl GapCheck {
         }
     }
 
-    /// Expects no samples of machines.
+    /// Stops expecting samples of machines.
     pub(super) fn ignore_machines(&mut self) {
         self.hosts.clear();
     }
 
-    /// A row of any table.
+    /// Adds a row of any table.
     pub(super) fn row(&mut self, node: &str, span: Span, of: &Of) {
         match of {
             Of::FlowSample(row) => self.socket(span, row),
@@ -302,13 +301,13 @@ impl GapCheck {
             Side::Sender => &mut ends.sender,
             _ => &mut ends.receiver,
         };
-        // After its stop, a socket exists for as long as its data needs to drain.
+        // After a flow's stop, its socket exists until its data has drained.
         if at_s <= stop_s {
             times.add(at_s, self.tcp.limit_s);
         }
     }
 
-    /// Only nodes that are `done` are judged: one that was lost fails the trial anyway.
+    /// Judges only nodes that are `done`: a lost node fails the trial anyway.
     pub(super) fn finish(self, done: &BTreeMap<String, Done>, findings: &mut Findings) {
         let whole = (0.0, self.end_s);
         let mut found = Vec::new();
@@ -357,8 +356,8 @@ impl GapCheck {
 }
 
 impl Ends {
-    /// Of sender and receiver. A flow's sockets exist from its first sample to its last, at whichever end: it may start late
-    /// and end early, which has reasons of its own.
+    /// Returns the missing samples of sender and receiver. A flow's sockets exist from the first sample to the last one at either end. A
+    /// late start or an early end has its own reason.
     fn missing(&self, group: &Group, pace: &Pace) -> [Option<Missing>; 2] {
         let seen = [self.sender.seen, self.receiver.seen];
         let first_s = seen.iter().flatten().map(|seen| seen.0).min_by(f64::total_cmp);
@@ -370,10 +369,10 @@ impl Ends {
     }
 }
 
-/// A probe without any row is dead, which is a reason of its own.
+/// Returns the missing samples of a probe. A probe without any row is dead, which has its own reason.
 fn probe_missing(probe: &PlannedProbe, pace: &Pace, times: &Times, end_s: f64) -> Option<Missing> {
     times.seen?;
-    // The last ones may not finish.
+    // The last probes may not finish.
     let (start_s, timeout_s) = (probe.start.as_secs_f64(), probe.timeout().as_secs_f64());
     times.missing((start_s, end_s - timeout_s), pace, 0.0)
 }

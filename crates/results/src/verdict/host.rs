@@ -1,4 +1,4 @@
-//! Checks whether a machine was too busy for its measurements to reflect the network.
+//! Checks whether a machine was so busy that its measurements may not reflect the network.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use super::findings::{Findings, Span};
 use crate::model::{ClockSource, NodeClock, Status};
 use crate::reason::ReasonCode;
 
-/// A CPU this busy delays packets itself, because their softirq has to wait.
+/// A CPU at least this busy delays packets itself, because their softirq has to wait.
 pub const BUSY_PCT: f64 = 95.0;
-/// Share of busy samples that degrades a trial. A second of iperf3's start-up in a short trial stays below it.
+/// Share of busy samples that degrades a trial. iperf3's start-up takes a second, which stays below this share even in a short trial.
 pub const BUSY_SHARE: f64 = 0.2;
-/// With fewer samples the share is not meaningful.
+/// With fewer samples, the share has no meaning.
 pub const MIN_SAMPLES: u32 = 3;
 
-/// Counters per machine. Nodes that are namespaces of one machine share it; the samples of one of them represent it.
+/// Counters for each machine. Nodes that are namespaces of one machine share it; one of them represents it with its samples.
 #[derive(Debug)]
 pub(crate) struct HostCheck {
     /// The representative node of each machine, and the machine's name.
@@ -33,7 +33,7 @@ struct Host {
 }
 
 impl HostCheck {
-    /// `clocks` identify the nodes on the controller's machine.
+    /// Creates the check. `clocks` identify the nodes on the controller's machine.
     pub(crate) fn new(
         nodes: &BTreeMap<String, NodeInfo>,
         clocks: &BTreeMap<String, NodeClock>,

@@ -14,43 +14,42 @@ use crate::curve::{self, CapacityCurve};
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
-/// A backlogged link may send this share less than its rate: several times the error of HTB's rate table and of the
-/// sampling instant.
+/// Share by which a backlogged link may fall below its rate: several times the error of HTB's rate table and of the sampling instant.
 pub const LOW_SHARE: f64 = 0.03;
-/// A link may send this share more than its rate over a second, beside its burst.
+/// Share by which a link may exceed its rate over a second, in addition to its burst.
 pub const HIGH_SHARE: f64 = 0.02;
-/// Rates are taken over a second: long against bursts and against the jitter of the sampling instant.
+/// Length of the windows over which rates are taken: long compared with bursts and with the jitter of the sampling instant.
 pub const WINDOW_NS: u64 = 1_000_000_000;
-/// Share of seconds that may be low as long as the total is not.
+/// Share of low windows that is permitted as long as the total is not low.
 pub const LOW_WINDOWS_SHARE: f64 = 0.1;
-/// Bytes by which a window may deviate at any rate: a burst, and the packet at either end.
+/// Bytes by which a window may deviate at any rate: a burst, and a packet at either end.
 pub const SLACK_BYTES: f64 = 4.0 * FRAME_BYTES as f64;
 /// Time excluded before and after a rate change: the change may be applied late, and a burst at the old rate may follow.
 pub const CHANGE_NS: u64 = 200_000_000;
 /// Timing error of applying a traced rate and of sampling; at a rate step it amounts to many bytes.
 pub const STEP_NS: u64 = 2_000_000;
-/// Share of a window in which a userspace link may have had nothing to send, if the window is to count as backlogged. Samples
-/// do not show it: bursts arrive more often than samples are taken.
+/// Share of a window in which a userspace link may have nothing to send for the window to count as backlogged. Samples do not show such
+/// times: bursts arrive more often than samples are taken.
 pub const IDLE_SHARE: f64 = 0.001;
-/// A kernel's link does not count its idle time. Its windows with at least this share of samples with a queue estimate it.
+/// A kernel link does not count its idle time. Windows in which at least this share of samples have a queue are used to estimate it.
 pub const WAITING_SHARE: f64 = 0.8;
-/// Share of samples without a queue up to which a low window is not one that was idle between its samples.
+/// Maximum share of samples without a queue for a low window to count despite possible idle time between its samples.
 pub const SELDOM_EMPTY_SHARE: f64 = 0.01;
-/// Standard errors by which the estimated share of time with a queue may be too large.
+/// Number of standard errors by which the estimated share of time with a queue may be too large.
 pub const STANDARD_ERRORS: f64 = 3.0;
-/// A kernel's link may have been idle between two samples with a queue. Its low windows count if samples miss so much idle time with
-/// a probability of at most 0.00135, which is that of [`STANDARD_ERRORS`]: the negative logarithm.
+/// A kernel link may have been idle between two samples with a queue. Its low windows count if the probability that samples miss that much
+/// idle time is at most 0.00135, as for [`STANDARD_ERRORS`]. This is its negative logarithm.
 pub const UNLIKELY: f64 = 6.6;
 /// Share of a delivery opportunity that a packet may leave unused.
 pub const LOW_OPPORTUNITY_SHARE: f64 = 0.1;
 
-/// Which link of which node.
+/// Node and link.
 type Key = (String, String);
 
-/// Counters per link.
+/// Counters of each link.
 #[derive(Debug)]
 pub(crate) struct LinkCheck {
-    /// Links that have a rate.
+    /// Links with a rate.
     rated: BTreeMap<String, Rated>,
     series: BTreeMap<Key, Series>,
     failed_changes: BTreeMap<String, (u32, String)>,
@@ -61,29 +60,29 @@ pub(crate) struct LinkCheck {
 #[derive(Debug)]
 struct Rated {
     pace: Pace,
-    /// Bytes per packet that the rate includes and the counters do not.
+    /// Bytes per packet that count against the rate but not in the counters.
     extra_bytes: f64,
-    /// Size of the shaper's bucket, which it may send in addition.
+    /// Size of the shaper's bucket, which the link may send in addition.
     burst_bytes: f64,
-    /// Its queues send whenever they hold packets.
+    /// Whether the link's queues send whenever they hold packets.
     work_conserving: bool,
-    /// It has classes, which may be backlogged while the link is idle.
+    /// Whether the link has classes, which may be backlogged while the link is idle.
     has_classes: bool,
 }
 
 /// What a link may send, over time.
 #[derive(Debug)]
 enum Pace {
-    /// Constant but for the plan's changes.
+    /// A constant rate between changes of the plan.
     RateIntervals(Vec<RateInterval>),
-    /// According to a trace, with the share that it may fall below.
+    /// The capacity of a trace, with the share by which the link may fall below it.
     Curve(Arc<CapacityCurve>, f64),
 }
 
-/// Handle of the default class's queue: packets that no class matches, which may use all remaining capacity.
+/// Handle of the default class's queue. It takes packets that no class matches, and may use all remaining capacity.
 const DEFAULT_CLASS_QUEUE: &str = "10:";
 
-/// A time in which the rate is constant, in nanoseconds since the trial's beginning.
+/// A time with a constant rate, in nanoseconds since the trial's beginning.
 #[derive(Debug, Clone, Copy)]
 struct RateInterval {
     from_ns: u64,
@@ -114,7 +113,7 @@ impl Rated {
         })
     }
 
-    /// Index of the interval at an instant; a window lies within one interval.
+    /// Returns the index of the interval at an instant. A window lies within one interval.
     fn interval(&self, since_ns: u64) -> Option<usize> {
         match &self.pace {
             Pace::RateIntervals(intervals) => intervals
@@ -124,7 +123,7 @@ impl Rated {
         }
     }
 
-    /// Bytes that a window of an interval can send, and their tolerance.
+    /// Returns the bytes that a window of an interval can send, and their tolerance.
     fn ideal_bytes(&self, interval: usize, (from_ns, to_ns): (u64, u64)) -> (f64, f64) {
         match &self.pace {
             Pace::RateIntervals(intervals) => {
@@ -146,7 +145,7 @@ impl Rated {
         }
     }
 
-    /// The link in an interval, for people.
+    /// Describes the link in an interval, for people.
     fn name(&self, link: &str, interval: usize) -> String {
         match &self.pace {
             Pace::RateIntervals(intervals) if intervals.len() > 1 => {
@@ -159,8 +158,8 @@ impl Rated {
     }
 }
 
-/// The rates of a link without a trace, one after the other. `None`: a flow's state changes its rate, at times that the plan
-/// does not have, or so does a trace.
+/// Returns the successive rates of a link without a trace; `None` if a trace changes its rate, or if a flow's state does, at times that the
+/// plan does not have.
 fn intervals(name: &str, link: &Link, plan: &Plan) -> Option<Vec<RateInterval>> {
     let key = format!("links.{name}.rate");
     if link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some()) {
@@ -195,10 +194,10 @@ fn intervals(name: &str, link: &Link, plan: &Plan) -> Option<Vec<RateInterval>> 
 
 #[derive(Debug, Default)]
 struct Series {
-    /// The rows of one instant, until one of the next comes.
+    /// The rows of one instant, until a row of the next instant arrives.
     instant: Option<Instant>,
     window: Option<Window>,
-    /// By interval.
+    /// Windows, by interval.
     seen: BTreeMap<usize, Windows>,
 }
 
@@ -206,27 +205,27 @@ struct Series {
 #[derive(Debug, Default)]
 struct Windows {
     backlogged: Backlogged,
-    /// The one that exceeded its limit most.
+    /// The window that exceeded its limit most.
     fastest: Option<Sent>,
 }
 
-/// Windows with a backlog, of a kernel's link in most samples: sums, because a trial may last a week.
+/// Windows with a backlog (for a kernel link: in most samples). Only sums are kept, because a trial may last a week.
 #[derive(Debug, Default)]
 struct Backlogged {
-    /// Windows with a queue at every sample, and those of them that are low.
+    /// Number of windows with a queue at every sample, and of those among them that are low.
     count: u64,
     low: u64,
-    /// How unlikely it is that the low ones were idle when no sample was taken: the negative logarithm of the probability.
+    /// How unlikely it is that the low windows were idle between samples: the negative logarithm of the probability.
     low_unlikely: f64,
-    /// All windows; the ideal is that of the time with a queue.
+    /// All windows. The ideal is that of the time with a queue.
     whole: Sent,
     queue: QueueSamples,
-    /// The one with the smallest share of its ideal.
+    /// The window with the smallest share of its ideal.
     lowest: Option<Sent>,
 }
 
-/// The counters of all qdiscs and classes of a link, read together. The root qdisc has sent everything; its backlog
-/// need not hold that of the queues below it, and above a netem it holds packets that wait for their delay.
+/// The counters of all qdiscs and classes of a link, read together. The root qdisc has sent everything. Its backlog does not always include
+/// that of the queues below it; above a netem, it holds packets that wait for their delay.
 #[derive(Debug, Clone, Copy, Default)]
 struct Instant {
     at_ns: u64,
@@ -268,7 +267,7 @@ impl Instant {
     }
 }
 
-/// Samples of a queue, and how many of them found packets.
+/// The number of samples of a queue, and of those that found packets.
 #[derive(Debug, Clone, Copy, Default)]
 struct QueueSamples {
     count: u64,
@@ -289,7 +288,7 @@ impl QueueSamples {
         self.waiting as f64 / self.count.max(1) as f64
     }
 
-    /// Of the share, as an estimate of the share of time.
+    /// Returns the standard error of the share of samples as an estimate of the share of time.
     fn standard_error(self) -> f64 {
         let share = self.waiting_share();
         (share * (1.0 - share) / self.count.max(1) as f64).sqrt()
@@ -300,26 +299,25 @@ impl QueueSamples {
 struct Window {
     at_ns: u64,
     interval: Option<usize>,
-    /// Bytes and packets.
+    /// Bytes and packets sent.
     sent: (u64, u64),
     queue: QueueSamples,
-    /// Of a userspace link: time without a transmission, for differences.
+    /// Time without a transmission of a userspace link; only differences have a meaning.
     idle_us: Option<u64>,
 }
 
 impl Window {
-    /// Whether the link had a packet to send until `end`, but for a short time.
+    /// Returns whether the link had a packet to send until `end`, except for a short time.
     fn is_busy_until(&self, end: &Self, ns: u64) -> bool {
         let idle_us = end.idle_us.zip(self.idle_us).map(|(end, begin)| end.saturating_sub(begin));
         idle_us.is_none_or(|us| us as f64 * 1e3 <= IDLE_SHARE * ns as f64)
     }
 
-    /// Whether the window until `end` counts as backlogged.
+    /// Returns whether the window until `end` counts as backlogged.
     ///
-    /// A flow whose packets arrive in bursts leaves a kernel's link idle for a part of every round trip. Some windows of such a
-    /// flow have a queue at every sample by chance: alone they would look like a slow link. So windows with a few samples
-    /// without a queue count, too, with the ideal of the other samples. Not on a traced link, whose queue is empty when its
-    /// rate is high.
+    /// A flow whose packets arrive in bursts leaves a kernel link idle for part of every round trip. Some windows of such a flow have a
+    /// queue at every sample by chance; alone, they would make the link look slow. So windows in which a few samples found no queue also
+    /// count, with the ideal of the other samples. This does not apply to a traced link, whose queue is empty when its rate is high.
     fn is_backlogged(&self, end: &Self, ns: u64, pace: &Pace) -> bool {
         let estimates = end.idle_us.is_none() && matches!(pace, Pace::RateIntervals(_));
         let waits = match estimates {
@@ -330,7 +328,7 @@ impl Window {
     }
 }
 
-/// Bytes sent in a window, and its ideal.
+/// Bytes sent in a window, and the window's ideal.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
     bytes: f64,
@@ -344,8 +342,9 @@ impl Sent {
         self.bytes < self.ideal_bytes * (1.0 - share) - self.slack_bytes
     }
 
-    /// How unlikely it is that each sample found a queue if the link was idle for what is missing: the negative logarithm of the
-    /// probability. One gap is missed with the same probability, to the first order: its share of the time between two samples.
+    /// Returns how unlikely it is that every sample found a queue if the link was idle for the missing time: the negative logarithm of the
+    /// probability. To the first order, a single gap is missed with the same probability: one minus its share of the time between two
+    /// samples.
     fn unlikely(self, queue: QueueSamples) -> f64 {
         queue.count as f64 * (self.ideal_bytes / self.bytes).ln()
     }
@@ -354,19 +353,19 @@ impl Sent {
         self.above() > 0.0
     }
 
-    /// Bytes above the limit.
+    /// Returns the bytes above the limit.
     fn above(self) -> f64 {
         self.bytes - self.ideal_bytes * (1.0 + HIGH_SHARE) - self.slack_bytes
     }
 
-    /// A number of bytes as a rate, for people.
+    /// Formats a number of bytes as a rate, for people.
     fn mbit(self, bytes: f64) -> String {
         format!("{:.3} Mbit/s", bytes * 8e3 / self.ns.max(1) as f64)
     }
 }
 
 impl LinkCheck {
-    /// `curves`: those of the links with a trace.
+    /// Creates the check. `curves` are those of the links with a trace.
     pub(super) fn new(plan: &CheckedPlan, curves: &BTreeMap<String, Arc<CapacityCurve>>) -> Self {
         let plan = plan.plan();
         let rated = |(name, link): (&String, &Link)| {
@@ -408,7 +407,7 @@ impl LinkCheck {
         series.instant.get_or_insert(fresh).add(row);
     }
 
-    /// `spans`: the trial on each node's clock.
+    /// Judges the links. `spans` is the trial on each node's clock.
     pub(crate) fn finish(mut self, spans: &BTreeMap<String, Span>, findings: &mut Findings) {
         for (link, (count, first)) in self.failed_changes {
             let subject = format!("link {link}");
@@ -432,7 +431,7 @@ impl LinkCheck {
     }
 }
 
-/// sch_fq paces, and slots have limits: packets may wait although the link is free.
+/// Returns whether the link sends whenever it has packets. sch_fq paces, and slots have limits: packets may wait although the link is free.
 fn work_conserving(link: &Link) -> bool {
     let paces = |queue: Option<&Queue>| matches!(queue, Some(Queue::Fq(_)));
     link.slot.is_none()
@@ -494,7 +493,7 @@ impl Windows {
 }
 
 impl Backlogged {
-    /// `share`: how far below its ideal a window is low. `knows_idle`: the link counts its idle time.
+    /// Adds a window. It is low if it falls below its ideal by `share`. `knows_idle` says whether the link counts its idle time.
     fn add(&mut self, sent: Sent, (queue, knows_idle): (QueueSamples, bool), share: f64) {
         self.queue.add(queue);
         self.whole = Sent {
@@ -523,7 +522,7 @@ impl Backlogged {
         };
         let low_share = *low as f64 / *count as f64;
         let seldom_empty = queue.waiting_share() >= 1.0 - SELDOM_EMPTY_SHARE;
-        // A kernel's link may have had a moment without a queue between two samples.
+        // A kernel link may have been without a queue for a moment between two samples.
         let is_idle_excluded = seldom_empty && *low_unlikely >= UNLIKELY;
         let often_low = *low > 1 && low_share > LOW_WINDOWS_SHARE && is_idle_excluded;
         if whole.is_low(share + STANDARD_ERRORS * queue.standard_error()) || often_low {

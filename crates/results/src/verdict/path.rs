@@ -1,4 +1,4 @@
-//! Checks whether the idle RTT matches the sum of the links' delays and of the times in which they transmit the echoes.
+//! Checks whether the idle RTT matches the sum of the links' delays and of their transmission times of the echoes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +14,11 @@ use super::findings::Findings;
 use crate::model::Status;
 use crate::reason::ReasonCode;
 
-/// The idle RTT may exceed the configured delay by this share ...
+/// Share by which the idle RTT may exceed the configured delay ...
 pub const OVER_SHARE: f64 = 0.10;
 /// ... plus this much, which a ping through four namespaces takes on a busy machine.
 pub const OVER_US: f64 = 600.0;
-/// The idle RTT may fall below the configured delay by this share, the resolution of the measurement ...
+/// Share by which the idle RTT may fall below the configured delay, which is the resolution of the measurement ...
 pub const UNDER_SHARE: f64 = 0.02;
 /// ... plus this much, for paths with almost no delay.
 pub const UNDER_US: f64 = 50.0;
@@ -30,9 +30,9 @@ const ECHO_BYTES: u64 = 20 + 64;
 pub(crate) struct PathCheck {
     plan: Plan,
     topology: Topology,
-    /// Links whose delay comes from a trace.
+    /// Links with a delay from a trace.
     traced: Vec<String>,
-    /// Links in userspace: unlike the buckets of qdiscs, they transmit also a lone packet at their rate.
+    /// Links in userspace. Unlike the buckets of qdiscs, they transmit even a single packet at their rate.
     in_userspace: BTreeSet<String>,
     measured_us: BTreeMap<(String, String), f64>,
 }
@@ -58,14 +58,14 @@ impl PathCheck {
         }
     }
 
-    /// Takes the back end of a link.
+    /// Notes the backend of a link.
     pub(crate) fn link(&mut self, link: &LinkState) {
         if link.backend() == Backend::Userspace {
             self.in_userspace.insert(link.link.clone());
         }
     }
 
-    /// Takes the idle round trip from `node` to `peer`.
+    /// Checks the idle round trip from `node` to `peer`.
     pub(crate) fn base_rtt(&mut self, node: &str, peer: &str, rtt: &BaseRtt) {
         if let Some(min_us) = rtt.min_us {
             self.measured_us.insert((node.to_owned(), peer.to_owned()), min_us);
@@ -98,8 +98,8 @@ impl PathCheck {
         }
     }
 
-    /// Sum of the delays and transmission times of all links in both directions, and their jitter and longest waits for a slot. `None` if
-    /// ccbench did not build the testbed or a trace sets a delay: the delay of the path is then unknown.
+    /// Returns the sum of the delays and transmission times of all links in both directions, and the sum of their jitter and longest waits
+    /// for a slot. `None` if ccbench did not build the testbed or a trace sets a delay, because the delay of the path is then unknown.
     fn expected_us(&self, from: &str, to: &str) -> Option<(f64, f64)> {
         let Self { plan, topology, traced, in_userspace, .. } = self;
         let hops = topology.round_trip(from, to)?;
@@ -121,7 +121,8 @@ impl PathCheck {
     }
 }
 
-/// The time in which a link in userspace transmits an echo; `None`: no time, or it is not known. The bucket of `tbf` has tokens for one.
+/// Returns the time in which a userspace link transmits an echo; `None` if it takes no time, or the time is unknown. The bucket of `tbf`
+/// has tokens for one echo.
 fn transmission_us(link: &Link) -> Option<f64> {
     if link.tbf.is_some() || link.trace.is_some() {
         return None;
@@ -130,11 +131,11 @@ fn transmission_us(link: &Link) -> Option<f64> {
     Some(link.rate?.ns_for(bytes) as f64 / 1e3)
 }
 
-/// The deviation that jitter can cause in a few packets.
+/// Returns the deviation that jitter can cause in a few packets.
 fn max_jitter_us(jitter: &Jitter) -> f64 {
     let times = match jitter.distribution {
         Distribution::Uniform => 1.0,
-        // All packets may have the same draw.
+        // All packets may get the same draw.
         Distribution::Pareto if jitter.hold.is_some() => 18.0,
         Distribution::Normal | Distribution::Pareto => 3.0,
     };
@@ -170,7 +171,7 @@ length = "10s"
 flows = ["main"]
 "#;
 
-    /// What is wrong with this idle RTT.
+    /// Returns what is wrong with this idle RTT.
     fn found(backend: Backend, rtt_us: f64) -> Option<String> {
         let (plan, _) = check::check(parse::parse(PLAN).unwrap()).unwrap();
         let mut paths = PathCheck::new(&plan);
@@ -184,7 +185,7 @@ flows = ["main"]
 
     #[test]
     fn echo_takes_its_transmission_time_in_userspace() {
-        // 98 bytes at 150 kbit/s: 5.23 ms.
+        // 98 bytes take 5.23 ms at 150 kbit/s.
         assert_eq!(found(Backend::Userspace, 25_300.0), None);
         let over = found(Backend::Userspace, 28_500.0).unwrap();
         assert!(over.contains("add up to 25.23 ms (accepted: 24.67 to 28.35 ms)"), "{over}");

@@ -1,7 +1,7 @@
 //! Checks whether each probe measured anything, and counts failures that TCP should prevent.
 //!
-//! A lost echo is a measurement: queues drop packets. Connections and fetches use TCP, which retransmits; if one fails or
-//! exceeds its `timeout`, something is wrong.
+//! A lost echo is a measurement, because queues drop packets. Connections and fetches use TCP, which retransmits. If one fails or exceeds
+//! its `timeout`, something is wrong.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ struct Counts {
     connects: bool,
     sent: u32,
     failed: u32,
-    /// Of the first failure.
+    /// The error of the first failure.
     error: String,
 }
 

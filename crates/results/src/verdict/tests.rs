@@ -1,5 +1,5 @@
-//! Every check, once satisfied and once not. The trial: 10 s, `main` (two flows, cubic) from 0 to 10 s over a
-//! bottleneck of 8 Mbit/s (1 MB/s) and 10 ms of delay.
+//! Tests every check once satisfied and once not. The trial takes 10 s. In `main`, from 0 to 10 s, two flows use cubic over a bottleneck of
+//! 8 Mbit/s (1 MB/s) with 10 ms of delay.
 
 use ccbench_proto::event::{BaseRtt, Kind, NoData};
 use ccbench_proto::plan::check::TraceFacts;
@@ -53,7 +53,7 @@ fn at(ms: u64) -> u64 {
     T0_NS + ms * MS
 }
 
-/// What happens in a trial; the defaults are a good one.
+/// The events of a trial; the defaults make a good one.
 #[derive(Clone)]
 struct Scenario {
     busy_pct: f64,
@@ -76,22 +76,22 @@ struct Scenario {
     lost: bool,
     event: Option<(Option<Kind>, &'static str)>,
     queue: &'static str,
-    /// Keys of the flow group in addition.
+    /// Additional keys of the flow group.
     flow_keys: &'static str,
     /// When the plan changes the bottleneck's rate, and to what.
     change: Option<(u64, &'static str)>,
-    /// From this instant on the bottleneck sends half.
+    /// From this instant on, the bottleneck sends half as much.
     halved_ms: u64,
-    /// Per second without a transmission of the bottleneck; `None`: it is the kernel's.
+    /// The bottleneck's time without a transmission per second; `None` if the link is the kernel's.
     idle_us_per_s: Option<u64>,
-    /// The bottleneck's rate comes from a trace: 8 Mbit/s, from 4 s on 4.
+    /// Whether the bottleneck's rate comes from a trace: 8 Mbit/s, and 4 from 4 s on.
     traced: bool,
     timing: Option<LinkTiming>,
-    /// The nodes' CPU utilisation has no meaning.
+    /// Whether the nodes' CPU utilisation has no meaning.
     ignores_cpu: bool,
-    /// The nodes have no machines, so there are no samples of any.
+    /// Whether the nodes have no machines, so that there are no samples of machines.
     without_machines: bool,
-    /// This node's agent is stopped from and to these instants.
+    /// The node whose agent is stopped, from and until these instants.
     stopped: Option<(&'static str, u64, u64)>,
 }
 
@@ -178,7 +178,7 @@ impl Scenario {
         judge.finish(&done, &[])
     }
 
-    /// Whether the agent was stopped when it should have taken this sample, or could not.
+    /// Returns whether the agent was stopped when it should have taken this sample, or could not take it.
     fn is_lost(&self, node: &str, of: &Of) -> bool {
         let at_ns = match of {
             Of::FlowSample(row) => row.at_ns,
@@ -209,7 +209,7 @@ impl Scenario {
             }
         }
         for i in 0..100 {
-            // The root's own backlog is that of all below it; class 1:1 ties with it in bytes and has none.
+            // The root's own backlog includes everything below it. Class 1:1 has as many bytes, but no backlog.
             for (kind, handle, parent, share) in [
                 ("htb", "1:", "root", 1),
                 ("htb class", "1:1", "root", 0),
@@ -258,7 +258,7 @@ impl Scenario {
         }
     }
 
-    /// Bytes of data that have arrived.
+    /// Returns the bytes of data that have arrived.
     fn delivered(&self, ms: u64) -> u64 {
         let (from, to) = self.stalled_ms;
         let ms = if (from..to).contains(&ms) { from } else { ms };
@@ -278,7 +278,7 @@ impl Scenario {
                     role: Role::Data.into(),
                     cc: self.cc.into(),
                     rtt_us: Some(self.srtt_ms * 1000),
-                    // SYN and cookie; from the first data on, 1000 bytes a millisecond but for the stall.
+                    // SYN and cookie. From the first data on, 1000 bytes per millisecond except during the stall.
                     bytes_acked: Some(38 + self.delivered(ms)),
                     ..Default::default()
                 };
@@ -317,7 +317,7 @@ impl Scenario {
     }
 }
 
-/// The plan with a trace in place of the rate.
+/// Reads the plan with a trace instead of the rate.
 fn read_traced(text: &str) -> (CheckedPlan, Vec<check::PlanProblem>) {
     let text = text.replace("rate = \"8mbit\"", "trace = { file = \"a.csv\" }");
     let step = |s: u64, mbit: u64| Step {
@@ -332,7 +332,7 @@ fn read_traced(text: &str) -> (CheckedPlan, Vec<check::PlanProblem>) {
     check::read_with(&text, &[], [("a.csv".to_owned(), Ok(facts))].into()).unwrap()
 }
 
-/// The scenario ends with exactly this reason.
+/// Asserts that the scenario ends with exactly this reason, and returns its message.
 #[track_caller]
 fn only(scenario: &Scenario, status: Status, code: &str) -> String {
     let verdict = scenario.judged();
@@ -379,7 +379,7 @@ fn backlogged_link_below_its_rate_degrades_idle_one_does_not() {
     fine(&Scenario { bytes_per_s: 975_000, ..Scenario::default() });
     fine(&Scenario { bytes_per_s: 100_000, backlog_bytes: 0, ..Scenario::default() });
     fine(&Scenario { bytes_per_s: 100_000, queue: "fq", ..Scenario::default() });
-    // A class is full, the link is not.
+    // A class is full, but the link is not.
     fine(&Scenario { bytes_per_s: 500_000, queue: "classes", ..Scenario::default() });
 }
 

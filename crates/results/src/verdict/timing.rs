@@ -13,13 +13,13 @@ use crate::reason::ReasonCode;
 pub const LATE_SHARE: f64 = 0.01;
 /// Share of late packets that fails the trial.
 pub const FAILED_LATE_SHARE: f64 = 0.1;
-/// Limit for the scheduling error of a single packet, in microseconds. Above it the link stood still, most likely because
-/// its thread did not run.
+/// Limit for the scheduling error of a single packet, in microseconds. If it is exceeded, the link stood still, most likely because its
+/// thread did not run.
 pub const MAX_LATE_US: f64 = 100_000.0;
-/// Limit for the 99th percentile of the scheduling error of trace steps, in microseconds: short compared with the steps
-/// of common traces, and five times the value on a loaded machine.
+/// Limit for the 99th percentile of the scheduling error of trace steps, in microseconds. It is short compared with the steps of common
+/// traces, and five times the value on a loaded machine.
 pub const STEP_P99_US: f64 = 1_000.0;
-/// Share of trace steps that may be missed: the next step was due before they were applied.
+/// Share of trace steps that may be missed, which means that the next step was due before they were applied.
 pub const MISSED_SHARE: f64 = 0.001;
 /// Share of missed steps that fails the trial.
 pub const FAILED_MISSED_SHARE: f64 = 0.1;
@@ -27,7 +27,7 @@ pub const FAILED_MISSED_SHARE: f64 = 0.1;
 /// Timing reports of all links.
 #[derive(Debug, Default)]
 pub(crate) struct Timing {
-    /// By node and link: the last counters of a userspace link.
+    /// The last counters of each userspace link, by node and link.
     packets: BTreeMap<(String, String), Packets>,
     steps: Vec<LinkTiming>,
     logs: Vec<LinkTiming>,
@@ -62,7 +62,7 @@ impl Timing {
             }
             TimingKind::Steps => self.steps.push(row.clone()),
             TimingKind::Log => self.logs.push(row.clone()),
-            // `unreadable` reports it.
+            // `unreadable` reports this kind.
             TimingKind::Unspecified => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Messages that this controller cannot read, because the agent is of another version: unknown types, and rows without a
-//! value that other checks need. A trial with one is degraded, because those checks skip it.
+//! Finds messages that this controller cannot read because the agent has another version: unknown types, and rows without a value that
+//! other checks need. Such a message degrades the trial, because those checks skip it.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(crate) struct Unreadable {
     nodes: BTreeMap<String, Count>,
 }
 
-/// The field of a row that is absent or has a value that this build does not know.
+/// Returns the field of a row that is absent or has a value that this build does not know.
 fn invalid_field(of: &Of) -> Option<&'static str> {
     let side = |field: i32| ("side", Side::is_known(field));
     let role = |field: i32| ("role", Role::is_known(field));
@@ -37,7 +37,7 @@ fn invalid_field(of: &Of) -> Option<&'static str> {
                 ("kind", TcpEventKind::is_known(row.kind)),
             ])
         }),
-        // The row of what belongs to no flow has neither.
+        // Rows that belong to no flow have neither.
         Of::AckCount(row) if row.flow_id.is_empty() => None,
         Of::AckCount(row) => first_invalid(&[
             side(row.side),
@@ -49,13 +49,13 @@ fn invalid_field(of: &Of) -> Option<&'static str> {
         Of::Probe(row) => first_invalid(&[("kind", ProbeKind::is_known(row.kind))]),
         Of::LinkTiming(row) => first_invalid(&[("what", TimingKind::is_known(row.what))]),
         Of::LinkPacket(row) => first_invalid(&[("fate", PacketFate::is_known(row.fate))]),
-        // They have no enums; `Event::read` checks those of events.
+        // These rows have no enums; `Event::read` checks those of events.
         Of::QdiscSample(_) | Of::LinkChange(_) | Of::HostSample(_) | Of::CcState(_) => None,
         Of::Event(_) | Of::Raw(_) | Of::Done(_) => None,
     }
 }
 
-/// How many there were, and a description of the first.
+/// The number of messages, with a description of the first.
 #[derive(Debug)]
 struct Count {
     messages: u64,
@@ -81,7 +81,7 @@ impl Unreadable {
         });
     }
 
-    /// Counts a message of a type that this build does not know, and a row with an invalid field.
+    /// Counts messages of types that this build does not know, and rows with an invalid field.
     pub(crate) fn message(&mut self, node: &str, of: Option<&Of>) {
         let Some(of) = of else {
             return self.count(node, || "a message of an unknown type".to_owned());

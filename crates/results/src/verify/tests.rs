@@ -1,4 +1,4 @@
-//! Damage of every kind in a small results directory.
+//! Tests every kind of damage in a small results directory.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ fn traced() -> RunInfo {
     RunInfo { traces: [(PathBuf::from("cell.csv"), b"t_us,rate_bps\n".to_vec())].into(), ..info() }
 }
 
-/// A finished run of three trials with its summary.
+/// Creates a finished run of three trials with its summary.
 fn finished_run(root: &Path) -> PathBuf {
     let run = RunDir::create(root, &traced()).unwrap();
     (1..=3).for_each(|trial| filled(&run, trial).commit(&good()).unwrap());
@@ -26,7 +26,7 @@ fn part(run: &Path, trial: u16) -> PathBuf {
     run.join(format!("tables/flow_samples/point=0/trial-{trial:02}/part-0.parquet"))
 }
 
-/// The damaged files of a run.
+/// Returns the damaged files of a run.
 fn damaged(run: &Path) -> Vec<String> {
     verify(run).unwrap().damaged.into_iter().map(|(name, _)| name).collect()
 }
@@ -35,7 +35,7 @@ fn cut(file: &Path, bytes: u64) {
     std::fs::File::options().write(true).open(file).unwrap().set_len(bytes).unwrap();
 }
 
-/// The codes of all reasons, by trial.
+/// Returns the codes of all reasons, by trial.
 fn reasons(summary: &RunSummary) -> Vec<Vec<&str>> {
     let trials = summary.summary.trials.iter();
     trials.map(|end| end.reasons.iter().map(|reason| reason.code.as_str()).collect()).collect()
@@ -85,7 +85,7 @@ fn a_phase_that_no_trial_can_have_is_found() {
     assert!(RunDir::open(&run).is_err(), "other readers refuse it, too");
 }
 
-/// The lists of files may be a stranger's.
+/// The lists of files may come from someone else.
 #[test]
 fn files_outside_of_the_directory_are_not_read() {
     let root = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn every_flipped_bit_of_every_file_is_found() {
                 flipped[at] ^= 1 << bit;
                 std::fs::write(&file, &flipped).unwrap();
                 let damaged = damaged(&run);
-                // A flipped bit of the list of digests may name another file.
+                // A flipped bit in the list of digests may name another file.
                 let named =
                     damaged.contains(&name) || (name == DIGESTS_FILE && !damaged.is_empty());
                 assert!(named, "{name}: bit {bit} of byte {at}: {damaged:?}");
@@ -174,7 +174,7 @@ fn stray_files_stop_nothing() {
     let found = verify(&run).unwrap();
     assert_eq!((found.trials, &found.damaged), (3, &vec![]));
     assert_eq!(found.not_covered, strays, "all are listed");
-    // What readers of a whole table would take for rows.
+    // Readers of a whole table would take these for rows.
     let rows = "tables/flow_samples/copy/part-0.parquet";
     std::fs::create_dir(run.join(rows).parent().unwrap()).unwrap();
     std::fs::copy(part(&run, 1), run.join(rows)).unwrap();
@@ -216,7 +216,7 @@ fn damaged_table_blocks_no_other_trial_and_is_repeated() {
     assert_eq!(damaged(&run), [""; 0]);
 }
 
-/// Each line of the journal has a checksum of its own, but a line may be missing, or at another place.
+/// Each line of the journal has its own checksum, but a line may be missing or in the wrong place.
 #[test]
 fn a_lost_trial_and_an_impossible_order_are_found() {
     let root = tempfile::tempdir().unwrap();
@@ -248,7 +248,7 @@ fn a_lost_trial_and_an_impossible_order_are_found() {
     assert_eq!(problems(lines.clone()), [""; 0]);
 }
 
-/// The journal as a version without digests wrote it.
+/// Turns the journal into one written by a version without digests.
 fn without_digests(run: &Path) {
     let path = run.join(journal::FILE_NAME);
     let text = std::fs::read_to_string(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Accessibility of the pages: the rules of axe-core at three widths and in both themes, and the keyboard.
+//! Tests the accessibility of the pages: the rules of axe-core at three widths and in both themes, and the keyboard.
 
 use ccbench_tests::axe_core;
 
@@ -6,7 +6,7 @@ use super::index::open_index;
 use super::*;
 use crate::lost::sweep;
 
-/// Asserts that axe finds nothing, on a phone, a tablet and a desktop, in both themes.
+/// Asserts that axe finds nothing on a phone, a tablet and a desktop, in both themes.
 fn assert_accessible(browser: &Browser, axe_core: &str) {
     for _ in ["light", "dark"] {
         for width in [500, 900, 1280] {
@@ -18,7 +18,7 @@ fn assert_accessible(browser: &Browser, axe_core: &str) {
     }
 }
 
-/// Leaves few rows in the table of all metrics, without moving the focus.
+/// Shows few rows in the table of all metrics, without moving the focus.
 fn list_few_metrics(browser: &Browser) {
     browser.eval(
         "const search = document.querySelector('#search');\
@@ -32,7 +32,7 @@ fn a_report_is_accessible() {
     let Some(axe_core) = axe_core() else { return };
     let Some((browser, _root)) = open_report_after(add_claims) else { return };
     list_few_metrics(&browser);
-    // With an overlay, a hidden curve, and what was folded.
+    // With an overlay, a hidden curve, and unfolded content.
     browser.click("#add-point");
     browser.keys("#panels .u-legend tr:nth-child(2) th", "\u{e007}");
     browser
@@ -55,7 +55,7 @@ fn an_index_is_accessible() {
     assert_accessible(&browser, &axe_core);
 }
 
-/// axe finds something where there is something.
+/// axe finds a violation if there is one.
 #[test]
 fn a_button_without_a_name_is_found() {
     let Some(axe_core) = axe_core() else { return };

@@ -24,7 +24,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser; `None` without chromedriver, for which the test is skipped. With the feature `browser` it fails.
+    /// Starts a browser. Without chromedriver, returns `None`, so that the test is skipped; with the feature `browser`, fails instead.
     pub fn start() -> Option<Self> {
         const MISSING: &str = "there is no chromedriver: scripts/setup.sh --test";
         let browser = Self::start_driver();
@@ -144,13 +144,13 @@ impl Browser {
         self.post("/actions", &json!({ "actions": [keyboard] }));
     }
 
-    /// Visible text of an element.
+    /// Returns the visible text of an element.
     pub fn text(&self, css: &str) -> String {
         let path = format!("/session/{}/element/{}/text", self.session, self.element(css));
         self.http("GET", &path, &Value::Null).as_str().unwrap().to_owned()
     }
 
-    /// What axe-core, whose script is given, finds wrong in the page: each rule with an element that breaks it.
+    /// Returns the violations that axe-core, given as a script, finds in the page: each rule with an element that breaks it.
     pub fn violations(&self, axe_core: &str) -> Vec<String> {
         if self.eval("return typeof axe") == "undefined" {
             self.eval(axe_core);
@@ -167,7 +167,7 @@ impl Browser {
         self.post("/window/rect", &json!({ "width": width, "height": height }));
     }
 
-    /// Messages in the console.
+    /// Returns the messages in the console.
     pub fn console(&self) -> Vec<Value> {
         let lines = self.post("/se/log", &json!({ "type": "browser" }));
         lines.as_array().unwrap().clone()
@@ -176,7 +176,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser; chromedriver alone would keep it running.
+        // Ends the browser, which chromedriver alone would leave running.
         let _ = self.send("DELETE", &format!("/session/{}", self.session), &Value::Null);
         let _ = self.driver.kill();
         let _ = self.driver.wait();

@@ -1,4 +1,4 @@
-//! Heatmaps of the report: their cells open the trials of a point.
+//! Tests heatmaps of the report: their cells open the trials of a point.
 
 use super::*;
 use crate::lost::sweep;
@@ -43,7 +43,7 @@ fn cells_open_the_trials_of_their_point() {
     let shown = "return document.querySelector('#which').selectedOptions[0].textContent";
     assert_eq!(browser.eval(shown), "row 0, column 1, trial 1 (ok)");
     assert_eq!(browser.text("#overlaid"), "");
-    // All trials of a point; its cell may be used again.
+    // All trials of the point are shown. Its cell may be used again.
     let notes =
         "return [...document.querySelectorAll('#panels .note')].map(note => note.textContent)";
     for _ in 0..2 {
@@ -62,7 +62,7 @@ fn cells_open_the_trials_of_their_point() {
     browser.click("#overview figure a[href='#point-3']");
     wait_for(&browser, "document.querySelector('#overlay').textContent.includes('no trial')");
     assert_eq!(browser.text("#overlay"), "There is no trial of row 0, column 3.");
-    // The same from the table of points, and from an address.
+    // The same works from the table of points, and from an address.
     browser.click("#points a[href='#point-1']");
     wait_for(&browser, "document.querySelector('#which').value === '1'");
     browser.eval("location.hash = '#point-2'; return 0");

@@ -1,9 +1,9 @@
-//! The index of a folder of runs in a real browser.
+//! Tests the index of a folder of runs in a real browser.
 
 use super::*;
 use crate::index::folder;
 
-/// The index of made-up runs in a browser, and their folder.
+/// Opens the index of made-up runs in a browser; returns their folder, too.
 pub fn open_index() -> Option<(Browser, tempfile::TempDir)> {
     let root = tempfile::tempdir().unwrap();
     let index = report::Index::read(&folder(root.path())).unwrap();
@@ -28,7 +28,7 @@ fn an_index_leads_to_the_reports() {
     browser.keys("#search", &"\u{e003}".repeat("simulator".len()));
     browser.keys("#search", "MADE-UP");
     assert_eq!(browser.text("#found"), "1 run");
-    // The link, with the keyboard.
+    // Follow the link with the keyboard.
     browser.keys("#runs td a", "\u{e007}");
     assert_eq!(browser.eval("return document.body.textContent"), "a report");
 }

@@ -1,4 +1,4 @@
-//! Tests of the HTML report in a real browser. Skipped without chromedriver, unless the feature `browser` is enabled.
+//! Tests the HTML report in a real browser. Skipped without chromedriver, unless the feature `browser` is enabled.
 
 use ccbench_results::report;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ mod driver;
 mod heatmaps;
 mod index;
 
-/// The report of the made-up run in a browser, and its folder.
+/// Opens the report of the made-up run in a browser; returns the folder, too.
 fn open_report() -> Option<(Browser, tempfile::TempDir)> {
     open_report_after(|_| ())
 }
@@ -27,7 +27,7 @@ fn open_report_after(done: impl Fn(&Path)) -> Option<(Browser, tempfile::TempDir
     open_report_of(made)
 }
 
-/// The report of a run that `made` creates.
+/// Opens the report of a run that `made` creates.
 fn open_report_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile::TempDir)> {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("report.html");
@@ -36,7 +36,7 @@ fn open_report_of(made: impl Fn(&Path) -> PathBuf) -> Option<(Browser, tempfile:
     Some((open_file(&file)?, root))
 }
 
-/// A page in a browser.
+/// Opens a page in a browser.
 fn open_file(file: &Path) -> Option<Browser> {
     let browser = Browser::start()?;
     browser.open(file);
@@ -68,7 +68,7 @@ fn report_is_self_contained() {
            .getImageData(0, 0, c.width, c.height).data.some(byte => byte > 0))",
     );
     assert_eq!(drawn, json!([true, true, true, true, true, true]));
-    // On a phone, only tables and code are wider than the screen.
+    // On a phone, only tables and code may be wider than the screen.
     browser.resize(500, 900);
     // Panels follow the window's width after a moment.
     let wide = "return Math.max(0, document.documentElement.scrollWidth - innerWidth)";
@@ -195,7 +195,7 @@ fn claims_follow_verdicts() {
 #[test]
 fn tables_sort_and_mark_best_values() {
     let Some((browser, _root)) = open_report() else { return };
-    // Two points with two phases; one group is alone in the first.
+    // Two points with two phases. One group is alone in the first phase.
     let before = column(&browser, "#groups", 4);
     assert_eq!(before.as_array().unwrap().len(), 6, "{before}");
     browser.click("#groups th:nth-child(6) button");
@@ -242,7 +242,7 @@ fn buttons_with_texts_of_tables_are_printed() {
 #[test]
 fn names_of_metrics_lead_to_their_definitions() {
     let Some((browser, _root)) = open_report_after(add_claims) else { return };
-    // Every number of the summary has one, every metric of the table of all metrics, and the numbers of claims.
+    // Every number of the summary has one, and so do all metrics in the table of all metrics, and the numbers of claims.
     let targets = |links: &str| {
         browser.eval(&format!(
             "const links = [...document.querySelectorAll('{links}')];\
@@ -259,7 +259,7 @@ fn names_of_metrics_lead_to_their_definitions() {
     assert_eq!(targets("#everything td:nth-child(5) a"), json!([rows, rows]));
     let claims = column(&browser, "#claims", 2).as_array().unwrap().len();
     assert_eq!(targets("#claims td:nth-child(2) a"), json!([claims, claims]));
-    // `throughput` of a link is not that of a flow.
+    // `throughput` of a link differs from that of a flow.
     browser.keys("#search", "bottleneck throughput");
     browser.click("#everything td:nth-child(5) a");
     let target = "return document.querySelector(':target').parentElement.textContent";
@@ -305,7 +305,7 @@ fn tables_show_failed_points_ccs_links_and_losses() {
 fn the_live_page_states_the_rows_that_it_does_not_show() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("live.html");
-    // Instead of a run, the test sends the updates.
+    // The test sends the updates instead of a run.
     let source = "<script>window.EventSource = class extends EventTarget { constructor() { super(); window.run = this; } };</script>";
     let page = report::live_page("n").replacen("</head>", &format!("{source}</head>"), 1);
     std::fs::write(&file, page).unwrap();
@@ -349,7 +349,7 @@ fn panels_share_the_time_range() {
         json!([[0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03], [0, 9.03]]),
         "to the last sample"
     );
-    // Zoomed, also to a range without samples of a panel.
+    // Zoom in, also to a range in which a panel has no samples.
     let zoom = "charts.forEach(chart => chart.setScale('x', {min: 0.01, max: 8.99})); return 0";
     browser.eval(zoom);
     let shown =
@@ -404,7 +404,7 @@ fn verdict_links_to_the_trial() {
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
 
-/// Names of the curves in the legend of the first panel.
+/// Returns the names of the curves in the legend of the first panel.
 fn legend(browser: &Browser) -> Value {
     browser.eval(
         "return [...document.querySelector('#panels .u-legend').querySelectorAll('th')]\
@@ -426,13 +426,13 @@ fn trials_of_one_point_and_of_several_are_overlaid() {
         "return [...document.querySelectorAll('#overlaid li')].map(item => item.firstChild.data)";
     assert_eq!(browser.eval(listed), json!(["scheme cubic, buffer 20, trial 2 (degraded) "]));
     assert_eq!(browser.text("#overlay"), "1 trial more");
-    // A trial of another point, which is selected and added with the keyboard. Names have what differs.
+    // A trial of another point, selected and added with the keyboard. Names contain what differs.
     browser.eval("document.querySelector('#other').value = '2'; return 0");
     browser.keys("#add", "\u{e007}");
     let first = legend(&browser)[6].clone();
     assert_eq!(first, "scheme reno, \"classic\", buffer 40, trial 1: cross/0");
     assert_eq!(browser.text("#overlay"), "2 trials more");
-    // A colour for each trial, dashes for its curves; every panel has the curves of all.
+    // Each trial has a colour, and its curves have dashes. Every panel has the curves of all trials.
     let marks = browser.eval(
         "return [...document.querySelector('#panels .u-legend').querySelectorAll('.u-marker')]\
          .slice(1).map(mark => getComputedStyle(mark).borderColor)",
@@ -452,7 +452,7 @@ fn trials_of_one_point_and_of_several_are_overlaid() {
     assert_eq!(browser.console(), Vec::<Value>::new());
 }
 
-/// Clicks on a button that saves a file, and returns the file's name, type and bytes, instead of writing it to a disk.
+/// Clicks a button that saves a file, and returns the file's name, type and bytes instead of saving it.
 fn saved(browser: &Browser, css: &str) -> (String, String, Vec<u8>) {
     browser.eval(
         "if (!window.files) {\
@@ -522,7 +522,7 @@ fn downsampling_keeps_spikes() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
-    // 40 000 samples for a curve of 2000 points; one is high, one low.
+    // 40 000 samples become a curve of 2000 points. One sample is high, one low.
     for nth in 0..40_000_u32 {
         let rtt_us = match nth {
             12_345 => 77_000,

@@ -1,4 +1,4 @@
-//! Groups that begin or end at other times than planned.
+//! Tests groups that begin or end earlier or later than planned.
 
 use super::*;
 
@@ -17,11 +17,11 @@ fn draining_after_a_groups_stop_is_not_a_phase() {
     assert!(has("under_test") && !has("cross"));
     let net =
         summary.summary.find(0, "compete", Scope::Net, "all", "throughput_sum", "mean").unwrap();
-    // The last 30 ms of the interval before are at 90 Mbit/s.
+    // The last 30 ms of the previous interval are at 90 Mbit/s.
     assert!((net.value - (0.03 * 90e6 + 3.97 * 30e6) / 4.0).abs() < 1.0, "{net:?}");
 }
 
-/// As [`ENDS_EARLY`], but that `cross` must begin where the made-up one is a second late.
+/// As [`ENDS_EARLY`], but the plan has `cross` in every phase, and the made-up flow begins 2 s after the start of `compete`.
 #[test]
 fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     let root = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn late_group_is_marked_and_net_metrics_stay_within_the_phase() {
     assert!(!printed.contains("under_test: data covers"), "{printed}");
 }
 
-/// Counters of a queue and of the sender of `under_test/0`, with a drop, a mark and a retransmission in each tenth of a second.
+/// Pushes counters of a queue and of the sender of `under_test/0`, with a drop, a mark and a retransmission in each tenth of a second.
 fn push_counters(writer: &mut TrialWriter<'_>, at_s: f64) {
     let (at_ns, count) = (T0_NS[0].1 + (at_s * 1e9).round() as u64, (at_s * 10.0).round() as u64);
     let counters = wire::QdiscSample {
@@ -91,7 +91,7 @@ fn push_counters(writer: &mut TrialWriter<'_>, at_s: f64) {
     push(writer, "src", Of::FlowSample(sample));
 }
 
-/// The sample at the end of a phase has the next phase, and none at the end of the trial; it may come late.
+/// The sample at the end of a phase belongs to the next phase, or to none at the end of the trial. It may come late.
 #[test]
 fn the_sample_at_its_end_closes_the_counters_of_a_phase() {
     let root = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn the_sample_at_its_end_closes_the_counters_of_a_phase() {
             };
             push(&mut writer, "dst", Of::Interval(interval));
         }
-        // Every 2 s, then at the end of the trial: 5.5 s is the first one after the end of `alone`.
+        // Every 2 s, then at the end of the trial: 5.5 s is the first sample after the end of `alone`.
         for at_s in [0.0, 1.5, 3.5, 5.5, 7.5, end_s] {
             push_counters(&mut writer, at_s);
         }
@@ -137,7 +137,7 @@ fn the_sample_at_its_end_closes_the_counters_of_a_phase() {
             "mean",
         );
         assert_eq!(share.map(|row| row.value), Some(0.01));
-        // A rate is that of the samples in the phase.
+        // A rate covers the samples in the phase.
         let rate =
             summary.summary.find(0, "compete", Scope::Link, "bottleneck", "throughput", "mean");
         assert_eq!(rate.map(|row| row.value), Some(20.0 * 1000.0 * 8.0 / 2.0));

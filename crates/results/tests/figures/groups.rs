@@ -1,4 +1,4 @@
-//! Bars, markers and legends of every flow group and probe.
+//! Tests bars, markers and legends of every flow group and probe.
 
 use super::*;
 
@@ -85,7 +85,7 @@ fn full_queue_is_no_ideal() {
     assert!(alone.svg.contains(">ideal<") && !alone.svg.contains(">full queue<"));
     let compete = figure("compete");
     assert_eq!(cells(&compete, &rtt, "ideal"), [""]);
-    // 100 kB at 1 Gbit/s, and the delay.
+    // 100 kB at 1 Gbit/s, plus the delay.
     assert!((number(&compete, &rtt, "full_queue") - 1.8).abs() < 1e-9, "{}", compete.csv);
     assert!(compete.svg.contains(">ideal<") && compete.svg.contains(">full queue<"));
     put_plan(
@@ -113,7 +113,7 @@ fn plane_draws_every_group_beside_its_fair_share() {
     {
         assert!(compete.svg.contains(&format!(">{text}<")), "{text}: {}", compete.svg);
     }
-    // 319 Mbit/s for each of three flows, not 956.
+    // 319 Mbit/s for each of three flows, rather than 956.
     assert!(compete.svg.contains(">300</text>") && !compete.svg.contains(">900</text>"));
     assert!(!compete.svg.contains(">1000</text>"), "{}", compete.svg);
     let one = figure(&[("phase", "compete"), ("scheme", "cubic")]);

@@ -1,4 +1,4 @@
-//! Figures, comparisons and exports of the made-up run.
+//! Tests figures, comparisons and exports of the made-up run.
 
 use ccbench_results::compare::{Comparison, compare};
 use ccbench_results::export;
@@ -38,7 +38,7 @@ fn draw_error(kind: Kind, wheres: &[(&str, &str)]) -> String {
     error.to_string()
 }
 
-/// Values of a CSV column in the rows that match `wanted`.
+/// Returns the values of a CSV column in the rows that match `wanted`.
 pub fn cells(figure: &Figure, wanted: &[(&str, &str)], column: &str) -> Vec<String> {
     let mut lines = figure.csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let header = lines.next().unwrap();
@@ -66,7 +66,7 @@ fn phases_bars_equal_summary_means() {
     assert_eq!(number(one, &bar, "trials"), 2.0);
     let rtt = [("metric", "Mean sRTT (ms)"), ("group", "under_test"), ("phase", "compete")];
     assert!((number(one, &rtt, "mean") - 25.0).abs() < 1e-6);
-    // Groups that do not run have no bar.
+    // Groups have no bar in phases in which they do not run.
     assert!(cells(one, &[("group", "cross"), ("phase", "alone")], "mean").is_empty());
     assert!(one.svg.contains(">Throughput (Mbit/s)<") && !one.svg.contains("NaN"), "{}", one.svg);
 }
@@ -112,7 +112,7 @@ fn strips_and_ecdf_use_receiver_goodput() {
     assert!(cells(&figures[0], &of, "value").iter().all(|ms| ms == "26"));
 }
 
-/// A sample of a group's first flow, whose unacknowledged packets are all in flight.
+/// Returns a sample of a group's first flow, whose unacknowledged packets are all in flight.
 fn sender_sample(group: &str, at_ns: u64, rtt_us: u32, unacked_pkts: u32) -> wire::FlowSample {
     wire::FlowSample {
         at_ns,
@@ -129,12 +129,12 @@ fn sender_sample(group: &str, at_ns: u64, rtt_us: u32, unacked_pkts: u32) -> wir
     }
 }
 
-/// Long intervals at 40 Mbit/s and very short ones at 400, and most samples while the queue is short.
+/// Creates a run with long intervals at 40 Mbit/s and very short ones at 400, and with most samples while the queue is short.
 fn run_with_unequal_intervals(root: &Path) -> PathBuf {
     run_with_unequal_intervals_of(root, &["under_test"])
 }
 
-/// The same with one flow in each of these groups.
+/// As [`run_with_unequal_intervals`], with one flow in each of these groups.
 fn run_with_unequal_intervals_of(root: &Path, groups: &[&str]) -> PathBuf {
     let run = RunDir::create(root, &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
@@ -186,7 +186,7 @@ fn figure_means_equal_summary_means_with_unequal_intervals() {
     near(number(&plane, &of, "throughput_mbit_s"), mbit);
     near(number(&plane, &of, "srtt_ms"), srtt_ms);
     let point = draw(Kind::OperatingPoint);
-    // The joint point is the summary's net: over the phase of 4 s, of which the flow has 3.96 s.
+    // The joint point is the summary's net: it covers the phase of 4 s, while the flow has data for 3.96 s.
     for (subject, share) in [("under_test/0", 1.0), ("joint", 3.96 / 4.0)] {
         near(number(&point, &[("subject", subject)], "throughput_mbit_s"), mbit * share);
         near(number(&point, &[("subject", subject)], "srtt_ms"), srtt_ms);
@@ -195,13 +195,13 @@ fn figure_means_equal_summary_means_with_unequal_intervals() {
     let bars = draw(Kind::Phases);
     near(number(&bars, &[("metric", "Throughput (Mbit/s)")], "mean"), mbit);
     near(number(&bars, &[("metric", "Mean sRTT (ms)")], "mean"), srtt_ms);
-    // An instant covers several intervals, so intervals of 9 ms do not make instants of 400 Mbit/s.
+    // An instant covers several intervals, so intervals of 9 ms cannot make instants of 400 Mbit/s.
     let rates = cells(&draw(Kind::Ecdf), &[("metric", "throughput_mbit_s")], "value");
     let most = rates.iter().map(|cell| cell.parse().unwrap()).fold(0.0, f64::max);
     near(most, 94.0);
 }
 
-/// Two points with 1 and 10 ms of delay.
+/// Two points with delays of 1 and 10 ms.
 const TWO_PATHS: &str = two_nodes!(
     r#"
 [links.bottleneck]
@@ -251,13 +251,13 @@ fn plane_has_one_optimum_per_path_and_axis_covers_fair_share() {
             .collect();
         (svg.matches("fill=\"#c2185b\" stroke").count(), labels)
     };
-    // One star is in the legend.
+    // The legend has one star.
     let svg = draw(Kind::Plane, TWO_PATHS);
     let two = ["cubic, 20", "reno, &quot;classic&quot;, 40"].map(str::to_owned).to_vec();
     assert_eq!(optima(&svg), (3, two));
     assert!(svg.contains(">scheme, buffer:</text>"), "{svg}");
     assert_eq!(optima(&draw(Kind::Plane, &TWO_PATHS.replace("10ms", "1ms"))), (2, vec![]));
-    // 478 Mbit/s of payload for each, of which they use a tenth.
+    // Each has 478 Mbit/s of payload, and uses a tenth of it.
     let svg = draw(Kind::Strips, TWO_PATHS);
     assert!(svg.contains(">500</text>") && svg.contains(">scheme, buffer</text>"), "{svg}");
     let svg = draw(Kind::Phases, TWO_PATHS);
@@ -282,7 +282,7 @@ fn operating_point_has_one_optimum_per_path() {
     assert!(figure.svg.contains("fill=\"#c2185b\">cross</text>"), "{}", figure.svg);
 }
 
-/// Two flows in one direction and one in the other, on a different path.
+/// Returns a plan with two flows in one direction and one in the other, on a different path.
 fn plan_with_reverse_cross_traffic() -> String {
     TWO_PATHS.replace("flows = [\"under_test\"]", "flows = [\"under_test\", \"cross\"]").replace(
         "[flows.cross]\nfrom = \"src\"\nto = \"dst\"",
@@ -291,7 +291,7 @@ fn plan_with_reverse_cross_traffic() -> String {
     )
 }
 
-/// One flow reaches the shared bottleneck through its own slow link.
+/// Returns a plan in which one flow reaches the shared bottleneck through its own slow link.
 fn plan_with_slow_access_link() -> String {
     TWO_PATHS
         .replace("src = {}\n", "src = {}\nfar = {}\n")
@@ -444,7 +444,7 @@ fn only_heatmaps_have_axes() {
     let error = error.unwrap_err();
     assert!(error.class() == ErrorClass::Usage, "{error}");
     assert!(error.to_string().starts_with("--y is for heatmaps"), "{error}");
-    // They do not hide the kinds that the run has data for.
+    // These do not hide the kinds that the run has data for.
     let one_point = Request { y, ..request(Kind::Heatmap, &[("scheme", "cubic")]) };
     let error = figure::draw(&run, &one_point).unwrap_err().to_string();
     assert!(error.contains("this run has data for: phases"), "{error}");
@@ -528,9 +528,9 @@ fn compares_two_points_and_a_run_with_itself() {
         .iter()
         .find(|one| one.phase == "alone" && one.subject == "under_test" && one.stat == "mean");
     let numbers = &alone.unwrap().numbers;
-    // Without a statistic, the mean is meant; metrics of groups are not repeated for flows.
+    // Without a statistic, the mean is meant. Metrics of groups are not repeated for flows.
     assert!(compared.iter().all(|one| one.stat == "mean" && one.scope != Scope::Flow));
-    // 90 and 92 Mbit/s against 90; the failed trial is excluded.
+    // 90 and 92 Mbit/s against 90. The failed trial is excluded.
     assert_eq!((numbers.n, numbers.paired), ((2, 1), false));
     assert!((numbers.difference + 1e6).abs() < 10.0, "{numbers:?}");
     let same = compare(&run, &Comparison::Run(&run), &[], &[], filter, &observer).unwrap();

@@ -1,4 +1,4 @@
-//! The export of OpenMetrics files.
+//! Tests the export of OpenMetrics files.
 
 use super::*;
 
@@ -45,13 +45,13 @@ fn every_trial_has_a_file_with_its_machines_and_its_verdict() {
     };
     assert!(is_set(&ok, "ok") && is_set(&failed, "failed") && !is_set(&failed, "ok"));
     assert_eq!(values(&failed, &["ccbench_trial_reasons{", "code=\"node_lost\""]), [1.0]);
-    // Times are seconds since 1970, of the controller's axis.
+    // Times are in seconds since 1970, on the controller's axis.
     let time = ok.lines().find(|line| line.starts_with("ccbench_node_cpu_ratio{")).unwrap();
     let time_s: f64 = time.rsplit(' ').next().unwrap().parse().unwrap();
     assert!((1_700_000_000.0..1_700_000_001.0).contains(&time_s), "{time}");
     let name = run.path().file_name().unwrap().to_str().unwrap();
     assert!(ok.contains(&format!("run=\"{name}\"")), "{ok}");
-    // By any path to it, such as `.` inside of it.
+    // By any path to the directory, such as `.` inside it.
     let link = root.path().join("link");
     std::os::unix::fs::symlink(run.path(), &link).unwrap();
     for path in [run.path().join("tables/.."), link] {

@@ -1,4 +1,4 @@
-//! Operating points.
+//! Tests operating points.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn joint_operating_point_is_the_net_of_the_summary() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
-    // In the phase from 1 to 5 s, one flow has the link for three seconds, then the other one for the last.
+    // In the phase from 1 to 5 s, one flow has the link for the first three seconds, and the other for the last.
     for (group, steps) in [("under_test", 0..30_u64), ("cross", 30..40)] {
         for step in steps {
             let at = |node: usize, ms: u64| T0_NS[node].1 + (1000 + step * 100 + ms) * 1_000_000;

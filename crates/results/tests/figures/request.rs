@@ -1,4 +1,4 @@
-//! What a request may ask for, and the names of its files.
+//! Tests what a request may ask for, and the names of the resulting files.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn names_of_metrics_are_checked_before_the_run_is_read() {
         assert!(error.contains(metric) && error.contains(hint), "{error}");
         assert!(error.len() < 150, "a list of all names helps nobody: {error}");
     }
-    // The share has no such error, but the run is not there.
+    // The share is a known metric of heatmaps; this error is about the missing run.
     let opened = draw(Kind::Heatmap, "throughput_share").to_string();
     assert!(opened.contains("no such run") && !opened.contains("metric"), "{opened}");
     let with = Comparison::Levels("buffer", "20", "40");
@@ -96,7 +96,7 @@ fn different_levels_have_different_file_names() {
         let one = request(Kind::Series, &[("x", level)]);
         figure::draw(run.path(), &one).unwrap().remove(0).stem
     };
-    // Only levels that would have the name of another one have a part of their digest.
+    // Only levels that would have the same name as another one contain part of their digest.
     let [spaced, divided, plain, other] = levels.map(stem);
     assert_eq!((plain.as_str(), other.as_str()), ("series-x=a_b", "series-x=c_d"));
     let digest = |stem: &str| stem.strip_prefix("series-x=a_b-").unwrap().to_owned();

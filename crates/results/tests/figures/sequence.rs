@@ -1,4 +1,4 @@
-//! Time-sequence graphs.
+//! Tests time-sequence graphs.
 
 use super::*;
 

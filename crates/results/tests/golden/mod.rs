@@ -1,8 +1,8 @@
-//! Comparison with the files in `results`.
+//! Compares output with the files in `results`.
 
 use std::path::Path;
 
-/// CSV with its numbers at nine digits: the last ones depend on the order of a sum.
+/// Rounds the numbers of a CSV to nine digits, because the last ones depend on the order of a sum.
 pub fn rounded(csv: &str) -> String {
     let round = |field: &str| match field.parse::<f64>() {
         Ok(number) if field.contains('.') => format!("{number:.8e}"),

@@ -1,4 +1,4 @@
-//! The index of a folder of runs.
+//! Tests the index of a folder of runs.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::figures::request;
 use super::*;
 
-/// Two runs, one that cannot be read, and a directory that is no run.
+/// Creates two runs, one that cannot be read, and a directory that is not a run.
 pub fn folder(root: &Path) -> PathBuf {
     let run = made_up(root);
     std::fs::write(run.join(REPORT_FILE), "a report").unwrap();
@@ -25,7 +25,7 @@ pub fn folder(root: &Path) -> PathBuf {
     root.to_path_buf()
 }
 
-/// The data of the page.
+/// Returns the data of the page.
 fn data(index: &Index) -> Value {
     let page = index.html();
     let element = page.split_once("id=\"index\">").unwrap().1.split_once('<').unwrap().0;
@@ -57,7 +57,7 @@ fn an_index_has_every_run_with_its_verdicts() {
     let error = unreadable[0]["error"].as_str().unwrap();
     assert!(error.contains("run.json"), "{error}");
     assert_eq!(index.write().unwrap(), root.path().join("index.html"));
-    // An import that has not ended.
+    // An unfinished import.
     let hidden = root.path().join(".old.ccbench-filling");
     std::fs::create_dir(&hidden).unwrap();
     std::fs::write(hidden.join("run.json"), "{").unwrap();
@@ -74,7 +74,7 @@ fn runs_that_have_ended_lack_a_report() {
     assert_eq!(lacking(), [killed.as_path()], "the other one has it");
     let run = data(&Index::read(root.path()).unwrap())["runs"][1]["directory"].clone();
     let run = root.path().join(run.as_str().unwrap());
-    // An earlier version wrote it when the disk was full.
+    // An earlier version wrote this when the disk was full.
     std::fs::write(run.join(REPORT_FILE), "").unwrap();
     assert_eq!(lacking(), [killed.as_path(), run.as_path()]);
     std::fs::remove_file(run.join(REPORT_FILE)).unwrap();
@@ -103,7 +103,7 @@ fn a_killed_run_is_not_running() {
     assert_eq!(seen(), (json!("killed"), 1, line.to_owned()));
 }
 
-/// What is written in place is empty or cut off if the disk is full.
+/// A file that is written in place is empty or cut off if the disk is full.
 #[test]
 fn reports_figures_exports_and_indexes_are_replaced_as_a_whole() {
     let root = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn reports_figures_exports_and_indexes_are_replaced_as_a_whole() {
     let old = root.path().join("old");
     std::fs::create_dir(&old).unwrap();
     let first = write();
-    // An inode with a name is not given to another file.
+    // While a file has a name, its inode is not reused.
     for (nth, path) in first.iter().enumerate() {
         std::fs::hard_link(path, old.join(nth.to_string())).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Points without a number.
+//! Tests points without a number.
 
 use ccbench_results::figure::{self, Kind, Request};
 use ccbench_results::report;
@@ -6,7 +6,7 @@ use ccbench_results::report;
 use super::figures::{cells, request};
 use super::*;
 
-/// Point 0 failed twice.
+/// Creates a run in which point 0 failed twice.
 pub fn half_failed(root: &Path) -> PathBuf {
     let dead = || verdict(Status::Failed, &[("flow_dead", "flows.cross: not one byte of data")]);
     let ok = verdict(Status::Ok, &[]);
@@ -25,7 +25,7 @@ fn a_point_whose_trials_all_failed_has_a_line() {
     assert!(!printed.contains("all 2 failed"), "{printed}");
 }
 
-/// 5 by 10 points. The trial of point 0 failed, that of point 1 is ok; point 2 has a failed trial and one without rows.
+/// Creates 5 by 10 points. The trial of point 0 failed, that of point 1 is ok; point 2 has a failed trial and one without rows.
 pub fn sweep(root: &Path) -> PathBuf {
     let level = |factor: &str, nth: u32| (factor.to_owned(), nth.to_string());
     let points = (0..50).map(|id| (id, vec![level("row", id / 10), level("column", id % 10)]));

@@ -1,8 +1,8 @@
-//! Metrics of the inner state of congestion controls, from the table `cc_state`.
+//! Tests metrics of the internal state of congestion controls, from the table `cc_state`.
 
 use super::*;
 
-/// One record: the number of the state, the highest bandwidth in kbit/s and `inflight_hi`.
+/// Pushes one record: the number of the state, the highest bandwidth in kbit/s and `inflight_hi`.
 fn push_state(writer: &mut TrialWriter<'_>, at_s: f64, round: u64, [mode, max_bw, hi]: [u32; 3]) {
     for (variable, value) in [("mode", mode), ("max_bw_kbps", max_bw), ("inflight_hi_pkts", hi)] {
         let row = wire::CcState {
@@ -32,7 +32,7 @@ fn states_and_their_variables_are_metrics() {
         push_state(writer, 4.0, 9, [6, 38_000, 33]);
         push_state(writer, 4.25, 11, [3, 38_000, 33]);
         push_state(writer, 11.0, 90, [3, 37_000, 30]);
-        // Another congestion control has variables without states.
+        // Another congestion control has variables, but no states.
         let vegas = wire::CcState {
             at_ns: at_ns(0, 3.0),
             flow_id: "late/0".into(),

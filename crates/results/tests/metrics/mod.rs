@@ -1,4 +1,4 @@
-//! Metrics that need the plan, and tables that the made-up run does not have.
+//! Tests metrics that need the plan, and tables that the made-up run does not have.
 
 use ccbench_proto::event::NoData;
 use ccbench_proto::metric::{WHOLE_TRIAL, find};
@@ -42,7 +42,7 @@ fn at_ns(node: usize, s: f64) -> u64 {
     T0_NS[node].1 + (s * 1e9).round() as u64
 }
 
-/// A flow of 18 Mbit/s from a time on.
+/// Pushes a flow of 18 Mbit/s from `start_s` on.
 fn push_flow(writer: &mut TrialWriter<'_>, group: &str, start_s: f64) {
     let flow_id = format!("{group}/0");
     for step in (start_s * 10.0).round() as u64..120 {
@@ -90,7 +90,7 @@ fn push_flow(writer: &mut TrialWriter<'_>, group: &str, start_s: f64) {
     }
 }
 
-/// A recovery of 20 ms, and one that does not end.
+/// Pushes a recovery of 20 ms, and one that does not end.
 fn push_recoveries(writer: &mut TrialWriter<'_>) {
     let event = |(s, before, after)| wire::TcpEvent {
         at_ns: at_ns(0, s),
@@ -107,7 +107,7 @@ fn push_recoveries(writer: &mut TrialWriter<'_>) {
     push(writer, "src", Of::TcpEvents(wire::TcpEvents { events }));
 }
 
-/// Fetches of 0.5 s and 1.5 s; the third one, which begins at 8 s, is cut off.
+/// Pushes fetches of 0.5 s and 1.5 s. The third one, which begins at 8 s, is cut off.
 fn push_fetches(writer: &mut TrialWriter<'_>) {
     for (seq, total_us) in [0.5e6, 1.5e6].into_iter().enumerate() {
         let probe = wire::Probe {
@@ -129,7 +129,7 @@ fn push_fetches(writer: &mut TrialWriter<'_>) {
     push(writer, "src", Of::Event(unfinished));
 }
 
-/// The summary of one trial with both flows.
+/// Returns the summary of one trial with both flows.
 fn summary_of(root: &Path) -> RunSummary {
     summary_with(root, |writer| {
         push_flow(writer, "first", 0.0);
@@ -139,12 +139,12 @@ fn summary_of(root: &Path) -> RunSummary {
     })
 }
 
-/// The summary of one trial with these rows.
+/// Returns the summary of one trial with these rows.
 fn summary_with(root: &Path, fill: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
     summary_of_plan(root, PLAN, fill)
 }
 
-/// The summary of one trial of a plan of 12 s with these rows.
+/// Returns the summary of one trial of a plan of 12 s with these rows.
 fn summary_of_plan(root: &Path, plan: &str, fill: impl FnOnce(&mut TrialWriter<'_>)) -> RunSummary {
     let info =
         RunInfo { resolved_text: plan.into(), points: vec![(0, vec![])], repeat: 1, ..info() };
@@ -181,12 +181,12 @@ fn plan_and_tables_give_the_metrics_of_flows() {
     assert_eq!(net("bandwidth_utilisation", "sum"), Some(0.825));
     // The bandwidth-delay product is 33.03 frames.
     assert_eq!(flow("bdp_utilisation", "mean"), 0.484);
-    // Alone for 2 s, the first flow could have 38.26 Mbit/s, then 19.13.
+    // The first flow could have 38.26 Mbit/s while it is alone for 2 s, then 19.13.
     assert_eq!(flow("max_min_fair_share", "mean"), 0.807);
     assert_eq!(of("both", Scope::Group, "late", "max_min_fair_share", "mean"), Some(0.941));
     assert_eq!(net("max_min_fair_share", "min"), Some(0.807));
     assert_eq!((net("convergence_time", "mean"), net("timescale", "mean")), (Some(0.0), Some(1e5)));
-    // Jain's version counts from the start of the phase.
+    // Jain's variant counts from the start of the phase.
     assert_eq!(net("jain_convergence_time", "mean"), Some(2e6));
     let completed = of(WHOLE_TRIAL, Scope::Group, "first", "flow_completion_time", "mean");
     assert_eq!(completed, None, "these flows have no end of their own");
@@ -244,7 +244,7 @@ fn finite_flows_have_completion_times() {
     assert_eq!(cells, wanted, "{printed}");
 }
 
-/// The intervals of a flow are not those of the phases: each crosses a phase's end, belongs to one of the two, and its bytes to both.
+/// A flow's intervals do not match the phases. An interval that crosses a phase's end belongs to one of the phases, but its bytes to both.
 #[test]
 fn net_throughput_has_the_bytes_inside_the_phase() {
     let root = tempfile::tempdir().unwrap();
@@ -254,7 +254,7 @@ fn net_throughput_has_the_bytes_inside_the_phase() {
     let key = TrialKey { point_id: 0, trial: 1, seed: 3, epoch: run.next_epoch() };
     let phases = [phase("one", 0, 4, true), phase("two", 4, 12, true)];
     let mut writer = run.begin_trial(key, &phases, clocks()).unwrap();
-    // 18 Mbit/s from 0.35 s on, in intervals of 0.5 s; the last one is shorter, as the last one of a report is.
+    // 18 Mbit/s from 0.35 s on, in intervals of 0.5 s. The last one is shorter, as at the end of a report.
     let ends_s = (0..23).map(|nth| (0.85 + f64::from(nth) * 0.5, 0.5)).chain([(12.0, 0.15)]);
     for (end_s, seconds) in ends_s {
         let interval = wire::Interval {
@@ -279,7 +279,7 @@ fn net_throughput_has_the_bytes_inside_the_phase() {
     for phase in ["one", "two"] {
         near(of(phase, Scope::Group, "first"), 18e6);
     }
-    // Seven whole intervals, 3.5 s, are of the first phase, and 8.15 s of the second: more than it has.
+    // Seven whole intervals (3.5 s) belong to the first phase, and 8.15 s to the second: more than that phase lasts.
     near(of("one", Scope::Net, "all"), 18e6 * 3.65 / 4.0);
     near(of("two", Scope::Net, "all"), 18e6);
 }
@@ -298,13 +298,13 @@ fn unfinished_fetches_are_printed_beside_their_median() {
     assert!(line.contains("1500.00") && line.ends_with("1 of 3"), "{printed}");
 }
 
-/// On the line, a packet takes as long as 2500 bytes; the counters have 1514 of them.
+/// On the line, a packet takes as long as 2500 bytes, of which the counters have 1514.
 #[test]
 fn the_overhead_of_a_link_counts_against_its_rate() {
     let root = tempfile::tempdir().unwrap();
     let framed = "rate = \"20mbit\"\noverhead = \"1000B\"\n";
     let plan = PLAN.replace("rate = \"40mbit\"\n", framed);
-    // The line is never idle: 1000 packets a second.
+    // At 1000 packets a second, the line is never idle.
     let summary = summary_of_plan(root.path(), &plan, |writer| {
         for nth in 0..120_u64 {
             let counters = wire::QdiscSample {
@@ -330,7 +330,7 @@ fn the_overhead_of_a_link_counts_against_its_rate() {
     };
     assert_eq!(of("utilisation"), Some(1.0));
     assert_eq!(of("queue_delay"), Some(10_000.0));
-    // What the counters have.
+    // The bytes that the counters have.
     assert_eq!(of("throughput"), Some(12_112_000.0));
     assert_eq!(of("backlog"), Some(15_140.0));
 }

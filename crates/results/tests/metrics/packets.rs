@@ -1,4 +1,4 @@
-//! One-way delays from the packet log of a link, and the responsiveness of new connections.
+//! Tests one-way delays from the packet log of a link, and the responsiveness of new connections.
 
 use std::net::SocketAddr;
 
@@ -7,11 +7,11 @@ use ccbench_proto::wire::{PacketFate, ProbeKind, TimingKind};
 
 use super::*;
 
-/// The sockets of both flows. `late` is reversed: its data comes from the port that listens.
+/// The server's socket of both flows. `late` is reversed: its data comes from the listening port.
 const SERVER: &str = "10.0.0.2:5201";
 const CLIENTS: [&str; 2] = ["10.0.0.1:40000", "10.0.0.1:40001"];
 
-/// The rows of both ends of a flow.
+/// Pushes the rows of both ends of a flow.
 fn push_ends(writer: &mut TrialWriter<'_>, group: &str, sport: u32, sides: [Side; 2]) {
     for (node, side) in ["src", "dst"].into_iter().zip(sides) {
         let flow = wire::Flow {
@@ -31,10 +31,10 @@ fn push_ends(writer: &mut TrialWriter<'_>, group: &str, sport: u32, sides: [Side
     }
 }
 
-/// The hash of a flow's packets.
+/// A function that returns the hash of a flow's packets.
 type FlowHash = fn(SocketAddr, SocketAddr) -> Option<u32>;
 
-/// A packet that is so long in the link.
+/// Returns a packet that spends `delay_us` in the link.
 fn packet(at_s: f64, delay_us: u64, flow: u32) -> wire::LinkPacket {
     let arrived_ns = at_ns(0, at_s);
     wire::LinkPacket {
@@ -50,7 +50,7 @@ fn packet(at_s: f64, delay_us: u64, flow: u32) -> wire::LinkPacket {
     }
 }
 
-/// The summary of a trial whose link could not log so many packets.
+/// Returns the summary of a trial whose link could not log `missed` packets.
 fn logged(root: &Path, missed: u64, flow_hash: FlowHash) -> RunSummary {
     let hash =
         |from: &str, to: &str| flow_hash(from.parse().unwrap(), to.parse().unwrap()).unwrap();
@@ -70,7 +70,7 @@ fn logged(root: &Path, missed: u64, flow_hash: FlowHash) -> RunSummary {
         packet(1.3, 4000, first_data),
         dropped,
         packet(3.0, 10_000, hash(SERVER, late)),
-        // Acknowledgements, and a packet of no flow.
+        // Acknowledgements, and a packet that belongs to no flow.
         packet(3.1, 99_000, hash(late, SERVER)),
         packet(3.2, 99_000, 7),
     ];
@@ -180,7 +180,7 @@ fn new_connections_have_round_trips_per_minute() {
         connect_us: Some(20e3),
         ..Default::default()
     };
-    // Connection and request: 20 and 40 ms.
+    // The connection takes 20 ms, the request 40 ms.
     let fetch = |seq, dns_us: Option<f64>| wire::Probe {
         ttfb_us: Some(60e3 + dns_us.unwrap_or(0.0)),
         total_us: Some(500e3),
@@ -189,7 +189,7 @@ fn new_connections_have_round_trips_per_minute() {
     let summary = summary_with(root.path(), |writer| {
         // Flows between the same nodes, with an RTT of 14 ms.
         push_flow(writer, "first", 0.0);
-        // ... which at last is idle: it loads nothing, and its RTT is that of its last data.
+        // ... which is finally idle: it loads nothing, and its RTT is that of its last data.
         let idle = wire::FlowSample {
             at_ns: at_ns(0, 11.95),
             flow_id: "first/0".into(),
@@ -226,6 +226,6 @@ fn new_connections_have_round_trips_per_minute() {
     assert_eq!(of("page", "rpm", "mean").map(|(rpm, ..)| rpm.round()), Some(3143.0));
     assert_eq!(of("page", "rpm", "undefined"), Some((1.0, 3, "1")));
     assert_eq!(of("syn", "rpm", "mean"), None, "a connection alone has no request");
-    // An error page is no fetch that completed.
+    // A fetch of an error page does not count as completed.
     assert_eq!(of("page", "fetch_time", "max"), Some((500e3, 2, "us")));
 }

@@ -1,16 +1,16 @@
-//! The summary does not depend on the number of threads, nor on the order in which trials were committed.
+//! Tests that the summary depends neither on the number of threads nor on the order in which trials were committed.
 
 use std::process::Command;
 
 use super::*;
 
-/// If set, the test summarises this run and returns: Polars reads its number of threads once per process.
+/// If set, the test summarises this run and returns, because Polars reads its number of threads once per process.
 const RUN_TO_SUMMARIZE: &str = "CCBENCH_TEST_SUMMARIZE";
 const TRIALS: [u16; 5] = [1, 2, 3, 4, 5];
-/// Samples of a trial.
+/// Number of samples of a trial.
 const SAMPLES: u64 = 900;
 
-/// A trial with the flows of the made-up run, two links and a probe whose samples have long fractions.
+/// Writes a trial with the flows of the made-up run, two links and a probe. Samples have long fractions.
 fn write_trial(run: &RunDir, trial: u16) {
     let mut writer = begin(run, 0, trial);
     for flow in flows(f64::from(trial)) {
@@ -63,7 +63,7 @@ fn run_of(root: &Path, trials: [u16; 5]) -> PathBuf {
     run.path().to_path_buf()
 }
 
-/// Every file that the summary writes, with its content, and what is printed of CPU steal.
+/// Returns every file that the summary writes, with its content, and the printed text about CPU steal.
 fn summary_files(run: &Path) -> BTreeMap<String, Vec<u8>> {
     let summary = summarize::summarize(run, TrialFilter::default()).unwrap();
     summary.written.unwrap();
@@ -76,7 +76,7 @@ fn summary_files(run: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Names of the files that differ.
+/// Returns the names of the files that differ.
 fn different(one: &BTreeMap<String, Vec<u8>>, other: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let names = one.keys().chain(other.keys());
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
@@ -109,7 +109,7 @@ fn summary_depends_neither_on_threads_nor_on_the_order_of_trials() {
     }
     let other_root = tempfile::tempdir().unwrap();
     let mut shuffled = summary_files(&run_of(other_root.path(), [4, 2, 5, 1, 3]));
-    // These list the trials in the order in which they were committed, with their epochs.
+    // These files list the trials in the order of their commits, with their epochs.
     for name in ["trials.csv", "trials.parquet"] {
         shuffled.insert(name.to_owned(), first[name].clone());
     }

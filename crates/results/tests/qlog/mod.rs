@@ -1,5 +1,5 @@
-//! The export of qlog files, checked against the schemas in CDDL of draft-ietf-quic-qlog-main-schema-07 and
-//! draft-ietf-quic-qlog-quic-events-07, and against what qvis reads (`visualizations/src/data/QlogLoaderV2.ts`).
+//! Tests the export of qlog files against the CDDL schemas in draft-ietf-quic-qlog-main-schema-07 and draft-ietf-quic-qlog-quic-events-07,
+//! and against what qvis reads (`visualizations/src/data/QlogLoaderV2.ts`).
 
 use ccbench_proto::wire::TcpEventKind;
 use ccbench_results::export;
@@ -9,7 +9,7 @@ use super::*;
 
 mod readers;
 
-/// A type of CDDL.
+/// A CDDL type.
 enum Type {
     Text,
     /// `float32`, `float64`: any number.
@@ -42,16 +42,16 @@ impl Type {
     }
 }
 
-/// `QlogFile`, which requires one trace or more.
+/// `QlogFile`, which requires at least one trace.
 const FILE: &[Field] = &[
     ("qlog_version", true, Type::OneOf(&["0.4"])),
-    // The schema permits to omit it; qvis asks for it.
+    // The schema permits omitting it, but qvis requires it.
     ("qlog_format", true, Type::OneOf(&["JSON"])),
     ("title", false, Type::Text),
     ("description", false, Type::Text),
     ("traces", true, Type::Array),
 ];
-/// `Trace`; qvis names a trace by its title and its vantage point, and adds the reference time of `common_fields`.
+/// `Trace`. qvis names a trace by its title and its vantage point, and adds the reference time in `common_fields`.
 const TRACE: &[Field] = &[
     ("title", true, Type::Text),
     ("description", false, Type::Text),
@@ -64,7 +64,7 @@ const VANTAGE_POINT: &[Field] = &[
     ("type", true, Type::OneOf(&["client", "server", "network", "unknown"])),
     ("flow", false, Type::OneOf(&["client", "server", "network", "unknown"])),
 ];
-/// `CommonFields`; with relative times a reference is needed.
+/// `CommonFields`. Relative times need a reference.
 const COMMON_FIELDS: &[Field] = &[
     ("path", false, Type::Text),
     ("time_format", true, Type::OneOf(&["relative"])),
@@ -117,7 +117,7 @@ const DATA: &[(&str, &[Field])] = &[
     ),
 ];
 
-/// Every violation of these fields, with the place.
+/// Returns every violation of these fields, with its location.
 fn violations(at: &str, value: &Value, fields: &[Field]) -> Vec<String> {
     let Some(object) = value.as_object() else { return vec![format!("{at} is no object")] };
     let mut found = vec![];
@@ -133,7 +133,7 @@ fn violations(at: &str, value: &Value, fields: &[Field]) -> Vec<String> {
     found
 }
 
-/// Every violation of a file.
+/// Returns every violation in a file.
 fn violations_of(file: &Value) -> Vec<String> {
     let mut found = violations("file", file, FILE);
     let traces = file["traces"].as_array().cloned().unwrap_or_default();
@@ -156,7 +156,7 @@ fn violations_of(file: &Value) -> Vec<String> {
                 None => found.push(format!("the unknown event {name}")),
             }
         }
-        // qvis sorts a trace otherwise, with an alert.
+        // Otherwise qvis sorts the trace and shows an alert.
         let times = events.iter().filter_map(|event| event["time"].as_f64());
         if !times.is_sorted() {
             found.push("times go back".to_owned());
@@ -198,7 +198,7 @@ fn the_check_finds_violations() {
     assert_eq!(violations_of(&file), expected);
 }
 
-/// A loss of three packets of `up/0` after a timeout, and its states.
+/// Pushes a loss of three packets of `up/0` after a timeout, and the flow's states.
 fn push_events(writer: &mut TrialWriter<'_>) {
     let event = |nth: u64, kind: TcpEventKind, before, after, count| wire::TcpEvent {
         at_ns: T0_NS[0].1 + nth * STEP_NS,
@@ -235,7 +235,7 @@ fn push_events(writer: &mut TrialWriter<'_>) {
     }
 }
 
-/// Two flows of a trial: `up/0` with samples, events of the socket and states, `down/0`, which the listening node sends, with samples.
+/// Creates a trial with two flows: `up/0` with samples, socket events and states, and `down/0`, sent by the listening node, with samples.
 fn two_flows(root: &Path) -> PathBuf {
     let run = RunDir::create(root, &info()).unwrap();
     let mut writer = begin(&run, 0, 1);
@@ -281,7 +281,7 @@ fn two_flows(root: &Path) -> PathBuf {
     run.path().to_path_buf()
 }
 
-/// The values of a field in the events of this name, in order.
+/// Returns the values of a field in the events of this name, in order.
 fn values(file: &Value, name: &str, field: &str) -> Vec<Value> {
     let events = file["traces"][0]["events"].as_array().unwrap();
     let own = events.iter().filter(|event| event["name"] == name);

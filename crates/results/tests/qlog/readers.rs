@@ -1,4 +1,4 @@
-//! Exports in the readers of the projects whose formats they have.
+//! Reads exports with the readers of the projects that define the formats.
 
 use ccbench_tests::{python, skip::skip};
 

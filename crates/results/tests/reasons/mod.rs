@@ -1,13 +1,13 @@
-//! How the reasons of degraded and failed trials are printed.
+//! Tests how the reasons of degraded and failed trials are printed.
 
 use ccbench_results::reason::ReasonCode;
 
 use super::*;
 
-/// A trial: its reasons, and the CPU steal of its host samples in percent with their lengths in milliseconds.
+/// A trial: its reasons, and its host samples (CPU steal in percent, and length in milliseconds).
 type Trial<'a> = (&'a [(&'a str, &'a str)], &'a [(f64, u64)]);
 
-/// A run of one point.
+/// Creates a run with one point.
 fn run_with(root: &Path, trials: &[Trial], backend: RunBackend) -> PathBuf {
     let points = vec![(0, vec![])];
     let repeat = trials.len() as u32;
@@ -78,7 +78,7 @@ fn separates_reasons_of_different_links() {
     );
 }
 
-/// Messages with other measured values, even before their first colon, are one reason.
+/// Messages that differ only in measured values, even before their first colon, are one reason.
 #[test]
 fn measured_values_do_not_separate_reasons() {
     let root = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn gives_no_advice_without_a_lack_of_cpu_time() {
     assert!(!text.contains("steal") && !text.contains("What helps"), "{text}");
 }
 
-/// On a virtual clock, reasons do not follow from the host's load.
+/// On a virtual clock, the host's load cannot cause reasons.
 #[test]
 fn gives_no_advice_on_a_virtual_clock() {
     let trials: &[Trial] = &[(&[("samples_missing", "flows.x: 3 of 9")], &[(50.0, 1_000)])];
@@ -127,7 +127,7 @@ fn gives_no_advice_on_a_virtual_clock() {
         let text = text_of(&run_with(root.path(), trials, backend));
         assert!(text.contains("samples_missing") && !text.contains("What helps"), "{text}");
     }
-    // Runs of earlier versions have a note only.
+    // Runs of earlier versions have only a note.
     let run = run_with(root.path(), trials, RunBackend::Simulator { model_version: 2 });
     let file = run.join("run.json");
     let record = std::fs::read(&file).unwrap();

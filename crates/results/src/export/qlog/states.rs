@@ -12,16 +12,16 @@ use crate::store::RunDir;
 /// The kind of the states of loss recovery.
 const LOSS_RECOVERY: &str = "Loss recovery";
 
-/// The states of one kind that a sender was in.
+/// The states of one kind in which a sender was.
 pub(in crate::export) struct States {
     /// [`LOSS_RECOVERY`], or a congestion control and its variable: `bbr3: mode`.
     pub(in crate::export) kind: String,
     pub(in crate::export) flow_id: String,
-    /// From when on a sender was in a state, milliseconds after the trial's beginning; a state differs from the one before.
+    /// When each state began, in milliseconds after the trial's beginning. A state differs from the previous one.
     pub(in crate::export) changes: Vec<(f64, &'static str)>,
 }
 
-/// The states of every sender of a trial, by kind and flow.
+/// Returns the states of every sender of a trial, by kind and flow.
 ///
 /// # Errors
 /// A table cannot be read.
@@ -48,7 +48,7 @@ pub(in crate::export) fn states(run: &RunDir, end: &TrialEnd) -> Result<Vec<Stat
     Ok(all)
 }
 
-/// Rows of the socket have every change, samples only what they meet.
+/// Returns the states of loss recovery. Rows of the socket have every change; samples miss those between them.
 fn loss_recovery(socket: &[SocketEvent], polled: &[Sample]) -> Vec<(f64, &'static str)> {
     match socket.is_empty() {
         true => changes(polled.iter().filter_map(|at| Some((at.time_ms, ca_state(at.ca_state)?)))),

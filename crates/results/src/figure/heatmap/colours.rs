@@ -3,7 +3,7 @@
 use crate::figure::axes::SMALL;
 use crate::figure::canvas::{Anchor, Canvas, FAINT, INK, Stroke, Style, text_width, truncate_end};
 
-/// The cividis colour map, from low to high: perceptually uniform, also for colour-blind readers.
+/// The cividis colour map, from low to high. It is perceptually uniform, also for colour-blind readers.
 const SCALE: [[f64; 3]; 6] = [
     [0.0, 34.0, 78.0],
     [53.0, 69.0, 108.0],
@@ -12,7 +12,7 @@ const SCALE: [[f64; 3]; 6] = [
     [200.0, 184.0, 102.0],
     [254.0, 232.0, 56.0],
 ];
-/// From orange over white to blue, with equal lightness at equal distances from the middle.
+/// A scale from orange over white to blue. Equal distances from the middle have equal lightness.
 const DIVERGING: [[f64; 3]; 7] = [
     [140.0, 61.0, 0.0],
     [213.0, 120.0, 33.0],
@@ -22,7 +22,7 @@ const DIVERGING: [[f64; 3]; 7] = [
     [58.0, 143.0, 196.0],
     [9.0, 79.0, 135.0],
 ];
-/// Cells that have no value.
+/// Colour of cells without a value.
 pub(super) const EMPTY: &str = "#d4d4d4";
 /// Stroke of the hatching of failed points.
 const HATCH: Stroke = Stroke::new("#8a8a8a", 0.5);
@@ -37,7 +37,7 @@ pub(super) enum Scale {
 }
 
 impl Scale {
-    /// Position of a value from 0 to 1. `equal` is the share if all flows got the same.
+    /// Returns the position of a value from 0 to 1. `equal` is the share if all flows got the same.
     pub(super) fn position(&self, value: f64, equal: Option<f64>) -> f64 {
         match (self, equal) {
             (Self::Linear { low, high }, _) if high > low => (value - low) / (high - low),
@@ -57,7 +57,7 @@ impl Scale {
         }
     }
 
-    /// Colour of text in a cell.
+    /// Returns the colour of text in a cell.
     pub(super) const fn ink(&self, position: f64) -> &'static str {
         let is_dark = match self {
             Self::Linear { .. } => position < 0.55,
@@ -66,7 +66,7 @@ impl Scale {
         if is_dark { "#ffffff" } else { INK }
     }
 
-    /// Draws the legend: a bar from `left`, `width` wide, with its top at `top`.
+    /// Draws the legend: a bar at `left` and `top`, `width` wide.
     pub(super) fn legend(&self, canvas: &mut Canvas, (left, top): (f64, f64), width: f64) {
         const STEPS: usize = 60;
         let style = Style::new(SMALL, Anchor::Start);
@@ -84,7 +84,7 @@ impl Scale {
         let bar = (width * 0.34).clamp(60.0, 150.0);
         let room = (width - bar) / 2.0 - 4.0;
         let names = names.map(|name| truncate_end(&name, style, room));
-        // Fonts that replace the embedded one may be wider.
+        // The embedded font may be replaced by a wider one.
         let from = left + text_width(&names[0], style) * 1.1 + 5.0;
         let wide = bar / STEPS as f64;
         for step in 0..STEPS {
@@ -103,12 +103,12 @@ impl Scale {
     }
 }
 
-/// Height of the bar of a legend.
+/// Height of a legend's bar.
 const BAR: f64 = 7.0;
 /// Height of a legend.
 pub(super) const LEGEND: f64 = BAR + SMALL + 7.0;
 
-/// Hatches a cell of a point whose trials all failed.
+/// Hatches the cell of a point whose trials all failed.
 pub(super) fn hatch(canvas: &mut Canvas, (x, y): (f64, f64), (wide, tall): (f64, f64)) {
     const STEP: f64 = 2.6;
     canvas.rect((x, y), (wide, tall), "#f4f4f4");
@@ -133,7 +133,7 @@ pub(super) fn figures(value: f64, like: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// The colour of a fraction from 0 to 1.
+/// Returns the colour of a fraction from 0 to 1.
 fn shade(scale: &[[f64; 3]], share: f64) -> String {
     let at = share.clamp(0.0, 1.0) * (scale.len() - 1) as f64;
     let below = (at.floor() as usize).min(scale.len() - 2);
@@ -175,7 +175,7 @@ mod tests {
         let light = |position: f64| lightness(&scale.colour(position));
         assert!((light(0.0) - light(1.0)).abs() < 12.0, "{} {}", light(0.0), light(1.0));
         assert!(light(0.0) < light(0.2) && light(0.2) < light(0.5) && light(0.5) > light(0.8));
-        // One flow beside four: a fifth is equal.
+        // One flow competes with four, so a fifth is the equal share.
         assert_eq!(scale.position(0.2, Some(0.2)), 0.5);
         assert_eq!((scale.position(0.0, Some(0.2)), scale.position(1.0, Some(0.2))), (0.0, 1.0));
         assert!((scale.position(0.6, Some(0.2)) - 0.75).abs() < 1e-9);

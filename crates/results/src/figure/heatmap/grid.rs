@@ -1,4 +1,4 @@
-//! Which factor is on which axis, and how panels are distributed over files.
+//! Distributes factors over the axes, and panels over files.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::figure::error::{FigureError, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) x: Dimension,
-    /// Empty if one factor varies.
+    /// The vertical axis; empty if only one factor varies.
     pub(super) y: Dimension,
     pub(super) files: Vec<File>,
 }
@@ -24,19 +24,18 @@ pub(super) struct Dimension {
 /// The panels of one file, row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct File {
-    /// Levels that all its panels share.
+    /// The levels that all panels of the file share.
     pub(super) fixed: Vec<(String, String)>,
     pub(super) columns: usize,
     pub(super) panels: Vec<Panel>,
-    /// Number of the file among those with the same fixed levels, from 1, and how many there are.
+    /// Number of the file among those with the same fixed levels, from 1, and the number of such files.
     pub(super) part: (usize, usize),
 }
 
-/// One panel: the levels that distinguish it from the others of its file.
+/// One panel: the levels that distinguish it from the others in its file.
 pub(super) type Panel = Vec<(String, String)>;
 
-/// Width of all panels, the height of a page, the minimum width and the usual height of a cell, and the space between
-/// panels, in points.
+/// In points: width of all panels, height of a page, minimum width and usual height of a cell, and the space between panels.
 const WIDTH: f64 = 440.0;
 const PAGE: f64 = 520.0;
 const MIN_CELL: f64 = 10.5;
@@ -47,7 +46,7 @@ pub(super) const HEADING: f64 = 10.0;
 const MAX_COLUMNS: usize = 6;
 
 impl Layout {
-    /// The requested axes; otherwise the last two factors that vary are on the axes, in reverse order.
+    /// Uses the requested axes. By default, the last two factors that vary are on the axes, in reverse order.
     pub(super) fn of(data: &Selection) -> Result<Self> {
         let names: Vec<String> =
             data.factors_of(&data.planned_points()).into_iter().map(str::to_owned).collect();
@@ -82,15 +81,15 @@ impl Layout {
         };
         let first = take(x, y);
         let second = take(y, None);
-        // What varies most is easier to compare from file to file than to fit on a page.
+        // The dimension with the most levels goes to files: it is easier to compare there than to fit on a page.
         varying.sort_by_key(|one| std::cmp::Reverse(one.levels.len()));
         let files = files(&varying, first.levels.len(), second.levels.len());
         Ok(Self { x: first, y: second, files })
     }
 }
 
-/// Distributes the panels: the two dimensions with the fewest levels are rows and columns, each level of the others has its
-/// own file. If there are too many columns, rows have files, too, and the panels of a file continue in the next line.
+/// Distributes the panels. The two dimensions with the fewest levels become rows and columns; each level of the others gets its own file.
+/// If there are too many columns, rows also get their own files, whose panels wrap to further lines.
 fn files(dimensions: &[Dimension], xs: usize, ys: usize) -> Vec<File> {
     let fits = (WIDTH / (xs.max(1) as f64 * MIN_CELL + GAP)).floor() as usize;
     let most = fits.clamp(1, MAX_COLUMNS);
@@ -120,7 +119,7 @@ fn files(dimensions: &[Dimension], xs: usize, ys: usize) -> Vec<File> {
     combinations(of_files).into_iter().flat_map(of).collect()
 }
 
-/// All combinations of levels; the last dimension varies fastest.
+/// Returns all combinations of levels; the last dimension varies fastest.
 fn combinations(dimensions: &[Dimension]) -> Vec<Panel> {
     dimensions.iter().fold(vec![vec![]], |all, dimension| {
         let with = |before: Panel| {
@@ -134,7 +133,7 @@ fn combinations(dimensions: &[Dimension]) -> Vec<Panel> {
     })
 }
 
-/// Levels of a factor in the order of points.
+/// Returns the levels of a factor in the order of points.
 fn levels(data: &Selection, factor: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for level in data.planned_points().into_iter().filter_map(|id| data.level(id, factor)) {
@@ -142,7 +141,7 @@ fn levels(data: &Selection, factor: &str) -> Vec<String> {
             found.push(level.to_owned());
         }
     }
-    // Numeric levels are sorted.
+    // Sort numeric levels.
     let numbers: Option<Vec<f64>> = found.iter().map(|level| quantity(level)).collect();
     if let Some(numbers) = numbers {
         let mut order: Vec<usize> = (0..found.len()).collect();
@@ -164,7 +163,7 @@ fn quantity(level: &str) -> Option<f64> {
     number.or_else(limit).or_else(rate).or_else(time).or_else(size)
 }
 
-/// The point with these levels, by its levels of all factors on axes, panels and files.
+/// Returns the points by their levels of `factors`, in that order.
 pub(super) fn index(data: &Selection, factors: &[&str]) -> BTreeMap<Vec<String>, u32> {
     let levels = |id: u32| {
         factors.iter().map(|factor| data.level(id, factor).unwrap_or_default().to_owned()).collect()

@@ -20,16 +20,16 @@ use crate::summary::Summary;
 const MAX_PER_COLUMN: usize = 5;
 /// Height of a cell of a figure with one panel, in points.
 const TALL_CELL: f64 = 31.0;
-/// Font sizes of the number in a cell, the first that fits.
+/// Font sizes for the number in a cell; the first that fits is used.
 const CELL_SIZES: [f64; 4] = [SMALL, 6.2, 5.5, 4.8];
-/// Shares that differ less from an equal one have no winner.
+/// Minimum difference of a share from the equal one for a side to win.
 const DRAW: f64 = 0.05;
-/// Congestion controls of a group that a legend names.
+/// Maximum number of a group's congestion controls that a legend names.
 const MAX_NAMES: usize = 3;
 /// Height of a line of text.
 const LINE: f64 = 9.0;
 
-/// What is drawn at a position.
+/// The content of a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cell {
     Value(Value),
@@ -46,13 +46,13 @@ pub(super) struct Sheets<'a> {
     layout: &'a Layout,
     values: &'a Values,
     cells: Cells,
-    /// Factors that distinguish the points, in the order of the keys of `ids`.
+    /// The factors that distinguish the points, in the order of the keys of `ids`.
     factors: Vec<&'a str>,
     ids: BTreeMap<Vec<String>, u32>,
     failed: BTreeSet<u32>,
 }
 
-/// Where everything of a file is, in points.
+/// The position of everything in a file, in points.
 struct Place {
     width: f64,
     height: f64,
@@ -78,7 +78,7 @@ impl<'a> Sheets<'a> {
         Self { data, summary, layout, values, cells, factors, ids, failed }
     }
 
-    /// The point of a cell; `None` if the matrix does not have it.
+    /// Returns the point of a cell; `None` if the matrix does not have it.
     fn point(&self, file: &File, panel: &Panel, x: usize, y: usize) -> Option<u32> {
         let Layout { x: across, y: up, .. } = self.layout;
         let level = |factor: &&str| {
@@ -102,7 +102,7 @@ impl<'a> Sheets<'a> {
         }
     }
 
-    /// The points of a file, in the order of panels, rows and columns.
+    /// Returns the points of a file, in the order of panels, rows and columns.
     fn points(&self, file: &File) -> Vec<u32> {
         let (xs, ys) = self.size();
         let of = |panel: &Panel| {
@@ -112,7 +112,7 @@ impl<'a> Sheets<'a> {
         file.panels.iter().flat_map(of).collect()
     }
 
-    /// Number of columns and rows of a panel.
+    /// Returns the number of columns and rows of a panel.
     fn size(&self) -> (usize, usize) {
         (self.layout.x.levels.len(), self.layout.y.levels.len().max(1))
     }
@@ -133,7 +133,7 @@ impl<'a> Sheets<'a> {
         Figure { stem, svg, width_points, csv: self.table(file) }
     }
 
-    /// A group with its congestion controls at these points.
+    /// Returns a group with its congestion controls at these points.
     fn named(&self, group: &str, points: &[u32]) -> String {
         let of = |point: &u32| {
             let cc = self.summary.ccs.get(&(*point, group.to_owned()))?;
@@ -158,7 +158,7 @@ impl<'a> Sheets<'a> {
                 others.iter().map(|group| self.named(group, points)).collect();
             return Scale::Shares { first: self.named(first, points), second: second.join(", ") };
         }
-        // One scale for all files.
+        // All files use the same scale.
         let all = || self.values.points.values().map(|value| value.mean / self.values.scale);
         Scale::Linear {
             low: all().fold(f64::INFINITY, f64::min),
@@ -203,7 +203,7 @@ impl<'a> Sheets<'a> {
         }
     }
 
-    /// The axes of a panel, with or without their titles.
+    /// Returns the axes of a panel, with or without their titles.
     fn axes(&self, titles: bool) -> [Axis; 2] {
         let Layout { x, y, .. } = self.layout;
         let up: Vec<String> =
@@ -212,7 +212,7 @@ impl<'a> Sheets<'a> {
         [Axis::names(title(&x.name), &x.levels), Axis::names(title(&y.name), &up)]
     }
 
-    /// What the headings of panels are, and the levels that all panels share.
+    /// Describes what the headings of panels are, and lists the levels that all panels share.
     fn subtitle(&self, file: &File) -> String {
         let fixed = file.fixed.iter().map(|(factor, level)| format!("{factor} = {level}"));
         let mut parts: Vec<String> = fixed.collect();
@@ -303,7 +303,7 @@ impl<'a> Sheets<'a> {
         (canvas.finish(&self.values.title), place.width)
     }
 
-    /// Titles of the axes, and the caption.
+    /// Draws the titles of the axes, and the caption.
     fn titles(&self, canvas: &mut Canvas, place: &Place) {
         let middle = Style::new(TITLE, Anchor::Middle);
         let bottom = place.height - LINE * place.caption.len() as f64 - 4.0;
@@ -345,7 +345,7 @@ impl<'a> Sheets<'a> {
         }
     }
 
-    /// The levels of a point, and its value.
+    /// Returns the levels of a point, and its value.
     fn name(&self, point: u32) -> String {
         let level = |factor: &&str| {
             format!("{factor} {}", self.data.level(point, factor).unwrap_or_default())
@@ -359,7 +359,7 @@ impl<'a> Sheets<'a> {
         format!("{}: {value}", levels.join(", "))
     }
 
-    /// A value with its interval; it contains what the cell shows.
+    /// Describes a value with its interval. The text contains what the cell shows.
     fn in_words(&self, value: Value) -> String {
         let number = value.mean / self.values.scale;
         let half = value.interval.map(|(low, high)| (high - low) / 2.0 / self.values.scale);
@@ -370,7 +370,7 @@ impl<'a> Sheets<'a> {
         }
     }
 
-    /// A cell with its number or symbol, and half the width of its interval if there is room.
+    /// Draws a cell with its number or symbol, and half the width of its interval if there is room.
     fn value(
         &self,
         canvas: &mut Canvas,
@@ -411,7 +411,7 @@ impl<'a> Sheets<'a> {
 
     fn table(&self, file: &File) -> String {
         let mut factors = self.factors.clone();
-        // Those of the axes come first.
+        // The factors on the axes come first.
         let Layout { x, y, .. } = self.layout;
         factors.sort_by_key(|factor| (*factor != x.name, *factor != y.name));
         let quoted: Vec<String> = factors.iter().map(|factor| crate::csv::quoted(factor)).collect();
@@ -455,17 +455,17 @@ impl<'a> Sheets<'a> {
     }
 }
 
-/// The levels of a panel.
+/// Returns the levels of a panel.
 fn heading(panel: &Panel) -> String {
     panel.iter().map(|(_, level)| level.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// What a cell of this size has room for.
+/// What fits into a cell of this size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Shown {
     /// The number, in this font size.
     Number(f64),
-    /// Which side wins.
+    /// A symbol for the side that wins.
     Symbol,
     Nothing,
 }

@@ -16,18 +16,18 @@ pub(super) use crate::model::THROUGHPUT_SHARE as SHARE;
 
 /// The values of a heatmap.
 pub(super) struct Values {
-    /// What they are, with the unit.
+    /// What the values are, with the unit.
     pub(super) title: String,
     pub(super) phase: String,
     pub(super) subject: String,
     pub(super) metric: String,
     pub(super) stat: &'static str,
-    /// Of the CSV.
+    /// The unit in the CSV.
     pub(super) unit: &'static str,
-    /// A value of the CSV divided by this is the number of the figure.
+    /// The divisor from values in the CSV to numbers in the figure.
     pub(super) scale: f64,
     pub(super) points: BTreeMap<u32, Value>,
-    /// The group of the share and its competitors.
+    /// The group whose share is shown, and its competitors.
     pub(super) groups: Option<(String, Vec<String>)>,
 }
 
@@ -37,12 +37,12 @@ pub(super) struct Value {
     pub(super) mean: f64,
     pub(super) interval: Option<(f64, f64)>,
     pub(super) trials: u32,
-    /// The share if all flows got the same.
+    /// The share if all flows got the same throughput.
     pub(super) equal: Option<f64>,
 }
 
 impl Values {
-    /// Of the requested metric; without one, of throughput, or of its share if there are several `panels`.
+    /// Returns the values of the requested metric. By default, these are throughputs, or throughput shares if there are several `panels`.
     pub(super) fn of(data: &Selection, summary: &Summary, panels: bool) -> Result<Option<Self>> {
         let requested = data.request.metrics.first().map(String::as_str);
         match requested {
@@ -90,7 +90,7 @@ fn spoken_phase(phase: &str) -> String {
     if phase == WHOLE_TRIAL { "whole trials".to_owned() } else { format!("phase “{phase}”") }
 }
 
-/// The share of the group under test in the throughput of all groups of the phase in which most flows run.
+/// Returns the share of the group under test in the throughput of all groups, in the phase in which most flows run.
 fn shares(data: &Selection, summary: &Summary) -> Result<Values> {
     let phase = data.points().first().and_then(|id| data.busiest_phase(*id));
     let phase = phase.map_or(String::new(), |phase| phase.name);
@@ -144,8 +144,8 @@ fn shares(data: &Selection, summary: &Summary) -> Result<Values> {
     })
 }
 
-/// The rows of the requested metric, one per point: in the selected phase or the one with most flows; of the selected
-/// group, or of all flows together if there is such a row.
+/// Returns the rows of the requested metric, one per point: from the selected phase or the one with most flows, and of the selected group,
+/// or of all flows together if there is such a row.
 fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
     let requested = data.request.metrics.first().map_or("throughput_sum", String::as_str);
     let (name, stat) = name_and_stat(requested);
@@ -207,7 +207,7 @@ fn rows(data: &Selection, summary: &Summary) -> Result<Vec<PointRow>> {
         .collect())
 }
 
-/// Whether all filters accept a row's group, flow or link.
+/// Returns whether the filters accept a row's group, flow or link.
 fn of_wanted(data: &Selection, row: &PointRow) -> bool {
     let is = |column: &str, scope: Scope| {
         data.wanted(column).is_none_or(|name| row.scope == scope && row.subject == name)

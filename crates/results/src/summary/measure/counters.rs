@@ -1,13 +1,12 @@
-//! Counters at the ends of phases. A sample at a boundary ends one phase and starts the next; its row has the next phase, and
-//! none at the end of the trial.
+//! Counters at the ends of phases. A sample at a boundary ends one phase and starts the next. Its row has the next phase, or none at the
+//! end of the trial.
 
 use std::collections::BTreeMap;
 
-/// Position of what follows the last phase.
+/// Position of rows after the last phase.
 pub(super) const AFTER_PHASES: usize = usize::MAX;
 
-/// Counters of one subject at its first sample in each phase, by the position of the phase, and at its first sample after the
-/// last one.
+/// Counters of one subject at its first sample in each phase, by the position of the phase, and at its first sample after the last phase.
 #[derive(Debug, Default)]
 pub(super) struct FirstSamples<const N: usize>(BTreeMap<usize, [Option<f64>; N]>);
 
@@ -17,8 +16,8 @@ impl<const N: usize> FirstSamples<N> {
         self.0.insert(phase, counters);
     }
 
-    /// The counters at the end of a phase, with those of its last sample: they are those of the first sample at the end or
-    /// later. A counter that this sample does not have, or that has begun again, has ended with the phase's last sample.
+    /// Returns the counters at the end of a phase: those of the first sample at or after its end. `last` has those of the phase's last
+    /// sample, which apply if the later sample lacks a counter or the counter has started again.
     pub(super) fn at_end(&self, phase: usize, last: [Option<f64>; N]) -> [Option<f64>; N] {
         let next = self.0.range(phase.saturating_add(1)..).next();
         let Some((_, next)) = next else { return last };
@@ -40,7 +39,7 @@ mod tests {
         first.add(AFTER_PHASES, [Some(31.0), Some(2.0)]);
         assert_eq!(first.at_end(0, [Some(4.0), None]), [Some(5.0), None]);
         assert_eq!(first.at_end(1, [Some(26.0), Some(1.0)]), [Some(31.0), Some(2.0)]);
-        // Without a later sample, and with one of a counter that begins again.
+        // Without a later sample, and with a counter that starts again.
         assert_eq!(first.at_end(AFTER_PHASES, [Some(31.0), None]), [Some(31.0), None]);
         assert_eq!(first.at_end(1, [Some(40.0), Some(3.0)]), [Some(40.0), Some(3.0)]);
         // A phase without samples of its own.

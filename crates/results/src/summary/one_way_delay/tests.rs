@@ -9,7 +9,7 @@ fn none(_: &str) -> Option<&'static CapacityCurve> {
     None
 }
 
-/// Data of both flows passes both links; the first one is slower.
+/// The data of both flows passes both links. The first link is slower.
 const PLAN: &str = r#"
     name = "t"
     [nodes]
@@ -66,7 +66,7 @@ fn flows() -> Flows {
     flows
 }
 
-/// A log of a link that has a row of each packet.
+/// Returns a link's log with a row for each packet.
 fn log(link: &str, rows: u64) -> Log {
     Log { link: link.to_owned(), rows, reported: Some((rows, 0)) }
 }
@@ -81,7 +81,7 @@ fn brief(packets: &Packets, schedule: &Schedule) -> Vec<Brief> {
     of_trial.rows().into_iter().map(brief).collect()
 }
 
-/// The statistics of a subject in a phase.
+/// Returns the statistics of a subject in a phase.
 fn of(all: &[Brief], phase: &str, scope: Scope, subject: &str) -> Vec<(&'static str, f64, u32)> {
     let here =
         all.iter().filter(|row| (row.0.as_str(), row.1, row.2.as_str()) == (phase, scope, subject));
@@ -106,7 +106,7 @@ fn percentiles_are_those_of_packets() {
         };
         assert!(found.len() == 4 && found.iter().zip(&wanted).all(near), "{subject}: {found:?}");
     }
-    // Of both flows: 1, 2, 3, 4 ms and four times 10 ms.
+    // Both flows together: 1, 2, 3, 4 ms and four times 10 ms.
     let net = of(&all, "both", Scope::Net, "all");
     assert_eq!(net[..2], [("mean", 6250.0, 8), ("p50", 7000.0, 8)]);
     assert_eq!(of(&all, "both", Scope::Link, "narrow"), net);
@@ -122,7 +122,7 @@ fn link_with_the_lowest_rate_is_meant() {
     let planned = brief(&packets, &schedule());
     assert_eq!(mean(&planned, Scope::Flow, "x/0"), Some(("mean", 7000.0, 3)));
     assert_eq!(mean(&planned, Scope::Link, "wide"), Some(("mean", 1000.0, 3)));
-    // Without a plan it is not known which of them is slower.
+    // Without a plan, it is unknown which link is slower.
     let without = brief(&packets, &Schedule::of(None));
     assert_eq!(mean(&without, Scope::Flow, "x/0"), None);
     packets.delays_us.remove(&[0, 1, 0]);
@@ -144,7 +144,7 @@ fn incomplete_log_has_no_percentiles() {
         assert_eq!(of(&all, "alone", scope, subject), [("undefined", 7.0, 10)], "{subject}");
     }
     assert_eq!(of(&all, "alone", Scope::Link, "wide")[0], ("mean", 1000.0, 3));
-    // The counts of an aborted trial are not known.
+    // The counts of an aborted trial are unknown.
     packets.logs[1].reported = None;
     let all = brief(&packets, &schedule());
     assert!(all.iter().all(|row| row.1 == Scope::Link && row.2 == "wide"), "{all:?}");

@@ -31,7 +31,7 @@ proptest! {
         prop_assert_eq!(times.seen, instants.first().copied().zip(instants.last().copied()));
     }
 
-    /// Samples of a sampler whose passes are late by up to 30 ms, and which stands still for a while.
+    /// The sampler's passes are up to 30 ms late, and it stands still for a while.
     #[test]
     fn stop_longer_than_the_limit_is_found_and_a_short_one_is_not(
         late in prop::collection::vec(0.0..0.03f64, 300),
@@ -164,7 +164,7 @@ fn probes_may_be_lost_slow_or_unfinished_but_not_left_out() {
         messages(check)
     };
     let pages: Vec<u64> = (0..57_000).step_by(5_500).collect();
-    // Echoes that were lost are reported after later ones.
+    // Lost echoes are reported after later ones.
     let whole = [10_000..30_000, 35_000..60_000, 30_000..35_000];
     assert_eq!(judged(&whole, &pages), [""; 0]);
     let found = judged(&whole[..2], &pages[..6]);

@@ -1,4 +1,4 @@
-//! Rates of links that are backlogged, seldom backlogged, or seem so.
+//! Rates of links that are backlogged, seldom backlogged, or only look backlogged.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn burst_may_be_sent_in_addition_and_slots_may_wait() {
     assert!(work_conserving(&plain) && work_conserving(&shaped) && !work_conserving(&slotted));
 }
 
-/// Its own rate is that of some rows only, and the trace begins with the first packet.
+/// The link's own rate applies to some rows only, and the trace begins with the first packet.
 #[test]
 fn a_traced_link_is_not_judged_by_its_own_rate() {
     use ccbench_proto::plan::{TraceUse, check, parse};
@@ -39,7 +39,7 @@ fn a_traced_link_is_not_judged_by_its_own_rate() {
     assert!(rated(None), "a trace without rates");
 }
 
-/// A second of a kernel's link with this many bytes, of which eleven samples found the queue so often.
+/// Adds a second of a kernel link with this many bytes; `waiting` of its eleven samples found a queue.
 fn add(backlogged: &mut Backlogged, bytes: f64, waiting: u64) {
     add_to(backlogged, bytes, waiting, false);
 }
@@ -55,7 +55,7 @@ fn message(backlogged: &Backlogged) -> Option<String> {
     findings.verdict().reasons.pop().map(|reason| reason.message)
 }
 
-/// A flow that leaves the link idle for a part of every round trip: alone the seconds with a queue at every sample are low.
+/// The flow leaves the link idle for part of every round trip. Alone, the seconds with a queue at every sample are low.
 #[test]
 fn seconds_that_look_backlogged_by_chance_are_not_low() {
     let seconds = |bytes, waiting: &[u64]| {
@@ -69,8 +69,8 @@ fn seconds_that_look_backlogged_by_chance_are_not_low() {
     assert!(seconds(0.8e6, &bursts).is_some(), "slower than the samples explain");
 }
 
-/// Three of 13 seconds have 96.2 % of the rate, and a queue at each of their samples: one gap of 38 ms in each, between two samples that
-/// are 100 ms apart, is missed in every fourth such trial. In 20 of 90 seconds it is not, nor if each lacks a quarter.
+/// Three of 13 seconds have 96.2 % of the rate, and a queue at each of their samples. One gap of 38 ms in each, between two samples that
+/// are 100 ms apart, is missed in every fourth such trial. In 20 of 90 seconds, or if each second lacks a quarter, this is too unlikely.
 #[test]
 fn a_gap_between_two_samples_does_not_make_a_second_low() {
     let seconds = |low: (usize, f64), other: usize, knows_idle| {

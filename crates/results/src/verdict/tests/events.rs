@@ -1,4 +1,4 @@
-//! Events whose kind degrades the trial.
+//! Tests events whose kind degrades the trial.
 
 use ccbench_proto::event::FlowQueueShared;
 

@@ -1,4 +1,4 @@
-//! Rows and samples that are missing.
+//! Tests missing rows and samples.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn dropped_rows_and_late_or_missing_samples_degrade() {
     fine(&Scenario { sample_every_ms: 108, ..Scenario::default() });
 }
 
-/// The messages of a scenario whose only problem are missing samples.
+/// Returns the messages of a scenario whose only problem is missing samples.
 #[track_caller]
 fn missing(scenario: &Scenario) -> Vec<String> {
     let verdict = scenario.judged();

@@ -1,4 +1,4 @@
-//! Events and rows of an agent of another version.
+//! Tests events and rows from an agent of another version.
 
 use ccbench_proto::event::CcSockets;
 
