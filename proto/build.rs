@@ -1,5 +1,5 @@
 //! Compiles `agent.proto` without an installed `protoc`, and keeps the descriptor set for the test that
-//! compares row messages with result columns. Reads `kmod/schemes.json`, so that the crate can embed it unseen.
+//! compares row messages with result columns. Parses `kmod/schemes.json`, so that the crate can embed it without checks.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(["ccbench/v1/agent.proto"], ["."])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("agent.descriptors.bin"), descriptors.encode_to_vec())?;
-    // A map with an order: equal messages have equal bytes, which the lab's repeatability needs.
+    // With an ordered map, equal messages have equal bytes, which the lab's repeatability needs.
     tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
     serde_json::from_slice::<table::Table>(&std::fs::read(SCHEMES)?)
         .map_err(|error| format!("{SCHEMES}: {error}; `make -C kmod table` writes it"))?;

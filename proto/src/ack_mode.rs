@@ -1,4 +1,4 @@
-//! Which acknowledgements a node records: as plans select them, and as rows of `ack_counts` report it.
+//! Which acknowledgements a node records, as plans select them and as rows of `ack_counts` report it.
 
 use crate::plan::Acks;
 use crate::units::Micros;
@@ -11,7 +11,7 @@ impl AckMode {
             Acks::Every => (AckSelection::EveryAck, 0),
             Acks::Change => (AckSelection::OnChange, 0),
             Acks::AtMost(interval) => (AckSelection::Interval, interval.get()),
-            // Nothing is recorded if it is off, and `Acks::of_sockets` resolves `Auto`.
+            // `Off` records nothing, and `Acks::of_sockets` resolves `Auto`.
             Acks::Off | Acks::Auto => (AckSelection::Unspecified, 0),
         };
         Self { selection: selection.into(), automatic: configured.is_auto(), interval_us }

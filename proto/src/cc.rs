@@ -32,30 +32,30 @@ pub const BUILTINS: &[&str] = &[
     "yeah",
 ];
 
-/// Those of which the simulator has models, with the names of the kernel's.
+/// Kernel congestion controls that the simulator models, by their kernel names.
 pub const SIMULATED_BUILTINS: [&str; 3] = ["cubic", "reno", "bbr"];
 
-/// Longest name that the kernel takes.
+/// Longest name that the kernel accepts.
 pub const MAX_KERNEL_NAME: usize = 15;
 
-/// The build reads it by the same types and fails if it cannot, so it is never the empty one here.
+/// The build script parses the file with the same types and fails if it cannot, so the default is never used.
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../../kmod/schemes.json")).unwrap_or_default()
 });
 
-/// All of ccbench's own.
+/// All of ccbench's own congestion controls.
 pub fn table() -> &'static Table {
     &TABLE
 }
 
-/// One of ccbench's own by the name that plans use, and its core.
+/// Looks up one of ccbench's own by its name in plans. Returns the scheme and its core.
 pub fn scheme(name: &str) -> Option<(&'static Scheme, &'static Core)> {
     let scheme = TABLE.schemes.iter().find(|scheme| scheme.name == name)?;
     let core = TABLE.cores.iter().find(|core| core.name == scheme.core)?;
     Some((scheme, core))
 }
 
-/// A state of a congestion control: the variable of `cc_state` that has its number.
+/// A state of a congestion control, as a value of a variable of `cc_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamedState {
     /// The variable.
@@ -106,7 +106,7 @@ pub enum Instance {
         /// As the plan writes them.
         params: Vec<(String, String)>,
     },
-    /// The user's, of a file: [`supplied::CcFacts::check`] checks the rest.
+    /// A supplied one, from a file: [`supplied::CcFacts::check`] checks the rest.
     Supplied,
 }
 
@@ -121,8 +121,8 @@ pub fn is_own(cc: &Cc) -> bool {
     cc.supplied().is_none() && !is_kernels(cc)
 }
 
-/// Whether the instance has the same name in every kernel: one of the kernel's, and that of a supplied module, which registers
-/// itself. Others get a name of their own.
+/// Whether the instance has the same name in every kernel. The kernel's own do, and so does a supplied module, which registers
+/// itself. Other instances get unique names.
 pub fn has_fixed_name(cc: &Cc) -> bool {
     is_kernels(cc) || matches!(cc.supplied(), Some((_, Via::Module)))
 }
@@ -199,7 +199,7 @@ pub fn resolve(cc: &Cc) -> Result<Instance, Vec<InstanceProblem>> {
     if wrong.is_empty() { Ok(Instance::Own { core: &core.name, params }) } else { Err(wrong) }
 }
 
-/// What an instance without a file must have, and must not.
+/// Checks which keys an instance without a file has.
 fn without_file(cc: &Cc) -> Option<InstanceProblem> {
     if cc.algorithm.is_empty() {
         let reason = "name a congestion control with `algorithm`, or a file of your own with `file` (BPF) or `module`";
@@ -227,7 +227,7 @@ fn unknown(cc: &Cc) -> String {
     format!("ccbench has no congestion control `{}` to load itself{hint}", cc.algorithm)
 }
 
-/// Why the kernel would not take this as a congestion control's name, if it would not.
+/// Why the kernel would refuse this name of a congestion control; `None` if it accepts it.
 pub fn refuse_kernel_name(cc: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let fits = !cc.is_empty() && cc.len() <= MAX_KERNEL_NAME;
@@ -241,7 +241,7 @@ pub fn refuse_kernel_name(cc: &str) -> Option<String> {
     ))
 }
 
-/// Why a congestion control does not take a parameter.
+/// Why a congestion control refuses a parameter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParamError {
     /// It has no such parameter.
@@ -262,7 +262,7 @@ pub enum ParamError {
         /// The allowed range.
         range: String,
     },
-    /// The value is no text that a module could get.
+    /// The value is not a text that a module accepts.
     #[error("`{}` cannot be passed to a module; {range}", text.escape_debug())]
     NotText {
         /// The value.
@@ -349,7 +349,7 @@ impl Rule {
         } else {
             format!(" (with {})", others.join(", "))
         };
-        // What the plan does not write has no place there.
+        // A parameter that the plan does not write has no line.
         let key = if cc.params.contains_key(&self.blamed) {
             vec!["params".into(), self.blamed.clone()]
         } else {

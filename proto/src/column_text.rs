@@ -9,7 +9,7 @@ use crate::wire::{
 
 /// An enum of `agent.proto` that a column holds as text.
 pub trait ColumnText: Copy + Default + TryFrom<i32> {
-    /// As columns hold it; empty if unspecified.
+    /// Its text in columns; empty if unspecified.
     fn as_text(self) -> &'static str;
 
     /// The value of a column's text; `None` for the text of a later version, and for an empty one.
@@ -26,7 +26,7 @@ pub trait ColumnText: Copy + Default + TryFrom<i32> {
     }
 }
 
-/// Such an enum as its text, in files of serde: `#[serde(with = "as_text")]`.
+/// Serialises such an enum as its text with serde: `#[serde(with = "as_text")]`.
 pub mod as_text {
     use serde::{Deserialize, Deserializer, Serializer};
 

@@ -22,7 +22,7 @@ pub const UNREADABLE: &str = "unreadable";
 /// Consequence of an event for its trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing by its kind alone; its data may.
+    /// None by its kind alone; its data may have one.
     Info,
     /// The trial is degraded.
     Degraded,
@@ -70,7 +70,7 @@ impl Event {
     }
 }
 
-/// The kinds without data: one list for all matches, which stay exhaustive.
+/// The kinds without data. All matches use this list, so they stay exhaustive.
 macro_rules! without_data {
     () => {
         Kind::PhaseStart(NoData {})
@@ -262,7 +262,7 @@ impl Kind {
     fn data_json(&self) -> Option<Value> {
         Some(match self {
             Self::BaseRtt(rtt) => match rtt.min_us {
-                // Pings do not resolve less than a tenth of a microsecond.
+                // The resolution of ping is a tenth of a microsecond.
                 Some(min_us) => json!({ "min_us": (min_us * 10.0).round() / 10.0, "n": rtt.n }),
                 None => json!({ "n": rtt.n }),
             },

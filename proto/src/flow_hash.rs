@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// IP's number of the protocol.
+/// IP's protocol number.
 const TCP: u8 = 6;
 
-/// Hash of a packet: its protocol, its addresses as they are in the header, and its ports (the source's in the upper half), if
-/// it has any. Not seeded, so that the same traffic uses the same queues.
+/// Hashes a packet: its protocol, its addresses as in the header, and its ports, if it has any (the source's in the upper half).
+/// The hash has no seed, so the same traffic always uses the same queues.
 #[inline]
 pub fn flow_hash(protocol: u8, addresses: &[u8], ports: Option<u32>) -> u32 {
     fmix64(mixed(protocol, addresses, ports)) as u32
@@ -32,13 +32,13 @@ pub fn tcp_flow_hash(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     Some(flow_hash(TCP, &addresses, Some(ports)))
 }
 
-/// The same in tables of ccbench 0.1.
+/// The same hash in tables of ccbench 0.1.
 pub fn tcp_flow_hash_of_0_1(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     let (addresses, ports) = addresses_and_ports(from, to)?;
     Some((mixed(TCP, &addresses, Some(ports)) >> 32) as u32)
 }
 
-/// As in the headers of packets from one socket to another; `None` if only one of the addresses is IPv6.
+/// Addresses and ports as in the headers of packets from one socket to another; `None` if only one of the addresses is IPv6.
 fn addresses_and_ports(from: SocketAddr, to: SocketAddr) -> Option<(Vec<u8>, u32)> {
     let ports = u32::from(from.port()) << 16 | u32::from(to.port());
     let addresses = match (from.ip(), to.ip()) {
@@ -56,8 +56,8 @@ fn mix(state: u64, word: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// The finalizer of MurmurHash3: every bit of the state may change every bit of the result. Queues use the low bits, and without
-/// it consecutive ports, as those of iperf3, share a queue four times as often as by chance.
+/// The finalizer of MurmurHash3: every bit of the state may change every bit of the result. Queues use the low bits; without the
+/// finalizer, consecutive ports, such as iperf3's, would share a queue four times as often as by chance.
 #[inline]
 fn fmix64(mut state: u64) -> u64 {
     state = (state ^ state >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn hash_is_that_of_the_documentation() {
-        // Of the Python code in docs/results.md, and of the text there about tables of ccbench 0.1.
+        // From the Python code in docs/results.md, and from its text about tables of ccbench 0.1.
         let hashes = |from, to| {
             let (from, to) = (socket(from), socket(to));
             (tcp_flow_hash(from, to).unwrap(), tcp_flow_hash_of_0_1(from, to).unwrap())

@@ -1,4 +1,4 @@
-//! The messages of `http` probes (RFC 9112): agents send them, the simulator needs their lengths.
+//! The messages of `http` probes (RFC 9112). Agents send them; the simulator needs their lengths.
 
 /// The request for a web server's file; `host` is the value of the field Host.
 pub fn request(host: &str) -> Vec<u8> {
@@ -6,7 +6,7 @@ pub fn request(host: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The head of the answer to it, with the status code and the body's length in bytes.
+/// The head of the response, with the status code and the body's length in bytes.
 pub fn answer(status: u16, bytes: u64) -> Vec<u8> {
     let reason = match status {
         200 => "OK",

@@ -1,6 +1,6 @@
 //! How a node gets its first certificate: `ccbench pki token` makes a token, `ccbench pki serve` issues the certificate, and
-//! `ccbench-agent join` asks for it. The node connects with TLS 1.3 to [`SERVER_NAME`], whose certificate must be of the token's
-//! authority, sends a line with a [`JoinRequest`] and receives a line with a [`JoinReply`], both JSON.
+//! `ccbench-agent join` asks for it. The node connects with TLS 1.3 to [`SERVER_NAME`], whose certificate must come from the
+//! token's authority. It sends a line with a [`JoinRequest`] and receives a line with a [`JoinReply`], both in JSON.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::digest_bytes;
 
-/// The name in the certificate of `ccbench pki serve`. No node has it, so that the key of a node is of no use there.
+/// The name in the certificate of `ccbench pki serve`. No node has this name, so nobody can impersonate the server with a node's
+/// key.
 pub const SERVER_NAME: &str = "join.ccbench.invalid";
-/// Most bytes of the line of a request.
+/// Maximum length of a request's line, in bytes.
 pub const MAX_REQUEST_BYTES: u64 = 64 << 10;
-/// Most bytes of the line of a reply, whose list of revoked certificates may be long.
+/// Maximum length of a reply's line, in bytes. Its list of revoked certificates may be long.
 pub const MAX_REPLY_BYTES: u64 = 4 << 20;
 
-/// Beginning of every token, with the version of the exchange.
+/// Prefix of every token, with the version of the protocol.
 const PREFIX: &str = "ccbench-join-1";
 /// Digits of a SHA-256 and of a secret.
 const DIGEST_DIGITS: usize = 64;
@@ -30,7 +31,7 @@ pub struct JoinToken {
     secret: String,
 }
 
-/// A text is not a token.
+/// The text is not a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this is not a join token; copy all of the line that `ccbench pki token` prints ({PREFIX}:…)"
@@ -49,7 +50,7 @@ impl JoinToken {
         self.authority_sha256 == digest_bytes(authority)
     }
 
-    /// What proves the permission.
+    /// The secret, which proves the permission.
     pub fn secret(&self) -> &str {
         &self.secret
     }
@@ -82,11 +83,11 @@ impl FromStr for JoinToken {
     }
 }
 
-/// What a node asks for.
+/// A node's request.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Of the token.
+    /// The token's secret.
     pub secret: String,
     /// A certificate signing request (PEM). Only its public key counts: the names are those of the token.
     pub csr: String,
@@ -102,12 +103,12 @@ pub enum JoinReply {
     Refused(String),
 }
 
-/// The files of a node but for its key, as PEM.
+/// A node's files except its key, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinedNode {
     /// The node's certificate.
     pub certificate: String,
-    /// The authority's.
+    /// The authority's certificate.
     pub authority: String,
     /// The list of revoked certificates; empty if the authority has none.
     pub revocations: String,

@@ -1,5 +1,5 @@
 //! The vocabulary of ccbench: units, plan, schedule, topology and wire format. This crate does no I/O and
-//! reads no clock; every other crate speaks its types.
+//! reads no clock. Every other crate uses its types.
 //!
 //! Terms: a **plan** is what a user writes. Its matrix expands to **points**; a point is run `repeat`
 //! times, each a **trial**. A trial is a timeline of **phases**. A **link** is one direction of one

@@ -1,4 +1,4 @@
-//! How a link is applied on a node: texts of messages.
+//! Messages about how a link is applied on a node.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ impl BackendReason {
 }
 
 impl LinkState {
-    /// Why the link has its backend, as a sentence; empty if that is not known.
+    /// Why the link has its backend, as a sentence; empty if the reason is not known.
     pub fn why(&self) -> String {
         match self.reason.as_ref().and_then(|reason| reason.reason.as_ref()) {
             None => String::new(),
@@ -52,7 +52,7 @@ impl LinkState {
         }
     }
 
-    /// Why `backend = "auto"` did not take the kernel's qdiscs, if so.
+    /// Why `backend = "auto"` did not select the kernel's qdiscs; `None` if it did.
     pub fn fallback(&self) -> Option<Fallback> {
         match self.reason.as_ref()?.reason.as_ref()? {
             Reason::Missing(Missing { what, config_option }) => {
@@ -67,7 +67,7 @@ impl LinkState {
     }
 }
 
-/// Why a link is emulated in userspace though the plan leaves the choice open. The event `link` stores it under `fallback`.
+/// Why a link is emulated in userspace although the plan leaves the choice open. The event `link` stores it under `fallback`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Fallback {

@@ -1,5 +1,6 @@
-//! What testbeds say about the nodes that they have reserved: CloudLab's manifest (RSpec 3), the JSON that the notebook of `ccbench
-//! testbed fabric` writes, and `containerlab inspect --format json`. What is returned is safe as a word of a shell's command.
+//! Manifests of testbeds, which describe the reserved nodes: CloudLab's manifest (RSpec 3), the JSON that the notebook of
+//! `ccbench testbed fabric` writes, and the output of `containerlab inspect --format json`. All returned names are safe as words of
+//! a shell command.
 
 use std::collections::BTreeMap;
 use std::net::{AddrParseError, IpAddr};
@@ -8,9 +9,9 @@ use serde::Deserialize;
 
 /// Namespace of the elements of a manifest.
 const RSPEC: &str = "http://www.geni.net/resources/rspec/3";
-/// Port of ssh, where a manifest names none.
+/// Default port of ssh.
 const SSH_PORT: u16 = 22;
-/// Longest name of a host, and of a user.
+/// Longest name of a host or user.
 const MAX_WORD: usize = 255;
 
 /// A node that a testbed has reserved.
@@ -38,17 +39,17 @@ pub enum Access {
     },
     /// In a container with this name.
     Container(String),
-    /// By what wrote the manifest.
+    /// Through the notebook that wrote the manifest.
     Notebook,
 }
 
 /// Why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is no XML.
+    /// It is not XML.
     #[error("it is not XML: {0}; save the text of the experiment's tab \"Manifest\"")]
     Xml(#[from] roxmltree::Error),
-    /// It is XML, but no manifest.
+    /// It is XML, but not a manifest.
     #[error(
         "it is not a manifest but a `{0}`; save the text of the experiment's tab \"Manifest\", not of \"Profile\""
     )]
@@ -72,12 +73,12 @@ pub enum ManifestError {
     Address {
         /// The node.
         node: String,
-        /// What is there.
+        /// The text in its place.
         text: String,
         /// Why.
         source: AddrParseError,
     },
-    /// A name is not one of a host, a user or a container.
+    /// A name is not that of a host, a user or a container.
     #[error("`{0}` is not a name of a host, a user or a container")]
     Word(String),
     /// Two nodes have the same name.
@@ -85,7 +86,7 @@ pub enum ManifestError {
     Twice(String),
 }
 
-/// The nodes of CloudLab's manifest, in its order.
+/// Reads the nodes of CloudLab's manifest, in its order.
 ///
 /// # Errors
 /// It is not a manifest, or a node is not ready.
@@ -123,10 +124,10 @@ struct FabricNode {
     control_address: String,
 }
 
-/// The nodes in the JSON of the notebook: an array of objects with `name` and `control_address`.
+/// Reads the nodes in the JSON of the notebook: an array of objects with `name` and `control_address`.
 ///
 /// # Errors
-/// It is something else.
+/// It is not such JSON.
 pub fn fabric(text: &str) -> Result<Vec<ReservedNode>, ManifestError> {
     let nodes: Vec<FabricNode> = serde_json::from_str(text)
         .map_err(|error| ManifestError::Json(error, "the notebook (`manifest.json`)"))?;
@@ -144,11 +145,11 @@ struct Container {
     ipv4_address: String,
 }
 
-/// The nodes in the JSON of `containerlab inspect`: an object with arrays of containers, one for each lab, or with one array
-/// `containers` in earlier versions.
+/// Reads the nodes in the JSON of `containerlab inspect`: an object with an array of containers for each lab, or in earlier
+/// versions with one array `containers`.
 ///
 /// # Errors
-/// It is something else, or a container has no address.
+/// It is not such JSON, or a container has no address.
 pub fn containerlab(text: &str) -> Result<Vec<ReservedNode>, ManifestError> {
     let labs: BTreeMap<String, Vec<Container>> = serde_json::from_str(text).map_err(|error| {
         ManifestError::Json(error, "`containerlab inspect --format json -t FILE`")
@@ -159,7 +160,7 @@ pub fn containerlab(text: &str) -> Result<Vec<ReservedNode>, ManifestError> {
         let name = container.name.strip_prefix("clab-").unwrap_or(&container.name);
         let name = word(name.strip_prefix(&lab).unwrap_or(name))?;
         let text = container.ipv4_address.as_str();
-        // That of a container that does not run.
+        // A container that does not run has this address.
         if matches!(text, "" | "N/A") {
             return Err(ManifestError::Lacks { node: name, what: "address (`ipv4_address`)" });
         }
@@ -178,7 +179,7 @@ fn address(node: &str, text: &str) -> Result<IpAddr, ManifestError> {
     })
 }
 
-/// A name that a shell and ssh take as it is.
+/// Checks that a shell and ssh take a name literally.
 fn word(text: &str) -> Result<String, ManifestError> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -191,7 +192,7 @@ fn word(text: &str) -> Result<String, ManifestError> {
     }
 }
 
-/// Names are those of one request each.
+/// Rejects two nodes with the same name.
 fn distinct(nodes: Vec<ReservedNode>) -> Result<Vec<ReservedNode>, ManifestError> {
     let mut names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     names.sort_unstable();

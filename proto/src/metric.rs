@@ -16,7 +16,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// As it is written in the column `scope`.
+    /// Its text in the column `scope`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Net => "net",
@@ -40,9 +40,9 @@ pub struct Metric {
     pub scopes: &'static [Scope],
     /// Unit of its values; the statistics `cov` and `undefined` have `1`.
     pub unit: &'static str,
-    /// How it is taken over a phase; the first one is meant where none is named.
+    /// Its statistics over a phase; the first one is the default.
     pub stats: &'static [&'static str],
-    /// Of the trial as a whole, not of a phase.
+    /// Whether it is about a trial as a whole, not a phase.
     pub whole_trial: bool,
 }
 
@@ -78,16 +78,16 @@ const SAMPLED_WITH_COV: &[&str] =
 /// [`SAMPLED`], and the Kaplan-Meier median.
 const SAMPLED_OR_CENSORED: &[&str] =
     &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median"];
-/// [`SAMPLED_OR_CENSORED`], and the number of censored ones.
+/// [`SAMPLED_OR_CENSORED`], and the number of censored values (`undefined`).
 const SAMPLED_OF_DEFINED: &[&str] =
     &["mean", "median", "p5", "p95", "p99", "std", "min", "max", "km_median", "undefined"];
-/// Of a variable of the table `cc_state` over the rows of a phase: `end` is the last value, `undefined` counts unset bounds.
+/// Statistics of a variable of `cc_state` over the rows of a phase: `end` is the last value, `undefined` counts unset bounds.
 const OF_ROWS: &[&str] = &["mean", "min", "max", "end", "undefined"];
 
-/// The lists of states, and of statistics with them.
+/// Defines the lists of states, and of statistics in them.
 macro_rules! bbr_states {
     ($($state:literal)+) => {
-        /// The states of `bbr2` and `bbr3` by their number, the variable `mode` of the table `cc_state`.
+        /// The states of `bbr2` and `bbr3`, by the value of the variable `mode` of `cc_state`.
         pub const BBR_STATES: &[&str] = &[$($state),+];
         /// Statistics of the rows in each state: the lowest, the highest, and the mean of those at which the state began.
         pub const IN_BBR_STATES: &[[&str; 3]] =
@@ -126,7 +126,7 @@ const fn metric(
     Metric { name, scopes, unit, stats, whole_trial: false }
 }
 
-/// Every metric there is.
+/// Every metric.
 pub const METRICS: &[Metric] = &[
     metric("throughput", &[Scope::Flow, Scope::Link], "bit/s", &["mean", "std", "cov"]),
     metric("throughput_sum", ALL_OR_GROUP, "bit/s", &["mean", "std", "cov"]),
@@ -223,7 +223,7 @@ pub const METRICS: &[Metric] = &[
 const RENAMED: [(&str, &str); 3] = [
     ("packet_lateness", "packet_scheduling_error"),
     ("step_lateness", "step_scheduling_error"),
-    // It is the quotient of RFC 5166's epsilon-fairness, not a max-min fair allocation.
+    // The metric is the quotient of RFC 5166's epsilon-fairness, not a max-min fair allocation.
     ("max_min_fairness", "min_max_ratio"),
 ];
 
@@ -232,7 +232,8 @@ pub fn replacement(name: &str) -> Option<&'static str> {
     RENAMED.iter().find(|(old, _)| *old == name).map(|(_, new)| *new)
 }
 
-/// The metric of this name, which may be a deprecated one, and scope. `throughput` of a group or of all flows is their `throughput_sum`.
+/// The metric with this name, which may be deprecated, and this scope. `throughput` of a group or of all flows is their
+/// `throughput_sum`.
 pub fn find(name: &str, scope: Scope) -> Option<&'static Metric> {
     let name = match replacement(name).unwrap_or(name) {
         "throughput" if ALL_OR_GROUP.contains(&scope) => "throughput_sum",

@@ -1,6 +1,5 @@
-//! The plan as its author writes it: one serde type per table, unknown keys refused. Nothing here is
-//! checked across fields (that is [`check`]) and nothing is computed from it (that is [`crate::resolve`]
-//! and [`crate::schedule`]).
+//! The plan as its author writes it: one serde type per table; unknown keys are errors. [`check`] checks keys against each other;
+//! [`crate::resolve`] and [`crate::schedule`] compute what follows from the plan.
 
 use std::collections::BTreeMap;
 
@@ -78,9 +77,9 @@ pub struct Plan {
     /// Sampling intervals.
     #[serde(default)]
     pub sample: Sample,
-    /// Keep all CPUs of the nodes' machines from idling during a trial, so that timers are precise on virtual
-    /// machines: one idle-priority thread per CPU that yields to everything else. Recorded in the results, whose CPU
-    /// utilisation excludes these threads.
+    /// Keep all CPUs of the nodes' machines from idling during a trial, so that timers are precise on virtual machines. One
+    /// idle-priority thread per CPU yields to everything else. Recorded in the results, whose CPU utilisation excludes these
+    /// threads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub keep_awake: bool,
@@ -129,14 +128,14 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compare: Vec<Compare>,
     /// Overrides, key = value, that `--quick` applies like `--set`.
-    // Of no use to a plan that is read already, so never written.
+    // Never written, because a plan that has been read does not need it.
     #[serde(default, skip_serializing)]
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub quick: BTreeMap<String, toml::Value>,
 }
 
 impl Plan {
-    /// A plan of this name with every default, and with nothing in it.
+    /// An empty plan with this name and every default.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -177,7 +176,7 @@ pub fn digest_bytes(bytes: &[u8]) -> String {
     digest_chunks([bytes])
 }
 
-/// The same of a file in parts.
+/// The sha256 of a file in parts, in hexadecimal.
 pub fn digest_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     chunks.into_iter().for_each(|chunk| hash.update(chunk));
@@ -233,19 +232,19 @@ pub struct Flow {
     /// Rate limit of the application, per socket; absent: as fast as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// What the application of each socket writes in all; its socket stays open until the flow stops. Needs `tool = "ccbench"`;
-    /// absent: no end.
+    /// Total that the application writes to each socket, which stays open until the flow stops. Needs `tool = "ccbench"`; absent:
+    /// no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-from" = "100B"))]
     pub bytes: Option<Bytes>,
-    /// The application is idle for a time; needs a `rate` and `tool = "ccbench"`; absent: none.
+    /// Idle time of the application; needs a `rate` and `tool = "ccbench"`; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
     /// Start time, from the start of the trial; absent: with the first phase that lists it, or with `stop`
     /// alone at the start of the trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Micros>,
-    /// Delays the start by a random time of up to this, from the trial's seed; absent: none, in the lab and the simulator `10ms`.
+    /// Maximum random delay of the start, drawn from the trial's seed; absent: none, in the lab and the simulator `10ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_jitter: Option<Micros>,
     /// When it stops; absent: at the end of the last phase that lists it, or with `start` alone at the end of the
@@ -295,7 +294,7 @@ impl Flow {
 pub enum Tool {
     /// iperf3, as installed on the node.
     Iperf3,
-    /// ccbench's own: few system calls, and its sockets have the congestion control before the handshake.
+    /// ccbench's own. It makes few system calls and sets the congestion control before the handshake.
     Ccbench,
 }
 

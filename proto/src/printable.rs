@@ -1,5 +1,5 @@
-//! Text that a file, a peer or another program supplied, made safe to print. A terminal interprets escape sequences, and shows
-//! text between bidirectional controls in another order: such text must contain neither. Pure.
+//! Text that a file, a peer or another program supplied, made safe to print. A terminal interprets escape sequences, and
+//! bidirectional controls reorder the text on it, so the text must contain neither. Pure.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ fn escaped(text: &str, keep: &[char]) -> String {
     out
 }
 
-/// One line: line breaks are escaped too (`\n`).
+/// Makes one line printable: line breaks are escaped too (`\n`).
 pub fn line(text: &str) -> Cow<'_, str> {
     match text.contains(acts) {
         true => Cow::Owned(escaped(text, &['\t'])),
@@ -37,7 +37,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Lines that this program composed, whose parts may be foreign.
+/// Makes lines printable that this program composed of possibly foreign parts.
 pub fn text(text: &str) -> Cow<'_, str> {
     match text.contains(acts) {
         true => Cow::Owned(escaped(text, &['\t', '\n'])),
@@ -45,7 +45,7 @@ pub fn text(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A message: of several lines all but the first are indented, so that none of them looks like a message of its own.
+/// Makes a message printable. All lines but the first are indented, so that none looks like a message of its own.
 pub fn message(text: &str) -> Cow<'_, str> {
     if !text.contains(acts) {
         return Cow::Borrowed(text);
@@ -61,14 +61,15 @@ pub fn message(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A JSON document: the characters are escaped as JSON does. Its own line breaks remain.
+/// Makes a JSON document printable: characters are escaped as in JSON. Its own line breaks remain.
 pub fn json(document: &str) -> Cow<'_, str> {
     if !document.contains(acts) {
         return Cow::Borrowed(document);
     }
     let mut out = String::with_capacity(document.len());
     for c in document.chars() {
-        // All of them are in the Basic Multilingual Plane, and within strings: JSON has no other control characters.
+        // All these characters are in the Basic Multilingual Plane and within strings: outside, JSON has no control characters but
+        // white space.
         match acts(c) && !matches!(c, '\n' | '\r' | '\t') {
             true => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             false => out.push(c),

@@ -36,8 +36,8 @@ pub struct LinkConfig {
     pub trace: Option<Replay>,
     /// Seeds everything random in this link in this trial.
     pub seed: u64,
-    /// The queues that changes of the plan give it, with their limits as in `queue`: those at given times in their order, then
-    /// those that states trigger and, if there are any of these, the one that it begins with.
+    /// The queues that the plan's changes give it, with their limits as in `queue`: first those at given times, in order, then
+    /// those that states trigger. If states trigger any, the initial queue is last.
     pub changed_queues: Vec<Queue>,
 }
 
@@ -75,16 +75,16 @@ pub struct ClassConfig {
 /// The interface whose egress is shaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Egress {
-    /// By name.
+    /// By device name.
     Dev(String),
-    /// The one that the route to this address leaves by.
+    /// The interface of the route to this address.
     Toward(IpAddr),
 }
 
 /// A change of a link at an instant of the trial. Absent settings stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimedChange {
-    /// After the trial's beginning.
+    /// Time since the trial's beginning.
     pub at: Micros,
     /// The new rate.
     pub rate: Option<Rate>,
@@ -94,7 +94,7 @@ pub struct TimedChange {
     pub loss: Option<Ppm>,
     /// The new queue: an index of [`LinkConfig::changed_queues`].
     pub queue: Option<usize>,
-    /// `"change 1"`: which of the plan's changes.
+    /// The plan's change: `"change 1"`.
     pub source: String,
 }
 
@@ -119,21 +119,19 @@ pub struct TriggeredChange {
 const ENDLESS: Packets = Packets::new(100_000);
 /// The default queue, in thousandths of the bandwidth-delay product.
 const DEFAULT_MILLI_BDP: u32 = 1500;
-/// A queue that is given in bandwidth-delay products holds at least this many full frames.
+/// Minimum, in full frames, of a queue limit that is given in bandwidth-delay products.
 pub(crate) const MIN_FRAMES: u64 = 10;
 
 /// The canonical text of a plan: [`crate::plan::parse::parse`] and [`crate::plan::check::check`] read it
-/// back to the same plan. Defaults are written out, but for switches that are off and keys that mean nothing
-/// when absent.
+/// back to the same plan. Defaults are written out, except switches that are off and keys that have no meaning when absent.
 pub fn to_toml(plan: &CheckedPlan) -> String {
     toml::to_string(plan.plan()).expect(
         "a checked plan holds texts, whole numbers below 2^63, booleans, lists and tables only",
     )
 }
 
-/// The named paths that every plan knows: those of the Pantheon's calibrated emulators and of the WINDS
-/// satellite (rate, one-way delay, loss, queue). Those without a rate forward packets at random (Poisson), at the
-/// times of a trace. A plan's own `[path]` tables win.
+/// The built-in paths: those of Pantheon's calibrated emulators and of the WINDS satellite (rate, one-way delay, loss, queue).
+/// Paths without a rate forward packets at random (Poisson), at the times of a trace. A plan's own `[path]` tables take precedence.
 pub fn builtin_paths() -> BTreeMap<String, PathPreset> {
     let paths: [(&str, u64, u64, u32, u32); 8] = [
         ("default", 8_000_000, 30, 0, 20),
@@ -199,8 +197,8 @@ pub(crate) fn as_settled(plan: &Plan) -> Cow<'_, Plan> {
     }
 }
 
-/// The rate that a link's queue drains at: the mean of its trace's, or its own; `None` where there is neither,
-/// or the trace has not been read yet.
+/// The rate at which a link's queue drains: its trace's mean rate, or its own; `None` if it has neither, or the trace has not been
+/// read yet.
 pub fn drain_rate(link: &Link) -> Option<Rate> {
     link.trace.as_ref().and_then(|used| used.mean_rate).or(link.rate)
 }
@@ -217,13 +215,13 @@ fn merge(link: &mut Link, preset: PathPreset) {
     }
 }
 
-/// 1.5 bandwidth-delay products of bytes.
+/// A `bfifo` of 1.5 bandwidth-delay products.
 fn default_queue() -> Queue {
     Queue::bfifo(Limit::MilliBdp(DEFAULT_MILLI_BDP))
 }
 
-/// The interfaces (node and device) that the plan's flows and probes pass, one list per pair of nodes, there
-/// and back. Empty for nodes with agents: ccbench does not know their cabling.
+/// The interfaces (node and device) that the plan's flows and probes pass on the round trip, one list per pair of nodes. Empty for
+/// nodes with agents: ccbench does not know their cabling.
 pub(crate) fn round_trips<'t>(plan: &Plan, topology: &'t Topology) -> Vec<Vec<(&'t str, &'t str)>> {
     let flows = plan.flows.values().map(|f| (&f.from, &f.to));
     let probes = plan.probes.values().map(|p| (&p.from, &p.to));
@@ -245,9 +243,9 @@ pub fn shapes(link: &Link, topology: &Topology, hop: (&str, &str)) -> bool {
     }
 }
 
-/// The round-trip time of an idle path through `link`: the delays of all links on it, there and back; the
-/// longest, where several pairs of nodes use the link. Where the cabling is not known (nodes with agents) or
-/// nothing uses the link: the sum of all links' delays.
+/// The round-trip time of an idle path through `link`: the sum of the delays of all links on the path, in both directions. If
+/// several pairs of nodes use the link, the longest. If the cabling is not known (nodes with agents) or nothing uses the link, the
+/// sum of all links' delays.
 pub fn base_rtt(plan: &Plan, link: &str) -> Micros {
     base_rtt_in(plan, &Topology::build(plan), link)
 }
@@ -257,14 +255,14 @@ pub fn base_rtt_in(plan: &Plan, topology: &Topology, link: &str) -> Micros {
     base_rtt_on(plan, topology, &round_trips(plan, topology), link)
 }
 
-/// The same of every link.
+/// The base round-trip time of every link.
 pub(crate) fn base_rtts_in<'p>(plan: &'p Plan, topology: &Topology) -> BTreeMap<&'p str, Micros> {
     let trips = round_trips(plan, topology);
     let rtt = |name: &'p String| (name.as_str(), base_rtt_on(plan, topology, &trips, name));
     plan.links.keys().map(rtt).collect()
 }
 
-/// The same of one link, with what the plan's flows and probes pass.
+/// The base round-trip time of one link, given the interfaces that the plan's flows and probes pass.
 fn base_rtt_on(
     plan: &Plan,
     topology: &Topology,
@@ -288,7 +286,7 @@ fn base_rtt_on(
         .unwrap_or_else(all)
 }
 
-/// The links that data of a flow group passes, with their names. Where the cabling is not known (nodes with agents), all.
+/// The links that a flow group's data pass, with their names; all links if the cabling is not known (nodes with agents).
 pub fn passed<'p>(plan: &'p Plan, group: &str) -> Vec<(&'p str, &'p Link)> {
     passed_in(plan, &Topology::build(plan), group)
 }
@@ -300,8 +298,8 @@ pub fn passed_in<'p>(plan: &'p Plan, topology: &Topology, group: &str) -> Vec<(&
     links_on(plan, topology, topology.path(from, to).as_deref())
 }
 
-/// The links that data and acknowledgements of a flow group pass in the topology of this plan, with their names. Where the
-/// cabling is not known (nodes with agents), all.
+/// The links that a flow group's data and acknowledgements pass in the topology of this plan, with their names; all links if the
+/// cabling is not known (nodes with agents).
 pub fn on_round_trip<'p>(
     plan: &'p Plan,
     topology: &Topology,
@@ -323,8 +321,8 @@ fn links_on<'p>(
     links.map(|(name, link)| (name.as_str(), link)).collect()
 }
 
-/// The slowest link that data of a flow group passes, by the rate that its queue drains at, and its name. `None` where no
-/// link has a rate.
+/// The slowest link that a flow group's data pass, by the rate at which its queue drains, with its name. `None` if no link has a
+/// rate.
 pub fn bottleneck<'p>(plan: &'p Plan, group: &str) -> Option<(&'p str, &'p Link)> {
     bottleneck_in(plan, &Topology::build(plan), group)
 }
@@ -345,7 +343,7 @@ pub fn bdp(rate: Rate, rtt: Micros) -> Bytes {
     rate.over(rtt)
 }
 
-/// How many bytes a limit of a queue's capacity is.
+/// Converts a limit of a queue's capacity to bytes.
 pub(crate) fn limit_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
     let bytes = amount_bytes(limit, rate, rtt);
     match limit {
@@ -354,7 +352,7 @@ pub(crate) fn limit_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
     }
 }
 
-/// How many bytes a limit is that may be less than a few frames.
+/// Converts a limit to bytes; unlike [`limit_bytes`], without a minimum.
 pub(crate) fn amount_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
     match limit {
         Limit::Bytes(bytes) => bytes,
@@ -367,8 +365,8 @@ pub(crate) fn amount_bytes(limit: Limit, rate: Rate, rtt: Micros) -> Bytes {
     }
 }
 
-/// A queue with its limits in the unit that its kind counts: packets (rounded up to full frames) or bytes.
-/// `rate: None` is a link without a rate, where a queue never fills.
+/// Converts the limits of a queue to the unit that its kind counts: packets (rounded up to full frames) or bytes. `rate: None` is a
+/// link without a rate, whose queue never fills.
 pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> Queue {
     let Some(rate) = rate else { return Queue::pfifo(Limit::Packets(ENDLESS)) };
     let mut queue = queue.cloned().unwrap_or_else(default_queue);
@@ -378,7 +376,7 @@ pub fn resolve_queue(queue: Option<&Queue>, rate: Option<Rate>, rtt: Micros) -> 
     queue
 }
 
-/// A limit in the unit that its queue counts.
+/// Converts a limit to the unit that its queue counts.
 fn resolve_limit((limit, unit): (Limit, LimitUnit), rate: Rate, rtt: Micros) -> Limit {
     match (unit, limit) {
         (LimitUnit::Packets, Limit::Packets(packets)) => Limit::Packets(packets),
@@ -393,8 +391,8 @@ fn resolve_limit((limit, unit): (Limit, LimitUnit), rate: Rate, rtt: Micros) -> 
     }
 }
 
-/// The limits of a point's queues that depend on a rate or a round-trip time: the key, the limit, and what it is in bytes or packets.
-/// Those of default queues are among them.
+/// The limits of a point's queues that depend on a rate or a round-trip time, with those of default queues: the key, the limit, and
+/// its value in bytes or packets.
 pub fn relative_limits(plan: &Plan) -> Vec<(String, Limit, Limit)> {
     let (settled, topology) = (settle(plan), Topology::build(plan));
     let rtts = base_rtts_in(&settled, &topology);
@@ -504,7 +502,7 @@ mod tests {
         assert_eq!(settle(&settled), settled);
         assert_eq!(*as_settled(&plan), settled);
         assert!(matches!(as_settled(&settled), Cow::Borrowed(_)));
-        // A queue by default; none without a rate.
+        // Links with a rate have a default queue, others none.
         let mut other = settled.clone();
         other.links.get_mut("l").unwrap().queue = None;
         assert_eq!(*as_settled(&other), settle(&other));

@@ -1,5 +1,5 @@
-//! From a checked plan to its schedule: points, the order of trials, and each node's tasks in a trial. Pure, seeded, the
-//! same on every machine.
+//! Derives the schedule of a checked plan: points, the order of trials, and each node's tasks in a trial. Pure; the same plan and
+//! seed give the same schedule on every machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -35,10 +35,10 @@ pub use probes::{MAX_SERVED_PROBES, ProbeTask, probe_port};
 use random::{derive, derive_u64, shuffle};
 pub use shards::{MAX_SHARDS, Shard, ShardError, partition, shard_trials};
 
-/// One trial of one point, in the order they run.
+/// One trial of one point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledTrial {
-    /// Position in the order of the experiment, from 0.
+    /// Its position in the order in which trials run, from 0.
     pub index: u32,
     /// Which point.
     pub point_id: u32,
@@ -48,12 +48,12 @@ pub struct ScheduledTrial {
     pub seed: u64,
 }
 
-/// A node's input for a trial beside the plan.
+/// A node's input for a trial in addition to the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrialContext {
     /// Node name to the address its peers use.
     pub addresses: BTreeMap<String, IpAddr>,
-    /// Which range of ports (see [`server_port`]).
+    /// The range of ports that the trial uses (see [`server_port`]).
     pub port_slot: u32,
     /// The trial's seed.
     pub seed: u64,
@@ -76,10 +76,10 @@ pub struct NodeTask {
     pub kernel_release: Option<String>,
     /// Leave segmentation offloads on.
     pub keep_offloads: bool,
-    /// Keep this machine's CPUs from halting. Of the nodes that ccbench makes on one machine only the first
-    /// does it, for all.
+    /// Keep this machine's CPUs from halting. If ccbench makes several nodes on one machine, only the first does it, for all of
+    /// them.
     pub keep_awake: bool,
-    /// The CPUs of this machine are kept from halting.
+    /// The CPUs of this machine are kept from halting, by this node or another one.
     pub kept_awake: bool,
     /// The interfaces that ccbench made for this node; none where the node has a separate agent.
     pub wired: Vec<String>,
@@ -93,11 +93,11 @@ pub struct NodeTask {
     pub cc: BTreeMap<String, Cc>,
     /// Probes that measure from here.
     pub probes: Vec<ProbeTask>,
-    /// Probes that are answered here, by what ccbench starts.
+    /// Probes that servers started by ccbench answer here.
     pub served: Vec<ProbeTask>,
     /// Captures here.
     pub captures: Vec<CaptureTask>,
-    /// Every other node that traffic of this node goes to, for the base RTT measured before the start.
+    /// Every other node to which this node sends traffic, for the base RTT measured before the start.
     pub peers: BTreeMap<String, IpAddr>,
 }
 
@@ -106,11 +106,11 @@ pub struct NodeTask {
 pub struct LinkTask {
     /// Its configuration.
     pub config: LinkConfig,
-    /// Which interface.
+    /// Its interface.
     pub egress: Egress,
     /// How it changes, sorted by time.
     pub changes: Vec<TimedChange>,
-    /// What states of flows change.
+    /// Its changes that states of flows trigger.
     pub triggered: Vec<TriggeredChange>,
     /// The data connections that pass it; `None` where the cabling is not known (nodes with agents).
     pub flows: Option<Vec<LinkFlow>>,
@@ -121,7 +121,7 @@ pub struct LinkTask {
 pub struct FlowTask {
     /// The group's name.
     pub group: String,
-    /// Its keys in the plan. When it runs is below.
+    /// Its keys in the plan; `start` and `stop` below say when it runs.
     pub plan: Flow,
     /// Address of the node that connects.
     pub from_ip: IpAddr,
@@ -131,13 +131,13 @@ pub struct FlowTask {
     pub server_port: u16,
     /// Data connection `i` comes from port `client_port + i`; iperf3's control connection from any other.
     pub client_port: u16,
-    /// After the trial's beginning.
+    /// Time since the trial's beginning.
     pub start: Micros,
-    /// After the trial's beginning.
+    /// Time since the trial's beginning.
     pub stop: Micros,
 }
 
-/// Number of port ranges that trials take in turn.
+/// Number of port ranges that trials use in turn.
 pub const PORT_SLOTS: u32 = 32;
 /// Most flow groups in one plan (one server port each).
 pub const MAX_GROUPS: u32 = 32;
@@ -149,13 +149,13 @@ pub fn server_port(slot: u32, group: u32) -> u16 {
     (5201 + (slot % PORT_SLOTS) * MAX_GROUPS + group) as u16
 }
 
-/// The first data connection's local port, `offset` being the number of connections of earlier groups.
+/// The first data connection's local port. `offset` is the number of connections of earlier groups.
 pub fn client_port(slot: u32, offset: u32) -> u16 {
     (10_000 + (slot % PORT_SLOTS) * MAX_SOCKETS + offset) as u16
 }
 
-/// Every trial of every point in the order they run: shuffled within each repetition by the plan's seed, or
-/// point by point. The same on every machine. Rules of `repeat` may leave out later repetitions of a point.
+/// Every trial of every point in the order in which they run: shuffled within each repetition by the plan's seed, or point by
+/// point. The order is the same on every machine. Rules of `repeat` may leave out later repetitions of a point.
 pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
     let repeat = plan.plan().repeat.at_most().min(u32::from(u16::MAX)) as u16;
     let (points, seed) = (plan.point_count(), plan.plan().seed);
@@ -190,8 +190,8 @@ pub fn trials(plan: &CheckedPlan) -> Vec<ScheduledTrial> {
         .collect()
 }
 
-/// The point whose seeds the trials of each point have: of points that are compared with each other, the first one. Empty
-/// without comparisons: every point has seeds of its own.
+/// For each point, the point whose seeds its trials have: of points that are compared with each other, the first one. Empty without
+/// comparisons, because then every point has its own seeds.
 fn seed_points(plan: &CheckedPlan) -> Vec<u32> {
     if plan.plan().compare.is_empty() {
         return Vec::new();
@@ -206,7 +206,7 @@ fn seed_points(plan: &CheckedPlan) -> Vec<u32> {
     (0..levels.len() as u32).map(|point| root(&first, point)).collect()
 }
 
-/// The first point that a point is connected with.
+/// The first point that comparisons connect with a point.
 fn root(first: &[u32], mut point: u32) -> u32 {
     while first[point as usize] != point {
         point = first[point as usize];
@@ -224,8 +224,7 @@ pub fn length(plan: &CheckedPlan) -> Micros {
     timeline::length(plan.plan())
 }
 
-/// Task of `node` in one trial of a point. An address that `context` does not have is the one that the
-/// plan or the built topology gives that node.
+/// The task of `node` in one trial of a point. Addresses that `context` lacks come from the plan or the built topology.
 pub fn task_for(plan: &CheckedPlan, node: &str, context: &TrialContext) -> NodeTask {
     let plan = &resolve::settle(plan.plan());
     let topology = Topology::build(plan);

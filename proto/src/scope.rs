@@ -15,7 +15,7 @@ pub enum Scope {
     Read,
     /// Run trials: flows, probes, and links in namespaces. Includes `read`.
     Run,
-    /// Change and capture the machine's own network: physical interfaces, and all that is in the initial network namespace.
+    /// Change and capture the machine's own network: physical interfaces, and everything in the initial network namespace.
     HostNet,
     /// Load kernel modules and change their parameters.
     Module,
@@ -25,7 +25,7 @@ pub enum Scope {
     Reboot,
 }
 
-/// A text is not a scope.
+/// The text is not a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a scope; write read, run, host-net, module, bpf or reboot")]
 pub struct UnknownScope(String);
@@ -35,7 +35,7 @@ impl Scope {
     pub const ALL: [Self; 6] =
         [Self::Read, Self::Run, Self::HostNet, Self::Module, Self::Bpf, Self::Reboot];
 
-    /// As on the command line and in certificates.
+    /// Its name on the command line and in certificates.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -88,14 +88,14 @@ impl Scopes {
         holds(scope) || scope == Scope::Read && holds(Scope::Run)
     }
 
-    /// This set and `scope`.
+    /// This set with `scope` added.
     #[must_use]
     pub fn with(self, scope: Scope) -> Self {
         Self(self.0 | scope.bit())
     }
 
-    /// The scopes that the URIs of a certificate grant; `None` if none is about scopes, as in certificates of earlier versions.
-    /// A scope that this version does not have grants nothing.
+    /// The scopes that the URIs of a certificate grant; `None` if no URI is about scopes, as in certificates of earlier versions. A
+    /// scope that this version does not know grants nothing.
     pub fn from_uris<'a>(uris: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut found = None;
         for name in uris.into_iter().filter_map(|uri| uri.strip_prefix(URI_PREFIX)) {
@@ -158,7 +158,7 @@ impl Rpc {
         Self::Reboot,
     ];
 
-    /// As in `agent.proto`.
+    /// Its name in `agent.proto`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Describe => "Describe",
@@ -172,7 +172,7 @@ impl Rpc {
         }
     }
 
-    /// The scope that a client needs. `Check` and `Prepare` need more if the plan does.
+    /// The scope that a client needs. `Check` and `Prepare` need further scopes if the plan does.
     pub fn scope(self) -> Scope {
         match self {
             Self::Describe | Self::Clock => Scope::Read,

@@ -4,7 +4,7 @@
 /// Length of `,"crc32":"01234567"}`.
 const SEAL_BYTES: usize = 20;
 
-/// The line of a JSON object, with its checksum and line feed.
+/// Returns the line of a JSON object, with its checksum and line feed.
 #[must_use]
 pub fn seal(object: &str) -> String {
     let open = object.strip_suffix('}').unwrap_or(object);
@@ -22,12 +22,12 @@ pub struct Line<'a> {
     pub object: Option<Vec<u8>>,
 }
 
-/// The complete lines of a journal. A torn last line was being written when its writer died.
+/// Returns the complete lines of a journal. A torn last line is left out: its writer died while writing it.
 #[must_use]
 pub fn lines(journal: &[u8]) -> Vec<Line<'_>> {
     let mut lines: Vec<&[u8]> = journal.split(|byte| *byte == b'\n').collect();
     let torn = lines.pop().unwrap_or_default();
-    // The line feed of a complete line may be damaged.
+    // The line feed may be damaged although the line is complete.
     let complete = |line: &[u8]| unseal(line).is_some();
     if complete(torn) || torn.split_last().is_some_and(|(_, line)| complete(line)) {
         lines.push(torn);
@@ -40,7 +40,7 @@ fn seal_of(object: &[u8]) -> String {
     format!(",\"crc32\":\"{:08x}\"}}", crc32fast::hash(object))
 }
 
-/// The JSON object of a line without its line feed; `None` if the checksum is wrong or absent.
+/// Returns the JSON object of a line without its line feed; `None` if the checksum is wrong or absent.
 #[must_use]
 pub fn unseal(line: &[u8]) -> Option<Vec<u8>> {
     let split = line.len().checked_sub(SEAL_BYTES)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The line after the plan.
+/// The line that ends the plan.
 pub const PLAN_END: &str = "---END---";
 
 /// Input of the testbed: the plan and the line that ends it.
@@ -15,12 +15,12 @@ pub fn request(plan_toml: &str) -> String {
     format!("{plan_toml}\n{PLAN_END}\n")
 }
 
-/// The first line: all agents listen, or why they do not.
+/// The first line of output: all agents listen, or the reason why they do not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ready {
     /// Whether all agents listen.
     pub ready: bool,
-    /// Why not; empty if they do.
+    /// Why they do not; empty if they do.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
     /// The testbed is in a user namespace.
@@ -29,7 +29,7 @@ pub struct Ready {
     /// Limitations of this machine, each with its reason.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// By name; empty if they do not listen.
+    /// The nodes by name; empty if the agents do not listen.
     #[serde(default)]
     pub nodes: BTreeMap<String, ReadyNode>,
 }
@@ -47,7 +47,7 @@ impl Ready {
 pub struct ReadyNode {
     /// Its agent's process.
     pub pid: u32,
-    /// When that started, in clock ticks since boot.
+    /// When the process started, in clock ticks since boot.
     pub starttime: u64,
     /// Where its agent listens.
     pub socket: PathBuf,
@@ -57,7 +57,7 @@ pub struct ReadyNode {
     pub netns_inode: u64,
 }
 
-/// Any later line: an agent has died.
+/// Any later line of output: an agent has died.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentDied {
     /// Its node.

@@ -8,12 +8,12 @@ use serde::{Serialize, Serializer};
 
 use crate::plan::Plan;
 
-/// All of it. Same plan, same topology, to the address. Serialised in `run.json`.
+/// The whole testbed. The same plan always has the same topology, including addresses. Serialised in `run.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Topology {
     /// By node name.
     pub nodes: BTreeMap<String, TopoNode>,
-    /// One virtual Ethernet pair each.
+    /// The virtual Ethernet pairs.
     pub wires: Vec<Wire>,
 }
 
@@ -22,7 +22,7 @@ pub struct Topology {
 pub struct TopoNode {
     /// In the order of the wires.
     pub interfaces: Vec<Interface>,
-    /// One for each subnet that is not its own.
+    /// One route for each subnet of other nodes.
     pub routes: Vec<Route>,
 }
 
@@ -69,7 +69,7 @@ pub struct Wire {
 pub const SECOND_OCTET: u8 = 77;
 /// Most segments in one plan (each is a /24 with its own third octet).
 pub const MAX_SEGMENTS: usize = 254;
-/// Longest device name that the kernel takes.
+/// Longest device name that the kernel accepts.
 const DEV_NAME_LEN: usize = 15;
 
 impl Topology {
@@ -111,8 +111,8 @@ impl Topology {
         self.nodes.keys().filter_map(|n| Some((n.clone(), self.address(n)?))).collect()
     }
 
-    /// The device that traffic of `node` to `toward` leaves by; `None` for itself, for a node that is not
-    /// in the topology, and where there is no path.
+    /// The device through which traffic of `node` to `toward` leaves; `None` for the node itself, for a node that is not in the
+    /// topology, and if there is no path.
     pub fn egress(&self, node: &str, toward: &str) -> Option<&str> {
         if node == toward {
             return None;
@@ -124,15 +124,15 @@ impl Topology {
         connected.map(|i| i.dev.as_str()).or_else(routed)
     }
 
-    /// As [`path`](Self::path), there and back.
+    /// As [`path`](Self::path), in both directions.
     pub fn round_trip(&self, from: &str, to: &str) -> Option<Vec<(&str, &str)>> {
         let mut hops = self.path(from, to)?;
         hops.extend(self.path(to, from)?);
         Some(hops)
     }
 
-    /// The interfaces that traffic from `from` to `to` leaves by, in order: node and device. `None` where
-    /// there is no path.
+    /// The interfaces through which traffic from `from` to `to` leaves each node, in order: node and device. `None` if there is no
+    /// path.
     pub fn path(&self, from: &str, to: &str) -> Option<Vec<(&str, &str)>> {
         let mut at = self.nodes.get_key_value(from)?.0.as_str();
         let mut hops = Vec::new();
@@ -189,7 +189,7 @@ impl Topology {
         self.nodes.entry(node.to_owned()).or_default().interfaces.push(interface);
     }
 
-    /// `to-<peer>`, cut to what the kernel takes, with a number if this node has it already.
+    /// `to-<peer>`, cut to the kernel's limit, with a number if this node already has the name.
     fn free_dev(&self, node: &str, peer: &str) -> String {
         let taken = |dev: &str| {
             self.nodes.get(node).is_some_and(|n| n.interfaces.iter().any(|i| i.dev == dev))
@@ -233,7 +233,7 @@ impl Topology {
         routes
     }
 
-    /// For every other node that `name` reaches: the distance in hops and the interface to leave by.
+    /// The distance in hops and the outgoing interface for every other node that `name` reaches.
     fn first_hops(&self, name: &str) -> BTreeMap<&str, (usize, &Interface)> {
         let mut reached: BTreeMap<&str, (usize, &Interface)> = BTreeMap::new();
         let mut queue = VecDeque::new();

@@ -27,42 +27,42 @@ pub use write::{WriteError, write};
 
 /// Largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: usize = 64 << 20;
-/// Longest line in bytes, except of JSON.
+/// Longest line in bytes, except in JSON.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 /// Most rows (or opportunities) of a trace.
 pub const MAX_ROWS: usize = 4_000_000;
 /// Longest trace, nanoseconds: 31 days.
 pub const MAX_LENGTH_NS: u64 = 31 * 86_400 * 1_000_000_000;
-/// Longest trace of opportunities, nanoseconds: a day. Their rates are counted over windows, however few they are.
+/// Longest trace of opportunities, nanoseconds: a day. Rates are counted over windows, whose number depends only on the length.
 pub const MAX_OPPORTUNITIES_LENGTH_NS: u64 = 86_400 * 1_000_000_000;
 /// Highest rate of a row.
 pub const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
 /// Longest one-way delay of a row, nanoseconds: a minute.
 pub const MAX_DELAY_NS: u64 = 60_000_000_000;
 
-/// Reads a trace in whichever format it is: the content decides, the name's ending only where the content
-/// fits several. `name` serves messages too.
+/// Parses a trace in any format. The content decides on the format; the extension of `name` counts only if the content fits
+/// several. Errors show `name`, too.
 ///
 /// # Errors
-/// What is wrong with it, line by line.
+/// Every problem, line by line.
 pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     let text = text_of(name, bytes)?;
     let format = detect::detect(name, text)?;
     parse_text(name, text, format)
 }
 
-/// Reads a trace in a format that is known.
+/// Parses a trace in a known format.
 ///
 /// # Errors
-/// What is wrong with it, line by line.
+/// Every problem, line by line.
 pub fn parse_as(name: &str, bytes: &[u8], format: Format) -> Result<Trace, TraceError> {
     parse_text(name, text_of(name, bytes)?, format)
 }
 
-/// The format that [`parse`] would read this as.
+/// Returns the format as which [`parse`] would read this.
 ///
 /// # Errors
-/// It is no text, or looks like none of the formats.
+/// It is not text, or looks like none of the formats.
 pub fn format_of(name: &str, bytes: &[u8]) -> Result<Format, TraceError> {
     detect::detect(name, text_of(name, bytes)?)
 }
@@ -112,7 +112,7 @@ pub enum Trace {
     Opportunities(Opportunities),
 }
 
-/// Piecewise constant characteristics. At least one step; the first begins at 0; instants grow strictly;
+/// Piecewise constant characteristics. There is at least one step, the first begins at 0, instants increase strictly, and
 /// `length_ns` is beyond the last instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
@@ -133,17 +133,17 @@ pub struct Step {
     pub delay_ns: Option<u64>,
     /// Independent random loss.
     pub loss: Option<Ppm>,
-    /// Line of the file that this is from, from 1; 0 if from none.
+    /// Its line in the file, from 1; 0 if it is not from a file.
     pub line: u32,
 }
 
-/// Delivery opportunities. At least one; instants do not shrink (several may be equal).
+/// Delivery opportunities. There is at least one, and instants never decrease (several may be equal).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opportunities {
-    /// Nanoseconds after the trace's beginning, each an opportunity.
+    /// The instant of each opportunity, nanoseconds after the trace's beginning.
     pub at_ns: Vec<u64>,
-    /// IP bytes that one opportunity carries (mahimahi: 1500, its 1504 less its TUN header of 4). The line
-    /// adds the link's `overhead` to this and to every packet.
+    /// IP bytes that one opportunity carries (mahimahi: 1500, its 1504 less its TUN header of 4). The link's line adds `overhead`
+    /// to this and to every packet.
     pub bytes: u32,
     /// When the trace ends: mahimahi's last instant.
     pub length_ns: u64,
@@ -175,7 +175,7 @@ impl Trace {
         }
     }
 
-    /// The first row without a rate, for which the link's applies.
+    /// The first row without a rate; the link's rate applies to it.
     pub fn row_without_rate(&self) -> Option<&Step> {
         match self {
             Self::Steps(steps) => steps.steps.iter().find(|step| step.rate.is_none()),
@@ -191,8 +191,7 @@ impl Trace {
         }
     }
 
-    /// Its mean rate over its length, rounded down; `None` where a row has no rate. IP bytes only for
-    /// opportunities.
+    /// Its mean rate over its length, rounded down; `None` if a row has no rate. For opportunities, it counts IP bytes only.
     pub fn mean_rate(&self) -> Option<Rate> {
         let bits = match self {
             Self::Steps(steps) => steps.spans().try_fold(0_u128, |sum, (step, length_ns)| {

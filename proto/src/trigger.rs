@@ -1,9 +1,9 @@
-//! Changes of a link in the course of a trial, at given times and triggered by the state of a flow's congestion control: a state
-//! machine on its owner's clock, in nanoseconds. Agents and the simulator share it.
+//! Changes of a link during a trial, at given times or triggered by the state of a flow's congestion control. It is a state machine
+//! on its owner's clock, in nanoseconds, which agents and the simulator share.
 //!
-//! A triggered change with a duration is temporary, every other change is lasting. A key of the link has the value of the
-//! temporary change that started last, of those that are in force and set the key; else its lasting value. So a change that ends
-//! never restores the value of another one that has ended before, and a lasting change waits for the temporary ones.
+//! A triggered change with a duration is temporary; every other change is lasting. A key of the link has the value of the latest
+//! temporary change in force that sets the key, or otherwise its lasting value. A change that ends therefore never restores the
+//! value of a change that has ended before, and a lasting change waits for the temporary ones.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +16,12 @@ struct Values {
     rate: Option<Rate>,
     delay: Option<Micros>,
     loss: Option<Ppm>,
-    /// The parameters of its queue together: an index of [`LinkConfig::changed_queues`]. All changes set the same of them.
+    /// All parameters of its queue: an index of [`LinkConfig::changed_queues`]. All changes set the same parameters.
     queue: Option<usize>,
 }
 
 impl Values {
-    /// Those that a link begins with. `queue`: if states of flows change it.
+    /// The initial values of a link. `queue` is set if states of flows change it.
     fn of_link(config: &LinkConfig, queue: Option<usize>) -> Self {
         Self {
             queue,
@@ -31,7 +31,7 @@ impl Values {
         }
     }
 
-    /// Those that a change sets.
+    /// The values that a change sets.
     fn of_change(change: &TimedChange) -> Self {
         let TimedChange { rate, delay, loss, queue, .. } = *change;
         Self { rate, delay, loss, queue }
@@ -47,7 +47,7 @@ impl Values {
         }
     }
 
-    /// The change that sets these values, of its own keys without those that are `held`.
+    /// The change that sets these values for its own keys, except those that are `held`.
     fn set_by(self, change: TimedChange, held: Self) -> TimedChange {
         TimedChange {
             rate: change.rate.filter(|_| held.rate.is_none()).and(self.rate),
@@ -66,11 +66,11 @@ pub struct Step {
     pub due_ns: u64,
     /// What to set. Keys that another change holds are absent.
     pub change: TimedChange,
-    /// For people: what triggered it; `None`: a temporary change ends.
+    /// For people: the trigger; `None` if a temporary change ends.
     pub reason: Option<String>,
 }
 
-/// The changes that states of flows trigger at a link, and the values that its keys have.
+/// The changes that states of flows trigger at a link, and the current values of its keys.
 #[derive(Debug, Clone, Default)]
 pub struct LinkChanges {
     triggers: Vec<Trigger>,
@@ -80,7 +80,7 @@ pub struct LinkChanges {
 }
 
 impl LinkChanges {
-    /// Before any flow has a state.
+    /// The initial state, before any flow has a state.
     pub fn new(config: &LinkConfig, triggered: &[TriggeredChange]) -> Self {
         let changes_queue = triggered.iter().any(|triggered| triggered.change.queue.is_some());
         let queue = config.changed_queues.len().checked_sub(1).filter(|_| changes_queue);
@@ -101,7 +101,7 @@ impl LinkChanges {
         self.triggers.iter().any(|trigger| trigger.task.flow == group)
     }
 
-    /// A variable of the congestion control of a flow has this value at `at_ns`.
+    /// Records that a variable of a flow's congestion control has this value at `at_ns`.
     pub fn observe(
         &mut self,
         at_ns: u64,
@@ -115,12 +115,12 @@ impl LinkChanges {
         }
     }
 
-    /// When [`Self::take`] has a change next; `u64::MAX`: not known yet.
+    /// When [`Self::take`] next has a change; `u64::MAX` if that is not known yet.
     pub fn due_ns(&self) -> u64 {
         self.triggers.iter().map(Trigger::due_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// The next change that is due by `now_ns`, the earliest first.
+    /// Takes the earliest change that is due by `now_ns`.
     pub fn take(&mut self, now_ns: u64) -> Option<Step> {
         let due_ns = self.due_ns();
         let index = self.triggers.iter().position(|trigger| trigger.due_ns() == due_ns)?;
@@ -147,13 +147,14 @@ impl LinkChanges {
         Some(Step { due_ns, change, reason: Some(reason) })
     }
 
-    /// A change of the plan that lasts; returns what it sets now. Keys that temporary changes hold get its values later.
+    /// Records a lasting change of the plan. Returns the values that it sets now; keys that temporary changes hold get theirs
+    /// later.
     pub fn make_lasting(&mut self, change: TimedChange) -> TimedChange {
         self.lasting = Values::of_change(&change).or(self.lasting);
         self.lasting.set_by(change, together(self.temporary.iter().rev()))
     }
 
-    /// The temporary change of a trigger ends; returns the values that its keys have then.
+    /// Ends the temporary change of a trigger. Returns the values that its keys have then.
     fn end(&mut self, index: usize, change: TimedChange) -> TimedChange {
         let held = together(self.temporary.iter().rev().take_while(|(of, _)| *of != index));
         self.temporary.retain(|(of, _)| *of != index);
@@ -162,13 +163,13 @@ impl LinkChanges {
         TimedChange { source, ..values.set_by(change, held) }
     }
 
-    /// For people: why changes were never made.
+    /// Why changes were never made, for people.
     pub fn missing(&self) -> impl Iterator<Item = String> {
         self.triggers.iter().filter_map(Trigger::missing)
     }
 }
 
-/// What temporary changes set together.
+/// The values that temporary changes set together.
 fn together<'v>(latest_first: impl Iterator<Item = &'v (usize, Values)>) -> Values {
     latest_first.fold(Values::default(), |all, (_, values)| all.or(*values))
 }
@@ -183,20 +184,20 @@ struct Trigger {
     start: Option<(u64, String)>,
     /// When the change that is in force ends.
     end_ns: Option<u64>,
-    /// A flow has entered the state.
+    /// Whether a flow has entered the state.
     entered: bool,
-    /// The change has been made.
+    /// Whether the change has been made.
     fired: bool,
 }
 
 impl Trigger {
-    /// Before any flow has a state.
+    /// The initial state, before any flow has a state.
     fn new(task: TriggeredChange) -> Self {
         let inside = BTreeSet::new();
         Self { task, inside, start: None, end_ns: None, entered: false, fired: false }
     }
 
-    /// The variable that it watches has this value at `at_ns`.
+    /// Records that the variable that it watches has this value at `at_ns`.
     fn observe(&mut self, at_ns: u64, flow_id: &str, value: u32) {
         if value != self.task.state.number {
             self.inside.remove(flow_id);
@@ -214,13 +215,13 @@ impl Trigger {
         self.start = Some((at_ns.saturating_add(self.task.after.nanos()), flow_id.to_owned()));
     }
 
-    /// When it starts or ends next; `u64::MAX`: not known yet.
+    /// When it next starts or ends; `u64::MAX` if that is not known yet.
     fn due_ns(&self) -> u64 {
         let start_ns = self.start.as_ref().map(|(start_ns, _)| *start_ns);
         start_ns.or(self.end_ns).unwrap_or(u64::MAX)
     }
 
-    /// For people: why the change was never made; `None`: it was.
+    /// Why the change was never made, for people; `None` if it was.
     fn missing(&self) -> Option<String> {
         let (source, state, group) =
             (&self.task.change.source, self.task.state.name, &self.task.flow);

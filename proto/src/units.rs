@@ -1,4 +1,4 @@
-//! Quantities with their units: their text, the integer that is stored, and the arithmetic that is dimensionally correct.
+//! Quantities with units: their text form, the stored integer, and dimensionally correct arithmetic.
 //!
 //! Every type stores one integer in the unit its constructor names. Text forms always carry a unit
 //! (`"100mbit"`, `"187500B"`, `"15ms"`, `"0.1%"`, `"40p"`): a bare number is refused, because half of the
@@ -39,8 +39,8 @@ pub struct Micros(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Ppm(u32);
 
-/// How much a queue may hold, in whichever unit the author thinks in. [`crate::resolve`] turns it into
-/// bytes or packets once the rate and the base round-trip time are known.
+/// The capacity of a queue, in any unit. [`crate::resolve`] converts it to bytes or packets once the rate and the base round-trip
+/// time are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// An absolute number of bytes.
@@ -49,12 +49,12 @@ pub enum Limit {
     Packets(Packets),
     /// Thousandths of the path's bandwidth-delay product (`"1.5bdp"` is 1500).
     MilliBdp(u32),
-    /// What the link's rate drains in this time (`"15ms"`).
+    /// The bytes that the link's rate drains in this time (`"15ms"`).
     Time(Micros),
 }
 
 impl Limit {
-    /// Whether it is a number of bytes or packets only at a rate and a round-trip time.
+    /// Whether it depends on a rate or a round-trip time.
     pub const fn is_relative(self) -> bool {
         matches!(self, Self::MilliBdp(_) | Self::Time(_))
     }
@@ -170,7 +170,7 @@ impl Ppm {
     }
 }
 
-/// Why a text with a number and another unit is not a quantity.
+/// The reason for a number with an unknown unit.
 const UNKNOWN_UNIT: &str = "the unit is unknown";
 
 /// Splits `"1.5mbit"` into the number and its unit, and scales it by the unit's factor with exact

@@ -1,4 +1,4 @@
-//! Why a congestion control is loaded the way it is: texts of messages.
+//! Messages about why a congestion control is loaded in its way.
 
 use crate::wire::via_reason::{
     BpfSupported, BpfUnavailable, Configured, KernelAlgorithm, Reason, Simulated,
@@ -31,7 +31,7 @@ impl ViaReason {
         Self { reason: Some(Reason::Simulated(Simulated {})) }
     }
 
-    /// For people; empty if it is not known.
+    /// The reason for people; empty if it is not known.
     pub fn text(&self) -> String {
         match &self.reason {
             None => String::new(),

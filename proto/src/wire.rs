@@ -15,7 +15,7 @@ pub use generated::*;
 /// The encoded descriptor set, so that a test can compare row messages with result columns.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.descriptors.bin"));
 
-/// A length-delimited field with its key, as an agent of another version may send it: for tests of compatibility.
+/// Encodes a length-delimited field with its key, as an agent of another version may send it. For compatibility tests.
 #[doc(hidden)]
 pub fn encoded_field(number: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -25,22 +25,22 @@ pub fn encoded_field(number: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// HTTP/2 keepalive of both ends: a peer that is silent for 5 s is lost. TCP repeats what the control network lost after 0.2,
-/// 0.6, 1.4 and 3.0 s (RFC 6298, with Linux's least RTO), so that interruptions of up to 3 s lose no node.
+/// HTTP/2 keepalive of both ends: a peer that is silent for 5 s is lost. TCP retransmits lost segments after 0.2, 0.6, 1.4 and 3.0
+/// s (RFC 6298, with Linux's minimum RTO), so interruptions of the control network of up to 3 s lose no node.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the answer to a keepalive may take.
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(4500);
 
 /// Longest message between controller and agent on one machine, in bytes: a request with its trace files.
 pub const MESSAGE_LIMIT: usize = 64 << 20;
-/// Longest request over a network, in bytes. Trace files are sent before, in parts.
+/// Longest request over a network, in bytes. Trace files are sent before it, in parts.
 pub const REMOTE_MESSAGE_LIMIT: usize = 1 << 20;
-/// Trace files that a node holds, in bytes.
+/// Maximum size of all trace files that a node holds, in bytes.
 pub const FILES_LIMIT: usize = 56 << 20;
-/// One of the parts, in bytes.
+/// Size of a part of a file, in bytes.
 pub const FILE_CHUNK: usize = 256 << 10;
 
-/// A message of the lab's guest cannot be read.
+/// Why a message of the lab's guest cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LabMessageError {
     /// Its length is not a number, or exceeds [`MESSAGE_LIMIT`].
@@ -51,7 +51,7 @@ pub enum LabMessageError {
     Decode(#[from] prost::DecodeError),
 }
 
-/// Takes the first message of the lab's guest off the front of what it wrote; `None` if it is not complete yet.
+/// Takes the first message from the output of the lab's guest; `None` if it is not complete yet.
 pub fn next_lab_message(bytes: &mut &[u8]) -> Option<Result<LabMessage, LabMessageError>> {
     let mut peek = *bytes;
     let length = match prost::decode_length_delimiter(&mut peek) {

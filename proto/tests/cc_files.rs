@@ -1,4 +1,4 @@
-//! Congestion controls of the user: what is read of their files, and the plans that name them.
+//! Supplied congestion controls: the facts read from their files, and the plans that name them.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -44,7 +44,7 @@ fn objects_of_another_kind_are_refused() {
     let program = |name| Some(Section { name, flags: 2 | EXECUTABLE, data: vec![0; 8] });
     let xdp = why(&object(OPS, program("xdp"), None));
     assert!(xdp.starts_with("its section xdp is a program"), "{xdp}");
-    // Without SHF_ALLOC: libbpf loads it too.
+    // libbpf also loads a section without SHF_ALLOC.
     let program_of = |flags| Some(Section { name: "xdp", flags, data: vec![0; 8] });
     let xdp = why(&object(OPS, program_of(EXECUTABLE), None));
     assert!(xdp.starts_with("its section xdp is a program"), "{xdp}");
@@ -126,7 +126,7 @@ fn name_and_digest_are_filled_in() {
     assert_eq!((cc.algorithm.as_str(), cc.sha256.as_deref()), ("mine", Some(sha256.as_str())));
     assert_eq!(cc.supplied(), Some(("mine.bpf.o", Via::Bpf)));
     assert_eq!(checked.cc_digests()["mine.bpf.o"], sha256);
-    // An agent reads it without the file.
+    // An agent reads the plan without the file.
     let again = ccbench_proto::plan::check::read(&to_toml(&checked), &[]).unwrap().0;
     assert_eq!(again.plan(), checked.plan());
     assert_eq!(cc_files(&plan(text), &[]), ["mine.bpf.o".to_owned()].into());

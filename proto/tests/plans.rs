@@ -88,7 +88,7 @@ fn invalid_plans_match_their_golden_errors() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Not a golden file, so that another kind changes none.
+/// This error is not in a golden file, so that a new kind changes none.
 #[test]
 fn unknown_kind_of_queue_names_those_that_exist() {
     let text = std::fs::read_to_string(root().join("tests/plans/valid/minimal.toml")).unwrap();
@@ -131,8 +131,8 @@ fn valid_plans_become_their_golden_schedules() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Plans with thousands of points: the schedule of the whole plan would have megabytes, so the golden one is that of the
-/// `[quick]` overrides.
+/// Plans with thousands of points. Their whole schedules would have megabytes, so the golden ones are those of the `[quick]`
+/// overrides.
 #[test]
 fn sweeps_become_their_golden_quick_schedules() {
     let mut wrong = Vec::new();
@@ -171,7 +171,7 @@ fn round_trips(file: &Path, plan: &CheckedPlan) {
     }
 }
 
-/// A schedule for people to read.
+/// Prints a schedule for people.
 fn describe(plan: &CheckedPlan, warnings: &[PlanProblem]) -> String {
     let mut out = print(warnings);
     let points = plan.points();
@@ -517,7 +517,7 @@ fn warns_of_a_bucket_that_holds_a_whole_phase() {
         let (_, warnings) = check(parse_with(&text, &[set]).unwrap()).unwrap();
         print(&warnings).contains("links.bottleneck.tbf.burst: 100mbit takes ")
     };
-    // What 100 Mbit/s send in 6 s.
+    // The bytes that 100 Mbit/s send in 6 s.
     assert!(!warned("75MB") && warned("75000001B"));
 }
 
@@ -543,7 +543,7 @@ mod any_text {
         }
     }
 
-    /// A valid plan with some of its pieces exchanged.
+    /// A valid plan with some of its parts exchanged.
     fn mutated() -> impl Strategy<Value = String> {
         let texts: Vec<String> = tomls("tests/plans/valid")
             .iter()

@@ -1,4 +1,4 @@
-//! The JSON schema of plans and the reader of plans agree, and the manual's chapter is made of them.
+//! Tests that the JSON schema of plans agrees with the reader of plans and with the manual's chapter.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -72,7 +72,7 @@ fn reference_equals_the_types() {
     );
 }
 
-/// What a reference points to, or the schema itself.
+/// The target of a reference, or the schema itself.
 fn resolve<'s>(whole: &'s Value, schema: &'s Value) -> &'s Value {
     let inner = schema.pointer("/allOf/0").unwrap_or(schema);
     match inner.get("$ref").and_then(Value::as_str) {
@@ -81,7 +81,7 @@ fn resolve<'s>(whole: &'s Value, schema: &'s Value) -> &'s Value {
     }
 }
 
-/// The least value that fits.
+/// The smallest value that fits.
 fn least(whole: &Value, schema: &Value) -> Value {
     let resolved = resolve(whole, schema);
     let first = |key: &str| resolved.get(key).and_then(|list| list.get(0));
@@ -115,7 +115,7 @@ fn least(whole: &Value, schema: &Value) -> Value {
     }
 }
 
-/// A plan that has this section's table, with as little else as a plan can have, and the table's schema.
+/// A minimal plan that has this section's table, and the table's schema.
 fn plan_with<'s>(whole: &'s Value, section: &Section) -> (Value, &'s Value) {
     let mut plan = least(whole, whole);
     let (mut at, mut schema) = (&mut plan, whole);
@@ -166,7 +166,7 @@ fn text(plan: &Value) -> String {
     toml::to_string(&toml::Table::try_from(plan).unwrap()).unwrap()
 }
 
-/// Calls for every key of a plan, with a plan that lacks it, its section and its schema.
+/// Calls `call` for every key of a plan, with its section, its schema, and a function that makes a plan with a value of the key.
 fn for_each_key(mut call: impl FnMut(&Section, &str, &Value, &dyn Fn(Option<Value>) -> Value)) {
     let whole = schema();
     let mut keys = 0;
@@ -194,7 +194,7 @@ fn schema_and_parser_accept_the_same_plans() {
         let agree = |value: Option<Value>| {
             let plan = with(value.clone());
             let (judged, read) = (judge.judge(&plan), parse(&text(&plan)));
-            // The schema knows which text is a name or a digest, ranges, and levels; the reader leaves them to the check.
+            // The schema checks names, digests, ranges and levels; the reader leaves them to the check.
             let stricter = ["pattern", "minimum", "maximum"];
             let checked = stricter
                 .iter()
@@ -202,7 +202,7 @@ fn schema_and_parser_accept_the_same_plans() {
             assert!(
                 judged.is_ok() == read.is_ok()
                     || ((checked || ["where", "a", "b"].contains(&key)) && read.is_ok())
-                    // The reader looks its keys up in the plan.
+                    // The reader resolves its keys in the plan.
                     || (key == "quick" && judged.is_ok()),
                 "{}: {key} = {value:?}\nby the schema: {judged:?}\nread: {read:?}",
                 section.title
@@ -262,7 +262,7 @@ fn ranges_are_those_of_the_check() {
         let path: Vec<&str> = path.chain([key]).collect();
         let refused = |value: Value| {
             let mut plan = with(Some(value));
-            // Keys of one kind.
+            // These keys are valid only with one tool or kind.
             if path == ["flows", "a", "bytes"] {
                 plan["flows"]["a"]["tool"] = "ccbench".into();
             } else if *key == *"bytes" {

@@ -30,13 +30,13 @@ pub struct Cli {
 pub enum Command {
     /// Run as a node: serve a controller until stopped
     Serve(ServeArgs),
-    /// Serve controllers without privileges, and pass their requests on to a worker (started as a service)
+    /// Serve controllers without privileges, and pass their requests to a worker (started as a service)
     Front(FrontArgs),
     /// Run as a node for the front on this machine (started as a service)
     Worker(WorkerArgs),
     /// Load and unload kernel modules for the worker on this machine (started as a service)
     Loader(LoaderArgs),
-    /// Get this node's first certificate for a key that is made here, with a token of `ccbench pki token`
+    /// Get this node's first certificate, for a key made here, with a token of `ccbench pki token`
     Join(crate::join::Args),
     /// Create the namespaces of an experiment and keep them (started by `ccbench run`)
     Testbed(crate::testbed::Args),
@@ -51,7 +51,7 @@ pub enum Command {
     Link(Box<crate::link::Args>),
     /// Congestion controls: list, show, load and unload (`ccbench cc`)
     Cc(crate::sockets::command::Args),
-    /// Undo what a link did to an interface when the link is gone (started by `link`)
+    /// Undo a link's changes to an interface when the link is gone (started by `link`)
     #[command(hide = true)]
     LinkGuard(crate::link::GuardArgs),
     /// Remove what dead testbeds and agents left behind under the run directory
@@ -100,24 +100,24 @@ pub struct FrontArgs {
     /// Directory of the audit log
     #[arg(long, value_name = "DIR")]
     pub state_dir: PathBuf,
-    /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0B: no audit log
+    /// Size at which the audit log, `audit.ndjson` in the state directory, is rotated; 0B: no audit log
     #[arg(long, value_name = "SIZE", default_value = "4MB")]
     pub audit_size: Bytes,
 }
 
-/// The worker's socket, unless another one is given.
+/// Default path of the worker's socket.
 pub const WORKER_SOCKET: &str = "/run/ccbench-agent-worker.sock";
 
 /// `ccbench-agent worker`
 #[derive(Debug, Clone, Args)]
 pub struct WorkerArgs {
-    /// Where to listen: `unix:PATH`, or `stdin` for a listening socket that is standard input (systemd: StandardInput=socket)
+    /// Where to listen: `unix:PATH`, or `stdin` if standard input is a listening socket (systemd: StandardInput=socket)
     #[arg(long, value_name = "ADDRESS")]
     pub listen: LocalListen,
-    /// The user of the front, a name or a number: only its processes and root may connect
+    /// The front's user, a name or a number: only its processes and root may connect
     #[arg(long, value_name = "USER", value_parser = user)]
     pub front_user: u32,
-    /// What controllers may do on this machine at most, whatever their certificates permit [default: all]
+    /// Limit of what controllers may do on this machine, whatever their certificates permit [default: all]
     #[arg(long, value_name = "SCOPE", value_delimiter = ',')]
     pub scope: Vec<Scope>,
     /// Changes to the machine.
@@ -128,10 +128,10 @@ pub struct WorkerArgs {
 /// `ccbench-agent loader`
 #[derive(Debug, Clone, Args)]
 pub struct LoaderArgs {
-    /// Where to listen: `unix:PATH`, or `stdin` for a listening socket that is standard input (systemd: StandardInput=socket)
+    /// Where to listen: `unix:PATH`, or `stdin` if standard input is a listening socket (systemd: StandardInput=socket)
     #[arg(long, value_name = "ADDRESS")]
     pub listen: LocalListen,
-    /// Directory with the names of the modules of users that are loaded
+    /// Directory that lists the loaded modules of users
     #[arg(long, value_name = "DIR", default_value = "/run/ccbench-loader")]
     pub state_dir: PathBuf,
     /// What may be loaded.
@@ -142,7 +142,7 @@ pub struct LoaderArgs {
 /// The certificates of a process that listens on TCP.
 #[derive(Debug, Clone, Args)]
 pub struct TlsArgs {
-    /// This node's certificate (PEM); with it and the two below, mutual TLS
+    /// This node's certificate (PEM); together with the next two options, it enables mutual TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The certificate's private key (PEM)
@@ -156,32 +156,33 @@ pub struct TlsArgs {
     pub tls_crl: Option<PathBuf>,
 }
 
-/// What a process that changes its machine may do, and where it keeps the undo.
+/// What a process that changes its machine may do, and where it keeps its undo journal.
 #[derive(Debug, Clone, Args)]
 pub struct MachineArgs {
-    /// Directory of the undo journal and of the audit log; it stays when the agent ends [default: /run/ccbench/agent-NAMESPACE_INODE]
+    /// Directory of the undo journal and of the audit log; it remains when the agent ends [default:
+    /// /run/ccbench/agent-NAMESPACE_INODE]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
     /// The namespace ends with this process: keep no undo journal and no audit log
     #[arg(long)]
     pub ephemeral: bool,
-    /// Size at which the audit log, `audit.ndjson` in the state directory, is renamed and begun anew; 0B: no audit log
+    /// Size at which the audit log, `audit.ndjson` in the state directory, is rotated; 0B: no audit log
     #[arg(long, value_name = "SIZE", default_value = "4MB")]
     pub audit_size: Bytes,
     /// What may be loaded.
     #[command(flatten)]
     pub allow: AllowArgs,
-    /// Reboot this machine into a kernel that a plan names (`kernel_release` of a node), which this boot loader boots once, for
-    /// controllers with the scope `reboot` [default: no reboots]
+    /// Let controllers with the scope `reboot` reboot this machine into a kernel that a plan names (`kernel_release` of a node),
+    /// which this boot loader boots once [default: no reboots]
     #[arg(long, env = "CCBENCH_ALLOW_REBOOT", value_name = "BOOT_LOADER", value_enum)]
     pub allow_reboot: Option<BootLoaderKind>,
 }
 
-/// What may be loaded on this machine; a worker and its loader get it from the same variables.
+/// What may be loaded on this machine. A worker and its loader read the same environment variables.
 #[derive(Debug, Clone, Args)]
 pub struct AllowArgs {
-    /// SHA-256 of a congestion control of a user (`file` or `module` in `[cc.NAME]`) that controllers may load here; repeat it for
-    /// more. `serve` on a Unix socket loads all
+    /// SHA-256 of a user's congestion control (`file` or `module` in `[cc.NAME]`) that controllers may load here; may be repeated.
+    /// `serve` on a Unix socket loads all
     #[arg(
         long,
         env = "CCBENCH_ALLOW_CC_DIGEST",
@@ -190,19 +191,19 @@ pub struct AllowArgs {
         value_parser = digest
     )]
     pub allow_cc_digest: Vec<String>,
-    /// An installed kernel module that may be loaded for a congestion control; with `*` at its end, all names with this beginning.
-    /// May be repeated [default: ccb_*, tcp_*]
+    /// An installed kernel module that may be loaded for a congestion control; with `*` at the end, all names with this prefix. May
+    /// be repeated [default: ccb_*, tcp_*]
     #[arg(long, env = "CCBENCH_ALLOW_MODULE", value_name = "NAME", value_delimiter = ',')]
     pub allow_module: Vec<ModulePattern>,
 }
 
 impl AllowArgs {
-    /// The files of users.
+    /// Digests of the users' files that may be loaded.
     pub fn digests(&self) -> BTreeSet<String> {
         self.allow_cc_digest.iter().cloned().collect()
     }
 
-    /// The installed modules.
+    /// The installed modules that may be loaded.
     pub fn modules(&self) -> AllowedModules {
         AllowedModules::of(&self.allow_module)
     }
@@ -240,11 +241,12 @@ pub struct UndoArgs {
     /// Enter this network namespace first, and undo only what was changed in it [default: enter the one that each change names]
     #[arg(long, value_name = "PATH")]
     pub netns: Option<PathBuf>,
-    /// Remove the journal's damaged lines, after you have restored by hand what they stand for
+    /// Remove the journal's damaged lines, after you have undone their changes by hand
     #[arg(long)]
     pub discard_damaged: bool,
-    /// Remove the changes in network namespaces that are not found or cannot be entered, each of which is printed. First run this
-    /// without the option, as root and outside of services and containers: what is found is undone
+    /// Remove from the journal, and print, the changes in network namespaces that are not found or cannot be entered. First run
+    /// this without the option, as root and outside of services and containers, to undo the changes in all namespaces that are
+    /// found
     #[arg(long)]
     pub discard_unreachable: bool,
 }
@@ -306,7 +308,7 @@ impl FromStr for Listen {
     }
 }
 
-/// Where a process listens that only other processes of this machine reach.
+/// Where a process listens for other processes of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalListen {
     /// Standard input is the listening socket.

@@ -38,10 +38,10 @@ pub mod values;
 pub mod view;
 pub use pki::PkiCommand;
 
-/// Congestion-control experiments from one plan file.
+/// Runs congestion-control experiments from one plan file.
 ///
 /// A plan describes nodes, links, flows and phases. `ccbench run` builds the topology in network namespaces on
-/// this machine (or drives agents on real nodes), runs every trial, judges it, and writes Parquet tables.
+/// this machine (or drives agents on other machines), runs and judges every trial, and writes Parquet tables.
 #[derive(Debug, Parser)]
 #[command(name = "ccbench", version, max_term_width = 110, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -72,14 +72,15 @@ pub enum Command {
     },
     /// Run a plan: every point of its matrix, every repetition.
     Run(RunArgs),
-    /// Make one run of the trials of all shards (`run --shard`), and summarise it.
+    /// Merge the trials of all shards (`run --shard`) into one run, and summarise it.
     #[command(
         after_help = "Exit codes: 1 trials are missing, an object is damaged, or the machines disagree; others as of `ccbench run`."
     )]
     Merge(MergeArgs),
     /// Run the shards of a plan as jobs of Slurm, and merge them; or print what HyperQueue or Kubernetes needs.
     Submit(SubmitArgs),
-    /// Write what a testbed needs to reserve a plan's nodes (CloudLab, FABRIC, containerlab), and the plan for these nodes.
+    /// Write the request with which a testbed reserves a plan's nodes (CloudLab, FABRIC, containerlab), and the plan for these
+    /// nodes.
     Testbed(TestbedArgs),
     /// Check a plan: print every problem with its line and a fix, and warn about misleading setups.
     Check(CheckArgs),
@@ -88,12 +89,12 @@ pub enum Command {
     Plan(PlanCommand),
     /// Run a published experiment and check its claims on this machine. Without a name, list the experiments.
     Reproduce(ReproduceArgs),
-    /// Measure a congestion control by the criteria of RFC 9743 (BCP 133), beside CUBIC, and print them as one table. In the lab and
+    /// Measure a congestion control and CUBIC by the criteria of RFC 9743 (BCP 133), and print them as one table. In the lab and
     /// the simulator (`--lab`, `--sim`) the values are repeatable.
     Scorecard(ScorecardArgs),
     /// Summarise a results directory again: tables, CSV and Parquet.
     Summarize(SummarizeArgs),
-    /// Compare every file of a run with its digest, at the place where it is.
+    /// Compare every file of a run with its digest, where the run is stored.
     #[command(
         after_help = "Exit codes: 0 every file that has a digest is intact · 1 a file is damaged, missing or unexpected; with \
 --strict also if a file has no digest · 2 there is no run."
@@ -108,7 +109,7 @@ pub enum Command {
     /// Export a run for other tools: CSV tables, flent data files, iperf3 JSON, OpenMetrics, Perfetto traces, qlog.
     #[command(subcommand)]
     Export(ExportCommand),
-    /// Pack a run for reviewers; run such an artifact again and compare.
+    /// Pack a run for reviewers, or run such an artifact again and compare.
     #[command(subcommand)]
     Artifact(ArtifactCommand),
     /// Compare two runs, or two levels of a factor: differences with confidence intervals and effect sizes.
@@ -119,7 +120,7 @@ pub enum Command {
     Describe(DescribeArgs),
     /// Show a run in progress at the terminal: flows with sparklines, links, machines and the verdict as it forms.
     Top(view::TopArgs),
-    /// Show a run in the browser: while it is in progress its numbers as they come, then its report.
+    /// Show a run in the browser: live while it is in progress, then its report.
     View(view::ViewArgs),
     /// Run a command inside a node of a running experiment: `ccbench exec src -- ss -ti`.
     Exec(ExecArgs),
@@ -182,8 +183,8 @@ pub struct TlsArgs {
     /// Directory with `ca.pem`, `controller.pem` and `controller.key` (see `ccbench pki`); required for agents that are not on loopback.
     #[arg(long, env = "CCBENCH_PKI", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub pki: Option<PathBuf>,
-    /// Revoked certificates (`crl.pem` of `ccbench pki revoke`): agents with one of them are refused [default: `crl.pem` in the directory
-    /// of --pki, if it is there].
+    /// Revoked certificates (`crl.pem` of `ccbench pki revoke`): agents that use one are refused [default: `crl.pem` in the
+    /// directory of --pki, if it exists].
     #[arg(long, env = "CCBENCH_CRL", value_name = "FILE", requires = "pki", value_hint = ValueHint::FilePath)]
     pub crl: Option<PathBuf>,
 }
@@ -198,17 +199,17 @@ pub struct RunArgs {
     /// Override a key: `--set links.bottleneck.rate=50mbit`, `--set repeat=1`, `--set phases.0.length=5s`.
     #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
     pub sets: Vec<String>,
-    /// Continue this results directory: run the trials that it lacks, and repeat those that were aborted, whose files are
-    /// damaged, or that failed because of a node or an error and not by their plan (reasons not_run, node_lost, error). Where and
-    /// how the trials run is known from the directory, but for certificates: nodes with agents need --pki again.
+    /// Continue this results directory: run the trials that it lacks, and repeat those that were aborted, whose files are damaged,
+    /// or that failed because of a node or an error and not because of their plan (reasons not_run, node_lost, error). Where and
+    /// how the trials run is taken from the directory, except for certificates: nodes with agents need --pki again.
     #[arg(long, value_name = "DIR", conflicts_with = "plan", value_hint = ValueHint::DirPath)]
     pub resume: Option<PathBuf>,
     /// With --resume: repeat every failed trial.
     #[arg(long, requires = "resume")]
     pub retry_failed: bool,
     /// Run only shard I of N, and put its trials into --out, a directory that all machines share or a bucket
-    /// (`s3://BUCKET/PREFIX`): `--shard 2/8`. `auto` takes the task of a Slurm array, `auto/N` that of Slurm, HyperQueue or
-    /// Kubernetes. The same command again runs what is left. `ccbench merge` makes one run of all shards.
+    /// (`s3://BUCKET/PREFIX`): `--shard 2/8`. `auto` uses the task of a Slurm array, `auto/N` that of Slurm, HyperQueue or
+    /// Kubernetes. Repeat the command to run the trials that are left. `ccbench merge` makes one run of all shards.
     #[arg(long, value_name = "I/N", conflicts_with = "resume", requires = "out")]
     pub shard: Option<ShardChoice>,
     /// Options of the run.
@@ -259,7 +260,7 @@ pub struct RunOptions {
     /// Print one JSON object per line instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Show the run while it is in progress: in the browser, at the address that is printed, or as a screen (--view=terminal).
+    /// Show the run while it is in progress: in the browser, at the printed address, or on a terminal screen (--view=terminal).
     #[arg(long, value_enum, value_name = "WHERE", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "browser")]
     pub view: Option<view::ViewPlace>,
@@ -269,22 +270,22 @@ pub struct RunOptions {
     /// Continue with the other points if a trial cannot be prepared.
     #[arg(long)]
     pub keep_going: bool,
-    /// How long a node with an agent of its own is awaited when it is lost, until its trial is repeated: `10min` for one that reboots.
+    /// How long to wait for a lost node with an agent of its own before its trial is repeated: `10min` for one that reboots.
     #[arg(long, value_name = "TIME", default_value_t = AWAIT_NODES)]
     pub await_nodes: Micros,
-    /// How long a node is awaited that is rebooted into a kernel of the plan (`kernel_release`).
+    /// How long to wait for a node that is rebooted into a kernel of the plan (`kernel_release`).
     #[arg(long, value_name = "TIME", default_value_t = AWAIT_REBOOT)]
     pub await_reboot: Micros,
     /// Build the topology in a user namespace even as root.
     #[arg(long)]
     pub rootless: bool,
     /// Run every trial in the lab: a virtual machine with a virtual clock, so that the result depends only on the plan
-    /// and its seed. Needs no root; run `ccbench lab build` once before. A plan that names a kernel or an engine
-    /// always runs in the lab.
+    /// and its seed. Needs no root; run `ccbench lab build` once first. A plan that names a kernel or an engine always runs in the
+    /// lab.
     #[arg(long)]
     pub lab: bool,
-    /// What runs the lab's kernel: uml, or qemu, which is several times slower and runs every plan and kernel. Same as
-    /// `--set lab.engine=ENGINE` [default: uml where it can run, or qemu; a note gives the reason].
+    /// Engine that runs the lab's kernel: uml, or qemu, which is several times slower and runs every plan and kernel. Same as
+    /// `--set lab.engine=ENGINE` [default: uml where it can run, otherwise qemu; a note gives the reason].
     #[arg(long, requires = "lab")]
     pub engine: Option<Engine>,
     /// Kernel in the lab if the plan names none (`lab.kernel`): own, 6.1, 6.12 or 7.2 [default: own].
@@ -300,8 +301,8 @@ pub struct RunOptions {
     // Not with --pki: it may come from the environment.
     #[arg(long, conflicts_with_all = ["lab", "engine", "kernel", "dilation", "rootless"])]
     pub sim: bool,
-    /// Trials that run at the same time: in the lab each on a CPU of its own and with 768 MiB, in the simulator one thread
-    /// each. The results are the same for any number [default: the number of CPUs].
+    /// Trials that run at the same time: in the lab, each has its own CPU and 768 MiB; in the simulator, each is one thread. The
+    /// results are the same for any number [default: the number of CPUs].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub jobs: Option<u32>,
     /// Options for agents over TCP.
@@ -324,13 +325,13 @@ pub enum LabCommand {
         #[arg(long)]
         modules: bool,
     },
-    /// Pack the kernels `own` that are built here into a package for other machines.
+    /// Pack the `own` kernels built here into a package for other machines.
     Pack {
         /// The package to write, gzip over tar.
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: PathBuf,
     },
-    /// Install the kernels of a package, instead of building them. It must be of a ccbench with the same recipes.
+    /// Install the kernels of a package instead of building them. The package must come from a ccbench with the same recipes.
     Install {
         /// The package.
         #[arg(value_hint = ValueHint::FilePath)]
@@ -353,7 +354,8 @@ pub struct CheckArgs {
     /// The plan.
     #[command(flatten)]
     pub plan: PlanArgs,
-    /// Print each point of the plan as it will run, with presets, defaults and limits, and relative limits of queues in bytes or packets.
+    /// Print each point of the plan as it will run, with presets, defaults and limits, and with relative queue limits in bytes or
+    /// packets.
     #[arg(long)]
     pub expand: bool,
     /// Apply the plan's `[quick]` overrides.
@@ -398,7 +400,7 @@ pub struct SummarizeArgs {
     /// Also print the six columns of the coexistence study (throughput and srtt in each phase, per trial) for this flow group.
     #[arg(long, value_name = "GROUP")]
     pub six_columns: Option<String>,
-    /// Check the claims (`[[expect]]`) of this plan instead of those of the run.
+    /// Check the claims (`[[expect]]`) of this plan instead of the run's own.
     #[arg(long, value_name = "PLAN", value_hint = ValueHint::FilePath)]
     pub expect: Option<PathBuf>,
 }
@@ -406,14 +408,14 @@ pub struct SummarizeArgs {
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Output of `ss -ti` (with or without ts(1)), iperf3 (text, -J, --json-stream) and ping, data files of flent, qlog files, each also
-    /// compressed by gzip: files, or directories of files.
+    /// Files, or directories of files: output of `ss -ti` (with or without ts(1)), iperf3 (text, -J, --json-stream) and ping, data
+    /// files of flent, qlog files. Each may be compressed by gzip.
     #[arg(required = true, value_hint = ValueHint::AnyPath)]
     pub files: Vec<PathBuf>,
     /// The results directory to create.
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub output: PathBuf,
-    /// The node of files whose name contains PART; without PART=, of all other files [default: imported].
+    /// The node of the files whose names contain PART; without PART=, of all other files [default: imported].
     #[arg(long = "node", value_name = "[PART=]NODE")]
     pub nodes: Vec<String>,
     /// Group name of the flows to this server: `--group 5201=bulk`, `--group 10.0.3.1:5201=bulk` [default: their congestion control].
@@ -425,7 +427,7 @@ pub struct ImportArgs {
     /// Take the trial from the last separate number in a file's name: `cubic-3-ss.txt` [default: one trial].
     #[arg(long)]
     pub trials: bool,
-    /// The date of timestamps without a date; its year is the year of timestamps without one.
+    /// The date of timestamps without a date; its year is that of timestamps without a year.
     #[arg(long, value_name = "YYYY-MM-DD", value_parser = day)]
     pub date: Option<Base>,
     /// Print every line that cannot be parsed.
@@ -442,7 +444,7 @@ pub struct ReportArgs {
     /// The file [default: `report.html` in the results directory; required for shards and URLs].
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
-    /// Check the claims (`[[expect]]`) of this plan instead of those of the run.
+    /// Check the claims (`[[expect]]`) of this plan instead of the run's own.
     #[arg(long, value_name = "PLAN", value_hint = ValueHint::FilePath)]
     pub expect: Option<PathBuf>,
     /// Include failed and aborted trials in the means.
@@ -465,14 +467,14 @@ pub struct CompareArgs {
     /// Metrics of the summary instead of the default ones: `srtt`, `srtt:p95`, `throughput_sum:mean`.
     #[arg(long = "metric", value_name = "NAME[:STAT]", value_delimiter = ',')]
     pub metrics: Vec<String>,
-    /// By how many percent of A's mean a metric may differ where A and B agree; may be repeated. Two runs with several common
+    /// A and B agree if this metric differs by at most this percentage of A's mean; may be repeated. Two runs with several common
     /// points also have the tolerances throughput_sum=2, srtt=6 and retransmission_share=25 (or 0.1 percentage points).
     #[arg(long = "tolerance", value_name = "METRIC=PERCENT", value_delimiter = ',')]
     pub tolerances: Vec<Tolerance>,
     /// Also write the table as CSV; - writes CSV to standard output instead of the table.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub csv: Option<PathBuf>,
-    /// Also write the claims that both runs have, with what each run measured, as CSV; - as with --csv.
+    /// Also write the claims that both runs have, with the values that each run measured, as CSV; - as with --csv.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "by")]
     pub claims_csv: Option<PathBuf>,
     /// Include failed and aborted trials.
@@ -489,8 +491,8 @@ pub struct PlotArgs {
     /// The kind of figure.
     #[arg(long, value_enum)]
     pub kind: figure::Kind,
-    /// Select data by a factor of the matrix, `point_id`, `trial`, `phase`, `group`, `flow_id`, `link` or `cc`, one value for each. If
-    /// one figure cannot show several points, each point gets its own figure.
+    /// Select data by a factor of the matrix, `point_id`, `trial`, `phase`, `group`, `flow_id`, `link` or `cc`; one value per
+    /// column. If one figure cannot show several points, each point gets its own figure.
     #[arg(long = "where", value_name = "COLUMN=VALUE", value_parser = column)]
     pub wheres: Vec<(String, String)>,
     /// Metrics instead of the default ones: of the summary (`srtt`, `srtt:p95`) for phases and heatmap, which also has `throughput_share`;
@@ -501,7 +503,8 @@ pub struct PlotArgs {
     /// Factor on the horizontal axis of a heatmap [default: the last factor that varies].
     #[arg(long, value_name = "FACTOR")]
     pub x: Option<String>,
-    /// Factor on the vertical axis of a heatmap [default: the last one but one]. Each combination of the other factors has a panel.
+    /// Factor on the vertical axis of a heatmap [default: the last but one that varies]. Each combination of the other factors has
+    /// a panel.
     #[arg(long, value_name = "FACTOR")]
     pub y: Option<String>,
     /// A directory, or one file that ends in .svg or .png [default: `figures` in the results directory; required for shards and URLs].
@@ -527,7 +530,7 @@ pub struct VerifyArgs {
     /// The run: a results directory, a directory of shards, or a URL (`s3://BUCKET/PREFIX`) of either.
     #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub run: PathBuf,
-    /// Exit with 1 if a file has no digest, too: derived files such as `report.html`, and runs of versions without digests.
+    /// Exit with 1 also if a file has no digest: derived files such as `report.html`, and runs of versions without digests.
     #[arg(long)]
     pub strict: bool,
 }

@@ -25,7 +25,7 @@ const MAX_PATH: usize = 1024;
 /// How to compile an object.
 const COMPILE: &str = "clang -O2 -g -target bpf -c NAME.bpf.c -o NAME.bpf.o";
 
-/// Why a file is no congestion control. The caller names the file.
+/// Why a file is not a congestion control. The caller names the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SuppliedError {
     /// Not an object file, or a damaged one.
@@ -37,7 +37,7 @@ pub enum SuppliedError {
         /// What the reader says.
         source: object::read::Error,
     },
-    /// Packed, as distributions install modules.
+    /// Compressed, as distributions install modules.
     #[error("it is compressed; decompress it first (`{tool} -d`)")]
     Compressed {
         /// What decompresses it.
@@ -49,7 +49,7 @@ pub enum SuppliedError {
     /// Linked.
     #[error("it is an executable or a library, not an object: compile it with `{}`", COMPILE)]
     NotObject,
-    /// Compiled for a processor, and no module.
+    /// Compiled for a processor, but not a module.
     #[error("it is neither an object for BPF nor a kernel module; compile it with `{}`", COMPILE)]
     Neither,
     /// A section lies outside of the file.
@@ -88,7 +88,7 @@ pub enum SuppliedError {
         /// The section.
         section: String,
     },
-    /// A map that would stay.
+    /// A map that would outlive the trial.
     #[error("its map {map} is pinned, so it would outlive the trial: remove `pinning`")]
     PinnedMap {
         /// The map.
@@ -108,7 +108,7 @@ pub enum SuppliedError {
         /// The variable.
         variable: String,
     },
-    /// A name that the kernel does not take.
+    /// A name that the kernel refuses.
     #[error("its name: {reason}")]
     Name {
         /// Why.
@@ -155,9 +155,9 @@ pub struct Ops {
     pub map: String,
     /// Its name.
     pub name: String,
-    /// Where the 16 bytes of the name are in the variable.
+    /// Offset of the 16 bytes of the name in the variable.
     pub name_at: usize,
-    /// Where the u32 of `TCP_CONG_*` flags is, if the object's struct has it.
+    /// Offset of the u32 of `TCP_CONG_*` flags, if the object's struct has it.
     pub flags_at: Option<usize>,
 }
 
@@ -166,7 +166,7 @@ pub struct Ops {
 pub struct BpfParameter {
     /// Name and type.
     pub parameter: Parameter,
-    /// Where its value is in the section `.rodata`.
+    /// Offset of its value in the section `.rodata`.
     pub at: usize,
     /// Its value in the object.
     pub default: i128,
@@ -204,7 +204,7 @@ pub enum ParameterKind {
         /// It may be negative.
         is_signed: bool,
     },
-    /// Text of a module, with its type's name; the module checks it.
+    /// Text, with the name of the module's type; the module checks it.
     Text(String),
 }
 
@@ -270,7 +270,8 @@ impl SuppliedFile {
         }
     }
 
-    /// The names of its congestion controls. A module does not contain it: by convention it is the name of the module without `tcp_`.
+    /// The names of its congestion controls. A module does not contain the name: by convention it is the module's name without
+    /// `tcp_`.
     pub fn names(&self) -> Vec<&str> {
         match self {
             Self::Bpf(object) => object.ops.iter().map(|ops| ops.name.as_str()).collect(),
@@ -288,7 +289,7 @@ impl SuppliedFile {
         }
     }
 
-    /// The value in force of each parameter that a plan writes, as text.
+    /// The effective value of each parameter that a plan writes, as text.
     ///
     /// # Errors
     /// Every parameter that the file does not have, and every value out of range.
@@ -370,7 +371,7 @@ impl ParameterKind {
         }
     }
 
-    /// The value as the kernel would print it.
+    /// Checks a value. Returns it as the kernel would print it.
     fn check(&self, value: &SysctlValue) -> Result<String, ParamError> {
         let written = value.to_string();
         let text = written.trim();
@@ -396,7 +397,7 @@ impl ParameterKind {
         Err(ParamError::OutOfRange { number, range: self.range() })
     }
 
-    /// A number in memory, little-endian; `None` for text, or for another count of bytes.
+    /// Decodes a number in memory, little-endian; `None` for text, or for another number of bytes.
     pub fn decode(&self, value: &[u8]) -> Option<i128> {
         let (min, _) = self.limits()?;
         if Some(value.len()) != self.bytes() {
@@ -407,7 +408,7 @@ impl ParameterKind {
         Some(if is_negative { number + 2 * min } else { number })
     }
 
-    /// The bytes of a number in memory, little-endian; `None` for text and for what is out of range.
+    /// Encodes a number for memory, little-endian; `None` for text and for a number out of range.
     pub fn encode(&self, number: &str) -> Option<Vec<u8>> {
         let (min, max) = self.limits()?;
         let number = number.parse::<i128>().ok().filter(|number| (min..=max).contains(number))?;
@@ -415,7 +416,7 @@ impl ParameterKind {
     }
 }
 
-/// What can be checked of `[cc.NAME]` with a file without the file.
+/// Checks a `[cc.NAME]` that has a file as far as possible without reading the file.
 pub(super) fn check(cc: &Cc) -> Vec<InstanceProblem> {
     let mut wrong = Vec::new();
     let mut report = |key: &str, reason: String| {
@@ -461,7 +462,7 @@ pub fn is_digest(text: &str) -> bool {
 }
 
 impl CcFacts {
-    /// The instance with what follows from the file: its name, if the file has only one, and its digest.
+    /// Fills in the keys that follow from the file: the name, if the file has only one, and the digest.
     pub fn fill(&self, cc: &mut Cc) {
         if let [only] = self.file.names()[..]
             && cc.algorithm.is_empty()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// All of ccbench's own.
+/// All of ccbench's own congestion controls.
 #[derive(Debug, Default, Deserialize)]
 pub struct Table {
     /// The C cores.
@@ -18,11 +18,11 @@ pub struct Table {
 pub struct Core {
     /// Its name.
     pub name: String,
-    /// It sets the window at every ACK itself, and paces.
+    /// It sets the window itself at every ACK, and paces.
     pub owns_cwnd: bool,
     /// It needs ECN with one echo per mark, so both ends must have it before they connect.
     pub wants_ecn: bool,
-    /// It does with parameter `ecn_enable`.
+    /// It needs this only with the parameter `ecn_enable`.
     pub may_want_ecn: bool,
     /// It needs ECT(1) on its data.
     pub wants_ect1: bool,
@@ -39,11 +39,11 @@ pub struct Core {
 /// A parameter of a core.
 #[derive(Debug, Deserialize)]
 pub struct Param {
-    /// Its name, the study's where it has one.
+    /// Its name, if possible that of the study.
     pub name: String,
     /// "us", "%", "rounds", "flag" ...
     pub unit: String,
-    /// Of the core; a scheme may have another.
+    /// The core's default; a scheme may have another.
     pub default: u32,
     /// Lowest value.
     pub min: u32,

@@ -24,12 +24,12 @@ pub struct Capture {
     #[serde(default = "headers")]
     #[schemars(extend("x-from" = "48B", "x-to" = "65535B"))]
     pub snap: Bytes,
-    /// Length of a file.
+    /// Maximum size of a file.
     #[serde(default = "file")]
     #[schemars(extend("x-from" = "100kB"))]
     pub size: Bytes,
-    /// With one file, packets after it is full are only counted (`capture_full`); with more, the oldest file is
-    /// overwritten (a ring).
+    /// Number of files. Once a single file is full, packets are only counted (`capture_full`); several files are a ring, in which
+    /// the oldest is overwritten.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub files: u32,

@@ -23,19 +23,18 @@ pub struct Cc {
     /// nodes' kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// SHA-256 of `file` or `module`, in hexadecimal; filled in by ccbench. If given, another file is an error.
+    /// SHA-256 of `file` or `module`, in hexadecimal; filled in by ccbench. If given, a file with another digest is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Parameters that differ from the algorithm's, by name; for the kernel's own and for `module` those of its module, for `file` its
-    /// numbers that are declared `const volatile`. Unknown parameters and values out of range are errors.
+    /// Parameters, by name, that differ from the algorithm's defaults. For the kernel's own and for `module`, these are parameters
+    /// of the module; for `file`, its numbers declared `const volatile`. Unknown parameters and values out of range are errors.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, SysctlValue>,
     /// How it is loaded.
     #[serde(default)]
     pub via: Via,
-    /// Send data as ECT(1), which L4S queues classify as L4S, or as ECT(0); for algorithms that count marks (`dctcp`,
-    /// `prague`, `bbr2` and `bbr3` with `ecn_enable`): `dctcp` with `ect1 = true` is what many L4S studies use; absent:
-    /// the algorithm's own.
+    /// Send data as ECT(1), which L4S queues classify as L4S, or as ECT(0). For algorithms that count marks (`dctcp`, `prague`,
+    /// `bbr2` and `bbr3` with `ecn_enable`); many L4S studies use `dctcp` with `ect1 = true`; absent: the algorithm's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ect1: Option<bool>,
 }
@@ -54,7 +53,7 @@ impl Cc {
         }
     }
 
-    /// The path of the file that the user supplies, and how it is loaded; `None` for ccbench's and the kernel's own.
+    /// The path of a supplied file, and how it is loaded; `None` for ccbench's and the kernel's own.
     pub fn supplied(&self) -> Option<(&str, Via)> {
         let module = self.module.as_deref().map(|path| (path, Via::Module));
         self.file.as_deref().map(|path| (path, Via::Bpf)).or(module)

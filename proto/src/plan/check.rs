@@ -1,5 +1,5 @@
-//! Cross-field rules: a plan becomes a [`CheckedPlan`], or a list of all its problems. Every point of the matrix is
-//! checked, because trials run points.
+//! Checks a plan across its keys: the result is a [`CheckedPlan`] or a list of all problems. Every point of the matrix is checked,
+//! because trials run points.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,14 +51,14 @@ pub enum Target {
     /// Kernels: nodes, network namespaces or the lab, as the plan and the command line say.
     #[default]
     Kernel,
-    /// The simulator, which has models of some of what kernels can do.
+    /// The simulator, which models a part of what kernels can do.
     Simulator,
-    /// Not known: the plan of results, or of an agent, whose controller has checked it for its target.
+    /// Not known: the plan comes from results, or is an agent's, and a controller has checked it for its target.
     Any,
 }
 
 impl CheckedPlan {
-    /// How many points the matrix has; 1 without one.
+    /// Number of points of the matrix; 1 without a matrix.
     pub fn point_count(&self) -> u32 {
         matrix::count(self.plan()).min(matrix::MAX_POINTS) as u32
     }
@@ -94,7 +94,7 @@ fn fill(plan: &mut Plan, files: &PlanFiles) {
     supplied::fill(plan, &files.ccs);
 }
 
-/// A checked plan, with what follows from its files where no factor changes the file.
+/// Makes a checked plan. Fills in the keys that follow from files which no factor changes.
 fn checked(mut plan: Plan, files: Arc<PlanFiles>) -> CheckedPlan {
     traces::fill_unvaried(&mut plan, &files.traces);
     supplied::fill_unvaried(&mut plan, &files.ccs);
@@ -103,12 +103,12 @@ fn checked(mut plan: Plan, files: Arc<PlanFiles>) -> CheckedPlan {
 }
 
 /// Reads a plan's text with overrides (`links.bottleneck.rate=50mbit`) and checks it at every point of its
-/// matrix. The warnings come with the plan. Problems are in the order of their lines. What depends on the contents
-/// of trace files is not judged; see [`read_with`].
+/// matrix. The warnings come with the plan. Problems are in the order of their lines. Rules that depend on the contents of trace
+/// files are skipped; see [`read_with`].
 ///
 /// # Errors
-/// Every problem there is, warnings too, when at least one is an error: what cannot be read, and what is
-/// wrong with the rest. What may only follow from something unreadable is left out.
+/// If at least one problem is an error, all problems, including warnings: keys that cannot be read, and problems of the others.
+/// Problems that may only follow from unread keys are left out.
 pub fn read(
     text: &str,
     sets: &[String],
@@ -128,10 +128,10 @@ pub fn read_with(
     read_for(Target::Any, text, sets, traces)
 }
 
-/// As [`read_with`], for a plan that this target will run, with all of its files: also those that [`cc_files`] names.
+/// As [`read_with`], for a plan that this target will run, with all its files, also those that [`cc_files`] names.
 ///
 /// # Errors
-/// As [`read_with`]; what the target cannot run is a problem of the plan.
+/// As [`read_with`]; everything that the target cannot run is a problem of the plan.
 pub fn read_for(
     target: Target,
     text: &str,
@@ -156,8 +156,8 @@ pub fn read_for(
     }
 }
 
-/// The errors of a plan with the overrides of its `[quick]`. It is right without them, so each follows from one of them. What the
-/// overrides break elsewhere is a warning: the plan runs without them.
+/// The errors of a plan with the overrides of its `[quick]`. The plan is valid without them, so each error follows from an
+/// override. Errors at other keys become warnings, because the plan runs without the overrides.
 fn errors_with_quick(target: Target, text: &str, files: &Arc<PlanFiles>) -> Vec<PlanProblem> {
     let sets = quick_sets(text, &[]).unwrap_or_default();
     if sets.is_empty() {
@@ -185,17 +185,17 @@ pub fn trace_files(text: &str, sets: &[String]) -> BTreeSet<String> {
     plan.as_ref().map(traces::files).unwrap_or_default()
 }
 
-/// The congestion controls of the user that any point of a plan names, as far as the plan can be read.
+/// The files of supplied congestion controls that any point of a plan names, as far as the plan can be read.
 pub fn cc_files(text: &str, sets: &[String]) -> BTreeSet<String> {
     let plan = read_text(text, sets).ok().and_then(|(reading, _)| reading.plan);
     plan.as_ref().map(supplied::files).unwrap_or_default()
 }
 
-/// Checks a plan at every point of its matrix. The warnings come with the plan. Without the plan's text no
-/// problem has a line; see [`read`].
+/// Checks a plan at every point of its matrix. The warnings come with the plan. Problems have no lines, because the text is not
+/// known; see [`read`].
 ///
 /// # Errors
-/// Every problem there is, warnings too, when at least one is an error.
+/// If at least one problem is an error, all problems, including warnings.
 pub fn check(plan: Plan) -> Result<(CheckedPlan, Vec<PlanProblem>), Vec<PlanProblem>> {
     check_with(plan, TraceFiles::new())
 }
@@ -216,7 +216,7 @@ pub fn check_with(
     Ok((checked(plan, files), found))
 }
 
-/// Every problem of a plan, without those that only follow from unread keys.
+/// Every problem of a plan, except those that only follow from unread keys.
 fn find(
     plan: &Plan,
     unread_keys: UnreadKeys,
@@ -244,7 +244,7 @@ fn find(
     problems.found
 }
 
-/// Whether two plans have the same nodes and wires, and so the same topology. Most points have those of the plan.
+/// Whether two plans have the same nodes and wires, and so the same topology. Most points share the topology of the plan.
 fn are_wired_alike(a: &Plan, b: &Plan) -> bool {
     let mut nodes = a.nodes.iter().zip(&b.nodes);
     a.wires == b.wires
@@ -252,14 +252,14 @@ fn are_wired_alike(a: &Plan, b: &Plan) -> bool {
         && nodes.all(|((x, one), (y, other))| x == y && one.agent == other.agent)
 }
 
-/// Rules about keys that are the same at every point.
+/// Checks the keys that are the same at every point.
 fn whole(plan: &Plan, problems: &mut Problems) {
     nodes::check(plan, problems);
     repeats::check_count(plan, problems);
     timeline::check_experiment(plan, problems);
 }
 
-/// Rules about one point, with its presets not yet merged. A plan has 10 000 points: copies of it are most of the work.
+/// Checks one point, whose presets are not merged yet. A plan may have 10 000 points, and most of the work is copying it.
 fn at_point(plan: &Plan, topology: &Topology, problems: &mut Problems) {
     let files = &problems.files;
     let filled = (!files.traces.is_empty() || !files.ccs.is_empty()).then(|| {

@@ -38,7 +38,7 @@ pub type TraceFiles = BTreeMap<String, Result<TraceFacts, UnreadableTrace>>;
 pub struct PlanFiles {
     /// Traces of links.
     pub traces: TraceFiles,
-    /// Congestion controls of the user.
+    /// Supplied congestion controls.
     pub ccs: CcFiles,
 }
 
@@ -48,7 +48,7 @@ impl From<TraceFiles> for PlanFiles {
     }
 }
 
-/// A plan that passed every check. Only [`check`](super::check) makes one; only it can be scheduled.
+/// A plan that passed every check. Only [`check`](super::check) makes one, and only such a plan can be scheduled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedPlan {
     plan: Plan,
@@ -77,8 +77,8 @@ impl CheckedPlan {
         &self.plan
     }
 
-    /// The same plan with the lab's defaults for flow groups: a system call of a guest is expensive, and without chance in the
-    /// network and the hosts all seeds would give the same trial.
+    /// The plan with the lab's defaults for flow groups: ccbench's generator, because system calls are expensive in a guest, and a
+    /// start jitter, because without randomness in the network and the hosts all seeds would give the same trial.
     #[must_use]
     pub fn with_lab_defaults(&self) -> Self {
         let mut with = self.clone();
@@ -100,8 +100,8 @@ impl CheckedPlan {
         self.files.traces.get(file)?.as_ref().ok().map(|facts| &facts.trace)
     }
 
-    /// The SHA-256 of each congestion control of the user that its points may name, by its path in the plan, as far as the files
-    /// have been read.
+    /// The SHA-256 of each supplied congestion control that its points may name, by its path in the plan, as far as the files have
+    /// been read.
     pub fn cc_digests(&self) -> BTreeMap<String, String> {
         let read =
             self.files.ccs.iter().filter_map(|(file, facts)| {

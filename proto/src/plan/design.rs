@@ -24,9 +24,9 @@ pub struct Design {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DesignKind {
-    /// A random sample in which each level of a factor is equally often, to within one point; of more levels than points, one from each
-    /// of as many equal parts of the list.
+    /// A random sample in which each level of a factor occurs equally often, to within one point. Of a factor with more levels than
+    /// points, one level is taken from each of as many equal parts of the list as there are points.
     LatinHypercube,
-    /// A small regular fraction of a design with two levels of each factor that has the resolution.
+    /// A small regular fraction, with the given resolution, of a design with two levels of each factor.
     FractionalFactorial,
 }

@@ -121,9 +121,9 @@ pub struct OtherMetric {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Reference {
-    /// Always the same.
+    /// A constant amount.
     Amount(Amount),
-    /// Measured too.
+    /// Another measured number.
     Number(Box<OtherMetric>),
 }
 
@@ -196,7 +196,7 @@ impl<'de> Deserialize<'de> for Reference {
 /// Why an amount does not fit the unit of a metric.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AmountError {
-    /// The text is no quantity of that unit.
+    /// The text is not a quantity of that unit.
     #[error(transparent)]
     Quantity(#[from] UnitError),
     /// The number needs a unit.
@@ -216,10 +216,10 @@ pub enum AmountError {
 }
 
 impl Amount {
-    /// The number in a unit of [`Metric`].
+    /// Converts the amount to a unit of [`Metric`].
     ///
     /// # Errors
-    /// The amount is not one of that unit.
+    /// The amount does not fit the unit.
     pub fn in_unit(&self, unit: &str) -> Result<f64, AmountError> {
         let no_unit = |number, example| Err(AmountError::NoUnit { number, example });
         match (unit, self) {
@@ -236,14 +236,14 @@ impl Amount {
         }
     }
 
-    /// The share of another number, for a percentage; `None` for an amount.
+    /// Parses a percentage as a share of another number; `None` for an amount.
     pub(crate) fn share(&self) -> Option<Result<Ppm, UnitError>> {
         let Self::Text(text) = self else { return None };
         let end = text.trim_end().to_ascii_lowercase();
         SHARE_UNITS.iter().any(|(unit, _)| end.ends_with(unit)).then(|| text.parse())
     }
 
-    /// As [`Amount::in_unit`], for a difference of two numbers: it may be negative.
+    /// As [`Amount::in_unit`], for a difference of two numbers, which may be negative.
     ///
     /// # Errors
     /// As [`Amount::in_unit`].
@@ -255,7 +255,7 @@ impl Amount {
         }
     }
 
-    /// The text after its minus sign; `None` for a number, and without a sign.
+    /// The text after its minus sign; `None` for a number, or without a sign.
     fn without_sign(&self) -> Option<Self> {
         match self {
             Self::Text(text) => text.trim().strip_prefix('-').map(|rest| Self::Text(rest.into())),
@@ -264,7 +264,7 @@ impl Amount {
     }
 }
 
-/// A claim as a number, a relation and its limits.
+/// A resolved claim: a number, a relation and limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
     /// The number.
@@ -275,7 +275,7 @@ pub struct Claim {
     pub test: Test,
 }
 
-/// One number of a summary, of the claim's own point or of another.
+/// One number of a summary, at the claim's own point or another one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numbered {
     /// Levels at which its point differs from the claim's.
@@ -301,21 +301,21 @@ pub enum Relation {
     Minus(Operand),
 }
 
-/// The other one of two numbers.
+/// The second operand of a relation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand {
-    /// Always the same, in the metric's unit.
+    /// A constant, in the metric's unit.
     Amount(f64),
     /// Measured.
     Number(Numbered),
 }
 
-/// The limits of a number, in `unit`; the limits themselves are allowed.
+/// The limits of a number, in `unit`. They are inclusive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Test {
-    /// No less.
+    /// The lower limit.
     pub least: Option<f64>,
-    /// No more.
+    /// The upper limit.
     pub most: Option<f64>,
     /// Unit of the limits and of the number.
     pub unit: &'static str,
@@ -331,7 +331,7 @@ impl Test {
 /// A problem: the key under the claim, and what to do.
 pub(crate) type Fault = (Vec<&'static str>, String);
 
-/// The text of a level, in `where` and in the results: without a text's quotes.
+/// The text of a level in `where` and in the results, without quotes.
 pub fn level(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -361,7 +361,7 @@ impl Expect {
     /// Resolves the claim in a plan.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with the key under the claim.
+    /// All its problems, each with the key under the claim.
     pub(crate) fn faults_or_claim(&self, plan: &Plan) -> Result<Claim, Vec<Fault>> {
         let mut faults = Vec::new();
         if let (Some(_), Some(_)) = (&self.over, &self.minus) {

@@ -1,4 +1,4 @@
-//! What links do to packets beside rate, delay and queue: loss, jitter, reordering, bursts, policing, ECN; and traces.
+//! What links do to packets in addition to rate, delay and queue: loss, jitter, reordering, bursts, policing, ECN; and traces.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,8 @@ pub struct Jitter {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub reorder: bool,
-    /// A draw holds for all packets of this time, as the delay of a radio link does; absent: each packet has its own draw.
+    /// A draw holds for all packets that arrive within this time, like the delay of a radio link; absent: each packet has its own
+    /// draw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Micros>,
 }
@@ -68,13 +69,13 @@ pub struct Reorder {
 }
 
 impl Reorder {
-    /// This share of the packets skips the delay.
+    /// Reordering in which this share of the packets skips the delay.
     pub const fn new(share: Ppm) -> Self {
         Self { share, late: None }
     }
 }
 
-/// Changes of the IP header's ECN field of arriving packets, in front of the delay and the queue.
+/// Rewrites the IP header's ECN field of arriving packets, before the delay and the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EcnRewrite {
@@ -93,7 +94,7 @@ pub struct EcnRewrite {
 }
 
 impl EcnRewrite {
-    /// What becomes of this field; `None`: it stays.
+    /// The replacement of this field; `None` if it stays.
     pub fn of(&self, ecn: Ecn) -> Option<Ecn> {
         match ecn {
             Ecn::NotEct => None,
@@ -108,34 +109,34 @@ impl EcnRewrite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Policer {
-    /// Rate of tokens.
+    /// Rate at which the bucket fills.
     pub rate: Rate,
     /// Size of the bucket, which is full at the beginning.
     pub burst: Bytes,
 }
 
-/// Pure acknowledgements of TCP wait, and leave together.
+/// Holds pure TCP acknowledgements back and releases them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AckAggregation {
     /// How long the first one waits; all that arrive meanwhile leave with it.
     pub hold: Micros,
-    /// All leave when this many wait; absent: no limit.
+    /// They leave as soon as this many wait; absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<Packets>,
 }
 
-/// Times at which the line begins to transmit, as transmit opportunities of Wi-Fi, grants of DOCSIS and subframes of LTE are.
-/// What is in the queue then leaves as one burst.
+/// Times at which the line begins to transmit, like Wi-Fi's transmit opportunities, DOCSIS grants and LTE subframes. The packets
+/// that are then in the queue leave as one burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Slot {
-    /// Time from one slot to the next; with `max` the least time.
+    /// Time from one slot to the next; with `max`, the minimum.
     pub every: Micros,
-    /// The longest time from one slot to the next; times between it and `every` are equally likely; absent: `every`.
+    /// Maximum time from one slot to the next; all times from `every` to this are equally likely; absent: `every`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Micros>,
-    /// Packets of a slot, at most; absent: no limit.
+    /// Maximum number of packets in a slot; absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<Packets>,
     /// A slot's last packet is the one that reaches this size; absent: no limit.
@@ -143,16 +144,16 @@ pub struct Slot {
     pub bytes: Option<Bytes>,
 }
 
-/// Token bucket as the shaper of the link's rate, as the qdisc tbf: a burst of packets leaves at once.
+/// Shapes the link's rate with a token bucket, like the qdisc tbf: a burst of packets leaves at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tbf {
-    /// Size of the bucket, which is full at the beginning; its tokens come at the link's `rate`.
+    /// Size of the bucket, which is full at the beginning and fills at the link's `rate`.
     pub burst: Bytes,
     /// Highest rate within a burst; absent: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peakrate: Option<Rate>,
-    /// Size of the bucket of `peakrate`; absent: one full frame.
+    /// Size of the bucket that enforces `peakrate`; absent: one full frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Bytes>,
 }
@@ -167,8 +168,7 @@ pub struct TraceUse {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = super::text::SHA256))]
     pub sha256: Option<String>,
-    /// The trace's mean rate, to which queue limits in `bdp` and in time, and the default queue, refer; absent: filled
-    /// in.
+    /// The trace's mean rate. Queue limits in `bdp` and in time, and the default queue, refer to it; absent: filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean_rate: Option<Rate>,
     /// Behaviour after its last row.

@@ -1,4 +1,4 @@
-//! `[lab]`: the kernel of a plan's trials, and what runs it.
+//! `[lab]`: the kernel of a plan's trials, and the engine that runs it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub struct LabUse {
     /// Kernel of all nodes; the plan then runs in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
-    /// Engine of the lab; the plan then runs there. Absent: `--engine`, or `uml` where it can run the plan.
+    /// Engine of the lab; the plan then runs there; absent: `--engine`, or `uml` where it can run the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
 }
@@ -35,14 +35,14 @@ pub struct UnknownName {
     pub choices: String,
 }
 
-/// Implements the names of an enum, which are those that serde reads and writes (a test compares them).
+/// Implements the names of an enum. Serde reads and writes the same names (a test compares them).
 macro_rules! names {
     ($enum:ident, $kind:literal { $($value:ident => $name:literal),+ $(,)? }) => {
         impl $enum {
             /// All of them.
             pub const ALL: &[Self] = &[$(Self::$value),+];
 
-            /// As it is written in plans and on the command line.
+            /// Its name in plans and on the command line.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $name,)+
@@ -116,7 +116,7 @@ names!(Series, "kernel" {
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub enum Engine {
-    /// A QEMU machine whose clock counts instructions; every kernel.
+    /// A QEMU machine whose clock counts instructions. It runs every kernel.
     #[serde(rename = "qemu")]
     Qemu,
     /// User-Mode Linux: the kernel `own` as a process of the host, several times faster. Its clock advances only while every
@@ -133,20 +133,20 @@ impl Engine {
         self == Self::Qemu || kernel == Series::Own
     }
 
-    /// Whether its CPU takes time to execute instructions. Without that, CPU utilisation has no meaning.
+    /// Whether its CPU takes time to execute instructions. Otherwise, CPU utilisation has no meaning.
     pub fn has_cpu_time(self) -> bool {
         self == Self::Qemu
     }
 }
 
 impl Plan {
-    /// The kernel that the plan names; `None`: it runs on any, here or in the lab. At a point: a plan with a
-    /// matrix may name others.
+    /// The kernel that the plan names; `None` if it runs on any kernel, here or in the lab. Valid at a point: factors may name
+    /// other kernels.
     pub fn kernel(&self) -> Option<Series> {
         self.lab.kernel.or_else(|| self.nodes.values().find_map(|node| node.kernel))
     }
 
-    /// Whether the plan itself asks for the lab, by a kernel or an engine. At a point, as [`Self::kernel`].
+    /// Whether the plan itself selects the lab, by a kernel or an engine. Valid at a point, as [`Self::kernel`].
     pub fn in_lab(&self) -> bool {
         self.lab.engine.is_some() || self.kernel().is_some()
     }

@@ -71,7 +71,8 @@ pub struct Link {
     /// Reordering; without `late` it needs a `delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder: Option<Reorder>,
-    /// A change of `delay` is a switch to another path: with a shorter delay, later packets overtake those on the way.
+    /// Treat a change of `delay` as a switch to another path: after a change to a shorter delay, later packets overtake earlier
+    /// ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub path_switch: bool,
@@ -84,11 +85,12 @@ pub struct Link {
     /// Drop arriving packets above a rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policer: Option<Policer>,
-    /// Drop pure acknowledgements of TCP that a newer one of their connection supersedes while they wait, as CAKE's `ack-filter-aggressive`.
+    /// Drop pure TCP acknowledgements that a later segment of their connection supersedes while they wait, like CAKE's
+    /// `ack-filter-aggressive`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("default" = false))]
     pub ack_filter: bool,
-    /// Hold pure acknowledgements of TCP back and release them together.
+    /// Hold pure TCP acknowledgements back and release them together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ack_aggregation: Option<AckAggregation>,
     /// Transmit in bursts; needs a rate.
@@ -122,11 +124,11 @@ pub struct Link {
     /// Kernel qdisc that limits the rate.
     #[serde(default)]
     pub shaper: Shaper,
-    /// Shape the interface of the route to the controller, too. A node with an agent refuses that otherwise: the link could cut
-    /// the controller off.
+    /// Allow shaping of the interface on the route to the controller. Otherwise a node with an agent refuses it, because the link
+    /// could cut the controller off.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_control_interface: bool,
-    /// Slices of the rate, each with its own queue; other packets use the link's own queue.
+    /// Shares of the rate, each with its own queue; other packets use the link's own queue.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, Class>,
 }
@@ -138,7 +140,7 @@ impl Link {
     }
 }
 
-/// Where a link is done.
+/// Implementation of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
@@ -163,7 +165,7 @@ pub enum Shaper {
     Tbf,
 }
 
-/// A slice of a link's rate.
+/// A share of a link's rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
@@ -217,7 +219,7 @@ pub struct Match {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub flow: Option<String>,
-    /// The TOS byte divided by 4.
+    /// The DSCP: the TOS byte divided by 4.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 63))]
     pub dscp: Option<u8>,

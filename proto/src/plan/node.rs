@@ -24,11 +24,11 @@ pub struct Node {
     /// "net.ipv4.tcp_ecn" = 1 }`. `net.ipv4.tcp_congestion_control` is rejected: use a flow's `cc`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctl: BTreeMap<String, SysctlValue>,
-    /// Same as `lab.kernel`; all nodes that set it must be equal.
+    /// Same as `lab.kernel`; all nodes that set it must agree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Series>,
-    /// Release of an installed kernel, as `uname -r` prints it on the node. If the node runs another one, it is rebooted into this
-    /// one before a trial, for one boot; its agent must allow that (`--allow-reboot`). For nodes with an agent.
+    /// Release of an installed kernel, as `uname -r` prints it on the node. If the node runs another one, ccbench reboots it into
+    /// this one before a trial, for one boot; its agent must allow that (`--allow-reboot`). For nodes with an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_release: Option<String>,
     /// Keep TSO, GSO and GRO enabled; otherwise they are disabled on interfaces with links, and on all interfaces of

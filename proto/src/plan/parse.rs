@@ -1,6 +1,6 @@
-//! Text to [`super::Plan`]: every problem at once, each with its place. The plan's types define what is
-//! valid; this module collects what they refuse: it reads the plan, records the first misfit, repairs it
-//! (drops an unknown key or a wrong value, fills in a missing one) and reads again.
+//! Parses text to a [`super::Plan`] and reports every problem at once, each with its place. The plan's types define what is valid.
+//! This module collects what they refuse: it reads the plan, records the first misfit, repairs it (drops an unknown key or a wrong
+//! value, fills in a missing one) and reads again.
 
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -21,7 +21,7 @@ pub mod suggest;
 pub(crate) mod unread_keys;
 mod unrun;
 
-/// Most problems that are collected before giving up.
+/// Maximum number of problems collected before giving up.
 const MAX_PROBLEMS: usize = 100;
 /// Keys above the first table; often written below a table's header by mistake.
 const OF_THE_PLAN: &[&str] = &["about", "gap", "keep_awake", "order", "repeat", "seed"];
@@ -30,10 +30,10 @@ const LISTS: &[&str] = &["phases", "changes", "expect", "compare"];
 /// Largest plan that is read, in bytes.
 const MAX_TEXT: usize = 4 << 20;
 
-/// A plan from its TOML text.
+/// Parses a plan from its TOML text.
 ///
 /// # Errors
-/// One problem where the text is not TOML, otherwise all that cannot be read.
+/// One problem if the text is not TOML, otherwise one for everything that cannot be read.
 pub fn parse(text: &str) -> Result<Plan, Vec<PlanProblem>> {
     parse_with(text, &[])
 }
@@ -53,25 +53,25 @@ pub fn parse_with(text: &str, sets: &[String]) -> Result<Plan, Vec<PlanProblem>>
     }
 }
 
-/// What could be read of a plan.
+/// A plan as far as it could be read.
 #[derive(Default)]
 pub(crate) struct Reading {
     /// The plan without the unread keys; `None` if too many are.
     pub(crate) plan: Option<Plan>,
-    /// What could not be read, and why.
+    /// The parts that could not be read, with the reasons.
     pub(crate) problems: Vec<PlanProblem>,
     /// The keys that the plan lacks because of the problems.
     pub(crate) unread_keys: UnreadKeys,
-    /// Keys that were read elsewhere than they are written.
+    /// Keys that were read at another place than the one where they are written.
     pub(crate) moved: Vec<Moved>,
     /// Deprecated keys.
     pub(crate) warnings: Vec<PlanProblem>,
 }
 
-/// A key that is read elsewhere than it is written: the key, and where it is written.
+/// A key, and the different place where it is written.
 pub(crate) type Moved = (Vec<String>, Vec<String>);
 
-/// Reads what can be read of a text with its overrides. Fails where the text is not TOML.
+/// Reads a text with its overrides as far as possible. Fails if the text is not TOML.
 pub(crate) fn read_text<'t>(
     text: &'t str,
     sets: &[String],
@@ -94,7 +94,7 @@ pub(crate) fn read_text<'t>(
     for assignment in sets {
         let of_quick = quick.iter().find(|(_, of_quick)| of_quick == assignment);
         let written = of_quick.map(|(key, _)| key.as_str());
-        // `[quick]` is a part of the table.
+        // The warnings about the table include those about `[quick]`.
         warnings.extend(renamed::warning_of_set(assignment).filter(|_| written.is_none()));
         overrides.apply(&mut table, assignment, written);
     }
@@ -107,7 +107,7 @@ pub(crate) fn read_text<'t>(
     Ok((reading, Lines::new(text, (overrides.set, overrides.quick), moved)))
 }
 
-/// What overrides did to a plan's table.
+/// The effects of overrides on a plan's table.
 #[derive(Default)]
 struct Overrides {
     /// Keys that `--set` changed.
@@ -120,7 +120,7 @@ struct Overrides {
 }
 
 impl Overrides {
-    /// Applies an override. `written`: its key in `[quick]`; `None` for one of `--set`.
+    /// Applies an override. `written` is its key in `[quick]`; `None` for `--set`.
     fn apply(&mut self, table: &mut Table, assignment: &str, written: Option<&str>) {
         match (set::apply(table, assignment), written) {
             (Ok(key), None) => self.set.push(key),
@@ -138,7 +138,7 @@ impl Overrides {
     }
 }
 
-/// The keys that the author of a refused override may have meant.
+/// The keys that a refused override may have meant.
 fn unset(assignment: &str) -> UnreadKeys {
     let mut unread_keys = UnreadKeys::default();
     let key = set::split_assignment(assignment).and_then(|(key, _)| set::split_key(key).ok());
@@ -172,7 +172,7 @@ fn not_toml(text: &str, e: &toml::de::Error) -> PlanProblem {
     }
 }
 
-/// A plan from its table.
+/// Reads a plan from its table.
 pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
     let reading = salvage(table);
     match reading.plan {
@@ -181,7 +181,7 @@ pub(crate) fn from_table(table: Table) -> Result<Plan, Vec<PlanProblem>> {
     }
 }
 
-/// Reads what can be read of a plan's table.
+/// Reads a plan's table as far as possible.
 pub(crate) fn salvage(table: Table) -> Reading {
     let mut value = Value::Table(table);
     let mut problems: Vec<PlanProblem> = Vec::new();
@@ -223,8 +223,8 @@ fn read(value: &Value) -> Result<Plan, Misfit> {
     Plan::deserialize(At { value, path: Vec::new() })
 }
 
-/// The keys of the type at the innermost table of this value, in the order of declaration. The value holds only the
-/// path to that table, and in the table a key that no type has.
+/// The keys of the type of this value's innermost table, in the order of declaration. The value holds only the path to that table,
+/// and in it a key that no type has.
 pub(crate) fn keys_at(value: &Value) -> &'static [&'static str] {
     match read(value) {
         Err(Misfit { fault: Fault::Unknown(_, known), .. }) => known,
@@ -241,7 +241,7 @@ pub(super) fn queue_kinds() -> &'static [&'static str] {
     }
 }
 
-/// Serde reads queues and factors through a buffer, without places. Finds the key whose removal changes the misfit.
+/// Finds the key whose removal changes the misfit, because serde reads queues and factors through a buffer, without places.
 fn narrow(value: &Value, mut misfit: Misfit) -> Misfit {
     let path = misfit.path.clone().unwrap_or_default();
     let table = find(value, &path).and_then(Value::as_table);
@@ -323,7 +323,7 @@ fn describe(misfit: &Misfit, place: &[String], value: Option<&Value>) -> String 
     }
 }
 
-/// A type's error in terms of its key.
+/// Rewrites a type's error in terms of its key.
 fn refine(text: &str, place: &[String], value: Option<&Value>) -> String {
     let range = match place.last().map_or("", String::as_str) {
         "count" => "from 1 to 128",
@@ -505,14 +505,14 @@ fn repair(value: &mut Value, misfit: &Misfit, unread_keys: &mut UnreadKeys) -> b
     repaired
 }
 
-/// Drops a key of a table; elements of lists stay, so that the places of later ones keep their numbers.
+/// Drops a key of a table. Elements of lists stay, so that later ones keep their numbers.
 fn remove(value: &mut Value, place: &[String]) -> bool {
     let Some((last, parent)) = place.split_last() else { return false };
     let table = find_mut(value, parent).and_then(Value::as_table_mut);
     table.and_then(|t| t.remove(last)).is_some()
 }
 
-/// Replaces the value by one of the right type.
+/// Replaces the value with one of the right type.
 fn fill(value: &mut Value, misfit: &Misfit, place: &[String]) -> bool {
     let text = |t: &str| Value::String(t.to_owned());
     let candidates = [

@@ -25,7 +25,8 @@ pub struct Probe {
     #[serde(default, skip_serializing_if = "is_beginning")]
     #[schemars(extend("default" = "0us"))]
     pub start: Micros,
-    /// Interval between the starts of two measurements; a longer measurement skips the missed ones. `udp_stream`: what a row counts.
+    /// Interval between the starts of two measurements; a longer measurement skips the missed ones. `udp_stream`: the interval that
+    /// a row counts.
     #[serde(default = "second")]
     #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub every: Micros,
@@ -37,8 +38,8 @@ pub struct Probe {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-from" = "10ms", "x-to" = "1h"))]
     pub timeout: Option<Micros>,
-    /// The IP header's TOS byte, DSCP and ECN together, both ways (a ping's answer: as the kernel there
-    /// does; the ECN bits of TCP are the kernel's own).
+    /// The IP header's TOS byte (DSCP and ECN), in both directions. The kernel chooses it for ping replies, and the ECN bits for
+    /// TCP.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(extend("default" = 0))]
     pub tos: u8,
@@ -50,8 +51,8 @@ pub struct Probe {
     /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc: Option<String>,
-    /// `udp_stream`: what `to` sends, IP packets of 1500 bytes; required for this kind. Above the capacity of the path, what arrives is
-    /// the capacity.
+    /// `udp_stream`: rate at which `to` sends IP packets of 1500 bytes; required for this kind. Above the capacity of the path,
+    /// packets arrive at the capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-from" = "100kbit", "x-to" = "10gbit"))]
     pub rate: Option<Rate>,
@@ -110,7 +111,7 @@ pub enum ProbeKind {
     TcpConnect,
     /// Fetches a file from a web server.
     Http,
-    /// A stream over UDP at a constant rate, which the other node sends; each row has the bytes that arrived.
+    /// A UDP stream that the other node sends at a constant rate; each row has the bytes that arrived.
     UdpStream,
 }
 

@@ -1,6 +1,6 @@
 //! Problems of a plan and their places.
 
-/// One problem, its place in the plan, and what to do.
+/// A problem, its place in the plan, and its fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct PlanProblem {
@@ -10,14 +10,14 @@ pub struct PlanProblem {
     pub reason: String,
     /// An error stops the plan; a warning is a lint about a misleading setup.
     pub severity: Severity,
-    /// Line of the plan's text, from 1, with the key or the nearest table around it; `None` when it is written
-    /// nowhere: from `--set`, or missing from the plan as a whole.
+    /// The line of the key in the plan's text, from 1, or of the nearest table around it; `None` if neither is written: the key
+    /// comes from `--set`, or is missing from the top of the plan.
     pub line: Option<u32>,
-    /// The segments of the key whose line that is.
+    /// The segments of the key on that line.
     pub(crate) place: Vec<String>,
 }
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The plan runs, but its results may mislead.

@@ -1,16 +1,16 @@
-//! What the kernel's qdiscs cannot do of a link, for the checks of a plan and for the selection of a back end.
+//! The features of a link that the kernel's qdiscs lack, for the checks of a plan and for the selection of a back end.
 
 use super::{Link, Policer, Queue, Reorder, Shaper, Slot};
 use crate::units::{FRAME_BYTES, Micros};
 
 /// Entries of netem's largest table of delays (`NETEM_DIST_MAX`).
 pub const NETEM_TABLE_ENTRIES: u32 = 16_384;
-/// netem computes a random delay from 32 bits of nanoseconds.
+/// Longest reordering delay: netem computes random delays in 32 bits of nanoseconds.
 const NETEM_MAX_LATE: Micros = Micros::from_millis(2_000);
-/// The kernel keeps a bucket as the time in which it fills, 32 bits of 64 ns.
+/// Longest time in which a bucket fills: the kernel stores a bucket as this time, in 32 bits of 64 ns.
 const MAX_BUCKET_S: u64 = 274;
 
-/// A key of a link that qdiscs do not implement, here or at all.
+/// A key of a link that qdiscs do not implement, on this link or at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lack {
     /// The key, below the link.
@@ -20,7 +20,8 @@ pub struct Lack {
 }
 
 impl Link {
-    /// What the kernel's qdiscs cannot do on this link, in front of whose rate `queue` is. The link may have a trace instead of a rate.
+    /// The features that the kernel's qdiscs lack for this link. `queue` is the queue in front of its rate. The link may have a
+    /// trace instead of a rate.
     pub fn qdiscs_lack(&self, queue: Option<&Queue>, has_classes: bool) -> Vec<Lack> {
         let lacks: [(&'static [&'static str], Option<&'static str>); 7] = [
             (&["ecn_rewrite"], self.ecn_rewrite.map(|_| "an `ecn_rewrite`")),
@@ -37,7 +38,7 @@ impl Link {
         lacks.into_iter().filter_map(|(key, what)| Some(Lack { key, what: what? })).collect()
     }
 
-    /// The policer is a filter of HTB, in front of netem.
+    /// Why the kernel cannot police this link: its policer is a filter of HTB, in front of netem.
     fn policer_lack(&self, policer: Policer, has_classes: bool) -> Option<&'static str> {
         if policer.burst.get() > policer.rate.bytes_per_sec().saturating_mul(MAX_BUCKET_S) {
             return Some("a `policer` whose bucket takes more than 274 s to fill");
@@ -53,7 +54,7 @@ impl Link {
     }
 }
 
-/// Only CAKE filters acknowledgements.
+/// Why the kernel cannot filter acknowledgements: only CAKE does.
 fn filter_lack(queue: Option<&Queue>) -> Option<&'static str> {
     let is_cake = matches!(queue, Some(Queue::Cake(_)));
     (!is_cake).then_some("an `ack_filter` of another queue than `cake`")
@@ -67,8 +68,8 @@ impl Slot {
         [counted, sized].into_iter().flatten().min()
     }
 
-    /// netem holds packets in its own queue, which is also that of its delay. It times a slot from the end of the previous burst, so
-    /// a burst must take no time.
+    /// Why netem cannot do these slots. It holds packets in its own queue, which is also that of its delay. It times a slot from
+    /// the end of the previous burst, so a burst must take no time.
     fn lack(&self, link: &Link, queue: Option<&Queue>) -> Option<&'static str> {
         if !matches!(queue, Some(Queue::Pfifo(_))) {
             return Some("slots of another queue than `pfifo`");
@@ -85,7 +86,7 @@ impl Slot {
 }
 
 impl Reorder {
-    /// How many of [`NETEM_TABLE_ENTRIES`] are those of late packets; `None`: no number is within 1 % of the share.
+    /// The number of late packets among [`NETEM_TABLE_ENTRIES`]; `None` if no number is within 1 % of the share.
     pub fn late_entries(&self) -> Option<u32> {
         let (share, table) = (u64::from(self.share.get()), u64::from(NETEM_TABLE_ENTRIES));
         let entries = (share * table + 500_000) / 1_000_000;
@@ -93,7 +94,7 @@ impl Reorder {
         (off * 100 <= share * table).then_some(entries as u32)
     }
 
-    /// netem's table of delays has two values then, so it has no others for jitter.
+    /// Why netem cannot do this reordering. With `late`, its table of delays has two values, so it has no others for jitter.
     fn lack(&self, link: &Link) -> Option<&'static str> {
         let late = self.late?;
         if link.jitter.is_some() {

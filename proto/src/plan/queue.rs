@@ -1,7 +1,7 @@
 //! Queue disciplines of links and classes: one struct per `kind`, with its keys and their checks.
 //!
-//! A new discipline is a struct in `aqm`, its `Parameters`, a variant of [`Queue`] and its limits in `Queue::limits_mut`; the
-//! rest of it is in `crates/shaper/src/discipline.rs`.
+//! To add a discipline, add a struct to `aqm`, its `Parameters`, a variant of [`Queue`], and its limits to `Queue::limits_mut`. The
+//! rest is in `crates/shaper/src/discipline.rs`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -42,14 +42,14 @@ pub enum FifoUnit {
     Bytes,
 }
 
-/// What a discipline counts a limit in. It decides what a size, a time and a bandwidth-delay product become.
+/// The unit in which a discipline counts a limit. Sizes, times and bandwidth-delay products are converted to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitUnit {
     /// Packets, at least one.
     Packets,
     /// Bytes of frames, at least one full frame.
     Bytes,
-    /// Bytes of memory, at least one full frame; 32 bits in the kernel.
+    /// Bytes of memory, at least one full frame. The kernel has 32 bits for it.
     Memory,
     /// Bytes of an average queue, which [`Parameters::check_limits`] compares.
     Threshold,
@@ -80,7 +80,7 @@ impl Queue {
         Self::Bfifo(Bfifo { limit })
     }
 
-    /// The limit of a FIFO and what it counts; `None` for every other discipline.
+    /// The limit of a FIFO and its unit; `None` for every other discipline.
     pub fn fifo_limit(&self) -> Option<(Limit, FifoUnit)> {
         match self {
             Self::Pfifo(Pfifo { limit }) | Self::PfifoHeadDrop(PfifoHeadDrop { limit }) => {
@@ -99,7 +99,7 @@ impl Queue {
         copy.limits_mut().into_iter().map(|(key, limit, unit)| (key, *limit, unit)).collect()
     }
 
-    /// As [`Self::limits`], to change them.
+    /// As [`Self::limits`], mutable.
     pub(crate) fn limits_mut(&mut self) -> Vec<(&'static str, &mut Limit, LimitUnit)> {
         use LimitUnit::{Bytes, Memory, Packets, Threshold};
         let keys = match self {
@@ -136,7 +136,7 @@ impl Queue {
     /// This queue with another value of a key.
     ///
     /// # Errors
-    /// The kind does not have the key, or not this value.
+    /// The kind does not have the key, or the key does not accept the value.
     pub(crate) fn with(&self, key: &str, value: &Setting) -> Result<Self, toml::de::Error> {
         let value = match value {
             Setting::Flag(flag) => toml::Value::Boolean(*flag),
@@ -153,7 +153,7 @@ impl Queue {
         toml::Table::try_from(self).is_ok_and(|table| table.contains_key(key))
     }
 
-    /// Whether only the kernel's qdisc has everything that is given.
+    /// Whether only the kernel's qdisc supports everything that is given.
     pub fn needs_kernel(&self) -> bool {
         self.parameters().kernel_only().is_some()
     }
@@ -181,7 +181,7 @@ pub(crate) type TimeKey = (&'static str, Option<Micros>, bool);
 const ZERO_IS_VALID: bool = true;
 const NONZERO: bool = false;
 
-/// As its parameters: `Pfifo { limit: … }`.
+/// Prints only the parameters: `Pfifo { limit: … }`.
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.parameters().fmt(f)

@@ -15,7 +15,7 @@ pub struct Section {
     /// Its header, `[links.NAME]`; for a table that several tables contain, its key, `queue`; for a kind of queue,
     /// `queue = { kind = "pie" }`.
     pub title: String,
-    /// Its path, with `NAME` for names and `0` for elements of lists; the first one if there are several.
+    /// Its path, with `NAME` for names and `0` for elements of lists; the first path if there are several.
     pub path: Vec<String>,
     /// The queue's kind, for a section about one.
     pub kind: Option<String>,
@@ -30,13 +30,13 @@ pub struct Section {
 /// A key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// As it is written.
+    /// Its name in the plan.
     pub name: String,
     /// Its type, with unit and range.
     pub value: String,
     /// The value if it is absent, or `required`.
     pub default: String,
-    /// Description; for enums, of each value.
+    /// Description; for enums, also of each value.
     pub meaning: String,
     /// The title of the section about its value, if that is a table.
     pub section: Option<String>,
@@ -57,8 +57,8 @@ pub fn sections() -> Vec<Section> {
     builder.sections
 }
 
-/// The sections of a table, found by its header, `[links.NAME]`, by its path with or without names, `links.trace`, or by its
-/// last key; those of queues also by their kind.
+/// Finds the sections of a table by its header, `[links.NAME]`, by its path with or without names, `links.trace`, or by its last
+/// key. Sections of queues are also found by their kind.
 pub fn find<'s>(sections: &'s [Section], wanted: &str) -> Vec<&'s Section> {
     let bare = wanted.trim_matches(['[', ']']);
     let unnamed = |dotted: &str| dotted.replace(".NAME", "");
@@ -92,7 +92,7 @@ struct ReferenceBuilder {
     sections: Vec<Section>,
 }
 
-/// What a schema describes.
+/// The kind of value that a schema describes.
 enum Shape {
     /// A table with known keys.
     Table,
@@ -107,7 +107,7 @@ enum Shape {
 }
 
 impl ReferenceBuilder {
-    /// Follows references. The result is the definition's name, if it is one, and the schema.
+    /// Follows references. Returns the name of the definition, if there is one, and the schema.
     fn resolve(&self, schema: &Value) -> (Option<String>, Value) {
         let inner = schema.get("allOf").and_then(|all| all.get(0)).unwrap_or(schema);
         let name = inner.get("$ref").and_then(Value::as_str).and_then(|at| at.rsplit('/').next());
@@ -175,7 +175,7 @@ impl ReferenceBuilder {
         }
     }
 
-    /// A section for every kind, after one for the common keys.
+    /// Adds a section for every kind, after one for the common keys.
     fn kinds(&mut self, schema: &Value, section: Section) {
         let key = section.path.last().cloned().unwrap_or_default();
         let kinds = schema.get("oneOf").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -195,7 +195,7 @@ impl ReferenceBuilder {
         }
     }
 
-    /// The section of a table, and those of the tables in it.
+    /// Adds the section of a table, and those of the tables in it.
     fn table(&mut self, schema: &Value, mut section: Section) {
         let required = schema.get("required").and_then(Value::as_array);
         let mut below = Vec::new();
@@ -292,7 +292,7 @@ impl ReferenceBuilder {
         what.join(", ") + &range
     }
 
-    /// A type that has neither name nor words.
+    /// Describes a type that has neither a name nor words.
     fn plain(&self, property: &Value, whole: &Value) -> String {
         let bound = |key: &str| property.get(key).or(whole.get(key)).and_then(Value::as_u64);
         match whole.get("type").and_then(Value::as_str) {

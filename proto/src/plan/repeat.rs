@@ -1,4 +1,4 @@
-//! `repeat` and `[[compare]]`: how many trials each point has, and comparisons of two points.
+//! `repeat` and `[[compare]]`: the number of trials of each point, and comparisons of two points.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::expect::selector::MetricSelector;
 use super::expect::{Amount, Fault, Numbered, level, levels};
 use super::text::{Levels, Name, Scalar};
 
-/// Fewest values with which a rule can be decided: with fewer, its interval is infinite.
+/// Fewest values with which a rule can be decided. With fewer, its interval is infinite.
 pub(in crate::plan) const FEWEST_VALUES: u32 = 5;
 
 /// Trials of every point: a number, or rules that end the repetition.
@@ -30,7 +30,7 @@ pub enum Repetitions {
 }
 
 impl Repetitions {
-    /// Trials of a point at most.
+    /// Maximum trials of a point.
     pub fn at_most(&self) -> u32 {
         match self {
             Self::Times(times) => *times,
@@ -81,10 +81,10 @@ pub struct AdaptiveRepeat {
     #[serde(default = "at_least")]
     #[schemars(range(min = 2, max = 65535))]
     pub at_least: u32,
-    /// Trials of a point if a rule is not decided before.
+    /// Maximum trials of a point, for rules that are not decided before.
     #[schemars(range(min = 2, max = 65535))]
     pub at_most: u32,
-    /// Numbers that must be known well enough.
+    /// Rules: numbers that must be known to within a margin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub until: Vec<Until>,
 }
@@ -125,12 +125,12 @@ pub struct Until {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Name>")]
     pub link: Option<String>,
-    /// Half the width of the interval at most: a share of the mean (`"2%"`) or an amount.
+    /// Maximum half-width of the interval: a share of the mean (`"2%"`) or an amount.
     pub within: Amount,
 }
 
-/// A comparison of two points, trial by trial: those of one repetition are a pair, with the same seed. It ends as "a better", "b
-/// better" or "equivalent", with a confidence of 95 %, or is undecided after the last trial.
+/// A comparison of two points, trial by trial: the trials of one repetition are a pair with the same seed. It ends as "a better",
+/// "b better" or "equivalent", with a confidence of 95 %, or is undecided after the last trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
@@ -171,7 +171,7 @@ pub struct Compare {
     pub link: Option<String>,
     /// Which mean is better.
     pub better: Better,
-    /// Means that differ by this at most are equivalent: a share of b's mean (`"5%"`) or an amount.
+    /// Means that differ by at most this are equivalent: a share of b's mean (`"5%"`) or an amount.
     pub margin: Amount,
 }
 
@@ -195,7 +195,7 @@ pub enum Margin {
 }
 
 impl Margin {
-    /// The margin about this mean, in its unit.
+    /// The margin around this mean, in its unit.
     pub fn about(self, mean: f64) -> f64 {
         match self {
             Self::Share(share) => share * mean.abs(),
@@ -247,7 +247,7 @@ fn measure(
 /// The levels of a point: factor and level.
 type PointLevels = [(String, String)];
 
-/// Whether a point has these levels, or for a list of levels one of them.
+/// Whether a point has these levels; of a list of levels, it must have one.
 pub(in crate::plan) fn fits(at: &BTreeMap<String, Value>, point: &PointLevels) -> bool {
     at.iter().all(|(factor, wanted)| {
         let here = point.iter().find(|(name, _)| name == factor);
@@ -256,7 +256,7 @@ pub(in crate::plan) fn fits(at: &BTreeMap<String, Value>, point: &PointLevels) -
 }
 
 impl Until {
-    /// The ids of the points that the rule is about, among the levels of all points in the order of their ids.
+    /// The ids of the points that the rule is about. `points` are the levels of all points, in the order of their ids.
     pub fn points(&self, points: &[Vec<(String, String)>]) -> Vec<u32> {
         let about = points.iter().zip(0..).filter(|(point, _)| fits(&self.at, point));
         about.map(|(_, id)| id).collect()
@@ -265,7 +265,7 @@ impl Until {
     /// Resolves the rule in a plan; `within` is the margin.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with the key under the rule.
+    /// All its problems, each with the key under the rule.
     pub(crate) fn faults_or_measure(&self, plan: &Plan) -> Result<Measure, Vec<Fault>> {
         let selector = MetricSelector {
             prefix: &[],
@@ -290,7 +290,7 @@ impl Until {
 }
 
 impl Compare {
-    /// The ids of the points that are compared, `a` first, among the levels of all points in the order of their ids.
+    /// The ids of the points that are compared, `a` first. `points` are the levels of all points, in the order of their ids.
     pub fn pairs(&self, points: &[Vec<(String, String)>]) -> Vec<(u32, u32)> {
         let ids: BTreeMap<&PointLevels, u32> = points.iter().map(Vec::as_slice).zip(0..).collect();
         let other = |point: &PointLevels| {
@@ -310,7 +310,7 @@ impl Compare {
     /// Resolves the comparison in a plan.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with the key under the comparison.
+    /// All its problems, each with the key under the comparison.
     pub(crate) fn faults_or_measure(&self, plan: &Plan) -> Result<Measure, Vec<Fault>> {
         let selector = MetricSelector {
             prefix: &[],

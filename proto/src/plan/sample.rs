@@ -15,8 +15,8 @@ pub struct Sample {
     /// `TCP_INFO` of every socket of every flow, by polling.
     #[schemars(extend("x-from" = "1ms", "x-to" = "1h"))]
     pub tcp: Micros,
-    /// The same sockets by eBPF, with the kernel's time, when a segment arrives: tables `acks` and `tcp_events`.
-    /// Selects the acknowledgements that produce a row.
+    /// The same sockets, by eBPF when a segment arrives, with the kernel's time: tables `acks` and `tcp_events`. Selects the
+    /// acknowledgements that produce a row.
     #[serde(skip_serializing_if = "Acks::is_auto")]
     #[schemars(extend("x-from" = "1ms", "x-to" = "1h", "default" = "auto"))]
     pub acks: Acks,
@@ -45,13 +45,13 @@ impl Default for Sample {
     }
 }
 
-/// Minimum timescale, of which all are multiples: the usual interval of a receiver's reports.
+/// Minimum timescale, of which all others are multiples: the usual interval of a receiver's reports.
 pub const MIN_TIMESCALE: Micros = Micros::from_millis(100);
-/// Base RTTs in a timescale that is not configured. Within one RTT, rates show bursts and not shares.
+/// Base RTTs in the default timescale. Within one RTT, rates show bursts instead of shares.
 const RTTS_OF_TIMESCALE: u64 = 4;
 
 impl Sample {
-    /// The timescale, for paths of at most this base RTT.
+    /// The timescale, for paths with at most this base RTT.
     pub fn timescale(&self, base_rtt: Micros) -> Micros {
         self.timescale.unwrap_or_else(|| {
             let least = MIN_TIMESCALE.get();
@@ -64,7 +64,7 @@ impl Sample {
 /// Which acknowledgements produce a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Acks {
-    /// At most one in 10 ms per socket; in longer, where a node has more than 100 sockets (`"auto"`).
+    /// At most one per 10 ms and socket; a longer interval on nodes with more than 100 sockets (`"auto"`).
     #[default]
     Auto,
     /// None; nothing is loaded.
@@ -73,7 +73,7 @@ pub enum Acks {
     Every,
     /// Those that find the congestion control's state changed (`"on-change"`).
     Change,
-    /// At most one in this time per socket (`"10ms"`).
+    /// At most one per socket in this time (`"10ms"`).
     AtMost(Micros),
 }
 

@@ -1,5 +1,5 @@
-//! The plan's types as a JSON schema, for editors: completion, descriptions of keys, marks under errors. It is generated
-//! from the types that parse a plan and their documentation; rules about several keys are only in [`super::check`].
+//! The plan's types as a JSON schema, with which editors complete and explain keys and mark errors. It is generated from the types
+//! that parse a plan and their documentation. Rules about several keys are only in [`super::check`].
 //!
 //! Two keywords extend JSON Schema: `x-from` and `x-to` are the minimum and the maximum of a quantity, as text.
 
@@ -17,7 +17,7 @@ use crate::units::{
     TIME_UNITS,
 };
 
-/// The schema of a plan: JSON Schema draft 7, which most editors' TOML plug-ins know.
+/// The schema of a plan, in JSON Schema draft 7, which most editors' TOML plug-ins support.
 pub fn schema() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| {
         settings.transforms.insert(0, Box::new(RecursiveTransform(without_null)));
@@ -25,7 +25,7 @@ pub fn schema() -> Value {
     settings.into_generator().into_root_schema_for::<Plan>().to_value()
 }
 
-/// TOML has no null: what may be left out is just not required.
+/// Removes null, which TOML does not have: optional keys are simply not required.
 fn without_null(schema: &mut Schema) {
     if let Some(types) = schema.get_mut("type").filter(|types| types.is_array()) {
         let one = types.as_array().and_then(|all| all.iter().find(|one| *one != "null"));

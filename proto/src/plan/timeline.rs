@@ -1,4 +1,4 @@
-//! `[[phases]]` and `[[changes]]`: what happens when, and when each phase and flow group begins and ends.
+//! `[[phases]]` and `[[changes]]`, and the times at which each phase and flow group begins and ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::text::Name;
 use super::{Flow, Plan};
 use crate::units::{Micros, Ppm, Rate};
 
-/// Longest trial: a week. Whoever divides a trial into instants relies on it.
+/// Longest trial: a week. Code that divides a trial into instants relies on it.
 pub const MAX_TRIAL: Micros = Micros::from_secs(7 * 24 * 3600);
 /// Most phases of a trial.
 pub const MAX_PHASES: usize = 1_000;
@@ -46,11 +46,11 @@ impl Phase {
 pub struct PhaseSpan {
     /// Its name.
     pub name: String,
-    /// After the trial's beginning.
+    /// Time since the trial's beginning.
     pub start: Micros,
-    /// After the trial's beginning.
+    /// Time since the trial's beginning.
     pub end: Micros,
-    /// Part of the summaries.
+    /// Whether summaries include it.
     pub measure: bool,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn length(plan: &Plan) -> Micros {
     phase_spans(plan).last().map_or(Micros::default(), |last| last.end)
 }
 
-/// When a flow group runs, after the trial's beginning; `None` when nothing schedules it.
+/// When a flow group runs, relative to the trial's beginning; `None` if nothing schedules it.
 pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros, Micros)> {
     if flow.start.is_some() || flow.stop.is_some() {
         let end = length(plan);
@@ -92,13 +92,13 @@ pub(crate) fn flow_span(plan: &Plan, name: &str, flow: &Flow) -> Option<(Micros,
     Some((spans[first].start, spans[last].end))
 }
 
-/// Whether a flow group runs: a phase names it, or it has times of its own.
+/// Whether a flow group runs: a phase names it, or it has `start` or `stop`.
 pub(crate) fn is_scheduled(plan: &Plan, name: &str, flow: &Flow) -> bool {
     let mut named = plan.phases.iter().flat_map(|phase| &phase.flows);
     flow.start.is_some() || flow.stop.is_some() || named.any(|group| group == name)
 }
 
-/// An idle time of a flow's application: it writes nothing, and goes on afterwards with what it had not written yet.
+/// An idle time of a flow's application. It writes nothing, and afterwards continues where it stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
@@ -123,9 +123,9 @@ pub struct Change {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<When>,
     /// New values: `{ "links.NAME.rate" = "20mbit", "links.NAME.delay" = "20ms", "links.NAME.loss" = "0.1%",
-    /// "links.NAME.queue.target" = "5ms" }`, any of them. A link's rate can change if it has a rate that does not come from
-    /// a trace; delay and loss if the link starts with one of them, or is a userspace link; keys of the link's own queue but
-    /// its `kind` and the number of its queues.
+    /// "links.NAME.queue.target" = "5ms" }`, any of them. A link's rate can change if the link has one that does not come from a
+    /// trace; its delay and loss, if the link starts with one of them or is a userspace link; keys of its own queue, except `kind`
+    /// and the number of queues.
     pub set: BTreeMap<String, Setting>,
 }
 
@@ -141,10 +141,11 @@ pub struct When {
     /// Time from the beginning of the state to the change; absent: `"0s"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Micros>,
-    /// How long the change is in force, before its keys have the values that they have without it; absent: to the end of the trial.
+    /// How long the change is in force; then its keys return to the values that they have without it; absent: to the end of the
+    /// trial.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     pub duration: Option<Micros>,
-    /// Only the first time that a flow enters the state; otherwise every time.
+    /// Only the first time that a flow enters the state; with `false`, every time.
     #[serde(default = "super::yes", skip_serializing_if = "Clone::clone")]
     #[schemars(extend("default" = true))]
     pub once: bool,
@@ -159,16 +160,16 @@ pub enum Setting {
     Delay(Micros),
     /// `"0.1%"`.
     Loss(Ppm),
-    /// Any other text, as `"40p"` for a queue.
+    /// Any other text, such as `"40p"` for a queue.
     Text(String),
-    /// As `ecn` of a queue.
+    /// A switch, such as `ecn` of a queue.
     Flag(bool),
-    /// As `alpha` of `pie`.
+    /// A number, such as `alpha` of `pie`.
     Number(i64),
 }
 
 impl Setting {
-    /// The key of a link that it is a value of, or its type.
+    /// The key of a link to which the value belongs, or its type.
     pub const fn key(&self) -> &'static str {
         match self {
             Self::Rate(_) => "rate",

@@ -1,4 +1,4 @@
-//! From a class's match, which names nodes and flow groups, to the fields of packet headers.
+//! Resolves a class's match, which names nodes and flow groups, to fields of packet headers.
 
 use std::net::IpAddr;
 
@@ -28,8 +28,8 @@ pub(crate) struct FlowAddress {
     pub(crate) server_port: u16,
 }
 
-/// A class's match as header fields: any of the returned alternatives, all fields within one. Empty when the
-/// given keys contradict each other. `address` and `flow` look up names of nodes and flow groups.
+/// Resolves a class's match to header fields. A packet matches if all fields of any of the returned alternatives match. Empty if
+/// the given keys contradict each other. `address` and `flow` look up names of nodes and flow groups.
 pub(crate) fn packet_matches(
     wanted: &Match,
     address: &impl Fn(&str) -> IpAddr,
@@ -74,7 +74,7 @@ pub(crate) fn packet_matches(
     all
 }
 
-/// Every pair that does not contradict itself, as one match.
+/// Combines every pair that does not contradict itself into one match.
 fn both(left: &[PacketMatch], right: &[PacketMatch]) -> Vec<PacketMatch> {
     fn one<T: PartialEq + Copy>(a: Option<T>, b: Option<T>) -> Option<Option<T>> {
         match (a, b) {

@@ -1,5 +1,6 @@
-//! Points at which not all flow groups run. A limit in bandwidth-delay products is that of the plan with all of its groups: otherwise
-//! points with and without a group would differ in their queues too. Agents cannot know it: they get the plan of one point.
+//! Points at which not all flow groups run. A limit in bandwidth-delay products is computed from the plan with all groups:
+//! otherwise points with and without a group would differ in their queues, too. Agents cannot compute it, because they get the plan
+//! of one point.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +11,13 @@ use crate::units::{Limit, Micros, Rate};
 
 use super::{base_rtts_in, drain_rate, resolve_limit};
 
-/// Removes the flow groups that do not run from a settled plan that has been checked. Limits in bandwidth-delay products become bytes or
-/// packets where a base round-trip time is another one without these groups.
+/// Removes the flow groups that do not run from a settled plan that has been checked. Limits in bandwidth-delay products become
+/// bytes or packets if a base round-trip time differs without these groups.
 pub(crate) fn remove_unscheduled(settled: &mut Plan) {
     if settled.flows.iter().all(|(name, flow)| is_scheduled(settled, name, flow)) {
         return;
     }
-    // It does not depend on the groups.
+    // The topology does not depend on the groups.
     let topology = Topology::build(settled);
     let with_all = rtts(settled, &topology);
     let mut flows = std::mem::take(&mut settled.flows);
@@ -33,7 +34,7 @@ fn rtts(plan: &Plan, topology: &Topology) -> BTreeMap<String, Micros> {
     rtts.map(|(name, rtt)| (name.to_owned(), rtt)).collect()
 }
 
-/// Resolves what a link's queues, and changes of its own queue, have in bandwidth-delay products.
+/// Resolves the limits in bandwidth-delay products of a link's queues and of changes of its own queue.
 fn fix_limits(settled: &mut Plan, name: &str, rtt: Micros) {
     let Plan { links, changes, .. } = settled;
     let Some(link) = links.get_mut(name) else { return };

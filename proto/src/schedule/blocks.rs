@@ -7,7 +7,7 @@ use crate::units::Rate;
 const MIN_BLOCK_BYTES: u64 = 1448;
 /// Block length without a rate, and the longest with one: iperf3's default (`-l`).
 pub const MAX_BLOCK_BYTES: u64 = 128 << 10;
-/// How long a connection may take to be made, seconds.
+/// Time limit for making a connection, seconds.
 pub const CONNECT_LIMIT_S: u64 = 3;
 
 /// Block length: 10 ms of the rate. iperf3 paces whole blocks, and its default of 128 KiB would be a burst of 90 packets.
@@ -15,16 +15,16 @@ pub fn block_bytes(rate: Rate) -> u64 {
     (rate.bits_per_sec() / 8 / 100).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// When a flow with this rate may write a block, counted from 0, in nanoseconds after its start. A flow that was held up catches
-/// up: the mean rate since the start is kept. A rate of 0 counts as 1 bit/s.
+/// When a flow with this rate may write block number `block` (from 0), in nanoseconds after its start. A flow that was held up
+/// catches up, because the mean rate since the start counts. A rate of 0 counts as 1 bit/s.
 pub fn block_offset_ns(rate: Rate, block_bytes: u64, block: u64) -> u64 {
     let bits = u128::from(block) * u128::from(block_bytes) * 8;
     let offset_ns = bits.saturating_mul(1_000_000_000) / u128::from(rate.bits_per_sec().max(1));
     u64::try_from(offset_ns).unwrap_or(u64::MAX)
 }
 
-/// The same in an application that pauses: what is due from the beginning of the pause on is due so much later, and with `every`
-/// again for each further pause.
+/// Delays the offset of a block in an application that pauses: blocks that are due from the beginning of the pause on are due later
+/// by its length, and with `every` again for each further pause.
 pub fn paused_offset_ns(offset_ns: u64, pause: Option<Pause>) -> u64 {
     let Some(pause) = pause else { return offset_ns };
     let Some(since_ns) = offset_ns.checked_sub(pause.after.nanos()) else { return offset_ns };

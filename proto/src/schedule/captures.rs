@@ -12,7 +12,7 @@ pub struct CaptureTask {
     pub name: String,
     /// Its keys in the plan.
     pub plan: Capture,
-    /// Which interface.
+    /// Its interface.
     pub egress: Egress,
 }
 

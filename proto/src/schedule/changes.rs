@@ -5,8 +5,8 @@ use crate::plan::{Change, Link, Plan, Queue, Setting};
 use crate::resolve::{TimedChange, TriggeredChange, drain_rate, resolve_queue};
 use crate::units::Micros;
 
-/// What the plan changes of a link at given times, sorted by time, and the queues that it gets: what one entry of the plan
-/// sets at a link is one change. `rtt`: the link's base round-trip time, for limits of queues.
+/// The plan's changes of a link at given times, sorted by time, and the queues that the link gets. Everything that one entry of the
+/// plan sets at a link is one change. `rtt` is the link's base round-trip time, for queue limits.
 pub(super) fn timed(
     plan: &Plan,
     name: &str,
@@ -45,7 +45,7 @@ fn changed_queue(queue: Option<&Queue>, entry: &Change, link: &str) -> Option<Qu
     changed
 }
 
-/// What states of flows change of a link. Adds the queues that it gets, and behind them the one that it begins with.
+/// The changes of a link that states of flows trigger. Adds the queues that the link gets, and behind them its initial queue.
 pub(super) fn triggered(
     plan: &Plan,
     (name, link): (&str, &Link),
@@ -84,7 +84,7 @@ fn sets_anything(change: &TimedChange) -> bool {
     rate.is_some() || delay.is_some() || loss.is_some() || queue.is_some()
 }
 
-/// What an entry of the plan sets at a link beside its queue.
+/// The settings of a link in an entry of the plan, except the queue's.
 fn change(entry: &Change, number: u32, link: &str, at: Micros) -> TimedChange {
     let of = |key| entry.set.get(&format!("links.{link}.{key}"));
     TimedChange {

@@ -22,14 +22,13 @@ pub struct LinkFlow {
     pub sport: u16,
     /// TCP destination port.
     pub dport: u16,
-    /// After the trial's beginning.
+    /// Time since the trial's beginning.
     pub start: Micros,
-    /// After the trial's beginning.
+    /// Time since the trial's beginning.
     pub stop: Micros,
 }
 
-/// The data connections of `flows` that pass `link`, in order. `None`: the path of one of them is not known (nodes with
-/// agents).
+/// The data connections of `flows` that pass `link`, in order. `None` if the path of one of them is not known (nodes with agents).
 pub(super) fn link_flows(
     plan: &Plan,
     topology: &Topology,

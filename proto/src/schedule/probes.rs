@@ -6,7 +6,7 @@ use crate::plan::{Plan, Probe, ProbeKind};
 
 use super::PORT_SLOTS;
 
-/// Most probes in one plan that something listens for.
+/// Most probes with a listener in one plan.
 pub const MAX_SERVED_PROBES: u32 = 32;
 
 /// A probe: the same value on the node that measures and on the one that answers.
@@ -18,11 +18,11 @@ pub struct ProbeTask {
     pub plan: Probe,
     /// Address of the node that answers.
     pub to_ip: IpAddr,
-    /// Where something listens; 0 for a ping.
+    /// The listener's port; 0 for a ping.
     pub port: u16,
 }
 
-/// The port of the probe number `index` of those that something listens for.
+/// The port of probe number `index` among those with a listener.
 pub fn probe_port(slot: u32, index: u32) -> u16 {
     (6400 + (slot % PORT_SLOTS) * MAX_SERVED_PROBES + index) as u16
 }

@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use sha2::{Digest, Sha256};
 
-/// 256 bits that depend on nothing but these numbers.
+/// Derives 256 bits that depend only on these arguments.
 pub(crate) fn derive(seed: u64, what: &str, numbers: &[u64]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(seed.to_be_bytes());

@@ -9,7 +9,7 @@ use super::random::{derive, shuffle};
 use super::{ScheduledTrial, trials};
 use crate::plan::checked::CheckedPlan;
 
-/// Shards of an experiment, at most: Slurm's `MaxArraySize` is below it on every cluster.
+/// Most shards of an experiment: Slurm's `MaxArraySize` is below it on every cluster.
 pub const MAX_SHARDS: u32 = 1_000_000;
 
 /// One shard of several: `2/3`.
@@ -19,7 +19,7 @@ pub struct Shard {
     count: u32,
 }
 
-/// A text that is no shard.
+/// A text that is not a shard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a shard; write its number and the number of shards, as in 2/3: both are at least 1 and at most {max}, \
@@ -65,12 +65,12 @@ impl FromStr for Shard {
     }
 }
 
-/// The number of the shard, from 1, of every trial of [`trials`], in its order. The same on every machine.
+/// The shard number (from 1) of every trial of [`trials`], in the same order. The same on every machine.
 ///
-/// Within each repetition the trials are shuffled by the plan's seed, so that differences between machines do not coincide with
-/// factors; then each one, the longest first, goes to the shard whose trials take the least time so far. If rules end the repetition, so
-/// go the points instead, each with all of its trials and with the points that it is compared with: then each rule is about trials of
-/// one shard, which can decide it.
+/// Within each repetition, the plan's seed shuffles the trials, so that differences between machines do not coincide with factors.
+/// Then each trial, the longest first, goes to the shard whose trials take the least time so far. If rules end the repetition,
+/// whole points are distributed instead, each with all its trials and with the points that it is compared with: each rule is then
+/// about trials of one shard, which can decide it.
 pub fn partition(plan: &CheckedPlan, count: u32) -> Vec<u32> {
     let all = trials(plan);
     let lengths = plan.trial_lengths();
@@ -97,10 +97,10 @@ pub fn partition(plan: &CheckedPlan, count: u32) -> Vec<u32> {
     shards
 }
 
-/// Trials, by their indices, that must be in one shard.
+/// The indices of trials that must be in one shard.
 type Together = Vec<usize>;
 
-/// What is divided at a time: each repetition with its trials one by one; all at once if rules end the repetition.
+/// The blocks that are divided one after the other: each repetition, trial by trial; a single block if rules end the repetition.
 fn blocks(plan: &CheckedPlan, all: &[ScheduledTrial]) -> BTreeMap<u16, Vec<Together>> {
     let mut blocks: BTreeMap<u16, Vec<Together>> = BTreeMap::new();
     if plan.plan().repeat.adaptive().is_none() {
@@ -119,7 +119,7 @@ fn blocks(plan: &CheckedPlan, all: &[ScheduledTrial]) -> BTreeMap<u16, Vec<Toget
     blocks
 }
 
-/// For every point the first one of those that comparisons connect with it.
+/// For every point, the first of the points that comparisons connect with it.
 fn first_compared(plan: &CheckedPlan) -> Vec<u32> {
     fn first(firsts: &[u32], mut point: u32) -> u32 {
         // Each step leads to an earlier point.
@@ -139,7 +139,7 @@ fn first_compared(plan: &CheckedPlan) -> Vec<u32> {
     (0..).take(levels.len()).map(|point| first(&firsts, point)).collect()
 }
 
-/// The trials of a shard, in the order of the experiment, with the indices and seeds that they have in it.
+/// The trials of a shard, with their order, indices and seeds in the experiment.
 pub fn shard_trials(plan: &CheckedPlan, shard: Shard) -> Vec<ScheduledTrial> {
     let of_trials = partition(plan, shard.count).into_iter();
     let own = trials(plan).into_iter().zip(of_trials);
@@ -226,7 +226,7 @@ mod tests {
         }
         let (least, most) = (loads.iter().min().unwrap(), loads.iter().max().unwrap());
         assert!(most - least <= 50, "they differ by the longest trial at most: {loads:?}");
-        // A shard that has a point in every repetition would confuse point and machine.
+        // A shard that has the same point in every repetition would confound point and machine.
         for of_shard in &points {
             let count = |point| of_shard.iter().filter(|other| **other == point).count();
             assert!((0..5).all(|point| count(point) < 8), "{points:?}");

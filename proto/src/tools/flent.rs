@@ -1,6 +1,6 @@
 //! Reads data files of flent (`flent/resultset.py`), versions 2 to 4, and those that ccbench exports. Pure.
 //!
-//! The raw values are read, as flent measured them; of a series without any, the values on the common time axis.
+//! Of each series, the raw values are read, as flent measured them, or the values on the common time axis if it has no raw ones.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::named::{Capped, Lenient, Number, Reading, Text, bytes, count, nanos, 
 use super::stamp::{self, Base};
 use crate::wire::{self, ProbeKind, Role, SampleSource, Side, run_event::Of};
 
-/// Rows of missing answers that a file can have: one number can be a million after the one before.
+/// Limit of rows of missing replies per file, because a sequence number can be a million above the previous one.
 const MAX_LOST: u32 = 1 << 14;
 /// Series that flent computes from others; they have no raw values.
 const COMPUTED: [&str; 4] = [" sum", " avg", " totals", " mean"];
@@ -63,7 +63,7 @@ struct Raw {
     tcp_pacing_rate: Number,
 }
 
-/// What a series is.
+/// The quantity of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quantity {
     /// Mbit/s of a flow.
@@ -121,7 +121,8 @@ pub(super) fn read(text: &[u8]) -> Reading {
     out
 }
 
-/// Before version 4, raw values of netperf's UDP_RR are transactions per second, as `unserialise_compat` of flent knows by the same signs.
+/// Converts raw values of netperf's UDP_RR, which are transactions per second before version 4. flent's `unserialise_compat`
+/// recognises them by the same signs.
 fn convert(name: &str, raw: &mut [Raw]) {
     if !name.contains("UDP") {
         return;
@@ -136,7 +137,7 @@ fn convert(name: &str, raw: &mut [Raw]) {
     }
 }
 
-/// Values on the common axis as if they were raw.
+/// Converts values on the common axis to raw ones.
 fn on_axis(x_values: &Capped<Number>, result: &Capped<Number>, t0_s: f64) -> Capped<Raw> {
     let raw = |(x, value): (&Number, &Number)| {
         let (x, value) = (x.value()?, value.value()?);
@@ -165,7 +166,7 @@ fn flow(name: &str) -> (String, String) {
     (group, flow_id)
 }
 
-/// The values that have this field, with their times, in the order of these.
+/// The values that have this field, with their times, in order of time.
 fn timed<'a>(raw: &'a [Raw], field: fn(&Raw) -> &Number) -> Vec<(f64, f64, &'a Raw)> {
     let value = |raw: &'a Raw| Some((raw.t.value()?, field(raw).value()?, raw));
     let mut all: Vec<_> = raw.iter().filter_map(value).collect();
@@ -179,7 +180,7 @@ fn rates(name: &str, raw: &[Raw], out: &mut Reading) {
     let gaps: Vec<f64> = values.windows(2).map(|two| two[1].0 - two[0].0).collect();
     let mut begin_s = None;
     for (nth, (t_s, mbps, raw)) in values.iter().enumerate() {
-        // Before the first value there is none to count from: it took as long as the next one.
+        // No value precedes the first one, so it gets the duration of the next one.
         let gap_s = gaps.get(nth.saturating_sub(1)).copied();
         let seconds =
             raw.dur.value().or(gap_s).filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST_S);
@@ -192,7 +193,7 @@ fn rates(name: &str, raw: &[Raw], out: &mut Reading) {
         out.put(Of::Interval(wire::Interval {
             flow_id: flow_id.clone(),
             group: group.clone(),
-            // netperf and iperf report what their side has moved; flent plots it as goodput.
+            // netperf and iperf report the data that their side has moved; flent plots them as goodput.
             side: Side::Receiver.into(),
             at_ns,
             start_s: t_s - seconds - begin_s,
@@ -210,7 +211,7 @@ fn rates(name: &str, raw: &[Raw], out: &mut Reading) {
     }
 }
 
-/// The sample of the flow's socket, of the fields of `ss` in a raw value; `None` if it has none of them.
+/// The sample of the flow's socket from the `ss` fields of a raw value; `None` if it has none of them.
 fn socket(raw: &Raw, group: &str, flow_id: &str) -> Option<wire::FlowSample> {
     let at_ns = nanos(raw.t.value()?)?;
     let micros = |ms: &Number| count(ms.value()? * 1e3);
@@ -240,7 +241,7 @@ fn round_trips(name: &str, raw: &[Raw], lost_left: &mut u32, out: &mut Reading) 
     let kind = if name.contains("UDP") { ProbeKind::Udp } else { ProbeKind::Ping };
     let mut before: Option<(u32, u64)> = None;
     for (nth, (t_s, ms, raw)) in timed(raw, |raw| &raw.val).into_iter().enumerate() {
-        // flent's time is that of the answer.
+        // flent's time is that of the reply.
         let Some(at_ns) = nanos(t_s - ms / 1e3).filter(|_| (0.0..1e9).contains(&ms)) else {
             out.unread(&format!("{name}: {ms} ms at {t_s}"));
             continue;
@@ -260,7 +261,7 @@ fn round_trips(name: &str, raw: &[Raw], lost_left: &mut u32, out: &mut Reading) 
             })
         };
         if let Some((seq_before, ns_before)) = before {
-            // Numbers between two answers are requests without one, evenly between them.
+            // Sequence numbers between two replies are requests without a reply, at even intervals.
             let missing = seq.saturating_sub(seq_before).saturating_sub(1);
             let step_ns = at_ns.saturating_sub(ns_before) / u64::from(missing + 1);
             for nth in 1..=missing.min(*lost_left) {

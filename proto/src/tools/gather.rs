@@ -1,9 +1,9 @@
 //! Merges several files about the same connections into the rows of one trial. Pure.
 //!
-//! A flow is a connection: client's and server's address and port, which `ss` and iperf3 both write down. Connections
-//! to one server are a group. iperf3's control connection is the one that iperf3 does not list as a stream, else the
-//! one that its process opened first, else one that carries next to nothing beside others that do. Files of flent and qlog
-//! files have no addresses, but names of flows.
+//! A flow is a connection, identified by the client's and the server's address and port, which `ss` and iperf3 both print.
+//! Connections to one server are a group. iperf3's control connection is the one that iperf3 does not list as a stream, otherwise
+//! the one that its process opened first, otherwise one that carries next to nothing while others carry data. flent and qlog files
+//! have no addresses, but name their flows.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ pub use roles::{Key, Names};
 /// A file that was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
-    /// Its name without folder and ending.
+    /// Its name without directory and extension.
     pub stem: String,
     /// Where it was written.
     pub node: String,
@@ -50,7 +50,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// The group and flow of samples of unknown sockets.
 const UNKNOWN: &str = "unknown";
 
-/// Merges the files. `names`: names of groups by the server's port or address and port.
+/// Merges the files. `names` maps a server's port, or its address and port, to a group's name.
 pub fn gather<S: Borrow<Source>>(sources: &[S], names: &Names) -> Gathered {
     let sources: Vec<&Source> = sources.iter().map(Borrow::borrow).collect();
     let connections = Connections::of(&sources, names);
@@ -147,7 +147,7 @@ fn sample(
     sample
 }
 
-/// The row of a connection as one node has it, made when it is first met.
+/// The row of a connection on one node, created at its first appearance.
 fn flow<'a>(
     flows: &'a mut BTreeMap<(String, Key, Side), wire::Flow>,
     named: &BTreeMap<Key, Named>,
@@ -197,7 +197,7 @@ fn seen(flow: &mut wire::Flow, from_s: f64, to_s: f64) {
 /// Where a test's rows belong.
 struct Place<'a> {
     source: &'a Source,
-    /// Of the file's tests.
+    /// The test's number in the file.
     number: usize,
     named: &'a BTreeMap<Key, Named>,
     connections: &'a Connections,
@@ -257,12 +257,12 @@ impl Place<'_> {
                 message: error.clone(),
                 kind: Some(Kind::Iperf3Error(NoData {})),
             };
-            // Not `flow_error`: an interrupted test is how many end.
+            // This is not a `flow_error`: many tests end by an interruption.
             out.rows.push((self.source.node.clone(), Of::Event(row)));
         }
     }
 
-    /// A stream whose addresses are in the part of the text that is missing.
+    /// Names a stream whose addresses are in a missing part of the text.
     fn nameless(&self, stream: u32) -> (String, String) {
         let group = match self.number {
             0 => self.source.stem.clone(),
@@ -272,7 +272,7 @@ impl Place<'_> {
     }
 }
 
-/// Which connection a stream is.
+/// The connection of a stream.
 fn stream_key(connection: &Connection, listens: bool) -> Option<Key> {
     let local = Endpoint { ip: address(&connection.local_host)?, port: connection.local_port };
     let remote = Endpoint { ip: address(&connection.remote_host)?, port: connection.remote_port };
@@ -280,7 +280,7 @@ fn stream_key(connection: &Connection, listens: bool) -> Option<Key> {
     Some(Key { client, server })
 }
 
-/// All intervals of a test with their side; of a stream without any its totals, as one interval.
+/// All intervals of a test with their side. The totals of a stream without intervals count as one interval.
 fn intervals(test: &Test) -> Vec<(u32, Side, IntervalValues)> {
     let own = own_side(test);
     let side = |values: &IntervalValues| values.sender.map_or(own, side_of);
@@ -317,7 +317,7 @@ fn side_of(sender: bool) -> Side {
     if sender { Side::Sender } else { Side::Receiver }
 }
 
-/// Which side of the data the end is that wrote the report.
+/// The side, sender or receiver, of the end that wrote the report.
 fn own_side(test: &Test) -> Side {
     side_of(test.listens() == test.report.reverse.unwrap_or(false))
 }
@@ -327,7 +327,7 @@ fn own_side(test: &Test) -> Side {
 struct Part {
     sides: BTreeSet<Side>,
     moved_bytes: f64,
-    /// Of its last interval.
+    /// The end of its last interval.
     end_s: Option<f64>,
 }
 
@@ -347,7 +347,7 @@ fn take_stream(flow: &mut wire::Flow, test: &Test, stream: u32, part: &Part, beg
     seen(flow, begin_s, begin_s + end_s);
 }
 
-/// Rows of unanswered requests that a file can have: one line can report millions of requests.
+/// Limit of rows of unanswered requests per file, because one line can report millions of requests.
 const MAX_LOST: usize = 1 << 17;
 
 /// Start of a run of ping, if a line has it.
@@ -407,7 +407,7 @@ fn pings(source: &Source, out: &mut Gathered) {
     }
 }
 
-/// What was read of a file and what not, for table `events`.
+/// How much of a file was read and how much was not, for table `events`.
 fn event(source: &Source) -> Of {
     const MAX_LINES: usize = 10_000;
     let Found { lines, unread, .. } = &source.found;
@@ -422,7 +422,7 @@ fn event(source: &Source) -> Of {
     })
 }
 
-/// Client and server of a socket, if it is known which is which: `client` is the local end where it connects.
+/// Client and server of a socket: the local end is the server if it listens, otherwise the client.
 fn ends(socket: &Socket, local_listens: bool) -> Key {
     match local_listens {
         true => Key { client: socket.peer, server: socket.local },

@@ -1,7 +1,7 @@
-//! iperf3's JSON (3.1 to 3.21, `-J` and `--json-stream`) to numbers. Pure.
+//! Reads iperf3's JSON (3.1 to 3.21, `-J` and `--json-stream`). Pure.
 //!
-//! Output is read by structure, not as one document, because a process that was killed or whose output
-//! was cut leaves half a document: every interval that is complete counts.
+//! The output is read member by member, not as one document, because a killed process leaves half a document. Every complete
+//! interval counts.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,14 @@ use limits::{
     MAX_ELEMENT_BYTES, MAX_INTERVALS, MAX_MEMBER_BYTES, is_duration, is_instant, is_size,
 };
 
-/// Where the group's data connections are, to number them by port: a server may accept them in another
-/// order than they were opened.
+/// Numbers the group's data connections by port: a server may not accept them in the order in which they were opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbering {
     /// Data connection `i` has client port `client_port + i`.
     pub client_port: u16,
     /// Number of data connections.
     pub count: u32,
-    /// The report is the listening end's.
+    /// The report comes from the listening end.
     pub listens: bool,
 }
 
@@ -52,7 +51,7 @@ pub struct Report {
     pub error: Option<String>,
     /// The report is complete, not truncated.
     pub complete: bool,
-    /// When the test began, in seconds since 1970 on that end's clock (3.20: to a millisecond, before to a second).
+    /// When the test began, in seconds since 1970 on that end's clock (resolution: a millisecond from 3.20 on, before a second).
     pub began_s: Option<f64>,
     /// Time zero on that end's CLOCK_MONOTONIC, which only ccbench's generator reports.
     pub zero_ns: Option<u64>,
@@ -72,7 +71,7 @@ pub(super) type Addresses = (String, u16, String, u16);
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub struct Connection {
-    /// iperf3's file descriptor: a label within one report, nothing more.
+    /// iperf3's file descriptor: only a label within one report.
     pub socket: i64,
     /// This end's address.
     pub local_host: String,
@@ -97,7 +96,7 @@ pub struct StreamInterval {
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct IntervalValues {
-    /// iperf3's file descriptor: a label within one report, nothing more.
+    /// iperf3's file descriptor: only a label within one report.
     pub socket: i64,
     /// Start.
     #[serde(default = "missing")]
@@ -105,13 +104,13 @@ pub struct IntervalValues {
     /// End.
     #[serde(default = "missing")]
     pub end: f64,
-    /// Real length.
+    /// Actual length, seconds.
     #[serde(default = "missing")]
     pub seconds: f64,
-    /// Moved in it.
+    /// Bytes moved in it.
     #[serde(default = "missing")]
     pub bytes: f64,
-    /// Sent again in it.
+    /// Retransmissions in it.
     pub retransmits: Option<f64>,
     /// Bytes.
     pub snd_cwnd: Option<f64>,
@@ -131,13 +130,13 @@ pub struct IntervalValues {
     pub lost_packets: Option<f64>,
     /// UDP.
     pub packets: Option<f64>,
-    /// Before the part that counts.
+    /// It belongs to the omitted start of the test (`--omit`).
     pub omitted: bool,
-    /// This end sent it, if reported (3.7 and newer).
+    /// Whether this end sent it, if reported (3.7 and newer).
     pub sender: Option<bool>,
 }
 
-/// The value of a field that every version of iperf3 writes: it is out of every range.
+/// The placeholder of a missing field that every version of iperf3 writes. It is out of every range.
 fn missing() -> f64 {
     f64::NAN
 }
@@ -157,7 +156,7 @@ impl IntervalValues {
             end_s: self.end,
             seconds: self.seconds,
             bytes: self.bytes as u64,
-            // Of less than a nanosecond there is no rate.
+            // An interval of less than a nanosecond has no rate.
             bits_per_second: if self.seconds >= 1e-9 {
                 self.bytes * 8.0 / self.seconds
             } else {
@@ -260,8 +259,8 @@ struct StreamLine {
 }
 
 impl Report {
-    /// Reads what `-J` wrote: whole, cut anywhere, or with text around it. Never fails; what cannot be
-    /// read is not there, and in [`Report::flaws`].
+    /// Reads the output of `-J`: whole, cut anywhere, or with text around it. Never fails; parts that cannot be read are missing
+    /// and listed in [`Report::flaws`].
     pub fn from_json(text: &[u8], numbering: Numbering) -> Self {
         let mut report = Self::default();
         let Some(open) = text.iter().position(|&b| b == b'{') else {
@@ -287,7 +286,7 @@ impl Report {
                     None => report.flaw(at, Flaw::END),
                 },
                 (b"error", true) => match decode::<String>(member.value, MAX_MEMBER_BYTES) {
-                    // An end that is over may stumble once more while it leaves: the first error is the cause.
+                    // An end that has failed may report more errors while it exits: the first one is the cause.
                     Some(error) => report.error = report.error.or_else(|| Some(clip(&error))),
                     None => report.flaw(at, Flaw::ERROR),
                 },
@@ -324,7 +323,7 @@ impl Report {
         let millis = start.timestamp.timemillisecs.map(|ms| ms / 1e3);
         let began_s = millis.or(start.timestamp.timesecs);
         self.began_s = began_s.filter(|&s| is_instant(s));
-        // A clock that counts from the boot.
+        // CLOCK_MONOTONIC counts from the boot.
         self.zero_ns = start.monotonic_ns.filter(|&ns| is_instant(ns as f64 / 1e9));
         if (self.began_s, self.zero_ns) != (began_s, start.monotonic_ns) {
             self.flaw(at, Flaw::BEGAN);
@@ -365,7 +364,7 @@ impl Report {
         }
     }
 
-    /// One interval more; returns what in it was not read.
+    /// Adds an interval. Returns which part of it was not read.
     pub(super) fn add(&mut self, stream: u32, mut values: IntervalValues) -> Option<&'static str> {
         let wrong = match values.limit() {
             Ok(wrong) => wrong,
@@ -374,7 +373,7 @@ impl Report {
         if self.intervals.len() >= MAX_INTERVALS {
             return Some(Flaw::INTERVALS);
         }
-        // An end that the other one has ended prints its last interval twice; with `--bidir` a stream has one direction.
+        // An end that the other end has terminated prints its last interval twice. With `--bidir`, each stream has one direction.
         let last = self.intervals.iter().rev().find(|i| i.stream == stream);
         if last.is_none_or(|i| i.values.end < values.end || i.values.start < values.start) {
             self.intervals.push(StreamInterval { stream, values });
@@ -382,7 +381,7 @@ impl Report {
         wrong
     }
 
-    /// A stream's addresses and ports from a text report.
+    /// Sets a stream's addresses and ports, from a text report.
     pub(super) fn connect(&mut self, stream: u32, (local, from, remote, to): Addresses) {
         let connection = Connection {
             socket: 0,
@@ -394,8 +393,8 @@ impl Report {
         self.streams.insert(stream, connection);
     }
 
-    /// An end that the other one has ended leaves the time after its last whole interval out of its intervals,
-    /// but not out of its totals: adds that part, up to `end_s` on the report's own clock.
+    /// Adds the time after the last whole interval, up to `end_s` on the report's own clock. An end that the other end has
+    /// terminated reports this time in its totals, but not in its intervals.
     pub fn add_rest(&mut self, sends: bool, end_s: f64) {
         for (&stream, totals) in &self.totals {
             let total = if sends { totals.sent_bytes } else { totals.received_bytes };
@@ -440,7 +439,7 @@ impl Report {
     }
 }
 
-/// Reads a value that is not longer than this. JSON holds no number that is not finite.
+/// Reads a value of at most this length. Numbers in JSON are always finite.
 fn decode<T: DeserializeOwned>(text: &[u8], max_bytes: usize) -> Option<T> {
     (text.len() <= max_bytes).then(|| serde_json::from_slice(text).ok())?
 }
@@ -453,7 +452,7 @@ pub(super) fn document(text: &[u8]) -> (usize, bool) {
 
 /// A member of the document's outermost object.
 struct Member<'a> {
-    /// Where its value begins, in bytes behind the opening brace.
+    /// Offset of its value, in bytes after the opening brace.
     at: usize,
     key: &'a [u8],
     value: &'a [u8],

@@ -1,8 +1,8 @@
-//! iperf3's text as the same report that its JSON gives. Pure.
+//! Reads iperf3's text into the same report as its JSON. Pure.
 //!
-//! Text is rounded to three digits; bytes come from "Transfer". A report of text begins when a test does, so one
-//! file may hold several. If lines have stamps (ts(1)), time zero is the earliest that they allow: iperf3 may have
-//! buffered a line, but never printed it before the end of its interval.
+//! Text is rounded to three digits; bytes come from "Transfer". A new report begins with each test, so one file may hold several.
+//! If lines have time stamps (ts(1)), time zero is the earliest that they allow: iperf3 may have buffered a line, but never prints
+//! it before the end of its interval.
 
 use super::iperf3::{Addresses, Connection, IntervalValues, MAX_STREAMS, Report};
 use super::ss::address;
@@ -16,14 +16,15 @@ pub struct Tests {
     wrapped: Option<(u64, u32, IntervalValues)>,
     /// Lines of totals without "sender" or "receiver".
     endless: Vec<u64>,
-    /// The line before was a separator: of several streams' intervals, or of intervals and summary, which has a heading.
+    /// The previous line was a separator: between intervals of several streams, or between intervals and the summary, which has a
+    /// heading.
     separated: bool,
 }
 
 /// One test.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Test {
-    /// Where it begins, counted from 1.
+    /// Its first line, from 1.
     pub line: u64,
     /// The report; streams are numbered in their order.
     pub report: Report,
@@ -34,12 +35,11 @@ pub struct Test {
     in_summary: bool,
     /// Totals of the two ends: stream, `true` for the sender's, values.
     pub totals: Vec<(u32, bool, IntervalValues)>,
-    /// The latest time zero that the lines' stamps allow, in seconds since 1970; `report.began_s` is the test's
-    /// own value.
+    /// The latest time zero that the lines' time stamps allow, in seconds since 1970; `report.began_s` is the test's own value.
     pub stamped_s: Option<f64>,
 }
 
-/// Lines that are iperf3's and hold nothing for a table.
+/// Lines of iperf3 that contain nothing for a table.
 const KNOWN: [&str; 21] = [
     "- - - -",
     "-----",
@@ -65,7 +65,7 @@ const KNOWN: [&str; 21] = [
 ];
 
 impl Tests {
-    /// One line, without its stamp; `false` if iperf3 did not write it.
+    /// Takes a line without its time stamp; `false` if iperf3 did not write it.
     pub fn take(&mut self, number: u64, at_ns: Option<u64>, text: &str) -> bool {
         let line = text.trim();
         let separated = std::mem::take(&mut self.separated);
@@ -138,10 +138,10 @@ impl Tests {
         &mut self.tests[last]
     }
 
-    /// A line that begins with a stream's number.
+    /// Takes a line that begins with a stream's number.
     fn stream_line(&mut self, number: u64, at_ns: Option<u64>, id: u32, rest: &str) -> bool {
         if let Some(connection) = connection(rest) {
-            // A new connection after results: a server's next test.
+            // A new connection after results begins a server's next test.
             if self.test(number).over() {
                 self.tests.push(Test { line: number, ..Default::default() });
             }
@@ -177,12 +177,13 @@ impl Tests {
 }
 
 impl Test {
-    /// Of a report that is no text.
+    /// A test whose report is not text.
     pub(super) fn of(line: u64, report: Report) -> Self {
         Self { line, report, ..Default::default() }
     }
 
-    /// A line about an interval that ends so many seconds after time zero has this stamp: it is later, never earlier.
+    /// Records the time stamp of a line about an interval that ends this many seconds after time zero. The stamp may be later than
+    /// the interval's end, but never earlier.
     pub(super) fn stamp(&mut self, at_ns: Option<u64>, end_s: f64) {
         if let Some(at_ns) = at_ns {
             let zero_s = at_ns as f64 / 1e9 - end_s;
@@ -195,7 +196,7 @@ impl Test {
         self.stamped_s.or(self.report.began_s)
     }
 
-    /// The listening end wrote it.
+    /// Whether the listening end wrote it.
     pub fn listens(&self) -> bool {
         self.report.listens
     }
@@ -258,7 +259,7 @@ fn connection(rest: &str) -> Option<Addresses> {
 
 struct Read {
     values: IntervalValues,
-    /// A total: of the sender, or the receiver.
+    /// The line is a total, of the sender or the receiver.
     end: Option<bool>,
 }
 
@@ -303,12 +304,12 @@ fn interval(rest: &str) -> Option<Read> {
     matches!(values.limit(), Ok(None)).then_some(read)
 }
 
-/// What stands behind the rate: retransmissions and window of a TCP sender, jitter and losses of UDP.
+/// Reads the fields after the rate: retransmissions and window of a TCP sender, jitter and losses of UDP.
 fn rest_of_interval(values: &mut IntervalValues, more: &[&str]) -> Option<()> {
     match more {
         [] => {}
         [count] => {
-            // Of a TCP sender what was sent again, of a UDP sender its datagrams: both are counts.
+            // Retransmissions of a TCP sender, or datagrams of a UDP sender: both are counts.
             values.retransmits = Some(number(count)?);
         }
         [jitter, "ms", lost_of_all, ..] => {

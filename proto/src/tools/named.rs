@@ -1,4 +1,4 @@
-//! Files that are one document and name their flows: data files of flent, and qlog files. Pure.
+//! Files that are one document and name their flows: flent data files and qlog files. Pure.
 //!
 //! Such a file has no addresses, so its flows are not merged with those of other tools.
 
@@ -18,14 +18,14 @@ pub struct Named {
     pub tool: &'static str,
     /// Times are nanoseconds since 1970.
     pub rows: Vec<Of>,
-    /// What the reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 /// The record separator of JSON text sequences (RFC 7464).
 pub(super) const RECORD_SEPARATOR: u8 = 0x1e;
 
-/// Reads a file of flent or a qlog file; `None` if it is neither.
+/// Reads a flent or qlog file; `None` if it is neither.
 pub(super) fn read(bytes: &[u8]) -> Option<Found> {
     let begin = bytes.trim_ascii_start();
     let has = |key: &[u8]| begin.windows(key.len()).any(|part| part == key);
@@ -54,7 +54,7 @@ impl Reading {
         Self { named, unread: vec![], more_unread: 0, rows_left_out: 0 }
     }
 
-    /// A row of the file.
+    /// Adds a row of the file.
     pub(super) fn put(&mut self, row: Of) {
         match self.named.rows.len() < MAX_ROWS {
             true => self.named.rows.push(row),
@@ -62,12 +62,12 @@ impl Reading {
         }
     }
 
-    /// So many rows are beyond the limit of a file.
+    /// Counts rows beyond the limit of a file.
     pub(super) fn leave_out(&mut self, rows: u64) {
         self.rows_left_out += rows;
     }
 
-    /// A part of the document is not in the tables. A document may be one line, so the reason names the part.
+    /// Records that a part of the document is not in the tables. A document may be one line, so the reason names the part.
     pub(super) fn unread(&mut self, reason: &str) {
         match self.unread.len() < MAX_UNREAD {
             true => self.unread.push(Unread { line: 1, text: String::new(), reason: clip(reason) }),
@@ -86,12 +86,12 @@ impl Reading {
     }
 }
 
-/// An instant in seconds since 1970 as nanoseconds, if it is one that is read.
+/// Converts seconds since 1970 to nanoseconds; `None` out of range.
 pub(super) fn nanos(seconds: f64) -> Option<u64> {
     scaled(seconds, 1.0)
 }
 
-/// The same of milliseconds: an instant in seconds would be off by more than 100 ns.
+/// Converts milliseconds since 1970 to nanoseconds: as seconds, an instant would be off by more than 100 ns.
 pub(super) fn nanos_of_ms(ms: f64) -> Option<u64> {
     scaled(ms, 1e3)
 }
@@ -102,17 +102,18 @@ fn scaled(time: f64, per_second: f64) -> Option<u64> {
     is_read.then(|| time.trunc() as u64 * ns as u64 + (time.fract() * ns).round() as u64)
 }
 
-/// A count that fits into a column.
+/// Converts a count; `None` if its column cannot hold it.
 pub(super) fn count(value: f64) -> Option<u32> {
     (0.0..=f64::from(u32::MAX)).contains(&value).then_some(value.round() as u32)
 }
 
-/// A number of bytes, or bytes in a second.
+/// Converts a number of bytes, or of bytes per second; `None` out of range.
 pub(super) fn bytes(value: f64) -> Option<u64> {
     (0.0..=MAX_COUNT).contains(&value).then_some(value.round() as u64)
 }
 
-/// A name of a flow, a group or a probe: each sequence of characters other than letters, digits, `_` and `.` is replaced by one `-`.
+/// Makes a name of a flow, a group or a probe: replaces each sequence of characters other than letters, digits, `_` and `.` by one
+/// `-`.
 pub(super) fn plain(name: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
     let parts: Vec<&str> = name.split(|c| !fits(c)).filter(|part| !part.is_empty()).collect();
@@ -122,7 +123,7 @@ pub(super) fn plain(name: &str) -> String {
     }
 }
 
-/// A value that a writer may have given another type, which is read as if it were missing.
+/// A value that counts as missing if the writer gave it another type.
 #[derive(Debug, Clone, serde::Deserialize)]
 #[serde(untagged)]
 pub(super) enum Lenient<T> {
@@ -145,7 +146,7 @@ impl<T> Lenient<T> {
     }
 }
 
-/// A number, which JSON cannot have infinite.
+/// A number, which is always finite in JSON.
 pub(super) type Number = Lenient<f64>;
 /// A text.
 pub(super) type Text = Lenient<String>;
@@ -162,7 +163,8 @@ impl Text {
     }
 }
 
-/// The first [`MAX_ROWS`] elements of a list, and how many more there are: a file cannot take much more memory than it has bytes.
+/// The first [`MAX_ROWS`] elements of a list, and the number of further ones, so that a file does not take much more memory than it
+/// has bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Capped<T> {
     pub(super) items: Vec<T>,

@@ -1,10 +1,10 @@
-//! Output of ping(8) (iputils, busybox) as round trips. Pure.
+//! Reads the output of ping(8) (iputils, busybox). Pure.
 
 use std::collections::BTreeMap;
 
 use super::{LONGEST_S, clip};
 
-/// Numbers of requests are smaller: a second apart, they last less than [`LONGEST_S`].
+/// Limit of sequence numbers: at one request per second, a run lasts less than [`LONGEST_S`].
 const MAX_SEQ: u32 = 1 << 26;
 
 /// The pings of a text, in order.
@@ -14,34 +14,34 @@ pub struct PingRuns(Vec<PingRun>);
 /// One run of ping.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PingRun {
-    /// Where it begins, counted from 1.
+    /// Its first line, from 1.
     pub line: u64,
-    /// Whom it asks, as typed.
+    /// The host, as typed.
     pub host: String,
-    /// By the number that ping gave them, wrapped ones counted on.
+    /// By ping's sequence number, continued after it wraps.
     pub replies: BTreeMap<u32, Reply>,
-    /// Requests sent, from its last lines.
+    /// Requests sent, from ping's last lines.
     pub transmitted: Option<u32>,
-    /// How long it took in milliseconds, from its last lines.
+    /// Its duration in milliseconds, from ping's last lines.
     pub took_ms: Option<f64>,
-    /// Minimum, mean, maximum and deviation in milliseconds, from ping's summary; used where single replies are missing.
+    /// Minimum, mean, maximum and deviation in milliseconds, from ping's summary; used if single replies are missing.
     pub summary_ms: Option<[f64; 4]>,
     last: u32,
 }
 
-/// One answer.
+/// One reply.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Reply {
-    /// When it came, in nanoseconds since 1970, if the line has it.
+    /// When it arrived, in nanoseconds since 1970, if the line has a time.
     pub at_ns: Option<u64>,
-    /// Round trip in microseconds; `None` if there was no answer.
+    /// Round-trip time in microseconds; `None` if there was no reply.
     pub rtt_us: Option<f64>,
 }
 
 impl PingRuns {
-    /// One line, without its stamp; `false` if ping did not write it.
+    /// Takes a line without its time stamp; `false` if ping did not write it.
     pub fn take(&mut self, number: u64, at_ns: Option<u64>, text: &str) -> bool {
-        // Underscores and stars of a text that went through Markdown.
+        // A text that went through Markdown may have escaped underscores and stars.
         let clean = text.replace("\\_", "_").replace("**", "");
         let line = clean.trim();
         if let Some(rest) = line.strip_prefix("PING ") {
@@ -70,7 +70,7 @@ impl PingRuns {
         &mut self.0[last]
     }
 
-    /// A line with a sequence number.
+    /// Takes a line with a sequence number.
     fn answer(&mut self, number: u64, at_ns: Option<u64>, line: &str, seq: u32) -> bool {
         let refused = ["no answer yet", "From ", "Request timeout"];
         let rtt_us = match after_decimal(line, "time=").or_else(|| after_decimal(line, "time<")) {
@@ -83,7 +83,7 @@ impl PingRuns {
         let Some(seq) = session.count_on(seq) else { return false };
         let reply = Reply { at_ns, rtt_us };
         let known = session.replies.entry(seq).or_insert(reply);
-        // The first answer counts, not a duplicate; and an answer more than "no answer yet".
+        // The first reply counts, not a duplicate, and it replaces "no answer yet".
         if known.rtt_us.is_none() {
             *known = reply;
         }
@@ -112,7 +112,7 @@ impl PingRuns {
         false
     }
 
-    /// All runs, and the lines of those with an impossible duration: their requests count as one second apart.
+    /// Returns all runs, and the lines of those with an impossible duration, whose requests count as one second apart.
     pub fn finish(mut self) -> (Vec<PingRun>, Vec<u64>) {
         let mut wrong = vec![];
         for session in &mut self.0 {
@@ -129,7 +129,7 @@ impl PingRuns {
 }
 
 impl PingRun {
-    /// A sequence number that went round counted on; `None` if ping cannot have come so far.
+    /// Continues a sequence number that has wrapped; `None` if ping cannot have sent that many requests.
     fn count_on(&mut self, seq: u32) -> Option<u32> {
         const ROUND: u32 = 1 << 16;
         if seq >= ROUND {
@@ -149,7 +149,7 @@ impl PingRun {
         Some(counted)
     }
 
-    /// Time between two requests in nanoseconds: from the last lines, else a second.
+    /// Time between two requests in nanoseconds: from the last lines, otherwise a second.
     pub fn interval_ns(&self) -> u64 {
         match (self.transmitted, self.took_ms) {
             (Some(sent), Some(ms)) if sent > 1 => (ms * 1e6 / f64::from(sent - 1)) as u64,
@@ -171,7 +171,7 @@ impl PingRun {
         }
         let last = self.replies.keys().next_back().map_or(0, |last| last + 1);
         let sent = self.transmitted.map_or(0, |sent| sent.saturating_add(self.first()));
-        // Most lines of a text that is an excerpt are not lost packets.
+        // If the text is an excerpt, most missing replies are not lost packets.
         let excerpt = self.replies.keys().next().is_some_and(|first| *first > self.first());
         let (begin, end) = if excerpt { (last, last) } else { (self.first(), last.max(sent)) };
         let sent = begin..end.min(begin.saturating_add(MAX_UNANSWERED));

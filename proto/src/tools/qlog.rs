@@ -15,7 +15,7 @@ use super::text::MAX_ROWS;
 use super::{MAX_COUNT, clip};
 use crate::wire::{self, Role, SampleSource, Side, TcpEventKind, run_event::Of};
 
-/// The smallest maximum datagram size that QUIC permits (RFC 9000, section 14), for files that do not have theirs.
+/// The smallest maximum datagram size that QUIC permits (RFC 9000, section 14), for files that do not give theirs.
 const DATAGRAM_BYTES: f64 = 1200.0;
 /// Length of the rows of `intervals`, in milliseconds.
 const INTERVAL_MS: f64 = 100.0;
@@ -32,14 +32,14 @@ const CA_STATES: [(&str, u32); 8] = [
 ];
 /// The group of traces that do not name their connection.
 pub(super) const NO_CONNECTION: &str = "qlog";
-/// The beginning of traces that do not say when they began: one second after 1970.
+/// The beginning of traces that do not give it: one second after 1970 began.
 const NO_REFERENCE_MS: f64 = 1000.0;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct File {
     traces: Capped<Trace>,
-    /// Of a JSON text sequence: its events follow.
+    /// The trace of a JSON text sequence, whose events follow.
     trace: Trace,
 }
 
@@ -61,8 +61,8 @@ struct Common {
     odcid: Text,
 }
 
-/// Milliseconds since 1970, or from draft 10 on an epoch as RFC 3339: 1970 by default, or `unknown` of a monotonic clock, with the time
-/// of day of the reference.
+/// Milliseconds since 1970. From draft 10 on, an epoch in RFC 3339 form, 1970 by default; or `unknown` for a monotonic clock, with
+/// the wall-clock time of the reference.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged)]
 enum Reference {
@@ -80,7 +80,7 @@ struct Event {
     data: Lenient<Box<Data>>,
 }
 
-/// What is read of all events.
+/// The fields that are read of any event.
 #[derive(Deserialize, Default, Clone, Debug)]
 #[serde(default)]
 struct Data {
@@ -106,14 +106,14 @@ struct RawInfo {
     length: Given,
 }
 
-/// A number that an event may not have; one that it has is a value, or not read.
+/// A number that an event may lack. If the event has it, it is a value or unreadable.
 type Given = Option<Number>;
 
 fn value(given: &Given) -> Option<f64> {
     given.as_ref()?.value()
 }
 
-/// Takes a value that is given. One that the column cannot hold is unknown, and its name is noted.
+/// Takes a given value. If the column cannot hold it, it is unknown, and its name is recorded.
 fn take<T>(
     column: &mut Option<T>,
     (name, given): (&'static str, &Given),
@@ -139,7 +139,7 @@ enum Kind {
     Received,
 }
 
-/// `recovery:metrics_updated` of draft 07 is `quic:recovery_metrics_updated` of later ones.
+/// `recovery:metrics_updated` in draft 07 is `quic:recovery_metrics_updated` in later drafts.
 fn kind(name: &str) -> Option<Kind> {
     let name = name.rsplit(':').next().unwrap_or(name);
     Some(match name.strip_prefix("recovery_").unwrap_or(name) {
@@ -200,7 +200,7 @@ struct Times {
 }
 
 impl Times {
-    /// And whether the trace says when it began.
+    /// Also returns whether the trace says when it began.
     fn of(common: &Common) -> (Self, bool) {
         let reference = common.reference_time.get();
         let default = match reference {
@@ -298,14 +298,14 @@ impl Flow {
 
     fn of(nth: usize, trace: &Trace, common: &Common) -> Self {
         let id = common.group_id.text().or_else(|| common.odcid.text()).unwrap_or(NO_CONNECTION);
-        // The export's flow id; another id is that of a connection.
+        // ccbench's export writes the flow id; other tools write the connection's id.
         let (group, flow_id) = match id.split_once('/') {
             Some((group, number)) => (plain(group), format!("{}/{}", plain(group), plain(number))),
             None => {
                 (plain(id), format!("{}/{}", plain(id), if id == NO_CONNECTION { nth } else { 0 }))
             }
         };
-        // The export's title is the flow's id and its congestion control.
+        // In ccbench's export, the title is the flow's id and its congestion control.
         let title = trace.title.text().unwrap_or_default();
         let cc = title.strip_prefix(id).map(str::trim).filter(|cc| !cc.contains(' '));
         let all = || trace.events.items.iter();
@@ -386,14 +386,14 @@ impl Flow {
                     out.unread(&format!("a packet {} ms before the first one", -after_ms));
                     return;
                 }
-                // Writers may swap two events: what is a little earlier is in the first interval.
+                // Writers may swap two events: a slightly earlier one belongs to the first interval.
                 let interval = (after_ms.max(0.0) / INTERVAL_MS) as u64;
                 *self.moved.entry(interval).or_default() += length;
             }
         }
     }
 
-    /// A sample with the updated metrics, and the last values of others.
+    /// Adds a sample with the updated metrics and the last values of the others.
     fn metrics(&mut self, (at_ms, at_ns): (f64, u64), data: &Data, out: &mut Reading) {
         let datagram = self.datagram_bytes;
         let micros = |ms: f64| count(ms * 1e3);
@@ -410,7 +410,7 @@ impl Flow {
         set(&mut sample.min_rtt_us, ("min_rtt", &data.min_rtt), &micros);
         set(&mut sample.backoff, ("pto_count", &data.pto_count), &count);
         set(&mut sample.snd_cwnd_pkts, ("congestion_window", &data.congestion_window), &packets);
-        // Before the first loss, writers give the largest number of their type.
+        // Before the first loss, writers use the largest number of their type.
         if value(&data.ssthresh).is_some_and(|bytes| bytes > MAX_COUNT) {
             sample.snd_ssthresh_pkts = None;
         } else {
@@ -466,7 +466,7 @@ impl Flow {
         }
     }
 
-    /// Bytes in packets per interval. A time without packets is one interval, however long it was.
+    /// Adds the bytes in packets per interval. A time without packets is one interval, whatever its length.
     fn intervals(&self, out: &mut Reading) {
         let Some(first_ms) = self.first_ms else { return };
         let mut next = 0;
@@ -509,7 +509,7 @@ fn datagram_size(data: &Data) -> Option<f64> {
     value(&data.max_datagram_size).filter(|bytes| (1.0..=65_535.0).contains(bytes))
 }
 
-/// One event.
+/// Wraps one event.
 fn tcp_events(row: wire::TcpEvent) -> Of {
     Of::TcpEvents(wire::TcpEvents { events: vec![row] })
 }

@@ -1,9 +1,8 @@
-//! Output of `ss -ti` about TCP sockets (`ss -eipn`, with ts(1) in front or not) as samples. Pure.
+//! Reads the output of `ss -ti` about TCP sockets (also `ss -eipn`, with or without time stamps of ts(1)) into samples. Pure.
 //!
-//! `ss` prints two lines per socket: its addresses, then its `TCP_INFO`. Where two loops write into one file, or a
-//! write was torn, the second may be missing, incomplete or elsewhere; `pair` finds its socket.
-//! `ss` leaves out most fields that are zero: those are null here, except counts of segments in flight, lost or
-//! retransmitted, which are zero if `ss` does not print them.
+//! `ss` prints two lines per socket: its addresses, then its `TCP_INFO`. If two loops write into one file, or a write was torn, the
+//! second line may be missing, incomplete or elsewhere; `pair` finds its socket. `ss` leaves out most fields that are zero. They
+//! are null here, except counts of segments in flight, lost or retransmitted, which are zero.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,14 +16,14 @@ pub use pair::{Pairing, Row};
 /// One end's address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// Address; an IPv4 one that was mapped to IPv6 is IPv4 again.
+    /// Its address. An IPv4-mapped IPv6 address becomes IPv4.
     pub ip: IpAddr,
     /// Port.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// From `10.0.5.1:55026`, `[::1]:5201`, `fe80::1%eth0:22`, `::ffff:10.0.0.1:80`.
+    /// Parses `10.0.5.1:55026`, `[::1]:5201`, `fe80::1%eth0:22`, `::ffff:10.0.0.1:80`.
     pub fn parse(text: &str) -> Option<Self> {
         let (ip, port) = text.rsplit_once(':')?;
         let ip = ip.strip_prefix('[').map_or(Some(ip), |ip| ip.strip_suffix(']'))?;
@@ -33,7 +32,7 @@ impl Endpoint {
     }
 }
 
-/// An address, mapped ones as IPv4.
+/// Parses an address. An IPv4-mapped IPv6 address becomes IPv4.
 pub fn address(text: &str) -> Option<IpAddr> {
     match text.parse().ok()? {
         IpAddr::V6(v6) => Some(Ipv6Addr::to_canonical(&v6)),
@@ -41,47 +40,47 @@ pub fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Whose socket it is.
+/// The process that owns a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// "iperf3".
     pub name: String,
     /// Process id.
     pub pid: u32,
-    /// Descriptor: a smaller one was opened earlier.
+    /// File descriptor: a smaller one was opened earlier.
     pub fd: u32,
 }
 
 /// A socket's first line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Socket {
-    /// As the kernel numbers it (1 established).
+    /// The kernel's number of the state (1 is established).
     pub state: u32,
     /// This end.
     pub local: Endpoint,
     /// The other end.
     pub peer: Endpoint,
-    /// If `ss` was allowed to see it.
+    /// Present if `ss` had permission to see it.
     pub process: Option<Process>,
 }
 
 /// Kinds of lines.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
-    /// The first line of a socket, and the fields that stand behind it on the same line (`ss -O`).
+    /// The first line of a socket, with its fields if they are on the same line (`ss -O`).
     Socket(Socket, Option<Box<Info>>),
-    /// The second.
+    /// The second line of a socket.
     Info(Box<Info>),
-    /// A heading, or a socket without a peer: nothing is lost with it.
+    /// A heading, or a socket without a peer: ignoring it loses nothing.
     Other,
 }
 
 /// A socket's second line.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Info {
-    /// The fields; names, times and ports are missing.
+    /// The fields, without names, times and ports.
     pub sample: wire::FlowSample,
-    /// Incomplete or partly unreadable, with the reason.
+    /// Why the line is incomplete or partly unreadable.
     pub flaw: Option<String>,
     fields: u32,
 }
@@ -136,7 +135,7 @@ pub fn line(text: &str, cut: bool) -> Option<Line> {
     Some(Line::Socket(socket, info(text, cut).map(Box::new)))
 }
 
-/// From `(("iperf3",pid=16828,fd=4))`; of several the first.
+/// Parses `(("iperf3",pid=16828,fd=4))`. If there are several processes, the first one counts.
 fn process(users: &str) -> Option<Process> {
     let (name, rest) = users.strip_prefix("((\"")?.split_once('"')?;
     let number = |key: &str| {
@@ -147,7 +146,7 @@ fn process(users: &str) -> Option<Process> {
     Some(Process { name: clip(name), pid: number("pid=")?, fd: number("fd=")? })
 }
 
-/// A line that ends with one of these is not whole: `ss` always prints something behind them.
+/// A line that ends with one of these words is cut: `ss` always prints something after them.
 const NEVER_LAST: [&str; 15] = [
     "wscale",
     "rto",
@@ -166,7 +165,7 @@ const NEVER_LAST: [&str; 15] = [
     "segs_out",
 ];
 
-/// The fields of a second line; `None` if no field identifies it as output of `ss`.
+/// Reads the fields of a second line; `None` if no field identifies it as output of `ss`.
 fn info(text: &str, cut: bool) -> Option<Info> {
     let mut words: Vec<&str> = text.split_whitespace().collect();
     let last = words.last().map_or("", |word| word.split(':').next().unwrap_or(word));
@@ -215,7 +214,7 @@ fn info(text: &str, cut: bool) -> Option<Info> {
     })
 }
 
-/// What follows the name of the congestion control.
+/// Whether the word follows the name of the congestion control.
 fn is_before(word: &str) -> bool {
     ["wscale:", "rto:", "cwnd:"].iter().any(|field| word.starts_with(field))
 }
@@ -226,7 +225,7 @@ fn is_name(word: &str) -> bool {
         && word.len() <= MAX_NAME_BYTES
 }
 
-/// What `ss` leaves out because it is zero.
+/// Fills in the fields that `ss` leaves out because they are zero.
 fn complete(info: &mut Info, options: u32) {
     if info.flaw.is_some() {
         return;
@@ -245,7 +244,7 @@ fn complete(info: &mut Info, options: u32) {
     }
 }
 
-/// Bit of `tcpi_options`.
+/// The bit of `tcpi_options` for a word.
 fn option(word: &str) -> Option<u32> {
     const OPTIONS: [(&str, u32); 7] = [
         ("ts", 1),
@@ -264,7 +263,7 @@ type Set = fn(&mut wire::FlowSample, &str) -> Option<()>;
 /// A field whose value is the next word.
 fn rate_field(word: &str) -> Option<Set> {
     Some(match word {
-        // Computed by ss from cwnd, mss and rtt, which have columns.
+        // `ss` computes it from cwnd, mss and rtt, which have columns.
         "send" => |_, value| bytes_per_s(value).map(drop),
         "pacing_rate" => |sample, value| {
             let (now, most) = value.split_once('/').map_or((value, None), |(n, m)| (n, Some(m)));
@@ -282,7 +281,7 @@ fn rate_field(word: &str) -> Option<Set> {
     })
 }
 
-/// `213726937bps`, `213.7Mbps`: bit/s.
+/// Parses `213726937bps` or `213.7Mbps`. Returns bytes per second.
 fn bytes_per_s(text: &str) -> Option<u64> {
     let number = text.strip_suffix("bps")?;
     let (number, factor) = match number.as_bytes().last()? {
@@ -297,19 +296,19 @@ fn bytes_per_s(text: &str) -> Option<u64> {
         .map(|rate| rate as u64)
 }
 
-/// A number as C's `%g` prints it, not negative.
+/// Parses a number that is not negative, as C's `%g` prints it.
 fn decimal(text: &str) -> Option<f64> {
     let right = text.starts_with(|c: char| c.is_ascii_digit());
     right.then(|| text.parse::<f64>().ok())?.filter(|number| number.is_finite())
 }
 
-/// Milliseconds as microseconds.
+/// Parses milliseconds. Returns microseconds.
 fn ms(text: &str) -> Option<u32> {
     let us = (decimal(text)? * 1000.0).round();
     (us <= f64::from(u32::MAX)).then_some(us as u32)
 }
 
-/// `1528ms(12.5%)` as microseconds.
+/// Parses `1528ms(12.5%)`. Returns microseconds.
 fn limited(text: &str) -> Option<u64> {
     let (number, rest) = text.split_once("ms")?;
     let whole = rest.is_empty() || (rest.starts_with('(') && rest.ends_with("%)"));
@@ -339,7 +338,7 @@ fn field(sample: &mut wire::FlowSample, name: &str, value: &str) -> Field {
     }
 }
 
-/// Whole numbers of 32 bits.
+/// The fields that are whole numbers of 32 bits.
 fn small<'a>(sample: &'a mut wire::FlowSample, name: &str) -> Option<&'a mut Option<u32>> {
     Some(match name {
         "backoff" => &mut sample.backoff,
@@ -376,7 +375,7 @@ fn small<'a>(sample: &'a mut wire::FlowSample, name: &str) -> Option<&'a mut Opt
     })
 }
 
-/// Whole numbers of 64 bits.
+/// The fields that are whole numbers of 64 bits.
 fn large<'a>(sample: &'a mut wire::FlowSample, name: &str) -> Option<&'a mut Option<u64>> {
     Some(match name {
         "bytes_sent" => &mut sample.bytes_sent,
@@ -387,7 +386,7 @@ fn large<'a>(sample: &'a mut wire::FlowSample, name: &str) -> Option<&'a mut Opt
     })
 }
 
-/// Times, pairs and fields of congestion controls; `Some(false)` if it is known but cannot be read.
+/// Reads times, pairs and fields of congestion controls; `Some(false)` if the field is known but cannot be read.
 fn odd(sample: &mut wire::FlowSample, name: &str, value: &str) -> Option<bool> {
     let pair = |by: char| value.split_once(by);
     Some(match name {
@@ -437,7 +436,7 @@ fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     place.is_some()
 }
 
-/// `(bw:1.2Mbps,mrtt:0.5)`: whether all of it could be read.
+/// Reads `(bw:1.2Mbps,mrtt:0.5)`. Returns whether all of it could be read.
 fn parts(value: &str, mut each: impl FnMut(&str, &str) -> bool) -> bool {
     let inner = value.strip_prefix('(').and_then(|value| value.strip_suffix(')'));
     inner.is_some_and(|inner| {

@@ -2,7 +2,7 @@
 
 use super::LATEST_S;
 
-/// Date and year for stamps that have none. Stamps are taken as UTC.
+/// The date and year of stamps that have none. All stamps count as UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Base {
     /// "2024".
@@ -20,7 +20,7 @@ impl Default for Base {
 }
 
 impl Base {
-    /// From `2024-09-09`.
+    /// Parses `2024-09-09`.
     pub fn parse(text: &str) -> Option<Self> {
         let (year, month, day) = date(text)?;
         Some(Self { year, month, day })
@@ -30,11 +30,11 @@ impl Base {
 const SECOND_NS: u64 = 1_000_000_000;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
 
-/// The stamp that a line begins with, in nanoseconds since 1970, and the line behind it and one blank.
+/// Splits off a stamp at the beginning of a line. Returns it in nanoseconds since 1970, and the line after it and one blank.
 ///
-/// Known are seconds since 1970 with and without a fraction (`%s`, `%.s`), those in brackets (`ping -D`),
-/// `2024-09-09T10:26:29.8`, `2024-09-09 10:26:29`, `Sep 09 10:26:29` (what ts prints by itself), `10:26:29`, and
-/// seconds since ts began (`-s '%.s'`).
+/// Known forms are seconds since 1970 with and without a fraction (`%s`, `%.s`), the same in brackets (`ping -D`),
+/// `2024-09-09T10:26:29.8`, `2024-09-09 10:26:29`, `Sep 09 10:26:29` (the default of ts), `10:26:29`, and seconds since ts began
+/// (`-s '%.s'`).
 pub fn strip(line: &str, base: Base) -> Option<(u64, &str)> {
     let trimmed = line.trim_start();
     if let Some(inner) = trimmed.strip_prefix('[') {
@@ -63,7 +63,7 @@ pub fn strip(line: &str, base: Base) -> Option<(u64, &str)> {
     Some((at(day, of_day(clock)?), after(behind)))
 }
 
-/// iperf3's start time of a test: `Mon, 09 Sep 2024 10:26:29 GMT`, in nanoseconds since 1970.
+/// Parses iperf3's start time of a test, `Mon, 09 Sep 2024 10:26:29 GMT`. Returns nanoseconds since 1970.
 pub fn of_date(text: &str) -> Option<u64> {
     let mut words = text.split_whitespace().skip(1);
     let day = words.next()?.parse().ok()?;
@@ -72,13 +72,13 @@ pub fn of_date(text: &str) -> Option<u64> {
     Some(at(real(year, month, day)?, of_day(words.next()?)?))
 }
 
-/// Where, in the middle of a line, another line's stamp (`%.s`) begins: the line was torn there.
+/// Finds another line's stamp (`%.s`) in the middle of a line: the line was torn there.
 pub fn torn_at(line: &str) -> Option<usize> {
     let bytes = line.as_bytes();
     let digits = |from: usize, to: usize| {
         bytes.get(from..to).is_some_and(|found| found.iter().all(u8::is_ascii_digit))
     };
-    // Behind the line's own first word, and behind a letter: a line begins with a stamp of its own.
+    // Search after the first letter, because a line may begin with its own stamp.
     let begin = line.len() - line.trim_start().len();
     let letter = line.find(|c: char| c.is_ascii_alphabetic())?;
     (letter.max(begin) + 1..bytes.len()).find(|&at| {
@@ -107,7 +107,7 @@ fn fraction(text: &str) -> Option<(&str, u64)> {
     Some((whole, number * 10u64.pow(9 - digits.len() as u32)))
 }
 
-/// Seconds since 1970; ten digits are the years from 2001.
+/// Parses seconds since 1970; ten digits cover the years from 2001.
 fn epoch(text: &str) -> Option<u64> {
     let (whole, nanos) = fraction(text)?;
     let right = whole.len() == 10 && whole.bytes().all(|b| b.is_ascii_digit());
@@ -115,7 +115,7 @@ fn epoch(text: &str) -> Option<u64> {
     (seconds < LATEST_S).then_some(seconds * SECOND_NS + nanos)
 }
 
-/// `ts -s '%.s'`: seconds and six digits.
+/// Parses the stamp of `ts -s '%.s'`: seconds and six digits.
 fn since_begin(text: &str) -> Option<u64> {
     let (whole, digits) = text.split_once('.')?;
     let right = digits.len() == 6 && (1..=7).contains(&whole.len());
@@ -124,7 +124,7 @@ fn since_begin(text: &str) -> Option<u64> {
     Some(seconds * SECOND_NS + nanos)
 }
 
-/// `10:26:29.8` as nanoseconds; with a zone behind it (`Z`, `+02:00`) less that.
+/// Parses `10:26:29.8` to nanoseconds, less the offset of a zone after it (`Z`, `+02:00`).
 fn of_day(text: &str) -> Option<i64> {
     let (clock, zone_s) = match text.find(['Z', '+', '-']) {
         Some(split) => (&text[..split], zone(&text[split..])?),
@@ -164,7 +164,7 @@ fn date(text: &str) -> Option<(i64, u32, u32)> {
     parts.next().is_none().then(|| real(year, month, day))?
 }
 
-/// A day that there is, before [`LATEST_S`].
+/// Checks that a day exists and is before [`LATEST_S`].
 fn real(year: i64, month: u32, day: u32) -> Option<(i64, u32, u32)> {
     if !(1970..2200).contains(&year) || !(1..=12).contains(&month) {
         return None;
@@ -182,7 +182,7 @@ fn month(text: &str) -> Option<u32> {
 
 /// Days from 1970-01-01 in the Gregorian calendar, for years from 1970.
 fn days((year, month, day): (i64, u32, u32)) -> i64 {
-    // Years begin in March, so that the day that is added in leap years is the last.
+    // Let years begin in March, so that the leap day is the last one.
     let year = if month <= 2 { year - 1 } else { year };
     let from_march = i64::from((month + 9) % 12);
     let of_year = (153 * from_march + 2) / 5 + i64::from(day) - 1;

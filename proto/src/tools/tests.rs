@@ -1,4 +1,4 @@
-//! Extreme and mutated inputs of every tool: nothing overflows, and what is out of range is counted.
+//! Extreme and mutated inputs of every tool: nothing overflows, and values out of range are counted.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ const SAMPLES: [&[u8]; 7] = [
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/quic.sqlog")),
 ];
 
-/// Numbers that are no test's.
+/// Numbers that no test has.
 const EXTREMES: [&str; 16] = [
     "-1",
     "1e308",
@@ -75,7 +75,7 @@ fn check(gathered: &Gathered) {
     }
 }
 
-/// The number that begins at or behind `at`, replaced.
+/// Replaces the number that begins at or after `at`.
 fn replaced(text: &[u8], at: usize, with: &str) -> Vec<u8> {
     let at = at % text.len();
     let digit = |b: &u8| b.is_ascii_digit() || *b == b'.';
@@ -138,7 +138,7 @@ fn values_out_of_range_are_counted_with_their_lines() {
         let lines: Vec<u64> = found.unread.iter().map(|unread| unread.line).collect();
         assert!(lines.contains(&line), "{text}: {:?}", found.unread);
     }
-    // The interval beside the one that is out of range is there.
+    // The interval next to the one out of range is kept.
     let found = read(interval("\"start\":1,\"end\":1e308").as_bytes()).0;
     assert_eq!(found.tests[0].report.intervals.len(), 1);
 }
@@ -226,7 +226,7 @@ proptest! {
             let at = at % text.len();
             text[at] = byte;
         }
-        // A part that is there twice, or not at all.
+        // A part occurs twice, or not at all.
         let (from, to) = (from % text.len(), to % text.len());
         let text = [&text[..from], &text[to..]].concat();
         let (found, gathered) = read(&text);

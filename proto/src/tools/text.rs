@@ -15,13 +15,13 @@ pub struct Found {
     pub tests: Vec<Test>,
     /// Runs of ping.
     pub pings: Vec<ping::PingRun>,
-    /// Rows of a file of flent, or of a qlog file.
+    /// Rows of a flent or qlog file.
     pub named: Named,
     /// Lines that are not empty.
     pub lines: u64,
-    /// Lines of which something is missing in the tables; of more than [`MAX_UNREAD`] the first that are noticed.
+    /// Lines that are not completely in the tables; at most the first [`MAX_UNREAD`] that are noticed.
     pub unread: Vec<Unread>,
-    /// How many more there are.
+    /// Number of further ones.
     pub more_unread: u64,
 }
 
@@ -32,11 +32,11 @@ impl Found {
     }
 }
 
-/// The longest line that is read outside of a document of `-J`, in bytes: 1024 streams have 500 kB.
+/// Longest line outside of a `-J` document that is read, in bytes: 1024 streams have 500 kB.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
-/// Rows that are read of a file: each is a kilobyte in memory. Two sockets ten times a second for 14 hours.
+/// Maximum rows that are read of a file, each a kilobyte in memory: two sockets ten times a second for 14 hours.
 pub const MAX_ROWS: usize = 1 << 20;
-/// Unread lines whose text and reason are kept.
+/// Maximum number of unread lines whose text and reason are kept.
 pub const MAX_UNREAD: usize = 100_000;
 
 /// A line that could not be read, or not wholly.
@@ -50,12 +50,12 @@ pub struct Unread {
     pub reason: String,
 }
 
-/// Most characters of a line, or of its problem, that are shown.
+/// Maximum number of characters shown of a line, or of its problem.
 const SHOWN_CHARS: usize = 80;
 /// The problem of the lines after [`MAX_ROWS`].
 const TOO_MANY: &str = "the file has more than 1048576 rows; split it";
 
-/// Streams are numbered as they are listed.
+/// Numbers streams in the order in which they are listed.
 const AS_LISTED: Numbering = Numbering { client_port: 0, count: 0, listens: false };
 
 /// Parses a file of any supported tool.
@@ -76,7 +76,7 @@ pub fn read(bytes: &[u8], base: Base) -> Found {
             let taken = walk.document(number, &bytes[at..]);
             number += bytes[at..at + taken].iter().filter(|&&b| b == b'\n').count() as u64;
             at += taken;
-            // What stands behind the document on its last line.
+            // The rest of the document's last line.
             let end = bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n);
             if end - at > MAX_LINE_BYTES {
                 walk.long(number);
@@ -105,7 +105,7 @@ fn shown(line: &[u8]) -> String {
     String::from_utf8_lossy(&line[..line.len().min(4 * SHOWN_CHARS)]).into_owned()
 }
 
-/// A line of `--json-stream`.
+/// Whether the text is a line of `--json-stream`.
 fn is_event(text: &str) -> bool {
     let inner = text.trim_start().trim_start_matches('{').trim_start();
     inner.starts_with("\"event\"")
@@ -122,18 +122,18 @@ struct Walk {
     stream: Option<Test>,
     /// Rows so far.
     rows: usize,
-    /// Bytes that may still be scanned for the ends of documents that turn out to be none.
+    /// Bytes that may still be scanned for the ends of apparent documents.
     scan_bytes: usize,
 }
 
-/// How often a file's length may be scanned so.
+/// This scan may cover a file's length that many times.
 const SCANS: usize = 16;
 
 impl Walk {
-    /// A document of `-J`; how many bytes of it there are.
+    /// Reads a document of `-J`. Returns its length in bytes.
     fn document(&mut self, number: u64, bytes: &[u8]) -> usize {
         let open = bytes.iter().position(|&b| b == b'{').unwrap_or(0);
-        // Within a report braces are indented: one at a line's beginning is another's, where this one was cut.
+        // Within a report, braces are indented. One at a line's beginning belongs to another report, and this one was cut.
         let bound = bytes.len().min(open + self.scan_bytes);
         let next = bytes[open..bound].windows(2).position(|two| two == b"\n{");
         let scanned = next.unwrap_or(bound - open);
@@ -146,7 +146,7 @@ impl Walk {
         };
         let empty = report.intervals.is_empty() && report.error.is_none() && !report.complete;
         if empty && report.streams.is_empty() {
-            // No report: what follows the line is judged by itself.
+            // This is not a report. The lines after this one are read by themselves.
             self.scan_bytes -= scanned;
             let line = bytes.split(|&b| b == b'\n').next().unwrap_or_default();
             self.found.lines += 1;
@@ -172,11 +172,11 @@ impl Walk {
         open + taken
     }
 
-    /// A line that may be two.
+    /// Reads a line that may consist of two torn ones.
     fn torn(&mut self, number: u64, mut at_ns: Option<u64>, mut text: &str, whole: bool) {
         while let Some(at) = stamp::torn_at(text) {
             let (first, second) = text.split_at(at);
-            // Two lines that were joined on purpose (`sed 's/<->\n//'`), or a tear.
+            // The lines were joined on purpose (`sed 's/<->\n//'`), or torn.
             let joined = first.trim_end().ends_with("<->") || first.ends_with(char::is_whitespace);
             self.line(number, at_ns, first, joined);
             let (stamp, rest) = split(second, self.base);
@@ -185,13 +185,13 @@ impl Walk {
         self.line(number, at_ns, text, whole);
     }
 
-    /// A line that is no document and longer than any tool's.
+    /// Records a line that is not a document and longer than any tool's lines.
     fn long(&mut self, number: u64) {
         self.found.lines += 1;
         self.unread(number, "", "longer than 1 MiB");
     }
 
-    /// One line, or one part of a torn one. `whole`: it ends where its writer ended it.
+    /// Reads one line, or one part of a torn line. `whole`: it ends where its writer ended it.
     fn line(&mut self, number: u64, at_ns: Option<u64>, text: &str, whole: bool) {
         if text.trim().is_empty() {
             return;
@@ -222,7 +222,7 @@ impl Walk {
         }
     }
 
-    /// A line of `--json-stream`.
+    /// Reads a line of `--json-stream`.
     fn event(&mut self, number: u64, at_ns: Option<u64>, text: &str) {
         let bytes = text.trim().as_bytes();
         if !iperf3::document(bytes).1 {

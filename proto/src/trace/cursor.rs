@@ -9,22 +9,22 @@ use crate::units::{Ppm, Rate};
 /// State of a link in an interval of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Its beginning, on the clock that the trace was laid on; 0 before the trace's beginning.
+    /// Its beginning, on the clock of the trace's beginning; 0 before the trace's beginning.
     pub from_ns: u64,
     /// Its end; `u64::MAX` is never.
     pub until_ns: u64,
-    /// Rate, raised to the floor; `None`: as the link's configuration has it.
+    /// Rate, raised to the floor; `None`: that of the link's configuration.
     pub rate: Option<Rate>,
-    /// One-way delay; `None`: as the link's configuration has it.
+    /// One-way delay; `None`: that of the link's configuration.
     pub delay_ns: Option<u64>,
-    /// Independent random loss; `None`: as the link's configuration has it.
+    /// Independent random loss; `None`: that of the link's configuration.
     pub loss: Option<Ppm>,
-    /// The row, from 1; 0 before the trace's beginning and, with `stop`, behind its end.
+    /// The row, from 1; 0 before the trace's beginning and, with `stop`, after its end.
     pub row: u32,
 }
 
-/// Walks over the pieces of a piecewise constant trace, which is in force from `begin_ns` on; before that its
-/// first row is. Copies of a cursor share the trace.
+/// Walks over the pieces of a piecewise constant trace. The trace is in force from `begin_ns` on, its first row also before that.
+/// Copies of a cursor share the trace.
 #[derive(Debug, Clone)]
 pub struct Cursor {
     trace: Arc<Trace>,
@@ -32,7 +32,7 @@ pub struct Cursor {
     floor: Rate,
     begin_ns: u64,
     place: Place,
-    /// What one lap carries in bit·ns/s; `None` if a row has no rate.
+    /// The work that one lap carries, in bit·ns/s; `None` if a row has no rate.
     lap_work: Option<u128>,
 }
 
@@ -40,18 +40,18 @@ pub struct Cursor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Before,
-    /// In a row of the lap that began then.
+    /// In a row of the lap that began at `lap_ns`.
     Row {
         index: usize,
         lap_ns: u64,
     },
-    /// Behind the end of a trace that stops.
+    /// After the end of a trace that stops.
     Behind,
 }
 
 impl Cursor {
-    /// A cursor before the trace's beginning at `begin_ns` (`u64::MAX`: it has none yet); `None` if the trace
-    /// is none of steps.
+    /// A cursor before the trace's beginning at `begin_ns` (`u64::MAX`: not known yet); `None` if the trace does not consist of
+    /// steps.
     pub fn new(replay: &Replay, begin_ns: u64) -> Option<Self> {
         let Trace::Steps(steps) = &*replay.trace else { return None };
         let floor = replay.plan.floor.unwrap_or(Rate::from_bits_per_sec(0));
@@ -88,12 +88,12 @@ impl Cursor {
         self.place = other.place;
     }
 
-    /// When the trace begins; `u64::MAX` is not yet.
+    /// When the trace begins; `u64::MAX` if that is not known yet.
     pub fn begin_ns(&self) -> u64 {
         self.begin_ns
     }
 
-    /// The piece that it is at.
+    /// The current piece.
     pub fn piece(&self) -> Piece {
         let (steps, index, from_ns, until_ns) = match self.place {
             Place::Before => (self.steps(), 0, 0, self.begin_ns),
@@ -170,10 +170,9 @@ impl Cursor {
         while self.piece().until_ns <= at_ns && self.advance() {}
     }
 
-    /// From `from_ns` on, which lies in the current piece, `work` bit·ns/s are to be carried: goes on to the
-    /// piece in which they are, and returns when that is, rounded down to nanoseconds, with the work that
-    /// the rounding left. `unset_bps` is the rate where the trace gives none; without one it takes no time.
-    /// `None`: never.
+    /// Carries `work` bit·ns/s from `from_ns` on, which lies in the current piece. Moves to the piece in which the work ends, and
+    /// returns the time of its end, rounded down to nanoseconds, with the work that the rounding leaves; `None` if it never ends.
+    /// `unset_bps` is the rate of rows without one; if it is `None`, too, the work takes no time.
     pub fn carry(
         &mut self,
         mut from_ns: u64,
@@ -191,7 +190,7 @@ impl Cursor {
                 if end_ns < piece.until_ns || end_ns == piece.until_ns && left == 0 {
                     return Some((end_ns, left));
                 }
-                // No overflow: it ends within the work that there is.
+                // This cannot overflow: the piece carries no more than the remaining work.
                 work -= rate * piece.until_ns.saturating_sub(from_ns).min(lasts_ns);
             }
             from_ns = from_ns.max(piece.until_ns);
@@ -201,7 +200,7 @@ impl Cursor {
         }
     }
 
-    /// At the beginning of a lap: passes over those that the work takes whole. `None`: no lap does any of it.
+    /// At the beginning of a lap, skips the laps that the work fills completely. `None` if a lap carries nothing.
     fn skip_laps(&mut self, from_ns: &mut u64, work: &mut u64) -> Option<()> {
         let (Place::Row { index: 0, lap_ns }, OnEnd::Loop, Some(lap_work)) =
             (self.place, self.on_end, self.lap_work)
@@ -226,16 +225,15 @@ pub struct OpportunityCursor {
     trace: Arc<Trace>,
     on_end: OnEnd,
     begin_ns: u64,
-    /// Opportunities that are behind it.
+    /// Number of opportunities that it has passed.
     passed: u64,
-    /// How far apart the last two instants are, and how many opportunities the last one has: what `hold`
-    /// repeats.
+    /// The gap between the last two instants and the number of opportunities at the last one, which `hold` repeats.
     last_gap_ns: u64,
     last_count: u64,
 }
 
 impl OpportunityCursor {
-    /// A cursor at the first opportunity of a trace that begins at `begin_ns`; `None` if the trace is none of
+    /// A cursor at the first opportunity of a trace that begins at `begin_ns`; `None` if the trace does not consist of
     /// opportunities.
     pub fn new(replay: &Replay, begin_ns: u64) -> Option<Self> {
         let Trace::Opportunities(all) = &*replay.trace else { return None };
@@ -259,12 +257,12 @@ impl OpportunityCursor {
         }
     }
 
-    /// IP bytes of each.
+    /// IP bytes of each opportunity.
     pub fn bytes(&self) -> u32 {
         self.all().bytes
     }
 
-    /// The instant of the opportunity that it is at; `u64::MAX` is never.
+    /// The instant of the current opportunity; `u64::MAX` if there is none.
     pub fn at_ns(&self) -> u64 {
         let all = self.all();
         let count = all.at_ns.len() as u64;
@@ -311,7 +309,7 @@ impl OpportunityCursor {
         self.passed = self.passed.max(passed);
     }
 
-    /// Opportunities that are behind it.
+    /// Number of opportunities that it has passed.
     pub fn passed(&self) -> u64 {
         self.passed
     }
@@ -408,7 +406,7 @@ mod tests {
         let mut replay = replay(steps(&[(0, 0), (10, 0)], 20), OnEnd::Loop);
         replay.plan.floor = None;
         assert_eq!(Cursor::new(&replay, 0).unwrap().carry(3, 1, None), None);
-        // Millions of laps are no millions of steps.
+        // The work skips millions of laps at once.
         let mut slow = self::replay(steps(&[(0, 0), (10, 1)], 20), OnEnd::Loop);
         slow.plan.floor = None;
         let mut cursor = Cursor::new(&slow, 0).unwrap();

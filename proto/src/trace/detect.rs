@@ -14,7 +14,7 @@ pub(super) fn detect(name: &str, text: &str) -> Result<Format, TraceError> {
         return Ok(Format::Netem);
     }
     let columns: Vec<&str> = fields(first).collect();
-    // "NaN" and "inf" begin like a header's names, and are none.
+    // "NaN" and "inf" begin like names of a header, but are not names.
     let is_header = columns.iter().all(|field| {
         field.starts_with(|c: char| c.is_alphabetic() || c == '_')
             && !["nan", "inf", "infinity"].contains(&field.to_ascii_lowercase().as_str())
@@ -63,8 +63,8 @@ pub(super) fn of_header(columns: &[&str]) -> Option<Format> {
     }
 }
 
-/// Two columns with a comma are rates and dwells, unless the first can only be times: it begins at zero and
-/// grows from line to line.
+/// Decides on two comma-separated columns: they are rates and dwell times, unless the first one can only be times, because it
+/// begins at zero and increases.
 fn pairs(name: &str, text: &str) -> Result<Format, TraceError> {
     let mut last: Option<u64> = None;
     let (mut count, mut second, mut second_varies) = (0_usize, None, false);

@@ -45,7 +45,7 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// One more.
+    /// Adds a problem.
     pub(super) fn push(&mut self, line: u32, what: String) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(TraceProblem { line, what });

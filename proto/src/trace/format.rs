@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The name of no trace format.
+/// A name that is not a trace format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a trace format; write {}", Format::ALL.map(Format::name).join(", "))]
 pub struct UnknownFormat {
@@ -33,7 +33,7 @@ impl Format {
     pub const ALL: [Self; 6] =
         [Self::Mahimahi, Self::Dwell, Self::Timed, Self::Netem, Self::TheaterQ, Self::Ccbench];
 
-    /// As it is written on command lines.
+    /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mahimahi => "mahimahi",

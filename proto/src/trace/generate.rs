@@ -15,16 +15,16 @@ mod walk;
 pub use walk::{Between, walk};
 
 const MS_NS: u64 = 1_000_000;
-/// What an opportunity carries.
+/// IP bytes that an opportunity carries.
 const BYTES: u32 = 1500;
 
 /// Why a trace cannot be generated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
-    /// The name of no kind.
+    /// The name is not that of a kind.
     #[error("`{0}` is not a kind of trace; write {names}", names = Kind::ALL.map(Kind::name).join(", "))]
     UnknownKind(String),
-    /// The text is no range of a walk.
+    /// The text is not a range of a walk.
     #[error(
         "`{0}` is not two delays, losses or rates; write them like 10ms..60ms, 0%..1% or 5mbit..40mbit"
     )]
@@ -58,21 +58,21 @@ pub enum GenerateError {
 /// Kinds of generated traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// 60 GHz WLAN, nothing moves: about 2.9 Gbit/s, at times 2.3.
+    /// 60 GHz WLAN, static: about 2.9 Gbit/s, at times 2.3.
     Sl,
     /// 60 GHz WLAN, short blockages: down to about 1 Gbit/s for a second or two.
     Sb,
     /// 60 GHz WLAN, long blockages: 1.5 Gbit/s and less for ten seconds.
     Lb,
-    /// 60 GHz WLAN, mobility and blockages: up to 3.85 Gbit/s, now and then nothing.
+    /// 60 GHz WLAN, mobility and blockages: up to 3.85 Gbit/s, occasionally nothing.
     Mobb,
-    /// A cellular downlink, as opportunities: 5 Mbit/s in the mean, with fades and outages.
+    /// A cellular downlink, as opportunities: 5 Mbit/s on average, with fades and outages.
     Lte,
-    /// Opportunities as a Poisson process has them: exponential gaps, the rate in the mean.
+    /// Opportunities of a Poisson process: exponential gaps, the given rate on average.
     Poisson,
     /// Random levels of 5 s each, from an eighth of the rate to all of it.
     Steps,
-    /// From a tenth of the rate to all of it in 10 s, again and again.
+    /// From a tenth of the rate to all of it every 10 s.
     Sawtooth,
     /// A random walk between a tenth of the rate and all of it.
     RandomWalk,
@@ -92,7 +92,7 @@ impl Kind {
         Self::RandomWalk,
     ];
 
-    /// As it is written on command lines.
+    /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sl => "sl",
@@ -142,7 +142,7 @@ impl FromStr for Kind {
     }
 }
 
-/// A length that traces may have, in nanoseconds.
+/// Checks the length of a trace. Returns it in nanoseconds.
 fn checked(length: Micros) -> Result<u64, GenerateError> {
     let length_ns = length.nanos();
     if !(MS_NS..=MAX_LENGTH_NS).contains(&length_ns) {
@@ -151,11 +151,11 @@ fn checked(length: Micros) -> Result<u64, GenerateError> {
     Ok(length_ns)
 }
 
-/// Generates a trace. `rate` is the highest of steps, sawtooth and random walk and the mean of a Poisson process; the others
-/// have their own.
+/// Generates a trace. `rate` is the highest rate of steps, sawtooth and random walk, and the mean rate of a Poisson process; the
+/// other kinds have fixed rates.
 ///
 /// # Errors
-/// A length or a rate that no trace can have, or a rate for a kind that has its own.
+/// The length or the rate is one that no trace can have, or the kind has fixed rates.
 pub fn generate(
     kind: Kind,
     seed: u64,
@@ -187,24 +187,25 @@ pub fn generate(
     made.trace()
 }
 
-/// One level that a 60 GHz link is found at: its share of the time, centre and spread, Mbit/s.
+/// One level of a 60 GHz link's rate: its share of the time, and its centre and spread in Mbit/s.
 struct Level {
     share: f64,
     mbit: f64,
     spread: f64,
 }
 
-/// A scenario on 60 GHz. Reports come every 0.25 to 0.3 s, and the level usually changes only after ten.
+/// A scenario on 60 GHz. Rows last 0.25 to 0.3 s, and the level usually changes only after ten.
 struct Wlan {
     dwell_ms: f64,
     plateau_rows: f64,
     most_mbit: f64,
     levels: &'static [Level],
-    /// From the end of a blockage to the next, seconds; none with zero.
+    /// Time from the end of a blockage to the next one, seconds; zero: no blockages.
     gap_s: (f64, f64),
     blocked_s: (f64, f64),
     blocked_mbit: (f64, f64),
-    /// How many rows a blocked level lasts, and the share of rows that are deeper still, in that range; below zero is zero.
+    /// How many rows a blocked level lasts, and the share of rows that are even lower, in that range; values below zero become
+    /// zero.
     blocked_rows: f64,
     deep_share: f64,
     deep_mbit: (f64, f64),
@@ -285,7 +286,7 @@ impl Made {
         Self { draws: Draws::new(seed), steps: Vec::new(), at_ns: 0, length_ns }
     }
 
-    /// One more row, whenever it is; `false` once the trace is complete.
+    /// Adds a row behind the last one; `false` once the trace is complete.
     fn row(&mut self, step: Step, lasts_ns: u64) -> bool {
         if self.at_ns >= self.length_ns || self.steps.len() > MAX_ROWS {
             return false;
@@ -336,7 +337,7 @@ impl Made {
             let deep = blocked && self.draws.unit() < of.deep_share;
             let mbit =
                 if deep { self.draws.between(of.deep_mbit.0, of.deep_mbit.1) } else { level };
-            // As the originals are written: whole Mbit/s, hundredths of a second.
+            // The resolution of the measured traces: whole Mbit/s, hundredths of a second.
             let hundredths = (of.dwell_ms + 4.5 * self.draws.normal()) / 10.0 + 0.5;
             let lasts_ns = (hundredths as u64).max(1) * 10 * MS_NS;
             if !self.push(f64::from(mbit as u32) * 1e6, lasts_ns) {
@@ -390,8 +391,8 @@ fn draw_level(of: &Wlan, draws: &mut Draws) -> f64 {
     (level.mbit + level.spread * draws.normal()).clamp(0.0, of.most_mbit)
 }
 
-/// Every millisecond as many opportunities as a Poisson process has whose rate wanders, slowly with the
-/// distance and fast with the fading, and is zero in outages.
+/// Each millisecond has the number of opportunities of a Poisson process, whose rate varies slowly with the distance and fast with
+/// fading, and is zero in outages.
 fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError> {
     const PACKETS_PER_MS: f64 = 5.0e6 / 12_000.0 / 1000.0;
     let length_ms = length_ns / MS_NS;
@@ -401,7 +402,7 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError
     let mut at_ns = Vec::new();
     for ms in 0..length_ms {
         if ms % 20 == 0 {
-            // 0.994 and 0.9 of it are left after 20 ms: memories of 3.3 s and 0.2 s.
+            // Each 20 ms keep 0.994 and 0.9 of the state: time constants of 3.3 s and 0.2 s.
             slow = 0.994 * slow + 0.1094 * draws.normal();
             fast = 0.9 * fast + 0.4359 * draws.normal();
             now = PACKETS_PER_MS * (1.0 + 0.72 * slow + 0.5 * fast).max(0.02);
@@ -423,7 +424,7 @@ fn lte(draws: &mut Draws, length_ns: u64) -> Result<Opportunities, GenerateError
     until(at_ns, length_ms)
 }
 
-/// Packets of 1500 bytes at exponential gaps, each in the millisecond that it falls into.
+/// Packets of 1500 bytes at exponential gaps, each rounded down to its millisecond.
 fn poisson(draws: &mut Draws, length_ns: u64, bps: u64) -> Result<Opportunities, GenerateError> {
     let gap_ns = f64::from(BYTES) * 8e9 / bps as f64;
     let (length_ms, mut at_ns) = (length_ns / MS_NS, Vec::new());

@@ -1,6 +1,5 @@
-//! The bandwidth models of the netem-trace crate, as its JSON. Their random ones are drawn here from the same
-//! distributions with the same seeds, but with another generator: the numbers differ, their statistics are the
-//! same.
+//! The bandwidth models of the netem-trace crate, in its JSON form. Random models use the same distributions and seeds, but another
+//! generator: the values differ, the statistics are the same.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +12,7 @@ use crate::units::Rate;
 const SECOND_NS: u64 = 1_000_000_000;
 const DEFAULT_BPS: u64 = 12_000_000;
 const DEFAULT_SEED: u64 = 42;
-/// Models of zero duration that a pattern may repeat beside one that has a row.
+/// Limit of repetitions of models of zero duration.
 const MAX_IDLE: usize = MAX_ROWS;
 /// Maximum depth of patterns within patterns.
 const MAX_DEPTH: usize = 16;
@@ -44,11 +43,11 @@ const NS_UNITS: [(&str, u64); 21] = [
     ("hours", 3600 * SECOND_NS),
 ];
 
-/// What is wrong with a model, and where.
+/// A problem of a model, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{misfit}", before(path))]
 struct ModelError {
-    /// Models and fields from the outermost on; empty for the whole file.
+    /// Models and fields, outermost first; empty for the whole file.
     path: String,
     misfit: Misfit,
 }
@@ -161,7 +160,7 @@ impl Player {
         Ok(())
     }
 
-    /// `path` leads to the model, for messages.
+    /// Plays a model. `path` is its place, for messages.
     fn model(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), ModelError> {
         let tagged = value.as_object().filter(|object| object.len() == 1);
         let Some((kind, fields)) = tagged.and_then(|object| object.iter().next()) else {
@@ -199,7 +198,7 @@ impl Player {
         }
         let pattern = fields.list("pattern")?;
         let count = match fields.whole("count")?.unwrap_or(0) {
-            // For ever: once, and what follows the end is the link's `on_end`.
+            // An infinite pattern is played once; the link's `on_end` decides what follows.
             0 if depth == 0 => 1,
             0 => return Err(Misfit::Endless.at(path)),
             count => count,
@@ -287,7 +286,7 @@ fn before(path: &str) -> String {
     if path.is_empty() { String::new() } else { format!("{path}: ") }
 }
 
-/// The fields of one model; what is absent or null has its default.
+/// The fields of one model; absent and null fields have their defaults.
 struct Fields<'a> {
     fields: &'a Map<String, Value>,
     path: &'a str,

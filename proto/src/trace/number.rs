@@ -1,10 +1,9 @@
-//! Decimal numbers as exact integers of a smaller unit: no floating point, so that the replayed value equals
-//! the file's.
+//! Decimal numbers as exact integers of a smaller unit. Without floating point, the replayed value equals the file's.
 
 /// More digits than any number of a trace has.
 const MAX_DIGITS: usize = 30;
 
-/// Why a text is not a number. The message follows the text.
+/// Why a text is not a number. Callers print the text before the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NumberError {
     #[error("is negative")]
@@ -24,7 +23,7 @@ pub(super) enum NumberError {
 pub(super) fn scaled(text: &str, digits: u32) -> Result<u64, NumberError> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     if let Some(rest) = unsigned.strip_prefix('-') {
-        // Minus zero is how some programs print zero.
+        // Some programs print zero as minus zero.
         return match scaled(rest, digits) {
             Ok(0) => Ok(0),
             Ok(_) => Err(NumberError::Negative),

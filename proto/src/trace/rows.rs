@@ -16,10 +16,10 @@ const MAHIMAHI_BYTES: u32 = 1500;
 pub(super) const MIN_ROW_NS: u64 = 1000;
 /// Length of a lone row whose format has none, nanoseconds.
 pub(super) const LONE_ROW_NS: u64 = 1_000_000_000;
-/// TheaterQ's shares are of this.
+/// TheaterQ's shares are fractions of this.
 const THEATERQ_ALL: u64 = u32::MAX as u64;
 
-/// What is wrong with a row. Fields and lines are shortened for printing.
+/// A problem of a row. Fields and lines are shortened for printing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum RowError {
     #[error("`{0}` is not a whole number of milliseconds, zero or more")]
@@ -67,7 +67,7 @@ pub(super) fn parse(name: &str, text: &str, format: Format) -> Result<Trace, Tra
     reader.end(name)
 }
 
-/// A row as it was read: its beginning or its length, and the values from then on.
+/// A row as it was read: its beginning or its length, and its values.
 struct Row {
     time: Time,
     step: Step,
@@ -79,7 +79,7 @@ enum Time {
     Lasts(u64),
 }
 
-/// What a column of ccbench's own format holds.
+/// A column of ccbench's own format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Time,
@@ -136,7 +136,7 @@ impl Reader {
         }
     }
 
-    /// Whether the line is a header, which is taken.
+    /// Takes the line if it is a header; returns whether it is one.
     fn take_header(&mut self, number: u32, line: &str) -> bool {
         let columns: Vec<&str> = fields(line).collect();
         let named = of_header(&columns) == Some(self.format);
@@ -257,7 +257,7 @@ impl Reader {
                     }
                     _ => {}
                 }
-                // The last row has no end: it lasts as long as the one before it.
+                // The last row has no end, so it lasts as long as the row before it.
                 let length_ns = self.steps.last().map_or(LONE_ROW_NS, |last| at_ns - last.at_ns);
                 self.next_ns = at_ns + length_ns;
                 let nothing = step.rate.is_none() && step.delay_ns.is_none() && step.loss.is_none();
@@ -297,7 +297,7 @@ impl Reader {
 
 fn theaterq(step: &mut Step, latency: &str, rate: &str, loss: &str) -> Result<(), RowError> {
     step.delay_ns = Some(delay_of(latency, 0)?);
-    // Zero is no limit there.
+    // In TheaterQ, zero means unlimited.
     step.rate = Some(rate_of(rate, 0)?).filter(|rate| rate.bits_per_sec() > 0);
     let share = number_of(loss, 0)?;
     if share > THEATERQ_ALL {

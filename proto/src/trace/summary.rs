@@ -3,14 +3,14 @@
 use super::Trace;
 use crate::units::{Micros, Ppm, Rate};
 
-/// A trace in figures.
+/// The statistics of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// When its last row ends.
     pub length: Micros,
     /// Rows, or opportunities.
     pub rows: usize,
-    /// Weighted by time; `None` where a row has no rate.
+    /// Weighted by time; `None` if a row has no rate.
     pub mean_rate: Option<Rate>,
     /// The lowest row; for opportunities the slowest 100 ms.
     pub min_rate: Option<Rate>,
@@ -20,11 +20,11 @@ pub struct Summary {
     pub zero_ppm: u32,
     /// The shortest and the longest delay that a row gives; `None` if none does.
     pub delay: Option<(Micros, Micros)>,
-    /// The least and the most loss that a row gives; `None` if none does.
+    /// The lowest and the highest loss that a row gives; `None` if none does.
     pub loss: Option<(Ppm, Ppm)>,
 }
 
-/// Opportunities are instants; their rate is counted over windows of this length.
+/// Opportunities are instants, so their rate is counted over windows of this length.
 const WINDOW_NS: u64 = 100_000_000;
 
 fn ends<T: Copy + Ord>(values: impl Iterator<Item = T>) -> Option<(T, T)> {
@@ -35,7 +35,7 @@ fn ends<T: Copy + Ord>(values: impl Iterator<Item = T>) -> Option<(T, T)> {
 }
 
 impl Trace {
-    /// Its figures.
+    /// Its statistics.
     pub fn summary(&self) -> Summary {
         let rates = self.rates();
         let known = || rates.iter().filter_map(|(rate, length_ns)| Some(((*rate)?, *length_ns)));
@@ -58,7 +58,7 @@ impl Trace {
         }
     }
 
-    /// Rates and how long each lasts, nanoseconds: the rows; for opportunities windows of 100 ms.
+    /// Rates with their durations in nanoseconds: of the rows; for opportunities, of windows of 100 ms.
     pub fn rates(&self) -> Vec<(Option<Rate>, u64)> {
         match self {
             Self::Steps(steps) => steps.spans().map(|(step, length)| (step.rate, length)).collect(),

@@ -1,4 +1,4 @@
-//! Formats: goldens by hand, refusals with their lines, and any bytes at all.
+//! Formats: hand-written expectations, errors with their lines, and arbitrary bytes.
 
 use proptest::prelude::*;
 
@@ -355,7 +355,7 @@ proptest! {
     }
 }
 
-/// The real ones, which may not be part of the project: point CCBENCH_TRACES at a folder of them.
+/// Real traces, which may not be part of the project: CCBENCH_TRACES names a directory with them.
 #[test]
 fn real_traces_are_read_whole() {
     let Some(folder) = std::env::var_os("CCBENCH_TRACES") else {

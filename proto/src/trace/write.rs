@@ -7,10 +7,10 @@ use super::rows::{LONE_ROW_NS, MIN_ROW_NS};
 use super::{Format, MAX_OPPORTUNITIES_LENGTH_NS, MAX_ROWS, Opportunities, Step, Steps, Trace};
 use crate::units::Ppm;
 
-/// Why a format cannot hold a trace.
+/// Why a format cannot represent a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The format holds rates only.
+    /// The format has only rates.
     #[error(
         "the rows have a delay or a loss, which this format cannot hold; use `ccbench` or `theaterq`"
     )]
@@ -43,10 +43,10 @@ pub enum WriteError {
     TooManyLines,
 }
 
-/// The trace as a file of `format`.
+/// Writes the trace in `format`.
 ///
 /// # Errors
-/// The format cannot hold the trace.
+/// The format cannot represent the trace.
 pub fn write(trace: &Trace, format: Format) -> Result<String, WriteError> {
     match (trace, format) {
         (Trace::Opportunities(all), Format::Mahimahi) => mahimahi(all),
@@ -87,7 +87,7 @@ fn rates(
     Ok(all)
 }
 
-/// The last row lasts as long as the one before it. If it has another length, it is divided.
+/// In the format, the last row lasts as long as the row before it. A last row of another length is divided.
 fn timed(steps: &Steps) -> Result<String, WriteError> {
     let row = |out: &mut String, at_ns, rate| {
         let _ = writeln!(out, "{} {}", text(at_ns, 9), text(rate, 6));
@@ -161,10 +161,10 @@ fn theaterq(steps: &Steps) -> Result<String, WriteError> {
     let mut all = String::new();
     let mut begin_us = 0;
     for (step, length_ns) in steps.spans() {
-        // Whole microseconds that do not add up errors.
+        // Rounds times, not lengths, to whole microseconds, so that errors do not add up.
         let end_us = (step.at_ns + length_ns + 500) / 1000;
         let rate = match step.rate.map(crate::units::Rate::bits_per_sec) {
-            // There zero is no limit; one bit per second is the nearest to nothing.
+            // In TheaterQ, zero means unlimited; one bit per second is nearest to nothing.
             Some(bps) => bps.max(1),
             None => 0,
         };
@@ -195,7 +195,7 @@ fn mahimahi(all: &Opportunities) -> Result<String, WriteError> {
     if last_ns < 500_000 {
         return Err(WriteError::Empty);
     }
-    // A shorter time is that of a packet that is not complete, or is lost to the milliseconds of the format.
+    // A shorter time belongs to an incomplete packet, or is lost to the format's milliseconds.
     let left_ns = all.length_ns.saturating_sub(last_ns);
     if left_ns > gap_ns.max(1_000_000) {
         return Err(WriteError::NoPacketAtEnd { left_ns });
@@ -203,7 +203,7 @@ fn mahimahi(all: &Opportunities) -> Result<String, WriteError> {
     Ok(lines)
 }
 
-/// An opportunity whenever the rate has carried another 1500 bytes.
+/// Writes an opportunity whenever the rate has carried another 1500 bytes.
 fn opportunities(steps: &Steps) -> Result<Opportunities, WriteError> {
     only_rates(steps)?;
     if steps.length_ns > MAX_OPPORTUNITIES_LENGTH_NS {
@@ -238,7 +238,7 @@ fn opportunities(steps: &Steps) -> Result<Opportunities, WriteError> {
     Ok(Opportunities { at_ns, bytes, length_ns })
 }
 
-/// Opportunities as the rate of every 100 ms.
+/// Converts opportunities to the rates of windows of 100 ms.
 fn counted(all: &Opportunities) -> Steps {
     let rates = Trace::Opportunities(all.clone()).rates();
     let steps = (0..)

@@ -1,4 +1,4 @@
-//! Writes small BPF objects and kernel modules, of only what ccbench reads of them. clang's own are in the agent's tests.
+//! Writes small BPF objects and kernel modules with only the parts that ccbench reads. The agent's tests use objects of clang.
 
 pub const EM_BPF: u16 = 247;
 pub const EM_X86_64: u16 = 62;
@@ -15,10 +15,10 @@ pub struct Section {
     pub data: Vec<u8>,
 }
 
-/// A symbol: its name, its section's number from 1, its offset there.
+/// A symbol: its name, its section's number from 1, and its offset in the section.
 pub type Symbol = (&'static str, u16, u64);
 
-/// An object file, little-endian, of 64 bits.
+/// A little-endian object file of 64 bits.
 pub fn elf(machine: u16, sections: Vec<Section>, symbols: &[Symbol]) -> Vec<u8> {
     let mut strings = vec![0];
     let mut table = vec![0; 24];
@@ -91,7 +91,7 @@ pub struct Btf {
 }
 
 impl Btf {
-    /// Adds a type: its name, kind, the size or the type that it refers to, the number of entries and what follows.
+    /// Adds a type: its name, its kind, its size or the type that it refers to, its number of entries, and the data that follow.
     pub fn add(&mut self, name: &str, kind: u32, size: u32, count: u32, rest: &[u32]) -> u32 {
         let name_at = self.name(name);
         for word in [name_at, kind << 24 | count, size].iter().chain(rest) {
@@ -144,7 +144,7 @@ pub fn object(of: &str, more: Option<Section>, map_member: Option<&str>) -> Vec<
         let constant = btf.add("", 10, volatile, 0, &[]);
         constants.push(btf.add(name, 14, constant, 0, &[1]));
     }
-    // Constant, and not volatile: the compiler knows it.
+    // A constant that is not volatile, so the compiler may use its value.
     let constant = btf.add("", 10, u32_type, 0, &[]);
     constants.push(btf.add("fixed", 14, constant, 0, &[1]));
     let entries: Vec<u32> = constants.iter().flat_map(|id| [*id, 0, 4]).collect();
@@ -171,7 +171,7 @@ pub fn module(modinfo: &[&str]) -> Vec<u8> {
     elf(EM_X86_64, vec![Section { name: ".modinfo", flags: 2, data }], &[])
 }
 
-/// As the kernel's build system writes them.
+/// The fields in the form of the kernel's build system.
 pub const MODINFO: [&str; 6] = [
     "license=GPL",
     "parm=gain:percent",

@@ -1,4 +1,4 @@
-//! What cannot be read is one problem, not the beginning of many.
+//! Tests that a value that cannot be read is reported once, without follow-on errors.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ fn leaves(text: &str) -> Vec<(String, Range<usize>)> {
     found
 }
 
-/// Values that cannot be read are a problem each, on their lines, and no rule reports what follows from them.
+/// Each value that cannot be read is one problem, on its line, and no rule reports follow-on errors.
 #[test]
 fn unreadable_values_have_no_consequences() {
     let mut spurious = Vec::new();
@@ -74,7 +74,7 @@ fn unreadable_values_have_no_consequences() {
     assert!(spurious.is_empty(), "{}", spurious.join("\n"));
 }
 
-/// Nor does any follow from a key that is misspelt.
+/// A misspelt key has no follow-on errors, either.
 #[test]
 fn misspelt_key_causes_no_follow_on_errors() {
     let mut spurious = Vec::new();

@@ -1,4 +1,4 @@
-//! What the simulator cannot run, and what has no effect there.
+//! Plans that the simulator cannot run, and keys without effect there.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn with(place: &str, lines: &str) -> String {
     PLAN.replacen(&format!("# {place}\n"), &format!("{lines}\n"), 1)
 }
 
-/// Asserts that the simulator alone has one problem with a plan: `key: why`, with this beginning and its line.
+/// Asserts that a plan has one problem, and only for the simulator: `key: why`, with this beginning and its line.
 #[track_caller]
 fn has(severity: Severity, text: &str, key: &str, why: &str) {
     let [kernel, simulator] = [Target::Kernel, Target::Simulator].map(|t| problems(t, text));
@@ -138,7 +138,7 @@ fn rejects_nodes_with_agents_and_values_of_sysctls() {
     assert!(["src", "router", "dst"].into_iter().all(of), "{found:#?}");
 }
 
-/// The default is ccbench's generator in the simulator, and in the lab, where a plan runs that names an engine.
+/// The default is ccbench's generator in the simulator and in the lab. A plan that names an engine runs in the lab.
 #[test]
 fn finite_flows_and_pauses_need_no_tool_where_the_default_has_them() {
     let pause = "rate = \"1mbit\"\npause = { after = \"1s\", for = \"1s\" }";
@@ -166,7 +166,7 @@ fn a_handshake_takes_less_than_the_generator_waits() {
         has(severity, &with_delay(delay), "flows.f", &why);
     };
     error("4s", Severity::Error);
-    // The timer may end later.
+    // The timer may expire later.
     error("3100ms", Severity::Warning);
     let found = problems(Target::Simulator, &with_delay("3s"));
     assert_eq!(found, problems(Target::Kernel, &with_delay("3s")));

@@ -1,4 +1,4 @@
-//! What depends on the contents of trace files.
+//! Rules that depend on the contents of trace files.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ fn a_traces_mean_rate_is_what_relative_limits_refer_to() {
     assert!(text.contains("mean_rate = \"25mbit\"") && text.contains(SHA), "{text}");
     let point = &plan.points()[0].plan;
     let task = task_for(point, "router", &TrialContext::default());
-    // 1.5 times what 25 mbit carry in 10 ms.
+    // 1.5 times the bytes that 25 mbit carry in 10 ms.
     assert!(format!("{:?}", task.links[0].config.queue).contains("46875"), "{task:?}");
     // The agent reads the resolved text without the files.
     let again = ccbench_proto::plan::check::read(&to_toml(point), &[]).unwrap().0;
@@ -112,7 +112,7 @@ fn a_row_without_a_rate_has_the_rate_of_its_link() {
     let point = &plan.points()[0].plan;
     let again = ccbench_proto::plan::check::read(&to_toml(point), &[]).unwrap().0;
     assert_eq!(again.plan().links, point.plan().links);
-    // A rate that varies is that of each point.
+    // If the rate varies, each point has its own.
     let (plan, _) =
         read(&["matrix.\"links.l.rate\"=[\"30mbit\", \"10mbit\"]"], half_empty()).unwrap();
     let points = plan.points();

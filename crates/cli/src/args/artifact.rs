@@ -9,8 +9,8 @@ use super::TlsArgs;
 /// Sub-commands of `artifact`.
 #[derive(Debug, Subcommand)]
 pub enum ArtifactCommand {
-    /// Pack a complete run into one archive: plan, traces, results, versions, digests and claims, with a README that has a
-    /// command for each claim. The archive depends only on the run.
+    /// Pack a complete run into one archive: plan, traces, results, versions, digests and claims, with a README that lists a
+    /// command for each claim. The same run always gives the same archive.
     Pack {
         /// The run: a results directory, a directory of shards, or a URL of either.
         #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
@@ -19,14 +19,14 @@ pub enum ArtifactCommand {
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: PathBuf,
     },
-    /// Unpack an artifact, run it again as it was run, and compare: after the lab and the simulator every Parquet file must be equal,
-    /// elsewhere each claim must have the same outcome, and overlapping 95 % confidence intervals.
+    /// Unpack an artifact, run it again in the same way, and compare. In the lab and the simulator, every Parquet file must be
+    /// equal; elsewhere, each claim must have the same outcome and overlapping 95 % confidence intervals.
     #[command(
         after_help = "Exit codes: 0 everything agrees · 1 the archive is damaged or refused · 4 something differs; others as of \
 `ccbench run`."
     )]
     Rerun(ArtifactRerunArgs),
-    /// Print one claim of an unpacked artifact, with what it and its last rerun measured.
+    /// Print one claim of an unpacked artifact, with the values that the artifact and its last rerun measured.
     Claim {
         /// The directory that `rerun` made.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -42,20 +42,20 @@ pub struct ArtifactRerunArgs {
     /// The archive.
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Where to unpack it; one new directory is made there, which has the artifact and the new results.
+    /// Where to unpack it: one new directory there gets the artifact and the new results.
     #[arg(long, value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
     pub directory: PathBuf,
-    /// How many GiB the unpacked files may have.
+    /// Maximum size of the unpacked files in GiB.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_gib: u32,
-    /// Also run a plan that names agents; read `run/plan.resolved.toml` in the archive first.
+    /// Also run a plan that names agents. Read `run/plan.resolved.toml` in the archive first.
     #[arg(long)]
     pub agents: bool,
-    /// Also load a congestion control of the artifact (`file` or `module` in `[cc.NAME]`) whose SHA-256 this is into this machine's
-    /// kernel; repeat it for more. Not needed for a run in the lab.
+    /// Also load the artifact's congestion control (`file` or `module` in `[cc.NAME]`) with this SHA-256 into this machine's
+    /// kernel; may be repeated. Not needed for a run in the lab.
     #[arg(long, value_name = "SHA256")]
     pub allow_cc_digest: Vec<String>,
-    /// Build the topology in a user namespace even as root; also if the artifact's run did so.
+    /// Build the topology in a user namespace even as root [default: if the artifact's run did so].
     #[arg(long)]
     pub rootless: bool,
     /// Trials that run at the same time, as in `ccbench run`.

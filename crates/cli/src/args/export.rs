@@ -23,12 +23,12 @@ pub enum ExportCommand {
     Flent(ExportArgs),
     /// Export the JSON output of iperf3: one file per flow group and end.
     Iperf3(ExportArgs),
-    /// Export one OpenMetrics file per trial, which Prometheus takes: load, drops and clocks of the machines, and the verdict.
+    /// Export one OpenMetrics file per trial for Prometheus: load, drops and clocks of the machines, and the verdict.
     #[command(name = "openmetrics")]
     OpenMetrics(ExportArgs),
-    /// Export one trace per trial that Perfetto's viewer opens: counters, and phases and states as slices.
+    /// Export one trace per trial for Perfetto's viewer: counters, and phases and states as slices.
     Perfetto(ExportArgs),
-    /// Export one qlog file per trial and sender, which qvis opens: metrics, states and losses as recovery events.
+    /// Export one qlog file per trial and sender for qvis: metrics, states and losses as recovery events.
     Qlog(ExportArgs),
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueHint};
 /// Arguments of `index`.
 #[derive(Debug, Args)]
 pub struct IndexArgs {
-    /// The directory that has the results directories.
+    /// The directory that contains the results directories.
     #[arg(default_value = "results", value_hint = ValueHint::DirPath)]
     pub dir: PathBuf,
     /// First write the report of each run that has ended and has none.

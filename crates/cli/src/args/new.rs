@@ -16,7 +16,7 @@ pub struct NewArgs {
     /// The plan to write; it must not exist.
     #[arg(default_value = "plan.toml", value_hint = ValueHint::FilePath)]
     pub plan: PathBuf,
-    /// Rate of the bottleneck: `50mbit` [default: 100mbit]. Without any of these options, a terminal is asked.
+    /// Rate of the bottleneck: `50mbit` [default: 100mbit]. Without any of these options, `new` asks at the terminal.
     #[arg(long)]
     pub rate: Option<Rate>,
     /// Round-trip time of the path without a queue: `40ms` [default: 20ms].
@@ -28,13 +28,13 @@ pub struct NewArgs {
     /// Limit of a FIFO: `1.5bdp`, `100p`, `187500B`, `15ms` [default: 1bdp].
     #[arg(long, value_name = "LIMIT")]
     pub buffer: Option<Limit>,
-    /// Congestion controls that compete, separated by commas; each has one flow [default: cubic,bbr]. Files are those of your
-    /// own: `mine.bpf.o` or `tcp_mine.ko`.
+    /// Congestion controls that compete, separated by commas; each has one flow [default: cubic,bbr]. Name your own by their files:
+    /// `mine.bpf.o` or `tcp_mine.ko`.
     #[arg(long, value_name = "CC,CC")]
     pub cc: Option<CcNames>,
 }
 
-/// A discipline that needs no other key than perhaps a limit.
+/// A discipline that needs no key except possibly a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueKind(&'static str);
 
@@ -50,7 +50,7 @@ impl QueueKind {
         self.0
     }
 
-    /// Whether it has a limit of its own in every plan.
+    /// Whether every plan must give its limit.
     pub fn is_fifo(self) -> bool {
         self.0.contains("fifo")
     }
@@ -73,9 +73,9 @@ pub struct CcNames(pub Vec<NewCc>);
 /// A congestion control of a new plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCc {
-    /// What flows call it.
+    /// Its name in flows.
     pub name: String,
-    /// Of one of the user: the key of `[cc.NAME]`, `file` or `module`, and the file.
+    /// For a supplied congestion control, the key of `[cc.NAME]`, `file` or `module`, and the file.
     pub file: Option<(&'static str, PathBuf)>,
 }
 

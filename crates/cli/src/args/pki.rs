@@ -16,7 +16,7 @@ pub enum PkiCommand {
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
-    /// Issue a node's certificate, to be copied to that node together with `ca.pem`.
+    /// Issue a node's certificate. Copy it to that node together with `ca.pem`.
     Node {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -25,7 +25,7 @@ pub enum PkiCommand {
         #[arg(required = true)]
         names: Vec<String>,
     },
-    /// Make a one-time token, with which a node gets a certificate for a key that it makes itself (`ccbench-agent join`).
+    /// Make a one-time token with which a node gets a certificate for a key that it makes itself (`ccbench-agent join`).
     Token {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -33,7 +33,7 @@ pub enum PkiCommand {
         /// Host name or address by which controllers reach the node.
         #[arg(required = true)]
         names: Vec<String>,
-        /// How long it can be used, at most 720h.
+        /// How long the token can be used, at most 720h.
         #[arg(long, value_name = "TIME", default_value = "1h")]
         expires: Micros,
     },
@@ -60,8 +60,8 @@ pub enum PkiCommand {
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: Option<u32>,
     },
-    /// Issue a certificate again, with the same key, names and scopes and a new expiry. The file is replaced; the earlier one
-    /// stays valid.
+    /// Issue a certificate again, with the same key, names and scopes and a new expiry. The file is replaced; the earlier
+    /// certificate stays valid.
     Renew {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -73,8 +73,8 @@ pub enum PkiCommand {
         #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: Option<u32>,
     },
-    /// Revoke certificates and those that they were renewed from: agents and controllers with the new `crl.pem` refuse them. Without
-    /// certificates, the list is written again.
+    /// Revoke certificates and the ones that they were renewed from: agents and controllers with the new `crl.pem` refuse them.
+    /// Without certificates, write the list again.
     Revoke {
         /// The directory of `pki init`.
         #[arg(value_hint = ValueHint::DirPath)]

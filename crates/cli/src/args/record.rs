@@ -20,7 +20,7 @@ pub struct RecordArgs {
     /// Node of the plan at the other end.
     #[arg(long, value_name = "NODE", requires = "plan")]
     pub to: Option<String>,
-    /// Instead of a plan: the agent at the other end, which runs already (`ccbench-agent serve`).
+    /// Instead of a plan: the running agent at the other end (`ccbench-agent serve`).
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "plan", requires_all = ["peer_address", "here_address"])]
     pub peer: Option<String>,
     /// Address of the other end on the path.
@@ -32,7 +32,7 @@ pub struct RecordArgs {
     /// Address of this end on the path.
     #[arg(long, value_name = "IP", requires = "peer")]
     pub here_address: Option<IpAddr>,
-    /// Rate of the streams, above the capacity of the path in both directions; with a little more they disturb others less.
+    /// Rate of the streams, above the capacity of the path in both directions. A small excess disturbs other traffic less.
     #[arg(long)]
     pub rate: Rate,
     /// Length of the traces: whole intervals.
@@ -41,10 +41,10 @@ pub struct RecordArgs {
     /// Length of a row, the resolution. At low rates, a row has few packets.
     #[arg(long, default_value = "100ms")]
     pub every: Micros,
-    /// Bytes of each packet besides IP that count against the rate, as a link's `overhead`.
+    /// Bytes per IP packet that count against the rate, like a link's `overhead`.
     #[arg(long, default_value = "14B")]
     pub overhead: Bytes,
-    /// Beginning of the names of the traces: `-o cell` writes cell.down.csv (from the other end to this one) and cell.up.csv.
+    /// Prefix of the names of the traces: `-o cell` writes cell.down.csv (from the other end to this one) and cell.up.csv.
     #[arg(short, long, value_name = "NAME", value_hint = ValueHint::FilePath)]
     pub output: PathBuf,
     /// Options of the run that measures.

@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 pub enum ShardChoice {
     /// `I/N`.
     Given(Shard),
-    /// `auto`: the scheduler's task is the shard, and it knows the number of tasks.
+    /// `auto`: the scheduler's task is the shard, and the scheduler knows the number of tasks.
     Auto,
     /// `auto/N`: the scheduler's task is the shard.
     AutoOf(u32),
@@ -34,7 +34,7 @@ impl FromStr for ShardChoice {
 /// Arguments of `merge`.
 #[derive(Debug, Args)]
 pub struct MergeArgs {
-    /// Where the shards put their results: the directory or the URL of their `--out`.
+    /// Where the shards wrote their results: the directory or the URL of their `--out`.
     #[arg(value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub shards: String,
     /// Parent directory of the merged run, or the URL of a folder in a bucket.
@@ -43,8 +43,8 @@ pub struct MergeArgs {
     /// Also merge when trials are missing; `ccbench run --resume` runs them.
     #[arg(long)]
     pub partial: bool,
-    /// Put the rows of all trials into a few large files for each table, instead of one for each trial. Such a run cannot be resumed or
-    /// packed.
+    /// Put the rows of all trials into a few large files for each table, instead of one file for each trial. Such a run cannot be
+    /// resumed or packed.
     #[arg(long, conflicts_with = "partial")]
     pub compact: bool,
     /// Print one JSON object per line instead of text.

@@ -13,7 +13,7 @@ pub struct SubmitArgs {
     /// The plan file; the machines of the cluster read it at the same path.
     #[arg(value_hint = ValueHint::FilePath)]
     pub plan: PathBuf,
-    /// Submit a job array to Slurm, wait for it, submit again what is missing, and merge.
+    /// Submit a job array to Slurm, wait for it, resubmit missing trials, and merge.
     #[arg(long, requires = "out")]
     pub slurm: bool,
     /// Print the command for HyperQueue.
@@ -28,7 +28,7 @@ pub struct SubmitArgs {
     /// Number of shards [default: 8, or the number of trials].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub shards: Option<u32>,
-    /// How often trials that are missing after a job are submitted again.
+    /// How often to resubmit trials that are missing after a job.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub resubmit: u32,
     /// Print the script of the job array instead of submitting it.
@@ -40,10 +40,10 @@ pub struct SubmitArgs {
     /// Override a key of the plan, as in `ccbench run`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
-    /// Options of the shards. `--out` is where they put their trials: a directory of all machines, or a URL.
+    /// Options of the shards. They write their trials to `--out`: a directory that all machines share, or a URL.
     #[command(flatten)]
     pub options: RunOptions,
-    /// Options for `sbatch`, which have precedence over those of the script: `-- --partition=short --time=30`.
+    /// Options for `sbatch`, which take precedence over those of the script: `-- --partition=short --time=30`.
     #[arg(last = true, value_name = "SBATCH OPTIONS", requires = "slurm")]
     pub sbatch: Vec<String>,
 }

@@ -32,11 +32,11 @@ pub struct TestbedArgs {
     /// The testbed.
     #[arg(value_enum)]
     pub testbed: TestbedKind,
-    /// The plan file, with nodes without agents.
+    /// The plan file, whose nodes have no agents.
     #[arg(value_hint = ValueHint::FilePath)]
     pub plan: PathBuf,
-    /// What the testbed says about the reserved nodes: CloudLab's manifest, manifest.json of the notebook, or the output of
-    /// `containerlab inspect --format json -t FILE`. Their addresses become those of the agents in the plan for the testbed.
+    /// The testbed's description of the reserved nodes: CloudLab's manifest, manifest.json of the notebook, or the output of
+    /// `containerlab inspect --format json -t FILE`. The plan for the testbed gets its agents' addresses from it.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub manifest: Option<PathBuf>,
     /// The directory to write to [default: PLAN-TESTBED beside the plan].

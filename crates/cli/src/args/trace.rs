@@ -32,7 +32,7 @@ pub enum TraceCommand {
     },
     /// Generate a trace. The same kind, seed and length give the same bytes.
     Generate(GenerateArgs),
-    /// Measure a path: its capacity in both directions by streams over UDP that exceed it, and its delay, as traces that links replay.
+    /// Record a path as traces that links replay: its capacity in both directions, by UDP streams that exceed it, and its delay.
     Record(Box<RecordArgs>),
 }
 
@@ -64,8 +64,8 @@ pub struct GenerateArgs {
     /// Length of the trace.
     #[arg(long, default_value = "120s")]
     pub length: Micros,
-    /// The highest rate of steps, sawtooth and random-walk [default: 100mbit], the mean of poisson [default: 3mbit]; the other kinds
-    /// have fixed rates.
+    /// The highest rate of steps, sawtooth and random-walk [default: 100mbit], or the mean rate of poisson [default: 3mbit]. The
+    /// other kinds have fixed rates.
     #[arg(long)]
     pub rate: Option<Rate>,
     /// Limits of random-walk; their unit selects the quantity: 10ms..60ms the delay, 0%..1% the loss, 5mbit..40mbit the rate

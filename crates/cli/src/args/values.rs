@@ -9,7 +9,7 @@ use ccbench_proto::units::Micros;
 /// Why a value is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ValueError {
-    /// It does not have the form of the option's values.
+    /// The value does not have the option's form.
     #[error("write {form}, as in {example}")]
     Form {
         /// The form.
@@ -103,7 +103,7 @@ impl std::str::FromStr for TraceFormat {
 }
 
 impl TraceFormat {
-    /// As it is written on command lines.
+    /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Text(format) => format.name(),
@@ -111,7 +111,7 @@ impl TraceFormat {
         }
     }
 
-    /// Whether the extension of a file is not that of another format. All text formats but JSON use `.csv`.
+    /// Whether a file may have this format: its extension is not that of another one. All text formats except JSON use `.csv`.
     pub fn fits(self, path: &Path) -> bool {
         match Self::of(path) {
             None => true,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-/// Where a run shows itself.
+/// Where a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ViewPlace {
     /// A page on 127.0.0.1, whose address is printed.

@@ -4,9 +4,9 @@
 const MAGIC: u16 = 0xeb9f;
 /// Bytes of `struct btf_type` without what follows it.
 const TYPE_BYTES: usize = 12;
-/// Variables of a section: each is looked up among all symbols.
+/// Limit of the variables of a section, because each is looked up among all symbols.
 const MAX_VARIABLES: usize = 1024;
-/// Names and qualifiers in front of a type; the compiler needs a handful.
+/// Limit of the names and qualifiers in front of a type; the compiler needs a handful.
 const MAX_CHAIN: usize = 32;
 
 const KIND_INT: u8 = 1;
@@ -39,7 +39,7 @@ pub enum BtfError {
         /// Its kind.
         kind: u8,
     },
-    /// More variables than a congestion control has.
+    /// More variables than any congestion control has.
     #[error("a section has more than {0} variables")]
     Variables(usize),
     /// A type refers to one that does not exist, or to itself.
@@ -52,11 +52,11 @@ pub enum BtfError {
 struct Type<'a> {
     name_at: u32,
     kind: u8,
-    /// Of an enum: its values are signed. Of a struct: bit-fields have their size beside their offset.
+    /// For an enum: its values are signed. For a struct: members encode their bit-field size beside their offset.
     flag: bool,
     /// Size in bytes, or the number of the type that it refers to.
     size_or_type: u32,
-    /// What follows: members, variables ...
+    /// The data that follow: members, variables ...
     rest: &'a [u8],
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Member<'a> {
     pub(super) name: &'a str,
     /// Number of its type.
     pub(super) of: u32,
-    /// From the beginning of the struct; `None` of a bit-field.
+    /// Offset from the beginning of the struct; `None` for a bit-field.
     pub(super) at_bytes: Option<usize>,
 }
 
@@ -189,7 +189,7 @@ impl<'a> Btf<'a> {
         let of = self.get(id)?;
         Ok(match of.kind {
             KIND_INT => {
-                // Encoding, offset and bits, a byte each but the second last.
+                // From the high byte: encoding, offset, an unused byte, bits.
                 let word = u32_at(of.rest, 0).unwrap_or(0);
                 let (encoding, bits) = (word >> 24, word & 0xff);
                 let bytes = of.size_or_type;
@@ -252,7 +252,7 @@ fn read_types(mut bytes: &[u8]) -> Result<Vec<Type<'_>>, BtfError> {
             // A union is like a struct.
             KIND_STRUCT | 5 | KIND_DATASEC | KIND_ENUM64 => 12 * count,
             KIND_ENUM | 13 => 8 * count,
-            // Pointers, forward declarations, functions, floating-point numbers: nothing.
+            // Pointers, forward declarations, functions and floating-point numbers have no further data.
             2 | 7..=12 | 16 | KIND_TYPE_TAG => 0,
             _ => return Err(BtfError::Kind { id: types.len() + 1, kind }),
         };

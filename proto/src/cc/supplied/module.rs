@@ -1,4 +1,4 @@
-//! Kernel modules: what their section `.modinfo` says.
+//! Kernel modules: the contents of their section `.modinfo`.
 
 use object::read::elf::ElfFile64;
 use object::{Object as _, ObjectSection as _};
@@ -34,7 +34,7 @@ pub(super) fn read(elf: &ElfFile64<'_>) -> Result<Option<KernelModule>, Supplied
 /// `MODULE_NAME_LEN` of 64-bit kernels, without the NUL.
 const MAX_NAME: usize = 55;
 
-/// As `module_param` names types.
+/// Maps the type names of `module_param`.
 fn kind_of(name: &str) -> ParameterKind {
     let number = |bytes, is_signed| ParameterKind::Number { bytes, is_signed };
     match name {

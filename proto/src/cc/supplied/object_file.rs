@@ -10,7 +10,7 @@ use crate::cc::{MAX_KERNEL_NAME, refuse_kernel_name};
 
 /// Sections of `struct_ops` variables, as libbpf knows them.
 const OPS_SECTIONS: [&str; 2] = [".struct_ops", ".struct_ops.link"];
-/// Constant data, which the loader may write before the kernel has it.
+/// Constant data, which the loader may set before it passes them to the kernel.
 const CONSTANTS: &str = ".rodata";
 const OPS: &str = "tcp_congestion_ops";
 
@@ -45,9 +45,9 @@ fn data<'a>(
     Ok(Some((section.index(), data)))
 }
 
-/// libbpf would load all programs of the object, and the scope `bpf` is for congestion controls.
+/// Rejects other programs: libbpf would load all programs of the object, but the scope `bpf` permits only congestion controls.
 fn only_struct_ops(elf: &ElfFile64<'_>) -> Result<(), SuppliedError> {
-    // By this flag alone, as for libbpf.
+    // Like libbpf, look only at this flag.
     let is_program = |flags: SectionFlags| match flags {
         SectionFlags::Elf { sh_flags } => sh_flags & u64::from(SHF_EXECINSTR) != 0,
         _ => false,
@@ -62,7 +62,7 @@ fn only_struct_ops(elf: &ElfFile64<'_>) -> Result<(), SuppliedError> {
     Ok(())
 }
 
-/// A pinned map would outlive the trial.
+/// Rejects pinned maps, which would outlive the trial.
 fn no_pinned_map(btf: &Btf<'_>) -> Result<(), SuppliedError> {
     for map in btf.variables(".maps")? {
         let of = btf.resolve(map.of)?;
@@ -73,7 +73,7 @@ fn no_pinned_map(btf: &Btf<'_>) -> Result<(), SuppliedError> {
     Ok(())
 }
 
-/// The bytes of a variable. The description has no offsets before libbpf fills them in from the symbols.
+/// Finds the bytes of a variable by its symbol: libbpf fills the offsets into the BTF only when it loads the object.
 fn place(
     elf: &ElfFile64<'_>,
     section: &'static str,
@@ -99,7 +99,7 @@ fn read_ops(
 ) -> Result<Ops, SuppliedError> {
     let of = btf.resolve(variable.of)?;
     let (name, bytes) = btf.structure(of.id)?.unwrap_or_default();
-    // `tcp_congestion_ops___mine` is the same struct for libbpf.
+    // For libbpf, `tcp_congestion_ops___mine` is the same struct.
     if name.split("___").next() != Some(OPS) {
         let variable = variable.name.to_owned();
         return Err(SuppliedError::OtherOps { variable, of: name.to_owned() });
@@ -119,7 +119,7 @@ fn read_ops(
     }
     let no_name = || SuppliedError::NoName { variable: variable.name.to_owned() };
     let (name_at, length) = name_at.ok_or_else(no_name)?;
-    // The name and its NUL, `TCP_CA_NAME_MAX`: the loader writes it.
+    // `TCP_CA_NAME_MAX`, the name and its NUL, because the loader writes the field.
     if usize::try_from(length).ok() != Some(MAX_KERNEL_NAME + 1) {
         return Err(no_name());
     }

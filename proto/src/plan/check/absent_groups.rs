@@ -1,5 +1,5 @@
-//! Numbers of flow groups at points where these do not run: rules of `repeat` and comparisons would never be decided there, and claims
-//! are not measured.
+//! Rules, comparisons and claims about flow groups at points where these do not run: rules of `repeat` and comparisons would never
+//! be decided there, and claims are not measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,15 +20,15 @@ type Selected = BTreeMap<String, Value>;
 /// The levels of a point: factor and level.
 type Levels = Vec<(String, String)>;
 
-/// A number of a flow group that a rule, a comparison or a claim is about.
+/// The subject of a rule, a comparison or a claim: a number of a flow group.
 #[derive(PartialEq)]
 pub(super) struct GroupNumber {
-    /// Where that is in the plan.
+    /// Its place in the plan.
     place: Vec<String>,
     group: String,
-    /// Its points have the levels of one of these.
+    /// Alternatives: its points have the levels of one of them.
     at: Vec<Selected>,
-    /// Of a comparison of points of a design: those that have a pair.
+    /// For a comparison of points of a design: the points that have a pair.
     paired: Option<BTreeSet<Levels>>,
 }
 
@@ -39,7 +39,7 @@ impl GroupNumber {
     }
 }
 
-/// The numbers of flow groups that the plan asks for.
+/// The numbers of flow groups in the plan's rules, comparisons and claims.
 pub(super) fn group_numbers(plan: &Plan) -> Vec<GroupNumber> {
     let mut found: Vec<GroupNumber> = Vec::new();
     let mut add = |place: &[&str], number: &Numbered, (at, paired): (Vec<Selected>, _)| {
@@ -88,7 +88,7 @@ pub(super) fn group_numbers(plan: &Plan) -> Vec<GroupNumber> {
     found
 }
 
-/// Reports the numbers of groups that run at other points than this one.
+/// Reports the numbers of groups that run only at points other than this one.
 pub(super) fn check(
     point: &Plan,
     levels: &[(String, String)],
@@ -200,7 +200,7 @@ mod tests {
         let over_bulk = "group = \"web\"\nover = { group = \"bulk\" }";
         assert_eq!(of(over_bulk), [warning("alone")]);
         assert_eq!(of(&format!("{beside}\n{over_bulk}")), [""; 0]);
-        // The other number of the claim.
+        // The group of the claim's other number counts, too.
         assert_eq!(of("group = \"bulk\"\nover = { group = \"web\" }"), [warning("alone")]);
         let over_alone = "group = \"web\"\nover = { where = { load = \"alone\" } }";
         assert_eq!(of(&format!("{beside}\n{over_alone}")), [warning("alone")]);

@@ -7,11 +7,11 @@ use super::limits::{AGENTS, known_node};
 use super::links::needs_address;
 use super::problems::Problems;
 
-/// Ethernet, IPv4 and UDP headers fit.
+/// Enough for Ethernet, IPv4 and UDP headers.
 const MIN_SNAP: Bytes = Bytes::new(48);
 const MAX_SNAP: Bytes = Bytes::new(65_535);
 const MIN_SIZE: Bytes = Bytes::new(100_000);
-/// Maximum bytes of all captures of a node: the controller receives them after each trial.
+/// Maximum bytes of all captures of a node, which the controller receives after each trial.
 const MAX_TOGETHER: u64 = 1 << 30;
 const MAX_FILES: u32 = 1000;
 

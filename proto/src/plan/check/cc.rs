@@ -1,4 +1,4 @@
-//! Rules about `[cc.NAME]` and the names in `flows.NAME.cc`, from the embedded table; they need no kernel.
+//! Checks `[cc.NAME]` and the names in `flows.NAME.cc` against the embedded table. This needs no kernel.
 
 use crate::cc::{self, Instance};
 use crate::plan::parse::suggest;
@@ -27,7 +27,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     without_instance(plan, problems);
 }
 
-/// ccbench's own are loaded for an instance only.
+/// Warns about ccbench's own congestion controls in flows without an instance: ccbench loads them only for instances.
 fn without_instance(plan: &Plan, problems: &mut Problems) {
     for (flow, cc) in plan.flows.iter().filter_map(|(name, flow)| Some((name, flow.cc.as_ref()?))) {
         if plan.cc.contains_key(cc) || cc::BUILTINS.contains(&cc.as_str()) {
@@ -51,7 +51,7 @@ fn without_instance(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// Kernels may have more than the mainline ones, so it is no error.
+/// Warns about a congestion control that no mainline kernel has. A kernel may have further ones, so this is not an error.
 fn unknown_in_flow(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
     let own = cc::table().schemes.iter().map(|scheme| scheme.name.as_str());
     let instances = plan.cc.keys().map(String::as_str);
@@ -67,7 +67,7 @@ fn unknown_in_flow(plan: &Plan, flow: &str, cc: &str, problems: &mut Problems) {
     );
 }
 
-/// A flow's `cc` must not mean two things.
+/// Rejects an instance with the name of a kernel's congestion control: a flow's `cc` must not mean two things.
 fn shadows(name: &str, cc: &Cc, problems: &mut Problems) {
     let same = cc::is_kernels(cc) && cc.algorithm == name;
     if cc::BUILTINS.contains(&name) && !same {
@@ -82,7 +82,7 @@ fn shadows(name: &str, cc: &Cc, problems: &mut Problems) {
     }
 }
 
-/// A congestion control of the kernel has one set of parameters for the whole machine.
+/// Rejects several sets of parameters for a kernel's congestion control, which has one set for the whole machine.
 fn one_set_of_parameters(plan: &Plan, problems: &mut Problems) {
     let used = |name: &str| plan.flows.values().any(|flow| flow.cc.as_deref() == Some(name));
     let kernels: Vec<(&String, &Cc, Instance)> = plan

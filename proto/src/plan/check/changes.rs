@@ -1,8 +1,8 @@
-//! `[[changes]]`: what changes of a link in the course of a trial, and when.
+//! Checks `[[changes]]`: the changes of links during a trial.
 //!
-//! A change of a queue is checked in the queue that the changes before it leave. Where a state changes a queue, all changes of it set
-//! the same keys, so that their order does not matter. A change of a rate, a delay or a loss is checked by
-//! itself, also one that a state triggers: nothing that limits these can change, so no combination of changes matters.
+//! A change of a queue is checked on top of the changes before it. If a state changes a queue, all changes of the queue must set
+//! the same keys, so that their order does not matter. A change of a rate, a delay or a loss is checked by itself, also if a state
+//! triggers it: nothing that limits these values can change, so no combination of changes matters.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::lints::ROUND_TRIP;
 use super::problems::Problems;
 use super::{names, queues, triggers};
 
-/// Checks the changes of a plan. `settled`: the plan with its presets merged.
+/// Checks the changes of a plan. `settled` is the plan with its presets merged.
 pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     let end = timeline::length(plan);
     let mut seen = BTreeMap::new();
@@ -65,7 +65,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
 }
 
 /// Reports parameters of a link's queue that contradict each other after one of its changes. Changes add up in the order of time.
-/// Their values are valid, each by itself; others are reported above, and left out here.
+/// Only changes whose values are valid by themselves count; the others have been reported before.
 fn changed_queues(
     plan: &Plan,
     (name, link): (&str, &Link),
@@ -118,7 +118,7 @@ fn changed_queues(
     }
 }
 
-/// Reports changes of a queue that set other keys than one that a state triggers: it is not known which of them comes first.
+/// Reports changes of a queue that set other keys than a triggered change: their order is not known.
 fn same_keys(prefix: &str, entries: &[(Option<Micros>, usize, &Change)], problems: &mut Problems) {
     let keys = |entry: &Change| -> Vec<String> {
         entry.set.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
@@ -135,7 +135,7 @@ fn same_keys(prefix: &str, entries: &[(Option<Micros>, usize, &Change)], problem
     }
 }
 
-/// Reports a key, the path's last segment, that cannot change to this value in the course of a trial.
+/// Reports a key, the path's last segment, that cannot change to this value during a trial.
 fn refuse_change(
     (plan, settled, change): (&Plan, &Plan, &Change),
     path: &[&str; 4],
@@ -235,7 +235,7 @@ fn change_of_rate(
     }
 }
 
-/// In the kernel delay and loss are a netem's, which is there only if the link begins with one of them.
+/// Reports changes of delay and loss without a netem: the kernel backend has one only if the link begins with a delay or a loss.
 fn needs_netem(from: &Sources<'_>, link: &Link, path: &[&str; 4], problems: &mut Problems) {
     let begins = link.delay.is_some_and(|delay| delay.get() > 0)
         || link.loss.is_some_and(|loss| loss.get() > 0);

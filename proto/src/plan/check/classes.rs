@@ -1,6 +1,6 @@
 //! Lint: classes of links that get no packet.
 //!
-//! A warning needs certainty: the cabling is known, and the packets of the plan are those of its flows and probes, in both directions.
+//! A warning needs certainty: the cabling is known, and the packets are those of the plan's flows and probes, in both directions.
 
 use crate::plan::parse::set::join_key;
 use crate::plan::problem::{PlanProblem, Severity};
@@ -11,16 +11,16 @@ use crate::topology::Topology;
 
 use super::problems::Problems;
 
-/// The ports of sockets that name none.
+/// The sysctl for the ports of sockets that do not bind one.
 const PORT_RANGE: &str = "net.ipv4.ip_local_port_range";
 
-/// Packets from a node to another, data or acknowledgements.
+/// Packets from one node to another, data or acknowledgements.
 struct Packets<'p> {
     from: &'p str,
     to: &'p str,
     /// The flow group; `None` for a probe.
     flow: Option<&'p str>,
-    /// The interfaces that they leave by: node and device.
+    /// The interfaces through which they leave: node and device.
     hops: Vec<(&'p str, &'p str)>,
 }
 
@@ -32,7 +32,7 @@ impl Packets<'_> {
     }
 }
 
-/// The packets of a plan; `None` where the cabling is not known.
+/// The packets of a plan; `None` if the cabling is not known.
 fn packets<'p>(plan: &'p Plan, topology: &'p Topology) -> Option<Vec<Packets<'p>>> {
     let flows = plan.flows.iter().map(|(name, flow)| (Some(name.as_str()), (&flow.from, &flow.to)));
     let probes = plan.probes.values().map(|probe| (None, (&probe.from, &probe.to)));

@@ -1,14 +1,14 @@
-//! Lint: a claim about two congestion controls, from flows that compete in one queue.
+//! Lint: a claim about two congestion controls whose flows compete in one queue.
 //!
-//! The treatment and the control of such an A/B test influence each other: a group that keeps the queue short shortens it for the
-//! other one too, so the difference between them is neither what each does alone nor what a change from one to the other does (Spang
-//! et al., Unbiased Experiments in Congested Networks, IMC 2021). The lint is about claims with all of these properties:
+//! In such an A/B test, treatment and control influence each other: a group that keeps the queue short also shortens it for the
+//! other one. The difference between them shows neither each one alone nor the effect of changing from one to the other (Spang et
+//! al., Unbiased Experiments in Congested Networks, IMC 2021). The lint applies to claims with all of these properties:
 //!
 //! - the claim relates (`over`, `minus`) a number of a group to the same metric of another group, in the same phase of the same trial,
-//! - the metric is a delay or a loss ([`SHARED`]), which flows of one queue have in common; who gets more throughput than a
-//!   competitor is a question of coexistence, and a ratio of throughputs its answer,
-//! - at some point that the claim is about, the groups have different congestion controls, run at the same time in this phase, and
-//!   have the same bottleneck, with one queue for all packets: no classes, and neither fair queueing nor DualPI2.
+//! - the metric is a delay or a loss ([`SHARED`]), which flows in one queue have in common (a ratio of throughputs, in contrast,
+//!   answers the question of coexistence),
+//! - at some point of the claim, the groups have different congestion controls, run at the same time in this phase, and share a
+//!   bottleneck with one queue for all packets: no classes, and neither fair queueing nor DualPI2.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::topology::Topology;
 
 use super::problems::Problems;
 
-/// Metrics that flows of one queue have in common.
+/// Metrics that flows in one queue have in common.
 const SHARED: [&str; 7] = [
     "srtt",
     "estimated_queue_delay",
@@ -46,7 +46,7 @@ pub(super) struct Contrast {
     groups: [String; 2],
 }
 
-/// The plan's claims about two groups by a metric of [`SHARED`].
+/// The plan's claims that compare two groups by a metric of [`SHARED`].
 pub(super) fn contrasts(plan: &Plan) -> Vec<Contrast> {
     let contrast = |(index, expect): (usize, &crate::plan::Expect)| {
         let claim = expect.claim(plan)?;
@@ -116,7 +116,7 @@ pub(super) fn check(
     }
 }
 
-/// The link in whose queue two groups with different congestion controls compete in this phase.
+/// The link in whose queue the two groups compete in this phase, if they have different congestion controls.
 fn common_queue<'p>(
     settled: &'p Plan,
     topology: &Topology,
@@ -132,7 +132,7 @@ fn common_queue<'p>(
     let span = spans.iter().find(|span| span.name == phase)?;
     let (first, second) = (flow_span(settled, a, one)?, flow_span(settled, b, other)?);
     let (start, end) = (first.0.max(second.0).max(span.start), first.1.min(second.1).min(span.end));
-    // The links of unknown cabling are unknown too.
+    // Without known cabling, the links on the path are not known, either.
     let is_known = |flow: &Flow| topology.path(&flow.from, &flow.to).is_some();
     if start >= end || !is_known(one) || !is_known(other) {
         return None;

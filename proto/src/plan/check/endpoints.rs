@@ -7,7 +7,7 @@ use super::limits::{AGENTS, all_ours, known_node};
 use super::links::needs_address;
 use super::problems::Problems;
 
-/// The two ends of a flow group or a probe: known, different, connected, with addresses.
+/// Checks the two ends of a flow group or a probe: they must be known, different, connected, and have addresses.
 pub(super) fn ends(
     plan: &Plan,
     topology: &Topology,

@@ -12,7 +12,7 @@ use crate::plan::{Factor, Plan};
 use super::matrix;
 use super::problems::Problems;
 
-/// Longest claim, in characters: tables print it.
+/// Longest text of a claim, in characters, because tables print it.
 const MAX_TEXT: usize = 200;
 
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
@@ -72,7 +72,7 @@ fn texts(number: &str, expect: &Expect, problems: &mut Problems) {
     }
 }
 
-/// Factors and levels that are there; `many`: a factor may have a list of them.
+/// Checks that factors and levels exist. `many`: a factor may have a list of levels.
 pub(super) fn places(
     plan: &Plan,
     path: &[&str],

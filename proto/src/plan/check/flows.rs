@@ -16,10 +16,10 @@ use super::{Target, probes};
 
 /// Most parallel streams of one process.
 const MAX_COUNT: u32 = 128;
-/// Verdicts take fewer bytes for those of connections without data.
+/// Verdicts treat connections with fewer bytes as ones without data.
 const MIN_BYTES: Bytes = Bytes::new(100);
 
-/// Rules about the flow groups of a plan; `settled`: the same with its presets merged.
+/// Checks the flow groups of a plan. `settled` is the plan with its presets merged.
 pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     nothing_to_measure(plan, problems);
     if plan.flows.len() > MAX_GROUPS as usize {
@@ -46,7 +46,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
                 format!("must be from 1 to {MAX_COUNT}, the parallel streams of one process; use more groups for more"),
             );
         }
-        // An instance's name is the plan's own affair: the kernel gets another.
+        // The name of an instance need not be a kernel name: the kernel gets another one.
         if let Some(cc) = flow.cc.as_ref().filter(|cc| !plan.cc.contains_key(*cc))
             && let Some(why) = refuse_kernel_name(cc)
         {
@@ -81,7 +81,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
     probes::check(plan, topology, problems);
 }
 
-/// A trial without groups and probes.
+/// Reports a trial without flow groups and probes.
 fn nothing_to_measure(plan: &Plan, problems: &mut Problems) {
     if !plan.probes.is_empty() {
         return;
@@ -106,7 +106,7 @@ fn nothing_to_measure(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// ccbench's generator gives up a connection that takes longer than a limit.
+/// Checks the round-trip time: ccbench's generator gives up a connection that takes longer than a limit.
 fn handshake(
     name: &str,
     flow: &Flow,
@@ -131,7 +131,7 @@ fn handshake(
     );
     let is_constant = settled.changes.is_empty()
         && links.iter().all(|(_, link)| link.jitter.is_none() && link.trace.is_none());
-    // The kernel's timers end up to an eighth late.
+    // The kernel's timers may expire an eighth late.
     if is_constant && rtt > limit + Micros::new(limit.get() / 8) {
         problems.error_from(&["flows", name], &[tool], why);
     } else {
@@ -139,16 +139,16 @@ fn handshake(
     }
 }
 
-/// Whether ccbench's generator makes the traffic of a flow: without `tool` it does in the simulator and the lab.
+/// Whether ccbench's generator makes the traffic of a flow. Without `tool`, it does so in the simulator and the lab.
 fn is_ours(plan: &Plan, flow: &Flow, target: Target) -> bool {
     match flow.tool {
         Some(tool) => tool == Tool::Ccbench,
-        // The plan of results may be of either, and its controller has checked it.
+        // Results may come from either, and their controller has checked the plan.
         None => target != Target::Kernel || plan.in_lab(),
     }
 }
 
-/// What each socket of a finite flow writes. `is_ours`: by ccbench's generator.
+/// Checks the length of a finite flow. `is_ours`: ccbench's generator makes its traffic.
 fn bytes(name: &str, (bytes, is_ours): (Bytes, bool), problems: &mut Problems) {
     let at = ["flows", name, "bytes"];
     if bytes < MIN_BYTES {
@@ -164,7 +164,7 @@ fn bytes(name: &str, (bytes, is_ours): (Bytes, bool), problems: &mut Problems) {
     }
 }
 
-/// `length`: how long the group runs. `is_ours`: its traffic is that of ccbench's generator.
+/// Checks the pause of a flow. `length` is how long the group runs. `is_ours`: ccbench's generator makes its traffic.
 fn pause(
     name: &str,
     flow: &Flow,
@@ -193,7 +193,7 @@ fn pause(
     }
 }
 
-/// When a group runs: by phases or by `start` and `stop`, in one piece, inside the trial.
+/// Checks when a group runs: by phases or by `start` and `stop`, without a gap, inside the trial.
 fn times(plan: &Plan, name: &str, flow: &Flow, problems: &mut Problems) {
     let spans = phase_spans(plan);
     let end = spans.last().map(|last| last.end).unwrap_or_default();

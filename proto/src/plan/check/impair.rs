@@ -11,21 +11,21 @@ use super::problems::Problems;
 
 /// Most bytes of link-layer overhead per IP packet.
 const MAX_OVERHEAD: Bytes = Bytes::new(1000);
-/// Most bytes of rows about packets.
+/// Maximum size of a packet log, in bytes of rows.
 const MAX_PACKET_LOG: Bytes = Bytes::new(1 << 32);
-/// Bytes per packet that kernel qdiscs count in addition to the IP packet.
+/// Bytes per packet that the kernel's qdiscs count in addition to the IP packet.
 const KERNEL_OVERHEAD: Bytes = crate::resolve::ETHERNET_BYTES;
-/// Smallest and largest bucket of tokens: a larger packet would never pass a smaller one.
+/// Smallest and largest token bucket: a packet larger than the bucket would never pass.
 const MIN_BURST: Bytes = Bytes::new(FRAME_BYTES);
 pub(super) const MAX_BURST: Bytes = Bytes::new(1 << 30);
 /// Shortest time from one slot to the next.
 const MIN_SLOT: Micros = Micros::new(10);
-/// Fewest acknowledgements that are an aggregate.
+/// Fewest acknowledgements in an aggregate.
 const MIN_AGGREGATE: Packets = Packets::new(2);
-/// Everything.
+/// A share of 100 %.
 const WHOLE_PPM: u32 = 1_000_000;
 
-/// Rules about one link. `written` is the link as its author wrote it, `link` with its preset.
+/// Checks one link. `written` is the link as its author wrote it, `link` includes its preset.
 pub(super) fn check(name: &str, written: &Link, link: &Link, problems: &mut Problems) {
     let delay: &[&[&str]] = &[&["links", name, "delay"], &["links", name, "path"], &["path"]];
     if let Some(jitter) = &link.jitter {
@@ -63,7 +63,7 @@ pub(super) fn check(name: &str, written: &Link, link: &Link, problems: &mut Prob
     }
 }
 
-/// The rules about single keys that change what happens to packets.
+/// Checks the elements of a link, each by itself.
 fn elements(name: &str, link: &Link, problems: &mut Problems) {
     if let Some(rewrite) = &link.ecn_rewrite {
         ecn_rewrite(name, rewrite, problems);
@@ -83,7 +83,7 @@ fn elements(name: &str, link: &Link, problems: &mut Problems) {
     at_the_line(name, link, problems);
 }
 
-/// What `backend = "kernel"` excludes.
+/// Reports the keys that `backend = "kernel"` excludes.
 fn kernel_backend(name: &str, link: &Link, problems: &mut Problems) {
     let backend: &[&[&str]] = &[&["links", name, "backend"]];
     let keys = ["backend", "rate", "queue", "shaper", "tbf", "path"];
@@ -214,7 +214,7 @@ fn policer(name: &str, policer: &Policer, overhead: Option<Bytes>, problems: &mu
     }
 }
 
-/// The size of a bucket of tokens.
+/// Checks the size of a token bucket.
 fn bucket(path: &[&str], bytes: Bytes, problems: &mut Problems) {
     if bytes < MIN_BURST || bytes > MAX_BURST {
         let why = format!("must be from {MIN_BURST}, a full frame, to {MAX_BURST}");
@@ -269,7 +269,7 @@ fn tbf(name: &str, tbf: &Tbf, rate: Option<Rate>, problems: &mut Problems) {
     }
 }
 
-/// What the keys about the line and the queue in front of it need.
+/// Checks the requirements of keys about the line and the queue in front of it.
 fn at_the_line(name: &str, link: &Link, problems: &mut Problems) {
     let rates: &[&[&str]] =
         &[&["links", name, "rate"], &["links", name, "trace"], &["links", name, "path"], &["path"]];

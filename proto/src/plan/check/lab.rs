@@ -11,7 +11,7 @@ use super::limits::AGENTS;
 use super::problems::Problems;
 use super::traces;
 
-/// What decides whether a flow passes a rate limit.
+/// The keys that decide whether a flow passes a rate limit.
 const RATES: &[&[&str]] = &[
     &["wires"],
     &["path"],
@@ -28,7 +28,7 @@ const RATES: &[&[&str]] = &[
 
 const ENGINE: &[&str] = &["lab", "engine"];
 
-/// Rules about the lab; `settled`: the plan with its presets merged.
+/// Checks the rules of the lab. `settled` is the plan with its presets merged.
 pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     let kernels = kernels(plan);
     if let Some((first, at)) = kernels.first() {
@@ -70,7 +70,7 @@ fn without_agents(plan: &Plan, at: &[&str], what: &str, problems: &mut Problems)
     }
 }
 
-/// ccbench's modules are built for the kernel `own`; stock kernels come with Debian's only.
+/// Rejects ccbench's modules on stock kernels: they are built for the kernel `own`, and stock kernels have only Debian's modules.
 fn without_modules(
     plan: &Plan,
     at: &[&str],
@@ -115,14 +115,15 @@ fn uml(
     unlimited_flows((settled, topology), &[ENGINE], (why, ", or use the engine qemu"), problems);
 }
 
-/// Rejects flows of a settled plan that nothing limits if computing takes no time: `why` is the reason, and `remedy` another remedy.
+/// Rejects flows of a settled plan that nothing limits if computing takes no time. `why` is the reason, and `remedy` a further
+/// remedy.
 pub(super) fn unlimited_flows(
     (settled, topology): (&Plan, &Topology),
     reads: &[&[&str]],
     (why, remedy): (&str, &str),
     problems: &mut Problems,
 ) {
-    // A trace has a rate in every row, or only delays and losses. One that is not read may be of either kind.
+    // A trace has either rates or only delays and losses. A trace that has not been read may be of either kind.
     let is_limit = |(_, link): &(&String, &Link)| {
         drain_rate(link).is_some() || link.trace.is_some() && !traces::is_known(link, problems)
     };

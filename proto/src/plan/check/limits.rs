@@ -19,7 +19,7 @@ pub(super) const MAX_DELAY: Micros = Micros::from_secs(60);
 pub(super) const MAX_NODES: usize = 200;
 /// Most classes of a link.
 pub(super) const MAX_CLASSES: usize = 128;
-/// Last priority of a class, as the kernel's HTB has it.
+/// Last priority of a class, as in the kernel's HTB.
 pub(super) const MAX_PRIORITY: u8 = 7;
 /// Most trials of an experiment.
 pub(super) const MAX_TRIALS: usize = 100_000;

@@ -1,4 +1,4 @@
-//! Links: where they are, what they do, and their classes.
+//! Checks links: their interfaces, their keys, and their classes.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::limits::{
 use super::problems::Problems;
 use super::{changes, impair, queues, traces};
 
-/// Rules about the links of a plan; `settled`: the same with its presets merged.
+/// Checks the links of a plan. `settled` is the plan with its presets merged.
 pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     let mut egresses: BTreeMap<(String, String), &str> = BTreeMap::new();
     for (name, written) in &plan.links {
@@ -54,7 +54,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
     changes::check((plan, settled), topology, problems);
 }
 
-/// Where the characteristics of a link may be written.
+/// The places where the characteristics of a link may be written.
 pub(super) struct Sources<'p> {
     pub(super) name: &'p str,
     preset: Option<&'p str>,
@@ -65,20 +65,20 @@ impl<'p> Sources<'p> {
         Self { name, preset: link.path.as_deref() }
     }
 
-    /// The places that decide on one of them.
+    /// The places that determine one characteristic.
     fn reads(&self, key: &'p str) -> Vec<Vec<&'p str>> {
         let own = [vec!["links", self.name, key], vec!["links", self.name, "path"]];
         own.into_iter().chain(self.preset.map(|preset| vec!["path", preset, key])).collect()
     }
 
-    /// Whether one of these is written where it cannot be read.
+    /// Whether one of these characteristics is written at a place that could not be read.
     pub(super) fn is_unread(&self, keys: &[&'p str], problems: &Problems) -> bool {
         let mut reads = keys.iter().flat_map(|key| self.reads(key));
         reads.any(|read| problems.is_unread(&[&read]))
     }
 }
 
-/// Reports a preset that there is not.
+/// Reports a preset that does not exist.
 fn preset(plan: &Plan, name: &str, link: &Link, problems: &mut Problems) {
     let Some(path) = &link.path else { return };
     let builtin = builtin_paths();
@@ -211,7 +211,8 @@ fn dev_place(
     Some((link.node.clone(), format!("the interface `{dev}`")))
 }
 
-/// A node that ccbench does not create needs an address if it is a destination of traffic or of a route search.
+/// Reports a node that ccbench does not create and that has no address, although it is a destination of traffic or of a route
+/// lookup.
 pub(super) fn needs_address(plan: &Plan, node: &str, because: &str, problems: &mut Problems) {
     let Some(found) = plan.nodes.get(node) else { return };
     if found.agent.is_none() || found.address.is_some() {
@@ -229,7 +230,7 @@ pub(super) fn needs_address(plan: &Plan, node: &str, because: &str, problems: &m
     );
 }
 
-/// Why this cannot be a device's name, if it cannot.
+/// Why this is not a valid device name; `None` if it is.
 fn refuse_dev(dev: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | ':' | '"' | '\'' | '\\' | '`');
     let fits = (1..=15).contains(&dev.len());
@@ -259,7 +260,7 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
             "is 100%: no packet would get through; write less, like \"1%\"",
         );
     }
-    // The trace may give the rate, and it has not been read.
+    // A trace that has not been read may have the rate.
     let rate_unread = from.is_unread(&["rate", "trace"], problems)
         || (link.trace.is_some() && !traces::is_known(link, problems));
     if drain_rate(link).is_none() && !rate_unread {
@@ -282,14 +283,14 @@ fn characteristics(from: &Sources<'_>, link: &Link, problems: &mut Problems) {
     if let Some(queue) = &link.queue {
         let reads = from.reads("rate");
         let reads: Vec<&[&str]> = reads.iter().map(Vec::as_slice).collect();
-        // The missing rate is reported above.
+        // A missing rate has been reported above.
         let rate = drain_rate(link).unwrap_or(MAX_RATE);
         queues::check(&["links", name, "queue"], queue, (Some(rate), &reads), problems);
         queues::check_backend(&["links", name, "queue"], link.backend, queue, problems);
     }
 }
 
-/// Whether it has only keys that do nothing without a rate or a delay.
+/// Whether the link has only keys without effect.
 fn does_nothing(link: &Link) -> bool {
     let Link { node, toward, dev, path, queue, classes, reorder, .. } = link.clone();
     let Link { backend, shaper, overhead, allow_control_interface, .. } = *link;

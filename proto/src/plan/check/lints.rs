@@ -1,4 +1,4 @@
-//! Lints: warnings about valid plans whose results mislead.
+//! Lints: warnings about valid plans whose results may mislead.
 
 use crate::plan::problem::Severity;
 use crate::plan::{Flow, LimitUnit, Link, Plan, Queue, Tbf};
@@ -14,7 +14,7 @@ use super::limits::{AGENTS, LENGTHS};
 use super::problems::Problems;
 use super::{classes, traces};
 
-/// Below this many packets a bandwidth-delay product or a threshold is noise.
+/// A bandwidth-delay product or a threshold below this many packets is noise.
 const FEW_PACKETS: u64 = 4;
 /// A buffer above this many bandwidth-delay products is bufferbloat, wanted or not.
 const MANY_BDP: u64 = 10;
@@ -22,7 +22,7 @@ const MANY_BDP: u64 = 10;
 const FEW_ROUND_TRIPS: u64 = 10;
 /// Below this interval, reading many sockets costs noticeable CPU time.
 const FAST_SAMPLE: Micros = Micros::from_millis(10);
-/// How many sockets are many.
+/// More sockets than this are many.
 const MANY_SOCKETS: u64 = 50;
 
 /// The keys that determine the base round-trip time of a link.
@@ -39,7 +39,7 @@ pub(super) const ROUND_TRIP: &[&[&str]] = &[
     &["flows", "*", "to"],
 ];
 
-/// Warnings about a plan; `settled`: the same with its presets merged.
+/// Warns about a plan. `settled` is the plan with its presets merged.
 pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     let rtts = base_rtts_in(settled, topology);
     for (name, link) in &settled.links {
@@ -152,8 +152,8 @@ fn buffer(path: &[&str], queue: &Queue, rate: Rate, rtt: Micros, problems: &mut 
     }
 }
 
-/// Limits in bandwidth-delay products below the least one, which replaces them: levels of a factor may become equal. The text is the
-/// same at all points, so it is reported once.
+/// Warns about limits in bandwidth-delay products below the minimum, which replaces them: levels of a factor may become equal. The
+/// text is the same at all points, so it is reported once.
 fn raised(path: &[&str], queue: &Queue, (rate, rtt): (Rate, Micros), problems: &mut Problems) {
     let least = MIN_FRAMES * FRAME_BYTES;
     for (key, limit, unit) in queue.limits() {
@@ -173,7 +173,7 @@ fn raised(path: &[&str], queue: &Queue, (rate, rtt): (Rate, Micros), problems: &
     }
 }
 
-/// A bucket of tokens is full when the trial begins.
+/// Warns about a token bucket that may not limit the flows at all, because it is full when the trial begins.
 fn full_bucket((name, tbf): (&str, &Tbf), rate: Rate, settled: &Plan, problems: &mut Problems) {
     let measured = settled.phases.iter().filter(|p| p.measure && p.length.get() > 0);
     let Some(shortest) = measured.min_by_key(|phase| phase.length) else { return };
@@ -194,7 +194,8 @@ fn full_bucket((name, tbf): (&str, &Tbf), rate: Rate, settled: &Plan, problems: 
     }
 }
 
-/// What is wrong with limits that depend on the rate and the round-trip time, once they are bytes and packets: keys and reasons.
+/// The problems of limits that depend on the rate and the round-trip time, after their conversion to bytes and packets: keys and
+/// reasons.
 pub(super) fn relative_limits(
     queue: &Queue,
     (rate, rtt): (Rate, Micros),
@@ -257,9 +258,9 @@ fn unlimited(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     }
 }
 
-/// A group that passes no bottleneck beside one that does: mostly another receiver behind another interface.
+/// Warns about a group that passes no bottleneck while another one does, usually because its receiver is behind another interface.
 fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
-    // A trace that has not been read may give a rate.
+    // A trace that has not been read may have a rate.
     if settled.links.values().any(|l| l.trace.is_some() && !traces::is_known(l, problems)) {
         return;
     }
@@ -290,7 +291,7 @@ fn bypasses(settled: &Plan, topology: &Topology, problems: &mut Problems) {
     }
 }
 
-/// TCP looks at its own machine's queues (TCP small queues) and does not fill them.
+/// Warns about senders at a bottleneck's own node: TCP sees its machine's queues (TCP small queues) and does not fill them.
 fn senders(settled: &Plan, topology: &Topology, problems: &mut Problems) {
     let ends = settled.flows.values().map(|flow| match flow.reverse {
         true => (&flow.to, &flow.from),
@@ -320,7 +321,7 @@ fn senders(settled: &Plan, topology: &Topology, problems: &mut Problems) {
                  between"
             )
         } else if has_agent && !receivers.is_empty() {
-            // Its routes are not in the plan.
+            // The plan does not contain the node's routes.
             format!(
                 "`{node}` sends flows, and if they leave by this interface, its TCP sees their queue and does not fill it; put the \
                  bottleneck on a node between"
@@ -364,7 +365,7 @@ fn sampling(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// `rtt`: the longest of all paths.
+/// Warns about short phases. `rtt` is the longest of all paths.
 fn short_phases(settled: &Plan, rtt: Micros, problems: &mut Problems) {
     let least = Micros::new(rtt.get().saturating_mul(FEW_ROUND_TRIPS));
     for (index, phase) in settled.phases.iter().enumerate() {

@@ -21,13 +21,13 @@ use expand::{UncheckedPoint, base, sizes};
 pub(super) use expand::{combinations, count, expand, lengths, with_factors_about};
 use running::running_groups;
 
-/// Columns of result tables that a factor's column must not hide.
+/// Columns of result tables, whose names a factor must not have.
 const COLUMNS: &[&str] = &[
     "point_id", "trial", "node", "t_ns", "t_s", "phase", "scope", "subject", "metric", "unit",
     "stat", "value", "n", "n_trials", "ci_low", "ci_high", "method", "status", "reasons", "seed",
     "group",
 ];
-/// Problems of one key that differ from point to point are shown this many times.
+/// Maximum number of shown problems of one key that differ from point to point.
 const MAX_ALIKE: usize = 3;
 
 /// Most points in one plan.
@@ -41,7 +41,7 @@ pub(super) struct Level {
     pub(super) incomplete: bool,
 }
 
-/// A key that a level sets, and where that is written.
+/// A key that a level sets, and the place where it is written.
 pub(super) struct Setting {
     pub(super) key: Vec<String>,
     pub(super) value: Value,
@@ -89,7 +89,7 @@ pub(super) fn levels(name: &str, factor: &Factor) -> Vec<Level> {
     }
 }
 
-/// Rules about factors and levels, independent of the points.
+/// Checks factors and levels, independently of the points.
 pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     let points = count(plan);
     if points > MAX_POINTS {
@@ -204,7 +204,7 @@ fn level_name(
     }
 }
 
-/// Warns about levels of a factor that set the same values, perhaps in other words: their points are equal.
+/// Warns about levels of a factor that set the same values, perhaps written differently: their points are equal.
 fn same_levels(
     base: &Table,
     name: &str,
@@ -215,7 +215,7 @@ fn same_levels(
     for (index, level) in levels.iter().enumerate() {
         let Some(plan) = digest_at(base, level) else { continue };
         let other = *first.entry(plan).or_insert(&level.name);
-        // It is the first one, or has its text: in a list, that is an error.
+        // It is the first level itself, or has the same text, which is an error in a list.
         if other == level.name {
             continue;
         }
@@ -244,7 +244,7 @@ fn digest_at(base: &Table, level: &Level) -> Option<String> {
     Some(digest(&plan.to_string()))
 }
 
-/// Checks a key of a level: that it may vary and exists, and that its value is valid together with the level's other keys.
+/// Checks that a key of a level exists and may vary, and that its value is valid together with the level's other keys.
 fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut Problems) {
     let Setting { key, value, place } = setting;
     let dotted = set::join_key(key);
@@ -267,11 +267,11 @@ fn level_key(base: &Table, setting: &Setting, level: &[Setting], problems: &mut 
         return;
     }
     for other in level.iter().filter(|other| other.key != *key && may_vary(&other.key)) {
-        // What cannot be set is that key's problem.
+        // A key that cannot be set is reported by itself.
         let _ = set::set_key(&mut table, &other.key, other.value.clone());
     }
     for problem in from_table(table).err().unwrap_or_default() {
-        // What is missing around the key may be set by another factor; the check of the points covers it.
+        // Another factor may set keys that are missing around this one; the check of the points covers them.
         if !set::overlap(&problem.place, key) {
             continue;
         }
@@ -299,8 +299,8 @@ fn may_vary(key: &[String]) -> bool {
     }
 }
 
-/// Checks every point that can be read. A problem of all points is reported once, as if there were no matrix; a problem of
-/// some names the first of them.
+/// Checks every point that can be read. A problem of all points is reported once, as if there were no matrix. A problem of some
+/// points names the first of them.
 pub(super) fn check_points(
     plan: &Plan,
     problems: &mut Problems,
@@ -338,7 +338,7 @@ pub(super) fn check_points(
         }
         found.add(point, whole, here.found);
         points.reuse(plan);
-        // The problem is that there are so many.
+        // The number of points is the problem.
         if too_many {
             break;
         }
@@ -346,7 +346,7 @@ pub(super) fn check_points(
     problems.found.extend(found.problems());
 }
 
-/// The plan without factors that have no levels; the keys that they would set are uncertain.
+/// The plan without factors that have no levels. The keys that they would set become uncertain.
 fn without_empty_factors(plan: &Plan, problems: &mut Problems) -> Plan {
     let mut some = plan.clone();
     some.matrix.retain(|name, factor| {
@@ -364,7 +364,7 @@ fn without_empty_factors(plan: &Plan, problems: &mut Problems) -> Plan {
 struct Found {
     /// The points that were read whole.
     whole: Vec<Factors>,
-    /// Those that were not: a problem may be missing there, which does not count against it.
+    /// The points that were not: a problem that is missing there may still be one of all points.
     parts: Vec<Factors>,
     problems: Vec<Repeated>,
     index: BTreeMap<(String, String), usize>,
@@ -373,7 +373,7 @@ struct Found {
 /// A point: its factors' levels.
 type Factors = Vec<(String, String)>;
 
-/// A problem, at how many points it is, the first of them, and the levels that they share.
+/// A problem, the number of its points, the first of them, and the levels that they share.
 struct Repeated {
     problem: PlanProblem,
     whole: usize,
@@ -407,7 +407,7 @@ impl Found {
             let alike = like_it.entry((problem.path.clone(), problem.severity)).or_default();
             *alike += 1;
             if !self.is_everywhere(&found) {
-                // A problem may differ at each of many points, and the place takes a look at all points.
+                // A problem may differ at each of many points, and finding the place looks at all points.
                 if *alike > MAX_ALIKE {
                     continue;
                 }
@@ -419,7 +419,7 @@ impl Found {
         all
     }
 
-    /// The points that count for a problem, and at how many of them it is.
+    /// The points that count for a problem, and the number of them that have it.
     fn points_of(&self, found: &Repeated) -> (&[Factors], usize) {
         if found.whole > 0 || found.parts == 0 {
             (&self.whole, found.whole)
@@ -434,7 +434,7 @@ impl Found {
         times == points.len() && (found.whole > 0 || self.whole.is_empty())
     }
 
-    /// Which points have a problem that not all points have.
+    /// Describes the points that have a problem which not all points have.
     fn place_of(&self, found: &Repeated) -> String {
         let (points, times) = self.points_of(found);
         let with_shared = |point: &&Factors| found.shared.iter().all(|level| point.contains(level));

@@ -5,12 +5,12 @@ use super::problems::Problems;
 
 /// Longest name of a node, link, flow group, phase, probe, class, wire, preset or factor.
 pub(super) const MAX_NAME: usize = 32;
-/// Longest name of a plan: it is a part of a directory's name.
+/// Longest name of a plan, which is a part of a directory's name.
 const MAX_PLAN_NAME: usize = 64;
-/// Longest sentence about a plan, in characters.
+/// Longest description of a plan (`about`), in characters.
 const MAX_ABOUT: usize = 500;
 
-/// Why this cannot be a name, if it cannot.
+/// Why this is not a valid name; `None` if it is.
 pub(super) fn refuse(name: &str, max: usize) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() {
@@ -26,7 +26,7 @@ pub(super) fn refuse(name: &str, max: usize) -> Option<String> {
     }
 }
 
-/// Reports a name that cannot be one.
+/// Reports an invalid name.
 pub(super) fn name(path: &[&str], name: &str, problems: &mut Problems) {
     if let Some(why) = refuse(name, MAX_NAME) {
         problems.error_from(path, &[], why);

@@ -44,7 +44,7 @@ pub(super) fn check(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// Settings of nodes that may differ from point to point.
+/// Checks the settings of nodes that may differ from point to point.
 pub(super) fn check_settings(plan: &Plan, problems: &mut Problems) {
     for (name, node) in &plan.nodes {
         for (key, value) in &node.sysctl {
@@ -53,7 +53,7 @@ pub(super) fn check_settings(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// The nodes for which the plan names a kernel release, at some point at least.
+/// The nodes for which the plan names a kernel release at one or more points.
 pub(super) fn with_kernel_release(plan: &Plan) -> BTreeSet<String> {
     let written = plan.nodes.iter().filter(|(_, node)| node.kernel_release.is_some());
     let varied = matrix::varied_keys(plan).into_iter().filter_map(|key| match &key[..] {
@@ -63,7 +63,7 @@ pub(super) fn with_kernel_release(plan: &Plan) -> BTreeSet<String> {
     written.map(|(name, _)| name.clone()).chain(varied).collect()
 }
 
-/// Rules about the kernels of a point's nodes; `named`: those for which the plan names one at some point.
+/// Checks the kernels of a point's nodes. `named` are the nodes for which the plan names a kernel at one or more points.
 pub(super) fn check_kernel_releases(
     plan: &Plan,
     named: &BTreeSet<String>,
@@ -88,10 +88,10 @@ pub(super) fn check_kernel_releases(
     }
 }
 
-/// Why this cannot be what `uname -r` prints, if it cannot.
+/// Why `uname -r` cannot print this; `None` if it can.
 fn refuse_kernel_release(release: &str) -> Option<String> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '+' | '~');
-    // Of `struct new_utsname`, without the final zero.
+    // The length in `struct new_utsname`, without the final NUL.
     let length_ok = (1..=64).contains(&release.len());
     if length_ok && release.starts_with(|c: char| c.is_ascii_digit()) && release.chars().all(good) {
         return None;
@@ -124,7 +124,7 @@ fn mixture(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// Why this cannot be an agent's `host:port`, if it cannot.
+/// Why this is not a valid `host:port` of an agent; `None` if it is.
 fn refuse_agent(agent: &str) -> Option<String> {
     let good =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']' | '%');
@@ -203,7 +203,7 @@ fn sysctl(path: &[&str], key: &str, value: &SysctlValue, problems: &mut Problems
     }
 }
 
-/// Whether it is a value of `tcp_rmem` and `tcp_wmem`.
+/// Whether it is a valid value of `tcp_rmem` and `tcp_wmem`.
 fn are_buffers(value: &SysctlValue) -> bool {
     let numbers: Result<Vec<i32>, _> =
         value.to_string().split_whitespace().map(str::parse).collect();

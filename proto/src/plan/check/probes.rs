@@ -10,7 +10,7 @@ use super::endpoints::ends;
 use super::limits::{LENGTHS, MAX_INTERVAL};
 use super::problems::Problems;
 
-/// Rates of a stream: at least some packets in a row, and at most what one thread sends.
+/// Rates of a stream: at least a few packets per row, and at most the rate at which one thread can send.
 const STREAM_RATES: std::ops::RangeInclusive<Rate> =
     Rate::from_bits_per_sec(100_000)..=Rate::from_bits_per_sec(10_000_000_000);
 /// Largest body of a fetch.
@@ -58,7 +58,7 @@ fn times(plan: &Plan, name: &str, probe: &Probe, problems: &mut Problems) {
     }
 }
 
-/// Rules about `udp_stream`, and about its key.
+/// Checks `udp_stream` and its key.
 fn stream(name: &str, probe: &Probe, problems: &mut Problems) {
     let path = |key: &'static str| ["probes", name, key];
     let is_stream = probe.kind == ProbeKind::UdpStream;

@@ -1,4 +1,4 @@
-//! The problems that the rules of a plan collect.
+//! Collects the problems of a plan.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// An error that follows from what is at the path and under it.
+    /// Reports an error that depends on the values at and below the path.
     pub(super) fn error(&mut self, path: &[&str], reason: impl Into<String>) {
         self.error_from(path, &[path], reason);
     }
 
-    /// An error that follows from the values at these places.
+    /// Reports an error that depends on the values at these places.
     pub(super) fn error_from(
         &mut self,
         path: &[&str],
@@ -37,12 +37,12 @@ impl Problems {
         self.add(path, reads, reason.into(), Severity::Error);
     }
 
-    /// A warning that follows from what is at the path and under it.
+    /// Reports a warning that depends on the values at and below the path.
     pub(super) fn warning(&mut self, path: &[&str], reason: impl Into<String>) {
         self.warning_from(path, &[path], reason);
     }
 
-    /// A warning that follows from the values at these places.
+    /// Reports a warning that depends on the values at these places.
     pub(super) fn warning_from(
         &mut self,
         path: &[&str],
@@ -52,17 +52,17 @@ impl Problems {
         self.add(path, reads, reason.into(), Severity::Warning);
     }
 
-    /// Whether something at, above or under one of these places could not be read.
+    /// Whether a key at, above or below one of these places could not be read.
     pub(super) fn is_unread(&self, reads: &[&[&str]]) -> bool {
         reads.iter().any(|place| self.unread_keys.touches(place))
     }
 
-    /// Whether a group runs at some point, although perhaps not at the one that is checked.
+    /// Whether a group runs at some point, though perhaps not at the checked one.
     pub(super) fn runs_at_a_point(&self, group: &str) -> bool {
         self.running.as_ref().is_some_and(|running| running.contains(group))
     }
 
-    /// From here on, the value at the path is ignored.
+    /// Ignores the value at the path from now on.
     pub(super) fn mark_uncertain(&mut self, path: &[&str]) {
         self.unread_keys.mark_uncertain(owned(path));
     }

@@ -1,4 +1,4 @@
-//! Queues: parameters that the kernel would refuse, or accept with another meaning.
+//! Checks queues for parameters that the kernel would refuse, or accept with another meaning.
 
 use crate::plan::{Backend, Change, LimitUnit, Link, Queue, Setting};
 use crate::resolve::drain_rate;
@@ -11,7 +11,7 @@ use super::problems::Problems;
 /// Longest time that a parameter of a queue may be.
 const MAX_TIME: Micros = Micros::from_secs(60);
 
-/// Checks the queue at the path. `rate`: the rate that it drains at, and the places that determine it.
+/// Checks the queue at the path. `rate` is the rate at which it drains, and the places that determine it.
 pub(super) fn check(
     path: &[&str],
     queue: &Queue,
@@ -30,17 +30,17 @@ pub(super) fn check(
         }
     }
     parameters.check(&mut error);
-    // The others are compared once they are resolved: `lints`.
+    // `lints` compares relative limits once they are resolved.
     if limits.iter().all(|(_, limit, _)| !limit.is_relative()) {
         parameters.check_limits(&mut error);
     }
 }
 
-/// Keys that decide how many queues there are, which no qdisc changes while it holds packets.
+/// Keys that determine the number of queues, which no qdisc changes while it holds packets.
 const FIXED: [&str; 4] = ["kind", "flows", "buckets", "orphan_mask"];
 
-/// What is wrong with the parameters of a queue whose times and limits are valid, each by itself: keys and reasons. `rtt`: the base
-/// round-trip time; `None`: not known, so limits that depend on it are not compared.
+/// The problems of a queue's parameters whose times and limits are valid by themselves: keys and reasons. `rtt` is the base
+/// round-trip time; if it is not known (`None`), limits that depend on it are not compared.
 pub(super) fn contradictions(
     queue: &Queue,
     (rate, rtt): (Rate, Option<Micros>),
@@ -56,7 +56,7 @@ pub(super) fn contradictions(
     found
 }
 
-/// Checks the value that a change gives a key of the link's own queue, at this path, by itself.
+/// Checks the value that a change gives to a key of the link's own queue, at this path, by itself.
 pub(super) fn check_change(
     (link, change): (&Link, &Change),
     path: &[&str],
@@ -98,7 +98,7 @@ fn refuse_time(time: Option<Micros>, zero_is_valid: bool) -> Option<String> {
         .map(|_| format!("must be more than zero, and {MAX_TIME} or less"))
 }
 
-/// Rejects keys that the link's backend does not have; `auto` selects one that has them.
+/// Rejects keys that the link's backend lacks; `auto` selects a backend that has them.
 pub(super) fn check_backend(
     path: &[&str],
     backend: Backend,
@@ -139,7 +139,7 @@ fn refuse_limit(limit: Limit, unit: LimitUnit, rate: Option<Rate>) -> Option<Str
         (LimitUnit::Memory, Limit::Bytes(bytes)) if bytes.get() > u64::from(u32::MAX) => {
             return Some("must be 4294967295B or less".to_owned());
         }
-        // Relative to each other: `Parameters::check_limits`.
+        // `Parameters::check_limits` compares thresholds with each other.
         (LimitUnit::Threshold, Limit::Bytes(_) | Limit::Packets(_)) => return None,
         _ if zero => return Some("is zero: it would hold no packet; raise it".to_owned()),
         _ => {}

@@ -1,4 +1,4 @@
-//! `repeat` and `[[compare]]`: the number of trials; rules must refer to existing factors, phases, subjects and metrics.
+//! Checks `repeat` and `[[compare]]`: the number of trials, and that rules refer to existing factors, phases, subjects and metrics.
 
 use crate::plan::expect::{Fault, level};
 use crate::plan::problem::Severity;
@@ -13,10 +13,10 @@ use super::problems::Problems;
 /// The points of a plan with a design and rules.
 type Points<'p> = Option<&'p [Vec<(String, String)>]>;
 
-/// Fewest trials of a point that are repeated by rules.
+/// Fewest trials of a point if rules end the repetition.
 const MIN_TRIALS: u32 = 2;
 
-/// Checks a number in `repeat`, and the number of all trials.
+/// Checks a number in `repeat`, and the total number of trials.
 pub(super) fn check_count(plan: &Plan, problems: &mut Problems) {
     match plan.repeat {
         Repetitions::Times(0) => {
@@ -136,7 +136,7 @@ fn comparison(
     warn_if_unused(points, &at, (before, why), has_no_pair, problems);
 }
 
-/// Warns about a rule without problems (`before`: their number before it) that the points of the design leave without effect.
+/// Warns about a valid rule that has no effect with the points of the design. `before` is the number of problems before the rule.
 fn warn_if_unused(
     points: Points<'_>,
     at: &[&str],
@@ -150,7 +150,7 @@ fn warn_if_unused(
     }
 }
 
-/// Reports what is wrong with a rule. Its number depends on names that could not be read.
+/// Reports the problems of a rule, unless its number depends on names that could not be read.
 fn faults(at: &[&str], found: Option<Vec<Fault>>, problems: &mut Problems) {
     let reads: [&[&str]; 5] = [at, &["phases"], &["flows"], &["probes"], &["links"]];
     for (key, why) in found.unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! Rules about the simulator: what it has no model of is an error, a key without effect there is a warning.
+//! Checks whether the simulator can run a plan: anything without a model is an error, a key without effect a warning.
 
 use crate::cc::{self, SIMULATED_BUILTINS};
 use crate::plan::{Backend, Cc, Plan, ProbeKind, Queue, Shaper, SysctlValue, Tool, Via};
@@ -7,14 +7,14 @@ use crate::topology::Topology;
 use super::lab;
 use super::problems::Problems;
 
-/// Sysctls that the simulator knows, and those that change nothing there because it has neither queues in its hosts, sockets
-/// that ask for buffers, nor a cache of earlier connections.
+/// Sysctls that the simulator knows, and those without effect there, because its hosts have no queues, no sockets that set their
+/// buffers, and no cache of earlier connections.
 const SYSCTLS: &[&str] = &[
     "net.core.default_qdisc",
     "net.core.rmem_max",
     "net.core.wmem_max",
     "net.ipv4.tcp_no_metrics_save",
-    // Another rule rejects it.
+    // Another rule rejects this one.
     "net.ipv4.tcp_congestion_control",
     "net.ipv4.tcp_ecn",
     "net.ipv4.tcp_ecn_fallback",
@@ -23,11 +23,11 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
 ];
 
-/// Sysctls of which the simulator knows only one value: 1.
+/// Sysctls for which the simulator supports only the value 1.
 const ALWAYS_ONE: &[&str] =
     &["net.ipv4.tcp_recovery", "net.ipv4.tcp_sack", "net.ipv4.tcp_timestamps"];
 
-/// Rules about the simulator; `settled`: the plan with its presets merged.
+/// Checks the rules of the simulator. `settled` is the plan with its presets merged.
 pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Problems) {
     without_kernels(plan, problems);
     nodes(plan, problems);
@@ -43,7 +43,7 @@ pub(super) fn check((plan, settled): (&Plan, &Plan), topology: &Topology, proble
     }
 }
 
-/// A plan that names a kernel is about that kernel; an engine is only a way to run one.
+/// Rejects a plan that names a kernel, because its subject is that kernel. An engine is only a way to run one.
 fn without_kernels(plan: &Plan, problems: &mut Problems) {
     for (kernel, path) in lab::kernels(plan) {
         let why = format!(
@@ -129,7 +129,7 @@ fn links(plan: &Plan, settled: &Plan, problems: &mut Problems) {
     }
 }
 
-/// What of a queue the simulator does not model: its key, unless it is the whole queue, and the problem.
+/// The part of a queue that the simulator does not model: its key (`None` for the whole queue), and the problem.
 fn unmodelled(queue: Option<&Queue>) -> Option<(Option<&'static str>, String)> {
     let queue = queue?;
     let (key, remedy) = queue.parameters().kernel_only()?;
@@ -141,7 +141,7 @@ fn unmodelled(queue: Option<&Queue>) -> Option<(Option<&'static str>, String)> {
 }
 
 fn instance(name: &str, cc: &Cc, problems: &mut Problems) {
-    // Another rule reports what is wrong with it.
+    // Another rule reports its problems.
     if cc::resolve(cc).is_err() {
         return;
     }
@@ -185,7 +185,7 @@ fn flows((plan, settled): (&Plan, &Plan), topology: &Topology, problems: &mut Pr
 
 fn probes(plan: &Plan, problems: &mut Problems) {
     for (name, probe) in &plan.probes {
-        // Another rule rejects it at probes of other kinds.
+        // Another rule rejects the key at probes of other kinds.
         if probe.kind != ProbeKind::Http {
             continue;
         }

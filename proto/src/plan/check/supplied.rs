@@ -1,4 +1,4 @@
-//! Rules about congestion controls of the user, `[cc.NAME]` with a file, once the files have been read.
+//! Checks supplied congestion controls, `[cc.NAME]` with a file, once the files have been read.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::plan::{Cc, Plan, Via};
 use super::matrix;
 use super::problems::Problems;
 
-/// Keys of `[cc.NAME]` that decide on the file, or on what follows from it.
+/// Keys of `[cc.NAME]` that determine the file, or follow from it.
 const KEYS: [&str; 4] = ["file", "module", "algorithm", "sha256"];
 
 /// Every file that some point of the plan names.
@@ -29,7 +29,7 @@ pub(super) fn fill(plan: &mut Plan, files: &CcFiles) {
     plan.cc.values_mut().for_each(|cc| fill_instance(cc, files));
 }
 
-/// As [`fill`], where the file is the same at all points.
+/// As [`fill`], for instances whose file is the same at all points.
 pub(super) fn fill_unvaried(plan: &mut Plan, files: &CcFiles) {
     let varied = matrix::varied_keys(plan);
     for (name, cc) in &mut plan.cc {
@@ -46,7 +46,7 @@ fn fill_instance(cc: &mut Cc, files: &CcFiles) {
     }
 }
 
-/// Rules about one instance, whose other keys are as they should be.
+/// Checks one instance whose other keys are valid.
 pub(super) fn check(name: &str, cc: &Cc, problems: &mut Problems) {
     let Some((file, via)) = cc.supplied() else { return };
     match problems.files.ccs.get(file).cloned() {
@@ -65,7 +65,7 @@ pub(super) fn check(name: &str, cc: &Cc, problems: &mut Problems) {
     }
 }
 
-/// A module has one set of parameters for the whole machine, and one file.
+/// Rejects several files or sets of parameters for one module, which has one of each for the whole machine.
 pub(super) fn one_module(plan: &Plan, problems: &mut Problems) {
     let modules: Vec<(&String, &Cc)> =
         plan.cc.iter().filter(|(_, cc)| cc.module.is_some()).collect();

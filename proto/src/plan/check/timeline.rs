@@ -1,4 +1,4 @@
-//! The pause between trials, the seed, phases and sampling intervals. Rules about `repeat` are in `repeats`.
+//! Checks the pause between trials, the seed, phases and sampling intervals. `repeats` checks `repeat`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::limits::{LENGTHS, MAX_GAP, MAX_INTERVAL, known_flow};
 use super::names::{MAX_NAME, refuse};
 use super::problems::Problems;
 
-/// Rules about the experiment as a whole.
+/// Checks the experiment as a whole.
 pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
     if plan.gap > MAX_GAP {
         problems.error(&["gap"], "must be 24h or less");
@@ -21,7 +21,7 @@ pub(super) fn check_experiment(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// Rules about sampling intervals.
+/// Checks the sampling intervals.
 fn check_sample(plan: &Plan, problems: &mut Problems) {
     let one_ms = Micros::from_millis(1);
     let sample = &plan.sample;
@@ -45,8 +45,8 @@ fn check_sample(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// Why a trial cannot have phases of these names and lengths one after another, if it cannot: the rules for those of a plan, for
-/// phases without one.
+/// Why a trial cannot have phases with these names and lengths in sequence; `None` if it can. Applies the rules for phases of a
+/// plan to phases without a plan.
 pub fn refuse_phases(phases: &[(String, Micros)]) -> Option<String> {
     if phases.len() > MAX_PHASES {
         return Some(format!("there are {}; {MAX_PHASES} are allowed", phases.len()));
@@ -71,7 +71,7 @@ fn too_long(end: Micros) -> String {
     format!("their lengths sum to {end}; a trial lasts a week ({MAX_TRIAL}) at most")
 }
 
-/// Rules about one trial.
+/// Checks one trial.
 pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     check_sample(plan, problems);
     let sample = &plan.sample;
@@ -134,7 +134,7 @@ pub(super) fn check_trial(plan: &Plan, problems: &mut Problems) {
     }
 }
 
-/// Length and flows of one phase.
+/// Checks the length and the flows of one phase.
 fn check_phase(plan: &Plan, index: usize, problems: &mut Problems) {
     let (number, phase) = (index.to_string(), &plan.phases[index]);
     if phase.length.get() == 0 {

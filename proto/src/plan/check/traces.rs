@@ -1,4 +1,4 @@
-//! Rules about traces: their use, and, once the files have been read, their contents.
+//! Checks the use of traces and, once the files have been read, their contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,8 +26,8 @@ impl Trace {
         }
     }
 
-    /// The mean rate on a link over the trace's length: rows below the floor raised to it, rows without a rate at the
-    /// link's, an opportunity with the link's overhead; `None` where no row has a rate, or one has neither.
+    /// The mean rate on a link over the trace's length. Rows below the floor are raised to it, rows without a rate have the link's,
+    /// and opportunities include the link's overhead. `None` if no row has a rate, or a row and the link have none.
     fn mean_on(&self, link: &Link) -> Option<Rate> {
         if !self.has_rates() {
             return None;
@@ -76,15 +76,15 @@ pub(super) fn files(plan: &Plan) -> BTreeSet<String> {
     links.filter_map(|link| Some(link.trace?.file)).collect()
 }
 
-/// Fills in the keys that follow from the files: their sha256 and their mean rate, and the rate of rows without one where it is a
-/// preset's.
+/// Fills in the keys that follow from the files: the sha256, the mean rate, and the rate of rows without one if it comes from a
+/// preset.
 pub(super) fn fill(plan: &mut Plan, files: &TraceFiles) {
     for link in plan.links.values_mut() {
         fill_link(&plan.path, link, files);
     }
 }
 
-/// As [`fill`], where the trace is the same at all points, and what its mean rate depends on.
+/// As [`fill`], for links whose trace is the same at all points, together with everything that its mean rate depends on.
 pub(super) fn fill_unvaried(plan: &mut Plan, files: &TraceFiles) {
     let varied = matrix::varied_keys(plan);
     let is_varied = |place: &[&str]| {
@@ -113,7 +113,7 @@ fn fill_link(paths: &BTreeMap<String, PathPreset>, link: &mut Link, files: &Trac
     }
 }
 
-/// That a row of a link's trace has no rate, and what to do; `None` also if the trace has not been read.
+/// The problem, with its remedy, that a row of a link's trace has no rate. `None` also if the trace has not been read.
 pub(super) fn lacks_rate(link: &Link, problems: &Problems) -> Option<String> {
     let file = &link.trace.as_ref()?.file;
     let facts = problems.files.traces.get(file)?.as_ref().ok()?;
@@ -135,7 +135,7 @@ pub(super) fn is_known(link: &Link, problems: &Problems) -> bool {
     link.trace.as_ref().is_some_and(|used| used.mean_rate.is_some() || known(&used.file))
 }
 
-/// Rules about one link's trace. `written` is the link as its author wrote it.
+/// Checks one link's trace. `written` is the link as its author wrote it.
 pub(super) fn check(plan: &Plan, name: &str, written: &Link, problems: &mut Problems) {
     let Some(used) = &written.trace else { return };
     let at = |key| ["links", name, "trace", key];
@@ -164,11 +164,11 @@ pub(super) fn check(plan: &Plan, name: &str, written: &Link, problems: &mut Prob
     }
 }
 
-/// Rules about the contents of the file.
+/// Checks the contents of the file.
 fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: &mut Problems) {
     let Some(used) = &link.trace else { return };
     let at = |key| ["links", name, "trace", key];
-    // What was filled in agrees; only what is written may not.
+    // Filled-in values always agree; only written ones may differ.
     if used.sha256.as_ref().is_some_and(|sha256| *sha256 != facts.sha256) {
         problems.error_from(
             &at("sha256"),
@@ -199,7 +199,7 @@ fn contents(plan: &Plan, name: &str, link: &Link, facts: &TraceFacts, problems: 
     length(plan, name, &used.file, used.on_end, facts.trace.length(), problems);
 }
 
-/// Rules about the rows of a trace.
+/// Checks the rows of a trace.
 fn rows(name: &str, link: &Link, steps: &Steps, problems: &mut Problems) {
     let Some(used) = &link.trace else { return };
     let (file, floor) = (&used.file, used.floor.unwrap_or(Rate::from_bits_per_sec(0)));

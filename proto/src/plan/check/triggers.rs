@@ -1,4 +1,4 @@
-//! Changes that a state of a flow's congestion control triggers.
+//! Checks changes that a state of a flow's congestion control triggers.
 
 use crate::cc;
 use crate::plan::{Change, Plan, When};
@@ -7,7 +7,7 @@ use super::Target;
 use super::limits::known_flow;
 use super::problems::Problems;
 
-/// Checks when an entry of `changes` happens.
+/// Checks `at` and `when` of an entry of `changes`.
 pub(super) fn check(plan: &Plan, number: &str, change: &Change, problems: &mut Problems) {
     match (change.at, &change.when) {
         (Some(_), None) => {}
@@ -56,7 +56,7 @@ fn check_when(
     }
 }
 
-/// Nodes send each other no message during a trial, so the sender's node must have the link.
+/// Checks that the link is at the sender's node: nodes exchange no messages during a trial.
 fn check_nodes(
     plan: &Plan,
     number: &str,

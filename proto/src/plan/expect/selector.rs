@@ -15,7 +15,7 @@ pub(in crate::plan) struct MetricSelector<'a> {
     pub(in crate::plan) metric: Option<&'a str>,
     pub(in crate::plan) stat: Option<&'a str>,
     pub(in crate::plan) phase: Option<&'a str>,
-    /// The claim's, where the other number names none.
+    /// The claim's phase, if the other number names none.
     pub(in crate::plan) inherited_phase: Option<&'a str>,
     pub(in crate::plan) subjects: [(&'static str, Scope, Option<&'a str>); 4],
 }

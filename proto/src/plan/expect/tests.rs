@@ -163,7 +163,7 @@ fn warns_about_deprecated_metric_names() {
     assert_eq!(claim(expect).number.metric.name, "step_scheduling_error");
 }
 
-/// A claim that is right.
+/// A valid claim.
 const RIGHT: &str =
     "claim = \"c\"\nmetric = \"srtt\"\ngroup = \"long\"\nphase = \"alone\"\nbelow = \"20ms\"";
 
@@ -306,7 +306,7 @@ fn claims_about_removed_levels_are_skipped() {
     assert_eq!(skip(1), None);
     assert_eq!(levels(&plan.plan().expect[1].at["queue"]), ["large"]);
     assert_eq!(skip(2), Some("not run: queue = small"));
-    // The resolved plan keeps the claims; its points have none.
+    // The resolved plan keeps the claims, its points have none.
     let resolved = crate::resolve::to_toml(&plan);
     let (again, _) = crate::plan::check::read(&resolved, &[]).unwrap();
     assert_eq!(again.plan().expect, plan.plan().expect);

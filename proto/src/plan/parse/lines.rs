@@ -1,4 +1,4 @@
-//! Where in a plan's text each key is written.
+//! Finds the line of each key in a plan's text.
 
 use toml::de::{DeTable, DeValue};
 
@@ -15,13 +15,13 @@ pub(crate) struct Lines<'t> {
     set: Vec<Vec<String>>,
     /// Keys whose values come from `[quick]`.
     quick: Vec<Moved>,
-    /// Keys that are written as others.
+    /// Keys that are written under another name.
     moved: Vec<Moved>,
 }
 
 impl<'t> Lines<'t> {
-    /// The lines of a text; none has a number where it is not TOML. `set`, `quick`: the keys that `--set` and `[quick]` changed.
-    /// `moved`: keys, each with the one that it is written as.
+    /// Finds the lines of a text; keys have no line if it is not TOML. `set` and `quick` are the keys that `--set` and `[quick]`
+    /// changed. `moved` has keys with the names under which they are written.
     pub(crate) fn new(
         text: &'t str,
         (set, quick): (Vec<Vec<String>>, Vec<Moved>),
@@ -33,12 +33,12 @@ impl<'t> Lines<'t> {
         Self { root, starts, set, quick, moved }
     }
 
-    /// The line, from 1, that a byte of the text is on.
+    /// The line, from 1, of a byte of the text.
     pub(crate) fn at(&self, byte: usize) -> u32 {
         u32::try_from(self.starts.partition_point(|start| *start <= byte)).unwrap_or(u32::MAX)
     }
 
-    /// The line of a key, or of the nearest table around it that is written.
+    /// The line of a key, or of the nearest written table around it.
     pub(crate) fn of(&self, key: &[String]) -> Option<u32> {
         let mut place = key.to_vec();
         for (moved, written) in self.moved.iter().rev() {
@@ -76,7 +76,7 @@ impl<'t> Lines<'t> {
         byte.map(|byte| self.at(byte))
     }
 
-    /// Gives each problem its line, those with values of `[quick]` their key there, and sorts them by line and path.
+    /// Gives each problem its line, gives problems of values from `[quick]` their key there, and sorts them by line and path.
     pub(crate) fn number(&self, problems: &mut [PlanProblem]) {
         for problem in problems.iter_mut().filter(|p| p.line.is_none()) {
             if let Some(key) = self.set.iter().find(|key| problem.place.starts_with(key)) {

@@ -1,5 +1,5 @@
-//! How deeply a text in TOML nests tables and lists. The TOML library limits brackets and the segments of a key, but not their
-//! product; what it has read is read on, cloned and dropped recursively, and an agent's threads have small stacks.
+//! Limits how deeply a TOML text nests tables and lists. The TOML library limits brackets and the segments of a key, but not their
+//! product. The parsed value is read, cloned and dropped recursively, and an agent's threads have small stacks.
 
 use toml::Table;
 
@@ -8,7 +8,8 @@ const MAX_BRACKETS: usize = 16;
 /// Dots in a key.
 const MAX_DOTS: usize = 16;
 
-/// Where a text nests more deeply than any plan, in bytes; `None` if it does not. Text that is not TOML may be judged wrongly.
+/// The byte offset at which a text nests more deeply than any plan; `None` if it does not. The result may be wrong for text that is
+/// not TOML.
 pub(super) fn too_deep(text: &str) -> Option<usize> {
     let (mut brackets, mut dots, mut at) = (0_usize, 0_usize, 0);
     let bytes = text.as_bytes();
@@ -30,7 +31,7 @@ pub(super) fn too_deep(text: &str) -> Option<usize> {
     None
 }
 
-/// A text that is TOML and does not nest too deeply.
+/// Parses a text; `None` if it is not TOML or nests too deeply.
 pub(super) fn parse(text: &str) -> Option<Table> {
     too_deep(text).is_none().then(|| toml::from_str(text).ok()).flatten()
 }
@@ -48,11 +49,11 @@ fn string_end(text: &str, begin: usize) -> usize {
     while at < bytes.len() {
         match bytes[at] {
             b'\\' if escapes => at += 1,
-            // A string in one line: this one is not closed.
+            // A single-line string that is not closed.
             b'\n' if end.len() == 1 => return at - 1,
             _ if bytes[at..].starts_with(end.as_bytes()) => {
                 at += end.len() - 1;
-                // One or two quotes may precede the end of a string in several lines.
+                // One or two quotes may precede the end of a multi-line string.
                 let most = at + end.len() - 1;
                 while at < most && bytes.get(at + 1) == Some(&bytes[begin]) {
                     at += 1;

@@ -1,5 +1,5 @@
-//! A deserializer over a TOML value whose errors know where they happened and what was expected, so that
-//! [`super`] can name the place, repair it and look for the next problem.
+//! A deserializer over a TOML value whose errors contain their place and the expectation, so that [`super`] can name the place,
+//! repair it and look for the next problem.
 
 use std::fmt::Display;
 
@@ -11,7 +11,7 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use toml::Value;
 
-/// What is wrong at a place.
+/// The problem at a place.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Fault {
     /// A key that the table does not have, and those it has.
@@ -24,8 +24,8 @@ pub(super) enum Fault {
     Other(String),
 }
 
-/// A fault and its place: the segments of its dotted key. The place is of the table for a missing or unknown
-/// key, otherwise of the value.
+/// A fault and its place: the segments of its dotted key. For a missing or unknown key, it is the place of the table, otherwise
+/// that of the value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Misfit {
     pub(super) path: Option<Vec<String>>,
@@ -72,7 +72,7 @@ impl serde::de::Error for Misfit {
     }
 }
 
-/// The type's expectation, in the terms of a plan.
+/// The type's expectation, in terms of a plan.
 fn needed(expected: &dyn Expected) -> String {
     let text = expected.to_string();
     match text.as_str() {
@@ -128,7 +128,7 @@ fn found_words(found: Unexpected<'_>) -> String {
     }
 }
 
-/// A value and where it is.
+/// A value and its place.
 pub(super) struct At<'v> {
     pub(super) value: &'v Value,
     pub(super) path: Vec<String>,
@@ -194,7 +194,7 @@ impl<'v> Deserializer<'v> for At<'v> {
         visitor: V,
     ) -> Result<V::Value, Misfit> {
         match self.value {
-            // Serde would take a list for the fields in their order.
+            // Serde would otherwise accept a list as the fields in their order.
             Value::Array(_) => Err(Misfit::invalid_type(self.unexpected(), &visitor)),
             _ => self.deserialize_any(visitor),
         }

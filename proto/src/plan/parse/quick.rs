@@ -7,8 +7,8 @@ use super::set::{apply, join_key, overlap, split_assignment, split_key};
 use super::{Moved, error, nesting, salvage};
 use crate::plan::problem::PlanProblem;
 
-/// The assignments of `[quick]`, for `--set`, each after its key there. No key of a plan takes a date: those are reported as values
-/// of `[quick]` itself.
+/// The assignments of `[quick]` in the form of `--set`, each with its key there. No key of a plan is a date, so dates are reported
+/// as values of `[quick]` itself.
 pub(super) fn assignments(table: &Table) -> Vec<(String, String)> {
     let quick = table.get("quick").and_then(Value::as_table);
     let pairs = quick.into_iter().flatten().filter(|(_, value)| !has_date(value));
@@ -42,15 +42,15 @@ pub(super) fn place(written: &str) -> Vec<String> {
     vec!["quick".to_owned(), written.to_owned()]
 }
 
-/// The key of the table that an applied override of `[quick]` gave its value, and where that is written. `None` if it only
-/// chose levels, which are written elsewhere.
+/// The key of the table to which an applied override of `[quick]` gave its value, and the place where it is written. `None` if the
+/// override only chose levels, which are written elsewhere.
 pub(super) fn moved(table: &Table, mut key: Vec<String>, written: &str) -> Option<Moved> {
     if let [matrix, factor] = &key[..]
         && matrix == "matrix"
     {
         match table.get("matrix")?.get(factor)? {
             Value::Table(_) => return None,
-            // The one value of a key that a factor varies.
+            // The override leaves one value of a factor.
             Value::Array(_) if split_key(written).as_ref() != Ok(&key) => key.push("0".to_owned()),
             _ => {}
         }
@@ -58,14 +58,14 @@ pub(super) fn moved(table: &Table, mut key: Vec<String>, written: &str) -> Optio
     Some((key, place(written)))
 }
 
-/// Where `[quick]` has the value at this place of the plan, if it is one of `moved`.
+/// The place in `[quick]` of the value at this place of the plan, if it is one of `moved`.
 pub(super) fn written(moved: &[Moved], place: &[String]) -> Option<Vec<String>> {
     let (key, written) = moved.iter().rev().find(|(key, _)| place.starts_with(key))?;
     Some([&written[..], &place[key.len()..]].concat())
 }
 
-/// The problems of a plan's `[quick]`: overrides that cannot be applied, and values that cannot be read. The latter are found
-/// with the rest of the plan if `sets` apply them.
+/// The problems of a plan's `[quick]`: overrides that cannot be applied, and values that cannot be read. If `sets` apply them, the
+/// latter are found with the rest of the plan.
 pub(super) fn check(table: &Table, sets: &[String]) -> Vec<PlanProblem> {
     let mut quick = table.clone();
     quick.remove("quick");

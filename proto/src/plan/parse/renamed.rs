@@ -1,4 +1,4 @@
-//! Keys with a deprecated name: they are read by their current one, with a warning.
+//! Keys with a deprecated name. They are read under their current name, with a warning.
 
 use toml::{Table, Value};
 
@@ -7,7 +7,7 @@ use super::{Moved, error};
 use crate::plan::problem::{PlanProblem, Severity};
 use crate::plan::queue::DUALPI2_RENAMED;
 
-/// Gives keys of queues in a plan's table their current names: the key of each, and where it is written.
+/// Gives keys of queues in a plan's table their current names. Returns each key, and the place where it is written.
 pub(super) fn rename_tables(plan: &mut Table) -> Vec<Moved> {
     let mut renamed = Vec::new();
     for section in ["links", "path"] {
@@ -63,7 +63,7 @@ fn rename(queue: &mut Value, place: &[&str], renamed: &mut Vec<Moved>) {
         place.iter().copied().chain([key]).map(str::to_owned).collect()
     };
     for (old, new) in DUALPI2_RENAMED {
-        // With both, the deprecated one is unknown.
+        // If both are written, the deprecated one is unknown.
         if !queue.contains_key(*new)
             && let Some(value) = queue.remove(*old)
         {

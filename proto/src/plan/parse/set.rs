@@ -1,4 +1,4 @@
-//! Dotted keys into a plan's table: `--set links.bottleneck.rate=50mbit`, and the keys of the matrix.
+//! Sets dotted keys in a plan's table: those of `--set links.bottleneck.rate=50mbit` and of the matrix.
 
 use toml::{Table, Value};
 
@@ -7,7 +7,7 @@ use super::suggest::hint;
 use super::unrun;
 use crate::plan::Queue;
 
-/// Tables whose entries are named by the author: an override never makes a new one half-filled.
+/// Tables whose entries the author names. An override never creates an entry, which would be half-filled.
 const NAMED: &[(&str, &str)] = &[
     ("nodes", "node"),
     ("wires", "wire"),
@@ -18,7 +18,7 @@ const NAMED: &[(&str, &str)] = &[
     ("classes", "class"),
 ];
 
-/// Segments of a key. Tables within tables are read, cloned and dropped recursively.
+/// Most segments of a key, because nested tables are read, cloned and dropped recursively.
 const MAX_SEGMENTS: usize = 32;
 
 /// Why a key cannot be set.
@@ -60,7 +60,7 @@ pub(crate) enum SetError {
     UnknownLevel { name: String, hint: String },
 }
 
-/// The segments of a dotted key; a segment may be quoted (`sysctl."net.ipv4.tcp_ecn"`). A deprecated key is replaced by its
+/// Splits a dotted key into segments, which may be quoted (`sysctl."net.ipv4.tcp_ecn"`). A deprecated key is replaced by its
 /// current name.
 pub(crate) fn split_key(text: &str) -> Result<Vec<String>, SetError> {
     let mut key = split_written_key(text)?;
@@ -70,7 +70,7 @@ pub(crate) fn split_key(text: &str) -> Result<Vec<String>, SetError> {
     Ok(key)
 }
 
-/// The current name of the last segment of a dotted key; `None` if that is not deprecated.
+/// The current name of the last segment of a dotted key; `None` if the segment is not deprecated.
 pub(super) fn current_name(key: &[String]) -> Option<&'static str> {
     let [first, _, .., table, key] = key else { return None };
     let is_of_queue = ["links", "path"].contains(&first.as_str()) && table == "queue";
@@ -78,7 +78,7 @@ pub(super) fn current_name(key: &[String]) -> Option<&'static str> {
     is_of_queue.then(|| Queue::replacement("dualpi2", key)).flatten()
 }
 
-/// The segments of a dotted key as they are written.
+/// Splits a dotted key into segments as they are written.
 pub(super) fn split_written_key(text: &str) -> Result<Vec<String>, SetError> {
     let mut segments = Vec::new();
     let mut rest = text.trim();
@@ -107,7 +107,7 @@ pub(super) fn split_written_key(text: &str) -> Result<Vec<String>, SetError> {
     }
 }
 
-/// A sysctl's name holds dots itself; `nodes.src.sysctl.net.ipv4.tcp_ecn` means what it looks like.
+/// Joins the segments of a sysctl's name, which contains dots: `nodes.src.sysctl.net.ipv4.tcp_ecn` needs no quotes.
 fn join_sysctl(mut segments: Vec<String>) -> Vec<String> {
     if segments.len() > 4 && segments[0] == "nodes" && segments[2] == "sysctl" {
         let name = segments.split_off(3).join(".");
@@ -116,7 +116,7 @@ fn join_sysctl(mut segments: Vec<String>) -> Vec<String> {
     segments
 }
 
-/// Segments as a user would write them, those that need it in quotes.
+/// Joins segments as a user would write them, with quotes where necessary.
 pub(crate) fn join_key<S: AsRef<str>>(segments: &[S]) -> String {
     let bare = |s: &str| {
         !s.is_empty() && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
@@ -203,7 +203,7 @@ fn element<'t>(
     array.get_mut(index).ok_or(SetError::NoElement { list: name, len, index })
 }
 
-/// A value as TOML, or as plain text where it is not (`50mbit`, `cubic`).
+/// Parses a value as TOML, or as plain text if it is not TOML (`50mbit`, `cubic`).
 pub(crate) fn parse_value(text: &str) -> Value {
     let text = text.trim();
     let parsed = nesting::parse(&format!("v = {text}"));
@@ -211,7 +211,7 @@ pub(crate) fn parse_value(text: &str) -> Value {
     value.filter(|v| !v.is_datetime()).unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// `key=value`, split at the first `=` that is not inside quotes.
+/// Splits `key=value` at the first `=` outside of quotes.
 pub(crate) fn split_assignment(text: &str) -> Option<(&str, &str)> {
     let mut open: Option<char> = None;
     for (i, c) in text.char_indices() {
@@ -225,9 +225,8 @@ pub(crate) fn split_assignment(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Applies one `key=value` of `--set`. On a factor of the matrix it chooses among its levels
-/// (`matrix.scheme=bbr`); on a key that a factor of plain values varies it leaves this one value. The result
-/// is the key that has a new value.
+/// Applies one `key=value` of `--set`. For a factor of the matrix, it chooses among its levels (`matrix.scheme=bbr`); for a key
+/// that a factor of plain values varies, it leaves this one value. Returns the key that has a new value.
 pub(crate) fn apply(
     table: &mut Table,
     assignment: &str,

@@ -1,6 +1,6 @@
-//! "Did you mean": the nearest known word to one that is not known.
+//! "Did you mean": finds the known word nearest to an unknown one.
 
-/// Words of other tools for keys of a plan.
+/// Other tools' words for keys of a plan.
 const ALIASES: &[(&str, &str)] = &[
     ("algorithm", "cc"),
     ("bandwidth", "rate"),
@@ -32,7 +32,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("trials", "repeat"),
 ];
 
-/// The candidate that `word` was probably meant to be.
+/// The candidate that `word` probably means.
 pub(crate) fn closest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let alias = ALIASES.iter().find(|(other, _)| *other == lower).map(|&(_, ours)| ours);
@@ -77,7 +77,7 @@ pub(crate) fn list(words: &[&str]) -> String {
     quoted.join(", ") + rest
 }
 
-/// Levenshtein distance where two swapped neighbours count once.
+/// Levenshtein distance in which a swap of two neighbours counts once.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) =
         (a.chars().take(64).collect(), b.chars().take(64).collect());

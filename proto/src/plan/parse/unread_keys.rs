@@ -5,29 +5,29 @@ use toml::{Table, Value};
 
 use super::set::split_key;
 
-/// Keys whose values are not what their author meant.
+/// Keys whose values are not those that their author meant.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnreadKeys {
-    /// Dropped, or replaced by a value of the right type.
+    /// Keys that were dropped, or whose value was replaced by one of the right type.
     keys: Vec<Vec<String>>,
-    /// Perhaps meant by an unknown key.
+    /// Keys that an unknown key may mean.
     uncertain: Vec<Vec<String>>,
-    /// A factor that might set anything.
+    /// Whether a factor might set anything.
     matrix: bool,
 }
 
 impl UnreadKeys {
-    /// This key was dropped or replaced.
+    /// Records that this key was dropped or replaced.
     pub(crate) fn mark_unread(&mut self, key: Vec<String>) {
         self.keys.push(key);
     }
 
-    /// This key may have another value than it seems; its segments may be `*`.
+    /// Records that this key may have another value than it seems to have; segments may be `*`.
     pub(crate) fn mark_uncertain(&mut self, key: Vec<String>) {
         self.uncertain.push(key);
     }
 
-    /// Adds those of another.
+    /// Adds the keys of another set.
     pub(crate) fn join(&mut self, other: Self) {
         self.keys.extend(other.keys);
         self.uncertain.extend(other.uncertain);
@@ -39,28 +39,28 @@ impl UnreadKeys {
         self.keys.is_empty() && self.uncertain.is_empty() && !self.matrix
     }
 
-    /// Whether a factor is unread whose keys are unknown.
+    /// Whether a factor with unknown keys is unread.
     pub(crate) fn any_key(&self) -> bool {
         self.matrix
     }
 
-    /// Whether this place was dropped, or lies under one that was.
+    /// Whether this place was dropped, or is below a place that was.
     pub(crate) fn dropped(&self, place: &[String]) -> bool {
         self.keys.iter().any(|key| under(key, place))
     }
 
-    /// Whether this place is unread or uncertain, or lies under one that is.
+    /// Whether this place is unread or uncertain, or is below a place that is.
     pub(crate) fn covers(&self, place: &[String]) -> bool {
         self.keys.iter().chain(&self.uncertain).any(|key| under(key, place))
     }
 
-    /// Whether a key at, above or under this place is unread or uncertain; `*` stands for every segment.
+    /// Whether a key at, above or below this place is unread or uncertain; `*` stands for any segment.
     pub(crate) fn touches(&self, place: &[&str]) -> bool {
         let same = |(a, b): (&String, &&str)| a == b || a == "*" || *b == "*";
         self.keys.iter().chain(&self.uncertain).any(|key| key.iter().zip(place).all(same))
     }
 
-    /// A factor with this value is dropped, or sets nothing: the keys that it would set are uncertain.
+    /// Records that a factor with this value is dropped, or sets nothing: the keys that it would set are uncertain.
     pub(crate) fn factor(&mut self, name: &str, value: Option<&Value>) {
         let named = split_key(name).ok().filter(|key| key.len() > 1);
         let keys = named.map_or_else(|| value.map(keys_in).unwrap_or_default(), |key| vec![key]);
@@ -68,7 +68,7 @@ impl UnreadKeys {
         self.uncertain.extend(keys);
     }
 
-    /// An unknown key of a table: what its author may have meant by it.
+    /// Records the keys that an unknown key of a table may mean.
     pub(crate) fn mark_misspelt(
         &mut self,
         place: &[String],
@@ -107,7 +107,7 @@ impl UnreadKeys {
     }
 }
 
-/// Whether the place is the key or lies under it.
+/// Whether the place is the key or is below it.
 fn under(key: &[String], place: &[String]) -> bool {
     key.len() <= place.len() && key.iter().zip(place).all(|(a, b)| a == b || a == "*" || b == "*")
 }

@@ -1,5 +1,5 @@
-//! Claims about levels that `--set` removed from the matrix: they stay in the plan and are skipped. Rules of `repeat` and comparisons
-//! about them are removed.
+//! Claims about levels that `--set` removed from the matrix stay in the plan and are skipped. Rules of `repeat` and comparisons
+//! about such levels are removed.
 
 use toml::{Table, Value};
 
@@ -14,7 +14,7 @@ pub(super) fn names(factor: &Value) -> Vec<String> {
     }
 }
 
-/// Marks the claims about levels of `factor` that existed `before` and are gone.
+/// Marks the claims about levels of `factor` that were among `before` and are gone.
 pub(super) fn mark(table: &mut Table, factor: &str, before: &[String]) {
     let left = table.get("matrix").and_then(|matrix| matrix.get(factor)).map(names);
     let left = left.unwrap_or_default();

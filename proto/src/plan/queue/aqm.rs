@@ -30,7 +30,7 @@ pub struct Pie {
     /// Mark instead of dropping while the probability is low.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecn: Option<bool>,
-    /// Count bytes: small packets are dropped less.
+    /// Scale the drop probability with the packet size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytemode: Option<bool>,
 }
@@ -54,9 +54,9 @@ impl Parameters for Pie {
 pub struct Red {
     /// Capacity.
     pub limit: Limit,
-    /// Average queue from which packets are dropped or marked.
+    /// Average queue above which packets are dropped or marked.
     pub min: Limit,
-    /// Average queue at which the probability is `probability`.
+    /// Average queue at which the drop probability reaches `probability`.
     pub max: Limit,
     /// Probability at `max`; absent: `"2%"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -175,9 +175,9 @@ pub struct Fq {
     pub maxrate: Option<Rate>,
 }
 
-/// Rates of `fq` are whole bytes per second in 32 bits, of which the largest number means none.
+/// Rates of `fq` are whole bytes per second in 32 bits; the largest number means no limit.
 const FQ_MAX_RATE: Rate = Rate::from_bits_per_sec(8 * (u32::MAX as u64 - 1));
-/// Largest quantum of the kernel's.
+/// Largest quantum that the kernel accepts.
 const MAX_QUANTUM: Bytes = Bytes::new(1 << 20);
 
 impl Parameters for Fq {
@@ -267,18 +267,18 @@ pub struct FqCodel {
     /// Mark ECT packets CE above this sojourn time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ce_threshold: Option<Micros>,
-    /// Memory limit of all queues. The kernel counts a frame's buffer, about twice its bytes.
+    /// Memory limit of all queues. The kernel counts a frame's buffer, about twice the frame's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Limit>,
     /// `ce_threshold` marks only packets whose DS field (DSCP and ECN) has this value under `ce_threshold_mask`: `1` under
     /// the mask `3` is ECT(1). In the kernel since Linux 5.17.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ce_threshold_selector: Option<u8>,
-    /// Bits of the DS field that `ce_threshold_selector` compares. Those of the DSCP: kernel only.
+    /// Bits of the DS field that `ce_threshold_selector` compares. Bits of the DSCP: kernel only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub ce_threshold_mask: Option<u8>,
-    /// Most packets that are dropped at once from the longest queue when a limit is reached; absent: `64`.
+    /// Maximum number of packets dropped at once from the longest queue when a limit is reached; absent: `64`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub drop_batch: Option<u32>,
@@ -330,14 +330,14 @@ impl Parameters for FqCodel {
     }
 }
 
-/// Common applications kept enhanced; the rate stays with the link's shaper.
+/// Common applications kept enhanced; the link's shaper limits the rate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cake {
     /// Round-trip time for which the AQM is tuned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt: Option<Micros>,
-    /// Memory of the queue. The kernel counts a frame's buffer, about twice its bytes.
+    /// Memory of the queue. The kernel counts a frame's buffer, about twice the frame's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Limit>,
 }
@@ -381,7 +381,7 @@ pub struct Dualpi2 {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 255))]
     pub coupling_factor: Option<u32>,
-    /// Drop on overload (`true`) or overflow.
+    /// On overload, drop packets (`true`) or let the queue overflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_on_overload: Option<bool>,
     /// Drop at dequeue (`true`) or at enqueue.
@@ -393,13 +393,13 @@ pub struct Dualpi2 {
     /// Share reserved for the classic queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classic_protection: Option<Ppm>,
-    /// Step marking threshold in packets of the low-latency queue, instead of `step_thresh`.
+    /// Step marking threshold of the low-latency queue in packets, instead of `step_thresh`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_thresh_pkts: Option<Packets>,
-    /// The step marks only packets that found at least this many in the low-latency queue.
+    /// The step marks only packets that find at least this many in the low-latency queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_qlen_step: Option<Packets>,
-    /// Memory limit of both queues. The kernel counts a frame's buffer, about twice its bytes.
+    /// Memory limit of both queues. The kernel counts a frame's buffer, about twice the frame's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Limit>,
     /// All ECN-capable packets enter the low-latency queue, not only ECT(1) and CE.

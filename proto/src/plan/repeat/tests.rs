@@ -62,7 +62,7 @@ fn repeat_is_a_number_or_a_table() {
     assert_eq!((measure.margin, measure.margin.about(50.0)), (Margin::Share(0.02), 1.0));
     let again = read(&to_toml(&plan), &[]).unwrap().0;
     assert_eq!(again.plan(), plan.plan());
-    // A point has no rules: they name factors.
+    // A point has no rules, because they name factors.
     let points = plan.points();
     assert_eq!(points[0].plan.plan().repeat, Repetitions::Times(40));
     assert!(points[0].plan.plan().compare.is_empty());

@@ -1,4 +1,4 @@
-//! Rows of files that name their flows: flent's and qlog files.
+//! Rows of files that name their flows: flent and qlog files.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::wire::{self, Role, Side, run_event::Of};
 /// Rows of `flows`, by node, flow and side.
 pub(super) type Flows = BTreeMap<(String, String, Side), wire::Flow>;
 
-/// The beginning of the time that a row is about; `None` for rows that such files do not have.
+/// The beginning of a row's time; `None` for rows that such files do not have.
 pub(super) fn begin_ns(row: &Of) -> Option<u64> {
     match row {
         Of::FlowSample(row) => Some(row.at_ns),
@@ -20,15 +20,15 @@ pub(super) fn begin_ns(row: &Of) -> Option<u64> {
     }
 }
 
-/// Whether several files are of a tool.
+/// Whether there are several files of a tool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Many {
     pub(super) flents: bool,
     pub(super) qlogs: bool,
 }
 
-/// Adds the rows of a file. Two files of flent have the same names of flows, and so have qlog traces that name no connection: then the
-/// file's name is put in front of theirs.
+/// Adds the rows of a file. Flows have the same names in all flent files, and in qlog traces that name no connection. If there are
+/// several such files, the file's name precedes the flow's name.
 pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gathered) {
     let named = &source.found.named;
     out.notes.extend(named.notes.iter().map(|note| format!("{}: {note}", source.stem)));
@@ -82,7 +82,7 @@ pub(super) fn rows(source: &Source, many: Many, flows: &mut Flows, out: &mut Gat
     }
 }
 
-/// The row of a flow, made when it is first met.
+/// The row of a flow, created at its first appearance.
 fn flow<'a>(
     flows: &'a mut Flows,
     source: &Source,
@@ -102,7 +102,7 @@ fn flow<'a>(
     })
 }
 
-/// The flow was seen in these nanoseconds.
+/// Extends the time in which a flow was seen.
 fn span(flow: &mut wire::Flow, begin_ns: u64, from_ns: u64, to_ns: u64) {
     let [from_s, to_s] = [from_ns, to_ns].map(|at_ns| (at_ns as f64 - begin_ns as f64) / 1e9);
     seen(flow, from_s, to_s);

@@ -19,7 +19,7 @@ pub struct Key {
 /// Names of groups, by the server's port (`5201`) or its address and port (`10.0.3.1:5201`).
 pub type Names = BTreeMap<String, String>;
 
-/// What a connection is called.
+/// The names of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) flow_id: String,
@@ -30,12 +30,12 @@ pub(super) struct Named {
 /// Everything known of the connections of a trial.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    /// In the order in which they are first met.
+    /// In the order of their first appearance.
     order: Vec<Key>,
     facts: BTreeMap<Key, Facts>,
     server_ports: BTreeSet<u16>,
     nodes: BTreeMap<std::net::IpAddr, String>,
-    /// Acknowledged to and received by an end of a connection (`true`: the server's); the larger number determines the side.
+    /// Bytes acknowledged to and received by an end of a connection (`true`: the server's); the larger number determines the side.
     carried: BTreeMap<(Key, bool), (u64, u64)>,
 }
 
@@ -45,13 +45,13 @@ struct Facts {
     listed: bool,
     process: Option<Process>,
     bytes: u64,
-    /// Of the end that sends more than it receives.
+    /// The congestion control of the end that sends more than it receives.
     cc: String,
 }
 
-/// Ports that iperf3 servers are usually given.
+/// Usual ports of iperf3 servers.
 const USUAL: std::ops::RangeInclusive<u16> = 5201..=5299;
-/// What a control connection carries at most, for every data connection of its test.
+/// Maximum bytes that a control connection carries for each data connection of its test.
 const CONTROL_BYTES: u64 = 100_000;
 
 impl Connections {
@@ -107,7 +107,7 @@ impl Connections {
         self.facts.entry(key).or_default()
     }
 
-    /// Which connection a socket is an end of.
+    /// The connection of which a socket is an end.
     pub(super) fn key(&self, socket: &Socket) -> Key {
         let is = |port: u16| self.server_ports.contains(&port);
         let (local, peer) = (socket.local.port, socket.peer.port);
@@ -135,7 +135,7 @@ impl Connections {
         self.nodes.get(&end.ip).cloned().unwrap_or_else(|| end.ip.to_string())
     }
 
-    /// Everyone's name.
+    /// The names of all connections.
     pub(super) fn named(&self, names: &Names) -> BTreeMap<Key, Named> {
         let roles = self.roles();
         let groups = self.groups(names, &roles);
@@ -159,7 +159,7 @@ impl Connections {
 
     fn roles(&self) -> BTreeMap<Key, Role> {
         let mut roles: BTreeMap<Key, Role> = BTreeMap::new();
-        // Of one program at one server.
+        // Connections of one program to one server.
         let mut together: BTreeMap<(Endpoint, Option<u32>), Vec<Key>> = BTreeMap::new();
         let iperf3 =
             |facts: &Facts| facts.process.as_ref().is_some_and(|p| p.name.starts_with("iperf"));
@@ -203,8 +203,8 @@ impl Connections {
         little.then_some(key)
     }
 
-    /// A name for every server: the given one; else its senders' congestion control, if no other server's senders have
-    /// it; else its port, if that is no other server's; else its address and port.
+    /// A name for every server: the given one; otherwise its senders' congestion control, if no other server's senders have the
+    /// same; otherwise its port, if no other server has the same; otherwise its address and port.
     fn groups(&self, names: &Names, roles: &BTreeMap<Key, Role>) -> BTreeMap<Endpoint, String> {
         let mut ccs: BTreeMap<Endpoint, BTreeSet<&str>> = BTreeMap::new();
         for (key, facts) in &self.facts {
@@ -213,7 +213,7 @@ impl Connections {
                 of_server.insert(&facts.cc);
             }
         }
-        // How many servers' senders have a congestion control, and how many servers have a port.
+        // The number of servers whose senders have each congestion control, and of servers with each port.
         let mut of_cc: BTreeMap<&str, u32> = BTreeMap::new();
         let mut of_port: BTreeMap<u16, u32> = BTreeMap::new();
         for (server, ccs) in &ccs {

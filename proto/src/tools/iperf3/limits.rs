@@ -14,10 +14,10 @@ pub(super) const MAX_MEMBER_BYTES: usize = 4 << 20;
 /// Bytes of one element of `intervals`, or of one line of `--json-stream`: 1024 streams have 500 kB.
 pub(super) const MAX_ELEMENT_BYTES: usize = 1 << 20;
 
-/// Something in a report that was not read.
+/// A part of a report that was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flaw {
-    /// Where it begins in the document of `-J`, in bytes; 0 in a line of `--json-stream`.
+    /// Its offset in the document of `-J`, in bytes; 0 in a line of `--json-stream`.
     pub at: usize,
     /// Its description.
     pub what: &'static str,
@@ -34,26 +34,26 @@ impl Flaw {
     pub(super) const TOTAL: &str = "a stream's total is missing or out of range";
 }
 
-/// Whether a number of seconds since the test began is one.
+/// Whether a number of seconds since the test began is in range.
 pub(super) fn is_duration(seconds: f64) -> bool {
     (0.0..=LONGEST_S).contains(&seconds)
 }
 
-/// Whether a number of bytes is one.
+/// Whether a number of bytes is in range.
 pub(super) fn is_size(bytes: f64) -> bool {
     (0.0..=MAX_COUNT).contains(&bytes)
 }
 
-/// Whether a number of seconds is an instant since 1970.
+/// Whether a number of seconds since 1970 is in range.
 pub(super) fn is_instant(seconds: f64) -> bool {
     (0.0..=LATEST_S as f64).contains(&seconds)
 }
 
 impl IntervalValues {
-    /// Removes optional values that are out of range, and returns what was wrong.
+    /// Removes optional values that are out of range. Returns what was wrong.
     ///
     /// # Errors
-    /// A value is missing or out of range without which there is no interval.
+    /// A required value is missing or out of range.
     pub(in crate::tools) fn limit(&mut self) -> Result<Option<&'static str>, &'static str> {
         if ![self.start, self.end, self.seconds].into_iter().all(is_duration) {
             return Err("an interval's time is missing or out of range");
@@ -83,7 +83,7 @@ impl IntervalValues {
 }
 
 impl Connection {
-    /// Without addresses that are longer than any.
+    /// Removes addresses that are longer than any real one.
     pub(super) fn limited(mut self) -> Self {
         for host in [&mut self.local_host, &mut self.remote_host] {
             if host.len() > 255 {

@@ -78,7 +78,7 @@ fn what_every_version_writes_is_not_taken_for_zero() {
     );
     assert_eq!(lines.on_line(line.as_bytes(), numbering(1, 2, false)), None);
     assert_eq!(lines.intervals.len(), 1, "what can be read is kept");
-    // The end of a test over UDP has neither side.
+    // The end of a UDP test has neither side.
     let text = "{\"start\":{},\"intervals\":[],\"end\":{\"streams\":[{\"udp\":{\"bytes\":1}}]}}";
     assert!(Report::from_json(text.as_bytes(), numbering(1, 1, false)).flaws.is_empty());
 }

@@ -10,7 +10,7 @@ fn read(text: &str) -> Vec<PingRun> {
     sessions.finish().0
 }
 
-/// From the bufferbloat study, with what Markdown made of it.
+/// From the bufferbloat study, as altered by Markdown.
 const STUDY: &str = r"
 PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.
 

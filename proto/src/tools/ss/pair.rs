@@ -7,25 +7,25 @@ use super::{Endpoint, Info, Line, Socket};
 /// A sample: a second line, and the socket that it belongs to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Counted from 1: where the second line is.
+    /// The number of the second line, from 1.
     pub line: u64,
-    /// When, in nanoseconds since 1970: the first line's stamp, else the second's.
+    /// Its time, in nanoseconds since 1970: the first line's time stamp, otherwise the second's.
     pub at_ns: Option<u64>,
-    /// Whose; `None`: its first line is missing and it could be of several sockets, or of none that is known.
+    /// Its socket; `None` if the first line is missing and several known sockets, or none, could be the owner.
     pub socket: Option<Socket>,
-    /// What.
+    /// The second line's fields.
     pub info: Box<Info>,
 }
 
-/// Takes lines in their order and puts first and second lines together.
+/// Takes lines in order and joins first and second lines.
 #[derive(Debug, Default)]
 pub struct Pairing {
     rows: Vec<Row>,
-    /// First lines without a second one so far: line, stamp, socket.
+    /// First lines without a second one so far: line, time stamp, socket.
     waiting: Vec<(u64, Option<u64>, Socket)>,
     /// Last known counters of each socket, and its last description.
     known: BTreeMap<(Endpoint, Endpoint), Known>,
-    /// First lines of established sockets without a second one.
+    /// First lines of established sockets that never got a second one.
     alone: Vec<u64>,
 }
 
@@ -35,15 +35,15 @@ struct Known {
     last: Box<Info>,
 }
 
-/// More first lines than this without a second are of sockets that have none.
+/// If more first lines than this wait, the oldest ones belong to sockets without a second line.
 const MAX_WAITING: usize = 8;
-/// With more sockets than this, lines are not matched by counters: that would take too long, and rarely match only one.
+/// With more sockets than this, lines are not matched by counters: it would take too long, and rarely match only one.
 const MAX_COMPARED: usize = 4096;
 /// The state whose sockets have a second line.
 const ESTABLISHED: u32 = 1;
 
 impl Pairing {
-    /// One line more.
+    /// Takes a line.
     pub fn take(&mut self, number: u64, at_ns: Option<u64>, line: Line) {
         match line {
             Line::Other => {}
@@ -69,7 +69,7 @@ impl Pairing {
         }
     }
 
-    /// No second line comes for this first one.
+    /// Gives up on a first line without a second one.
     fn leave(&mut self, at: usize) {
         let (line, _, socket) = self.waiting.remove(at);
         if socket.state == ESTABLISHED {
@@ -77,14 +77,14 @@ impl Pairing {
         }
     }
 
-    /// The socket of the line before, unless the counters rule it out.
+    /// The socket of the previous line, unless the counters rule it out.
     fn right_before(&self, number: u64, info: &Info) -> Option<Socket> {
         let (_, _, socket) = self.waiting.last().filter(|(at, _, _)| at + 1 >= number)?;
         let known = self.known.get(&(socket.local, socket.peer));
         known.is_none_or(|known| follows(&known.last, info)).then(|| socket.clone())
     }
 
-    /// Of all sockets of the file: the only one whose counters this line can continue.
+    /// The only socket of the file whose counters this line can continue.
     fn only_one(&self, info: &Info) -> Option<Socket> {
         if self.known.len() > MAX_COMPARED {
             return None;
@@ -102,8 +102,8 @@ impl Pairing {
         self.rows.push(Row { line, at_ns, socket, info });
     }
 
-    /// All rows, and the lines of sockets whose second line is missing. Whose a row before the first whole sample of
-    /// that sample may identify its socket.
+    /// Returns all rows, and the lines of sockets whose second line is missing. A row may precede the first complete sample of its
+    /// socket, which then identifies it.
     pub fn finish(mut self) -> (Vec<Row>, Vec<u64>) {
         while !self.waiting.is_empty() {
             self.leave(0);
@@ -129,8 +129,8 @@ impl Pairing {
     }
 }
 
-/// Whether `next` can be a later sample of the same socket: the same congestion control and scaling, no counter
-/// that fell, and at least one that proves it.
+/// Whether `next` can be a later sample of the same socket: it has the same congestion control and window scaling, no counter has
+/// decreased, and at least one counter proves it.
 fn follows(last: &Info, next: &Info) -> bool {
     let (a, b) = (&last.sample, &next.sample);
     let same = a.cc == b.cc && a.snd_wscale == b.snd_wscale && a.rcv_wscale == b.rcv_wscale;

@@ -132,7 +132,7 @@ proptest! {
     ) {
         let mut text = String::new();
         let mut added = 0;
-        // Between pairs of lines only: what stands between the two lines of a socket parts them.
+        // Only between pairs of lines: anything between the two lines of a socket separates them.
         for (at, line) in String::from_utf8(UE1.to_vec()).unwrap().lines().enumerate() {
             if at % 2 == 0 && gaps[at] {
                 text.push_str(&rubbish[at]);

@@ -1,4 +1,4 @@
-//! A random walk of a rate, a delay or a loss between two ends.
+//! A random walk of a rate, a delay or a loss between two limits.
 
 use std::str::FromStr;
 
@@ -42,7 +42,7 @@ impl Between {
         }
     }
 
-    /// The most that a trace can have, in the same units, and as people write it.
+    /// The maximum of a trace, in the same units and as text.
     fn most(self) -> (u64, String) {
         let longest = Micros::new(MAX_DELAY_NS / 1000);
         match self {
@@ -64,11 +64,11 @@ impl Between {
     }
 }
 
-/// Generates a random walk between two limits: from the middle on, every 0.1 s a normal step with a deviation of 5 % of the way
-/// between them, reflected at both.
+/// Generates a random walk between two limits. It starts in the middle; every 0.1 s it makes a normal step with a deviation of 5 %
+/// of the range, reflected at both limits.
 ///
 /// # Errors
-/// A length or ends that no trace can have.
+/// The length or the limits are ones that no trace can have.
 pub fn walk(seed: u64, length: Micros, between: Between) -> Result<Trace, GenerateError> {
     let length_ns = checked(length)?;
     let ((low, high), (highest, max)) = (between.ends(), between.most());

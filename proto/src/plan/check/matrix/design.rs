@@ -1,14 +1,15 @@
-//! The rows of a design: the level of each factor at each point. The same for the same plan and seed on every machine.
+//! The rows of a design: the level of each factor at each point. The same plan and seed give the same rows on every machine.
 //!
-//! **Latin hypercube** (McKay, Beckman and Conover, Technometrics 1979), over levels: the points of each factor are a random permutation
-//! of its levels, each repeated as often as the others. What is left of the points is a stratified sample: its levels are drawn at random,
-//! one from each of as many equal parts of the list of levels. Rows that are equal exchange levels with others until all differ.
+//! **Latin hypercube** (McKay, Beckman and Conover, Technometrics 1979), over levels: the column of each factor is a random
+//! permutation of its levels, each repeated equally often. The remaining points are a stratified sample: their levels are drawn at
+//! random, one from each of as many equal parts of the list of levels. Equal rows exchange levels with others until all rows
+//! differ.
 //!
-//! **Fractional factorial** (Box, Hunter and Hunter, Statistics for Experimenters, chapter 6): a full design of some basic factors, and
-//! further factors whose level is a product of theirs (a generator). The resolution is the length of the shortest word of the defining
-//! relation. Generators: for 3, products of two or more basic factors; for 4, of three, five ...; for 5, those of Sanchez and Sanchez (ACM
-//! Transactions on Modeling and Computer Simulation 15(4), 2005); a single one is the product of all basic factors. The seed chooses which
-//! fraction of its family.
+//! **Fractional factorial** (Box, Hunter and Hunter, Statistics for Experimenters, chapter 6): a full design of some basic factors,
+//! and further factors, each of whose levels is a product of basic ones (a generator). The resolution is the length of the shortest
+//! word of the defining relation. Generators for resolution 3 are products of two or more basic factors; for 4, of three, five ...;
+//! for 5, those of Sanchez and Sanchez (ACM Transactions on Modeling and Computer Simulation 15(4), 2005). A single generator is
+//! the product of all basic factors. The seed chooses one fraction of the family.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,7 @@ use crate::schedule::random::{derive, draw, generator, shuffle};
 use super::super::problems::Problems;
 use super::MAX_POINTS;
 
-/// Most basic factors: more would be more points than a plan has.
+/// Most basic factors: more of them would give more points than a plan may have.
 const MAX_BASIC: usize = 13;
 /// Most passes over the points to make equal ones differ.
 const MAX_PASSES: usize = 1000;
@@ -64,7 +65,7 @@ fn latin_hypercube(sizes: &[usize], points: usize, seed: u64) -> Vec<Row> {
     rows
 }
 
-/// Exchanges levels of equal rows with those of other rows, which leaves each level as often as it is.
+/// Exchanges levels of equal rows with those of other rows. This does not change how often each level occurs.
 fn make_distinct(rows: &mut Vec<Row>, factors: usize, seed: u64) {
     let mut random = generator(derive(seed, "distinct points", &[]));
     let mut times: BTreeMap<Row, usize> = BTreeMap::new();
@@ -99,14 +100,15 @@ fn make_distinct(rows: &mut Vec<Row>, factors: usize, seed: u64) {
             (rows[one], rows[other]) = (a, b);
         }
     }
-    // Points must differ; this is a matrix with hardly more combinations than points.
+    // Equal points are left only in a matrix with hardly more combinations than points. Points must differ.
     rows.sort_unstable();
     rows.dedup();
 }
 
-/// A fraction of a design of `factors` with two levels that has this resolution; `None` if that is not a fraction, or too large. It is
-/// the smallest regular one, but for resolution 5 with more than 17 factors: a code with a distance of 5 is a fraction, and 8 to 10 check
-/// bits are known to allow 17, 23 and 33 factors (codetables.de), of which the sequence has 17, 21 and 29.
+/// A fraction with this resolution of a design of `factors` factors with two levels; `None` if it would be the full design, or too
+/// large. It is the smallest regular fraction, except at resolution 5 with more than 17 factors: a code with distance 5 is a
+/// fraction, and 8 to 10 check bits are known to allow 17, 23 and 33 factors (codetables.de), of which the sequence reaches 17, 21
+/// and 29.
 fn fraction(factors: usize, resolution: u32, seed: u64) -> Option<Vec<Row>> {
     let (basic, generators) = generators(factors, resolution as usize)?;
     let sign = |nth: u64| usize::from(derive(seed, "fraction", &[nth])[0] % 2);
@@ -130,7 +132,7 @@ fn generators(factors: usize, resolution: usize) -> Option<(usize, Vec<u32>)> {
     basic.find_map(|basic| Some((basic, generators_of(basic, factors - basic, resolution)?)))
 }
 
-/// So many generators of basic factors that the design has the resolution 3 or 4; `None` if there are not so many.
+/// The wanted number of generators, with which the design has resolution 3 or 4; `None` if there are not as many.
 fn generators_of(basic: usize, wanted: usize, resolution: usize) -> Option<Vec<u32>> {
     let all = (1_u32 << basic) - 1;
     if wanted == 1 {
@@ -140,17 +142,17 @@ fn generators_of(basic: usize, wanted: usize, resolution: usize) -> Option<Vec<u
         .filter(|word| word.count_ones() as usize + 1 >= resolution)
         .filter(|word| resolution != 4 || word.count_ones() % 2 == 1)
         .collect();
-    // Short ones first, then in the order of the factors: ABC, ABD, ACD, BCD.
+    // Short words come first, then the order of the factors decides: ABC, ABD, ACD, BCD.
     candidates.sort_by_key(|word| (word.count_ones(), *word));
     (candidates.len() >= wanted).then(|| candidates[..wanted].to_vec())
 }
 
-/// The same for resolution 5. A factor is the set of basic factors whose product it is. The sequence of Sanchez and Sanchez has each
-/// smallest set, as a number, that no three or fewer earlier ones make: then no word has four factors or fewer. Powers of two are
-/// the basic factors.
+/// As [`generators`], for resolution 5. A factor is the set of basic factors whose product it is, as a number. The sequence of
+/// Sanchez and Sanchez always continues with the smallest number that is not a combination of three or fewer earlier ones, so no
+/// word has four factors or fewer. Powers of two are the basic factors.
 fn generators_of_5(factors: usize) -> Option<(usize, Vec<u32>)> {
     let mut sets: Vec<u32> = Vec::new();
-    // What two sets, or fewer, make; and whether three, or fewer, make a number.
+    // The combinations of two or fewer sets, and whether three or fewer give a number.
     let (mut of_two, mut is_made) = (vec![0], vec![false; 1 << MAX_BASIC]);
     for set in 1..1_u32 << MAX_BASIC {
         if sets.len() == factors {
@@ -177,7 +179,7 @@ fn generators_of_5(factors: usize) -> Option<(usize, Vec<u32>)> {
     }
 }
 
-/// Rules about the design.
+/// Checks the design.
 pub(super) fn check(plan: &Plan, sizes: &[usize], problems: &mut Problems) {
     // Another rule reports a factor without levels.
     let Some(design) = plan.design.filter(|_| !sizes.contains(&0)) else { return };

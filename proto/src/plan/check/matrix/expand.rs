@@ -1,4 +1,4 @@
-//! The points of the matrix: the levels of each, and its plan.
+//! Expands the matrix to points, each with its levels and its plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,19 +14,19 @@ use crate::units::Micros;
 
 use super::{Level, MAX_POINTS, Setting, design, levels, may_vary};
 
-/// One combination of levels, and the plan it makes.
+/// One combination of levels, and its plan.
 pub(in crate::plan::check) struct UncheckedPoint {
     pub(in crate::plan::check) id: u32,
     pub(in crate::plan::check) factors: Vec<(String, String)>,
     pub(in crate::plan::check) plan: Option<Plan>,
-    /// Why there is no plan, or not all of it.
+    /// Why there is no plan, or only a part of it.
     pub(super) problems: Vec<PlanProblem>,
     pub(super) unread_keys: UnreadKeys,
-    /// Of each of its levels.
+    /// The keys that each of its levels sets.
     set_at: Vec<SetAt>,
 }
 
-/// The keys that a level sets, each with the place where that is written. All points with the level share them.
+/// The keys that a level sets, each with the place where it is written. All points with the level share them.
 type SetAt = Arc<[(Vec<String>, Vec<String>)]>;
 
 impl UncheckedPoint {
@@ -59,12 +59,12 @@ impl UncheckedPoint {
     }
 }
 
-/// The plan as a table without its matrix, for keys to be set in.
+/// The plan as a table without its matrix, in which keys can be set.
 pub(super) fn base(plan: &Plan) -> Table {
     Table::try_from(bare(plan)).unwrap_or_default()
 }
 
-/// The plan without the keys that are about all of its points.
+/// The plan without the keys that concern all its points together.
 fn bare(plan: &Plan) -> Plan {
     let (matrix, quick) = (BTreeMap::new(), BTreeMap::new());
     // The rules name factors of the matrix.
@@ -73,7 +73,7 @@ fn bare(plan: &Plan) -> Plan {
     Plan { matrix, quick, repeat, expect, compare, design, ..plan.clone() }
 }
 
-/// How many points there are: all combinations, or those of the design; 1 without a matrix, 0 when a factor has no levels.
+/// Number of points: all combinations, or those of the design; 1 without a matrix, 0 if a factor has no levels.
 pub(in crate::plan::check) fn count(plan: &Plan) -> usize {
     Rows::of(plan).count()
 }
@@ -89,9 +89,9 @@ pub(super) fn sizes(plan: &Plan) -> Vec<usize> {
 
 /// The points, as the index of each factor's level.
 enum Rows {
-    /// Every combination of so many levels; the last factor changes fastest.
+    /// Every combination of these numbers of levels; the last factor changes fastest.
     All(Vec<usize>),
-    /// Those of a design.
+    /// The points of a design.
     Selected(Vec<Vec<usize>>),
 }
 
@@ -142,7 +142,7 @@ fn names(factors: &[NamedLevels<'_>], indices: &[usize]) -> Vec<(String, String)
     factors.iter().zip(indices).map(name).collect()
 }
 
-/// The factors and levels of all points, as [`expand`] has them.
+/// The factors and levels of all points, in the order of [`expand`].
 pub(in crate::plan::check) fn combinations(plan: &Plan) -> Vec<Vec<(String, String)>> {
     let (factors, rows) = (factors(plan), Rows::of(plan));
     let ids = 0..rows.count().min(MAX_POINTS);
@@ -171,14 +171,14 @@ impl Iterator for Points<'_> {
 }
 
 impl Points<'_> {
-    /// Takes the plan of the last point back, as it was. Then only the parts in which the next point differs are copied.
+    /// Takes back the unmodified plan of the last point, so that only the parts in which the next point differs are copied.
     pub(super) fn reuse(&mut self, plan: Option<Plan>) {
         self.reader.spare = plan.filter(|_| self.reader.is_assembled);
     }
 }
 
-/// The plan with all combinations of those factors only that set a key with this property; the plan itself if that would be more than
-/// [`MAX_POINTS`], where [`expand`] stops: a design has fewer points.
+/// The plan with all combinations of only those factors that set a key with this property. If these are more than [`MAX_POINTS`],
+/// where [`expand`] stops, the plan itself: a design has fewer points.
 pub(in crate::plan::check) fn with_factors_about(
     plan: &Plan,
     is_about: impl Fn(&[String]) -> bool,
@@ -190,7 +190,7 @@ pub(in crate::plan::check) fn with_factors_about(
     if count(&fewer) > MAX_POINTS { plan.clone() } else { fewer }
 }
 
-/// The length of a trial of every point, in the order of their ids. Only factors about phases make a difference.
+/// The length of a trial of every point, in the order of their ids. Only factors that set phases matter.
 pub(in crate::plan::check) fn lengths(plan: &Plan) -> Vec<Micros> {
     let fewer = with_factors_about(plan, |key| key.first().is_some_and(|first| first == "phases"));
     if fewer.matrix.is_empty() {
@@ -206,15 +206,15 @@ pub(in crate::plan::check) fn lengths(plan: &Plan) -> Vec<Micros> {
     combinations(plan).into_iter().map(of_point).collect()
 }
 
-/// A part of the plan that levels set keys in: `links.bottleneck`, or `phases` as a whole. It is read once for each combination of the
-/// levels that do: reading is most of the work, and most factors concern few parts.
+/// A part of the plan in which levels set keys: `links.bottleneck`, or `phases` as a whole. It is read once for each combination of
+/// these levels, because reading is most of the work, and most factors concern few parts.
 struct Part {
     path: Vec<String>,
     /// The factors that set a key in it, by index.
     factors: Vec<usize>,
-    /// A plan with nothing but this part, by the indices of the levels; `None` if it has a problem.
+    /// A plan with only this part, by the indices of the levels; `None` if it has a problem.
     read: BTreeMap<Vec<usize>, Option<Plan>>,
-    /// The levels of this part in the plan that was assembled last.
+    /// The levels of this part in the last assembled plan.
     last: Vec<usize>,
 }
 
@@ -230,7 +230,7 @@ struct PointReader<'p> {
     set_at: Vec<Vec<SetAt>>,
     /// Whether the plan of the last point was assembled from its parts.
     is_assembled: bool,
-    /// That plan, if nobody needs it any more.
+    /// The plan of the last point, if nobody needs it any more.
     spare: Option<Plan>,
 }
 
@@ -272,7 +272,7 @@ impl<'p> PointReader<'p> {
     }
 }
 
-/// The parts that factors set keys in; `None` if reading them saves nothing, or if a key may not vary.
+/// The parts in which factors set keys; `None` if reading parts saves nothing, or if a key may not vary.
 fn parts(factors: &[NamedLevels<'_>], points: usize) -> Option<Vec<Part>> {
     let mut found: BTreeMap<&[String], BTreeSet<usize>> = BTreeMap::new();
     for (index, (_, levels)) in factors.iter().enumerate() {
@@ -298,7 +298,7 @@ fn parts(factors: &[NamedLevels<'_>], points: usize) -> Option<Vec<Part>> {
     saves.then(|| found.into_iter().map(part).collect())
 }
 
-/// The path of the part that a key is in; `None` for a key that may not vary.
+/// The path of the part with a key; `None` for a key that may not vary.
 fn part_of(key: &[String]) -> Option<&[String]> {
     if key.len() < 2 || !may_vary(key) {
         return None;
@@ -310,7 +310,7 @@ fn part_of(key: &[String]) -> Option<&[String]> {
     }
 }
 
-/// The plan of a point from its parts; `None` if one of them has a problem. `spare`: the plan that was assembled last.
+/// Assembles the plan of a point from its parts; `None` if one of them has a problem. `spare` is the last assembled plan.
 fn assemble(
     parts: &mut [Part],
     factors: &[NamedLevels<'_>],
@@ -368,7 +368,7 @@ fn put_entry<T: Clone>(name: &str, from: &BTreeMap<String, T>, into: &mut BTreeM
     };
 }
 
-/// The plan with these keys set. A key that cannot, or must not, be set is reported with its factor.
+/// Returns the plan with these keys set. A key that cannot or must not be set is reported with its factor.
 fn with<'k>(base: &Table, settings: impl Iterator<Item = &'k Setting>) -> Reading {
     let mut table = base.clone();
     let mut unset = UnreadKeys::default();

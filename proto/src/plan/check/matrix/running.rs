@@ -1,4 +1,4 @@
-//! The flow groups that run at some point: factors may decide in which phases a group runs, and so whether it does.
+//! The flow groups that run at some point. Factors may decide in which phases a group runs, and so whether it runs at all.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use crate::plan::timeline::is_scheduled;
 
 use super::expand::{expand, with_factors_about};
 
-/// The flow groups that run at some point of the plan; `None` if no factor decides when groups run, so that all points have the
-/// same ones.
+/// The flow groups that run at some point of the plan; `None` if no factor decides when groups run, so that the same groups run at
+/// all points.
 pub(super) fn running_groups(plan: &Plan) -> Option<BTreeSet<String>> {
     let mut fewer = with_factors_about(plan, decides_when_groups_run);
     if fewer.matrix.is_empty() {
         return None;
     }
     if plan.design.is_some() {
-        // It may leave out any combination.
+        // A design may leave out any combination.
         fewer.clone_from(plan);
     }
     let mut running = BTreeSet::new();
